@@ -1,0 +1,58 @@
+# One command each; `make help` lists them. What they install is in .ci/setup.
+
+SHELL := /bin/sh
+PYTHON = .venv/bin/python
+# What is checked: of these, whatever is there.
+CODE = $(wildcard taskserver worker.py client.py tests bench examples .ci/requirements.py)
+# More arguments, for example: make test ARGS="-k claim -x"
+ARGS =
+
+# Another interpreter's settings must not leak into the virtual environment.
+unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONOPTIMIZE VIRTUAL_ENV
+
+.DEFAULT_GOAL := help
+.PHONY: help venv venv-test venv-dev packages demo test test-long lint format bench clean
+
+help: ## list the commands
+	@sed -n 's/^\([a-z.-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+venv: ## create .venv with what taskserver needs at run time
+	@.ci/setup venv
+
+venv-test:
+	@.ci/setup venv test
+
+venv-dev:
+	@.ci/setup venv test dev
+
+packages:
+	@.ci/setup packages
+
+demo: venv ## run the demonstration: SQLite, no server, nothing to configure
+	@$(PYTHON) examples/demo/run.py $(ARGS)
+
+test: venv-test packages ## run the tests on SQLite and a private MariaDB
+	@$(PYTHON) -m pytest -m "not long" $(ARGS)
+
+test-long: venv-test packages ## run all the tests, the long ones too
+	@$(PYTHON) -m pytest $(ARGS)
+
+lint: venv-dev ## check style, formatting, types, and that schema.sql is up to date
+	@$(PYTHON) -m ruff check $(CODE)
+	@$(PYTHON) -m ruff format --check $(CODE)
+	@$(PYTHON) -m mypy --strict $(CODE)
+	@cmp schema.sql taskserver/stores/mysql.sql || { echo "lint: schema.sql differs from taskserver/stores/mysql.sql: run make schema.sql"; exit 1; }
+
+format: venv-dev ## format the code and repair what ruff can
+	@$(PYTHON) -m ruff check --fix $(CODE)
+	@$(PYTHON) -m ruff format $(CODE)
+
+bench: venv-test packages ## measure, on a private MariaDB with durable settings
+	@$(PYTHON) -m bench $(ARGS)
+
+schema.sql: taskserver/stores/mysql.sql ## copy the tables from taskserver/stores/mysql.sql
+	@cp taskserver/stores/mysql.sql schema.sql
+
+clean: ## remove .venv and caches; settings and var/ stay
+	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

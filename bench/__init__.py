@@ -1,0 +1,1 @@
+"""The benchmarks: `python -m bench` prints ratios of taskserver to bare drivers."""

@@ -1,0 +1,98 @@
+"""`python -m bench`: measure everything against its floor and print one table.
+
+Without --check it measures and judges, and ends with 0 whatever it found; a figure of a noisy machine fails no build.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.servers import MariaDB
+
+from .add import add, add_many
+from .claim import claim, claim_sqlite
+from .drain import drain
+from .empty import empty, memory
+from .measure import Line, Rate
+from .place import Place
+from .record import record, sqlite, workers
+
+BENCHMARKS: dict[str, Callable[[Place], Iterator[Line | Rate]]] = {
+    "record": record,
+    "claim": claim,
+    "claim_sqlite": claim_sqlite,
+    "drain": drain,
+    "add": add,
+    "add_many": add_many,
+    "empty": empty,
+    "memory": memory,
+    "workers": workers,
+    "sqlite": sqlite,
+}
+# The memory of an ordinary server; the flushing is left as MariaDB's default has it.
+_SERVER_OPTIONS = ("--innodb-buffer-pool-size=1G", "--innodb-log-file-size=256M")
+_HEADINGS = ("", "ours", "floor", "unit", "ratio", "min-max", "bound", "", "sql-notes.md, floor")
+_ROW = "{:<50} {:>9} {:>9} {:<8} {:>6} {:>12} {:>7} {:<5} {}"
+
+
+def main(arguments: list[str]) -> int:
+    """Parse, measure, print; the exit code."""
+    options = _parse(arguments)
+    over = []
+    options_of_server = () if options.quick else _SERVER_OPTIONS
+    print(_ROW.format(*_HEADINGS), flush=True)
+    with tempfile.TemporaryDirectory(prefix="taskserver-bench-") as folder, MariaDB(True, *options_of_server) as server:
+        place = Place(Path(folder), server.port, options.pairs, options.quick)
+        place.prepare()
+        for name in options.only or BENCHMARKS:
+            for line in BENCHMARKS[name](place):
+                print(_shown(line).rstrip(), flush=True)
+                if isinstance(line, Line) and line.is_over:
+                    over.append(line.name)
+    if over:
+        print("over the bound: " + "; ".join(over))
+    return 1 if over and options.check else 0
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="few rows: does it work at all?")
+    parser.add_argument("--only", action="append", choices=BENCHMARKS, metavar="NAME", help=", ".join(BENCHMARKS))
+    parser.add_argument("--pairs", type=int, metavar="N", help="how often each pair is measured (default 5; quick 1)")
+    parser.add_argument("--check", action="store_true", help="end with 1 where a ratio is over its bound")
+    options = parser.parse_args(arguments)
+    if options.pairs is None:
+        options.pairs = 1 if options.quick else 5
+    if options.pairs < 1:
+        parser.error("--pairs: at least 1")
+    return options
+
+
+def _shown(line: Line | Rate) -> str:
+    if isinstance(line, Rate):
+        spread = f"{_number(line.low)}-{_number(line.high)}"
+        return _ROW.format(line.name, "", _number(line.middle), line.unit, "", spread, "", "", line.noted)
+    verdict = "" if line.bound is None else "over" if line.is_over else "ok"
+    return _ROW.format(
+        line.name,
+        _number(line.ours),
+        _number(line.floor),
+        line.unit,
+        f"{line.ratio:.2f}",
+        f"{min(line.ratios):.2f}-{max(line.ratios):.2f}",
+        str(line.bound or ""),
+        verdict,
+        line.noted,
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1_000 else f"{value:.1f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,101 @@
+"""How fast are tasks added, one by one and many at once?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from taskserver import TaskServer
+
+from . import floors
+from .measure import Bound, Line, compare, seconds
+from .place import DATABASE, TASK, Place
+
+_INSTANTS = ("created_at", "updated_at")
+
+
+def add(place: Place) -> Iterator[Line]:
+    """`add_task` against an INSERT loop."""
+    rows = _rows(place.size(2_000, 100))
+    texts = [(task, floors.dump(args), group, priority) for task, args, group, priority in rows]
+    connection = floors.connect(place.port, DATABASE, autocommit=True)
+    with TaskServer(place.dsn, table="bench_add") as server:
+        _make(place, server)
+
+        def ours() -> None:
+            for task, args, group, priority in rows:
+                server.add_task(task, args, group_id=group, priority=priority)
+
+        yield compare(
+            f"add_task, {len(rows):,} one by one",
+            lambda: len(rows) / seconds(ours),
+            lambda: len(rows) / seconds(lambda: floors.add_one_by_one(connection, "bench_add_floor", rows)),
+            pairs=place.pairs,
+            unit="rows/s",
+            bound=Bound("at least", 0.9),
+            noted="15,000-19,000",
+            after=lambda: _compare_and_clear(place),
+        )
+        yield compare(
+            "the same, floor with the JSON text ready",
+            lambda: len(rows) / seconds(ours),
+            lambda: len(rows) / seconds(lambda: floors.add_texts_one_by_one(connection, "bench_add_floor", texts)),
+            pairs=place.pairs,
+            unit="rows/s",
+            after=lambda: _compare_and_clear(place),
+        )
+    connection.close()
+
+
+def add_many(place: Place) -> Iterator[Line]:
+    """`add_tasks` against multi-row INSERTs of a thousand rows in one transaction."""
+    rows = _rows(place.size(50_000, 2_500))
+    tasks = [{"task": task, "args": args, "group_id": group, "priority": pr} for task, args, group, pr in rows]
+    connection = floors.connect(place.port, DATABASE, autocommit=False)
+    with TaskServer(place.dsn, table="bench_add") as server:
+        _make(place, server)
+        yield compare(
+            f"add_tasks, {len(rows):,} at once",
+            lambda: len(rows) / seconds(lambda: server.add_tasks(tasks)),
+            lambda: len(rows) / seconds(lambda: floors.add_many(connection, "bench_add_floor", rows)),
+            pairs=place.pairs,
+            unit="rows/s",
+            bound=Bound("at least", 0.8),
+            noted="77,000-180,000",
+            after=lambda: _compare_and_clear(place),
+        )
+    connection.close()
+
+
+def _rows(count: int) -> list[floors.Row]:
+    return [(TASK, {"to": f"reader{n}@example.org", "n": n}, (3, 5, 6)[n % 3], n % 5) for n in range(count)]
+
+
+def _make(place: Place, server: TaskServer) -> None:
+    server.create_tables()
+    server.add_task(TASK)  # Connects and warms up.
+    with TaskServer(place.dsn, table="bench_add_floor") as other:
+        other.create_tables()
+    for table in ("bench_add", "bench_add_floor"):
+        place.sql(f"TRUNCATE TABLE {table}")
+
+
+def _compare_and_clear(place: Place) -> None:
+    """Both sides must have stored equal rows, instants and ids apart; then empty the tables for the next pair."""
+    ours, theirs = (_stored(place, table) for table in ("bench_add", "bench_add_floor"))
+    if ours != theirs:
+        odd = next((pair for pair in zip(ours, theirs, strict=False) if pair[0] != pair[1]), (len(ours), len(theirs)))
+        raise SystemExit(f"the floor stores other rows than ours: {odd}")
+    for table in ("bench_add", "bench_add_floor"):
+        place.sql(f"TRUNCATE TABLE {table}")
+    place.settle(5)
+
+
+def _stored(place: Place, table: str) -> list[dict[str, Any]]:
+    connection = place.connect()
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT * FROM {table} ORDER BY id")
+        names = [column[0] for column in cursor.description]
+        found = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    connection.close()
+    return [{key: value for key, value in row.items() if key not in ("id", *_INSTANTS)} for row in found]

@@ -1,0 +1,117 @@
+"""Interleaved pairs and their ratios: what every benchmark measures with, and the lines that it returns.
+
+A machine's noise moves both sides of a pair alike, so ratios are read, never times.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Literal, NamedTuple
+
+
+class Bound(NamedTuple):
+    """What a ratio must reach: at least, or at most, `limit`."""
+
+    kind: Literal["at least", "at most"]
+    limit: float
+
+    def holds(self, ratio: float) -> bool:
+        """Whether this ratio is on the right side; the limit itself is."""
+        return ratio >= self.limit if self.kind == "at least" else ratio <= self.limit
+
+    def __str__(self) -> str:
+        return f"{'>=' if self.kind == 'at least' else '<='} {self.limit:g}"
+
+
+class Line(NamedTuple):
+    """One line of the table: medians of both sides, and the pairs' ratios ours / floor.
+
+    `noted` is what sql-notes.md says of the floor's like.
+    """
+
+    name: str
+    ours: float
+    floor: float
+    unit: str
+    ratios: list[float]
+    bound: Bound | None = None
+    noted: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """The median of the pairs' ratios (not the ratio of the medians)."""
+        return median(self.ratios)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the line has a bound that its ratio does not keep."""
+        return self.bound is not None and not self.bound.holds(self.ratio)
+
+
+class Rate(NamedTuple):
+    """A figure for the record: no floor, no bound; `noted` is what sql-notes.md says of the like."""
+
+    name: str
+    low: float
+    middle: float
+    high: float
+    unit: str
+    noted: str = ""
+
+
+def compare(
+    name: str,
+    ours: Callable[[], float],
+    floor: Callable[[], float],
+    *,
+    pairs: int,
+    unit: str,
+    bound: Bound | None = None,
+    noted: str = "",
+    after: Callable[[], object] = lambda: None,
+) -> Line:
+    """Measure both sides `pairs` times in turn, each first in every second pair; `after` runs after each pair."""
+    taken: list[tuple[float, float]] = []
+    for number in range(pairs):
+        if number % 2:
+            below = floor()
+            taken.append((ours(), below))
+        else:
+            above = ours()
+            taken.append((above, floor()))
+        after()
+    return line_of(name, taken, unit=unit, bound=bound, noted=noted)
+
+
+def line_of(
+    name: str, taken: list[tuple[float, float]], *, unit: str, bound: Bound | None = None, noted: str = ""
+) -> Line:
+    """The line of pairs (ours, floor) that were measured elsewhere."""
+    return Line(
+        name,
+        ours=median(pair[0] for pair in taken),
+        floor=median(pair[1] for pair in taken),
+        unit=unit,
+        ratios=[pair[0] / pair[1] for pair in taken],
+        bound=bound,
+        noted=noted,
+    )
+
+
+def repeat(name: str, measure: Callable[[], float], *, times: int, unit: str, noted: str = "") -> Rate:
+    """Measure one thing `times` times, for the record."""
+    return rate(name, [measure() for _ in range(times)], unit, noted)
+
+
+def rate(name: str, taken: list[float], unit: str, noted: str = "") -> Rate:
+    """The rate of figures that were measured elsewhere."""
+    return Rate(name, min(taken), median(taken), max(taken), unit, noted)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long `work` takes, in seconds of the wall clock."""
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun

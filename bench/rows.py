@@ -1,0 +1,68 @@
+"""Fills queue tables quickly, by INSERT … SELECT, and looks at what stands in them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .place import TASK, Place
+
+# Group and priority of a made row; {n} counts from 1. The wanted groups are 3, 5 and 6, at priorities 10 to 14.
+WANTED = "CASE {n} % 3 WHEN 0 THEN 3 WHEN 1 THEN 5 ELSE 6 END, 10 + {n} % 5"
+# The same groups, sooner.
+WANTED_SOONER = "CASE {n} % 3 WHEN 0 THEN 3 WHEN 1 THEN 5 ELSE 6 END, {n} % 5"
+# Other groups (7 to 13), and sooner than every wanted task.
+OTHERS_SOONER = "7 + {n} % 7, {n} % 5"
+
+_AT_ONCE = 100_000
+
+
+class Filler(NamedTuple):
+    """How one database makes rows: runs a statement, counts from {begin} to {end}, writes {n} as JSON, knows now."""
+
+    sql: Callable[[str], Any]
+    numbers: str
+    args: str
+    now: str
+
+    def fill(self, table: str, count: int, columns: str = WANTED, *, finished: bool = False) -> None:
+        """Add `count` rows, waiting ones or finished ones."""
+        more, values = "", ""
+        if finished:
+            more, values = ", status, attempts, started_at, finished_at", f", 2, 1, {self.now}, {self.now}"
+        insert = f"INSERT INTO {table} (task, args, group_id, priority{more}) SELECT '{TASK}', {self.args}, "
+        for begin in range(1, count + 1, _AT_ONCE):
+            numbers = self.numbers.format(begin=begin, end=min(count, begin + _AT_ONCE - 1))
+            self.sql(insert + columns.format(n="seq") + values + " FROM " + numbers)
+
+
+def mariadb(place: Place) -> Filler:
+    """Fills tables of the benchmarks' MariaDB."""
+    return Filler(place.sql, "seq_{begin}_to_{end}", """CONCAT('{"n": ', seq, '}')""", "NOW(6)")
+
+
+def sqlite(path: Path) -> Filler:
+    """Fills tables of an SQLite file."""
+
+    def sql(statement: str) -> None:
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute(statement)
+
+    numbers = (
+        "(WITH RECURSIVE n(seq) AS (SELECT {begin} UNION ALL SELECT seq + 1 FROM n WHERE seq < {end}) SELECT * FROM n)"
+    )
+    now = "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
+    return Filler(sql, numbers, """'{"n": ' || seq || '}'""", now)
+
+
+def fill(place: Place, table: str, count: int) -> None:
+    """Add waiting rows of the wanted groups to a MariaDB table."""
+    mariadb(place).fill(table, count)
+
+
+def count(place: Place, table: str) -> int:
+    """How many rows of any status stand in a MariaDB table."""
+    return int(place.sql(f"SELECT COUNT(*) FROM {table}"))

@@ -1,0 +1,196 @@
+"""What `make demo` runs: the whole system at work, on SQLite, with the standard library of this Python as its input.
+
+It does what a user would, with the real commands and a queue of its own under var/demo/; a user's .env and queue
+are left alone. It ends with exit code 1 if what was built isn't all that was asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from examples.demo import search, tasks  # noqa: E402
+
+FOLDER = ROOT / "var" / "demo"
+GROUPS = "3,5,6"
+# One queue, and yet in this order: the smaller priority runs sooner.
+INDEX_PRIORITY, PAGE_PRIORITY, LETTER_PRIORITY = 0, 10, 20
+# Tests, bundled programs and hundreds of character tables: not what a reader searches for.
+LEFT_OUT = {"test", "tests", "idlelib", "turtledemo", "lib2to3", "ensurepip", "encodings", "__phello__"}
+NOT_LIBRARY = {"site-packages", "dist-packages", "__pycache__"}
+READERS = ("ada@example.org", "grace@example.org", "linus@example.org")
+SEARCHES = (
+    "shared memory",
+    "regular expression",
+    "temporary file",
+    "event loop",
+    "abstract base class",
+    "time zone",
+    "mail message",
+    "compress",
+    "thread lock",
+    "command line",
+    "random number",
+    "syntax tree",
+)
+SHOWN_SEARCH = SEARCHES[0]
+LETTER_LINES = 10
+
+
+class DemoError(Exception):
+    """The demo can't go on, or didn't build what it should; the text says what to look at."""
+
+
+def main() -> int:
+    began = time.monotonic()
+    try:
+        _require_fts5()
+        _make_fresh_folder()
+        os.environ.update(_settings())
+        modules = list(_modules())
+        _run("client.py", "init")
+        _add_tasks(modules)
+        _work()
+        _run("client.py", "status")
+        _show(SHOWN_SEARCH)
+        _check(len(modules))
+    except DemoError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    print(f"All there, in {time.monotonic() - began:.0f} s. See {FOLDER.relative_to(ROOT)}/ and {_here('tasks.py')}")
+    return 0
+
+
+def _require_fts5() -> None:
+    with closing(sqlite3.connect(":memory:")) as database:
+        try:
+            database.execute("CREATE VIRTUAL TABLE probe USING fts5(word)")
+        except sqlite3.OperationalError:
+            raise DemoError(
+                f"the SQLite {sqlite3.sqlite_version} of {sys.executable} has no FTS5 (full-text search); "
+                "use a Python whose sqlite3 has it, as Debian's and Ubuntu's"
+            ) from None
+
+
+def _make_fresh_folder() -> None:
+    if FOLDER.exists():
+        shutil.rmtree(FOLDER)
+    FOLDER.parent.mkdir(mode=0o700, exist_ok=True)
+    FOLDER.mkdir(mode=0o700)
+
+
+def _settings() -> Mapping[str, str]:
+    """Every setting, defaults too: what isn't in the environment would come from a user's own .env."""
+    return {
+        "DEMO_FOLDER": str(FOLDER),
+        "TASKSERVER_DSN": "sqlite:///" + quote(str(FOLDER / "taskserver.db")),
+        "TASKSERVER_TABLE": "jobs_queue",
+        "TASKSERVER_MODE": "mark",
+        "TASKSERVER_MODULES": tasks.__name__,
+        "TASKSERVER_MAX_ATTEMPTS": "3",
+        "TASKSERVER_BACKOFF": "fixed:1",
+        "TASKSERVER_LEASE": "120",
+        "TASKSERVER_TIMEOUT": "60",
+        "TASKSERVER_DB_PATIENCE": "30",
+        "TASKSERVER_LOG": str(FOLDER / "taskserver.log"),
+    }
+
+
+def _modules() -> Iterator[str]:
+    """The paths of the standard library's modules, relative to it, as `asyncio/queues.py`."""
+    for source in sorted(tasks.LIBRARY.rglob("*.py")):
+        path = source.relative_to(tasks.LIBRARY)
+        # A folder such as config-3.11-x86_64-linux-gnu is no package, nor is its content a module.
+        importable = all(part.isidentifier() for part in path.with_suffix("").parts)
+        if importable and not (LEFT_OUT | NOT_LIBRARY).intersection(path.parts):
+            yield path.as_posix()
+
+
+def _add_tasks(modules: list[str]) -> None:
+    """Write the bulk file and add it: one task for each module, page and letter."""
+    file = FOLDER / "tasks.jsonl"
+    with file.open("w", encoding="utf-8") as lines:
+        for path in modules:
+            lines.write(_line("index_module", {"path": path}, 6, INDEX_PRIORITY))
+        for path in modules:
+            lines.write(_line("render_page", {"module": tasks.module_name(path)}, 5, PAGE_PRIORITY))
+        for query in SEARCHES:
+            for reader in READERS:
+                lines.write(_line("send_letter", {"to": reader, "query": query}, 3, LETTER_PRIORITY))
+    _run("client.py", "add", "--bulk", str(file.relative_to(ROOT)))
+
+
+def _line(function: str, args: Mapping[str, str], group: int, priority: int) -> str:
+    task = {"task": f"{tasks.__name__}.{function}", "args": args, "group_id": group, "priority": priority}
+    return json.dumps(task) + "\n"
+
+
+def _work() -> None:
+    """Do what cron does each minute, without the minutes, until nothing waits."""
+    waiting = _waiting()
+    while waiting:
+        _run("worker.py", "100", GROUPS)
+        before, waiting = waiting, _waiting()
+        if waiting >= before:
+            raise DemoError(f"{waiting} tasks wait and the last run finished none: see {FOLDER / 'taskserver.log'}")
+
+
+def _waiting() -> int:
+    """How many tasks are neither done nor fatal."""
+    status: dict[str, Any] = json.loads(_run("client.py", "status", "--json", quiet=True))
+    raise NotImplementedError(status)
+
+
+def _show(query: str) -> None:
+    """A search in what was built, and one of the letters."""
+    _run("-m", f"{search.__name__}", query)
+    letters = _letters()
+    if letters:
+        print(f"$ head -n {LETTER_LINES} {letters[0].relative_to(ROOT)}")
+        print("\n".join(letters[0].read_text(encoding="utf-8").splitlines()[:LETTER_LINES]))
+
+
+def _check(modules: int) -> None:
+    """Compare what was built with what was asked for."""
+    letters = modules_letters = len(READERS) * len(SEARCHES)
+    raise NotImplementedError(letters, modules_letters)
+
+
+def _letters() -> list[Path]:
+    return sorted((FOLDER / "mail" / "new").glob("*"))
+
+
+def _run(*command: str, quiet: bool = False) -> str:
+    """Run one of the commands; its output is shown as it comes, or returned if quiet."""
+    if not quiet:
+        print("$ python", shlex.join(command).replace("'", '"'), flush=True)
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, stdout=subprocess.PIPE if quiet else None, text=True, check=False
+    )
+    if done.returncode:
+        raise DemoError(f"{shlex.join(command)} ended with exit code {done.returncode}")
+    return done.stdout or ""
+
+
+def _here(name: str) -> Path:
+    return (Path(__file__).resolve().parent / name).relative_to(ROOT)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

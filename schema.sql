@@ -1,0 +1,82 @@
+-- taskserver: the tables of one queue, for MySQL 5.7 and later and MariaDB 10.3 and later.
+--
+-- `client.py init` makes them under the configured name. By hand: load this file in phpMyAdmin or with
+-- `mysql DATABASE < schema.sql`, and for another name than jobs_queue replace that word everywhere first.
+-- Loading it again changes nothing.
+--
+-- Instants are TIMESTAMP(6): stored in UTC whatever time zone a session has, and set by the database's own clock.
+
+-- The queue. A producer needs no more than:
+--   INSERT INTO jobs_queue (task, args, group_id, priority)
+--   VALUES ('tasks.send_letter', '{"to": "a@example.org"}', 3, 10);
+CREATE TABLE IF NOT EXISTS jobs_queue (
+  id           BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
+  task         VARCHAR(255)    NOT NULL,             -- the callable: module.function or module.Class.method
+  args         MEDIUMTEXT      NULL DEFAULT NULL,    -- JSON: an object (keywords) or an array (positions), at most 1 MiB
+  group_id     INT UNSIGNED    NOT NULL DEFAULT 0,   -- a worker may be restricted to some groups
+  priority     INT             NOT NULL DEFAULT 0,   -- smaller runs sooner, equal ones in order of id
+  status       TINYINT UNSIGNED NOT NULL DEFAULT 0,  -- 0 new, 1 in progress, 2 done, 3 error, 4 fatal, 5 waiting
+  attempts     INT UNSIGNED    NOT NULL DEFAULT 0,   -- times started
+  max_attempts INT UNSIGNED    NULL DEFAULT NULL,    -- NULL: as the worker is set
+  due_at       TIMESTAMP(6)    NULL DEFAULT NULL,    -- status 3, 5: when it becomes new; status 1: when the lease ends
+  claim        BIGINT UNSIGNED NULL DEFAULT NULL,    -- status 1: the token of the claim that holds the row
+  unique_key   VARBINARY(255)  NULL DEFAULT NULL,    -- one row alone may hold a key; binary: compared byte by byte
+  error_text   VARCHAR(1000)   NULL DEFAULT NULL,    -- the last error; NULL once it succeeds
+  created_at   TIMESTAMP(6)    NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+  started_at   TIMESTAMP(6)    NULL DEFAULT NULL,    -- status 1 without it: claimed, not started
+  finished_at  TIMESTAMP(6)    NULL DEFAULT NULL,
+  updated_at   TIMESTAMP(6)    NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6),
+  PRIMARY KEY (id),
+  UNIQUE KEY unique_key (unique_key),
+  KEY claim_by_group (status, group_id, priority, id),
+  KEY claim_any_group (status, priority, id),
+  KEY wake_due (status, due_at)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- The archive, for mode `move`. It has a key of its own, since old servers give an id again after a restart.
+CREATE TABLE IF NOT EXISTS jobs_queue_done (
+  done_id      BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
+  id           BIGINT UNSIGNED NOT NULL,
+  task         VARCHAR(255)    NOT NULL,
+  args         MEDIUMTEXT      NULL DEFAULT NULL,
+  group_id     INT UNSIGNED    NOT NULL DEFAULT 0,
+  priority     INT             NOT NULL DEFAULT 0,
+  status       TINYINT UNSIGNED NOT NULL DEFAULT 2,
+  attempts     INT UNSIGNED    NOT NULL DEFAULT 0,
+  max_attempts INT UNSIGNED    NULL DEFAULT NULL,
+  due_at       TIMESTAMP(6)    NULL DEFAULT NULL,
+  claim        BIGINT UNSIGNED NULL DEFAULT NULL,
+  unique_key   VARBINARY(255)  NULL DEFAULT NULL,
+  error_text   VARCHAR(1000)   NULL DEFAULT NULL,
+  created_at   TIMESTAMP(6)    NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+  started_at   TIMESTAMP(6)    NULL DEFAULT NULL,
+  finished_at  TIMESTAMP(6)    NULL DEFAULT NULL,
+  updated_at   TIMESTAMP(6)    NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+  PRIMARY KEY (done_id),
+  KEY show_by_id (id)                                -- `client.py show ID`, which would read the whole archive
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- The last run of each crontab line: one row for each host and groups.
+CREATE TABLE IF NOT EXISTS jobs_queue_workers (
+  host         VARCHAR(255) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  group_ids    VARCHAR(255) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,  -- as '3,5,6', or 'all'
+  pid          INT UNSIGNED    NOT NULL,
+  started_at   TIMESTAMP(6)    NULL DEFAULT NULL,
+  ended_at     TIMESTAMP(6)    NULL DEFAULT NULL,    -- NULL: it runs, or it was killed
+  reason       VARCHAR(20)     NULL DEFAULT NULL,    -- why it ended
+  taken        INT UNSIGNED    NOT NULL DEFAULT 0,   -- tasks that it took up: those below, without released
+  done         INT UNSIGNED    NOT NULL DEFAULT 0,
+  fatal        INT UNSIGNED    NOT NULL DEFAULT 0,
+  lost         INT UNSIGNED    NOT NULL DEFAULT 0,   -- taken over by another worker meanwhile
+  released     INT UNSIGNED    NOT NULL DEFAULT 0,   -- claimed, and given back unstarted
+  PRIMARY KEY (host, group_ids)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- The versions of these tables that were applied; the greatest one counts.
+CREATE TABLE IF NOT EXISTS jobs_queue_schema (
+  version      INT UNSIGNED    NOT NULL,
+  applied_at   TIMESTAMP(6)    NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+  PRIMARY KEY (version)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+INSERT IGNORE INTO jobs_queue_schema (version) VALUES (1);

@@ -1,0 +1,115 @@
+"""Arguments of a task as JSON text: written for a producer, read for a worker.
+
+An object becomes keyword arguments, an array positional ones. Read strictly: what one JSON parser takes and
+another refuses (NaN, Infinity, numbers that overflow) is refused, and no text can exhaust the stack or the memory.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, NoReturn
+
+from .errors import BadTask, InvalidTask
+
+MAX_BYTES = 1024 * 1024
+MAX_NESTING = 500
+
+Arguments = tuple[list[Any], dict[str, Any]]
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+def write_arguments(args: object) -> str | None:
+    """The JSON text of a dict, list, tuple or None. Raises InvalidTask."""
+    if args is None:
+        return None
+    if not isinstance(args, (dict, list, tuple)):
+        raise InvalidTask(f"args is {args!r:.80}; allowed: a dict, a list, a tuple or None")
+    try:
+        text = _encode(args)
+        size = len(text) if text.isascii() else len(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidTask(f"args cannot be written as JSON: {error or type(error).__name__}") from None
+    if _is_nested_too_deep(text):
+        raise InvalidTask(f"args is nested more than {MAX_NESTING} deep")
+    if size > MAX_BYTES:
+        raise InvalidTask(f"args takes {size} bytes as JSON; allowed: {MAX_BYTES}")
+    return text
+
+
+def read_arguments(text: str | None) -> Arguments:
+    """The positional and the keyword arguments that a JSON text stands for. Raises BadTask."""
+    if text is None or not text.strip():
+        return [], {}
+    value = _parse(text)
+    if isinstance(value, dict):
+        return [], value
+    if isinstance(value, list):
+        return value, {}
+    if value is None:
+        return [], {}
+    raise BadTask(f"args is {_shape(value)}; allowed: a JSON object, an array, NULL or nothing")
+
+
+def check_size(size: int | None) -> None:
+    """Refuse arguments by their bytes, before they are fetched. Raises BadTask."""
+    if size is not None and size > MAX_BYTES:
+        raise BadTask(f"args is {size} bytes long; allowed: {MAX_BYTES}")
+
+
+def _parse(text: str) -> Any:
+    check_size(len(text))
+    if _is_nested_too_deep(text):
+        raise BadTask(f"args is nested more than {MAX_NESTING} deep")
+    try:
+        text.encode()
+        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+    except UnicodeEncodeError:
+        raise BadTask("args is not UTF-8 text") from None
+    except (ValueError, RecursionError) as error:
+        raise BadTask(f"args is not valid JSON: {error or type(error).__name__}") from None
+
+
+def _is_nested_too_deep(text: str) -> bool:
+    # Counting is quick; only a text with that many brackets is gone through one by one.
+    return text.count("[") + text.count("{") > MAX_NESTING and _nesting(text) > MAX_NESTING
+
+
+def _nesting(text: str) -> int:
+    """How deep brackets stand in each other, those inside strings left out."""
+    depth = deepest = 0
+    inside_string = escaped = False
+    for character in text:
+        if inside_string:
+            inside_string = escaped or character != '"'
+            escaped = character == "\\" and not escaped
+        elif character == '"':
+            inside_string = True
+        elif character in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in "]}":
+            depth -= 1
+    return deepest
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"the number {text[:40]} is too large")
+    return number
+
+
+def _shape(value: object) -> str:
+    match value:
+        case bool():
+            return "true or false"
+        case str():
+            return "a bare string"
+        case _:
+            return "a bare number"

@@ -1,0 +1,64 @@
+"""One task called: its row made ready, the callable run, and whatever comes of it told in words.
+
+Stands between the runner and foreign code: nothing that a row or a task does gets past it as an exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .arguments import check_size, read_arguments
+from .callables import Callables, TaskCallable
+from .errors import BadTask
+from .stopping import Stop, TaskInterrupted
+from .task import ClaimedTask
+
+MAX_ERROR_LENGTH = 1000
+
+
+class Call(NamedTuple):
+    """A row whose callable is found and takes its arguments."""
+
+    callable: TaskCallable
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+def prepare(task: ClaimedTask, callables: Callables, fetch_args: Callable[[ClaimedTask], str | None]) -> Call:
+    """Make a row ready to run; `fetch_args` reads long arguments, which a claim leaves in the database.
+
+    Raises BadTask where the row can never run, ModuleBroken where its module cannot be imported.
+    """
+    check_size(task.args_bytes)
+    found = callables.find(task.task)
+    text = fetch_args(task) if task.args is None and task.args_bytes else task.args
+    args, kwargs = read_arguments(text)
+    try:
+        found.check_arguments(args, kwargs)
+    except TypeError as error:
+        raise BadTask(f"{task.task}{found.signature} does not take these arguments: {error}") from None
+    return Call(found, args, kwargs)
+
+
+def run_task(call: Call, stop: Stop) -> BaseException | None:
+    """Call it; what it raised, or None when it returned."""
+    try:
+        with stop.interruptible():
+            call.callable.call(*call.args, **call.kwargs)
+    except TaskInterrupted as error:
+        return error
+    except BaseException as error:  # sys.exit() and the like inside a task end the task, not the worker
+        return error
+    return None
+
+
+def describe(error: BaseException) -> str:
+    """What goes into error_text: `Type: message`, storable whatever the exception holds."""
+    try:
+        message = str(error)
+    except Exception:
+        message = "(its message cannot be shown)"
+    text = f"{type(error).__name__}: {message}"[:MAX_ERROR_LENGTH]
+    # A lone surrogate fits into no database, and a NUL not into every one.
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")[:MAX_ERROR_LENGTH]

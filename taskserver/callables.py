@@ -1,0 +1,215 @@
+"""From the name in a row to the function that it may call, and to nothing else.
+
+A name is looked up in the listed modules alone, in their own dictionaries: no getattr is done on the way,
+so that neither a property nor a module's __getattr__ runs, and nothing but a listed module is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, Signature, signature
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple, cast
+
+from .errors import BadTask, ModuleBroken
+
+# Read past whatever a class or a module says of itself: vars() would ask a metaclass.
+_module_namespace: Callable[[ModuleType], dict[str, Any]] = vars(ModuleType)["__dict__"].__get__
+_class_namespace: Callable[[type], dict[str, Any]] = type.__dict__["__dict__"].__get__
+_class_mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+
+_NEVER_RUNS_WHEN_CALLED = CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR
+
+
+class TaskCallable(NamedTuple):
+    """What a row's name stands for, ready to be called."""
+
+    call: Callable[..., Any]
+    signature: Signature
+
+    def check_arguments(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Raises TypeError where the callable does not take these arguments."""
+        self.signature.bind(*args, **kwargs)
+
+
+class _Place(NamedTuple):
+    """Where a name says that its callable stands."""
+
+    module: str
+    path: tuple[str, ...]
+    """The function's name, or a class's and its method's."""
+
+
+class Callables:
+    """The callables of the listed modules, found by name and kept once found."""
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        self._exact = frozenset(name for name in modules if not name.endswith(".*"))
+        self._packages = tuple(name[:-2] for name in modules if name.endswith(".*"))
+        self._listed = ", ".join(modules)
+        self._found: dict[str, TaskCallable] = {}
+        self._broken: dict[str, str] = {}
+
+    def is_known(self, name: str) -> bool:
+        """Whether finding it runs no code of a module for the first time."""
+        return name in self._found
+
+    def find(self, name: str) -> TaskCallable:
+        """Raises BadTask where nothing of that name may run, ModuleBroken where its module cannot be imported."""
+        found = self._found.get(name)
+        if found is None:
+            found = self._found[name] = self._find(name)
+        return found
+
+    def _find(self, name: str) -> TaskCallable:
+        place = self._locate(name)
+        namespace = _module_namespace(self._import(place.module))
+        _check_exported(name, place, namespace)
+        if len(place.path) == 1:
+            function = self._function(name, place, namespace)
+            return _ready(name, function, function)
+        return self._method(name, place, namespace)
+
+    def _locate(self, name: str) -> _Place:
+        for place in _readings(name):
+            if place.module in self._exact or (self._is_below_package(place.module) and _exists(place.module)):
+                _check_public(name, place.path)
+                return place
+        raise BadTask(f"{name!r} is in none of the modules that may run: {self._listed} (TASKSERVER_MODULES)")
+
+    def _is_below_package(self, module: str) -> bool:
+        """Modules with an underscore are left out: they are private, and importing a __main__ would run it."""
+        for package in self._packages:
+            if module == package:
+                return True
+            if module.startswith(package + "."):
+                return not any(part.startswith("_") for part in module[len(package) + 1 :].split("."))
+        return False
+
+    def _is_listed(self, module: object) -> bool:
+        return isinstance(module, str) and (module in self._exact or self._is_below_package(module))
+
+    def _import(self, name: str) -> ModuleType:
+        # A broken module is tried once a run: its import may be slow, and would be repeated for every row.
+        if name in self._broken:
+            raise ModuleBroken(self._broken[name])
+        try:
+            module = importlib.import_module(name)
+        except BaseException as error:  # a module may call sys.exit() too
+            self._broken[name] = _broken(name, error)
+            raise ModuleBroken(self._broken[name]) from error
+        if not issubclass(type(module), ModuleType):
+            raise BadTask(f"{name} has put something else in the place of its module")
+        return module
+
+    def _function(self, name: str, place: _Place, namespace: dict[str, Any]) -> FunctionType:
+        value = _look_up(name, place.path[0], namespace, f"module {place.module}")
+        if not isinstance(value, FunctionType):
+            raise BadTask(f"{name!r} is {_kind(value)}; only functions, static and class methods may run")
+        if value.__module__ != place.module:
+            raise BadTask(
+                f"{name!r} is not defined in {place.module} but comes from {value.__module__}, "
+                "by an import or by a decorator without functools.wraps"
+            )
+        function = cast(FunctionType, value)
+        # Another name for a function of the module is fine; what a decorator left behind has a name of its own.
+        if namespace.get(function.__name__) is not function:
+            raise BadTask(
+                f"{name!r} is {function.__qualname__!r} inside: a lambda, or a decorator did not use functools.wraps"
+            )
+        return function
+
+    def _method(self, name: str, place: _Place, namespace: dict[str, Any]) -> TaskCallable:
+        class_name, method_name = place.path
+        cls = _look_up(name, class_name, namespace, f"module {place.module}")
+        if not issubclass(type(cls), type):
+            raise BadTask(f"{name!r}: {class_name} is {_kind(cls)}, not a class")
+        if _class_namespace(cls).get("__module__") != place.module:
+            raise BadTask(f"{name!r}: class {class_name} is not defined in {place.module}")
+        owner, method = self._inherited(name, cls, method_name)
+        if type(method) not in (staticmethod, classmethod):
+            raise BadTask(f"{name!r} is {_kind(method)} inside a class; only static and class methods may run")
+        function = method.__func__
+        if type(function) is not FunctionType or not self._is_listed(function.__module__):
+            raise BadTask(f"{name!r} is not a function that is defined in a listed module")
+        if function.__qualname__ != f"{owner.__qualname__}.{function.__name__}":
+            raise BadTask(f"{name!r} is {function.__qualname__!r} inside: a decorator did not use functools.wraps")
+        bound = function if type(method) is staticmethod else method.__get__(None, cls)
+        return _ready(name, function, bound)
+
+    def _inherited(self, name: str, cls: type, method_name: str) -> tuple[type, Any]:
+        for owner in _class_mro(cls):
+            namespace = _class_namespace(owner)
+            if method_name not in namespace:
+                continue
+            if not self._is_listed(namespace.get("__module__")):
+                break
+            return owner, namespace[method_name]
+        raise BadTask(f"{name!r}: class {cls.__name__} has no method {method_name!r} of a listed module")
+
+
+def _readings(name: str) -> Iterator[_Place]:
+    """The ways to read a name: with a colon there is one, with dots alone the last one or two parts may be the path."""
+    module, colon, path = name.partition(":")
+    if colon:
+        splits = [(module.split("."), path.split("."))]
+    else:
+        parts = name.split(".")
+        splits = [(parts[:-1], parts[-1:]), (parts[:-2], parts[-2:])]
+    for module_parts, path_parts in splits:
+        if module_parts and len(path_parts) <= 2 and all(part.isidentifier() for part in module_parts + path_parts):
+            yield _Place(".".join(module_parts), tuple(path_parts))
+
+
+def _exists(module: str) -> bool:
+    """Whether a name below a listed package is a module at all; importing what is not would say so too late."""
+    try:
+        return module in sys.modules or find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+    except BaseException as error:  # importing the parent packages runs their code
+        raise ModuleBroken(_broken(module, error)) from error
+
+
+def _broken(module: str, error: BaseException) -> str:
+    return f"module {module} cannot be imported: {type(error).__name__}: {error}"
+
+
+def _check_public(name: str, path: tuple[str, ...]) -> None:
+    private = next((part for part in path if part.startswith("_")), None)
+    if private:
+        raise BadTask(f"{name!r} is private: {private!r} begins with an underscore")
+
+
+def _check_exported(name: str, place: _Place, namespace: dict[str, Any]) -> None:
+    exported = namespace.get("__all__")
+    if exported is not None and place.path[0] not in (exported if isinstance(exported, (list, tuple)) else ()):
+        raise BadTask(f"{name!r}: {place.path[0]!r} is not in __all__ of {place.module}")
+
+
+def _look_up(name: str, part: str, namespace: dict[str, Any], where: str) -> Any:
+    if part not in namespace:
+        raise BadTask(f"{name!r}: {where} has no {part!r}")
+    return namespace[part]
+
+
+def _kind(value: object) -> str:
+    """What a thing is, told from its type alone: asking the thing itself could run its code."""
+    kind = type(value)
+    if kind is FunctionType:
+        return "a plain function"
+    if issubclass(kind, type):
+        return "a class"
+    if issubclass(kind, ModuleType):
+        return "a module"
+    return f"an object of type {kind.__name__}"
+
+
+def _ready(name: str, function: FunctionType, bound: Callable[..., Any]) -> TaskCallable:
+    if function.__code__.co_flags & _NEVER_RUNS_WHEN_CALLED:
+        raise BadTask(f"{name!r} is a coroutine or generator function, and calling it would run nothing")
+    # follow_wrapped: what counts is what the outermost function takes; a decorator may add arguments of its own.
+    return TaskCallable(bound, signature(bound, follow_wrapped=False))

@@ -1,0 +1,144 @@
+"""TASKSERVER_DSN, taken apart: which database, where, and as whom.
+
+Read by the settings, used by the stores. Nothing of a DSN is ever echoed in an error: in a mistyped one
+any part may be a piece of the password.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from .errors import SettingError
+
+FORMS = (
+    "mysql://user:password@host:3306/database, sqlite:///relative.db, sqlite:////absolute/path.db or sqlite:///:memory:"
+)
+SSL_MODES = ("disabled", "preferred", "required", "verify_identity")
+DEFAULT_PORT = 3306
+MEMORY = ":memory:"
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+class MySQLDsn(NamedTuple):
+    """A MySQL or MariaDB database. `host` is empty where `unix_socket` alone was named."""
+
+    user: str
+    password: str
+    host: str
+    port: int
+    database: str
+    unix_socket: str
+    ssl_mode: str
+    """One of SSL_MODES, or empty: the default for this address."""
+    ssl_ca: str
+
+    def __repr__(self) -> str:
+        return f"MySQLDsn({self.place})"
+
+    @property
+    def place(self) -> str:
+        """The address for messages, without user and password."""
+        return f"{self.unix_socket or f'{self.host}:{self.port}'}/{self.database}"
+
+    @property
+    def is_loopback(self) -> bool:
+        return bool(self.unix_socket) or self.host in _LOOPBACK or self.host.startswith("127.")
+
+
+class SQLiteDsn(NamedTuple):
+    """An SQLite file, or `:memory:`. A relative path starts in the program's folder."""
+
+    path: str
+
+    @property
+    def place(self) -> str:
+        return self.path
+
+
+Dsn = MySQLDsn | SQLiteDsn
+
+
+def parse_dsn(text: str, password: str = "") -> Dsn:
+    """Take a DSN apart; `password`, not percent-encoded, wins over one written in it.
+
+    Raises SettingError, which says what is allowed and repeats nothing of the text.
+    """
+    scheme, separator, rest = text.strip().partition("://")
+    if not separator:
+        raise _wrong("it has no '://'")
+    match scheme.lower():
+        case "sqlite":
+            return _parse_sqlite(rest)
+        case "mysql" | "mariadb":
+            return _parse_mysql(rest, password)
+        case _:
+            raise _wrong("its scheme is none of mysql, sqlite")
+
+
+def _parse_sqlite(rest: str) -> SQLiteDsn:
+    if not rest.startswith("/"):
+        raise _wrong("sqlite: is followed by three slashes and a relative path, or by four and an absolute one")
+    path = unquote(rest[1:])
+    if not path or path.endswith("/") or "\0" in path:
+        raise _wrong("it names no database file")
+    return SQLiteDsn(path)
+
+
+def _parse_mysql(rest: str, password: str) -> MySQLDsn:
+    # Split at the last @ before anything else: passwords hold / ? # : and @ unencoded often enough.
+    credentials, _, location = rest.rpartition("@")
+    user, _, written_password = credentials.partition(":")
+    location, _, query = location.partition("?")
+    address, _, database = location.partition("/")
+    host, port = _parse_address(address)
+    options = _parse_options(query)
+    database = unquote(database)
+    if not database or "/" in database:
+        raise _wrong("it names no database")
+    if not host and not options["unix_socket"]:
+        raise _wrong("it names no host")
+    return MySQLDsn(
+        user=unquote(user),
+        password=password or unquote(written_password, errors="surrogateescape"),
+        host=host,
+        port=port,
+        database=database,
+        unix_socket=options["unix_socket"],
+        ssl_mode=options["ssl-mode"],
+        ssl_ca=options["ssl-ca"],
+    )
+
+
+def _parse_address(address: str) -> tuple[str, int]:
+    if address.startswith("["):
+        host, bracket, port = address[1:].partition("]")
+        if not bracket or (port and not port.startswith(":")):
+            raise _wrong("its IPv6 address is not of the form [::1]")
+        port = port[1:]
+    else:
+        host, _, port = address.partition(":")
+    if not port:
+        return unquote(host), DEFAULT_PORT
+    if not (port.isascii() and port.isdigit() and 0 < int(port[:9]) < 65536):
+        raise _wrong("its port is not a number from 1 to 65535")
+    return unquote(host), int(port)
+
+
+def _parse_options(query: str) -> dict[str, str]:
+    options = {"unix_socket": "", "ssl-mode": "", "ssl-ca": ""}
+    for part in filter(None, query.split("&")):
+        key, _, value = part.partition("=")
+        key = {"ssl_mode": "ssl-mode", "ssl_ca": "ssl-ca", "unix-socket": "unix_socket"}.get(key, key)
+        if key not in options:
+            raise _wrong(f"after its '?' stands something other than {', '.join(options)}")
+        options[key] = unquote(value)
+    options["ssl-mode"] = options["ssl-mode"].lower()
+    if options["ssl-mode"] and options["ssl-mode"] not in SSL_MODES:
+        raise _wrong(f"its ssl-mode is none of {', '.join(SSL_MODES)}")
+    return options
+
+
+def _wrong(why: str) -> SettingError:
+    return SettingError(f"TASKSERVER_DSN is wrong: {why}; allowed: {FORMS}")

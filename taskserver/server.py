@@ -1,0 +1,183 @@
+"""TaskServer: the Python face of the queue, for producers, for workers of one's own, and for our own commands."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from .dsn import parse_dsn
+from .errors import InvalidTask, SettingError
+from .run_result import RunResult
+from .settings import (
+    DEFAULT_TABLE,
+    MAX_BATCH,
+    Settings,
+    check_mode,
+    check_modules,
+    check_table,
+    load_settings,
+    program_folder,
+)
+from .stopping import Stop
+from .stores import Store, open_store
+from .task import MAX_GROUP_ID, NewTask, new_task, new_task_from
+
+MAX_GROUPS = 400
+"""A claim names each group; SQLite joins 500 parts in one statement at most."""
+
+
+class TaskServer:
+    """A queue in a database: adds tasks, and runs them.
+
+    Connects when first used, each thread and each forked process on a connection of its own. Close it, or use it
+    in a `with`. All of its errors are TaskServerErrors.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        table: str = DEFAULT_TABLE,
+        mode: str = "delete",
+        modules: str = "tasks",
+        password: str = "",
+        folder: str | Path | None = None,
+    ) -> None:
+        """As in the settings of the same names; `folder`, where relative paths start, is the started program's."""
+        self._open(
+            Settings(
+                folder=Path(folder) if folder else program_folder(),
+                dsn=parse_dsn(dsn, password),
+                table=check_table("table", table),
+                mode=check_mode("mode", mode),
+                modules=check_modules("modules", modules),
+            )
+        )
+
+    @classmethod
+    def from_env(cls, folder: str | Path | None = None) -> TaskServer:
+        """By the environment, then by the `.env` in `folder`, which is the started program's unless given."""
+        return cls.from_settings(load_settings(Path(folder) if folder else program_folder()))
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> TaskServer:
+        server = cls.__new__(cls)
+        server._open(settings)
+        return server
+
+    def _open(self, settings: Settings) -> None:
+        self.settings = settings
+        self.store: Store = open_store(settings)
+
+    def __enter__(self) -> TaskServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"TaskServer({self.settings.dsn.place}, table={self.settings.table!r}, mode={self.settings.mode!r})"
+
+    def close(self) -> None:
+        """Close its connections; if it is used again, it connects again."""
+        self.store.close()
+
+    def create_tables(self) -> None:
+        """Make the tables, or bring older ones up to date; safe to repeat."""
+        self.store.create_tables()
+
+    # ---- producers
+
+    def add_task(
+        self, task: str | Callable[..., Any], args: object = None, *, group_id: int = 0, priority: int = 0
+    ) -> int:
+        """Add one task; its id.
+
+        `task` is a callable's name or the function itself, `args` a dict (keywords) or a list (positions) that JSON
+        can hold, at most 1 MiB. Raises InvalidTask.
+        """
+        return self.store.add(new_task(task, args, group_id, priority))
+
+    def add_tasks(self, tasks: Iterable[Mapping[str, Any]]) -> list[int]:
+        """Add many tasks in one transaction, all or none; their ids.
+
+        Each is described by a mapping with the keys task, args, group_id and priority, of which `task` alone must be
+        there. Raises InvalidTask, which tells the number of the wrong one, counted from 1.
+        """
+        ids: list[int] = []
+        self.add_described(tasks, ids.extend)
+        return ids
+
+    def add_described(self, tasks: Iterable[Mapping[str, Any]], added: Callable[[range], object]) -> None:
+        """The same for more tasks than memory should hold ids of: `added` hears of each portion's ids."""
+        self.store.add_many(_numbered(tasks), added)
+
+    # ---- workers
+
+    def run(
+        self,
+        max_tasks: int = 0,
+        groups: Iterable[int] | None = None,
+        *,
+        batch: int = 100,
+        max_time: float | None = None,
+        stop: Stop | None = None,
+        on_progress: Callable[[RunResult], object] | None = None,
+    ) -> RunResult:
+        """Run tasks until `max_tasks` ran (0: no limit), `max_time` seconds would be passed, or none is left.
+
+        `groups` names the groups to take tasks of, None all of them; at most `batch` are claimed at once. `stop`
+        lets other code end the run; `on_progress` hears after each task. What was done, and why it ended.
+        """
+        # Imported here: a producer needs none of it.
+        from .runner import Limits, Runner
+
+        limits = Limits(
+            _check("max_tasks", max_tasks, 0, None), _check("batch", batch, 1, MAX_BATCH), _check_seconds(max_time)
+        )
+        chosen = () if groups is None else _check_groups(groups)
+        _make_importable(self.settings.folder)
+        return Runner(
+            self.store, self.settings, chosen, limits, stop or Stop(), on_progress or (lambda result: None)
+        ).run()
+
+
+def _numbered(tasks: Iterable[Mapping[str, Any]]) -> Iterable[NewTask]:
+    for number, task in enumerate(tasks, start=1):
+        try:
+            yield new_task_from(task)
+        except InvalidTask as error:
+            raise InvalidTask(f"task {number}: {error}") from None
+
+
+def _check(name: str, value: int, least: int, most: int | None) -> int:
+    if type(value) is not int or value < least or (most is not None and value > most):
+        allowed = f"from {least} to {most}" if most is not None else f"from {least} on"
+        raise SettingError(f"{name} is {value!r}; allowed: a whole number {allowed}")
+    return value
+
+
+def _check_seconds(value: float | None) -> float | None:
+    if value is not None and not (type(value) in (int, float) and value > 0):
+        raise SettingError(f"max_time is {value!r}; allowed: seconds above 0")
+    return value
+
+
+def _check_groups(groups: Iterable[int]) -> Sequence[int]:
+    try:
+        chosen = sorted({_check("a group", group, 0, MAX_GROUP_ID) for group in groups})
+    except TypeError:
+        raise SettingError(f"groups is {groups!r}; allowed: a list of numbers, or None for every group") from None
+    if not 0 < len(chosen) <= MAX_GROUPS:
+        raise SettingError(f"groups names {len(chosen)} groups; allowed: 1 to {MAX_GROUPS}, or None for every group")
+    return chosen
+
+
+def _make_importable(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))

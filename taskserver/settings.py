@@ -1,0 +1,145 @@
+"""The settings of a program: from the environment, then from the `.env` in its folder.
+
+Read once when a program starts. A wrong value is a SettingError that names the key and what is allowed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from .dsn import Dsn, parse_dsn
+from .errors import SettingError
+
+PREFIX = "TASKSERVER_"
+MODES = ("delete", "move", "mark")
+DEFAULT_TABLE = "jobs_queue"
+DAY_SECONDS = 86_400
+MAX_BATCH = 1000
+
+_TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(\.\*)?")
+_BACKOFF = re.compile(r"(exponential|linear|fixed):([0-9]{1,5})")
+
+T = TypeVar("T")
+
+
+class Backoff(NamedTuple):
+    """How the seconds before a retry grow: `kind` exponential, linear or fixed, from `seconds` on."""
+
+    kind: str
+    seconds: int
+
+
+class Settings(NamedTuple):
+    """All settings, each as the type that the program works with."""
+
+    folder: Path
+    """Relative paths start here, and it is importable."""
+    dsn: Dsn
+    table: str = DEFAULT_TABLE
+    mode: str = "delete"
+    modules: tuple[str, ...] = ("tasks",)
+    max_attempts: int = 10
+    backoff: Backoff = Backoff("exponential", 60)
+    lease_seconds: int = 120
+    timeout_seconds: int = 600
+    patience_seconds: int = 30
+    log_file: Path | None = None
+
+
+def program_folder() -> Path:
+    """The folder of the program that was started; of a Python prompt or `-c`, the current one."""
+    main_file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return Path(os.path.realpath(main_file)).parent if main_file else Path.cwd()
+
+
+def load_settings(folder: Path, environ: Mapping[str, str] = os.environ) -> Settings:
+    """Read and check every setting. Raises SettingError."""
+    found = _read_env_file(folder / ".env")
+    found.update({key: value for key, value in environ.items() if key.startswith(PREFIX) and value})
+    if not found.get("TASKSERVER_DSN"):
+        raise SettingError(
+            f"TASKSERVER_DSN is not set, neither in the environment nor in {folder / '.env'}: "
+            "say which database to use, or run client.py init to begin with the embedded one"
+        )
+
+    def read(key: str, check: Callable[[str, str], T], default: T) -> T:
+        value = found.get(PREFIX + key)
+        return check(PREFIX + key, value) if value else default
+
+    defaults = Settings._field_defaults
+    return Settings(
+        folder=folder,
+        dsn=parse_dsn(found["TASKSERVER_DSN"], found.get("TASKSERVER_PASSWORD", "")),
+        table=read("TABLE", check_table, DEFAULT_TABLE),
+        mode=read("MODE", check_mode, "delete"),
+        modules=read("MODULES", check_modules, defaults["modules"]),
+        max_attempts=read("MAX_ATTEMPTS", _whole_number(1, 1_000_000), defaults["max_attempts"]),
+        backoff=read("BACKOFF", _check_backoff, defaults["backoff"]),
+        lease_seconds=read("LEASE", _whole_number(1, 7 * DAY_SECONDS), defaults["lease_seconds"]),
+        timeout_seconds=read("TIMEOUT", _whole_number(0, 7 * DAY_SECONDS), defaults["timeout_seconds"]),
+        patience_seconds=read("DB_PATIENCE", _whole_number(0, DAY_SECONDS), defaults["patience_seconds"]),
+        log_file=folder / found["TASKSERVER_LOG"] if found.get("TASKSERVER_LOG") else None,
+    )
+
+
+def check_table(key: str, value: str) -> str:
+    """A queue table's name; `key` is what an error calls it."""
+    if not _TABLE.fullmatch(value):
+        raise _wrong(key, value, "a letter or _, then up to 39 letters, digits or _")
+    return value
+
+
+def check_mode(key: str, value: str) -> str:
+    """One of MODES; `key` is what an error calls it."""
+    if value not in MODES:
+        raise _wrong(key, value, " or ".join(MODES))
+    return value
+
+
+def check_modules(key: str, value: str) -> tuple[str, ...]:
+    """Listed modules; `key` is what an error calls them."""
+    modules = tuple(dict.fromkeys(part.strip() for part in value.split(",")))
+    if not all(_MODULE.fullmatch(module) for module in modules):
+        raise _wrong(key, value, "module names with commas between them, as tasks,shop.jobs.*")
+    return modules
+
+
+def _check_backoff(key: str, value: str) -> Backoff:
+    match = _BACKOFF.fullmatch(value)
+    if match is None or int(match[2]) > DAY_SECONDS:
+        raise _wrong(key, value, "exponential:60, linear:300 or fixed:30, at most 86400 seconds")
+    return Backoff(match[1], int(match[2]))
+
+
+def _whole_number(least: int, most: int) -> Callable[[str, str], int]:
+    def check(key: str, value: str) -> int:
+        # isascii: int() would take digits of every script, and underscores.
+        if not (value.isascii() and value.isdigit() and len(value) < 12 and least <= int(value) <= most):
+            raise _wrong(key, value, f"a whole number from {least} to {most}")
+        return int(value)
+
+    return check
+
+
+def _wrong(key: str, value: str, allowed: str) -> SettingError:
+    return SettingError(f"{key} is wrong: {value[:100]!r}; allowed: {allowed}")
+
+
+def _read_env_file(path: Path) -> dict[str, str]:
+    try:
+        if not path.exists():
+            return {}
+        # Imported here: an installation that keeps its settings in the environment need not pay for it.
+        from dotenv import dotenv_values
+
+        # utf-8-sig: Windows editors put a byte order mark before the first key.
+        values = dotenv_values(path, interpolate=False, encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path} cannot be read: {error}") from None
+    return {key: value for key, value in values.items() if value and key.startswith(PREFIX)}

@@ -1,0 +1,282 @@
+"""The store for MySQL and MariaDB, on PyMySQL: the home ground, on old shared servers too.
+
+The dialect's hard part is the claim; the essay stands there.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Sequence
+from typing import Any
+
+import pymysql
+from pymysql.constants import CLIENT
+
+from ..dsn import MySQLDsn
+from ..errors import Conflict, ConnectionLost, DatabaseError
+from .store import Held, RunCounts, Store
+
+SOCKETS = (
+    "/run/mysqld/mysqld.sock",
+    "/var/run/mysqld/mysqld.sock",
+    "/var/lib/mysql/mysql.sock",
+    "/tmp/mysql.sock",
+)
+CONNECT_SECONDS = 10
+
+# UTC, as NOW() in a zone with summer time gives one hour twice a year; strict, so that nothing of ours is cut
+# silently; backslash escapes on, as PyMySQL quotes with them.
+SESSION = "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES'"
+READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
+REPEATABLE_READ = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+
+# Numbers, not texts: some builds come without texts, and others translate them.
+CONFLICTS = frozenset({1020, 1205, 1213})
+LOST = frozenset({0, 1053, 1077, 1079, 1152, 1927, 2006, 2013, 2014, 2055, 4031})
+STATEMENT_BINLOG = 1665
+SYNTAX = 1064
+ACCESS_DENIED = 1045
+NEEDS_TLS = frozenset({ACCESS_DENIED, 3159})
+TABLE_MISSING = 1146
+COLUMN_MISSING = 1054
+INDEX_MISSING = 1176
+HINTS = {
+    1044: "grant this user rights on the database in your host's panel",
+    ACCESS_DENIED: "check user and password in TASKSERVER_DSN and TASKSERVER_PASSWORD",
+    1049: "make it in your host's panel, or mend the name in TASKSERVER_DSN",
+    1142: "grant this user that right in your host's panel",
+    2003: "check host and port in TASKSERVER_DSN, and whether the server runs",
+}
+
+
+class _ClaimForm:
+    """What this server can do, as found out on the way; for all connections of a store."""
+
+    skips_locked = True
+    isolation = READ_COMMITTED
+
+
+class MySQLStore(Store):
+    """A queue in a MySQL or MariaDB database."""
+
+    now = "NOW(6)"
+    after = "NOW(6) + INTERVAL ? SECOND"
+    seconds_since = "TIMESTAMPDIFF(MICROSECOND, {}, NOW(6)) / 1e6"
+    instant_text = "DATE_FORMAT({}, '%Y-%m-%d %H:%i:%s.%f')"
+    bytes_of = "OCTET_LENGTH({})"
+    insert_or_ignore = "INSERT IGNORE"
+    quoted = "`{}`"
+    schema_file = "mysql.sql"
+
+    def __init__(self, dsn: MySQLDsn, table: str, mode: str, lease_seconds: int, patience_seconds: float) -> None:
+        super().__init__(table, mode, lease_seconds, patience_seconds)
+        self._dsn = dsn
+        self._form = _ClaimForm()
+
+    # ---- claim
+    #
+    # Each group gives its first rows in order straight from (status, group_id, priority, id); those few are put in
+    # order together, and the UPDATE reaches the chosen ones by primary key. So a claim reads groups times limit
+    # index entries, however many rows wait, are finished, or belong to others. What goes wrong in the naive forms:
+    #
+    # - UPDATE … WHERE group_id IN (…) ORDER BY priority, id LIMIT n has no index for that order: it sorts the whole
+    #   backlog and locks all that it read, so a second worker waits for the first.
+    # - Forcing (status, priority, id) instead reads past every sooner task of every other group.
+    # - Without SKIP LOCKED two workers pick the same rows and one waits, or the two deadlock; that is all that
+    #   servers before MariaDB 10.6 and MySQL 8.0.1 can do. It is right there too, as the outer WHERE looks again,
+    #   and deadlocks are retried.
+    #
+    # STRAIGHT_JOIN and the forced keys: on a small or freshly filled table the optimizer would rather scan, and a
+    # scanning UPDATE locks everything. Values are taken from `picked`, since a joined UPDATE promises no order of
+    # its assignments.
+
+    CLAIM = """
+        UPDATE (SELECT id, due_at FROM ({picked}) AS candidates ORDER BY priority, id LIMIT ?) AS picked
+        STRAIGHT_JOIN {table} AS task FORCE INDEX (PRIMARY) ON task.id = picked.id
+        SET task.status = IF(picked.due_at > NOW(6), 5, 1),
+            task.claim = IF(picked.due_at > NOW(6), NULL, ?),
+            task.due_at = IF(picked.due_at > NOW(6), picked.due_at, NOW(6) + INTERVAL ? SECOND),
+            task.started_at = NULL
+        WHERE task.status = 0
+    """
+    PICK_OF_GROUP = """
+        SELECT * FROM (SELECT id, priority, due_at FROM {table} FORCE INDEX (claim_by_group)
+                       WHERE status = 0 AND group_id = ? ORDER BY priority, id LIMIT ?{skip_locked}) AS of_group
+    """
+    PICK_OF_ALL = """
+        SELECT * FROM (SELECT id, priority, due_at FROM {table} FORCE INDEX (claim_any_group)
+                       WHERE status = 0 ORDER BY priority, id LIMIT ?{skip_locked}) AS of_all
+    """
+    SKIP_LOCKED = " FOR UPDATE SKIP LOCKED"
+    LOOK_OF_GROUPS = """
+        SELECT 1 FROM {table} FORCE INDEX (claim_by_group) WHERE status = 0 AND group_id IN ({ids}) LIMIT 1
+    """
+    LOOK_OF_ALL = "SELECT 1 FROM {table} FORCE INDEX (claim_any_group) WHERE status = 0 LIMIT 1"
+
+    def _claim(self, token: int, limit: int, groups: Sequence[int]) -> int:
+        bounds = [value for group in groups for value in (group, limit)] or [limit]
+        values = (*bounds, limit, token, self._lease_seconds)
+        if self._form.skips_locked:
+            try:
+                return self._write(self._claim_statement(groups, self.SKIP_LOCKED), values)
+            except DatabaseError as error:
+                if _number(error.__cause__) != SYNTAX:
+                    raise
+                self._form.skips_locked = False
+        return self._write(self._claim_statement(groups, ""), values)
+
+    def _claim_statement(self, groups: Sequence[int], skip_locked: str) -> str:
+        picked = " UNION ALL ".join([self.PICK_OF_GROUP] * len(groups)) or self.PICK_OF_ALL
+        return self.CLAIM.replace("{picked}", picked).replace("{skip_locked}", skip_locked)
+
+    def has_new(self, groups: Sequence[int]) -> bool:
+        if not groups:
+            return bool(self._alone(self._all, self.LOOK_OF_ALL))
+        sql = self.LOOK_OF_GROUPS.replace("{ids}", ", ".join("?" * len(groups)))
+        return bool(self._alone(self._all, sql, groups))
+
+    # ---- connections
+
+    def _connect(self) -> Any:
+        try:
+            connection = self._log_in()
+            with connection.cursor() as cursor:
+                cursor.execute(self._form.isolation)
+        except Exception as error:  # whatever a server that is none of MySQL's makes the driver stumble over, too
+            raise self._error(error) from error
+        return connection
+
+    def _log_in(self) -> Any:
+        mode = self._dsn.ssl_mode
+        if mode or not self._dsn.is_loopback:
+            return self._log_in_with(mode or "preferred")
+        # Nothing on the way could listen, so TLS would only cost time, unless the login insists on it.
+        try:
+            return self._log_in_with("disabled")
+        except (pymysql.MySQLError, RuntimeError) as error:
+            if _number(error) not in NEEDS_TLS and not isinstance(error, RuntimeError):
+                raise
+        return self._log_in_with("preferred")
+
+    def _log_in_with(self, ssl_mode: str) -> Any:
+        dsn = self._dsn
+        return pymysql.connect(
+            user=dsn.user or None,
+            password=dsn.password.encode("utf-8", "surrogateescape"),
+            host=dsn.host or None,
+            port=dsn.port,
+            unix_socket=dsn.unix_socket or _usual_socket(dsn.host),
+            database=dsn.database,
+            charset="utf8mb4",
+            autocommit=True,
+            # Matched rows, not changed ones: a write that changes nothing still found its claim.
+            client_flag=CLIENT.FOUND_ROWS,
+            init_command=SESSION,
+            connect_timeout=CONNECT_SECONDS,
+            ssl_disabled=ssl_mode == "disabled",
+            ssl=_ssl_context(ssl_mode, dsn.ssl_ca),
+        )
+
+    def _is_alive(self, held: Held) -> bool:
+        try:
+            held.connection.ping(reconnect=False)
+        except Exception as error:
+            if not self._is_driver_error(error):
+                raise
+            return False
+        return True
+
+    def _inserted_ids(self, cursor: Any, count: int) -> range:
+        # InnoDB gives the rows of one INSERT … VALUES ids in a row, in the steps of this variable (Galera sets it).
+        step = 1
+        first = int(cursor.lastrowid)
+        if count > 1:
+            step = self._one("SELECT @@SESSION.auto_increment_increment")[0]
+        return range(first, first + count * step, step)
+
+    # ---- statements
+
+    def begin_run(self, host: str, group_ids: str) -> None:
+        # A worker writes in transactions one after the other: without autocommit each is spared its BEGIN.
+        self._hold().connection.autocommit(False)
+        super().begin_run(host, group_ids)
+
+    def end_run(self, host: str, group_ids: str, seconds: float, reason: str, counts: RunCounts) -> None:
+        super().end_run(host, group_ids, seconds, reason, counts)
+        self._hold().connection.autocommit(True)
+
+    def _commits_by_itself(self, held: Held) -> bool:
+        autocommit: bool = held.connection.get_autocommit()
+        return autocommit
+
+    def _begin(self, held: Held) -> None:
+        if self._commits_by_itself(held):
+            super()._begin(held)
+
+    def _execute(self, sql: str, values: Sequence[Any] = ()) -> Any:
+        try:
+            return super()._execute(sql, values)
+        except DatabaseError as error:
+            if _number(error.__cause__) != STATEMENT_BINLOG or self._form.isolation != READ_COMMITTED:
+                raise
+        # Statement-based replication refuses writes in READ COMMITTED; nothing was done yet.
+        self._form.isolation = REPEATABLE_READ
+        super()._execute("ROLLBACK")
+        super()._execute(REPEATABLE_READ)
+        raise Conflict(f"{self._dsn.place}: binlog_format is STATEMENT")
+
+    def _with_marks(self, sql: str) -> str:
+        return sql.replace("%", "%%").replace("?", "%s")
+
+    # ---- errors
+
+    def _is_driver_error(self, error: BaseException) -> bool:
+        return isinstance(error, (pymysql.MySQLError, OSError, RuntimeError, ValueError))
+
+    def _error(self, error: Exception) -> DatabaseError:
+        number = _number(error)
+        text = " ".join(str(error.args[-1] if error.args else error).split())
+        where = self._dsn.place
+        if number == TABLE_MISSING:
+            return self._missing(f"{where} has no tables of {self.table}")
+        if number == COLUMN_MISSING:
+            return DatabaseError(
+                f"{where}: table {self.table} was not made by taskserver ({text}): choose another TASKSERVER_TABLE"
+            )
+        if number == INDEX_MISSING:
+            return DatabaseError(f"{where}: {text}: make it as in schema.sql")
+        if isinstance(error, RuntimeError):
+            return DatabaseError(
+                f"{where}: this account's password needs TLS, which the server does not offer, "
+                "or the package PyMySQL[rsa] (pip install 'PyMySQL[rsa]')"
+            )
+        hint = f": {HINTS[number]}" if number in HINTS else ""
+        kind = Conflict if number in CONFLICTS else ConnectionLost if number in LOST else DatabaseError
+        return kind(f"{where}: {text or 'the connection is closed'} ({number or type(error).__name__}){hint}")
+
+
+def _number(error: BaseException | None) -> int | None:
+    """The server's or driver's error number."""
+    number = error.args[0] if error is not None and error.args else None
+    return number if isinstance(number, int) else None
+
+
+def _usual_socket(host: str) -> str | None:
+    # `localhost` means the socket, as it does for PHP on the same host.
+    if host != "localhost":
+        return None
+    return next(filter(os.path.exists, SOCKETS), None)
+
+
+def _ssl_context(ssl_mode: str, ca_file: str) -> ssl.SSLContext | None:
+    """None leaves it to the driver: off, or used where the server has it and not verified."""
+    if ssl_mode in ("disabled", "preferred"):
+        return None
+    context = ssl.create_default_context(cafile=ca_file or None)
+    # The certificates that servers make for themselves lack what 3.13 asks for by default.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.check_hostname = ssl_mode == "verify_identity"
+    if ssl_mode == "required" and not ca_file:
+        context.verify_mode = ssl.CERT_NONE
+    return context

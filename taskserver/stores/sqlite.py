@@ -1,0 +1,181 @@
+"""The store for SQLite, on the standard library's driver: the embedded default, for several processes at once.
+
+Differs from MySQL: one writer at a time, so a claim needs neither row locks nor SKIP LOCKED, and every
+transaction takes the write lock when it begins (a reader that turns writer later could not wait for it).
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from ..dsn import MEMORY
+from ..errors import Conflict, DatabaseError
+from .store import Held, Store
+
+OLDEST = (3, 24, 0)
+HTACCESS = "Require all denied\n"
+_FILE_RIGHTS = 0o600
+_FOLDER_RIGHTS = 0o700
+
+
+class SQLiteStore(Store):
+    """A queue in an SQLite file, or in memory for one process."""
+
+    now = "strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'"
+    after = "strftime('%Y-%m-%d %H:%M:%f', 'now', ? || ' seconds') || '000'"
+    seconds_since = "(julianday('now') - julianday({})) * 86400.0"
+    instant_text = "{}"
+    bytes_of = "length(CAST({} AS BLOB))"
+    insert_or_ignore = "INSERT OR IGNORE"
+    quoted = '"{}"'
+    schema_file = "sqlite.sql"
+    rows_a_statement = 200  # old ones bind 999 values a statement
+
+    def __init__(self, path: str | Path, table: str, mode: str, lease_seconds: int, patience_seconds: float) -> None:
+        super().__init__(table, mode, lease_seconds, patience_seconds)
+        self._path = path
+        self._memory: Held | None = None
+        self._lock = threading.RLock()
+        if sqlite3.sqlite_version_info < OLDEST:
+            raise DatabaseError(f"SQLite {sqlite3.sqlite_version} is too old: 3.24 or newer is needed")
+
+    # ---- tables
+
+    def create_tables(self) -> None:
+        if self._path != MEMORY:
+            self._create_file()
+        super().create_tables()
+
+    def _create_file(self) -> None:
+        path = Path(self._path)
+        try:
+            if not path.parent.exists():
+                path.parent.mkdir(mode=_FOLDER_RIGHTS, parents=True)
+                (path.parent / ".htaccess").write_text(HTACCESS)
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, _FILE_RIGHTS))
+        except OSError as error:
+            raise DatabaseError(f"{path} cannot be made: {error.strerror}") from error
+        # Kept in the file: readers then never wait for the writer, nor it for them.
+        journal = self._alone(self._one, "PRAGMA journal_mode = WAL")[0]
+        if journal != "wal":
+            raise DatabaseError(f"{path} lies where SQLite cannot share a file (WAL), as in a network folder; move it")
+
+    # ---- claim
+
+    CLAIM = """
+        UPDATE {table}
+        SET status = CASE WHEN due_at > {now} THEN 5 ELSE 1 END,
+            claim = CASE WHEN due_at > {now} THEN NULL ELSE ? END,
+            due_at = CASE WHEN due_at > {now} THEN due_at ELSE {after} END,
+            started_at = NULL, updated_at = {now}
+        WHERE id IN (SELECT id FROM ({picked}) ORDER BY priority, id LIMIT ?)
+    """
+    PICK_OF_GROUP = """
+        SELECT * FROM (SELECT id, priority FROM {table} INDEXED BY {claim_by_group}
+                       WHERE status = 0 AND group_id = ? ORDER BY priority, id LIMIT ?)
+    """
+    PICK_OF_ALL = """
+        SELECT id, priority FROM {table} INDEXED BY {claim_any_group} WHERE status = 0 ORDER BY priority, id LIMIT ?
+    """
+    LOOK_OF_GROUP = (
+        "SELECT EXISTS (SELECT 1 FROM {table} INDEXED BY {claim_by_group} WHERE status = 0 AND group_id = ?)"
+    )
+    LOOK_OF_ALL = "SELECT EXISTS (SELECT 1 FROM {table} INDEXED BY {claim_any_group} WHERE status = 0)"
+
+    def _claim(self, token: int, limit: int, groups: Sequence[int]) -> int:
+        # Each group gives its first rows in order, straight from the index; only those few are put in order together.
+        picked = " UNION ALL ".join([self.PICK_OF_GROUP] * len(groups)) or self.PICK_OF_ALL
+        bounds = [value for group in groups for value in (group, limit)] or [limit]
+        sql = self.CLAIM.replace("{picked}", picked)
+        return self._write(sql, (token, self._lease_seconds, *bounds, limit))
+
+    def has_new(self, groups: Sequence[int]) -> bool:
+        if not groups:
+            return bool(self._alone(self._one, self.LOOK_OF_ALL)[0])
+        return any(self._alone(self._all, self.LOOK_OF_GROUP, (group,))[0][0] for group in groups)
+
+    def _make_words(self, table: str) -> dict[str, str]:
+        indexes = {name: self.quoted.format(f"{table}_{name}") for name in ("claim_by_group", "claim_any_group")}
+        return super()._make_words(table) | indexes
+
+    # ---- connections
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._path != MEMORY and not os.path.exists(self._path):
+            raise self._missing(f"there is no database {self._path}")
+        try:
+            connection = sqlite3.connect(
+                self._path,
+                timeout=max(self._patience_seconds, 5),
+                isolation_level=None,  # transactions are begun and committed in words of ours
+                check_same_thread=False,  # close() closes those of all threads
+            )
+            connection.text_factory = _text
+            # A commit is on the disk when it returns, as on MySQL.
+            connection.execute("PRAGMA synchronous = FULL")
+        except sqlite3.Error as error:
+            raise self._error(error) from error
+        return connection
+
+    def _hold(self) -> Held:
+        if self._path != MEMORY:
+            return super()._hold()
+        if self._memory is None:
+            self._memory = self._local.held = Held(self._connect())
+            super().create_tables()
+        if self._memory.pid != os.getpid():
+            raise DatabaseError("a database in memory belongs to the process that made it; a child needs one in a file")
+        self._local.held = self._memory
+        return self._memory
+
+    def _guard(self) -> AbstractContextManager[Any]:
+        return self._lock if self._path == MEMORY else nullcontext()
+
+    def _drop(self) -> None:
+        # A database in memory would go with its connection.
+        if self._path == MEMORY:
+            self._roll_back()
+        else:
+            super()._drop()
+
+    def _is_alive(self, held: Held) -> bool:
+        return True
+
+    def _begin(self, held: Held) -> None:
+        self._execute("BEGIN IMMEDIATE")
+
+    def _roll_back(self) -> None:
+        if self._local.held.connection.in_transaction:
+            super()._roll_back()
+
+    def _inserted_ids(self, cursor: sqlite3.Cursor, count: int) -> range:
+        last = cursor.lastrowid or 0
+        return range(last - count + 1, last + 1)
+
+    # ---- errors
+
+    def _is_driver_error(self, error: BaseException) -> bool:
+        return isinstance(error, (sqlite3.Error, sqlite3.Warning))
+
+    def _error(self, error: Exception) -> DatabaseError:
+        text = " ".join(str(error).split())
+        if "locked" in text or "busy" in text:
+            return Conflict(f"{self._path}: {text}, by other processes for longer than was waited")
+        if "no such table" in text:
+            return self._missing(f"{self._path} has no tables of {self.table}")
+        if "no such column" in text:
+            return DatabaseError(
+                f"{self._path}: table {self.table} was not made by taskserver ({text}): choose another TASKSERVER_TABLE"
+            )
+        return DatabaseError(f"{self._path}: {text}")
+
+
+def _text(value: bytes) -> str:
+    # What is no UTF-8 must not end a worker here; whoever uses it finds the surrogates.
+    return value.decode("utf-8", "surrogateescape")

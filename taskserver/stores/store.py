@@ -1,0 +1,638 @@
+"""What a store can do with the queue, in the order of a task's life, and the SQL that all databases share.
+
+Stands between the runner and a database: nothing above sees SQL, a cursor or a driver's error. A dialect
+(mysql.py, sqlite.py) says how it connects, how it claims, and the words in which it differs.
+
+Three rules hold for every write to a claimed row: it names the row by its primary key, it names the claim
+token, and it counts the rows that it matched. The token decides who may write, never the clock.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from importlib.resources import files
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
+
+from ..errors import Conflict, ConnectionLost, DatabaseError, TablesMissing, TablesOutdated
+from ..task import Claim, ClaimedTask, Finish, NewTask, Start, Status
+
+T = TypeVar("T")
+P = ParamSpec("P")
+Row = tuple[Any, ...]
+
+SCHEMA_VERSION = 1
+UPGRADES: dict[int, tuple[str, ...]] = {}
+"""From version n to n + 1: the statements that a dialect's .sql file does not repeat."""
+
+INLINE_ARGS_BYTES = 16 * 1024
+"""Longer arguments stay in the database until their task's turn: a thousand times 1 MiB fits into no small host."""
+
+BYTES_A_STATEMENT = 400_000
+"""Old servers take 1 MiB a statement, and quoting may double it."""
+IDS_A_STATEMENT = 500
+"""Old SQLite binds 999 values a statement."""
+IDLE_SECONDS = 1.0
+"""After so long a connection is asked whether it still stands: hosts drop idle ones."""
+
+QUEUE_COLUMNS = (
+    "id, task, args, group_id, priority, status, attempts, max_attempts, due_at, claim, unique_key, error_text, "
+    "created_at, started_at, finished_at, updated_at"
+)
+INSTANTS = ("due_at", "created_at", "started_at", "finished_at", "updated_at", "ended_at")
+
+# Connections that a fork left in a child: closing them there would disturb the parent, so they are kept.
+_inherited: list[object] = []
+
+
+class QueueCount(NamedTuple):
+    """How many rows of a group have a status."""
+
+    group_id: int
+    status: int
+    rows: int
+    oldest_seconds: float | None
+    """Age of the oldest one, for new rows."""
+
+
+class LastRun(NamedTuple):
+    """The last run of one crontab line; instants are text in UTC, `ended_at` is None of one that runs or was killed."""
+
+    host: str
+    group_ids: str
+    pid: int
+    started_at: str | None
+    started_seconds_ago: float | None
+    ended_at: str | None
+    reason: str | None
+    taken: int
+    done: int
+    fatal: int
+    lost: int
+    released: int
+
+
+class StoredTask(NamedTuple):
+    """A row as an operator sees it; instants are text in UTC."""
+
+    id: int
+    task: str
+    args: str | None
+    group_id: int
+    priority: int
+    status: int
+    attempts: int
+    max_attempts: int | None
+    due_at: str | None
+    claim: int | None
+    unique_key: str | None
+    error_text: str | None
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+    updated_at: str
+    archived: bool
+    """Whether it stands in the archive."""
+
+
+class RunCounts(NamedTuple):
+    """What a run did with its tasks."""
+
+    taken: int
+    done: int
+    fatal: int
+    lost: int
+    released: int
+
+
+class Held:
+    """One thread's connection, and whose it is."""
+
+    __slots__ = ("__weakref__", "connection", "cursor", "pid", "used_at")
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self.cursor = connection.cursor()
+        self.pid = os.getpid()
+        self.used_at = time.monotonic()
+
+
+class Store(ABC):
+    """The queue in one database. Every thread has a connection of its own, made when it is first needed."""
+
+    # The words in which dialects differ.
+    now: str
+    after: str
+    """The instant that lies a bound number of seconds after now."""
+    seconds_since: str
+    """The age in seconds of the instant `{}`."""
+    instant_text: str
+    """The instant `{}` as YYYY-MM-DD HH:MM:SS.ffffff."""
+    bytes_of: str
+    """The length of the text `{}` in bytes."""
+    insert_or_ignore: str
+    quoted: str
+    """A table's name `{}` in the dialect's quotes."""
+    schema_file: str
+    rows_a_statement = 1000
+
+    def __init__(self, table: str, mode: str, lease_seconds: int, patience_seconds: float) -> None:
+        self.table = table
+        self.mode = mode
+        self._lease_seconds = lease_seconds
+        self._patience_seconds = patience_seconds
+        self._local = threading.local()
+        self._all_held: weakref.WeakSet[Held] = weakref.WeakSet()
+        self._composed: dict[str, str] = {}
+        self._words = self._make_words(table)
+
+    # ---- tables
+
+    VERSION = "SELECT MAX(version) FROM {schema}"
+    TABLES_ARE_OURS = "SELECT {columns} FROM {table} WHERE id = 0"
+    SET_VERSION = "{insert_or_ignore} INTO {schema} (version) VALUES (?)"
+
+    def create_tables(self) -> None:
+        """Make the tables, or bring older ones up to date; safe to repeat."""
+        version = self._version()
+        if version is not None:
+            for step in range(version, SCHEMA_VERSION):
+                self._upgrade_from(step)
+        for statement in self._schema_statements():
+            self._alone(self._run_plain, statement)
+        self.check_tables()
+        self._alone(self._one, self.TABLES_ARE_OURS)
+
+    def _version(self) -> int | None:
+        """The version of the tables; None where there are none."""
+        try:
+            return cast("int | None", self._alone(self._one, self.VERSION)[0])
+        except TablesMissing:
+            return None
+
+    def _upgrade_from(self, version: int) -> None:
+        for statement in UPGRADES.get(version, ()):
+            self._alone(self._execute, statement)
+        self._alone(self._execute, self.SET_VERSION, (version + 1,))
+
+    def check_tables(self) -> None:
+        """Raises TablesMissing or TablesOutdated unless the tables are of this program's version."""
+        version = self._alone(self._one, self.VERSION)[0]
+        if version is None or version < SCHEMA_VERSION:
+            raise TablesOutdated(
+                f"the tables of {self.table} have version {version or 0}, this program needs {SCHEMA_VERSION}: "
+                "run client.py init"
+            )
+        if version > SCHEMA_VERSION:
+            raise TablesOutdated(
+                f"the tables of {self.table} have version {version}, this program knows {SCHEMA_VERSION}: "
+                "upload the newer taskserver here too"
+            )
+
+    # ---- add: → new
+
+    ADD = "INSERT INTO {table} (task, args, group_id, priority) VALUES "
+    ADD_ROW = "(?, ?, ?, ?)"
+
+    def add(self, task: NewTask) -> int:
+        """→ new. The id of the row."""
+        return self._alone(self._insert, (task,))[0]
+
+    def add_many(self, tasks: Iterable[NewTask], added: Callable[[range], object]) -> None:
+        """→ new, all or none; `added` hears of the ids of each statement, which count once this returns."""
+
+        def insert_all() -> None:
+            for portion in _portions(tasks, self.rows_a_statement):
+                added(self._insert(portion))
+
+        # Not repeated after a conflict: what an iterator has given is gone.
+        self._retry_conflicts(insert_all, False, 0)
+
+    def _insert(self, tasks: Sequence[NewTask]) -> range:
+        rows = ", ".join([self.ADD_ROW] * len(tasks))
+        cursor = self._execute(self.ADD + rows, [value for task in tasks for value in task])
+        return self._inserted_ids(cursor, len(tasks))
+
+    # ---- wake: waiting, error → new
+
+    DUE = """
+        SELECT id FROM (SELECT id FROM {table} WHERE status = 3 AND due_at <= {now} ORDER BY due_at LIMIT ?) AS failed
+        UNION ALL
+        SELECT id FROM (SELECT id FROM {table} WHERE status = 5 AND due_at <= {now} ORDER BY due_at LIMIT ?) AS waiting
+    """
+    WAKE = """
+        UPDATE {table} SET status = 0, due_at = NULL, updated_at = {now}
+        WHERE id IN ({ids}) AND status IN (3, 5) AND due_at <= {now}
+    """
+
+    def wake(self) -> int:
+        """waiting, error → new for rows whose time has come, oldest first, a portion at most. How many."""
+        # Looked up without locks and updated by primary key: an UPDATE over the range deadlocks with claims.
+        limit = IDS_A_STATEMENT // 2
+        ids = sorted(row[0] for row in self._alone(self._all, self.DUE, (limit, limit)))
+        if not ids:
+            return 0
+        return self._alone(self._write_ids, self.WAKE, ids)
+
+    # ---- claim: new → in progress
+
+    READ_CLAIM = """
+        SELECT id, task, CASE WHEN {args_bytes} <= {inline_bytes} THEN args END, {args_bytes},
+            attempts, max_attempts, claim
+        FROM {table} WHERE status = 1 AND claim = ? ORDER BY priority, id
+    """
+    READ_ARGS = "SELECT args FROM {table} WHERE id = ? AND status = 1 AND claim = ?"
+
+    def claim(self, limit: int, groups: Sequence[int]) -> Claim:
+        """New → in progress for up to `limit` rows of `groups` (none: of all), in order of priority, then id.
+
+        A new row whose due_at lies ahead that is met on the way becomes waiting instead.
+        """
+        token = int.from_bytes(os.urandom(8), "big") >> 1
+        changed = self._alone(self._claim, token, limit, groups)
+        if not changed:
+            return Claim([], 0)
+        rows = self._alone(self._all, self.READ_CLAIM, (token,))
+        return Claim([ClaimedTask(*row) for row in rows], changed)
+
+    @abstractmethod
+    def _claim(self, token: int, limit: int, groups: Sequence[int]) -> int:
+        """The one claiming UPDATE. How many rows it changed."""
+
+    @abstractmethod
+    def has_new(self, groups: Sequence[int]) -> bool:
+        """Whether a plain look, which takes no locks and waits for none, finds a new row in these groups."""
+
+    def fetch_args(self, task: ClaimedTask) -> str | None:
+        """The arguments that the claim left in the database. None if the claim was lost, too."""
+        row = self._alone(self._first, self.READ_ARGS, (task.id, task.claim))
+        return row[0] if row else None
+
+    # ---- start, finish: in progress → done, fatal
+
+    START = """
+        UPDATE {table}
+        SET attempts = attempts + 1, max_attempts = ?, started_at = {now}, due_at = {after},
+            updated_at = {now}
+        WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NULL
+    """
+    DELETE = "DELETE FROM {table} WHERE id = ? AND status = 1 AND claim = ?"
+    MARK = """
+        UPDATE {table}
+        SET status = 2, claim = NULL, due_at = NULL, error_text = NULL, finished_at = {now}, updated_at = {now}
+        WHERE id = ? AND status = 1 AND claim = ?
+    """
+    ARCHIVE = "INSERT INTO {done} ({columns}) SELECT {columns} FROM {table} WHERE id = ?"
+    DELETE_ARCHIVED = "DELETE FROM {table} WHERE id = ?"
+    FAIL = """
+        UPDATE {table}
+        SET status = 4, claim = NULL, due_at = NULL, error_text = ?, finished_at = {now}, updated_at = {now}
+        WHERE id = ? AND status = 1 AND claim = ?
+    """
+
+    def advance(self, finishes: Sequence[Finish], start: Start | None) -> tuple[list[bool], bool]:
+        """Finish tasks and start the next one in one commit.
+
+        in progress → gone, archived, done or fatal; in progress, unstarted → in progress, started.
+        For each finish, and for the start, whether the row still carried our claim.
+        """
+
+        def write() -> tuple[list[bool], bool]:
+            finished = [self._finish(finish) for finish in finishes]
+            return finished, start is not None and self._start(start)
+
+        return self._in_transaction(write)
+
+    def _start(self, start: Start) -> bool:
+        values = (start.max_attempts, self._lease_seconds, start.task.id, start.task.claim)
+        return self._write(self.START, values) == 1
+
+    def _finish(self, finish: Finish) -> bool:
+        task = finish.task
+        if finish.error_text is not None:
+            return self._write(self.FAIL, (finish.error_text, task.id, task.claim)) == 1
+        if self.mode == "delete":
+            return self._write(self.DELETE, (task.id, task.claim)) == 1
+        if self._write(self.MARK, (task.id, task.claim)) != 1:
+            return False
+        if self.mode == "move":
+            # Marked first: that took the row's lock, so nothing can come between the copy and the delete.
+            self._write(self.ARCHIVE, (task.id,))
+            self._write(self.DELETE_ARCHIVED, (task.id,))
+        return True
+
+    # ---- release: in progress, unstarted → new
+
+    RELEASE = """
+        UPDATE {table} SET status = 0, claim = NULL, due_at = NULL, updated_at = {now}
+        WHERE id IN ({ids}) AND status = 1 AND claim = ? AND started_at IS NULL
+    """
+
+    def release(self, tasks: Collection[ClaimedTask]) -> int:
+        """In progress → new for tasks of one claim that were not started; nothing is counted. How many."""
+        ids = sorted(task.id for task in tasks)
+        claim = next(task.claim for task in tasks)
+        released = 0
+        for first in range(0, len(ids), IDS_A_STATEMENT):
+            portion = ids[first : first + IDS_A_STATEMENT]
+            released += self._alone(self._write_ids, self.RELEASE, portion, (claim,))
+        return released
+
+    # ---- the record of runs
+
+    RUN_BEGINS = """
+        UPDATE {workers} SET pid = ?, started_at = {now}, ended_at = NULL, reason = NULL,
+            taken = 0, done = 0, fatal = 0, lost = 0, released = 0
+        WHERE host = ? AND group_ids = ?
+    """
+    FIRST_RUN_BEGINS = "{insert_or_ignore} INTO {workers} (pid, host, group_ids, started_at) VALUES (?, ?, ?, {now})"
+    RUN_ENDS = """
+        UPDATE {workers} SET pid = ?, started_at = {after}, ended_at = {now}, reason = ?,
+            taken = ?, done = ?, fatal = ?, lost = ?, released = ?
+        WHERE host = ? AND group_ids = ?
+    """
+
+    def begin_run(self, host: str, group_ids: str) -> None:
+        """Record that a run begins here."""
+        who = (os.getpid(), host, group_ids)
+        if not self._alone(self._write, self.RUN_BEGINS, who):
+            self._alone(self._write, self.FIRST_RUN_BEGINS, who)
+
+    def end_run(self, host: str, group_ids: str, seconds: float, reason: str, counts: RunCounts) -> None:
+        """Record how the run ended that began so many seconds ago; one that ran beside it may have written since."""
+        values = (os.getpid(), -seconds, reason, *counts, host, group_ids)
+        self._alone(self._write, self.RUN_ENDS, values)
+
+    # ---- what operators read
+
+    COUNTS = """
+        SELECT group_id, status, COUNT(*), MIN(id) FROM {table} GROUP BY status, group_id ORDER BY group_id, status
+    """
+    AGES = "SELECT id, {created_at_age} FROM {table} WHERE id IN ({ids})"
+    RUNS = """
+        SELECT host, group_ids, pid, {started_at_text}, {started_at_age}, {ended_at_text}, reason,
+            taken, done, fatal, lost, released
+        FROM {workers} ORDER BY host, group_ids
+    """
+    LIST = "SELECT {readable}, 0 FROM {table}"
+    SHOW = "SELECT {readable}, 0 FROM {table} WHERE id = ?"
+    SHOW_ARCHIVED = "SELECT {readable}, 1 FROM {done} WHERE id = ? ORDER BY done_id DESC LIMIT 1"
+
+    def counts(self) -> list[QueueCount]:
+        """Rows by group and status. One pass over an index; of new rows the one of the smallest id is the oldest."""
+        rows = self._alone(self._all, self.COUNTS)
+        oldest = [row[3] for row in rows if row[1] == Status.NEW]
+        ages: dict[int, float] = {}
+        for first in range(0, len(oldest), IDS_A_STATEMENT):
+            ids = oldest[first : first + IDS_A_STATEMENT]
+            found = self._alone(self._all, _with_ids(self.AGES, ids), ids)
+            ages.update((row[0], float(row[1])) for row in found)
+        return [QueueCount(group, status, count, ages.get(least)) for group, status, count, least in rows]
+
+    def runs(self) -> list[LastRun]:
+        """The last run of each host and groups."""
+        return [LastRun(*row) for row in self._alone(self._all, self.RUNS)]
+
+    def list(self, statuses: Sequence[int], groups: Sequence[int], limit: int) -> list[StoredTask]:
+        """The newest tasks of these statuses and groups (none: of all)."""
+        wanted = {"status": statuses, "group_id": groups}
+        conditions = [f"{column} IN ({_marks(len(values))})" for column, values in wanted.items() if values]
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        sql = f"{self.LIST}{where} ORDER BY id DESC LIMIT ?"
+        return [_stored(row) for row in self._alone(self._all, sql, (*statuses, *groups, limit))]
+
+    def show(self, task_id: int) -> StoredTask | None:
+        """One task, from the queue or else from the archive, where of several with this id the last one counts."""
+        row = self._alone(self._first, self.SHOW, (task_id,))
+        row = row or self._alone(self._first, self.SHOW_ARCHIVED, (task_id,))
+        return _stored(row) if row else None
+
+    # ---- connections
+
+    def close(self) -> None:
+        """Close the connections of all threads; the next use connects anew."""
+        for held in [held for held in self._all_held if held.pid == os.getpid()]:
+            self._disconnect(held)
+        self._all_held = weakref.WeakSet()
+        self._local = threading.local()
+
+    @abstractmethod
+    def _connect(self) -> Any:
+        """A new connection, ready for use. Raises DatabaseError."""
+
+    @abstractmethod
+    def _is_alive(self, held: Held) -> bool:
+        """Ask an idle connection whether it still stands."""
+
+    @abstractmethod
+    def _error(self, error: Exception) -> DatabaseError:
+        """What a driver's error means to us."""
+
+    @abstractmethod
+    def _is_driver_error(self, error: BaseException) -> bool: ...
+
+    @abstractmethod
+    def _inserted_ids(self, cursor: Any, count: int) -> range:
+        """The ids of the rows that this cursor's INSERT just made."""
+
+    def _hold(self) -> Held:
+        """The connection of this thread: made, or made anew after a fork or where the server dropped an idle one."""
+        held: Held | None = getattr(self._local, "held", None)
+        if held is not None and held.pid != os.getpid():
+            _inherited.append(held)
+            held = None
+        if held is not None and time.monotonic() - held.used_at > IDLE_SECONDS and not self._is_alive(held):
+            self._drop()
+            held = None
+        if held is None:
+            held = self._local.held = Held(self._connect())
+            self._all_held.add(held)
+        return held
+
+    def _drop(self) -> None:
+        held = getattr(self._local, "held", None)
+        self._local.held = None
+        if held is not None:
+            self._disconnect(held)
+
+    def _disconnect(self, held: Held) -> None:
+        try:
+            held.connection.close()
+        except Exception as error:
+            if not self._is_driver_error(error):
+                raise
+
+    # ---- statements and transactions
+
+    def _guard(self) -> AbstractContextManager[Any]:
+        """Held around each use of a connection that threads share."""
+        return nullcontext()
+
+    def _alone(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do a verb of one statement, which commits by itself."""
+        return self._retry_conflicts(lambda: work(*args, **kwargs), True, self._patience_seconds)
+
+    def _in_transaction(self, work: Callable[[], T]) -> T:
+        """Do a verb of several statements: all of it or nothing."""
+        return self._retry_conflicts(work, False, self._patience_seconds)
+
+    def _retry_conflicts(self, work: Callable[[], T], alone: bool, patience_seconds: float) -> T:
+        give_up_at = time.monotonic() + patience_seconds
+        pause = 0.002
+        while True:
+            try:
+                with self._guard():
+                    return self._try(work, alone)
+            except Conflict:
+                if time.monotonic() + pause > give_up_at:
+                    raise
+            time.sleep(pause * random.uniform(0.5, 1.5))
+            pause = min(pause * 2, 0.5)
+
+    def _try(self, work: Callable[[], T], alone: bool) -> T:
+        held = self._hold()
+        try:
+            if alone and self._commits_by_itself(held):
+                outcome = work()
+            else:
+                self._begin(held)
+                outcome = work()
+                self._execute("COMMIT")
+        except BaseException as error:
+            self._undo(error)
+            raise
+        held.used_at = time.monotonic()
+        return outcome
+
+    def _commits_by_itself(self, held: Held) -> bool:
+        return True
+
+    def _begin(self, held: Held) -> None:
+        self._execute("BEGIN")
+
+    def _roll_back(self) -> None:
+        self._execute("ROLLBACK")
+
+    def _undo(self, error: BaseException) -> None:
+        """Leave no transaction open behind an error."""
+        if isinstance(error, Exception) and not isinstance(error, ConnectionLost):
+            try:
+                self._roll_back()
+                return
+            except DatabaseError:
+                pass
+        # The answer to a statement may be under way still: this connection is of no use any more.
+        self._drop()
+
+    def _execute(self, sql: str, values: Sequence[Any] = ()) -> Any:
+        """One statement on this thread's connection. The cursor."""
+        cursor = self._local.held.cursor
+        try:
+            cursor.execute(self._compose(sql), values)
+        except Exception as error:
+            if not self._is_driver_error(error):
+                raise
+            raise self._error(error) from error
+        return cursor
+
+    def _run_plain(self, sql: str) -> None:
+        """A statement of the schema file, which has no words to fill in."""
+        self._execute(sql.replace("{", "{{").replace("}", "}}"))
+
+    def _write(self, sql: str, values: Sequence[Any]) -> int:
+        """How many rows it matched."""
+        matched: int = self._execute(sql, values).rowcount
+        return matched
+
+    def _write_ids(self, sql: str, ids: Sequence[int], values: Sequence[Any] = ()) -> int:
+        return self._write(_with_ids(sql, ids), (*ids, *values))
+
+    def _all(self, sql: str, values: Sequence[Any] = ()) -> Sequence[Row]:
+        rows: Sequence[Row] = self._execute(sql, values).fetchall()
+        return rows
+
+    def _first(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
+        rows = self._all(sql, values)
+        return rows[0] if rows else None
+
+    def _one(self, sql: str) -> Row:
+        return self._first(sql) or (None,)
+
+    # ---- words
+
+    def _compose(self, sql: str) -> str:
+        """Fill in the dialect's words; kept, as there are few statements and many uses."""
+        composed = self._composed.get(sql)
+        if composed is None:
+            if len(self._composed) > 500:
+                self._composed.clear()
+            composed = self._composed[sql] = self._with_marks(" ".join(sql.format_map(self._words).split()))
+        return composed
+
+    def _with_marks(self, sql: str) -> str:
+        """Put the driver's parameter marks for `?`."""
+        return sql
+
+    def _make_words(self, table: str) -> dict[str, str]:
+        words = {
+            "table": self.quoted.format(table),
+            "done": self.quoted.format(f"{table}_done"),
+            "workers": self.quoted.format(f"{table}_workers"),
+            "schema": self.quoted.format(f"{table}_schema"),
+            "now": self.now,
+            "after": self.after,
+            "columns": QUEUE_COLUMNS,
+            "args_bytes": self.bytes_of.format("args"),
+            "inline_bytes": str(INLINE_ARGS_BYTES),
+            "insert_or_ignore": self.insert_or_ignore,
+        }
+        for column in INSTANTS:
+            words[f"{column}_text"] = self.instant_text.format(column)
+            words[f"{column}_age"] = self.seconds_since.format(column)
+        readable = (words.get(f"{column}_text", column) for column in QUEUE_COLUMNS.split(", "))
+        return words | {"readable": ", ".join(readable)}
+
+    def _schema_statements(self) -> Iterator[str]:
+        text = files(__package__).joinpath(self.schema_file).read_text(encoding="utf-8")
+        lines = (line.partition("-- ")[0].rstrip() for line in text.splitlines() if not line.startswith("--"))
+        for statement in "\n".join(lines).replace("jobs_queue", self.table).split(";"):
+            if statement.strip():
+                yield statement.strip()
+
+    def _missing(self, what: str) -> TablesMissing:
+        return TablesMissing(f"{what}: run client.py init")
+
+
+def _portions(tasks: Iterable[NewTask], most_rows: int) -> Iterator[list[NewTask]]:
+    """Tasks by the statement: by number, and by size too, as a server limits how long a statement may be."""
+    portion: list[NewTask] = []
+    size = 0
+    for task in tasks:
+        length = len(task.args or "")
+        if len(portion) == most_rows or (portion and size + length > BYTES_A_STATEMENT):
+            yield portion
+            portion, size = [], 0
+        portion.append(task)
+        size += length
+    if portion:
+        yield portion
+
+
+def _stored(row: Row) -> StoredTask:
+    task = StoredTask._make((*row[:-1], bool(row[-1])))
+    key = task.unique_key
+    return task._replace(unique_key=key.decode(errors="backslashreplace")) if isinstance(key, bytes) else task
+
+
+def _marks(count: int) -> str:
+    return ", ".join("?" * count)
+
+
+def _with_ids(sql: str, ids: Sequence[int]) -> str:
+    return sql.replace("{ids}", _marks(len(ids)))

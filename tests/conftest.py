@@ -1,0 +1,91 @@
+"""Fixtures that every test may use.
+
+    dsn         of an empty database: the test runs for SQLite and for MySQL/MariaDB
+    sqlite_dsn, mysql_dsn               of one of them alone
+    mysql_server                        the server behind mysql_dsn: a private MariaDB, or TASKSERVER_TEST_MYSQL
+    mariadb     the private MariaDB that the whole test run shares: leave it running; to kill one, start your own
+    deployment  a user's folder, whose worker.py and client.py run as processes
+    php         path of a PHP that has mysqli and PDO
+
+A missing server skips a test on a laptop, and fails it where the variable CI is set.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from tests.deployment import Deployment
+from tests.servers import ExternalServer, MariaDB, MySQLServer, find_program, missing_programs
+
+EXTERNAL_MYSQL = os.environ.get("TASKSERVER_TEST_MYSQL", "")
+IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
+
+
+def without(what: str) -> NoReturn:
+    """Ends a test that needs what this machine lacks."""
+    if IN_CI:
+        pytest.fail(f"{what}; in CI that is a failure", pytrace=False)
+    pytest.skip(f"{what}; make test installs it on Debian and Ubuntu")
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("TASKSERVER_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDB]:
+    if missing := missing_programs():
+        without(f"MariaDB is not installed ({', '.join(missing)} not found)")
+    with MariaDB() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mysql_server(request: pytest.FixtureRequest) -> MySQLServer:
+    if EXTERNAL_MYSQL:
+        return ExternalServer(EXTERNAL_MYSQL)
+    server = request.getfixturevalue("mariadb")
+    assert isinstance(server, MariaDB)
+    return server
+
+
+@pytest.fixture
+def mysql_dsn(mysql_server: MySQLServer) -> Iterator[str]:
+    with mysql_server.database() as name:
+        yield mysql_server.dsn(name)
+
+
+@pytest.fixture
+def sqlite_dsn(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/taskserver.db"
+
+
+@pytest.fixture(params=["sqlite", "mysql"])
+def dsn(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(f"{request.param}_dsn"))
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Iterator[Deployment]:
+    deployed = Deployment(tmp_path)
+    try:
+        yield deployed
+    finally:
+        deployed.close()
+
+
+@pytest.fixture(scope="session")
+def php() -> str:
+    path = find_program("php")
+    check = 'exit(extension_loaded("mysqli") && extension_loaded("pdo_mysql") ? 0 : 1);'
+    if path is None or subprocess.run([path, "-r", check], check=False, capture_output=True).returncode != 0:
+        without("PHP with mysqli and PDO is not installed")
+    return path

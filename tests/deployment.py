@@ -1,0 +1,108 @@
+"""A folder as a user of taskserver has it, and its two commands run as cron runs them: as processes, from elsewhere."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TIMEOUT_SECONDS = 60.0
+
+
+class Deployment:
+    """worker.py, client.py and taskserver/ copied to a folder of their own; tasks.py and .env as a test writes them.
+
+    They are copied, not linked: worker.py finds its settings beside the place where it really lies.
+    """
+
+    def __init__(self, folder: Path, python: str = sys.executable) -> None:
+        self.folder = folder / "deployment"
+        self.home = folder / "home"
+        self.python = python
+        self._started: list[subprocess.Popen[str]] = []
+        self.folder.mkdir()
+        self.home.mkdir()
+        for name in ("worker.py", "client.py"):
+            shutil.copy2(ROOT / name, self.folder)
+        # Times are kept, so that bytecode which is there already stays valid.
+        shutil.copytree(ROOT / "taskserver", self.folder / "taskserver")
+
+    def write_tasks(self, text: str, name: str = "tasks.py") -> Path:
+        """The module of callables."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def write_env(self, text: str = "", **settings: object) -> Path:
+        """The .env beside worker.py: a text as it stands, then settings, each in single quotes."""
+        path = self.folder / ".env"
+        path.write_text(text + "".join(f"{key}='{value}'\n" for key, value in settings.items()), encoding="utf-8")
+        path.chmod(0o600)
+        return path
+
+    def worker(
+        self, *args: object, env: Mapping[str, str] | None = None, timeout: float = TIMEOUT_SECONDS
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs worker.py to its end."""
+        return self.run("worker.py", *args, env=env, timeout=timeout)
+
+    def client(
+        self,
+        *args: object,
+        env: Mapping[str, str] | None = None,
+        stdin: str | None = None,
+        timeout: float = TIMEOUT_SECONDS,
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs client.py to its end."""
+        return self.run("client.py", *args, env=env, stdin=stdin, timeout=timeout)
+
+    def run(
+        self,
+        script: str,
+        *args: object,
+        env: Mapping[str, str] | None = None,
+        stdin: str | None = None,
+        timeout: float = TIMEOUT_SECONDS,
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a script of the folder to its end, and kills it after so many seconds."""
+        process = self.popen(script, *args, env=env)
+        try:
+            output, errors = process.communicate(stdin, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, errors = process.communicate()
+            raise AssertionError(f"{script} did not end in {timeout} s\n{output}\n{errors}") from None
+        return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+    def popen(self, script: str, *args: object, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        """Starts a script of the folder and returns at once, for tests that send signals.
+
+        As under cron: no terminal, a minimal environment (and what is in env), the home folder as current one.
+        """
+        process = subprocess.Popen(
+            [self.python, str(self.folder / script), *map(str, args)],
+            cwd=self.home,
+            env={"PATH": os.defpath, "HOME": str(self.home), **(env or {})},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+        )
+        self._started.append(process)
+        return process
+
+    def close(self) -> None:
+        """Kills what a test left running."""
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()

@@ -1,0 +1,277 @@
+"""Real database servers for tests and benchmarks.
+
+MariaDB: a private one in a temporary folder, that may be killed and started again.
+ExternalServer: one that somebody else runs, named by TASKSERVER_TEST_MYSQL=mysql://root@127.0.0.1:13357/.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+import pymysql
+
+PROGRAM_FOLDERS = os.pathsep.join(["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"])
+NOBODY = 65534
+START_SECONDS = 60.0
+STOP_SECONDS = 60.0
+PORT_ATTEMPTS = 5
+
+# Not durable, for speed: nothing is flushed to the disk.
+FAST = ["--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync", "--innodb-doublewrite=0"]
+
+
+def find_program(name: str) -> str | None:
+    """Path of a server's program; /usr/sbin is looked into even where it is not in an ordinary user's PATH."""
+    return shutil.which(name, path=os.environ.get("PATH", "") + os.pathsep + PROGRAM_FOLDERS)
+
+
+def missing_programs() -> list[str]:
+    """What MariaDB() would miss on this machine; my_print_defaults is called by mariadb-install-db."""
+    return [name for name in ("mariadbd", "mariadb-install-db", "my_print_defaults") if find_program(name) is None]
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that is free now; below 32768, since the system hands out those above by itself."""
+    while True:
+        port = random.randrange(15000, 32768)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
+class MySQLServer:
+    """What a test asks of a MySQL or MariaDB, whoever runs it."""
+
+    host: str
+    port: int
+    user: str
+    password: str
+
+    def dsn(self, database: str, **query: str) -> str:
+        """TASKSERVER_DSN for a database of this server."""
+        password = ":" + quote(self.password, safe="") if self.password else ""
+        options = "&".join(f"{key}={quote(value, safe='/')}" for key, value in query.items())
+        address = f"{quote(self.user, safe='')}{password}@{self.host}:{self.port}"
+        return f"mysql://{address}/{database}" + (f"?{options}" if options else "")
+
+    def connect(self, **kwargs: Any) -> pymysql.Connection[Any]:
+        """A connection of its own, independent of taskserver's code; autocommit unless asked otherwise."""
+        defaults: dict[str, Any] = {
+            "host": self.host,
+            "port": self.port,
+            "user": self.user,
+            "password": self.password,
+            "charset": "utf8mb4",
+            "autocommit": True,
+        }
+        return pymysql.connect(**(defaults | kwargs))
+
+    def execute(self, *statements: str, database: str | None = None) -> tuple[tuple[Any, ...], ...]:
+        """Runs statements on a new connection; the rows of the last one."""
+        with self.connect(database=database) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            return tuple(cursor.fetchall())
+
+    def create_database(self, name: str | None = None) -> str:
+        """Creates an empty database with the server's own default character set, which need not be utf8mb4."""
+        name = name or f"t_{secrets.token_hex(6)}"
+        self.execute(f"CREATE DATABASE `{name}`")
+        return name
+
+    def drop_database(self, name: str) -> None:
+        """Drops it, though a connection that a test left open may still hold a lock on one of its tables."""
+        with self.connect(database=None) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT id FROM information_schema.processlist WHERE db = %s", (name,))
+            for (connection_id,) in cursor.fetchall():
+                try:
+                    cursor.execute(f"KILL {connection_id}")
+                except pymysql.MySQLError:
+                    continue  # it went away by itself
+            cursor.execute(f"DROP DATABASE IF EXISTS `{name}`")
+
+    @contextmanager
+    def database(self) -> Iterator[str]:
+        """The name of a fresh database, dropped at the end."""
+        name = self.create_database()
+        try:
+            yield name
+        finally:
+            self.drop_database(name)
+
+
+class ExternalServer(MySQLServer):
+    """A server that runs already. Databases named t_… come and go in it; it is never stopped."""
+
+    def __init__(self, dsn: str) -> None:
+        parts = urlsplit(dsn)
+        self.host = parts.hostname or "127.0.0.1"
+        self.port = parts.port or 3306
+        self.user = unquote(parts.username or "root")
+        self.password = unquote(parts.password or "")
+
+
+class MariaDB(MySQLServer):
+    """A private MariaDB on 127.0.0.1: root without a password, its own folder in /tmp, an unprivileged user.
+
+    durable: leave flushing as MariaDB's default has it, for crash tests and benchmarks.
+    extra_args: more options of mariadbd, after ours, so that they win.
+    """
+
+    host = "127.0.0.1"
+    user = "root"
+    password = ""
+
+    def __init__(self, durable: bool = False, *extra_args: str) -> None:
+        if missing := missing_programs():
+            raise FileNotFoundError(f"MariaDB is not installed: {', '.join(missing)} not found")
+        self._options = ([] if durable else FAST) + list(extra_args)
+        self._process: subprocess.Popen[bytes] | None = None
+        # Not below pytest's own folder, which root's nobody may not enter; and a socket's path must be short.
+        self.folder = Path(tempfile.mkdtemp(prefix="taskserver-db-", dir="/tmp"))
+        try:
+            if os.getuid() == 0:
+                os.chown(self.folder, NOBODY, NOBODY)
+            self._install()
+            self._start_on_free_port()
+        except BaseException:
+            self.remove()
+            raise
+
+    @property
+    def socket(self) -> Path:
+        """The Unix socket that the server listens on too."""
+        return self.folder / "s.sock"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running server."""
+        assert self._process is not None, "the server was stopped"
+        return self._process.pid
+
+    def start(self) -> None:
+        """Starts it on the same folder and port; returns once it answers."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self._process = self._launch(
+            "mariadbd",
+            f"--socket={self.socket}",
+            f"--port={self.port}",
+            "--bind-address=127.0.0.1",
+            f"--pid-file={self.folder}/pid",
+            f"--log-error={self._error_log}",
+            "--skip-log-bin",
+            "--skip-name-resolve",
+            "--innodb-buffer-pool-size=32M",
+            "--innodb-log-file-size=16M",
+            "--performance-schema=OFF",
+            *self._options,
+        )
+        self._wait_until_it_answers()
+
+    def kill(self) -> None:
+        """SIGKILL: connections break, nothing is flushed, a start() recovers."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """SIGTERM: an orderly shutdown."""
+        self._end(signal.SIGTERM)
+
+    def remove(self) -> None:
+        """Ends it, without ceremony, and removes its folder."""
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> MariaDB:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.remove()
+
+    @property
+    def _error_log(self) -> Path:
+        return self.folder / "err.log"
+
+    def _install(self) -> None:
+        """Writes the server's own tables. --force: even on a host whose own name does not resolve."""
+        options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve", "--force"]
+        process = self._launch("mariadb-install-db", *options)
+        if process.wait(START_SECONDS) != 0:
+            raise RuntimeError(f"mariadb-install-db failed:\n{self._last_words('out.log')}")
+
+    def _start_on_free_port(self) -> None:
+        """A port that was free when we looked may be taken by now: then another one."""
+        for attempt in range(PORT_ATTEMPTS):
+            self.port = free_port()
+            try:
+                self.start()
+                return
+            except RuntimeError:
+                if attempt == PORT_ATTEMPTS - 1 or "in use" not in self._last_words("err.log"):
+                    raise
+
+    def _launch(self, program: str, *options: str) -> subprocess.Popen[bytes]:
+        """Starts a program of the server, as nobody where we are root, in an empty environment.
+
+        A test run that is killed takes its server with it (--pdeathsig). The kernel counts the end of the
+        thread that started it as the parent's end, so only the main thread can ask for that.
+        """
+        path = find_program(program)
+        assert path is not None
+        drop = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"] if os.getuid() == 0 else []
+        setpriv = find_program("setpriv")
+        if setpriv and threading.current_thread() is threading.main_thread():
+            drop.append("--pdeathsig=KILL")
+        wrapper = [setpriv or "setpriv", *drop] if drop else []
+        with open(self.folder / "out.log", "wb") as output:
+            return subprocess.Popen(
+                [*wrapper, path, "--no-defaults", f"--datadir={self.folder}/data", *options],
+                cwd=self.folder,
+                env={"PATH": PROGRAM_FOLDERS, "HOME": str(self.folder)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for pytest, which stops the server in its own time
+            )
+
+    def _wait_until_it_answers(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            # First the process: another server may answer on the port that ours failed to get.
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"MariaDB did not start:\n{self._last_words('err.log', 'out.log')}")
+            try:
+                self.connect(unix_socket=str(self.socket), connect_timeout=2).close()
+                return
+            except pymysql.MySQLError:
+                time.sleep(0.01)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+        self._process.wait(STOP_SECONDS)
+        self._process = None
+
+    def _last_words(self, *logs: str) -> str:
+        texts = [(self.folder / log).read_text(errors="replace") for log in logs if (self.folder / log).exists()]
+        return "\n".join("\n".join(text.splitlines()[-15:]) for text in texts)
