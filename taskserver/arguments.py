@@ -42,7 +42,7 @@ def read_arguments(text: str | None) -> Arguments:
     """The positional and the keyword arguments that a JSON text stands for. Raises BadTask."""
     if text is None or not text.strip():
         return [], {}
-    value = _parse(text)
+    value = parse_json(text)
     if isinstance(value, dict):
         return [], value
     if isinstance(value, list):
@@ -58,7 +58,8 @@ def check_size(size: int | None) -> None:
         raise BadTask(f"args is {size} bytes long; allowed: {MAX_BYTES}")
 
 
-def _parse(text: str) -> Any:
+def parse_json(text: str) -> Any:
+    """The value of a JSON text, read strictly. Raises BadTask."""
     check_size(len(text))
     if _is_nested_too_deep(text):
         raise BadTask(f"args is nested more than {MAX_NESTING} deep")

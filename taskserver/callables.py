@@ -114,13 +114,12 @@ class Callables:
                 f"{name!r} is not defined in {place.module} but comes from {value.__module__}, "
                 "by an import or by a decorator without functools.wraps"
             )
-        function = cast(FunctionType, value)
         # Another name for a function of the module is fine; what a decorator left behind has a name of its own.
-        if namespace.get(function.__name__) is not function:
+        if namespace.get(value.__name__) is not value:
             raise BadTask(
-                f"{name!r} is {function.__qualname__!r} inside: a lambda, or a decorator did not use functools.wraps"
+                f"{name!r} is {value.__qualname__!r} inside: a lambda, or a decorator did not use functools.wraps"
             )
-        return function
+        return cast(FunctionType, value)
 
     def _method(self, name: str, place: _Place, namespace: dict[str, Any]) -> TaskCallable:
         class_name, method_name = place.path

@@ -110,12 +110,8 @@ class TaskServer:
         there. Raises InvalidTask, which tells the number of the wrong one, counted from 1.
         """
         ids: list[int] = []
-        self.add_described(tasks, ids.extend)
+        self.store.add_many(_numbered(tasks), ids.extend)
         return ids
-
-    def add_described(self, tasks: Iterable[Mapping[str, Any]], added: Callable[[range], object]) -> None:
-        """The same for more tasks than memory should hold ids of: `added` hears of each portion's ids."""
-        self.store.add_many(_numbered(tasks), added)
 
     # ---- workers
 

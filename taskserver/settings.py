@@ -140,6 +140,8 @@ def _read_env_file(path: Path) -> dict[str, str]:
 
         # utf-8-sig: Windows editors put a byte order mark before the first key.
         values = dotenv_values(path, interpolate=False, encoding="utf-8-sig")
+    except ImportError:
+        raise SettingError(f"python-dotenv is missing, which reads {path}: pip install -r requirements.txt") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SettingError(f"{path} cannot be read: {error}") from None
     return {key: value for key, value in values.items() if value and key.startswith(PREFIX)}

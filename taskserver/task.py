@@ -37,10 +37,6 @@ class Status(IntEnum):
     """Failed, and will not be retried."""
     WAITING = 5
 
-    @property
-    def label(self) -> str:
-        return self.name.lower().replace("_", " ")
-
 
 class NewTask(NamedTuple):
     """A checked task, in the order of the columns that an INSERT names."""

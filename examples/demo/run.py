@@ -129,7 +129,7 @@ def _add_tasks(modules: list[str]) -> None:
         for path in modules:
             lines.write(_line("index_module", {"path": path}, 6, INDEX_PRIORITY))
         for path in modules:
-            lines.write(_line("render_page", {"module": tasks.module_name(path)}, 5, PAGE_PRIORITY))
+            lines.write(_line("render_page", {"module": search.module_name(path)}, 5, PAGE_PRIORITY))
         for query in SEARCHES:
             for reader in READERS:
                 lines.write(_line("send_letter", {"to": reader, "query": query}, 3, LETTER_PRIORITY))

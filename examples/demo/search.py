@@ -75,6 +75,12 @@ def demo_folder() -> Path:
     return Path(os.environ.get("DEMO_FOLDER") or ROOT / "var" / "demo")
 
 
+def module_name(path: str) -> str:
+    """`asyncio/queues.py` → `asyncio.queues`, `asyncio/__init__.py` → `asyncio`."""
+    parts = Path(path).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
 def page_path(module: str) -> Path:
     """The HTML cache page of a module."""
     return demo_folder() / "pages" / f"{module}.html"
@@ -141,7 +147,7 @@ def main(words: list[str]) -> int:
         print(f"search: {error}", file=sys.stderr)
         return 2
     for hit in hits:
-        print(f"{hit.module}: {hit.snippet}\n    {page_path(hit.module)}")
+        print(f"{hit.module}: {hit.snippet}\n    {os.path.relpath(page_path(hit.module))}")
     return 0 if hits else 1
 
 

@@ -21,7 +21,7 @@ from email.utils import format_datetime
 from html import escape
 from pathlib import Path
 
-from examples.demo.search import Document, demo_folder, get_document, page_path, put_document, search
+from examples.demo.search import Document, demo_folder, get_document, module_name, page_path, put_document, search
 
 __all__ = ["index_module", "render_page", "send_letter"]
 
@@ -51,7 +51,7 @@ def index_module(path: str) -> None:
     if LIBRARY not in source.parents:
         raise ValueError(f"{path!r} lies outside the standard library")
     tree = ast.parse(source.read_bytes(), filename=path)
-    put_document(Document(_module_name(path), path, _docstring(tree), list(_definitions(tree))))
+    put_document(Document(module_name(path), path, _docstring(tree), list(_definitions(tree))))
 
 
 def render_page(module: str) -> None:
@@ -80,12 +80,6 @@ def send_letter(to: str, query: str) -> None:
             server.send_message(letter)
     else:
         _maildir().add(letter)
-
-
-def _module_name(path: str) -> str:
-    """`asyncio/queues.py` → `asyncio.queues`, `asyncio/__init__.py` → `asyncio`."""
-    parts = Path(path).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def _definitions(tree: ast.Module | ast.ClassDef, prefix: str = "") -> Iterator[tuple[str, str]]:

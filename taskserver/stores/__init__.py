@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..dsn import MEMORY, SQLiteDsn
+from ..errors import DatabaseError
 from ..settings import Settings
 from .store import Store
 
@@ -19,6 +20,8 @@ def open_store(settings: Settings) -> Store:
         from .sqlite import SQLiteStore
 
         return SQLiteStore(dsn.path if dsn.path == MEMORY else Path(settings.folder, dsn.path), *rest)
-    from .mysql import MySQLStore
-
+    try:
+        from .mysql import MySQLStore
+    except ImportError as error:
+        raise DatabaseError(f"PyMySQL is missing ({error}): pip install -r requirements.txt") from None
     return MySQLStore(dsn, *rest)

@@ -1,0 +1,118 @@
+"""client.py add: one task from the command line, or many from a file of JSON lines."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ..arguments import parse_json
+from ..errors import BadTask, InvalidTask, SettingError
+from ..server import TaskServer
+from ..settings import load_settings
+from ..task import KEYS, MAX_GROUP_ID, MAX_PRIORITY, MIN_PRIORITY, NewTask, new_task_from
+from .live_line import LiveLine, bar
+from .program import Exit, whole_number
+
+MAX_LINE_BYTES = 16 * 1024 * 1024
+"""Arguments of 1 MiB take several as JSON text with every character escaped."""
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser("add", help="add one task and print its id, or many from JSON lines")
+    parser.add_argument("task", metavar="TASK", nargs="?", help="the callable, as tasks.send_letter")
+    parser.add_argument("args", metavar="ARGS_JSON", nargs="?", help='its arguments, as \'{"to": "a@example.org"}\'')
+    parser.add_argument("--group", metavar="G", type=whole_number(0, MAX_GROUP_ID), help="default 0")
+    parser.add_argument(
+        "--priority", metavar="P", type=whole_number(MIN_PRIORITY, MAX_PRIORITY), help="smaller runs sooner; default 0"
+    )
+    parser.add_argument(
+        "--bulk",
+        metavar="FILE",
+        help=f"one task a line, a JSON object with {', '.join(KEYS)}; - reads standard input; all or nothing",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(folder: Path, options: argparse.Namespace) -> int:
+    one_task = {"task": options.task, "args": options.args, "group_id": options.group, "priority": options.priority}
+    given = {key: value for key, value in one_task.items() if value is not None}
+    if options.bulk is not None and given:
+        raise InvalidTask("--bulk takes everything from its file: give it alone")
+    if options.bulk is None and "task" not in given:
+        raise InvalidTask("name a TASK, or --bulk FILE")
+    with TaskServer.from_settings(load_settings(folder)) as server:
+        if options.bulk is not None:
+            print(f"{_add_lines(server, options.bulk)} tasks added")
+        else:
+            print(server.store.add(_one(given)))
+    return Exit.OK
+
+
+def _one(given: dict[str, Any]) -> NewTask:
+    if "args" in given:
+        given["args"] = _read_json(given["args"], "ARGS_JSON")
+    return new_task_from(given)
+
+
+def _add_lines(server: TaskServer, name: str) -> int:
+    live = LiveLine(sys.stderr)
+    count = 0
+    with _open(name) as file:
+        size = os.fstat(file.fileno()).st_size if file.seekable() else 0
+
+        def added(ids: range) -> None:
+            nonlocal count
+            count += len(ids)
+            live.show(f"{bar(file.tell() / size)} {count} tasks" if size else f"{count} tasks")
+
+        try:
+            server.store.add_many(_tasks_of(file), added)
+        finally:
+            live.clear()
+    return count
+
+
+@contextmanager
+def _open(name: str) -> Iterator[BinaryIO]:
+    if name == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        file = open(name, "rb")  # noqa: SIM115
+    except OSError as error:
+        raise SettingError(f"{name} cannot be read: {error.strerror}") from None
+    with file:
+        yield file
+
+
+def _tasks_of(file: BinaryIO) -> Iterator[NewTask]:
+    lines = iter(lambda: file.readline(MAX_LINE_BYTES), b"")
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            yield _task_of(line)
+        except InvalidTask as error:
+            raise InvalidTask(f"line {number}: {error}; nothing was added") from None
+
+
+def _task_of(line: bytes) -> NewTask:
+    if len(line) == MAX_LINE_BYTES:
+        raise InvalidTask(f"it is longer than {MAX_LINE_BYTES} bytes")
+    try:
+        text = line.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InvalidTask("it is not UTF-8 text") from None
+    return new_task_from(_read_json(text, "it"))
+
+
+def _read_json(text: str, what: str) -> Any:
+    try:
+        return parse_json(text)
+    except BadTask as error:
+        raise InvalidTask(str(error).replace("args", what, 1)) from None

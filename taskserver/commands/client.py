@@ -1,0 +1,32 @@
+"""client.py: finds the command that was named and calls it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import add, init, list, show, status
+from .program import Parser, run_program
+
+COMMANDS = (init, add, status, list, show)
+"""Each has `add_parser`, which describes its arguments and names its `run(folder, options) → exit code`."""
+
+
+def main(folder: Path, arguments: Sequence[str]) -> int:
+    """Run one command with the settings in `folder`. The exit code."""
+    parser = Parser(prog="client.py", description="Add tasks to the queue and look at it.")
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+    for command in COMMANDS:
+        command.add_parser(subparsers)
+    options = parser.parse_args(arguments)
+    _survive_any_terminal()
+    return run_program("client.py", lambda: options.run(folder, options))
+
+
+def _survive_any_terminal() -> None:
+    # Rows hold every character there is; a terminal or pipe may be set to a narrow encoding.
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure:
+            reconfigure(errors="backslashreplace")

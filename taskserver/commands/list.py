@@ -1,0 +1,53 @@
+"""client.py list: the newest tasks, a line each."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from ..server import TaskServer
+from ..settings import load_settings
+from ..task import MAX_GROUP_ID, Status
+from .output import as_json, print_table, status_name, task_as_json
+from .program import Exit, whole_number
+
+DEFAULT_LIMIT = 20
+
+
+def add_parser(subparsers: Any) -> None:
+    names = [status.name.lower() for status in Status]
+    parser = subparsers.add_parser("list", help="the newest tasks, those of a status or group only if named")
+    parser.add_argument("--status", nargs="+", choices=names, default=[], metavar="STATUS", help=", ".join(names))
+    parser.add_argument("--group", nargs="+", type=whole_number(0, MAX_GROUP_ID), default=[], metavar="G")
+    parser.add_argument("--limit", type=whole_number(1), default=DEFAULT_LIMIT, metavar="N", help="default %(default)s")
+    parser.add_argument("--json", action="store_true", help="print JSON alone")
+    parser.set_defaults(run=run)
+
+
+def run(folder: Path, options: argparse.Namespace) -> int:
+    statuses = [Status[name.upper()] for name in options.status]
+    with TaskServer.from_settings(load_settings(folder)) as server:
+        tasks = server.store.list(statuses, options.group, options.limit)
+    if options.json:
+        print(as_json([task_as_json(task) for task in tasks]))
+    elif not tasks:
+        print("no such tasks")
+    else:
+        print_table(
+            ["id", "status", "group", "priority", "attempts", "created (UTC)", "task", "error"],
+            [
+                [
+                    task.id,
+                    status_name(task.status),
+                    task.group_id,
+                    task.priority,
+                    task.attempts,
+                    task.created_at[:19],
+                    task.task,
+                    (task.error_text or "").partition("\n")[0],
+                ]
+                for task in tasks
+            ],
+        )
+    return Exit.OK

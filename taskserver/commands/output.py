@@ -1,0 +1,67 @@
+"""How commands print: tables for people, JSON for programs, and nothing that a terminal would obey."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ..printable import printable
+from ..stores.store import INSTANTS, StoredTask
+from ..task import Status
+
+LONGEST_CELL = 60
+
+
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Columns as wide as they need; numbers to the right."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+    right = [all(isinstance(row[index], int) for row in rows) for index in range(len(heads))]
+    for line in (heads, *cells):
+        aligned = (
+            cell.rjust(width) if is_right else cell.ljust(width)
+            for cell, width, is_right in zip(line, widths, right, strict=True)
+        )
+        print("  ".join(aligned).rstrip())
+
+
+def _cell(value: object) -> str:
+    text = printable("" if value is None else str(value))
+    return text if len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 1]}…"
+
+
+def age(seconds: float | None) -> str:
+    """Seconds in the unit that a person would use."""
+    if seconds is None:
+        return ""
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def as_json(value: object) -> str:
+    """JSON for `--json`."""
+    # ASCII: a terminal obeys no control character, and no encoding of a pipe matters.
+    return json.dumps(value, indent=2)
+
+
+def task_as_json(task: StoredTask) -> dict[str, Any]:
+    """A task with its columns' names as keys, instants as 2026-01-31T12:00:00.000000Z, and its status named too."""
+    report = task._asdict()
+    for column in INSTANTS:
+        if column in report:
+            report[column] = instant_as_json(report[column])
+    report["status_name"] = status_name(task.status)
+    return report
+
+
+def instant_as_json(text: str | None) -> str | None:
+    """An instant of a row, in UTC, in the form that JSON readers know."""
+    return None if text is None else f"{text.replace(' ', 'T')}Z"
+
+
+def status_name(status: int) -> str:
+    """The name of a status; a row may hold a number that is none."""
+    return Status(status).name.lower() if status in set(Status) else f"status_{status}"

@@ -1,0 +1,64 @@
+"""What both programs share: exit codes, how errors end a program, how wrong usage is told."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from enum import IntEnum
+from typing import NoReturn
+
+from ..errors import DatabaseError, InvalidTask, SettingError
+from ..printable import printable
+
+
+class Exit(IntEnum):
+    """Exit codes."""
+
+    OK = 0
+    """Ran, or had nothing to do."""
+    DATABASE = 1
+    """The database could not be reached or used."""
+    USAGE = 2
+    """Wrong usage or setting."""
+    INTERRUPTED = 130
+    """By Ctrl-C, as shells have it."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Tells wrong usage in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(Exit.USAGE, f"{self.prog}: {printable(message)}; see {self.prog} --help\n")
+
+
+def run_program(name: str, command: Callable[[], int]) -> int:
+    """Run a command; an error of ours becomes one line on standard error and an exit code."""
+    try:
+        return command()
+    except (SettingError, InvalidTask) as error:
+        return _fail(name, error, Exit.USAGE)
+    except DatabaseError as error:
+        return _fail(name, error, Exit.DATABASE)
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+
+
+def _fail(name: str, error: Exception, code: Exit) -> int:
+    print(f"{name}: {printable(str(error))}", file=sys.stderr)
+    return code
+
+
+def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
+    """An argument's type: a whole number within limits, both allowed."""
+    allowed = f"a whole number from {least} to {most}" if most is not None else f"a whole number from {least} on"
+
+    def parse(text: str) -> int:
+        digits = text.removeprefix("-")
+        if digits.isascii() and digits.isdigit() and len(digits) <= 20:
+            value = int(text)
+            if least <= value and (most is None or value <= most):
+                return value
+        raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}")
+
+    return parse

@@ -1,0 +1,40 @@
+"""client.py show: everything about one task."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from ..errors import InvalidTask
+from ..printable import printable
+from ..server import TaskServer
+from ..settings import load_settings
+from .output import as_json, status_name, task_as_json
+from .program import Exit, whole_number
+
+MAX_ID = 2**64 - 1
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser("show", help="everything about one task")
+    parser.add_argument("id", metavar="ID", type=whole_number(0, MAX_ID))
+    parser.add_argument("--json", action="store_true", help="print JSON alone")
+    parser.set_defaults(run=run)
+
+
+def run(folder: Path, options: argparse.Namespace) -> int:
+    with TaskServer.from_settings(load_settings(folder)) as server:
+        task = server.store.show(options.id)
+    if task is None:
+        table = server.settings.table
+        raise InvalidTask(f"there is no task {options.id} in {table} or {table}_done; a completed one may be deleted")
+    if options.json:
+        print(as_json(task_as_json(task)))
+        return Exit.OK
+    place = "in the archive" if task.archived else "in the queue"
+    print(f"task {task.id}: {status_name(task.status)}, {place} (times are UTC)")
+    for column, value in task._asdict().items():
+        if value is not None and column not in ("id", "status", "archived"):
+            print(f"  {column:<13}{printable(str(value))}")
+    return Exit.OK

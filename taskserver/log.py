@@ -1,0 +1,142 @@
+"""Where a worker's words go: warnings to standard error, everything to TASKSERVER_LOG.
+
+The package logs to the logger `taskserver` as any library does; this module is for our own worker, which speaks
+so that cron sends no mail without need and no endless one.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+from .errors import SettingError
+from .printable import printable
+
+LOG = logging.getLogger("taskserver")
+
+MAX_FATAL_LINES = 20
+MAX_FILE_BYTES = 10_000_000
+KEPT_FILES = 3
+
+
+class StandardError(logging.Handler):
+    """One line a record, of fatal tasks only so many; `end` then counts the rest.
+
+    `before_line` runs before each, to clear what stands on the terminal.
+    """
+
+    def __init__(self, verbose: bool, before_line: Callable[[], None]) -> None:
+        super().__init__(logging.DEBUG if verbose else logging.WARNING)
+        self._most = sys.maxsize if verbose else MAX_FATAL_LINES
+        self._fatal = 0
+        self._before_line = before_line
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "is_fatal", False):
+            self._fatal += 1
+            if self._fatal > self._most:
+                return
+        self._say(record.getMessage())
+
+    def end(self) -> None:
+        if self._fatal > self._most:
+            more = self._fatal - self._most
+            self._say(f"and {more} more became fatal: see client.py list --status fatal")
+
+    def _say(self, line: str) -> None:
+        self._before_line()
+        try:
+            sys.stderr.write(printable(line) + "\n")
+            sys.stderr.flush()
+        except OSError:
+            pass  # nobody reads it any more, which must not end the run
+
+
+class PrintsToLog(io.TextIOBase):
+    """Stands for standard output where that is no terminal: what a task prints goes to the log, line by line.
+
+    Only prints: a task that asks for the file beneath, to give it to a program that it starts, gets the real one.
+    """
+
+    def __init__(self, real: TextIO) -> None:
+        self._real = real
+        self._line = ""
+
+    @property
+    def buffer(self) -> BinaryIO:
+        return self._real.buffer
+
+    def fileno(self) -> int:
+        return self._real.fileno()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        *lines, self._line = (self._line + text).split("\n")
+        for line in lines:
+            LOG.info("printed: %s", line)
+        return len(text)
+
+    def end(self) -> None:
+        """Log a last line that was not ended."""
+        if self._line:
+            self.write("\n")
+
+
+def set_up(verbose: bool, file: Path | None, before_line: Callable[[], None]) -> StandardError:
+    """Send the package's log to standard error, and to a file where one is set. Raises SettingError."""
+    logging.raiseExceptions = False  # a full disk under the log must not fill the mail with tracebacks
+    standard_error = StandardError(verbose, before_line)
+    LOG.propagate = False
+    LOG.setLevel(logging.DEBUG if verbose or file else logging.WARNING)
+    LOG.addHandler(standard_error)
+    if file:
+        LOG.addHandler(_file_handler(file))
+    return standard_error
+
+
+def _file_handler(path: Path) -> logging.Handler:
+    # Imported here: it costs as much as a connection, and most workers have no log file.
+    from logging.handlers import RotatingFileHandler
+
+    class PrivateFile(RotatingFileHandler):
+        """A rotated file that only its owner may read, shared by the workers of a host."""
+
+        def _open(self) -> io.TextIOWrapper:
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            return open(descriptor, "a", encoding="utf-8", errors="backslashreplace")
+
+        def shouldRollover(self, record: logging.LogRecord) -> int:  # noqa: N802
+            self._follow_other_workers()
+            return super().shouldRollover(record)
+
+        def _follow_other_workers(self) -> None:
+            """Where another worker rotated the file, go on in the new one instead of rotating that away."""
+            if self.stream is not None and not _is_at(path, self.stream):
+                self.stream.close()
+                self.stream = self._open()
+
+    try:
+        handler = PrivateFile(path, maxBytes=MAX_FILE_BYTES, backupCount=KEPT_FILES)
+    except OSError as error:
+        raise SettingError(f"TASKSERVER_LOG: {path} cannot be written: {error.strerror}") from None
+    handler.setFormatter(_FileFormat("%(asctime)s %(process)d %(levelname)s %(message)s"))
+    return handler
+
+
+def _is_at(path: Path, stream: io.TextIOWrapper) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(stream.fileno()))
+    except OSError:
+        return False
+
+
+class _FileFormat(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(printable, super().format(record).split("\n")))
