@@ -62,11 +62,11 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few rows: does it work at all?")
     parser.add_argument("--only", action="append", choices=BENCHMARKS, metavar="NAME", help=", ".join(BENCHMARKS))
-    parser.add_argument("--pairs", type=int, metavar="N", help="how often each pair is measured (default 5; quick 1)")
+    parser.add_argument("--pairs", type=int, metavar="N", help="how often each pair is measured (default 7; quick 1)")
     parser.add_argument("--check", action="store_true", help="end with 1 where a ratio is over its bound")
     options = parser.parse_args(arguments)
     if options.pairs is None:
-        options.pairs = 1 if options.quick else 5
+        options.pairs = 1 if options.quick else 7
     if options.pairs < 1:
         parser.error("--pairs: at least 1")
     return options

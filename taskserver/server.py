@@ -23,7 +23,7 @@ from .settings import (
 )
 from .stopping import Stop
 from .stores import Store, open_store
-from .task import MAX_GROUP_ID, NewTask, new_task, new_task_from
+from .task import MAX_GROUP_ID, NewTask
 
 MAX_GROUPS = 400
 """A claim names each group; SQLite joins 500 parts in one statement at most."""
@@ -101,6 +101,9 @@ class TaskServer:
         `task` is a callable's name or the function itself, `args` a dict (keywords) or a list (positions) that JSON
         can hold, at most 1 MiB. Raises InvalidTask.
         """
+        # Imported here, as the runner is below: who adds does not run, and who runs seldom adds.
+        from .new_task import new_task
+
         return self.store.add(new_task(task, args, group_id, priority))
 
     def add_tasks(self, tasks: Iterable[Mapping[str, Any]]) -> list[int]:
@@ -130,7 +133,6 @@ class TaskServer:
         `groups` names the groups to take tasks of, None all of them; at most `batch` are claimed at once. `stop`
         lets other code end the run; `on_progress` hears after each task. What was done, and why it ended.
         """
-        # Imported here: a producer needs none of it.
         from .runner import Limits, Runner
 
         limits = Limits(
@@ -144,6 +146,8 @@ class TaskServer:
 
 
 def _numbered(tasks: Iterable[Mapping[str, Any]]) -> Iterable[NewTask]:
+    from .new_task import new_task_from
+
     for number, task in enumerate(tasks, start=1):
         try:
             yield new_task_from(task)

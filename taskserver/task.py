@@ -1,28 +1,17 @@
-"""A task: its statuses, what a producer may add, and what a worker holds.
+"""A task: its limits, its statuses, and what a worker holds of it.
 
 Imported by the stores and by everything above them; knows no database.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
 from enum import IntEnum
-from functools import lru_cache
-from typing import Any, NamedTuple
-
-from .arguments import write_arguments
-from .errors import InvalidTask
+from typing import NamedTuple
 
 MAX_TASK_LENGTH = 255
 MAX_GROUP_ID = 2**32 - 1
 MAX_PRIORITY = 2**31 - 1
 MIN_PRIORITY = -(2**31)
-
-KEYS = ("task", "args", "group_id", "priority")
-"""What the description of a task may hold, in add_tasks and in JSON lines."""
-
-_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 class Status(IntEnum):
@@ -83,52 +72,3 @@ class Finish(NamedTuple):
 
     task: ClaimedTask
     error_text: str | None
-
-
-def new_task(task: str | Callable[..., Any], args: object = None, group_id: int = 0, priority: int = 0) -> NewTask:
-    """Check what a producer gave. Raises InvalidTask, which names what was wrong and what is allowed."""
-    name = check_name(task) if isinstance(task, str) else _name_of(task)
-    if type(group_id) is not int or not 0 <= group_id <= MAX_GROUP_ID:
-        raise InvalidTask(f"group_id is {group_id!r}; allowed: a whole number from 0 to {MAX_GROUP_ID}")
-    if type(priority) is not int or not MIN_PRIORITY <= priority <= MAX_PRIORITY:
-        raise InvalidTask(f"priority is {priority!r}; allowed: a whole number from {MIN_PRIORITY} to {MAX_PRIORITY}")
-    return NewTask(name, write_arguments(args), group_id, priority)
-
-
-def new_task_from(description: Mapping[str, Any]) -> NewTask:
-    """The same for a description such as {"task": "tasks.send", "args": {…}, "group_id": 3}."""
-    if not isinstance(description, Mapping):
-        raise InvalidTask(f'it is {description!r:.80}; allowed: an object such as {{"task": …, "args": …}}')
-    if "task" not in description:
-        raise InvalidTask('it has no "task"')
-    try:
-        return new_task(**description)
-    except TypeError:
-        unknown = sorted(str(key) for key in description if key not in KEYS)
-        if not unknown:
-            raise
-        raise InvalidTask(f"it has {', '.join(map(repr, unknown))}; allowed: {', '.join(KEYS)}") from None
-
-
-@lru_cache(maxsize=1024)
-def check_name(name: str) -> str:
-    """Check that a name has the form of a callable's. Raises InvalidTask."""
-    if len(name) > MAX_TASK_LENGTH or not _NAME.fullmatch(name):
-        raise InvalidTask(
-            f"task is {name[:80]!r}; allowed: module.function, module.Class.method or module:Class.method, "
-            f"at most {MAX_TASK_LENGTH} characters"
-        )
-    return name
-
-
-def _name_of(function: Callable[..., Any]) -> str:
-    module = getattr(function, "__module__", None)
-    qualified_name = getattr(function, "__qualname__", None)
-    if not callable(function) or not isinstance(module, str) or not isinstance(qualified_name, str):
-        raise InvalidTask(f"task is {function!r:.80}; allowed: a name as 'tasks.send_letter', or the function itself")
-    if module == "__main__":
-        raise InvalidTask(
-            f"task is {qualified_name!r} of the program that was started, which no worker can import; "
-            "put it into a module, such as tasks.py"
-        )
-    return check_name(f"{module}.{qualified_name}")

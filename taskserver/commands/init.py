@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import SettingError
+from ..private_folder import make_private_folder
 from ..server import TaskServer
 from ..settings import load_settings
 from .program import Exit
@@ -31,10 +32,20 @@ def run(folder: Path, options: argparse.Namespace) -> int:
     if not env_file.exists() and not os.environ.get("TASKSERVER_DSN"):
         _write_first_settings(env_file)
         print(f"wrote {env_file}")
-    with TaskServer.from_settings(load_settings(folder)) as server:
+    settings = load_settings(folder)
+    _make_var(folder / "var")
+    with TaskServer.from_settings(settings) as server:
         server.create_tables()
-    print(f"tables of {server.settings.table} are ready in {server.settings.dsn.place}")
+    print(f"tables of {settings.table} are ready in {settings.dsn.place}")
     return Exit.OK
+
+
+def _make_var(path: Path) -> None:
+    """The folder for database, locks and log."""
+    try:
+        make_private_folder(path)
+    except OSError as error:
+        raise SettingError(f"{path} cannot be made: {error.strerror}") from None
 
 
 def _write_first_settings(path: Path) -> None:

@@ -16,12 +16,11 @@ from typing import Any
 
 from ..dsn import MEMORY
 from ..errors import Conflict, DatabaseError
+from ..private_folder import make_private_folder
 from .store import Held, Store
 
 OLDEST = (3, 24, 0)
-HTACCESS = "Require all denied\n"
 _FILE_RIGHTS = 0o600
-_FOLDER_RIGHTS = 0o700
 
 
 class SQLiteStore(Store):
@@ -55,9 +54,7 @@ class SQLiteStore(Store):
     def _create_file(self) -> None:
         path = Path(self._path)
         try:
-            if not path.parent.exists():
-                path.parent.mkdir(mode=_FOLDER_RIGHTS, parents=True)
-                (path.parent / ".htaccess").write_text(HTACCESS)
+            make_private_folder(path.parent)
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, _FILE_RIGHTS))
         except OSError as error:
             raise DatabaseError(f"{path} cannot be made: {error.strerror}") from error

@@ -17,7 +17,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 from ..errors import Conflict, ConnectionLost, DatabaseError, TablesMissing, TablesOutdated
@@ -599,7 +599,7 @@ class Store(ABC):
         return words | {"readable": ", ".join(readable)}
 
     def _schema_statements(self) -> Iterator[str]:
-        text = files(__package__).joinpath(self.schema_file).read_text(encoding="utf-8")
+        text = Path(__file__).with_name(self.schema_file).read_text(encoding="utf-8")
         lines = (line.partition("-- ")[0].rstrip() for line in text.splitlines() if not line.startswith("--"))
         for statement in "\n".join(lines).replace("jobs_queue", self.table).split(";"):
             if statement.strip():

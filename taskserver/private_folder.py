@@ -1,0 +1,23 @@
+"""A folder for what a deployment writes: for its owner alone, and closed to a web server that reaches it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+DENY_ALL = """\
+<IfModule mod_authz_core.c>
+  Require all denied
+</IfModule>
+<IfModule !mod_authz_core.c>
+  Order allow,deny
+  Deny from all
+</IfModule>
+"""
+
+
+def make_private_folder(path: Path) -> None:
+    """Make it where it is missing; one that stands is left as it is. Raises OSError."""
+    if path.is_dir():
+        return
+    path.mkdir(mode=0o700, parents=True)
+    (path / ".htaccess").write_text(DENY_ALL)
