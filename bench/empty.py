@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from taskserver import TaskServer
 
 from .drain import must_be_empty
 from .measure import Bound, Line, line_of
-from .place import DATABASE, Place, launched
+from .place import DATABASE, Cost, Place, launched
 from .rows import fill
 
 _SELECT_1 = (
@@ -33,12 +33,12 @@ def empty(place: Place) -> Iterator[Line]:
             ours, theirs = launched(*commands[0]), launched(*commands[1])
         taken.append((ours, theirs))
     del taken[0]
-    for name, unit, limit, figure in (
-        ("empty run, CPU", "ms", 1.1, lambda cost: cost.cpu_seconds * 1000),
+    figures: list[tuple[str, str, Bound | None, Callable[[Cost], float]]] = [
+        ("empty run, CPU", "ms", Bound("at most", 1.1), lambda cost: cost.cpu_seconds * 1000),
         ("empty run, wall clock", "ms", None, lambda cost: cost.wall_seconds * 1000),
-        ("empty run, peak memory", "MB", 1.3, lambda cost: cost.peak_kb / 1024),
-    ):
-        bound = Bound("at most", limit) if limit else None
+        ("empty run, peak memory", "MB", Bound("at most", 1.3), lambda cost: cost.peak_kb / 1024),
+    ]
+    for name, unit, bound, figure in figures:
         yield line_of(name, [(figure(ours), figure(theirs)) for ours, theirs in taken], unit=unit, bound=bound)
 
 

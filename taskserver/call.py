@@ -5,13 +5,14 @@ Stands between the runner and foreign code: nothing that a row or a task does ge
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .arguments import check_size, read_arguments
 from .callables import Callables, TaskCallable
 from .errors import BadTask
-from .stopping import Stop, TaskInterrupted
+from .stopping import Stop
 from .task import ClaimedTask
 
 MAX_ERROR_LENGTH = 1000
@@ -30,6 +31,8 @@ def prepare(task: ClaimedTask, callables: Callables, fetch_args: Callable[[Claim
 
     Raises BadTask where the row can never run, ModuleBroken where its module cannot be imported.
     """
+    if not isinstance(task.task, str) or not isinstance(task.args, str | None):
+        raise BadTask("task and args are text; this row holds something else")
     check_size(task.args_bytes)
     found = callables.find(task.task)
     text = fetch_args(task) if task.args is None and task.args_bytes else task.args
@@ -43,14 +46,17 @@ def prepare(task: ClaimedTask, callables: Callables, fetch_args: Callable[[Claim
 
 def run_task(call: Call, stop: Stop) -> BaseException | None:
     """Call it; what it raised, or None when it returned."""
+    worker = os.getpid()
+    raised: BaseException | None = None
     try:
         with stop.interruptible():
             call.callable.call(*call.args, **call.kwargs)
-    except TaskInterrupted as error:
-        return error
-    except BaseException as error:  # sys.exit() and the like inside a task end the task, not the worker
-        return error
-    return None
+    except BaseException as error:  # sys.exit() and the like end the task, not the worker
+        raised = error
+    if os.getpid() != worker:
+        # A process that the task forked came out of its call: it must not go on as a second worker.
+        os._exit(0 if raised is None else 1)
+    return raised
 
 
 def describe(error: BaseException) -> str:

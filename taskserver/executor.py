@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from .call import Call, describe, prepare, run_task
 from .callables import Callables
-from .errors import BadTask, ModuleBroken
+from .errors import BadTask, ModuleBroken, TaskServerError
 from .run_result import RunResult
 from .settings import Settings
 from .stopping import Stop
@@ -69,7 +69,12 @@ class Executor:
         # Importing a module runs code for the first time, and could end the process: nothing may be unsaved then.
         if not self._callables.is_known(task.task):
             self.save()
-        return prepare(task, self._callables, self._store.fetch_args)
+        try:
+            return prepare(task, self._callables, self._store.fetch_args)
+        except TaskServerError:
+            raise
+        except Exception as error:  # a listed module can hold objects as odd as any row
+            raise BadTask(f"it cannot be made ready: {describe(error)}") from error
 
     def _start(self, task: ClaimedTask, limit: int) -> bool:
         started = self._advance(Start(task, limit))

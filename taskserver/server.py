@@ -49,7 +49,7 @@ class TaskServer:
         """As in the settings of the same names; `folder`, where relative paths start, is the started program's."""
         self._open(
             Settings(
-                folder=Path(folder) if folder else program_folder(),
+                folder=_folder(folder),
                 dsn=parse_dsn(dsn, password),
                 table=check_table("table", table),
                 mode=check_mode("mode", mode),
@@ -60,7 +60,7 @@ class TaskServer:
     @classmethod
     def from_env(cls, folder: str | Path | None = None) -> TaskServer:
         """By the environment, then by the `.env` in `folder`, which is the started program's unless given."""
-        return cls.from_settings(load_settings(Path(folder) if folder else program_folder()))
+        return cls.from_settings(load_settings(_folder(folder)))
 
     @classmethod
     def from_settings(cls, settings: Settings) -> TaskServer:
@@ -143,6 +143,11 @@ class TaskServer:
         return Runner(
             self.store, self.settings, chosen, limits, stop or Stop(), on_progress or (lambda result: None)
         ).run()
+
+
+def _folder(given: str | Path | None) -> Path:
+    # Absolute, since a task may change the current folder.
+    return Path(given).absolute() if given else program_folder()
 
 
 def _numbered(tasks: Iterable[Mapping[str, Any]]) -> Iterable[NewTask]:

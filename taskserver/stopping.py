@@ -28,6 +28,8 @@ class Stop:
         """
         again, self.asked = self.asked, True
         if again and self._inside_task:
+            # Lowered here: struck on the way out of the task, the interrupt would keep `interruptible` from doing it.
+            self._inside_task = False
             raise TaskInterrupted("stopped by a second signal")
 
     @contextmanager

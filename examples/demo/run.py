@@ -60,7 +60,8 @@ def main() -> int:
     began = time.monotonic()
     try:
         _require_fts5()
-        shutil.rmtree(FOLDER, ignore_errors=not FOLDER.exists())
+        if FOLDER.exists():
+            shutil.rmtree(FOLDER)
         os.environ.update(_settings())
         _run("client.py", "init")
         modules = list(_modules())
@@ -69,14 +70,12 @@ def main() -> int:
         _run("client.py", "status")
         _show_what_was_built()
         _check_counts(len(modules))
-    except DemoError as error:
+    except (DemoError, OSError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
-    print(
-        f"It took {time.monotonic() - began:.0f} s. The work is in {_shown(TASKS_FILE)}, what it made in {_shown(FOLDER)}"
-    )
+    print(f"It took {time.monotonic() - began:.0f} s. {_shown(TASKS_FILE)} did the work, {_shown(FOLDER)} holds it.")
     return 0
 
 
@@ -95,6 +94,7 @@ def _settings() -> Mapping[str, str]:
     """Every setting, defaults too: what isn't in the environment would come from a user's own .env."""
     return {
         "DEMO_FOLDER": str(FOLDER),
+        "PYTHONIOENCODING": ":backslashreplace",  # what a terminal can't show is no error
         "TASKSERVER_DSN": "sqlite:///" + quote(str(FOLDER / "taskserver.db")),
         "TASKSERVER_TABLE": "jobs_queue",
         "TASKSERVER_MODE": "mark",  # what is done stays in the table, for `client.py status`
@@ -114,7 +114,7 @@ def _modules() -> Iterator[str]:
         path = source.relative_to(tasks.LIBRARY)
         # A folder such as config-3.11-x86_64-linux-gnu is no package, nor is its content a module.
         importable = all(part.isidentifier() for part in path.with_suffix("").parts)
-        if importable and not (LEFT_OUT | NOT_LIBRARY).intersection(path.parts):
+        if importable and source.is_file() and not (LEFT_OUT | NOT_LIBRARY).intersection(path.parts):
             yield path.as_posix()
 
 

@@ -46,7 +46,7 @@ GET_DOCUMENT = "SELECT module, path, docstring, definitions FROM documents WHERE
 COUNT_DOCUMENTS = "SELECT COUNT(*) FROM documents JOIN documents_text ON documents_text.rowid = documents.id"
 # A word in the module's name weighs more than one in its docstring, and that more than one further down.
 SEARCH = """
-    SELECT module, snippet(documents_text, -1, '[', ']', ' … ', 14)
+    SELECT module, snippet(documents_text, -1, '[', ']', ' ... ', 14)
     FROM documents_text WHERE documents_text MATCH ?
     ORDER BY bm25(documents_text, 10.0, 4.0, 1.0), rowid LIMIT ?
 """

@@ -47,7 +47,8 @@ DEFINITION = "<h2><code>{signature}</code></h2>\n<pre>{docstring}</pre>\n"
 
 def index_module(path: str) -> None:
     """Group 6: put one module into the search index, e.g. `asyncio/queues.py`, relative to the standard library."""
-    source = (LIBRARY / path).resolve()
+    # Symlinks are not followed here: Debian's own, in that folder, lead out of it.
+    source = Path(os.path.normpath(LIBRARY / path))
     if LIBRARY not in source.parents:
         raise ValueError(f"{path!r} lies outside the standard library")
     tree = ast.parse(source.read_bytes(), filename=path)

@@ -199,12 +199,12 @@ class MySQLStore(Store):
 
     def begin_run(self, host: str, group_ids: str) -> None:
         # A worker writes in transactions one after the other: without autocommit each is spared its BEGIN.
-        self._hold().connection.autocommit(False)
+        self._alone(self._execute, "SET autocommit = 0")
         super().begin_run(host, group_ids)
 
     def end_run(self, host: str, group_ids: str, seconds: float, reason: str, counts: RunCounts) -> None:
         super().end_run(host, group_ids, seconds, reason, counts)
-        self._hold().connection.autocommit(True)
+        self._alone(self._execute, "SET autocommit = 1")
 
     def _commits_by_itself(self, held: Held) -> bool:
         autocommit: bool = held.connection.get_autocommit()
