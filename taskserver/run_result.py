@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from .stores.store import RunCounts
+from .stores.rows import RunCounts
 
 
 class Reason(str, Enum):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..printable import printable
-from ..stores.store import INSTANTS, StoredTask
+from ..stores.rows import INSTANTS, StoredTask
 from ..task import Status
 
 LONGEST_CELL = 60

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..server import TaskServer
 from ..settings import load_settings
-from ..stores.store import LastRun, QueueCount
+from ..stores.rows import LastRun, QueueCount
 from ..task import Status
 from .output import age, as_json, instant_as_json, print_table, status_name
 from .program import Exit

@@ -15,7 +15,9 @@ from pymysql.constants import CLIENT
 
 from ..dsn import MySQLDsn
 from ..errors import Conflict, ConnectionLost, DatabaseError
-from .store import Held, RunCounts, Store
+from .database import Held, with_ids
+from .rows import RunCounts
+from .store import Store
 
 SOCKETS = (
     "/run/mysqld/mysqld.sock",
@@ -133,8 +135,7 @@ class MySQLStore(Store):
     def has_new(self, groups: Sequence[int]) -> bool:
         if not groups:
             return bool(self._alone(self._all, self.LOOK_OF_ALL))
-        sql = self.LOOK_OF_GROUPS.replace("{ids}", ", ".join("?" * len(groups)))
-        return bool(self._alone(self._all, sql, groups))
+        return bool(self._alone(self._all, with_ids(self.LOOK_OF_GROUPS, groups), groups))
 
     # ---- connections
 

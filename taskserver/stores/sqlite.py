@@ -17,7 +17,8 @@ from typing import Any
 from ..dsn import MEMORY
 from ..errors import Conflict, DatabaseError
 from ..private_folder import make_private_folder
-from .store import Held, Store
+from .database import Held
+from .store import Store
 
 OLDEST = (3, 24, 0)
 _FILE_RIGHTS = 0o600

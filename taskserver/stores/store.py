@@ -10,22 +10,15 @@ token, and it counts the rows that it matched. The token decides who may write, 
 from __future__ import annotations
 
 import os
-import random
-import threading
-import time
-import weakref
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, cast
 
-from ..errors import Conflict, ConnectionLost, DatabaseError, TablesMissing, TablesOutdated
+from ..errors import TablesMissing, TablesOutdated
 from ..task import Claim, ClaimedTask, Finish, NewTask, Start, Status
-
-T = TypeVar("T")
-P = ParamSpec("P")
-Row = tuple[Any, ...]
+from .database import Database, marks, with_ids
+from .rows import INSTANTS, QUEUE_COLUMNS, LastRun, QueueCount, RunCounts, StoredTask, stored_task
 
 SCHEMA_VERSION = 1
 UPGRADES: dict[int, tuple[str, ...]] = {}
@@ -38,93 +31,10 @@ BYTES_A_STATEMENT = 400_000
 """Old servers take 1 MiB a statement, and quoting may double it."""
 IDS_A_STATEMENT = 500
 """Old SQLite binds 999 values a statement."""
-IDLE_SECONDS = 1.0
-"""After so long a connection is asked whether it still stands: hosts drop idle ones."""
-
-QUEUE_COLUMNS = (
-    "id, task, args, group_id, priority, status, attempts, max_attempts, due_at, claim, unique_key, error_text, "
-    "created_at, started_at, finished_at, updated_at"
-)
-INSTANTS = ("due_at", "created_at", "started_at", "finished_at", "updated_at", "ended_at")
-
-# Connections that a fork left in a child: closing them there would disturb the parent, so they are kept.
-_inherited: list[object] = []
 
 
-class QueueCount(NamedTuple):
-    """How many rows of a group have a status."""
-
-    group_id: int
-    status: int
-    rows: int
-    oldest_seconds: float | None
-    """Age of the oldest one, for new rows."""
-
-
-class LastRun(NamedTuple):
-    """The last run of one crontab line; instants are text in UTC, `ended_at` is None of one that runs or was killed."""
-
-    host: str
-    group_ids: str
-    pid: int
-    started_at: str | None
-    started_seconds_ago: float | None
-    ended_at: str | None
-    reason: str | None
-    taken: int
-    done: int
-    fatal: int
-    lost: int
-    released: int
-
-
-class StoredTask(NamedTuple):
-    """A row as an operator sees it; instants are text in UTC."""
-
-    id: int
-    task: str
-    args: str | None
-    group_id: int
-    priority: int
-    status: int
-    attempts: int
-    max_attempts: int | None
-    due_at: str | None
-    claim: int | None
-    unique_key: str | None
-    error_text: str | None
-    created_at: str
-    started_at: str | None
-    finished_at: str | None
-    updated_at: str
-    archived: bool
-    """Whether it stands in the archive."""
-
-
-class RunCounts(NamedTuple):
-    """What a run did with its tasks."""
-
-    taken: int
-    done: int
-    fatal: int
-    lost: int
-    released: int
-
-
-class Held:
-    """One thread's connection, and whose it is."""
-
-    __slots__ = ("__weakref__", "connection", "cursor", "pid", "used_at")
-
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
-        self.cursor = connection.cursor()
-        self.pid = os.getpid()
-        self.used_at = time.monotonic()
-
-
-class Store(ABC):
-    """The queue in one database. Every thread has a connection of its own, made when it is first needed."""
+class Store(Database):
+    """The queue in one database."""
 
     # The words in which dialects differ.
     now: str
@@ -143,13 +53,10 @@ class Store(ABC):
     rows_a_statement = 1000
 
     def __init__(self, table: str, mode: str, lease_seconds: int, patience_seconds: float) -> None:
+        super().__init__(patience_seconds)
         self.table = table
         self.mode = mode
         self._lease_seconds = lease_seconds
-        self._patience_seconds = patience_seconds
-        self._local = threading.local()
-        self._all_held: weakref.WeakSet[Held] = weakref.WeakSet()
-        self._composed: dict[str, str] = {}
         self._words = self._make_words(table)
 
     # ---- tables
@@ -165,7 +72,7 @@ class Store(ABC):
             for step in range(version, SCHEMA_VERSION):
                 self._upgrade_from(step)
         for statement in self._schema_statements():
-            self._alone(self._run_plain, statement)
+            self._alone(self._execute, statement)
         self.check_tables()
         self._alone(self._one, self.TABLES_ARE_OURS)
 
@@ -218,6 +125,10 @@ class Store(ABC):
         rows = ", ".join([self.ADD_ROW] * len(tasks))
         cursor = self._execute(self.ADD + rows, [value for task in tasks for value in task])
         return self._inserted_ids(cursor, len(tasks))
+
+    @abstractmethod
+    def _inserted_ids(self, cursor: Any, count: int) -> range:
+        """The ids of the rows that this cursor's INSERT just made."""
 
     # ---- wake: waiting, error → new
 
@@ -391,7 +302,7 @@ class Store(ABC):
         ages: dict[int, float] = {}
         for first in range(0, len(oldest), IDS_A_STATEMENT):
             ids = oldest[first : first + IDS_A_STATEMENT]
-            found = self._alone(self._all, _with_ids(self.AGES, ids), ids)
+            found = self._alone(self._all, with_ids(self.AGES, ids), ids)
             ages.update((row[0], float(row[1])) for row in found)
         return [QueueCount(group, status, count, ages.get(least)) for group, status, count, least in rows]
 
@@ -402,182 +313,18 @@ class Store(ABC):
     def list(self, statuses: Sequence[int], groups: Sequence[int], limit: int) -> list[StoredTask]:
         """The newest tasks of these statuses and groups (none: of all)."""
         wanted = {"status": statuses, "group_id": groups}
-        conditions = [f"{column} IN ({_marks(len(values))})" for column, values in wanted.items() if values]
+        conditions = [f"{column} IN ({marks(len(values))})" for column, values in wanted.items() if values]
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         sql = f"{self.LIST}{where} ORDER BY id DESC LIMIT ?"
-        return [_stored(row) for row in self._alone(self._all, sql, (*statuses, *groups, limit))]
+        return [stored_task(row) for row in self._alone(self._all, sql, (*statuses, *groups, limit))]
 
     def show(self, task_id: int) -> StoredTask | None:
         """One task, from the queue or else from the archive, where of several with this id the last one counts."""
         row = self._alone(self._first, self.SHOW, (task_id,))
         row = row or self._alone(self._first, self.SHOW_ARCHIVED, (task_id,))
-        return _stored(row) if row else None
-
-    # ---- connections
-
-    def close(self) -> None:
-        """Close the connections of all threads; the next use connects anew."""
-        for held in [held for held in self._all_held if held.pid == os.getpid()]:
-            self._disconnect(held)
-        self._all_held = weakref.WeakSet()
-        self._local = threading.local()
-
-    @abstractmethod
-    def _connect(self) -> Any:
-        """A new connection, ready for use. Raises DatabaseError."""
-
-    @abstractmethod
-    def _is_alive(self, held: Held) -> bool:
-        """Ask an idle connection whether it still stands."""
-
-    @abstractmethod
-    def _error(self, error: Exception) -> DatabaseError:
-        """What a driver's error means to us."""
-
-    @abstractmethod
-    def _is_driver_error(self, error: BaseException) -> bool: ...
-
-    @abstractmethod
-    def _inserted_ids(self, cursor: Any, count: int) -> range:
-        """The ids of the rows that this cursor's INSERT just made."""
-
-    def _hold(self) -> Held:
-        """The connection of this thread: made, or made anew after a fork or where the server dropped an idle one."""
-        held: Held | None = getattr(self._local, "held", None)
-        if held is not None and held.pid != os.getpid():
-            _inherited.append(held)
-            held = None
-        if held is not None and time.monotonic() - held.used_at > IDLE_SECONDS and not self._is_alive(held):
-            self._drop()
-            held = None
-        if held is None:
-            held = self._local.held = Held(self._connect())
-            self._all_held.add(held)
-        return held
-
-    def _drop(self) -> None:
-        held = getattr(self._local, "held", None)
-        self._local.held = None
-        if held is not None:
-            self._disconnect(held)
-
-    def _disconnect(self, held: Held) -> None:
-        try:
-            held.connection.close()
-        except Exception as error:
-            if not self._is_driver_error(error):
-                raise
-
-    # ---- statements and transactions
-
-    def _guard(self) -> AbstractContextManager[Any]:
-        """Held around each use of a connection that threads share."""
-        return nullcontext()
-
-    def _alone(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do a verb of one statement, which commits by itself."""
-        return self._retry_conflicts(lambda: work(*args, **kwargs), True, self._patience_seconds)
-
-    def _in_transaction(self, work: Callable[[], T]) -> T:
-        """Do a verb of several statements: all of it or nothing."""
-        return self._retry_conflicts(work, False, self._patience_seconds)
-
-    def _retry_conflicts(self, work: Callable[[], T], alone: bool, patience_seconds: float) -> T:
-        give_up_at = time.monotonic() + patience_seconds
-        pause = 0.002
-        while True:
-            try:
-                with self._guard():
-                    return self._try(work, alone)
-            except Conflict:
-                if time.monotonic() + pause > give_up_at:
-                    raise
-            time.sleep(pause * random.uniform(0.5, 1.5))
-            pause = min(pause * 2, 0.5)
-
-    def _try(self, work: Callable[[], T], alone: bool) -> T:
-        held = self._hold()
-        try:
-            if alone and self._commits_by_itself(held):
-                outcome = work()
-            else:
-                self._begin(held)
-                outcome = work()
-                self._execute("COMMIT")
-        except BaseException as error:
-            self._undo(error)
-            raise
-        held.used_at = time.monotonic()
-        return outcome
-
-    def _commits_by_itself(self, held: Held) -> bool:
-        return True
-
-    def _begin(self, held: Held) -> None:
-        self._execute("BEGIN")
-
-    def _roll_back(self) -> None:
-        self._execute("ROLLBACK")
-
-    def _undo(self, error: BaseException) -> None:
-        """Leave no transaction open behind an error."""
-        if isinstance(error, Exception) and not isinstance(error, ConnectionLost):
-            try:
-                self._roll_back()
-                return
-            except DatabaseError:
-                pass
-        # The answer to a statement may be under way still: this connection is of no use any more.
-        self._drop()
-
-    def _execute(self, sql: str, values: Sequence[Any] = ()) -> Any:
-        """One statement on this thread's connection. The cursor."""
-        cursor = self._local.held.cursor
-        try:
-            cursor.execute(self._compose(sql), values)
-        except Exception as error:
-            if not self._is_driver_error(error):
-                raise
-            raise self._error(error) from error
-        return cursor
-
-    def _run_plain(self, sql: str) -> None:
-        """A statement of the schema file, which has no words to fill in."""
-        self._execute(sql.replace("{", "{{").replace("}", "}}"))
-
-    def _write(self, sql: str, values: Sequence[Any]) -> int:
-        """How many rows it matched."""
-        matched: int = self._execute(sql, values).rowcount
-        return matched
-
-    def _write_ids(self, sql: str, ids: Sequence[int], values: Sequence[Any] = ()) -> int:
-        return self._write(_with_ids(sql, ids), (*ids, *values))
-
-    def _all(self, sql: str, values: Sequence[Any] = ()) -> Sequence[Row]:
-        rows: Sequence[Row] = self._execute(sql, values).fetchall()
-        return rows
-
-    def _first(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
-        rows = self._all(sql, values)
-        return rows[0] if rows else None
-
-    def _one(self, sql: str) -> Row:
-        return self._first(sql) or (None,)
+        return stored_task(row) if row else None
 
     # ---- words
-
-    def _compose(self, sql: str) -> str:
-        """Fill in the dialect's words; kept, as there are few statements and many uses."""
-        composed = self._composed.get(sql)
-        if composed is None:
-            if len(self._composed) > 500:
-                self._composed.clear()
-            composed = self._composed[sql] = self._with_marks(" ".join(sql.format_map(self._words).split()))
-        return composed
-
-    def _with_marks(self, sql: str) -> str:
-        """Put the driver's parameter marks for `?`."""
-        return sql
 
     def _make_words(self, table: str) -> dict[str, str]:
         words = {
@@ -622,17 +369,3 @@ def _portions(tasks: Iterable[NewTask], most_rows: int) -> Iterator[list[NewTask
         size += length
     if portion:
         yield portion
-
-
-def _stored(row: Row) -> StoredTask:
-    task = StoredTask._make((*row[:-1], bool(row[-1])))
-    key = task.unique_key
-    return task._replace(unique_key=key.decode(errors="backslashreplace")) if isinstance(key, bytes) else task
-
-
-def _marks(count: int) -> str:
-    return ", ".join("?" * count)
-
-
-def _with_ids(sql: str, ids: Sequence[int]) -> str:
-    return sql.replace("{ids}", _marks(len(ids)))

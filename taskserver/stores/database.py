@@ -1,0 +1,217 @@
+"""How a store uses its database: a connection for each thread, transactions, statements, and what is tried again.
+
+Beneath the verbs of store.py, which say what to do; here stands how it reaches the database, for all dialects.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ParamSpec, TypeVar
+
+from ..errors import Conflict, ConnectionLost, DatabaseError
+
+T = TypeVar("T")
+P = ParamSpec("P")
+Row = tuple[Any, ...]
+
+IDLE_SECONDS = 1.0
+"""After so long a connection is asked whether it still stands: hosts drop idle ones."""
+
+# Connections that a fork left in a child: closing them there would disturb the parent, so they are kept.
+_inherited: list[object] = []
+
+
+class Held:
+    """One thread's connection, and whose it is."""
+
+    __slots__ = ("__weakref__", "connection", "cursor", "pid", "used_at")
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self.cursor = connection.cursor()
+        self.pid = os.getpid()
+        self.used_at = time.monotonic()
+
+
+class Database(ABC):
+    """Connections to one database: every thread has its own, made when it is first needed."""
+
+    def __init__(self, patience_seconds: float) -> None:
+        self._patience_seconds = patience_seconds
+        self._local = threading.local()
+        self._all_held: weakref.WeakSet[Held] = weakref.WeakSet()
+        self._words: dict[str, str] = {}
+        self._composed: dict[str, str] = {}
+
+    # ---- connections
+
+    def close(self) -> None:
+        """Close the connections of all threads; the next use connects anew."""
+        for held in [held for held in self._all_held if held.pid == os.getpid()]:
+            self._disconnect(held)
+        self._all_held = weakref.WeakSet()
+        self._local = threading.local()
+
+    @abstractmethod
+    def _connect(self) -> Any:
+        """A new connection, ready for use. Raises DatabaseError."""
+
+    @abstractmethod
+    def _is_alive(self, held: Held) -> bool:
+        """Ask an idle connection whether it still stands."""
+
+    @abstractmethod
+    def _error(self, error: Exception) -> DatabaseError:
+        """What a driver's error means to us."""
+
+    @abstractmethod
+    def _is_driver_error(self, error: BaseException) -> bool: ...
+
+    def _hold(self) -> Held:
+        """The connection of this thread: made, or made anew after a fork or where the server dropped an idle one."""
+        held: Held | None = getattr(self._local, "held", None)
+        if held is not None and held.pid != os.getpid():
+            _inherited.append(held)
+            held = None
+        if held is not None and time.monotonic() - held.used_at > IDLE_SECONDS and not self._is_alive(held):
+            self._drop()
+            held = None
+        if held is None:
+            held = self._local.held = Held(self._connect())
+            self._all_held.add(held)
+        return held
+
+    def _drop(self) -> None:
+        held = getattr(self._local, "held", None)
+        self._local.held = None
+        if held is not None:
+            self._disconnect(held)
+
+    def _disconnect(self, held: Held) -> None:
+        try:
+            held.connection.close()
+        except Exception as error:
+            if not self._is_driver_error(error):
+                raise
+
+    # ---- statements and transactions
+
+    def _guard(self) -> AbstractContextManager[Any]:
+        """Held around each use of a connection that threads share."""
+        return nullcontext()
+
+    def _alone(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do a verb of one statement, which commits by itself."""
+        return self._retry_conflicts(lambda: work(*args, **kwargs), True, self._patience_seconds)
+
+    def _in_transaction(self, work: Callable[[], T]) -> T:
+        """Do a verb of several statements: all of it or nothing."""
+        return self._retry_conflicts(work, False, self._patience_seconds)
+
+    def _retry_conflicts(self, work: Callable[[], T], alone: bool, patience_seconds: float) -> T:
+        give_up_at = time.monotonic() + patience_seconds
+        pause = 0.002
+        while True:
+            try:
+                with self._guard():
+                    return self._try(work, alone)
+            except Conflict:
+                if time.monotonic() + pause > give_up_at:
+                    raise
+            time.sleep(pause * random.uniform(0.5, 1.5))
+            pause = min(pause * 2, 0.5)
+
+    def _try(self, work: Callable[[], T], alone: bool) -> T:
+        held = self._hold()
+        try:
+            if alone and self._commits_by_itself(held):
+                outcome = work()
+            else:
+                self._begin(held)
+                outcome = work()
+                self._execute("COMMIT")
+        except BaseException as error:
+            self._undo(error)
+            raise
+        held.used_at = time.monotonic()
+        return outcome
+
+    def _commits_by_itself(self, held: Held) -> bool:
+        return True
+
+    def _begin(self, held: Held) -> None:
+        self._execute("BEGIN")
+
+    def _roll_back(self) -> None:
+        self._execute("ROLLBACK")
+
+    def _undo(self, error: BaseException) -> None:
+        """Leave no transaction open behind an error."""
+        if isinstance(error, Exception) and not isinstance(error, ConnectionLost):
+            try:
+                self._roll_back()
+                return
+            except DatabaseError:
+                pass
+        # The answer to a statement may be under way still: this connection is of no use any more.
+        self._drop()
+
+    def _execute(self, sql: str, values: Sequence[Any] = ()) -> Any:
+        """One statement on this thread's connection. The cursor."""
+        cursor = self._local.held.cursor
+        try:
+            cursor.execute(self._compose(sql), values)
+        except Exception as error:
+            if not self._is_driver_error(error):
+                raise
+            raise self._error(error) from error
+        return cursor
+
+    def _write(self, sql: str, values: Sequence[Any]) -> int:
+        """How many rows it matched."""
+        matched: int = self._execute(sql, values).rowcount
+        return matched
+
+    def _write_ids(self, sql: str, ids: Sequence[int], values: Sequence[Any] = ()) -> int:
+        return self._write(with_ids(sql, ids), (*ids, *values))
+
+    def _all(self, sql: str, values: Sequence[Any] = ()) -> Sequence[Row]:
+        rows: Sequence[Row] = self._execute(sql, values).fetchall()
+        return rows
+
+    def _first(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
+        rows = self._all(sql, values)
+        return rows[0] if rows else None
+
+    def _one(self, sql: str) -> Row:
+        return self._first(sql) or (None,)
+
+    def _compose(self, sql: str) -> str:
+        """Fill in the dialect's words; kept, as there are few statements and many uses."""
+        composed = self._composed.get(sql)
+        if composed is None:
+            if len(self._composed) > 500:
+                self._composed.clear()
+            composed = self._composed[sql] = self._with_marks(" ".join(sql.format_map(self._words).split()))
+        return composed
+
+    def _with_marks(self, sql: str) -> str:
+        """Put the driver's parameter marks for `?`."""
+        return sql
+
+
+def marks(count: int) -> str:
+    """So many parameter marks."""
+    return ", ".join("?" * count)
+
+
+def with_ids(sql: str, ids: Sequence[int]) -> str:
+    """A statement with a mark for each id in the place of `{ids}`."""
+    return sql.replace("{ids}", marks(len(ids)))

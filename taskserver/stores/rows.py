@@ -1,0 +1,79 @@
+"""What stores give to those who look at the queue: its columns, and records of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+QUEUE_COLUMNS = (
+    "id, task, args, group_id, priority, status, attempts, max_attempts, due_at, claim, unique_key, error_text, "
+    "created_at, started_at, finished_at, updated_at"
+)
+INSTANTS = ("due_at", "created_at", "started_at", "finished_at", "updated_at", "ended_at")
+
+
+class QueueCount(NamedTuple):
+    """How many rows of a group have a status."""
+
+    group_id: int
+    status: int
+    rows: int
+    oldest_seconds: float | None
+    """Age of the oldest one, for new rows."""
+
+
+class LastRun(NamedTuple):
+    """The last run of one crontab line; instants are text in UTC, `ended_at` is None of one that runs or was killed."""
+
+    host: str
+    group_ids: str
+    pid: int
+    started_at: str | None
+    started_seconds_ago: float | None
+    ended_at: str | None
+    reason: str | None
+    taken: int
+    done: int
+    fatal: int
+    lost: int
+    released: int
+
+
+class StoredTask(NamedTuple):
+    """A row as an operator sees it; instants are text in UTC."""
+
+    id: int
+    task: str
+    args: str | None
+    group_id: int
+    priority: int
+    status: int
+    attempts: int
+    max_attempts: int | None
+    due_at: str | None
+    claim: int | None
+    unique_key: str | None
+    error_text: str | None
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+    updated_at: str
+    archived: bool
+    """Whether it stands in the archive."""
+
+
+class RunCounts(NamedTuple):
+    """What a run did with its tasks."""
+
+    taken: int
+    done: int
+    fatal: int
+    lost: int
+    released: int
+
+
+def stored_task(row: Sequence[Any]) -> StoredTask:
+    """A row of the columns above and whether it is archived; a key may come as bytes."""
+    task = StoredTask._make((*row[:-1], bool(row[-1])))
+    key = task.unique_key
+    return task._replace(unique_key=key.decode(errors="backslashreplace")) if isinstance(key, bytes) else task
