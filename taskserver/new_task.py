@@ -56,6 +56,10 @@ def check_name(name: str) -> str:
 def _name_of(function: Callable[..., Any]) -> str:
     module = getattr(function, "__module__", None)
     qualified_name = getattr(function, "__qualname__", None)
+    cls = getattr(function, "__self__", None)
+    if isinstance(cls, type):
+        # A class method runs for the class that it was taken from, though a base class may have defined it.
+        module, qualified_name = cls.__module__, f"{cls.__qualname__}.{getattr(function, '__name__', '')}"
     if not callable(function) or not isinstance(module, str) or not isinstance(qualified_name, str):
         raise InvalidTask(f"task is {function!r:.80}; allowed: a name as 'tasks.send_letter', or the function itself")
     if module == "__main__":
