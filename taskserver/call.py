@@ -15,8 +15,6 @@ from .errors import BadTask
 from .stopping import Stop
 from .task import ClaimedTask
 
-MAX_ERROR_LENGTH = 1000
-
 
 class Call(NamedTuple):
     """A row whose callable is found and takes its arguments."""
@@ -57,14 +55,3 @@ def run_task(call: Call, stop: Stop) -> BaseException | None:
         # A process that the task forked came out of its call: it must not go on as a second worker.
         os._exit(0 if raised is None else 1)
     return raised
-
-
-def describe(error: BaseException) -> str:
-    """What goes into error_text: `Type: message`, storable whatever the exception holds."""
-    try:
-        message = str(error)
-    except Exception:
-        message = "(its message cannot be shown)"
-    text = f"{type(error).__name__}: {message}"[:MAX_ERROR_LENGTH]
-    # A lone surrogate fits into no database, and a NUL not into every one.
-    return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")[:MAX_ERROR_LENGTH]

@@ -14,6 +14,7 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, Signature, s
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, cast
 
+from .error_text import describe
 from .errors import BadTask, ModuleBroken
 
 # Read past whatever a class or a module says of itself: vars() would ask a metaclass.
@@ -174,7 +175,7 @@ def _exists(module: str) -> bool:
 
 
 def _broken(module: str, error: BaseException) -> str:
-    return f"module {module} cannot be imported: {type(error).__name__}: {error}"
+    return f"module {module} cannot be imported: {describe(error)}"
 
 
 def _check_public(name: str, path: tuple[str, ...]) -> None:

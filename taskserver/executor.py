@@ -9,12 +9,13 @@ from __future__ import annotations
 from logging import getLogger
 from typing import NamedTuple
 
-from .call import Call, describe, prepare, run_task
+from .call import Call, prepare, run_task
 from .callables import Callables
+from .error_text import describe
 from .errors import BadTask, ModuleBroken, TaskServerError
 from .run_result import RunResult
 from .settings import Settings
-from .stopping import Stop
+from .stopping import Stop, TaskInterrupted
 from .stores import Store
 from .task import ClaimedTask, Finish, Start
 
@@ -66,15 +67,24 @@ class Executor:
     def _prepare(self, task: ClaimedTask, limit: int) -> Call:
         if task.attempts >= limit:
             raise BadTask(f"it was started {task.attempts} times of {limit}; to run it again, set attempts to 0")
-        # Importing a module runs code for the first time, and could end the process: nothing may be unsaved then.
-        if not self._callables.is_known(task.task):
-            self.save()
         try:
+            if not self._callables.is_known(task.task):
+                self._find_first(task)
             return prepare(task, self._callables, self._store.fetch_args)
         except TaskServerError:
             raise
         except Exception as error:  # a listed module can hold objects as odd as any row
             raise BadTask(f"it cannot be made ready: {describe(error)}") from error
+
+    def _find_first(self, task: ClaimedTask) -> None:
+        """Find a callable whose module may not be imported yet, which runs that module's own code."""
+        # That code could end the process: nothing may be unsaved then.
+        self.save()
+        try:
+            with self._stop.interruptible():
+                self._callables.find(task.task)
+        except TaskInterrupted as error:
+            raise ModuleBroken(f"its module was being imported: {error}") from error
 
     def _start(self, task: ClaimedTask, limit: int) -> bool:
         started = self._advance(Start(task, limit))

@@ -33,6 +33,8 @@ class StandardError(logging.Handler):
     def __init__(self, verbose: bool, before_line: Callable[[], None]) -> None:
         super().__init__(logging.DEBUG if verbose else logging.WARNING)
         self._most = sys.maxsize if verbose else MAX_FATAL_LINES
+        # A descriptor of our own: a task may close the one that everybody uses.
+        self._descriptor = os.dup(2)
         self._fatal = 0
         self._before_line = before_line
 
@@ -51,8 +53,7 @@ class StandardError(logging.Handler):
     def _say(self, line: str) -> None:
         self._before_line()
         try:
-            sys.stderr.write(printable(line) + "\n")
-            sys.stderr.flush()
+            os.write(self._descriptor, f"{printable(line)}\n".encode())
         except OSError:
             pass  # nobody reads it any more, which must not end the run
 
@@ -60,7 +61,7 @@ class StandardError(logging.Handler):
 class PrintsToLog(io.TextIOBase):
     """Stands for standard output where that is no terminal: what a task prints goes to the log, line by line.
 
-    Only prints: a task that asks for the file beneath, to give it to a program that it starts, gets the real one.
+    Only prints: bytes, and what programs write that a task starts, go where the descriptor leads.
     """
 
     def __init__(self, real: TextIO) -> None:

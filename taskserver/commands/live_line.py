@@ -17,24 +17,29 @@ class LiveLine:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._is_terminal = stream.isatty()
+        self.is_terminal = stream.isatty()
         self._shown_at = float("-inf")
         self._stands = False
 
     def show(self, text: str) -> None:
-        if not self._is_terminal or time.monotonic() - self._shown_at < EVERY_SECONDS:
+        if not self.is_terminal or time.monotonic() - self._shown_at < EVERY_SECONDS:
             return
         self._shown_at = time.monotonic()
         width = shutil.get_terminal_size().columns - 1
-        self._stream.write(f"\r\x1b[K{printable(text)[:width]}")
-        self._stream.flush()
+        self._write(f"\r\x1b[K{printable(text)[:width]}")
         self._stands = True
 
     def clear(self) -> None:
         if self._stands:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+            self._write("\r\x1b[K")
             self._stands = False
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):  # a task closed it, or the terminal is gone
+            self.is_terminal = False
 
 
 def bar(part: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -18,11 +19,12 @@ from ..settings import MAX_BATCH, MODES, load_settings
 from ..stopping import Stop
 from ..task import MAX_GROUP_ID
 from .live_line import LiveLine
-from .program import Exit, Parser, run_program, whole_number
+from .program import Exit, Parser, open_standard_streams, run_program, whole_number
 
 
 def main(folder: Path, arguments: list[str]) -> int:
     """Run tasks with the settings in `folder`. The exit code."""
+    open_standard_streams()
     options = _parse(arguments)
     return run_program("worker.py", lambda: _run(folder, options))
 
@@ -48,7 +50,7 @@ def _run(folder: Path, options: argparse.Namespace) -> int:
         finally:
             live.clear()
             standard_error.end()
-    if sys.stdout.isatty():
+    if live.is_terminal:
         print(_summary(result))
     return Exit.OK
 
@@ -59,6 +61,9 @@ def _prints_kept_from(stdout: TextIO) -> Iterator[None]:
     if stdout.isatty():
         yield
         return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stdout.fileno())  # for bytes, and for programs that tasks start
+    os.close(nowhere)
     prints = PrintsToLog(stdout)
     with redirect_stdout(prints):
         yield
