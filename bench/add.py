@@ -8,7 +8,7 @@ from typing import Any
 from taskserver import TaskServer
 
 from . import floors
-from .measure import Bound, Line, compare, seconds
+from .measure import Bound, Line, compare, compare_slices, seconds
 from .place import DATABASE, TASK, Place
 
 _INSTANTS = ("created_at", "updated_at")
@@ -22,26 +22,26 @@ def add(place: Place) -> Iterator[Line]:
     with TaskServer(place.dsn, table="bench_add") as server:
         _make(place, server)
 
-        def ours() -> None:
-            for task, args, group, priority in rows:
+        def ours(begin: int, end: int) -> None:
+            for task, args, group, priority in rows[begin:end]:
                 server.add_task(task, args, group_id=group, priority=priority)
 
-        yield compare(
+        yield compare_slices(
             f"add_task, {len(rows):,} one by one",
-            lambda: len(rows) / seconds(ours),
-            lambda: len(rows) / seconds(lambda: floors.add_one_by_one(connection, "bench_add_floor", rows)),
+            ours,
+            lambda begin, end: floors.add_one_by_one(connection, "bench_add_floor", rows[begin:end]),
+            rows=len(rows),
             pairs=place.pairs,
-            unit="rows/s",
             bound=Bound("at least", 0.9),
             noted="15,000-19,000",
             after=lambda: _compare_and_clear(place),
         )
-        yield compare(
+        yield compare_slices(
             "the same, floor with the JSON text ready",
-            lambda: len(rows) / seconds(ours),
-            lambda: len(rows) / seconds(lambda: floors.add_texts_one_by_one(connection, "bench_add_floor", texts)),
+            ours,
+            lambda begin, end: floors.add_texts_one_by_one(connection, "bench_add_floor", texts[begin:end]),
+            rows=len(rows),
             pairs=place.pairs,
-            unit="rows/s",
             after=lambda: _compare_and_clear(place),
         )
     connection.close()

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from typing import Literal, NamedTuple
+
+SLICE_ROWS = 50
 
 
 class Bound(NamedTuple):
@@ -83,6 +86,30 @@ def compare(
             taken.append((above, floor()))
         after()
     return line_of(name, taken, unit=unit, bound=bound, noted=noted)
+
+
+def compare_slices(
+    name: str,
+    ours: Callable[[int, int], object],
+    floor: Callable[[int, int], object],
+    *,
+    rows: int,
+    pairs: int,
+    bound: Bound | None = None,
+    noted: str = "",
+    after: Callable[[], object],
+) -> Line:
+    """Rates of `rows` rows as a pair, done in turn in small slices (from, to), so that noise meets both alike."""
+    sides = (ours, floor)
+    taken = []
+    for _ in range(pairs):
+        took = [0.0, 0.0]
+        for number, begin in enumerate(range(0, rows, SLICE_ROWS)):
+            for side in (0, 1) if number % 2 else (1, 0):
+                took[side] += seconds(partial(sides[side], begin, min(rows, begin + SLICE_ROWS)))
+        taken.append((rows / took[0], rows / took[1]))
+        after()
+    return line_of(name, taken, unit="rows/s", bound=bound, noted=noted)
 
 
 def line_of(

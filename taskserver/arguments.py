@@ -26,6 +26,8 @@ def write_arguments(args: object) -> str | None:
         return None
     if not isinstance(args, (dict, list, tuple)):
         raise InvalidTask(f"args is {args!r:.80}; allowed: a dict, a list, a tuple or None")
+    if isinstance(args, dict) and not all(isinstance(key, str) for key in args):
+        raise InvalidTask("args has keys that are no text, which cannot be names of arguments")
     try:
         text = _encode(args)
         size = len(text) if text.isascii() else len(text.encode())

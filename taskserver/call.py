@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from types import CoroutineType, GeneratorType
 from typing import Any, NamedTuple
 
 from .arguments import check_size, read_arguments
@@ -14,6 +15,9 @@ from .callables import Callables, TaskCallable
 from .errors import BadTask
 from .stopping import Stop
 from .task import ClaimedTask
+
+NOT_RUN = (CoroutineType, GeneratorType)
+"""What a function hands back whose body did not run."""
 
 
 class Call(NamedTuple):
@@ -38,7 +42,7 @@ def prepare(task: ClaimedTask, callables: Callables, fetch_args: Callable[[Claim
     try:
         found.check_arguments(args, kwargs)
     except TypeError as error:
-        raise BadTask(f"{task.task}{found.signature} does not take these arguments: {error}") from None
+        raise BadTask(f"{task.task}{_shown(found)} does not take these arguments: {error}") from None
     return Call(found, args, kwargs)
 
 
@@ -48,10 +52,21 @@ def run_task(call: Call, stop: Stop) -> BaseException | None:
     raised: BaseException | None = None
     try:
         with stop.interruptible():
-            call.callable.call(*call.args, **call.kwargs)
+            returned = call.callable.call(*call.args, **call.kwargs)
+            if type(returned) in NOT_RUN:
+                returned.close()
+                raise TypeError(f"it returned a {type(returned).__name__}, which nobody runs: call plain functions")
     except BaseException as error:  # sys.exit() and the like end the task, not the worker
         raised = error
     if os.getpid() != worker:
         # A process that the task forked came out of its call: it must not go on as a second worker.
         os._exit(0 if raised is None else 1)
     return raised
+
+
+def _shown(found: TaskCallable) -> str:
+    """The signature, for a message."""
+    try:
+        return str(found.signature)
+    except BaseException:  # a default value's own code runs here
+        return "(…)"

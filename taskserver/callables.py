@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, Signature, signature
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, cast
@@ -20,6 +20,8 @@ from .errors import BadTask, ModuleBroken
 # Read past whatever a class or a module says of itself: vars() would ask a metaclass.
 _module_namespace: Callable[[ModuleType], dict[str, Any]] = vars(ModuleType)["__dict__"].__get__
 _class_namespace: Callable[[type], dict[str, Any]] = type.__dict__["__dict__"].__get__
+_class_name: Callable[[type], str] = type.__dict__["__name__"].__get__
+_class_qualified_name: Callable[[type], str] = type.__dict__["__qualname__"].__get__
 _class_mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 
 _NEVER_RUNS_WHEN_CALLED = CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR
@@ -76,7 +78,7 @@ class Callables:
 
     def _locate(self, name: str) -> _Place:
         for place in _readings(name):
-            if place.module in self._exact or (self._is_below_package(place.module) and _exists(place.module)):
+            if place.module in self._exact or (self._is_below_package(place.module) and self._exists(place.module)):
                 _check_public(name, place.path)
                 return place
         raise BadTask(f"{name!r} is in none of the modules that may run: {self._listed} (TASKSERVER_MODULES)")
@@ -89,6 +91,17 @@ class Callables:
             if module.startswith(package + "."):
                 return not any(part.startswith("_") for part in module[len(package) + 1 :].split("."))
         return False
+
+    def _exists(self, module: str) -> bool:
+        """Whether there is such a module at or below a listed package: a name may go on with a class instead."""
+        if module in self._packages or module in sys.modules:
+            return True
+        parent = module.rpartition(".")[0]
+        if not self._exists(parent):
+            return False
+        # The import system would ask a module that is no package for its __path__, and run its __getattr__.
+        folders = _module_namespace(self._import(parent)).get("__path__")
+        return folders is not None and PathFinder.find_spec(module, folders) is not None
 
     def _is_listed(self, module: object) -> bool:
         return isinstance(module, str) and (module in self._exact or self._is_below_package(module))
@@ -108,7 +121,7 @@ class Callables:
 
     def _function(self, name: str, place: _Place, namespace: dict[str, Any]) -> FunctionType:
         value = _look_up(name, place.path[0], namespace, f"module {place.module}")
-        if not isinstance(value, FunctionType):
+        if type(value) is not FunctionType:
             raise BadTask(f"{name!r} is {_kind(value)}; only functions, static and class methods may run")
         if value.__module__ != place.module:
             raise BadTask(
@@ -135,7 +148,7 @@ class Callables:
         function = method.__func__
         if type(function) is not FunctionType or not self._is_listed(function.__module__):
             raise BadTask(f"{name!r} is not a function that is defined in a listed module")
-        if function.__qualname__ != f"{owner.__qualname__}.{function.__name__}":
+        if function.__qualname__ != f"{_class_qualified_name(owner)}.{function.__name__}":
             raise BadTask(f"{name!r} is {function.__qualname__!r} inside: a decorator did not use functools.wraps")
         bound = function if type(method) is staticmethod else method.__get__(None, cls)
         return _ready(name, function, bound)
@@ -148,7 +161,7 @@ class Callables:
             if not self._is_listed(namespace.get("__module__")):
                 break
             return owner, namespace[method_name]
-        raise BadTask(f"{name!r}: class {cls.__name__} has no method {method_name!r} of a listed module")
+        raise BadTask(f"{name!r}: class {_class_name(cls)} has no method {method_name!r} of a listed module")
 
 
 def _readings(name: str) -> Iterator[_Place]:
@@ -162,16 +175,6 @@ def _readings(name: str) -> Iterator[_Place]:
     for module_parts, path_parts in splits:
         if module_parts and len(path_parts) <= 2 and all(part.isidentifier() for part in module_parts + path_parts):
             yield _Place(".".join(module_parts), tuple(path_parts))
-
-
-def _exists(module: str) -> bool:
-    """Whether a name below a listed package is a module at all; importing what is not would say so too late."""
-    try:
-        return module in sys.modules or find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
-    except BaseException as error:  # importing the parent packages runs their code
-        raise ModuleBroken(_broken(module, error)) from error
 
 
 def _broken(module: str, error: BaseException) -> str:
@@ -205,11 +208,14 @@ def _kind(value: object) -> str:
         return "a class"
     if issubclass(kind, ModuleType):
         return "a module"
-    return f"an object of type {kind.__name__}"
+    return f"an object of type {_class_name(kind)}"
 
 
 def _ready(name: str, function: FunctionType, bound: Callable[..., Any]) -> TaskCallable:
     if function.__code__.co_flags & _NEVER_RUNS_WHEN_CALLED:
         raise BadTask(f"{name!r} is a coroutine or generator function, and calling it would run nothing")
-    # follow_wrapped: what counts is what the outermost function takes; a decorator may add arguments of its own.
-    return TaskCallable(bound, signature(bound, follow_wrapped=False))
+    try:
+        # follow_wrapped: what counts is what the outermost function takes; a decorator may add arguments of its own.
+        return TaskCallable(bound, signature(bound, follow_wrapped=False))
+    except (TypeError, ValueError) as error:
+        raise BadTask(f"{name!r}: what arguments it takes cannot be told: {describe(error)}") from None

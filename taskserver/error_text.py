@@ -16,6 +16,7 @@ def describe(error: BaseException) -> str:
         message = str(error)
     except BaseException:  # the exception's own code runs here, which can do anything
         message = "(its text cannot be had)"
-    text = f"{_name_of(type(error))}: {message}"[:MAX_ERROR_LENGTH]
+    # Joined, not formatted: the message may be of a kind of str that formats in its own way.
+    text = "".join((_name_of(type(error)), ": ", message))[:MAX_ERROR_LENGTH]
     # A lone surrogate fits into no database, and a NUL not into every one.
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")[:MAX_ERROR_LENGTH]

@@ -6,6 +6,7 @@ are left alone. It ends with exit code 1 if what was built isn't all that was as
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shlex
@@ -17,6 +18,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +29,7 @@ from examples.demo import search, tasks  # noqa: E402
 FOLDER = ROOT / "var" / "demo"
 TASKS_FILE = ROOT / "examples" / "demo" / "tasks.py"
 LOG_FILE = FOLDER / "taskserver.log"
-GROUPS = "3,5,6"
+INDEX_GROUP, PAGE_GROUP, LETTER_GROUP = 6, 5, 3
 # One queue, and yet in this order: the smaller priority runs sooner.
 INDEX_PRIORITY, PAGE_PRIORITY, LETTER_PRIORITY = 0, 10, 20
 # Tests, bundled programs and hundreds of character tables: not what a reader searches for.
@@ -57,9 +59,15 @@ class DemoError(Exception):
 
 
 def main() -> int:
+    with open(__file__, "rb") as own_file:
+        return _demo(own_file)
+
+
+def _demo(own_file: BinaryIO) -> int:
     began = time.monotonic()
     try:
         _require_fts5()
+        _require_no_other(own_file)
         if FOLDER.exists():
             shutil.rmtree(FOLDER)
         os.environ.update(_settings())
@@ -88,6 +96,14 @@ def _require_fts5() -> None:
                 f"the SQLite {sqlite3.sqlite_version} of {sys.executable} has no FTS5 (full-text search); "
                 "use a Python whose sqlite3 has it, as Debian's and Ubuntu's"
             ) from None
+
+
+def _require_no_other(own_file: BinaryIO) -> None:
+    """Two demos in one folder would delete each other's work; the lock goes with this process."""
+    try:
+        fcntl.flock(own_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise DemoError(f"another demo is running in {ROOT}: wait for it") from None
 
 
 def _settings() -> Mapping[str, str]:
@@ -123,12 +139,12 @@ def _add_tasks(modules: list[str]) -> None:
     file = FOLDER / "tasks.jsonl"
     with file.open("w", encoding="utf-8") as lines:
         for path in modules:
-            lines.write(_line("index_module", {"path": path}, 6, INDEX_PRIORITY))
+            lines.write(_line("index_module", {"path": path}, INDEX_GROUP, INDEX_PRIORITY))
         for path in modules:
-            lines.write(_line("render_page", {"module": search.module_name(path)}, 5, PAGE_PRIORITY))
+            lines.write(_line("render_page", {"module": search.module_name(path)}, PAGE_GROUP, PAGE_PRIORITY))
         for query in SEARCHES:
             for reader in READERS:
-                lines.write(_line("send_letter", {"to": reader, "query": query}, 3, LETTER_PRIORITY))
+                lines.write(_line("send_letter", {"to": reader, "query": query}, LETTER_GROUP, LETTER_PRIORITY))
     _run("client.py", "add", "--bulk", _shown(file))
 
 
@@ -141,7 +157,7 @@ def _run_workers() -> None:
     """Do what cron does each minute, without the minutes, until nothing waits."""
     waiting = _count_waiting()
     while waiting:
-        _run("worker.py", "100", GROUPS)
+        _run("worker.py", "100", "3,5,6")
         before, waiting = waiting, _count_waiting()
         if waiting >= before:
             raise DemoError(f"{waiting} tasks wait, and the last run finished none: see {_shown(LOG_FILE)}")
@@ -149,8 +165,18 @@ def _run_workers() -> None:
 
 def _count_waiting() -> int:
     """How many tasks are neither done nor fatal."""
-    total: dict[str, int] = json.loads(_run("client.py", "status", "--json", quiet=True))["total"]
+    total: dict[str, int] = _status()["total"]
     return sum(rows for status, rows in total.items() if status not in ("done", "fatal"))
+
+
+def _count_sent() -> int:
+    """How many letters an SMTP server took."""
+    return sum(group["done"] for group in _status()["groups"] if group["group_id"] == LETTER_GROUP)
+
+
+def _status() -> dict[str, Any]:
+    report: dict[str, Any] = json.loads(_run("client.py", "status", "--json", quiet=True))
+    return report
 
 
 def _show_what_was_built() -> None:
@@ -167,10 +193,10 @@ def _check_counts(modules: int) -> None:
     counts = [
         ("documents", search.count_documents(), modules),
         ("pages", len(list((FOLDER / "pages").glob("*.html"))), modules),
+        ("letters", _count_sent() if os.environ.get("DEMO_SMTP") else len(_letters()), len(SEARCHES) * len(READERS)),
     ]
-    if not os.environ.get("DEMO_SMTP"):
-        counts.append(("letters", len(_letters()), len(SEARCHES) * len(READERS)))
-    print("\nBuilt:", ", ".join(f"{found} {what} of {asked}" for what, found, asked in counts))
+    print()
+    print("Built:", ", ".join(f"{found} {what} of {asked}" for what, found, asked in counts))
     if any(found != asked for _, found, asked in counts):
         raise DemoError(f"not everything was built: see {_shown(LOG_FILE)}")
 

@@ -1,0 +1,618 @@
+"""Arguments as JSON: written for a producer, read for a worker; and the last steps before and after a call."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import math
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from taskserver.arguments import MAX_BYTES, MAX_NESTING, check_size, parse_json, read_arguments, write_arguments
+from taskserver.call import prepare, run_task
+from taskserver.callables import Callables
+from taskserver.error_text import MAX_ERROR_LENGTH, describe
+from taskserver.errors import BadTask, InvalidTask
+from taskserver.stopping import Stop, TaskInterrupted
+from taskserver.task import ClaimedTask
+
+# ---- reading
+
+
+@pytest.mark.parametrize(
+    ("text", "args", "kwargs"),
+    [
+        (None, [], {}),
+        ("", [], {}),
+        (" \n\t\r", [], {}),
+        ("null", [], {}),
+        ("{}", [], {}),
+        ("[]", [], {}),
+        (' {"to": "a@example.org"} \n', [], {"to": "a@example.org"}),
+        ('[1, "two", null, true, 4.5]', [1, "two", None, True, 4.5], {}),
+        ('[{"a": 1}]', [{"a": 1}], {}),
+        ('{"": 1, "a b": [], "\\u00e9": "\\ud83d\\ude00"}', [], {"": 1, "a b": [], "é": "😀"}),
+        ("[1e308, -0.0, 1e-400]", [1e308, -0.0, 0.0], {}),
+        ("[" + "9" * 4000 + "]", [10**4000 - 1], {}),
+        ('{"a": 1, "a": 2}', [], {"a": 2}),  # the last one counts, as for PHP and MySQL
+    ],
+)
+def test_an_object_becomes_keywords_an_array_positions_and_nothing_nothing(
+    text: str | None, args: list[Any], kwargs: dict[str, Any]
+) -> None:
+    assert read_arguments(text) == (args, kwargs)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("5", "a bare number"),
+        ("-0.5", "a bare number"),
+        ('"text"', "a bare string"),
+        ('""', "a bare string"),
+        ("true", "true or false"),
+        ("false", "true or false"),
+        ("{", "not valid JSON"),
+        ("[1", "not valid JSON"),
+        ("[1,]", "not valid JSON"),
+        ('{"a": 1,}', "not valid JSON"),
+        ("{'a': 1}", "not valid JSON"),
+        ("{a: 1}", "not valid JSON"),
+        ("{1: 2}", "not valid JSON"),
+        ("[] []", "not valid JSON"),
+        ("[]x", "not valid JSON"),
+        ("[01]", "not valid JSON"),
+        ("[+1]", "not valid JSON"),
+        ("[.5]", "not valid JSON"),
+        ("[5.]", "not valid JSON"),
+        ("[0x10]", "not valid JSON"),
+        ("[1_000]", "not valid JSON"),
+        ("[１]", "not valid JSON"),
+        ('["\n"]', "not valid JSON"),
+        ('["\0"]', "not valid JSON"),
+        ('["\\x41"]', "not valid JSON"),
+        ('["\\u00g0"]', "not valid JSON"),
+        ("[True]", "not valid JSON"),
+        ("[undefined]", "not valid JSON"),
+        ("[NaN]", "NaN is no JSON number"),
+        ("NaN", "NaN is no JSON number"),
+        ('{"a": Infinity}', "Infinity is no JSON number"),
+        ("[-Infinity]", "-Infinity is no JSON number"),
+        ("[1e400]", "the number 1e400 is too large"),
+        ("[-1e400]", "the number -1e400 is too large"),
+        ("1e309", "too large"),
+        ("[" + "9" * 400 + ".0]", "too large"),
+        ("[" + "9" * 5000 + "]", "not valid JSON"),
+        ("\ufeff[]", "not valid JSON"),
+        ("\ufeff", "not valid JSON"),
+        ("\0", "not valid JSON"),
+        ("a:0:{}", "not valid JSON"),  # PHP's serialize()
+        ('["\udce9"]', "not UTF-8"),
+        ("\ud800", "not UTF-8"),
+        ("[" * 3000, "nested more than 500 deep"),
+        ("[" * 3000 + "]" * 3000, "nested more than 500 deep"),
+        ('{"a":' * 3000 + "1" + "}" * 3000, "nested more than 500 deep"),
+        ("[" * (MAX_BYTES - 1), "nested more than 500 deep"),
+    ],
+)
+def test_what_is_no_strict_json_or_neither_object_nor_array_is_a_bad_task(text: str, words: str) -> None:
+    with pytest.raises(BadTask) as caught:
+        read_arguments(text)
+    assert words in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+def test_nesting_is_allowed_exactly_to_the_limit() -> None:
+    for opening, closing in ("[]", ('{"a":', "}")):
+        text = opening * MAX_NESTING + "1" + closing * MAX_NESTING
+        value = parse_json(text)
+        for _ in range(MAX_NESTING):
+            value = value[0] if opening == "[" else value["a"]
+        assert value == 1
+        with pytest.raises(BadTask, match="nested more than 500 deep"):
+            parse_json(opening + text + closing)
+
+
+def test_brackets_side_by_side_and_inside_strings_are_not_nesting() -> None:
+    assert read_arguments("[" + ",".join(["[]"] * 5000) + "]") == ([[]] * 5000, {})
+    assert read_arguments('["' + "[{" * 5000 + '"]') == (["[{" * 5000], {})
+    assert read_arguments('["\\"' + "[" * 5000 + '\\\\"]') == (['"' + "[" * 5000 + "\\"], {})
+    assert read_arguments('["\\\\", "' + "[" * 5000 + '"]') == (["\\", "[" * 5000], {})
+
+
+@pytest.mark.parametrize("lure", ['"\\"', '"\\\\"', '"[', "]" * 600, "}" * 600, '"' * 601])
+def test_no_prefix_hides_deep_nesting_from_the_count(lure: str) -> None:
+    with pytest.raises(BadTask):
+        read_arguments("[" + lure + "," + "[" * 100_000 + "]" * 100_000 + "]")
+
+
+def test_bytes_are_allowed_exactly_to_the_limit() -> None:
+    text = '["' + "x" * (MAX_BYTES - 4) + '"]'
+    assert len(text) == MAX_BYTES == 1024 * 1024
+    assert read_arguments(text) == (["x" * (MAX_BYTES - 4)], {})
+    with pytest.raises(BadTask, match=f"args is {MAX_BYTES + 1} bytes long; allowed: {MAX_BYTES}"):
+        read_arguments(text + " ")
+    check_size(None)
+    check_size(0)
+    check_size(MAX_BYTES)
+    with pytest.raises(BadTask, match="bytes long"):
+        check_size(MAX_BYTES + 1)
+
+
+def test_escaped_lone_surrogates_reach_the_task_as_they_are() -> None:
+    assert read_arguments('["\\ud800"]') == (["\ud800"], {})
+
+
+@given(st.text())
+@example("[" * 501)
+@example("\udfff")
+def test_no_text_raises_anything_but_a_bad_task(text: str) -> None:
+    with contextlib.suppress(BadTask):
+        args, kwargs = read_arguments(text)
+        assert isinstance(args, list)
+        assert isinstance(kwargs, dict)
+
+
+JSON_SCRAPS = st.sampled_from(
+    [
+        "[",
+        "]",
+        "{",
+        "}",
+        ",",
+        ":",
+        '"',
+        "\\",
+        "\\u",
+        "d800",
+        "1",
+        "-",
+        "e9",
+        "e999",
+        ".",
+        "0",
+        " ",
+        "\n",
+        "\ufeff",
+        "null",
+        "true",
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        '"a":',
+        "[[",
+        "]]",
+        "é",
+        "\0",
+        "\ud800",
+        "9" * 500,
+    ]
+)
+
+
+@given(st.lists(JSON_SCRAPS, max_size=60).map("".join))
+def test_no_heap_of_json_scraps_raises_anything_but_a_bad_task(text: str) -> None:
+    with contextlib.suppress(BadTask):
+        args, kwargs = read_arguments(text)
+        assert not any(isinstance(value, float) and not math.isfinite(value) for value in [*args, *kwargs.values()])
+
+
+# ---- writing
+
+TEXTS = st.text(st.characters(codec="utf-8"))
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=15,
+)
+
+
+@given(st.lists(VALUES, max_size=5))
+def test_a_list_comes_back_as_it_was_written(args: list[Any]) -> None:
+    assert read_arguments(write_arguments(args)) == (args, {})
+
+
+@given(st.dictionaries(TEXTS, VALUES, max_size=5))
+def test_a_dict_comes_back_as_it_was_written(kwargs: dict[str, Any]) -> None:
+    assert read_arguments(write_arguments(kwargs)) == ([], kwargs)
+
+
+@given(st.lists(VALUES, max_size=5))
+def test_what_is_written_is_plain_json_for_any_other_language(args: list[Any]) -> None:
+    text = write_arguments(args)
+    assert text is not None
+    assert text.encode().decode() == text
+    assert json.loads(text) == args
+
+
+def test_what_is_written_is_short_and_readable() -> None:
+    assert write_arguments(None) is None
+    assert write_arguments({}) == "{}"
+    assert write_arguments([]) == write_arguments(()) == "[]"
+    assert write_arguments({"to": "zoë", "n": (1, 2)}) == '{"to":"zoë","n":[1,2]}'
+
+
+class Colour(IntEnum):
+    RED = 1
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        ([Colour.RED], "[1]"),
+        ([10**4000], "[1" + "0" * 4000 + "]"),
+        (["\0\n\u2028\x7f"], '["\\u0000\\n\u2028\x7f"]'),
+        ([-0.0, 1e308, 5e-324], "[-0.0,1e+308,5e-324]"),
+    ],
+)
+def test_odd_values_that_json_can_hold_are_written(args: object, text: str) -> None:
+    assert write_arguments(args) == text
+    assert read_arguments(text) == (args, {})
+
+
+def circular() -> list[Any]:
+    args: list[Any] = []
+    args.append(args)
+    return args
+
+
+def nested(depth: int) -> list[Any]:
+    args: list[Any] = []
+    for _ in range(depth - 1):
+        args = [args]
+    return args
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        "text",
+        '{"to": "x"}',
+        b"{}",
+        5,
+        0,
+        True,
+        False,
+        1.5,
+        {1, 2},
+        object(),
+        range(3),
+        iter([]),
+        [object()],
+        [b"bytes"],
+        [{1}],
+        [1j],
+        {"a": Path("/")},
+        {(1, 2): 3},
+        [float("nan")],
+        [float("inf")],
+        {"a": [-math.inf]},
+        ["\ud800"],
+        {"\udfff": 1},
+        [10**5000],
+        circular(),
+        nested(501),
+        nested(3000),
+        nested(100_000),
+    ],
+    ids=lambda args: str(args)[:20] if not isinstance(args, list) else None,
+)
+def test_what_json_cannot_hold_is_refused_when_it_is_added(args: object) -> None:
+    with pytest.raises(InvalidTask) as caught:
+        write_arguments(args)
+    message = str(caught.value)
+    assert message.startswith("args ")
+    assert len(message) < 300
+    message.encode()
+
+
+def test_nesting_is_written_exactly_to_the_limit() -> None:
+    text = write_arguments(nested(MAX_NESTING))
+    assert text == "[" * MAX_NESTING + "]" * MAX_NESTING
+    assert read_arguments(text) == (nested(MAX_NESTING), {})
+
+
+@pytest.mark.parametrize(("character", "size"), [("x", 1), ("é", 2), ("漢", 3), ("😀", 4)])
+def test_bytes_are_counted_not_characters_when_arguments_are_written(character: str, size: int) -> None:
+    count, rest = divmod(MAX_BYTES - 4, size)
+    text = write_arguments([character * count + "x" * rest])
+    assert text is not None
+    assert len(text.encode()) == MAX_BYTES
+    with pytest.raises(InvalidTask, match=f"args takes {MAX_BYTES + 1} bytes as JSON; allowed: {MAX_BYTES}"):
+        write_arguments([character * count + "x" * (rest + 1)])
+
+
+def test_a_refused_value_is_shown_in_part_only() -> None:
+    with pytest.raises(InvalidTask) as caught:
+        write_arguments("x" * 10_000_000)
+    assert len(str(caught.value)) < 200
+
+
+def test_keywords_that_are_no_text_are_refused_since_no_callable_could_take_them_back() -> None:
+    for key in (1, 1.5, True, None):
+        with pytest.raises(InvalidTask):
+            write_arguments({key: "x"})
+
+
+# ---- from the row to the call
+
+
+@pytest.fixture
+def write_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Writes the module `tasks`, which every test gets afresh."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = sys.modules.pop("tasks", None)
+
+    def write(text: str) -> None:
+        (tmp_path / "tasks.py").write_text(text, encoding="utf-8")
+        importlib.invalidate_caches()
+
+    yield write
+    sys.modules.pop("tasks", None)
+    if before is not None:
+        sys.modules["tasks"] = before
+
+
+def row(args: str | None, args_bytes: int | None = None, task: str = "tasks.send") -> ClaimedTask:
+    if args is not None and args_bytes is None:
+        args_bytes = len(args.encode(errors="surrogatepass"))
+    return ClaimedTask(1, task, args, args_bytes, attempts=0, max_attempts=None, claim=7)
+
+
+def never(task: ClaimedTask) -> NoReturn:
+    raise AssertionError("arguments were fetched that need not or must not be")
+
+
+TAKES_TWO = "def send(to, text='hello', *, copies=1): return (to, text, copies)\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "result"),
+    [
+        ('["a"]', ("a", "hello", 1)),
+        ('["a", "b"]', ("a", "b", 1)),
+        ('{"to": "a"}', ("a", "hello", 1)),
+        ('{"copies": 2, "to": "a", "text": "b"}', ("a", "b", 2)),
+    ],
+)
+def test_a_row_is_called_with_its_arguments(
+    write_tasks: Callable[[str], None], args: str, result: tuple[object, ...]
+) -> None:
+    write_tasks(TAKES_TWO)
+    call = prepare(row(args), Callables(("tasks",)), never)
+    assert call.callable.call(*call.args, **call.kwargs) == result
+    assert run_task(call, Stop()) is None
+
+
+@pytest.mark.parametrize(
+    "args",
+    [None, "", "[]", "{}", '["a", "b", 3]', '{"text": "b"}', '{"to": "a", "colour": 1}', '{"to": "a", "": 1}'],
+)
+def test_wrong_arguments_are_a_bad_task_that_says_what_is_taken(
+    write_tasks: Callable[[str], None], args: str | None
+) -> None:
+    write_tasks(TAKES_TWO)
+    with pytest.raises(BadTask) as caught:
+        prepare(row(args), Callables(("tasks",)), never)
+    assert "tasks.send(to, text='hello', *, copies=1) does not take these arguments: " in str(caught.value)
+
+
+def test_wrong_arguments_with_odd_keys_still_fit_into_an_error_text(write_tasks: Callable[[str], None]) -> None:
+    write_tasks(TAKES_TWO)
+    for key in ("\\ud800", "\\u0000", "x" * 100_000, "\\n"):
+        with pytest.raises(BadTask) as caught:
+            prepare(row(f'{{"to": 1, "{key}": 2}}'), Callables(("tasks",)), never)
+        text = describe(caught.value)
+        text.encode()
+        assert "\0" not in text
+        assert len(text) <= MAX_ERROR_LENGTH
+
+
+def test_a_default_that_cannot_be_shown_does_not_stop_a_worker(write_tasks: Callable[[str], None]) -> None:
+    write_tasks(
+        "class Lazy:\n    def __repr__(self): raise RuntimeError('no database yet')\n"
+        "def send(to, database=Lazy()): pass\n"
+    )
+    callables = Callables(("tasks",))
+    prepare(row('["a"]'), callables, never)
+    with pytest.raises(BadTask, match=r"tasks\.send.* does not take these arguments"):
+        prepare(row("[]"), callables, never)
+
+
+def test_a_default_that_exits_when_shown_does_not_stop_a_worker(write_tasks: Callable[[str], None]) -> None:
+    write_tasks(
+        "class Odd:\n    def __repr__(self): raise SystemExit\ndef send(to, key=Odd()): pass\n",
+    )
+    with pytest.raises(BadTask):
+        prepare(row("[]"), Callables(("tasks",)), never)
+
+
+def test_arguments_over_the_limit_are_refused_before_they_are_fetched(write_tasks: Callable[[str], None]) -> None:
+    write_tasks(TAKES_TWO)
+    with pytest.raises(BadTask, match=f"args is {MAX_BYTES + 1} bytes long"):
+        prepare(row(None, MAX_BYTES + 1), Callables(("tasks",)), never)
+
+
+def test_long_arguments_are_fetched_once_and_only_for_a_callable_that_is_found(
+    write_tasks: Callable[[str], None],
+) -> None:
+    write_tasks(TAKES_TWO)
+    fetched: list[int] = []
+
+    def fetch(task: ClaimedTask) -> str:
+        fetched.append(task.id)
+        return '["' + "x" * 100_000 + '"]'
+
+    call = prepare(row(None, 100_004), Callables(("tasks",)), fetch)
+    assert call.args == ["x" * 100_000]
+    assert fetched == [1]
+    with pytest.raises(BadTask):
+        prepare(row(None, 100_004, task="tasks.missing"), Callables(("tasks",)), fetch)
+    assert fetched == [1]
+
+
+def test_without_arguments_nothing_is_fetched(write_tasks: Callable[[str], None]) -> None:
+    write_tasks("def send(): pass\n")
+    for args_bytes in (None, 0):
+        assert prepare(row(None, args_bytes), Callables(("tasks",)), never)[1:] == ([], {})
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ("raise ValueError('x')", ValueError),
+        ("raise SystemExit(3)", SystemExit),
+        ("import sys; sys.exit()", SystemExit),
+        ("raise KeyboardInterrupt", KeyboardInterrupt),
+        ("raise GeneratorExit", GeneratorExit),
+        ("raise BaseException", BaseException),
+        ("raise MemoryError", MemoryError),
+        ("send()", RecursionError),
+        ("raise 5", TypeError),
+        ("assert False", AssertionError),
+    ],
+)
+def test_whatever_a_task_raises_is_handed_back_not_raised(
+    write_tasks: Callable[[str], None], body: str, kind: type[BaseException]
+) -> None:
+    write_tasks(f"def send(): {body}\n")
+    error = run_task(prepare(row(None), Callables(("tasks",)), never), Stop())
+    assert type(error) is kind
+
+
+@pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
+def test_a_task_that_hands_back_a_coroutine_has_not_run_and_is_not_done(write_tasks: Callable[[str], None]) -> None:
+    write_tasks(
+        "import functools\ndef decorated(function):\n    @functools.wraps(function)\n"
+        "    def wrapper(*args): return function(*args)\n    return wrapper\n"
+        "@decorated\nasync def send(): pass\n"
+    )
+    assert run_task(prepare(row(None), Callables(("tasks",)), never), Stop()) is not None
+
+
+def test_a_task_is_interrupted_by_a_second_wish_to_stop_and_not_by_a_first_one(
+    write_tasks: Callable[[str], None],
+) -> None:
+    write_tasks("steps = []\ndef send():\n    for step in range(2):\n        asked(); steps.append(step)\n")
+    call = prepare(row(None), Callables(("tasks",)), never)
+    stop = Stop()
+    names = vars(sys.modules["tasks"])
+    names["asked"] = stop.ask
+    assert isinstance(run_task(call, stop), TaskInterrupted)
+    assert names["steps"] == [0]
+    stop.ask()  # outside a task it raises nothing
+
+
+# ---- what an error says of itself
+
+
+class _Message(Exception):
+    def __init__(self, show: Callable[[], Any]) -> None:
+        self.show = show
+
+    def __str__(self) -> str:
+        return self.show()  # type: ignore[no-any-return]
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
+
+
+class _OddText(str):
+    def __format__(self, specification: str) -> str:
+        raise RuntimeError("cannot be formatted")
+
+    def __getitem__(self, key: object) -> str:
+        raise RuntimeError("cannot be cut")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("x"), "ValueError: x"),
+        (ValueError(), "ValueError: "),
+        (KeyError("x"), "KeyError: 'x'"),
+        (SystemExit(3), "SystemExit: 3"),
+        (KeyboardInterrupt(), "KeyboardInterrupt: "),
+        (ValueError("two\nlines"), "ValueError: two\nlines"),
+        (ValueError("a\0b"), "ValueError: a\\0b"),
+        (ValueError("a\ud800b"), "ValueError: a\\ud800b"),
+        (UnicodeDecodeError("utf-8", b"\xe9", 0, 1, "bad"), "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xe9"),
+    ],
+)
+def test_an_error_is_told_as_type_and_message(error: BaseException, text: str) -> None:
+    assert describe(error).startswith(text)
+
+
+@pytest.mark.parametrize(
+    "show",
+    [
+        lambda: _raise(RuntimeError("no")),
+        lambda: _raise(SystemExit(3)),
+        lambda: _raise(KeyboardInterrupt()),
+        lambda: _raise(RecursionError()),
+        lambda: _raise(MemoryError()),
+        lambda: _raise(GeneratorExit()),
+        lambda: 5,
+        lambda: None,
+        lambda: b"bytes",
+        lambda: _OddText("odd"),
+    ],
+)
+def test_an_error_that_cannot_say_what_it_is_still_leaves_a_text(show: Callable[[], Any]) -> None:
+    try:
+        text = describe(_Message(show))
+    except BaseException as error:  # KeyboardInterrupt and SystemExit would end the whole test run
+        pytest.fail(f"describe raised {type(error).__name__}")
+    assert ": " in text
+    text.encode()
+
+
+class _NamelessKind(type):
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        raise RuntimeError("no name")
+
+
+class _Nameless(Exception, metaclass=_NamelessKind):
+    pass
+
+
+def test_an_error_of_a_class_that_cannot_say_its_name_still_leaves_a_text() -> None:
+    assert describe(_Nameless("x"))
+
+
+@pytest.mark.parametrize("filling", ["x", "é", "😀", "\0", "\ud800", "\n"])
+def test_a_huge_message_is_cut_to_what_the_column_holds(filling: str) -> None:
+    text = describe(ValueError(filling * 1_000_000))
+    assert len(text) == MAX_ERROR_LENGTH
+    assert text.startswith("ValueError: ")
+    assert "\0" not in text
+    text.encode()
+
+
+def test_a_huge_name_is_cut_too() -> None:
+    assert len(describe(type("E" * 5000, (Exception,), {})("x"))) == MAX_ERROR_LENGTH
+
+
+@given(st.text())
+def test_any_message_fits_into_any_database(message: str) -> None:
+    text = describe(ValueError(message))
+    text.encode()
+    assert "\0" not in text
+    assert len(text) <= MAX_ERROR_LENGTH
+
+
+def test_the_words_of_a_bad_task_show_no_more_than_the_error() -> None:
+    with pytest.raises(BadTask) as caught:
+        read_arguments("[1")
+    assert "During handling" not in "".join(traceback.format_exception(caught.value))

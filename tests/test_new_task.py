@@ -1,0 +1,361 @@
+"""What a producer may add: checked before anything is written, and refused in words that name the way out."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import json
+import sys
+from collections import OrderedDict, UserDict
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskserver import TaskServer
+from taskserver.callables import Callables
+from taskserver.errors import BadTask, InvalidTask
+from taskserver.new_task import KEYS, check_name, new_task, new_task_from
+from taskserver.task import MAX_GROUP_ID, MAX_PRIORITY, MAX_TASK_LENGTH, MIN_PRIORITY, NewTask
+
+TASKS = """
+import functools
+from os.path import join
+def send(to="nobody"): return f"sent to {to}"
+def _private(): pass
+also_send = send
+anonymous = lambda: None
+part = functools.partial(send, "x")
+def make():
+    def inner(): pass
+    return inner
+made = make()
+@functools.lru_cache
+def cached(): pass
+class Base:
+    @staticmethod
+    def post(): return "posted"
+    @classmethod
+    def write(cls): return f"written by {cls.__name__}"
+    def method(self): pass
+    def __call__(self): pass
+    class Inner:
+        @staticmethod
+        def deep(): pass
+class Letter(Base): pass
+"""
+
+
+@pytest.fixture
+def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The module `tasks`, as a producer imports it."""
+    (tmp_path / "tasks.py").write_text(TASKS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = sys.modules.pop("tasks", None)
+    yield importlib.import_module("tasks")
+    sys.modules.pop("tasks", None)
+    if before is not None:
+        sys.modules["tasks"] = before
+
+
+# ---- names
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tasks.send",
+        "tasks:send",
+        "tasks.Letter.post",
+        "tasks:Letter.post",
+        "shop.jobs.mail.send",
+        "shop.jobs.mail.Letter.post",
+        "shop.jobs.mail:Letter.post",
+        "größe.Ωmega",
+        "_t._x9",
+        "a.b",
+        "t." + "a" * (MAX_TASK_LENGTH - 2),
+    ],
+)
+def test_a_name_in_one_of_the_three_forms_is_taken_as_it_is(name: str) -> None:
+    assert new_task(name) == NewTask(name, None, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        " ",
+        "send",
+        "tasks.",
+        ".send",
+        "tasks..send",
+        "tasks:",
+        ":send",
+        "tasks::send",
+        "tasks:Letter:post",
+        "tasks.send()",
+        "tasks.send ",
+        " tasks.send",
+        "tasks.send\n",
+        "tasks.send\0",
+        "tasks/send",
+        "tasks-1.send",
+        "tasks.1send",
+        "9.9",
+        "tasks.send;x",
+        "tasks.\udce9",
+        "tasks.\U0001f4e8",
+        "os.system('x')",
+        "t." + "a" * (MAX_TASK_LENGTH - 1),
+        "a" * 1_000_000,
+        "a." * 500_000,
+    ],
+    ids=lambda name: name[:30].encode("unicode_escape").decode(),
+)
+def test_what_has_no_such_form_is_refused_in_short_words(name: str) -> None:
+    with pytest.raises(InvalidTask) as caught:
+        new_task(name)
+    message = str(caught.value)
+    assert message.startswith("task is ")
+    assert "module.function, module.Class.method or module:Class.method" in message
+    assert len(message) < 400
+    assert len(message.splitlines()) == 1
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_a_name_or_an_invalid_task(name: str) -> None:
+    with contextlib.suppress(InvalidTask):
+        assert check_name(name) == name
+        assert len(name) <= MAX_TASK_LENGTH
+
+
+@given(st.from_regex(r"[^\W\d]\w{0,9}([.:][^\W\d]\w{0,9}){1,3}", fullmatch=True))
+def test_a_name_that_a_producer_may_add_is_refused_by_a_worker_only_for_what_it_names(name: str) -> None:
+    with contextlib.suppress(InvalidTask):
+        check_name(name)
+        with pytest.raises(BadTask, match="none of the modules that may run"):
+            Callables(("a_module_that_is_not_there",)).find(name)
+
+
+# ---- functions themselves
+
+
+def test_a_function_or_method_stands_for_its_own_name(tasks: Any) -> None:
+    for function, name in (
+        (tasks.send, "tasks.send"),
+        (tasks.also_send, "tasks.send"),
+        (tasks.Base.post, "tasks.Base.post"),
+        (tasks.Base.write, "tasks.Base.write"),
+    ):
+        assert new_task(function).task == name
+
+
+def test_what_is_added_as_a_function_is_what_runs(tasks: Any) -> None:
+    callables = Callables(("tasks",))
+    for function in (
+        tasks.send,
+        tasks.also_send,
+        tasks.Base.post,
+        tasks.Base.write,
+        tasks.Letter.post,
+        tasks.Letter.write,
+    ):
+        assert callables.find(new_task(function).task).call() == function()
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "tasks.anonymous",
+        "tasks.part",
+        "tasks.made",
+        "tasks.make",
+        "tasks.Base().method",
+        "tasks.Base()",
+        "tasks.Base.Inner.deep",
+        "tasks.Letter",
+        "tasks._private",
+        "tasks.Base.method",
+        "tasks",
+        "join",
+        "print",
+        "len",
+        "[].append",
+    ],
+)
+def test_what_no_worker_could_run_is_refused_when_it_is_added_or_when_it_is_claimed(tasks: Any, what: str) -> None:
+    thing = eval(what, {"tasks": tasks, "join": tasks.join})
+    if what == "tasks.make":
+        assert Callables(("tasks",)).find(new_task(thing).task).call is thing
+        return
+    with pytest.raises((InvalidTask, BadTask)):
+        Callables(("tasks",)).find(new_task(thing).task)
+
+
+@pytest.mark.parametrize("thing", [None, 5, True, b"tasks.send", ["tasks.send"], ("tasks", "send"), object(), {}, 1.5])
+def test_what_is_neither_a_name_nor_a_function_is_refused(thing: Any) -> None:
+    with pytest.raises(InvalidTask, match=r"allowed: a name as 'tasks.send_letter', or the function itself"):
+        new_task(thing)
+
+
+def test_a_partial_and_a_callable_object_are_refused_with_the_way_out() -> None:
+    class CallableThing:
+        def __call__(self) -> None: ...
+
+    for thing in (functools.partial(print), CallableThing()):
+        with pytest.raises(InvalidTask, match="allowed: a name"):
+            new_task(thing)
+
+
+def test_a_function_of_the_started_program_is_refused_as_no_worker_could_import_it() -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec("def send(): pass\nclass Letter:\n    @classmethod\n    def write(cls): pass\n", namespace)
+    for function in (namespace["send"], namespace["Letter"].write):
+        with pytest.raises(InvalidTask, match=r"put it into a module, such as tasks.py"):
+            new_task(function)
+
+
+# ---- numbers
+
+
+@pytest.mark.parametrize("group_id", [0, 1, MAX_GROUP_ID])
+@pytest.mark.parametrize("priority", [MIN_PRIORITY, -1, 0, 1, MAX_PRIORITY])
+def test_groups_and_priorities_are_taken_to_their_limits(group_id: int, priority: int) -> None:
+    assert new_task("tasks.send", group_id=group_id, priority=priority)[2:] == (group_id, priority)
+
+
+def test_the_limits_are_those_of_the_columns() -> None:
+    assert (MAX_GROUP_ID, MIN_PRIORITY, MAX_PRIORITY) == (4_294_967_295, -2_147_483_648, 2_147_483_647)
+
+
+class Group(IntEnum):
+    MAIL = 3
+
+
+ODD_NUMBERS: list[Any] = [
+    True,
+    False,
+    None,
+    "3",
+    "x" * 100_000,
+    b"3",
+    3.0,
+    1.5,
+    float("nan"),
+    3j,
+    [3],
+    Group.MAIL,
+    10**5000,
+]
+
+
+@pytest.mark.parametrize("value", [-1, MAX_GROUP_ID + 1, *ODD_NUMBERS], ids=lambda value: str(type(value).__name__))
+def test_a_wrong_group_is_named_with_what_is_allowed(value: Any) -> None:
+    with pytest.raises(
+        InvalidTask, match=f"group_id is .*; allowed: a whole number from 0 to {MAX_GROUP_ID}"
+    ) as caught:
+        new_task("tasks.send", group_id=value)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "value", [MIN_PRIORITY - 1, MAX_PRIORITY + 1, *ODD_NUMBERS], ids=lambda value: str(type(value).__name__)
+)
+def test_a_wrong_priority_is_named_with_what_is_allowed(value: Any) -> None:
+    with pytest.raises(InvalidTask, match=f"priority is .*; allowed: a whole number from {MIN_PRIORITY} to") as caught:
+        new_task("tasks.send", priority=value)
+    assert len(str(caught.value)) < 300
+
+
+# ---- descriptions
+
+
+def test_a_description_has_the_keys_of_a_task_and_the_defaults() -> None:
+    assert new_task_from({"task": "tasks.send"}) == NewTask("tasks.send", None, 0, 0)
+    whole = {"task": "tasks.send", "args": {"to": "x"}, "group_id": 3, "priority": -5}
+    assert tuple(whole) == KEYS
+    assert new_task_from(whole) == NewTask("tasks.send", '{"to":"x"}', 3, -5)
+    assert new_task_from({"task": "tasks.send", "args": None}).args is None
+
+
+@pytest.mark.parametrize("kind", [dict, OrderedDict, UserDict, MappingProxyType])
+def test_a_description_may_be_any_mapping(kind: Any) -> None:
+    assert new_task_from(kind({"task": "tasks.send", "args": [1]})) == NewTask("tasks.send", "[1]", 0, 0)
+
+
+@pytest.mark.parametrize("thing", [None, "tasks.send", ["tasks.send"], ("tasks.send", {}), 5, {"task"}, object()])
+def test_what_is_no_mapping_is_refused(thing: Any) -> None:
+    with pytest.raises(InvalidTask, match="allowed: an object such as"):
+        new_task_from(thing)
+
+
+@pytest.mark.parametrize(
+    ("description", "words"),
+    [
+        ({}, 'it has no "task"'),
+        ({"args": {}}, 'it has no "task"'),
+        ({"Task": "tasks.send"}, 'it has no "task"'),
+        ({"task": "tasks.send", "group": 3}, "it has 'group'; allowed: task, args, group_id, priority"),
+        ({"task": "tasks.send", "id": 1, "status": 2}, "it has 'id', 'status'; allowed"),
+        ({"task": "tasks.send", "": 1}, "it has ''; allowed"),
+        ({"task": "tasks.send", 5: 1}, "it has '5'; allowed"),
+        ({"task": "tasks.send", None: 1}, "it has 'None'; allowed"),
+        ({"task": "tasks.send", "self": 1}, "it has 'self'; allowed"),
+        ({"task": None}, "task is None"),
+        ({"task": 5}, "task is 5"),
+        ({"task": ["tasks.send"]}, "task is ["),
+        ({"task": {"task": "x.y"}}, "task is {"),
+        ({"task": "send"}, "task is 'send'"),
+        ({"task": "tasks.send", "args": "x"}, "args is 'x'"),
+        ({"task": "tasks.send", "args": [object()]}, "args cannot be written as JSON"),
+        ({"task": "tasks.send", "group_id": "3"}, "group_id is '3'"),
+        ({"task": "tasks.send", "group_id": None}, "group_id is None"),
+        ({"task": "tasks.send", "priority": 1.0}, "priority is 1.0"),
+    ],
+)
+def test_a_wrong_description_is_refused_for_what_is_wrong_in_it(description: Mapping[Any, Any], words: str) -> None:
+    with pytest.raises(InvalidTask) as caught:
+        new_task_from(description)
+    assert words in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*KEYS, "", "x"]), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(JSON)
+def test_any_value_is_a_description_or_an_invalid_task(value: Any) -> None:
+    with contextlib.suppress(InvalidTask):
+        task = new_task_from(value)
+        assert task.args is None or isinstance(json.loads(task.args), (list, dict))
+
+
+# ---- as a server says it
+
+
+def test_the_number_of_a_wrong_task_among_many_is_told_and_none_is_added(sqlite_dsn: str) -> None:
+    with TaskServer(sqlite_dsn) as server:
+        server.create_tables()
+        good = {"task": "tasks.send"}
+        for wrong in ({"task": "send"}, "tasks.send", None, {"task": "tasks.send", "colour": "red"}):
+            with pytest.raises(InvalidTask, match=r"^task 3: "):
+                server.add_tasks([good, good, wrong, good])  # type: ignore[list-item]
+        assert server.add_tasks([]) == []
+        first = server.add_task("tasks.send")
+        assert server.add_tasks([good]) == [first + 1]
+
+
+def test_a_module_as_a_task_is_refused() -> None:
+    with pytest.raises(InvalidTask):
+        new_task(ModuleType("tasks"))  # type: ignore[arg-type]

@@ -1,0 +1,1192 @@
+"""What every store promises to the runner and to producers, for SQLite and for MySQL/MariaDB alike.
+
+Rows are looked at through a connection of the tests' own (`Rows`), never through the store that is tested.
+Below that come what MySQL alone has: a producer's time zone, the plan of the claim, binlog_format, dropped connections.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pymysql
+import pytest
+
+from taskserver import TaskServer
+from taskserver.errors import DatabaseError, TablesMissing, TablesOutdated
+from taskserver.stores import Store
+from taskserver.stores.mysql import REPEATABLE_READ, MySQLStore
+from taskserver.stores.rows import RunCounts
+from taskserver.stores.store import INLINE_ARGS_BYTES
+from taskserver.task import ClaimedTask, Finish, NewTask, Start, Status
+from tests.servers import MariaDB, MySQLServer
+
+MODES = ("delete", "move", "mark")
+COLUMNS = (
+    "id, task, args, group_id, priority, status, attempts, max_attempts, due_at, claim, unique_key, error_text, "
+    "created_at, started_at, finished_at, updated_at"
+)
+LEASE_SECONDS = 120
+AWAIT_SECONDS = 20.0
+
+Row = dict[str, Any]
+
+
+class Rows:
+    """The database behind a DSN, seen and changed with plain SQL in UTC."""
+
+    def __init__(self, dsn: str) -> None:
+        self.is_mysql = dsn.startswith("mysql:")
+        self._connection: Any
+        if self.is_mysql:
+            parts = urlsplit(dsn)
+            self._connection = pymysql.connect(
+                host=parts.hostname,
+                port=parts.port or 3306,
+                user=unquote(parts.username or ""),
+                password=unquote(parts.password or ""),
+                database=parts.path[1:],
+                charset="utf8mb4",
+                autocommit=True,
+                init_command="SET time_zone = '+00:00'",
+            )
+        else:
+            path = dsn.removeprefix("sqlite:///")
+            self._connection = sqlite3.connect(path, isolation_level=None, timeout=10)
+
+    def execute(self, sql: str) -> list[tuple[Any, ...]]:
+        cursor = self._connection.cursor()
+        cursor.execute(sql)
+        rows = list(cursor.fetchall()) if cursor.description else []
+        cursor.close()
+        return rows
+
+    def all(self, table: str = "jobs_queue", columns: str = COLUMNS, order: str = "id") -> list[Row]:
+        names = columns.split(", ")
+        return [
+            dict(zip(names, row, strict=True))
+            for row in self.execute(f"SELECT {columns} FROM {table} ORDER BY {order}")
+        ]
+
+    def row(self, task_id: int, table: str = "jobs_queue") -> Row:
+        (found,) = [row for row in self.all(table) if row["id"] == task_id]
+        return found
+
+    def after(self, seconds: float) -> str:
+        """SQL for the instant so many seconds from now, by the database's clock."""
+        if self.is_mysql:
+            return f"NOW(6) + INTERVAL {seconds} SECOND"
+        return f"strftime('%Y-%m-%d %H:%M:%f', 'now', '{seconds} seconds') || '000'"
+
+    def seconds_from_now(self, instant: object) -> float:
+        (now,) = self.execute(f"SELECT {self.after(0)}")[0]
+        return (_instant(instant) - _instant(now)).total_seconds()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _instant(value: object) -> datetime:
+    return value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+
+
+@pytest.fixture(scope="module")
+def kept_mysql_dsn(mysql_server: MySQLServer) -> Iterator[str]:
+    """One database for many tests, as making its tables anew for each takes longer than most tests."""
+    with mysql_server.database() as name:
+        dsn = mysql_server.dsn(name)
+        with TaskServer(dsn) as server:
+            server.create_tables()
+        yield dsn
+
+
+@pytest.fixture
+def emptied_mysql_dsn(kept_mysql_dsn: str) -> str:
+    rows = Rows(kept_mysql_dsn)
+    for table in ("jobs_queue", "jobs_queue_done", "jobs_queue_workers", "jobs_queue_schema"):
+        rows.execute(f"DELETE FROM {table}")
+    rows.execute("INSERT INTO jobs_queue_schema (version) VALUES (1)")
+    rows.close()
+    return kept_mysql_dsn
+
+
+@pytest.fixture(params=["sqlite", "mysql"])
+def queue_dsn(request: pytest.FixtureRequest) -> str:
+    """A database whose tables are there, and empty: the test runs for SQLite and for MySQL/MariaDB."""
+    if request.param == "mysql":
+        return str(request.getfixturevalue("emptied_mysql_dsn"))
+    dsn = str(request.getfixturevalue("sqlite_dsn"))
+    with TaskServer(dsn) as server:
+        server.create_tables()
+    return dsn
+
+
+@pytest.fixture
+def open_store(queue_dsn: str) -> Iterator[Callable[..., Store]]:
+    """Opens stores of the test's database: each is another worker."""
+    servers: list[TaskServer] = []
+
+    def open_one(mode: str = "delete") -> Store:
+        servers.append(TaskServer(queue_dsn, mode=mode))
+        return servers[-1].store
+
+    yield open_one
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def store(open_store: Callable[..., Store]) -> Store:
+    return open_store()
+
+
+@pytest.fixture
+def rows(queue_dsn: str) -> Iterator[Rows]:
+    seen = Rows(queue_dsn)
+    yield seen
+    seen.close()
+
+
+def add(store: Store, group_id: int = 0, priority: int = 0, task: str = "tasks.send", args: str | None = None) -> int:
+    return store.add(NewTask(task, args, group_id, priority))
+
+
+def claim(store: Store, limit: int = 100, *groups: int) -> list[ClaimedTask]:
+    return store.claim(limit, groups).tasks
+
+
+def claim_one(store: Store) -> ClaimedTask:
+    (task,) = claim(store)
+    return task
+
+
+def start(store: Store, task: ClaimedTask, max_attempts: int = 10) -> bool:
+    return store.advance([], Start(task, max_attempts))[1]
+
+
+def finish(store: Store, task: ClaimedTask, error_text: str | None = None) -> bool:
+    return store.advance([Finish(task, error_text)], None)[0][0]
+
+
+def ids(tasks: list[ClaimedTask]) -> list[int]:
+    return [task.id for task in tasks]
+
+
+# ---- add → claim
+
+
+def test_an_added_task_is_new_and_has_the_defaults_of_the_contract(store: Store, rows: Rows) -> None:
+    task_id = store.add(NewTask("tasks.send", '{"to":"ä\\\\%s ?"}', 3, -7))
+    row = rows.row(task_id)
+    assert rows.seconds_from_now(row.pop("created_at")) == pytest.approx(0, abs=30)
+    assert rows.seconds_from_now(row.pop("updated_at")) == pytest.approx(0, abs=30)
+    assert row == {
+        "id": task_id,
+        "task": "tasks.send",
+        "args": '{"to":"ä\\\\%s ?"}',
+        "group_id": 3,
+        "priority": -7,
+        "status": Status.NEW,
+        "attempts": 0,
+        **dict.fromkeys(("max_attempts", "due_at", "claim", "unique_key", "error_text", "started_at", "finished_at")),
+    }
+
+
+def test_a_claim_takes_tasks_by_priority_then_id_across_groups(store: Store) -> None:
+    order = [(3, 5), (5, 5), (6, -1), (3, -1), (5, 0), (6, -2_147_483_648), (3, 2_147_483_647), (5, -1), (6, 5)]
+    added = [(priority, add(store, group, priority)) for group, priority in order]
+    assert ids(claim(store, 100, 3, 5, 6)) == [task_id for _, task_id in sorted(added)]
+
+
+def test_a_claim_without_groups_takes_tasks_of_all_in_the_same_order(store: Store) -> None:
+    added = [(priority, add(store, group, priority)) for group, priority in [(9, 1), (0, 0), (4_294_967_295, -3)]]
+    assert ids(claim(store)) == [task_id for _, task_id in sorted(added)]
+
+
+@pytest.mark.parametrize("groups", [(), (3, 5)])
+def test_a_claim_takes_at_most_its_limit_and_the_first_ones_of_all_groups(store: Store, groups: tuple[int]) -> None:
+    added = [(priority, add(store, group, priority)) for group in (3, 5) for priority in (2, 1, 0)]
+    in_order = [task_id for _, task_id in sorted(added)]
+    assert ids(claim(store, 4, *groups)) == in_order[:4]
+    assert ids(claim(store, 4, *groups)) == in_order[4:]
+    assert claim(store, 4, *groups) == []
+
+
+def test_a_claim_leaves_other_groups_alone(store: Store, rows: Rows) -> None:
+    other, ours = add(store, 4, -100), add(store, 3, 100)
+    assert ids(claim(store, 100, 3, 5)) == [ours]
+    assert rows.row(other)["status"] == Status.NEW
+    assert claim(store, 100, 5) == []
+
+
+def test_a_claim_writes_its_token_and_its_lease_and_counts_no_attempt(store: Store, rows: Rows) -> None:
+    task_id = add(store)
+    task = claim_one(store)
+    row = rows.row(task_id)
+    assert (row["status"], row["claim"], row["attempts"], row["started_at"]) == (1, task.claim, 0, None)
+    assert rows.seconds_from_now(row["due_at"]) == pytest.approx(LEASE_SECONDS, abs=30)
+
+
+def test_each_claim_has_a_token_of_its_own(store: Store) -> None:
+    for _ in range(20):
+        add(store)
+    tokens = {claim(store, 1)[0].claim for _ in range(20)}
+    assert len(tokens) == 20
+
+
+def test_a_claim_tells_what_the_row_says(store: Store, rows: Rows) -> None:
+    task_id = add(store, 3, -4, "tasks.send", '["ü"]')
+    rows.execute("UPDATE jobs_queue SET attempts = 2, max_attempts = 7")
+    task = claim_one(store)
+    assert task == ClaimedTask(task_id, "tasks.send", '["ü"]', 6, 2, 7, task.claim)
+
+
+@pytest.mark.parametrize("status", [1, 2, 3, 4, 5])
+def test_a_claim_takes_new_rows_alone(store: Store, rows: Rows, status: int) -> None:
+    add(store)
+    rows.execute(f"UPDATE jobs_queue SET status = {status}")
+    before = rows.all()
+    assert store.claim(100, ()) == ([], 0)
+    assert not store.has_new(())
+    assert rows.all() == before
+
+
+def test_has_new_sees_new_rows_of_its_groups_alone(store: Store) -> None:
+    assert not store.has_new(())
+    add(store, 3)
+    assert store.has_new(())
+    assert store.has_new((3,))
+    assert store.has_new((5, 3))
+    assert not store.has_new((5, 6))
+    claim_one(store)
+    assert not store.has_new(())
+
+
+# ---- due dates
+
+
+def test_a_new_row_whose_time_lies_ahead_waits_and_is_woken_when_it_is_due(store: Store, rows: Rows) -> None:
+    later, now = add(store, priority=-1), add(store)
+    rows.execute(f"UPDATE jobs_queue SET due_at = {rows.after(3600)} WHERE id = {later}")
+    due_at = rows.row(later)["due_at"]
+    claimed = store.claim(100, ())
+    assert (ids(claimed.tasks), claimed.changed) == ([now], 2)
+    row = rows.row(later)
+    assert (row["status"], row["due_at"], row["claim"], row["attempts"]) == (5, due_at, None, 0)
+    assert store.wake() == 0
+    assert store.claim(100, ()) == ([], 0)
+    rows.execute(f"UPDATE jobs_queue SET due_at = {rows.after(-1)} WHERE id = {later}")
+    assert store.wake() == 1
+    assert (rows.row(later)["status"], rows.row(later)["due_at"]) == (0, None)
+    assert ids(claim(store)) == [later]
+
+
+def test_a_claim_that_meets_only_rows_whose_time_lies_ahead_says_that_it_changed_rows(store: Store, rows: Rows) -> None:
+    for _ in range(3):
+        add(store)
+    rows.execute(f"UPDATE jobs_queue SET due_at = {rows.after(3600)}")
+    assert store.claim(2, ()) == ([], 2)
+    assert store.claim(2, ()) == ([], 1)
+    assert store.claim(2, ()) == ([], 0)
+
+
+def test_a_new_row_whose_time_has_come_is_claimed_without_a_wake(store: Store, rows: Rows) -> None:
+    task_id = add(store)
+    rows.execute(f"UPDATE jobs_queue SET due_at = {rows.after(-1)}")
+    assert ids(claim(store)) == [task_id]
+
+
+def test_waiting_and_failed_rows_are_woken_when_due(store: Store, rows: Rows) -> None:
+    for status in (3, 5):
+        for seconds in (-10, 3600):
+            task_id = add(store)
+            rows.execute(f"UPDATE jobs_queue SET status={status}, due_at={rows.after(seconds)} WHERE id = {task_id}")
+    assert store.wake() == 2
+    assert [row["status"] for row in rows.all()] == [0, 3, 0, 5]
+
+
+@pytest.mark.parametrize("status", [3, 5])
+def test_rows_without_a_due_date_are_never_woken(store: Store, rows: Rows, status: int) -> None:
+    add(store)
+    rows.execute(f"UPDATE jobs_queue SET status = {status}, due_at = NULL")
+    assert store.wake() == 0
+    assert rows.all()[0]["status"] == status
+
+
+@pytest.mark.parametrize("status", [1, 2, 4])
+def test_rows_that_are_neither_waiting_nor_failed_are_not_woken(store: Store, rows: Rows, status: int) -> None:
+    add(store)
+    rows.execute(f"UPDATE jobs_queue SET status = {status}, due_at = {rows.after(-10)}")
+    assert store.wake() == 0
+    assert rows.all()[0]["status"] == status
+
+
+# ---- start, finish
+
+
+def test_a_start_counts_the_attempt_and_stamps_the_row(store: Store, rows: Rows) -> None:
+    task_id = add(store)
+    task = claim_one(store)
+    rows.execute(f"UPDATE jobs_queue SET due_at = {rows.after(5)}")
+    assert start(store, task, max_attempts=4)
+    row = rows.row(task_id)
+    assert (row["status"], row["attempts"], row["max_attempts"], row["claim"]) == (1, 1, 4, task.claim)
+    assert rows.seconds_from_now(row["started_at"]) == pytest.approx(0, abs=30)
+    lease = _instant(row["due_at"]) - _instant(row["started_at"])
+    assert lease.total_seconds() == pytest.approx(LEASE_SECONDS, abs=1)
+
+
+def test_a_task_starts_once_a_claim(store: Store, rows: Rows) -> None:
+    task_id = add(store)
+    task = claim_one(store)
+    assert start(store, task)
+    assert not start(store, task)
+    assert rows.row(task_id)["attempts"] == 1
+
+
+def test_a_completed_task_is_deleted_in_mode_delete(store: Store, rows: Rows) -> None:
+    add(store)
+    task = claim_one(store)
+    assert start(store, task)
+    assert finish(store, task)
+    assert rows.all() == []
+    assert rows.all("jobs_queue_done") == []
+
+
+def test_a_completed_task_is_marked_in_mode_mark(open_store: Callable[..., Store], rows: Rows) -> None:
+    store = open_store("mark")
+    add(store, args="[1]")
+    rows.execute("UPDATE jobs_queue SET error_text = 'ValueError: the time before'")
+    task = claim_one(store)
+    assert start(store, task)
+    before = rows.all()[0]
+    assert finish(store, task)
+    row = rows.all()[0]
+    assert rows.seconds_from_now(row["finished_at"]) == pytest.approx(0, abs=30)
+    changed = {"status": 2, "claim": None, "due_at": None, "error_text": None}
+    clocks = {name: row[name] for name in ("finished_at", "updated_at")}
+    assert row == before | changed | clocks
+    assert rows.all("jobs_queue_done") == []
+
+
+def test_a_completed_task_moves_to_the_archive_with_all_its_columns(
+    open_store: Callable[..., Store], rows: Rows
+) -> None:
+    store = open_store("move")
+    add(store, 3, -9, "tasks.send", '{"to":"ä"}')
+    rows.execute("UPDATE jobs_queue SET unique_key = 'k', error_text = 'ValueError: x', attempts = 2")
+    task = claim_one(store)
+    assert start(store, task, 8)
+    before = rows.all()[0]
+    assert finish(store, task)
+    assert rows.all() == []
+    (row,) = rows.all("jobs_queue_done")
+    assert rows.seconds_from_now(row["finished_at"]) == pytest.approx(0, abs=30)
+    changed = {"status": 2, "claim": None, "due_at": None, "error_text": None}
+    assert row == before | changed | {name: row[name] for name in ("finished_at", "updated_at")}
+
+
+def test_archived_tasks_of_the_same_id_and_key_stand_side_by_side(open_store: Callable[..., Store], rows: Rows) -> None:
+    # Old servers give the id of a deleted row again after a restart.
+    store = open_store("move")
+    for args in ("[1]", "[2]"):
+        rows.execute(f"INSERT INTO jobs_queue (id, task, args, unique_key) VALUES (7, 'tasks.send', '{args}', 'k')")
+        task = claim_one(store)
+        assert start(store, task)
+        assert finish(store, task)
+    assert rows.execute("SELECT id, args FROM jobs_queue_done ORDER BY done_id") == [(7, "[1]"), (7, "[2]")]
+    shown = store.show(7)
+    assert shown is not None
+    assert (shown.args, shown.archived) == ("[2]", True)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_failed_task_stays_as_fatal_with_its_error_in_every_mode(
+    open_store: Callable[..., Store], rows: Rows, mode: str
+) -> None:
+    store = open_store(mode)
+    add(store)
+    task = claim_one(store)
+    assert start(store, task)
+    error_text = "ValueError: ä 🦊 %s '\\\n" + "x" * 900
+    assert finish(store, task, error_text)
+    row = rows.all()[0]
+    assert (row["status"], row["claim"], row["due_at"], row["attempts"]) == (4, None, None, 1)
+    assert row["error_text"] == error_text
+    assert rows.seconds_from_now(row["finished_at"]) == pytest.approx(0, abs=30)
+    assert rows.all("jobs_queue_done") == []
+    assert not store.has_new(())
+
+
+def test_an_error_text_of_a_thousand_wide_characters_fits(store: Store, rows: Rows) -> None:
+    add(store)
+    assert finish(store, claim_one(store), "🦊" * 1000)
+    assert rows.all()[0]["error_text"] == "🦊" * 1000
+
+
+def test_a_task_may_be_failed_before_it_was_started(store: Store, rows: Rows) -> None:
+    add(store)
+    assert finish(store, claim_one(store), "BadTask: no such callable")
+    assert (rows.all()[0]["status"], rows.all()[0]["attempts"]) == (4, 0)
+
+
+# ---- the fence
+
+
+@pytest.fixture
+def stale(store: Store, rows: Rows) -> ClaimedTask:
+    """A task whose claim was taken away, and which another worker has claimed since."""
+    add(store)
+    task = claim_one(store)
+    rows.execute("UPDATE jobs_queue SET status = 0, claim = NULL, due_at = NULL")
+    assert claim_one(store).claim != task.claim
+    return task
+
+
+def test_a_stale_token_starts_nothing(store: Store, rows: Rows, stale: ClaimedTask) -> None:
+    before = rows.all()
+    assert not start(store, stale)
+    assert rows.all() == before
+
+
+@pytest.mark.parametrize("error_text", [None, "ValueError: x"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_stale_token_finishes_nothing(
+    open_store: Callable[..., Store], rows: Rows, stale: ClaimedTask, mode: str, error_text: str | None
+) -> None:
+    before = rows.all()
+    assert not finish(open_store(mode), stale, error_text)
+    assert rows.all() == before
+    assert rows.all("jobs_queue_done") == []
+
+
+def test_a_stale_token_releases_nothing(store: Store, rows: Rows, stale: ClaimedTask) -> None:
+    before = rows.all()
+    assert store.release([stale]) == 0
+    assert rows.all() == before
+
+
+def test_a_stale_token_reads_no_arguments(store: Store, rows: Rows) -> None:
+    add(store, args=f'["{"x" * INLINE_ARGS_BYTES}"]')
+    task = claim_one(store)
+    rows.execute("UPDATE jobs_queue SET claim = claim + 1")
+    assert store.fetch_args(task) is None
+
+
+def test_a_claim_that_ran_out_and_was_not_taken_back_may_still_start_and_finish(store: Store, rows: Rows) -> None:
+    add(store)
+    task = claim_one(store)
+    rows.execute(f"UPDATE jobs_queue SET due_at = {rows.after(-3600)}")
+    assert start(store, task)
+    rows.execute(f"UPDATE jobs_queue SET due_at = {rows.after(-3600)}")
+    assert finish(store, task)
+    assert rows.all() == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_row_that_was_deleted_meanwhile_is_neither_started_nor_finished(
+    open_store: Callable[..., Store], rows: Rows, mode: str
+) -> None:
+    store = open_store(mode)
+    add(store)
+    task = claim_one(store)
+    rows.execute("DELETE FROM jobs_queue")
+    assert store.advance([Finish(task, None)], Start(task, 1)) == ([False], False)
+    assert rows.all("jobs_queue_done") == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_finish_and_the_next_start_are_judged_each_by_its_own_claim(
+    open_store: Callable[..., Store], rows: Rows, mode: str
+) -> None:
+    store = open_store(mode)
+    first, second, third = (add(store) for _ in range(3))
+    tasks = claim(store)
+    assert start(store, tasks[0])
+    rows.execute(f"UPDATE jobs_queue SET claim = claim + 1 WHERE id = {second}")
+    assert store.advance([Finish(tasks[0], None)], Start(tasks[1], 10)) == ([True], False)
+    assert rows.row(second)["attempts"] == 0
+    assert store.advance([Finish(tasks[1], None)], Start(tasks[2], 10)) == ([False], True)
+    assert rows.row(second)["status"] == Status.IN_PROGRESS
+    assert rows.row(third)["attempts"] == 1
+    queued = {row["id"]: row["status"] for row in rows.all()}
+    archived = [row["id"] for row in rows.all("jobs_queue_done")]
+    assert queued.get(first) == (Status.DONE if mode == "mark" else None)
+    assert archived == ([first] if mode == "move" else [])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_finish_and_the_next_start_are_one_commit(
+    open_store: Callable[..., Store], rows: Rows, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(mode)
+    for _ in range(2):
+        add(store)
+    tasks = claim(store)
+    assert start(store, tasks[0])
+    before = rows.all()
+    real_start = store._start
+    seen: list[list[Row]] = []
+
+    def broken_start(wanted: Start) -> bool:
+        assert real_start(wanted)
+        seen.append(rows.all())
+        raise DatabaseError("the disk is full")
+
+    monkeypatch.setattr(store, "_start", broken_start)
+    with pytest.raises(DatabaseError, match="disk is full"):
+        store.advance([Finish(tasks[0], None)], Start(tasks[1], 10))
+    assert seen == [before]
+    assert rows.all() == before
+    assert rows.all("jobs_queue_done") == []
+    monkeypatch.undo()
+    assert store.advance([Finish(tasks[0], None)], Start(tasks[1], 10)) == ([True], True)
+
+
+def test_many_finishes_are_answered_in_their_order(store: Store, rows: Rows) -> None:
+    for _ in range(4):
+        add(store)
+    tasks = claim(store)
+    rows.execute(f"UPDATE jobs_queue SET claim = claim + 1 WHERE id IN ({tasks[0].id}, {tasks[2].id})")
+    finishes = [Finish(tasks[0], None), Finish(tasks[1], None), Finish(tasks[2], "E: x"), Finish(tasks[3], "E: y")]
+    assert store.advance(finishes, None) == ([False, True, False, True], False)
+    assert [(row["id"], row["status"]) for row in rows.all()] == [
+        (tasks[0].id, 1),
+        (tasks[2].id, 1),
+        (tasks[3].id, 4),
+    ]
+
+
+# ---- release
+
+
+def test_released_tasks_stand_in_their_old_place_with_nothing_counted(store: Store, rows: Rows) -> None:
+    order = [(3, 5), (5, 0), (3, -1), (5, 5), (3, 0)]
+    added = [(priority, add(store, group, priority)) for group, priority in order]
+    rows.execute("UPDATE jobs_queue SET attempts = 3, max_attempts = 9, error_text = 'ValueError: before'")
+    before = rows.all()
+    assert store.release(claim(store, 3, 3, 5)) == 3
+    after = rows.all()
+    for row in before + after:
+        del row["updated_at"]
+    assert after == before
+    assert ids(claim(store, 100, 3, 5)) == [task_id for _, task_id in sorted(added)]
+
+
+def test_a_started_task_is_not_released(store: Store, rows: Rows) -> None:
+    for _ in range(3):
+        add(store)
+    tasks = claim(store)
+    assert start(store, tasks[1])
+    assert store.release(tasks) == 2
+    assert [row["status"] for row in rows.all()] == [0, 1, 0]
+
+
+def test_a_thousand_tasks_can_be_released(store: Store, rows: Rows) -> None:
+    store.add_many((NewTask("tasks.send", None, 0, 0) for _ in range(1000)), lambda added: None)
+    tasks = claim(store, 1000)
+    assert len(tasks) == 1000
+    assert store.release(tasks) == 1000
+    assert rows.execute("SELECT status, COUNT(*) FROM jobs_queue GROUP BY status") == [(0, 1000)]
+
+
+# ---- long arguments
+
+
+@pytest.mark.parametrize("letter", ["x", "ä", "🦊"])
+def test_arguments_are_left_in_the_database_by_their_bytes(store: Store, letter: str) -> None:
+    width = len(letter.encode())
+    count = (INLINE_ARGS_BYTES - 4) // width
+    fits = '["' + letter * count + '"]' + " " * ((INLINE_ARGS_BYTES - 4) % width)
+    assert len(fits.encode()) == INLINE_ARGS_BYTES
+    add(store, args=fits)
+    add(store, args=fits + " ")
+    short, long = claim(store)
+    assert (short.args, short.args_bytes) == (fits, INLINE_ARGS_BYTES)
+    assert (long.args, long.args_bytes) == (None, INLINE_ARGS_BYTES + 1)
+    assert store.fetch_args(long) == fits + " "
+
+
+def test_arguments_of_a_mebibyte_come_back_unchanged(store: Store) -> None:
+    args = '["' + "\\\\" * (512 * 1024 - 2) + '"]'
+    add(store, args=args)
+    task = claim_one(store)
+    assert (task.args, task.args_bytes) == (None, 1024 * 1024)
+    assert store.fetch_args(task) == args
+
+
+def test_a_task_without_arguments_has_none(store: Store) -> None:
+    add(store)
+    add(store, args="")
+    none, empty = claim(store)
+    assert (none.args, none.args_bytes) == (None, None)
+    assert (empty.args, empty.args_bytes) == ("", 0)
+
+
+# ---- add_many
+
+
+def add_many(store: Store, tasks: Iterator[NewTask] | list[NewTask]) -> list[int]:
+    added: list[int] = []
+    store.add_many(tasks, added.extend)
+    return added
+
+
+def test_many_tasks_are_added_in_order_with_the_ids_that_the_rows_have(store: Store, rows: Rows) -> None:
+    first = add(store)
+    added = add_many(store, (NewTask("tasks.send", f"[{n}]", n % 7, -n) for n in range(2500)))
+    assert rows.execute(f"SELECT id, args, group_id, priority FROM jobs_queue WHERE id <> {first} ORDER BY id") == [
+        (task_id, f"[{n}]", n % 7, -n) for n, task_id in enumerate(added)
+    ]
+    assert len(added) == 2500
+
+
+def test_no_tasks_at_all_can_be_added(store: Store, rows: Rows) -> None:
+    assert add_many(store, []) == []
+    assert rows.all() == []
+
+
+def test_an_error_in_the_iterator_leaves_none_of_the_tasks(store: Store, rows: Rows) -> None:
+    def broken() -> Iterator[NewTask]:
+        for number in range(2300):
+            yield NewTask("tasks.send", f"[{number}]", 0, 0)
+        raise ValueError("line 2301")
+
+    with pytest.raises(ValueError, match="line 2301"):
+        add_many(store, broken())
+    assert rows.all() == []
+    assert add_many(store, [NewTask("tasks.send", None, 0, 0)]) == [row["id"] for row in rows.all()]
+
+
+def test_a_row_that_the_database_refuses_leaves_none_of_the_tasks(store: Store, rows: Rows) -> None:
+    tasks = [NewTask("tasks.send", None, 0, 0) for _ in range(1500)] + [NewTask("tasks.send", None, -1, 0)]
+    with pytest.raises(DatabaseError):
+        add_many(store, tasks)
+    assert rows.all() == []
+
+
+@pytest.mark.parametrize("letter", ["x", '"', "ä", "文"], ids=["ascii", "quotes", "two-bytes", "three-bytes"])
+def test_tasks_with_long_arguments_are_split_into_statements_by_their_bytes(
+    store: Store, rows: Rows, letter: str
+) -> None:
+    args = letter * (300_000 // len(letter.encode()))
+    statements: list[range] = []
+    store.add_many([NewTask("tasks.send", f"{n}{args}", 0, 0) for n in range(5)], statements.append)
+    added = list(itertools.chain.from_iterable(statements))
+    assert rows.execute("SELECT id, args FROM jobs_queue ORDER BY id") == [
+        (task_id, f"{n}{args}") for n, task_id in enumerate(added)
+    ]
+    # A statement must stay below the mebibyte that some servers take at most, its quoting included.
+    assert max(map(len, statements)) * 300_000 <= 1024 * 1024
+
+
+# ---- the tables
+
+
+def test_the_tables_that_are_not_there_are_named_with_the_way_out(dsn: str) -> None:
+    with TaskServer(dsn) as server:
+        with pytest.raises(TablesMissing, match=r"client\.py init"):
+            server.store.check_tables()
+        with pytest.raises(TablesMissing, match=r"client\.py init"):
+            server.run()
+        with pytest.raises(TablesMissing, match=r"client\.py init"):
+            server.add_task("tasks.send")
+
+
+def test_a_database_without_our_tables_among_others_lacks_them_too(dsn: str) -> None:
+    other = Rows(dsn)
+    other.execute("CREATE TABLE something (id INTEGER PRIMARY KEY)")
+    other.close()
+    with TaskServer(dsn) as server, pytest.raises(TablesMissing, match=r"client\.py init"):
+        server.store.check_tables()
+
+
+def test_tables_of_an_older_version_are_refused_until_init_mends_them(store: Store, rows: Rows, queue_dsn: str) -> None:
+    task_id = add(store)
+    rows.execute("UPDATE jobs_queue_schema SET version = 0")
+    with pytest.raises(TablesOutdated, match=r"version 0.*client\.py init"):
+        store.check_tables()
+    with TaskServer(queue_dsn) as server, pytest.raises(TablesOutdated, match=r"client\.py init"):
+        server.run()
+    store.create_tables()
+    store.check_tables()
+    assert ids(claim(store)) == [task_id]
+
+
+def test_tables_whose_version_was_lost_are_refused_until_init_mends_them(store: Store, rows: Rows) -> None:
+    rows.execute("DELETE FROM jobs_queue_schema")
+    with pytest.raises(TablesOutdated, match=r"client\.py init"):
+        store.check_tables()
+    store.create_tables()
+    store.check_tables()
+
+
+def test_tables_of_a_newer_version_are_refused_and_left_alone(store: Store, rows: Rows) -> None:
+    rows.execute("INSERT INTO jobs_queue_schema (version) VALUES (99)")
+    with pytest.raises(TablesOutdated, match=r"version 99.*newer taskserver"):
+        store.check_tables()
+    with pytest.raises(TablesOutdated, match=r"version 99.*newer taskserver"):
+        store.create_tables()
+
+
+def test_the_tables_can_be_created_again_and_again(store: Store, rows: Rows) -> None:
+    task_id = add(store)
+    store.create_tables()
+    store.create_tables()
+    assert [row["id"] for row in rows.all()] == [task_id]
+    assert len(rows.execute("SELECT version FROM jobs_queue_schema")) == 1
+
+
+@pytest.mark.parametrize("name", ["jobs_queue", "jobs_queue_schema"])
+def test_a_foreign_table_of_our_name_is_a_clear_error(dsn: str, name: str) -> None:
+    foreign = Rows(dsn)
+    foreign.execute(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, payload VARCHAR(20))")
+    foreign.execute(f"INSERT INTO {name} VALUES (1, 'precious')")
+    with TaskServer(dsn) as server, pytest.raises(DatabaseError, match=r"not made by taskserver.*TASKSERVER_TABLE"):
+        server.create_tables()
+    assert foreign.execute(f"SELECT * FROM {name}") == [(1, "precious")]
+    foreign.close()
+
+
+def test_two_queues_live_in_one_database(dsn: str) -> None:
+    with TaskServer(dsn, table="one") as one, TaskServer(dsn, table="Two_2", mode="move") as two:
+        for server in (one, two):
+            server.create_tables()
+        ours, theirs = one.add_task("tasks.a"), two.add_task("tasks.b")
+        assert [(task.id, task.task) for task in claim(one.store)] == [(ours, "tasks.a")]
+        (task,) = claim(two.store)
+        assert (task.id, task.task) == (theirs, "tasks.b")
+        assert finish(two.store, task)
+        assert two.store.show(theirs) is not None
+        assert [count.rows for count in one.store.counts()] == [1]
+
+
+# ---- what operators read
+
+
+def test_counts_are_by_group_and_status_with_the_age_of_the_oldest_new_row(store: Store, rows: Rows) -> None:
+    for group in (6, 3, 3, 3):
+        add(store, group)
+    rows.execute(f"UPDATE jobs_queue SET created_at = {rows.after(-500)} WHERE group_id = 3")
+    assert finish(store, claim(store, 1, 3)[0], "E: x")
+    counts = store.counts()
+    assert [(count.group_id, count.status, count.rows) for count in counts] == [(3, 0, 2), (3, 4, 1), (6, 0, 1)]
+    assert counts[0].oldest_seconds == pytest.approx(500, abs=30)
+    assert counts[1].oldest_seconds is None
+    assert counts[2].oldest_seconds == pytest.approx(0, abs=30)
+
+
+def test_an_empty_queue_has_no_counts_no_runs_and_no_tasks(store: Store) -> None:
+    assert store.counts() == []
+    assert store.runs() == []
+    assert store.list((), (), 10) == []
+    assert store.show(1) is None
+
+
+def test_a_run_is_recorded_from_its_begin_to_its_end_in_one_row(store: Store, rows: Rows) -> None:
+    store.begin_run("web1", "3,5")
+    (run,) = store.runs()
+    assert (run.host, run.group_ids, run.ended_at, run.reason) == ("web1", "3,5", None, None)
+    assert run.started_seconds_ago == pytest.approx(0, abs=30)
+    store.end_run("web1", "3,5", 90.25, "empty", RunCounts(5, 2, 1, 1, 7))
+    (run,) = store.runs()
+    assert (run.reason, run.taken, run.done, run.fatal, run.lost, run.released) == ("empty", 5, 2, 1, 1, 7)
+    assert run.started_at is not None
+    assert run.ended_at is not None
+    seconds = datetime.fromisoformat(run.ended_at) - datetime.fromisoformat(run.started_at)
+    assert seconds.total_seconds() == pytest.approx(90.25, abs=0.1)
+    assert rows.seconds_from_now(run.ended_at) == pytest.approx(0, abs=30)
+    store.begin_run("web1", "3,5")
+    store.begin_run("web1", "all")
+    first, second = store.runs()
+    assert (first.group_ids, first.reason, first.taken, first.ended_at) == ("3,5", None, 0, None)
+    assert second.group_ids == "all"
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-7, 0.00001234, 12345678.9])
+def test_a_run_of_any_length_has_a_begin_and_an_end(store: Store, seconds: float) -> None:
+    store.begin_run("web1", "all")
+    store.end_run("web1", "all", seconds, "empty", RunCounts(0, 0, 0, 0, 0))
+    (run,) = store.runs()
+    assert run.started_seconds_ago == pytest.approx(seconds, abs=30)
+    assert run.ended_at is not None
+
+
+def test_the_list_shows_the_newest_of_the_wanted_statuses_and_groups(store: Store) -> None:
+    added = [add(store, group) for group in (3, 5, 3, 6)]
+    assert finish(store, claim(store, 1)[0], "E: x")
+
+    def listed(statuses: tuple[int, ...] = (), groups: tuple[int, ...] = (), limit: int = 10) -> list[int]:
+        return [task.id for task in store.list(statuses, groups, limit)]
+
+    assert listed() == added[::-1]
+    assert listed(limit=2) == added[:1:-1]
+    assert listed(statuses=(4,)) == [added[0]]
+    assert listed(statuses=(0,), groups=(3, 5)) == [added[2], added[1]]
+    assert listed(statuses=(0, 4), groups=(3,)) == [added[2], added[0]]
+    assert listed(statuses=(2,)) == []
+
+
+def test_a_shown_task_has_every_column_with_instants_as_text_in_utc(store: Store, rows: Rows) -> None:
+    task_id = add(store, 3, -4, args='{"to":"ä"}')
+    rows.execute("UPDATE jobs_queue SET unique_key = 'schlüssel'")
+    task = claim_one(store)
+    assert start(store, task, 6)
+    shown = store.show(task_id)
+    assert shown is not None
+    row = rows.row(task_id)
+    assert (shown.task, shown.args, shown.group_id, shown.priority) == ("tasks.send", '{"to":"ä"}', 3, -4)
+    assert (shown.status, shown.attempts, shown.max_attempts, shown.claim) == (1, 1, 6, task.claim)
+    assert (shown.unique_key, shown.error_text, shown.finished_at, shown.archived) == ("schlüssel", None, None, False)
+    for name in ("created_at", "started_at", "due_at", "updated_at"):
+        text = getattr(shown, name)
+        assert datetime.strptime(text, "%Y-%m-%d %H:%M:%S.%f") == _instant(row[name])  # noqa: DTZ007
+        assert len(text) == 26
+
+
+def test_a_task_in_the_queue_is_shown_before_an_archived_one_of_its_id(
+    open_store: Callable[..., Store], rows: Rows
+) -> None:
+    store = open_store("move")
+    task_id = add(store)
+    assert finish(store, claim_one(store))
+    archived = store.show(task_id)
+    assert archived is not None
+    assert (archived.archived, archived.status) == (True, 2)
+    rows.execute(f"INSERT INTO jobs_queue (id, task) VALUES ({task_id}, 'tasks.other')")
+    shown = store.show(task_id)
+    assert shown is not None
+    assert (shown.archived, shown.task) == (False, "tasks.other")
+
+
+def test_a_producer_with_plain_sql_needs_four_columns_and_may_say_when(store: Store, rows: Rows) -> None:
+    rows.execute(
+        "INSERT INTO jobs_queue (task, args, group_id, priority) "
+        """VALUES ('tasks.send_letter', '{"to": "a@example.org"}', 3, 10)"""
+    )
+    hour = "NOW() + INTERVAL 1 HOUR" if rows.is_mysql else "datetime('now', '+1 hour')"
+    past = "NOW() - INTERVAL 1 HOUR" if rows.is_mysql else "datetime('now', '-1 hour')"
+    rows.execute(f"INSERT INTO jobs_queue (task, due_at) VALUES ('tasks.later', {hour})")
+    rows.execute(f"INSERT INTO jobs_queue (task, due_at) VALUES ('tasks.now', {past})")
+    rows.execute(f"INSERT INTO jobs_queue (task, status, due_at) VALUES ('tasks.waits', 5, {hour})")
+    rows.execute(f"INSERT INTO jobs_queue (task, status, due_at) VALUES ('tasks.woken', 5, {past})")
+    assert store.wake() == 1
+    assert [task.task for task in claim(store)] == ["tasks.now", "tasks.woken", "tasks.send_letter"]
+    assert [row["status"] for row in rows.all()] == [1, 5, 1, 5, 1]
+
+
+# ---- beside other transactions
+
+
+def test_a_look_for_new_rows_waits_for_nobody(store: Store, rows: Rows) -> None:
+    add(store, 3)
+    if rows.is_mysql:
+        rows.execute("BEGIN")
+        assert len(rows.execute("SELECT id FROM jobs_queue WHERE status = 0 FOR UPDATE")) == 1
+    else:
+        rows.execute("BEGIN IMMEDIATE")
+    rows.execute("UPDATE jobs_queue SET status = 1")
+    # Were it to wait, the lock would stay for as long as this thread waits, and the look would end in an error.
+    assert store.has_new(())
+    assert store.has_new((3, 5))
+    rows.execute("COMMIT")
+    assert not store.has_new(())
+    assert not store.has_new((3, 5))
+
+
+def test_threads_of_one_store_have_connections_of_their_own(store: Store, rows: Rows) -> None:
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(10):
+                add(store)
+                for task in claim(store, 2):
+                    assert start(store, task)
+                    assert finish(store, task)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(AWAIT_SECONDS)
+    assert failures == []
+    for task in claim(store):
+        assert finish(store, task)
+    assert rows.all() == []
+
+
+# ---- MySQL and MariaDB alone
+
+
+@pytest.fixture
+def mysql_store(emptied_mysql_dsn: str) -> Iterator[MySQLStore]:
+    with TaskServer(emptied_mysql_dsn) as server:
+        assert isinstance(server.store, MySQLStore)
+        yield server.store
+
+
+@pytest.mark.parametrize("time_zone", ["+09:00", "-11:00"])
+def test_a_producer_in_another_time_zone_adds_tasks_that_are_due_when_it_meant(
+    mysql_server: MySQLServer, kept_mysql_dsn: str, mysql_store: MySQLStore, time_zone: str
+) -> None:
+    with mysql_server.connect(database=kept_mysql_dsn.rpartition("/")[2]) as producer, producer.cursor() as cursor:
+        cursor.execute(f"SET time_zone = '{time_zone}'")
+        cursor.execute(
+            "INSERT INTO jobs_queue (task, args, group_id, priority) "
+            """VALUES ('tasks.send_letter', '{"to": "a@example.org"}', 3, 10)"""
+        )
+        at_once = cursor.lastrowid
+        cursor.execute("INSERT INTO jobs_queue (task, due_at) VALUES ('tasks.b', NOW() + INTERVAL 1 HOUR)")
+        in_an_hour = cursor.lastrowid
+        cursor.execute("INSERT INTO jobs_queue (task, due_at) VALUES ('tasks.c', NOW() - INTERVAL 1 HOUR)")
+        an_hour_ago = cursor.lastrowid
+        cursor.execute("INSERT INTO jobs_queue (task, status, due_at) VALUES ('tasks.d', 5, NOW() + INTERVAL 1 HOUR)")
+        cursor.execute("INSERT INTO jobs_queue (task, status, due_at) VALUES ('tasks.e', 5, NOW() - INTERVAL 1 HOUR)")
+        woken = cursor.lastrowid
+        cursor.execute("SELECT UTC_TIMESTAMP(6)")
+        [[now]] = cursor.fetchall()
+    assert mysql_store.wake() == 1
+    assert ids(claim(mysql_store)) == [an_hour_ago, woken, at_once]
+    shown = mysql_store.show(at_once)
+    assert shown is not None
+    assert abs(_instant(shown.created_at) - now) < timedelta(seconds=30)
+    waiting = mysql_store.show(in_an_hour)
+    assert waiting is not None
+    assert waiting.status == Status.WAITING
+    assert abs(_instant(waiting.due_at) - now - timedelta(hours=1)) < timedelta(seconds=30)
+
+
+def plan(store: MySQLStore, groups: tuple[int, ...], limit: int) -> dict[str, set[str | None]]:
+    """The key that the claim uses for each table of its plan: the real table, however it is called there."""
+    skip = store.SKIP_LOCKED if store._form.skips_locked else ""
+    bounds = [value for group in groups for value in (group, limit)] or [limit]
+    sql = "EXPLAIN " + store._claim_statement(groups, skip)
+
+    def explain() -> dict[str, set[str | None]]:
+        cursor = store._execute(sql, (*bounds, limit, 1, LEASE_SECONDS))
+        names = [column[0].lower() for column in cursor.description]
+        keys: dict[str, set[str | None]] = {}
+        for row in cursor.fetchall():
+            line = dict(zip(names, row, strict=True))
+            if line["table"] in ("task", "jobs_queue"):
+                keys.setdefault(line["table"], set()).add(line["key"])
+        return keys
+
+    return store._alone(explain)
+
+
+def fill(store: Store, count: int) -> None:
+    """Rows of eight groups and five priorities; every fourth one is finished."""
+    store.add_many((NewTask("tasks.send", None, n % 8, n % 5) for n in range(count)), lambda added: None)
+    store._alone(store._execute, "UPDATE {table} SET status = 2 WHERE id % 4 = 0")
+
+
+def rows_read_by_a_claim(store: MySQLStore, groups: tuple[int, ...], limit: int) -> int:
+    """How many rows and index entries the server's storage engine was asked for."""
+
+    def reads() -> int:
+        rows = store._alone(store._all, "SHOW SESSION STATUS LIKE 'Handler_read%'")
+        return sum(int(value) for _, value in rows)
+
+    before = reads()
+    assert store._alone(store._claim, 1, limit, groups) == limit
+    return reads() - before
+
+
+def test_the_claim_picks_by_the_claim_indexes_and_updates_by_primary_key(mysql_store: MySQLStore) -> None:
+    claim(mysql_store)  # a first one, which finds out what the server can do
+    fill(mysql_store, 20_000)
+    # MySQL calls the updated table by its alias alone, and MariaDB too; what is picked from stands under its name.
+    assert plan(mysql_store, (3, 5, 6), 100) == {"task": {"PRIMARY"}, "jobs_queue": {"claim_by_group"}}
+    assert plan(mysql_store, (), 100) == {"task": {"PRIMARY"}, "jobs_queue": {"claim_any_group"}}
+
+
+@pytest.mark.parametrize("groups", [(), (3, 5, 6)])
+def test_a_claim_reads_no_more_rows_of_a_long_queue_than_of_a_short_one(
+    mysql_store: MySQLStore, groups: tuple[int, ...]
+) -> None:
+    claim(mysql_store)
+    fill(mysql_store, 1_000)
+    short = rows_read_by_a_claim(mysql_store, groups, 50)
+    fill(mysql_store, 20_000)
+    long = rows_read_by_a_claim(mysql_store, groups, 50)
+    assert long <= short * 1.2
+
+
+def test_ids_are_right_where_a_server_counts_in_steps(mariadb: MariaDB) -> None:
+    with mariadb.database() as name:
+        try:
+            mariadb.execute("SET GLOBAL auto_increment_increment = 3")
+            with TaskServer(mariadb.dsn(name)) as server:
+                server.create_tables()
+                added = server.add_tasks([{"task": "tasks.send", "args": [n]} for n in range(1500)])
+                found = mariadb.execute("SELECT id, args FROM jobs_queue ORDER BY id", database=name)
+        finally:
+            mariadb.execute("SET GLOBAL auto_increment_increment = 1")
+    assert found == tuple((task_id, f"[{n}]") for n, task_id in enumerate(added))
+    assert added[1] - added[0] == 3
+
+
+@pytest.mark.parametrize("letter", ["x", '"', "文"], ids=["ascii", "quotes", "three-bytes"])
+def test_many_long_tasks_can_be_added_where_a_statement_may_hold_one_mebibyte(mariadb: MariaDB, letter: str) -> None:
+    [[default]] = mariadb.execute("SELECT @@GLOBAL.max_allowed_packet")
+    args = [letter * (300_000 // len(json.dumps(letter, ensure_ascii=False)[1:-1].encode()))]
+    with mariadb.database() as name:
+        try:
+            mariadb.execute("SET GLOBAL max_allowed_packet = 1048576")
+            with TaskServer(mariadb.dsn(name)) as server:
+                server.create_tables()
+                assert len(server.add_tasks([{"task": "tasks.send", "args": args}] * 5)) == 5
+        finally:
+            mariadb.execute(f"SET GLOBAL max_allowed_packet = {default}")
+
+
+# ---- binlog_format = STATEMENT, which refuses writes in READ COMMITTED
+
+
+@pytest.fixture(scope="module")
+def statement_server(mariadb: MariaDB) -> Iterator[MariaDB]:
+    # mariadb is asked for as it says what to do where MariaDB is not installed.
+    with MariaDB(False, "--log-bin", "--binlog-format=STATEMENT", "--server-id=1") as server:
+        assert server.execute("SELECT @@log_bin, @@binlog_format") == ((1, "STATEMENT"),)
+        yield server
+
+
+@pytest.fixture
+def statement_dsn(statement_server: MariaDB) -> Iterator[str]:
+    with statement_server.database() as name:
+        with TaskServer(statement_server.dsn(name)) as server:
+            server.create_tables()
+        yield statement_server.dsn(name)
+
+
+TASKS = "ran = []\n\ndef note(number: int) -> None:\n    ran.append(number)\n"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_worker_drains_a_queue_where_the_binlog_holds_statements(
+    statement_dsn: str, mode: str, tmp_path: Path
+) -> None:
+    (tmp_path / "noted_tasks.py").write_text(TASKS)
+    with TaskServer(statement_dsn, mode=mode, modules="noted_tasks", folder=tmp_path) as server:
+        for number in range(5):
+            server.add_task("noted_tasks.note", [number], group_id=3)
+        assert isinstance(server.store, MySQLStore)
+        assert server.store._form.isolation == REPEATABLE_READ
+    with TaskServer(statement_dsn, mode=mode, modules="noted_tasks", folder=tmp_path) as server:
+        assert server.run(groups=[3, 5], batch=2).done == 5
+
+
+def test_many_tasks_can_be_added_first_of_all_where_the_binlog_holds_statements(statement_dsn: str) -> None:
+    with TaskServer(statement_dsn) as server:
+        assert len(server.add_tasks([{"task": "tasks.send"}] * 1500)) == 1500
+
+
+def test_each_thread_falls_back_where_the_binlog_holds_statements(statement_dsn: str) -> None:
+    with TaskServer(statement_dsn) as server:
+        outcomes: list[object] = []
+        connected, go = threading.Event(), threading.Event()
+
+        def add_later() -> None:
+            server.store.check_tables()  # connects, before the other thread finds out
+            connected.set()
+            go.wait(AWAIT_SECONDS)
+            try:
+                outcomes.append(server.add_task("tasks.send"))
+            except DatabaseError as error:
+                outcomes.append(error)
+
+        thread = threading.Thread(target=add_later)
+        thread.start()
+        assert connected.wait(AWAIT_SECONDS)
+        first = server.add_task("tasks.send")
+        go.set()
+        thread.join(AWAIT_SECONDS)
+        assert outcomes == [first + 1]
+
+
+# ---- connections that the server dropped
+
+
+def connection_id(store: MySQLStore) -> int:
+    return int(store._alone(store._one, "SELECT CONNECTION_ID()")[0])
+
+
+def await_gone(server: MySQLServer, connection: int) -> None:
+    deadline = time.monotonic() + AWAIT_SECONDS
+    while server.execute(f"SELECT id FROM information_schema.processlist WHERE id = {connection}"):
+        assert time.monotonic() < deadline, "the connection stayed"
+        time.sleep(0.02)
+
+
+def kill(server: MySQLServer, connection: int) -> None:
+    server.execute(f"KILL {connection}")
+    await_gone(server, connection)
+
+
+def test_a_connection_that_the_server_dropped_for_idling_is_made_anew(
+    mysql_server: MySQLServer, mysql_store: MySQLStore
+) -> None:
+    add(mysql_store)
+    mysql_store._alone(mysql_store._execute, "SET SESSION wait_timeout = 1")
+    await_gone(mysql_server, connection_id(mysql_store))
+    add(mysql_store)
+    assert len(claim(mysql_store)) == 2
+
+
+def test_a_killed_connection_is_found_out_once_it_was_idle(
+    mysql_server: MySQLServer, mysql_store: MySQLStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("taskserver.stores.database.IDLE_SECONDS", 0.0)
+    add(mysql_store)
+    kill(mysql_server, connection_id(mysql_store))
+    assert len(add_many(mysql_store, [NewTask("tasks.send", None, 0, 0)] * 3)) == 3
+    kill(mysql_server, connection_id(mysql_store))
+    assert mysql_store.has_new(())
+
+
+def test_a_task_that_outlived_its_worker_s_connection_is_finished_on_a_new_one(
+    mysql_server: MySQLServer, mysql_store: MySQLStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("taskserver.stores.database.IDLE_SECONDS", 0.0)
+    for _ in range(2):
+        add(mysql_store)
+    mysql_store.begin_run("web1", "all")
+    first, second = claim(mysql_store)
+    assert start(mysql_store, first)
+    kill(mysql_server, connection_id(mysql_store))
+    assert mysql_store.advance([Finish(first, None)], Start(second, 10)) == ([True], True)
+    kill(mysql_server, connection_id(mysql_store))
+    assert finish(mysql_store, second)
+    mysql_store.end_run("web1", "all", 1.0, "empty", RunCounts(2, 2, 0, 0, 0))
+    assert mysql_store.counts() == []
+    assert [run.done for run in mysql_store.runs()] == [2]
+
+
+def test_a_broken_connection_is_an_error_of_ours_and_the_next_use_connects_anew(
+    mysql_server: MySQLServer, mysql_store: MySQLStore
+) -> None:
+    kill(mysql_server, connection_id(mysql_store))
+    with pytest.raises(DatabaseError):
+        add(mysql_store)
+    assert add(mysql_store)
+
+
+def test_a_run_that_finds_its_connection_broken_raises_an_error_of_ours(
+    mysql_server: MySQLServer, mysql_store: MySQLStore
+) -> None:
+    kill(mysql_server, connection_id(mysql_store))
+    with pytest.raises(DatabaseError):
+        mysql_store.begin_run("web1", "all")
+    mysql_store.begin_run("web1", "all")
