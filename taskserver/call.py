@@ -42,7 +42,7 @@ def prepare(task: ClaimedTask, callables: Callables, fetch_args: Callable[[Claim
     try:
         found.check_arguments(args, kwargs)
     except TypeError as error:
-        raise BadTask(f"{task.task}{_shown(found)} does not take these arguments: {error}") from None
+        raise BadTask(f"{task.task}{found.parameters} does not take these arguments: {error}") from None
     return Call(found, args, kwargs)
 
 
@@ -62,11 +62,3 @@ def run_task(call: Call, stop: Stop) -> BaseException | None:
         # A process that the task forked came out of its call: it must not go on as a second worker.
         os._exit(0 if raised is None else 1)
     return raised
-
-
-def _shown(found: TaskCallable) -> str:
-    """The signature, for a message."""
-    try:
-        return str(found.signature)
-    except BaseException:  # a default value's own code runs here
-        return "(…)"

@@ -10,7 +10,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import PathFinder
-from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, Signature, signature
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, Parameter, Signature, signature
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, cast
 
@@ -27,11 +27,30 @@ _class_mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get_
 _NEVER_RUNS_WHEN_CALLED = CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR
 
 
+class _Hidden:
+    def __repr__(self) -> str:
+        return "…"
+
+
+_HIDDEN = _Hidden()
+
+
 class TaskCallable(NamedTuple):
     """What a row's name stands for, ready to be called."""
 
     call: Callable[..., Any]
     signature: Signature
+
+    @property
+    def parameters(self) -> str:
+        """What it takes, for a message; default values are left out, as they may be secrets."""
+        shown = [
+            parameter.replace(annotation=Parameter.empty, default=_HIDDEN)
+            if parameter.default is not Parameter.empty
+            else parameter.replace(annotation=Parameter.empty)
+            for parameter in self.signature.parameters.values()
+        ]
+        return str(Signature(shown))
 
     def check_arguments(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Raises TypeError where the callable does not take these arguments."""
@@ -85,12 +104,7 @@ class Callables:
 
     def _is_below_package(self, module: str) -> bool:
         """Modules with an underscore are left out: they are private, and importing a __main__ would run it."""
-        for package in self._packages:
-            if module == package:
-                return True
-            if module.startswith(package + "."):
-                return not any(part.startswith("_") for part in module[len(package) + 1 :].split("."))
-        return False
+        return any(_is_public_at_or_below(package, module) for package in self._packages)
 
     def _exists(self, module: str) -> bool:
         """Whether there is such a module at or below a listed package: a name may go on with a class instead."""
@@ -101,7 +115,10 @@ class Callables:
             return False
         # The import system would ask a module that is no package for its __path__, and run its __getattr__.
         folders = _module_namespace(self._import(parent)).get("__path__")
-        return folders is not None and PathFinder.find_spec(module, folders) is not None
+        try:
+            return folders is not None and PathFinder.find_spec(module, folders) is not None
+        except Exception as error:
+            raise ModuleBroken(f"what package {parent} says of its folders cannot be used: {describe(error)}") from None
 
     def _is_listed(self, module: object) -> bool:
         return isinstance(module, str) and (module in self._exact or self._is_below_package(module))
@@ -164,6 +181,11 @@ class Callables:
         raise BadTask(f"{name!r}: class {_class_name(cls)} has no method {method_name!r} of a listed module")
 
 
+def _is_public_at_or_below(package: str, module: str) -> bool:
+    below = module.removeprefix(f"{package}.")
+    return module == package or (below != module and not any(part.startswith("_") for part in below.split(".")))
+
+
 def _readings(name: str) -> Iterator[_Place]:
     """The ways to read a name: with a colon there is one, with dots alone the last one or two parts may be the path."""
     module, colon, path = name.partition(":")
@@ -189,7 +211,7 @@ def _check_public(name: str, path: tuple[str, ...]) -> None:
 
 def _check_exported(name: str, place: _Place, namespace: dict[str, Any]) -> None:
     exported = namespace.get("__all__")
-    if exported is not None and place.path[0] not in (exported if isinstance(exported, (list, tuple)) else ()):
+    if exported is not None and place.path[0] not in (exported if type(exported) in (list, tuple) else ()):
         raise BadTask(f"{name!r}: {place.path[0]!r} is not in __all__ of {place.module}")
 
 
@@ -217,5 +239,5 @@ def _ready(name: str, function: FunctionType, bound: Callable[..., Any]) -> Task
     try:
         # follow_wrapped: what counts is what the outermost function takes; a decorator may add arguments of its own.
         return TaskCallable(bound, signature(bound, follow_wrapped=False))
-    except (TypeError, ValueError) as error:
+    except Exception as error:
         raise BadTask(f"{name!r}: what arguments it takes cannot be told: {describe(error)}") from None

@@ -6,6 +6,7 @@ any part may be a piece of the password.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -18,7 +19,7 @@ SSL_MODES = ("disabled", "preferred", "required", "verify_identity")
 DEFAULT_PORT = 3306
 MEMORY = ":memory:"
 
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_LOOPBACK = re.compile(r"localhost|127(\.[0-9]{1,3}){3}|::1")
 
 
 class MySQLDsn(NamedTuple):
@@ -44,7 +45,7 @@ class MySQLDsn(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        return bool(self.unix_socket) or self.host in _LOOPBACK or self.host.startswith("127.")
+        return bool(self.unix_socket) or _LOOPBACK.fullmatch(self.host) is not None
 
 
 class SQLiteDsn(NamedTuple):
@@ -121,7 +122,7 @@ def _parse_address(address: str) -> tuple[str, int]:
         host, _, port = address.partition(":")
     if not port:
         return unquote(host), DEFAULT_PORT
-    if not (port.isascii() and port.isdigit() and 0 < int(port[:9]) < 65536):
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536):
         raise _wrong("its port is not a number from 1 to 65535")
     return unquote(host), int(port)
 

@@ -21,16 +21,18 @@ def new_task(task: str | Callable[..., Any], args: object = None, group_id: int 
     """Check what a producer gave. Raises InvalidTask, which names what was wrong and what is allowed."""
     name = check_name(task) if isinstance(task, str) else _name_of(task)
     if type(group_id) is not int or not 0 <= group_id <= MAX_GROUP_ID:
-        raise InvalidTask(f"group_id is {group_id!r}; allowed: a whole number from 0 to {MAX_GROUP_ID}")
+        raise InvalidTask(f"group_id is {_shown(group_id)}; allowed: a whole number from 0 to {MAX_GROUP_ID}")
     if type(priority) is not int or not MIN_PRIORITY <= priority <= MAX_PRIORITY:
-        raise InvalidTask(f"priority is {priority!r}; allowed: a whole number from {MIN_PRIORITY} to {MAX_PRIORITY}")
+        raise InvalidTask(
+            f"priority is {_shown(priority)}; allowed: a whole number from {MIN_PRIORITY} to {MAX_PRIORITY}"
+        )
     return NewTask(name, write_arguments(args), group_id, priority)
 
 
 def new_task_from(description: Mapping[str, Any]) -> NewTask:
     """The same for a description such as {"task": "tasks.send", "args": {…}, "group_id": 3}."""
     if not isinstance(description, Mapping):
-        raise InvalidTask(f'it is {description!r:.80}; allowed: an object such as {{"task": …, "args": …}}')
+        raise InvalidTask(f'it is {_shown(description)}; allowed: an object such as {{"task": …, "args": …}}')
     if "task" not in description:
         raise InvalidTask('it has no "task"')
     try:
@@ -47,7 +49,7 @@ def check_name(name: str) -> str:
     """Check that a name has the form of a callable's. Raises InvalidTask."""
     if len(name) > MAX_TASK_LENGTH or not _NAME.fullmatch(name):
         raise InvalidTask(
-            f"task is {name[:80]!r}; allowed: module.function, module.Class.method or module:Class.method, "
+            f"task is {_shown(name)}; allowed: module.function, module.Class.method or module:Class.method, "
             f"at most {MAX_TASK_LENGTH} characters"
         )
     return name
@@ -61,10 +63,18 @@ def _name_of(function: Callable[..., Any]) -> str:
         # A class method runs for the class that it was taken from, though a base class may have defined it.
         module, qualified_name = cls.__module__, f"{cls.__qualname__}.{getattr(function, '__name__', '')}"
     if not callable(function) or not isinstance(module, str) or not isinstance(qualified_name, str):
-        raise InvalidTask(f"task is {function!r:.80}; allowed: a name as 'tasks.send_letter', or the function itself")
+        raise InvalidTask(f"task is {_shown(function)}; allowed: a name as 'tasks.send_letter', or the function itself")
     if module == "__main__":
         raise InvalidTask(
             f"task is {qualified_name!r} of the program that was started, which no worker can import; "
             "put it into a module, such as tasks.py"
         )
     return check_name(f"{module}.{qualified_name}")
+
+
+def _shown(value: object) -> str:
+    """A value that was given, for a message."""
+    try:
+        return repr(value)[:80]
+    except Exception:  # an integer too long to be written, or an object that has no text
+        return f"a {type(value).__name__} that cannot be shown"

@@ -133,15 +133,24 @@ def _wrong(key: str, value: str, allowed: str) -> SettingError:
 
 def _read_env_file(path: Path) -> dict[str, str]:
     try:
-        if not path.exists():
+        if not path.exists() or path.is_dir():
             return {}
         # Imported here: an installation that keeps its settings in the environment need not pay for it.
-        from dotenv import dotenv_values
+        from dotenv.parser import parse_stream
 
         # utf-8-sig: Windows editors put a byte order mark before the first key.
-        values = dotenv_values(path, interpolate=False, encoding="utf-8-sig")
+        with path.open(encoding="utf-8-sig") as file:
+            bindings = list(parse_stream(file))
     except ImportError:
         raise SettingError(f"python-dotenv is missing, which reads {path}: pip install -r requirements.txt") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SettingError(f"{path} cannot be read: {error}") from None
-    return {key: value for key, value in values.items() if value and key.startswith(PREFIX)}
+    # A line that is passed over could be the mode or the password.
+    broken = next((binding.original.line for binding in bindings if binding.error), None)
+    if broken is not None:
+        raise SettingError(f"{path}, line {broken} is not of the form KEY=value, or a quote in it is not closed")
+    return {
+        binding.key: binding.value
+        for binding in bindings
+        if binding.key and binding.value and binding.key.startswith(PREFIX)
+    }

@@ -706,7 +706,6 @@ TRICKS = {
     "__dict__": "__dict__ = property(lambda cls: note('__dict__') or {'post': print})",
     "__mro__": "__mro__ = property(lambda cls: note('__mro__') or (cls,))",
     "__name__": "__name__ = property(lambda cls: note('__name__') or 'x')",
-    "__qualname__": "__qualname__ = property(lambda cls: note('__qualname__') or 'x')",
     "__module__": "__module__ = property(lambda cls: note('__module__') or 'tasks')",
     "__class__": "__class__ = property(lambda cls: note('__class__') or type)",
     "__instancecheck__": "def __instancecheck__(cls, other): note('__instancecheck__'); return True",
@@ -837,6 +836,12 @@ def test_an_odd_all_exports_nothing(site: Site, exported: str) -> None:
     assert site.noted == []
 
 
+def test_an_all_that_is_an_object_with_a_mind_of_its_own_is_not_asked(site: Site) -> None:
+    site.write("tasks.py", f"{TASKS}\n__all__ = nosy\n")
+    assert "__all__" in site.refuse("tasks.send")
+    assert site.noted == []
+
+
 # ---- inheritance across modules
 
 
@@ -939,6 +944,21 @@ def test_a_private_module_runs_where_it_is_listed_by_name(shop: Site) -> None:
     assert shop.run("shop.jobs._internal.run", modules="shop.jobs._internal") == "internal"
 
 
+@pytest.mark.parametrize("modules", ["shop.jobs.*,shop.jobs._internals.*", "shop.jobs._internals.*,shop.jobs.*"])
+def test_a_private_package_runs_where_it_is_listed_by_name_whatever_else_is_listed(shop: Site, modules: str) -> None:
+    shop.write("shop/jobs/_internals/__init__.py", "")
+    shop.write("shop/jobs/_internals/mail.py", "def run(): return 'internal'\n")
+    assert shop.run("shop.jobs._internals.mail.run", modules=modules) == "internal"
+    shop.refuse("shop.jobs._hidden.mail.run", modules)
+    assert shop.noted == []
+
+
+def test_a_package_whose_path_is_odd_is_a_bad_task_or_broken(shop: Site) -> None:
+    shop.write("shop/jobs/deep/__init__.py", "__path__ = 5\n")
+    with pytest.raises((BadTask, ModuleBroken)):
+        shop.find("shop.jobs.deep.er.run", "shop.jobs.*")
+
+
 def test_a_package_without_an_init_file_works(site: Site) -> None:
     site.write("plain/jobs/mail.py", "def send(): return 'plain'\n")
     assert site.run("plain.jobs.mail.send", modules="plain.jobs.*") == "plain"
@@ -1034,6 +1054,7 @@ def test_a_package_that_is_not_there_is_broken_for_every_form_of_a_name(site: Si
         ("class Letter:\n    @classmethod\n    def write(): pass\n", "tasks.Letter.write"),
         ("class Letter:\n    @classmethod\n    def write(*, text): pass\n", "tasks.Letter.write"),
         ("def send(): pass\nsend.__signature__ = 5\n", "tasks.send"),
+        ("def send(): pass\nsend.__signature__ = lambda: 1 / 0\n", "tasks.send"),
     ],
 )
 def test_a_function_whose_arguments_cannot_be_told_is_a_bad_task(site: Site, text: str, name: str) -> None:

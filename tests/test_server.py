@@ -447,6 +447,26 @@ def test_a_generator_may_read_the_queue_while_its_tasks_are_added(server: TaskSe
     assert counts_by_status(server) == {0: 4}
 
 
+@pytest.mark.parametrize("inner", ["add_task", "add_tasks"])
+def test_adding_through_the_same_server_within_a_generator_leaves_all_or_nothing_true(
+    server: TaskServer, inner: str
+) -> None:
+    """Whether the inner one is refused or joins in: of the outer ones none stands when they fail in the end."""
+
+    def adding() -> Iterator[dict[str, str]]:
+        for number in range(2400):
+            if number in (0, 1100):
+                server.add_task("tasks.inner") if inner == "add_task" else server.add_tasks([{"task": "tasks.inner"}])
+            yield {"task": "tasks.outer"}
+        raise LookupError("the page has gone")
+
+    with pytest.raises((LookupError, TaskServerError)):
+        server.add_tasks(adding())
+    assert [task.task for task in server.store.list([], [], 5000) if task.task == "tasks.outer"] == []
+    server.add_tasks([{"task": "tasks.outer"}] * 2)
+    assert [task.task for task in server.store.list([], [], 2)] == ["tasks.outer"] * 2
+
+
 # ---- run
 
 

@@ -23,7 +23,7 @@ import pytest
 from taskserver import TaskServer
 from taskserver.commands.worker import main
 from tests.deployment import ROOT, Deployment
-from tests.servers import MySQLServer, find_program, free_port
+from tests.servers import MariaDB, MySQLServer, find_program, free_port, missing_programs
 
 WAIT_SECONDS = 30.0
 """For what comes in milliseconds, unless it never comes."""
@@ -530,6 +530,37 @@ def test_a_folder_in_the_place_of_the_database_is_one_line_and_code_1(deployment
     assert_one_line(deployment.client("init"), 1, str(queue.path))
 
 
+@pytest.mark.parametrize("arguments", [["worker.py"], ["client.py", "status"]])
+def test_a_package_that_is_not_installed_is_one_line(deployment: Deployment, arguments: list[str]) -> None:
+    bare_python = deployment.home / "python"
+    bare_python.write_text(f'#!/bin/sh\nexec "{deployment.python}" -S "$@"\n')
+    bare_python.chmod(0o700)
+    deployment.python = str(bare_python)
+    dsn = {"TASKSERVER_DSN": "mysql://someone@127.0.0.1/db"}
+    assert_one_line(deployment.run(*arguments, env=dsn), 1, "PyMySQL", "pip install")
+    deployment.write_env(**dsn)
+    assert_one_line(deployment.run(*arguments), 2, "python-dotenv", "pip install")
+
+
+@pytest.mark.long
+def test_a_database_that_dies_under_a_run_is_one_line_and_code_1(deployment: Deployment) -> None:
+    if missing := missing_programs():
+        pytest.skip(f"MariaDB is not installed ({', '.join(missing)} not found)")
+    with MariaDB() as server, server.database() as name:
+        queue = Queue(deployment, server.dsn(name))
+        queue.add("tasks.wait_for_go")
+        queue.add("tasks.note")
+        process = queue.start(TASKSERVER_DB_PATIENCE="0")
+        wait_until(queue.notes)
+        server.kill()
+        (deployment.folder / "go").touch()
+        code, output, errors = end_of(process)
+        assert (code, output) == (1, "")
+        assert len(errors.splitlines()) == 1, errors
+        assert queue.notes() == ["started", "finished"]
+        server.start()
+
+
 @pytest.fixture
 def bound_by_rights(deployment: Deployment) -> None:
     """Runs the programs without root's power to pass over a file's rights."""
@@ -704,6 +735,49 @@ def test_a_log_on_a_full_disk_ends_no_run(queue: Queue, log: Path) -> None:
     queue.add("tasks.note")
     assert_silent(queue.worker(TASKSERVER_LOG="var/worker.log"))
     assert queue.notes() == ["noted"]
+
+
+def test_a_worker_whose_log_another_one_rotates_goes_on_in_the_new_file(queue: Queue, log: Path) -> None:
+    queue.add("tasks.wait_for_go")
+    queue.add("tasks.say", '["after the rotation"]')
+    process = queue.start(TASKSERVER_LOG="var/worker.log")
+    wait_until(queue.notes)
+    rotated = log.rename(log.with_name("worker.log.1"))
+    (queue.deployment.folder / "go").touch()
+    assert end_of(process) == (0, "", "")
+    assert "after the rotation" not in rotated.read_text()
+    assert "printed: after the rotation" in log.read_text()
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
+# The system's own count of a process begins with what its parent held: the process asks for itself.
+TELL_PEAK = """
+import re, runpy, sys
+try:
+    sys.argv = sys.argv[1:]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+finally:
+    print(re.search("VmHWM:(.*) kB", open("/proc/self/status").read())[1], file=sys.stderr)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from Linux's /proc")
+@pytest.mark.parametrize("log_file", ["", "var/worker.log"])
+def test_what_a_task_prints_without_ending_a_line_is_not_gathered_in_memory(
+    queue: Queue, log: Path, log_file: str
+) -> None:
+    code = "def print_on():\n    for _ in range(100):\n        print('.' * 1_000_000, end='')\n"
+    queue.deployment.write_tasks(TASKS + code)
+    queue.add("tasks.print_on")
+    ended = subprocess.run(
+        [queue.deployment.python, "-c", TELL_PEAK, queue.deployment.folder / "worker.py"],
+        env={"TASKSERVER_LOG": log_file},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+    )
+    assert (ended.returncode, ended.stdout, queue.statuses()) == (0, "", [])
+    assert int(ended.stderr) < 60_000
 
 
 # ---- a terminal

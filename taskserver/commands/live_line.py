@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import time
 from typing import TextIO
 
@@ -10,6 +10,7 @@ from ..printable import printable
 
 EVERY_SECONDS = 0.1
 BAR_WIDTH = 30
+USUAL_WIDTH = 80
 
 
 class LiveLine:
@@ -25,7 +26,7 @@ class LiveLine:
         if not self.is_terminal or time.monotonic() - self._shown_at < EVERY_SECONDS:
             return
         self._shown_at = time.monotonic()
-        width = shutil.get_terminal_size().columns - 1
+        width = self._width() - 1
         self._write(f"\r\x1b[K{printable(text)[:width]}")
         self._stands = True
 
@@ -33,6 +34,12 @@ class LiveLine:
         if self._stands:
             self._write("\r\x1b[K")
             self._stands = False
+
+    def _width(self) -> int:
+        try:
+            return os.get_terminal_size(self._stream.fileno()).columns or USUAL_WIDTH
+        except (OSError, ValueError):
+            return USUAL_WIDTH
 
     def _write(self, text: str) -> None:
         try:

@@ -13,7 +13,7 @@ from ..settings import load_settings
 from .output import as_json, status_name, task_as_json
 from .program import Exit, whole_number
 
-MAX_ID = 2**64 - 1
+MAX_ID = 2**63 - 1
 
 
 def add_parser(subparsers: Any) -> None:

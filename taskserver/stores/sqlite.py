@@ -159,7 +159,7 @@ class SQLiteStore(Store):
     # ---- errors
 
     def _is_driver_error(self, error: BaseException) -> bool:
-        return isinstance(error, (sqlite3.Error, sqlite3.Warning))
+        return isinstance(error, (sqlite3.Error, sqlite3.Warning, OverflowError))
 
     def _error(self, error: Exception) -> DatabaseError:
         text = " ".join(str(error).split())
