@@ -44,6 +44,7 @@ def read_arguments(text: str | None) -> Arguments:
     """The positional and the keyword arguments that a JSON text stands for. Raises BadTask."""
     if text is None or not text.strip():
         return [], {}
+    check_size(len(text))
     value = parse_json(text)
     if isinstance(value, dict):
         return [], value
@@ -62,7 +63,6 @@ def check_size(size: int | None) -> None:
 
 def parse_json(text: str) -> Any:
     """The value of a JSON text, read strictly. Raises BadTask."""
-    check_size(len(text))
     if _is_nested_too_deep(text):
         raise BadTask(f"args is nested more than {MAX_NESTING} deep")
     try:

@@ -49,7 +49,13 @@ def open_standard_streams() -> None:
 def run_program(name: str, command: Callable[[], int]) -> int:
     """Run a command; an error of ours becomes one line on standard error and an exit code."""
     try:
-        return command()
+        code = command()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader has seen enough, as `head` does; what is still unsent must not complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.OK
     except (SettingError, InvalidTask) as error:
         return _fail(name, error, Exit.USAGE)
     except DatabaseError as error:

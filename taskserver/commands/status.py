@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..printable import printable
 from ..server import TaskServer
 from ..settings import load_settings
 from ..stores.rows import LastRun, QueueCount
@@ -75,7 +76,7 @@ def _show(server: TaskServer, counts: Sequence[QueueCount], runs: Sequence[LastR
     if not runs:
         print("no worker ran yet: is worker.py in a crontab?", file=sys.stderr)
     for run in runs:
-        print(_run_line(run))
+        print(printable(_run_line(run)))
 
 
 def _run_line(run: LastRun) -> str:

@@ -73,7 +73,9 @@ class RunCounts(NamedTuple):
 
 
 def stored_task(row: Sequence[Any]) -> StoredTask:
-    """A row of the columns above and whether it is archived; a key may come as bytes."""
-    task = StoredTask._make((*row[:-1], bool(row[-1])))
-    key = task.unique_key
-    return task._replace(unique_key=key.decode(errors="backslashreplace")) if isinstance(key, bytes) else task
+    """A row of the columns above and whether it is archived.
+
+    Bytes become text: keys are stored so on MySQL, and SQLite lets a row hold them anywhere.
+    """
+    *columns, archived = (value.decode(errors="backslashreplace") if type(value) is bytes else value for value in row)
+    return StoredTask._make((*columns, bool(archived)))
