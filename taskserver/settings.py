@@ -90,7 +90,7 @@ def load_settings(folder: Path, environ: Mapping[str, str] = os.environ) -> Sett
 
 def check_table(key: str, value: str) -> str:
     """A queue table's name; `key` is what an error calls it."""
-    if not _TABLE.fullmatch(value):
+    if not (isinstance(value, str) and _TABLE.fullmatch(value)):
         raise _wrong(key, value, "a letter or _, then up to 39 letters, digits or _")
     return value
 
@@ -127,8 +127,8 @@ def _whole_number(least: int, most: int) -> Callable[[str, str], int]:
     return check
 
 
-def _wrong(key: str, value: str, allowed: str) -> SettingError:
-    return SettingError(f"{key} is wrong: {value[:100]!r}; allowed: {allowed}")
+def _wrong(key: str, value: object, allowed: str) -> SettingError:
+    return SettingError(f"{key} is wrong: {value!r:.100}; allowed: {allowed}")
 
 
 def _read_env_file(path: Path) -> dict[str, str]:

@@ -558,8 +558,9 @@ def test_a_narrow_encoding_of_standard_output_is_survived(queue: Queue, encoding
 
 def test_a_reader_that_goes_away_is_no_traceback(queue: Queue) -> None:
     fill(queue)
+    assert_silent(queue.worker(1, 99))
     client = queue.deployment.folder / "client.py"
-    for command in ("list --limit 1000", "show 1", "status", "--help"):
+    for command in ("list --limit 1000", "show 1", "status --json", "--help"):
         ended = subprocess.run(
             ["/bin/sh", "-c", f'"$0" "$1" {command} | :', queue.deployment.python, client],
             cwd=queue.deployment.home, env={"PATH": os.defpath}, capture_output=True, text=True, timeout=WAIT_SECONDS,

@@ -213,11 +213,13 @@ def test_a_claim_without_groups_takes_tasks_of_all_in_the_same_order(store: Stor
 
 @pytest.mark.parametrize("groups", [(), (3, 5)])
 def test_a_claim_takes_at_most_its_limit_and_the_first_ones_of_all_groups(store: Store, groups: tuple[int]) -> None:
-    added = [(priority, add(store, group, priority)) for group in (3, 5) for priority in (2, 1, 0)]
+    # Of equal priority the one of the later group has the smaller id.
+    added = [(priority, add(store, group, priority)) for group in (5, 3) for priority in (2, 1, 0)]
     in_order = [task_id for _, task_id in sorted(added)]
-    assert ids(claim(store, 4, *groups)) == in_order[:4]
-    assert ids(claim(store, 4, *groups)) == in_order[4:]
-    assert claim(store, 4, *groups) == []
+    assert ids(claim(store, 3, *groups)) == in_order[:3]
+    assert ids(claim(store, 2, *groups)) == in_order[3:5]
+    assert ids(claim(store, 2, *groups)) == in_order[5:]
+    assert claim(store, 2, *groups) == []
 
 
 def test_a_claim_leaves_other_groups_alone(store: Store, rows: Rows) -> None:
@@ -967,6 +969,25 @@ def test_a_producer_in_another_time_zone_adds_tasks_that_are_due_when_it_meant(
     assert abs(_instant(waiting.due_at) - now - timedelta(hours=1)) < timedelta(seconds=30)
 
 
+def test_instants_are_in_utc_where_the_server_s_own_clock_shows_another_zone(mariadb: MariaDB) -> None:
+    with mariadb.database() as name:
+        try:
+            mariadb.execute("SET GLOBAL time_zone = '+05:00'")
+            with TaskServer(mariadb.dsn(name)) as server:
+                server.create_tables()
+                task_id = server.add_task("tasks.send")
+                task = claim_one(server.store)
+                assert start(server.store, task)
+                shown = server.store.show(task_id)
+        finally:
+            mariadb.execute("SET GLOBAL time_zone = 'SYSTEM'")
+    [[now]] = mariadb.execute("SELECT UTC_TIMESTAMP(6)")
+    assert shown is not None
+    for instant in (shown.created_at, shown.started_at, shown.updated_at):
+        assert abs(_instant(instant) - now) < timedelta(seconds=30)
+    assert abs(_instant(shown.due_at) - now - timedelta(seconds=LEASE_SECONDS)) < timedelta(seconds=30)
+
+
 def plan(store: MySQLStore, groups: tuple[int, ...], limit: int) -> dict[str, set[str | None]]:
     """The key that the claim uses for each table of its plan: the real table, however it is called there."""
     skip = store.SKIP_LOCKED if store._form.skips_locked else ""
@@ -1004,9 +1025,10 @@ def rows_read_by_a_claim(store: MySQLStore, groups: tuple[int, ...], limit: int)
     return reads() - before
 
 
-def test_the_claim_picks_by_the_claim_indexes_and_updates_by_primary_key(mysql_store: MySQLStore) -> None:
+@pytest.mark.parametrize("count", [8, 20_000])
+def test_the_claim_picks_by_the_claim_indexes_and_updates_by_primary_key(mysql_store: MySQLStore, count: int) -> None:
     claim(mysql_store)  # a first one, which finds out what the server can do
-    fill(mysql_store, 20_000)
+    fill(mysql_store, count)
     # MySQL calls the updated table by its alias alone, and MariaDB too; what is picked from stands under its name.
     assert plan(mysql_store, (3, 5, 6), 100) == {"task": {"PRIMARY"}, "jobs_queue": {"claim_by_group"}}
     assert plan(mysql_store, (), 100) == {"task": {"PRIMARY"}, "jobs_queue": {"claim_any_group"}}

@@ -766,7 +766,7 @@ finally:
 def test_what_a_task_prints_without_ending_a_line_is_not_gathered_in_memory(
     queue: Queue, log: Path, log_file: str
 ) -> None:
-    code = "def print_on():\n    for _ in range(100):\n        print('.' * 1_000_000, end='')\n"
+    code = "def print_on():\n    for _ in range(40):\n        print('.' * 1_000_000, end='')\n"
     queue.deployment.write_tasks(TASKS + code)
     queue.add("tasks.print_on")
     ended = subprocess.run(

@@ -31,12 +31,13 @@ _inherited: list[object] = []
 class Held:
     """One thread's connection, and whose it is."""
 
-    __slots__ = ("__weakref__", "connection", "cursor", "pid", "used_at")
+    __slots__ = ("__weakref__", "connection", "cursor", "in_transaction", "pid", "used_at")
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
         self.cursor = connection.cursor()
         self.pid = os.getpid()
+        self.in_transaction = False
         self.used_at = time.monotonic()
 
 
@@ -130,16 +131,25 @@ class Database(ABC):
 
     def _try(self, work: Callable[[], T], alone: bool) -> T:
         held = self._hold()
+        if held.in_transaction:
+            if alone:
+                return work()
+            raise DatabaseError(
+                "tasks are being added in this thread: a generator of tasks cannot add_tasks or run itself"
+            )
         try:
             if alone and self._commits_by_itself(held):
                 outcome = work()
             else:
                 self._begin(held)
+                held.in_transaction = True
                 outcome = work()
                 self._execute("COMMIT")
         except BaseException as error:
             self._undo(error)
             raise
+        finally:
+            held.in_transaction = False
         held.used_at = time.monotonic()
         return outcome
 

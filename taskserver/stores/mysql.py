@@ -26,6 +26,8 @@ SOCKETS = (
     "/tmp/mysql.sock",
 )
 CONNECT_SECONDS = 10
+STATEMENT_SECONDS = 120
+"""After that much silence the connection counts as dead. Longer than a server waits for locks by default (50)."""
 
 # UTC, as NOW() in a zone with summer time gives one hour twice a year; strict, so that nothing of ours is cut
 # silently; backslash escapes on, as PyMySQL quotes with them.
@@ -162,7 +164,7 @@ class MySQLStore(Store):
 
     def _log_in_with(self, ssl_mode: str) -> Any:
         dsn = self._dsn
-        return pymysql.connect(
+        connection = pymysql.connect(
             user=dsn.user or None,
             password=dsn.password.encode("utf-8", "surrogateescape"),
             host=dsn.host or None,
@@ -175,9 +177,13 @@ class MySQLStore(Store):
             client_flag=CLIENT.FOUND_ROWS,
             init_command=SESSION,
             connect_timeout=CONNECT_SECONDS,
+            # Who takes connections and says nothing is no MySQL; afterwards a statement may take longer.
+            read_timeout=CONNECT_SECONDS,
             ssl_disabled=ssl_mode == "disabled",
             ssl=_ssl_context(ssl_mode, dsn.ssl_ca),
         )
+        connection._read_timeout = STATEMENT_SECONDS  # type: ignore[attr-defined]
+        return connection
 
     def _is_alive(self, held: Held) -> bool:
         try:
@@ -219,13 +225,16 @@ class MySQLStore(Store):
         try:
             return super()._execute(sql, values)
         except DatabaseError as error:
-            if _number(error.__cause__) != STATEMENT_BINLOG or self._form.isolation != READ_COMMITTED:
+            if _number(error.__cause__) != STATEMENT_BINLOG:
                 raise
-        # Statement-based replication refuses writes in READ COMMITTED; nothing was done yet.
+        # Statement-based replication refuses writes in READ COMMITTED, the first one of a transaction already.
         self._form.isolation = REPEATABLE_READ
         super()._execute("ROLLBACK")
         super()._execute(REPEATABLE_READ)
-        raise Conflict(f"{self._dsn.place}: binlog_format is STATEMENT")
+        held = self._local.held
+        if held.in_transaction:
+            self._begin(held)
+        return super()._execute(sql, values)
 
     def _with_marks(self, sql: str) -> str:
         return sql.replace("%", "%%").replace("?", "%s")
@@ -249,7 +258,7 @@ class MySQLStore(Store):
             return DatabaseError(f"{where}: {text}: make it as in schema.sql")
         if isinstance(error, RuntimeError):
             return DatabaseError(
-                f"{where}: this account's password needs TLS, which the server does not offer, "
+                f"{where}: this account's password needs TLS, which the server does not offer or ssl-mode forbids, "
                 "or the package PyMySQL[rsa] (pip install 'PyMySQL[rsa]')"
             )
         hint = f": {HINTS[number]}" if number in HINTS else ""

@@ -8,7 +8,7 @@
 
 -- The queue. A producer needs no more than:
 --   INSERT INTO jobs_queue (task, args, group_id, priority)
---   VALUES ('tasks.send_letter', '{"to": "a@example.org"}', 3, 10);
+--   VALUES ('tasks.send_letter', '{"to": "a@example.org"}', 3, 10)
 CREATE TABLE IF NOT EXISTS jobs_queue (
   id           BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
   task         VARCHAR(255)    NOT NULL,             -- the callable: module.function or module.Class.method
@@ -18,10 +18,10 @@ CREATE TABLE IF NOT EXISTS jobs_queue (
   status       TINYINT UNSIGNED NOT NULL DEFAULT 0,  -- 0 new, 1 in progress, 2 done, 3 error, 4 fatal, 5 waiting
   attempts     INT UNSIGNED    NOT NULL DEFAULT 0,   -- times started
   max_attempts INT UNSIGNED    NULL DEFAULT NULL,    -- NULL: as the worker is set
-  due_at       TIMESTAMP(6)    NULL DEFAULT NULL,    -- status 3, 5: when it becomes new; status 1: when the lease ends
+  due_at       TIMESTAMP(6)    NULL DEFAULT NULL,    -- status 3, 5: when it becomes new, 1: when the lease ends
   claim        BIGINT UNSIGNED NULL DEFAULT NULL,    -- status 1: the token of the claim that holds the row
-  unique_key   VARBINARY(255)  NULL DEFAULT NULL,    -- one row alone may hold a key; binary: compared byte by byte
-  error_text   VARCHAR(1000)   NULL DEFAULT NULL,    -- the last error; NULL once it succeeds
+  unique_key   VARBINARY(255)  NULL DEFAULT NULL,    -- one row alone may hold a key, binary: compared byte by byte
+  error_text   VARCHAR(1000)   NULL DEFAULT NULL,    -- the last error, NULL once it succeeds
   created_at   TIMESTAMP(6)    NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
   started_at   TIMESTAMP(6)    NULL DEFAULT NULL,    -- status 1 without it: claimed, not started
   finished_at  TIMESTAMP(6)    NULL DEFAULT NULL,
@@ -72,7 +72,7 @@ CREATE TABLE IF NOT EXISTS jobs_queue_workers (
   PRIMARY KEY (host, group_ids)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- The versions of these tables that were applied; the greatest one counts.
+-- The versions of these tables that were applied, the greatest one counts.
 CREATE TABLE IF NOT EXISTS jobs_queue_schema (
   version      INT UNSIGNED    NOT NULL,
   applied_at   TIMESTAMP(6)    NOT NULL DEFAULT CURRENT_TIMESTAMP(6),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -22,6 +23,34 @@ from .store import Store
 
 OLDEST = (3, 24, 0)
 _FILE_RIGHTS = 0o600
+
+
+class _Connection(sqlite3.Connection):
+    """The driver's, made so that it can stand in a set that does not keep it alive."""
+
+
+# The open connections of this process, and those that a fork left in it in the midst of a transaction.
+_open: weakref.WeakSet[_Connection] = weakref.WeakSet()
+_unfinished: list[_Connection] = []
+
+
+def _close_inherited() -> None:
+    """In a forked child: close what its parent had open.
+
+    SQLite keeps one account of its locks for each file and process, and a fork copies the account without the
+    locks: a connection that the child opens beside an inherited one believes itself locked, and a parent that
+    closes last removes the log into which the child goes on writing. One in the midst of a transaction stays, as
+    closing it would roll back what the parent still does; beside it the child can open no other.
+    """
+    for connection in list(_open):
+        if connection.in_transaction:
+            _unfinished.append(connection)
+        else:
+            connection.close()
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_close_inherited)
 
 
 class SQLiteStore(Store):
@@ -107,13 +136,19 @@ class SQLiteStore(Store):
     def _connect(self) -> sqlite3.Connection:
         if self._path != MEMORY and not os.path.exists(self._path):
             raise self._missing(f"there is no database {self._path}")
+        if _unfinished:
+            raise DatabaseError(
+                f"{self._path}: this process was forked while another thread wrote to SQLite; fork before that"
+            )
         try:
             connection = sqlite3.connect(
                 self._path,
                 timeout=max(self._patience_seconds, 5),
                 isolation_level=None,  # transactions are begun and committed in words of ours
                 check_same_thread=False,  # close() closes those of all threads
+                factory=_Connection,
             )
+            _open.add(connection)
             connection.text_factory = _text
             # A commit is on the disk when it returns, as on MySQL.
             connection.execute("PRAGMA synchronous = FULL")
@@ -127,12 +162,13 @@ class SQLiteStore(Store):
         if self._memory is None:
             self._memory = self._local.held = Held(self._connect())
             super().create_tables()
-        if self._memory.pid != os.getpid():
-            raise DatabaseError("a database in memory belongs to the process that made it; a child needs one in a file")
         self._local.held = self._memory
         return self._memory
 
     def _guard(self) -> AbstractContextManager[Any]:
+        # Before the lock, which a thread may have held that a fork left behind.
+        if self._memory is not None and self._memory.pid != os.getpid():
+            raise DatabaseError("a database in memory belongs to the process that made it; a child needs one in a file")
         return self._lock if self._path == MEMORY else nullcontext()
 
     def _drop(self) -> None:

@@ -10,6 +10,7 @@ token, and it counts the rows that it matched. The token decides who may write, 
 from __future__ import annotations
 
 import os
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ INLINE_ARGS_BYTES = 16 * 1024
 
 BYTES_A_STATEMENT = 400_000
 """Old servers take 1 MiB a statement, and quoting may double it."""
+MOST_BYTES_A_CHARACTER = 4
 IDS_A_STATEMENT = 500
 """Old SQLite binds 999 values a statement."""
 
@@ -345,10 +347,14 @@ class Store(Database):
         readable = (words.get(f"{column}_text", column) for column in QUEUE_COLUMNS.split(", "))
         return words | {"readable": ", ".join(readable)}
 
+    def _named(self, text: str) -> str:
+        # In quotes: `order` is an allowed name, too.
+        return re.sub(r"jobs_queue(\w*)", lambda found: self.quoted.format(self.table + found[1]), text)
+
     def _schema_statements(self) -> Iterator[str]:
         text = Path(__file__).with_name(self.schema_file).read_text(encoding="utf-8")
         lines = (line.partition("-- ")[0].rstrip() for line in text.splitlines() if not line.startswith("--"))
-        for statement in "\n".join(lines).replace("jobs_queue", self.table).split(";"):
+        for statement in self._named("\n".join(lines)).split(";"):
             if statement.strip():
                 yield statement.strip()
 
@@ -361,7 +367,8 @@ def _portions(tasks: Iterable[NewTask], most_rows: int) -> Iterator[list[NewTask
     portion: list[NewTask] = []
     size = 0
     for task in tasks:
-        length = len(task.args or "")
+        args = task.args or ""
+        length = len(args) * (1 if args.isascii() else MOST_BYTES_A_CHARACTER)
         if len(portion) == most_rows or (portion and size + length > BYTES_A_STATEMENT):
             yield portion
             portion, size = [], 0
