@@ -22,6 +22,8 @@ LOG = logging.getLogger("taskserver")
 MAX_FATAL_LINES = 20
 MAX_FILE_BYTES = 10_000_000
 KEPT_FILES = 3
+LONGEST_PRINTED_LINE = 10_000
+"""Characters; a task may print without ever ending a line."""
 
 
 class StandardError(logging.Handler):
@@ -66,7 +68,8 @@ class PrintsToLog(io.TextIOBase):
 
     def __init__(self, real: TextIO) -> None:
         self._real = real
-        self._line = ""
+        self._pieces: list[str] = []
+        self._length = 0
 
     @property
     def buffer(self) -> BinaryIO:
@@ -79,15 +82,27 @@ class PrintsToLog(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        *lines, self._line = (self._line + text).split("\n")
-        for line in lines:
-            LOG.info("printed: %s", line)
+        if LOG.isEnabledFor(logging.INFO):
+            *lines, rest = text.split("\n")
+            for line in lines:
+                self._gather(line)
+                self.end()
+            self._gather(rest)
         return len(text)
 
+    def _gather(self, text: str) -> None:
+        for first in range(0, len(text), LONGEST_PRINTED_LINE):
+            piece = text[first : first + LONGEST_PRINTED_LINE]
+            if self._length + len(piece) > LONGEST_PRINTED_LINE:
+                self.end()
+            self._pieces.append(piece)
+            self._length += len(piece)
+
     def end(self) -> None:
-        """Log a last line that was not ended."""
-        if self._line:
-            self.write("\n")
+        """Log the line that stands so far."""
+        if self._pieces:
+            LOG.info("printed: %s", "".join(self._pieces))
+        self._pieces, self._length = [], 0
 
 
 def set_up(verbose: bool, file: Path | None, before_line: Callable[[], None]) -> StandardError:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import add, init, list, show, status
-from .program import Parser, open_standard_streams, run_program
+from .program import Parser, run_program
 
 COMMANDS = (init, add, status, list, show)
 """Each has `add_parser`, which describes its arguments and names its `run(folder, options) → exit code`."""
@@ -15,14 +15,18 @@ COMMANDS = (init, add, status, list, show)
 
 def main(folder: Path, arguments: Sequence[str]) -> int:
     """Run one command with the settings in `folder`. The exit code."""
-    open_standard_streams()
+    return run_program("client.py", lambda: _run(folder, arguments))
+
+
+def _run(folder: Path, arguments: Sequence[str]) -> int:
+    _survive_any_terminal()
     parser = Parser(prog="client.py", description="Add tasks to the queue and look at it.")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     for command in COMMANDS:
         command.add_parser(subparsers)
     options = parser.parse_args(arguments)
-    _survive_any_terminal()
-    return run_program("client.py", lambda: options.run(folder, options))
+    code: int = options.run(folder, options)
+    return code
 
 
 def _survive_any_terminal() -> None:

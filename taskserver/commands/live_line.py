@@ -18,12 +18,12 @@ class LiveLine:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self.is_terminal = stream.isatty()
+        self._is_terminal = stream.isatty()
         self._shown_at = float("-inf")
         self._stands = False
 
     def show(self, text: str) -> None:
-        if not self.is_terminal or time.monotonic() - self._shown_at < EVERY_SECONDS:
+        if not self._is_terminal or time.monotonic() - self._shown_at < EVERY_SECONDS:
             return
         self._shown_at = time.monotonic()
         width = self._width() - 1
@@ -34,6 +34,12 @@ class LiveLine:
         if self._stands:
             self._write("\r\x1b[K")
             self._stands = False
+
+    def end(self, text: str) -> None:
+        """Leave a last line that stays."""
+        self.clear()
+        if self._is_terminal:
+            self._write(f"{printable(text)}\n")
 
     def _width(self) -> int:
         try:
@@ -46,7 +52,7 @@ class LiveLine:
             self._stream.write(text)
             self._stream.flush()
         except (OSError, ValueError):  # a task closed it, or the terminal is gone
-            self.is_terminal = False
+            self._is_terminal = False
 
 
 def bar(part: float) -> str:

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from enum import IntEnum
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..errors import DatabaseError, InvalidTask, SettingError
 from ..printable import printable
@@ -27,13 +27,43 @@ class Exit(IntEnum):
 
 
 class Parser(argparse.ArgumentParser):
-    """Tells wrong usage in one line."""
+    """Tells wrong usage in one line; options are written out, as a new one could make short forms ambiguous."""
+
+    def __init__(self, **keywords: Any) -> None:
+        super().__init__(allow_abbrev=False, **keywords)
 
     def error(self, message: str) -> NoReturn:
         self.exit(Exit.USAGE, f"{self.prog}: {printable(message)}; see {self.prog} --help\n")
 
 
-def open_standard_streams() -> None:
+def run_program(name: str, command: Callable[[], int]) -> int:
+    """Run a command; an error of ours becomes one line on standard error and an exit code."""
+    _open_standard_streams()
+    try:
+        try:
+            return command()
+        finally:
+            sys.stdout.flush()
+    except (SettingError, InvalidTask) as error:
+        return _fail(name, error, Exit.USAGE)
+    except DatabaseError as error:
+        return _fail(name, error, Exit.DATABASE)
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except OSError as error:
+        return _end_without_output(name, error)
+
+
+def _end_without_output(name: str, error: OSError) -> int:
+    """What it had to print could not be written."""
+    # What is still unsent must not complain once more at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if isinstance(error, BrokenPipeError):
+        return Exit.OK  # the reader has seen enough, as `head` does
+    return _fail(name, OSError(f"standard output cannot be written: {error.strerror}"), Exit.USAGE)
+
+
+def _open_standard_streams() -> None:
     """Put something in the place of standard streams that the caller closed.
 
     Else the next file or connection would get such a descriptor, and whatever is printed would go into it.
@@ -44,24 +74,6 @@ def open_standard_streams() -> None:
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
-
-
-def run_program(name: str, command: Callable[[], int]) -> int:
-    """Run a command; an error of ours becomes one line on standard error and an exit code."""
-    try:
-        code = command()
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:
-        # The reader has seen enough, as `head` does; what is still unsent must not complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.OK
-    except (SettingError, InvalidTask) as error:
-        return _fail(name, error, Exit.USAGE)
-    except DatabaseError as error:
-        return _fail(name, error, Exit.DATABASE)
-    except KeyboardInterrupt:
-        return Exit.INTERRUPTED
 
 
 def _fail(name: str, error: Exception, code: Exit) -> int:

@@ -19,14 +19,12 @@ from ..settings import MAX_BATCH, MODES, load_settings
 from ..stopping import Stop
 from ..task import MAX_GROUP_ID
 from .live_line import LiveLine
-from .program import Exit, Parser, open_standard_streams, run_program, whole_number
+from .program import Exit, Parser, run_program, whole_number
 
 
 def main(folder: Path, arguments: list[str]) -> int:
     """Run tasks with the settings in `folder`. The exit code."""
-    open_standard_streams()
-    options = _parse(arguments)
-    return run_program("worker.py", lambda: _run(folder, options))
+    return run_program("worker.py", lambda: _run(folder, _parse(arguments)))
 
 
 def _run(folder: Path, options: argparse.Namespace) -> int:
@@ -50,8 +48,7 @@ def _run(folder: Path, options: argparse.Namespace) -> int:
         finally:
             live.clear()
             standard_error.end()
-    if live.is_terminal:
-        print(_summary(result))
+    live.end(_summary(result))
     return Exit.OK
 
 

@@ -27,11 +27,12 @@ SOCKETS = (
 )
 CONNECT_SECONDS = 10
 STATEMENT_SECONDS = 120
-"""After that much silence the connection counts as dead. Longer than a server waits for locks by default (50)."""
+"""After that much silence the connection counts as dead."""
 
 # UTC, as NOW() in a zone with summer time gives one hour twice a year; strict, so that nothing of ours is cut
 # silently; backslash escapes on, as PyMySQL quotes with them.
-SESSION = "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES'"
+# Locks are waited for in short turns, between which a signal is heard and the patience ends.
+SESSION = "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = 2"
 READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 REPEATABLE_READ = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 

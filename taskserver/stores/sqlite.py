@@ -22,6 +22,8 @@ from .database import Held
 from .store import Store
 
 OLDEST = (3, 24, 0)
+LOCK_WAIT_SECONDS = 2.0
+"""One turn of waiting for the writer; between turns a signal is heard and the patience ends."""
 _FILE_RIGHTS = 0o600
 
 
@@ -143,7 +145,7 @@ class SQLiteStore(Store):
         try:
             connection = sqlite3.connect(
                 self._path,
-                timeout=max(self._patience_seconds, 5),
+                timeout=LOCK_WAIT_SECONDS,
                 isolation_level=None,  # transactions are begun and committed in words of ours
                 check_same_thread=False,  # close() closes those of all threads
                 factory=_Connection,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from ..errors import TablesMissing, TablesOutdated
+from ..errors import Conflict, TablesMissing, TablesOutdated
 from ..task import Claim, ClaimedTask, Finish, NewTask, Start, Status
 from .database import Database, marks, with_ids
 from .rows import INSTANTS, QUEUE_COLUMNS, LastRun, QueueCount, RunCounts, StoredTask, stored_task
@@ -24,6 +24,9 @@ from .rows import INSTANTS, QUEUE_COLUMNS, LastRun, QueueCount, RunCounts, Store
 SCHEMA_VERSION = 1
 UPGRADES: dict[int, tuple[str, ...]] = {}
 """From version n to n + 1: the statements that a dialect's .sql file does not repeat."""
+
+CLAIM_PATIENCE_SECONDS = 0.2
+"""For deadlocks, on servers without SKIP LOCKED; longer waits are the runner's, which hears of signals between."""
 
 INLINE_ARGS_BYTES = 16 * 1024
 """Longer arguments stay in the database until their task's turn: a thousand times 1 MiB fits into no small host."""
@@ -165,10 +168,14 @@ class Store(Database):
     def claim(self, limit: int, groups: Sequence[int]) -> Claim:
         """New → in progress for up to `limit` rows of `groups` (none: of all), in order of priority, then id.
 
-        A new row whose due_at lies ahead that is met on the way becomes waiting instead.
+        A new row whose due_at lies ahead that is met on the way becomes waiting instead. Where others hold the rows
+        it gets nothing, rather than to wait for them: the caller looks again.
         """
         token = int.from_bytes(os.urandom(8), "big") >> 1
-        changed = self._alone(self._claim, token, limit, groups)
+        try:
+            changed = self._retry_conflicts(lambda: self._claim(token, limit, groups), True, CLAIM_PATIENCE_SECONDS)
+        except Conflict:
+            changed = 0
         if not changed:
             return Claim([], 0)
         rows = self._alone(self._all, self.READ_CLAIM, (token,))
