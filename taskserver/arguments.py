@@ -26,7 +26,7 @@ def write_arguments(args: object) -> str | None:
         return None
     if not isinstance(args, (dict, list, tuple)):
         raise InvalidTask(f"args is {args!r:.80}; allowed: a dict, a list, a tuple or None")
-    if isinstance(args, dict) and not all(isinstance(key, str) for key in args):
+    if isinstance(args, dict) and args and set(map(type, args)) != {str}:
         raise InvalidTask("args has keys that are no text, which cannot be names of arguments")
     try:
         text = _encode(args)
@@ -67,7 +67,7 @@ def parse_json(text: str) -> Any:
         raise BadTask(f"args is nested more than {MAX_NESTING} deep")
     try:
         text.encode()
-        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        return _decode(text)
     except UnicodeEncodeError:
         raise BadTask("args is not UTF-8 text") from None
     except (ValueError, RecursionError) as error:
@@ -76,7 +76,7 @@ def parse_json(text: str) -> Any:
 
 def _is_nested_too_deep(text: str) -> bool:
     # Counting is quick; only a text with that many brackets is gone through one by one.
-    return text.count("[") + text.count("{") > MAX_NESTING and _nesting(text) > MAX_NESTING
+    return len(text) > MAX_NESTING and text.count("[") + text.count("{") > MAX_NESTING and _nesting(text) > MAX_NESTING
 
 
 def _nesting(text: str) -> int:
@@ -116,3 +116,7 @@ def _shape(value: object) -> str:
             return "a bare string"
         case _:
             return "a bare number"
+
+
+# Made once: json.loads with options would make a decoder for each text.
+_decode = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).decode

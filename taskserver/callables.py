@@ -24,6 +24,8 @@ _class_name: Callable[[type], str] = type.__dict__["__name__"].__get__
 _class_qualified_name: Callable[[type], str] = type.__dict__["__qualname__"].__get__
 _class_mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 
+MOST_SHAPES = 100
+
 _NEVER_RUNS_WHEN_CALLED = CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR
 
 
@@ -40,6 +42,8 @@ class TaskCallable(NamedTuple):
 
     call: Callable[..., Any]
     signature: Signature
+    taken: set[tuple[object, ...]]
+    """Shapes of arguments that it is known to take: how many positions, and which keywords."""
 
     @property
     def parameters(self) -> str:
@@ -54,7 +58,12 @@ class TaskCallable(NamedTuple):
 
     def check_arguments(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Raises TypeError where the callable does not take these arguments."""
-        self.signature.bind(*args, **kwargs)
+        # What fits depends on number and names alone, so one check serves all tasks that look alike.
+        shape = (len(args), *kwargs)
+        if shape not in self.taken:
+            self.signature.bind(*args, **kwargs)
+            if len(self.taken) < MOST_SHAPES:
+                self.taken.add(shape)
 
 
 class _Place(NamedTuple):
@@ -238,6 +247,6 @@ def _ready(name: str, function: FunctionType, bound: Callable[..., Any]) -> Task
         raise BadTask(f"{name!r} is a coroutine or generator function, and calling it would run nothing")
     try:
         # follow_wrapped: what counts is what the outermost function takes; a decorator may add arguments of its own.
-        return TaskCallable(bound, signature(bound, follow_wrapped=False))
+        return TaskCallable(bound, signature(bound, follow_wrapped=False), set())
     except Exception as error:
         raise BadTask(f"{name!r}: what arguments it takes cannot be told: {describe(error)}") from None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from importlib import import_module
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 from .dsn import parse_dsn
@@ -101,10 +103,7 @@ class TaskServer:
         `task` is a callable's name or the function itself, `args` a dict (keywords) or a list (positions) that JSON
         can hold, at most 1 MiB. Raises InvalidTask.
         """
-        # Imported here, as the runner is below: who adds does not run, and who runs seldom adds.
-        from .new_task import new_task
-
-        return self.store.add(new_task(task, args, group_id, priority))
+        return self.store.add(_producing().new_task(task, args, group_id, priority))
 
     def add_tasks(self, tasks: Iterable[Mapping[str, Any]]) -> list[int]:
         """Add many tasks in one transaction, all or none; their ids.
@@ -150,9 +149,14 @@ def _folder(given: str | Path | None) -> Path:
     return Path(given).absolute() if given else program_folder()
 
 
-def _numbered(tasks: Iterable[Mapping[str, Any]]) -> Iterable[NewTask]:
-    from .new_task import new_task_from
+@cache
+def _producing() -> ModuleType:
+    """What only producers need, imported with the first task that is added: a worker's run seldom adds any."""
+    return import_module(".new_task", __package__)
 
+
+def _numbered(tasks: Iterable[Mapping[str, Any]]) -> Iterable[NewTask]:
+    new_task_from = _producing().new_task_from
     for number, task in enumerate(tasks, start=1):
         try:
             yield new_task_from(task)

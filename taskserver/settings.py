@@ -21,9 +21,10 @@ DEFAULT_TABLE = "jobs_queue"
 DAY_SECONDS = 86_400
 MAX_BATCH = 1000
 
-_TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
-_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(\.\*)?")
-_BACKOFF = re.compile(r"(exponential|linear|fixed):([0-9]{1,5})")
+# Compiled when they are used: most settings are left alone, and a run is started each minute.
+_TABLE = r"[A-Za-z_][A-Za-z0-9_]{0,39}"
+_MODULE = r"[^\W\d]\w*(\.[^\W\d]\w*)*(\.\*)?"
+_BACKOFF = r"(exponential|linear|fixed):([0-9]{1,5})"
 
 T = TypeVar("T")
 
@@ -90,7 +91,7 @@ def load_settings(folder: Path, environ: Mapping[str, str] = os.environ) -> Sett
 
 def check_table(key: str, value: str) -> str:
     """A queue table's name; `key` is what an error calls it."""
-    if not (isinstance(value, str) and _TABLE.fullmatch(value)):
+    if not (isinstance(value, str) and re.fullmatch(_TABLE, value)):
         raise _wrong(key, value, "a letter or _, then up to 39 letters, digits or _")
     return value
 
@@ -105,13 +106,13 @@ def check_mode(key: str, value: str) -> str:
 def check_modules(key: str, value: str) -> tuple[str, ...]:
     """Listed modules; `key` is what an error calls them."""
     modules = tuple(dict.fromkeys(part.strip() for part in value.split(",")))
-    if not all(_MODULE.fullmatch(module) for module in modules):
+    if not all(re.fullmatch(_MODULE, module) for module in modules):
         raise _wrong(key, value, "module names with commas between them, as tasks,shop.jobs.*")
     return modules
 
 
 def _check_backoff(key: str, value: str) -> Backoff:
-    match = _BACKOFF.fullmatch(value)
+    match = re.fullmatch(_BACKOFF, value)
     if match is None or int(match[2]) > DAY_SECONDS:
         raise _wrong(key, value, "exponential:60, linear:300 or fixed:30, at most 86400 seconds")
     return Backoff(match[1], int(match[2]))

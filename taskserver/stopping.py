@@ -6,9 +6,6 @@ strike inside a write to the queue.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 
 class TaskInterrupted(BaseException):
     """Raised inside a task that is to stop at once. Not an Exception: a task's `except Exception` must not keep it."""
@@ -19,7 +16,7 @@ class Stop:
 
     def __init__(self) -> None:
         self.asked = False
-        self._inside_task = False
+        self.inside_task = False
 
     def ask(self) -> None:
         """The first time: finish the running task and start no other. After that: interrupt the running one too.
@@ -27,16 +24,22 @@ class Stop:
         Interrupts only from the thread that runs the task, which for a signal handler is the main thread.
         """
         again, self.asked = self.asked, True
-        if again and self._inside_task:
+        if again and self.inside_task:
             # Lowered here: struck on the way out of the task, the interrupt would keep `interruptible` from doing it.
-            self._inside_task = False
+            self.inside_task = False
             raise TaskInterrupted("stopped by a second signal")
 
-    @contextmanager
-    def interruptible(self) -> Iterator[None]:
-        """Marks the task's own code."""
-        self._inside_task = True
-        try:
-            yield
-        finally:
-            self._inside_task = False
+    def interruptible(self) -> _TasksOwnCode:
+        """Marks the task's own code, in a `with`."""
+        return _TasksOwnCode(self)
+
+
+class _TasksOwnCode:
+    def __init__(self, stop: Stop) -> None:
+        self._stop = stop
+
+    def __enter__(self) -> None:
+        self._stop.inside_task = True
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.inside_task = False

@@ -57,7 +57,7 @@ wish = json.loads(sys.argv[1])
 server = TaskServer(wish["dsn"], mode=wish["mode"], modules="race_tasks", folder=wish["folder"])
 server.store.check_tables()
 if not wish["skips_locked"]:
-    server.store._form.skips_locked = False
+    server.store._abilities.skips_locked = False
 sys.path.insert(0, wish["folder"])
 import race_tasks
 
@@ -291,7 +291,7 @@ def server_skips_locked(dsn: str) -> bool:
     with TaskServer(dsn) as server:
         server.create_tables()
         server.store.claim(1, ())
-        return isinstance(server.store, MySQLStore) and server.store._form.skips_locked
+        return isinstance(server.store, MySQLStore) and server.store._abilities.skips_locked
 
 
 # ---- beside producers
@@ -562,7 +562,7 @@ def await_lock_wait(server: MySQLServer) -> None:
 
 def forbid_skip_locked(server: TaskServer) -> MySQLStore:
     assert isinstance(server.store, MySQLStore)
-    server.store._form.skips_locked = False
+    server.store._abilities.skips_locked = False
     return server.store
 
 

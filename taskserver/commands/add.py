@@ -17,7 +17,8 @@ from ..server import TaskServer
 from ..settings import load_settings
 from ..task import MAX_GROUP_ID, MAX_PRIORITY, MIN_PRIORITY, NewTask
 from .live_line import LiveLine, bar
-from .program import Exit, whole_number
+from .program import Exit
+from .usage import whole_number
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """Arguments of 1 MiB take several as JSON text with every character escaped."""

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import add, init, list, show, status
-from .program import Parser, run_program
+from .program import run_program
+from .usage import Parser
 
 COMMANDS = (init, add, status, list, show)
 """Each has `add_parser`, which describes its arguments and names its `run(folder, options) → exit code`."""

@@ -10,7 +10,8 @@ from ..server import TaskServer
 from ..settings import load_settings
 from ..task import MAX_GROUP_ID, Status
 from .output import as_json, print_table, status_name, task_as_json
-from .program import Exit, whole_number
+from .program import Exit
+from .usage import whole_number
 
 DEFAULT_LIMIT = 20
 

@@ -1,13 +1,11 @@
-"""What both programs share: exit codes, how errors end a program, how wrong usage is told."""
+"""What both programs share: exit codes, and how errors end a program."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any, NoReturn
 
 from ..errors import DatabaseError, InvalidTask, SettingError
 from ..printable import printable
@@ -24,16 +22,6 @@ class Exit(IntEnum):
     """Wrong usage or setting."""
     INTERRUPTED = 130
     """By Ctrl-C, as shells have it."""
-
-
-class Parser(argparse.ArgumentParser):
-    """Tells wrong usage in one line; options are written out, as a new one could make short forms ambiguous."""
-
-    def __init__(self, **keywords: Any) -> None:
-        super().__init__(allow_abbrev=False, **keywords)
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(Exit.USAGE, f"{self.prog}: {printable(message)}; see {self.prog} --help\n")
 
 
 def run_program(name: str, command: Callable[[], int]) -> int:
@@ -79,18 +67,3 @@ def _open_standard_streams() -> None:
 def _fail(name: str, error: Exception, code: Exit) -> int:
     print(f"{name}: {printable(str(error))}", file=sys.stderr)
     return code
-
-
-def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
-    """An argument's type: a whole number within limits, both allowed."""
-    allowed = f"a whole number from {least} to {most}" if most is not None else f"a whole number from {least} on"
-
-    def parse(text: str) -> int:
-        digits = text.removeprefix("-")
-        if digits.isascii() and digits.isdigit() and len(digits) <= 20:
-            value = int(text)
-            if least <= value and (most is None or value <= most):
-                return value
-        raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}")
-
-    return parse

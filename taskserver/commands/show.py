@@ -11,7 +11,8 @@ from ..printable import printable
 from ..server import TaskServer
 from ..settings import load_settings
 from .output import as_json, status_name, task_as_json
-from .program import Exit, whole_number
+from .program import Exit
+from .usage import whole_number
 
 MAX_ID = 2**63 - 1
 

@@ -12,7 +12,6 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ParamSpec, TypeVar
 
 from ..errors import Conflict, ConnectionLost, DatabaseError
@@ -20,6 +19,8 @@ from ..errors import Conflict, ConnectionLost, DatabaseError
 T = TypeVar("T")
 P = ParamSpec("P")
 Row = tuple[Any, ...]
+Write = tuple[str, Sequence[Any]]
+"""A statement and its values."""
 
 IDLE_SECONDS = 1.0
 """After so long a connection is asked whether it still stands: hosts drop idle ones."""
@@ -104,46 +105,55 @@ class Database(ABC):
 
     # ---- statements and transactions
 
-    def _guard(self) -> AbstractContextManager[Any]:
-        """Held around each use of a connection that threads share."""
-        return nullcontext()
-
     def _alone(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do a verb of one statement, which commits by itself."""
-        return self._retry_conflicts(lambda: work(*args, **kwargs), True, self._patience_seconds)
+        return self._retry_conflicts(self._patience_seconds, None, work, *args, **kwargs)
 
-    def _in_transaction(self, work: Callable[[], T]) -> T:
+    def _in_transaction(self, work: Callable[[], T], patience_seconds: float | None = None) -> T:
         """Do a verb of several statements: all of it or nothing."""
-        return self._retry_conflicts(work, False, self._patience_seconds)
+        patience = self._patience_seconds if patience_seconds is None else patience_seconds
+        return self._retry_conflicts(patience, True, work)
 
-    def _retry_conflicts(self, work: Callable[[], T], alone: bool, patience_seconds: float) -> T:
-        give_up_at = time.monotonic() + patience_seconds
+    def _together(self, writes: Sequence[Write]) -> list[int]:
+        """Several writes in one transaction. How many rows each matched."""
+        return self._in_transaction(lambda: [self._write(sql, values) for sql, values in writes])
+
+    def _retry_conflicts(
+        self, patience_seconds: float, bracketed: bool | None, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Do work, and while others are in its way do it again, for so long from the first time on.
+
+        `bracketed`: whether BEGIN and COMMIT go around it; None where it is one statement, which needs them only on
+        a connection that does not commit by itself.
+        """
+        give_up_at = None
         pause = 0.002
         while True:
             try:
-                with self._guard():
-                    return self._try(work, alone)
+                return self._try(bracketed, work, *args, **kwargs)
             except Conflict:
+                give_up_at = give_up_at or time.monotonic() + patience_seconds
                 if time.monotonic() + pause > give_up_at:
                     raise
             time.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(pause * 2, 0.5)
 
-    def _try(self, work: Callable[[], T], alone: bool) -> T:
+    def _try(self, bracketed: bool | None, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         held = self._hold()
         if held.in_transaction:
-            if alone:
-                return work()
+            if bracketed is None:
+                return work(*args, **kwargs)
             raise DatabaseError(
                 "tasks are being added in this thread: a generator of tasks cannot add_tasks or run itself"
             )
         try:
-            if alone and self._commits_by_itself(held):
-                outcome = work()
-            else:
-                self._begin(held)
+            if bracketed is None:
+                bracketed = not self._commits_by_itself()
+            if bracketed:
+                self._begin()
                 held.in_transaction = True
-                outcome = work()
+            outcome = work(*args, **kwargs)
+            if bracketed:
                 self._execute("COMMIT")
         except BaseException as error:
             self._undo(error)
@@ -153,10 +163,10 @@ class Database(ABC):
         held.used_at = time.monotonic()
         return outcome
 
-    def _commits_by_itself(self, held: Held) -> bool:
+    def _commits_by_itself(self) -> bool:
         return True
 
-    def _begin(self, held: Held) -> None:
+    def _begin(self) -> None:
         self._execute("BEGIN")
 
     def _roll_back(self) -> None:
@@ -177,12 +187,19 @@ class Database(ABC):
         """One statement on this thread's connection. The cursor."""
         cursor = self._local.held.cursor
         try:
-            cursor.execute(self._compose(sql), values)
+            self._send(cursor, self._compose(sql), values)
         except Exception as error:
             if not self._is_driver_error(error):
                 raise
-            raise self._error(error) from error
+            return self._failed(sql, values, error)
         return cursor
+
+    def _failed(self, sql: str, values: Sequence[Any], error: Exception) -> Any:
+        """A statement failed: raise what that means, or mend it and do it again."""
+        raise self._error(error) from error
+
+    def _send(self, cursor: Any, sql: str, values: Sequence[Any]) -> None:
+        cursor.execute(sql, values)
 
     def _write(self, sql: str, values: Sequence[Any]) -> int:
         """How many rows it matched."""

@@ -10,15 +10,13 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from ..dsn import MEMORY
 from ..errors import Conflict, DatabaseError
 from ..private_folder import make_private_folder
-from .database import Held
+from .database import Held, P, T
 from .store import Store
 
 OLDEST = (3, 24, 0)
@@ -167,11 +165,14 @@ class SQLiteStore(Store):
         self._local.held = self._memory
         return self._memory
 
-    def _guard(self) -> AbstractContextManager[Any]:
+    def _try(self, bracketed: bool | None, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        if self._path != MEMORY:
+            return super()._try(bracketed, work, *args, **kwargs)
         # Before the lock, which a thread may have held that a fork left behind.
         if self._memory is not None and self._memory.pid != os.getpid():
             raise DatabaseError("a database in memory belongs to the process that made it; a child needs one in a file")
-        return self._lock if self._path == MEMORY else nullcontext()
+        with self._lock:
+            return super()._try(bracketed, work, *args, **kwargs)
 
     def _drop(self) -> None:
         # A database in memory would go with its connection.
@@ -183,7 +184,7 @@ class SQLiteStore(Store):
     def _is_alive(self, held: Held) -> bool:
         return True
 
-    def _begin(self, held: Held) -> None:
+    def _begin(self) -> None:
         self._execute("BEGIN IMMEDIATE")
 
     def _roll_back(self) -> None:

@@ -13,12 +13,13 @@ import os
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from ..errors import Conflict, TablesMissing, TablesOutdated
 from ..task import Claim, ClaimedTask, Finish, NewTask, Start, Status
-from .database import Database, marks, with_ids
+from .database import Database, Write, marks, with_ids
 from .rows import INSTANTS, QUEUE_COLUMNS, LastRun, QueueCount, RunCounts, StoredTask, stored_task
 
 SCHEMA_VERSION = 1
@@ -111,10 +112,11 @@ class Store(Database):
 
     ADD = "INSERT INTO {table} (task, args, group_id, priority) VALUES "
     ADD_ROW = "(?, ?, ?, ?)"
+    ADD_ONE = ADD + ADD_ROW
 
     def add(self, task: NewTask) -> int:
         """→ new. The id of the row."""
-        return self._alone(self._insert, (task,))[0]
+        return self._alone(self._insert_one, task)
 
     def add_many(self, tasks: Iterable[NewTask], added: Callable[[range], object]) -> None:
         """→ new, all or none; `added` hears of the ids of each statement, which count once this returns."""
@@ -124,7 +126,11 @@ class Store(Database):
                 added(self._insert(portion))
 
         # Not repeated after a conflict: what an iterator has given is gone.
-        self._retry_conflicts(insert_all, False, 0)
+        self._in_transaction(insert_all, patience_seconds=0)
+
+    def _insert_one(self, task: NewTask) -> int:
+        new_id: int = self._execute(self.ADD_ONE, task).lastrowid
+        return new_id
 
     def _insert(self, tasks: Sequence[NewTask]) -> range:
         rows = ", ".join([self.ADD_ROW] * len(tasks))
@@ -173,7 +179,7 @@ class Store(Database):
         """
         token = int.from_bytes(os.urandom(8), "big") >> 1
         try:
-            changed = self._retry_conflicts(lambda: self._claim(token, limit, groups), True, CLAIM_PATIENCE_SECONDS)
+            changed = self._retry_conflicts(CLAIM_PATIENCE_SECONDS, None, self._claim, token, limit, groups)
         except Conflict:
             changed = 0
         if not changed:
@@ -208,8 +214,13 @@ class Store(Database):
         SET status = 2, claim = NULL, due_at = NULL, error_text = NULL, finished_at = {now}, updated_at = {now}
         WHERE id = ? AND status = 1 AND claim = ?
     """
-    ARCHIVE = "INSERT INTO {done} ({columns}) SELECT {columns} FROM {table} WHERE id = ?"
-    DELETE_ARCHIVED = "DELETE FROM {table} WHERE id = ?"
+    # A move is three writes in one transaction. The first takes the row's lock and says whether the claim still
+    # stands; the others find only what it left, by a token that no other row of status 2 has.
+    MARK_TO_MOVE = MARK.replace(" claim = NULL,", "")
+    ARCHIVE = """
+        INSERT INTO {done} ({columns}) SELECT {archived_columns} FROM {table} WHERE id = ? AND status = 2 AND claim = ?
+    """
+    DELETE_ARCHIVED = "DELETE FROM {table} WHERE id = ? AND status = 2 AND claim = ?"
     FAIL = """
         UPDATE {table}
         SET status = 4, claim = NULL, due_at = NULL, error_text = ?, finished_at = {now}, updated_at = {now}
@@ -222,30 +233,24 @@ class Store(Database):
         in progress → gone, archived, done or fatal; in progress, unstarted → in progress, started.
         For each finish, and for the start, whether the row still carried our claim.
         """
+        writes = [self._writes_of(finish) for finish in finishes]
+        if start is not None:
+            writes.append([(self.START, (start.max_attempts, self._lease_seconds, start.task.id, start.task.claim))])
+        if not writes:
+            return [], False
+        matched = self._together([write for several in writes for write in several])
+        # The first write of each tells; those that follow it in a move find what it found.
+        firsts = accumulate((len(several) for several in writes[:-1]), initial=0)
+        found = [matched[first] == 1 for first in firsts]
+        return found[: len(finishes)], found[-1] if start is not None else False
 
-        def write() -> tuple[list[bool], bool]:
-            finished = [self._finish(finish) for finish in finishes]
-            return finished, start is not None and self._start(start)
-
-        return self._in_transaction(write)
-
-    def _start(self, start: Start) -> bool:
-        values = (start.max_attempts, self._lease_seconds, start.task.id, start.task.claim)
-        return self._write(self.START, values) == 1
-
-    def _finish(self, finish: Finish) -> bool:
-        task = finish.task
+    def _writes_of(self, finish: Finish) -> list[Write]:
+        which = (finish.task.id, finish.task.claim)
         if finish.error_text is not None:
-            return self._write(self.FAIL, (finish.error_text, task.id, task.claim)) == 1
-        if self.mode == "delete":
-            return self._write(self.DELETE, (task.id, task.claim)) == 1
-        if self._write(self.MARK, (task.id, task.claim)) != 1:
-            return False
-        if self.mode == "move":
-            # Marked first: that took the row's lock, so nothing can come between the copy and the delete.
-            self._write(self.ARCHIVE, (task.id,))
-            self._write(self.DELETE_ARCHIVED, (task.id,))
-        return True
+            return [(self.FAIL, (finish.error_text, *which))]
+        return [(sql, which) for sql in self.COMPLETE[self.mode]]
+
+    COMPLETE: ClassVar = {"delete": (DELETE,), "mark": (MARK,), "move": (MARK_TO_MOVE, ARCHIVE, DELETE_ARCHIVED)}
 
     # ---- release: in progress, unstarted → new
 
@@ -344,6 +349,7 @@ class Store(Database):
             "now": self.now,
             "after": self.after,
             "columns": QUEUE_COLUMNS,
+            "archived_columns": QUEUE_COLUMNS.replace("claim", "NULL"),
             "args_bytes": self.bytes_of.format("args"),
             "inline_bytes": str(INLINE_ARGS_BYTES),
             "insert_or_ignore": self.insert_or_ignore,

@@ -1,0 +1,105 @@
+"""What worker.py was asked to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..server import MAX_GROUPS
+from ..settings import MAX_BATCH, MODES
+from ..task import MAX_GROUP_ID
+
+_LONGEST_NUMBER = 9
+"""Digits; longer ones are looked at more closely."""
+
+
+class Options(NamedTuple):
+    """The arguments of worker.py, with their defaults."""
+
+    max_tasks: int = 0
+    groups: list[int] | None = None
+    mode: str | None = None
+    batch: int = 100
+    max_time: float | None = None
+    verbose: bool = False
+
+
+def read_options(arguments: Sequence[str]) -> Options:
+    """The options that the arguments name; ends the program where they are wrong."""
+    return _read_plain(arguments) or _read_any(arguments)
+
+
+def _read_plain(arguments: Sequence[str]) -> Options | None:
+    """A line such as `100 3,5,6`, as most crontabs hold it; None for anything else, right or wrong.
+
+    A run that finds nothing to do costs little more than its imports, and argparse would be one of the largest.
+    """
+    groups = arguments[1].split(",") if len(arguments) == 2 else []
+    numbers = [*arguments[:1], *groups]
+    if len(arguments) > 2 or len(groups) > MAX_GROUPS or not all(map(_is_plain_number, numbers)):
+        return None
+    return Options(
+        max_tasks=int(arguments[0]) if arguments else 0, groups=[int(group) for group in groups] if groups else None
+    )
+
+
+def _is_plain_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER
+
+
+def _read_any(arguments: Sequence[str]) -> Options:
+    # Imported here: see _read_plain.
+    from .usage import Parser, whole_number
+
+    parser = Parser(prog="worker.py", description="Run tasks of the queue until MAX_TASKS ran or none is left.")
+    parser.add_argument(
+        "max_tasks",
+        metavar="MAX_TASKS",
+        nargs="?",
+        type=whole_number(0),
+        default=0,
+        help="how many tasks to run at most; 0 or absent: until the queue is empty",
+    )
+    parser.add_argument("groups", metavar="GROUP_IDS", nargs="?", type=_groups, help="as 3,5,6; absent: every group")
+    parser.add_argument("--mode", choices=MODES, help="what becomes of completed tasks, over TASKSERVER_MODE")
+    parser.add_argument(
+        "--batch",
+        metavar="N",
+        type=whole_number(1, MAX_BATCH),
+        default=100,
+        help=f"claim at most N at once (default 100, at most {MAX_BATCH})",
+    )
+    parser.add_argument(
+        "--max-time", metavar="S", type=_seconds, help="start nothing that would not fit into S seconds"
+    )
+    parser.add_argument("--verbose", action="store_true", help="say on standard error what it does")
+    return Options(**vars(parser.parse_args(arguments)))
+
+
+def _groups(text: str) -> list[int]:
+    from argparse import ArgumentTypeError
+
+    from .usage import whole_number
+
+    parse = whole_number(0, MAX_GROUP_ID)
+    try:
+        groups = [parse(part) for part in text.split(",")]
+    except ArgumentTypeError:
+        raise ArgumentTypeError(
+            f"{text!r} is not a list of group ids from 0 to {MAX_GROUP_ID} with commas and no spaces between, as 3,5,6"
+        ) from None
+    if len(groups) > MAX_GROUPS:
+        raise ArgumentTypeError(f"it names {len(groups)} groups; at most {MAX_GROUPS} are allowed")
+    return groups
+
+
+def _seconds(text: str) -> float:
+    from argparse import ArgumentTypeError
+
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
