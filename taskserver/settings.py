@@ -129,7 +129,8 @@ def _whole_number(least: int, most: int) -> Callable[[str, str], int]:
 
 
 def _wrong(key: str, value: object, allowed: str) -> SettingError:
-    return SettingError(f"{key} is wrong: {value!r:.100}; allowed: {allowed}")
+    shown = value[:100] if isinstance(value, str) else value
+    return SettingError(f"{key} is wrong: {shown!r}; allowed: {allowed}")
 
 
 def _read_env_file(path: Path) -> dict[str, str]:

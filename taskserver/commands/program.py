@@ -31,7 +31,8 @@ def run_program(name: str, command: Callable[[], int]) -> int:
         try:
             return command()
         finally:
-            sys.stdout.flush()
+            if not sys.stdout.closed:  # a task may have closed it
+                sys.stdout.flush()
     except (SettingError, InvalidTask) as error:
         return _fail(name, error, Exit.USAGE)
     except DatabaseError as error:
