@@ -35,7 +35,7 @@ BENCHMARKS: dict[str, Callable[[Place], Iterator[Line | Rate]]] = {
 }
 # The memory of an ordinary server; the flushing is left as MariaDB's default has it.
 _SERVER_OPTIONS = ("--innodb-buffer-pool-size=1G", "--innodb-log-file-size=256M")
-_HEADINGS = ("", "ours", "floor", "unit", "ratio", "min-max", "bound", "", "sql-notes.md, floor")
+_HEADINGS = ("", "ours", "floor", "unit", "ratio", "min-max", "bound", "", "floor elsewhere")
 _ROW = "{:<50} {:>9} {:>9} {:<8} {:>6} {:>12} {:>7} {:<5} {}"
 
 

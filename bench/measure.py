@@ -31,7 +31,7 @@ class Bound(NamedTuple):
 class Line(NamedTuple):
     """One line of the table: medians of both sides, and the pairs' ratios ours / floor.
 
-    `noted` is what sql-notes.md says of the floor's like.
+    `noted` is what another machine measured before of the floor's like.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Line(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """A figure for the record: no floor, no bound; `noted` is what sql-notes.md says of the like."""
+    """A figure for the record: no floor, no bound; `noted` is what another machine measured before."""
 
     name: str
     low: float

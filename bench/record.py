@@ -18,7 +18,7 @@ from .rows import fill
 
 
 def record(place: Place) -> Iterator[Rate]:
-    """Rates of plain PyMySQL, with those that sql-notes.md found."""
+    """Rates of plain PyMySQL, with those that were measured before on another machine."""
     times = place.size(5_000, 100)
     rows = [(TASK, '{"n": 1}', 3, 10)] * times
     many = [(TASK, {"n": 1}, 3, 10)] * place.size(50_000, 2_000)

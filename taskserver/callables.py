@@ -139,7 +139,7 @@ class Callables:
         try:
             module = importlib.import_module(name)
         except BaseException as error:  # a module may call sys.exit() too
-            self._broken[name] = _broken(name, error)
+            self._broken[name] = _missing(name) if _is_missing(name, error) else _broken(name, error)
             raise ModuleBroken(self._broken[name]) from error
         if not issubclass(type(module), ModuleType):
             raise BadTask(f"{name} has put something else in the place of its module")
@@ -206,6 +206,16 @@ def _readings(name: str) -> Iterator[_Place]:
     for module_parts, path_parts in splits:
         if module_parts and len(path_parts) <= 2 and all(part.isidentifier() for part in module_parts + path_parts):
             yield _Place(".".join(module_parts), tuple(path_parts))
+
+
+def _is_missing(module: str, error: BaseException) -> bool:
+    """Whether the module itself is not there, rather than something that it imports."""
+    return type(error) is ModuleNotFoundError and error.name is not None and f"{module}.".startswith(f"{error.name}.")
+
+
+def _missing(module: str) -> str:
+    file = f"{module.replace('.', '/')}.py"
+    return f"there is no module {module}: put {file} beside worker.py, or list another in TASKSERVER_MODULES"
 
 
 def _broken(module: str, error: BaseException) -> str:

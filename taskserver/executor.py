@@ -66,7 +66,9 @@ class Executor:
 
     def _prepare(self, task: ClaimedTask, limit: int) -> Call:
         if task.attempts >= limit:
-            raise BadTask(f"it was started {task.attempts} times of {limit}; to run it again, set attempts to 0")
+            raise BadTask(
+                f"it was started {task.attempts} times of {limit}; to run it again, set status and attempts to 0"
+            )
         try:
             if not self._callables.is_known(task.task):
                 self._find_first(task)

@@ -18,6 +18,7 @@ from .run_result import Reason, RunResult
 from .settings import Settings
 from .stopping import Stop
 from .stores import Store
+from .stores.rows import ALL_GROUPS
 from .task import ClaimedTask
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def host_name() -> str:
 
 def groups_text(groups: Sequence[int]) -> str:
     """Groups as the record of runs keeps them: `3,5,6`, or `all`; a list too long for it ends in a checksum."""
-    text = ",".join(map(str, groups)) or "all"
+    text = ",".join(map(str, groups)) or ALL_GROUPS
     if len(text) <= _LONGEST_TEXT:
         return text
     return f"{text[: _LONGEST_TEXT - 12]}...{crc32(text.encode()):08x}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -25,6 +25,21 @@ MAX_BATCH = 1000
 _TABLE = r"[A-Za-z_][A-Za-z0-9_]{0,39}"
 _MODULE = r"[^\W\d]\w*(\.[^\W\d]\w*)*(\.\*)?"
 _BACKOFF = r"(exponential|linear|fixed):([0-9]{1,5})"
+
+_NAMES = (
+    "DSN",
+    "PASSWORD",
+    "TABLE",
+    "MODE",
+    "MODULES",
+    "MAX_ATTEMPTS",
+    "BACKOFF",
+    "LEASE",
+    "TIMEOUT",
+    "DB_PATIENCE",
+    "LOG",
+)
+KEYS = tuple(PREFIX + name for name in _NAMES)
 
 T = TypeVar("T")
 
@@ -66,7 +81,8 @@ def load_settings(folder: Path, environ: Mapping[str, str] = os.environ) -> Sett
     if not found.get("TASKSERVER_DSN"):
         raise SettingError(
             f"TASKSERVER_DSN is not set, neither in the environment nor in {folder / '.env'}: "
-            "say which database to use, or run client.py init to begin with the embedded one"
+            "put it there, as TASKSERVER_DSN=mysql://user:password@localhost/database, or as "
+            "TASKSERVER_DSN=sqlite:///var/taskserver.db for SQLite, which client.py init does where there is no .env"
         )
 
     def read(key: str, check: Callable[[str, str], T], default: T) -> T:
@@ -138,21 +154,51 @@ def _read_env_file(path: Path) -> dict[str, str]:
         if not path.exists() or path.is_dir():
             return {}
         # Imported here: an installation that keeps its settings in the environment need not pay for it.
+        require_dotenv(path.parent)
         from dotenv.parser import parse_stream
 
         # utf-8-sig: Windows editors put a byte order mark before the first key.
         with path.open(encoding="utf-8-sig") as file:
             bindings = list(parse_stream(file))
-    except ImportError:
-        raise SettingError(f"python-dotenv is missing, which reads {path}: pip install -r requirements.txt") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SettingError(f"{path} cannot be read: {error}") from None
     # A line that is passed over could be the mode or the password.
     broken = next((binding.original.line for binding in bindings if binding.error), None)
     if broken is not None:
         raise SettingError(f"{path}, line {broken} is not of the form KEY=value, or a quote in it is not closed")
+    _check_keys(path, [binding.key for binding in bindings if binding.key])
     return {
         binding.key: binding.value
         for binding in bindings
         if binding.key and binding.value and binding.key.startswith(PREFIX)
     }
+
+
+def _check_keys(path: Path, keys: Sequence[str]) -> None:
+    """A mistyped key would leave its setting at the default: mode delete, say, where rows were to be kept."""
+    unknown = next((key for key in keys if key.startswith(PREFIX) and key not in KEYS), None)
+    if unknown is None:
+        return
+    from difflib import get_close_matches
+
+    nearest = get_close_matches(unknown, KEYS, n=1)
+    meant = f"; did you mean {nearest[0]}?" if nearest else f"; allowed: {', '.join(KEYS)}"
+    raise SettingError(f"{path} names {unknown[:60]}, which is no setting{meant}")
+
+
+def require_dotenv(folder: Path) -> None:
+    """Raises SettingError, with the way out, where the package that reads `.env` is missing."""
+    try:
+        import dotenv  # noqa: F401
+    except ImportError:
+        raise SettingError(
+            f"python-dotenv is missing, which reads {folder / '.env'}: {how_to_install(folder)}"
+        ) from None
+
+
+def how_to_install(folder: Path) -> str:
+    """The way out where a required package is missing."""
+    python = folder / ".venv" / "bin" / "python"
+    if python.exists():
+        return f"start this with {python}"
+    return "python3 -m venv .venv && .venv/bin/pip install -r requirements.txt, then start this with .venv/bin/python"

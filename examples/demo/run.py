@@ -73,6 +73,7 @@ def _demo(own_file: BinaryIO) -> int:
         os.environ.update(_settings())
         _run("client.py", "init")
         modules = list(_modules())
+        print(f"{len(modules)} modules of Python's own library: each gets indexed and a page; then letters")
         _add_tasks(modules)
         _run_workers()
         _run("client.py", "status")
@@ -83,6 +84,7 @@ def _demo(own_file: BinaryIO) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    print(f"To look around: (. {_shown(_write_settings())}; {_python()} client.py list), {_shown(FOLDER)}/pages")
     print(f"It took {time.monotonic() - began:.0f} s. {_shown(TASKS_FILE)} did the work, {_shown(FOLDER)} holds it.")
     return 0
 
@@ -208,13 +210,26 @@ def _letters() -> list[Path]:
 def _run(*command: str, quiet: bool = False) -> str:
     """Run one of the commands; its output is shown as it comes, or returned if quiet."""
     if not quiet:
-        print("$ python", shlex.join(command).replace("'", '"'), flush=True)
+        print(f"$ {_python()}", shlex.join(command).replace("'", '"'), flush=True)
     done = subprocess.run(
         [sys.executable, *command], cwd=ROOT, stdout=subprocess.PIPE if quiet else None, text=True, check=False
     )
     if done.returncode:
         raise DemoError(f"{shlex.join(command)} ended with exit code {done.returncode}")
     return done.stdout or ""
+
+
+def _python() -> str:
+    """The interpreter as one would type it."""
+    own = ROOT / ".venv" / "bin" / "python"
+    return _shown(own) if own.exists() and own.samefile(sys.executable) else "python3"
+
+
+def _write_settings() -> Path:
+    """The settings of these commands as a file for a shell, so that a visitor can go on with them."""
+    file = FOLDER / "env"
+    file.write_text("".join(f"export {key}={shlex.quote(value)}\n" for key, value in _settings().items()), "utf-8")
+    return file
 
 
 def _shown(path: Path) -> str:

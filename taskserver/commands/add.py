@@ -49,7 +49,8 @@ def run(folder: Path, options: argparse.Namespace) -> int:
         raise InvalidTask("name a TASK, or --bulk FILE")
     with TaskServer.from_settings(load_settings(folder)) as server:
         if options.bulk is not None:
-            print(f"{_add_lines(server, options.bulk)} tasks added")
+            count = _add_lines(server, options.bulk)
+            print(f"{count} tasks added" if count != 1 else "1 task added")
         else:
             print(server.store.add(_one(given)))
     return Exit.OK
@@ -57,7 +58,7 @@ def run(folder: Path, options: argparse.Namespace) -> int:
 
 def _one(given: dict[str, Any]) -> NewTask:
     if "args" in given:
-        given["args"] = _read_json(given["args"], "ARGS_JSON")
+        given["args"] = _read_args(given["args"])
     return new_task_from(given)
 
 
@@ -110,11 +111,22 @@ def _task_of(line: bytes) -> NewTask:
         text = line.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidTask("it is not UTF-8 text") from None
-    return new_task_from(_read_json(text, "it"))
+    return new_task_from(_read_line(text))
 
 
-def _read_json(text: str, what: str) -> Any:
+def _read_line(text: str) -> Any:
     try:
         return parse_json(text)
     except BadTask as error:
-        raise InvalidTask(str(error).replace("args", what, 1)) from None
+        raise InvalidTask(str(error).replace("args", "it", 1)) from None
+
+
+def _read_args(text: str) -> Any:
+    example = """allowed: a JSON object or array, as '{"to": "a@example.org"}'"""
+    try:
+        args = parse_json(text)
+    except BadTask as error:
+        raise InvalidTask(f"{str(error).replace('args', 'ARGS_JSON', 1)}; {example}") from None
+    if args is not None and not isinstance(args, (dict, list)):
+        raise InvalidTask(f"ARGS_JSON is {text[:80]}; {example}")
+    return args

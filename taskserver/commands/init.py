@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import SettingError
 from ..private_folder import make_private_folder
 from ..server import TaskServer
-from ..settings import load_settings
+from ..settings import load_settings, require_dotenv
 from .program import Exit
 
 FIRST_SETTINGS = """\
@@ -30,6 +30,7 @@ def run(folder: Path, options: argparse.Namespace) -> int:
     del options
     env_file = folder / ".env"
     if not env_file.exists() and not os.environ.get("TASKSERVER_DSN"):
+        require_dotenv(folder)
         _write_first_settings(env_file)
         print(f"wrote {env_file}")
     settings = load_settings(folder)

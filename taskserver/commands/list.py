@@ -19,8 +19,12 @@ DEFAULT_LIMIT = 20
 def add_parser(subparsers: Any) -> None:
     names = [status.name.lower() for status in Status]
     parser = subparsers.add_parser("list", help="the newest tasks, those of a status or group only if named")
-    parser.add_argument("--status", nargs="+", choices=names, default=[], metavar="STATUS", help=", ".join(names))
-    parser.add_argument("--group", nargs="+", type=whole_number(0, MAX_GROUP_ID), default=[], metavar="G")
+    parser.add_argument(
+        "--status", nargs="+", action="extend", choices=names, default=[], metavar="STATUS", help=", ".join(names)
+    )
+    parser.add_argument(
+        "--group", nargs="+", action="extend", type=whole_number(0, MAX_GROUP_ID), default=[], metavar="G"
+    )
     parser.add_argument("--limit", type=whole_number(1), default=DEFAULT_LIMIT, metavar="N", help="default %(default)s")
     parser.add_argument("--json", action="store_true", help="print JSON alone")
     parser.set_defaults(run=run)
@@ -33,7 +37,7 @@ def run(folder: Path, options: argparse.Namespace) -> int:
     if options.json:
         print(as_json([task_as_json(task) for task in tasks]))
     elif not tasks:
-        print("no such tasks")
+        print("no such tasks" if statuses or options.group else "no tasks")
     else:
         print_table(
             ["id", "status", "group", "priority", "attempts", "created (UTC)", "task", "error"],

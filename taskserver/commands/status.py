@@ -11,14 +11,14 @@ from typing import Any
 from ..printable import printable
 from ..server import TaskServer
 from ..settings import load_settings
-from ..stores.rows import LastRun, QueueCount
+from ..stores.rows import ALL_GROUPS, LastRun, QueueCount
 from ..task import Status
 from .output import age, as_json, instant_as_json, print_table, status_name
 from .program import Exit
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("status", help="rows by group and status, the oldest waiting one, the last runs")
+    parser = subparsers.add_parser("status", help="rows by group and status, the oldest new one, the last runs")
     parser.add_argument("--json", action="store_true", help="print JSON alone")
     parser.set_defaults(run=run)
 
@@ -83,9 +83,13 @@ def _run_line(run: LastRun) -> str:
     lost = f", {run.lost} lost" if run.lost else ""
     ended = f"ended: {run.reason}" if run.ended_at else f"not ended (pid {run.pid} runs, or was killed)"
     return (
-        f"last run on {run.host} for groups {run.group_ids}: began {age(run.started_seconds_ago)} ago, {ended}; "
+        f"last run on {run.host} for {_groups(run)}: began {age(run.started_seconds_ago)} ago, {ended}; "
         f"{run.taken} taken up, {run.done} done, {run.fatal} fatal{lost}, {run.released} released"
     )
+
+
+def _groups(run: LastRun) -> str:
+    return "all groups" if run.group_ids == ALL_GROUPS else f"groups {run.group_ids}"
 
 
 def _oldest(counts: Sequence[QueueCount]) -> float | None:

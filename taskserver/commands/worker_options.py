@@ -86,7 +86,7 @@ def _groups(text: str) -> list[int]:
         groups = [parse(part) for part in text.split(",")]
     except ArgumentTypeError:
         raise ArgumentTypeError(
-            f"{text!r} is not a list of group ids from 0 to {MAX_GROUP_ID} with commas and no spaces between, as 3,5,6"
+            f"{text!r} is not right: write group ids from 0 to {MAX_GROUP_ID} with commas and no spaces, as 3,5,6"
         ) from None
     if len(groups) > MAX_GROUPS:
         raise ArgumentTypeError(f"it names {len(groups)} groups; at most {MAX_GROUPS} are allowed")

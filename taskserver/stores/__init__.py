@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..dsn import MEMORY, SQLiteDsn
 from ..errors import DatabaseError
-from ..settings import Settings
+from ..settings import Settings, how_to_install
 from .store import Store
 
 __all__ = ["Store", "open_store"]
@@ -23,5 +23,5 @@ def open_store(settings: Settings) -> Store:
     try:
         from .mysql import MySQLStore
     except ImportError as error:
-        raise DatabaseError(f"PyMySQL is missing ({error}): pip install -r requirements.txt") from None
+        raise DatabaseError(f"PyMySQL is missing ({error}): {how_to_install(settings.folder)}") from None
     return MySQLStore(dsn, *rest)

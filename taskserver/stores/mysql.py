@@ -46,7 +46,7 @@ TABLE_MISSING = 1146
 COLUMN_MISSING = 1054
 INDEX_MISSING = 1176
 HINTS = {
-    1044: "grant this user rights on the database in your host's panel",
+    1044: "check the database's name in TASKSERVER_DSN, or grant this user rights on it in your host's panel",
     ACCESS_DENIED: "check user and password in TASKSERVER_DSN and TASKSERVER_PASSWORD",
     1049: "make it in your host's panel, or mend the name in TASKSERVER_DSN",
     1142: "grant this user that right in your host's panel",
@@ -148,7 +148,7 @@ class MySQLStore(Store):
             with connection.cursor() as cursor:
                 cursor.execute(self._abilities.isolation)
         except Exception as error:  # whatever a server that is none of MySQL's makes the driver stumble over, too
-            raise self._error(error) from error
+            raise self._error(error) from None
         return connection
 
     def _log_in(self) -> Any:

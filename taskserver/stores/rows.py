@@ -12,6 +12,10 @@ QUEUE_COLUMNS = (
 INSTANTS = ("due_at", "created_at", "started_at", "finished_at", "updated_at", "ended_at")
 
 
+ALL_GROUPS = "all"
+"""How the record of runs names a worker without GROUP_IDS."""
+
+
 class QueueCount(NamedTuple):
     """How many rows of a group have a status."""
 
