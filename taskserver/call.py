@@ -33,8 +33,6 @@ def prepare(task: ClaimedTask, callables: Callables, fetch_args: Callable[[Claim
 
     Raises BadTask where the row can never run, ModuleBroken where its module cannot be imported.
     """
-    if not isinstance(task.task, str) or not isinstance(task.args, str | None):
-        raise BadTask("task and args are text; this row holds something else")
     check_size(task.args_bytes)
     found = callables.find(task.task)
     text = fetch_args(task) if task.args is None and task.args_bytes else task.args

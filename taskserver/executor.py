@@ -22,6 +22,7 @@ from .task import ClaimedTask, Finish, Start
 LOG = getLogger("taskserver")
 FATAL = {"is_fatal": True}
 """Marks the log record of a task that became fatal, as a worker shows only so many of them."""
+MOST_UNSAVED = 50
 
 
 class _Ended(NamedTuple):
@@ -69,6 +70,8 @@ class Executor:
             raise BadTask(
                 f"it was started {task.attempts} times of {limit}; to run it again, set status and attempts to 0"
             )
+        if not isinstance(task.task, str) or not isinstance(task.args, str | None):
+            raise BadTask("task and args are text; this row holds something else")
         try:
             if not self._callables.is_known(task.task):
                 self._find_first(task)
@@ -96,6 +99,9 @@ class Executor:
 
     def _end(self, task: ClaimedTask, error: BaseException | None) -> None:
         self._ended.append(_Ended(Finish(task, None if error is None else describe(error)), error))
+        # Bad rows end unstarted, so a whole claim of them may gather: a server limits how long a statement may be.
+        if len(self._ended) >= MOST_UNSAVED:
+            self.save()
 
     def _advance(self, start: Start | None) -> bool:
         """Write what ended, and the start of the next task. Whether that start still found its claim."""

@@ -17,7 +17,13 @@ DENY_ALL = """\
 
 def make_private_folder(path: Path) -> None:
     """Make it where it is missing; one that stands is left as it is. Raises OSError."""
-    if path.is_dir():
-        return
-    path.mkdir(mode=0o700, parents=True)
-    (path / ".htaccess").write_text(DENY_ALL)
+    if not path.is_dir():
+        path.mkdir(mode=0o700, parents=True)
+        close_to_others(path)
+
+
+def close_to_others(path: Path) -> None:
+    """Make a folder of our own private, as it may have been uploaded with any rights. Raises OSError."""
+    path.chmod(0o700)
+    if not (path / ".htaccess").exists():
+        (path / ".htaccess").write_text(DENY_ALL)

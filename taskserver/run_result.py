@@ -18,6 +18,8 @@ class Reason(str, Enum):
     """New tasks were there, and others held them for all the time that it was willing to wait."""
     STOPPED = "stopped"
     """It was asked to stop, as by a signal."""
+    ERROR = "error"
+    """An error ended it, such as a database that went away."""
 
 
 class RunResult:

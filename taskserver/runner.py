@@ -10,10 +10,12 @@ import socket
 import time
 from binascii import crc32
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from logging import getLogger
 from typing import TYPE_CHECKING, NamedTuple
 
+from .errors import DatabaseError
 from .run_result import Reason, RunResult
 from .settings import Settings
 from .stopping import Stop
@@ -72,11 +74,18 @@ class Runner:
         host, groups = host_name(), groups_text(self._groups)
         store.begin_run(host, groups)
         LOG.info("run begins: groups %s", groups)
-        reason = self._run_until_reason()
-        result.end(reason, self._elapsed())
-        store.end_run(host, groups, result.seconds, reason.value, result.counts())
-        LOG.info("run ends, %s: %s", reason.value, result)
+        try:
+            self._end(host, groups, self._run_until_reason())
+        except BaseException:
+            with suppress(DatabaseError):
+                self._end(host, groups, Reason.ERROR)
+            raise
         return result
+
+    def _end(self, host: str, groups: str, reason: Reason) -> None:
+        self._result.end(reason, self._elapsed())
+        self._store.end_run(host, groups, self._result.seconds, reason.value, self._result.counts())
+        LOG.info("run ends, %s: %s", reason.value, self._result)
 
     def _run_until_reason(self) -> Reason:
         pauses = _Pauses(self._settings.patience_seconds)
@@ -100,13 +109,20 @@ class Runner:
         unstarted = deque(tasks)
         try:
             while unstarted and not self._reason_to_end():
-                executor.run(unstarted.popleft())
+                # It stays in the queue until it is through: a release leaves a started one alone.
+                executor.run(unstarted[0])
+                unstarted.popleft()
                 self._on_progress(self._result)
         finally:
-            executor.save()
-            if unstarted:
-                self._result.released += self._store.release(unstarted)
-                LOG.debug("released %d tasks", len(unstarted))
+            try:
+                executor.save()
+            finally:
+                self._release(unstarted)
+
+    def _release(self, unstarted: Collection[ClaimedTask]) -> None:
+        if unstarted:
+            self._result.released += self._store.release(unstarted)
+            LOG.debug("released %d tasks", len(unstarted))
 
     def _make_executor(self) -> Executor:
         # Imported with the first task: most runs of a crontab find none, and need neither json nor inspect.
@@ -115,9 +131,13 @@ class Runner:
         return Executor(self._store, self._settings, self._stop, self._result)
 
     def _wake(self) -> None:
-        if time.monotonic() - self._woke_at >= WAKE_EVERY_SECONDS:
-            self._woke_at = time.monotonic()
-            LOG.debug("woke %d tasks", self._store.wake())
+        if time.monotonic() - self._woke_at < WAKE_EVERY_SECONDS:
+            return
+        self._woke_at = time.monotonic()
+        if woken := self._store.wake():
+            LOG.debug("woke %d tasks", woken)
+            # A portion at most: the next claim looks whether more are due.
+            self._woke_at = float("-inf")
 
     # ---- limits
 

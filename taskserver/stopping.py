@@ -6,6 +6,8 @@ strike inside a write to the queue.
 
 from __future__ import annotations
 
+from threading import get_ident
+
 
 class TaskInterrupted(BaseException):
     """Raised inside a task that is to stop at once. Not an Exception: a task's `except Exception` must not keep it."""
@@ -17,6 +19,7 @@ class Stop:
     def __init__(self) -> None:
         self.asked = False
         self.inside_task = False
+        self.thread = 0
 
     def ask(self) -> None:
         """The first time: finish the running task and start no other. After that: interrupt the running one too.
@@ -24,7 +27,7 @@ class Stop:
         Interrupts only from the thread that runs the task, which for a signal handler is the main thread.
         """
         again, self.asked = self.asked, True
-        if again and self.inside_task:
+        if again and self.inside_task and self.thread == get_ident():
             # Lowered here: struck on the way out of the task, the interrupt would keep `interruptible` from doing it.
             self.inside_task = False
             raise TaskInterrupted("stopped by a second signal")
@@ -39,6 +42,7 @@ class _TasksOwnCode:
         self._stop = stop
 
     def __enter__(self) -> None:
+        self._stop.thread = get_ident()
         self._stop.inside_task = True
 
     def __exit__(self, *error: object) -> None:

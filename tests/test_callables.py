@@ -1003,7 +1003,7 @@ def test_a_module_with_a_syntax_error_is_broken_in_words_that_name_the_line(site
 
 
 def test_a_listed_module_that_is_not_there_is_broken_not_a_bad_row(site: Site) -> None:
-    with pytest.raises(ModuleBroken, match="there is no module nowhere: put nowhere.py beside worker.py"):
+    with pytest.raises(ModuleBroken, match=r"there is no module nowhere: put nowhere\.py beside worker\.py"):
         site.find("nowhere.send", "nowhere")
 
 

@@ -94,14 +94,21 @@ def _open(name: str) -> Iterator[BinaryIO]:
 
 
 def _tasks_of(file: BinaryIO) -> Iterator[NewTask]:
-    lines = iter(lambda: file.readline(MAX_LINE_BYTES), b"")
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(_lines(file), start=1):
         if not line.strip():
             continue
         try:
             yield _task_of(line)
         except InvalidTask as error:
             raise InvalidTask(f"line {number}: {error}; nothing was added") from None
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    try:
+        while line := file.readline(MAX_LINE_BYTES):
+            yield line
+    except OSError as error:
+        raise SettingError(f"{file.name} cannot be read: {error.strerror}") from None
 
 
 def _task_of(line: bytes) -> NewTask:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import SettingError
-from ..private_folder import make_private_folder
+from ..private_folder import close_to_others, make_private_folder
 from ..server import TaskServer
 from ..settings import load_settings, require_dotenv
 from .program import Exit
@@ -45,6 +45,7 @@ def _make_var(path: Path) -> None:
     """The folder for database, locks and log."""
     try:
         make_private_folder(path)
+        close_to_others(path)
     except OSError as error:
         raise SettingError(f"{path} cannot be made: {error.strerror}") from None
 

@@ -61,9 +61,11 @@ def _prints_kept_from(stdout: TextIO) -> Iterator[None]:
     os.dup2(nowhere, stdout.fileno())  # for bytes, and for programs that tasks start
     os.close(nowhere)
     prints = PrintsToLog(stdout)
-    with redirect_stdout(prints):
-        yield
-    prints.end()
+    try:
+        with redirect_stdout(prints):
+            yield
+    finally:
+        prints.end()
 
 
 def _obey_signals(stop: Stop) -> None:

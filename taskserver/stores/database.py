@@ -32,13 +32,15 @@ _inherited: list[object] = []
 class Held:
     """One thread's connection, and whose it is."""
 
-    __slots__ = ("__weakref__", "connection", "cursor", "in_transaction", "pid", "used_at")
+    __slots__ = ("__weakref__", "connection", "cursor", "in_transaction", "in_use", "is_open", "pid", "used_at")
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
         self.cursor = connection.cursor()
         self.pid = os.getpid()
         self.in_transaction = False
+        self.in_use = threading.RLock()
+        self.is_open = True
         self.used_at = time.monotonic()
 
 
@@ -56,10 +58,12 @@ class Database(ABC):
 
     def close(self) -> None:
         """Close the connections of all threads; the next use connects anew."""
-        for held in [held for held in self._all_held if held.pid == os.getpid()]:
-            self._disconnect(held)
-        self._all_held = weakref.WeakSet()
-        self._local = threading.local()
+        for held in self._all_held.copy():
+            if held.pid == os.getpid():
+                # Waits for a verb that another thread is in: SQLite's driver crashes otherwise.
+                with held.in_use:
+                    held.is_open = False
+                    self._disconnect(held)
 
     @abstractmethod
     def _connect(self) -> Any:
@@ -81,6 +85,8 @@ class Database(ABC):
         held: Held | None = getattr(self._local, "held", None)
         if held is not None and held.pid != os.getpid():
             _inherited.append(held)
+            held = None
+        if held is not None and not held.is_open:
             held = None
         if held is not None and time.monotonic() - held.used_at > IDLE_SECONDS and not self._is_alive(held):
             self._drop()
@@ -140,6 +146,12 @@ class Database(ABC):
 
     def _try(self, bracketed: bool | None, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         held = self._hold()
+        with held.in_use:
+            if not held.is_open:  # another thread closed all just now
+                return self._try(bracketed, work, *args, **kwargs)
+            return self._use(held, bracketed, work, *args, **kwargs)
+
+    def _use(self, held: Held, bracketed: bool | None, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         if held.in_transaction:
             if bracketed is None:
                 return work(*args, **kwargs)
@@ -174,14 +186,17 @@ class Database(ABC):
 
     def _undo(self, error: BaseException) -> None:
         """Leave no transaction open behind an error."""
-        if isinstance(error, Exception) and not isinstance(error, ConnectionLost):
-            try:
+        rolled_back = False
+        try:
+            if isinstance(error, Exception) and not isinstance(error, ConnectionLost):
                 self._roll_back()
-                return
-            except DatabaseError:
-                pass
-        # The answer to a statement may be under way still: this connection is of no use any more.
-        self._drop()
+                rolled_back = True
+        except DatabaseError:
+            pass
+        finally:
+            if not rolled_back:
+                # The answer to a statement may be under way still: this connection is of no use any more.
+                self._drop()
 
     def _execute(self, sql: str, values: Sequence[Any] = ()) -> Any:
         """One statement on this thread's connection. The cursor."""

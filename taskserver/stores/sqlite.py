@@ -159,7 +159,7 @@ class SQLiteStore(Store):
     def _hold(self) -> Held:
         if self._path != MEMORY:
             return super()._hold()
-        if self._memory is None:
+        if self._memory is None or not self._memory.is_open:
             self._memory = self._local.held = Held(self._connect())
             super().create_tables()
         self._local.held = self._memory

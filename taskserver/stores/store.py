@@ -23,9 +23,6 @@ from .database import Database, Write, marks, with_ids
 from .rows import INSTANTS, QUEUE_COLUMNS, LastRun, QueueCount, RunCounts, StoredTask, stored_task
 
 SCHEMA_VERSION = 1
-UPGRADES: dict[int, tuple[str, ...]] = {}
-"""From version n to n + 1: the statements that a dialect's .sql file does not repeat."""
-
 CLAIM_PATIENCE_SECONDS = 0.2
 """For deadlocks, on servers without SKIP LOCKED; longer waits are the runner's, which hears of signals between."""
 
@@ -57,6 +54,8 @@ class Store(Database):
     """A table's name `{}` in the dialect's quotes."""
     schema_file: str
     rows_a_statement = 1000
+    upgrades: ClassVar[dict[int, tuple[str, ...]]] = {}
+    """From version n to n + 1: the statements that the schema file, which makes the newest tables, does not hold."""
 
     def __init__(self, table: str, mode: str, lease_seconds: int, patience_seconds: float) -> None:
         super().__init__(patience_seconds)
@@ -90,7 +89,7 @@ class Store(Database):
             return None
 
     def _upgrade_from(self, version: int) -> None:
-        for statement in UPGRADES.get(version, ()):
+        for statement in self.upgrades.get(version, ()):
             self._alone(self._execute, statement)
         self._alone(self._execute, self.SET_VERSION, (version + 1,))
 
@@ -160,7 +159,10 @@ class Store(Database):
         ids = sorted(row[0] for row in self._alone(self._all, self.DUE, (limit, limit)))
         if not ids:
             return 0
-        return self._alone(self._write_ids, self.WAKE, ids)
+        try:
+            return self._retry_conflicts(CLAIM_PATIENCE_SECONDS, None, self._write_ids, self.WAKE, ids)
+        except Conflict:
+            return 0  # others hold one of them; they are looked at again in the next turn
 
     # ---- claim: new → in progress
 
