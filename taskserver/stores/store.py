@@ -19,11 +19,11 @@ from typing import Any, ClassVar, cast
 
 from ..errors import Conflict, TablesMissing, TablesOutdated
 from ..task import Claim, ClaimedTask, Finish, NewTask, Start, Status
-from .database import Database, Write, marks, with_ids
+from .database import Database, P, Write, marks, with_ids
 from .rows import INSTANTS, QUEUE_COLUMNS, LastRun, QueueCount, RunCounts, StoredTask, stored_task
 
 SCHEMA_VERSION = 1
-CLAIM_PATIENCE_SECONDS = 0.2
+HELD_PATIENCE_SECONDS = 0.2
 """For deadlocks, on servers without SKIP LOCKED; longer waits are the runner's, which hears of signals between."""
 
 INLINE_ARGS_BYTES = 16 * 1024
@@ -72,7 +72,10 @@ class Store(Database):
 
     def create_tables(self) -> None:
         """Make the tables, or bring older ones up to date; safe to repeat."""
-        version = self._version()
+        try:
+            version = self._version()
+        except TablesMissing:
+            version = None
         if version is not None:
             for step in range(version, SCHEMA_VERSION):
                 self._upgrade_from(step)
@@ -82,11 +85,8 @@ class Store(Database):
         self._alone(self._one, self.TABLES_ARE_OURS)
 
     def _version(self) -> int | None:
-        """The version of the tables; None where there are none."""
-        try:
-            return cast("int | None", self._alone(self._one, self.VERSION)[0])
-        except TablesMissing:
-            return None
+        """The version that the tables record; None where they record none."""
+        return cast("int | None", self._alone(self._one, self.VERSION)[0])
 
     def _upgrade_from(self, version: int) -> None:
         for statement in self.upgrades.get(version, ()):
@@ -95,7 +95,7 @@ class Store(Database):
 
     def check_tables(self) -> None:
         """Raises TablesMissing or TablesOutdated unless the tables are of this program's version."""
-        version = self._alone(self._one, self.VERSION)[0]
+        version = self._version()
         if version is None or version < SCHEMA_VERSION:
             raise TablesOutdated(
                 f"the tables of {self.table} have version {version or 0}, this program needs {SCHEMA_VERSION}: "
@@ -159,10 +159,14 @@ class Store(Database):
         ids = sorted(row[0] for row in self._alone(self._all, self.DUE, (limit, limit)))
         if not ids:
             return 0
+        return self._unless_held(self._write_ids, self.WAKE, ids)
+
+    def _unless_held(self, write: Callable[P, int], *args: P.args, **kwargs: P.kwargs) -> int:
+        """How many rows a write changed: none where others hold one of them, to be looked at again in the next turn."""
         try:
-            return self._retry_conflicts(CLAIM_PATIENCE_SECONDS, None, self._write_ids, self.WAKE, ids)
+            return self._retry_conflicts(HELD_PATIENCE_SECONDS, None, write, *args, **kwargs)
         except Conflict:
-            return 0  # others hold one of them; they are looked at again in the next turn
+            return 0
 
     # ---- claim: new → in progress
 
@@ -180,10 +184,7 @@ class Store(Database):
         it gets nothing, rather than to wait for them: the caller looks again.
         """
         token = int.from_bytes(os.urandom(8), "big") >> 1
-        try:
-            changed = self._retry_conflicts(CLAIM_PATIENCE_SECONDS, None, self._claim, token, limit, groups)
-        except Conflict:
-            changed = 0
+        changed = self._unless_held(self._claim, token, limit, groups)
         if not changed:
             return Claim([], 0)
         rows = self._alone(self._all, self.READ_CLAIM, (token,))
