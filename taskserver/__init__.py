@@ -1,8 +1,12 @@
 """taskserver: a task queue in the database that a site has already, run by cron."""
 
+from typing import TYPE_CHECKING
+
 from .errors import (
     DatabaseError,
+    Fatal,
     InvalidTask,
+    Retry,
     SettingError,
     TablesMissing,
     TablesOutdated,
@@ -12,10 +16,15 @@ from .run_result import Reason, RunResult
 from .server import TaskServer
 from .stopping import Stop
 
+if TYPE_CHECKING:
+    from .options import task
+
 __all__ = [
     "DatabaseError",
+    "Fatal",
     "InvalidTask",
     "Reason",
+    "Retry",
     "RunResult",
     "SettingError",
     "Stop",
@@ -24,6 +33,16 @@ __all__ = [
     "TaskServer",
     "TaskServerError",
     "__version__",
+    "task",
 ]
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """`taskserver.task` is made when a tasks module asks for it: a run that finds no task need not pay for it."""
+    if name == "task":
+        from .options import task
+
+        return task
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 
 from .error_text import describe
 from .errors import BadTask, ModuleBroken
+from .options import Options, options_of
 
 # Read past whatever a class or a module says of itself: vars() would ask a metaclass.
 _module_namespace: Callable[[ModuleType], dict[str, Any]] = vars(ModuleType)["__dict__"].__get__
@@ -41,6 +42,7 @@ class TaskCallable(NamedTuple):
     """What a row's name stands for, ready to be called."""
 
     call: Callable[..., Any]
+    options: Options
     signature: Signature
     taken: set[tuple[object, ...]]
     """Shapes of arguments that it is known to take: how many positions, and which keywords."""
@@ -84,9 +86,12 @@ class Callables:
         self._found: dict[str, TaskCallable] = {}
         self._broken: dict[str, str] = {}
 
-    def is_known(self, name: str) -> bool:
-        """Whether finding it runs no code of a module for the first time."""
-        return name in self._found
+    def would_import(self, name: str) -> bool:
+        """Whether finding it may run the code of a module that was not imported yet."""
+        return name not in self._found and any(
+            place.module not in sys.modules and place.module not in self._broken and self._is_listed(place.module)
+            for place in _readings(name)
+        )
 
     def find(self, name: str) -> TaskCallable:
         """Raises BadTask where nothing of that name may run, ModuleBroken where its module cannot be imported."""
@@ -257,6 +262,6 @@ def _ready(name: str, function: FunctionType, bound: Callable[..., Any]) -> Task
         raise BadTask(f"{name!r} is a coroutine or generator function, and calling it would run nothing")
     try:
         # follow_wrapped: what counts is what the outermost function takes; a decorator may add arguments of its own.
-        return TaskCallable(bound, signature(bound, follow_wrapped=False), set())
+        return TaskCallable(bound, options_of(function), signature(bound, follow_wrapped=False), set())
     except Exception as error:
         raise BadTask(f"{name!r}: what arguments it takes cannot be told: {describe(error)}") from None

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import traceback
 from collections.abc import Callable
+from types import TracebackType
 
 MAX_ERROR_LENGTH = 1000
+MOST_OF_THE_MESSAGE = 500
+"""Characters, where there is a traceback too."""
+
+_OUR_FOLDER = os.path.join(os.path.dirname(__file__), "")
 
 # Read past whatever a class of exceptions says of itself.
 _name_of: Callable[[type], str] = type.__dict__["__name__"].__get__
@@ -17,6 +24,41 @@ def describe(error: BaseException) -> str:
     except BaseException:  # the exception's own code runs here, which can do anything
         message = "(its text cannot be had)"
     # Joined, not formatted: the message may be of a kind of str that formats in its own way.
-    text = "".join((_name_of(type(error)), ": ", message))[:MAX_ERROR_LENGTH]
+    return storable("".join((_name_of(type(error)), ": ", message)))
+
+
+def describe_failure(*errors: BaseException) -> str:
+    """What a task raised: `Type: message` as the first line, by which errors can be grouped; then where it was raised.
+
+    Of several errors each gets its share; the end of a traceback is kept, which tells most.
+    """
+    most = MAX_ERROR_LENGTH // len(errors)
+    return storable("\n".join(_describe_one(error, most - 1) for error in errors))
+
+
+def storable(text: str) -> str:
+    """A text as every database takes it for error_text."""
+    text = text[:MAX_ERROR_LENGTH]
     # A lone surrogate fits into no database, and a NUL not into every one.
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")[:MAX_ERROR_LENGTH]
+
+
+def _describe_one(error: BaseException, most: int) -> str:
+    where = _where(error.__traceback__)
+    if not where:
+        return describe(error)[:most]
+    what = describe(error)[: min(MOST_OF_THE_MESSAGE, most)]
+    left = max(most - len(what) - 1, 0)
+    if len(where) > left:
+        where = "\n".join(where[len(where) - left :].split("\n")[1:])  # whole lines
+    return f"{what}\n{where}" if where else what
+
+
+def _where(trace: TracebackType | None) -> str:
+    """The traceback from the task's own code on."""
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OUR_FOLDER):
+        trace = trace.tb_next
+    try:
+        return "".join(traceback.format_tb(trace)).rstrip("\n")
+    except Exception:  # source files that cannot be read, and the like
+        return ""

@@ -4,6 +4,8 @@ First in the order of imports: everything may import this module, and it imports
 Each message carries the fact and the way out, in one line, so that it can be shown as it stands.
 """
 
+LONGEST_DELAY_SECONDS = 366 * 86_400
+
 
 class TaskServerError(Exception):
     """The root of all errors of this package."""
@@ -21,12 +23,20 @@ class DatabaseError(TaskServerError):
     """The database could not be reached or used."""
 
 
-class ConnectionLost(DatabaseError):
+class Unavailable(DatabaseError):
+    """The database is away, or refuses for now: worth trying again later. Nothing was done."""
+
+
+class ServerFull(Unavailable):
+    """The server is there, and has no connection to give for now."""
+
+
+class ConnectionLost(Unavailable):
     """The connection broke; whether the last statement took effect is unknown."""
 
 
 class Conflict(DatabaseError):
-    """A deadlock or a lock that did not come in time: rolled back, and worth trying again."""
+    """A deadlock or a lock that did not come in time: rolled back, and worth trying again at once."""
 
 
 class TablesMissing(DatabaseError):
@@ -43,3 +53,17 @@ class BadTask(TaskServerError):
 
 class ModuleBroken(TaskServerError):
     """A listed module could not be imported; it may be mended, unlike a bad row."""
+
+
+class Retry(TaskServerError):
+    """Raised by a task: this attempt failed, try again after `delay` seconds (None: as its backoff says)."""
+
+    def __init__(self, message: str = "", *, delay: float | None = None) -> None:
+        if delay is not None and (type(delay) not in (int, float) or not 0 <= delay <= LONGEST_DELAY_SECONDS):
+            raise SettingError(f"delay is {delay!r:.80}; allowed: seconds from 0 to {LONGEST_DELAY_SECONDS}")
+        super().__init__(message)
+        self.delay = delay
+
+
+class Fatal(TaskServerError):
+    """Raised by a task: it failed, and no other attempt is to be made."""

@@ -6,22 +6,22 @@ code runs, and a task costs one commit instead of two.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from logging import getLogger
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from .call import Call, prepare, run_task
+from .call import Call, fetch_long, prepare, run_call, run_foreign
 from .callables import Callables
-from .error_text import describe
-from .errors import BadTask, ModuleBroken, TaskServerError
-from .run_result import RunResult
-from .settings import Settings
-from .stopping import Stop, TaskInterrupted
+from .error_text import describe, describe_failure
+from .errors import BadTask, Fatal, ModuleBroken, Retry
+from .heartbeat import Heartbeat
+from .lifecycle import ClaimedTask, Finish, Start
+from .run_result import FATAL, RunResult
+from .settings import MAX_ATTEMPTS, Settings
 from .stores import Store
-from .task import ClaimedTask, Finish, Start
+from .time_limit import TimeLimit
 
 LOG = getLogger("taskserver")
-FATAL = {"is_fatal": True}
-"""Marks the log record of a task that became fatal, as a worker shows only so many of them."""
 MOST_UNSAVED = 50
 
 
@@ -29,76 +29,158 @@ class _Ended(NamedTuple):
     """A task that is over, its finish not yet written."""
 
     finish: Finish
-    error: BaseException | None
+    errors: tuple[BaseException, ...] = ()
 
 
 class Executor:
     """Runs the claimed tasks of one run, one by one, and counts what became of them."""
 
-    def __init__(self, store: Store, settings: Settings, stop: Stop, result: RunResult) -> None:
+    def __init__(
+        self, store: Store, settings: Settings, heartbeat: Heartbeat, time_limit: TimeLimit, result: RunResult
+    ) -> None:
         self._store = store
-        self._max_attempts = settings.max_attempts
+        self._settings = settings
         self._callables = Callables(settings.modules)
-        self._stop = stop
+        self._heartbeat = heartbeat
+        self._time_limit = time_limit
         self._result = result
         self._ended: list[_Ended] = []
 
     def run(self, task: ClaimedTask) -> None:
         """Run one task; its finish is written with the next start, or by `save`."""
         self._result.taken += 1
-        limit = self._max_attempts if task.max_attempts is None else task.max_attempts
         try:
-            call = self._prepare(task, limit)
+            _check_row(task)
+            if self._callables.would_import(task.task):
+                self._run_after_import(task)
+                return
+            call = prepare(task, self._callables, self._store.fetch_args)
+            limit = self._limit(task, call)
+            _check_attempts(task, limit)
         except BadTask as error:
-            self._end(task, error)
+            self._end(_Ended(Finish(task, describe(error)), (error,)))
             return
         except ModuleBroken as error:
-            # Not the row's fault, and it may be mended: an attempt like any other that failed.
-            if self._start(task, limit):
-                self._end(task, error)
+            self._run_broken(task, error)
             return
         if self._start(task, limit):
-            self._end(task, run_task(call, self._stop))
+            self._attempt(task, call, limit)
 
     def save(self) -> None:
         """Write the finishes that were not written yet."""
         if self._ended:
             self._advance(None)
 
-    def _prepare(self, task: ClaimedTask, limit: int) -> Call:
-        if task.attempts >= limit:
-            raise BadTask(
-                f"it was started {task.attempts} times of {limit}; to run it again, set status and attempts to 0"
-            )
-        if not isinstance(task.task, str) or not isinstance(task.args, str | None):
-            raise BadTask("task and args are text; this row holds something else")
-        try:
-            if not self._callables.is_known(task.task):
-                self._find_first(task)
-            return prepare(task, self._callables, self._store.fetch_args)
-        except TaskServerError:
-            raise
-        except Exception as error:  # a listed module can hold objects as odd as any row
-            raise BadTask(f"it cannot be made ready: {describe(error)}") from error
+    # ---- prepare
 
-    def _find_first(self, task: ClaimedTask) -> None:
-        """Find a callable whose module may not be imported yet, which runs that module's own code."""
-        # That code could end the process: nothing may be unsaved then.
-        self.save()
-        try:
-            with self._stop.interruptible():
-                self._callables.find(task.task)
-        except TaskInterrupted as error:
-            raise ModuleBroken(f"its module was being imported: {error}") from error
+    def _limit(self, task: ClaimedTask, call: Call | None) -> int:
+        """How often a task may start: its row says it, else its callable, else the settings."""
+        if task.max_attempts is not None:
+            return task.max_attempts
+        return (call.callable.options.max_attempts if call else None) or self._settings.max_attempts
 
-    def _start(self, task: ClaimedTask, limit: int) -> bool:
-        started = self._advance(Start(task, limit))
+    def _run_after_import(self, task: ClaimedTask) -> None:
+        """Run a task whose module is imported first.
+
+        That runs the module's own code, which may do to a worker whatever a task may: so it counts as an attempt
+        already, and only then is the callable's own limit known.
+        """
+        task = fetch_long(task, self._store.fetch_args)
+        _check_attempts(task, MAX_ATTEMPTS if task.max_attempts is None else task.max_attempts)
+        if not self._start(task, task.max_attempts):
+            return
+        error = self._guarded(task, self._settings.timeout_seconds, self._callables.find, task.task)
+        try:
+            if isinstance(error, BadTask):
+                raise error
+            if error is not None:
+                self._fail(task, None, error)
+                return
+            call = prepare(task, self._callables, self._store.fetch_args)
+            limit = self._limit(task, call)
+            _check_attempts(task, limit)
+        except BadTask as bad:
+            self._end(_Ended(Finish(task, describe(bad), uncount=True), (bad,)))
+            return
+        if task.max_attempts is not None or self._store.limit_attempts(task, limit):
+            self._attempt(task, call, limit)
+        else:
+            self._lose(task, "while its module was imported")
+
+    def _run_broken(self, task: ClaimedTask, error: ModuleBroken) -> None:
+        """A module that cannot be imported may be mended: an attempt like any other that failed."""
+        if self._start(task, task.max_attempts):
+            self._fail(task, None, error)
+
+    # ---- start
+
+    def _start(self, task: ClaimedTask, max_attempts: int | None) -> bool:
+        started = self._advance(Start(task, max_attempts))
         if not started:
             self._lose(task, "before it started")
         return started
 
-    def _end(self, task: ClaimedTask, error: BaseException | None) -> None:
-        self._ended.append(_Ended(Finish(task, None if error is None else describe(error)), error))
+    # ---- call
+
+    def _attempt(self, task: ClaimedTask, call: Call, limit: int) -> None:
+        error = self._guarded(task, self._timeout(call), run_call, call)
+        if error is None:
+            self._end(_Ended(Finish(task)))
+        else:
+            self._fail(task, call, error, limit)
+
+    def _guarded(
+        self, task: ClaimedTask, timeout_seconds: float, function: Callable[..., object], *args: Any
+    ) -> BaseException | None:
+        """Run foreign code for a task, under its time limit and the heartbeat; what it raised."""
+        self._heartbeat.begin(task, timeout_seconds)
+        raised = run_foreign(self._time_limit, timeout_seconds, function, *args)
+        self._heartbeat.end()
+        return raised
+
+    def _timeout(self, call: Call) -> float:
+        """Seconds, 0 for no limit."""
+        own = call.callable.options.timeout_seconds
+        return self._settings.timeout_seconds if own is None else own
+
+    # ---- finish
+
+    def _fail(self, task: ClaimedTask, call: Call | None, error: BaseException, limit: int | None = None) -> None:
+        """An attempt failed: it is made again after its backoff, unless it was the last one."""
+        attempts = task.attempts + 1
+        if attempts < (limit or self._limit(task, call)) and not isinstance(error, Fatal):
+            seconds = self._retry_seconds(call, error, attempts)
+            self._end(_Ended(Finish(task, describe_failure(error), seconds), (error,)))
+            return
+        on_fatal = call.callable.options.on_fatal if call else None
+        if call is None or on_fatal is None:
+            self._end(_Ended(Finish(task, describe_failure(error)), (error,)))
+        else:
+            self._complete_otherwise(task, call, on_fatal, error)
+
+    def _retry_seconds(self, call: Call | None, error: BaseException, attempts: int) -> float:
+        if isinstance(error, Retry) and error.delay is not None:
+            return error.delay
+        backoff = (call.callable.options.backoff if call else None) or self._settings.backoff
+        return backoff.seconds_after(attempts)
+
+    def _complete_otherwise(self, task: ClaimedTask, call: Call, on_fatal: str, error: BaseException) -> None:
+        """The last attempt failed: call what its callable names for that, with the same arguments and the error."""
+        LOG.info("task %d %s failed for good: %s is called", task.id, task.task, on_fatal, exc_info=error)
+        second = self._guarded(task, self._timeout(call), self._call_on_fatal, call, on_fatal, error)
+        if second is None:
+            self._end(_Ended(Finish(task)))
+        else:
+            self._end(_Ended(Finish(task, describe_failure(error, second)), (error, second)))
+
+    def _call_on_fatal(self, call: Call, on_fatal: str, error: BaseException) -> None:
+        found = self._callables.find(on_fatal)
+        kwargs = {**call.kwargs, "error": error}
+        found.check_arguments(call.args, kwargs)
+        run_call(Call(found, call.args, kwargs))
+
+    def _end(self, ended: _Ended) -> None:
+        self._ended.append(ended)
         # Bad rows end unstarted, so a whole claim of them may gather: a server limits how long a statement may be.
         if len(self._ended) >= MOST_UNSAVED:
             self.save()
@@ -108,23 +190,49 @@ class Executor:
         finished, started = self._store.advance([ended.finish for ended in self._ended], start)
         ended, self._ended = self._ended, []
         for one, in_time in zip(ended, finished, strict=True):
-            self._count(one, in_time)
+            if in_time:
+                self._count(one)
+            else:
+                self._lose(one.finish.task, "while it ran; its result is dropped")
         return started
 
-    def _count(self, ended: _Ended, in_time: bool) -> None:
-        task, error_text = ended.finish
-        if not in_time:
-            self._lose(task, "while it ran; its result is dropped")
-        elif error_text is None:
+    # ---- what became of them, counted and told
+
+    def _count(self, ended: _Ended) -> None:
+        task, error_text, retry_seconds, _ = ended.finish
+        if error_text is None:
             self._result.done += 1
             LOG.debug("task %d %s is done", task.id, task.task)
-        else:
+            return
+        # A bad row says all in its one line; where a task raised, the log has the traceback too.
+        first, *others = [None if isinstance(error, BadTask) else error for error in ended.errors]
+        first_line = error_text.partition("\n")[0]
+        if retry_seconds is None:
             self._result.fatal += 1
-            # A bad row says all in its one line; where a task raised, the log has the traceback too.
-            traceback = None if isinstance(ended.error, BadTask) else ended.error
-            first_line = error_text.partition("\n")[0]
-            LOG.warning("task %d %s is fatal: %s", task.id, task.task, first_line, extra=FATAL, exc_info=traceback)
+            LOG.warning("task %d %s is fatal: %s", task.id, task.task, first_line, extra=FATAL, exc_info=first)
+        else:
+            self._result.failed += 1
+            LOG.info(
+                "task %d %s failed, and comes again in %.0f s: %s",
+                task.id,
+                task.task,
+                retry_seconds,
+                first_line,
+                exc_info=first,
+            )
+        for error in others:
+            LOG.info("task %d %s: what was called for that failed too", task.id, task.task, exc_info=error)
 
     def _lose(self, task: ClaimedTask, when: str) -> None:
         self._result.lost += 1
         LOG.warning("task %d %s: the lease was lost %s", task.id, task.task, when)
+
+
+def _check_row(task: ClaimedTask) -> None:
+    if not isinstance(task.task, str) or not isinstance(task.args, str | None):
+        raise BadTask("task and args are text; this row holds something else")
+
+
+def _check_attempts(task: ClaimedTask, limit: int) -> None:
+    if task.attempts >= limit:
+        raise BadTask(f"it was started {task.attempts} times of {limit}; to run it again, set status and attempts to 0")

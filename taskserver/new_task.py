@@ -9,7 +9,7 @@ from typing import Any
 
 from .arguments import write_arguments
 from .errors import InvalidTask
-from .task import MAX_GROUP_ID, MAX_PRIORITY, MAX_TASK_LENGTH, MIN_PRIORITY, NewTask
+from .lifecycle import MAX_GROUP_ID, MAX_PRIORITY, MAX_TASK_LENGTH, MIN_PRIORITY, NewTask
 
 KEYS = ("task", "args", "group_id", "priority")
 """What the description of a task may hold, in add_tasks and in JSON lines."""
@@ -19,7 +19,7 @@ _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*(\.[^\W\d]\w*)*")
 
 def new_task(task: str | Callable[..., Any], args: object = None, group_id: int = 0, priority: int = 0) -> NewTask:
     """Check what a producer gave. Raises InvalidTask, which names what was wrong and what is allowed."""
-    name = check_name(task) if isinstance(task, str) else _name_of(task)
+    name = name_of(task)
     if type(group_id) is not int or not 0 <= group_id <= MAX_GROUP_ID:
         raise InvalidTask(f"group_id is {_shown(group_id)}; allowed: a whole number from 0 to {MAX_GROUP_ID}")
     if type(priority) is not int or not MIN_PRIORITY <= priority <= MAX_PRIORITY:
@@ -44,6 +44,11 @@ def new_task_from(description: Mapping[str, Any]) -> NewTask:
         raise InvalidTask(f"it has {', '.join(map(repr, unknown))}; allowed: {', '.join(KEYS)}") from None
 
 
+def name_of(task: str | Callable[..., Any]) -> str:
+    """The name of a callable, which a producer gives by its name or as the function itself. Raises InvalidTask."""
+    return check_name(task) if isinstance(task, str) else _name_of_function(task)
+
+
 @lru_cache(maxsize=1024)
 def check_name(name: str) -> str:
     """Check that a name has the form of a callable's. Raises InvalidTask."""
@@ -55,7 +60,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def _name_of(function: Callable[..., Any]) -> str:
+def _name_of_function(function: Callable[..., Any]) -> str:
     module = getattr(function, "__module__", None)
     qualified_name = getattr(function, "__qualname__", None)
     cls = getattr(function, "__self__", None)

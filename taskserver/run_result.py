@@ -6,6 +6,9 @@ from enum import Enum
 
 from .stores.rows import RunCounts
 
+FATAL = {"is_fatal": True}
+"""Marks the log record of a task that became fatal, as a worker shows only so many of them."""
+
 
 class Reason(str, Enum):
     """Why a run ended."""
@@ -14,6 +17,7 @@ class Reason(str, Enum):
     """No new task was left in its groups."""
     MAX_TASKS = "max_tasks"
     MAX_TIME = "max_time"
+    MAX_MEMORY = "max_memory"
     CROWDED = "crowded"
     """New tasks were there, and others held them for all the time that it was willing to wait."""
     STOPPED = "stopped"
@@ -29,6 +33,8 @@ class RunResult:
         self.taken = 0
         """Tasks that it took up, bad rows too."""
         self.done = 0
+        self.failed = 0
+        """Will be tried again."""
         self.fatal = 0
         self.lost = 0
         """Taken over by another worker while this one had them; that one tells what became of them."""

@@ -1,6 +1,6 @@
 """One run of a worker: the life of its tasks from claim to finish, and the reason for which it ends.
 
-The loop reads top to bottom: wake → claim → run each task (executor.py) → release what was not started.
+The loop reads top to bottom: wake and reclaim → claim → run each task (executor.py) → release what was not started.
 """
 
 from __future__ import annotations
@@ -9,39 +9,33 @@ import random
 import socket
 import time
 from binascii import crc32
-from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from logging import getLogger
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from .errors import DatabaseError
-from .run_result import Reason, RunResult
+from .lifecycle import Due, LostTask
+from .run_limits import Limits, RunLimits
+from .run_result import FATAL, Reason, RunResult
 from .settings import Settings
 from .stopping import Stop
 from .stores import Store
 from .stores.rows import ALL_GROUPS
-from .task import ClaimedTask
 
 if TYPE_CHECKING:
     from .executor import Executor
+    from .heartbeat import Batch, Heartbeat
 
 LOG = getLogger("taskserver")
 
-WAKE_EVERY_SECONDS = 1.0
+LOOK_FOR_DUE_EVERY_SECONDS = 1.0
 FIRST_PAUSE_SECONDS = 0.005
 LONGEST_PAUSE_SECONDS = 1.0
 _LONGEST_TEXT = 255
 
-
-class Limits(NamedTuple):
-    """How far a run may go."""
-
-    max_tasks: int = 0
-    """0: no limit."""
-    batch: int = 100
-    """Claimed at once, at most."""
-    max_seconds: float | None = None
+LOST_TEXT = "lost: its worker vanished while it ran, and its lease ended"
+NOTHING_DUE = Due([], [], [])
 
 
 class Runner:
@@ -59,16 +53,20 @@ class Runner:
         self._store = store
         self._settings = settings
         self._groups = groups
-        self._limits = limits
         self._stop = stop
         self._on_progress = on_progress
         self._result = RunResult()
-        self._executor: Executor | None = None
-        self._began_at = time.monotonic()
-        self._woke_at = float("-inf")
+        self._limits = RunLimits(limits, stop, self._result)
+        self._equipment: tuple[Executor, Heartbeat] | None = None
+        self._open = ExitStack()
+        self._looked_at = float("-inf")
 
     def run(self) -> RunResult:
         """Run tasks until there is a reason to end. Raises DatabaseError."""
+        with self._store.patiently(), self._open:
+            return self._recorded_run()
+
+    def _recorded_run(self) -> RunResult:
         result, store = self._result, self._store
         store.check_tables()
         host, groups = host_name(), groups_text(self._groups)
@@ -83,18 +81,20 @@ class Runner:
         return result
 
     def _end(self, host: str, groups: str, reason: Reason) -> None:
-        self._result.end(reason, self._elapsed())
+        self._result.end(reason, self._limits.elapsed())
         self._store.end_run(host, groups, self._result.seconds, reason.value, self._result.counts())
         LOG.info("run ends, %s: %s", reason.value, self._result)
 
     def _run_until_reason(self) -> Reason:
         pauses = _Pauses(self._settings.patience_seconds)
-        while not (reason := self._reason_to_end()):
-            self._wake()
-            claim = self._store.claim(self._claim_size(), self._groups)
+        while not (reason := self._limits.reason_to_end()):
+            self._take_care_of_due()
+            claimed_at = time.monotonic()
+            claim = self._store.claim(self._limits.claim_size(), self._groups)
             if claim.changed:
                 LOG.debug("claimed %d tasks", len(claim.tasks))
-                self._run_claimed(claim.tasks)
+                executor, heartbeat = self._equipment = self._equipment or self._equip()
+                self._run_claimed(heartbeat.guard(claim.tasks, claimed_at), executor)
                 pauses.begin_anew()
             # A claim that got nothing is no sign of an empty queue: others may hold the rows that it would have got.
             elif not self._store.has_new(self._groups):
@@ -103,64 +103,71 @@ class Runner:
                 return Reason.CROWDED
         return reason
 
-    def _run_claimed(self, tasks: Sequence[ClaimedTask]) -> None:
-        """Run tasks of one claim until there is a reason to end; give back those that were not started."""
-        executor = self._executor = self._executor or self._make_executor()
-        unstarted = deque(tasks)
+    def _run_claimed(self, batch: Batch, executor: Executor) -> None:
+        """Run tasks of one claim until there is a reason to end; give back those that were not started.
+
+        The heartbeat gives them back meanwhile where a task takes long; what is older than half a lease, too, as
+        another worker could be about to take it.
+        """
         try:
-            while unstarted and not self._reason_to_end():
-                # It stays in the queue until it is through: a release leaves a started one alone.
-                executor.run(unstarted[0])
-                unstarted.popleft()
+            while not self._limits.reason_to_end() and not batch.is_stale() and (task := batch.take()):
+                try:
+                    executor.run(task)
+                except BaseException:
+                    batch.put_back(task)  # a release leaves it alone if it was started
+                    raise
                 self._on_progress(self._result)
         finally:
             try:
                 executor.save()
             finally:
-                self._release(unstarted)
+                try:
+                    batch.release(self._store)
+                finally:
+                    self._result.released += batch.released
 
-    def _release(self, unstarted: Collection[ClaimedTask]) -> None:
-        if unstarted:
-            self._result.released += self._store.release(unstarted)
-            LOG.debug("released %d tasks", len(unstarted))
-
-    def _make_executor(self) -> Executor:
+    def _equip(self) -> tuple[Executor, Heartbeat]:
         # Imported with the first task: most runs of a crontab find none, and need neither json nor inspect.
         from .executor import Executor
+        from .heartbeat import Heartbeat
+        from .time_limit import time_limit
+        from .watchdog import Watchdog
 
-        return Executor(self._store, self._settings, self._stop, self._result)
+        settings = self._settings
+        limit = self._open.enter_context(time_limit(again_after_seconds=settings.lease_seconds / 4))
+        watchdog = Watchdog(self._stop.ends_process) if self._stop.ends_process else None
+        heartbeat = self._open.enter_context(
+            Heartbeat(self._store, limit, settings.lease_seconds, settings.timeout_seconds, watchdog)
+        )
+        return Executor(self._store, settings, heartbeat, limit, self._result), heartbeat
 
-    def _wake(self) -> None:
-        if time.monotonic() - self._woke_at < WAKE_EVERY_SECONDS:
+    # ---- what is due
+
+    def _take_care_of_due(self) -> None:
+        """Wake what waited, and take back what workers left that vanished."""
+        if time.monotonic() - self._looked_at < LOOK_FOR_DUE_EVERY_SECONDS:
             return
-        self._woke_at = time.monotonic()
-        if woken := self._store.wake():
-            LOG.debug("woke %d tasks", woken)
+        self._looked_at = time.monotonic()
+        due = self._store.look_for_due()
+        if due == NOTHING_DUE:
+            return
+        woken = self._store.wake(due.to_wake)
+        reclaimed = self._store.reclaim_unstarted(due.unstarted)
+        lost = sum(map(self._reclaim, due.lost))
+        if woken or reclaimed or lost:
+            LOG.info("woke %d tasks, took back %d unstarted and %d lost ones", woken, reclaimed, lost)
             # A portion at most: the next claim looks whether more are due.
-            self._woke_at = float("-inf")
+            self._looked_at = float("-inf")
 
-    # ---- limits
-
-    def _reason_to_end(self) -> Reason | None:
-        limits, taken = self._limits, self._result.taken
-        if self._stop.asked:
-            return Reason.STOPPED
-        if limits.max_tasks and taken >= limits.max_tasks:
-            return Reason.MAX_TASKS
-        if limits.max_seconds is not None and self._elapsed() + self._usual_seconds() >= limits.max_seconds:
-            return Reason.MAX_TIME
-        return None
-
-    def _elapsed(self) -> float:
-        return time.monotonic() - self._began_at
-
-    def _usual_seconds(self) -> float:
-        """What a task of this run took so far, on average."""
-        return self._elapsed() / self._result.taken if self._result.taken else 0.0
-
-    def _claim_size(self) -> int:
-        batch, max_tasks = self._limits.batch, self._limits.max_tasks
-        return min(batch, max_tasks - self._result.taken) if max_tasks else batch
+    def _reclaim(self, lost: LostTask) -> bool:
+        """Take back a task whose worker vanished under it: that attempt failed."""
+        limit = self._settings.max_attempts if lost.max_attempts is None else lost.max_attempts
+        is_last = lost.attempts >= limit
+        seconds = None if is_last else self._settings.backoff.seconds_after(lost.attempts)
+        is_ours = self._store.reclaim_lost(lost, LOST_TEXT, seconds)
+        if is_ours and is_last:
+            LOG.warning("task %d %s is fatal: %s", lost.id, lost.task, LOST_TEXT, extra=FATAL)
+        return is_ours
 
 
 class _Pauses:

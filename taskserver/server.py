@@ -10,11 +10,15 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
+from .backoff import DAY_SECONDS, parse_backoff
 from .dsn import parse_dsn
 from .errors import InvalidTask, SettingError
+from .lifecycle import MAX_GROUP_ID, NewTask
 from .run_result import RunResult
 from .settings import (
     DEFAULT_TABLE,
+    LONGEST_SECONDS,
+    MAX_ATTEMPTS,
     MAX_BATCH,
     Settings,
     check_mode,
@@ -25,7 +29,6 @@ from .settings import (
 )
 from .stopping import Stop
 from .stores import Store, open_store
-from .task import MAX_GROUP_ID, NewTask
 
 MAX_GROUPS = 400
 """A claim names each group; SQLite joins 500 parts in one statement at most."""
@@ -45,6 +48,11 @@ class TaskServer:
         table: str = DEFAULT_TABLE,
         mode: str = "delete",
         modules: str = "tasks",
+        max_attempts: int = 10,
+        backoff: str = "exponential:60",
+        lease: int = 120,
+        timeout: int = 600,
+        db_patience: int = 30,
         password: str = "",
         folder: str | Path | None = None,
     ) -> None:
@@ -56,6 +64,11 @@ class TaskServer:
                 table=check_table("table", table),
                 mode=check_mode("mode", mode),
                 modules=check_modules("modules", modules),
+                max_attempts=_check("max_attempts", max_attempts, 1, MAX_ATTEMPTS),
+                backoff=parse_backoff("backoff", backoff),
+                lease_seconds=_check("lease", lease, 1, LONGEST_SECONDS),
+                timeout_seconds=_check("timeout", timeout, 0, LONGEST_SECONDS),
+                patience_seconds=_check("db_patience", db_patience, 0, DAY_SECONDS),
             )
         )
 
@@ -124,21 +137,27 @@ class TaskServer:
         *,
         batch: int = 100,
         max_time: float | None = None,
+        max_memory: float | None = None,
         stop: Stop | None = None,
         on_progress: Callable[[RunResult], object] | None = None,
     ) -> RunResult:
         """Run tasks until `max_tasks` ran (0: no limit), `max_time` seconds would be passed, or none is left.
 
+        It starts nothing more once the process has `max_memory` megabytes, either.
         `groups` names the groups to take tasks of, None all of them; at most `batch` are claimed at once. `stop`
         lets other code end the run; `on_progress` hears after each task. What was done, and why it ended.
 
         Signals are left alone: a KeyboardInterrupt inside a task counts as that task's failure, and the run goes on;
         to end it, let a handler of yours call `stop.ask()`.
         """
-        from .runner import Limits, Runner
+        from .run_limits import Limits
+        from .runner import Runner
 
         limits = Limits(
-            _check("max_tasks", max_tasks, 0, None), _check("batch", batch, 1, MAX_BATCH), _check_seconds(max_time)
+            _check("max_tasks", max_tasks, 0, None),
+            _check("batch", batch, 1, MAX_BATCH),
+            _check_positive("max_time", max_time, "seconds"),
+            _check_positive("max_memory", max_memory, "megabytes"),
         )
         chosen = () if groups is None else _check_groups(groups)
         _make_importable(self.settings.folder)
@@ -174,9 +193,9 @@ def _check(name: str, value: int, least: int, most: int | None) -> int:
     return value
 
 
-def _check_seconds(value: float | None) -> float | None:
+def _check_positive(name: str, value: float | None, unit: str) -> float | None:
     if value is not None and not (type(value) in (int, float) and value > 0):
-        raise SettingError(f"max_time is {value!r}; allowed: seconds above 0")
+        raise SettingError(f"{name} is {value!r}; allowed: {unit} above 0")
     return value
 
 

@@ -12,19 +12,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from .backoff import DAY_SECONDS, Backoff, parse_backoff
 from .dsn import Dsn, parse_dsn
 from .errors import SettingError
 
 PREFIX = "TASKSERVER_"
 MODES = ("delete", "move", "mark")
 DEFAULT_TABLE = "jobs_queue"
-DAY_SECONDS = 86_400
 MAX_BATCH = 1000
+MAX_ATTEMPTS = 1_000_000
+LONGEST_SECONDS = 7 * DAY_SECONDS
+"""Of a lease and a timeout."""
 
 # Compiled when they are used: most settings are left alone, and a run is started each minute.
 _TABLE = r"[A-Za-z_][A-Za-z0-9_]{0,39}"
 _MODULE = r"[^\W\d]\w*(\.[^\W\d]\w*)*(\.\*)?"
-_BACKOFF = r"(exponential|linear|fixed):([0-9]{1,5})"
 
 _NAMES = (
     "DSN",
@@ -42,13 +44,6 @@ _NAMES = (
 KEYS = tuple(PREFIX + name for name in _NAMES)
 
 T = TypeVar("T")
-
-
-class Backoff(NamedTuple):
-    """How the seconds before a retry grow: `kind` exponential, linear or fixed, from `seconds` on."""
-
-    kind: str
-    seconds: int
 
 
 class Settings(NamedTuple):
@@ -96,10 +91,10 @@ def load_settings(folder: Path, environ: Mapping[str, str] = os.environ) -> Sett
         table=read("TABLE", check_table, DEFAULT_TABLE),
         mode=read("MODE", check_mode, "delete"),
         modules=read("MODULES", check_modules, defaults["modules"]),
-        max_attempts=read("MAX_ATTEMPTS", _whole_number(1, 1_000_000), defaults["max_attempts"]),
-        backoff=read("BACKOFF", _check_backoff, defaults["backoff"]),
-        lease_seconds=read("LEASE", _whole_number(1, 7 * DAY_SECONDS), defaults["lease_seconds"]),
-        timeout_seconds=read("TIMEOUT", _whole_number(0, 7 * DAY_SECONDS), defaults["timeout_seconds"]),
+        max_attempts=read("MAX_ATTEMPTS", _whole_number(1, MAX_ATTEMPTS), defaults["max_attempts"]),
+        backoff=read("BACKOFF", parse_backoff, defaults["backoff"]),
+        lease_seconds=read("LEASE", _whole_number(1, LONGEST_SECONDS), defaults["lease_seconds"]),
+        timeout_seconds=read("TIMEOUT", _whole_number(0, LONGEST_SECONDS), defaults["timeout_seconds"]),
         patience_seconds=read("DB_PATIENCE", _whole_number(0, DAY_SECONDS), defaults["patience_seconds"]),
         log_file=folder / found["TASKSERVER_LOG"] if found.get("TASKSERVER_LOG") else None,
     )
@@ -125,13 +120,6 @@ def check_modules(key: str, value: str) -> tuple[str, ...]:
     if not all(re.fullmatch(_MODULE, module) for module in modules):
         raise _wrong(key, value, "module names with commas between them, as tasks,shop.jobs.*")
     return modules
-
-
-def _check_backoff(key: str, value: str) -> Backoff:
-    match = re.fullmatch(_BACKOFF, value)
-    if match is None or int(match[2]) > DAY_SECONDS:
-        raise _wrong(key, value, "exponential:60, linear:300 or fixed:30, at most 86400 seconds")
-    return Backoff(match[1], int(match[2]))
 
 
 def _whole_number(least: int, most: int) -> Callable[[str, str], int]:

@@ -1,49 +1,66 @@
 """Asking a run to end, and interrupting its task: where a signal meets the runner.
 
-The flag that says whether a task's own code is running stands here alone, so that an interrupt can never
-strike inside a write to the queue.
+An interrupt strikes only inside a task's own code: on the stack of what it interrupts there must be `call_task`, and
+above that no function that is `uninterrupted`, such as a write to the queue. The stack can't be out of date, as a flag
+could be between two instructions.
 """
 
 from __future__ import annotations
 
-from threading import get_ident
+import sys
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+_uninterrupted: set[CodeType] = set()
 
 
 class TaskInterrupted(BaseException):
     """Raised inside a task that is to stop at once. Not an Exception: a task's `except Exception` must not keep it."""
 
 
+def call_task(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Call a task's own code; nothing else may be interrupted."""
+    return function(*args, **kwargs)
+
+
+def uninterrupted(function: F) -> F:
+    """A decorator: no interrupt strikes inside, though a task may have called it."""
+    _uninterrupted.add(function.__code__)
+    return function
+
+
+def is_in_task(frame: FrameType | None) -> bool | None:
+    """Whether a stack is that of a task's own code; None where a task called what is not to be interrupted."""
+    outcome: bool | None = True
+    while frame is not None:
+        if frame.f_code is call_task.__code__:
+            return outcome
+        if frame.f_code in _uninterrupted:
+            outcome = None
+        frame = frame.f_back
+    return False
+
+
 class Stop:
     """A wish that a run ends. One is made for each run; any code, a signal handler too, may call `ask`."""
 
+    ends_process = ""
+    """The program's name, where a task that nothing can interrupt may end the whole process with exit code 1, once its
+    timeout and a lease have passed; empty where the process is not ours to end."""
+
     def __init__(self) -> None:
         self.asked = False
-        self.inside_task = False
-        self.thread = 0
+        self.insisted = False
 
     def ask(self) -> None:
         """The first time: finish the running task and start no other. After that: interrupt the running one too.
 
         Interrupts only from the thread that runs the task, which for a signal handler is the main thread.
         """
-        again, self.asked = self.asked, True
-        if again and self.inside_task and self.thread == get_ident():
-            # Lowered here: struck on the way out of the task, the interrupt would keep `interruptible` from doing it.
-            self.inside_task = False
+        self.insisted, self.asked = self.asked, True
+        if self.insisted and is_in_task(sys._getframe()):
             raise TaskInterrupted("stopped by a second signal")
-
-    def interruptible(self) -> _TasksOwnCode:
-        """Marks the task's own code, in a `with`."""
-        return _TasksOwnCode(self)
-
-
-class _TasksOwnCode:
-    def __init__(self, stop: Stop) -> None:
-        self._stop = stop
-
-    def __enter__(self) -> None:
-        self._stop.thread = get_ident()
-        self._stop.inside_task = True
-
-    def __exit__(self, *error: object) -> None:
-        self._stop.inside_task = False

@@ -18,12 +18,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from taskserver.arguments import MAX_BYTES, MAX_NESTING, check_size, parse_json, read_arguments, write_arguments
-from taskserver.call import prepare, run_task
+from taskserver.call import Call, prepare, run_call, run_foreign
 from taskserver.callables import Callables
 from taskserver.error_text import MAX_ERROR_LENGTH, describe
 from taskserver.errors import BadTask, InvalidTask
+from taskserver.lifecycle import ClaimedTask
 from taskserver.stopping import Stop, TaskInterrupted
-from taskserver.task import ClaimedTask
+from taskserver.time_limit import time_limit
+
+
+def run_task(call: Call) -> BaseException | None:
+    """Call it without a time limit; what it raised."""
+    return run_foreign(time_limit(again_after_seconds=1.0), 0, run_call, call)
+
 
 # ---- reading
 
@@ -390,7 +397,7 @@ def test_a_row_is_called_with_its_arguments(
     write_tasks(TAKES_TWO)
     call = prepare(row(args), Callables(("tasks",)), never)
     assert call.callable.call(*call.args, **call.kwargs) == result
-    assert run_task(call, Stop()) is None
+    assert run_task(call) is None
 
 
 @pytest.mark.parametrize(
@@ -485,7 +492,7 @@ def test_whatever_a_task_raises_is_handed_back_not_raised(
     write_tasks: Callable[[str], None], body: str, kind: type[BaseException]
 ) -> None:
     write_tasks(f"def send(): {body}\n")
-    error = run_task(prepare(row(None), Callables(("tasks",)), never), Stop())
+    error = run_task(prepare(row(None), Callables(("tasks",)), never))
     assert type(error) is kind
 
 
@@ -496,7 +503,7 @@ def test_a_task_that_hands_back_a_coroutine_has_not_run_and_is_not_done(write_ta
         "    def wrapper(*args): return function(*args)\n    return wrapper\n"
         "@decorated\nasync def send(): pass\n"
     )
-    assert run_task(prepare(row(None), Callables(("tasks",)), never), Stop()) is not None
+    assert run_task(prepare(row(None), Callables(("tasks",)), never)) is not None
 
 
 def test_a_task_is_interrupted_by_a_second_wish_to_stop_and_not_by_a_first_one(
@@ -507,7 +514,7 @@ def test_a_task_is_interrupted_by_a_second_wish_to_stop_and_not_by_a_first_one(
     stop = Stop()
     names = vars(sys.modules["tasks"])
     names["asked"] = stop.ask
-    assert isinstance(run_task(call, stop), TaskInterrupted)
+    assert isinstance(run_task(call), TaskInterrupted)
     assert names["steps"] == [0]
     stop.ask()  # outside a task it raises nothing
 

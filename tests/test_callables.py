@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from taskserver.callables import Callables, TaskCallable
 from taskserver.errors import BadTask, ModuleBroken
-from taskserver.task import Status
+from taskserver.lifecycle import Status
 from tests.deployment import Deployment
 
 TASKS = '''
@@ -278,19 +278,23 @@ def test_public_functions_and_static_and_class_methods_of_a_listed_module_run(
     assert found.call(*args) == result
 
 
-def test_a_callable_is_looked_up_once_and_then_known(site: Site) -> None:
+def test_a_callable_is_looked_up_once_and_then_kept(site: Site) -> None:
     callables = Callables(("tasks",))
-    assert not callables.is_known("tasks.send")
     first = callables.find("tasks.send")
-    assert callables.is_known("tasks.send")
     assert callables.find("tasks.send") is first
 
 
-def test_what_was_refused_is_not_known(site: Site) -> None:
-    callables = Callables(("tasks",))
-    with pytest.raises(BadTask):
-        callables.find("tasks.missing")
-    assert not callables.is_known("tasks.missing")
+def test_it_is_known_beforehand_whether_finding_a_name_runs_the_code_of_its_module(site: Site) -> None:
+    callables = Callables(("tasks", "shop.*"))
+    sys.modules.pop("tasks", None)
+    assert callables.would_import("tasks.send")
+    assert callables.would_import("tasks.missing")
+    assert callables.would_import("shop.mail.send")
+    assert not callables.would_import("os.remove")
+    assert not callables.would_import("no name at all")
+    callables.find("tasks.send")
+    assert not callables.would_import("tasks.send")
+    assert not callables.would_import("tasks.missing")
 
 
 def test_a_name_in_letters_of_any_script_runs(site: Site) -> None:
@@ -589,7 +593,7 @@ connection.commit()
 def test_clumsy_tasks_become_fatal_and_stop_neither_the_worker_nor_the_good_row(
     deployment: Deployment, sqlite_dsn: str
 ) -> None:
-    deployment.write_env(TASKSERVER_DSN=sqlite_dsn)
+    deployment.write_env(TASKSERVER_DSN=sqlite_dsn, TASKSERVER_MAX_ATTEMPTS=1)
     deployment.write_tasks(
         """
 class Unshowable:

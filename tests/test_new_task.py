@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from taskserver import TaskServer
 from taskserver.callables import Callables
 from taskserver.errors import BadTask, InvalidTask
+from taskserver.lifecycle import MAX_GROUP_ID, MAX_PRIORITY, MAX_TASK_LENGTH, MIN_PRIORITY, NewTask
 from taskserver.new_task import KEYS, check_name, new_task, new_task_from
-from taskserver.task import MAX_GROUP_ID, MAX_PRIORITY, MAX_TASK_LENGTH, MIN_PRIORITY, NewTask
 
 TASKS = """
 import functools

@@ -25,9 +25,9 @@ import pytest
 
 from taskserver import TaskServer
 from taskserver.errors import DatabaseError
+from taskserver.lifecycle import Status
 from taskserver.run_result import Reason, RunResult
 from taskserver.stores.mysql import MySQLStore
-from taskserver.task import Status
 from tests.deployment import ROOT
 from tests.servers import MariaDB, MySQLServer
 
@@ -322,7 +322,7 @@ def produce(mysql_server: MySQLServer, dsn: str, each: int) -> None:
     with TaskServer(dsn) as server, ThreadPoolExecutor() as threads:
         producers = (add_one_by_one, add_many, add_waiting)
         list(threads.map(add_portions, range(0, 3 * each, each), producers))
-        while server.store.wake():
+        while server.store.wake(server.store.look_for_due().to_wake):
             pass
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from taskserver import DatabaseError, Reason, Stop, TaskServer
-from taskserver.task import Status
+from taskserver.lifecycle import Status
+from taskserver.stopping import call_task
 from tests.servers import MariaDB
 
 TASKS = """
@@ -155,10 +156,12 @@ def test_a_wish_from_another_thread_interrupts_neither_the_task_nor_the_wisher(s
         except BaseException as error:
             asked.append(error)
 
-    with stop.interruptible():
+    def wait_for_the_wisher() -> None:
         wisher = threading.Thread(target=ask_twice)
         wisher.start()
         wisher.join()
+
+    call_task(wait_for_the_wisher)
     assert asked == [None]
     assert server.run(stop=stop).reason is Reason.STOPPED
     assert rows_of(server, Status.NEW) == 2

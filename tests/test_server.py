@@ -475,12 +475,12 @@ def test_a_run_says_what_became_of_its_tasks_and_why_it_ended(server: TaskServer
         server.add_task(task)
     server.add_task("os.getcwd")
     result = server.run()
-    assert (result.done, result.fatal, result.taken, result.lost, result.released) == (2, 2, 4, 0, 0)
+    assert (result.done, result.failed, result.fatal, result.taken, result.lost, result.released) == (2, 1, 1, 4, 0, 0)
     reason: str | None = result.reason
     assert reason == "empty"
     assert result.reason is Reason.EMPTY
     assert result.seconds > 0
-    assert counts_by_status(server) == {4: 2}
+    assert counts_by_status(server) == {3: 1, 4: 1}
 
 
 def test_an_empty_queue_ends_a_run_at_once(server: TaskServer) -> None:
@@ -557,7 +557,7 @@ def test_what_a_task_added_before_it_failed_stays_added(server: TaskServer, task
     tasks.server = server
     server.add_task(tasks.add_more_and_fail, [tasks.__name__])
     result = server.run()
-    assert (result.done, result.fatal) == (1, 1)
+    assert (result.done, result.failed) == (1, 1)
     assert tasks.ran == [[["added"], {}]]
 
 

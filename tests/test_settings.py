@@ -8,15 +8,17 @@ import subprocess
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from taskserver import TaskServer
+from taskserver.backoff import Backoff
 from taskserver.dsn import MySQLDsn, SQLiteDsn
 from taskserver.errors import SettingError
-from taskserver.settings import Backoff, Settings, load_settings, program_folder
+from taskserver.settings import Settings, load_settings, program_folder
 from tests.deployment import ROOT, Deployment
 
 DSN = "sqlite:///var/taskserver.db"
@@ -184,9 +186,19 @@ def test_a_wrong_value_in_the_file_ends_both_programs_with_code_2_and_one_line(
 
 
 def test_the_same_is_checked_where_a_server_is_made_by_hand() -> None:
-    for wrong in ({"table": "1x"}, {"mode": "x"}, {"modules": "*"}):
+    values: tuple[dict[str, Any], ...] = (
+        {"table": "1x"},
+        {"mode": "x"},
+        {"modules": "*"},
+        {"backoff": "60"},
+        {"max_attempts": 0},
+        {"lease": 0.5},
+        {"timeout": -1},
+        {"db_patience": "30"},
+    )
+    for wrong in values:
         (key,) = wrong
-        with pytest.raises(SettingError, match=f"{key} is wrong"):
+        with pytest.raises(SettingError, match=f"{key} is "):
             TaskServer(DSN, **wrong)
 
 

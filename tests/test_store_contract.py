@@ -22,11 +22,11 @@ import pytest
 
 from taskserver import TaskServer
 from taskserver.errors import DatabaseError, TablesMissing, TablesOutdated
+from taskserver.lifecycle import ClaimedTask, Finish, NewTask, Start, Status
 from taskserver.stores import Store
 from taskserver.stores.mysql import REPEATABLE_READ, MySQLStore
 from taskserver.stores.rows import RunCounts
-from taskserver.stores.store import INLINE_ARGS_BYTES
-from taskserver.task import ClaimedTask, Finish, NewTask, Start, Status
+from taskserver.stores.tables import INLINE_ARGS_BYTES
 from tests.servers import MariaDB, MySQLServer
 
 MODES = ("delete", "move", "mark")
@@ -283,10 +283,10 @@ def test_a_new_row_whose_time_lies_ahead_waits_and_is_woken_when_it_is_due(store
     assert (ids(claimed.tasks), claimed.changed) == ([now], 2)
     row = rows.row(later)
     assert (row["status"], row["due_at"], row["claim"], row["attempts"]) == (5, due_at, None, 0)
-    assert store.wake() == 0
+    assert store.wake(store.look_for_due().to_wake) == 0
     assert store.claim(100, ()) == ([], 0)
     rows.execute(f"UPDATE jobs_queue SET due_at = {rows.after(-1)} WHERE id = {later}")
-    assert store.wake() == 1
+    assert store.wake(store.look_for_due().to_wake) == 1
     assert (rows.row(later)["status"], rows.row(later)["due_at"]) == (0, None)
     assert ids(claim(store)) == [later]
 
@@ -311,23 +311,25 @@ def test_waiting_and_failed_rows_are_woken_when_due(store: Store, rows: Rows) ->
         for seconds in (-10, 3600):
             task_id = add(store)
             rows.execute(f"UPDATE jobs_queue SET status={status}, due_at={rows.after(seconds)} WHERE id = {task_id}")
-    assert store.wake() == 2
+    assert store.wake(store.look_for_due().to_wake) == 2
     assert [row["status"] for row in rows.all()] == [0, 3, 0, 5]
 
 
-@pytest.mark.parametrize("status", [3, 5])
-def test_rows_without_a_due_date_are_never_woken(store: Store, rows: Rows, status: int) -> None:
+@pytest.mark.parametrize(("status", "woken"), [(3, 1), (5, 0)])
+def test_of_rows_without_a_due_date_those_that_failed_are_woken_and_those_that_wait_go_on(
+    store: Store, rows: Rows, status: int, woken: int
+) -> None:
     add(store)
     rows.execute(f"UPDATE jobs_queue SET status = {status}, due_at = NULL")
-    assert store.wake() == 0
-    assert rows.all()[0]["status"] == status
+    assert store.wake(store.look_for_due().to_wake) == woken
+    assert rows.all()[0]["status"] == (0 if woken else status)
 
 
 @pytest.mark.parametrize("status", [1, 2, 4])
 def test_rows_that_are_neither_waiting_nor_failed_are_not_woken(store: Store, rows: Rows, status: int) -> None:
     add(store)
     rows.execute(f"UPDATE jobs_queue SET status = {status}, due_at = {rows.after(-10)}")
-    assert store.wake() == 0
+    assert store.wake(store.look_for_due().to_wake) == 0
     assert rows.all()[0]["status"] == status
 
 
@@ -872,7 +874,7 @@ def test_a_producer_with_plain_sql_needs_four_columns_and_may_say_when(store: St
     rows.execute(f"INSERT INTO jobs_queue (task, due_at) VALUES ('tasks.now', {past})")
     rows.execute(f"INSERT INTO jobs_queue (task, status, due_at) VALUES ('tasks.waits', 5, {hour})")
     rows.execute(f"INSERT INTO jobs_queue (task, status, due_at) VALUES ('tasks.woken', 5, {past})")
-    assert store.wake() == 1
+    assert store.wake(store.look_for_due().to_wake) == 1
     assert [task.task for task in claim(store)] == ["tasks.now", "tasks.woken", "tasks.send_letter"]
     assert [row["status"] for row in rows.all()] == [1, 5, 1, 5, 1]
 
@@ -950,7 +952,7 @@ def test_a_producer_in_another_time_zone_adds_tasks_that_are_due_when_it_meant(
         woken = cursor.lastrowid
         cursor.execute("SELECT UTC_TIMESTAMP(6)")
         [[now]] = cursor.fetchall()
-    assert mysql_store.wake() == 1
+    assert mysql_store.wake(mysql_store.look_for_due().to_wake) == 1
     assert ids(claim(mysql_store)) == [an_hour_ago, woken, at_once]
     shown = mysql_store.show(at_once)
     assert shown is not None

@@ -12,10 +12,10 @@ from typing import Any, BinaryIO
 
 from ..arguments import parse_json
 from ..errors import BadTask, InvalidTask, SettingError
+from ..lifecycle import MAX_GROUP_ID, MAX_PRIORITY, MIN_PRIORITY, NewTask
 from ..new_task import KEYS, new_task_from
 from ..server import TaskServer
 from ..settings import load_settings
-from ..task import MAX_GROUP_ID, MAX_PRIORITY, MIN_PRIORITY, NewTask
 from .live_line import LiveLine, bar
 from .program import Exit
 from .usage import whole_number

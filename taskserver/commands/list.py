@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from ..lifecycle import MAX_GROUP_ID, Status
 from ..server import TaskServer
 from ..settings import load_settings
-from ..task import MAX_GROUP_ID, Status
 from .output import as_json, print_table, status_name, task_as_json
 from .program import Exit
 from .usage import whole_number

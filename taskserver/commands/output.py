@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from ..lifecycle import Status
 from ..printable import printable
 from ..stores.rows import INSTANTS, StoredTask
-from ..task import Status
 
 LONGEST_CELL = 60
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..lifecycle import Status
 from ..printable import printable
 from ..server import TaskServer
 from ..settings import load_settings
 from ..stores.rows import ALL_GROUPS, LastRun, QueueCount
-from ..task import Status
 from .output import age, as_json, instant_as_json, print_table, status_name
 from .program import Exit
 

@@ -11,10 +11,13 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
-from ..log import PrintsToLog, set_up
+from ..errors import SettingError
+from ..log import LOG, PrintsToLog, set_up
 from ..run_result import RunResult
 from ..server import TaskServer
 from ..settings import load_settings
+from ..slots import Slots
+from ..runner import groups_text, host_name
 from ..stopping import Stop
 from .live_line import LiveLine
 from .program import Exit, run_program
@@ -31,16 +34,21 @@ def _run(folder: Path, options: Options) -> int:
     if options.mode:
         settings = settings._replace(mode=options.mode)
     stop = Stop()
+    stop.ends_process = "worker.py"
     _obey_signals(stop)
     live = LiveLine(sys.stdout)
     standard_error = set_up(options.verbose, settings.log_file, live.clear)
     with _prints_kept_from(sys.stdout), TaskServer.from_settings(settings) as server:
+        if options.slots and not _take_slot(server, options):
+            LOG.info("%d workers of these groups run here already: this one leaves", options.slots)
+            return Exit.OK
         try:
             result = server.run(
                 options.max_tasks,
                 options.groups,
                 batch=options.batch,
                 max_time=options.max_time,
+                max_memory=options.max_memory,
                 stop=stop,
                 on_progress=lambda result: live.show(_progress(result)),
             )
@@ -49,6 +57,17 @@ def _run(folder: Path, options: Options) -> int:
             standard_error.end()
     live.end(_summary(result))
     return Exit.OK
+
+
+def _take_slot(server: TaskServer, options: Options) -> bool:
+    settings = server.settings
+    queue = f"{settings.dsn.place} {settings.table}"
+    slots = Slots(settings.folder, host_name(), queue, groups_text(sorted(options.groups or ())), options.slots)
+    try:
+        return slots.take()
+    except SettingError:
+        server.store.check_tables()  # the database may lie in the same folder, and is what matters more
+        raise
 
 
 @contextmanager
@@ -77,10 +96,15 @@ def _obey_signals(stop: Stop) -> None:
 
 
 def _progress(result: RunResult) -> str:
-    return f"{result.done} done, {result.fatal} fatal, {result.taken} taken up"
+    return f"{_counts(result)}, {result.taken} taken up"
 
 
 def _summary(result: RunResult) -> str:
     reason = result.reason.value if result.reason else "unknown"
+    return f"{_counts(result)} in {result.seconds:.1f} s; ended: {reason}"
+
+
+def _counts(result: RunResult) -> str:
+    failed = f", {result.failed} to be tried again" if result.failed else ""
     lost = f", {result.lost} lost" if result.lost else ""
-    return f"{result.done} done, {result.fatal} fatal{lost} in {result.seconds:.1f} s; ended: {reason}"
+    return f"{result.done} done{failed}, {result.fatal} fatal{lost}"

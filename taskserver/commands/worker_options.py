@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ..lifecycle import MAX_GROUP_ID
 from ..server import MAX_GROUPS
 from ..settings import MAX_BATCH, MODES
-from ..task import MAX_GROUP_ID
 
+MAX_SLOTS = 1000
 _LONGEST_NUMBER = 9
 """Digits; longer ones are looked at more closely."""
 
@@ -21,6 +22,8 @@ class Options(NamedTuple):
     mode: str | None = None
     batch: int = 100
     max_time: float | None = None
+    max_memory: float | None = None
+    slots: int = 4
     verbose: bool = False
 
 
@@ -72,6 +75,17 @@ def _read_any(arguments: Sequence[str]) -> Options:
     parser.add_argument(
         "--max-time", metavar="S", type=_seconds, help="start nothing that would not fit into S seconds"
     )
+    parser.add_argument(
+        "--max-memory", metavar="MB", type=_megabytes, help="start nothing once the process is larger than MB megabytes"
+    )
+    parser.add_argument(
+        "--slots",
+        metavar="K",
+        type=whole_number(0, MAX_SLOTS),
+        default=Options().slots,
+        help="at most K workers of the same database, table and groups on this host; one more leaves at once "
+        "(default 4; 0: no limit)",
+    )
     parser.add_argument("--verbose", action="store_true", help="say on standard error what it does")
     return Options(**vars(parser.parse_args(arguments)))
 
@@ -94,12 +108,20 @@ def _groups(text: str) -> list[int]:
 
 
 def _seconds(text: str) -> float:
+    return _positive(text, "seconds")
+
+
+def _megabytes(text: str) -> float:
+    return _positive(text, "megabytes")
+
+
+def _positive(text: str, unit: str) -> float:
     from argparse import ArgumentTypeError
 
     try:
-        seconds = float(text)
+        value = float(text)
     except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise ArgumentTypeError(f"{text!r} is not a number of {unit} above 0")
+    return value

@@ -11,10 +11,12 @@ import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from ..errors import Conflict, ConnectionLost, DatabaseError
+from ..errors import Conflict, ConnectionLost, DatabaseError, ServerFull, Unavailable
+from ..stopping import uninterrupted
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -25,23 +27,72 @@ Write = tuple[str, Sequence[Any]]
 IDLE_SECONDS = 1.0
 """After so long a connection is asked whether it still stands: hosts drop idle ones."""
 
-# Connections that a fork left in a child: closing them there would disturb the parent, so they are kept.
+IDS_A_STATEMENT = 500
+"""Old SQLite binds 999 values a statement."""
+
+# Sessions that a fork left in a child: closing their connections there would disturb the parent, so they are kept.
 _inherited: list[object] = []
 
 
-class Held:
-    """One thread's connection, and whose it is."""
+class Session:
+    """One thread's way to the database: a connection, made when it is first needed and again when it broke."""
 
-    __slots__ = ("__weakref__", "connection", "cursor", "in_transaction", "in_use", "is_open", "pid", "used_at")
+    __slots__ = ("__weakref__", "connection", "cursor", "in_transaction", "in_use", "pid", "used_at")
 
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
-        self.cursor = connection.cursor()
+    def __init__(self) -> None:
+        self.connection: Any = None
+        self.cursor: Any = None
         self.pid = os.getpid()
         self.in_transaction = False
         self.in_use = threading.RLock()
-        self.is_open = True
-        self.used_at = time.monotonic()
+        """Held for the length of a verb."""
+        self.used_at = 0.0
+
+
+class Way(NamedTuple):
+    """How a verb is done."""
+
+    bracketed: bool | None
+    """Whether BEGIN and COMMIT go around it; None where it is one statement, which needs them only on a connection
+    that does not commit by itself."""
+    conflict_seconds: float
+    """For so long it is done again while others are in its way."""
+    repeatable: bool = True
+    """Whether doing it twice is as good as once, so that it may be done again where the database went away."""
+
+
+class Patience:
+    """For how long a thread waits for a database that is away."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.has_begun = False
+        """Whether it was reached once: a wrong address is told at once."""
+        self.ended_by: DatabaseError | None = None
+
+    def bears(self, error: Unavailable) -> bool:
+        return self.has_begun or isinstance(error, ServerFull)
+
+
+class _Again:
+    """Growing, random pauses before something is tried again, for so many seconds from the first one on."""
+
+    def __init__(self, first_pause_seconds: float, longest_pause_seconds: float) -> None:
+        self._pause = first_pause_seconds
+        self._longest = longest_pause_seconds
+        self._give_up_at: float | None = None
+
+    def pause(self, seconds: float) -> bool:
+        """False, without a pause, once the time is over."""
+        now = time.monotonic()
+        if self._give_up_at is None:
+            self._give_up_at = now + seconds
+        left = self._give_up_at - now
+        if left <= 0:
+            return False
+        time.sleep(min(self._pause * random.uniform(0.5, 1.5), left))
+        self._pause = min(self._pause * 2, self._longest)
+        return True
 
 
 class Database(ABC):
@@ -50,27 +101,71 @@ class Database(ABC):
     def __init__(self, patience_seconds: float) -> None:
         self._patience_seconds = patience_seconds
         self._local = threading.local()
-        self._all_held: weakref.WeakSet[Held] = weakref.WeakSet()
+        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._words: dict[str, str] = {}
         self._composed: dict[str, str] = {}
 
-    # ---- connections
+    # ---- sessions and their connections
 
     def close(self) -> None:
         """Close the connections of all threads; the next use connects anew."""
-        for held in self._all_held.copy():
-            if held.pid == os.getpid():
+        for session in self._sessions.copy():
+            if session.pid == os.getpid():
                 # Waits for a verb that another thread is in: SQLite's driver crashes otherwise.
-                with held.in_use:
-                    held.is_open = False
-                    self._disconnect(held)
+                with session.in_use:
+                    self._disconnect(session)
+
+    def session(self) -> Session:
+        """The way to the database of the thread that asks."""
+        session: Session | None = getattr(self._local, "session", None)
+        if session is None or session.pid != os.getpid():
+            if session is not None:
+                _inherited.append(session)
+            session = self._local.session = Session()
+            self._sessions.add(session)
+        return session
+
+    @contextmanager
+    def borrowed(self, session: Session, wait_seconds: float) -> Iterator[None]:
+        """In the `with`, use the session of another thread, to spare a connection; one's own if it stays in use."""
+        own = getattr(self._local, "session", None)
+        is_free = session.in_use.acquire(timeout=wait_seconds)
+        try:
+            if is_free:
+                self._local.session = session
+            yield
+        finally:
+            if is_free:
+                self._local.session = own
+                session.in_use.release()
+
+    @contextmanager
+    def patiently(self) -> Iterator[None]:
+        """In the `with`, this thread waits for a database that is away: from the first verb that succeeded on."""
+        self._local.patience = Patience(self._patience_seconds)
+        try:
+            yield
+        finally:
+            self._local.patience = None
+
+    def _is_patient(self) -> bool:
+        return getattr(self._local, "patience", None) is not None
+
+    @contextmanager
+    def _unhurried(self) -> Iterator[None]:
+        """In the `with`, a statement of this thread may take as long as it takes."""
+        self._local.is_unhurried = True
+        try:
+            yield
+        finally:
+            self._local.is_unhurried = False
 
     @abstractmethod
     def _connect(self) -> Any:
         """A new connection, ready for use. Raises DatabaseError."""
 
     @abstractmethod
-    def _is_alive(self, held: Held) -> bool:
+    def _is_alive(self, connection: Any) -> bool:
         """Ask an idle connection whether it still stands."""
 
     @abstractmethod
@@ -80,31 +175,27 @@ class Database(ABC):
     @abstractmethod
     def _is_driver_error(self, error: BaseException) -> bool: ...
 
-    def _hold(self) -> Held:
-        """The connection of this thread: made, or made anew after a fork or where the server dropped an idle one."""
-        held: Held | None = getattr(self._local, "held", None)
-        if held is not None and held.pid != os.getpid():
-            _inherited.append(held)
-            held = None
-        if held is not None and not held.is_open:
-            held = None
-        if held is not None and time.monotonic() - held.used_at > IDLE_SECONDS and not self._is_alive(held):
-            self._drop()
-            held = None
-        if held is None:
-            held = self._local.held = Held(self._connect())
-            self._all_held.add(held)
-        return held
+    def _make_ready(self, session: Session) -> None:
+        """Connect where there is no connection, or where the server dropped an idle one."""
+        is_idle = session.connection is not None and time.monotonic() - session.used_at > IDLE_SECONDS
+        if is_idle and not self._is_alive(session.connection):
+            self._disconnect(session)
+        if session.connection is None:
+            connection = self._connect()
+            session.cursor = connection.cursor()
+            session.connection = connection
+            session.used_at = time.monotonic()
 
     def _drop(self) -> None:
-        held = getattr(self._local, "held", None)
-        self._local.held = None
-        if held is not None:
-            self._disconnect(held)
+        """Let go of a connection that is of no use any more."""
+        self._disconnect(self._local.session)
 
-    def _disconnect(self, held: Held) -> None:
+    def _disconnect(self, session: Session) -> None:
+        connection, session.connection, session.cursor = session.connection, None, None
+        if connection is None:
+            return
         try:
-            held.connection.close()
+            connection.close()
         except Exception as error:
             if not self._is_driver_error(error):
                 raise
@@ -113,57 +204,70 @@ class Database(ABC):
 
     def _alone(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do a verb of one statement, which commits by itself."""
-        return self._retry_conflicts(self._patience_seconds, None, work, *args, **kwargs)
+        return self._do(Way(None, self._patience_seconds), work, *args, **kwargs)
 
-    def _in_transaction(self, work: Callable[[], T], patience_seconds: float | None = None) -> T:
-        """Do a verb of several statements: all of it or nothing."""
-        patience = self._patience_seconds if patience_seconds is None else patience_seconds
-        return self._retry_conflicts(patience, True, work)
+    def _once(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The same for one that may not be repeated where the database went away."""
+        return self._do(Way(None, self._patience_seconds, repeatable=False), work, *args, **kwargs)
 
     def _together(self, writes: Sequence[Write]) -> list[int]:
         """Several writes in one transaction. How many rows each matched."""
-        return self._in_transaction(lambda: [self._write(sql, values) for sql, values in writes])
+        return self._do(Way(True, self._patience_seconds), lambda: [self._write(sql, values) for sql, values in writes])
 
-    def _retry_conflicts(
-        self, patience_seconds: float, bracketed: bool | None, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Do work, and while others are in its way do it again, for so long from the first time on.
-
-        `bracketed`: whether BEGIN and COMMIT go around it; None where it is one statement, which needs them only on
-        a connection that does not commit by itself.
-        """
-        give_up_at = None
-        pause = 0.002
+    def _do(self, way: Way, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do work; again while others are in its way, and, in a patient thread, while the database is away."""
+        self._local.broke_off = False
+        conflicts = absences = None
+        patience: Patience | None = getattr(self._local, "patience", None)
+        if patience is not None and patience.ended_by is not None:
+            raise patience.ended_by  # what a run that ends with this error still has to write is not waited for again
         while True:
             try:
-                return self._try(bracketed, work, *args, **kwargs)
+                outcome = self._try(way.bracketed, work, *args, **kwargs)
+                if patience is not None:
+                    patience.has_begun = True
+                return outcome
             except Conflict:
-                give_up_at = give_up_at or time.monotonic() + patience_seconds
-                if time.monotonic() + pause > give_up_at:
+                conflicts = conflicts or _Again(0.002, 0.5)
+                if not conflicts.pause(way.conflict_seconds):
                     raise
-            time.sleep(pause * random.uniform(0.5, 1.5))
-            pause = min(pause * 2, 0.5)
+            except Unavailable as error:
+                self._local.broke_off = self._local.broke_off or isinstance(error, ConnectionLost)
+                absences = absences or _Again(0.05, 2.0)
+                if patience is None or not way.repeatable or not patience.bears(error):
+                    raise
+                if not absences.pause(patience.seconds):
+                    patience.ended_by = error
+                    raise
+                _log_absence(error)
 
+    def _may_have_taken_effect(self) -> bool:
+        """Whether the verb just done was done again after its connection broke, its first outcome being unknown."""
+        broke_off: bool = self._local.broke_off
+        return broke_off
+
+    @uninterrupted
     def _try(self, bracketed: bool | None, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        held = self._hold()
-        with held.in_use:
-            if not held.is_open:  # another thread closed all just now
-                return self._try(bracketed, work, *args, **kwargs)
-            return self._use(held, bracketed, work, *args, **kwargs)
+        session = self.session()
+        with session.in_use:
+            if session.in_transaction:
+                if bracketed is None:
+                    return work(*args, **kwargs)
+                raise DatabaseError(
+                    "tasks are being added in this thread: a generator of tasks cannot add_tasks or run itself"
+                )
+            self._make_ready(session)
+            return self._use(session, bracketed, work, *args, **kwargs)
 
-    def _use(self, held: Held, bracketed: bool | None, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        if held.in_transaction:
-            if bracketed is None:
-                return work(*args, **kwargs)
-            raise DatabaseError(
-                "tasks are being added in this thread: a generator of tasks cannot add_tasks or run itself"
-            )
+    def _use(
+        self, session: Session, bracketed: bool | None, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         try:
             if bracketed is None:
                 bracketed = not self._commits_by_itself()
             if bracketed:
                 self._begin()
-                held.in_transaction = True
+                session.in_transaction = True
             outcome = work(*args, **kwargs)
             if bracketed:
                 self._execute("COMMIT")
@@ -171,8 +275,8 @@ class Database(ABC):
             self._undo(error)
             raise
         finally:
-            held.in_transaction = False
-        held.used_at = time.monotonic()
+            session.in_transaction = False
+        session.used_at = time.monotonic()
         return outcome
 
     def _commits_by_itself(self) -> bool:
@@ -188,7 +292,8 @@ class Database(ABC):
         """Leave no transaction open behind an error."""
         rolled_back = False
         try:
-            if isinstance(error, Exception) and not isinstance(error, ConnectionLost):
+            # Where a server refuses for now, another may have taken its place.
+            if isinstance(error, Exception) and not isinstance(error, Unavailable):
                 self._roll_back()
                 rolled_back = True
         except DatabaseError:
@@ -200,7 +305,7 @@ class Database(ABC):
 
     def _execute(self, sql: str, values: Sequence[Any] = ()) -> Any:
         """One statement on this thread's connection. The cursor."""
-        cursor = self._local.held.cursor
+        cursor = self._local.session.cursor
         try:
             self._send(cursor, self._compose(sql), values)
         except Exception as error:
@@ -247,6 +352,12 @@ class Database(ABC):
     def _with_marks(self, sql: str) -> str:
         """Put the driver's parameter marks for `?`."""
         return sql
+
+
+def _log_absence(error: DatabaseError) -> None:
+    from logging import getLogger  # here, as a producer has no need of it
+
+    getLogger("taskserver").debug("trying again: %s", error)
 
 
 def marks(count: int) -> str:

@@ -14,9 +14,8 @@ import pymysql
 from pymysql.constants import CLIENT
 
 from ..dsn import MySQLDsn
-from ..errors import Conflict, ConnectionLost, DatabaseError
-from ..task import Claim
-from .database import Held, Write, with_ids
+from ..errors import Conflict, ConnectionLost, DatabaseError, ServerFull, Unavailable
+from .database import Session, Way, Write, with_ids
 from .rows import RunCounts
 from .store import Store
 
@@ -27,6 +26,10 @@ SOCKETS = (
     "/tmp/mysql.sock",
 )
 CONNECT_SECONDS = 10
+READ_SECONDS_IN_A_RUN = 10
+"""A worker's statements are short: who says nothing for so long is no longer there, though TCP may believe so."""
+READ_SECONDS = 60
+"""Others wait longer, since they would not know whether their task was added."""
 
 # UTC, as NOW() in a zone with summer time gives one hour twice a year; strict, so that nothing of ours is cut
 # silently; backslash escapes on, as PyMySQL quotes with them.
@@ -36,8 +39,12 @@ READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 REPEATABLE_READ = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
 # Numbers, not texts: some builds come without texts, and others translate them.
-CONFLICTS = frozenset({1020, 1205, 1213})
+# Deadlocks, locks that did not come in time, and statements that an administrator or a time limit ended.
+CONFLICTS = frozenset({1020, 1205, 1213, 1317, 1969, 3024})
 LOST = frozenset({0, 1053, 1077, 1079, 1152, 1927, 2006, 2013, 2014, 2055, 4031})
+FULL = frozenset({1040, 1203, 1226})
+# Not reached; read-only for a while, as in a failover or a backup; a full disk; too many transactions; no quorum.
+UNAVAILABLE = frozenset({2002, 2003, 1290, 1792, 1836, 1021, 1030, 1114, 1637, 1047})
 STATEMENT_BINLOG = 1665
 SYNTAX = 1064
 ACCESS_DENIED = 1045
@@ -72,6 +79,7 @@ class MySQLStore(Store):
     bytes_of = "OCTET_LENGTH({})"
     insert_or_ignore = "INSERT IGNORE"
     quoted = "`{}`"
+    by_key = "FORCE INDEX (PRIMARY)"
     schema_file = "mysql.sql"
 
     def __init__(self, dsn: MySQLDsn, table: str, mode: str, lease_seconds: int, patience_seconds: float) -> None:
@@ -165,7 +173,7 @@ class MySQLStore(Store):
 
     def _log_in_with(self, ssl_mode: str) -> Any:
         dsn = self._dsn
-        connection = pymysql.connect(
+        return pymysql.connect(
             user=dsn.user or None,
             password=dsn.password.encode("utf-8", "surrogateescape"),
             host=dsn.host or None,
@@ -178,18 +186,26 @@ class MySQLStore(Store):
             client_flag=CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
             init_command=SESSION,
             connect_timeout=CONNECT_SECONDS,
-            # Who takes connections and says nothing is no MySQL; afterwards a statement may take its time. (A limit
-            # for all would also cost two system calls at each, as the driver sets it for reading and lifts it again.)
+            # Equal, as the driver would otherwise pay system calls for each change between them.
             read_timeout=CONNECT_SECONDS,
+            write_timeout=CONNECT_SECONDS,
             ssl_disabled=ssl_mode == "disabled",
             ssl=_ssl_context(ssl_mode, dsn.ssl_ca),
         )
-        connection._read_timeout = None  # type: ignore[attr-defined]
-        return connection
 
-    def _is_alive(self, held: Held) -> bool:
+    def _make_ready(self, session: Session) -> None:
+        super()._make_ready(session)
+        # The driver has no public word for changing this.
+        session.connection._read_timeout = session.connection._write_timeout = self._read_seconds()
+
+    def _read_seconds(self) -> int | None:
+        if getattr(self._local, "is_unhurried", False):
+            return None
+        return READ_SECONDS_IN_A_RUN if self._is_patient() else READ_SECONDS
+
+    def _is_alive(self, connection: Any) -> bool:
         try:
-            held.connection.ping(reconnect=False)
+            connection.ping(reconnect=False)
         except Exception as error:
             if not self._is_driver_error(error):
                 raise
@@ -206,20 +222,16 @@ class MySQLStore(Store):
 
     # ---- statements
 
-    def claim(self, limit: int, groups: Sequence[int]) -> Claim:
-        claim = super().claim(limit, groups)
-        if claim.tasks and self._commits_by_itself():
-            # Many transactions follow, one after the other: without autocommit each is spared its BEGIN.
-            self._alone(self._execute, "SET autocommit = 0")
-        return claim
-
     def end_run(self, host: str, group_ids: str, seconds: float, reason: str, counts: RunCounts) -> None:
         super().end_run(host, group_ids, seconds, reason, counts)
+        self._alone(self._commit_by_itself)
+
+    def _commit_by_itself(self) -> None:
         if not self._commits_by_itself():
-            self._alone(self._execute, "SET autocommit = 1")
+            self._execute("SET autocommit = 1")
 
     def _commits_by_itself(self) -> bool:
-        autocommit: bool = self._local.held.connection.get_autocommit()
+        autocommit: bool = self._local.session.connection.get_autocommit()
         return autocommit
 
     def _begin(self) -> None:
@@ -231,7 +243,7 @@ class MySQLStore(Store):
         if not self._abilities.joins_statements:
             return super()._together(writes)
         try:
-            return self._retry_conflicts(self._patience_seconds, False, self._send_joined, writes)
+            return self._do(Way(False, self._patience_seconds), self._send_joined, writes)
         except DatabaseError as error:
             if _number(error.__cause__) != SYNTAX:
                 raise
@@ -240,9 +252,9 @@ class MySQLStore(Store):
         return super()._together(writes)
 
     def _send_joined(self, writes: Sequence[Write]) -> list[int]:
-        cursor = self._local.held.cursor
+        cursor = self._local.session.cursor
         texts = [_filled(cursor, self._compose(sql), values) for sql, values in writes]
-        opening = ["BEGIN"] if self._commits_by_itself() else []
+        opening = [self._opening()] if self._commits_by_itself() else []
         try:
             cursor.execute("; ".join([*opening, *texts, "COMMIT"]))
             matched = [cursor.rowcount]
@@ -257,11 +269,15 @@ class MySQLStore(Store):
             return self._send_joined(writes)
         return matched[len(opening) : -1]
 
+    def _opening(self) -> str:
+        # In a run many transactions follow one another: without autocommit each of them is spared its BEGIN.
+        return "SET autocommit = 0" if self._is_patient() else "BEGIN"
+
     def _failed(self, sql: str, values: Sequence[Any], error: Exception) -> Any:
         if _number(error) != STATEMENT_BINLOG:
             return super()._failed(sql, values, error)
         self._leave_read_committed()
-        if self._local.held.in_transaction:
+        if self._local.session.in_transaction:
             self._begin()
         return self._execute(sql, values)
 
@@ -300,8 +316,9 @@ class MySQLStore(Store):
                 "or the package PyMySQL[rsa] (pip install 'PyMySQL[rsa]')"
             )
         hint = f": {HINTS[number]}" if number in HINTS else ""
-        kind = Conflict if number in CONFLICTS else ConnectionLost if number in LOST else DatabaseError
-        return kind(f"{where}: {text or 'the connection is closed'} ({number or type(error).__name__}){hint}")
+        return _kind_of(number)(
+            f"{where}: {text or 'the connection is closed'} ({number or type(error).__name__}){hint}"
+        )
 
 
 def _filled(cursor: Any, sql: str, values: Sequence[Any]) -> str:
@@ -309,6 +326,11 @@ def _filled(cursor: Any, sql: str, values: Sequence[Any]) -> str:
     # The driver would do it too, at a cost that counts here: numbers need none of its care.
     escape = cursor.connection.escape
     return sql % tuple([value if type(value) is int else escape(value) for value in values])
+
+
+def _kind_of(number: int | None) -> type[DatabaseError]:
+    kinds = {CONFLICTS: Conflict, LOST: ConnectionLost, FULL: ServerFull, UNAVAILABLE: Unavailable}
+    return next((kind for numbers, kind in kinds.items() if number in numbers), DatabaseError)
 
 
 def _number(error: BaseException | None) -> int | None:

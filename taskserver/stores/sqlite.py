@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..dsn import MEMORY
-from ..errors import Conflict, DatabaseError
+from ..errors import Conflict, DatabaseError, Unavailable
 from ..private_folder import make_private_folder
-from .database import Held, P, T
+from .database import Session
 from .store import Store
 
 OLDEST = (3, 24, 0)
@@ -63,14 +62,15 @@ class SQLiteStore(Store):
     bytes_of = "length(CAST({} AS BLOB))"
     insert_or_ignore = "INSERT OR IGNORE"
     quoted = '"{}"'
+    by_key = ""
     schema_file = "sqlite.sql"
     rows_a_statement = 200  # old ones bind 999 values a statement
 
     def __init__(self, path: str | Path, table: str, mode: str, lease_seconds: int, patience_seconds: float) -> None:
         super().__init__(table, mode, lease_seconds, patience_seconds)
         self._path = path
-        self._memory: Held | None = None
-        self._lock = threading.RLock()
+        self._memory = Session()
+        self._sessions.add(self._memory)
         if sqlite3.sqlite_version_info < OLDEST:
             raise DatabaseError(f"SQLite {sqlite3.sqlite_version} is too old: 3.24 or newer is needed")
 
@@ -156,23 +156,20 @@ class SQLiteStore(Store):
             raise self._error(error) from error
         return connection
 
-    def _hold(self) -> Held:
+    def session(self) -> Session:
         if self._path != MEMORY:
-            return super()._hold()
-        if self._memory is None or not self._memory.is_open:
-            self._memory = self._local.held = Held(self._connect())
-            super().create_tables()
-        self._local.held = self._memory
+            return super().session()
+        # All threads share the one connection: another would be another database.
+        self._local.session = self._memory
+        if self._memory.pid != os.getpid():
+            raise DatabaseError("a database in memory belongs to the process that made it; a child needs one in a file")
         return self._memory
 
-    def _try(self, bracketed: bool | None, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        if self._path != MEMORY:
-            return super()._try(bracketed, work, *args, **kwargs)
-        # Before the lock, which a thread may have held that a fork left behind.
-        if self._memory is not None and self._memory.pid != os.getpid():
-            raise DatabaseError("a database in memory belongs to the process that made it; a child needs one in a file")
-        with self._lock:
-            return super()._try(bracketed, work, *args, **kwargs)
+    def _make_ready(self, session: Session) -> None:
+        is_new = session.connection is None
+        super()._make_ready(session)
+        if is_new and self._path == MEMORY:
+            super().create_tables()
 
     def _drop(self) -> None:
         # A database in memory would go with its connection.
@@ -181,14 +178,14 @@ class SQLiteStore(Store):
         else:
             super()._drop()
 
-    def _is_alive(self, held: Held) -> bool:
+    def _is_alive(self, connection: sqlite3.Connection) -> bool:
         return True
 
     def _begin(self) -> None:
         self._execute("BEGIN IMMEDIATE")
 
     def _roll_back(self) -> None:
-        if self._local.held.connection.in_transaction:
+        if self._local.session.connection.in_transaction:
             super()._roll_back()
 
     def _inserted_ids(self, cursor: sqlite3.Cursor, count: int) -> range:
@@ -204,6 +201,8 @@ class SQLiteStore(Store):
         text = " ".join(str(error).split())
         if "locked" in text or "busy" in text:
             return Conflict(f"{self._path}: {text}, by other processes for longer than was waited")
+        if "is full" in text:
+            return Unavailable(f"{self._path}: {text}")
         if "no such table" in text:
             return self._missing(f"{self._path} has no tables of {self.table}")
         if "no such column" in text:

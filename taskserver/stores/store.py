@@ -10,102 +10,32 @@ token, and it counts the rows that it matched. The token decides who may write, 
 from __future__ import annotations
 
 import os
-import re
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import accumulate
-from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
-from ..errors import Conflict, TablesMissing, TablesOutdated
-from ..task import Claim, ClaimedTask, Finish, NewTask, Start, Status
-from .database import Database, P, Write, marks, with_ids
-from .rows import INSTANTS, QUEUE_COLUMNS, LastRun, QueueCount, RunCounts, StoredTask, stored_task
+from ..errors import Conflict
+from ..lifecycle import Claim, ClaimedTask, Due, Finish, LostTask, NewTask, Start, Status
+from .database import IDS_A_STATEMENT, P, Row, Way, Write
+from .rows import RunCounts
+from .views import Views
 
-SCHEMA_VERSION = 1
 HELD_PATIENCE_SECONDS = 0.2
 """For deadlocks, on servers without SKIP LOCKED; longer waits are the runner's, which hears of signals between."""
 
-INLINE_ARGS_BYTES = 16 * 1024
-"""Longer arguments stay in the database until their task's turn: a thousand times 1 MiB fits into no small host."""
+DUE_A_LOOK = 250
+"""Rows of each kind that one look for what is due finds: bounded, so that no transaction is long."""
 
 BYTES_A_STATEMENT = 400_000
 """Old servers take 1 MiB a statement, and quoting may double it."""
 MOST_BYTES_A_CHARACTER = 4
-IDS_A_STATEMENT = 500
-"""Old SQLite binds 999 values a statement."""
 
 
-class Store(Database):
+class Store(Views):
     """The queue in one database."""
 
-    # The words in which dialects differ.
-    now: str
-    after: str
-    """The instant that lies a bound number of seconds after now."""
-    seconds_since: str
-    """The age in seconds of the instant `{}`."""
-    instant_text: str
-    """The instant `{}` as YYYY-MM-DD HH:MM:SS.ffffff."""
-    bytes_of: str
-    """The length of the text `{}` in bytes."""
-    insert_or_ignore: str
-    quoted: str
-    """A table's name `{}` in the dialect's quotes."""
-    schema_file: str
     rows_a_statement = 1000
-    upgrades: ClassVar[dict[int, tuple[str, ...]]] = {}
-    """From version n to n + 1: the statements that the schema file, which makes the newest tables, does not hold."""
-
-    def __init__(self, table: str, mode: str, lease_seconds: int, patience_seconds: float) -> None:
-        super().__init__(patience_seconds)
-        self.table = table
-        self.mode = mode
-        self._lease_seconds = lease_seconds
-        self._words = self._make_words(table)
-
-    # ---- tables
-
-    VERSION = "SELECT MAX(version) FROM {schema}"
-    TABLES_ARE_OURS = "SELECT {columns} FROM {table} WHERE id = 0"
-    SET_VERSION = "{insert_or_ignore} INTO {schema} (version) VALUES (?)"
-
-    def create_tables(self) -> None:
-        """Make the tables, or bring older ones up to date; safe to repeat."""
-        try:
-            version = self._version()
-        except TablesMissing:
-            version = None
-        if version is not None:
-            for step in range(version, SCHEMA_VERSION):
-                self._upgrade_from(step)
-        for statement in self._schema_statements():
-            self._alone(self._execute, statement)
-        self.check_tables()
-        self._alone(self._one, self.TABLES_ARE_OURS)
-
-    def _version(self) -> int | None:
-        """The version that the tables record; None where they record none."""
-        return cast("int | None", self._alone(self._one, self.VERSION)[0])
-
-    def _upgrade_from(self, version: int) -> None:
-        for statement in self.upgrades.get(version, ()):
-            self._alone(self._execute, statement)
-        self._alone(self._execute, self.SET_VERSION, (version + 1,))
-
-    def check_tables(self) -> None:
-        """Raises TablesMissing or TablesOutdated unless the tables are of this program's version."""
-        version = self._version()
-        if version is None or version < SCHEMA_VERSION:
-            raise TablesOutdated(
-                f"the tables of {self.table} have version {version or 0}, this program needs {SCHEMA_VERSION}: "
-                "run client.py init"
-            )
-        if version > SCHEMA_VERSION:
-            raise TablesOutdated(
-                f"the tables of {self.table} have version {version}, this program knows {SCHEMA_VERSION}: "
-                "upload the newer taskserver here too"
-            )
 
     # ---- add: → new
 
@@ -115,7 +45,7 @@ class Store(Database):
 
     def add(self, task: NewTask) -> int:
         """→ new. The id of the row."""
-        return self._alone(self._insert_one, task)
+        return self._once(self._insert_one, task)
 
     def add_many(self, tasks: Iterable[NewTask], added: Callable[[range], object]) -> None:
         """→ new, all or none; `added` hears of the ids of each statement, which count once this returns."""
@@ -125,7 +55,7 @@ class Store(Database):
                 added(self._insert(portion))
 
         # Not repeated after a conflict: what an iterator has given is gone.
-        self._in_transaction(insert_all, patience_seconds=0)
+        self._do(Way(True, conflict_seconds=0, repeatable=False), insert_all)
 
     def _insert_one(self, task: NewTask) -> int:
         new_id: int = self._execute(self.ADD_ONE, task).lastrowid
@@ -140,31 +70,84 @@ class Store(Database):
     def _inserted_ids(self, cursor: Any, count: int) -> range:
         """The ids of the rows that this cursor's INSERT just made."""
 
+    # ---- what is due: found without locks, then written by sorted primary keys
+    #
+    # An UPDATE over the range of due rows would lock what it reads in the order of that index, and deadlock with
+    # claims, which lock in theirs. So the ids are looked up first, and each write looks again whether its row is due.
+
+    DUE = " UNION ALL ".join(
+        f"""
+        SELECT * FROM (SELECT id, status, started_at IS NOT NULL, attempts, max_attempts, task FROM {{table}}
+                       WHERE {condition} LIMIT ?) AS {name}
+        """
+        for name, condition in {
+            "failed": "status = 3 AND due_at <= {now} ORDER BY due_at",
+            "waiting": "status = 5 AND due_at <= {now} ORDER BY due_at",
+            "expired": "status = 1 AND due_at <= {now} ORDER BY due_at",
+            # Rows that nobody here wrote: without an instant they would stay as they are for ever.
+            "failed_forged": "status = 3 AND due_at IS NULL",
+            "claimed_forged": "status = 1 AND due_at IS NULL",
+        }.items()
+    )
+    IS_DUE = "(due_at <= {now} OR due_at IS NULL)"
+
+    def look_for_due(self) -> Due:
+        """Rows whose time has come and claims whose lease has ended, the oldest of each first, a portion at most."""
+        rows = self._alone(self._all, self.DUE, [DUE_A_LOOK] * 5)
+        expired = [row for row in rows if row[1] == Status.IN_PROGRESS]
+        return Due(
+            to_wake=sorted(row[0] for row in rows if row[1] != Status.IN_PROGRESS),
+            unstarted=sorted(row[0] for row in expired if not row[2]),
+            lost=sorted(_lost_task(row) for row in expired if row[2]),
+        )
+
     # ---- wake: waiting, error → new
 
-    DUE = """
-        SELECT id FROM (SELECT id FROM {table} WHERE status = 3 AND due_at <= {now} ORDER BY due_at LIMIT ?) AS failed
-        UNION ALL
-        SELECT id FROM (SELECT id FROM {table} WHERE status = 5 AND due_at <= {now} ORDER BY due_at LIMIT ?) AS waiting
-    """
     WAKE = """
-        UPDATE {table} SET status = 0, due_at = NULL, updated_at = {now}
-        WHERE id IN ({ids}) AND status IN (3, 5) AND due_at <= {now}
+        UPDATE {table} {by_key} SET status = 0, due_at = NULL, updated_at = {now}
+        WHERE id IN ({ids}) AND (status IN (3, 5) AND due_at <= {now} OR status = 3 AND due_at IS NULL)
     """
 
-    def wake(self) -> int:
-        """waiting, error → new for rows whose time has come, oldest first, a portion at most. How many."""
-        # Looked up without locks and updated by primary key: an UPDATE over the range deadlocks with claims.
-        limit = IDS_A_STATEMENT // 2
-        ids = sorted(row[0] for row in self._alone(self._all, self.DUE, (limit, limit)))
-        if not ids:
-            return 0
-        return self._unless_held(self._write_ids, self.WAKE, ids)
+    def wake(self, ids: Sequence[int]) -> int:
+        """Waiting, error → new for rows whose time has come. How many."""
+        return self._unless_held(self._write_ids, self.WAKE, ids) if ids else 0
+
+    # ---- reclaim: in progress with an ended lease → new, error, fatal
+
+    RECLAIM = f"""
+        UPDATE {{table}} {{by_key}} SET status = 0, claim = NULL, due_at = NULL, updated_at = {{now}}
+        WHERE id IN ({{ids}}) AND status = 1 AND started_at IS NULL AND {IS_DUE}
+    """
+    WHICH_LOST = f"WHERE id = ? AND status = 1 AND started_at IS NOT NULL AND attempts = ? AND {IS_DUE}"
+    RETRY_LOST = f"""
+        UPDATE {{table}} SET status = 3, claim = NULL, due_at = {{after}}, error_text = ?, updated_at = {{now}}
+        {WHICH_LOST}
+    """
+    # One that may start once only keeps its token: its worker may be alive after all, and complete it.
+    GIVE_UP_LOST = f"""
+        UPDATE {{table}} SET status = 4, claim = CASE WHEN max_attempts = 1 THEN claim END, due_at = NULL,
+            error_text = ?, finished_at = {{now}}, updated_at = {{now}}
+        {WHICH_LOST}
+    """
+
+    def reclaim_unstarted(self, ids: Sequence[int]) -> int:
+        """In progress, unstarted, lease ended → new, as if never claimed. How many."""
+        return self._unless_held(self._write_ids, self.RECLAIM, ids) if ids else 0
+
+    def reclaim_lost(self, lost: LostTask, error_text: str, retry_seconds: float | None) -> bool:
+        """In progress, started, lease ended → error, to be retried after so many seconds, or (None) fatal.
+
+        Whether the row was still so.
+        """
+        which = (lost.id, lost.attempts)
+        if retry_seconds is None:
+            return bool(self._unless_held(self._write, self.GIVE_UP_LOST, (error_text, *which)))
+        return bool(self._unless_held(self._write, self.RETRY_LOST, (retry_seconds, error_text, *which)))
 
     def _unless_held(self, write: Callable[P, int], *args: P.args, **kwargs: P.kwargs) -> int:
         """How many rows a write changed: none where others hold one of them, to be looked at again in the next turn."""
         try:
-            return self._retry_conflicts(HELD_PATIENCE_SECONDS, None, write, *args, **kwargs)
+            return self._do(Way(None, HELD_PATIENCE_SECONDS), write, *args, **kwargs)
         except Conflict:
             return 0
 
@@ -184,11 +167,22 @@ class Store(Database):
         it gets nothing, rather than to wait for them: the caller looks again.
         """
         token = int.from_bytes(os.urandom(8), "big") >> 1
-        changed = self._unless_held(self._claim, token, limit, groups)
+        changed = self._unless_held(self._claim_once, token, limit, groups)
         if not changed:
             return Claim([], 0)
-        rows = self._alone(self._all, self.READ_CLAIM, (token,))
-        return Claim([ClaimedTask(*row) for row in rows], changed)
+        return Claim(self._read_claim(token), changed)
+
+    def _claim_once(self, token: int, limit: int, groups: Sequence[int]) -> int:
+        """How many rows were changed; where an earlier try broke off, those that it got are looked for first."""
+        if self._may_have_taken_effect() and (tasks := self._claimed_by(token)):
+            return len(tasks)
+        return self._claim(token, limit, groups)
+
+    def _read_claim(self, token: int) -> list[ClaimedTask]:
+        return self._alone(self._claimed_by, token)
+
+    def _claimed_by(self, token: int) -> list[ClaimedTask]:
+        return [ClaimedTask(*row) for row in self._all(self.READ_CLAIM, (token,))]
 
     @abstractmethod
     def _claim(self, token: int, limit: int, groups: Sequence[int]) -> int:
@@ -203,7 +197,7 @@ class Store(Database):
         row = self._alone(self._first, self.READ_ARGS, (task.id, task.claim))
         return row[0] if row else None
 
-    # ---- start, finish: in progress → done, fatal
+    # ---- start: in progress, unstarted → in progress, started; renew: its lease anew
 
     START = """
         UPDATE {table}
@@ -211,6 +205,19 @@ class Store(Database):
             updated_at = {now}
         WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NULL
     """
+    LIMIT_ATTEMPTS = "UPDATE {table} SET max_attempts = ?, updated_at = {now} WHERE id = ? AND status = 1 AND claim = ?"
+    RENEW = "UPDATE {table} SET due_at = {after}, updated_at = {now} WHERE id = ? AND status = 1 AND claim = ?"
+
+    def limit_attempts(self, task: ClaimedTask, max_attempts: int) -> bool:
+        """Record the limit of a started task, where it was not known at the start. Whether the claim still stands."""
+        return self._alone(self._write, self.LIMIT_ATTEMPTS, (max_attempts, task.id, task.claim)) == 1
+
+    def renew(self, task: ClaimedTask) -> bool:
+        """Let the lease of a started task begin anew. Whether the claim still stands."""
+        return self._alone(self._write, self.RENEW, (self._lease_seconds, task.id, task.claim)) == 1
+
+    # ---- finish: in progress → done, error, fatal
+
     DELETE = "DELETE FROM {table} WHERE id = ? AND status = 1 AND claim = ?"
     MARK = """
         UPDATE {table}
@@ -224,16 +231,29 @@ class Store(Database):
         INSERT INTO {done} ({columns}) SELECT {archived_columns} FROM {table} WHERE id = ? AND status = 2 AND claim = ?
     """
     DELETE_ARCHIVED = "DELETE FROM {table} WHERE id = ? AND status = 2 AND claim = ?"
-    FAIL = """
-        UPDATE {table}
-        SET status = 4, claim = NULL, due_at = NULL, error_text = ?, finished_at = {now}, updated_at = {now}
+    COMPLETE: ClassVar = {"delete": (DELETE,), "mark": (MARK,), "move": (MARK_TO_MOVE, ARCHIVE, DELETE_ARCHIVED)}
+    RETRY = """
+        UPDATE {table} SET status = 3, claim = NULL, due_at = {after}, error_text = ?, updated_at = {now}
         WHERE id = ? AND status = 1 AND claim = ?
     """
+    GIVE_UP = """
+        UPDATE {table}
+        SET status = 4, claim = NULL, due_at = NULL, error_text = ?, attempts = attempts - ?, finished_at = {now},
+            updated_at = {now}
+        WHERE id = ? AND status = 1 AND claim = ?
+    """
+    # Of a task that may start once only: fatal, because its worker seemed to have vanished → in progress, to be
+    # completed in the same transaction. What a person did to it meanwhile took its status or its token away.
+    RESUME = """
+        UPDATE {table} SET status = 1
+        WHERE id = ? AND status = 4 AND claim = ? AND max_attempts = 1 AND error_text LIKE 'lost%'
+    """
+    FIND = "SELECT status, claim, started_at IS NOT NULL, error_text FROM {table} WHERE id = ?"
 
     def advance(self, finishes: Sequence[Finish], start: Start | None) -> tuple[list[bool], bool]:
         """Finish tasks and start the next one in one commit.
 
-        in progress → gone, archived, done or fatal; in progress, unstarted → in progress, started.
+        in progress → gone, archived, done, error or fatal; in progress, unstarted → in progress, started.
         For each finish, and for the start, whether the row still carried our claim.
         """
         writes = [self._writes_of(finish) for finish in finishes]
@@ -242,23 +262,46 @@ class Store(Database):
         if not writes:
             return [], False
         matched = self._together([write for several in writes for write in several])
+        may_have_taken_effect = self._may_have_taken_effect()
         # The first write of each tells; those that follow it in a move find what it found.
         firsts = accumulate((len(several) for several in writes[:-1]), initial=0)
         found = [matched[first] == 1 for first in firsts]
+        if not all(found):
+            steps: list[Finish | Start] = [*finishes, *([] if start is None else [start])]
+            found = [
+                was_found or (may_have_taken_effect and self._took_effect(step)) or self._complete_late(step)
+                for was_found, step in zip(found, steps, strict=True)
+            ]
         return found[: len(finishes)], found[-1] if start is not None else False
 
     def _writes_of(self, finish: Finish) -> list[Write]:
         which = (finish.task.id, finish.task.claim)
-        if finish.error_text is not None:
-            return [(self.FAIL, (finish.error_text, *which))]
-        return [(sql, which) for sql in self.COMPLETE[self.mode]]
+        if finish.error_text is None:
+            return [(sql, which) for sql in self.COMPLETE[self.mode]]
+        if finish.retry_seconds is not None:
+            return [(self.RETRY, (finish.retry_seconds, finish.error_text, *which))]
+        return [(self.GIVE_UP, (finish.error_text, 1 if finish.uncount else 0, *which))]
 
-    COMPLETE: ClassVar = {"delete": (DELETE,), "mark": (MARK,), "move": (MARK_TO_MOVE, ARCHIVE, DELETE_ARCHIVED)}
+    def _took_effect(self, step: Finish | Start) -> bool:
+        """Whether a row that a repeated write did not find is as its first try, whose answer was lost, leaves it."""
+        row = self._alone(self._first, self.FIND, (step.task.id,))
+        if isinstance(step, Start):
+            return row is not None and row[:3] == (Status.IN_PROGRESS, step.task.claim, 1)
+        if step.error_text is not None:
+            return row is not None and row[0] in (Status.ERROR, Status.FATAL) and row[3] == step.error_text
+        return row is None or (self.mode == "mark" and row[0] == Status.DONE)
+
+    def _complete_late(self, step: Finish | Start) -> bool:
+        """Complete a task that may start once only and was given up as lost. Whether there was one."""
+        if isinstance(step, Start) or step.error_text is not None:
+            return False
+        resume = (self.RESUME, (step.task.id, step.task.claim))
+        return self._together([resume, *self._writes_of(step)])[0] == 1
 
     # ---- release: in progress, unstarted → new
 
     RELEASE = """
-        UPDATE {table} SET status = 0, claim = NULL, due_at = NULL, updated_at = {now}
+        UPDATE {table} {by_key} SET status = 0, claim = NULL, due_at = NULL, updated_at = {now}
         WHERE id IN ({ids}) AND status = 1 AND claim = ? AND started_at IS NULL
     """
 
@@ -297,85 +340,10 @@ class Store(Database):
         values = (os.getpid(), -seconds, reason, *counts, host, group_ids)
         self._alone(self._write, self.RUN_ENDS, values)
 
-    # ---- what operators read
 
-    COUNTS = """
-        SELECT group_id, status, COUNT(*), MIN(id) FROM {table} GROUP BY status, group_id ORDER BY group_id, status
-    """
-    AGES = "SELECT id, {created_at_age} FROM {table} WHERE id IN ({ids})"
-    RUNS = """
-        SELECT host, group_ids, pid, {started_at_text}, {started_at_age}, {ended_at_text}, reason,
-            taken, done, fatal, lost, released
-        FROM {workers} ORDER BY host, group_ids
-    """
-    LIST = "SELECT {readable}, 0 FROM {table}"
-    SHOW = "SELECT {readable}, 0 FROM {table} WHERE id = ?"
-    SHOW_ARCHIVED = "SELECT {readable}, 1 FROM {done} WHERE id = ? ORDER BY done_id DESC LIMIT 1"
-
-    def counts(self) -> list[QueueCount]:
-        """Rows by group and status. One pass over an index; of new rows the one of the smallest id is the oldest."""
-        rows = self._alone(self._all, self.COUNTS)
-        oldest = [row[3] for row in rows if row[1] == Status.NEW]
-        ages: dict[int, float] = {}
-        for first in range(0, len(oldest), IDS_A_STATEMENT):
-            ids = oldest[first : first + IDS_A_STATEMENT]
-            found = self._alone(self._all, with_ids(self.AGES, ids), ids)
-            ages.update((row[0], float(row[1])) for row in found)
-        return [QueueCount(group, status, count, ages.get(least)) for group, status, count, least in rows]
-
-    def runs(self) -> list[LastRun]:
-        """The last run of each host and groups."""
-        return [LastRun(*row) for row in self._alone(self._all, self.RUNS)]
-
-    def list(self, statuses: Sequence[int], groups: Sequence[int], limit: int) -> list[StoredTask]:
-        """The newest tasks of these statuses and groups (none: of all)."""
-        wanted = {"status": statuses, "group_id": groups}
-        conditions = [f"{column} IN ({marks(len(values))})" for column, values in wanted.items() if values]
-        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-        sql = f"{self.LIST}{where} ORDER BY id DESC LIMIT ?"
-        return [stored_task(row) for row in self._alone(self._all, sql, (*statuses, *groups, limit))]
-
-    def show(self, task_id: int) -> StoredTask | None:
-        """One task, from the queue or else from the archive, where of several with this id the last one counts."""
-        row = self._alone(self._first, self.SHOW, (task_id,))
-        row = row or self._alone(self._first, self.SHOW_ARCHIVED, (task_id,))
-        return stored_task(row) if row else None
-
-    # ---- words
-
-    def _make_words(self, table: str) -> dict[str, str]:
-        words = {
-            "table": self.quoted.format(table),
-            "done": self.quoted.format(f"{table}_done"),
-            "workers": self.quoted.format(f"{table}_workers"),
-            "schema": self.quoted.format(f"{table}_schema"),
-            "now": self.now,
-            "after": self.after,
-            "columns": QUEUE_COLUMNS,
-            "archived_columns": QUEUE_COLUMNS.replace("claim", "NULL"),
-            "args_bytes": self.bytes_of.format("args"),
-            "inline_bytes": str(INLINE_ARGS_BYTES),
-            "insert_or_ignore": self.insert_or_ignore,
-        }
-        for column in INSTANTS:
-            words[f"{column}_text"] = self.instant_text.format(column)
-            words[f"{column}_age"] = self.seconds_since.format(column)
-        readable = (words.get(f"{column}_text", column) for column in QUEUE_COLUMNS.split(", "))
-        return words | {"readable": ", ".join(readable)}
-
-    def _named(self, text: str) -> str:
-        # In quotes: `order` is an allowed name, too.
-        return re.sub(r"jobs_queue(\w*)", lambda found: self.quoted.format(self.table + found[1]), text)
-
-    def _schema_statements(self) -> Iterator[str]:
-        text = Path(__file__).with_name(self.schema_file).read_text(encoding="utf-8")
-        lines = (line.partition("-- ")[0].rstrip() for line in text.splitlines() if not line.startswith("--"))
-        for statement in self._named("\n".join(lines)).split(";"):
-            if statement.strip():
-                yield statement.strip()
-
-    def _missing(self, what: str) -> TablesMissing:
-        return TablesMissing(f"{what}: run client.py init")
+def _lost_task(row: Row) -> LostTask:
+    task_id, _, _, attempts, max_attempts, task = row
+    return LostTask(task_id, attempts, max_attempts, str(task))
 
 
 def _portions(tasks: Iterable[NewTask], most_rows: int) -> Iterator[list[NewTask]]:

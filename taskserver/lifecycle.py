@@ -61,14 +61,37 @@ class Claim(NamedTuple):
 
 
 class Start(NamedTuple):
-    """The begin of an attempt, with the limit of attempts that was found for the task."""
+    """The begin of an attempt, with the limit of attempts that was found for the task; None leaves the row's."""
 
     task: ClaimedTask
-    max_attempts: int
+    max_attempts: int | None
 
 
 class Finish(NamedTuple):
-    """How a task ended: well where `error_text` is None, else for good with that error."""
+    """How an attempt ended: well where `error_text` is None, else to be retried, or fatal."""
 
     task: ClaimedTask
-    error_text: str | None
+    error_text: str | None = None
+    retry_seconds: float | None = None
+    """After so long it becomes new again; None where it is fatal."""
+    uncount: bool = False
+    """Of a bad row that was found to be one after its start: it was never called, so no attempt is counted."""
+
+
+class LostTask(NamedTuple):
+    """A started task whose lease has ended: its worker vanished."""
+
+    id: int
+    attempts: int
+    max_attempts: int | None
+    task: str
+
+
+class Due(NamedTuple):
+    """Rows for which the time has come, by their ids."""
+
+    to_wake: list[int]
+    """Waiting, and failed ones to be retried."""
+    unstarted: list[int]
+    """Claimed by a worker that vanished before it started them."""
+    lost: list[LostTask]

@@ -1,0 +1,245 @@
+"""The heartbeat: a thread that watches over the running task while its code has the worker's own thread.
+
+It renews the task's lease, gives back what the worker claimed and can't start in time, and ends a process that
+nothing can interrupt. It uses the connection of the worker's thread, which lies idle meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from logging import getLogger
+from typing import TypeVar
+
+from .errors import DatabaseError, SettingError
+from .lifecycle import ClaimedTask
+from .stores import Store
+from .time_limit import TimeLimit
+from .watchdog import Watchdog
+
+LOG = getLogger("taskserver")
+
+T = TypeVar("T")
+
+FROZEN_SECONDS = 1.0
+"""Woken so much too late, the host stood still, and what is overdue gets a little longer."""
+FROZEN_GRACE_SECONDS = 5.0
+SLOWEST_WRITE_SECONDS = 60.0
+WATCHDOG_MARGIN_SECONDS = 1.0
+
+
+class Batch:
+    """The tasks of one claim that were not started yet. The runner takes them, or the heartbeat gives them back."""
+
+    def __init__(self, tasks: Sequence[ClaimedTask], claimed_at: float, lease_seconds: float) -> None:
+        self._unstarted = deque(tasks)
+        self.give_back_at = claimed_at + lease_seconds / 2
+        """By time.monotonic: nobody sits on unstarted tasks for longer than half a lease."""
+        self.released = 0
+
+    def __len__(self) -> int:
+        return len(self._unstarted)
+
+    def is_stale(self) -> bool:
+        return time.monotonic() >= self.give_back_at
+
+    def take(self) -> ClaimedTask | None:
+        """The next one; None when none is left."""
+        # Each of these is one step for all threads, so that a task is either taken or given back.
+        try:
+            return self._unstarted.popleft()
+        except IndexError:
+            return None
+
+    def put_back(self, task: ClaimedTask) -> None:
+        self._unstarted.appendleft(task)
+
+    def release(self, store: Store) -> None:
+        """Give back all of them. Raises DatabaseError, and then still has them."""
+        tasks = []
+        while (task := self.take()) is not None:
+            tasks.append(task)
+        if not tasks:
+            return
+        try:
+            released = store.release(tasks)
+        except BaseException:
+            self._unstarted.extend(tasks)
+            raise
+        self.released += released
+        LOG.debug("released %d tasks", released)
+
+
+class _Running:
+    """A task whose code runs, and when what is due; instants by time.monotonic."""
+
+    def __init__(self, task: ClaimedTask, timeout_seconds: float, lease_seconds: float) -> None:
+        now = time.monotonic()
+        self.task = task
+        self.timeout_seconds = timeout_seconds
+        self.ends_at = now + timeout_seconds if timeout_seconds else float("inf")
+        self.give_back_at = now + lease_seconds / 3
+        self.renew_at = min(now + lease_seconds / 3, self.ends_at)
+        self.strike_at = self.ends_at
+        self.end_process_at = self.ends_at + lease_seconds
+
+
+class Heartbeat:
+    """Runs beside one run of a worker, from its first task on; used in a `with` around that run."""
+
+    def __init__(
+        self,
+        store: Store,
+        time_limit: TimeLimit,
+        lease_seconds: float,
+        timeout_seconds: float,
+        watchdog: Watchdog | None,
+    ) -> None:
+        """Without a `watchdog` it ends no process."""
+        self._store = store
+        self._session = store.session()
+        self._time_limit = time_limit
+        self._lease_seconds = lease_seconds
+        self._timeout_seconds = timeout_seconds
+        self._watchdog = watchdog
+        # So often it looks what runs. What begins after a look has nothing due before the next one, and so need not
+        # wake it: that would cost each task more than all else that is done for it here.
+        self._look_seconds = min(lease_seconds / 3, timeout_seconds or lease_seconds)
+        self._woken = threading.Event()
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+        self._running: _Running | None = None
+        self._batch: Batch | None = None
+
+    def __enter__(self) -> Heartbeat:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        # Joined: a thread that outlives the interpreter's end takes the process down with it.
+        self._stopped = True
+        self._woken.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._watchdog is not None:
+            self._watchdog.disarm()
+
+    def guard(self, tasks: Sequence[ClaimedTask], claimed_at: float) -> Batch:
+        """From now on these are the unstarted tasks, claimed at that instant of time.monotonic."""
+        self._batch = Batch(tasks, claimed_at, self._lease_seconds)
+        return self._batch
+
+    def begin(self, task: ClaimedTask, timeout_seconds: float) -> None:
+        """The code of a task is about to run, for so many seconds at most (0: no limit)."""
+        self._running = _Running(task, timeout_seconds, self._lease_seconds)
+        if self._thread is None:
+            self._start()
+        elif timeout_seconds != self._timeout_seconds:
+            self._arm_watchdog()
+            self._woken.set()
+
+    def end(self) -> None:
+        """It has ended."""
+        self._running = None
+
+    # ---- the thread
+
+    def _start(self) -> None:
+        self._arm_watchdog()
+        thread = threading.Thread(target=self._beat, name="taskserver-heartbeat", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise SettingError(
+                f"no thread can be started ({error}): the host's limit for this user is reached; run fewer workers"
+            ) from None
+        self._thread = thread
+
+    def _beat(self) -> None:
+        pause = self._look_seconds
+        while not self._stopped:
+            planned = time.monotonic() + pause
+            self._woken.wait(pause)
+            self._woken.clear()
+            running = self._running
+            if running is not None and time.monotonic() - planned > FROZEN_SECONDS:
+                running.end_process_at = max(running.end_process_at, time.monotonic() + FROZEN_GRACE_SECONDS)
+            pause = self._look_seconds
+            if running is not None and not self._stopped:
+                pause = min(self._look_after(running), pause)
+            self._arm_watchdog()
+
+    def _look_after(self, running: _Running) -> float:
+        """Do what is due for the running task. Seconds until something else may be."""
+        now = time.monotonic()
+        due = [running.ends_at]
+        try:
+            due.append(self._give_back(running, now))
+            due.append(self._renew(running, now))
+        except DatabaseError as error:
+            LOG.debug("the heartbeat cannot write: %s", error)
+            due.append(now + self._lease_seconds / 12)
+        if now >= running.strike_at:
+            self._time_limit.strike()
+            running.strike_at = now + self._lease_seconds / 4
+        if now >= running.end_process_at:
+            self._end_process(running)
+        if now >= running.ends_at:
+            due = [*due[1:], running.strike_at, running.end_process_at]
+        return max(min(due) - time.monotonic(), 0.001)
+
+    def _give_back(self, running: _Running, now: float) -> float:
+        """Give back the unstarted tasks once it is time. When that is."""
+        batch = self._batch
+        if not batch:
+            return float("inf")
+        give_back_at = min(running.give_back_at, batch.give_back_at)
+        if now < give_back_at:
+            return give_back_at
+        self._write(running, batch.release)
+        return float("inf")
+
+    def _renew(self, running: _Running, now: float) -> float:
+        """Renew the task's lease once it is time. When that is."""
+        if now >= running.renew_at:
+            is_ours = self._write(running, lambda store: store.renew(running.task))
+            # The last time at its timeout: whatever ends it does so before a lease is over.
+            is_last = now >= running.ends_at or not is_ours
+            running.renew_at = float("inf") if is_last else min(now + self._lease_seconds / 3, running.ends_at)
+        return running.renew_at
+
+    def _write(self, running: _Running, verb: Callable[[Store], T]) -> T | None:
+        """Do a verb for a running task; nothing, once it has ended."""
+        # The database may take its time, in which the watchdog must not bite.
+        self._arm_watchdog(SLOWEST_WRITE_SECONDS)
+        with self._store.borrowed(self._session, wait_seconds=self._lease_seconds / 12):
+            return verb(self._store) if self._running is running else None
+
+    def _end_process(self, running: _Running) -> None:
+        if self._watchdog is None or self._running is not running:
+            return
+        LOG.error(
+            "task %d %s goes on, %g s after its timeout of %g s, and cannot be interrupted: this worker ends",
+            running.task.id,
+            running.task.task,
+            self._lease_seconds,
+            running.timeout_seconds,
+        )
+        os._exit(1)
+
+    def _arm_watchdog(self, later_seconds: float = 0.0) -> None:
+        """Let it bite a little after this thread would have ended the process, had it had its turn."""
+        if self._watchdog is None:
+            return
+        running = self._running
+        if running is not None:
+            seconds = running.end_process_at - time.monotonic()
+        else:
+            seconds = self._timeout_seconds + self._lease_seconds if self._timeout_seconds else float("inf")
+        if seconds == float("inf"):
+            self._watchdog.disarm()
+        else:
+            margin = WATCHDOG_MARGIN_SECONDS + self._lease_seconds / 12 + later_seconds
+            self._watchdog.arm(max(seconds, 0) + margin)

@@ -1,0 +1,90 @@
+"""What a tasks module says of its callables with `@taskserver.task(…)`: options that stand beside their code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, NamedTuple, TypeVar, overload
+
+from .backoff import Backoff, parse_backoff
+from .errors import SettingError
+from .new_task import name_of
+from .settings import LONGEST_SECONDS, MAX_ATTEMPTS
+
+_ATTRIBUTE = "__taskserver_options__"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Options(NamedTuple):
+    """The options of a callable; None leaves it to the settings."""
+
+    max_attempts: int | None = None
+    backoff: Backoff | None = None
+    timeout_seconds: float | None = None
+    """0: no limit."""
+    on_fatal: str | None = None
+    """The name of the callable that is called when the last attempt failed."""
+
+
+NO_OPTIONS = Options()
+
+
+@overload
+def task(function: F) -> F: ...
+@overload
+def task(
+    *,
+    max_attempts: int | None = None,
+    backoff: str | None = None,
+    timeout: float | None = None,
+    on_fatal: str | Callable[..., Any] | None = None,
+) -> Callable[[F], F]: ...
+def task(
+    function: Any = None,
+    *,
+    max_attempts: int | None = None,
+    backoff: str | None = None,
+    timeout: float | None = None,
+    on_fatal: str | Callable[..., Any] | None = None,
+) -> Any:
+    """Give a callable options of its own; the function itself stays what it is.
+
+    `max_attempts` counts starts (the row's own wins over it), `backoff` is as TASKSERVER_BACKOFF, `timeout` in seconds
+    (0: no limit). `on_fatal` names a callable of the listed modules, or is one: it is called when the last attempt
+    failed, with the same arguments and `error=`, the exception; if it returns, the task counts as done.
+    Raises SettingError, which makes the module one that cannot be imported.
+    """
+    options = Options(
+        max_attempts=None if max_attempts is None else _check_attempts(max_attempts),
+        backoff=None if backoff is None else parse_backoff("backoff", backoff),
+        timeout_seconds=None if timeout is None else _check_timeout(timeout),
+        on_fatal=None if on_fatal is None else name_of(on_fatal),
+    )
+
+    def mark(marked: F) -> F:
+        inner = getattr(marked, "__func__", marked)  # of a static or class method
+        if type(inner) is not FunctionType:
+            raise SettingError(f"@task stands before {marked!r:.80}; allowed: functions, static and class methods")
+        setattr(inner, _ATTRIBUTE, options)
+        return marked
+
+    return mark if function is None else mark(function)
+
+
+def options_of(function: FunctionType) -> Options:
+    """The options that `task` gave to a function."""
+    options = function.__dict__.get(_ATTRIBUTE)
+    return options if type(options) is Options else NO_OPTIONS
+
+
+def _check_attempts(value: int) -> int:
+    if type(value) is not int or not 1 <= value <= MAX_ATTEMPTS:
+        raise SettingError(f"max_attempts is {value!r:.80}; allowed: a whole number from 1 to {MAX_ATTEMPTS}")
+    return value
+
+
+def _check_timeout(value: float) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= LONGEST_SECONDS:
+        raise SettingError(f"timeout is {value!r:.80}; allowed: seconds from 0 (no limit) to {LONGEST_SECONDS}")
+    return value

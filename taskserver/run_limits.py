@@ -1,0 +1,69 @@
+"""How far a run may go, and the reason for which it is to end."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from typing import NamedTuple
+
+from .run_result import Reason, RunResult
+from .stopping import Stop
+
+
+class Limits(NamedTuple):
+    """How far a run may go."""
+
+    max_tasks: int = 0
+    """0: no limit."""
+    batch: int = 100
+    """Claimed at once, at most."""
+    max_seconds: float | None = None
+    max_megabytes: float | None = None
+    """Of memory that the process has, in units of 1,000,000 bytes."""
+
+
+class RunLimits:
+    """The limits of one run, and how far it has gone."""
+
+    def __init__(self, limits: Limits, stop: Stop, result: RunResult) -> None:
+        self._limits = limits
+        self._stop = stop
+        self._result = result
+        self._began_at = time.monotonic()
+
+    def reason_to_end(self) -> Reason | None:
+        """Why nothing more is to be claimed or started; None while it may."""
+        limits, taken = self._limits, self._result.taken
+        if self._stop.asked:
+            return Reason.STOPPED
+        if limits.max_tasks and taken >= limits.max_tasks:
+            return Reason.MAX_TASKS
+        if limits.max_seconds is not None and self.elapsed() + self._usual_seconds() >= limits.max_seconds:
+            return Reason.MAX_TIME
+        if limits.max_megabytes is not None and process_megabytes() > limits.max_megabytes:
+            return Reason.MAX_MEMORY
+        return None
+
+    def claim_size(self) -> int:
+        """How many tasks to claim next."""
+        batch, max_tasks = self._limits.batch, self._limits.max_tasks
+        return min(batch, max_tasks - self._result.taken) if max_tasks else batch
+
+    def elapsed(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self._began_at
+
+    def _usual_seconds(self) -> float:
+        """What a task of this run took so far, on average."""
+        return self.elapsed() / self._result.taken if self._result.taken else 0.0
+
+
+def process_megabytes() -> float:
+    """What this process holds in memory now; where the system does not tell, the most that it ever held."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * resource.getpagesize() / 1e6
+    except (OSError, ValueError, IndexError):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6

@@ -1,0 +1,57 @@
+"""At most so many workers at once: a place for each, held by a lock of the kernel that even SIGKILL frees.
+
+A crontab starts a worker each minute, whether or not those of the minutes before have ended.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from binascii import crc32
+from pathlib import Path
+
+from .errors import DatabaseError, SettingError
+from .private_folder import make_private_folder
+
+IN_USE = frozenset({errno.EACCES, errno.EAGAIN})
+DISK_IS_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+FOLDER = Path("var", "slots")
+
+
+class Slots:
+    """The places for workers of one database, table and groups on this host."""
+
+    def __init__(self, folder: Path, host: str, queue: str, groups: str, most: int) -> None:
+        """`queue` tells database and table, `folder` is the program's, `most` is the number of places."""
+        # The host's name, as a home folder may be shared by several.
+        self._name = f"{crc32(repr((host, queue, groups)).encode()):08x}"
+        self._folder = folder / FOLDER
+        self._most = most
+        self._held: int | None = None
+
+    def take(self) -> bool:
+        """Take a place, until this process ends; False where all are taken. Raises SettingError, DatabaseError."""
+        try:
+            make_private_folder(self._folder.parent)
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            return any(self._lock(self._folder / f"{self._name}-{number}.lock") for number in range(1, self._most + 1))
+        except OSError as error:
+            kind = DatabaseError if error.errno in DISK_IS_FULL else SettingError
+            raise kind(
+                f"{error.filename or self._folder} cannot be used ({error.strerror}): workers are counted there; make "
+                "it writable for their user, or count none with --slots 0"
+            ) from None
+
+    def _lock(self, path: Path) -> bool:
+        # A lock of the process, not of the open file: what a task forks does not hold it on.
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(file)
+            if error.errno in IN_USE:
+                return False
+            raise
+        self._held = file
+        return True

@@ -1,0 +1,134 @@
+"""A queue's tables: their names, the words in which dialects differ, how they are made and kept up to date.
+
+Between the connections of database.py and the verbs of store.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar, cast
+
+from ..errors import TablesMissing, TablesOutdated
+from .database import Database
+from .rows import INSTANTS, QUEUE_COLUMNS
+
+SCHEMA_VERSION = 1
+
+INLINE_ARGS_BYTES = 16 * 1024
+"""Longer arguments stay in the database until their task's turn: a thousand times 1 MiB fits into no small host."""
+
+
+class Tables(Database):
+    """The tables of one queue in a database."""
+
+    # The words in which dialects differ.
+    now: str
+    after: str
+    """The instant that lies a bound number of seconds after now."""
+    seconds_since: str
+    """The age in seconds of the instant `{}`."""
+    instant_text: str
+    """The instant `{}` as YYYY-MM-DD HH:MM:SS.ffffff."""
+    bytes_of: str
+    """The length of the text `{}` in bytes."""
+    insert_or_ignore: str
+    quoted: str
+    """A table's name `{}` in the dialect's quotes."""
+    by_key: str
+    """The hint that an UPDATE shall reach its rows by the primary key."""
+    schema_file: str
+    upgrades: ClassVar[dict[int, tuple[str, ...]]] = {}
+    """From version n to n + 1: the statements that the schema file, which makes the newest tables, does not hold."""
+
+    def __init__(self, table: str, mode: str, lease_seconds: int, patience_seconds: float) -> None:
+        super().__init__(patience_seconds)
+        self.table = table
+        self.mode = mode
+        self._lease_seconds = lease_seconds
+        self._words = self._make_words(table)
+
+    # ---- tables
+
+    VERSION = "SELECT MAX(version) FROM {schema}"
+    TABLES_ARE_OURS = "SELECT {columns} FROM {table} WHERE id = 0"
+    SET_VERSION = "{insert_or_ignore} INTO {schema} (version) VALUES (?)"
+
+    def create_tables(self) -> None:
+        """Make the tables, or bring older ones up to date; safe to repeat."""
+        with self._unhurried():
+            self._create_tables()
+
+    def _create_tables(self) -> None:
+        try:
+            version = self._version()
+        except TablesMissing:
+            version = None
+        if version is not None:
+            for step in range(version, SCHEMA_VERSION):
+                self._upgrade_from(step)
+        for statement in self._schema_statements():
+            self._alone(self._execute, statement)
+        self.check_tables()
+        self._alone(self._one, self.TABLES_ARE_OURS)
+
+    def _version(self) -> int | None:
+        """The version that the tables record; None where they record none."""
+        return cast("int | None", self._alone(self._one, self.VERSION)[0])
+
+    def _upgrade_from(self, version: int) -> None:
+        for statement in self.upgrades.get(version, ()):
+            self._alone(self._execute, statement)
+        self._alone(self._execute, self.SET_VERSION, (version + 1,))
+
+    def check_tables(self) -> None:
+        """Raises TablesMissing or TablesOutdated unless the tables are of this program's version."""
+        version = self._version()
+        if version is None or version < SCHEMA_VERSION:
+            raise TablesOutdated(
+                f"the tables of {self.table} have version {version or 0}, this program needs {SCHEMA_VERSION}: "
+                "run client.py init"
+            )
+        if version > SCHEMA_VERSION:
+            raise TablesOutdated(
+                f"the tables of {self.table} have version {version}, this program knows {SCHEMA_VERSION}: "
+                "upload the newer taskserver here too"
+            )
+
+    # ---- words
+
+    def _make_words(self, table: str) -> dict[str, str]:
+        words = {
+            "table": self.quoted.format(table),
+            "done": self.quoted.format(f"{table}_done"),
+            "workers": self.quoted.format(f"{table}_workers"),
+            "schema": self.quoted.format(f"{table}_schema"),
+            "now": self.now,
+            "after": self.after,
+            "columns": QUEUE_COLUMNS,
+            "archived_columns": QUEUE_COLUMNS.replace("claim", "NULL"),
+            "args_bytes": self.bytes_of.format("args"),
+            "inline_bytes": str(INLINE_ARGS_BYTES),
+            "insert_or_ignore": self.insert_or_ignore,
+            "by_key": self.by_key,
+        }
+        for column in INSTANTS:
+            words[f"{column}_text"] = self.instant_text.format(column)
+            words[f"{column}_age"] = self.seconds_since.format(column)
+        readable = (words.get(f"{column}_text", column) for column in QUEUE_COLUMNS.split(", "))
+        return words | {"readable": ", ".join(readable)}
+
+    def _named(self, text: str) -> str:
+        # In quotes: `order` is an allowed name, too.
+        return re.sub(r"jobs_queue(\w*)", lambda found: self.quoted.format(self.table + found[1]), text)
+
+    def _schema_statements(self) -> Iterator[str]:
+        text = Path(__file__).with_name(self.schema_file).read_text(encoding="utf-8")
+        lines = (line.partition("-- ")[0].rstrip() for line in text.splitlines() if not line.startswith("--"))
+        for statement in self._named("\n".join(lines)).split(";"):
+            if statement.strip():
+                yield statement.strip()
+
+    def _missing(self, what: str) -> TablesMissing:
+        return TablesMissing(f"{what}: run client.py init")

@@ -1,0 +1,57 @@
+"""What operators read of a queue: counts, lists, single tasks, and the record of runs. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..lifecycle import Status
+from .database import IDS_A_STATEMENT, marks, with_ids
+from .rows import LastRun, QueueCount, StoredTask, stored_task
+from .tables import Tables
+
+
+class Views(Tables):
+    """The queue as an operator sees it."""
+
+    COUNTS = """
+        SELECT group_id, status, COUNT(*), MIN(id) FROM {table} GROUP BY status, group_id ORDER BY group_id, status
+    """
+    AGES = "SELECT id, {created_at_age} FROM {table} WHERE id IN ({ids})"
+    RUNS = """
+        SELECT host, group_ids, pid, {started_at_text}, {started_at_age}, {ended_at_text}, reason,
+            taken, done, fatal, lost, released
+        FROM {workers} ORDER BY host, group_ids
+    """
+    LIST = "SELECT {readable}, 0 FROM {table}"
+    SHOW = "SELECT {readable}, 0 FROM {table} WHERE id = ?"
+    SHOW_ARCHIVED = "SELECT {readable}, 1 FROM {done} WHERE id = ? ORDER BY done_id DESC LIMIT 1"
+
+    def counts(self) -> list[QueueCount]:
+        """Rows by group and status. One pass over an index; of new rows the one of the smallest id is the oldest."""
+        with self._unhurried():
+            rows = self._alone(self._all, self.COUNTS)
+        oldest = [row[3] for row in rows if row[1] == Status.NEW]
+        ages: dict[int, float] = {}
+        for first in range(0, len(oldest), IDS_A_STATEMENT):
+            ids = oldest[first : first + IDS_A_STATEMENT]
+            found = self._alone(self._all, with_ids(self.AGES, ids), ids)
+            ages.update((row[0], float(row[1])) for row in found)
+        return [QueueCount(group, status, count, ages.get(least)) for group, status, count, least in rows]
+
+    def runs(self) -> list[LastRun]:
+        """The last run of each host and groups."""
+        return [LastRun(*row) for row in self._alone(self._all, self.RUNS)]
+
+    def list(self, statuses: Sequence[int], groups: Sequence[int], limit: int) -> list[StoredTask]:
+        """The newest tasks of these statuses and groups (none: of all)."""
+        wanted = {"status": statuses, "group_id": groups}
+        conditions = [f"{column} IN ({marks(len(values))})" for column, values in wanted.items() if values]
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        sql = f"{self.LIST}{where} ORDER BY id DESC LIMIT ?"
+        return [stored_task(row) for row in self._alone(self._all, sql, (*statuses, *groups, limit))]
+
+    def show(self, task_id: int) -> StoredTask | None:
+        """One task, from the queue or else from the archive, where of several with this id the last one counts."""
+        row = self._alone(self._first, self.SHOW, (task_id,))
+        row = row or self._alone(self._first, self.SHOW_ARCHIVED, (task_id,))
+        return stored_task(row) if row else None

@@ -1,0 +1,149 @@
+"""How long a task may run: the timer that interrupts it.
+
+In the main thread by SIGALRM, which also interrupts system calls and those C functions that ask for signals. In another
+thread by an exception that the interpreter raises there, which strikes Python code alone.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any, Protocol, TypeVar
+
+from .stopping import TaskInterrupted, call_task, is_in_task
+
+T = TypeVar("T")
+
+AGAIN_SECONDS = 0.05
+"""After so long it is tried again where a task was in the midst of what is not to be interrupted."""
+
+
+class TimeLimit(Protocol):
+    """What interrupts the tasks of one run; used in a `with` around that run."""
+
+    def __enter__(self) -> TimeLimit: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+    def call(self, seconds: float, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Call a task's own code; TaskInterrupted is raised in it after so many seconds (0: never), and again later."""
+
+    def strike(self) -> None:
+        """Called by the heartbeat at the end of that time and later: interrupts where no timer does it."""
+
+
+def time_limit(again_after_seconds: float) -> TimeLimit:
+    """The one for this thread. One that swallows its interrupt is interrupted again after so many seconds."""
+    if threading.current_thread() is threading.main_thread():
+        return _ByAlarm(again_after_seconds)
+    return _ByException()
+
+
+def _interrupted(seconds: float) -> TaskInterrupted:
+    return TaskInterrupted(f"it ran for longer than its timeout of {seconds:g} s")
+
+
+class _ByAlarm:
+    def __init__(self, again_after_seconds: float) -> None:
+        self._again_after_seconds = again_after_seconds
+        self._seconds = 0.0
+
+    def __enter__(self) -> _ByAlarm:
+        self._began_at = time.monotonic()
+        self._others_handler = signal.signal(signal.SIGALRM, self._on_alarm)
+        self._others_timer = signal.setitimer(signal.ITIMER_REAL, 0)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        if self._others_handler is not None:  # None: set by something else than Python, which can't be put back
+            signal.signal(signal.SIGALRM, self._others_handler)
+        left, interval = self._others_timer
+        if left:
+            passed = time.monotonic() - self._began_at
+            signal.setitimer(signal.ITIMER_REAL, max(left - passed, 0.001), interval)
+
+    def call(self, seconds: float, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        if not seconds:
+            return call_task(function, *args, **kwargs)
+        if signal.getsignal(signal.SIGALRM) != self._on_alarm:  # the task before this one took it away
+            signal.signal(signal.SIGALRM, self._on_alarm)
+        self._seconds = seconds
+        signal.setitimer(signal.ITIMER_REAL, seconds, self._again_after_seconds)
+        try:
+            return call_task(function, *args, **kwargs)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def strike(self) -> None:
+        pass  # the timer does
+
+    def _on_alarm(self, number: int, frame: FrameType | None) -> None:
+        is_inside = is_in_task(frame)
+        if is_inside:
+            raise _interrupted(self._seconds)
+        if is_inside is None:
+            signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS, self._again_after_seconds)
+
+
+class _ByException:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread = threading.get_ident()
+        self._seconds = 0.0
+        self._is_inside = False
+        self._struck = False
+
+    def __enter__(self) -> _ByException:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def call(self, seconds: float, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        self._seconds = seconds
+        try:
+            try:
+                self._is_inside = True
+                returned: T = call_task(_named, seconds, function, *args, **kwargs)
+                return returned
+            finally:
+                self._leave()
+        finally:
+            # Twice, as the exception could strike in the first one; after it, nothing strikes any more.
+            self._leave()
+
+    def strike(self) -> None:
+        with self._lock:
+            if self._is_inside and is_in_task(sys._current_frames().get(self._thread)):
+                self._struck = True
+                _raise_in(self._thread, TaskInterrupted)
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._is_inside = False
+        if self._struck:
+            _raise_in(self._thread, None)  # what was not raised yet is taken back
+            self._struck = False
+
+
+def _named(seconds: float, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Give the exception, which the interpreter can only make without a text, its text."""
+    try:
+        return function(*args, **kwargs)
+    except TaskInterrupted as error:
+        if error.args:
+            raise
+        raise _interrupted(seconds).with_traceback(error.__traceback__) from None
+
+
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    import ctypes  # here, as most runs have no need of it
+
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error) if error else None)

@@ -1,0 +1,79 @@
+"""The last resort against a task that holds the interpreter: no Python code, not even a signal's, gets its turn then.
+
+Two timers of the C library, which need no interpreter: one writes a line to standard error, the other ends the process.
+"""
+
+from __future__ import annotations
+
+import struct
+from logging import getLogger
+from typing import Any
+
+LOG = getLogger("taskserver")
+
+LAST_WORDS = (
+    "a task holds the interpreter and has gone on past its timeout and a lease: this worker ends, and a later run "
+    "takes the task back"
+)
+SIGEV_THREAD = 2
+CLOCK_MONOTONIC = 1
+EXIT_CODE = 1
+AFTER_THE_WORDS_SECONDS = 0.2
+
+
+class Watchdog:
+    """Ends this process so many seconds after it was armed last, unless it is armed anew or disarmed before."""
+
+    def __init__(self, program: str) -> None:
+        self._program = program
+        self._timers: _Timers | None = None
+        self._is_missing = False
+
+    def arm(self, seconds: float) -> None:
+        if self._timers is None and not self._is_missing:
+            try:
+                self._timers = _Timers(self._program)
+            except (ImportError, AttributeError, OSError, ValueError) as error:
+                # No ctypes, or a C library without such timers: what holds the interpreter is not ended here.
+                self._is_missing = True
+                LOG.debug("no watchdog: %s", error)
+        if self._timers is not None:
+            self._timers.set(seconds)
+
+    def disarm(self) -> None:
+        if self._timers is not None:
+            self._timers.set(0)
+
+
+class _Timers:
+    def __init__(self, program: str) -> None:
+        import ctypes  # here, as an empty run has no need of it
+
+        self._ctypes = ctypes
+        self._library = library = ctypes.CDLL(None, use_errno=True)
+        # What warnx puts before its text. The library keeps no copies: both must live as long as the timers.
+        self._program = program.encode()
+        ctypes.c_char_p.in_dll(library, "__progname").value = self._program
+        self._words = ctypes.create_string_buffer(LAST_WORDS.encode())
+        words = ctypes.cast(self._words, ctypes.c_void_p).value
+        self._timers = [self._make(library.warnx, words), self._make(library._exit, EXIT_CODE)]
+
+    def _make(self, function: Any, argument: int | None) -> Any:
+        """A timer at whose end a thread calls a function of the C library with one argument."""
+        ctypes = self._ctypes
+        address = ctypes.cast(function, ctypes.c_void_p).value
+        # struct sigevent: value, signal and kind of notification, function; no attributes, and the rest unused
+        event = ctypes.create_string_buffer(struct.pack("@PiiP", argument or 0, 0, SIGEV_THREAD, address or 0), 128)
+        timer = ctypes.c_void_p()
+        if self._library.timer_create(CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(timer)):
+            raise OSError(ctypes.get_errno(), "timer_create")
+        return timer
+
+    def set(self, seconds: float) -> None:
+        """0 stops them."""
+        ctypes = self._ctypes
+        for timer, later in zip(self._timers, (0.0, AFTER_THE_WORDS_SECONDS), strict=True):
+            at = seconds + later if seconds else 0.0
+            # struct itimerspec: no interval, then the time from now
+            spec = (ctypes.c_long * 4)(0, 0, int(at), int(at % 1 * 1e9))
+            self._library.timer_settime(timer, 0, ctypes.byref(spec), None)
