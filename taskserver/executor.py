@@ -6,6 +6,7 @@ code runs, and a task costs one commit instead of two.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from logging import getLogger
 from typing import Any, NamedTuple
@@ -115,7 +116,11 @@ class Executor:
     # ---- start
 
     def _start(self, task: ClaimedTask, max_attempts: int | None) -> bool:
+        asked_at = time.monotonic()
         started = self._advance(Start(task, max_attempts))
+        if started and time.monotonic() - asked_at > self._settings.lease_seconds / 2:
+            # It took so long, or the host stood still, that another may have taken the task back since it was started.
+            started = self._store.renew(task)
         if not started:
             self._lose(task, "before it started")
         return started

@@ -72,14 +72,14 @@ class _ByAlarm:
     def call(self, seconds: float, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         if not seconds:
             return call_task(function, *args, **kwargs)
-        if signal.getsignal(signal.SIGALRM) != self._on_alarm:  # the task before this one took it away
-            signal.signal(signal.SIGALRM, self._on_alarm)
         self._seconds = seconds
         signal.setitimer(signal.ITIMER_REAL, seconds, self._again_after_seconds)
         try:
             return call_task(function, *args, **kwargs)
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            _, interval = signal.setitimer(signal.ITIMER_REAL, 0)
+            if interval != self._again_after_seconds:  # the task set alarms of its own, and may have left its handler
+                signal.signal(signal.SIGALRM, self._on_alarm)
 
     def strike(self) -> None:
         pass  # the timer does
