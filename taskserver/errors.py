@@ -59,10 +59,15 @@ class Retry(TaskServerError):
     """Raised by a task: this attempt failed, try again after `delay` seconds (None: as its backoff says)."""
 
     def __init__(self, message: str = "", *, delay: float | None = None) -> None:
-        if delay is not None and (type(delay) not in (int, float) or not 0 <= delay <= LONGEST_DELAY_SECONDS):
+        if delay is not None and not is_delay(delay):
             raise SettingError(f"delay is {delay!r:.80}; allowed: seconds from 0 to {LONGEST_DELAY_SECONDS}")
         super().__init__(message)
         self.delay = delay
+
+
+def is_delay(value: object) -> bool:
+    """Whether something can be the seconds before a retry."""
+    return type(value) in (int, float) and 0 <= value <= LONGEST_DELAY_SECONDS  # type: ignore[operator]
 
 
 class Fatal(TaskServerError):

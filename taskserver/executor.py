@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from .call import Call, fetch_long, prepare, run_call, run_foreign
 from .callables import Callables
 from .error_text import describe, describe_failure
-from .errors import BadTask, Fatal, ModuleBroken, Retry
+from .errors import BadTask, Fatal, ModuleBroken, Retry, is_delay
 from .heartbeat import Heartbeat
 from .lifecycle import ClaimedTask, Finish, Start
 from .run_result import FATAL, RunResult
@@ -164,8 +164,9 @@ class Executor:
             self._complete_otherwise(task, call, on_fatal, error)
 
     def _retry_seconds(self, call: Call | None, error: BaseException, attempts: int) -> float:
-        if isinstance(error, Retry) and error.delay is not None:
-            return error.delay
+        delay = _chosen_delay(error)
+        if delay is not None:
+            return delay
         backoff = (call.callable.options.backoff if call else None) or self._settings.backoff
         return backoff.seconds_after(attempts)
 
@@ -231,6 +232,17 @@ class Executor:
     def _lose(self, task: ClaimedTask, when: str) -> None:
         self._result.lost += 1
         LOG.warning("task %d %s: the lease was lost %s", task.id, task.task, when)
+
+
+def _chosen_delay(error: BaseException) -> float | None:
+    """The seconds that a task chose by raising Retry; None where it did not, or put in something that is no delay."""
+    if not isinstance(error, Retry):
+        return None
+    try:
+        delay = error.delay
+    except BaseException:  # a class of the task's own
+        return None
+    return delay if is_delay(delay) else None
 
 
 def _check_row(task: ClaimedTask) -> None:

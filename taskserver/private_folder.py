@@ -18,7 +18,7 @@ DENY_ALL = """\
 def make_private_folder(path: Path) -> None:
     """Make it where it is missing; one that stands is left as it is. Raises OSError."""
     if not path.is_dir():
-        path.mkdir(mode=0o700, parents=True)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)  # another may make it just now
         close_to_others(path)
 
 

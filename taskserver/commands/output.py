@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 from ..lifecycle import Status
@@ -44,7 +45,16 @@ def age(seconds: float | None) -> str:
 def as_json(value: object) -> str:
     """JSON for `--json`."""
     # ASCII: a terminal obeys no control character, and no encoding of a pipe matters.
-    return json.dumps(value, indent=2)
+    return json.dumps(_sayable(value), indent=2, allow_nan=False)
+
+
+def _sayable(value: object) -> object:
+    """JSON has no infinite numbers, and a column without a type may hold one."""
+    if isinstance(value, dict):
+        return {key: _sayable(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_sayable(part) for part in value]
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
 def task_as_json(task: StoredTask) -> dict[str, Any]:

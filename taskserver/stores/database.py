@@ -330,7 +330,13 @@ class Database(ABC):
         return self._write(with_ids(sql, ids), (*ids, *values))
 
     def _all(self, sql: str, values: Sequence[Any] = ()) -> Sequence[Row]:
-        rows: Sequence[Row] = self._execute(sql, values).fetchall()
+        cursor = self._execute(sql, values)
+        try:
+            rows: Sequence[Row] = cursor.fetchall()
+        except Exception as error:
+            if not self._is_driver_error(error):
+                raise
+            raise self._error(error) from error
         return rows
 
     def _first(self, sql: str, values: Sequence[Any] = ()) -> Row | None:

@@ -5,6 +5,7 @@ The dialect's hard part is the claim; the essay stands there.
 
 from __future__ import annotations
 
+import codecs
 import os
 import ssl
 from collections.abc import Sequence
@@ -45,6 +46,7 @@ LOST = frozenset({0, 1053, 1077, 1079, 1152, 1927, 2006, 2013, 2014, 2055, 4031}
 FULL = frozenset({1040, 1203, 1226})
 # Not reached; read-only for a while, as in a failover or a backup; a full disk; too many transactions; no quorum.
 UNAVAILABLE = frozenset({2002, 2003, 1290, 1792, 1836, 1021, 1030, 1114, 1637, 1047})
+ANY_BYTES = "taskserver_any_bytes"
 STATEMENT_BINLOG = 1665
 SYNTAX = 1064
 ACCESS_DENIED = 1045
@@ -66,6 +68,7 @@ class _Abilities:
 
     skips_locked = True
     joins_statements = True
+    reads_any_bytes = False
     isolation = READ_COMMITTED
 
 
@@ -157,6 +160,8 @@ class MySQLStore(Store):
                 cursor.execute(self._abilities.isolation)
         except Exception as error:  # whatever a server that is none of MySQL's makes the driver stumble over, too
             raise self._error(error) from None
+        if self._abilities.reads_any_bytes:
+            connection.encoding = ANY_BYTES
         return connection
 
     def _log_in(self) -> Any:
@@ -274,11 +279,25 @@ class MySQLStore(Store):
         return "SET autocommit = 0" if self._is_patient() else "BEGIN"
 
     def _failed(self, sql: str, values: Sequence[Any], error: Exception) -> Any:
+        if isinstance(error, UnicodeDecodeError) and not self._abilities.reads_any_bytes:
+            return self._read_any_bytes(sql, values)
         if _number(error) != STATEMENT_BINLOG:
             return super()._failed(sql, values, error)
         self._leave_read_committed()
         if self._local.session.in_transaction:
             self._begin()
+        return self._execute(sql, values)
+
+    def _read_any_bytes(self, sql: str, values: Sequence[Any]) -> Any:
+        """MariaDB keeps what is no UTF-8, such as the surrogates that some programs make of emojis: read that too.
+
+        Anew, as the driver stopped in the midst of an answer; statements that read rows can be repeated.
+        """
+        codecs.register(_find_codec)
+        self._abilities.reads_any_bytes = True
+        session = self._local.session
+        self._disconnect(session)
+        self._make_ready(session)
         return self._execute(sql, values)
 
     def _leave_read_committed(self) -> None:
@@ -319,6 +338,17 @@ class MySQLStore(Store):
         return _kind_of(number)(
             f"{where}: {text or 'the connection is closed'} ({number or type(error).__name__}){hint}"
         )
+
+
+def _find_codec(name: str) -> codecs.CodecInfo | None:
+    """UTF-8 in which every byte that is none becomes a lone surrogate, as where Python reads names of files."""
+    if name != ANY_BYTES:
+        return None
+
+    def decode(text: Any, errors: str = "strict") -> tuple[str, int]:
+        return codecs.utf_8_decode(text, "surrogateescape", True)
+
+    return codecs.CodecInfo(codecs.utf_8_encode, decode, name=ANY_BYTES)
 
 
 def _filled(cursor: Any, sql: str, values: Sequence[Any]) -> str:

@@ -152,7 +152,9 @@ class SQLiteStore(Store):
             connection.text_factory = _text
             # A commit is on the disk when it returns, as on MySQL.
             connection.execute("PRAGMA synchronous = FULL")
-        except sqlite3.Error as error:
+        except Exception as error:
+            if not self._is_driver_error(error):
+                raise
             raise self._error(error) from error
         return connection
 
@@ -195,7 +197,8 @@ class SQLiteStore(Store):
     # ---- errors
 
     def _is_driver_error(self, error: BaseException) -> bool:
-        return isinstance(error, (sqlite3.Error, sqlite3.Warning, OverflowError))
+        # UnicodeDecodeError: SQLite's own message, quoting a damaged file.
+        return isinstance(error, (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeDecodeError))
 
     def _error(self, error: Exception) -> DatabaseError:
         text = " ".join(str(error).split())
@@ -203,6 +206,8 @@ class SQLiteStore(Store):
             return Conflict(f"{self._path}: {text}, by other processes for longer than was waited")
         if "is full" in text:
             return Unavailable(f"{self._path}: {text}")
+        if "disk I/O error" in text:
+            return Unavailable(f"{self._path}: {text}: is the disk full, or a quota used up?")
         if "no such table" in text:
             return self._missing(f"{self._path} has no tables of {self.table}")
         if "no such column" in text:

@@ -35,7 +35,7 @@ class Views(Tables):
         for first in range(0, len(oldest), IDS_A_STATEMENT):
             ids = oldest[first : first + IDS_A_STATEMENT]
             found = self._alone(self._all, with_ids(self.AGES, ids), ids)
-            ages.update((row[0], float(row[1])) for row in found)
+            ages.update((row[0], float(row[1])) for row in found if row[1] is not None)
         return [QueueCount(group, status, count, ages.get(least)) for group, status, count, least in rows]
 
     def runs(self) -> list[LastRun]:
