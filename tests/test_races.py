@@ -295,6 +295,100 @@ def server_skips_locked(dsn: str) -> bool:
         return isinstance(server.store, MySQLStore) and server.store._abilities.skips_locked
 
 
+# ---- a hundred workers write each number once
+
+# One process of several workers, each a thread with a TaskServer of its own.
+CROWD = """
+import json, sys, threading
+from taskserver import TaskServer
+import taskserver.executor, taskserver.runner
+
+wish = json.loads(sys.argv[1])
+sys.path.insert(0, wish["folder"])
+import race_tasks
+
+race_tasks.os.getpid = threading.get_native_id  # each thread is a worker
+results = []
+
+
+def work():
+    with TaskServer(wish["dsn"], modules="race_tasks", folder=wish["folder"], db_patience=600) as server:
+        server.store.check_tables()
+        line.wait()
+        results.append(server.run(batch=20))
+
+
+line = threading.Barrier(wish["threads"] + 1)
+threads = [threading.Thread(target=work) for _ in range(wish["threads"])]
+for thread in threads:
+    thread.start()
+print("ready", flush=True)
+sys.stdin.readline()
+line.wait()
+for thread in threads:
+    thread.join()
+print(json.dumps([[result.done, result.taken, result.lost] for result in results]))
+"""
+
+
+def crowd_around(folder: Path, dsn: str, tasks: int, processes: int = 4, threads: int = 25) -> list[Ran]:
+    """A hundred workers on so many tasks, each of which writes its number. Their runs."""
+    (folder / "race_tasks.py").write_text(RACE_TASKS)
+    (folder / "crowd.py").write_text(CROWD)
+    with TaskServer(dsn) as server:
+        server.create_tables()
+    add_notes(dsn, range(tasks))
+    wish = json.dumps({"dsn": dsn, "folder": str(folder), "threads": threads})
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(folder / "crowd.py"), wish],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(processes)
+    ]
+    try:
+        for process in started:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n", process.communicate()[1]
+        results: list[list[int]] = []
+        outputs = list(ThreadPoolExecutor().map(lambda process: process.communicate("go\n", timeout=600), started))
+        for process, (output, errors) in zip(started, outputs, strict=True):
+            assert (process.returncode, errors) == (0, "")
+            results += json.loads(output)
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    assert len(results) == processes * threads
+    assert sum(done for done, _, _ in results) == tasks
+    lines = (folder / "ran.log").read_text().splitlines()
+    return [
+        Ran(int(number), int(worker), float(began), float(ended))
+        for number, worker, began, ended in (line.split() for line in lines)
+    ]
+
+
+def assert_each_number_is_there_once(folder: Path, dsn: str, tasks: int) -> None:
+    runs = crowd_around(folder, dsn, tasks)
+    assert len(runs) == tasks
+    assert {run.number for run in runs} == set(range(tasks))
+    assert_it_raced(runs, 100)
+    assert count_unfinished(dsn) == 0
+
+
+def test_many_workers_write_each_number_once(tmp_path: Path, dsn: str) -> None:
+    assert_each_number_is_there_once(tmp_path, dsn, 10_000)
+
+
+@pytest.mark.long
+def test_a_hundred_workers_write_a_hundred_thousand_numbers_once(tmp_path: Path, dsn: str) -> None:
+    assert_each_number_is_there_once(tmp_path, dsn, 100_000)
+
+
 # ---- beside producers
 
 
