@@ -11,7 +11,7 @@ ARGS =
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONOPTIMIZE VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-test venv-dev packages demo test test-long lint format bench clean
+.PHONY: help venv venv-test venv-dev packages demo test test-long chaos lint format bench clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z.-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -46,6 +46,9 @@ lint: venv-dev ## check style, formatting, types, and that schema.sql is up to d
 format: venv-dev ## format the code and repair what ruff can
 	@$(PYTHON) -m ruff check --fix $(CODE)
 	@$(PYTHON) -m ruff format $(CODE)
+
+chaos: venv-test packages ## kill, freeze and cut off workers, database and network for some minutes
+	@$(PYTHON) -m tests.chaos $(ARGS)
 
 bench: venv-test packages ## measure, on a private MariaDB with durable settings
 	@$(PYTHON) -m bench $(ARGS)

@@ -11,10 +11,8 @@ from typing import Any
 
 LOG = getLogger("taskserver")
 
-LAST_WORDS = (
-    "a task holds the interpreter and has gone on past its timeout and a lease: this worker ends, and a later run "
-    "takes the task back"
-)
+WHAT = "a task holds the interpreter, or the host stood still, beyond its timeout and a lease"
+WAY_OUT = "this worker ends, and a later run takes the task back"
 SIGEV_THREAD = 2
 CLOCK_MONOTONIC = 1
 EXIT_CODE = 1
@@ -51,11 +49,12 @@ class _Timers:
 
         self._ctypes = ctypes
         self._library = library = ctypes.CDLL(None, use_errno=True)
-        # What warnx puts before its text. The library keeps no copies: both must live as long as the timers.
-        self._program = program.encode()
-        ctypes.c_char_p.in_dll(library, "__progname").value = self._program
-        self._words = ctypes.create_string_buffer(LAST_WORDS.encode())
-        words = ctypes.cast(self._words, ctypes.c_void_p).value
+        # warnx writes this, a colon, and its text. The library keeps no copies: both must live as long as the timers.
+        # What matters stands in the first part, as that is one write: after a standstill both timers end at once.
+        self._what = f"{program}: {WHAT}".encode()
+        ctypes.c_char_p.in_dll(library, "__progname").value = self._what
+        self._way_out = ctypes.create_string_buffer(WAY_OUT.encode())
+        words = ctypes.cast(self._way_out, ctypes.c_void_p).value
         self._timers = [self._make(library.warnx, words), self._make(library._exit, EXIT_CODE)]
 
     def _make(self, function: Any, argument: int | None) -> Any:

@@ -127,8 +127,9 @@ class Database(ABC):
 
     @contextmanager
     def borrowed(self, session: Session, wait_seconds: float) -> Iterator[None]:
-        """In the `with`, use the session of another thread, to spare a connection; one's own if it stays in use."""
+        """In the `with`, use the session of a run's thread, to spare a connection; one's own if it stays in use."""
         own = getattr(self._local, "session", None)
+        self._local.is_in_run = True
         is_free = session.in_use.acquire(timeout=wait_seconds)
         try:
             if is_free:
@@ -143,13 +144,16 @@ class Database(ABC):
     def patiently(self) -> Iterator[None]:
         """In the `with`, this thread waits for a database that is away: from the first verb that succeeded on."""
         self._local.patience = Patience(self._patience_seconds)
+        self._local.is_in_run = True
         try:
             yield
         finally:
             self._local.patience = None
+            self._local.is_in_run = False
 
-    def _is_patient(self) -> bool:
-        return getattr(self._local, "patience", None) is not None
+    def _is_in_run(self) -> bool:
+        """Whether the thread that asks is a run's, or its heartbeat."""
+        return getattr(self._local, "is_in_run", False)
 
     @contextmanager
     def _unhurried(self) -> Iterator[None]:

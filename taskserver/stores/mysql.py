@@ -206,7 +206,7 @@ class MySQLStore(Store):
     def _read_seconds(self) -> int | None:
         if getattr(self._local, "is_unhurried", False):
             return None
-        return READ_SECONDS_IN_A_RUN if self._is_patient() else READ_SECONDS
+        return READ_SECONDS_IN_A_RUN if self._is_in_run() else READ_SECONDS
 
     def _is_alive(self, connection: Any) -> bool:
         try:
@@ -276,7 +276,7 @@ class MySQLStore(Store):
 
     def _opening(self) -> str:
         # In a run many transactions follow one another: without autocommit each of them is spared its BEGIN.
-        return "SET autocommit = 0" if self._is_patient() else "BEGIN"
+        return "SET autocommit = 0" if self._is_in_run() else "BEGIN"
 
     def _failed(self, sql: str, values: Sequence[Any], error: Exception) -> Any:
         if isinstance(error, UnicodeDecodeError) and not self._abilities.reads_any_bytes:
