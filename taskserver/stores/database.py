@@ -68,7 +68,8 @@ class Patience:
         self.seconds = seconds
         self.has_begun = False
         """Whether it was reached once: a wrong address is told at once."""
-        self.ended_by: DatabaseError | None = None
+        self.is_over = False
+        """Whether it was used up: what a run that ends still has to write is tried once, and not waited for again."""
 
     def bears(self, error: Unavailable) -> bool:
         return self.has_begun or isinstance(error, ServerFull)
@@ -223,8 +224,6 @@ class Database(ABC):
         self._local.broke_off = False
         conflicts = absences = None
         patience: Patience | None = getattr(self._local, "patience", None)
-        if patience is not None and patience.ended_by is not None:
-            raise patience.ended_by  # what a run that ends with this error still has to write is not waited for again
         while True:
             try:
                 outcome = self._try(way.bracketed, work, *args, **kwargs)
@@ -233,15 +232,17 @@ class Database(ABC):
                 return outcome
             except Conflict:
                 conflicts = conflicts or _Again(0.002, 0.5)
-                if not conflicts.pause(way.conflict_seconds):
+                if not conflicts.pause(0 if patience is not None and patience.is_over else way.conflict_seconds):
+                    if patience is not None and way.conflict_seconds >= patience.seconds:
+                        patience.is_over = True
                     raise
             except Unavailable as error:
                 self._local.broke_off = self._local.broke_off or isinstance(error, ConnectionLost)
                 absences = absences or _Again(0.05, 2.0)
                 if patience is None or not way.repeatable or not patience.bears(error):
                     raise
-                if not absences.pause(patience.seconds):
-                    patience.ended_by = error
+                if not absences.pause(0 if patience.is_over else patience.seconds):
+                    patience.is_over = True
                     raise
                 _log_absence(error)
 

@@ -45,7 +45,7 @@ CONFLICTS = frozenset({1020, 1205, 1213, 1317, 1969, 3024})
 LOST = frozenset({0, 1053, 1077, 1079, 1152, 1927, 2006, 2013, 2014, 2055, 4031})
 FULL = frozenset({1040, 1203, 1226})
 # Not reached; read-only for a while, as in a failover or a backup; a full disk; too many transactions; no quorum.
-UNAVAILABLE = frozenset({2002, 2003, 1290, 1792, 1836, 1021, 1030, 1114, 1637, 1047})
+UNAVAILABLE = frozenset({2002, 2003, 1036, 1290, 1792, 1836, 1021, 1030, 1114, 1637, 1047})
 ANY_BYTES = "taskserver_any_bytes"
 STATEMENT_BINLOG = 1665
 SYNTAX = 1064

@@ -141,8 +141,11 @@ class Store(Views):
         """
         which = (lost.id, lost.attempts)
         if retry_seconds is None:
-            return bool(self._unless_held(self._write, self.GIVE_UP_LOST, (error_text, *which)))
-        return bool(self._unless_held(self._write, self.RETRY_LOST, (retry_seconds, error_text, *which)))
+            written = self._unless_held(self._write, self.GIVE_UP_LOST, (error_text, *which))
+        else:
+            written = self._unless_held(self._write, self.RETRY_LOST, (retry_seconds, error_text, *which))
+        # Where the answer was cut off the row cannot tell whose write it was: rather told twice than not at all.
+        return bool(written) or self._may_have_taken_effect()
 
     def _unless_held(self, write: Callable[P, int], *args: P.args, **kwargs: P.kwargs) -> int:
         """How many rows a write changed: none where others hold one of them, to be looked at again in the next turn."""
@@ -296,7 +299,8 @@ class Store(Views):
         if isinstance(step, Start) or step.error_text is not None:
             return False
         resume = (self.RESUME, (step.task.id, step.task.claim))
-        return self._together([resume, *self._writes_of(step)])[0] == 1
+        was_resumed = self._together([resume, *self._writes_of(step)])[0] == 1
+        return was_resumed or (self._may_have_taken_effect() and self._took_effect(step))
 
     # ---- release: in progress, unstarted → new
 
