@@ -315,6 +315,29 @@ def test_waiting_and_failed_rows_are_woken_when_due(store: Store, rows: Rows) ->
     assert [row["status"] for row in rows.all()] == [0, 3, 0, 5]
 
 
+@pytest.mark.parametrize("status", [3, 5])
+def test_a_row_that_is_not_due_any_more_when_it_is_written_is_not_woken(store: Store, rows: Rows, status: int) -> None:
+    task_id = add(store)
+    rows.execute(f"UPDATE jobs_queue SET status = {status}, due_at = {rows.after(60)}")
+    assert store.wake([task_id]) == 0
+    assert rows.all()[0]["status"] == status
+
+
+def test_a_task_that_was_started_again_since_the_look_is_not_taken_back(store: Store, rows: Rows) -> None:
+    add(store)
+    [task] = claim(store)
+    assert start(store, task)
+    rows.execute(f"UPDATE jobs_queue SET due_at = {rows.after(-10)}")
+    [lost] = store.look_for_due().lost
+    for change in ("attempts = 2", "max_attempts = 7", f"due_at = {rows.after(60)}", "started_at = NULL"):
+        rows.execute(f"UPDATE jobs_queue SET {change}")
+        assert not store.reclaim_lost(lost, "lost: x", None)
+        rows.execute(
+            f"UPDATE jobs_queue SET attempts = 1, max_attempts = 10, due_at = {rows.after(-10)}, started_at = created_at"
+        )
+    assert store.reclaim_lost(lost, "lost: x", None)
+
+
 @pytest.mark.parametrize(("status", "woken"), [(3, 1), (5, 0)])
 def test_of_rows_without_a_due_date_those_that_failed_are_woken_and_those_that_wait_go_on(
     store: Store, rows: Rows, status: int, woken: int

@@ -118,7 +118,11 @@ class Store(Views):
         UPDATE {{table}} {{by_key}} SET status = 0, claim = NULL, due_at = NULL, updated_at = {{now}}
         WHERE id IN ({{ids}}) AND status = 1 AND started_at IS NULL AND {IS_DUE}
     """
-    WHICH_LOST = f"WHERE id = ? AND status = 1 AND started_at IS NOT NULL AND attempts = ? AND {IS_DUE}"
+    # As it was when it was looked at: what is to become of it was decided by these.
+    WHICH_LOST = f"""
+        WHERE id = ? AND status = 1 AND started_at IS NOT NULL AND attempts = ? AND COALESCE(max_attempts, 0) = ?
+            AND {IS_DUE}
+    """
     RETRY_LOST = f"""
         UPDATE {{table}} SET status = 3, claim = NULL, due_at = {{after}}, error_text = ?, updated_at = {{now}}
         {WHICH_LOST}
@@ -139,7 +143,7 @@ class Store(Views):
 
         Whether the row was still so.
         """
-        which = (lost.id, lost.attempts)
+        which = (lost.id, lost.attempts, lost.max_attempts or 0)
         if retry_seconds is None:
             written = self._unless_held(self._write, self.GIVE_UP_LOST, (error_text, *which))
         else:
@@ -228,12 +232,14 @@ class Store(Views):
         WHERE id = ? AND status = 1 AND claim = ?
     """
     # A move is three writes in one transaction. The first takes the row's lock and says whether the claim still
-    # stands; the others find only what it left, by a token that no other row of status 2 has.
+    # stands; the others find only what it left: of status 2 with this token, and without the lease that a person who
+    # set the status by hand would have left.
     MARK_TO_MOVE = MARK.replace(" claim = NULL,", "")
     ARCHIVE = """
-        INSERT INTO {done} ({columns}) SELECT {archived_columns} FROM {table} WHERE id = ? AND status = 2 AND claim = ?
+        INSERT INTO {done} ({columns}) SELECT {archived_columns} FROM {table}
+        WHERE id = ? AND status = 2 AND claim = ? AND due_at IS NULL
     """
-    DELETE_ARCHIVED = "DELETE FROM {table} WHERE id = ? AND status = 2 AND claim = ?"
+    DELETE_ARCHIVED = "DELETE FROM {table} WHERE id = ? AND status = 2 AND claim = ? AND due_at IS NULL"
     COMPLETE: ClassVar = {"delete": (DELETE,), "mark": (MARK,), "move": (MARK_TO_MOVE, ARCHIVE, DELETE_ARCHIVED)}
     RETRY = """
         UPDATE {table} SET status = 3, claim = NULL, due_at = {after}, error_text = ?, updated_at = {now}
@@ -241,7 +247,8 @@ class Store(Views):
     """
     GIVE_UP = """
         UPDATE {table}
-        SET status = 4, claim = NULL, due_at = NULL, error_text = ?, attempts = attempts - ?, finished_at = {now},
+        SET status = 4, claim = NULL, due_at = NULL, error_text = ?,
+            attempts = attempts - CASE WHEN attempts > 0 THEN ? ELSE 0 END, finished_at = {now},
             updated_at = {now}
         WHERE id = ? AND status = 1 AND claim = ?
     """
