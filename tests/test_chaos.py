@@ -12,28 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import (
-    FAULTS,
-    LEASE_SECONDS,
-    SLOTS,
-    TASK_KINDS,
-    Event,
-    Evidence,
-    Report,
-    Row,
-    Run,
-    Span,
-    Strike,
-    WorkerRun,
-    check_all,
-    make_schedule,
-    match_begins,
-    merged,
-    read_runs,
-    run_chaos,
-    unreached,
-    wish,
-)
+from tests.chaos.checks import check_all, match_begins
+from tests.chaos.evidence import Event, Evidence, Row, Run, Strike, WorkerRun
+from tests.chaos.report import Report
+from tests.chaos.run import run_chaos
+from tests.chaos.schedule import FAULTS, make_schedule, wish
+from tests.chaos.settings import LEASE_SECONDS, SLOTS
+from tests.chaos.spans import Span, merged, unreached
+from tests.chaos.tasks import TASK_KINDS
+from tests.chaos.witnesses import read_runs
 from tests.conftest import without
 from tests.proxy import Link
 from tests.servers import missing_programs

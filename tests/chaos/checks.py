@@ -1,0 +1,247 @@
+"""The promises of the queue, checked on the evidence: each check yields a sentence for everything that is wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from tests.chaos.evidence import Evidence, Row, Run, WorkerRun
+from tests.chaos.schedule import FREEZES
+from tests.chaos.settings import DRAIN_SECONDS, LEASE_SECONDS, PATIENCE_SECONDS, SLACK_SECONDS
+from tests.chaos.spans import Span, merged
+from tests.chaos.tasks import HARD_EXIT
+
+RENEWED_WITHIN_SECONDS = LEASE_SECONDS / 3
+"""So often a worker renews the lease of what it runs."""
+CLOCKS_DIFFER_SECONDS = 0.01
+"""The database's and ours; SQLite's has milliseconds."""
+BEGIN_SECONDS = 1.5
+"""So long after its start a worker has not reached the database yet, on a busy machine."""
+
+HOLDS = "holds the interpreter"
+"""What a worker says that ends because nothing can interrupt its task; one that was frozen cannot know better."""
+ERRORS_OF_OURS = ("Failed: ", "SystemExit: 3", "TaskInterrupted: ", "taskserver.stopping.TaskInterrupted: ", "lost")
+"""How an error_text may begin here. Anything else was no fault of the task's."""
+
+
+def check_all(evidence: Evidence) -> list[str]:
+    return [failure for check in CHECKS for failure in check(evidence)]
+
+
+def check_faults(evidence: Evidence) -> Iterator[str]:
+    """A proof without its faults proves nothing."""
+    struck = Counter(strike.kind for strike in evidence.strikes)
+    for kind in evidence.kinds:
+        if not struck[kind]:
+            yield f"no fault of the kind '{kind}' struck; planned: {evidence.planned[kind]}"
+
+
+def check_nothing_is_lost(evidence: Evidence) -> Iterator[str]:
+    """Every acknowledged task is done or fatal with a reason, and there once."""
+    if evidence.undrained:
+        yield f"{evidence.undrained} tasks were neither done nor fatal {DRAIN_SECONDS:g} s after the last fault"
+    for number in sorted(evidence.acknowledged - evidence.row_of.keys()):
+        yield f"task {number} was acknowledged and is lost\n{evidence.tell(number)}"
+    for number, rows in Counter(row.number for row in evidence.rows).items():
+        if rows > 1:
+            yield f"task {number} is there {rows} times\n{evidence.tell(number)}"
+
+
+def check_ends(evidence: Evidence) -> Iterator[str]:
+    """A done task completed a run; a fatal one has used up its attempts, by errors of its own."""
+    for row in evidence.rows:
+        wrong = _wrong_end(row, evidence)
+        if wrong:
+            yield f"task {row.number} {wrong}\n{evidence.tell(row.number)}"
+
+
+def _wrong_end(row: Row, evidence: Evidence) -> str | None:
+    if row.status == 2:
+        if row.error_text is not None:
+            return "is done and has an error_text"
+        if not any(run.outcome == "done" for run in evidence.runs_of[row.number]):
+            return "is done, and no run of it came to its end"
+    if row.status == 4:
+        if not (row.error_text or "").startswith(ERRORS_OF_OURS):
+            return f"is fatal for no reason of its own: {row.error_text!r}"
+        if row.max_attempts is None or row.attempts != row.max_attempts:
+            return f"is fatal after {row.attempts} of {row.max_attempts} attempts"
+    return None
+
+
+def check_overlaps(evidence: Evidence) -> Iterator[str]:
+    """No task is run by two workers while the lease of the first holds."""
+    for number, runs in evidence.runs_of.items():
+        for index, first in enumerate(runs):
+            for second in runs[index + 1 :]:
+                if second.began < evidence.end_of(first) and not may_have_lapsed(evidence, first, second.began):
+                    yield (
+                        f"task {number} was begun by {second.pid} at {second.began:.3f} while {first.pid}, which "
+                        f"nothing had hindered, ran it until {evidence.end_of(first):.3f}\n{evidence.tell(number)}"
+                    )
+
+
+def may_have_lapsed(evidence: Evidence, run: Run, at: float) -> bool:
+    """Whether, by that instant, the worker of a run was hindered for long enough to miss its renewals.
+
+    A lease that is renewed each third of it has two thirds left at least when a hindrance begins.
+    """
+    worker = evidence.worker_of.get(run.pid)
+    if worker is None:
+        return False
+    if run.outcome == "dies hold":  # nor can its worker's heartbeat get a turn
+        return at - run.began >= LEASE_SECONDS - SLACK_SECONDS
+    least = LEASE_SECONDS - RENEWED_WITHIN_SECONDS - SLACK_SECONDS
+    spans = merged(evidence.troubles.get(worker.slot, []), SLACK_SECONDS)
+    return any(
+        min(span.ended, at) - max(span.began, run.began - LEASE_SECONDS) >= least for span in spans if span.began < at
+    )
+
+
+def check_leases(evidence: Evidence) -> Iterator[str]:
+    """No task is taken back before its lease has ended, by the database's own clock."""
+    for number, events in evidence.events_of.items():
+        for event in events:
+            if event.is_lost and (
+                event.lease_ended_at is None or event.lease_ended_at > event.at + CLOCKS_DIFFER_SECONDS
+            ):
+                yield f"task {number} was taken back before its lease had ended: {event}\n{evidence.tell(number)}"
+
+
+def check_at_most_once(evidence: Evidence) -> Iterator[str]:
+    """max_attempts 1 means one start."""
+    for row in evidence.rows:
+        begins, starts = len(evidence.runs_of[row.number]), len(evidence.starts_of(row.number))
+        if row.max_attempts == 1 and (begins > 1 or starts > 1):
+            yield f"task {row.number} of max_attempts 1 began {begins} times\n{evidence.tell(row.number)}"
+        if row.max_attempts is not None and begins > row.max_attempts:
+            yield f"task {row.number} began {begins} times of {row.max_attempts}\n{evidence.tell(row.number)}"
+
+
+def check_attempts(evidence: Evidence) -> Iterator[str]:
+    """Each begin was counted before, and each count was followed by a begin, unless a fault came between the two."""
+    for row in evidence.rows:
+        starts = evidence.starts_of(row.number)
+        if row.attempts != len(starts):
+            yield f"task {row.number} has attempts {row.attempts} and {len(starts)} starts\n{evidence.tell(row.number)}"
+        begun, uncounted = match_begins(evidence.runs_of[row.number], starts)
+        for run in uncounted:
+            yield f"task {row.number} began at {run.began:.3f}, which was not counted\n{evidence.tell(row.number)}"
+        for start in starts:
+            if start not in begun and not _is_explained(evidence, start):
+                yield (
+                    f"task {row.number} was counted as started at {start:.3f} and did not begin, though no fault was "
+                    f"near\n{evidence.tell(row.number)}"
+                )
+
+
+def check_finishes(evidence: Evidence) -> Iterator[str]:
+    """What is written of a task is what became of the run that was started last: no late word of one before counts."""
+    for number, events in evidence.events_of.items():
+        begun, _ = match_begins(evidence.runs_of[number], evidence.starts_of(number))
+        for event in events:
+            if not event.is_allowed:
+                yield f"task {number} went a way that no task may go: {event}\n{evidence.tell(number)}"
+            if not event.is_finish:
+                continue
+            starts = [start for start in evidence.starts_of(number) if start <= event.at]
+            run = begun.get(starts[-1]) if starts else None
+            if run is not None and ((run.outcome == "done") != (event.status == 2) or not _is_over(run, event.at)):
+                yield f"task {number} was finished by another than its last run: {event}\n{evidence.tell(number)}"
+
+
+def _is_over(run: Run, at: float) -> bool:
+    return run.ended is not None and run.ended <= at + CLOCKS_DIFFER_SECONDS
+
+
+def match_begins(runs: Sequence[Run], starts: Sequence[float]) -> tuple[dict[float, Run], list[Run]]:
+    """The run that each start led to, and runs without a start. A run belongs to the last free start before it.
+
+    A worker that was frozen between the two begins late, when another has started the task again.
+    """
+    begun: dict[float, Run] = {}
+    uncounted = []
+    for run in sorted(runs, key=lambda run: run.began):
+        free = [start for start in starts if start not in begun]
+        before = [start for start in free if start <= run.began]
+        if before:
+            begun[max(before)] = run
+        elif free and min(free) <= run.began + CLOCKS_DIFFER_SECONDS:
+            begun[min(free)] = run
+        else:
+            uncounted.append(run)
+    return begun, uncounted
+
+
+def _is_explained(evidence: Evidence, start: float) -> bool:
+    """Whether, between a start and the begin that should have followed at once, something struck a worker."""
+    near = Span(start - SLACK_SECONDS, start + 1.0)
+    troubles = [span for spans in evidence.troubles.values() for span in spans]
+    strikes = [Span(strike.began, strike.ended) for strike in evidence.strikes]
+    deaths = [Span(worker.ended, worker.ended) for worker in evidence.workers if worker.code]
+    return any(span.began <= near.ended and near.began <= span.ended for span in (*troubles, *strikes, *deaths))
+
+
+def check_workers(evidence: Evidence) -> Iterator[str]:
+    """Every worker ended as it may: with 0, with 1 and one line, or killed; never with a traceback."""
+    deaths = {run.pid: run.outcome for run in evidence.runs if run.outcome.startswith("dies ")}
+    killed = {strike.pid for strike in evidence.strikes if strike.kind == "kill"}
+    for slot in evidence.unended:
+        yield f"the last worker of slot {slot} went on though nothing was left to do"
+    for worker in evidence.workers:
+        wrong = _wrong_exit(worker, deaths.get(worker.pid, ""), worker.pid in killed, evidence)
+        if "Traceback" in worker.errors:
+            wrong = "printed a traceback"
+        if wrong:
+            struck = "".join(f"\n    {strike}" for strike in evidence.strikes_on(worker))
+            yield f"the worker {worker.pid} of slot {worker.slot} {wrong}: {worker}{struck}"
+
+
+def _wrong_exit(worker: WorkerRun, death: str, was_killed: bool, evidence: Evidence) -> str | None:
+    lines = [line for line in worker.errors.splitlines() if line.startswith("worker.py: ")]
+    match worker.code:
+        case 0:
+            return f"ended with 0 and {lines}" if lines else None
+        case 1 if len(lines) != 1:
+            return f"ended with 1 and {len(lines)} lines of its own"
+        case 1 if lines[0] == "worker.py: ":
+            return "ended with 1 and no word of why"
+        case 1 if HOLDS in lines[0]:
+            frozen = any(strike.kind in FREEZES for strike in evidence.strikes_on(worker))
+            return None if frozen or death == "dies hold" else "took a task for one that holds the interpreter"
+        case 1 if not may_give_up(worker, evidence.troubles.get(worker.slot, [])):
+            return "gave up a database that was not away for so long"
+        case 1:
+            return None
+        case -9 if was_killed or death == "dies kill":
+            return None
+        case code if code == HARD_EXIT and death == "dies leave":
+            return None
+    return f"ended with {worker.code}"
+
+
+def may_give_up(worker: WorkerRun, troubles: Sequence[Span]) -> bool:
+    """Whether the database was away when a worker began, or from then to its end for as long as it is waited for."""
+    return any(
+        span.began <= worker.ended
+        and (
+            worker.began - SLACK_SECONDS <= span.began <= worker.began + BEGIN_SECONDS
+            or span.began < worker.began <= span.ended
+            or span.ended - span.began >= PATIENCE_SECONDS - SLACK_SECONDS
+        )
+        for span in merged(troubles, SLACK_SECONDS)
+        if span.ended >= worker.began
+    )
+
+
+CHECKS: Sequence[Callable[[Evidence], Iterable[str]]] = (
+    check_faults,
+    check_nothing_is_lost,
+    check_ends,
+    check_overlaps,
+    check_leases,
+    check_at_most_once,
+    check_attempts,
+    check_finishes,
+    check_workers,
+)

@@ -1,0 +1,98 @@
+"""A chaos run from its begin to its report: faults for so many seconds, then a drain, then the checks."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from tests.chaos.checks import check_all
+from tests.chaos.evidence import Evidence
+from tests.chaos.faults import Striker
+from tests.chaos.report import Report
+from tests.chaos.schedule import FAULTS, Fault, make_schedule
+from tests.chaos.settings import BACKOFFS, DRAIN_SECONDS, MODES, PRODUCERS, SLOTS
+from tests.chaos.stage import Bystander, Producer, Slot, Stage
+from tests.chaos.tasks import HOLD_WEIGHT, LONG_RUN_SECONDS, TASK_KINDS
+from tests.chaos.witnesses import read_database, read_runs, troubles_of
+from tests.deployment import Deployment
+
+
+def run_chaos(dsn_kind: str, seconds: float, seed: int, folder: Path) -> Report:
+    """Faults for so many seconds, then a drain, then the checks."""
+    began = time.monotonic()
+    weights = TASK_KINDS | ({"hold": HOLD_WEIGHT} if seconds >= LONG_RUN_SECONDS else {})
+    chance = random.Random(f"{seed}:settings")
+    mode, backoff = chance.choice(MODES), chance.choice(BACKOFFS)
+    schedule = make_schedule(dsn_kind, seconds, seed)
+    deployment = Deployment(folder)
+    stage = Stage(dsn_kind, deployment, mode, backoff)
+    try:
+        evidence = _play(stage, schedule, seed, weights)
+    finally:
+        deployment.close()
+        stage.close()
+    evidence.planned = Counter(fault.kind for fault in schedule)
+    failures = check_all(evidence)
+    heading = (
+        f"chaos on {dsn_kind}: seed {seed}, {seconds:g} s of faults and {evidence.drain_seconds:.0f} s of "
+        f"drain ({time.monotonic() - began:.0f} s in all), "
+        f"mode {mode}, backoff {backoff}: {f'{len(failures)} FAILURES' if failures else 'all promises held'}"
+    )
+    return Report(evidence, failures, heading)
+
+
+def _play(stage: Stage, schedule: Sequence[Fault], seed: int, weights: Mapping[str, float]) -> Evidence:
+    producers = [Producer(stage, seed, first, weights) for first in range(PRODUCERS)]
+    slots = [Slot(number, stage) for number in range(SLOTS)]
+    bystander = Bystander(stage)
+    striker = Striker(stage, slots, producers)
+    for thread in (*producers, bystander, *slots):
+        thread.start()
+    try:
+        striker.run(schedule)
+        faults_ended = time.monotonic()
+        _join(producers)
+        undrained = _drain(stage)
+        drained = time.monotonic()
+    finally:
+        _join(producers)
+        _join([bystander])
+        for slot in slots:
+            slot.stopped.set()
+        unended = [slot.number for slot in slots if not slot.is_over(DRAIN_SECONDS / 4)]
+    rows, events = read_database(stage)
+    return Evidence(
+        acknowledged=set().union(*(producer.acknowledged for producer in producers)),
+        unknown=set().union(*(producer.unknown for producer in producers)),
+        rows=rows,
+        runs=read_runs(stage.deployment.folder / "runs"),
+        events=events,
+        workers=[run for slot in slots for run in slot.runs],
+        strikes=striker.strikes,
+        troubles={slot.number: troubles_of(slot, stage, striker.strikes, bystander.delays) for slot in slots},
+        kinds=list(FAULTS[stage.dsn_kind]),
+        undrained=undrained,
+        unended=unended,
+        drain_seconds=drained - faults_ended,
+    )
+
+
+def _join(threads: Iterable[Producer | Bystander]) -> None:
+    for thread in threads:
+        thread.stopped.set()
+        thread.join(60)
+
+
+def _drain(stage: Stage) -> int:
+    """Wait until every task is done or fatal. How many are not."""
+    deadline = time.monotonic() + DRAIN_SECONDS
+    with closing(stage.sql()) as sql:
+        while True:
+            left: int = sql.run("SELECT COUNT(*) FROM jobs_queue WHERE status NOT IN (2, 4)")[0][0]
+            if not left or time.monotonic() > deadline:
+                return left
+            time.sleep(0.1)

@@ -1,0 +1,33 @@
+"""With what a chaos run is set up: its workers, their settings, and how long things take on a busy machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+SLOTS = 4
+PRODUCERS = 2
+LEASE_SECONDS = 2
+TIMEOUT_SECONDS = 3
+PATIENCE_SECONDS = 10
+MAX_ATTEMPTS = 6
+
+SLACK_SECONDS = 0.3
+"""For the way from a fault to its effect, and for a worker to get going again behind it."""
+DRAIN_SECONDS = 120.0
+"""So long the queue may take to drain when the faults have ended."""
+
+SETTINGS = {
+    "TASKSERVER_LEASE": f"{LEASE_SECONDS}",
+    "TASKSERVER_TIMEOUT": f"{TIMEOUT_SECONDS}",
+    "TASKSERVER_DB_PATIENCE": f"{PATIENCE_SECONDS}",
+    "TASKSERVER_MAX_ATTEMPTS": f"{MAX_ATTEMPTS}",
+}
+BACKOFFS = ("fixed:0", "fixed:1")
+MODES = ("move", "mark")
+ARGUMENTS: Sequence[Sequence[object]] = (
+    ("--slots", 0),
+    ("--slots", 0, "--batch", 5),
+    (15, "--slots", 0, "--batch", 3),
+    ("--slots", 0, "--batch", 1),
+)
+"""Of each slot's worker.py."""

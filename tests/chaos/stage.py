@@ -1,0 +1,232 @@
+"""The stage of a chaos run: its database, the network to it, and who works there: producers, workers, a bystander."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing, suppress
+from itertools import count
+from typing import Any
+
+import pymysql
+
+from tests.chaos.evidence import WorkerRun
+from tests.chaos.schedule import wish
+from tests.chaos.settings import ARGUMENTS, PRODUCERS, SETTINGS, SLACK_SECONDS, SLOTS
+from tests.chaos.spans import Span
+from tests.chaos.tasks import TASKS
+from tests.deployment import Deployment
+from tests.proxy import Proxy
+from tests.servers import MariaDB
+
+DRIVER_ERRORS = (pymysql.MySQLError, sqlite3.Error, OSError)
+MOST_NEW = 80
+"""Producers add little while so many tasks are new: what is left when the faults end must drain soon."""
+
+HISTORY = {
+    "mysql": """
+        CREATE TABLE history (
+            n BIGINT AUTO_INCREMENT PRIMARY KEY, id BIGINT UNSIGNED, at DOUBLE, was INT, status INT,
+            attempts_before INT, attempts INT, claim BIGINT UNSIGNED, lease_ended_at DOUBLE, due_at DOUBLE,
+            error_text VARCHAR(1000) CHARACTER SET utf8mb4) ENGINE = InnoDB;
+        CREATE TABLE pulse (id INT PRIMARY KEY, beats INT) ENGINE = InnoDB;
+        INSERT INTO pulse VALUES (1, 0);
+        CREATE TRIGGER remember AFTER UPDATE ON jobs_queue FOR EACH ROW {remember}
+    """,
+    "sqlite": """
+        CREATE TABLE history (n INTEGER PRIMARY KEY, id, at, was, status, attempts_before, attempts, claim,
+            lease_ended_at, due_at, error_text);
+        CREATE TABLE pulse (id INTEGER PRIMARY KEY, beats);
+        INSERT INTO pulse VALUES (1, 0);
+        CREATE TRIGGER remember AFTER UPDATE ON jobs_queue BEGIN {remember}; END
+    """,
+}
+REMEMBER = """
+    INSERT INTO history (id, at, was, status, attempts_before, attempts, claim, lease_ended_at, due_at, error_text)
+    VALUES (NEW.id, {now}, OLD.status, NEW.status, OLD.attempts, NEW.attempts, COALESCE(NEW.claim, OLD.claim),
+            {old_due_at}, {new_due_at}, NEW.error_text)
+"""
+INSTANTS = {
+    "mysql": ("UNIX_TIMESTAMP({})", "NOW(6)"),
+    "sqlite": ("(julianday({}) - 2440587.5) * 86400.0", "'now'"),
+}
+"""An instant as seconds, and now."""
+
+
+def history_statements(dsn_kind: str) -> list[str]:
+    """The tables of the test's own, and the trigger that keeps what becomes of each row."""
+    seconds, now = INSTANTS[dsn_kind]
+    instants = {"now": now, "old_due_at": "OLD.due_at", "new_due_at": "NEW.due_at"}
+    remember = REMEMBER.format_map({name: seconds.format(instant) for name, instant in instants.items()})
+    *tables, trigger = HISTORY[dsn_kind].split(";\n")
+    return [*tables, trigger.replace("{remember}", remember)]
+
+
+class Sql:
+    """A connection of the test's own, past every proxy; made anew after an error. For one thread."""
+
+    def __init__(self, dsn_kind: str, connect: Callable[[], Any]) -> None:
+        self._mark = "%s" if dsn_kind == "mysql" else "?"
+        self._connect = connect
+        self._connection: Any = None
+
+    def run(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """The rows of one statement, which commits by itself. Raises one of DRIVER_ERRORS."""
+        try:
+            if self._connection is None:
+                self._connection = self._connect()
+            with closing(self._connection.cursor()) as cursor:
+                cursor.execute(statement.replace("?", self._mark), values)
+                return list(cursor.fetchall())
+        except DRIVER_ERRORS:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._connection is not None:
+            with suppress(*DRIVER_ERRORS):
+                self._connection.close()
+            self._connection = None
+
+
+class Stage:
+    """The database of a chaos run, and the network between it and each slot."""
+
+    def __init__(self, dsn_kind: str, deployment: Deployment, mode: str, backoff: str) -> None:
+        self.dsn_kind = dsn_kind
+        self.deployment = deployment
+        self.server: MariaDB | None = None
+        self.proxies: list[Proxy] = []
+        self._stack = ExitStack()
+        self._path = deployment.folder / "var" / "taskserver.db"
+        self._database = ""
+        dsn = "sqlite:///var/taskserver.db"
+        if dsn_kind == "mysql":
+            self.server = self._stack.enter_context(MariaDB(durable=True))
+            self._database = self.server.create_database()
+            dsn = self.server.dsn(self._database)
+            self.proxies = [self._stack.enter_context(Proxy(self.server.host, self.server.port)) for _ in range(SLOTS)]
+        self.dsns = [proxy.dsn(dsn) for proxy in self.proxies] or [dsn] * SLOTS
+        deployment.write_tasks(TASKS)
+        (deployment.folder / "runs").mkdir()
+        settings = {"TASKSERVER_DSN": dsn, "TASKSERVER_MODE": mode, "TASKSERVER_BACKOFF": backoff} | SETTINGS
+        deployment.write_env(**settings)
+        made = deployment.client("init")
+        assert made.returncode == 0, made.stderr
+        with closing(self.sql()) as sql:
+            for statement in history_statements(dsn_kind):
+                sql.run(statement)
+
+    def sql(self) -> Sql:
+        return Sql(self.dsn_kind, self._connect)
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def _connect(self) -> Any:
+        if self.server is not None:
+            return self.server.connect(database=self._database, connect_timeout=5, read_timeout=30)
+        return sqlite3.connect(self._path, isolation_level=None, timeout=60, check_same_thread=False)
+
+
+class Producer(threading.Thread):
+    """Adds tasks by SQL, as a web script does. An INSERT without an answer is not repeated: its outcome is unknown."""
+
+    def __init__(self, stage: Stage, seed: int, first: int, weights: Mapping[str, float]) -> None:
+        super().__init__(name=f"producer-{first}", daemon=True)
+        self.acknowledged: set[int] = set()
+        self.unknown: set[int] = set()
+        self.stopped = threading.Event()
+        self.is_adding = False
+        self._sql = stage.sql()
+        self._seed = seed
+        self._numbers = count(first, PRODUCERS)
+        self._weights = weights
+
+    def run(self) -> None:
+        while not self.stopped.wait(0.05):
+            with suppress(*DRIVER_ERRORS):
+                new = self._sql.run("SELECT COUNT(*) FROM jobs_queue WHERE status = 0")[0][0]
+                for _ in range(10 if new < MOST_NEW else 1):
+                    self._add(next(self._numbers))
+        self._sql.close()
+
+    def _add(self, number: int) -> None:
+        wished = wish(self._seed, number, self._weights)
+        args = json.dumps({"number": number, "seed": self._seed, "kind": wished.kind})
+        self.is_adding = True
+        try:
+            self._sql.run(
+                "INSERT INTO jobs_queue (task, args, max_attempts, group_id, priority) VALUES (?, ?, ?, ?, ?)",
+                "tasks.play",
+                args,
+                *wished[1:],
+            )
+        except DRIVER_ERRORS:
+            self.unknown.add(number)
+        else:
+            self.acknowledged.add(number)
+        finally:
+            self.is_adding = False
+
+
+class Bystander(threading.Thread):
+    """Writes to the database again and again, unhindered by any fault but the server's own.
+
+    While it cannot, no worker is to be blamed: the machine is too slow, or a frozen worker holds SQLite's one lock.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(name="bystander", daemon=True)
+        self.delays: list[Span] = []
+        self.stopped = threading.Event()
+        self._sql = stage.sql()
+
+    def run(self) -> None:
+        last = time.monotonic()
+        while not self.stopped.wait(0.1):
+            with suppress(*DRIVER_ERRORS):
+                self._sql.run("UPDATE pulse SET beats = beats + 1")
+                now = time.monotonic()
+                if now - last > 0.1 + SLACK_SECONDS:
+                    self.delays.append(Span(last, now))
+                last = now
+        self._sql.close()
+
+
+class Slot(threading.Thread):
+    """A line of a crontab, with less than a minute between its starts."""
+
+    def __init__(self, number: int, stage: Stage) -> None:
+        super().__init__(name=f"slot-{number}", daemon=True)
+        self.number = number
+        self.runs: list[WorkerRun] = []
+        self.process: subprocess.Popen[str] | None = None
+        self.stopped = threading.Event()
+        self._deployment = stage.deployment
+        self._env = {"TASKSERVER_DSN": stage.dsns[number], "PYTHONFAULTHANDLER": "1"}
+
+    def run(self) -> None:
+        while not self.stopped.is_set():
+            began = time.monotonic()
+            process = self._deployment.popen("worker.py", *ARGUMENTS[self.number], env=self._env)
+            self.process = process
+            _, errors = process.communicate()
+            self.process = None
+            self.runs.append(WorkerRun(self.number, process.pid, began, time.monotonic(), process.returncode, errors))
+            self.stopped.wait(0.3 if process.returncode == 1 else 0.05)
+
+    def is_over(self, seconds: float) -> bool:
+        """Wait for the last worker; one that does not end is killed, and says before in which line each thread is."""
+        self.join(seconds)
+        if not self.is_alive():
+            return True
+        if self.process is not None:
+            self.process.send_signal(signal.SIGABRT)
+        self.join()
+        return False

@@ -1,0 +1,73 @@
+"""What the witnesses of a chaos run kept, read as evidence: the tasks' files, the database, the proxies."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.evidence import Event, Row, Run, Strike
+from tests.chaos.schedule import FREEZES
+from tests.chaos.spans import Span, merged, unreached
+from tests.chaos.stage import Slot, Stage
+
+
+def read_runs(folder: Path) -> list[Run]:
+    """What the tasks themselves noted."""
+    return [run for file in folder.iterdir() for run in _runs_of(int(file.name), file.read_text())]
+
+
+def _runs_of(number: int, text: str) -> Iterator[Run]:
+    open_runs: dict[int, Run] = {}
+    for line in text.splitlines():
+        what, pid_text, at_text, how = line.split(" ", 3)
+        pid, at = int(pid_text), float(at_text)
+        if what == "begin":
+            if pid in open_runs:
+                yield open_runs[pid]
+            open_runs[pid] = Run(number, pid, at, None, "?")
+        elif what == "dies":
+            open_runs[pid] = open_runs[pid]._replace(outcome=f"dies {how}")
+        elif what == "end":
+            yield open_runs.pop(pid)._replace(ended=at, outcome=how)
+    yield from open_runs.values()
+
+
+def read_database(stage: Stage) -> tuple[list[Row], list[Event]]:
+    """The rows as they are now, and their changes with instants of time.monotonic()."""
+    offset = time.time() - time.monotonic()
+    rows = []
+    with closing(stage.sql()) as sql:
+        for is_archived, table in enumerate(["jobs_queue", "jobs_queue_done"]):
+            found = sql.run(f"SELECT args, id, status, attempts, max_attempts, error_text, {is_archived} FROM {table}")
+            rows += [Row(json.loads(row[0])["number"], *row[1:]) for row in found]
+        events = sql.run(
+            "SELECT id, at, was, status, attempts_before, attempts, claim, lease_ended_at, due_at, error_text "
+            "FROM history ORDER BY n"
+        )
+    return rows, [_event(row, offset) for row in events]
+
+
+def _event(row: tuple[Any, ...], offset: float) -> Event:
+    event = Event(*row)
+    ends = [None if at is None else at - offset for at in (event.lease_ended_at, event.due_at)]
+    return event._replace(at=event.at - offset, lease_ended_at=ends[0], due_at=ends[1])
+
+
+def troubles_of(slot: Slot, stage: Stage, strikes: Sequence[Strike], delays: Sequence[Span]) -> list[Span]:
+    """When the workers of a slot were hindered."""
+    hinders = (*FREEZES, "stall", "drop")
+    spans = [
+        Span(strike.began, strike.ended) for strike in strikes if strike.slot == slot.number and strike.kind in hinders
+    ]
+    if stage.proxies:
+        links = stage.proxies[slot.number].links
+        # Before its first connection, and after its last, a process only starts or ends.
+        for run in slot.runs:
+            own = [link for link in links if run.began <= link.opened_at <= run.ended]
+            if own:
+                spans += unreached(own, Span(own[0].opened_at, run.ended))
+    return merged([*spans, *delays], 0.0)
