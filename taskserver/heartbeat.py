@@ -7,6 +7,7 @@ nothing can interrupt. It uses the connection of the worker's thread, which lies
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections import deque
@@ -17,7 +18,7 @@ from typing import TypeVar
 from .errors import DatabaseError, SettingError
 from .lifecycle import ClaimedTask
 from .stores import Store
-from .time_limit import TimeLimit
+from .time_limit import AGAIN_SECONDS, TimeLimit
 from .watchdog import Watchdog
 
 LOG = getLogger("taskserver")
@@ -136,7 +137,7 @@ class Heartbeat:
         self._running = _Running(task, timeout_seconds, self._lease_seconds)
         if self._thread is None:
             self._start()
-        elif timeout_seconds != self._timeout_seconds:
+        if timeout_seconds != self._timeout_seconds:
             self._arm_watchdog()
             self._woken.set()
 
@@ -149,12 +150,16 @@ class Heartbeat:
     def _start(self) -> None:
         self._arm_watchdog()
         thread = threading.Thread(target=self._beat, name="taskserver-heartbeat", daemon=True)
+        # It inherits this: the kernel gives a signal to any thread that takes it, and would not wake up the task then.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             thread.start()
         except RuntimeError as error:
             raise SettingError(
                 f"no thread can be started ({error}): the host's limit for this user is reached; run fewer workers"
             ) from None
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self._thread = thread
 
     def _beat(self) -> None:
@@ -182,8 +187,7 @@ class Heartbeat:
             LOG.debug("the heartbeat cannot write: %s", error)
             due.append(now + self._lease_seconds / 12)
         if now >= running.strike_at:
-            self._time_limit.strike()
-            running.strike_at = now + self._lease_seconds / 4
+            running.strike_at = now + (self._lease_seconds / 4 if self._time_limit.strike() else AGAIN_SECONDS)
         if now >= running.end_process_at:
             self._end_process(running)
         if now >= running.ends_at:

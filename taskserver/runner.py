@@ -134,7 +134,7 @@ class Runner:
         from .watchdog import Watchdog
 
         settings = self._settings
-        limit = self._open.enter_context(time_limit(again_after_seconds=settings.lease_seconds / 4))
+        limit = self._open.enter_context(time_limit(self._stop, settings.lease_seconds / 4))
         watchdog = Watchdog(self._stop.ends_process) if self._stop.ends_process else None
         heartbeat = self._open.enter_context(
             Heartbeat(self._store, limit, settings.lease_seconds, settings.timeout_seconds, watchdog)

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
+STOPPED = "stopped by a second signal"
+
 _uninterrupted: set[CodeType] = set()
 
 
@@ -55,6 +57,8 @@ class Stop:
     def __init__(self) -> None:
         self.asked = False
         self.insisted = False
+        self.strike_soon: Callable[[], object] | None = None
+        """Set by a run: interrupts the task a little later."""
 
     def ask(self) -> None:
         """The first time: finish the running task and start no other. After that: interrupt the running one too.
@@ -62,5 +66,10 @@ class Stop:
         Interrupts only from the thread that runs the task, which for a signal handler is the main thread.
         """
         self.insisted, self.asked = self.asked, True
-        if self.insisted and is_in_task(sys._getframe()):
-            raise TaskInterrupted("stopped by a second signal")
+        if not self.insisted:
+            return
+        is_inside = is_in_task(sys._getframe())
+        if is_inside:
+            raise TaskInterrupted(STOPPED)
+        if is_inside is None and self.strike_soon is not None:
+            self.strike_soon()

@@ -10,15 +10,18 @@ import signal
 import sys
 import threading
 import time
+
+# The public one makes an enum of its answer, which would be the most costly thing that is done here for a task.
+from _signal import getsignal  # type: ignore[import-not-found]
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Protocol, TypeVar
 
-from .stopping import TaskInterrupted, call_task, is_in_task
+from .stopping import STOPPED, Stop, TaskInterrupted, call_task, is_in_task
 
 T = TypeVar("T")
 
-AGAIN_SECONDS = 0.05
+AGAIN_SECONDS = 0.02
 """After so long it is tried again where a task was in the midst of what is not to be interrupted."""
 
 
@@ -34,14 +37,17 @@ class TimeLimit(Protocol):
     def call(self, seconds: float, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Call a task's own code; TaskInterrupted is raised in it after so many seconds (0: never), and again later."""
 
-    def strike(self) -> None:
-        """Called by the heartbeat at the end of that time and later: interrupts where no timer does it."""
+    def strike(self) -> bool:
+        """Called by the heartbeat at the end of that time and later: interrupts where no timer does it.
+
+        False where the task is in the midst of what is not to be interrupted.
+        """
 
 
-def time_limit(again_after_seconds: float) -> TimeLimit:
+def time_limit(stop: Stop, again_after_seconds: float) -> TimeLimit:
     """The one for this thread. One that swallows its interrupt is interrupted again after so many seconds."""
     if threading.current_thread() is threading.main_thread():
-        return _ByAlarm(again_after_seconds)
+        return _ByAlarm(stop, again_after_seconds)
     return _ByException()
 
 
@@ -50,7 +56,8 @@ def _interrupted(seconds: float) -> TaskInterrupted:
 
 
 class _ByAlarm:
-    def __init__(self, again_after_seconds: float) -> None:
+    def __init__(self, stop: Stop, again_after_seconds: float) -> None:
+        self._stop = stop
         self._again_after_seconds = again_after_seconds
         self._seconds = 0.0
 
@@ -58,9 +65,11 @@ class _ByAlarm:
         self._began_at = time.monotonic()
         self._others_handler = signal.signal(signal.SIGALRM, self._on_alarm)
         self._others_timer = signal.setitimer(signal.ITIMER_REAL, 0)
+        self._stop.strike_soon = self._strike_soon
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._stop.strike_soon = None
         signal.setitimer(signal.ITIMER_REAL, 0)
         if self._others_handler is not None:  # None: set by something else than Python, which can't be put back
             signal.signal(signal.SIGALRM, self._others_handler)
@@ -72,24 +81,27 @@ class _ByAlarm:
     def call(self, seconds: float, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         if not seconds:
             return call_task(function, *args, **kwargs)
+        if getsignal(signal.SIGALRM) != self._on_alarm:  # the task before this one put its own there
+            signal.signal(signal.SIGALRM, self._on_alarm)
         self._seconds = seconds
         signal.setitimer(signal.ITIMER_REAL, seconds, self._again_after_seconds)
         try:
             return call_task(function, *args, **kwargs)
         finally:
-            _, interval = signal.setitimer(signal.ITIMER_REAL, 0)
-            if interval != self._again_after_seconds:  # the task set alarms of its own, and may have left its handler
-                signal.signal(signal.SIGALRM, self._on_alarm)
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
-    def strike(self) -> None:
-        pass  # the timer does
+    def strike(self) -> bool:
+        return True  # the timer does
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
         is_inside = is_in_task(frame)
         if is_inside:
-            raise _interrupted(self._seconds)
+            raise TaskInterrupted(STOPPED) if self._stop.insisted else _interrupted(self._seconds)
         if is_inside is None:
-            signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS, self._again_after_seconds)
+            self._strike_soon()
+
+    def _strike_soon(self) -> None:
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS, self._again_after_seconds)
 
 
 class _ByException:
@@ -119,11 +131,13 @@ class _ByException:
             # Twice, as the exception could strike in the first one; after it, nothing strikes any more.
             self._leave()
 
-    def strike(self) -> None:
+    def strike(self) -> bool:
         with self._lock:
-            if self._is_inside and is_in_task(sys._current_frames().get(self._thread)):
-                self._struck = True
-                _raise_in(self._thread, TaskInterrupted)
+            if not self._is_inside or not is_in_task(sys._current_frames().get(self._thread)):
+                return False
+            self._struck = True
+            _raise_in(self._thread, TaskInterrupted)
+            return True
 
     def _leave(self) -> None:
         with self._lock:
