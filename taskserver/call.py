@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 
 from .arguments import check_size, read_arguments
 from .callables import Callables, TaskCallable
-from .error_text import describe
-from .errors import BadTask, TaskServerError
+from .error_text import describe, describe_failure, full_traceback, type_name
+from .errors import BadTask, Retry, TaskServerError, is_delay
 from .lifecycle import ClaimedTask
 from .time_limit import TimeLimit
 
+TELLING_SECONDS = 10.0
+"""For so long an exception may take to give its text."""
 NOT_RUN = (CoroutineType, GeneratorType)
 """What a function hands back whose body did not run."""
 
@@ -61,10 +63,24 @@ def _prepare(task: ClaimedTask, callables: Callables, fetch_args: Callable[[Clai
     return Call(found, args, kwargs)
 
 
+class Failure(NamedTuple):
+    """What foreign code raised, in plain words: an exception's own code may do anything when it is asked."""
+
+    error: BaseException
+    """Not to be touched: only handed on, to foreign code."""
+    kind: type[BaseException]
+    text: str
+    """For error_text."""
+    full_text: str = ""
+    """For the log: with the whole traceback."""
+    delay_seconds: float | None = None
+    """Chosen by a Retry."""
+
+
 def run_foreign(
     time_limit: TimeLimit, timeout_seconds: float, function: Callable[..., object], *args: Any
-) -> BaseException | None:
-    """Run what is not our code; what it raised, or None when it returned."""
+) -> Failure | None:
+    """Run what is not our code; how it failed, or None when it returned."""
     worker = os.getpid()
     raised: BaseException | None = None
     try:
@@ -74,7 +90,32 @@ def run_foreign(
     if os.getpid() != worker:
         # A process that the task forked came out of its call: it must not go on as a second worker.
         os._exit(0 if raised is None else 1)
-    return raised
+    return None if raised is None else _told(raised, time_limit)
+
+
+def _told(error: BaseException, time_limit: TimeLimit) -> Failure:
+    try:
+        return time_limit.call(TELLING_SECONDS, failure_of, error)
+    except BaseException:  # it hangs, or ends the process, when it is asked
+        return Failure(error, type(error), f"{type_name(error)}: (its text cannot be had)")
+
+
+def failure_of(error: BaseException) -> Failure:
+    """An exception in words."""
+    kind = type(error)
+    if issubclass(kind, BadTask):  # says all in its one line
+        return Failure(error, kind, describe(error))
+    delay = _chosen_delay(error) if issubclass(kind, Retry) else None
+    return Failure(error, kind, describe_failure(error), full_traceback(error), delay)
+
+
+def _chosen_delay(error: BaseException) -> float | None:
+    """The seconds that a task chose by raising Retry; None where it did not, or put in something that is no delay."""
+    try:
+        delay: float | None = error.delay  # type: ignore[attr-defined]
+    except BaseException:  # a class of the task's own
+        return None
+    return delay if is_delay(delay) else None
 
 
 def run_call(call: Call) -> None:

@@ -15,6 +15,12 @@ _OUR_FOLDER = os.path.join(os.path.dirname(__file__), "")
 
 # Read past whatever a class of exceptions says of itself.
 _name_of: Callable[[type], str] = type.__dict__["__name__"].__get__
+_traceback_of: Callable[[BaseException], TracebackType | None] = BaseException.__dict__["__traceback__"].__get__
+
+
+def type_name(error: BaseException) -> str:
+    """The name of its type, without asking it."""
+    return _name_of(type(error))
 
 
 def describe(error: BaseException) -> str:
@@ -24,16 +30,26 @@ def describe(error: BaseException) -> str:
     except BaseException:  # the exception's own code runs here, which can do anything
         message = "(its text cannot be had)"
     # Joined, not formatted: the message may be of a kind of str that formats in its own way.
-    return storable("".join((_name_of(type(error)), ": ", message)))
+    return storable("".join((type_name(error), ": ", message)))
 
 
-def describe_failure(*errors: BaseException) -> str:
+def describe_failure(error: BaseException) -> str:
     """What a task raised: `Type: message` as the first line, by which errors can be grouped; then where it was raised.
 
-    Of several errors each gets its share; the end of a traceback is kept, which tells most.
+    The end of the traceback is kept, which tells most.
     """
-    most = MAX_ERROR_LENGTH // len(errors)
-    return storable("\n".join(_describe_one(error, most - 1) for error in errors))
+    return storable(_describe_one(error, MAX_ERROR_LENGTH))
+
+
+def both(first: str, second: str) -> str:
+    """Two such texts in one: half of the room for each."""
+    most = MAX_ERROR_LENGTH // 2 - 1
+    return f"{first[:most]}\n{second[:most]}"
+
+
+def full_traceback(error: BaseException) -> str:
+    """All that Python would print of it, for the log."""
+    return "".join(traceback.format_exception(type(error), error, _traceback_of(error))).rstrip("\n")
 
 
 def storable(text: str) -> str:
@@ -44,7 +60,7 @@ def storable(text: str) -> str:
 
 
 def _describe_one(error: BaseException, most: int) -> str:
-    where = _where(error.__traceback__)
+    where = _where(_traceback_of(error))
     if not where:
         return describe(error)[:most]
     what = describe(error)[: min(MOST_OF_THE_MESSAGE, most)]

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from logging import getLogger
 from typing import Any, NamedTuple
 
-from .call import Call, fetch_long, prepare, run_call, run_foreign
+from .call import Call, Failure, failure_of, fetch_long, prepare, run_call, run_foreign
 from .callables import Callables
-from .error_text import describe, describe_failure
-from .errors import BadTask, Fatal, ModuleBroken, Retry, is_delay
+from .error_text import both, describe
+from .errors import BadTask, Fatal, ModuleBroken
 from .heartbeat import Heartbeat
 from .lifecycle import ClaimedTask, Finish, Start
 from .run_result import FATAL, RunResult
@@ -30,7 +30,8 @@ class _Ended(NamedTuple):
     """A task that is over, its finish not yet written."""
 
     finish: Finish
-    errors: tuple[BaseException, ...] = ()
+    full_texts: tuple[str, ...] = ()
+    """For the log, of each error that it ended with."""
 
 
 class Executor:
@@ -59,10 +60,10 @@ class Executor:
             limit = self._limit(task, call)
             _check_attempts(task, limit)
         except BadTask as error:
-            self._end(_Ended(Finish(task, describe(error)), (error,)))
+            self._end(_Ended(Finish(task, describe(error))))
             return
         except ModuleBroken as error:
-            self._run_broken(task, error)
+            self._run_broken(task, failure_of(error))
             return
         if self._start(task, limit):
             self._attempt(task, call, limit)
@@ -90,28 +91,26 @@ class Executor:
         _check_attempts(task, MAX_ATTEMPTS if task.max_attempts is None else task.max_attempts)
         if not self._start(task, task.max_attempts):
             return
-        error = self._guarded(task, self._settings.timeout_seconds, self._callables.find, task.task)
+        failure = self._guarded(task, self._settings.timeout_seconds, self._callables.find, task.task)
+        if failure is not None and not issubclass(failure.kind, BadTask):
+            self._fail(task, None, failure)
+            return
         try:
-            if isinstance(error, BadTask):
-                raise error
-            if error is not None:
-                self._fail(task, None, error)
-                return
             call = prepare(task, self._callables, self._store.fetch_args)
             limit = self._limit(task, call)
             _check_attempts(task, limit)
-        except BadTask as bad:
-            self._end(_Ended(Finish(task, describe(bad), uncount=True), (bad,)))
+        except BadTask as error:
+            self._end(_Ended(Finish(task, describe(error), uncount=True)))
             return
         if task.max_attempts is not None or self._store.limit_attempts(task, limit):
             self._attempt(task, call, limit)
         else:
             self._lose(task, "while its module was imported")
 
-    def _run_broken(self, task: ClaimedTask, error: ModuleBroken) -> None:
+    def _run_broken(self, task: ClaimedTask, failure: Failure) -> None:
         """A module that cannot be imported may be mended: an attempt like any other that failed."""
         if self._start(task, task.max_attempts):
-            self._fail(task, None, error)
+            self._fail(task, None, failure)
 
     # ---- start
 
@@ -128,20 +127,20 @@ class Executor:
     # ---- call
 
     def _attempt(self, task: ClaimedTask, call: Call, limit: int) -> None:
-        error = self._guarded(task, self._timeout(call), run_call, call)
-        if error is None:
+        failure = self._guarded(task, self._timeout(call), run_call, call)
+        if failure is None:
             self._end(_Ended(Finish(task)))
         else:
-            self._fail(task, call, error, limit)
+            self._fail(task, call, failure, limit)
 
     def _guarded(
         self, task: ClaimedTask, timeout_seconds: float, function: Callable[..., object], *args: Any
-    ) -> BaseException | None:
-        """Run foreign code for a task, under its time limit and the heartbeat; what it raised."""
+    ) -> Failure | None:
+        """Run foreign code for a task, under its time limit and the heartbeat; how it failed."""
         self._heartbeat.begin(task, timeout_seconds)
-        raised = run_foreign(self._time_limit, timeout_seconds, function, *args)
+        failure = run_foreign(self._time_limit, timeout_seconds, function, *args)
         self._heartbeat.end()
-        return raised
+        return failure
 
     def _timeout(self, call: Call) -> float:
         """Seconds, 0 for no limit."""
@@ -150,34 +149,34 @@ class Executor:
 
     # ---- finish
 
-    def _fail(self, task: ClaimedTask, call: Call | None, error: BaseException, limit: int | None = None) -> None:
+    def _fail(self, task: ClaimedTask, call: Call | None, failure: Failure, limit: int | None = None) -> None:
         """An attempt failed: it is made again after its backoff, unless it was the last one."""
         attempts = task.attempts + 1
-        if attempts < (limit or self._limit(task, call)) and not isinstance(error, Fatal):
-            seconds = self._retry_seconds(call, error, attempts)
-            self._end(_Ended(Finish(task, describe_failure(error), seconds), (error,)))
+        if attempts < (limit or self._limit(task, call)) and not issubclass(failure.kind, Fatal):
+            seconds = self._retry_seconds(call, failure, attempts)
+            self._end(_Ended(Finish(task, failure.text, seconds), (failure.full_text,)))
             return
         on_fatal = call.callable.options.on_fatal if call else None
         if call is None or on_fatal is None:
-            self._end(_Ended(Finish(task, describe_failure(error)), (error,)))
+            self._end(_Ended(Finish(task, failure.text), (failure.full_text,)))
         else:
-            self._complete_otherwise(task, call, on_fatal, error)
+            self._complete_otherwise(task, call, on_fatal, failure)
 
-    def _retry_seconds(self, call: Call | None, error: BaseException, attempts: int) -> float:
-        delay = _chosen_delay(error)
-        if delay is not None:
-            return delay
+    def _retry_seconds(self, call: Call | None, failure: Failure, attempts: int) -> float:
+        if failure.delay_seconds is not None:
+            return failure.delay_seconds
         backoff = (call.callable.options.backoff if call else None) or self._settings.backoff
         return backoff.seconds_after(attempts)
 
-    def _complete_otherwise(self, task: ClaimedTask, call: Call, on_fatal: str, error: BaseException) -> None:
+    def _complete_otherwise(self, task: ClaimedTask, call: Call, on_fatal: str, failure: Failure) -> None:
         """The last attempt failed: call what its callable names for that, with the same arguments and the error."""
-        LOG.info("task %d %s failed for good: %s is called", task.id, task.task, on_fatal, exc_info=error)
-        second = self._guarded(task, self._timeout(call), self._call_on_fatal, call, on_fatal, error)
+        LOG.info("task %d %s failed for good, %s is called:\n%s", task.id, task.task, on_fatal, failure.full_text)
+        second = self._guarded(task, self._timeout(call), self._call_on_fatal, call, on_fatal, failure.error)
         if second is None:
             self._end(_Ended(Finish(task)))
         else:
-            self._end(_Ended(Finish(task, describe_failure(error, second)), (error, second)))
+            texts = (failure.full_text, second.full_text or second.text)
+            self._end(_Ended(Finish(task, both(failure.text, second.text)), texts))
 
     def _call_on_fatal(self, call: Call, on_fatal: str, error: BaseException) -> None:
         found = self._callables.find(on_fatal)
@@ -210,39 +209,19 @@ class Executor:
             self._result.done += 1
             LOG.debug("task %d %s is done", task.id, task.task)
             return
-        # A bad row says all in its one line; where a task raised, the log has the traceback too.
-        first, *others = [None if isinstance(error, BadTask) else error for error in ended.errors]
         first_line = error_text.partition("\n")[0]
         if retry_seconds is None:
             self._result.fatal += 1
-            LOG.warning("task %d %s is fatal: %s", task.id, task.task, first_line, extra=FATAL, exc_info=first)
+            LOG.warning("task %d %s is fatal: %s", task.id, task.task, first_line, extra=FATAL)
         else:
             self._result.failed += 1
-            LOG.info(
-                "task %d %s failed, and comes again in %.0f s: %s",
-                task.id,
-                task.task,
-                retry_seconds,
-                first_line,
-                exc_info=first,
-            )
-        for error in others:
-            LOG.info("task %d %s: what was called for that failed too", task.id, task.task, exc_info=error)
+            LOG.info("task %d %s failed, and comes again in %.0f s: %s", task.id, task.task, retry_seconds, first_line)
+        for text in filter(None, ended.full_texts):
+            LOG.info("task %d %s raised:\n%s", task.id, task.task, text)
 
     def _lose(self, task: ClaimedTask, when: str) -> None:
         self._result.lost += 1
         LOG.warning("task %d %s: the lease was lost %s", task.id, task.task, when)
-
-
-def _chosen_delay(error: BaseException) -> float | None:
-    """The seconds that a task chose by raising Retry; None where it did not, or put in something that is no delay."""
-    if not isinstance(error, Retry):
-        return None
-    try:
-        delay = error.delay
-    except BaseException:  # a class of the task's own
-        return None
-    return delay if is_delay(delay) else None
 
 
 def _check_row(task: ClaimedTask) -> None:

@@ -45,7 +45,9 @@ class StandardError(logging.Handler):
             self._fatal += 1
             if self._fatal > self._most:
                 return
-        self._say(record.getMessage())
+        message = record.getMessage()
+        # Below a warning, what follows the first line is a traceback, for the file.
+        self._say(message if record.levelno >= logging.WARNING else message.partition("\n")[0])
 
     def end(self) -> None:
         if self._fatal > self._most:

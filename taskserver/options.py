@@ -7,7 +7,7 @@ from types import FunctionType
 from typing import Any, NamedTuple, TypeVar, overload
 
 from .backoff import Backoff, parse_backoff
-from .errors import SettingError
+from .errors import InvalidTask, SettingError
 from .new_task import name_of
 from .settings import LONGEST_SECONDS, MAX_ATTEMPTS
 
@@ -59,7 +59,7 @@ def task(
         max_attempts=None if max_attempts is None else _check_attempts(max_attempts),
         backoff=None if backoff is None else parse_backoff("backoff", backoff),
         timeout_seconds=None if timeout is None else _check_timeout(timeout),
-        on_fatal=None if on_fatal is None else name_of(on_fatal),
+        on_fatal=None if on_fatal is None else _check_on_fatal(on_fatal),
     )
 
     def mark(marked: F) -> F:
@@ -82,6 +82,13 @@ def _check_attempts(value: int) -> int:
     if type(value) is not int or not 1 <= value <= MAX_ATTEMPTS:
         raise SettingError(f"max_attempts is {value!r:.80}; allowed: a whole number from 1 to {MAX_ATTEMPTS}")
     return value
+
+
+def _check_on_fatal(value: str | Callable[..., Any]) -> str:
+    try:
+        return name_of(value)
+    except InvalidTask as error:
+        raise SettingError(f"on_fatal: {error}") from None
 
 
 def _check_timeout(value: float) -> float:

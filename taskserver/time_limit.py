@@ -79,16 +79,16 @@ class _ByAlarm:
             signal.setitimer(signal.ITIMER_REAL, max(left - passed, 0.001), interval)
 
     def call(self, seconds: float, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        if not seconds:
-            return call_task(function, *args, **kwargs)
-        if getsignal(signal.SIGALRM) != self._on_alarm:  # the task before this one put its own there
-            signal.signal(signal.SIGALRM, self._on_alarm)
         self._seconds = seconds
-        signal.setitimer(signal.ITIMER_REAL, seconds, self._again_after_seconds)
+        if seconds:
+            signal.setitimer(signal.ITIMER_REAL, seconds, self._again_after_seconds)
         try:
             return call_task(function, *args, **kwargs)
         finally:
+            # Whatever alarms the task set for itself, none may strike after it.
             signal.setitimer(signal.ITIMER_REAL, 0)
+            if getsignal(signal.SIGALRM) != self._on_alarm:
+                signal.signal(signal.SIGALRM, self._on_alarm)
 
     def strike(self) -> bool:
         return True  # the timer does
@@ -106,6 +106,8 @@ class _ByAlarm:
 
 class _ByException:
     def __init__(self) -> None:
+        import ctypes  # noqa: F401  # before a task runs: it takes long, and the task would go on meanwhile
+
         self._lock = threading.Lock()
         self._thread = threading.get_ident()
         self._seconds = 0.0

@@ -29,7 +29,8 @@ from taskserver.time_limit import time_limit
 
 def run_task(call: Call) -> BaseException | None:
     """Call it without a time limit; what it raised."""
-    return run_foreign(time_limit(Stop(), again_after_seconds=1.0), 0, run_call, call)
+    failure = run_foreign(time_limit(Stop(), again_after_seconds=1.0), 0, run_call, call)
+    return None if failure is None else failure.error
 
 
 # ---- reading

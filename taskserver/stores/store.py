@@ -232,14 +232,13 @@ class Store(Views):
         WHERE id = ? AND status = 1 AND claim = ?
     """
     # A move is three writes in one transaction. The first takes the row's lock and says whether the claim still
-    # stands; the others find only what it left: of status 2 with this token, and without the lease that a person who
-    # set the status by hand would have left.
-    MARK_TO_MOVE = MARK.replace(" claim = NULL,", "")
+    # stands; the others find only what it left, by a status that nobody else sees.
+    MARK_TO_MOVE = MARK.replace("status = 2, claim = NULL,", "status = 6,")
     ARCHIVE = """
         INSERT INTO {done} ({columns}) SELECT {archived_columns} FROM {table}
-        WHERE id = ? AND status = 2 AND claim = ? AND due_at IS NULL
+        WHERE id = ? AND status = 6 AND claim = ?
     """
-    DELETE_ARCHIVED = "DELETE FROM {table} WHERE id = ? AND status = 2 AND claim = ? AND due_at IS NULL"
+    DELETE_ARCHIVED = "DELETE FROM {table} WHERE id = ? AND status = 6 AND claim = ?"
     COMPLETE: ClassVar = {"delete": (DELETE,), "mark": (MARK,), "move": (MARK_TO_MOVE, ARCHIVE, DELETE_ARCHIVED)}
     RETRY = """
         UPDATE {table} SET status = 3, claim = NULL, due_at = {after}, error_text = ?, updated_at = {now}

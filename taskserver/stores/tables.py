@@ -107,7 +107,7 @@ class Tables(Database):
             "now": self.now,
             "after": self.after,
             "columns": QUEUE_COLUMNS,
-            "archived_columns": QUEUE_COLUMNS.replace("claim", "NULL"),
+            "archived_columns": QUEUE_COLUMNS.replace("claim", "NULL").replace("status", "2"),
             "args_bytes": self.bytes_of.format("args"),
             "inline_bytes": str(INLINE_ARGS_BYTES),
             "insert_or_ignore": self.insert_or_ignore,
