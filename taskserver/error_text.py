@@ -71,10 +71,9 @@ def _describe_one(error: BaseException, most: int) -> str:
 
 
 def _where(trace: TracebackType | None) -> str:
-    """The traceback from the task's own code on."""
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OUR_FOLDER):
-        trace = trace.tb_next
+    """The traceback, of the task's own code alone."""
     try:
-        return "".join(traceback.format_tb(trace)).rstrip("\n")
+        frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith(_OUR_FOLDER)]
+        return "".join(traceback.format_list(frames)).rstrip("\n")
     except Exception:  # source files that cannot be read, and the like
         return ""

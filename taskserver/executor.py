@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from .call import Call, Failure, failure_of, fetch_long, prepare, run_call, run_foreign
 from .callables import Callables
 from .error_text import both, describe
-from .errors import BadTask, Fatal, ModuleBroken
+from .errors import BadTask, DatabaseError, Fatal, ModuleBroken
 from .heartbeat import Heartbeat
 from .lifecycle import ClaimedTask, Finish, Start
 from .run_result import FATAL, RunResult
@@ -192,9 +192,16 @@ class Executor:
 
     def _advance(self, start: Start | None) -> bool:
         """Write what ended, and the start of the next task. Whether that start still found its claim."""
-        finished, started = self._store.advance([ended.finish for ended in self._ended], start)
-        ended, self._ended = self._ended, []
-        for one, in_time in zip(ended, finished, strict=True):
+        try:
+            finished, started = self._store.advance([ended.finish for ended in self._ended], start)
+        except DatabaseError:
+            for ended in self._ended:
+                LOG.info(
+                    "task %d %s has ended, which could not be recorded", ended.finish.task.id, ended.finish.task.task
+                )
+            raise
+        several, self._ended = self._ended, []
+        for one, in_time in zip(several, finished, strict=True):
             if in_time:
                 self._count(one)
             else:

@@ -104,7 +104,9 @@ class Heartbeat:
         self._session = store.session()
         self._time_limit = time_limit
         self._lease_seconds = lease_seconds
-        self._timeout_seconds = self._last_timeout_seconds = timeout_seconds
+        self._timeout_seconds = timeout_seconds
+        self._was_own = False
+        """Whether the task before had a timeout of its own, so that what is armed fits no other."""
         self._watchdog = watchdog
         # So often it looks what runs. What begins after a look has nothing due before the next one, and so need not
         # wake it: that would cost each task more than all else that is done for it here.
@@ -137,10 +139,11 @@ class Heartbeat:
         self._running = _Running(task, timeout_seconds, self._lease_seconds)
         if self._thread is None:
             self._start()
-        if timeout_seconds != self._last_timeout_seconds:
-            self._last_timeout_seconds = timeout_seconds
+        is_own = timeout_seconds != self._timeout_seconds
+        if is_own or self._was_own:
             self._arm_watchdog()
             self._woken.set()
+        self._was_own = is_own
 
     def end(self) -> None:
         """It has ended."""

@@ -34,7 +34,7 @@ FIRST_PAUSE_SECONDS = 0.005
 LONGEST_PAUSE_SECONDS = 1.0
 _LONGEST_TEXT = 255
 
-LOST_TEXT = "lost: its worker vanished while it ran, and its lease ended"
+LOST_TEXT = "lost: its worker vanished, hung, or could not record its end, and its lease ended"
 NOTHING_DUE = Due([], [], [])
 
 

@@ -27,7 +27,7 @@ from tests.test_worker import WAIT_SECONDS, Queue, assert_silent, end_of, wait_u
 LONG_AGO = "2020-01-01 00:00:00.000000"
 OTHER_GROUP = "4294967295"
 """Without a task: whoever works for it takes back what is due, and runs nothing."""
-LOST = "lost: its worker vanished while it ran, and its lease ended"
+LOST = "lost: its worker vanished, hung, or could not record its end, and its lease ended"
 CALM = {"TASKSERVER_LEASE": "600", "TASKSERVER_MAX_ATTEMPTS": "10", "TASKSERVER_BACKOFF": "fixed:500"}
 """Nothing ends, is renewed or comes back while a test looks, unless it says so."""
 ONCE = CALM | {"TASKSERVER_MAX_ATTEMPTS": "1"}
