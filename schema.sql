@@ -64,7 +64,7 @@ CREATE TABLE IF NOT EXISTS jobs_queue_workers (
   started_at   TIMESTAMP(6)    NULL DEFAULT NULL,
   ended_at     TIMESTAMP(6)    NULL DEFAULT NULL,    -- NULL: it runs, or it was killed
   reason       VARCHAR(20)     NULL DEFAULT NULL,    -- why it ended
-  taken        INT UNSIGNED    NOT NULL DEFAULT 0,   -- tasks that it took up: those below, without released
+  taken        INT UNSIGNED    NOT NULL DEFAULT 0,   -- tasks that it took up: those below, and those that failed
   done         INT UNSIGNED    NOT NULL DEFAULT 0,
   fatal        INT UNSIGNED    NOT NULL DEFAULT 0,
   lost         INT UNSIGNED    NOT NULL DEFAULT 0,   -- taken over by another worker meanwhile

@@ -68,13 +68,16 @@ class Failure(NamedTuple):
 
     error: BaseException
     """Not to be touched: only handed on, to foreign code."""
-    kind: type[BaseException]
     text: str
     """For error_text."""
     full_text: str = ""
     """For the log: with the whole traceback."""
     delay_seconds: float | None = None
     """Chosen by a Retry."""
+
+    def is_a(self, kind: type[BaseException]) -> bool:
+        # isinstance would ask the exception for its class.
+        return issubclass(type(self.error), kind)
 
 
 def run_foreign(
@@ -89,24 +92,32 @@ def run_foreign(
         raised = error
     if os.getpid() != worker:
         # A process that the task forked came out of its call: it must not go on as a second worker.
-        os._exit(0 if raised is None else 1)
+        os._exit(_exit_code(raised))
     return None if raised is None else _told(raised, time_limit)
+
+
+def _exit_code(raised: BaseException | None) -> int:
+    """As Python itself would end."""
+    if raised is None:
+        return 0
+    code = raised.code if type(raised) is SystemExit else 1
+    return 0 if code is None else code if type(code) is int else 1
 
 
 def _told(error: BaseException, time_limit: TimeLimit) -> Failure:
     try:
         return time_limit.call(TELLING_SECONDS, failure_of, error)
     except BaseException:  # it hangs, or ends the process, when it is asked
-        return Failure(error, type(error), f"{type_name(error)}: (its text cannot be had)")
+        return Failure(error, f"{type_name(error)}: (its text cannot be had)")
 
 
 def failure_of(error: BaseException) -> Failure:
     """An exception in words."""
     kind = type(error)
     if issubclass(kind, BadTask):  # says all in its one line
-        return Failure(error, kind, describe(error))
+        return Failure(error, describe(error))
     delay = _chosen_delay(error) if issubclass(kind, Retry) else None
-    return Failure(error, kind, describe_failure(error), full_traceback(error), delay)
+    return Failure(error, describe_failure(error), full_traceback(error), delay)
 
 
 def _chosen_delay(error: BaseException) -> float | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from logging import getLogger
 from typing import Any, NamedTuple
 
+from .arguments import read_arguments
 from .call import Call, Failure, failure_of, fetch_long, prepare, run_call, run_foreign
 from .callables import Callables
 from .error_text import both, describe
@@ -66,7 +67,7 @@ class Executor:
             self._run_broken(task, failure_of(error))
             return
         if self._start(task, limit):
-            self._attempt(task, call, limit)
+            self._attempt(task, call)
 
     def save(self) -> None:
         """Write the finishes that were not written yet."""
@@ -92,7 +93,7 @@ class Executor:
         if not self._start(task, task.max_attempts):
             return
         failure = self._guarded(task, self._settings.timeout_seconds, self._callables.find, task.task)
-        if failure is not None and not issubclass(failure.kind, BadTask):
+        if failure is not None and not failure.is_a(BadTask):
             self._fail(task, None, failure)
             return
         try:
@@ -103,7 +104,7 @@ class Executor:
             self._end(_Ended(Finish(task, describe(error), uncount=True)))
             return
         if task.max_attempts is not None or self._store.limit_attempts(task, limit):
-            self._attempt(task, call, limit)
+            self._attempt(task, call)
         else:
             self._lose(task, "while its module was imported")
 
@@ -115,6 +116,7 @@ class Executor:
     # ---- start
 
     def _start(self, task: ClaimedTask, max_attempts: int | None) -> bool:
+        self._heartbeat.start()
         asked_at = time.monotonic()
         started = self._advance(Start(task, max_attempts))
         if started and time.monotonic() - asked_at > self._settings.lease_seconds / 2:
@@ -126,12 +128,12 @@ class Executor:
 
     # ---- call
 
-    def _attempt(self, task: ClaimedTask, call: Call, limit: int) -> None:
+    def _attempt(self, task: ClaimedTask, call: Call) -> None:
         failure = self._guarded(task, self._timeout(call), run_call, call)
         if failure is None:
             self._end(_Ended(Finish(task)))
         else:
-            self._fail(task, call, failure, limit)
+            self._fail(task, call, failure)
 
     def _guarded(
         self, task: ClaimedTask, timeout_seconds: float, function: Callable[..., object], *args: Any
@@ -149,10 +151,10 @@ class Executor:
 
     # ---- finish
 
-    def _fail(self, task: ClaimedTask, call: Call | None, failure: Failure, limit: int | None = None) -> None:
+    def _fail(self, task: ClaimedTask, call: Call | None, failure: Failure) -> None:
         """An attempt failed: it is made again after its backoff, unless it was the last one."""
         attempts = task.attempts + 1
-        if attempts < (limit or self._limit(task, call)) and not issubclass(failure.kind, Fatal):
+        if attempts < self._limit(task, call) and not failure.is_a(Fatal):
             seconds = self._retry_seconds(call, failure, attempts)
             self._end(_Ended(Finish(task, failure.text, seconds), (failure.full_text,)))
             return
@@ -171,18 +173,24 @@ class Executor:
     def _complete_otherwise(self, task: ClaimedTask, call: Call, on_fatal: str, failure: Failure) -> None:
         """The last attempt failed: call what its callable names for that, with the same arguments and the error."""
         LOG.info("task %d %s failed for good, %s is called:\n%s", task.id, task.task, on_fatal, failure.full_text)
-        second = self._guarded(task, self._timeout(call), self._call_on_fatal, call, on_fatal, failure.error)
+        # Its lease may be nearly over, and what it was called with may have been changed.
+        if not self._store.renew(task):
+            self._lose(task, "before what is called for that")
+            return
+        text = fetch_long(task, self._store.fetch_args).args
+        second = self._guarded(task, self._timeout(call), self._call_on_fatal, text, on_fatal, failure.error)
         if second is None:
             self._end(_Ended(Finish(task)))
         else:
             texts = (failure.full_text, second.full_text or second.text)
             self._end(_Ended(Finish(task, both(failure.text, second.text)), texts))
 
-    def _call_on_fatal(self, call: Call, on_fatal: str, error: BaseException) -> None:
+    def _call_on_fatal(self, text: str | None, on_fatal: str, error: BaseException) -> None:
         found = self._callables.find(on_fatal)
-        kwargs = {**call.kwargs, "error": error}
-        found.check_arguments(call.args, kwargs)
-        run_call(Call(found, call.args, kwargs))
+        args, kwargs = read_arguments(text)
+        kwargs["error"] = error
+        found.check_arguments(args, kwargs)
+        run_call(Call(found, args, kwargs))
 
     def _end(self, ended: _Ended) -> None:
         self._ended.append(ended)
@@ -195,7 +203,7 @@ class Executor:
         try:
             finished, started = self._store.advance([ended.finish for ended in self._ended], start)
         except DatabaseError:
-            for ended in self._ended:
+            for ended in self._ended if start is None else ():
                 LOG.info(
                     "task %d %s has ended, which could not be recorded", ended.finish.task.id, ended.finish.task.task
                 )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from logging import getLogger
 from typing import TypeVar
 
-from .errors import DatabaseError, SettingError
+from .errors import SettingError
 from .lifecycle import ClaimedTask
 from .stores import Store
 from .time_limit import AGAIN_SECONDS, TimeLimit
@@ -129,29 +129,10 @@ class Heartbeat:
         if self._watchdog is not None:
             self._watchdog.disarm()
 
-    def guard(self, tasks: Sequence[ClaimedTask], claimed_at: float) -> Batch:
-        """From now on these are the unstarted tasks, claimed at that instant of time.monotonic."""
-        self._batch = Batch(tasks, claimed_at, self._lease_seconds)
-        return self._batch
-
-    def begin(self, task: ClaimedTask, timeout_seconds: float) -> None:
-        """The code of a task is about to run, for so many seconds at most (0: no limit)."""
-        self._running = _Running(task, timeout_seconds, self._lease_seconds)
-        if self._thread is None:
-            self._start()
-        is_own = timeout_seconds != self._timeout_seconds
-        if is_own or self._was_own:
-            self._arm_watchdog()
-            self._woken.set()
-        self._was_own = is_own
-
-    def end(self) -> None:
-        """It has ended."""
-        self._running = None
-
-    # ---- the thread
-
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Start the thread, unless it runs. Raises SettingError where the host allows no thread."""
+        if self._thread is not None:
+            return
         self._arm_watchdog()
         thread = threading.Thread(target=self._beat, name="taskserver-heartbeat", daemon=True)
         # It inherits this: the kernel gives a signal to any thread that takes it, and would not wake up the task then.
@@ -166,6 +147,26 @@ class Heartbeat:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self._thread = thread
 
+    def guard(self, tasks: Sequence[ClaimedTask], claimed_at: float) -> Batch:
+        """From now on these are the unstarted tasks, claimed at that instant of time.monotonic."""
+        self._batch = Batch(tasks, claimed_at, self._lease_seconds)
+        return self._batch
+
+    def begin(self, task: ClaimedTask, timeout_seconds: float) -> None:
+        """The code of a task is about to run, for so many seconds at most (0: no limit)."""
+        self._running = _Running(task, timeout_seconds, self._lease_seconds)
+        is_own = timeout_seconds != self._timeout_seconds
+        if is_own or self._was_own:
+            self._arm_watchdog()
+            self._woken.set()
+        self._was_own = is_own
+
+    def end(self) -> None:
+        """It has ended."""
+        self._running = None
+
+    # ---- the thread
+
     def _beat(self) -> None:
         pause = self._look_seconds
         while not self._stopped:
@@ -178,6 +179,9 @@ class Heartbeat:
             pause = self._look_seconds
             if running is not None and not self._stopped:
                 pause = min(self._look_after(running), pause)
+            elif batch := self._batch:
+                # A task that begins right after this must not keep them for longer than half a lease.
+                pause = min(pause, max(batch.give_back_at - time.monotonic(), self._lease_seconds / 24))
             self._arm_watchdog()
 
     def _look_after(self, running: _Running) -> float:
@@ -187,8 +191,8 @@ class Heartbeat:
         try:
             due.append(self._give_back(running, now))
             due.append(self._renew(running, now))
-        except DatabaseError as error:
-            LOG.debug("the heartbeat cannot write: %s", error)
+        except Exception as error:  # whatever it is, the next beat tries again: without one the lease would end
+            LOG.debug("the heartbeat cannot write: %r", error)
             due.append(now + self._lease_seconds / 12)
         if now >= running.strike_at:
             running.strike_at = now + (self._lease_seconds / 4 if self._time_limit.strike() else AGAIN_SECONDS)

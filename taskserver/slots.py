@@ -28,7 +28,6 @@ class Slots:
         self._name = f"{crc32(repr((host, queue, groups)).encode()):08x}"
         self._folder = folder / FOLDER
         self._most = most
-        self._held: int | None = None
 
     def take(self) -> bool:
         """Take a place, until this process ends; False where all are taken. Raises SettingError, DatabaseError."""
@@ -53,5 +52,4 @@ class Slots:
             if error.errno in IN_USE:
                 return False
             raise
-        self._held = file
-        return True
+        return True  # the file stays open until the process ends

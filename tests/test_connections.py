@@ -271,7 +271,7 @@ def test_a_database_in_memory_is_shared_by_the_threads_of_its_process() -> None:
         for thread in threads:
             thread.join(60)
         assert [count.rows for count in server.store.counts()] == [300]
-        assert server.run().failed == 300
+        assert server.run().taken == 300
 
 
 def test_a_forked_child_is_told_that_a_database_in_memory_is_its_parent_s() -> None:
@@ -332,7 +332,7 @@ def test_an_idle_connection_that_was_dropped_is_made_anew(
         assert kill_connections(mysql_server, mysql_dsn) == 1
         added += [(task_id, "[1]") for task_id in server.add_tasks([{"task": "tasks.a", "args": [1]}] * 3)]
         assert kill_connections(mysql_server, mysql_dsn) == 1
-        assert server.run().failed == len(added)
+        assert server.run().taken == len(added)
         assert kill_connections(mysql_server, mysql_dsn) == 1
         assert len(server.store.counts()) == 1
 

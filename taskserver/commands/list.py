@@ -48,7 +48,7 @@ def run(folder: Path, options: argparse.Namespace) -> int:
                     task.group_id,
                     task.priority,
                     task.attempts,
-                    task.created_at[:19],
+                    (task.created_at or "")[:19],
                     task.task,
                     (task.error_text or "").partition("\n")[0],
                 ]

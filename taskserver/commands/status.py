@@ -53,7 +53,7 @@ def _report(server: TaskServer, counts: Sequence[QueueCount], runs: Sequence[Las
 
 
 def _run_report(run: LastRun) -> dict[str, Any]:
-    report = run._asdict()
+    report: dict[str, Any] = run._asdict() | {"failed": run.failed}
     report["started_at"] = instant_as_json(run.started_at)
     report["ended_at"] = instant_as_json(run.ended_at)
     return report
@@ -80,11 +80,12 @@ def _show(server: TaskServer, counts: Sequence[QueueCount], runs: Sequence[LastR
 
 
 def _run_line(run: LastRun) -> str:
+    failed = f", {run.failed} to be tried again" if run.failed else ""
     lost = f", {run.lost} lost" if run.lost else ""
     ended = f"ended: {run.reason}" if run.ended_at else f"not ended (pid {run.pid} runs, or was killed)"
     return (
         f"last run on {run.host} for {_groups(run)}: began {age(run.started_seconds_ago)} ago, {ended}; "
-        f"{run.taken} taken up, {run.done} done, {run.fatal} fatal{lost}, {run.released} released"
+        f"{run.taken} taken up, {run.done} done{failed}, {run.fatal} fatal{lost}, {run.released} released"
     )
 
 

@@ -131,6 +131,9 @@ class Database(ABC):
         """In the `with`, use the session of a run's thread, to spare a connection; one's own if it stays in use."""
         own = getattr(self._local, "session", None)
         self._local.is_in_run = True
+        # One try: while this thread waited, the other could not use its own session.
+        self._local.patience = Patience(0)
+        self._local.patience.is_over = True
         is_free = session.in_use.acquire(timeout=wait_seconds)
         try:
             if is_free:

@@ -42,7 +42,7 @@ REPEATABLE_READ = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 # Numbers, not texts: some builds come without texts, and others translate them.
 # Deadlocks, locks that did not come in time, and statements that an administrator or a time limit ended.
 CONFLICTS = frozenset({1020, 1205, 1213, 1317, 1969, 3024})
-LOST = frozenset({0, 1053, 1077, 1079, 1152, 1927, 2006, 2013, 2014, 2055, 4031})
+LOST = frozenset({0, 1053, 1077, 1079, 1152, 1180, 1927, 2006, 2013, 2014, 2055, 4031})
 FULL = frozenset({1040, 1203, 1226})
 # Not reached; read-only for a while, as in a failover or a backup; a full disk; too many transactions; no quorum.
 UNAVAILABLE = frozenset({2002, 2003, 1036, 1290, 1792, 1836, 1021, 1030, 1114, 1637, 1047})
@@ -199,9 +199,15 @@ class MySQLStore(Store):
         )
 
     def _make_ready(self, session: Session) -> None:
+        # Before it is asked whether it still stands, and where it is new.
+        self._set_timeouts(session.connection)
         super()._make_ready(session)
-        # The driver has no public word for changing this.
-        session.connection._read_timeout = session.connection._write_timeout = self._read_seconds()
+        self._set_timeouts(session.connection)
+
+    def _set_timeouts(self, connection: Any) -> None:
+        if connection is not None:
+            # The driver has no public word for changing this.
+            connection._read_timeout = connection._write_timeout = self._read_seconds()
 
     def _read_seconds(self) -> int | None:
         if getattr(self._local, "is_unhurried", False):

@@ -42,6 +42,11 @@ class LastRun(NamedTuple):
     lost: int
     released: int
 
+    @property
+    def failed(self) -> int:
+        """Tasks that failed and will be tried again: the rest of what it took up."""
+        return max(self.taken - self.done - self.fatal - self.lost, 0)
+
 
 class StoredTask(NamedTuple):
     """A row as an operator sees it; instants are text in UTC."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +28,9 @@ _FILE_RIGHTS = 0o600
 class _Connection(sqlite3.Connection):
     """The driver's, made so that it can stand in a set that does not keep it alive."""
 
+    in_use = threading.RLock()
+    """That of its session, once it has one."""
+
 
 # The open connections of this process, and those that a fork left in it in the midst of a transaction.
 _open: weakref.WeakSet[_Connection] = weakref.WeakSet()
@@ -42,7 +46,8 @@ def _close_inherited() -> None:
     closing it would roll back what the parent still does; beside it the child can open no other.
     """
     for connection in list(_open):
-        if connection.in_transaction:
+        # The heartbeat may be in the midst of a statement, and closing would wait for it for ever.
+        if connection.in_transaction or not connection.in_use.acquire(blocking=False):
             _unfinished.append(connection)
         else:
             connection.close()
@@ -170,6 +175,7 @@ class SQLiteStore(Store):
     def _make_ready(self, session: Session) -> None:
         is_new = session.connection is None
         super()._make_ready(session)
+        session.connection.in_use = session.in_use
         if is_new and self._path == MEMORY:
             super().create_tables()
 
@@ -202,8 +208,6 @@ class SQLiteStore(Store):
 
     def _error(self, error: Exception) -> DatabaseError:
         text = " ".join(str(error).split())
-        if "locked" in text or "busy" in text:
-            return Conflict(f"{self._path}: {text}, by other processes for longer than was waited")
         if "is full" in text:
             return Unavailable(f"{self._path}: {text}")
         if "disk I/O error" in text:
@@ -214,6 +218,8 @@ class SQLiteStore(Store):
             return DatabaseError(
                 f"{self._path}: table {self.table} was not made by taskserver ({text}): choose another TASKSERVER_TABLE"
             )
+        if "locked" in text or "busy" in text:
+            return Conflict(f"{self._path}: {text}, by other processes for longer than was waited")
         return DatabaseError(f"{self._path}: {text}")
 
 

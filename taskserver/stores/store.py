@@ -124,12 +124,13 @@ class Store(Views):
             AND {IS_DUE}
     """
     RETRY_LOST = f"""
-        UPDATE {{table}} SET status = 3, claim = NULL, due_at = {{after}}, error_text = ?, updated_at = {{now}}
+        UPDATE {{table}} {{by_key}}
+        SET status = 3, claim = NULL, due_at = {{after}}, error_text = ?, updated_at = {{now}}
         {WHICH_LOST}
     """
     # One that may start once only keeps its token: its worker may be alive after all, and complete it.
     GIVE_UP_LOST = f"""
-        UPDATE {{table}} SET status = 4, claim = CASE WHEN max_attempts = 1 THEN claim END, due_at = NULL,
+        UPDATE {{table}} {{by_key}} SET status = 4, claim = CASE WHEN max_attempts = 1 THEN claim END, due_at = NULL,
             error_text = ?, finished_at = {{now}}, updated_at = {{now}}
         {WHICH_LOST}
     """
@@ -207,17 +208,24 @@ class Store(Views):
     # ---- start: in progress, unstarted → in progress, started; renew: its lease anew
 
     START = """
-        UPDATE {table}
+        UPDATE {table} {by_key}
         SET attempts = attempts + 1, max_attempts = ?, started_at = {now}, due_at = {after},
             updated_at = {now}
         WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NULL
     """
-    LIMIT_ATTEMPTS = "UPDATE {table} SET max_attempts = ?, updated_at = {now} WHERE id = ? AND status = 1 AND claim = ?"
-    RENEW = "UPDATE {table} SET due_at = {after}, updated_at = {now} WHERE id = ? AND status = 1 AND claim = ?"
+    LIMIT_ATTEMPTS = """
+        UPDATE {table} {by_key} SET max_attempts = ?, due_at = {after}, updated_at = {now}
+        WHERE id = ? AND status = 1 AND claim = ?
+    """
+    RENEW = "UPDATE {table} {by_key} SET due_at = {after}, updated_at = {now} WHERE id = ? AND status = 1 AND claim = ?"
 
     def limit_attempts(self, task: ClaimedTask, max_attempts: int) -> bool:
-        """Record the limit of a started task, where it was not known at the start. Whether the claim still stands."""
-        return self._alone(self._write, self.LIMIT_ATTEMPTS, (max_attempts, task.id, task.claim)) == 1
+        """Record the limit of a started task, where it was not known at the start, and let its lease begin anew.
+
+        Whether the claim still stands.
+        """
+        values = (max_attempts, self._lease_seconds, task.id, task.claim)
+        return self._alone(self._write, self.LIMIT_ATTEMPTS, values) == 1
 
     def renew(self, task: ClaimedTask) -> bool:
         """Let the lease of a started task begin anew. Whether the claim still stands."""
@@ -227,7 +235,7 @@ class Store(Views):
 
     DELETE = "DELETE FROM {table} WHERE id = ? AND status = 1 AND claim = ?"
     MARK = """
-        UPDATE {table}
+        UPDATE {table} {by_key}
         SET status = 2, claim = NULL, due_at = NULL, error_text = NULL, finished_at = {now}, updated_at = {now}
         WHERE id = ? AND status = 1 AND claim = ?
     """
@@ -241,11 +249,11 @@ class Store(Views):
     DELETE_ARCHIVED = "DELETE FROM {table} WHERE id = ? AND status = 6 AND claim = ?"
     COMPLETE: ClassVar = {"delete": (DELETE,), "mark": (MARK,), "move": (MARK_TO_MOVE, ARCHIVE, DELETE_ARCHIVED)}
     RETRY = """
-        UPDATE {table} SET status = 3, claim = NULL, due_at = {after}, error_text = ?, updated_at = {now}
+        UPDATE {table} {by_key} SET status = 3, claim = NULL, due_at = {after}, error_text = ?, updated_at = {now}
         WHERE id = ? AND status = 1 AND claim = ?
     """
     GIVE_UP = """
-        UPDATE {table}
+        UPDATE {table} {by_key}
         SET status = 4, claim = NULL, due_at = NULL, error_text = ?,
             attempts = attempts - CASE WHEN attempts > 0 THEN ? ELSE 0 END, finished_at = {now},
             updated_at = {now}
@@ -254,7 +262,7 @@ class Store(Views):
     # Of a task that may start once only: fatal, because its worker seemed to have vanished → in progress, to be
     # completed in the same transaction. What a person did to it meanwhile took its status or its token away.
     RESUME = """
-        UPDATE {table} SET status = 1
+        UPDATE {table} {by_key} SET status = 1
         WHERE id = ? AND status = 4 AND claim = ? AND max_attempts = 1 AND error_text LIKE 'lost%'
     """
     FIND = "SELECT status, claim, started_at IS NOT NULL, error_text FROM {table} WHERE id = ?"
@@ -297,7 +305,7 @@ class Store(Views):
         if isinstance(step, Start):
             return row is not None and row[:3] == (Status.IN_PROGRESS, step.task.claim, 1)
         if step.error_text is not None:
-            return row is not None and row[0] in (Status.ERROR, Status.FATAL) and row[3] == step.error_text
+            return row is not None and row[3] == step.error_text  # it may have been woken again since
         return row is None or (self.mode == "mark" and row[0] == Status.DONE)
 
     def _complete_late(self, step: Finish | Start) -> bool:
