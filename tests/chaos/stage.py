@@ -49,8 +49,8 @@ HISTORY = {
 # 6: on its way to the archive, within one transaction; nobody but a trigger sees it.
 REMEMBER = """
     INSERT INTO history (id, at, was, status, attempts_before, attempts, claim, lease_ended_at, due_at, error_text)
-    VALUES (NEW.id, {now}, OLD.status, CASE NEW.status WHEN 6 THEN 2 ELSE NEW.status END, OLD.attempts, NEW.attempts, COALESCE(NEW.claim, OLD.claim),
-            {old_due_at}, {new_due_at}, NEW.error_text)
+    VALUES (NEW.id, {now}, OLD.status, CASE NEW.status WHEN 6 THEN 2 ELSE NEW.status END, OLD.attempts,
+            NEW.attempts, COALESCE(NEW.claim, OLD.claim), {old_due_at}, {new_due_at}, NEW.error_text)
 """
 INSTANTS = {
     "mysql": ("UNIX_TIMESTAMP({})", "NOW(6)"),
