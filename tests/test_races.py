@@ -355,7 +355,7 @@ def crowd_around(folder: Path, dsn: str, tasks: int, processes: int = 4, threads
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n", process.communicate()[1]
         results: list[list[int]] = []
-        outputs = list(ThreadPoolExecutor().map(lambda process: process.communicate("go\n", timeout=600), started))
+        outputs = list(ThreadPoolExecutor().map(lambda process: process.communicate("go\n", timeout=3600), started))
         for process, (output, errors) in zip(started, outputs, strict=True):
             assert (process.returncode, errors) == (0, "")
             results += json.loads(output)
