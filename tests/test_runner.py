@@ -98,7 +98,7 @@ def test_a_server_may_be_closed_while_other_threads_use_it(server: TaskServer, m
     threads = [threading.Thread(target=use) for _ in range(3)]
     for thread in threads:
         thread.start()
-    for _ in range(50):
+    for _ in range(12):
         server.close()
     stopped.set()
     for thread in threads:
