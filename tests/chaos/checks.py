@@ -202,8 +202,6 @@ def _wrong_exit(worker: WorkerRun, death: str, was_killed: bool, evidence: Evide
     match worker.code:
         case 0:
             return f"ended with 0 and {lines}" if lines else None
-        case 1 if not lines and any(strike.kind.startswith("freeze") for strike in evidence.strikes_on(worker)):
-            return None  # the watchdog's two timers were both overdue when it woke up, and the end came first
         case 1 if len(lines) != 1:
             return f"ended with 1 and {len(lines)} lines of its own"
         case 1 if lines[0] == "worker.py: ":
