@@ -22,6 +22,7 @@ SIGEV_THREAD = 2
 CLOCK_MONOTONIC = 1
 REGISTERS_BYTES = 8192
 """More than those of any machine need."""
+SEMAPHORE_BYTES = 64
 STACK_BYTES = 65536
 
 # What the C library points at: it keeps no copies, and the timers live as long as the process.
@@ -67,6 +68,29 @@ class Timer:
         spec = _spec(seconds)
         _kept.append(spec)
         return Call(TIMERS.timer_settime, (self._timer.value or 0, 0, ctypes.addressof(spec), 0))
+
+
+class Token:
+    """Taken once: by a chain, or from it."""
+
+    def __init__(self) -> None:
+        self._semaphore = ctypes.create_string_buffer(SEMAPHORE_BYTES)
+        _kept.append(self._semaphore)
+        if LIBRARY.sem_init(ctypes.byref(self._semaphore), 0, 1):
+            raise _error("sem_init")
+
+    def take(self) -> bool:
+        """Whether it was there."""
+        return not LIBRARY.sem_trywait(ctypes.byref(self._semaphore))
+
+    def taking(self) -> Call:
+        """Goes on if it is there, and never if it is not."""
+        return Call(LIBRARY.sem_wait, (ctypes.addressof(self._semaphore),))
+
+
+def waiting(seconds: float) -> Call:
+    """Holds up a chain."""
+    return Call(LIBRARY.usleep, (int(seconds * 1e6),))
 
 
 def ending(exit_code: int) -> Call:

@@ -29,7 +29,6 @@ FROZEN_SECONDS = 1.0
 """Woken so much too late, the host stood still, and what is overdue gets a little longer."""
 FROZEN_GRACE_SECONDS = 5.0
 SLOWEST_WRITE_SECONDS = 60.0
-WATCHDOG_MARGIN_SECONDS = 1.0
 
 
 class Batch:
@@ -253,5 +252,4 @@ class Heartbeat:
         if seconds == float("inf"):
             self._watchdog.disarm()
         else:
-            margin = WATCHDOG_MARGIN_SECONDS + self._lease_seconds / 12 + later_seconds
-            self._watchdog.arm(max(seconds, 0) + margin)
+            self._watchdog.arm(max(seconds, 0) + self._lease_seconds / 12 + later_seconds)

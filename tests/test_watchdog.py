@@ -23,6 +23,7 @@ def start(preparation: str = "", seconds: float = 0.2, hold: int = 60, stderr: i
     program = f"""
 import sys
 from taskserver import watchdog
+watchdog.GRACE_SECONDS = 0.2
 dog = watchdog.Watchdog("worker.py")
 {preparation}
 dog.arm({seconds})
@@ -65,6 +66,35 @@ def test_a_process_that_stood_still_says_its_line_too_when_it_goes_on() -> None:
         process.send_signal(signal.SIGCONT)
     for process in processes:
         assert_bit(process)
+
+
+def test_a_process_that_stood_still_and_lives_goes_on_however_often() -> None:
+    code = """
+import os, signal, sys, time
+from taskserver import watchdog
+watchdog.GRACE_SECONDS = 1
+dog = watchdog.Watchdog("worker.py")
+for _ in range(3):
+    dog.arm(0.2)
+    print("armed", flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+dog.arm(0.2)
+time.sleep(0.3)
+dog.disarm()
+time.sleep(1.5)
+dog.arm(0.2)
+time.sleep(60)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    for _ in range(3):
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGCONT)
+    output, errors = process.communicate(timeout=30)
+    assert (process.returncode, output, errors.count("\n")) == (1, "armed\n" * 3, 1)
 
 
 def test_it_ends_though_nobody_reads_its_line() -> None:

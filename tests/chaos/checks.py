@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tests.chaos.evidence import Evidence, Row, Run, WorkerRun
-from tests.chaos.schedule import FREEZES
 from tests.chaos.settings import DRAIN_SECONDS, LEASE_SECONDS, PATIENCE_SECONDS, SLACK_SECONDS
 from tests.chaos.spans import Span, merged
 from tests.chaos.tasks import HARD_EXIT
@@ -207,8 +206,7 @@ def _wrong_exit(worker: WorkerRun, death: str, was_killed: bool, evidence: Evide
         case 1 if lines[0] == "worker.py: ":
             return "ended with 1 and no word of why"
         case 1 if HOLDS in lines[0]:
-            frozen = any(strike.kind in FREEZES for strike in evidence.strikes_on(worker))
-            return None if frozen or death == "dies hold" else "took a task for one that holds the interpreter"
+            return None if death == "dies hold" else "took a task for one that holds the interpreter"
         case 1 if not may_give_up(worker, evidence.troubles.get(worker.slot, [])):
             return "gave up a database that was not away for so long"
         case 1:
