@@ -206,7 +206,7 @@ class Model:
 
     def limit_attempts(self, claimed: ClaimedTask, max_attempts: int) -> bool:
         if task := self.held(claimed):
-            task.max_attempts = max_attempts
+            task.max_attempts, task.when = max_attempts, When.AHEAD
         return task is not None
 
     def renew(self, claimed: ClaimedTask) -> bool:
