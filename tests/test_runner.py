@@ -84,9 +84,17 @@ def test_a_due_row_that_another_transaction_holds_keeps_no_other_task_from_runni
     assert server.run().done == 1
 
 
-def test_a_server_may_be_closed_while_other_threads_use_it(server: TaskServer, module: str) -> None:
+def test_a_server_may_be_closed_while_other_threads_use_it(
+    server: TaskServer, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     errors: list[BaseException] = []
     stopped = threading.Event()
+    connected = threading.Semaphore(0)
+    connect = server.store._connect
+
+    def count_and_connect() -> object:
+        connected.release()
+        return connect()
 
     def use() -> None:
         try:
@@ -95,10 +103,13 @@ def test_a_server_may_be_closed_while_other_threads_use_it(server: TaskServer, m
         except BaseException as error:
             errors.append(error)
 
+    monkeypatch.setattr(server.store, "_connect", count_and_connect)
+
     threads = [threading.Thread(target=use) for _ in range(3)]
     for thread in threads:
         thread.start()
-    for _ in range(12):
+    for _ in range(500):
+        assert connected.acquire(timeout=60), "no thread lost its connection"
         server.close()
     stopped.set()
     for thread in threads:

@@ -1,4 +1,4 @@
-"""How a store uses its database: a connection for each thread, transactions, statements, and what is tried again.
+"""How a store uses its database: a connection for each thread, transactions, statements.
 
 Beneath the verbs of store.py, which say what to do; here stands how it reaches the database, for all dialects.
 """
@@ -6,17 +6,17 @@ Beneath the verbs of store.py, which say what to do; here stands how it reaches 
 from __future__ import annotations
 
 import os
-import random
 import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from ..errors import Conflict, ConnectionLost, DatabaseError, ServerFull, Unavailable
+from ..errors import Conflict, ConnectionLost, DatabaseError, Unavailable
 from ..stopping import uninterrupted
+from .tries import Patience, Tries, Way
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -37,7 +37,7 @@ _inherited: list[object] = []
 class Session:
     """One thread's way to the database: a connection, made when it is first needed and again when it broke."""
 
-    __slots__ = ("__weakref__", "connection", "cursor", "in_transaction", "in_use", "pid", "used_at")
+    __slots__ = ("__weakref__", "connection", "cursor", "in_transaction", "in_use", "is_to_close", "pid", "used_at")
 
     def __init__(self) -> None:
         self.connection: Any = None
@@ -46,54 +46,18 @@ class Session:
         self.in_transaction = False
         self.in_use = threading.RLock()
         """Held for the length of a verb."""
+        self.is_to_close = False
         self.used_at = 0.0
 
 
-class Way(NamedTuple):
-    """How a verb is done."""
+class _Thread(threading.local):
+    """What is a thread's own."""
 
-    bracketed: bool | None
-    """Whether BEGIN and COMMIT go around it; None where it is one statement, which needs them only on a connection
-    that does not commit by itself."""
-    conflict_seconds: float
-    """For so long it is done again while others are in its way."""
-    repeatable: bool = True
-    """Whether doing it twice is as good as once, so that it may be done again where the database went away."""
-
-
-class Patience:
-    """For how long a thread waits for a database that is away."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.has_begun = False
-        """Whether it was reached once: a wrong address is told at once."""
-        self.is_over = False
-        """Whether it was used up: what a run that ends still has to write is tried once, and not waited for again."""
-
-    def bears(self, error: Unavailable) -> bool:
-        return self.has_begun or isinstance(error, ServerFull)
-
-
-class _Again:
-    """Growing, random pauses before something is tried again, for so many seconds from the first one on."""
-
-    def __init__(self, first_pause_seconds: float, longest_pause_seconds: float) -> None:
-        self._pause = first_pause_seconds
-        self._longest = longest_pause_seconds
-        self._give_up_at: float | None = None
-
-    def pause(self, seconds: float) -> bool:
-        """False, without a pause, once the time is over."""
-        now = time.monotonic()
-        if self._give_up_at is None:
-            self._give_up_at = now + seconds
-        left = self._give_up_at - now
-        if left <= 0:
-            return False
-        time.sleep(min(self._pause * random.uniform(0.5, 1.5), left))
-        self._pause = min(self._pause * 2, self._longest)
-        return True
+    session: Session | None = None
+    patience: Patience | None = None
+    """Those of a run, and its heartbeat, have it."""
+    is_unhurried = False
+    broke_off = False
 
 
 class Database(ABC):
@@ -101,7 +65,7 @@ class Database(ABC):
 
     def __init__(self, patience_seconds: float) -> None:
         self._patience_seconds = patience_seconds
-        self._local = threading.local()
+        self._local = _Thread()
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._words: dict[str, str] = {}
         self._composed: dict[str, str] = {}
@@ -109,16 +73,26 @@ class Database(ABC):
     # ---- sessions and their connections
 
     def close(self) -> None:
-        """Close the connections of all threads; the next use connects anew."""
+        """Close the connections of all threads, of one that is in a verb after that; the next use connects anew."""
         for session in self._sessions.copy():
             if session.pid == os.getpid():
-                # Waits for a verb that another thread is in: SQLite's driver crashes otherwise.
-                with session.in_use:
+                session.is_to_close = True
+                self._close_if_free(session)
+
+    def _close_if_free(self, session: Session) -> None:
+        # SQLite's driver crashes where a connection is closed that another thread uses. Whoever lets go of a session
+        # does this too, so that one which is not free now is closed then.
+        if session.is_to_close and session.in_use.acquire(blocking=False):
+            try:
+                if session.is_to_close and not session.in_transaction:
+                    session.is_to_close = False
                     self._disconnect(session)
+            finally:
+                session.in_use.release()
 
     def session(self) -> Session:
         """The way to the database of the thread that asks."""
-        session: Session | None = getattr(self._local, "session", None)
+        session = self._local.session
         if session is None or session.pid != os.getpid():
             if session is not None:
                 _inherited.append(session)
@@ -126,11 +100,16 @@ class Database(ABC):
             self._sessions.add(session)
         return session
 
+    @property
+    def _session(self) -> Session:
+        """The session of the verb that this thread is in."""
+        assert self._local.session is not None
+        return self._local.session
+
     @contextmanager
     def borrowed(self, session: Session, wait_seconds: float) -> Iterator[None]:
         """In the `with`, use the session of a run's thread, to spare a connection; one's own if it stays in use."""
-        own = getattr(self._local, "session", None)
-        self._local.is_in_run = True
+        own = self._local.session
         # One try: while this thread waited, the other could not use its own session.
         self._local.patience = Patience(0)
         self._local.patience.is_over = True
@@ -143,21 +122,20 @@ class Database(ABC):
             if is_free:
                 self._local.session = own
                 session.in_use.release()
+                self._close_if_free(session)
 
     @contextmanager
     def patiently(self) -> Iterator[None]:
         """In the `with`, this thread waits for a database that is away: from the first verb that succeeded on."""
         self._local.patience = Patience(self._patience_seconds)
-        self._local.is_in_run = True
         try:
             yield
         finally:
             self._local.patience = None
-            self._local.is_in_run = False
 
     def _is_in_run(self) -> bool:
         """Whether the thread that asks is a run's, or its heartbeat."""
-        return getattr(self._local, "is_in_run", False)
+        return self._local.patience is not None
 
     @contextmanager
     def _unhurried(self) -> Iterator[None]:
@@ -196,7 +174,7 @@ class Database(ABC):
 
     def _drop(self) -> None:
         """Let go of a connection that is of no use any more."""
-        self._disconnect(self._local.session)
+        self._disconnect(self._session)
 
     def _disconnect(self, session: Session) -> None:
         connection, session.connection, session.cursor = session.connection, None, None
@@ -225,47 +203,37 @@ class Database(ABC):
     def _do(self, way: Way, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do work; again while others are in its way, and, in a patient thread, while the database is away."""
         self._local.broke_off = False
-        conflicts = absences = None
-        patience: Patience | None = getattr(self._local, "patience", None)
+        tries = Tries(way, self._local.patience)
         while True:
             try:
                 outcome = self._try(way.bracketed, work, *args, **kwargs)
-                if patience is not None:
-                    patience.has_begun = True
-                return outcome
-            except Conflict:
-                conflicts = conflicts or _Again(0.002, 0.5)
-                if not conflicts.pause(0 if patience is not None and patience.is_over else way.conflict_seconds):
-                    if patience is not None and way.conflict_seconds >= patience.seconds:
-                        patience.is_over = True
-                    raise
-            except Unavailable as error:
+            except (Conflict, Unavailable) as error:
                 self._local.broke_off = self._local.broke_off or isinstance(error, ConnectionLost)
-                absences = absences or _Again(0.05, 2.0)
-                if patience is None or not way.repeatable or not patience.bears(error):
+                if not tries.go_on_after(error):
                     raise
-                if not absences.pause(0 if patience.is_over else patience.seconds):
-                    patience.is_over = True
-                    raise
-                _log_absence(error)
+            else:
+                tries.succeeded()
+                return outcome
 
     def _may_have_taken_effect(self) -> bool:
         """Whether the verb just done was done again after its connection broke, its first outcome being unknown."""
-        broke_off: bool = self._local.broke_off
-        return broke_off
+        return self._local.broke_off
 
     @uninterrupted
     def _try(self, bracketed: bool | None, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         session = self.session()
-        with session.in_use:
-            if session.in_transaction:
-                if bracketed is None:
-                    return work(*args, **kwargs)
-                raise DatabaseError(
-                    "tasks are being added in this thread: a generator of tasks cannot add_tasks or run itself"
-                )
-            self._make_ready(session)
-            return self._use(session, bracketed, work, *args, **kwargs)
+        try:
+            with session.in_use:
+                if session.in_transaction:
+                    if bracketed is None:
+                        return work(*args, **kwargs)
+                    raise DatabaseError(
+                        "tasks are being added in this thread: a generator of tasks cannot add_tasks or run itself"
+                    )
+                self._make_ready(session)
+                return self._use(session, bracketed, work, *args, **kwargs)
+        finally:
+            self._close_if_free(session)
 
     def _use(
         self, session: Session, bracketed: bool | None, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
@@ -313,7 +281,7 @@ class Database(ABC):
 
     def _execute(self, sql: str, values: Sequence[Any] = ()) -> Any:
         """One statement on this thread's connection. The cursor."""
-        cursor = self._local.session.cursor
+        cursor = self._session.cursor
         try:
             self._send(cursor, self._compose(sql), values)
         except Exception as error:
@@ -366,12 +334,6 @@ class Database(ABC):
     def _with_marks(self, sql: str) -> str:
         """Put the driver's parameter marks for `?`."""
         return sql
-
-
-def _log_absence(error: DatabaseError) -> None:
-    from logging import getLogger  # here, as a producer has no need of it
-
-    getLogger("taskserver").debug("trying again: %s", error)
 
 
 def marks(count: int) -> str:

@@ -16,9 +16,10 @@ from pymysql.constants import CLIENT
 
 from ..dsn import MySQLDsn
 from ..errors import Conflict, ConnectionLost, DatabaseError, ServerFull, Unavailable
-from .database import Session, Way, Write, with_ids
+from .database import Session, Write, with_ids
 from .rows import RunCounts
 from .store import Store
+from .tries import Way
 
 SOCKETS = (
     "/run/mysqld/mysqld.sock",
@@ -210,7 +211,7 @@ class MySQLStore(Store):
             connection._read_timeout = connection._write_timeout = self._read_seconds()
 
     def _read_seconds(self) -> int | None:
-        if getattr(self._local, "is_unhurried", False):
+        if self._local.is_unhurried:
             return None
         return READ_SECONDS_IN_A_RUN if self._is_in_run() else READ_SECONDS
 
@@ -242,7 +243,7 @@ class MySQLStore(Store):
             self._execute("SET autocommit = 1")
 
     def _commits_by_itself(self) -> bool:
-        autocommit: bool = self._local.session.connection.get_autocommit()
+        autocommit: bool = self._session.connection.get_autocommit()
         return autocommit
 
     def _begin(self) -> None:
@@ -263,7 +264,7 @@ class MySQLStore(Store):
         return super()._together(writes)
 
     def _send_joined(self, writes: Sequence[Write]) -> list[int]:
-        cursor = self._local.session.cursor
+        cursor = self._session.cursor
         texts = [_filled(cursor, self._compose(sql), values) for sql, values in writes]
         opening = [self._opening()] if self._commits_by_itself() else []
         try:
@@ -290,7 +291,7 @@ class MySQLStore(Store):
         if _number(error) != STATEMENT_BINLOG:
             return super()._failed(sql, values, error)
         self._leave_read_committed()
-        if self._local.session.in_transaction:
+        if self._session.in_transaction:
             self._begin()
         return self._execute(sql, values)
 
@@ -301,7 +302,7 @@ class MySQLStore(Store):
         """
         codecs.register(_find_codec)
         self._abilities.reads_any_bytes = True
-        session = self._local.session
+        session = self._session
         self._disconnect(session)
         self._make_ready(session)
         return self._execute(sql, values)

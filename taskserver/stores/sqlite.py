@@ -193,7 +193,7 @@ class SQLiteStore(Store):
         self._execute("BEGIN IMMEDIATE")
 
     def _roll_back(self) -> None:
-        if self._local.session.connection.in_transaction:
+        if self._session.connection.in_transaction:
             super()._roll_back()
 
     def _inserted_ids(self, cursor: sqlite3.Cursor, count: int) -> range:

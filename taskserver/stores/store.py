@@ -17,8 +17,9 @@ from typing import Any, ClassVar
 
 from ..errors import Conflict
 from ..lifecycle import Claim, ClaimedTask, Due, Finish, LostTask, NewTask, Start, Status
-from .database import IDS_A_STATEMENT, P, Row, Way, Write
+from .database import IDS_A_STATEMENT, P, Row, Write
 from .rows import RunCounts
+from .tries import Way
 from .views import Views
 
 HELD_PATIENCE_SECONDS = 0.2
