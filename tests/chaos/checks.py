@@ -38,7 +38,7 @@ def check_faults(evidence: Evidence) -> Iterator[str]:
 def check_nothing_is_lost(evidence: Evidence) -> Iterator[str]:
     """Every acknowledged task is done or fatal with a reason, and there once."""
     if evidence.undrained:
-        yield f"{evidence.undrained} tasks were neither done nor fatal {DRAIN_SECONDS:g} s after the last fault"
+        yield f"{evidence.undrained} tasks were neither done nor fatal, and for {DRAIN_SECONDS:g} s none became so"
     for number in sorted(evidence.acknowledged - evidence.row_of.keys()):
         yield f"task {number} was acknowledged and is lost\n{evidence.tell(number)}"
     for number, rows in Counter(row.number for row in evidence.rows).items():

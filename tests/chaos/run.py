@@ -63,7 +63,7 @@ def _play(stage: Stage, schedule: Sequence[Fault], seed: int, weights: Mapping[s
         _join([bystander])
         for slot in slots:
             slot.stopped.set()
-        unended = [slot.number for slot in slots if not slot.is_over(DRAIN_SECONDS / 4)]
+        unended = [slot.number for slot in slots if not slot.is_over(DRAIN_SECONDS / 2)]
     rows, events = read_database(stage)
     return Evidence(
         acknowledged=set().union(*(producer.acknowledged for producer in producers)),
@@ -88,11 +88,13 @@ def _join(threads: Iterable[Producer | Bystander]) -> None:
 
 
 def _drain(stage: Stage) -> int:
-    """Wait until every task is done or fatal. How many are not."""
-    deadline = time.monotonic() + DRAIN_SECONDS
+    """Wait until every task is done or fatal, or for long none becomes so. How many are not."""
+    least, deadline = float("inf"), 0.0
     with closing(stage.sql()) as sql:
         while True:
             left: int = sql.run("SELECT COUNT(*) FROM jobs_queue WHERE status NOT IN (2, 4)")[0][0]
+            if left < least:
+                least, deadline = left, time.monotonic() + DRAIN_SECONDS
             if not left or time.monotonic() > deadline:
                 return left
             time.sleep(0.1)

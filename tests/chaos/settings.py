@@ -13,8 +13,8 @@ MAX_ATTEMPTS = 6
 
 SLACK_SECONDS = 0.3
 """For the way from a fault to its effect, and for a worker to get going again behind it."""
-DRAIN_SECONDS = 120.0
-"""So long the queue may take to drain when the faults have ended."""
+DRAIN_SECONDS = 60.0
+"""So long, when the faults have ended, the queue may take until one more of its tasks is over."""
 
 SETTINGS = {
     "TASKSERVER_LEASE": f"{LEASE_SECONDS}",
