@@ -15,6 +15,11 @@ if sys.version_info < (3, 10):
     )
     sys.exit(2)
 
+import signal
+
+# Held back until it is understood: in the midst of an import it would end in a traceback.
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
 from pathlib import Path
 
 FOLDER = Path(os.path.realpath(__file__)).parent

@@ -17,6 +17,11 @@ if sys.version_info < (3, 10):
     )
     sys.exit(2)
 
+import signal
+
+# Held back until they can be obeyed: in the midst of an import they would end in a traceback.
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+
 from pathlib import Path
 
 FOLDER = Path(os.path.realpath(__file__)).parent

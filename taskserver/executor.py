@@ -57,9 +57,7 @@ class Executor:
             if self._callables.would_import(task.task):
                 self._run_after_import(task)
                 return
-            call = prepare(task, self._callables, self._store.fetch_args)
-            limit = self._limit(task, call)
-            _check_attempts(task, limit)
+            call, limit = self._ready(task)
         except BadTask as error:
             self._end(_Ended(Finish(task, describe(error))))
             return
@@ -75,6 +73,13 @@ class Executor:
             self._advance(None)
 
     # ---- prepare
+
+    def _ready(self, task: ClaimedTask) -> tuple[Call, int]:
+        """What it calls, and how often it may start. Raises BadTask, ModuleBroken."""
+        call = prepare(task, self._callables, self._store.fetch_args)
+        limit = self._limit(task, call)
+        _check_attempts(task, limit)
+        return call, limit
 
     def _limit(self, task: ClaimedTask, call: Call | None) -> int:
         """How often a task may start: its row says it, else its callable, else the settings."""
@@ -97,9 +102,7 @@ class Executor:
             self._fail(task, None, failure)
             return
         try:
-            call = prepare(task, self._callables, self._store.fetch_args)
-            limit = self._limit(task, call)
-            _check_attempts(task, limit)
+            call, limit = self._ready(task)
         except BadTask as error:
             self._end(_Ended(Finish(task, describe(error), uncount=True)))
             return
@@ -245,5 +248,9 @@ def _check_row(task: ClaimedTask) -> None:
 
 
 def _check_attempts(task: ClaimedTask, limit: int) -> None:
+    if limit < 1:
+        raise BadTask(
+            f"its max_attempts is {limit}; to run it, set that to NULL or to a number from 1 on, and status to 0"
+        )
     if task.attempts >= limit:
         raise BadTask(f"it was started {task.attempts} times of {limit}; to run it again, set status and attempts to 0")

@@ -187,12 +187,13 @@ class Heartbeat:
         """Do what is due for the running task. Seconds until something else may be."""
         now = time.monotonic()
         due = [running.ends_at]
-        try:
-            due.append(self._give_back(running, now))
-            due.append(self._renew(running, now))
-        except Exception as error:  # whatever it is, the next beat tries again: without one the lease would end
-            LOG.debug("the heartbeat cannot write: %r", error)
-            due.append(now + self._lease_seconds / 12)
+        # Each by itself: a row that somebody locks must not cost the running task its lease.
+        for write in (self._renew, self._give_back):
+            try:
+                due.append(write(running, now))
+            except Exception as error:  # whatever it is, the next beat tries again: without one the lease would end
+                LOG.debug("the heartbeat cannot write: %r", error)
+                due.append(now + self._lease_seconds / 12)
         if now >= running.strike_at:
             running.strike_at = now + (self._lease_seconds / 4 if self._time_limit.strike() else AGAIN_SECONDS)
         if now >= running.end_process_at:

@@ -5,7 +5,6 @@ The loop reads top to bottom: wake and reclaim → claim → run each task (exec
 
 from __future__ import annotations
 
-import random
 import socket
 import time
 from binascii import crc32
@@ -22,6 +21,7 @@ from .settings import Settings
 from .stopping import Stop
 from .stores import Store
 from .stores.rows import ALL_GROUPS
+from .stores.tries import Pauses
 
 if TYPE_CHECKING:
     from .executor import Executor
@@ -35,6 +35,9 @@ LONGEST_PAUSE_SECONDS = 1.0
 _LONGEST_TEXT = 255
 
 LOST_TEXT = "lost: its worker vanished, hung, or could not record its end, and its lease ended"
+HANGS = (
+    "a task holds the interpreter beyond its timeout and a lease; this worker ends, and a later run takes the task back"
+)
 NOTHING_DUE = Due([], [], [])
 
 
@@ -86,7 +89,7 @@ class Runner:
         LOG.info("run ends, %s: %s", reason.value, self._result)
 
     def _run_until_reason(self) -> Reason:
-        pauses = _Pauses(self._settings.patience_seconds)
+        pauses = _pauses()
         while not (reason := self._limits.reason_to_end()):
             self._take_care_of_due()
             claimed_at = time.monotonic()
@@ -95,11 +98,11 @@ class Runner:
                 LOG.debug("claimed %d tasks", len(claim.tasks))
                 executor, heartbeat = self._equipment = self._equipment or self._equip()
                 self._run_claimed(heartbeat.guard(claim.tasks, claimed_at), executor)
-                pauses.begin_anew()
+                pauses = _pauses()
             # A claim that got nothing is no sign of an empty queue: others may hold the rows that it would have got.
             elif not self._store.has_new(self._groups):
                 return Reason.EMPTY
-            elif not pauses.take_one():
+            elif not pauses.pause(self._settings.patience_seconds):
                 return Reason.CROWDED
         return reason
 
@@ -135,7 +138,7 @@ class Runner:
 
         settings = self._settings
         limit = self._open.enter_context(time_limit(self._stop, settings.lease_seconds / 4))
-        watchdog = Watchdog(self._stop.ends_process) if self._stop.ends_process else None
+        watchdog = Watchdog(self._stop.ends_process, HANGS) if self._stop.ends_process else None
         heartbeat = self._open.enter_context(
             Heartbeat(self._store, limit, settings.lease_seconds, settings.timeout_seconds, watchdog)
         )
@@ -164,33 +167,15 @@ class Runner:
         limit = self._settings.max_attempts if lost.max_attempts is None else lost.max_attempts
         is_last = lost.attempts >= limit
         seconds = None if is_last else self._settings.backoff.seconds_after(lost.attempts)
-        is_ours = self._store.reclaim_lost(lost, LOST_TEXT, seconds)
+        is_ours = self._store.reclaim_lost(lost, limit, LOST_TEXT, seconds)
         if is_ours and is_last:
             LOG.warning("task %d %s is fatal: %s", lost.id, lost.task, LOST_TEXT, extra=FATAL)
         return is_ours
 
 
-class _Pauses:
-    """Growing, random pauses between looks at a queue that others hold, up to a patience in all."""
-
-    def __init__(self, patience_seconds: float) -> None:
-        self._patience_seconds = patience_seconds
-        self.begin_anew()
-
-    def begin_anew(self) -> None:
-        self._pause = FIRST_PAUSE_SECONDS
-        self._give_up_at: float | None = None
-
-    def take_one(self) -> bool:
-        """Sleep; False, without sleeping, once the patience has run out."""
-        now = time.monotonic()
-        if self._give_up_at is None:
-            self._give_up_at = now + self._patience_seconds
-        if now >= self._give_up_at:
-            return False
-        time.sleep(min(self._pause * random.uniform(0.5, 1.5), self._give_up_at - now))
-        self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
-        return True
+def _pauses() -> Pauses:
+    """Between looks at a queue that others hold."""
+    return Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
 
 
 def host_name() -> str:

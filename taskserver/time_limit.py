@@ -91,7 +91,10 @@ class _ByAlarm:
                 signal.signal(signal.SIGALRM, self._on_alarm)
 
     def strike(self) -> bool:
-        return True  # the timer does
+        # The timer does, unless the task, which may have set an alarm of its own, took it away.
+        if not signal.getitimer(signal.ITIMER_REAL)[0]:
+            signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS, self._again_after_seconds)
+        return True
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
         is_inside = is_in_task(frame)

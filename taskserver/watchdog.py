@@ -1,4 +1,4 @@
-"""The last resort against a task that holds the interpreter: no Python code, no signal's either, has its turn then."""
+"""The last resort against what no Python code can end, as a task that holds the interpreter: a timer that can."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 LOG = getLogger("taskserver")
 
-WHAT = "a task holds the interpreter beyond its timeout and a lease"
-WAY_OUT = "this worker ends, and a later run takes the task back"
 EXIT_CODE = 1
 GRACE_SECONDS = 2.0
 """A host that stood still has its time overdue when it goes on; so long the process then has to show that it lives."""
@@ -24,8 +22,8 @@ SLOWEST_WORDS_SECONDS = 5
 class Watchdog:
     """Ends this process so many seconds and the grace after it was armed last, unless armed anew or disarmed before."""
 
-    def __init__(self, program: str) -> None:
-        self._program = program
+    def __init__(self, program: str, last_words: str) -> None:
+        self._last_words = f"{program}: {last_words}\n"
         self._bite: _Bite | None = None
         self._bites_at = float("inf")
         """By time.monotonic."""
@@ -60,7 +58,7 @@ class Watchdog:
         if self._is_missing:
             return None
         try:
-            return _bite(f"{self._program}: {WHAT}; {WAY_OUT}\n")
+            return _bite(self._last_words)
         except (ImportError, AttributeError, OSError) as error:
             # No ctypes, or a C library without such timers: what holds the interpreter is not ended here.
             self._is_missing = True

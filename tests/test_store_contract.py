@@ -331,10 +331,10 @@ def test_a_task_that_was_started_again_since_the_look_is_not_taken_back(store: S
     [lost] = store.look_for_due().lost
     for change in ("attempts = 2", "max_attempts = 7", f"due_at = {rows.after(60)}", "started_at = NULL"):
         rows.execute(f"UPDATE jobs_queue SET {change}")
-        assert not store.reclaim_lost(lost, "lost: x", None)
+        assert not store.reclaim_lost(lost, 1, "lost: x", None)
         as_it_was = f"attempts = 1, max_attempts = 10, due_at = {rows.after(-10)}, started_at = created_at"
         rows.execute(f"UPDATE jobs_queue SET {as_it_was}")
-    assert store.reclaim_lost(lost, "lost: x", None)
+    assert store.reclaim_lost(lost, 1, "lost: x", None)
 
 
 @pytest.mark.parametrize(("status", "woken"), [(3, 1), (5, 0)])

@@ -161,12 +161,14 @@ class Model:
         task = self.find(lost.id)
         if task is None or lost not in self.look_for_due().lost:
             return False
-        if task.attempts < limit_of(task.max_attempts):
+        limit = limit_of(task.max_attempts)
+        if task.attempts < limit:
             task.become(Status.ERROR, when_retried)
         else:
             token = task.claim
             task.become(Status.FATAL)
-            if task.max_attempts == 1:
+            task.max_attempts = limit
+            if limit == 1:
                 task.claim, task.may_complete_late = token, True
         task.error_text = LOST_TEXT
         return True
@@ -617,10 +619,11 @@ class QueueMachine(RuleBasedStateMachine):
 
     def reclaim(self, worker: Worker, lost: LostTask, when_retried: When) -> None:
         task = self.model.find(lost.id)
-        is_last = lost.attempts >= limit_of(lost.max_attempts)
+        limit = limit_of(lost.max_attempts)
+        is_last = lost.attempts >= limit
         seconds = LATER_SECONDS if when_retried is When.AHEAD else 0.0
         is_ours = self.model.reclaim_lost(lost, when_retried)
-        assert worker.store.reclaim_lost(lost, LOST_TEXT, None if is_last else seconds) == is_ours
+        assert worker.store.reclaim_lost(lost, limit, LOST_TEXT, None if is_last else seconds) == is_ours
         if is_ours and task is not None:
             self.note("lost, its token kept" if task.claim else "lost for good" if is_last else "lost, to be retried")
 
@@ -993,7 +996,7 @@ def test_a_limit_that_became_known_after_a_look_is_not_overlooked_when_the_task_
     (lost,) = store.look_for_due().lost
     # Its worker was only frozen, and has imported the module: the callable may start once.
     assert store.limit_attempts(claimed, 1)
-    store.reclaim_lost(lost, LOST_TEXT, 0.0)
+    store.reclaim_lost(lost, SETTINGS_LIMIT, LOST_TEXT, 0.0)
     assert place.rows.row(claimed.id)["status"] != Status.ERROR
     assert store.advance([Finish(claimed)], None) == ([True], False)
 

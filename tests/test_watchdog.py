@@ -24,7 +24,7 @@ def start(preparation: str = "", seconds: float = 0.2, hold: int = 60, stderr: i
 import sys
 from taskserver import watchdog
 watchdog.GRACE_SECONDS = 0.2
-dog = watchdog.Watchdog("worker.py")
+dog = watchdog.Watchdog("worker.py", "a task holds the interpreter")
 {preparation}
 dog.arm({seconds})
 print("armed", flush=True)
@@ -73,7 +73,7 @@ def test_a_process_that_stood_still_and_lives_goes_on_however_often() -> None:
 import os, signal, sys, time
 from taskserver import watchdog
 watchdog.GRACE_SECONDS = 1
-dog = watchdog.Watchdog("worker.py")
+dog = watchdog.Watchdog("worker.py", "a task holds the interpreter")
 for _ in range(3):
     dog.arm(0.2)
     print("armed", flush=True)

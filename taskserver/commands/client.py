@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ def main(folder: Path, arguments: Sequence[str]) -> int:
 
 
 def _run(folder: Path, arguments: Sequence[str]) -> int:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # client.py held it back
     _survive_any_terminal()
     parser = Parser(prog="client.py", description="Add tasks to the queue and look at it.")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)

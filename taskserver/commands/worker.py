@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -15,13 +16,17 @@ from ..errors import SettingError
 from ..log import LOG, PrintsToLog, set_up
 from ..run_result import RunResult
 from ..server import TaskServer
-from ..settings import load_settings
+from ..settings import Settings, load_settings
 from ..slots import Slots
 from ..runner import groups_text, host_name
 from ..stopping import Stop
+from ..watchdog import Watchdog
 from .live_line import LiveLine
 from .program import Exit, run_program
 from .worker_options import Options, read_options
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+LEFT_BEHIND = "a thread or a process that a task left behind goes on beyond its timeout and a lease; this worker ends"
 
 
 def main(folder: Path, arguments: list[str]) -> int:
@@ -55,6 +60,7 @@ def _run(folder: Path, options: Options) -> int:
         finally:
             live.clear()
             standard_error.end()
+            _wait_no_longer_than_for_a_task(settings)
     live.end(_summary(result))
     return Exit.OK
 
@@ -62,7 +68,7 @@ def _run(folder: Path, options: Options) -> int:
 def _take_slot(server: TaskServer, options: Options) -> bool:
     settings = server.settings
     queue = f"{settings.dsn.place} {settings.table}"
-    slots = Slots(settings.folder, host_name(), queue, groups_text(sorted(options.groups or ())), options.slots)
+    slots = Slots(settings.folder, host_name(), queue, groups_text(sorted(set(options.groups or ()))), options.slots)
     try:
         return slots.take()
     except SettingError:
@@ -88,11 +94,28 @@ def _prints_kept_from(stdout: TextIO) -> Iterator[None]:
 
 
 def _obey_signals(stop: Stop) -> None:
-    def ask(number: int, frame: FrameType | None) -> None:
-        stop.ask()
+    worker = os.getpid()
 
-    signal.signal(signal.SIGTERM, ask)
-    signal.signal(signal.SIGINT, ask)
+    def ask(number: int, frame: FrameType | None) -> None:
+        if os.getpid() == worker:
+            stop.ask()
+        else:  # a process that a task forked: its run is not ours
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    for number in SIGNALS:
+        signal.signal(number, ask)
+    # worker.py held them back: they find their handler now.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+def _wait_no_longer_than_for_a_task(settings: Settings) -> None:
+    """Python waits for threads and processes that tasks left behind, which may never end."""
+    for number in SIGNALS:
+        signal.signal(number, lambda number, frame: os._exit(Exit.OK))  # the run is over already
+    is_left = threading.active_count() > 1 or "multiprocessing" in sys.modules
+    if is_left and settings.timeout_seconds:
+        Watchdog("worker.py", LEFT_BEHIND).arm(settings.timeout_seconds + settings.lease_seconds)
 
 
 def _progress(result: RunResult) -> str:

@@ -27,6 +27,9 @@ Write = tuple[str, Sequence[Any]]
 IDLE_SECONDS = 1.0
 """After so long a connection is asked whether it still stands: hosts drop idle ones."""
 
+LEAST_CONFLICT_SECONDS = 5.0
+"""So long others may be in a verb's way, however short the patience with a database that is away: they do no harm."""
+
 IDS_A_STATEMENT = 500
 """Old SQLite binds 999 values a statement."""
 
@@ -65,6 +68,7 @@ class Database(ABC):
 
     def __init__(self, patience_seconds: float) -> None:
         self._patience_seconds = patience_seconds
+        self._conflict_seconds = max(patience_seconds, LEAST_CONFLICT_SECONDS)
         self._local = _Thread()
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._words: dict[str, str] = {}
@@ -190,15 +194,15 @@ class Database(ABC):
 
     def _alone(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do a verb of one statement, which commits by itself."""
-        return self._do(Way(None, self._patience_seconds), work, *args, **kwargs)
+        return self._do(Way(None, self._conflict_seconds), work, *args, **kwargs)
 
     def _once(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The same for one that may not be repeated where the database went away."""
-        return self._do(Way(None, self._patience_seconds, repeatable=False), work, *args, **kwargs)
+        return self._do(Way(None, self._conflict_seconds, repeatable=False), work, *args, **kwargs)
 
-    def _together(self, writes: Sequence[Write]) -> list[int]:
+    def _together(self, writes: Sequence[Write], conflict_seconds: float) -> list[int]:
         """Several writes in one transaction. How many rows each matched."""
-        return self._do(Way(True, self._patience_seconds), lambda: [self._write(sql, values) for sql, values in writes])
+        return self._do(Way(True, conflict_seconds), lambda: [self._write(sql, values) for sql, values in writes])
 
     def _do(self, way: Way, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do work; again while others are in its way, and, in a patient thread, while the database is away."""

@@ -42,11 +42,15 @@ REPEATABLE_READ = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
 # Numbers, not texts: some builds come without texts, and others translate them.
 # Deadlocks, locks that did not come in time, and statements that an administrator or a time limit ended.
-CONFLICTS = frozenset({1020, 1205, 1213, 1317, 1969, 3024})
-LOST = frozenset({0, 1053, 1077, 1079, 1152, 1180, 1927, 2006, 2013, 2014, 2055, 4031})
-FULL = frozenset({1040, 1203, 1226})
-# Not reached; read-only for a while, as in a failover or a backup; a full disk; too many transactions; no quorum.
-UNAVAILABLE = frozenset({2002, 2003, 1036, 1290, 1792, 1836, 1021, 1030, 1114, 1637, 1047})
+CONFLICTS = frozenset({1020, 1205, 1213, 1317, 1614, 1969, 3024})
+LOST = frozenset(
+    {0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1180, 1184, 1927, 2006, 2013, 2014, 2055, 3168, 3169, 4031}
+)
+# Too many connections, or threads; no memory for one more.
+FULL = frozenset({1037, 1040, 1041, 1135, 1203, 1226})
+# Not reached; read-only or offline for a while, as in a failover or a backup; a full disk; too many transactions;
+# no quorum.
+UNAVAILABLE = frozenset({2002, 2003, 1036, 1290, 1792, 1836, 3032, 1021, 1030, 1114, 1637, 1047})
 ANY_BYTES = "taskserver_any_bytes"
 STATEMENT_BINLOG = 1665
 SYNTAX = 1064
@@ -250,18 +254,18 @@ class MySQLStore(Store):
         if self._commits_by_itself():
             super()._begin()
 
-    def _together(self, writes: Sequence[Write]) -> list[int]:
+    def _together(self, writes: Sequence[Write], conflict_seconds: float) -> list[int]:
         # A task's writes come by the thousand, and the round trips are what they cost most: one instead of four.
         if not self._abilities.joins_statements:
-            return super()._together(writes)
+            return super()._together(writes, conflict_seconds)
         try:
-            return self._do(Way(False, self._patience_seconds), self._send_joined, writes)
+            return self._do(Way(False, conflict_seconds), self._send_joined, writes)
         except DatabaseError as error:
             if _number(error.__cause__) != SYNTAX:
                 raise
         # A proxy that takes one statement at a time; nothing was done.
         self._abilities.joins_statements = False
-        return super()._together(writes)
+        return super()._together(writes, conflict_seconds)
 
     def _send_joined(self, writes: Sequence[Write]) -> list[int]:
         cursor = self._session.cursor

@@ -69,6 +69,7 @@ class SQLiteStore(Store):
     quoted = '"{}"'
     by_key = ""
     schema_file = "sqlite.sql"
+    one_writer = True
     rows_a_statement = 200  # old ones bind 999 values a statement
 
     def __init__(self, path: str | Path, table: str, mode: str, lease_seconds: int, patience_seconds: float) -> None:

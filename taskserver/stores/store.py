@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from typing import Any, ClassVar
 
@@ -25,6 +26,9 @@ from .views import Views
 HELD_PATIENCE_SECONDS = 0.2
 """For deadlocks, on servers without SKIP LOCKED; longer waits are the runner's, which hears of signals between."""
 
+MOST_HELD = 3
+"""Each costs a turn of waiting; of a portion in which so many rows are held, the rest is left for later."""
+
 DUE_A_LOOK = 250
 """Rows of each kind that one look for what is due finds: bounded, so that no transaction is long."""
 
@@ -37,6 +41,8 @@ class Store(Views):
     """The queue in one database."""
 
     rows_a_statement = 1000
+    one_writer = False
+    """Whether who writes keeps all others from writing, not only those who want the same rows."""
 
     # ---- add: → new
 
@@ -50,13 +56,18 @@ class Store(Views):
 
     def add_many(self, tasks: Iterable[NewTask], added: Callable[[range], object]) -> None:
         """→ new, all or none; `added` hears of the ids of each statement, which count once this returns."""
+        portions: Iterable[list[NewTask]] = _portions(tasks, self.rows_a_statement)
+        if self.one_writer:
+            # Workers must not wait for the iterator, which may wait for anything.
+            portions = list(portions)
 
         def insert_all() -> None:
-            for portion in _portions(tasks, self.rows_a_statement):
+            for portion in portions:
                 added(self._insert(portion))
 
-        # Not repeated after a conflict: what an iterator has given is gone.
-        self._do(Way(True, conflict_seconds=0, repeatable=False), insert_all)
+        # Else not repeated after a conflict: what an iterator has given is gone.
+        seconds = self._conflict_seconds if self.one_writer else 0
+        self._do(Way(True, seconds, repeatable=False), insert_all)
 
     def _insert_one(self, task: NewTask) -> int:
         new_id: int = self._execute(self.ADD_ONE, task).lastrowid
@@ -111,7 +122,7 @@ class Store(Views):
 
     def wake(self, ids: Sequence[int]) -> int:
         """Waiting, error → new for rows whose time has come. How many."""
-        return self._unless_held(self._write_ids, self.WAKE, ids) if ids else 0
+        return self._write_free(self.WAKE, ids)
 
     # ---- reclaim: in progress with an ended lease → new, error, fatal
 
@@ -131,27 +142,46 @@ class Store(Views):
     """
     # One that may start once only keeps its token: its worker may be alive after all, and complete it.
     GIVE_UP_LOST = f"""
-        UPDATE {{table}} {{by_key}} SET status = 4, claim = CASE WHEN max_attempts = 1 THEN claim END, due_at = NULL,
-            error_text = ?, finished_at = {{now}}, updated_at = {{now}}
+        UPDATE {{table}} {{by_key}} SET status = 4, claim = CASE WHEN ? = 1 THEN claim END, max_attempts = ?,
+            due_at = NULL, error_text = ?, finished_at = {{now}}, updated_at = {{now}}
         {WHICH_LOST}
     """
 
     def reclaim_unstarted(self, ids: Sequence[int]) -> int:
         """In progress, unstarted, lease ended → new, as if never claimed. How many."""
-        return self._unless_held(self._write_ids, self.RECLAIM, ids) if ids else 0
+        return self._write_free(self.RECLAIM, ids)
 
-    def reclaim_lost(self, lost: LostTask, error_text: str, retry_seconds: float | None) -> bool:
+    def reclaim_lost(self, lost: LostTask, limit: int, error_text: str, retry_seconds: float | None) -> bool:
         """In progress, started, lease ended → error, to be retried after so many seconds, or (None) fatal.
 
-        Whether the row was still so.
+        `limit` is how often it may start. Whether the row was still so.
         """
         which = (lost.id, lost.attempts, lost.max_attempts or 0)
         if retry_seconds is None:
-            written = self._unless_held(self._write, self.GIVE_UP_LOST, (error_text, *which))
+            written = self._unless_held(self._write, self.GIVE_UP_LOST, (limit, limit, error_text, *which))
         else:
             written = self._unless_held(self._write, self.RETRY_LOST, (retry_seconds, error_text, *which))
         # Where the answer was cut off the row cannot tell whose write it was: rather told twice than not at all.
         return bool(written) or self._may_have_taken_effect()
+
+    def _write_free(self, sql: str, ids: Sequence[int], values: Sequence[Any] = ()) -> int:
+        """How many rows a write changed, without those that others hold: what is due is looked at again."""
+        if not ids:
+            return 0
+        if self.one_writer:
+            return self._unless_held(self._write_ids, sql, ids, values)
+        once = Way(None, conflict_seconds=0)
+        with suppress(Conflict):
+            return self._do(once, self._write_ids, sql, ids, values)
+        written = held = 0
+        for row_id in ids:
+            try:
+                written += self._do(once, self._write_ids, sql, [row_id], values)
+            except Conflict:
+                held += 1
+                if held == MOST_HELD:
+                    break
+        return written
 
     def _unless_held(self, write: Callable[P, int], *args: P.args, **kwargs: P.kwargs) -> int:
         """How many rows a write changed: none where others hold one of them, to be looked at again in the next turn."""
@@ -274,13 +304,27 @@ class Store(Views):
         in progress → gone, archived, done, error or fatal; in progress, unstarted → in progress, started.
         For each finish, and for the start, whether the row still carried our claim.
         """
+        if not finishes or start is None:
+            return self._advance(finishes, start, self._conflict_seconds)
+        try:
+            return self._advance(finishes, start, HELD_PATIENCE_SECONDS)
+        except Conflict:
+            # What has ended must not wait for somebody who holds the row of what has not begun.
+            is_repeated = self._may_have_taken_effect()
+            finished, _ = self._advance(finishes, None, self._conflict_seconds, is_repeated)
+            _, started = self._advance([], start, self._conflict_seconds, is_repeated)
+            return finished, started
+
+    def _advance(
+        self, finishes: Sequence[Finish], start: Start | None, conflict_seconds: float, is_repeated: bool = False
+    ) -> tuple[list[bool], bool]:
         writes = [self._writes_of(finish) for finish in finishes]
         if start is not None:
             writes.append([(self.START, (start.max_attempts, self._lease_seconds, start.task.id, start.task.claim))])
         if not writes:
             return [], False
-        matched = self._together([write for several in writes for write in several])
-        may_have_taken_effect = self._may_have_taken_effect()
+        matched = self._together([write for several in writes for write in several], conflict_seconds)
+        may_have_taken_effect = is_repeated or self._may_have_taken_effect()
         # The first write of each tells; those that follow it in a move find what it found.
         firsts = accumulate((len(several) for several in writes[:-1]), initial=0)
         found = [matched[first] == 1 for first in firsts]
@@ -314,7 +358,7 @@ class Store(Views):
         if isinstance(step, Start) or step.error_text is not None:
             return False
         resume = (self.RESUME, (step.task.id, step.task.claim))
-        was_resumed = self._together([resume, *self._writes_of(step)])[0] == 1
+        was_resumed = self._together([resume, *self._writes_of(step)], self._conflict_seconds)[0] == 1
         return was_resumed or (self._may_have_taken_effect() and self._took_effect(step))
 
     # ---- release: in progress, unstarted → new
@@ -325,13 +369,19 @@ class Store(Views):
     """
 
     def release(self, tasks: Collection[ClaimedTask]) -> int:
-        """In progress → new for tasks of one claim that were not started; nothing is counted. How many."""
+        """In progress → new for tasks of one claim that were not started; nothing is counted. How many.
+
+        A row that somebody else holds is left to the end of its lease.
+        """
         ids = sorted(task.id for task in tasks)
-        claim = next(task.claim for task in tasks)
+        values = (next(task.claim for task in tasks),)
         released = 0
         for first in range(0, len(ids), IDS_A_STATEMENT):
             portion = ids[first : first + IDS_A_STATEMENT]
-            released += self._alone(self._write_ids, self.RELEASE, portion, (claim,))
+            if self.one_writer:
+                released += self._alone(self._write_ids, self.RELEASE, portion, values)
+            else:
+                released += self._write_free(self.RELEASE, portion, values)
         return released
 
     # ---- the record of runs

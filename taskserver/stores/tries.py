@@ -42,8 +42,8 @@ class Tries:
         """Without patience, as outside of a run, nobody waits for a database that is away."""
         self._way = way
         self._patience = patience
-        self._conflicts: _Pauses | None = None
-        self._absences: _Pauses | None = None
+        self._conflicts: Pauses | None = None
+        self._absences: Pauses | None = None
 
     def go_on_after(self, error: Conflict | Unavailable) -> bool:
         """Whether it is to be done again, after a pause."""
@@ -55,7 +55,7 @@ class Tries:
 
     def _wait_for_others(self) -> bool:
         patience, seconds = self._patience, self._way.conflict_seconds
-        self._conflicts = self._conflicts or _Pauses(0.002, 0.5)
+        self._conflicts = self._conflicts or Pauses(0.002, 0.5)
         if self._conflicts.pause(0 if patience is not None and patience.is_over else seconds):
             return True
         if patience is not None and seconds >= patience.seconds:
@@ -66,7 +66,7 @@ class Tries:
         patience = self._patience
         if patience is None or not self._way.repeatable or not patience.bears(error):
             return False
-        self._absences = self._absences or _Pauses(0.05, 2.0)
+        self._absences = self._absences or Pauses(0.05, 2.0)
         if self._absences.pause(0 if patience.is_over else patience.seconds):
             _log(error)
             return True
@@ -80,7 +80,7 @@ def _log(error: Unavailable) -> None:
     getLogger("taskserver").debug("trying again: %s", error)
 
 
-class _Pauses:
+class Pauses:
     """Growing, random pauses, for so many seconds from the first one on."""
 
     def __init__(self, first_seconds: float, longest_seconds: float) -> None:
