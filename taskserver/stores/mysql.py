@@ -36,7 +36,7 @@ READ_SECONDS = 60
 # UTC, as NOW() in a zone with summer time gives one hour twice a year; strict, so that nothing of ours is cut
 # silently; backslash escapes on, as PyMySQL quotes with them.
 # Locks are waited for in short turns, between which a signal is heard and the patience ends.
-SESSION = "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = 2"
+SESSION = "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = 1"
 READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 REPEATABLE_READ = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 

@@ -26,7 +26,7 @@ from .views import Views
 HELD_PATIENCE_SECONDS = 0.2
 """For deadlocks, on servers without SKIP LOCKED; longer waits are the runner's, which hears of signals between."""
 
-MOST_HELD = 3
+MOST_HELD = 2
 """Each costs a turn of waiting; of a portion in which so many rows are held, the rest is left for later."""
 
 DUE_A_LOOK = 250
@@ -307,7 +307,7 @@ class Store(Views):
         if not finishes or start is None:
             return self._advance(finishes, start, self._conflict_seconds)
         try:
-            return self._advance(finishes, start, HELD_PATIENCE_SECONDS)
+            return self._advance(finishes, start, conflict_seconds=0)
         except Conflict:
             # What has ended must not wait for somebody who holds the row of what has not begun.
             is_repeated = self._may_have_taken_effect()

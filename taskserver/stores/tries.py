@@ -58,7 +58,7 @@ class Tries:
         self._conflicts = self._conflicts or Pauses(0.002, 0.5)
         if self._conflicts.pause(0 if patience is not None and patience.is_over else seconds):
             return True
-        if patience is not None and seconds >= patience.seconds:
+        if patience is not None and seconds and seconds >= patience.seconds:
             patience.is_over = True
         return False
 
