@@ -10,14 +10,16 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from ..dsn import MEMORY
 from ..errors import Conflict, DatabaseError, Unavailable
+from ..lifecycle import NewTask
 from ..private_folder import make_private_folder
 from .database import Session
-from .store import Store
+from .store import Store, portions
+from .tries import Way
 
 OLDEST = (3, 24, 0)
 LOCK_WAIT_SECONDS = 2.0
@@ -79,6 +81,41 @@ class SQLiteStore(Store):
         self._sessions.add(self._memory)
         if sqlite3.sqlite_version_info < OLDEST:
             raise DatabaseError(f"SQLite {sqlite3.sqlite_version} is too old: 3.24 or newer is needed")
+
+    # ---- add
+    #
+    # A transaction that writes keeps all others from writing, and an iterator of tasks may wait for anything: so what
+    # it gives is gathered in a table of this connection alone, which is on the disk where it is large.
+
+    FORGET = "DROP TABLE IF EXISTS temp.taskserver_gathered"
+    GATHER = "CREATE TEMP TABLE taskserver_gathered (task, args, group_id, priority)"
+    GATHER_ROWS = "INSERT INTO temp.taskserver_gathered VALUES "
+    ADD_GATHERED = """
+        INSERT INTO {table} (task, args, group_id, priority)
+        SELECT task, args, group_id, priority FROM temp.taskserver_gathered ORDER BY rowid
+    """
+
+    def add_many(self, tasks: Iterable[NewTask], added: Callable[[range], object]) -> None:
+        self._do(Way(False, conflict_seconds=0, repeatable=False), self._gather_and_add, tasks, added)
+
+    def _gather_and_add(self, tasks: Iterable[NewTask], added: Callable[[range], object]) -> None:
+        session = self._session
+        self._execute(self.FORGET)
+        self._execute(self.GATHER)
+        session.in_transaction = True  # as for an iterator that would add_tasks itself
+        try:
+            for portion in portions(tasks, self.rows_a_statement):
+                rows = ", ".join([self.ADD_ROW] * len(portion))
+                self._execute(self.GATHER_ROWS + rows, [value for task in portion for value in task])
+        finally:
+            session.in_transaction = False
+        added(self._do(Way(True, self._conflict_seconds, repeatable=False), self._add_gathered))
+
+    def _add_gathered(self) -> range:
+        cursor = self._execute(self.ADD_GATHERED)
+        ids = self._inserted_ids(cursor, cursor.rowcount)
+        self._execute(self.FORGET)
+        return ids
 
     # ---- tables
 
@@ -194,7 +231,8 @@ class SQLiteStore(Store):
         self._execute("BEGIN IMMEDIATE")
 
     def _roll_back(self) -> None:
-        if self._session.connection.in_transaction:
+        connection = self._session.connection
+        if connection is not None and connection.in_transaction:
             super()._roll_back()
 
     def _inserted_ids(self, cursor: sqlite3.Cursor, count: int) -> range:

@@ -56,18 +56,13 @@ class Store(Views):
 
     def add_many(self, tasks: Iterable[NewTask], added: Callable[[range], object]) -> None:
         """→ new, all or none; `added` hears of the ids of each statement, which count once this returns."""
-        portions: Iterable[list[NewTask]] = _portions(tasks, self.rows_a_statement)
-        if self.one_writer:
-            # Workers must not wait for the iterator, which may wait for anything.
-            portions = list(portions)
 
         def insert_all() -> None:
-            for portion in portions:
+            for portion in portions(tasks, self.rows_a_statement):
                 added(self._insert(portion))
 
-        # Else not repeated after a conflict: what an iterator has given is gone.
-        seconds = self._conflict_seconds if self.one_writer else 0
-        self._do(Way(True, seconds, repeatable=False), insert_all)
+        # Not repeated after a conflict: what an iterator has given is gone.
+        self._do(Way(True, conflict_seconds=0, repeatable=False), insert_all)
 
     def _insert_one(self, task: NewTask) -> int:
         new_id: int = self._execute(self.ADD_ONE, task).lastrowid
@@ -415,7 +410,7 @@ def _lost_task(row: Row) -> LostTask:
     return LostTask(task_id, attempts, max_attempts, str(task))
 
 
-def _portions(tasks: Iterable[NewTask], most_rows: int) -> Iterator[list[NewTask]]:
+def portions(tasks: Iterable[NewTask], most_rows: int) -> Iterator[list[NewTask]]:
     """Tasks by the statement: by number, and by size too, as a server limits how long a statement may be."""
     portion: list[NewTask] = []
     size = 0
