@@ -5,6 +5,11 @@
     mysql_server                        the server behind mysql_dsn: a private MariaDB, or TASKSERVER_TEST_MYSQL
     mariadb     the private MariaDB that the whole test run shares: leave it running; to kill one, start your own
     deployment  a user's folder, whose worker.py and client.py run as processes
+    queue       of a deployment whose tasks.py has the TASKS of the test's file, and .env its SETTINGS: for both stores
+    sqlite_queue, mysql_queue           of one of them alone
+    one_queue   on SQLite; among the long tests on MySQL/MariaDB too
+    make_queue  makes one, for a DSN
+    bound_by_rights     runs a deployment's programs without root's power to pass over a file's rights
     php         path of a PHP that has mysqli and PDO
 
 A missing server skips a test on a laptop, and fails it where the variable CI is set.
@@ -14,13 +19,15 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
 from tests.deployment import Deployment
+from tests.queues import Queue
 from tests.servers import ExternalServer, MariaDB, MySQLServer, find_program, missing_programs
 
 EXTERNAL_MYSQL = os.environ.get("TASKSERVER_TEST_MYSQL", "")
@@ -80,6 +87,45 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
         yield deployed
     finally:
         deployed.close()
+
+
+@pytest.fixture
+def make_queue(request: pytest.FixtureRequest, deployment: Deployment) -> Callable[..., Queue]:
+    tasks, settings = getattr(request.module, "TASKS", ""), getattr(request.module, "SETTINGS", {})
+    return partial(Queue, deployment, tasks=tasks, settings=settings)
+
+
+@pytest.fixture
+def sqlite_queue(make_queue: Callable[..., Queue], sqlite_dsn: str) -> Queue:
+    return make_queue(sqlite_dsn)
+
+
+@pytest.fixture
+def mysql_queue(make_queue: Callable[..., Queue], mysql_dsn: str) -> Queue:
+    return make_queue(mysql_dsn)
+
+
+@pytest.fixture
+def queue(make_queue: Callable[..., Queue], dsn: str) -> Queue:
+    return make_queue(dsn)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("mysql", marks=pytest.mark.long)])
+def one_queue(request: pytest.FixtureRequest) -> Queue:
+    queue = request.getfixturevalue(f"{request.param}_queue")
+    assert isinstance(queue, Queue)
+    return queue
+
+
+@pytest.fixture
+def bound_by_rights(deployment: Deployment) -> None:
+    if os.getuid() != 0:
+        return
+    setpriv = find_program("setpriv")
+    if setpriv is None:
+        pytest.skip("setpriv of util-linux is needed to give up root's rights")
+    dropped = "-dac_override,-dac_read_search"
+    deployment.wrap_python([setpriv, f"--inh-caps={dropped}", f"--bounding-set={dropped}"])
 
 
 @pytest.fixture(scope="session")

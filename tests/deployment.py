@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,6 +45,13 @@ class Deployment:
         path.write_text(text + "".join(f"{key}='{value}'\n" for key, value in settings.items()), encoding="utf-8")
         path.chmod(0o600)
         return path
+
+    def wrap_python(self, prefix: Sequence[str]) -> None:
+        """From here on this command comes before Python, which it executes in its own place."""
+        wrapper = self.home / "python"
+        wrapper.write_text(f'#!/bin/sh\nexec {shlex.join(prefix)} {shlex.quote(self.python)} "$@"\n')
+        wrapper.chmod(0o700)
+        self.python = str(wrapper)
 
     def worker(
         self, *args: object, env: Mapping[str, str] | None = None, timeout: float = TIMEOUT_SECONDS

@@ -2,73 +2,56 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import sqlite3
 import subprocess
-from pathlib import Path
+import termios
+from array import array
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from taskserver.commands.client import main
 from tests.deployment import Deployment
-from tests.test_worker import (
-    TASKS,
-    TELL_PEAK,
+from tests.processes import (
     WAIT_SECONDS,
-    Queue,
     assert_one_line,
     assert_silent,
     end_of,
-    on_terminal,
+    needs_peak,
+    run_here,
+    run_on_terminal,
+    run_telling_peak,
     wait_until,
 )
+from tests.queues import Queue
 
 FIRST_LINE = '{"task": "tasks.note", "args": ["first"], "group_id": 3, "priority": -7}\n'
 HOSTILE = "\x1b[2J\x1b]0;title\x07\r\n\x9b31m\u202e\u2028 'end' \\x1b ü🎉"
 
 
-@pytest.fixture
-def queue(deployment: Deployment, sqlite_dsn: str) -> Queue:
-    return Queue(deployment, sqlite_dsn)
-
-
-@pytest.fixture
-def any_queue(deployment: Deployment, dsn: str) -> Queue:
-    """The test runs for SQLite and for MySQL/MariaDB."""
-    return Queue(deployment, dsn)
-
-
 def rows_of(queue: Queue) -> list[tuple[Any, ...]]:
-    return queue.sql("SELECT task, args, group_id, priority FROM jobs_queue ORDER BY id")
+    return queue.rows("task, args, group_id, priority")
 
 
 def json_of(queue: Queue, *args: object) -> Any:
     """What a reading command prints with --json, which must be JSON alone."""
-    ended = queue.deployment.client(*args, "--json")
+    ended = queue.client(*args, "--json")
     assert (ended.returncode, ended.stderr) == (0, "")
     return json.loads(ended.stdout)
 
 
 def text_of(queue: Queue, *args: object) -> str:
     """What a command prints for a person: never a character that a terminal would obey."""
-    ended = queue.deployment.client(*args)
+    ended = queue.client(*args)
     assert ended.returncode == 0, ended.stderr
     both = ended.stdout + ended.stderr
     assert not [character for character in both if not character.isprintable() and character != "\n"]
     return ended.stdout
-
-
-def client_here(capsys: pytest.CaptureFixture[str], folder: Path, *args: object) -> subprocess.CompletedProcess[str]:
-    """client.py's command inside this process, for the many forms of one mistake."""
-    try:
-        code = main(folder, [str(argument) for argument in args])
-    except SystemExit as ended:
-        code = int(ended.code or 0)
-    output, errors = capsys.readouterr()
-    return subprocess.CompletedProcess([str(argument) for argument in args], code, output, errors)
 
 
 # ---- init
@@ -101,11 +84,11 @@ def test_init_is_safe_to_repeat(deployment: Deployment) -> None:
     assert deployment.client("add", "tasks.note").stdout == "2\n"
 
 
-def test_init_keeps_the_tasks_that_are_there(any_queue: Queue) -> None:
-    any_queue.add("tasks.note", None, 3)
-    before = any_queue.sql("SELECT * FROM jobs_queue")
-    assert any_queue.deployment.client("init").returncode == 0
-    assert any_queue.sql("SELECT * FROM jobs_queue") == before
+def test_init_keeps_the_tasks_that_are_there(queue: Queue) -> None:
+    queue.add("tasks.note", None, 3)
+    before = queue.rows()
+    assert queue.client("init").returncode == 0
+    assert queue.rows() == before
 
 
 def test_init_writes_no_settings_where_the_environment_names_a_database(deployment: Deployment, dsn: str) -> None:
@@ -121,45 +104,45 @@ def test_init_leaves_an_env_file_without_a_database_alone(deployment: Deployment
     assert not (deployment.folder / "var").exists()
 
 
-def test_init_makes_tables_of_the_configured_name(deployment: Deployment, dsn: str) -> None:
-    queue = Queue(deployment, dsn, tables=False)
+def test_init_makes_tables_of_the_configured_name(make_queue: Callable[..., Queue], dsn: str) -> None:
+    queue = make_queue(dsn, tables=False)
     name = "Ünïcode"
-    assert_one_line(deployment.client("init", env={"TASKSERVER_TABLE": name}), 2, "TASKSERVER_TABLE")
+    assert_one_line(queue.client("init", env={"TASKSERVER_TABLE": name}), 2, "TASKSERVER_TABLE")
     name = "_" + "x" * 39
-    assert deployment.client("init", env={"TASKSERVER_TABLE": name}).returncode == 0
-    assert deployment.client("add", "tasks.note", env={"TASKSERVER_TABLE": name}).stdout == "1\n"
+    assert queue.client("init", env={"TASKSERVER_TABLE": name}).returncode == 0
+    assert queue.client("add", "tasks.note", env={"TASKSERVER_TABLE": name}).stdout == "1\n"
     assert queue.sql(f"SELECT task FROM {name}") == [("tasks.note",)]
-    assert_silent(deployment.worker(env={"TASKSERVER_TABLE": name}))
+    assert_silent(queue.worker(TASKSERVER_TABLE=name))
     assert queue.notes() == ["noted"]
 
 
-def test_init_over_a_table_of_another_program_says_so_with_code_1(deployment: Deployment, dsn: str) -> None:
-    queue = Queue(deployment, dsn, tables=False)
+def test_init_over_a_table_of_another_program_says_so_with_code_1(make_queue: Callable[..., Queue], dsn: str) -> None:
+    queue = make_queue(dsn, tables=False)
     if queue.is_sqlite:
         sqlite3.connect(queue.path).close()
     queue.sql("CREATE TABLE jobs_queue (id INTEGER PRIMARY KEY, payload TEXT)")
-    assert_one_line(deployment.client("init"), 1, "jobs_queue")
+    assert_one_line(queue.client("init"), 1, "jobs_queue")
     assert queue.sql("SELECT COUNT(payload) FROM jobs_queue") == [(0,)]
 
 
 # ---- add
 
 
-def test_add_prints_the_id_of_the_task_and_nothing_else(any_queue: Queue) -> None:
+def test_add_prints_the_id_of_the_task_and_nothing_else(queue: Queue) -> None:
     for task_id in (1, 2):
-        ended = any_queue.deployment.client("add", "tasks.note", '{"text": "grün 🎉"}', "--group", 3, "--priority", -7)
+        ended = queue.client("add", "tasks.note", '{"text": "grün 🎉"}', "--group", 3, "--priority", -7)
         assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"{task_id}\n", "")
-    assert rows_of(any_queue) == [("tasks.note", '{"text":"grün 🎉"}', 3, -7)] * 2
-    assert_silent(any_queue.worker())
-    assert any_queue.notes() == ["grün 🎉"] * 2
+    assert rows_of(queue) == [("tasks.note", '{"text":"grün 🎉"}', 3, -7)] * 2
+    assert_silent(queue.worker())
+    assert queue.notes() == ["grün 🎉"] * 2
 
 
-def test_add_has_defaults_and_takes_the_limits(any_queue: Queue) -> None:
-    client = any_queue.deployment.client
+def test_add_has_defaults_and_takes_the_limits(queue: Queue) -> None:
+    client = queue.client
     assert client("add", "tasks.note").returncode == 0
     assert client("add", "tasks:Letter.send", "[]", "--group", 4294967295, "--priority", 2147483647).returncode == 0
     assert client("add", "tasks.Letter.send", "{}", "--priority", -2147483648).returncode == 0
-    assert rows_of(any_queue) == [
+    assert rows_of(queue) == [
         ("tasks.note", None, 0, 0),
         ("tasks:Letter.send", "[]", 4294967295, 2147483647),
         ("tasks.Letter.send", "{}", 0, -2147483648),
@@ -192,20 +175,22 @@ WRONG_TASKS = [
 ]
 
 
-def test_a_wrong_task_is_one_line_and_code_2_and_adds_nothing(queue: Queue, capsys: pytest.CaptureFixture[str]) -> None:
-    assert_one_line(queue.deployment.client("add", "tasks.note", "{"), 2, "client.py")
+def test_a_wrong_task_is_one_line_and_code_2_and_adds_nothing(
+    sqlite_queue: Queue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_one_line(sqlite_queue.client("add", "tasks.note", "{"), 2, "client.py")
     for arguments in WRONG_TASKS:
-        ended = client_here(capsys, queue.deployment.folder, "add", *arguments)
+        ended = run_here(main, capsys, sqlite_queue.folder, "add", *arguments)
         assert_one_line(ended, 2, "client.py")
         assert len(ended.stderr) < 600
-    assert rows_of(queue) == []
+    assert rows_of(sqlite_queue) == []
 
 
 # ---- add --bulk
 
 
-def test_bulk_adds_the_lines_of_a_file_in_their_order(any_queue: Queue) -> None:
-    path = any_queue.deployment.home / "tasks.jsonl"
+def test_bulk_adds_the_lines_of_a_file_in_their_order(queue: Queue) -> None:
+    path = queue.deployment.home / "tasks.jsonl"
     lines = [
         "\ufeff" + FIRST_LINE,
         "\n",
@@ -215,9 +200,9 @@ def test_bulk_adds_the_lines_of_a_file_in_their_order(any_queue: Queue) -> None:
         '{"task": "tasks.note", "args": null, "group_id": 5}',
     ]
     path.write_bytes("".join(lines).encode())
-    ended = any_queue.deployment.client("add", "--bulk", "tasks.jsonl")
+    ended = queue.client("add", "--bulk", "tasks.jsonl")
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "4 tasks added\n", "")
-    assert rows_of(any_queue) == [
+    assert rows_of(queue) == [
         ("tasks.note", '["first"]', 3, -7),
         ("tasks.fail", None, 0, 0),
         ("tasks.note", '{"text":"grün 🎉 ä"}', 0, 0),
@@ -225,15 +210,15 @@ def test_bulk_adds_the_lines_of_a_file_in_their_order(any_queue: Queue) -> None:
     ]
 
 
-def test_bulk_reads_standard_input(any_queue: Queue) -> None:
-    ended = any_queue.deployment.client("add", "--bulk", "-", stdin=FIRST_LINE * 3)
+def test_bulk_reads_standard_input(queue: Queue) -> None:
+    ended = queue.client("add", "--bulk", "-", stdin=FIRST_LINE * 3)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "3 tasks added\n", "")
-    assert rows_of(any_queue) == [("tasks.note", '["first"]', 3, -7)] * 3
+    assert rows_of(queue) == [("tasks.note", '["first"]', 3, -7)] * 3
 
 
 @pytest.mark.parametrize("text", ["", "\n\n \n"])
-def test_bulk_without_lines_adds_nothing(queue: Queue, text: str) -> None:
-    ended = queue.deployment.client("add", "--bulk", "-", stdin=text)
+def test_bulk_without_lines_adds_nothing(sqlite_queue: Queue, text: str) -> None:
+    ended = sqlite_queue.client("add", "--bulk", "-", stdin=text)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "0 tasks added\n", "")
 
 
@@ -269,111 +254,108 @@ BAD_LINES: list[tuple[bytes, str]] = [
 
 
 def test_a_bad_line_is_named_by_its_number_and_nothing_is_added(
-    queue: Queue, capsys: pytest.CaptureFixture[str]
+    sqlite_queue: Queue, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = queue.deployment.home / "tasks.jsonl"
+    path = sqlite_queue.deployment.home / "tasks.jsonl"
     for line, words in BAD_LINES:
         path.write_bytes(FIRST_LINE.encode() + b"\n" + line + b"\n" + FIRST_LINE.encode())
-        ended = client_here(capsys, queue.deployment.folder, "add", "--bulk", path)
+        ended = run_here(main, capsys, sqlite_queue.folder, "add", "--bulk", path)
         assert_one_line(ended, 2, "client.py", "line 3:", words, "nothing was added")
         assert "\x1b" not in ended.stderr
         assert len(ended.stderr) < 600
-    assert rows_of(queue) == []
+    assert rows_of(sqlite_queue) == []
 
 
-def test_a_bad_line_after_many_good_ones_leaves_nothing_behind(any_queue: Queue) -> None:
-    ended = any_queue.deployment.client("add", "--bulk", "-", stdin=FIRST_LINE * 3000 + "oops\n")
+def test_a_bad_line_after_many_good_ones_leaves_nothing_behind(queue: Queue) -> None:
+    ended = queue.client("add", "--bulk", "-", stdin=FIRST_LINE * 3000 + "oops\n")
     assert_one_line(ended, 2, "line 3001:")
-    assert rows_of(any_queue) == []
-
-
-def test_bulk_from_a_file_that_cannot_be_read_is_one_line_and_code_2(queue: Queue) -> None:
-    assert_one_line(queue.deployment.client("add", "--bulk", "not-there.jsonl"), 2, "not-there.jsonl")
-    assert_one_line(queue.deployment.client("add", "--bulk", queue.deployment.home), 2, str(queue.deployment.home))
-
-
-def test_bulk_and_a_task_exclude_each_other(queue: Queue) -> None:
-    for others in (["tasks.note"], ["--group", "3"], ["--priority", "1"]):
-        assert_one_line(queue.deployment.client("add", "--bulk", "-", *others, stdin=FIRST_LINE), 2, "--bulk")
     assert rows_of(queue) == []
+
+
+def test_bulk_from_a_file_that_cannot_be_read_is_one_line_and_code_2(sqlite_queue: Queue) -> None:
+    assert_one_line(sqlite_queue.client("add", "--bulk", "not-there.jsonl"), 2, "not-there.jsonl")
+    assert_one_line(
+        sqlite_queue.client("add", "--bulk", sqlite_queue.deployment.home), 2, str(sqlite_queue.deployment.home)
+    )
+
+
+def test_bulk_and_a_task_exclude_each_other(sqlite_queue: Queue) -> None:
+    for others in (["tasks.note"], ["--group", "3"], ["--priority", "1"]):
+        assert_one_line(sqlite_queue.client("add", "--bulk", "-", *others, stdin=FIRST_LINE), 2, "--bulk")
+    assert rows_of(sqlite_queue) == []
 
 
 @pytest.mark.parametrize("character", ["x", "\\u00e4"])
-def test_a_line_may_hold_arguments_of_one_mebibyte_however_they_are_written(queue: Queue, character: str) -> None:
+def test_a_line_may_hold_arguments_of_one_mebibyte_however_they_are_written(
+    sqlite_queue: Queue, character: str
+) -> None:
     bytes_each = {"x": 1, "\\u00e4": 2}[character]
     text = character * ((1024 * 1024 - 4) // bytes_each)
-    ended = queue.deployment.client("add", "--bulk", "-", stdin=f'{{"task": "tasks.note", "args": ["{text}"]}}\n')
+    ended = sqlite_queue.client("add", "--bulk", "-", stdin=f'{{"task": "tasks.note", "args": ["{text}"]}}\n')
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert queue.sql("SELECT length(CAST(args AS BLOB)) FROM jobs_queue") == [(1024 * 1024,)]
+    assert sqlite_queue.rows("length(CAST(args AS BLOB))") == [(1024 * 1024,)]
 
 
 def peak_kilobytes(queue: Queue, lines: int) -> int:
     """The most memory that adding so many lines of 400 bytes took."""
     path = queue.deployment.home / f"{lines}.jsonl"
     path.write_text(f'{{"task": "tasks.note", "args": ["{"x" * 350}"]}}\n' * lines)
-    ended = subprocess.run(
-        [queue.deployment.python, "-c", TELL_PEAK, queue.deployment.folder / "client.py", "add", "--bulk", path],
-        capture_output=True, text=True, timeout=2 * WAIT_SECONDS,
-    )  # fmt: skip
+    ended = run_telling_peak(queue.deployment, "client.py", "add", "--bulk", path)
     assert (ended.returncode, ended.stdout) == (0, f"{lines} tasks added\n")
     return int(ended.stderr)
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from Linux's /proc")
-def test_100000_lines_take_no_more_memory_than_1000(any_queue: Queue) -> None:
-    few, many = peak_kilobytes(any_queue, 1000), peak_kilobytes(any_queue, 100_000)
+@needs_peak
+def test_100000_lines_take_no_more_memory_than_1000(queue: Queue) -> None:
+    few, many = peak_kilobytes(queue, 1000), peak_kilobytes(queue, 100_000)
     # The lines alone are 40 MB; what is left is the size of a statement and the cache of SQLite.
     assert many - few < 10_000, (few, many)
-    assert any_queue.sql("SELECT COUNT(*) FROM jobs_queue") == [(101_000,)]
+    assert queue.sql("SELECT COUNT(*) FROM jobs_queue") == [(101_000,)]
 
 
-def test_bulk_shows_a_bar_on_a_terminal(queue: Queue) -> None:
-    path = queue.deployment.home / "tasks.jsonl"
+def test_bulk_shows_a_bar_on_a_terminal(sqlite_queue: Queue) -> None:
+    path = sqlite_queue.deployment.home / "tasks.jsonl"
     path.write_text(FIRST_LINE * 2000)
-    code, screen = on_terminal(queue.deployment, "client.py", "add", "--bulk", path)
+    code, screen = run_on_terminal(sqlite_queue.deployment, "client.py", "add", "--bulk", path)
     assert code == 0
     assert "\r\x1b[K[" in screen
     assert "%" in screen
     assert screen.endswith("\r\x1b[K2000 tasks added\r\n")
 
 
-def test_ctrl_c_during_bulk_adds_nothing(queue: Queue) -> None:
-    process = queue.deployment.popen("client.py", "add", "--bulk", "-")
+def test_ctrl_c_during_bulk_adds_nothing(sqlite_queue: Queue) -> None:
+    process = sqlite_queue.deployment.popen("client.py", "add", "--bulk", "-")
     assert process.stdin is not None
     process.stdin.write(FIRST_LINE * 1000)
     process.stdin.flush()
-    wait_until(lambda: is_locked(queue.path))
+    descriptor = process.stdin.fileno()
+    wait_until(lambda: unread_bytes(descriptor) == 0)
     process.send_signal(signal.SIGINT)
     code, output, errors = end_of(process)
     assert (code, output) == (130, "")
     assert "Traceback" not in errors
-    assert rows_of(queue) == []
+    assert rows_of(sqlite_queue) == []
 
 
-def is_locked(path: Path) -> bool:
-    connection = sqlite3.connect(path, isolation_level=None, timeout=0)
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute("ROLLBACK")
-    except sqlite3.OperationalError:
-        return True
-    finally:
-        connection.close()
-    return False
+def unread_bytes(pipe: int) -> int:
+    """How many were written into a pipe and not yet read from it."""
+    count = array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, count)
+    return count[0]
 
 
 # ---- status
 
 
-def test_status_counts_rows_by_group_and_status(any_queue: Queue) -> None:
+def test_status_counts_rows_by_group_and_status(queue: Queue) -> None:
     for group_id, status in [(3, 0), (3, 0), (3, 4), (5, 2), (5, 77), (6, 1), (6, 3), (6, 5)]:
-        any_queue.add("tasks.note", None, group_id)
-        any_queue.sql(
+        queue.add("tasks.note", None, group_id)
+        queue.sql(
             "UPDATE jobs_queue SET status = ? WHERE id = (SELECT * FROM (SELECT MAX(id) FROM jobs_queue) AS last)",
             status,
         )
-    report = json_of(any_queue, "status")
+    report = json_of(queue, "status")
     none = dict.fromkeys(["new", "in_progress", "done", "error", "fatal", "waiting"], 0)
     ages = [group.pop("oldest_new_seconds") for group in report["groups"]]
     assert report["groups"] == [
@@ -393,53 +375,51 @@ def test_status_counts_rows_by_group_and_status(any_queue: Queue) -> None:
     assert ages[1:] == [None, None]
     assert 0 <= ages[0] == report["oldest_new_seconds"] < 60
     assert (report["table"], report["mode"], report["runs"]) == ("jobs_queue", "delete", [])
-    text = text_of(any_queue, "status")
+    text = text_of(queue, "status")
     assert "status 77" in text
     lines = [line.split() for line in text.splitlines()]
     assert ["5", "0", "0", "1", "0", "0", "0", "1"] in lines
 
 
-def test_status_tells_the_age_of_the_oldest_waiting_task(any_queue: Queue) -> None:
+def test_status_tells_the_age_of_the_oldest_waiting_task(queue: Queue) -> None:
     for group_id in (3, 3, 5):
-        any_queue.add("tasks.note", None, group_id)
-    three_hours_ago = "datetime('now', '-3 hours')" if any_queue.is_sqlite else "NOW(6) - INTERVAL 3 HOUR"
-    any_queue.sql(f"UPDATE jobs_queue SET created_at = {three_hours_ago} WHERE id = 1")
-    report = json_of(any_queue, "status")
+        queue.add("tasks.note", None, group_id)
+    three_hours_ago = "datetime('now', '-3 hours')" if queue.is_sqlite else "NOW(6) - INTERVAL 3 HOUR"
+    queue.sql(f"UPDATE jobs_queue SET created_at = {three_hours_ago} WHERE id = 1")
+    report = json_of(queue, "status")
     assert 3 * 3600 <= report["oldest_new_seconds"] < 3 * 3600 + 60
     assert [group["oldest_new_seconds"] == report["oldest_new_seconds"] for group in report["groups"]] == [True, False]
-    assert "3 h" in text_of(any_queue, "status")
+    assert "3 h" in text_of(queue, "status")
 
 
-def test_status_tells_when_which_worker_ran_and_why_it_ended(any_queue: Queue) -> None:
-    any_queue.add("tasks.note", None, 3)
-    any_queue.add("os.system", None, 5)
-    any_queue.worker(100, "3,5,6")
-    (run,) = json_of(any_queue, "status")["runs"]
+def test_status_tells_when_which_worker_ran_and_why_it_ended(queue: Queue) -> None:
+    queue.add("tasks.note", None, 3)
+    queue.add("os.system", None, 5)
+    queue.worker(100, "3,5,6")
+    (run,) = json_of(queue, "status")["runs"]
     assert (run["group_ids"], run["reason"]) == ("3,5,6", "empty")
     assert [run[key] for key in ("taken", "done", "fatal", "lost", "released")] == [2, 1, 1, 0, 0]
     assert run["started_at"] < run["ended_at"]
     assert 0 <= run["started_seconds_ago"] < 60
-    text = text_of(any_queue, "status")
+    text = text_of(queue, "status")
     for words in ("groups 3,5,6", "ended: empty", "2 taken up, 1 done, 1 fatal"):
         assert words in text
 
 
-def test_status_of_an_empty_queue_asks_for_a_crontab(any_queue: Queue) -> None:
-    ended = any_queue.deployment.client("status")
+def test_status_of_an_empty_queue_asks_for_a_crontab(queue: Queue) -> None:
+    ended = queue.client("status")
     assert ended.returncode == 0
     assert "no tasks" in ended.stdout
     assert "crontab" in ended.stdout + ended.stderr
-    report = json_of(any_queue, "status")
+    report = json_of(queue, "status")
     assert (report["groups"], report["oldest_new_seconds"], report["runs"]) == ([], None, [])
 
 
-def test_status_tells_of_a_run_that_did_not_end(any_queue: Queue) -> None:
-    any_queue.sql(
-        f"INSERT INTO jobs_queue_workers (host, group_ids, pid, started_at) VALUES ('h', 'all', 7, {any_queue.now})"
-    )
-    (run,) = json_of(any_queue, "status")["runs"]
+def test_status_tells_of_a_run_that_did_not_end(queue: Queue) -> None:
+    queue.sql(f"INSERT INTO jobs_queue_workers (host, group_ids, pid, started_at) VALUES ('h', 'all', 7, {queue.now})")
+    (run,) = json_of(queue, "status")["runs"]
     assert (run["ended_at"], run["reason"]) == (None, None)
-    assert "not ended (pid 7 runs, or was killed)" in text_of(any_queue, "status")
+    assert "not ended (pid 7 runs, or was killed)" in text_of(queue, "status")
 
 
 # ---- list and show
@@ -452,11 +432,11 @@ def fill(queue: Queue) -> None:
     queue.sql("UPDATE jobs_queue SET status = 9 WHERE id = 7")
 
 
-def test_list_shows_the_newest_tasks_of_the_named_statuses_and_groups(any_queue: Queue) -> None:
-    fill(any_queue)
+def test_list_shows_the_newest_tasks_of_the_named_statuses_and_groups(queue: Queue) -> None:
+    fill(queue)
 
     def ids(*args: object) -> list[int]:
-        return [task["id"] for task in json_of(any_queue, "list", *args)]
+        return [task["id"] for task in json_of(queue, "list", *args)]
 
     assert ids() == list(range(30, 10, -1))
     assert ids("--limit", 3) == [30, 29, 28]
@@ -465,13 +445,13 @@ def test_list_shows_the_newest_tasks_of_the_named_statuses_and_groups(any_queue:
     assert ids("--status", "fatal", "--group", 1) == [5]
     assert ids("--status", "fatal", "new", "--limit", 2, "--group", 0, 1) == [29, 28]
     assert ids("--status", "done") == []
-    assert "no such tasks" in text_of(any_queue, "list", "--status", "done")
+    assert "no such tasks" in text_of(queue, "list", "--status", "done")
 
 
-def test_list_and_show_print_tasks_as_json_alone(any_queue: Queue) -> None:
-    fill(any_queue)
-    (task,) = json_of(any_queue, "list", "--status", "fatal", "--limit", 1)
-    assert json_of(any_queue, "show", 10) == task
+def test_list_and_show_print_tasks_as_json_alone(queue: Queue) -> None:
+    fill(queue)
+    (task,) = json_of(queue, "list", "--status", "fatal", "--limit", 1)
+    assert json_of(queue, "show", 10) == task
     created_at, updated_at = task.pop("created_at"), task.pop("updated_at")
     assert task == {
         "id": 10, "task": "tasks.note", "args": "[9]", "group_id": 0, "priority": 9, "status": 4,
@@ -484,87 +464,91 @@ def test_list_and_show_print_tasks_as_json_alone(any_queue: Queue) -> None:
         assert instant.endswith("Z")
 
 
-def test_list_and_show_print_tasks_for_people(any_queue: Queue) -> None:
-    fill(any_queue)
-    lines = text_of(any_queue, "list", "--status", "fatal").splitlines()
+def test_list_and_show_print_tasks_for_people(queue: Queue) -> None:
+    fill(queue)
+    lines = text_of(queue, "list", "--status", "fatal").splitlines()
     assert lines[0].split()[:3] == ["id", "status", "group"]
     assert [line.split()[:5] for line in lines[1:]] == [["10", "fatal", "0", "9", "0"], ["5", "fatal", "1", "4", "0"]]
     assert "ValueError: no" in lines[1]
-    text = text_of(any_queue, "show", 10)
+    text = text_of(queue, "show", 10)
     for words in ("tasks.note", "fatal", "[9]", "ValueError: no\\nsecond line"):
         assert words in text
-    assert "status_9" in text_of(any_queue, "show", 7)
-    assert json_of(any_queue, "show", 7)["status_name"] == "status_9"
+    assert "status_9" in text_of(queue, "show", 7)
+    assert json_of(queue, "show", 7)["status_name"] == "status_9"
 
 
-def test_show_finds_a_completed_task_in_the_archive(any_queue: Queue) -> None:
-    any_queue.add("tasks.note", "[]", 3)
-    assert_silent(any_queue.worker("--mode", "move"))
-    report = json_of(any_queue, "show", 1)
+def test_show_finds_a_completed_task_in_the_archive(queue: Queue) -> None:
+    queue.add("tasks.note", "[]", 3)
+    assert_silent(queue.worker("--mode", "move"))
+    report = json_of(queue, "show", 1)
     assert (report["status_name"], report["archived"], report["attempts"]) == ("done", True, 1)
     assert report["created_at"] <= report["started_at"] <= report["finished_at"]
-    assert "archive" in text_of(any_queue, "show", 1)
+    assert "archive" in text_of(queue, "show", 1)
 
 
 @pytest.mark.parametrize("task_id", [0, 99, 2**63, 2**64 - 1])
-def test_show_of_a_task_that_is_not_there_is_one_line_and_code_2(any_queue: Queue, task_id: int) -> None:
+def test_show_of_a_task_that_is_not_there_is_one_line_and_code_2(queue: Queue, task_id: int) -> None:
     for json_too in ([], ["--json"]):
-        assert_one_line(any_queue.deployment.client("show", task_id, *json_too), 2, str(task_id))
+        assert_one_line(queue.client("show", task_id, *json_too), 2, str(task_id))
 
 
-def test_hostile_rows_are_printed_with_control_characters_escaped(any_queue: Queue) -> None:
+def test_hostile_rows_are_printed_with_control_characters_escaped(queue: Queue) -> None:
     text = HOSTILE
-    any_queue.sql(
+    queue.sql(
         "INSERT INTO jobs_queue (task, args, error_text, unique_key, status) VALUES (?, ?, ?, ?, 4)",
         f"tasks.{text}", json.dumps([text], ensure_ascii=False), f"Error: {text}", text,
     )  # fmt: skip
-    any_queue.worker()
+    queue.worker()
     for args in (["list"], ["show", 1], ["status"]):
-        shown = text_of(any_queue, *args)
+        shown = text_of(queue, *args)
         if args != ["status"]:
             assert "\\x1b[2J" in shown
-    (task,) = json_of(any_queue, "list")
-    assert task == json_of(any_queue, "show", 1)
+    (task,) = json_of(queue, "list")
+    assert task == json_of(queue, "show", 1)
     assert (task["task"], task["error_text"]) == (f"tasks.{text}", f"Error: {text}")
-    assert any_queue.deployment.client("list", "--json").stdout.isascii()
+    assert queue.client("list", "--json").stdout.isascii()
 
 
-def test_a_hostile_record_of_a_run_is_printed_with_control_characters_escaped(any_queue: Queue) -> None:
-    any_queue.sql(
+def test_a_hostile_record_of_a_run_is_printed_with_control_characters_escaped(queue: Queue) -> None:
+    queue.sql(
         "INSERT INTO jobs_queue_workers (host, group_ids, pid, started_at, ended_at, reason) "
-        f"VALUES (?, ?, 1, {any_queue.now}, {any_queue.now}, ?)",
+        f"VALUES (?, ?, 1, {queue.now}, {queue.now}, ?)",
         "host\x1b[2J", "3\x1b[2J", "why\x1b[2J",
     )  # fmt: skip
-    assert "host\\x1b[2J" in text_of(any_queue, "status")
-    assert json_of(any_queue, "status")["runs"][0]["host"] == "host\x1b[2J"
+    assert "host\\x1b[2J" in text_of(queue, "status")
+    assert json_of(queue, "status")["runs"][0]["host"] == "host\x1b[2J"
 
 
-def test_sqlite_rows_with_values_of_other_types_can_be_read(queue: Queue) -> None:
-    queue.add(b"tasks.\xff\x1b", b"\xff\x1b")
-    queue.sql("UPDATE jobs_queue SET error_text = x'ff1b', unique_key = x'ff1b'")
-    queue.sql("INSERT INTO jobs_queue (task) VALUES (CAST(x'7461736b732eff' AS TEXT))")
+def test_sqlite_rows_with_values_of_other_types_can_be_read(sqlite_queue: Queue) -> None:
+    sqlite_queue.add(b"tasks.\xff\x1b", b"\xff\x1b")
+    sqlite_queue.sql("UPDATE jobs_queue SET error_text = x'ff1b', unique_key = x'ff1b'")
+    sqlite_queue.sql("INSERT INTO jobs_queue (task) VALUES (CAST(x'7461736b732eff' AS TEXT))")
     for args in (["list"], ["show", 1], ["show", 2], ["status"]):
-        text_of(queue, *args)
-        json_of(queue, *args)
+        text_of(sqlite_queue, *args)
+        json_of(sqlite_queue, *args)
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp437:strict"])
-def test_a_narrow_encoding_of_standard_output_is_survived(queue: Queue, encoding: str) -> None:
-    queue.add("tasks.🎉")
-    ended = queue.deployment.run("client.py", "list", env={"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"})
+def test_a_narrow_encoding_of_standard_output_is_survived(sqlite_queue: Queue, encoding: str) -> None:
+    sqlite_queue.add("tasks.🎉")
+    ended = sqlite_queue.deployment.run("client.py", "list", env={"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"})
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "tasks.\\U0001f389" in ended.stdout
 
 
-def test_a_reader_that_goes_away_is_no_traceback(queue: Queue) -> None:
-    fill(queue)
-    assert_silent(queue.worker(1, 99))
-    client = queue.deployment.folder / "client.py"
+def test_a_reader_that_goes_away_is_no_traceback(sqlite_queue: Queue) -> None:
+    fill(sqlite_queue)
+    assert_silent(sqlite_queue.worker(1, 99))
+    client = sqlite_queue.folder / "client.py"
     for command in ("list --limit 1000", "show 1", "status --json", "--help"):
         ended = subprocess.run(
-            ["/bin/sh", "-c", f'"$0" "$1" {command} | :', queue.deployment.python, client],
-            cwd=queue.deployment.home, env={"PATH": os.defpath}, capture_output=True, text=True, timeout=WAIT_SECONDS,
-        )  # fmt: skip
+            ["/bin/sh", "-c", f'"$0" "$1" {command} | :', sqlite_queue.deployment.python, client],
+            cwd=sqlite_queue.deployment.home,
+            env={"PATH": os.defpath},
+            capture_output=True,
+            text=True,
+            timeout=WAIT_SECONDS,
+        )
         assert ended.stderr == "", command
 
 
@@ -611,12 +595,12 @@ def test_wrong_usage_is_one_line_and_code_2(deployment: Deployment, capsys: pyte
         ["show", "1", "2"],
         ["evil\x1b[2J"],
     ):
-        ended = client_here(capsys, deployment.folder, *arguments)
+        ended = run_here(main, capsys, deployment.folder, *arguments)
         assert_one_line(ended, 2, "client.py")
         assert "\x1b" not in ended.stderr
     assert not (deployment.folder / ".env").exists()
 
 
-def test_tasks_file_is_not_needed_to_add(queue: Queue) -> None:
-    (queue.deployment.folder / "tasks.py").write_text("raise SystemExit\n" + TASKS)
-    assert queue.deployment.client("add", "tasks.note").returncode == 0
+def test_tasks_file_is_not_needed_to_add(sqlite_queue: Queue) -> None:
+    sqlite_queue.define("raise SystemExit\n")
+    assert sqlite_queue.client("add", "tasks.note").returncode == 0

@@ -25,22 +25,19 @@ from taskserver import DatabaseError, RunResult, TaskServer
 from taskserver.stores import mysql
 from tests.conftest import without
 from tests.deployment import Deployment
+from tests.processes import assert_one_line, assert_silent, end_of, wait_for, wait_until
 from tests.proxy import Cut, Proxy, contains
+from tests.queues import NOTE, Queue
 from tests.servers import MariaDB, MySQLServer, missing_programs
-from tests.test_worker import Queue, assert_one_line, assert_silent, end_of, wait_until
 
-TASKS = '''
-"""Each leaves a line as it begins."""
-
+TASKS = """
 import time
-from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
+note_text = note
 
 
 def note(name, seconds=0.0):
-    with open(HERE / "notes", "a") as file:
-        file.write(f"{name}\\n")
+    note_text(name)
     time.sleep(seconds)
 
 
@@ -53,7 +50,7 @@ def wait_for_go(name):
 def fail(name):
     note(name)
     raise ValueError(name)
-'''
+"""
 ACCOUNT_PASSWORD = "worker"
 LOST_CONNECTION = (0, 2006, 2013, 1927, 1053)
 REFUSED = (2003,)
@@ -67,10 +64,9 @@ class Site(Queue):
     """A queue whose database fails. The test's own SQL goes straight to the server."""
 
     def __init__(self, deployment: Deployment, server: MySQLServer, database: str) -> None:
-        super().__init__(deployment, server.dsn(database))
+        super().__init__(deployment, server.dsn(database), TASKS)
         self.server = server
         self.database = database
-        self.deployment.write_tasks(TASKS)
         self.set()
 
     def set(self, dsn: str = "", **settings: object) -> None:
@@ -93,10 +89,6 @@ class Site(Queue):
             pass
         self._mysql = self.connect()
         return self._mysql
-
-    def go(self) -> None:
-        """Let `wait_for_go` end."""
-        (self.deployment.folder / "go").touch()
 
     def log(self) -> str:
         path = self.deployment.folder / "log"
@@ -160,7 +152,7 @@ def assert_all_once(
     counts = site.counts()
     assert (counts["taken"], counts["done"], counts["reason"]) == (len(names), len(names), "empty")
     assert (counts["fatal"], counts["lost"]) == (0, 0)
-    assert set(site.sql("SELECT status, attempts, error_text FROM jobs_queue")) <= {(2, 1, None)}
+    assert set(site.rows("status, attempts, error_text")) <= {(2, 1, None)}
 
 
 @pytest.fixture(scope="module")
@@ -296,8 +288,7 @@ def test_a_database_that_stays_away_ends_the_run_with_one_line_and_a_later_one_t
     fragile.kill()
     site.go()
     gone_at = time.monotonic()
-    code, output, errors = end_of(worker)
-    assert_one_line(subprocess.CompletedProcess([], code, output, errors), 1, "(2003)", site.database)
+    assert_one_line(wait_for(worker), 1, "(2003)", site.database)
     assert time.monotonic() - gone_at >= 1.0, "it did not wait for as long as its patience"
     assert site.tries(*LOST_CONNECTION, *REFUSED) >= 3
     fragile.start()
@@ -359,7 +350,7 @@ def test_two_workers_run_each_task_once_on_a_database_that_is_killed_and_restart
     chance = random.Random(seed := random.randrange(10**6))
     print(f"seed {seed}")
     names = [f"n{number:04}" for number in range(1500)]
-    with TaskServer(site.dsn, folder=site.deployment.folder) as server:
+    with TaskServer(site.dsn, folder=site.folder) as server:
         server.add_tasks({"task": "tasks.note", "args": [name, 0.004]} for name in names)
     workers = [site.start("--mode", "mark", "--batch", 20) for _ in range(2)]
     struck = 0
@@ -534,8 +525,7 @@ def test_a_lock_that_outlasts_the_patience_ends_the_run_with_one_line(ways: Ways
     worker = running(site)
     with locking(site, LOCK_TASK, 1):
         site.go()
-        code, output, errors = end_of(worker)
-    assert_one_line(subprocess.CompletedProcess([], code, output, errors), 1, "(1205)")
+        assert_one_line(wait_for(worker), 1, "(1205)")
     assert site.statuses() == [1, 0, 0]
     assert site.notes() == ["first"]
 
@@ -705,8 +695,8 @@ def assert_done_once(site: Site, step: Step) -> None:
     assert counts["fatal"] == (step.ends_as[0] == 4)
     left = {
         "delete": [],
-        "move": site.sql("SELECT id, status, attempts FROM jobs_queue_done ORDER BY id"),
-        "mark": site.sql("SELECT id, status, attempts FROM jobs_queue ORDER BY id"),
+        "move": site.rows("id, status, attempts", "jobs_queue_done"),
+        "mark": site.rows("id, status, attempts"),
     }
     assert left[step.mode] == ([] if step.mode == "delete" else [(1, 2, 1), (2, *step.ends_as), (3, 2, 1)])
     assert step.mode == "mark" or site.statuses() == []
@@ -765,7 +755,7 @@ def test_a_release_whose_answer_is_cut_off_is_done_once(ways: Ways, is_done: boo
     assert end_of(worker) == (0, "", "")
     assert cut.has_struck
     assert site.tries(*LOST_CONNECTION) == 1
-    assert site.sql("SELECT status, attempts, claim FROM jobs_queue") == [(2, 1, None), (0, 0, None), (0, 0, None)]
+    assert site.rows("status, attempts, claim") == [(2, 1, None), (0, 0, None), (0, 0, None)]
     assert site.notes() == ["first"]
 
 
@@ -808,8 +798,8 @@ def open_here(ways: Ways, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
     def opens(**settings: Any) -> Here:
         module = f"fault_tasks_{next(_names)}"
-        folder: Path = ways.site.deployment.folder
-        ways.site.deployment.write_tasks(TASKS, f"{module}.py")
+        folder: Path = ways.site.folder
+        ways.site.deployment.write_tasks(NOTE + TASKS, f"{module}.py")
         server = TaskServer(ways.proxy.dsn(ways.site.dsn), modules=module, folder=folder, **settings)
         opened.enter_context(server)
         return Here(ways, server, module)
@@ -932,7 +922,7 @@ def test_a_late_completion_whose_answer_is_cut_off_is_done_once(
     site.go()
     result = run.result()
     assert cut.has_struck
-    assert site.sql("SELECT status, attempts, error_text FROM jobs_queue") == [(2, 1, None)] * 3
+    assert site.rows("status, attempts, error_text") == [(2, 1, None)] * 3
     assert (result.done, result.lost) == (3, 0)
 
 
@@ -953,7 +943,7 @@ def test_a_run_outlasts_a_backup_that_locks_all_tables(
     result = run.result()
     assert (result.done, result.lost) == (3, 0)
     assert site.notes() == ["first", "second", "third"]
-    assert site.sql("SELECT status, attempts, error_text FROM jobs_queue") == [(2, 1, None)] * 3
+    assert site.rows("status, attempts, error_text") == [(2, 1, None)] * 3
 
 
 # ---- producers do not wait, and do not repeat
@@ -975,7 +965,8 @@ def connects(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 TASK_THAT_ADDS = (
-    TASKS
+    NOTE
+    + TASKS
     + """
 
 def add_another(name):
@@ -1104,6 +1095,6 @@ def test_a_task_that_adds_by_its_run_s_server_is_told_at_once_and_the_run_goes_o
 
 def test_client_add_does_not_wait_for_a_database_that_is_away(site: Site, fragile: MariaDB) -> None:
     fragile.stop()
-    added = site.deployment.client("add", "tasks.note")
+    added = site.client("add", "tasks.note")
     assert_one_line(added, 1, "(2003)")
     assert site.tries() == 0

@@ -11,9 +11,9 @@ import pytest
 
 from taskserver import TaskServer
 from tests.deployment import Deployment
+from tests.processes import end_of, wait_until
 from tests.servers import MySQLServer
 from tests.test_database_faults import LOCK_TASK, Site, add, locking, running
-from tests.test_worker import end_of, wait_until
 
 
 @pytest.fixture

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from tests.deployment import Deployment
+from tests.processes import assert_silent
+from tests.queues import Queue
 from tests.servers import MySQLServer
-from tests.test_worker import Queue, assert_silent
 
 TASKS = """
 import json
-from pathlib import Path
+
+note_text = note
 
 
 def note(*args, **kwargs):
-    with open(Path(__file__).parent / "notes", "a") as file:
-        file.write(json.dumps([args, kwargs]) + "\\n")
+    note_text(json.dumps([args, kwargs]))
 """
 
 MYSQLI = """
@@ -95,15 +95,8 @@ class Page:
 
 
 @pytest.fixture
-def queue(deployment: Deployment, mysql_dsn: str) -> Queue:
-    queue = Queue(deployment, mysql_dsn)
-    deployment.write_tasks(TASKS)
-    return queue
-
-
-@pytest.fixture
-def page(php: str, tmp_path: Path, queue: Queue, mysql_server: MySQLServer) -> Page:
-    return Page(php, tmp_path, mysql_server, queue.dsn.rpartition("/")[2])
+def page(php: str, tmp_path: Path, mysql_queue: Queue, mysql_server: MySQLServer) -> Page:
+    return Page(php, tmp_path, mysql_server, mysql_queue.dsn.rpartition("/")[2])
 
 
 def noted(queue: Queue) -> list[Any]:
@@ -124,32 +117,34 @@ def assert_near_now(queue: Queue, table: str, *columns: str) -> None:
 @pytest.mark.parametrize("flags", JSON_FLAGS)
 @pytest.mark.parametrize("way", PAGES)
 def test_a_page_adds_tasks_that_run_at_once_with_exactly_these_arguments(
-    queue: Queue, page: Page, way: str, flags: str
+    mysql_queue: Queue, page: Page, way: str, flags: str
 ) -> None:
     page.run(PAGES[way], [["tasks.note", args, 3, number] for number, args in enumerate(ARGUMENTS)], flags)
-    assert_near_now(queue, "jobs_queue", "created_at", "updated_at")
-    assert_silent(queue.worker(100, "3,5,6", "--mode", "mark"))
-    assert noted(queue) == [[[], args] if isinstance(args, dict) else [args or [], {}] for args in ARGUMENTS]
-    assert queue.sql("SELECT DISTINCT status, attempts, group_id FROM jobs_queue") == [(2, 1, 3)]
-    assert_near_now(queue, "jobs_queue", "created_at", "started_at", "finished_at", "updated_at")
-    assert queue.sql("SELECT COUNT(*) FROM jobs_queue WHERE created_at > started_at OR started_at > finished_at") == [
-        (0,)
-    ]
+    assert_near_now(mysql_queue, "jobs_queue", "created_at", "updated_at")
+    assert_silent(mysql_queue.worker(100, "3,5,6", "--mode", "mark"))
+    assert noted(mysql_queue) == [[[], args] if isinstance(args, dict) else [args or [], {}] for args in ARGUMENTS]
+    assert mysql_queue.sql("SELECT DISTINCT status, attempts, group_id FROM jobs_queue") == [(2, 1, 3)]
+    assert_near_now(mysql_queue, "jobs_queue", "created_at", "started_at", "finished_at", "updated_at")
+    assert mysql_queue.sql(
+        "SELECT COUNT(*) FROM jobs_queue WHERE created_at > started_at OR started_at > finished_at"
+    ) == [(0,)]
 
 
 @pytest.mark.parametrize("way", PAGES)
-def test_a_page_may_connect_over_the_socket(queue: Queue, page: Page, mysql_server: MySQLServer, way: str) -> None:
+def test_a_page_may_connect_over_the_socket(
+    mysql_queue: Queue, page: Page, mysql_server: MySQLServer, way: str
+) -> None:
     socket = getattr(mysql_server, "socket", None)
     if socket is None:
         pytest.skip("the socket of a server that somebody else runs is not known")
     page.place |= {"host": "localhost", "socket": str(socket)}
     page.run(PAGES[way], [["tasks.note", ["by socket"], 5, 0]])
-    assert_silent(queue.worker())
-    assert noted(queue) == [[["by socket"], {}]]
+    assert_silent(mysql_queue.worker())
+    assert noted(mysql_queue) == [[["by socket"], {}]]
 
 
 @pytest.fixture
-def web_user(mysql_server: MySQLServer, queue: Queue, page: Page) -> Iterator[str]:
+def web_user(mysql_server: MySQLServer, mysql_queue: Queue, page: Page) -> Iterator[str]:
     """A user who may add tasks and nothing else."""
     name = str(page.place["database"])[:16]
     database = page.place["database"]
@@ -163,17 +158,17 @@ def web_user(mysql_server: MySQLServer, queue: Queue, page: Page) -> Iterator[st
 
 
 @pytest.mark.parametrize("way", PAGES)
-def test_a_page_needs_no_right_but_insert(queue: Queue, page: Page, web_user: str, way: str) -> None:
+def test_a_page_needs_no_right_but_insert(mysql_queue: Queue, page: Page, web_user: str, way: str) -> None:
     page.place |= {"user": web_user, "password": "p@ss#1"}
     page.run(PAGES[way], [["tasks.note", {"text": "from the web"}, 3, 10]])
-    assert_silent(queue.worker(100, "3,5,6"))
-    assert noted(queue) == [[[], {"text": "from the web"}]]
+    assert_silent(mysql_queue.worker(100, "3,5,6"))
+    assert noted(mysql_queue) == [[[], {"text": "from the web"}]]
 
 
 CONNECT = PDO.partition("$insert")[0]
 
 
-def test_a_page_in_another_time_zone_delays_tasks_by_its_own_now(queue: Queue, page: Page) -> None:
+def test_a_page_in_another_time_zone_delays_tasks_by_its_own_now(mysql_queue: Queue, page: Page) -> None:
     for due_at, status in [
         ("NOW() + INTERVAL 1 HOUR", 5),
         ("NOW() + INTERVAL 1 HOUR", 0),
@@ -184,21 +179,21 @@ def test_a_page_in_another_time_zone_delays_tasks_by_its_own_now(queue: Queue, p
             f'{CONNECT}$db->exec("INSERT INTO jobs_queue (task, args, status, due_at) '
             f"VALUES ('tasks.note', '[1]', {status}, {due_at})\");"
         )
-    assert_silent(queue.worker("--mode", "mark"))
+    assert_silent(mysql_queue.worker("--mode", "mark"))
     # Both that lie ahead wait, though one was added as new; both that are due ran.
-    assert queue.sql("SELECT status, attempts FROM jobs_queue ORDER BY id") == [(5, 0), (5, 0), (2, 1), (2, 1)]
-    assert queue.sql(
+    assert mysql_queue.rows("status, attempts") == [(5, 0), (5, 0), (2, 1), (2, 1)]
+    assert mysql_queue.sql(
         "SELECT ABS(TIMESTAMPDIFF(SECOND, NOW(6), due_at) - 3600) < 60 FROM jobs_queue WHERE status = 5"
     ) == [(1,), (1,)]
-    assert noted(queue) == [[[1], {}]] * 2
+    assert noted(mysql_queue) == [[[1], {}]] * 2
 
 
-def test_a_task_added_in_an_open_transaction_runs_once_that_is_committed(queue: Queue, page: Page) -> None:
+def test_a_task_added_in_an_open_transaction_runs_once_that_is_committed(mysql_queue: Queue, page: Page) -> None:
     insert = "$db->exec(\"INSERT INTO jobs_queue (task) VALUES ('tasks.note')\");"
-    worker = f"env -i {queue.deployment.python} {queue.deployment.folder}/worker.py 2>&1"
+    worker = f"env -i {mysql_queue.deployment.python} {mysql_queue.folder}/worker.py 2>&1"
     run = f"exec('{worker}', $lines, $code); if ($code || $lines) throw new Exception(join($lines));"
     page.run(f"{CONNECT}$db->beginTransaction(); {insert} $db->rollBack();")
     page.run(f"{CONNECT}$db->beginTransaction(); {insert} {run} $db->commit();")
-    assert noted(queue) == []
-    assert_silent(queue.worker())
-    assert noted(queue) == [[[], {}]]
+    assert noted(mysql_queue) == []
+    assert_silent(mysql_queue.worker())
+    assert noted(mysql_queue) == [[[], {}]]

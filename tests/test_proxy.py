@@ -5,17 +5,16 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pymysql
 import pytest
 
-from tests.proxy import HOST, Proxy, contains
+from tests.processes import WAIT_SECONDS, wait_until
+from tests.proxy import HOST, Cut, Proxy, contains
 from tests.servers import MySQLServer
 
-WAIT_SECONDS = 30.0
-"""For what comes in milliseconds, unless it never comes."""
 SILENCE_SECONDS = 0.3
 """For what must not come."""
 
@@ -60,13 +59,6 @@ def echo() -> Iterator[Echo]:
 def proxy(echo: Echo) -> Iterator[Proxy]:
     with Proxy(HOST, echo.port) as made:
         yield made
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.005)
 
 
 def connect(proxy: Proxy) -> socket.socket:
@@ -296,26 +288,26 @@ def numbers(server: MySQLServer, database: str) -> list[int]:
     return [row[0] for row in server.execute("SELECT number FROM t", database=database)]
 
 
-def test_a_cut_after_a_commit_leaves_the_row_there_and_the_client_in_doubt(
-    mysql_proxy: Proxy, mysql_server: MySQLServer, table: str
-) -> None:
-    cut = mysql_proxy.cut_after(contains(COMMIT))
+def assert_left_in_doubt(cut: Cut, proxy: Proxy, server: MySQLServer, database: str) -> None:
+    """The client hears that the connection broke at the COMMIT, and not whether that was done."""
     with pytest.raises(pymysql.OperationalError) as caught:
-        insert_through(mysql_proxy, mysql_server, table)
+        insert_through(proxy, server, database)
     assert caught.value.args[0] == 2013
     assert cut.wait(WAIT_SECONDS)
     assert [COMMIT in request for request in cut.requests] == [True]
+
+
+def test_a_cut_after_a_commit_leaves_the_row_there_and_the_client_in_doubt(
+    mysql_proxy: Proxy, mysql_server: MySQLServer, table: str
+) -> None:
+    assert_left_in_doubt(mysql_proxy.cut_after(contains(COMMIT)), mysql_proxy, mysql_server, table)
     assert numbers(mysql_server, table) == [1]
 
 
 def test_a_cut_before_a_commit_leaves_no_row_and_the_client_in_the_same_doubt(
     mysql_proxy: Proxy, mysql_server: MySQLServer, table: str
 ) -> None:
-    cut = mysql_proxy.cut_before(contains(COMMIT))
-    with pytest.raises(pymysql.OperationalError) as caught:
-        insert_through(mysql_proxy, mysql_server, table)
-    assert caught.value.args[0] == 2013
-    assert cut.wait(WAIT_SECONDS)
+    assert_left_in_doubt(mysql_proxy.cut_before(contains(COMMIT)), mysql_proxy, mysql_server, table)
     assert numbers(mysql_server, table) == []
 
 

@@ -14,64 +14,26 @@ from hypothesis import strategies as st
 from taskserver import Fatal, Retry, SettingError, TaskServerError, task
 from taskserver.backoff import DAY_SECONDS, Backoff, parse_backoff
 from taskserver.options import options_of
-from tests.deployment import Deployment
-from tests.test_leases import end_backoffs, end_leases, kill, rows, seconds_between
-from tests.test_worker import Queue, assert_silent, wait_until
+from tests.processes import assert_silent, kill
+from tests.queues import Queue
 
 SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERVER_BACKOFF": "linear:300", "TASKSERVER_LEASE": "600"}
-ONCE = SETTINGS | {"TASKSERVER_MAX_ATTEMPTS": "1"}
+ONCE = {"TASKSERVER_MAX_ATTEMPTS": "1"}
 MOST = 1.1
 """Times the backoff itself, with what is added at random."""
 
-TASKS = '''
-"""Callables that fail, with and without options of their own."""
-
+TASKS = """
 import functools
 import os
 import time
-from pathlib import Path
 
 from taskserver import Fatal, Retry, task
-
-HERE = Path(__file__).resolve().parent
-
-
-def note(text="noted"):
-    with open(HERE / "notes", "a") as file:
-        file.write(f"{text}\\n")
 
 
 def fail(message="no luck"):
     raise ValueError(message)
 
-'''
-
-
-@pytest.fixture
-def queue(deployment: Deployment, dsn: str) -> Queue:
-    """On both stores."""
-    return make_queue(deployment, dsn)
-
-
-@pytest.fixture
-def sqlite_queue(deployment: Deployment, sqlite_dsn: str) -> Queue:
-    return make_queue(deployment, sqlite_dsn)
-
-
-@pytest.fixture(params=["sqlite", pytest.param("mysql", marks=pytest.mark.long)])
-def one_queue(request: pytest.FixtureRequest, deployment: Deployment) -> Queue:
-    """On SQLite; among the long tests on MySQL/MariaDB too."""
-    return make_queue(deployment, str(request.getfixturevalue(f"{request.param}_dsn")))
-
-
-def make_queue(deployment: Deployment, dsn: str) -> Queue:
-    queue = Queue(deployment, dsn)
-    deployment.write_tasks(TASKS)
-    return queue
-
-
-def write(queue: Queue, code: str) -> None:
-    queue.deployment.write_tasks(TASKS + code)
+"""
 
 
 def add_row(queue: Queue, name: str, attempts: int = 0, max_attempts: int | None = None) -> None:
@@ -85,17 +47,13 @@ def add_row(queue: Queue, name: str, attempts: int = 0, max_attempts: int | None
 
 def backoffs(queue: Queue) -> list[float | None]:
     """Seconds from the write of each row to its due_at, both by the database's clock."""
-    found = rows(queue, seconds_between(queue, "updated_at", "due_at"))
+    found = queue.rows(queue.seconds_between("updated_at", "due_at"))
     return [None if seconds is None else float(seconds) for (seconds,) in found]
 
 
 def is_backoff(seconds: float | None, least: float) -> bool:
     """SQLite counts milliseconds."""
     return seconds is not None and least - 0.002 <= seconds <= least * MOST + 0.002
-
-
-def errors(queue: Queue) -> list[str]:
-    return [text for (text,) in rows(queue, "error_text")]
 
 
 # ---- the numbers
@@ -151,8 +109,7 @@ def test_a_wrong_backoff_is_refused_with_the_key_and_what_is_allowed(text: Any) 
 
 
 def test_a_failed_task_waits_by_the_database_s_clock_for_what_backoff_and_attempts_say(queue: Queue) -> None:
-    write(
-        queue,
+    queue.define(
         "@task(backoff='fixed:7')\ndef fixed(): fail()\n\n"
         "@task(backoff='exponential:10')\ndef exponential(): fail()\n\n"
         "@task\ndef bare(): fail()\n",
@@ -173,31 +130,31 @@ def test_a_failed_task_waits_by_the_database_s_clock_for_what_backoff_and_attemp
     ]:
         add_row(queue, name, attempts, most)
         expected.append((3, attempts + 1, most or 3, None, None, seconds))
-    assert_silent(queue.worker(**SETTINGS))
-    found = rows(queue, "status, attempts, max_attempts, claim, finished_at")
+    assert_silent(queue.worker())
+    found = queue.rows("status, attempts, max_attempts, claim, finished_at")
     assert found == [row[:5] for row in expected]
     for waits, (*_, least) in zip(backoffs(queue), expected, strict=True):
         assert is_backoff(waits, least), (waits, least)
-    assert all(text.startswith("ValueError: no luck") for text in errors(queue))
+    assert all(text.startswith("ValueError: no luck") for text in queue.errors())
 
 
 def test_a_task_is_fatal_once_its_attempts_are_used_up(one_queue: Queue) -> None:
     add_row(one_queue, "fail")
     for attempts in (1, 2, 3):
-        ended = one_queue.worker(**SETTINGS)
+        ended = one_queue.worker()
         assert (ended.returncode, ended.stdout) == (0, "")
         is_last = attempts == 3
         assert len(ended.stderr.splitlines()) == is_last
-        assert rows(one_queue, "status, attempts, claim, due_at IS NULL, finished_at IS NULL") == [
+        assert one_queue.rows("status, attempts, claim, due_at IS NULL, finished_at IS NULL") == [
             (4 if is_last else 3, attempts, None, is_last, not is_last)
         ]
-        end_backoffs(one_queue)
-    assert_silent(one_queue.worker(**SETTINGS))
-    assert rows(one_queue, "status, attempts") == [(4, 3)]
+        one_queue.end_backoffs()
+    assert_silent(one_queue.worker())
+    assert one_queue.rows("status, attempts") == [(4, 3)]
 
 
 def test_the_row_s_limit_wins_over_the_callable_s_and_that_over_the_setting(queue: Queue) -> None:
-    write(queue, "@task(max_attempts=2)\ndef twice(): fail()\n\n@task(max_attempts=5)\ndef often(): fail()\n")
+    queue.define("@task(max_attempts=2)\ndef twice(): fail()\n\n@task(max_attempts=5)\ndef often(): fail()\n")
     expected = []
     for name, attempts, most, status, limit in [
         ("fail", 2, None, 4, 3),
@@ -213,18 +170,18 @@ def test_the_row_s_limit_wins_over_the_callable_s_and_that_over_the_setting(queu
     ]:
         add_row(queue, name, attempts, most)
         expected.append((status, attempts + 1, limit))
-    assert queue.worker(**SETTINGS).returncode == 0
-    assert rows(queue, "status, attempts, max_attempts") == expected
+    assert queue.worker().returncode == 0
+    assert queue.rows("status, attempts, max_attempts") == expected
 
 
 def test_the_callable_s_limit_counts_for_the_task_that_imports_its_module_too(one_queue: Queue) -> None:
-    write(one_queue, "@task(max_attempts=2)\ndef twice(): fail()\n")
+    one_queue.define("@task(max_attempts=2)\ndef twice(): fail()\n")
     for attempts, expected in [(1, (3, 1, 2)), (2, (4, 2, 2))]:
         if attempts == 1:
             add_row(one_queue, "twice")
-        assert one_queue.worker(**SETTINGS).returncode == 0
-        assert rows(one_queue, "status, attempts, max_attempts") == [expected]
-        end_backoffs(one_queue)
+        assert one_queue.worker().returncode == 0
+        assert one_queue.rows("status, attempts, max_attempts") == [expected]
+        one_queue.end_backoffs()
 
 
 def test_a_task_that_was_started_as_often_as_it_may_is_fatal_and_does_not_run(queue: Queue) -> None:
@@ -232,9 +189,9 @@ def test_a_task_that_was_started_as_often_as_it_may_is_fatal_and_does_not_run(qu
     for _ in range(2):
         add_row(queue, "note", 5, 3)
         add_row(queue, "note", 3, None)
-    assert queue.worker(**SETTINGS).returncode == 0
-    assert rows(queue, "status, attempts") == [(4, 5), (4, 3)] * 2
-    assert all("started" in text for text in errors(queue))
+    assert queue.worker().returncode == 0
+    assert queue.rows("status, attempts") == [(4, 5), (4, 3)] * 2
+    assert all("started" in text for text in queue.errors())
     assert queue.notes() == []
 
 
@@ -245,33 +202,31 @@ def test_a_bad_row_keeps_its_attempts(queue: Queue) -> None:
         add_row(queue, name, 1)
     queue.sql("INSERT INTO jobs_queue (task, attempts) VALUES ('os.system', 2)")
     queue.sql("INSERT INTO jobs_queue (task, args, attempts) VALUES ('tasks.fail', '{\"no\": 1}', 2)")
-    assert queue.worker(**SETTINGS).returncode == 0
-    assert rows(queue, "status, attempts, claim, due_at") == [(4, 1, None, None)] * 4 + [(4, 2, None, None)] * 2
-    assert all(text.startswith("BadTask: ") for text in errors(queue))
+    assert queue.worker().returncode == 0
+    assert queue.rows("status, attempts, claim, due_at") == [(4, 1, None, None)] * 4 + [(4, 2, None, None)] * 2
+    assert all(text.startswith("BadTask: ") for text in queue.errors())
 
 
 # ---- waking
 
 
 def test_a_failed_task_runs_again_once_its_backoff_has_ended_and_not_before(queue: Queue) -> None:
-    write(
-        queue,
+    queue.define(
         "def flaky():\n    note('try')\n    if (HERE / 'notes').read_text().count('try') < 2:\n        fail()\n",
     )
     add_row(queue, "flaky")
     for _ in range(2):
-        assert_silent(queue.worker("--mode", "mark", **SETTINGS))
+        assert_silent(queue.worker("--mode", "mark"))
         assert queue.notes() == ["try"]
         assert queue.statuses() == [3]
-    end_backoffs(queue)
-    assert_silent(queue.worker("--mode", "mark", **SETTINGS))
+    queue.end_backoffs()
+    assert_silent(queue.worker("--mode", "mark"))
     assert queue.notes() == ["try"] * 2
-    assert rows(queue, "status, attempts, error_text") == [(2, 2, None)]
+    assert queue.rows("status, attempts, error_text") == [(2, 2, None)]
 
 
 def test_a_run_that_goes_on_wakes_what_fell_due_meanwhile(one_queue: Queue) -> None:
-    write(
-        one_queue,
+    one_queue.define(
         "def flaky():\n    note('try')\n    if (HERE / 'notes').read_text().count('try') < 2:\n        fail()\n\n"
         "def wait_for_second_try():\n    seen = (HERE / 'notes').read_text().count('try')\n"
         "    if seen < 2:\n        time.sleep(0.1)\n        raise Retry(delay=0)\n",
@@ -279,16 +234,16 @@ def test_a_run_that_goes_on_wakes_what_fell_due_meanwhile(one_queue: Queue) -> N
     add_row(one_queue, "flaky", 0, 2)
     for _ in range(25):
         add_row(one_queue, "wait_for_second_try", 0, 1000)
-    assert_silent(one_queue.worker("--batch", 1, **SETTINGS | {"TASKSERVER_BACKOFF": "fixed:1"}))
+    assert_silent(one_queue.worker("--batch", 1, TASKSERVER_BACKOFF="fixed:1"))
     assert one_queue.notes() == ["try"] * 2
     assert one_queue.sql("SELECT COUNT(*) FROM jobs_queue WHERE task = 'tasks.flaky'") == [(0,)]
 
 
 def test_a_backoff_of_nothing_lets_the_next_run_take_the_task(one_queue: Queue) -> None:
     add_row(one_queue, "fail")
-    codes = [one_queue.worker(**SETTINGS | {"TASKSERVER_BACKOFF": "fixed:0"}).returncode for _ in range(3)]
+    codes = [one_queue.worker(TASKSERVER_BACKOFF="fixed:0").returncode for _ in range(3)]
     assert codes == [0, 0, 0]
-    assert rows(one_queue, "status, attempts") == [(4, 3)]
+    assert one_queue.rows("status, attempts") == [(4, 3)]
 
 
 # ---- Retry and Fatal
@@ -301,26 +256,25 @@ def test_a_task_chooses_by_retry_when_it_comes_again_and_spends_an_attempt(queue
         "Retry('not yet', delay=40)": (40, "Retry: not yet"),
         "Retry('later', delay=30 * 86400)": (30 * 86400, "Retry: later"),
     }
-    write(queue, "".join(f"\ndef retry_{n}():\n    raise {raising}\n" for n, raising in enumerate(raised)))
+    queue.define("".join(f"\ndef retry_{n}():\n    raise {raising}\n" for n, raising in enumerate(raised)))
     for number in range(len(raised)):
         add_row(queue, f"retry_{number}")
-    assert_silent(queue.worker(**SETTINGS))
-    assert rows(queue, "status, attempts") == [(3, 1)] * len(raised)
-    for seconds, text, (delay, first_line) in zip(backoffs(queue), errors(queue), raised.values(), strict=True):
+    assert_silent(queue.worker())
+    assert queue.rows("status, attempts") == [(3, 1)] * len(raised)
+    for seconds, text, (delay, first_line) in zip(backoffs(queue), queue.errors(), raised.values(), strict=True):
         assert seconds == pytest.approx(delay, abs=0.002)
         assert text.partition("\n")[0] == first_line
 
 
 def test_a_retry_without_a_delay_waits_as_the_backoff_says_and_the_last_one_is_fatal(queue: Queue) -> None:
-    write(
-        queue,
+    queue.define(
         "def plain():\n    raise Retry('again')\n\n@task(backoff='fixed:9')\ndef own():\n    raise Retry\n\n"
         "def delayed():\n    raise Retry(delay=1)\n",
     )
     for name, attempts in [("plain", 0), ("own", 0), ("plain", 2), ("delayed", 2)]:
         add_row(queue, name, attempts)
-    assert queue.worker(**SETTINGS).returncode == 0
-    assert rows(queue, "status, attempts") == [(3, 1), (3, 1), (4, 3), (4, 3)]
+    assert queue.worker().returncode == 0
+    assert queue.rows("status, attempts") == [(3, 1), (3, 1), (4, 3), (4, 3)]
     first, second, *others = backoffs(queue)
     assert is_backoff(first, 300)
     assert is_backoff(second, 9)
@@ -349,29 +303,29 @@ ODD_RETRIES = {
 
 @pytest.mark.parametrize("code", ODD_RETRIES.values(), ids=ODD_RETRIES.keys())
 def test_an_odd_retry_is_a_failed_attempt_and_stops_nothing_else(one_queue: Queue, code: str) -> None:
-    write(one_queue, f"def odd():\n    {code}\n")
+    one_queue.define(f"def odd():\n    {code}\n")
     add_row(one_queue, "odd")
     add_row(one_queue, "note")
-    ended = one_queue.worker(**SETTINGS)
+    ended = one_queue.worker()
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
     assert one_queue.notes() == ["noted"]
-    assert rows(one_queue, "status, attempts") == [(3, 1)]
+    assert one_queue.rows("status, attempts") == [(3, 1)]
     ((seconds,),) = [backoffs(one_queue)]
     assert seconds is not None
     assert seconds > 0
 
 
 def test_fatal_gives_up_at_once_whatever_attempts_are_left(queue: Queue) -> None:
-    write(
-        queue, "def stop():\n    raise Fatal('no such customer')\n\nclass Own(Fatal): pass\n\ndef own(): raise Own(5)\n"
+    queue.define(
+        "def stop():\n    raise Fatal('no such customer')\n\nclass Own(Fatal): pass\n\ndef own(): raise Own(5)\n"
     )
     add_row(queue, "stop")
     add_row(queue, "own", 1, 100)
-    ended = queue.worker(**SETTINGS)
+    ended = queue.worker()
     assert ended.returncode == 0
     assert [line.partition("fatal: ")[2] for line in ended.stderr.splitlines()] == ["Fatal: no such customer", "Own: 5"]
-    assert rows(queue, "status, attempts, due_at") == [(4, 1, None), (4, 2, None)]
-    assert [text.partition("\n")[0] for text in errors(queue)] == ["Fatal: no such customer", "Own: 5"]
+    assert queue.rows("status, attempts, due_at") == [(4, 1, None), (4, 2, None)]
+    assert queue.first_lines() == ["Fatal: no such customer", "Own: 5"]
 
 
 # ---- @task
@@ -403,15 +357,15 @@ def test_only_functions_and_methods_take_options(marked: Any) -> None:
 
 
 def test_a_module_with_a_wrong_option_is_broken_says_why_and_runs_once_mended(one_queue: Queue) -> None:
-    write(one_queue, "@task(backoff='now and then')\ndef odd(): pass\n")
+    one_queue.define("@task(backoff='now and then')\ndef odd(): pass\n")
     add_row(one_queue, "note")
-    assert_silent(one_queue.worker(**SETTINGS))
-    assert rows(one_queue, "status, attempts") == [(3, 1)]
-    (text,) = errors(one_queue)
+    assert_silent(one_queue.worker())
+    assert one_queue.rows("status, attempts") == [(3, 1)]
+    (text,) = one_queue.errors()
     assert "backoff is wrong: 'now and then'; allowed: exponential:60" in text.partition("\n")[0]
-    write(one_queue, "")
-    end_backoffs(one_queue)
-    assert_silent(one_queue.worker(**SETTINGS))
+    one_queue.define("")
+    one_queue.end_backoffs()
+    assert_silent(one_queue.worker())
     assert one_queue.notes() == ["noted"]
 
 
@@ -428,8 +382,7 @@ def test_a_function_stays_what_it_is_under_its_options() -> None:
 
 
 def test_options_reach_methods_and_functions_under_other_decorators(queue: Queue) -> None:
-    write(
-        queue,
+    queue.define(
         """
 def traced(function):
     @functools.wraps(function)
@@ -496,8 +449,8 @@ def with_nones(): fail()
     }
     for name in names:
         add_row(queue, name)
-    assert_silent(queue.worker(**SETTINGS))
-    assert rows(queue, "status, max_attempts") == [(3, most) for most in names.values()]
+    assert_silent(queue.worker())
+    assert queue.rows("status, max_attempts") == [(3, most) for most in names.values()]
 
 
 # ---- on_fatal
@@ -561,7 +514,7 @@ def by_method(text): fail("the first one")
 
 @pytest.mark.parametrize("mode", ["delete", "move", "mark"])
 def test_a_task_whose_rescue_returns_counts_as_done(one_queue: Queue, mode: str) -> None:
-    write(one_queue, RESCUE)
+    one_queue.define(RESCUE)
     one_queue.add("tasks.named", '{"to": "a@example.org"}')
     one_queue.add("tasks.named", "[1, 2]")
     one_queue.add("tasks.given")
@@ -579,18 +532,18 @@ def test_a_task_whose_rescue_returns_counts_as_done(one_queue: Queue, mode: str)
     places = {"move": "jobs_queue_done", "mark": "jobs_queue"}
     for table in ("jobs_queue", "jobs_queue_done"):
         done = [(2, attempts, None, None, None) for attempts in (1, 1, 2, 1, 1)] if places.get(mode) == table else []
-        assert rows(one_queue, "status, attempts, error_text, due_at, claim", table) == done
+        assert one_queue.rows("status, attempts, error_text, due_at, claim", table) == done
     assert one_queue.sql("SELECT taken, done, fatal FROM jobs_queue_workers") == [(5, 5, 0)]
 
 
 def test_a_rescue_is_called_once_when_the_last_attempt_failed_and_not_before(one_queue: Queue) -> None:
-    write(one_queue, RESCUE)
+    one_queue.define(RESCUE)
     one_queue.add("tasks.given")
     for expected in (0, 1, 1):
-        assert_silent(one_queue.worker(**SETTINGS))
+        assert_silent(one_queue.worker())
         assert len(one_queue.notes()) == expected
-        end_backoffs(one_queue)
-    assert rows(one_queue) == []
+        one_queue.end_backoffs()
+    assert one_queue.rows() == []
 
 
 @pytest.mark.parametrize(
@@ -607,13 +560,13 @@ def test_a_rescue_is_called_once_when_the_last_attempt_failed_and_not_before(one
 def test_a_rescue_that_fails_makes_the_task_fatal_with_both_errors(
     one_queue: Queue, name: str, args: str | None, second: str, notes: list[str]
 ) -> None:
-    write(one_queue, RESCUE)
+    one_queue.define(RESCUE)
     one_queue.add(f"tasks.{name}", args)
     one_queue.add("tasks.note")
     ended = one_queue.worker(**ONCE)
     assert (ended.returncode, ended.stderr) == (0, f"task 1 tasks.{name} is fatal: ValueError: the first one\n")
-    assert rows(one_queue, "status, attempts, claim, due_at") == [(4, 1, None, None)]
-    (text,) = errors(one_queue)
+    assert one_queue.rows("status, attempts, claim, due_at") == [(4, 1, None, None)]
+    (text,) = one_queue.errors()
     first, *others = text.split("\n")
     assert first == "ValueError: the first one"
     assert any(line.startswith(second) for line in others), text
@@ -623,42 +576,38 @@ def test_a_rescue_that_fails_makes_the_task_fatal_with_both_errors(
 
 
 def test_both_errors_keep_their_first_lines_however_long_they_are(one_queue: Queue) -> None:
-    write(
-        one_queue,
+    one_queue.define(
         "def second(error):\n    raise KeyError('s' * 5000)\n\n"
         "@task(on_fatal='tasks.second')\ndef first():\n    raise ValueError('f' * 5000)\n",
     )
     one_queue.add("tasks.first")
     assert one_queue.worker(**ONCE).returncode == 0
-    (text,) = errors(one_queue)
+    (text,) = one_queue.errors()
     assert text.startswith("ValueError: ffff")
     assert "\nKeyError: 'ssss" in text
     assert len(text) <= 1000
 
 
 def test_a_rescue_is_not_called_for_lost_tasks_and_bad_rows(queue: Queue) -> None:
-    write(
-        queue,
+    queue.define(
         RESCUE + "\n@task(on_fatal='tasks.rescue')\ndef hang():\n    note('hangs')\n    time.sleep(60)\n",
     )
     queue.add("tasks.hang")
-    process = queue.start(**ONCE)
-    wait_until(queue.notes)
+    process = queue.start_task(**ONCE)
     kill(process)
-    end_leases(queue)
+    queue.end_leases()
     queue.add("tasks.strict", '{"numbers": 1}')
     queue.add("tasks.strict", '["not JSON')
     queue.add("tasks.strict", "[1]")
     queue.sql("UPDATE jobs_queue SET attempts = 1 WHERE id = 4")
     assert queue.worker(**ONCE).returncode == 0
     assert queue.statuses() == [4] * 4
-    assert errors(queue)[0].startswith("lost")
+    assert queue.errors()[0].startswith("lost")
     assert queue.notes() == ["hangs"]
 
 
 def test_a_rescue_has_the_task_s_time_limit_too(one_queue: Queue) -> None:
-    write(
-        one_queue,
+    one_queue.define(
         "def hang(error):\n    note(type(error).__name__)\n    time.sleep(60)\n\n"
         "@task(on_fatal='tasks.hang', timeout=0.3)\ndef slow():\n    time.sleep(60)\n",
     )
@@ -668,7 +617,7 @@ def test_a_rescue_has_the_task_s_time_limit_too(one_queue: Queue) -> None:
     assert ended.returncode == 0
     assert one_queue.notes() == ["TaskInterrupted", "noted"]
     assert one_queue.statuses() == [4]
-    lines = [line for line in errors(one_queue)[0].split("\n") if line.startswith("TaskInterrupted: ")]
+    lines = [line for line in one_queue.errors()[0].split("\n") if line.startswith("TaskInterrupted: ")]
     assert len(lines) == 2
     assert all("timeout of 0.3 s" in line for line in lines)
 
@@ -677,23 +626,22 @@ def test_a_rescue_has_the_task_s_time_limit_too(one_queue: Queue) -> None:
 
 
 def test_an_error_is_its_first_line_and_then_the_end_of_its_traceback(queue: Queue) -> None:
-    write(queue, "def deep(n=30):\n    if n:\n        deep(n - 1)\n    else:\n        fail('at the bottom')\n")
+    queue.define("def deep(n=30):\n    if n:\n        deep(n - 1)\n    else:\n        fail('at the bottom')\n")
     add_row(queue, "deep")
     add_row(queue, "fail")
-    assert_silent(queue.worker(**SETTINGS))
-    for text, first_line in zip(errors(queue), ["ValueError: at the bottom", "ValueError: no luck"], strict=True):
+    assert_silent(queue.worker())
+    for text, first_line in zip(queue.errors(), ["ValueError: at the bottom", "ValueError: no luck"], strict=True):
         first, *trace = text.split("\n")
         assert first == first_line
         assert trace[-2:] == [trace[-2], "    raise ValueError(message)"]
         assert trace[-2].endswith("in fail")
-        assert str(queue.deployment.folder / "tasks.py") in trace[-2]
-        assert str(queue.deployment.folder / "taskserver") not in text
+        assert str(queue.folder / "tasks.py") in trace[-2]
+        assert str(queue.folder / "taskserver") not in text
         assert len(text) <= 1000
 
 
 def test_the_log_has_the_full_traceback_of_failed_and_of_fatal_tasks(one_queue: Queue) -> None:
-    write(
-        one_queue,
+    one_queue.define(
         RESCUE + "\ndef deep(n=30):\n    if n:\n        deep(n - 1)\n    else:\n        fail('x' * 3000)\n"
         "\ndef chained():\n    try:\n        1 / 0\n    except ZeroDivisionError as error:\n"
         "        raise KeyError('outer') from error\n",
@@ -703,7 +651,7 @@ def test_the_log_has_the_full_traceback_of_failed_and_of_fatal_tasks(one_queue: 
     add_row(one_queue, "in_vain")
     assert one_queue.worker(**ONCE, TASKSERVER_LOG="log").returncode == 0
     assert one_queue.statuses() == [3, 4, 4]
-    log = (one_queue.deployment.folder / "log").read_text()
+    log = (one_queue.folder / "log").read_text()
     assert "x" * 3000 in log
     assert "Traceback (most recent call last)" in log
     for words in ("ZeroDivisionError", "KeyError: 'outer'", "ValueError: the first one", "KeyError: 'the second one'"):
@@ -784,7 +732,7 @@ def chain(length):
 
 def write_odd_errors(queue: Queue) -> None:
     code = "".join(f"\ndef odd_{number}():\n    raise {what}\n" for number, (what, _) in enumerate(ODD_ERRORS.values()))
-    write(queue, ODD_HELPERS + code)
+    queue.define(ODD_HELPERS + code)
 
 
 @pytest.mark.long
@@ -796,16 +744,16 @@ def test_whatever_an_error_holds_it_fails_its_own_task_alone(sqlite_queue: Queue
     add_row(sqlite_queue, f"odd_{number}")
     add_row(sqlite_queue, f"odd_{number}", 0, 1)
     add_row(sqlite_queue, "note")
-    ended = sqlite_queue.worker(**SETTINGS, TASKSERVER_LOG=log)
+    ended = sqlite_queue.worker(TASKSERVER_LOG=log)
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
     assert len(ended.stderr.splitlines()) == 1, ended.stderr
-    assert rows(sqlite_queue, "status, attempts") == [(3, 1), (4, 1)]
+    assert sqlite_queue.rows("status, attempts") == [(3, 1), (4, 1)]
     assert_kept(sqlite_queue, [ODD_ERRORS[name][1]] * 2)
     assert sqlite_queue.notes() == ["noted"]
 
 
 def assert_kept(queue: Queue, beginnings: list[str | None]) -> None:
-    for text, beginning in zip(errors(queue), beginnings, strict=True):
+    for text, beginning in zip(queue.errors(), beginnings, strict=True):
         assert 0 < len(text) <= 1000
         text.encode()
         assert "\0" not in text
@@ -817,8 +765,8 @@ def test_whatever_errors_hold_a_database_takes_their_texts_and_the_log_their_tra
     for number in range(len(ODD_ERRORS)):
         add_row(queue, f"odd_{number}")
         add_row(queue, "note")
-    assert_silent(queue.worker(**SETTINGS, TASKSERVER_LOG="log"))
-    assert rows(queue, "status, attempts") == [(3, 1)] * len(ODD_ERRORS)
+    assert_silent(queue.worker(TASKSERVER_LOG="log"))
+    assert queue.rows("status, attempts") == [(3, 1)] * len(ODD_ERRORS)
     assert_kept(queue, [beginning for _, beginning in ODD_ERRORS.values()])
     assert queue.notes() == ["noted"] * len(ODD_ERRORS)
 
@@ -831,28 +779,25 @@ def test_whatever_errors_hold_a_database_takes_their_texts_and_the_log_their_tra
 def test_an_error_whose_text_never_comes_holds_the_worker_up_no_longer_than_a_task_may(
     sqlite_queue: Queue, way: str
 ) -> None:
-    write(
-        sqlite_queue,
+    sqlite_queue.define(
         f"class Endless(Exception):\n    def __str__(self):\n        note('asked')\n        {way}\n\n"
         "def odd():\n    raise Endless\n",
     )
     add_row(sqlite_queue, "odd")
-    process = sqlite_queue.start(**SETTINGS | {"TASKSERVER_LEASE": "1", "TASKSERVER_TIMEOUT": "1"})
+    process = sqlite_queue.start(TASKSERVER_LEASE="1", TASKSERVER_TIMEOUT="1")
     # Whether it is interrupted or ends its worker: it must not hang for ever. Timeout and lease are 2 s together.
     assert process.wait(12) in (0, 1)
     assert sqlite_queue.notes()
 
 
 def test_a_signal_in_the_midst_of_a_failing_task_s_text_is_heard(sqlite_queue: Queue) -> None:
-    write(
-        sqlite_queue,
+    sqlite_queue.define(
         "class Slow(Exception):\n    def __str__(self):\n        note('asked')\n        time.sleep(0.3)\n"
         "        return 'slow'\n\ndef odd():\n    raise Slow\n",
     )
     add_row(sqlite_queue, "odd")
     add_row(sqlite_queue, "note")
-    process = sqlite_queue.start(**SETTINGS)
-    wait_until(sqlite_queue.notes)
+    process = sqlite_queue.start_task()
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0
     assert sqlite_queue.statuses() == [3, 0]

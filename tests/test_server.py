@@ -19,6 +19,7 @@ import pytest
 
 from taskserver import InvalidTask, Reason, SettingError, TaskServer, TaskServerError
 from tests.deployment import ROOT
+from tests.processes import wait_until
 
 TASKS = """
 import signal
@@ -236,15 +237,6 @@ def connections_to(mysql_server: Any, dsn: str) -> int:
         f"SELECT COUNT(*) FROM information_schema.processlist WHERE db = '{dsn.rpartition('/')[2]}'"
     )
     return int(found[0][0])
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    done = threading.Event()
-    for _ in range(int(seconds / 0.01)):
-        if condition():
-            return
-        done.wait(0.01)
-    raise AssertionError("it did not come true in time")
 
 
 def test_making_a_server_connects_to_nothing(tmp_path: Path) -> None:

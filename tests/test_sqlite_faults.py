@@ -31,22 +31,18 @@ from taskserver import TaskServer
 from taskserver.private_folder import make_private_folder
 from taskserver.stores.sqlite import LOCK_WAIT_SECONDS
 from tests.deployment import Deployment
-from tests.servers import find_program
-from tests.test_worker import Queue, assert_one_line, assert_silent, end_of, wait_until
+from tests.processes import assert_one_line, assert_silent, end_of, kill, wait_for, wait_until
+from tests.queues import Queue
 
 TASKS = '''
-"""Each leaves a line: its name and the process that ran it. A short write to the end of a file is one piece."""
-
 import os
 import time
-from pathlib import Path
-from typing import Any
 
-HERE = Path(__file__).resolve().parent
 NOTES = os.open(HERE / "notes", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
 
 def note(name, seconds=0.0):
+    """Its name and the process that ran it. A short write to the end of a file is one piece."""
     os.write(NOTES, f"{name} {os.getpid()}\\n".encode())
     time.sleep(seconds)
 
@@ -75,17 +71,9 @@ AFTER_A_CRASH = {"TASKSERVER_LEASE": "1", "TASKSERVER_BACKOFF": "fixed:0"}
 """So that what a worker left behind is taken back while a test waits."""
 
 
-def make_queue(deployment: Deployment, dsn: str, tables: bool = True) -> Queue:
-    """A queue with our tasks and every setting but the DSN as it is by default."""
-    queue = Queue(deployment, dsn, tables)
-    deployment.write_tasks(TASKS)
-    deployment.write_env(TASKSERVER_DSN=dsn)
-    return queue
-
-
 @pytest.fixture
-def queue(deployment: Deployment) -> Queue:
-    return make_queue(deployment, "sqlite:///var/taskserver.db")
+def queue(make_queue: Callable[..., Queue]) -> Queue:
+    return make_queue("sqlite:///var/taskserver.db")
 
 
 def add(queue: Queue, *names: object, seconds: float = 0.0) -> None:
@@ -175,34 +163,36 @@ def start_together(queue: Queue, workers: int) -> list[subprocess.Popen[str]]:
 
 
 def produce_by_api(queue: Queue, names: Sequence[str]) -> None:
-    with TaskServer(queue.dsn, folder=queue.deployment.folder) as server:
+    with TaskServer(queue.dsn, folder=queue.folder) as server:
         for name in names:
             assert server.add_task("tasks.note", [name, 0.002]) > 0
 
 
 def produce_by_client(queue: Queue, names: Sequence[str]) -> None:
     for name in names:
-        added = queue.deployment.client("add", "tasks.note", f'["{name}", 0.002]')
+        added = queue.client("add", "tasks.note", f'["{name}", 0.002]')
         assert (added.returncode, added.stderr) == (0, "")
         assert added.stdout.strip().isdigit()
 
 
 def produce_in_bulk(queue: Queue, names: Sequence[str]) -> None:
     lines = "".join(f'{{"task": "tasks.note", "args": ["{name}", 0.002]}}\n' for name in names)
-    added = queue.deployment.client("add", "--bulk", "-", stdin=lines)
+    added = queue.client("add", "--bulk", "-", stdin=lines)
     assert (added.returncode, added.stderr) == (0, "")
 
 
-def test_four_workers_and_producers_at_once_never_see_a_locked_database(queue: Queue) -> None:
-    names = [f"n{number}" for number in range(300)]
-    produce_in_bulk(queue, names[:100])
+@pytest.mark.parametrize("count", [120, pytest.param(600, marks=pytest.mark.long)])
+def test_four_workers_and_producers_at_once_never_see_a_locked_database(queue: Queue, count: int) -> None:
+    names = [f"n{number}" for number in range(count)]
+    third = count // 3
+    produce_in_bulk(queue, names[:third])
     with Probe(queue.path) as probe, ThreadPoolExecutor() as pool:
         first = start_together(queue, 4)
         producing: list[Future[Any]] = [
-            pool.submit(produce_by_api, queue, names[100:180]),
-            pool.submit(produce_by_client, queue, names[180:190]),
-            pool.submit(produce_in_bulk, queue, names[190:]),
-            *(pool.submit(lambda: queue.deployment.client("status").returncode) for _ in range(3)),
+            pool.submit(produce_by_api, queue, names[third:-third]),
+            pool.submit(produce_by_client, queue, names[-4:]),
+            pool.submit(produce_in_bulk, queue, names[-third:-4]),
+            *(pool.submit(lambda: queue.client("status").returncode) for _ in range(3)),
         ]
 
         def crontab() -> None:
@@ -242,7 +232,7 @@ def test_a_lock_that_outlasts_the_patience_is_one_line_and_nothing_is_lost(queue
     add(queue, "first")
     with held(queue), ThreadPoolExecutor() as pool:
         worker = pool.submit(queue.worker, **IMPATIENT)
-        client = pool.submit(queue.deployment.client, "add", "tasks.note", '["second"]', env=IMPATIENT)
+        client = pool.submit(queue.client, "add", "tasks.note", '["second"]', env=IMPATIENT)
         assert_one_line(worker.result(), 1, str(queue.path), "other processes")
         assert_one_line(client.result(), 1, str(queue.path), "other processes")
     assert_silent(queue.worker())
@@ -261,12 +251,11 @@ def test_a_reader_that_stays_in_the_midst_of_reading_holds_up_nobody(queue: Queu
     assert queue.statuses() == []
 
 
-def test_tables_are_made_by_four_at_once(deployment: Deployment) -> None:
-    queue = make_queue(deployment, "sqlite:///var/taskserver.db", tables=False)
+def test_tables_are_made_by_four_at_once(queue: Queue) -> None:
     # More than once from nothing, as only now and then two of them make the folder at once.
     for _ in range(3):
         shutil.rmtree(queue.path.parent, ignore_errors=True)
-        inits = [deployment.popen("client.py", "init") for _ in range(4)]
+        inits = [queue.deployment.popen("client.py", "init") for _ in range(4)]
         assert [(code, errors) for code, _, errors in map(end_of, inits)] == [(0, "")] * 4
     add(queue, "first")
     assert_silent(queue.worker())
@@ -358,19 +347,11 @@ class SmallDisk:
 
     def let_in(self, deployment: Deployment) -> None:
         """From here on the deployment's programs see this disk."""
-        wrap(deployment, self._entry)
+        deployment.wrap_python(self._entry)
 
     def close(self) -> None:
         if self._holder is not None:
             self._holder.communicate()
-
-
-def wrap(deployment: Deployment, prefix: Sequence[str]) -> None:
-    """Puts a command before the deployment's Python, which it executes in its own place."""
-    wrapper = deployment.home / "python"
-    wrapper.write_text(f'#!/bin/sh\nexec {shlex.join(prefix)} {shlex.quote(deployment.python)} "$@"\n')
-    wrapper.chmod(0o700)
-    deployment.python = str(wrapper)
 
 
 @pytest.fixture
@@ -384,16 +365,16 @@ def small_disk(tmp_path: Path, deployment: Deployment) -> Iterator[SmallDisk]:
 
 
 @pytest.fixture
-def small_queue(deployment: Deployment, small_disk: SmallDisk) -> Queue:
+def small_queue(make_queue: Callable[..., Queue], small_disk: SmallDisk) -> Queue:
     """A queue on the small disk; only programs of the deployment reach it."""
-    queue = make_queue(deployment, f"sqlite:///{small_disk.path}/taskserver.db", tables=False)
-    assert deployment.client("init").returncode == 0
+    queue = make_queue(f"sqlite:///{small_disk.path}/taskserver.db", tables=False)
+    assert queue.client("init").returncode == 0
     return queue
 
 
 def add_by_client(queue: Queue, *names: str, task: str = "tasks.note", more: str = "") -> None:
     lines = "".join(f'{{"task": "{task}", "args": ["{name}"{more}]}}\n' for name in names)
-    assert queue.deployment.client("add", "--bulk", "-", stdin=lines).returncode == 0
+    assert queue.client("add", "--bulk", "-", stdin=lines).returncode == 0
 
 
 def assert_full(ended: subprocess.CompletedProcess[str], path: Path) -> None:
@@ -415,7 +396,7 @@ def test_a_full_disk_is_one_clear_line_and_with_space_again_nothing_is_lost(
     small_disk.clear()
     assert_silent(small_queue.worker())
     assert ran(small_queue) == ["a", "b", "c"]
-    assert small_queue.deployment.client("list").stdout == "no tasks\n"
+    assert small_queue.client("list").stdout == "no tasks\n"
 
 
 def test_a_disk_that_fills_up_under_a_run_is_one_clear_line_and_nothing_is_lost(
@@ -432,7 +413,7 @@ def test_a_disk_that_fills_up_under_a_run_is_one_clear_line_and_nothing_is_lost(
 
     def all_is_done() -> bool:
         assert_silent(small_queue.worker(**AFTER_A_CRASH))
-        return small_queue.deployment.client("list").stdout == "no tasks\n"
+        return small_queue.client("list").stdout == "no tasks\n"
 
     wait_until(all_is_done)
     # What ran while its end could not be written ran again, which one task at most did in each run.
@@ -444,11 +425,11 @@ def test_what_a_producer_could_not_write_to_a_full_disk_it_hears_of(small_disk: 
     """No id is printed for a task that is not there, in the midst of a long file either."""
     add_by_client(small_queue, "first")
     lines = "".join(f'{{"task": "tasks.note", "args": ["{"x" * 100_000}"]}}\n' for _ in range(200))
-    added = small_queue.deployment.client("add", "--bulk", "-", stdin=lines, env=IMPATIENT)
+    added = small_queue.client("add", "--bulk", "-", stdin=lines, env=IMPATIENT)
     assert_full(added, small_disk.path / "taskserver.db")
     assert_silent(small_queue.worker())
     assert ran(small_queue) == ["first"]
-    assert small_queue.deployment.client("list").stdout == "no tasks\n"
+    assert small_queue.client("list").stdout == "no tasks\n"
 
 
 def test_a_file_system_that_became_read_only_is_one_line_and_code_1(small_disk: SmallDisk, small_queue: Queue) -> None:
@@ -456,7 +437,7 @@ def test_a_file_system_that_became_read_only_is_one_line_and_code_1(small_disk: 
     small_disk.remount("ro")
     path = str(small_disk.path / "taskserver.db")
     assert_one_line(small_queue.worker(**IMPATIENT), 1, path)
-    assert_one_line(small_queue.deployment.client("add", "tasks.note", env=IMPATIENT), 1, path)
+    assert_one_line(small_queue.client("add", "tasks.note", env=IMPATIENT), 1, path)
     small_disk.remount("rw")
     assert_silent(small_queue.worker())
     assert ran(small_queue) == ["first"]
@@ -470,14 +451,12 @@ def limit_files(process: subprocess.Popen[str], most_bytes: int) -> None:
 def test_a_quota_that_is_used_up_under_a_run_is_one_clear_line_and_nothing_is_lost(queue: Queue) -> None:
     queue.add("tasks.wait_for_go", '["first"]')
     add(queue, "second", "third")
-    process = queue.start(**IMPATIENT, **AFTER_A_CRASH)
-    wait_until(queue.notes)
+    process = queue.start_task(**IMPATIENT, **AFTER_A_CRASH)
     log = queue.path.with_name("taskserver.db-wal")
     size = log.stat().st_size
     limit_files(process, size)
-    (queue.deployment.folder / "go").touch()
-    code, output, errors = end_of(process)
-    assert_full(subprocess.CompletedProcess([], code, output, errors), queue.path)
+    queue.go()
+    assert_full(wait_for(process), queue.path)
     assert ran(queue) == ["first"], "the quota was never in the way"
     run_until_empty(queue)
     assert sorted(set(ran(queue))) == ["first", "second", "third"]
@@ -488,10 +467,9 @@ def test_a_quota_that_is_used_up_under_a_run_is_one_clear_line_and_nothing_is_lo
 def test_a_task_that_may_start_once_is_not_run_again_because_its_end_could_not_be_written(queue: Queue) -> None:
     queue.add("tasks.wait_for_go", '["once"]')
     queue.sql("UPDATE jobs_queue SET max_attempts = 1")
-    process = queue.start(**IMPATIENT, **AFTER_A_CRASH)
-    wait_until(queue.notes)
+    process = queue.start_task(**IMPATIENT, **AFTER_A_CRASH)
     limit_files(process, queue.path.with_name("taskserver.db-wal").stat().st_size)
-    (queue.deployment.folder / "go").touch()
+    queue.go()
     assert end_of(process)[0] == 1
     run_until_empty(queue)
     assert ran(queue) == ["once"]
@@ -503,7 +481,7 @@ def test_a_quota_that_is_used_up_is_one_clear_line_and_with_space_again_all_goes
     add(queue, "first")
     python = queue.deployment.python
     # Bytecode would be cut off too, and Python would not notice.
-    wrap(queue.deployment, ["env", "PYTHONDONTWRITEBYTECODE=1", "prlimit", "--fsize=4096"])
+    queue.deployment.wrap_python(["env", "PYTHONDONTWRITEBYTECODE=1", "prlimit", "--fsize=4096"])
     assert_one_line_each(queue, str(queue.path))
     assert_full(queue.worker(**IMPATIENT), queue.path)
     assert queue.notes() == []
@@ -513,18 +491,6 @@ def test_a_quota_that_is_used_up_is_one_clear_line_and_with_space_again_all_goes
 
 
 # ---- read-only
-
-
-@pytest.fixture
-def bound_by_rights(deployment: Deployment) -> None:
-    """The programs run without root's power to pass over a file's rights."""
-    if os.getuid() != 0:
-        return
-    setpriv = find_program("setpriv")
-    if setpriv is None:
-        pytest.skip("setpriv of util-linux is needed to give up root's rights")
-    dropped = "-dac_override,-dac_read_search"
-    wrap(deployment, [setpriv, f"--inh-caps={dropped}", f"--bounding-set={dropped}"])
 
 
 @contextmanager
@@ -547,8 +513,8 @@ def test_a_read_only_database_is_one_line_and_nothing_is_lost(queue: Queue, read
     places = {"file": (queue.path, 0o400), "folder": (queue.path.parent, 0o500)}
     with rights(*(places[name] for name in read_only)):
         assert_one_line(queue.worker(), 1, str(queue.path))
-        assert_one_line(queue.deployment.client("add", "tasks.note", '["second"]'), 1, str(queue.path))
-        status = queue.deployment.client("status")
+        assert_one_line(queue.client("add", "tasks.note", '["second"]'), 1, str(queue.path))
+        status = queue.client("status")
         assert status.returncode == 0 or len(status.stderr.splitlines()) == 1
         assert "Traceback" not in status.stderr
     # SQLite gives its log the rights that the file had when it was looked at.
@@ -562,16 +528,14 @@ def test_a_read_only_database_is_one_line_and_nothing_is_lost(queue: Queue, read
 def test_a_database_that_becomes_read_only_with_the_log_of_a_killed_worker_beside_it(queue: Queue) -> None:
     queue.add("tasks.wait_for_go", '["killed"]')
     add(queue, "second")
-    process = queue.start(**AFTER_A_CRASH)
-    wait_until(queue.notes)
-    process.kill()
-    process.communicate()
+    process = queue.start_task(**AFTER_A_CRASH)
+    kill(process)
     log = queue.path.with_name("taskserver.db-wal")
     assert log.stat().st_size > 0, "nothing was left to recover"
     everything = [(path, 0o400) for path in queue.path.parent.glob("taskserver.db*")]
     with rights(*everything, (queue.path.parent, 0o500)):
         assert_one_line(queue.worker(), 1, str(queue.path))
-    (queue.deployment.folder / "go").touch()
+    queue.go()
     run_until_empty(queue)
     assert ran(queue).count("second") == 1
     assert queue.statuses() == []
@@ -659,17 +623,19 @@ DAMAGES = [
     put_a_folder_in_its_place,
     put_a_folder_in_the_place_of_its_log,
     put_a_pipe_in_its_place,
-    put_a_socket_in_its_place,
     put_a_link_to_nothing_in_its_place,
-    put_a_link_to_itself_in_its_place,
     put_a_null_device_in_its_place,
-    put_a_text_in_its_place,
     delete_it,
     delete_its_folder,
 ]
+LIKE_ONE_OF_THESE = [put_a_socket_in_its_place, put_a_link_to_itself_in_its_place, put_a_text_in_its_place]
 
 
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize(
+    "damage",
+    [*DAMAGES, *(pytest.param(damage, marks=pytest.mark.long) for damage in LIKE_ONE_OF_THESE)],
+    ids=lambda damage: damage.__name__,
+)
 def test_a_damaged_or_missing_database_is_one_line_that_names_it(queue: Queue, damage: Callable[[Path], None]) -> None:
     add(queue, *(f"{number}{'x' * 100}" for number in range(200)))
     queue.sql("VACUUM")
@@ -685,14 +651,12 @@ def test_a_database_that_is_damaged_under_a_run_is_one_line_and_code_1(
     queue.add("tasks.wait_for_go", '["first"]')
     add(queue, *(f"{number}{'x' * 100}" for number in range(200)))
     queue.sql("VACUUM")
-    process = queue.start(0, "--batch", 1, **IMPATIENT)
-    wait_until(queue.notes)
+    process = queue.start_task(0, "--batch", 1, **IMPATIENT)
     # What the worker wrote so far goes from the log into the file, so that only the file counts.
     queue.sql("PRAGMA wal_checkpoint(TRUNCATE)")
     damage(queue.path)
-    (queue.deployment.folder / "go").touch()
-    code, output, errors = end_of(process)
-    assert_one_line(subprocess.CompletedProcess([], code, output, errors), 1, str(queue.path))
+    queue.go()
+    assert_one_line(wait_for(process), 1, str(queue.path))
 
 
 @pytest.mark.parametrize("damage", [delete_it, delete_its_folder], ids=lambda damage: damage.__name__)
@@ -702,10 +666,9 @@ def test_a_database_that_is_deleted_under_a_run_ends_in_one_line_and_no_tracebac
     """The system keeps a deleted file for those who have it open: the run may end well, the next one must say it."""
     queue.add("tasks.wait_for_go", '["first"]')
     add(queue, "second")
-    process = queue.start(**IMPATIENT)
-    wait_until(queue.notes)
+    process = queue.start_task(**IMPATIENT)
     damage(queue.path)
-    (queue.deployment.folder / "go").touch()
+    queue.go()
     code, output, errors = end_of(process)
     assert code in (0, 1)
     assert output == ""
@@ -716,12 +679,11 @@ def test_a_database_that_is_deleted_under_a_run_ends_in_one_line_and_no_tracebac
 
 def test_a_database_made_anew_under_a_run_is_left_alone_by_the_old_worker(queue: Queue) -> None:
     queue.add("tasks.wait_for_go", '["old"]')
-    process = queue.start(**IMPATIENT)
-    wait_until(queue.notes)
+    process = queue.start_task(**IMPATIENT)
     delete_its_folder(queue.path)
-    assert queue.deployment.client("init").returncode == 0
+    assert queue.client("init").returncode == 0
     add(queue, "new")
-    (queue.deployment.folder / "go").touch()
+    queue.go()
     code, output, errors = end_of(process)
     assert code in (0, 1)
     assert output == ""
@@ -735,7 +697,7 @@ def test_a_database_made_anew_under_a_run_is_left_alone_by_the_old_worker(queue:
 def make_afresh(queue: Queue, rows: int) -> None:
     """A new file in the place of the old one, with so many tasks of three groups, and no log beside it."""
     delete_its_folder(queue.path)
-    with TaskServer(queue.dsn, folder=queue.deployment.folder) as server:
+    with TaskServer(queue.dsn, folder=queue.folder) as server:
         server.create_tables()
         server.add_tasks(
             {"task": "tasks.note", "args": [f"{number}{'x' * 100}"], "group_id": number % 3} for number in range(rows)
@@ -790,7 +752,7 @@ def test_a_page_that_is_missed_while_rows_are_read_is_one_line(queue: Queue) -> 
             break
     else:
         pytest.fail("no page was missed in the midst of reading")
-    assert_one_line(queue.deployment.client("list", "--limit", 1000, env=IMPATIENT), 1, str(queue.path))
+    assert_one_line(queue.client("list", "--limit", 1000, env=IMPATIENT), 1, str(queue.path))
 
 
 @pytest.mark.long

@@ -10,7 +10,6 @@ import itertools
 import json
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -27,6 +26,7 @@ from taskserver.stores import Store
 from taskserver.stores.mysql import REPEATABLE_READ, MySQLStore
 from taskserver.stores.rows import RunCounts
 from taskserver.stores.tables import INLINE_ARGS_BYTES
+from tests.processes import wait_until
 from tests.servers import MariaDB, MySQLServer
 
 MODES = ("delete", "move", "mark")
@@ -702,8 +702,8 @@ def test_tasks_with_long_arguments_are_split_into_statements_by_their_bytes(
     assert rows.execute("SELECT id, args FROM jobs_queue ORDER BY id") == [
         (task_id, f"{n}{args}") for n, task_id in enumerate(added)
     ]
-    # A statement must stay below the mebibyte that some servers take at most, its quoting included.
-    assert max(map(len, statements)) * 300_000 <= 1024 * 1024
+    # A statement stays below the mebibyte that some servers take, its quoting included; SQLite has none.
+    assert max(map(len, statements)) * 300_000 <= 1024 * 1024 or not rows.is_mysql
 
 
 # ---- the tables
@@ -1162,10 +1162,7 @@ def connection_id(store: MySQLStore) -> int:
 
 
 def await_gone(server: MySQLServer, connection: int) -> None:
-    deadline = time.monotonic() + AWAIT_SECONDS
-    while server.execute(f"SELECT id FROM information_schema.processlist WHERE id = {connection}"):
-        assert time.monotonic() < deadline, "the connection stayed"
-        time.sleep(0.02)
+    wait_until(lambda: not server.execute(f"SELECT id FROM information_schema.processlist WHERE id = {connection}"))
 
 
 def kill(server: MySQLServer, connection: int) -> None:

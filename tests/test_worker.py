@@ -4,44 +4,39 @@ from __future__ import annotations
 
 import ast
 import os
-import pty
 import shutil
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
-import pymysql
 import pytest
 
-from taskserver import TaskServer
 from taskserver.commands.worker import main
 from tests.deployment import ROOT, Deployment
-from tests.servers import MariaDB, MySQLServer, find_program, free_port, missing_programs
+from tests.processes import (
+    WAIT_SECONDS,
+    assert_one_line,
+    assert_silent,
+    end_of,
+    needs_peak,
+    run_here,
+    run_on_terminal,
+    run_telling_peak,
+    wait_for,
+    wait_until,
+)
+from tests.queues import Queue
+from tests.servers import MariaDB, MySQLServer, free_port, missing_programs
 
-WAIT_SECONDS = 30.0
-"""For what comes in milliseconds, unless it never comes."""
-
-TASKS = '''
-"""Callables of every kind that a worker has to live with."""
-
+# One attempt: what fails is fatal at once. Tests of retries have more.
+SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "1"}
+TASKS = """
 import os
 import sys
 import time
-from pathlib import Path
-
-HERE = Path(__file__).resolve().parent
-
-
-def note(text="noted"):
-    with open(HERE / "notes", "a") as file:
-        file.write(f"{text}\\n")
 
 
 def fail(message="no luck"):
@@ -57,9 +52,9 @@ def sleep(seconds):
 
 
 def note_claimed(path):
-    """How many rows are claimed while this one runs."""
     import sqlite3
 
+    # How many rows are claimed while this one runs.
     note(sqlite3.connect(path).execute("SELECT COUNT(*) FROM jobs_queue WHERE status = 1").fetchone()[0])
 
 
@@ -84,257 +79,74 @@ def spin_past_exceptions():
         except Exception:
             pass
 
-'''
-
-
-class Queue:
-    """The queue of a deployment, reached by SQL alone, as a web script would."""
-
-    def __init__(self, deployment: Deployment, dsn: str, tables: bool = True) -> None:
-        self.deployment = deployment
-        self.dsn = dsn
-        self.is_sqlite = dsn.startswith("sqlite:")
-        self._mysql: pymysql.Connection[Any] | None = None
-        deployment.write_tasks(TASKS)
-        # One attempt: what fails is fatal at once. Tests of retries set more.
-        deployment.write_env(TASKSERVER_DSN=dsn, TASKSERVER_MAX_ATTEMPTS=1)
-        if tables:
-            with TaskServer(dsn, folder=deployment.folder) as server:
-                server.create_tables()
-
-    @property
-    def path(self) -> Path:
-        """The file of an SQLite database."""
-        return Path(self.deployment.folder, self.dsn.removeprefix("sqlite:///"))
-
-    @property
-    def now(self) -> str:
-        return "strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'" if self.is_sqlite else "NOW(6)"
-
-    def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """Runs one statement; its rows."""
-        if self.is_sqlite:
-            connection = sqlite3.connect(self.path, isolation_level=None, timeout=WAIT_SECONDS)
-            try:
-                return connection.execute(statement, values).fetchall()
-            finally:
-                connection.close()
-        if self._mysql is None:
-            self._mysql = self.connect()
-        with self._mysql.cursor() as cursor:
-            cursor.execute(statement.replace("?", "%s"), values)
-            return list(cursor.fetchall())
-
-    def connect(self) -> pymysql.Connection[Any]:
-        parts = urlsplit(self.dsn)
-        assert parts.hostname is not None
-        return pymysql.connect(
-            host=parts.hostname,
-            port=parts.port or 3306,
-            user=parts.username,
-            password=parts.password or "",
-            database=parts.path.strip("/"),
-            charset="utf8mb4",
-            autocommit=True,
-        )
-
-    def add(self, task: object, args: object = None, group_id: int = 0, priority: int = 0) -> None:
-        self.sql(
-            "INSERT INTO jobs_queue (task, args, group_id, priority) VALUES (?, ?, ?, ?)",
-            task,
-            args,
-            group_id,
-            priority,
-        )
-
-    def worker(self, *args: object, **env: str) -> subprocess.CompletedProcess[str]:
-        return self.deployment.worker(*args, env=env)
-
-    def start(self, *args: object, **env: str) -> subprocess.Popen[str]:
-        return self.deployment.popen("worker.py", *args, env=env)
-
-    def notes(self) -> list[str]:
-        """What tasks wrote down."""
-        path = self.deployment.folder / "notes"
-        return path.read_text().splitlines() if path.exists() else []
-
-    def statuses(self) -> list[int]:
-        return [status for (status,) in self.sql("SELECT status FROM jobs_queue ORDER BY id")]
-
-    def errors(self) -> list[str]:
-        return [text for (text,) in self.sql("SELECT error_text FROM jobs_queue WHERE status = 4 ORDER BY id")]
-
-    def reason(self) -> str:
-        """Why the last run ended."""
-        ((reason,),) = self.sql("SELECT reason FROM jobs_queue_workers")
-        return str(reason)
-
-
-@pytest.fixture
-def queue(deployment: Deployment, sqlite_dsn: str) -> Queue:
-    return Queue(deployment, sqlite_dsn)
-
-
-@pytest.fixture
-def any_queue(deployment: Deployment, dsn: str) -> Queue:
-    """The test runs for SQLite and for MySQL/MariaDB."""
-    return Queue(deployment, dsn)
-
-
-@pytest.fixture
-def mysql_queue(deployment: Deployment, mysql_dsn: str) -> Queue:
-    return Queue(deployment, mysql_dsn)
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "what was waited for did not come"
-        time.sleep(0.01)
-
-
-def end_of(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of a process that must end by itself."""
-    try:
-        output, errors = process.communicate(timeout=WAIT_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        pytest.fail("the process did not end")
-    return process.returncode, output, errors
-
-
-def assert_silent(ended: subprocess.CompletedProcess[str]) -> None:
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
-
-
-def assert_one_line(ended: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
-    """The program ended with this code, and said why in one line on standard error that has these words."""
-    assert ended.returncode == code, ended.stderr
-    assert ended.stdout == ""
-    assert len(ended.stderr.splitlines()) == 1, ended.stderr
-    assert "Traceback" not in ended.stderr
-    for word in words:
-        assert word in ended.stderr
-
-
-def worker_here(capsys: pytest.CaptureFixture[str], folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """worker.py's command inside this process, for the many forms of a mistake that it finds before it begins."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        code = main(folder, list(args))
-    except SystemExit as ended:
-        code = int(ended.code or 0)
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    output, errors = capsys.readouterr()
-    return subprocess.CompletedProcess(args, code, output, errors)
-
-
-class Terminal(NamedTuple):
-    """What a person saw of a program that ran on a terminal."""
-
-    code: int
-    screen: str
-
-
-def on_terminal(
-    deployment: Deployment, script: str, *args: object, env: Mapping[str, str] | None = None, shell: str = ""
-) -> Terminal:
-    """Runs a script with a terminal as standard input, output and error; a shell's `2>file` may follow it."""
-    leader, follower = pty.openpty()
-    command = [deployment.python, str(deployment.folder / script), *map(str, args)]
-    process = subprocess.Popen(
-        ["/bin/sh", "-c", f'exec "$@" {shell}', "sh", *command],
-        cwd=deployment.home,
-        env={"PATH": os.defpath, "HOME": str(deployment.home), **(env or {})},
-        stdin=follower,
-        stdout=follower,
-        stderr=follower,
-        start_new_session=True,
-    )
-    os.close(follower)
-    screen = b"".join(_screen_of(leader))
-    os.close(leader)
-    return Terminal(process.wait(WAIT_SECONDS), screen.decode())
-
-
-def _screen_of(leader: int) -> Iterator[bytes]:
-    while True:
-        try:
-            part = os.read(leader, 65536)
-        except OSError:  # Linux says EIO once the last program has closed the terminal
-            return
-        if not part:
-            return
-        yield part
+"""
 
 
 # ---- order and limits
 
 
-def test_tasks_of_the_named_groups_run_in_order_of_priority_then_id_across_them(any_queue: Queue) -> None:
+def test_tasks_of_the_named_groups_run_in_order_of_priority_then_id_across_them(queue: Queue) -> None:
     rows = [(3, 10), (5, -1), (6, 10), (4, -9), (3, 0), (5, 10), (6, -1), (3, -2_000_000_000), (5, 0), (6, 0)]
     for number, (group_id, priority) in enumerate(rows):
-        any_queue.add("tasks.note", f'["{number}"]', group_id, priority)
-    assert_silent(any_queue.worker(0, "3,5,6", "--batch", 4))
+        queue.add("tasks.note", f'["{number}"]', group_id, priority)
+    assert_silent(queue.worker(0, "3,5,6", "--batch", 4))
     named = [(priority, number) for number, (group_id, priority) in enumerate(rows) if group_id != 4]
-    assert any_queue.notes() == [str(number) for _, number in sorted(named)]
-    assert any_queue.sql("SELECT group_id, status, attempts FROM jobs_queue") == [(4, 0, 0)]
+    assert queue.notes() == [str(number) for _, number in sorted(named)]
+    assert queue.rows("group_id, status, attempts") == [(4, 0, 0)]
 
 
-def test_a_worker_without_groups_takes_from_all(any_queue: Queue) -> None:
+def test_a_worker_without_groups_takes_from_all(queue: Queue) -> None:
     for group_id, priority in [(0, 5), (7, -5), (4_294_967_295, 0)]:
-        any_queue.add("tasks.note", f'["{group_id}"]', group_id, priority)
-    assert_silent(any_queue.worker())
-    assert any_queue.notes() == ["7", "4294967295", "0"]
+        queue.add("tasks.note", f'["{group_id}"]', group_id, priority)
+    assert_silent(queue.worker())
+    assert queue.notes() == ["7", "4294967295", "0"]
 
 
-def test_max_tasks_counts_bad_rows_and_failing_tasks_too(any_queue: Queue) -> None:
+def test_max_tasks_counts_bad_rows_and_failing_tasks_too(queue: Queue) -> None:
     for task in ["os.system", "tasks.note", "tasks.fail", "tasks.note", "tasks.note"]:
-        any_queue.add(task)
-    assert any_queue.worker(4).returncode == 0
-    assert any_queue.sql("SELECT id, status, attempts FROM jobs_queue ORDER BY id") == [(1, 4, 0), (3, 4, 1), (5, 0, 0)]
-    assert any_queue.notes() == ["noted"] * 2
-    assert any_queue.reason() == "max_tasks"
+        queue.add(task)
+    assert queue.worker(4).returncode == 0
+    assert queue.rows("id, status, attempts") == [(1, 4, 0), (3, 4, 1), (5, 0, 0)]
+    assert queue.notes() == ["noted"] * 2
+    assert queue.reason() == "max_tasks"
 
 
-def test_max_tasks_below_the_batch_claims_no_more_than_it_may_run(queue: Queue) -> None:
+def test_max_tasks_below_the_batch_claims_no_more_than_it_may_run(sqlite_queue: Queue) -> None:
     for _ in range(6):
-        queue.add("tasks.note_claimed", f'["{queue.path}"]')
-    assert_silent(queue.worker(3))
-    assert queue.notes() == ["3", "2", "1"]
-    assert queue.statuses() == [0, 0, 0]
+        sqlite_queue.add("tasks.note_claimed", f'["{sqlite_queue.path}"]')
+    assert_silent(sqlite_queue.worker(3))
+    assert sqlite_queue.notes() == ["3", "2", "1"]
+    assert sqlite_queue.statuses() == [0, 0, 0]
 
 
-def test_batch_is_the_most_that_is_claimed_at_once(queue: Queue) -> None:
+def test_batch_is_the_most_that_is_claimed_at_once(sqlite_queue: Queue) -> None:
     for _ in range(5):
-        queue.add("tasks.note_claimed", f'["{queue.path}"]')
-    assert_silent(queue.worker(0, "--batch", 2))
+        sqlite_queue.add("tasks.note_claimed", f'["{sqlite_queue.path}"]')
+    assert_silent(sqlite_queue.worker(0, "--batch", 2))
     # The finish of one task and the start of the next share a commit, so a finished one is never seen.
-    assert queue.notes() == ["2", "1", "2", "1", "1"]
+    assert sqlite_queue.notes() == ["2", "1", "2", "1", "1"]
 
 
-def test_max_time_ends_a_run_and_gives_back_the_rest_unstarted(any_queue: Queue) -> None:
+def test_max_time_ends_a_run_and_gives_back_the_rest_unstarted(queue: Queue) -> None:
     for _ in range(12):
-        any_queue.add("tasks.sleep", "[0.3]")
-    assert_silent(any_queue.worker("--max-time", 1.2))
-    rows = any_queue.sql("SELECT status, attempts, claim, started_at, due_at FROM jobs_queue")
-    ((taken, done, released, reason),) = any_queue.sql("SELECT taken, done, released, reason FROM jobs_queue_workers")
+        queue.add("tasks.sleep", "[0.15]")
+    assert_silent(queue.worker("--max-time", 0.6))
+    rows = queue.rows("status, attempts, claim, started_at, due_at")
+    ((taken, done, released, reason),) = queue.sql("SELECT taken, done, released, reason FROM jobs_queue_workers")
     assert set(rows) == {(0, 0, None, None, None)}
     assert (taken, released, reason) == (done, len(rows), "max_time")
     assert done + len(rows) == 12
 
 
-def test_an_empty_queue_ends_a_run_at_once_and_quietly(any_queue: Queue) -> None:
-    assert_silent(any_queue.worker(100, "3,5,6"))
-    assert any_queue.reason() == "empty"
+def test_an_empty_queue_ends_a_run_at_once_and_quietly(queue: Queue) -> None:
+    assert_silent(queue.worker(100, "3,5,6"))
+    assert queue.reason() == "empty"
 
 
-def test_verbose_says_on_standard_error_what_it_does(queue: Queue) -> None:
-    queue.add("tasks.note")
-    queue.add("tasks.fail")
-    ended = queue.worker("--verbose")
+def test_verbose_says_on_standard_error_what_it_does(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.note")
+    sqlite_queue.add("tasks.fail")
+    ended = sqlite_queue.worker("--verbose")
     assert (ended.returncode, ended.stdout) == (0, "")
     assert "task 1 tasks.note is done" in ended.stderr
     assert "task 2 tasks.fail is fatal: ValueError: no luck" in ended.stderr
@@ -346,20 +158,20 @@ def test_verbose_says_on_standard_error_what_it_does(queue: Queue) -> None:
 
 @pytest.mark.parametrize("said_by", ["option", "setting"])
 @pytest.mark.parametrize("mode", ["delete", "move", "mark"])
-def test_a_completed_task_goes_where_the_mode_says(any_queue: Queue, mode: str, said_by: str) -> None:
-    any_queue.add("tasks.note", '{"text": "grün 🎉"}', 3, -7)
-    any_queue.add("tasks.fail")
+def test_a_completed_task_goes_where_the_mode_says(queue: Queue, mode: str, said_by: str) -> None:
+    queue.add("tasks.note", '{"text": "grün 🎉"}', 3, -7)
+    queue.add("tasks.fail")
     if said_by == "option":
-        ended = any_queue.worker("--mode", mode, TASKSERVER_MODE="move" if mode == "delete" else "delete")
+        ended = queue.worker("--mode", mode, TASKSERVER_MODE="move" if mode == "delete" else "delete")
     else:
-        ended = any_queue.worker(TASKSERVER_MODE=mode)
+        ended = queue.worker(TASKSERVER_MODE=mode)
     assert ended.returncode == 0
-    assert any_queue.notes() == ["grün 🎉"]
+    assert queue.notes() == ["grün 🎉"]
     # What failed stays, whatever the mode.
-    assert any_queue.sql("SELECT status, attempts FROM jobs_queue WHERE id = 2") == [(4, 1)]
+    assert queue.sql("SELECT status, attempts FROM jobs_queue WHERE id = 2") == [(4, 1)]
     places = {"move": "jobs_queue_done", "mark": "jobs_queue"}
     for table in ("jobs_queue", "jobs_queue_done"):
-        rows = any_queue.sql(
+        rows = queue.sql(
             "SELECT task, args, group_id, priority, status, attempts, max_attempts, due_at, claim, unique_key, "
             "error_text, created_at <= started_at, started_at <= finished_at, finished_at <= updated_at "
             f"FROM {table} WHERE id = 1"
@@ -368,11 +180,11 @@ def test_a_completed_task_goes_where_the_mode_says(any_queue: Queue, mode: str, 
         assert rows == ([completed] if table == places.get(mode) else [])
 
 
-def test_a_completed_task_that_failed_before_keeps_no_error(any_queue: Queue) -> None:
-    any_queue.add("tasks.note")
-    any_queue.sql("UPDATE jobs_queue SET error_text = 'ValueError: old', attempts = 2")
-    assert_silent(any_queue.worker("--mode", "mark", TASKSERVER_MAX_ATTEMPTS="10"))
-    assert any_queue.sql("SELECT status, attempts, error_text FROM jobs_queue") == [(2, 3, None)]
+def test_a_completed_task_that_failed_before_keeps_no_error(queue: Queue) -> None:
+    queue.add("tasks.note")
+    queue.sql("UPDATE jobs_queue SET error_text = 'ValueError: old', attempts = 2")
+    assert_silent(queue.worker("--mode", "mark", TASKSERVER_MAX_ATTEMPTS="10"))
+    assert queue.rows("status, attempts, error_text") == [(2, 3, None)]
 
 
 # ---- exit codes
@@ -404,30 +216,35 @@ def test_a_database_that_does_not_exist_is_one_line_and_code_1(
     assert_one_line(deployment.worker(), 1, "t_not_there")
 
 
-def test_missing_tables_are_one_line_and_code_1(deployment: Deployment, dsn: str) -> None:
-    queue = Queue(deployment, dsn, tables=False)
+def test_missing_tables_are_one_line_and_code_1(make_queue: Callable[..., Queue], dsn: str) -> None:
+    queue = make_queue(dsn, tables=False)
     assert_one_line(queue.worker(), 1, "run client.py init")
-    assert_one_line(deployment.client("status"), 1, "run client.py init")
-    assert_one_line(deployment.client("add", "tasks.note"), 1, "run client.py init")
+    assert_one_line(queue.client("status"), 1, "run client.py init")
+    assert_one_line(queue.client("add", "tasks.note"), 1, "run client.py init")
 
 
-def test_an_sqlite_file_without_tables_is_one_line_and_code_1(deployment: Deployment, sqlite_dsn: str) -> None:
-    queue = Queue(deployment, sqlite_dsn, tables=False)
-    queue.path.touch()
-    assert_one_line(queue.worker(), 1, "run client.py init")
+@pytest.fixture
+def bare_queue(make_queue: Callable[..., Queue], sqlite_dsn: str) -> Queue:
+    """Without tables, and without a file."""
+    return make_queue(sqlite_dsn, tables=False)
+
+
+def test_an_sqlite_file_without_tables_is_one_line_and_code_1(bare_queue: Queue) -> None:
+    bare_queue.path.touch()
+    assert_one_line(bare_queue.worker(), 1, "run client.py init")
 
 
 @pytest.mark.parametrize("change", ["DELETE FROM jobs_queue_schema", "UPDATE jobs_queue_schema SET version = 0"])
-def test_tables_older_than_the_program_are_one_line_and_code_1(any_queue: Queue, change: str) -> None:
-    any_queue.add("tasks.note")
-    any_queue.sql(change)
-    assert_one_line(any_queue.worker(), 1, "run client.py init")
-    assert any_queue.statuses() == [0]
+def test_tables_older_than_the_program_are_one_line_and_code_1(queue: Queue, change: str) -> None:
+    queue.add("tasks.note")
+    queue.sql(change)
+    assert_one_line(queue.worker(), 1, "run client.py init")
+    assert queue.statuses() == [0]
 
 
-def test_tables_newer_than_the_program_are_one_line_and_code_1(any_queue: Queue) -> None:
-    any_queue.sql("UPDATE jobs_queue_schema SET version = 99")
-    assert_one_line(any_queue.worker(), 1, "99")
+def test_tables_newer_than_the_program_are_one_line_and_code_1(queue: Queue) -> None:
+    queue.sql("UPDATE jobs_queue_schema SET version = 99")
+    assert_one_line(queue.worker(), 1, "99")
 
 
 WRONG_SETTINGS = [
@@ -455,14 +272,14 @@ def test_a_wrong_setting_is_one_line_that_names_its_key_and_code_2(
 ) -> None:
     deployment.write_env(TASKSERVER_DSN="sqlite:///q.db")
     monkeypatch.setenv(key, value)
-    assert_one_line(worker_here(capsys, deployment.folder), 2, "worker.py", key)
+    assert_one_line(run_here(main, capsys, deployment.folder), 2, "worker.py", key)
 
 
 @pytest.mark.parametrize(("key", "value"), [("TASKSERVER_MODE", "keep"), ("TASKSERVER_LOG", "not/there/log")])
-def test_with_a_wrong_setting_no_task_runs(queue: Queue, key: str, value: str) -> None:
-    queue.add("tasks.note")
-    assert_one_line(queue.worker(**{key: value}), 2, "worker.py", key)
-    assert queue.statuses() == [0]
+def test_with_a_wrong_setting_no_task_runs(sqlite_queue: Queue, key: str, value: str) -> None:
+    sqlite_queue.add("tasks.note")
+    assert_one_line(sqlite_queue.worker(**{key: value}), 2, "worker.py", key)
+    assert sqlite_queue.statuses() == [0]
 
 
 WRONG_USAGE = [
@@ -494,15 +311,15 @@ WRONG_USAGE = [
 def test_wrong_usage_is_one_line_and_code_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
-    ended = worker_here(capsys, tmp_path, *arguments)
+    ended = run_here(main, capsys, tmp_path, *arguments)
     assert_one_line(ended, 2, "worker.py")
     assert "\x1b" not in ended.stderr
 
 
-def test_with_wrong_usage_no_task_runs(queue: Queue) -> None:
-    queue.add("tasks.note")
-    assert_one_line(queue.worker("all"), 2, "worker.py")
-    assert queue.statuses() == [0]
+def test_with_wrong_usage_no_task_runs(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.note")
+    assert_one_line(sqlite_queue.worker("all"), 2, "worker.py")
+    assert sqlite_queue.statuses() == [0]
 
 
 @pytest.mark.parametrize(
@@ -516,19 +333,17 @@ def test_without_a_dsn_every_command_but_init_says_so_with_code_2(
     assert not (deployment.folder / "var").exists()
 
 
-def test_a_file_that_is_no_database_is_one_line_and_code_1(deployment: Deployment, sqlite_dsn: str) -> None:
-    queue = Queue(deployment, sqlite_dsn, tables=False)
-    queue.path.write_text("Dear diary, " * 1000)
-    assert_one_line(queue.worker(), 1, str(queue.path))
-    assert_one_line(deployment.client("init"), 1, str(queue.path))
-    assert_one_line(deployment.client("status"), 1, str(queue.path))
+def test_a_file_that_is_no_database_is_one_line_and_code_1(bare_queue: Queue) -> None:
+    bare_queue.path.write_text("Dear diary, " * 1000)
+    assert_one_line(bare_queue.worker(), 1, str(bare_queue.path))
+    assert_one_line(bare_queue.client("init"), 1, str(bare_queue.path))
+    assert_one_line(bare_queue.client("status"), 1, str(bare_queue.path))
 
 
-def test_a_folder_in_the_place_of_the_database_is_one_line_and_code_1(deployment: Deployment, sqlite_dsn: str) -> None:
-    queue = Queue(deployment, sqlite_dsn, tables=False)
-    queue.path.mkdir()
-    assert_one_line(queue.worker(), 1, str(queue.path))
-    assert_one_line(deployment.client("init"), 1, str(queue.path))
+def test_a_folder_in_the_place_of_the_database_is_one_line_and_code_1(bare_queue: Queue) -> None:
+    bare_queue.path.mkdir()
+    assert_one_line(bare_queue.worker(), 1, str(bare_queue.path))
+    assert_one_line(bare_queue.client("init"), 1, str(bare_queue.path))
 
 
 @pytest.mark.parametrize("arguments", [["worker.py"], ["client.py", "status"]])
@@ -544,81 +359,60 @@ def test_a_package_that_is_not_installed_is_one_line(deployment: Deployment, arg
 
 
 @pytest.mark.long
-def test_a_database_that_dies_under_a_run_is_one_line_and_code_1(deployment: Deployment) -> None:
+def test_a_database_that_dies_under_a_run_is_one_line_and_code_1(make_queue: Callable[..., Queue]) -> None:
     if missing := missing_programs():
         pytest.skip(f"MariaDB is not installed ({', '.join(missing)} not found)")
     with MariaDB() as server, server.database() as name:
-        queue = Queue(deployment, server.dsn(name))
+        queue = make_queue(server.dsn(name))
         queue.add("tasks.wait_for_go")
         queue.add("tasks.note")
-        process = queue.start(TASKSERVER_DB_PATIENCE="0")
-        wait_until(queue.notes)
+        process = queue.start_task(TASKSERVER_DB_PATIENCE="0")
         server.kill()
-        (deployment.folder / "go").touch()
-        code, output, errors = end_of(process)
-        assert (code, output) == (1, "")
-        assert len(errors.splitlines()) == 1, errors
+        queue.go()
+        assert_one_line(wait_for(process), 1)
         assert queue.notes() == ["started", "finished"]
         server.start()
-
-
-@pytest.fixture
-def bound_by_rights(deployment: Deployment) -> None:
-    """Runs the programs without root's power to pass over a file's rights."""
-    if os.getuid() != 0:
-        return
-    setpriv = find_program("setpriv")
-    if setpriv is None:
-        pytest.skip("setpriv of util-linux is needed to give up root's rights")
-    wrapper = deployment.home / "python"
-    dropped = "-dac_override,-dac_read_search"
-    wrapper.write_text(
-        f'#!/bin/sh\nexec {setpriv} --inh-caps={dropped} --bounding-set={dropped} "{deployment.python}" "$@"\n'
-    )
-    wrapper.chmod(0o700)
-    deployment.python = str(wrapper)
 
 
 @pytest.mark.usefixtures("bound_by_rights")
 @pytest.mark.parametrize(("name", "rights"), [("var", 0o000), ("var", 0o500), ("var/q.db", 0o000), ("var/q.db", 0o400)])
 def test_a_database_that_this_user_may_not_use_is_one_line_and_code_1(
-    deployment: Deployment, name: str, rights: int
+    make_queue: Callable[..., Queue], name: str, rights: int
 ) -> None:
-    queue = Queue(deployment, "sqlite:///var/q.db")
+    queue = make_queue("sqlite:///var/q.db")
     queue.add("tasks.note")
-    (deployment.folder / name).chmod(rights)
+    (queue.folder / name).chmod(rights)
     try:
         assert_one_line(queue.worker(), 1, "var/q.db")
     finally:
-        (deployment.folder / name).chmod(0o700)
+        (queue.folder / name).chmod(0o700)
     assert queue.notes() == []
 
 
 @pytest.mark.usefixtures("bound_by_rights")
-def test_an_env_file_that_this_user_may_not_read_is_one_line_and_code_2(queue: Queue) -> None:
-    (queue.deployment.folder / ".env").chmod(0o000)
-    assert_one_line(queue.worker(), 2, ".env")
-    assert_one_line(queue.deployment.client("status"), 2, ".env")
-    assert_one_line(queue.deployment.client("init"), 2, ".env")
+def test_an_env_file_that_this_user_may_not_read_is_one_line_and_code_2(sqlite_queue: Queue) -> None:
+    (sqlite_queue.folder / ".env").chmod(0o000)
+    assert_one_line(sqlite_queue.worker(), 2, ".env")
+    assert_one_line(sqlite_queue.client("status"), 2, ".env")
+    assert_one_line(sqlite_queue.client("init"), 2, ".env")
 
 
 # ---- what it says
 
 
-def test_a_worker_prints_nothing_on_standard_output_even_if_tasks_print(queue: Queue) -> None:
-    queue.deployment.write_tasks(
-        TASKS
-        + "def say_in_bytes():\n"
-        + "    sys.stdout.write('half a line')\n"
-        + "    sys.stdout.flush()\n"
-        + "    print('lines', 'of text', sep='\\n')\n"
-        + "    print('no end', end='')\n"
-        + "    print('unencodable \\udcff')\n"
+def test_a_worker_prints_nothing_on_standard_output_even_if_tasks_print(sqlite_queue: Queue) -> None:
+    sqlite_queue.define(
+        "def say_in_bytes():\n"
+        "    sys.stdout.write('half a line')\n"
+        "    sys.stdout.flush()\n"
+        "    print('lines', 'of text', sep='\\n')\n"
+        "    print('no end', end='')\n"
+        "    print('unencodable \\udcff')\n"
     )
-    queue.add("tasks.say")
-    queue.add("tasks.say_in_bytes")
-    assert_silent(queue.worker())
-    assert queue.statuses() == []
+    sqlite_queue.add("tasks.say")
+    sqlite_queue.add("tasks.say_in_bytes")
+    assert_silent(sqlite_queue.worker())
+    assert sqlite_queue.statuses() == []
 
 
 @pytest.mark.parametrize(
@@ -628,18 +422,18 @@ def test_a_worker_prints_nothing_on_standard_output_even_if_tasks_print(queue: Q
         "import subprocess; subprocess.run(['echo', 'from a child'])",
     ],
 )
-def test_what_a_task_sends_past_print_stays_off_standard_output_too(queue: Queue, code: str) -> None:
-    queue.deployment.write_tasks(f"{TASKS}\ndef past_print():\n    {code}\n")
-    queue.add("tasks.past_print")
-    assert_silent(queue.worker())
-    assert queue.statuses() == []
+def test_what_a_task_sends_past_print_stays_off_standard_output_too(sqlite_queue: Queue, code: str) -> None:
+    sqlite_queue.define(f"def past_print():\n    {code}\n")
+    sqlite_queue.add("tasks.past_print")
+    assert_silent(sqlite_queue.worker())
+    assert sqlite_queue.statuses() == []
 
 
-def test_each_fatal_task_has_one_line_on_standard_error(any_queue: Queue) -> None:
-    any_queue.add("tasks.fail", '["first line\\nsecond line"]')
-    any_queue.add("tasks.note")
-    any_queue.add("os.system", '["true"]')
-    ended = any_queue.worker()
+def test_each_fatal_task_has_one_line_on_standard_error(queue: Queue) -> None:
+    queue.add("tasks.fail", '["first line\\nsecond line"]')
+    queue.add("tasks.note")
+    queue.add("os.system", '["true"]')
+    ended = queue.worker()
     assert (ended.returncode, ended.stdout) == (0, "")
     first, second = ended.stderr.splitlines()
     assert first == "task 1 tasks.fail is fatal: ValueError: first line"
@@ -647,10 +441,10 @@ def test_each_fatal_task_has_one_line_on_standard_error(any_queue: Queue) -> Non
 
 
 @pytest.mark.parametrize(("fatal", "lines"), [(20, 20), (21, 21), (45, 21)])
-def test_a_run_shows_twenty_fatal_tasks_and_counts_the_rest(queue: Queue, fatal: int, lines: int) -> None:
+def test_a_run_shows_twenty_fatal_tasks_and_counts_the_rest(sqlite_queue: Queue, fatal: int, lines: int) -> None:
     for number in range(fatal):
-        queue.add("tasks.fail" if number % 2 else "os.system")
-    ended = queue.worker()
+        sqlite_queue.add("tasks.fail" if number % 2 else "os.system")
+    ended = sqlite_queue.worker()
     shown = ended.stderr.splitlines()
     assert (ended.returncode, len(shown)) == (0, lines)
     assert all("is fatal" in line for line in shown[:20])
@@ -658,11 +452,11 @@ def test_a_run_shows_twenty_fatal_tasks_and_counts_the_rest(queue: Queue, fatal:
         assert f" {fatal - 20} more" in shown[20]
 
 
-def test_what_rows_and_tasks_say_reaches_standard_error_with_control_characters_escaped(any_queue: Queue) -> None:
-    any_queue.add("tasks.\x1b[2Jx\r\x07")
-    any_queue.add("tasks.fail", '["\\u001b]0;title\\u0007 \\u202e \\u0085 \\u2028 \\ud800 end"]')
-    any_queue.add("tasks.fail", '["nul \\u0000 end"]')
-    ended = any_queue.worker()
+def test_what_rows_and_tasks_say_reaches_standard_error_with_control_characters_escaped(queue: Queue) -> None:
+    queue.add("tasks.\x1b[2Jx\r\x07")
+    queue.add("tasks.fail", '["\\u001b]0;title\\u0007 \\u202e \\u0085 \\u2028 \\ud800 end"]')
+    queue.add("tasks.fail", '["nul \\u0000 end"]')
+    ended = queue.worker()
     assert ended.returncode == 0
     assert len(ended.stderr.splitlines()) == 3
     assert not [character for character in ended.stderr if not character.isprintable() and character != "\n"]
@@ -674,21 +468,21 @@ def test_what_rows_and_tasks_say_reaches_standard_error_with_control_characters_
 
 
 @pytest.fixture
-def log(queue: Queue) -> Path:
+def log(sqlite_queue: Queue) -> Path:
     """Where TASKSERVER_LOG="var/worker.log" lies; a relative one begins in the deployment's folder."""
-    path = queue.deployment.folder / "var" / "worker.log"
+    path = sqlite_queue.folder / "var" / "worker.log"
     path.parent.mkdir(exist_ok=True)
     return path
 
 
 def test_the_log_is_private_and_has_what_tasks_print_and_the_traceback_of_what_they_raise(
-    queue: Queue, log: Path
+    sqlite_queue: Queue, log: Path
 ) -> None:
-    queue.add("tasks.say", '["first\\nsecond \\u001b[2J"]')
-    queue.add("tasks.fail", '["with \\u001b[2J"]')
+    sqlite_queue.add("tasks.say", '["first\\nsecond \\u001b[2J"]')
+    sqlite_queue.add("tasks.fail", '["with \\u001b[2J"]')
     umask = os.umask(0)
     try:
-        ended = queue.worker(TASKSERVER_LOG="var/worker.log")
+        ended = sqlite_queue.worker(TASKSERVER_LOG="var/worker.log")
     finally:
         os.umask(umask)
     assert (ended.returncode, ended.stdout) == (0, "")
@@ -702,20 +496,20 @@ def test_the_log_is_private_and_has_what_tasks_print_and_the_traceback_of_what_t
     assert "Traceback" not in ended.stderr
 
 
-def test_the_log_goes_on_where_the_last_run_ended(queue: Queue, log: Path) -> None:
+def test_the_log_goes_on_where_the_last_run_ended(sqlite_queue: Queue, log: Path) -> None:
     for text in ("one", "two"):
-        queue.add("tasks.say", f'["{text}"]')
-        assert_silent(queue.worker(TASKSERVER_LOG="var/worker.log"))
+        sqlite_queue.add("tasks.say", f'["{text}"]')
+        assert_silent(sqlite_queue.worker(TASKSERVER_LOG="var/worker.log"))
     text = log.read_text()
     assert text.index("printed: one") < text.index("printed: two")
 
 
-def test_the_log_is_rotated_at_10_megabytes(queue: Queue, log: Path) -> None:
+def test_the_log_is_rotated_at_10_megabytes(sqlite_queue: Queue, log: Path) -> None:
     os.close(os.open(log, os.O_CREAT | os.O_WRONLY, 0o600))
     log.write_bytes(b"old line\n" * 1_111_112)
     assert log.stat().st_size > 10_000_000
-    queue.add("tasks.say")
-    assert_silent(queue.worker(TASKSERVER_LOG="var/worker.log"))
+    sqlite_queue.add("tasks.say")
+    assert_silent(sqlite_queue.worker(TASKSERVER_LOG="var/worker.log"))
     rotated = log.with_name("worker.log.1")
     assert rotated.read_bytes()[:9] == b"old line\n"
     assert "printed: said" in log.read_text()
@@ -723,72 +517,54 @@ def test_the_log_is_rotated_at_10_megabytes(queue: Queue, log: Path) -> None:
     assert {path.stat().st_mode & 0o777 for path in (log, rotated)} == {0o600}
 
 
-def test_a_log_below_10_megabytes_is_not_rotated(queue: Queue, log: Path) -> None:
+def test_a_log_below_10_megabytes_is_not_rotated(sqlite_queue: Queue, log: Path) -> None:
     log.write_bytes(b"old line\n" * 1_000_000)
-    queue.add("tasks.say")
-    assert_silent(queue.worker(TASKSERVER_LOG="var/worker.log"))
+    sqlite_queue.add("tasks.say")
+    assert_silent(sqlite_queue.worker(TASKSERVER_LOG="var/worker.log"))
     assert [path.name for path in log.parent.glob("worker.log*")] == ["worker.log"]
 
 
-def test_a_log_on_a_full_disk_ends_no_run(queue: Queue, log: Path) -> None:
+def test_a_log_on_a_full_disk_ends_no_run(sqlite_queue: Queue, log: Path) -> None:
     log.symlink_to("/dev/full")
-    queue.add("tasks.say")
-    queue.add("tasks.note")
-    assert_silent(queue.worker(TASKSERVER_LOG="var/worker.log"))
-    assert queue.notes() == ["noted"]
+    sqlite_queue.add("tasks.say")
+    sqlite_queue.add("tasks.note")
+    assert_silent(sqlite_queue.worker(TASKSERVER_LOG="var/worker.log"))
+    assert sqlite_queue.notes() == ["noted"]
 
 
-def test_a_worker_whose_log_another_one_rotates_goes_on_in_the_new_file(queue: Queue, log: Path) -> None:
-    queue.add("tasks.wait_for_go")
-    queue.add("tasks.say", '["after the rotation"]')
-    process = queue.start(TASKSERVER_LOG="var/worker.log")
-    wait_until(queue.notes)
+def test_a_worker_whose_log_another_one_rotates_goes_on_in_the_new_file(sqlite_queue: Queue, log: Path) -> None:
+    sqlite_queue.add("tasks.wait_for_go")
+    sqlite_queue.add("tasks.say", '["after the rotation"]')
+    process = sqlite_queue.start_task(TASKSERVER_LOG="var/worker.log")
     rotated = log.rename(log.with_name("worker.log.1"))
-    (queue.deployment.folder / "go").touch()
+    sqlite_queue.go()
     assert end_of(process) == (0, "", "")
     assert "after the rotation" not in rotated.read_text()
     assert "printed: after the rotation" in log.read_text()
     assert log.stat().st_mode & 0o777 == 0o600
 
 
-# The system's own count of a process begins with what its parent held: the process asks for itself.
-TELL_PEAK = """
-import re, runpy, sys
-try:
-    sys.argv = sys.argv[1:]
-    runpy.run_path(sys.argv[0], run_name="__main__")
-finally:
-    print(re.search("VmHWM:(.*) kB", open("/proc/self/status").read())[1], file=sys.stderr)
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from Linux's /proc")
+@needs_peak
 @pytest.mark.parametrize("log_file", ["", "var/worker.log"])
 def test_what_a_task_prints_without_ending_a_line_is_not_gathered_in_memory(
-    queue: Queue, log: Path, log_file: str
+    sqlite_queue: Queue, log: Path, log_file: str
 ) -> None:
     code = "def print_on():\n    for _ in range(40):\n        print('.' * 1_000_000, end='')\n"
-    queue.deployment.write_tasks(TASKS + code)
-    queue.add("tasks.print_on")
-    ended = subprocess.run(
-        [queue.deployment.python, "-c", TELL_PEAK, queue.deployment.folder / "worker.py"],
-        env={"TASKSERVER_LOG": log_file},
-        capture_output=True,
-        text=True,
-        timeout=WAIT_SECONDS,
-    )
-    assert (ended.returncode, ended.stdout, queue.statuses()) == (0, "", [])
+    sqlite_queue.define(code)
+    sqlite_queue.add("tasks.print_on")
+    ended = run_telling_peak(sqlite_queue.deployment, "worker.py", TASKSERVER_LOG=log_file)
+    assert (ended.returncode, ended.stdout, sqlite_queue.statuses()) == (0, "", [])
     assert int(ended.stderr) < 60_000
 
 
 # ---- a terminal
 
 
-def test_a_terminal_has_a_live_progress_line_and_a_summary(queue: Queue) -> None:
+def test_a_terminal_has_a_live_progress_line_and_a_summary(sqlite_queue: Queue) -> None:
     for _ in range(3):
-        queue.add("tasks.note")
-    queue.add("tasks.fail")
-    code, screen = on_terminal(queue.deployment, "worker.py")
+        sqlite_queue.add("tasks.note")
+    sqlite_queue.add("tasks.fail")
+    code, screen = run_on_terminal(sqlite_queue.deployment, "worker.py")
     assert code == 0
     # Written over in place: back to the begin of the line, and clear it.
     assert "\r\x1b[K0 done, 0 fatal, 1 taken up\r\x1b[K" in screen
@@ -799,19 +575,19 @@ def test_a_terminal_has_a_live_progress_line_and_a_summary(queue: Queue) -> None
     assert summary.endswith("ended: empty")
 
 
-def test_on_a_terminal_tasks_print_to_it(queue: Queue) -> None:
-    queue.add("tasks.say", '["for a person"]')
-    code, screen = on_terminal(queue.deployment, "worker.py")
+def test_on_a_terminal_tasks_print_to_it(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.say", '["for a person"]')
+    code, screen = run_on_terminal(sqlite_queue.deployment, "worker.py")
     assert code == 0
     assert "for a person" in screen
 
 
-def test_a_task_that_closes_standard_output_breaks_no_run_on_a_terminal(queue: Queue) -> None:
-    queue.deployment.write_tasks(TASKS + "def close_stdout():\n    sys.stdout.close()\n")
-    queue.add("tasks.close_stdout")
-    queue.add("tasks.note")
-    code, screen = on_terminal(queue.deployment, "worker.py")
-    assert (code, queue.notes(), queue.reason()) == (0, ["noted"], "empty")
+def test_a_task_that_closes_standard_output_breaks_no_run_on_a_terminal(sqlite_queue: Queue) -> None:
+    sqlite_queue.define("def close_stdout():\n    sys.stdout.close()\n")
+    sqlite_queue.add("tasks.close_stdout")
+    sqlite_queue.add("tasks.note")
+    code, screen = run_on_terminal(sqlite_queue.deployment, "worker.py")
+    assert (code, sqlite_queue.notes(), sqlite_queue.reason()) == (0, ["noted"], "empty")
     assert "Traceback" not in screen
 
 
@@ -819,34 +595,28 @@ def test_a_task_that_closes_standard_output_breaks_no_run_on_a_terminal(queue: Q
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_the_running_task_finish_and_gives_the_rest_back(
-    any_queue: Queue, number: signal.Signals
-) -> None:
-    any_queue.add("tasks.wait_for_go")
+def test_a_signal_lets_the_running_task_finish_and_gives_the_rest_back(queue: Queue, number: signal.Signals) -> None:
+    queue.add("tasks.wait_for_go")
     for _ in range(4):
-        any_queue.add("tasks.note")
-    process = any_queue.start(100)
-    wait_until(any_queue.notes)
-    assert any_queue.statuses() == [1] * 5
+        queue.add("tasks.note")
+    process = queue.start_task(100)
+    assert queue.statuses() == [1] * 5
     process.send_signal(number)
-    (any_queue.deployment.folder / "go").touch()
+    queue.go()
     assert end_of(process) == (0, "", "")
-    assert any_queue.notes() == ["started", "finished"]
+    assert queue.notes() == ["started", "finished"]
     assert set(
-        any_queue.sql("SELECT status, attempts, claim, due_at, started_at, error_text FROM jobs_queue WHERE id > 1")
+        queue.sql("SELECT status, attempts, claim, due_at, started_at, error_text FROM jobs_queue WHERE id > 1")
     ) == {(0, 0, None, None, None, None)}
-    assert len(any_queue.statuses()) == 4
-    assert any_queue.sql("SELECT reason, taken, done, fatal, released FROM jobs_queue_workers") == [
-        ("stopped", 1, 1, 0, 4)
-    ]
+    assert len(queue.statuses()) == 4
+    assert queue.sql("SELECT reason, taken, done, fatal, released FROM jobs_queue_workers") == [("stopped", 1, 1, 0, 4)]
 
 
 @pytest.mark.parametrize("task", ["spin", "spin_past_exceptions"])
-def test_a_second_signal_interrupts_the_running_task_which_counts_as_failed(queue: Queue, task: str) -> None:
-    queue.add(f"tasks.{task}")
-    queue.add("tasks.note")
-    process = queue.start()
-    wait_until(queue.notes)
+def test_a_second_signal_interrupts_the_running_task_which_counts_as_failed(sqlite_queue: Queue, task: str) -> None:
+    sqlite_queue.add(f"tasks.{task}")
+    sqlite_queue.add("tasks.note")
+    process = sqlite_queue.start_task()
     # Two kinds: two of one kind would become one if the process had no time between them.
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGINT)
@@ -854,45 +624,42 @@ def test_a_second_signal_interrupts_the_running_task_which_counts_as_failed(queu
     assert (code, output) == (0, "")
     assert len(errors.splitlines()) == 1
     assert f"task 1 tasks.{task} is fatal" in errors
-    assert queue.notes() == ["started"]
-    assert queue.sql("SELECT status, attempts FROM jobs_queue ORDER BY id") == [(4, 1), (0, 0)]
-    assert "signal" in queue.errors()[0]
-    assert queue.reason() == "stopped"
+    assert sqlite_queue.notes() == ["started"]
+    assert sqlite_queue.rows("status, attempts") == [(4, 1), (0, 0)]
+    assert "signal" in sqlite_queue.errors()[0]
+    assert sqlite_queue.reason() == "stopped"
 
 
 def test_a_second_signal_on_mysql_leaves_a_clean_queue(mysql_queue: Queue) -> None:
     mysql_queue.add("tasks.spin")
     mysql_queue.add("tasks.note")
-    process = mysql_queue.start()
-    wait_until(mysql_queue.notes)
+    process = mysql_queue.start_task()
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGINT)
     assert end_of(process)[0] == 0
-    assert mysql_queue.sql("SELECT status, attempts, claim FROM jobs_queue ORDER BY id") == [(4, 1, None), (0, 0, None)]
+    assert mysql_queue.rows("status, attempts, claim") == [(4, 1, None), (0, 0, None)]
 
 
-def test_one_signal_does_not_interrupt_a_task_that_runs_on(queue: Queue) -> None:
-    queue.add("tasks.spin")
-    process = queue.start()
-    wait_until(queue.notes)
+def test_one_signal_does_not_interrupt_a_task_that_runs_on(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.spin")
+    process = sqlite_queue.start_task()
     process.send_signal(signal.SIGTERM)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.5)
     process.send_signal(signal.SIGTERM)
     assert end_of(process)[0] == 0
-    assert queue.statuses() == [4]
+    assert sqlite_queue.statuses() == [4]
 
 
-def test_a_second_signal_interrupts_a_module_that_hangs_when_imported(queue: Queue) -> None:
-    queue.deployment.write_tasks("import tasks\n\ntasks.spin()\n", "hanging.py")
-    queue.add("hanging.task")
-    queue.add("tasks.note")
-    process = queue.start(TASKSERVER_MODULES="tasks,hanging")
-    wait_until(queue.notes)
+def test_a_second_signal_interrupts_a_module_that_hangs_when_imported(sqlite_queue: Queue) -> None:
+    sqlite_queue.deployment.write_tasks("import tasks\n\ntasks.spin()\n", "hanging.py")
+    sqlite_queue.add("hanging.task")
+    sqlite_queue.add("tasks.note")
+    process = sqlite_queue.start_task(TASKSERVER_MODULES="tasks,hanging")
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGINT)
     assert end_of(process)[0] == 0
-    assert queue.statuses() == [4, 0]
+    assert sqlite_queue.statuses() == [4, 0]
 
 
 def test_a_signal_ends_a_worker_that_waits_for_rows_which_others_hold(mysql_queue: Queue) -> None:
@@ -912,7 +679,7 @@ def test_a_signal_ends_a_worker_that_waits_for_rows_which_others_hold(mysql_queu
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert end_of(process) == (0, "", "")
-    assert mysql_queue.sql("SELECT status, attempts FROM jobs_queue") == [(0, 0)]
+    assert mysql_queue.rows("status, attempts") == [(0, 0)]
     assert mysql_queue.reason() == "stopped"
 
 
@@ -948,18 +715,18 @@ RAISING = {
 }
 
 
-def test_whatever_a_task_raises_is_recorded_and_stops_nothing_else(any_queue: Queue) -> None:
+def test_whatever_a_task_raises_is_recorded_and_stops_nothing_else(queue: Queue) -> None:
     code = "\ndef deep():\n    return deep()\n"
     for name, statement in RAISING.items():
         code += f"\ndef raise_{name}():\n    {statement}\n"
-        any_queue.add(f"tasks.raise_{name}")
-        any_queue.add("tasks.note")
-    any_queue.deployment.write_tasks(TASKS + code)
-    ended = any_queue.worker()
+        queue.add(f"tasks.raise_{name}")
+        queue.add("tasks.note")
+    queue.define(code)
+    ended = queue.worker()
     assert (ended.returncode, ended.stdout) == (0, "")
     assert "Traceback" not in ended.stderr
-    assert any_queue.notes() == ["noted"] * len(RAISING)
-    rows = any_queue.sql("SELECT status, attempts, claim, error_text FROM jobs_queue ORDER BY id")
+    assert queue.notes() == ["noted"] * len(RAISING)
+    rows = queue.rows("status, attempts, claim, error_text")
     assert [row[:3] for row in rows] == [(4, 1, None)] * len(RAISING)
     for name, (*_, error_text) in zip(RAISING, rows, strict=True):
         assert error_text.partition(":")[0] == name
@@ -967,19 +734,20 @@ def test_whatever_a_task_raises_is_recorded_and_stops_nothing_else(any_queue: Qu
 
 
 @pytest.mark.parametrize("raised", ["SystemExit(1)", "KeyboardInterrupt()", "BaseException()"])
-def test_an_exception_whose_text_ends_the_process_is_recorded_and_stops_nothing_else(queue: Queue, raised: str) -> None:
-    queue.deployment.write_tasks(
-        f"{TASKS}\nclass Trap(Exception):\n    def __str__(self):\n        raise {raised}\n\n"
-        "def spring():\n    raise Trap\n"
+def test_an_exception_whose_text_ends_the_process_is_recorded_and_stops_nothing_else(
+    sqlite_queue: Queue, raised: str
+) -> None:
+    sqlite_queue.define(
+        f"class Trap(Exception):\n    def __str__(self):\n        raise {raised}\n\ndef spring():\n    raise Trap\n"
     )
-    queue.add("tasks.spring")
-    queue.add("tasks.note")
-    ended = queue.worker()
+    sqlite_queue.add("tasks.spring")
+    sqlite_queue.add("tasks.note")
+    ended = sqlite_queue.worker()
     assert ended.returncode == 0, ended.stderr
     assert len(ended.stderr.splitlines()) == 1
-    assert queue.statuses() == [4]
-    assert queue.notes() == ["noted"]
-    assert queue.errors()[0].startswith("Trap: ")
+    assert sqlite_queue.statuses() == [4]
+    assert sqlite_queue.notes() == ["noted"]
+    assert sqlite_queue.errors()[0].startswith("Trap: ")
 
 
 @pytest.mark.parametrize(
@@ -995,18 +763,18 @@ def test_an_exception_whose_text_ends_the_process_is_recorded_and_stops_nothing_
     ],
 )
 def test_a_module_that_cannot_be_imported_is_a_failed_attempt_and_stops_nothing_else(
-    queue: Queue, text: str, word: str
+    sqlite_queue: Queue, text: str, word: str
 ) -> None:
-    queue.deployment.write_tasks(text, "broken.py")
-    queue.add("broken.task")
-    queue.add("broken.task")
-    queue.add("tasks.note")
-    ended = queue.worker(TASKSERVER_MODULES="tasks,broken")
+    sqlite_queue.deployment.write_tasks(text, "broken.py")
+    sqlite_queue.add("broken.task")
+    sqlite_queue.add("broken.task")
+    sqlite_queue.add("tasks.note")
+    ended = sqlite_queue.worker(TASKSERVER_MODULES="tasks,broken")
     assert (ended.returncode, ended.stdout) == (0, "")
     assert "Traceback" not in ended.stderr
-    assert queue.sql("SELECT status, attempts FROM jobs_queue") == [(4, 1)] * 2
-    assert queue.notes() == ["noted"]
-    assert all("module broken cannot be imported" in error and word in error for error in queue.errors())
+    assert sqlite_queue.rows("status, attempts") == [(4, 1)] * 2
+    assert sqlite_queue.notes() == ["noted"]
+    assert all("module broken cannot be imported" in error and word in error for error in sqlite_queue.errors())
 
 
 BREAKING = {
@@ -1030,9 +798,9 @@ BREAKING = {
 
 
 @pytest.mark.parametrize("code", BREAKING.values(), ids=BREAKING.keys())
-def test_what_a_task_does_to_the_process_breaks_no_run(deployment: Deployment, code: str) -> None:
-    queue = Queue(deployment, "sqlite:///var/q.db")
-    deployment.write_tasks(f"{TASKS}\ndef do_damage():\n    {code}\n")
+def test_what_a_task_does_to_the_process_breaks_no_run(make_queue: Callable[..., Queue], code: str) -> None:
+    queue = make_queue("sqlite:///var/q.db")
+    queue.define(f"def do_damage():\n    {code}\n")
     for task in ("do_damage", "say", "fail", "note"):
         queue.add(f"tasks.{task}")
     ended = queue.worker("--mode", "mark")
@@ -1078,15 +846,15 @@ BAD_ROWS: list[tuple[str, str | None, str]] = [
 ]
 
 
-def test_every_bad_row_becomes_fatal_unstarted_and_the_good_ones_among_them_run(any_queue: Queue) -> None:
+def test_every_bad_row_becomes_fatal_unstarted_and_the_good_ones_among_them_run(queue: Queue) -> None:
     for task, args, _ in BAD_ROWS:
-        any_queue.add(task, args)
-        any_queue.add("tasks.note")
-    ended = any_queue.worker()
+        queue.add(task, args)
+        queue.add("tasks.note")
+    ended = queue.worker()
     assert (ended.returncode, ended.stdout) == (0, "")
     assert "Traceback" not in ended.stderr
-    assert any_queue.notes() == ["noted"] * len(BAD_ROWS)
-    rows = any_queue.sql("SELECT status, attempts, started_at, claim, due_at, error_text FROM jobs_queue ORDER BY id")
+    assert queue.notes() == ["noted"] * len(BAD_ROWS)
+    rows = queue.rows("status, attempts, started_at, claim, due_at, error_text")
     assert len(rows) == len(BAD_ROWS)
     for (task, args, words), (*others, error_text) in zip(BAD_ROWS, rows, strict=True):
         assert others == [4, 0, None, None, None], (task, (args or "")[:50])
@@ -1096,17 +864,17 @@ def test_every_bad_row_becomes_fatal_unstarted_and_the_good_ones_among_them_run(
 
 
 @pytest.mark.parametrize("args", [None, "", "  ", "null", "{}", "[]", " { } "])
-def test_no_arguments_can_be_written_in_many_ways(queue: Queue, args: str | None) -> None:
-    queue.add("tasks.note", args)
+def test_no_arguments_can_be_written_in_many_ways(sqlite_queue: Queue, args: str | None) -> None:
+    sqlite_queue.add("tasks.note", args)
+    assert_silent(sqlite_queue.worker())
+    assert sqlite_queue.notes() == ["noted"]
+
+
+def test_arguments_of_one_mebibyte_are_passed(queue: Queue) -> None:
+    queue.define("def measure(text):\n    note(len(text))\n")
+    queue.add("tasks.measure", f'["{"x" * (MEBIBYTE - 4)}"]')
     assert_silent(queue.worker())
-    assert queue.notes() == ["noted"]
-
-
-def test_arguments_of_one_mebibyte_are_passed(any_queue: Queue) -> None:
-    any_queue.deployment.write_tasks(TASKS + "def measure(text):\n    note(len(text))\n")
-    any_queue.add("tasks.measure", f'["{"x" * (MEBIBYTE - 4)}"]')
-    assert_silent(any_queue.worker())
-    assert any_queue.notes() == [str(MEBIBYTE - 4)]
+    assert queue.notes() == [str(MEBIBYTE - 4)]
 
 
 @pytest.mark.parametrize(
@@ -1120,49 +888,51 @@ def test_arguments_of_one_mebibyte_are_passed(any_queue: Queue) -> None:
         (7, None),
     ],
 )
-def test_an_sqlite_row_with_values_of_other_types_stops_nothing_else(queue: Queue, task: object, args: object) -> None:
-    queue.add(task, args)
-    queue.add("tasks.note", '["good"]')
-    ended = queue.worker()
+def test_an_sqlite_row_with_values_of_other_types_stops_nothing_else(
+    sqlite_queue: Queue, task: object, args: object
+) -> None:
+    sqlite_queue.add(task, args)
+    sqlite_queue.add("tasks.note", '["good"]')
+    ended = sqlite_queue.worker()
     assert ended.returncode == 0, ended.stderr
     assert "Traceback" not in ended.stderr
-    assert queue.notes()[-1] == "good"
-    assert all(status == 4 for status in queue.statuses())
+    assert sqlite_queue.notes()[-1] == "good"
+    assert all(status == 4 for status in sqlite_queue.statuses())
 
 
-def test_an_sqlite_row_whose_text_is_not_utf8_becomes_fatal_and_stops_nothing_else(queue: Queue) -> None:
-    queue.sql("INSERT INTO jobs_queue (task) VALUES (CAST(x'7461736b732eff' AS TEXT))")
-    queue.sql("INSERT INTO jobs_queue (task, args) VALUES ('tasks.note', CAST(x'5b22ff225d' AS TEXT))")
-    queue.add("tasks.note")
-    ended = queue.worker()
+def test_an_sqlite_row_whose_text_is_not_utf8_becomes_fatal_and_stops_nothing_else(sqlite_queue: Queue) -> None:
+    sqlite_queue.sql("INSERT INTO jobs_queue (task) VALUES (CAST(x'7461736b732eff' AS TEXT))")
+    sqlite_queue.sql("INSERT INTO jobs_queue (task, args) VALUES ('tasks.note', CAST(x'5b22ff225d' AS TEXT))")
+    sqlite_queue.add("tasks.note")
+    ended = sqlite_queue.worker()
     assert ended.returncode == 0, ended.stderr
-    assert queue.statuses() == [4, 4]
-    assert queue.notes() == ["noted"]
-    assert "UTF-8" in queue.errors()[1]
+    assert sqlite_queue.statuses() == [4, 4]
+    assert sqlite_queue.notes() == ["noted"]
+    assert "UTF-8" in sqlite_queue.errors()[1]
 
 
-def test_forged_attempts_and_limits_are_fatal_and_stop_nothing_else(any_queue: Queue) -> None:
+def test_forged_attempts_and_limits_are_fatal_and_stop_nothing_else(queue: Queue) -> None:
     for _ in range(3):
-        any_queue.add("tasks.note")
-    any_queue.sql("UPDATE jobs_queue SET attempts = 4294967295 WHERE id = 1")
-    any_queue.sql("UPDATE jobs_queue SET max_attempts = 0 WHERE id = 2")
-    assert any_queue.worker().returncode == 0
-    assert any_queue.sql("SELECT id, status FROM jobs_queue ORDER BY id") == [(1, 4), (2, 4)]
-    assert any_queue.notes() == ["noted"]
+        queue.add("tasks.note")
+    queue.sql("UPDATE jobs_queue SET attempts = 4294967295 WHERE id = 1")
+    queue.sql("UPDATE jobs_queue SET max_attempts = 0 WHERE id = 2")
+    assert queue.worker().returncode == 0
+    assert queue.rows("id, status") == [(1, 4), (2, 4)]
+    assert queue.notes() == ["noted"]
 
 
 # ---- the record of runs
 
 
-def test_each_host_and_groups_have_one_row_that_tells_of_the_last_run(any_queue: Queue) -> None:
-    any_queue.add("tasks.note", None, 3)
-    any_queue.add("tasks.fail", None, 5)
-    any_queue.add("os.system", None, 6)
-    any_queue.add("tasks.note", None, 7)
-    any_queue.worker(2, "6,3,5")
-    any_queue.worker(0, "3,5,6")
-    any_queue.worker()
-    rows = any_queue.sql(
+def test_each_host_and_groups_have_one_row_that_tells_of_the_last_run(queue: Queue) -> None:
+    queue.add("tasks.note", None, 3)
+    queue.add("tasks.fail", None, 5)
+    queue.add("os.system", None, 6)
+    queue.add("tasks.note", None, 7)
+    queue.worker(2, "6,3,5")
+    queue.worker(0, "3,5,6")
+    queue.worker()
+    rows = queue.sql(
         "SELECT host, group_ids, reason, taken, done, fatal, lost, released, started_at <= ended_at, pid > 0 "
         "FROM jobs_queue_workers ORDER BY group_ids"
     )
@@ -1173,50 +943,49 @@ def test_each_host_and_groups_have_one_row_that_tells_of_the_last_run(any_queue:
     ]
 
 
-def test_the_record_of_a_run_that_was_killed_has_no_end(any_queue: Queue) -> None:
-    any_queue.add("tasks.wait_for_go")
-    process = any_queue.start()
-    wait_until(any_queue.notes)
+def test_the_record_of_a_run_that_was_killed_has_no_end(queue: Queue) -> None:
+    queue.add("tasks.wait_for_go")
+    process = queue.start_task()
     process.kill()
     process.wait()
-    assert any_queue.sql("SELECT ended_at, reason, pid FROM jobs_queue_workers") == [(None, None, process.pid)]
+    assert queue.sql("SELECT ended_at, reason, pid FROM jobs_queue_workers") == [(None, None, process.pid)]
 
 
-def test_instants_of_a_run_are_utc(any_queue: Queue) -> None:
-    any_queue.add("tasks.note")
-    any_queue.worker("--mode", "mark", TZ="Asia/Tokyo")
+def test_instants_of_a_run_are_utc(queue: Queue) -> None:
+    queue.add("tasks.note")
+    queue.worker("--mode", "mark", TZ="Asia/Tokyo")
     instants = ["created_at", "started_at", "finished_at", "updated_at"]
     for table, columns in {"jobs_queue": instants, "jobs_queue_workers": ["started_at", "ended_at"]}.items():
         for column in columns:
             near = (
                 f"ABS(julianday({column}) - julianday('now')) < 60 / 86400.0"
-                if any_queue.is_sqlite
+                if queue.is_sqlite
                 else f"ABS(TIMESTAMPDIFF(SECOND, {column}, NOW(6))) < 60"
             )
-            assert any_queue.sql(f"SELECT {near} FROM {table}") == [(1,)], column
+            assert queue.sql(f"SELECT {near} FROM {table}") == [(1,)], column
 
 
 # ---- how it is started
 
 
 @pytest.mark.parametrize("script", ["worker.py", "client.py"])
-def test_a_script_refuses_to_run_as_cgi(queue: Queue, script: str) -> None:
-    queue.add("tasks.note")
-    ended = queue.deployment.run(script, env={"GATEWAY_INTERFACE": "CGI/1.1"})
+def test_a_script_refuses_to_run_as_cgi(sqlite_queue: Queue, script: str) -> None:
+    sqlite_queue.add("tasks.note")
+    ended = sqlite_queue.deployment.run(script, env={"GATEWAY_INTERFACE": "CGI/1.1"})
     assert_one_line(ended, 2, script, "web server")
-    assert queue.statuses() == [0]
+    assert sqlite_queue.statuses() == [0]
 
 
-def test_the_worker_is_found_through_a_symlink_from_any_current_folder(queue: Queue) -> None:
-    queue.add("tasks.note")
-    link = queue.deployment.home / "bin" / "run-tasks"
+def test_the_worker_is_found_through_a_symlink_from_any_current_folder(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.note")
+    link = sqlite_queue.deployment.home / "bin" / "run-tasks"
     link.parent.mkdir()
-    link.symlink_to(queue.deployment.folder / "worker.py")
+    link.symlink_to(sqlite_queue.folder / "worker.py")
     # What lies in the current folder is none of its business.
     for name, text in {".env": "TASKSERVER_MODE=nonsense\n", "tasks.py": "raise SystemExit\n"}.items():
-        (queue.deployment.home / name).write_text(text)
-    assert_silent(queue.deployment.run(str(link)))
-    assert queue.notes() == ["noted"]
+        (sqlite_queue.deployment.home / name).write_text(text)
+    assert_silent(sqlite_queue.deployment.run(str(link)))
+    assert sqlite_queue.notes() == ["noted"]
 
 
 @pytest.mark.parametrize("script", ["worker.py", "client.py"])
@@ -1227,21 +996,21 @@ def test_the_env_file_of_the_current_folder_and_of_those_above_is_ignored(deploy
     assert_one_line(ended, 2, "TASKSERVER_DSN is not set")
 
 
-def test_the_environment_wins_over_the_env_file(queue: Queue) -> None:
-    queue.add("tasks.note")
-    queue.deployment.write_env(TASKSERVER_DSN=queue.dsn, TASKSERVER_MODE="move")
-    assert_silent(queue.worker(TASKSERVER_MODE="mark"))
-    assert queue.statuses() == [2]
+def test_the_environment_wins_over_the_env_file(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.note")
+    sqlite_queue.deployment.write_env(TASKSERVER_DSN=sqlite_queue.dsn, TASKSERVER_MODE="move")
+    assert_silent(sqlite_queue.worker(TASKSERVER_MODE="mark"))
+    assert sqlite_queue.statuses() == [2]
 
 
 @pytest.mark.parametrize("closed", [">&-", "<&-", ">&- <&-", "2>&-", ">&- 2>&- <&-"])
-def test_a_worker_without_one_of_the_standard_streams_runs_all_the_same(queue: Queue, closed: str) -> None:
+def test_a_worker_without_one_of_the_standard_streams_runs_all_the_same(sqlite_queue: Queue, closed: str) -> None:
     for task in ("say", "fail", "note"):
-        queue.add(f"tasks.{task}")
-    command = ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", queue.deployment.python]
+        sqlite_queue.add(f"tasks.{task}")
+    command = ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", sqlite_queue.deployment.python]
     ended = subprocess.run(
-        [*command, str(queue.deployment.folder / "worker.py")],
-        cwd=queue.deployment.home,
+        [*command, str(sqlite_queue.folder / "worker.py")],
+        cwd=sqlite_queue.deployment.home,
         env={"PATH": os.defpath},
         capture_output=True,
         text=True,
@@ -1249,8 +1018,8 @@ def test_a_worker_without_one_of_the_standard_streams_runs_all_the_same(queue: Q
     )
     assert "Traceback" not in ended.stderr
     assert (ended.returncode, ended.stdout) == (0, "")
-    assert queue.notes() == ["noted"]
-    assert queue.statuses() == [4]
+    assert sqlite_queue.notes() == ["noted"]
+    assert sqlite_queue.statuses() == [4]
 
 
 @pytest.mark.parametrize("script", ["worker.py", "client.py"])
