@@ -179,7 +179,7 @@ class MariaDB(MySQLServer):
             f"--log-error={self._error_log}",
             "--skip-log-bin",
             "--skip-name-resolve",
-            "--innodb-buffer-pool-size=32M",
+            "--innodb-buffer-pool-size=128M",
             "--innodb-log-file-size=16M",
             "--performance-schema=OFF",
             *self._options,

@@ -384,9 +384,26 @@ def test_many_workers_write_each_number_once(tmp_path: Path, dsn: str) -> None:
     assert_each_number_is_there_once(tmp_path, dsn, 10_000)
 
 
+@pytest.fixture(params=["sqlite", "mysql"])
+def tidy_dsn(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Of a server that is told to tidy up as fast as it is used.
+
+    Else, on two cores, it gets no turn beside a hundred workers, and claims read past the entries of all tasks done.
+    """
+    if request.param == "sqlite":
+        yield request.getfixturevalue("sqlite_dsn")
+        return
+    server = MariaDB(False, "--innodb-max-purge-lag=2000", "--innodb-max-purge-lag-delay=20000")
+    try:
+        with server.database() as name:
+            yield server.dsn(name)
+    finally:
+        server.remove()
+
+
 @pytest.mark.long
-def test_a_hundred_workers_write_a_hundred_thousand_numbers_once(tmp_path: Path, dsn: str) -> None:
-    assert_each_number_is_there_once(tmp_path, dsn, 100_000)
+def test_a_hundred_workers_write_a_hundred_thousand_numbers_once(tmp_path: Path, tidy_dsn: str) -> None:
+    assert_each_number_is_there_once(tmp_path, tidy_dsn, 100_000)
 
 
 # ---- beside producers
