@@ -15,7 +15,7 @@ from .arguments import read_arguments
 from .call import Call, Failure, failure_of, fetch_long, prepare, run_call, run_foreign
 from .callables import Callables
 from .error_text import both, describe
-from .errors import BadTask, DatabaseError, Fatal, ModuleBroken
+from .errors import BadTask, Conflict, DatabaseError, Fatal, ModuleBroken
 from .heartbeat import Heartbeat
 from .lifecycle import ClaimedTask, Finish, Start
 from .run_result import FATAL, RunResult
@@ -205,7 +205,10 @@ class Executor:
         """Write what ended, and the start of the next task. Whether that start still found its claim."""
         try:
             finished, started = self._store.advance([ended.finish for ended in self._ended], start)
-        except DatabaseError:
+        except DatabaseError as error:
+            if isinstance(error, Conflict) and self._ended and start is not None:
+                self.save()
+                return self._advance(start)
             for ended in self._ended if start is None else ():
                 LOG.info(
                     "task %d %s has ended, which could not be recorded", ended.finish.task.id, ended.finish.task.task

@@ -69,6 +69,18 @@ def test_a_finish_does_not_wait_for_the_held_row_of_the_next_task(site: Site) ->
     assert site.notes() == ["first", "second", "third"]
 
 
+def test_a_finish_is_not_lost_where_the_held_row_of_the_next_task_outlasts_the_patience(site: Site) -> None:
+    site.set(DB_PATIENCE=0)
+    worker = running(site)
+    with locking(site, LOCK_TASK, 2):
+        site.go()
+        code, output, errors = end_of(worker)
+    assert (code, output) == (1, "")
+    assert "(1205)" in errors
+    assert errors.count("\n") == 1
+    assert site.statuses() == [1, 0]  # what could not be started is left to its lease
+
+
 def test_no_patience_with_an_absent_database_is_some_with_those_who_hold_a_row(site: Site) -> None:
     site.set(DB_PATIENCE=0)
     worker = running(site)

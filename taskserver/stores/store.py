@@ -297,18 +297,18 @@ class Store(Views):
         """Finish tasks and start the next one in one commit.
 
         in progress → gone, archived, done, error or fatal; in progress, unstarted → in progress, started.
-        For each finish, and for the start, whether the row still carried our claim.
+        For each finish, and for the start, whether the row still carried our claim. Raises Conflict at once, with
+        nothing written, where there are both and others hold one of the rows: what has ended need not wait for what has
+        not begun, so each is to be tried by itself.
         """
         if not finishes or start is None:
             return self._advance(finishes, start, self._conflict_seconds)
         try:
             return self._advance(finishes, start, conflict_seconds=0)
         except Conflict:
-            # What has ended must not wait for somebody who holds the row of what has not begun.
-            is_repeated = self._may_have_taken_effect()
-            finished, _ = self._advance(finishes, None, self._conflict_seconds, is_repeated)
-            _, started = self._advance([], start, self._conflict_seconds, is_repeated)
-            return finished, started
+            if not self._may_have_taken_effect():
+                raise
+            return self._advance(finishes, start, self._conflict_seconds, is_repeated=True)
 
     def _advance(
         self, finishes: Sequence[Finish], start: Start | None, conflict_seconds: float, is_repeated: bool = False
