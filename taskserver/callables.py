@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import PathFinder
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, Parameter, Signature, signature
@@ -26,6 +27,10 @@ _class_qualified_name: Callable[[type], str] = type.__dict__["__qualname__"].__g
 _class_mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 
 MOST_SHAPES = 100
+
+BROKEN_SECONDS = 10.0
+"""For so long a module that could not be imported is not tried again: its import may be slow, and there may be many
+rows that name it; a run may last for hours, and an upload be half done for a moment only."""
 
 _NEVER_RUNS_WHEN_CALLED = CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR
 
@@ -76,6 +81,14 @@ class _Place(NamedTuple):
     """The function's name, or a class's and its method's."""
 
 
+class _Breakage(NamedTuple):
+    """How the import of a module failed."""
+
+    text: str
+    at: float
+    """By time.monotonic."""
+
+
 class Callables:
     """The callables of the listed modules, found by name and kept once found."""
 
@@ -84,14 +97,22 @@ class Callables:
         self._packages = tuple(name[:-2] for name in modules if name.endswith(".*"))
         self._listed = ", ".join(modules)
         self._found: dict[str, TaskCallable] = {}
-        self._broken: dict[str, str] = {}
+        self._broken: dict[str, _Breakage] = {}
 
     def would_import(self, name: str) -> bool:
         """Whether finding it may run the code of a module that was not imported yet."""
+        self._forget_old_breakages()
         return name not in self._found and any(
             place.module not in sys.modules and place.module not in self._broken and self._is_listed(place.module)
             for place in _readings(name)
         )
+
+    def _forget_old_breakages(self) -> None:
+        # Here alone, so that what is found without a warning imports nothing.
+        since = time.monotonic() - BROKEN_SECONDS
+        if any(breakage.at < since for breakage in self._broken.values()):
+            self._broken = {name: breakage for name, breakage in self._broken.items() if breakage.at >= since}
+            importlib.invalidate_caches()
 
     def find(self, name: str) -> TaskCallable:
         """Raises BadTask where nothing of that name may run, ModuleBroken where its module cannot be imported."""
@@ -138,14 +159,14 @@ class Callables:
         return isinstance(module, str) and (module in self._exact or self._is_below_package(module))
 
     def _import(self, name: str) -> ModuleType:
-        # A broken module is tried once a run: its import may be slow, and would be repeated for every row.
         if name in self._broken:
-            raise ModuleBroken(self._broken[name])
+            raise ModuleBroken(self._broken[name].text)
         try:
             module = importlib.import_module(name)
         except BaseException as error:  # a module may call sys.exit() too
-            self._broken[name] = _missing(name) if _is_missing(name, error) else _broken(name, error)
-            raise ModuleBroken(self._broken[name]) from error
+            text = _missing(name) if _is_missing(name, error) else _broken(name, error)
+            self._broken[name] = _Breakage(text, time.monotonic())
+            raise ModuleBroken(text) from error
         if not issubclass(type(module), ModuleType):
             raise BadTask(f"{name} has put something else in the place of its module")
         return module

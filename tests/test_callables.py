@@ -9,6 +9,7 @@ import importlib
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from taskserver.callables import Callables, TaskCallable
+from taskserver.callables import BROKEN_SECONDS, Callables, TaskCallable
 from taskserver.errors import BadTask, ModuleBroken
 from taskserver.lifecycle import Status
 from tests.deployment import Deployment
@@ -998,6 +999,22 @@ def test_a_module_that_fails_is_broken_and_tried_once(site: Site, failure: str) 
         with pytest.raises(ModuleBroken, match="module tasks cannot be imported: "):
             callables.find(name)
     assert site.noted == ["tried"]
+
+
+def test_a_broken_module_is_tried_again_a_while_later(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.write("tasks.py", "from note import note\nnote('tried')\ndef send(")
+    callables = Callables(("tasks",))
+    for _ in range(2):
+        with pytest.raises(ModuleBroken):
+            callables.find("tasks.send")
+    assert not callables.would_import("tasks.send")
+    site.write("tasks.py", "def send(): pass")
+    passed = time.monotonic() + BROKEN_SECONDS + 1
+    monkeypatch.setattr(time, "monotonic", lambda: passed)
+    with pytest.raises(ModuleBroken):  # nobody asked whether it may be imported here
+        callables.find("tasks.send")
+    assert callables.would_import("tasks.send")
+    callables.find("tasks.send")
 
 
 def test_a_module_with_a_syntax_error_is_broken_in_words_that_name_the_line(site: Site) -> None:
