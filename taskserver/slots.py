@@ -9,6 +9,7 @@ import errno
 import fcntl
 import os
 from binascii import crc32
+from contextlib import suppress
 from pathlib import Path
 
 from .errors import DatabaseError, SettingError
@@ -17,6 +18,19 @@ from .private_folder import make_private_folder
 IN_USE = frozenset({errno.EACCES, errno.EAGAIN})
 DISK_IS_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 FOLDER = Path("var", "slots")
+
+_taken: list[int] = []
+"""The open files of the places that this process has."""
+
+
+def _leave_to_the_parent() -> None:
+    """In a forked child: a worker's place is free once the worker has ended, whatever its tasks left behind."""
+    while _taken:
+        with suppress(OSError):  # a task may have closed it
+            os.close(_taken.pop())
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 class Slots:
@@ -43,13 +57,15 @@ class Slots:
             ) from None
 
     def _lock(self, path: Path) -> bool:
-        # A lock of the process, not of the open file: what a task forks does not hold it on.
+        # A lock of the open file, not of the process: that would go as soon as a task closes a file that it read here,
+        # as one does that makes a backup of the whole folder.
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(file)
             if error.errno in IN_USE:
                 return False
             raise
-        return True  # the file stays open until the process ends
+        _taken.append(file)  # it stays open until the process ends
+        return True

@@ -47,6 +47,7 @@ def _run(folder: Path, options: Options) -> int:
         if options.slots and not _take_slot(server, options):
             LOG.info("%d workers of these groups run here already: this one leaves", options.slots)
             return Exit.OK
+        code = Exit.DATABASE
         try:
             result = server.run(
                 options.max_tasks,
@@ -57,12 +58,13 @@ def _run(folder: Path, options: Options) -> int:
                 stop=stop,
                 on_progress=lambda result: live.show(_progress(result)),
             )
+            code = Exit.OK
         finally:
             live.clear()
             standard_error.end()
-            _wait_no_longer_than_for_a_task(settings)
+            _wait_no_longer_than_for_a_task(settings, code)
     live.end(_summary(result))
-    return Exit.OK
+    return code
 
 
 def _take_slot(server: TaskServer, options: Options) -> bool:
@@ -109,10 +111,10 @@ def _obey_signals(stop: Stop) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
-def _wait_no_longer_than_for_a_task(settings: Settings) -> None:
+def _wait_no_longer_than_for_a_task(settings: Settings, code: Exit) -> None:
     """Python waits for threads and processes that tasks left behind, which may never end."""
     for number in SIGNALS:
-        signal.signal(number, lambda number, frame: os._exit(Exit.OK))  # the run is over already
+        signal.signal(number, lambda number, frame: os._exit(code))  # the run is over already
     is_left = threading.active_count() > 1 or "multiprocessing" in sys.modules
     if is_left and settings.timeout_seconds:
         Watchdog("worker.py", LEFT_BEHIND).arm(settings.timeout_seconds + settings.lease_seconds)
