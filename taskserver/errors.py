@@ -22,6 +22,9 @@ class InvalidTask(TaskServerError):
 class DatabaseError(TaskServerError):
     """The database could not be reached or used."""
 
+    may_have_taken_effect = False
+    """Whether the connection broke in one of its tries, so that what was to be written may stand there."""
+
 
 class Unavailable(DatabaseError):
     """The database is away, or refuses for now: worth trying again later. Nothing was done."""

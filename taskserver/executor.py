@@ -20,6 +20,7 @@ from .heartbeat import Heartbeat
 from .lifecycle import ClaimedTask, Finish, Start
 from .run_result import FATAL, RunResult
 from .settings import MAX_ATTEMPTS, Settings
+from .stopping import STOPPED, Stop, TaskInterrupted
 from .stores import Store
 from .time_limit import TimeLimit
 
@@ -39,15 +40,24 @@ class Executor:
     """Runs the claimed tasks of one run, one by one, and counts what became of them."""
 
     def __init__(
-        self, store: Store, settings: Settings, heartbeat: Heartbeat, time_limit: TimeLimit, result: RunResult
+        self,
+        store: Store,
+        settings: Settings,
+        heartbeat: Heartbeat,
+        time_limit: TimeLimit,
+        stop: Stop,
+        result: RunResult,
     ) -> None:
         self._store = store
         self._settings = settings
         self._callables = Callables(settings.modules)
         self._heartbeat = heartbeat
         self._time_limit = time_limit
+        self._stop = stop
         self._result = result
         self._ended: list[_Ended] = []
+        self._may_be_saved = False
+        """Whether an error in writing them left open if they were written."""
 
     def run(self, task: ClaimedTask) -> None:
         """Run one task; its finish is written with the next start, or by `save`."""
@@ -94,10 +104,10 @@ class Executor:
         already, and only then is the callable's own limit known.
         """
         task = fetch_long(task, self._store.fetch_args)
-        _check_attempts(task, MAX_ATTEMPTS if task.max_attempts is None else task.max_attempts)
+        _check_attempts_of_row(task)
         if not self._start(task, task.max_attempts):
             return
-        failure = self._guarded(task, self._settings.timeout_seconds, self._callables.find, task.task)
+        failure = self._guarded_after_start(task, self._settings.timeout_seconds, self._callables.find, task.task)
         if failure is not None and not failure.is_a(BadTask):
             self._fail(task, None, failure)
             return
@@ -113,6 +123,11 @@ class Executor:
 
     def _run_broken(self, task: ClaimedTask, failure: Failure) -> None:
         """A module that cannot be imported may be mended: an attempt like any other that failed."""
+        try:
+            _check_attempts_of_row(task)
+        except BadTask as error:
+            self._end(_Ended(Finish(task, describe(error))))
+            return
         if self._start(task, task.max_attempts):
             self._fail(task, None, failure)
 
@@ -132,11 +147,19 @@ class Executor:
     # ---- call
 
     def _attempt(self, task: ClaimedTask, call: Call) -> None:
-        failure = self._guarded(task, self._timeout(call), run_call, call)
+        failure = self._guarded_after_start(task, self._timeout(call), run_call, call)
         if failure is None:
             self._end(_Ended(Finish(task)))
         else:
             self._fail(task, call, failure)
+
+    def _guarded_after_start(
+        self, task: ClaimedTask, timeout_seconds: float, function: Callable[..., object], *args: Any
+    ) -> Failure | None:
+        """The same right after a start, which may have waited for the database while a second signal came."""
+        if self._stop.insisted:
+            return failure_of(TaskInterrupted(STOPPED))
+        return self._guarded(task, timeout_seconds, function, *args)
 
     def _guarded(
         self, task: ClaimedTask, timeout_seconds: float, function: Callable[..., object], *args: Any
@@ -204,8 +227,9 @@ class Executor:
     def _advance(self, start: Start | None) -> bool:
         """Write what ended, and the start of the next task. Whether that start still found its claim."""
         try:
-            finished, started = self._store.advance([ended.finish for ended in self._ended], start)
+            finished, started = self._store.advance([ended.finish for ended in self._ended], start, self._may_be_saved)
         except DatabaseError as error:
+            self._may_be_saved = self._may_be_saved or error.may_have_taken_effect
             if isinstance(error, Conflict) and self._ended and start is not None:
                 self.save()
                 return self._advance(start)
@@ -214,7 +238,7 @@ class Executor:
                     "task %d %s has ended, which could not be recorded", ended.finish.task.id, ended.finish.task.task
                 )
             raise
-        several, self._ended = self._ended, []
+        several, self._ended, self._may_be_saved = self._ended, [], False
         for one, in_time in zip(several, finished, strict=True):
             if in_time:
                 self._count(one)
@@ -248,6 +272,11 @@ class Executor:
 def _check_row(task: ClaimedTask) -> None:
     if not isinstance(task.task, str) or not isinstance(task.args, str | None):
         raise BadTask("task and args are text; this row holds something else")
+
+
+def _check_attempts_of_row(task: ClaimedTask) -> None:
+    """Before it is known what its callable allows."""
+    _check_attempts(task, MAX_ATTEMPTS if task.max_attempts is None else task.max_attempts)
 
 
 def _check_attempts(task: ClaimedTask, limit: int) -> None:

@@ -24,6 +24,7 @@ from .watchdog import Watchdog
 LOG = getLogger("taskserver")
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 FROZEN_SECONDS = 1.0
 """Woken so much too late, the host stood still, and what is overdue gets a little longer."""
@@ -178,9 +179,10 @@ class Heartbeat:
             pause = self._look_seconds
             if running is not None and not self._stopped:
                 pause = min(self._look_after(running), pause)
-            elif batch := self._batch:
-                # A task that begins right after this must not keep them for longer than half a lease.
-                pause = min(pause, max(batch.give_back_at - time.monotonic(), self._lease_seconds / 24))
+            elif self._batch and not self._stopped:
+                # The worker's own thread may be waiting for the database, or be about to begin another task.
+                give_back_at = self._try(self._give_back, None, time.monotonic())
+                pause = min(pause, max(give_back_at - time.monotonic(), self._lease_seconds / 24))
             self._arm_watchdog()
 
     def _look_after(self, running: _Running) -> float:
@@ -188,12 +190,7 @@ class Heartbeat:
         now = time.monotonic()
         due = [running.ends_at]
         # Each by itself: a row that somebody locks must not cost the running task its lease.
-        for write in (self._renew, self._give_back):
-            try:
-                due.append(write(running, now))
-            except Exception as error:  # whatever it is, the next beat tries again: without one the lease would end
-                LOG.debug("the heartbeat cannot write: %r", error)
-                due.append(now + self._lease_seconds / 12)
+        due += [self._try(self._renew, running, now), self._try(self._give_back, running, now)]
         if now >= running.strike_at:
             running.strike_at = now + (self._lease_seconds / 4 if self._time_limit.strike() else AGAIN_SECONDS)
         if now >= running.end_process_at:
@@ -202,12 +199,20 @@ class Heartbeat:
             due = [*due[1:], running.strike_at, running.end_process_at]
         return max(min(due) - time.monotonic(), 0.001)
 
-    def _give_back(self, running: _Running, now: float) -> float:
+    def _try(self, write: Callable[[R, float], float], running: R, now: float) -> float:
+        """Do what may be due. When something is due there again."""
+        try:
+            return write(running, now)
+        except Exception as error:  # whatever it is, the next beat tries again: without one the lease would end
+            LOG.debug("the heartbeat cannot write: %r", error)
+            return time.monotonic() + self._lease_seconds / 12
+
+    def _give_back(self, running: _Running | None, now: float) -> float:
         """Give back the unstarted tasks once it is time. When that is."""
         batch = self._batch
         if not batch:
             return float("inf")
-        give_back_at = min(running.give_back_at, batch.give_back_at)
+        give_back_at = min(running.give_back_at, batch.give_back_at) if running else batch.give_back_at
         if now < give_back_at:
             return give_back_at
         self._write(running, batch.release)
@@ -222,8 +227,8 @@ class Heartbeat:
             running.renew_at = float("inf") if is_last else min(now + self._lease_seconds / 3, running.ends_at)
         return running.renew_at
 
-    def _write(self, running: _Running, verb: Callable[[Store], T]) -> T | None:
-        """Do a verb for a running task; nothing, once it has ended."""
+    def _write(self, running: _Running | None, verb: Callable[[Store], T]) -> T | None:
+        """Do a verb while this task runs, or none; nothing, once that has changed."""
         # The database may take its time, in which the watchdog must not bite.
         self._arm_watchdog(SLOWEST_WRITE_SECONDS)
         with self._store.borrowed(self._session, wait_seconds=self._lease_seconds / 12):

@@ -14,7 +14,7 @@ from logging import getLogger
 from typing import TYPE_CHECKING
 
 from .errors import DatabaseError
-from .lifecycle import Due, LostTask
+from .lifecycle import Claim, Due, LostTask
 from .run_limits import Limits, RunLimits
 from .run_result import FATAL, Reason, RunResult
 from .settings import Settings
@@ -91,14 +91,15 @@ class Runner:
     def _run_until_reason(self) -> Reason:
         pauses = _pauses()
         while not (reason := self._limits.reason_to_end()):
-            self._take_care_of_due()
+            may_have_more = self._take_care_of_due()
             claimed_at = time.monotonic()
             claim = self._store.claim(self._limits.claim_size(), self._groups)
             if claim.changed:
                 LOG.debug("claimed %d tasks", len(claim.tasks))
-                executor, heartbeat = self._equipment = self._equipment or self._equip()
-                self._run_claimed(heartbeat.guard(claim.tasks, claimed_at), executor)
+                self._run_claim(claim, claimed_at)
                 pauses = _pauses()
+            elif may_have_more:
+                continue  # what was due so far is other groups'
             # A claim that got nothing is no sign of an empty queue: others may hold the rows that it would have got.
             elif not self._store.has_new(self._groups):
                 return Reason.EMPTY
@@ -106,20 +107,16 @@ class Runner:
                 return Reason.CROWDED
         return reason
 
-    def _run_claimed(self, batch: Batch, executor: Executor) -> None:
-        """Run tasks of one claim until there is a reason to end; give back those that were not started.
-
-        The heartbeat gives them back meanwhile where a task takes long; what is older than half a lease, too, as
-        another worker could be about to take it.
-        """
+    def _run_claim(self, claim: Claim, claimed_at: float) -> None:
         try:
-            while not self._limits.reason_to_end() and not batch.is_stale() and (task := batch.take()):
-                try:
-                    executor.run(task)
-                except BaseException:
-                    batch.put_back(task)  # a release leaves it alone if it was started
-                    raise
-                self._on_progress(self._result)
+            executor, heartbeat = self._equip()
+        except BaseException:
+            if claim.tasks:
+                self._store.release(claim.tasks)
+            raise
+        batch = heartbeat.guard(claim.tasks, claimed_at)
+        try:
+            self._run_batch(batch, executor)
         finally:
             try:
                 executor.save()
@@ -129,7 +126,29 @@ class Runner:
                 finally:
                     self._result.released += batch.released
 
+    def _run_batch(self, batch: Batch, executor: Executor) -> None:
+        """Run tasks of one claim until there is a reason to end, or they are too old.
+
+        After half a lease another worker could be about to take them. But the first one is always tried, so that
+        claims which take long themselves come to something: its start finds out whether it still is ours. The heartbeat
+        gives them back where a task takes long.
+        """
+        is_first = True
+        while not self._limits.reason_to_end() and (is_first or not batch.is_stale()) and (task := batch.take()):
+            is_first = False
+            try:
+                executor.run(task)
+            except BaseException:
+                batch.put_back(task)  # a release leaves it alone if it was started
+                raise
+            self._on_progress(self._result)
+
     def _equip(self) -> tuple[Executor, Heartbeat]:
+        if self._equipment is None:
+            self._equipment = self._made_equipment()
+        return self._equipment
+
+    def _made_equipment(self) -> tuple[Executor, Heartbeat]:
         # Imported with the first task: most runs of a crontab find none, and need neither json nor inspect.
         from .executor import Executor
         from .heartbeat import Heartbeat
@@ -142,25 +161,27 @@ class Runner:
         heartbeat = self._open.enter_context(
             Heartbeat(self._store, limit, settings.lease_seconds, settings.timeout_seconds, watchdog)
         )
-        return Executor(self._store, settings, heartbeat, limit, self._result), heartbeat
+        return Executor(self._store, settings, heartbeat, limit, self._stop, self._result), heartbeat
 
     # ---- what is due
 
-    def _take_care_of_due(self) -> None:
-        """Wake what waited, and take back what workers left that vanished."""
+    def _take_care_of_due(self) -> bool:
+        """Wake what waited, and take back what workers left that vanished. Whether there may be more of it."""
         if time.monotonic() - self._looked_at < LOOK_FOR_DUE_EVERY_SECONDS:
-            return
+            return False
         self._looked_at = time.monotonic()
         due = self._store.look_for_due()
         if due == NOTHING_DUE:
-            return
+            return False
         woken = self._store.wake(due.to_wake)
         reclaimed = self._store.reclaim_unstarted(due.unstarted)
         lost = sum(map(self._reclaim, due.lost))
-        if woken or reclaimed or lost:
-            LOG.info("woke %d tasks, took back %d unstarted and %d lost ones", woken, reclaimed, lost)
-            # A portion at most: the next claim looks whether more are due.
-            self._looked_at = float("-inf")
+        if not (woken or reclaimed or lost):
+            return False
+        LOG.info("woke %d tasks, took back %d unstarted and %d lost ones", woken, reclaimed, lost)
+        # A portion at most: it is looked again before the next claim.
+        self._looked_at = float("-inf")
+        return True
 
     def _reclaim(self, lost: LostTask) -> bool:
         """Take back a task whose worker vanished under it: that attempt failed."""

@@ -6,14 +6,18 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
 from taskserver import TaskServer
+from taskserver.stores.mysql import MySQLStore
 from tests.deployment import Deployment
 from tests.processes import end_of, wait_until
 from tests.servers import MySQLServer
 from tests.test_database_faults import LOCK_TASK, Site, add, locking, running
+
+HELD_TASKS = "SELECT id FROM jobs_queue WHERE id BETWEEN %s AND %s FOR UPDATE"
 
 
 @pytest.fixture
@@ -59,6 +63,42 @@ def test_what_is_due_wakes_though_a_row_beside_it_is_held(site: Site) -> None:
     assert site.notes() == ["first", "third", "second"]
 
 
+def test_rows_that_are_held_keep_none_of_those_behind_them_from_waking(site: Site) -> None:
+    """However many they are: these are more than a worker waits for."""
+    site.set()
+    names = add(site, *(f"n{number}" for number in range(12)))
+    site.sql("UPDATE jobs_queue SET status = 3, attempts = 1, due_at = NOW(6)")
+    with locking(site, HELD_TASKS, 1, 6):
+        ended = site.worker()
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert site.notes() == names[6:]
+    assert site.worker().returncode == 0
+    assert site.notes() == names[6:] + names[:6]
+
+
+def test_rows_that_are_held_keep_none_of_those_behind_them_from_being_released(site: Site) -> None:
+    add(site, "first", task="wait_for_go")
+    add(site, *(f"n{number}" for number in range(12)))
+    worker = site.start()
+    wait_until(lambda: site.notes() == ["first"])
+    with locking(site, HELD_TASKS, 2, 7):
+        worker.send_signal(signal.SIGTERM)
+        site.go()
+        assert end_of(worker) == (0, "", "")
+        assert site.statuses() == [1] * 6 + [0] * 6
+
+
+def test_where_held_rows_cannot_be_skipped_some_behind_them_are_woken_all_the_same(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on servers without SKIP LOCKED: each look tries them in another order."""
+    monkeypatch.setattr(MySQLStore, "_write_unheld", lambda *values: None)
+    add(site, *(f"n{number}" for number in range(12)))
+    site.sql("UPDATE jobs_queue SET status = 3, attempts = 1, due_at = NOW(6)")
+    with TaskServer(site.dsn) as server, locking(site, HELD_TASKS, 1, 3):
+        wait_until(lambda: server.store.wake(server.store.look_for_due().to_wake))
+
+
 def test_a_finish_does_not_wait_for_the_held_row_of_the_next_task(site: Site) -> None:
     worker = running(site)
     with locking(site, LOCK_TASK, 2):
@@ -88,6 +128,68 @@ def test_no_patience_with_an_absent_database_is_some_with_those_who_hold_a_row(s
         site.go()
         wait_until(site.waiting_since)
         time.sleep(1.5)  # more than one turn of waiting for a lock
+    assert end_of(worker) == (0, "", "")
+    assert site.notes() == ["first", "second", "third"]
+
+
+def test_a_row_that_was_left_for_later_takes_no_patience_from_what_comes_after(site: Site) -> None:
+    site.set(DB_PATIENCE=0)
+    add(site, "lost")
+    site.sql(
+        "UPDATE jobs_queue SET status = 1, attempts = 1, claim = 7, started_at = NOW(6),"
+        " due_at = NOW(6) - INTERVAL 1 SECOND"
+    )
+    with locking(site, LOCK_TASK, 1):
+        add(site, "first", task="wait_for_go")
+        worker = site.start()
+        wait_until(lambda: site.notes() == ["first"])
+        with locking(site, LOCK_TASK, 2):
+            site.go()
+            wait_until(site.waiting_since)
+            time.sleep(1.5)  # more than one turn of waiting for a lock
+        assert end_of(worker) == (0, "", "")
+    assert site.sql("SELECT id, status FROM jobs_queue") == [(1, 1)]
+
+
+def test_a_second_signal_while_a_start_waits_keeps_its_task_from_being_called(site: Site) -> None:
+    worker = running(site)
+    with locking(site, LOCK_TASK, 2):
+        site.go()
+        wait_until(site.waiting_since)
+        for _ in range(2):
+            worker.send_signal(signal.SIGTERM)
+            time.sleep(0.2)  # two of a kind at once are one
+    assert end_of(worker) == (0, "", "")
+    assert site.notes() == ["first"]
+    assert site.sql("SELECT id, status, attempts, error_text FROM jobs_queue") == [
+        (2, 3, 1, "TaskInterrupted: stopped by a second signal"),
+        (3, 0, 0, None),
+    ]
+
+
+def test_tasks_behind_a_start_that_waits_are_given_back_after_half_a_lease(site: Site) -> None:
+    site.set(LEASE=4)
+    worker = running(site)
+    with locking(site, LOCK_TASK, 2):
+        site.go()
+        wait_until(site.waiting_since)
+        wait_until(lambda: site.sql("SELECT 1 FROM jobs_queue WHERE id = 3 AND status = 0"))
+        assert site.sql("SELECT 1 FROM jobs_queue WHERE id = 2 AND status = 1 AND started_at IS NULL")
+    assert end_of(worker) == (0, "", "")
+    assert site.notes() == ["first", "second", "third"]
+
+
+def test_a_lock_on_the_whole_table_costs_no_connections(site: Site) -> None:
+    """As a backup sets it: what waits must wait on the connection that there is."""
+    site.set(LEASE=4, MODE="mark")
+    worker = running(site)
+    before = site.connections()
+    with closing(site.connect()) as backup, backup.cursor() as cursor:
+        cursor.execute("LOCK TABLES jobs_queue READ")
+        wait_until(lambda: site.log().count("the heartbeat cannot write: Conflict") >= 2)
+        assert len(site.connections()) == len(before) + 1, "more than the backup's"
+        cursor.execute("UNLOCK TABLES")
+    site.go()
     assert end_of(worker) == (0, "", "")
     assert site.notes() == ["first", "second", "third"]
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from taskserver import DatabaseError, Reason, Stop, TaskServer
-from taskserver.lifecycle import Status
+from taskserver import DatabaseError, Reason, Stop, TaskServer, time_limit
+from taskserver.lifecycle import Claim, Status
 from taskserver.stopping import call_task
+from taskserver.stores.store import DUE_A_LOOK
 from tests.servers import MariaDB
 
 TASKS = """
@@ -66,6 +68,54 @@ def test_a_run_wakes_all_that_is_due_however_much_it_is(server: TaskServer, modu
     sql(server, "UPDATE {table} SET status = 5, due_at = '2020-01-01 00:00:00.000000'")
     result = server.run()
     assert (result.done, result.reason) == (1000, Reason.EMPTY)
+
+
+def test_what_is_due_in_other_groups_hides_nothing_that_is_due_in_one_s_own(server: TaskServer, module: str) -> None:
+    add(server, module, DUE_A_LOOK * 2)
+    server.add_task(f"{module}.note", group_id=3)
+    sql(server, "UPDATE {table} SET status = 5, due_at = '2020-01-01 00:00:00.000000'")
+    result = server.run(groups=[3])
+    assert (result.done, result.reason) == (1, Reason.EMPTY)
+
+
+def test_a_claim_that_took_half_a_lease_still_comes_to_something(
+    server: TaskServer, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(server, module, 3)
+    claim = server.store.claim
+
+    def claim_slowly(limit: int, groups: Sequence[int]) -> Claim:
+        claimed = claim(limit, groups)
+        if claimed.tasks:
+            time.sleep(0.6)
+        return claimed
+
+    server.settings = server.settings._replace(lease_seconds=1)
+    monkeypatch.setattr(server.store, "claim", claim_slowly)
+    assert server.run().done == 3
+
+
+def test_what_was_claimed_is_given_back_where_a_run_cannot_be_equipped(
+    server: TaskServer, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(server, module, 3)
+
+    def fails(*values: object) -> None:
+        raise ImportError("no _ctypes")
+
+    monkeypatch.setattr(time_limit, "time_limit", fails)
+    with pytest.raises(ImportError, match="_ctypes"):
+        server.run()
+    assert rows_of(server, Status.NEW) == 3
+
+
+def test_a_run_inside_a_task_leaves_its_patience_to_the_outer_one(server: TaskServer) -> None:
+    store = server.store
+    with store.patiently():
+        with store.patiently():
+            pass
+        assert store._is_in_run()
+    assert not store._is_in_run()
 
 
 def test_a_due_row_that_another_transaction_holds_keeps_no_other_task_from_running(

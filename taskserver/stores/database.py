@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from ..errors import Conflict, ConnectionLost, DatabaseError, Unavailable
 from ..stopping import uninterrupted
-from .tries import Patience, Tries, Way
+from .tries import LEAST_CONFLICT_SECONDS, Patience, Tries, Way
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -26,9 +26,6 @@ Write = tuple[str, Sequence[Any]]
 
 IDLE_SECONDS = 1.0
 """After so long a connection is asked whether it still stands: hosts drop idle ones."""
-
-LEAST_CONFLICT_SECONDS = 5.0
-"""So long others may be in a verb's way, however short the patience with a database that is away: they do no harm."""
 
 IDS_A_STATEMENT = 500
 """Old SQLite binds 999 values a statement."""
@@ -131,11 +128,12 @@ class Database(ABC):
     @contextmanager
     def patiently(self) -> Iterator[None]:
         """In the `with`, this thread waits for a database that is away: from the first verb that succeeded on."""
+        outer = self._local.patience  # that of a run, one of whose tasks runs a queue itself
         self._local.patience = Patience(self._patience_seconds)
         try:
             yield
         finally:
-            self._local.patience = None
+            self._local.patience = outer
 
     def _is_in_run(self) -> bool:
         """Whether the thread that asks is a run's, or its heartbeat."""
@@ -214,6 +212,7 @@ class Database(ABC):
             except (Conflict, Unavailable) as error:
                 self._local.broke_off = self._local.broke_off or isinstance(error, ConnectionLost)
                 if not tries.go_on_after(error):
+                    error.may_have_taken_effect = self._local.broke_off
                     raise
             else:
                 tries.succeeded()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 import os
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pymysql
@@ -16,7 +16,7 @@ from pymysql.constants import CLIENT
 
 from ..dsn import MySQLDsn
 from ..errors import Conflict, ConnectionLost, DatabaseError, ServerFull, Unavailable
-from .database import Session, Write, with_ids
+from .database import P, Session, T, Write, with_ids
 from .rows import RunCounts
 from .store import Store
 from .tries import Way
@@ -35,8 +35,11 @@ READ_SECONDS = 60
 
 # UTC, as NOW() in a zone with summer time gives one hour twice a year; strict, so that nothing of ours is cut
 # silently; backslash escapes on, as PyMySQL quotes with them.
-# Locks are waited for in short turns, between which a signal is heard and the patience ends.
-SESSION = "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = 1"
+# Locks of rows and of whole tables (a backup's) are waited for in short turns, between which a signal is heard and the
+# patience ends. To hang up instead would leave the statement waiting on the server, with a connection that counts.
+SESSION = (
+    "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = 1, lock_wait_timeout = 1"
+)
 READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 REPEATABLE_READ = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
@@ -130,6 +133,7 @@ class MySQLStore(Store):
                        WHERE status = 0 ORDER BY priority, id LIMIT ?{skip_locked}) AS of_all
     """
     SKIP_LOCKED = " FOR UPDATE SKIP LOCKED"
+    LOCK_UNHELD = "SELECT id FROM {table} FORCE INDEX (PRIMARY) WHERE id IN ({ids})" + SKIP_LOCKED
     LOOK_OF_GROUPS = """
         SELECT 1 FROM {table} FORCE INDEX (claim_by_group) WHERE status = 0 AND group_id IN ({ids}) LIMIT 1
     """
@@ -138,14 +142,26 @@ class MySQLStore(Store):
     def _claim(self, token: int, limit: int, groups: Sequence[int]) -> int:
         bounds = [value for group in groups for value in (group, limit)] or [limit]
         values = (*bounds, limit, token, self._lease_seconds)
+        changed = self._skipping_locked(self._write, self._claim_statement(groups, self.SKIP_LOCKED), values)
+        return self._write(self._claim_statement(groups, ""), values) if changed is None else changed
+
+    def _skipping_locked(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """Do what needs SKIP LOCKED; None, and nothing was done, on a server that has it not."""
         if self._abilities.skips_locked:
             try:
-                return self._write(self._claim_statement(groups, self.SKIP_LOCKED), values)
+                return work(*args, **kwargs)
             except DatabaseError as error:
                 if _number(error.__cause__) != SYNTAX:
                     raise
                 self._abilities.skips_locked = False
-        return self._write(self._claim_statement(groups, ""), values)
+        return None
+
+    def _write_unheld(self, sql: str, ids: Sequence[int], values: Sequence[Any]) -> int | None:
+        return self._skipping_locked(self._do, Way(True, 0), self._lock_and_write, sql, ids, values)
+
+    def _lock_and_write(self, sql: str, ids: Sequence[int], values: Sequence[Any]) -> int:
+        unheld = [row[0] for row in self._all(with_ids(self.LOCK_UNHELD, ids), ids)]
+        return self._write_ids(sql, unheld, values) if unheld else 0
 
     def _claim_statement(self, groups: Sequence[int], skip_locked: str) -> str:
         picked = " UNION ALL ".join([self.PICK_OF_GROUP] * len(groups)) or self.PICK_OF_ALL

@@ -10,6 +10,7 @@ token, and it counts the rows that it matched. The token decides who may write, 
 from __future__ import annotations
 
 import os
+import random
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -27,7 +28,9 @@ HELD_PATIENCE_SECONDS = 0.2
 """For deadlocks, on servers without SKIP LOCKED; longer waits are the runner's, which hears of signals between."""
 
 MOST_HELD = 2
-"""Each costs a turn of waiting; of a portion in which so many rows are held, the rest is left for later."""
+"""Each costs a turn of waiting where it can't be skipped; of a portion in which so many are met, the rest is left."""
+
+AT_ONCE = Way(None, conflict_seconds=0)
 
 DUE_A_LOOK = 250
 """Rows of each kind that one look for what is due finds: bounded, so that no transaction is long."""
@@ -165,13 +168,24 @@ class Store(Views):
             return 0
         if self.one_writer:
             return self._unless_held(self._write_ids, sql, ids, values)
-        once = Way(None, conflict_seconds=0)
         with suppress(Conflict):
-            return self._do(once, self._write_ids, sql, ids, values)
+            return self._do(AT_ONCE, self._write_ids, sql, ids, values)
+        with suppress(Conflict):
+            written = self._write_unheld(sql, ids, values)
+            if written is not None:
+                return written
+        return self._write_singly(sql, ids, values)
+
+    def _write_unheld(self, sql: str, ids: Sequence[int], values: Sequence[Any]) -> int | None:
+        """How many rows a write changed of those that nobody holds; None where they cannot be told apart."""
+        return None
+
+    def _write_singly(self, sql: str, ids: Sequence[int], values: Sequence[Any]) -> int:
         written = held = 0
-        for row_id in ids:
+        # Not in order: what is left today would be left tomorrow, and one row at a time cannot deadlock.
+        for row_id in random.sample(ids, len(ids)):
             try:
-                written += self._do(once, self._write_ids, sql, [row_id], values)
+                written += self._do(AT_ONCE, self._write_ids, sql, [row_id], values)
             except Conflict:
                 held += 1
                 if held == MOST_HELD:
@@ -235,12 +249,12 @@ class Store(Views):
 
     START = """
         UPDATE {table} {by_key}
-        SET attempts = attempts + 1, max_attempts = ?, started_at = {now}, due_at = {after},
+        SET attempts = attempts + 1, max_attempts = COALESCE(max_attempts, ?), started_at = {now}, due_at = {after},
             updated_at = {now}
         WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NULL
     """
     LIMIT_ATTEMPTS = """
-        UPDATE {table} {by_key} SET max_attempts = ?, due_at = {after}, updated_at = {now}
+        UPDATE {table} {by_key} SET max_attempts = COALESCE(max_attempts, ?), due_at = {after}, updated_at = {now}
         WHERE id = ? AND status = 1 AND claim = ?
     """
     RENEW = "UPDATE {table} {by_key} SET due_at = {after}, updated_at = {now} WHERE id = ? AND status = 1 AND claim = ?"
@@ -289,29 +303,32 @@ class Store(Views):
     # completed in the same transaction. What a person did to it meanwhile took its status or its token away.
     RESUME = """
         UPDATE {table} {by_key} SET status = 1
-        WHERE id = ? AND status = 4 AND claim = ? AND max_attempts = 1 AND error_text LIKE 'lost%'
+        WHERE id = ? AND status = 4 AND claim = ? AND max_attempts = 1 AND error_text LIKE 'lost: %'
     """
     FIND = "SELECT status, claim, started_at IS NOT NULL, error_text FROM {table} WHERE id = ?"
 
-    def advance(self, finishes: Sequence[Finish], start: Start | None) -> tuple[list[bool], bool]:
+    def advance(
+        self, finishes: Sequence[Finish], start: Start | None, is_repeated: bool = False
+    ) -> tuple[list[bool], bool]:
         """Finish tasks and start the next one in one commit.
 
         in progress → gone, archived, done, error or fatal; in progress, unstarted → in progress, started.
-        For each finish, and for the start, whether the row still carried our claim. Raises Conflict at once, with
-        nothing written, where there are both and others hold one of the rows: what has ended need not wait for what has
-        not begun, so each is to be tried by itself.
+        For each finish, and for the start, whether the row still carried our claim, or (`is_repeated`) is as an
+        earlier try with an error that may have taken effect would leave it. Raises Conflict at once, with nothing
+        written, where there are both and others hold one of the rows: what has ended need not wait for what has not
+        begun, so each is to be tried by itself.
         """
         if not finishes or start is None:
-            return self._advance(finishes, start, self._conflict_seconds)
+            return self._advance(finishes, start, self._conflict_seconds, is_repeated)
         try:
-            return self._advance(finishes, start, conflict_seconds=0)
-        except Conflict:
-            if not self._may_have_taken_effect():
+            return self._advance(finishes, start, 0, is_repeated)
+        except Conflict as error:
+            if not error.may_have_taken_effect:
                 raise
             return self._advance(finishes, start, self._conflict_seconds, is_repeated=True)
 
     def _advance(
-        self, finishes: Sequence[Finish], start: Start | None, conflict_seconds: float, is_repeated: bool = False
+        self, finishes: Sequence[Finish], start: Start | None, conflict_seconds: float, is_repeated: bool
     ) -> tuple[list[bool], bool]:
         writes = [self._writes_of(finish) for finish in finishes]
         if start is not None:

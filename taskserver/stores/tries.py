@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 from ..errors import Conflict, ServerFull, Unavailable
 
+LEAST_CONFLICT_SECONDS = 5.0
+"""So long others may be in a verb's way, however short the patience with a database that is away: they do no harm."""
+
 
 class Way(NamedTuple):
     """How a verb is done."""
@@ -54,11 +57,12 @@ class Tries:
             self._patience.has_begun = True
 
     def _wait_for_others(self) -> bool:
-        patience, seconds = self._patience, self._way.conflict_seconds
+        patience, way = self._patience, self._way
         self._conflicts = self._conflicts or Pauses(0.002, 0.5)
-        if self._conflicts.pause(0 if patience is not None and patience.is_over else seconds):
+        if self._conflicts.pause(0 if patience is not None and patience.is_over else way.conflict_seconds):
             return True
-        if patience is not None and seconds and seconds >= patience.seconds:
+        # Only where this ends the run: what was to wait for a moment is left for later, and an add is its caller's.
+        if patience is not None and way.repeatable and way.conflict_seconds >= LEAST_CONFLICT_SECONDS:
             patience.is_over = True
         return False
 
