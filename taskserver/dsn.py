@@ -4,7 +4,7 @@ Read by the settings, used by the stores. Nothing of a DSN is ever echoed in an 
 any part may be a piece of the password.
 """
 
-from __future__ import annotations
+# Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
 
 from typing import NamedTuple
 from urllib.parse import unquote

@@ -3,7 +3,7 @@
 Imported by the stores and by everything above them; knows no database.
 """
 
-from __future__ import annotations
+# Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
 
 from enum import IntEnum
 from typing import NamedTuple

@@ -145,8 +145,8 @@ class TaskServer:
 
         It starts nothing more once the process has `max_memory` megabytes, either.
         `groups` names the groups to take tasks of, None all of them; at most `batch` are claimed at once. `stop`
-        lets other code end the run; `on_progress` hears after each task, and keeps the next one waiting meanwhile. What was
-        done, and why it ended.
+        lets other code end the run; `on_progress` hears after each task, and the next one waits until it returns. What
+        was done, and why it ended.
 
         Signals are left alone: a KeyboardInterrupt inside a task counts as that task's failure, and the run goes on;
         to end it, let a handler of yours call `stop.ask()`.

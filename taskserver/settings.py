@@ -3,7 +3,7 @@
 Read once when a program starts. A wrong value is a SettingError that names the key and what is allowed.
 """
 
-from __future__ import annotations
+# Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
 
 import os
 import re

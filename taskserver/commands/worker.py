@@ -20,7 +20,6 @@ from ..settings import Settings, load_settings
 from ..slots import Slots
 from ..runner import groups_text, host_name
 from ..stopping import Stop
-from ..watchdog import Watchdog
 from .live_line import LiveLine
 from .program import Exit, run_program
 from .worker_options import Options, read_options
@@ -117,6 +116,8 @@ def _wait_no_longer_than_for_a_task(settings: Settings, code: Exit) -> None:
         signal.signal(number, lambda number, frame: os._exit(code))  # the run is over already
     is_left = threading.active_count() > 1 or "multiprocessing" in sys.modules
     if is_left and settings.timeout_seconds:
+        from ..watchdog import Watchdog  # few runs leave anything
+
         Watchdog("worker.py", LEFT_BEHIND).arm(settings.timeout_seconds + settings.lease_seconds)
 
 

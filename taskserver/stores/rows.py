@@ -1,6 +1,6 @@
 """What stores give to those who look at the queue: its columns, and records of rows."""
 
-from __future__ import annotations
+# Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
