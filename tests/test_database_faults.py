@@ -22,7 +22,8 @@ import pymysql
 import pytest
 
 from taskserver import DatabaseError, RunResult, TaskServer
-from taskserver.stores import mysql
+from taskserver.errors import Conflict, ConnectionLost, ServerFull, Unavailable
+from taskserver.stores import mysql, tries
 from tests.conftest import without
 from tests.deployment import Deployment
 from tests.processes import assert_one_line, assert_silent, end_of, wait_for, wait_until
@@ -233,6 +234,130 @@ def ways(deployment: Deployment, mysql_server: MySQLServer) -> Iterator[Ways]:
         ways.set()
         yield ways
         deployment.close()
+
+
+# ---- what an error means, and how long is waited after it
+
+KINDS = {
+    # Others are in the way; rolled back, or not done.
+    1020: (Conflict, "record has changed since it was read"),
+    1205: (Conflict, "lock wait timeout"),
+    1213: (Conflict, "deadlock, or the loser of two nodes"),
+    1317: (Conflict, "an administrator ended the statement"),
+    1614: (Conflict, "deadlock, in the words of XA"),
+    1969: (Conflict, "MariaDB's max_statement_time"),
+    3024: (Conflict, "MySQL's max_execution_time"),
+    # The connection is gone, and with it what became of the last statement.
+    0: (ConnectionLost, "the driver's, on a connection that it closed"),
+    1053: (ConnectionLost, "the server shuts down"),
+    1077: (ConnectionLost, "normal shutdown"),
+    1079: (ConnectionLost, "shutdown complete"),
+    1152: (ConnectionLost, "aborted"),
+    1158: (ConnectionLost, "cannot read"),
+    1159: (ConnectionLost, "cannot read in time"),
+    1160: (ConnectionLost, "cannot write"),
+    1161: (ConnectionLost, "cannot write in time"),
+    1180: (ConnectionLost, "an error in COMMIT"),
+    1184: (ConnectionLost, "aborted, in another place"),
+    1927: (ConnectionLost, "MariaDB's KILL"),
+    2006: (ConnectionLost, "gone away"),
+    2013: (ConnectionLost, "lost in a query"),
+    2014: (ConnectionLost, "out of step"),
+    2055: (ConnectionLost, "lost, with the system's reason"),
+    3168: (ConnectionLost, "the server is not available"),
+    3169: (ConnectionLost, "MySQL's KILL"),
+    4031: (ConnectionLost, "MySQL's wait_timeout"),
+    # It is there, and takes nobody more.
+    1037: (ServerFull, "out of memory"),
+    1040: (ServerFull, "too many connections"),
+    1041: (ServerFull, "out of resources"),
+    1135: (ServerFull, "no thread can be made"),
+    1203: (ServerFull, "max_user_connections of the server"),
+    1226: (ServerFull, "max_user_connections of the account, or its limits by the hour"),
+    # Not reached, or not of use for a while.
+    2002: (Unavailable, "no socket"),
+    2003: (Unavailable, "connection refused"),
+    1036: (Unavailable, "a table is read-only, as under innodb_read_only"),
+    1290: (Unavailable, "read_only"),
+    1792: (Unavailable, "a read-only transaction"),
+    1836: (Unavailable, "read-only mode"),
+    3032: (Unavailable, "offline_mode"),
+    1021: (Unavailable, "disk full"),
+    1030: (Unavailable, "the storage engine's errors, a full disk among them"),
+    1114: (Unavailable, "the table is full"),
+    1637: (Unavailable, "too many transactions"),
+    1047: (Unavailable, "a node of Galera without a quorum"),
+}
+"""By the numbers of MySQL's and MariaDB's manuals and of the driver."""
+HIGHEST_NUMBER = 5000
+
+
+@pytest.fixture
+def meaning() -> Callable[[int], type[DatabaseError]]:
+    """What an error of this number is to a store; no server is asked."""
+    store = TaskServer("mysql://nobody@127.0.0.1:1/nothing").store
+    return lambda number: type(store._error(pymysql.err.OperationalError(number, "")))
+
+
+@pytest.mark.parametrize(("number", "kind"), [(number, kind) for number, (kind, _) in KINDS.items()])
+def test_an_error_that_passes_is_known_by_its_number(
+    meaning: Callable[[int], type[DatabaseError]], number: int, kind: type[DatabaseError]
+) -> None:
+    """The kind decides who waits for how long, and whether it is asked afterwards what was done."""
+    assert meaning(number) is kind
+
+
+def test_no_other_error_is_waited_for(meaning: Callable[[int], type[DatabaseError]]) -> None:
+    """As wrong passwords, missing rights and mistakes in SQL: no pause mends them."""
+    waited_for = (Conflict, Unavailable)
+    numbers = {number for number in range(HIGHEST_NUMBER) if issubclass(meaning(number), waited_for)}
+    assert numbers == KINDS.keys()
+
+
+class Clock:
+    """In the place of `time`: pauses take no time, and are written down."""
+
+    def __init__(self) -> None:
+        self.pauses: list[float] = []
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self._now += seconds
+
+
+@pytest.mark.parametrize("kind", [Unavailable, ConnectionLost, ServerFull, Conflict])
+def test_the_pauses_between_tries_grow_and_are_random_up_to_the_patience(
+    sqlite_dsn: str, kind: type[DatabaseError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a hundred workers which lost their database at one instant do not come back at one."""
+    patience, longest, count = 30, 5, 30
+
+    def fail(*args: object) -> None:
+        raise kind("away")
+
+    def pauses() -> list[float]:
+        clock = Clock()
+        with server.store.patiently(), monkeypatch.context() as faulty:
+            server.store.check_tables()  # who never reached it does not wait
+            faulty.setattr(tries, "time", clock)
+            faulty.setattr(server.store, "_try", fail)
+            with pytest.raises(kind):
+                server.store.look_for_due()
+        return clock.pauses
+
+    with TaskServer(sqlite_dsn, db_patience=patience) as server:
+        server.create_tables()
+        drawn = [pauses() for _ in range(count)]
+    assert [sum(each) for each in drawn] == pytest.approx([patience] * count)
+    assert max(itertools.chain(*drawn)) <= longest
+    first_ones = list(zip(*(each[:5] for each in drawn), strict=True))
+    means = [sum(step) / count for step in first_ones]
+    assert all(later > 1.5 * earlier for earlier, later in itertools.pairwise(means))
+    assert all(max(step) > 1.2 * min(step) for step in first_ones)
 
 
 # ---- a database that ends, and comes back or not
@@ -734,6 +859,17 @@ def test_a_worker_whose_answer_is_cut_off_finds_out_what_was_done(ways: Ways, st
     assert ways.site.tries(*LOST_CONNECTION) == 1
     assert len(ways.proxy.links) == 2
     assert_done_once(ways.site, step)
+
+
+def test_a_finish_that_was_cut_off_when_patience_is_over_is_counted_as_what_it_was(ways: Ways) -> None:
+    """The run ends, and what it saves then finds that finish done already."""
+    ways.set(DB_PATIENCE=0)
+    add(ways.site, "first", "second", "third")
+    cut = ways.proxy.cut_after(contains(b"DELETE FROM `jobs_queue`"))
+    assert_one_line(ways.site.worker(), 1, "(2013)")
+    assert cut.has_struck
+    counts = ways.site.counts()
+    assert (counts["taken"], counts["done"], counts["lost"], counts["reason"]) == (2, 1, 0, "error")
 
 
 def test_a_connection_that_breaks_at_a_run_s_first_statement_is_told_at_once(ways: Ways) -> None:

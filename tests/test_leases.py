@@ -13,13 +13,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent import futures
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from taskserver import TaskServer
+from taskserver import RunResult, Stop, TaskServer, heartbeat
+from taskserver.heartbeat import Heartbeat
+from taskserver.lifecycle import ClaimedTask, Start
+from taskserver.time_limit import time_limit
 from tests.processes import WAIT_SECONDS, assert_silent, end_of, freeze, kill, thaw, wait_until
 from tests.queues import Queue
 
@@ -165,7 +169,7 @@ def test_a_lease_is_counted_by_the_database_and_its_tasks_are_not_taken_before_i
     for number in range(3):
         one_queue.add("tasks.note", f'["{number}"]')
     kill(start_holding(one_queue, TASKSERVER_LEASE="2"))
-    lease = one_queue.seconds_between("started_at", "due_at")
+    lease = one_queue.seconds_between("updated_at", "due_at")  # it begins anew once the task's module is imported
     assert float(one_queue.rows(lease)[0][0]) == pytest.approx(2, abs=0.01)
     ends = one_queue.rows("due_at")
 
@@ -322,6 +326,54 @@ def test_tasks_that_wait_under_a_task_without_a_time_limit_are_given_back_too(sq
     let_go(sqlite_queue)
     assert end_of(process) == (0, "", "")
     assert sqlite_queue.notes()[-1] == "noted"
+
+
+class Clock:
+    """In the place of `time`: its instants are the test's, in seconds."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self._reads = 0
+
+    def monotonic(self) -> float:
+        self._reads += 1
+        return self.now
+
+    def turn_to(self, instant: float) -> None:
+        """Returns once the heartbeat, which reads it some times a look, has looked what is due by then."""
+        self.now = instant
+        before = self._reads
+        wait_until(lambda: self._reads > before + 30)
+
+
+@pytest.mark.parametrize(
+    ("begins_at", "given_back_at"), [(0.0, 1 / 3), (0.3, 1 / 2)], ids=["under one task", "of a claim"]
+)
+def test_unstarted_tasks_are_given_back_after_a_third_of_a_lease_under_one_task_and_half_in_all(
+    sqlite_queue: Queue, monkeypatch: pytest.MonkeyPatch, begins_at: float, given_back_at: float
+) -> None:
+    """Instants are in parts of a lease, from the claim on."""
+    lease_seconds = 0.06  # by which the heartbeat looks often; what is due it learns from this clock alone
+    clock = Clock()
+    claimed_at = clock.now
+    monkeypatch.setattr(heartbeat, "time", clock)
+    for _ in range(3):
+        sqlite_queue.add("tasks.hold")
+    with (
+        TaskServer(sqlite_queue.dsn) as server,
+        Heartbeat(server.store, time_limit(Stop(), 1), lease_seconds, 0, None) as beat,
+    ):
+        batch = beat.guard(server.store.claim(3, ()).tasks, claimed_at)
+        running = batch.take()
+        assert running is not None
+        assert server.store.advance([], Start(running, None)) == ([], True)
+        clock.now += begins_at * lease_seconds
+        beat.begin(running, 0)
+        beat.start()
+        clock.turn_to(claimed_at + (given_back_at - 0.01) * lease_seconds)
+        assert sqlite_queue.statuses() == [1, 1, 1]
+        clock.turn_to(claimed_at + (given_back_at + 0.01) * lease_seconds)
+        assert sqlite_queue.statuses() == [1, 0, 0]
 
 
 def test_between_tasks_a_worker_gives_back_what_it_has_held_for_half_a_lease(one_queue: Queue) -> None:
@@ -610,86 +662,149 @@ def importable(tmp_path: Path) -> Iterator[str]:
 
 
 HOLDING = """
+from taskserver import task
+
 server = None
 may_end = None
 
 def hold_connection():
     def tasks():
-        yield {{"task": "{module}.nothing"}}
+        yield {"task": f"{__name__}.nothing"}
         may_end.wait(30)
     server.add_tasks(tasks())
+
+def use_connection():
+    with server.store.session().in_use:
+        may_end.wait(30)
 
 def nothing():
     pass
 
 def wait():
     may_end.wait(30)
+
+@task(timeout=0.1)
+def wait_too_long():
+    may_end.wait(30)
 """
 
 
-def test_a_task_that_holds_the_worker_s_own_connection_is_renewed_all_the_same(
-    mysql_dsn: str, mysql_queue: Queue, importable: str, tmp_path: Path
-) -> None:
-    (tmp_path / f"{importable}.py").write_text(HOLDING.format(module=importable))
-    with TaskServer(mysql_dsn, modules=importable, folder=tmp_path, lease=1) as server:
-        server.add_task(f"{importable}.nothing")
-        assert server.run().done == 1
-        module: Any = sys.modules[importable]
-        module.server, module.may_end = server, threading.Event()
-        server.add_task(f"{importable}.hold_connection")
-        results = []
-        worker = threading.Thread(target=lambda: results.append(server.run(1)))
-        worker.start()
+class Here(NamedTuple):
+    """A TaskServer of this process, and its module of tasks, which wait until they may end."""
+
+    server: TaskServer
+    module: Any
+
+    def add(self, task: str) -> None:
+        self.server.add_task(f"{self.module.__name__}.{task}")
+
+
+@pytest.fixture
+def open_here(importable: str, tmp_path: Path) -> Iterator[Callable[[str], Here]]:
+    (tmp_path / f"{importable}.py").write_text(HOLDING)
+    with ExitStack() as opened:
+
+        def opens(dsn: str) -> Here:
+            server = opened.enter_context(TaskServer(dsn, modules=importable, folder=tmp_path, lease=1))
+            server.create_tables()
+            server.add_task(f"{importable}.nothing")
+            assert server.run().done == 1
+            module: Any = sys.modules[importable]
+            module.server, module.may_end = server, threading.Event()
+            return Here(server, module)
+
+        yield opens
+
+
+@pytest.fixture
+def here(open_here: Callable[[str], Here], dsn: str) -> Here:
+    return open_here(dsn)
+
+
+@contextmanager
+def running(here: Here, task: str) -> Iterator[futures.Future[RunResult]]:
+    """In the `with`, a thread runs this task, which may end after it at the latest."""
+    here.add(task)
+    with futures.ThreadPoolExecutor(1) as pool:
+        run = pool.submit(here.server.run, 1)
         try:
-            renewals(mysql_queue, 3, lambda: None)
+            yield run
         finally:
-            module.may_end.set()
-            worker.join(WAIT_SECONDS)
-        assert [(result.done, result.lost) for result in results] == [(1, 0)]
-        assert mysql_queue.rows("task, status") == [(f"{importable}.nothing", 0)]
+            here.module.may_end.set()
+
+
+def test_a_task_that_holds_the_worker_s_own_connection_is_renewed_all_the_same(
+    mysql_queue: Queue, open_here: Callable[[str], Here]
+) -> None:
+    here = open_here(mysql_queue.dsn)
+    with running(here, "hold_connection") as run:
+        renewals(mysql_queue, 3, lambda: None)
+    assert (run.result().done, run.result().lost) == (1, 0)
+    assert mysql_queue.rows("task, status") == [(f"{here.module.__name__}.nothing", 0)]
+
+
+def test_a_lease_is_renewed_for_the_last_time_when_the_task_s_timeout_has_passed(here: Here, queue: Queue) -> None:
+    """Of a task that nothing interrupts, by a worker that lives on: with the lease of one second it can be lost."""
+    least = (
+        1.1 - 0.002
+    )  # from the start to the end of the lease that was renewed at the timeout; SQLite has milliseconds
+    length = queue.seconds_between("started_at", "due_at")
+    with running(here, "wait_too_long") as run:
+        wait_until(lambda: queue.sql(f"SELECT 1 FROM jobs_queue WHERE {length} >= {least} AND due_at < {queue.now}"))
+        assert not run.done()
+        assert len(heartbeats()) == 1
+    assert (run.result().failed, run.result().lost) == (1, 0), "the claim stood, though its time was over"
 
 
 def heartbeats() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "taskserver-heartbeat"]
 
 
-def test_the_heartbeat_s_thread_ends_with_its_run(dsn: str, importable: str, tmp_path: Path) -> None:
-    (tmp_path / f"{importable}.py").write_text(HOLDING.format(module=importable))
-    with TaskServer(dsn, modules=importable, folder=tmp_path, lease=1) as server:
-        server.create_tables()
-        server.add_task(f"{importable}.nothing")
-        server.run()
-        module: Any = sys.modules[importable]
-        module.server, module.may_end = server, threading.Event()
-        server.add_task(f"{importable}.wait")
-        worker = threading.Thread(target=server.run)
-        worker.start()
-        try:
-            wait_until(heartbeats)
-        finally:
-            module.may_end.set()
-            worker.join(WAIT_SECONDS)
-        assert not worker.is_alive()
-        assert heartbeats() == []
+def test_the_heartbeat_s_thread_ends_with_its_run(here: Here) -> None:
+    with running(here, "wait") as run:
+        wait_until(heartbeats)
+    assert run.result().done == 1
+    assert heartbeats() == []
 
 
-def test_the_heartbeat_s_thread_ends_with_a_run_that_an_error_ends(
-    dsn: str, importable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_returns_once_its_heartbeat_s_last_write_is_over_and_not_before(
+    here: Here, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / f"{importable}.py").write_text(HOLDING.format(module=importable))
-    with TaskServer(dsn, modules=importable, folder=tmp_path) as server:
-        server.create_tables()
-        server.add_task(f"{importable}.nothing")
-        seen: list[threading.Thread] = []
+    """On a connection of its own, while the worker's is in use: the run need not wait for it before its very end."""
+    writes, may_write = threading.Event(), threading.Event()
+    renew = here.server.store.renew
 
-        def break_down(result: object) -> None:
-            seen.extend(heartbeats())
-            raise ZeroDivisionError
+    def renew_late(task: ClaimedTask) -> bool:
+        writes.set()
+        assert may_write.wait(WAIT_SECONDS)
+        return renew(task)
 
-        with pytest.raises(ZeroDivisionError):
-            server.run(on_progress=break_down)
-        assert len(seen) == 1
-        assert heartbeats() == []
+    monkeypatch.setattr(here.server.store, "renew", renew_late)
+    with running(here, "use_connection") as run:
+        try:
+            assert writes.wait(WAIT_SECONDS)
+            assert queue.sql("SELECT reason FROM jobs_queue_workers") == [(None,)]
+            here.module.may_end.set()
+            wait_until(lambda: queue.sql("SELECT reason FROM jobs_queue_workers") == [("max_tasks",)])
+            assert not futures.wait([run], 0.2).done
+        finally:
+            may_write.set()
+    assert (run.result().done, run.result().lost) == (1, 0)
+    assert heartbeats() == []
+
+
+def test_the_heartbeat_s_thread_ends_with_a_run_that_an_error_ends(here: Here) -> None:
+    here.add("nothing")
+    seen: list[threading.Thread] = []
+
+    def break_down(result: object) -> None:
+        seen.extend(heartbeats())
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        here.server.run(on_progress=break_down)
+    assert len(seen) == 1
+    assert heartbeats() == []
 
 
 def run_many(queue: Queue, count: int, at_once: int) -> None:

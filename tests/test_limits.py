@@ -543,16 +543,16 @@ def status_of(queue: Queue) -> dict[str, Any]:
     return run
 
 
-def test_max_time_starts_nothing_that_would_not_fit_and_releases_the_rest(one_queue: Queue) -> None:
+def test_max_time_starts_nothing_that_would_not_fit_and_releases_the_rest(queue: Queue) -> None:
     for _ in range(8):
-        one_queue.add("tasks.nap", "[0.4]")
-    assert_silent(one_queue.worker("--max-time", 1))
-    run = status_of(one_queue)
+        queue.add("tasks.nap", "[0.4]")
+    assert_silent(queue.worker("--max-time", 1))
+    run = status_of(queue)
     # A third one would, by what the first ones took, end after the time.
     assert 1 <= run["done"] <= 2
     assert (run["reason"], run["taken"], run["released"]) == ("max_time", run["done"], 8 - run["done"])
-    assert set(one_queue.rows("status, attempts, claim, due_at, started_at")) == {(0, 0, None, None, None)}
-    assert len(one_queue.notes()) == 2 * run["done"]
+    assert set(queue.rows("status, attempts, claim, due_at, started_at")) == {(0, 0, None, None, None)}
+    assert len(queue.notes()) == 2 * run["done"]
 
 
 def test_max_memory_starts_nothing_once_the_process_is_larger_and_releases_the_rest(one_queue: Queue) -> None:
@@ -601,20 +601,20 @@ def test_a_wrong_limit_is_one_line_and_code_2(
 # ---- workers at once
 
 
-def test_one_worker_more_than_there_are_places_leaves_at_once_and_says_nothing(one_queue: Queue) -> None:
+def test_one_worker_more_than_there_are_places_leaves_at_once_and_says_nothing(queue: Queue) -> None:
     for _ in range(2):
-        one_queue.add("tasks.hold")
-    one_queue.add("tasks.note")
-    first, second = (one_queue.start_task(1, "--slots", 2) for _ in range(2))
-    before = one_queue.sql("SELECT pid, started_at FROM jobs_queue_workers")
-    assert_silent(one_queue.worker("--slots", 2))
-    assert one_queue.statuses() == [1, 1, 0]
-    assert one_queue.sql("SELECT pid, started_at FROM jobs_queue_workers") == before
+        queue.add("tasks.hold")
+    queue.add("tasks.note")
+    first, second = (queue.start_task(1, "--slots", 2) for _ in range(2))
+    before = queue.sql("SELECT pid, started_at FROM jobs_queue_workers")
+    assert_silent(queue.worker("--slots", 2))
+    assert queue.statuses() == [1, 1, 0]
+    assert queue.sql("SELECT pid, started_at FROM jobs_queue_workers") == before
     kill(first)
-    assert_silent(one_queue.worker("--slots", 2))
-    assert one_queue.statuses() == [1, 1]
-    assert one_queue.notes()[-1] == "noted"
-    one_queue.go()
+    assert_silent(queue.worker("--slots", 2))
+    assert queue.statuses() == [1, 1]
+    assert queue.notes()[-1] == "noted"
+    queue.go()
     assert end_of(second) == (0, "", "")
 
 
@@ -701,6 +701,24 @@ def test_a_child_that_a_task_leaves_behind_does_not_hold_its_worker_s_place(sqli
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
+
+
+def test_a_task_that_reads_the_whole_folder_does_not_free_its_worker_s_place(sqlite_queue: Queue) -> None:
+    """As one does that makes a backup."""
+    sqlite_queue.define(
+        "def back_up():\n"
+        "    files = [path for path in (HERE / 'var' / 'slots').iterdir() if path.read_bytes() is not None]\n"
+        "    assert files\n"
+        "    hold()\n"
+    )
+    sqlite_queue.add("tasks.back_up")
+    worker = sqlite_queue.start_task("--slots", 1)
+    sqlite_queue.add("tasks.note")
+    assert_silent(sqlite_queue.worker("--slots", 1))
+    assert sqlite_queue.statuses() == [1, 0]
+    sqlite_queue.go()
+    assert end_of(worker) == (0, "", "")
+    assert sqlite_queue.notes() == ["started", "noted"]
 
 
 def test_a_worker_that_ended_leaves_its_place(sqlite_queue: Queue) -> None:
@@ -804,20 +822,20 @@ def test_two_signals_at_once_wake_a_task_that_sleeps(sqlite_queue: Queue) -> Non
     assert sqlite_queue.rows("status, attempts") == [(3, 1)] * count
 
 
-def test_a_second_signal_that_comes_inside_a_write_stops_the_task_after_it(one_queue: Queue) -> None:
-    one_queue.define(
+def test_a_second_signal_that_comes_inside_a_write_stops_the_task_after_it(queue: Queue) -> None:
+    queue.define(
         "def add_on():\n    note('started')\n    with TaskServer.from_env(HERE) as own:\n        while True:\n"
         "            own.add_task('tasks.note', group_id=9)\n",
     )
-    one_queue.add("tasks.add_on")
-    process = one_queue.start_task(1, TASKSERVER_LOG="log")
+    queue.add("tasks.add_on")
+    process = queue.start_task(1, TASKSERVER_LOG="log")
     signal_until_heard(process, signal.SIGTERM, signal.SIGINT)
     try:
         assert process.wait(8) == 0
     except subprocess.TimeoutExpired:
         pytest.fail("the second signal was not heard")
-    assert one_queue.sql("SELECT status, attempts FROM jobs_queue WHERE task = 'tasks.add_on'") == [(3, 1)]
-    assert_struck_in_no_write(one_queue, 1)
+    assert queue.sql("SELECT status, attempts FROM jobs_queue WHERE task = 'tasks.add_on'") == [(3, 1)]
+    assert_struck_in_no_write(queue, 1)
 
 
 def test_a_second_signal_stops_a_rescue_too(sqlite_queue: Queue) -> None:

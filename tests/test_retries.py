@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from taskserver import Fatal, Retry, SettingError, TaskServerError, task
 from taskserver.backoff import DAY_SECONDS, Backoff, parse_backoff
 from taskserver.options import options_of
-from tests.processes import assert_silent, kill
+from tests.processes import assert_silent, end_of, kill
 from tests.queues import Queue
 
 SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERVER_BACKOFF": "linear:300", "TASKSERVER_LEASE": "600"}
@@ -24,6 +25,7 @@ MOST = 1.1
 
 TASKS = """
 import functools
+import json
 import os
 import time
 
@@ -604,6 +606,44 @@ def test_a_rescue_is_not_called_for_lost_tasks_and_bad_rows(queue: Queue) -> Non
     assert queue.statuses() == [4] * 4
     assert queue.errors()[0].startswith("lost")
     assert queue.notes() == ["hangs"]
+
+
+def test_a_rescue_gets_the_arguments_of_the_row_however_long_and_whatever_the_task_made_of_its_own(
+    queue: Queue,
+) -> None:
+    queue.define(
+        "def rescue(*args, error, **kwargs):\n    note(json.dumps([args, kwargs]))\n\n"
+        "@task(on_fatal='tasks.rescue')\ndef spoil(items, *, named):\n"
+        "    items[0].clear()\n    items.append('more')\n    named['key'] = 'changed'\n    fail()\n\n"
+        "@task(on_fatal='tasks.rescue')\ndef long(*args): fail()\n",
+    )
+    queue.add("tasks.note")  # only the first task of a run has its arguments read before its module is there
+    spoiled = {"items": [["one"], "two"], "named": {"key": "value"}}
+    queue.add("tasks.spoil", json.dumps(spoiled))
+    long = ["x" * 20_000, {"more": ["y" * 20_000]}]  # longer than what a claim brings along
+    queue.add("tasks.long", json.dumps(long))
+    assert_silent(queue.worker(**ONCE))
+    noted, *rescued = queue.notes()
+    assert noted == "noted"
+    assert [json.loads(note) for note in rescued] == [[[], spoiled], [long, {}]]
+
+
+def test_a_rescue_is_not_called_once_the_task_s_claim_was_taken_away(queue: Queue) -> None:
+    queue.define(
+        RESCUE + "\n@task(on_fatal='tasks.rescue')\ndef hold_and_fail():\n    note('started')\n"
+        "    while not (HERE / 'go').exists():\n        time.sleep(0.01)\n    note('failed')\n    fail()\n",
+    )
+    queue.add("tasks.hold_and_fail")
+    process = queue.start_task(**ONCE)
+    queue.sql("UPDATE jobs_queue SET claim = claim + 1")  # as if another worker had claimed it since
+    before = queue.rows()
+    queue.go()
+    code, output, errors = end_of(process)
+    assert (code, output) == (0, "")
+    assert len(errors.splitlines()) == 1, errors
+    assert "lease was lost" in errors
+    assert queue.notes() == ["started", "failed"]
+    assert queue.rows() == before
 
 
 def test_a_rescue_has_the_task_s_time_limit_too(one_queue: Queue) -> None:

@@ -10,6 +10,7 @@ import itertools
 import json
 import sqlite3
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -335,6 +336,77 @@ def test_a_task_that_was_started_again_since_the_look_is_not_taken_back(store: S
         as_it_was = f"attempts = 1, max_attempts = 10, due_at = {rows.after(-10)}, started_at = created_at"
         rows.execute(f"UPDATE jobs_queue SET {as_it_was}")
     assert store.reclaim_lost(lost, 1, "lost: x", None)
+
+
+def test_an_unstarted_task_that_was_claimed_again_since_the_look_is_not_taken_back(
+    open_store: Callable[..., Store], rows: Rows
+) -> None:
+    first, second, third = open_store(), open_store(), open_store()
+    task_id = add(first)
+    late = claim_one(first)
+    rows.execute(f"UPDATE jobs_queue SET due_at = {rows.after(-10)}")
+    look = third.look_for_due()
+    assert look.unstarted == [task_id]
+    assert first.release([late]) == 1
+    claim_one(second)
+    before = rows.all()
+    assert third.reclaim_unstarted(look.unstarted) == 0
+    assert rows.all() == before
+    rows.execute(f"UPDATE jobs_queue SET due_at = {rows.after(-10)}")
+    assert third.reclaim_unstarted(look.unstarted) == 1
+    assert rows.all("jobs_queue", "status, attempts, claim, due_at") == [
+        {"status": 0, "attempts": 0, "claim": None, "due_at": None}
+    ]
+
+
+@pytest.mark.parametrize("due_at", ["NULL", "long ago"])
+def test_a_row_that_is_no_unstarted_claim_any_more_when_it_is_written_is_not_taken_back(
+    store: Store, rows: Rows, due_at: str
+) -> None:
+    """Cancelled, done, failed or put off by a person meanwhile, or started by its worker after all."""
+    for _ in range(6):
+        add(store)
+    unstarted = ids(claim(store))
+    for status, task_id in zip((0, 2, 3, 4, 5), unstarted, strict=False):
+        rows.execute(f"UPDATE jobs_queue SET status = {status}, claim = NULL WHERE id = {task_id}")
+    rows.execute(f"UPDATE jobs_queue SET started_at = created_at WHERE id = {unstarted[-1]}")
+    rows.execute(f"UPDATE jobs_queue SET due_at = {'NULL' if due_at == 'NULL' else rows.after(-10)}")
+    before = rows.all()
+    assert store.reclaim_unstarted(unstarted) == 0
+    assert rows.all() == before
+
+
+def test_what_is_due_is_found_in_portions_the_oldest_of_each_kind_first(store: Store, rows: Rows) -> None:
+    """However much it is: no statement reads or writes more than some hundreds of rows, so nobody waits for it long."""
+    most, count, older = 500, 600, 5
+    past = f"due_at = {rows.after(-10)}"
+    kinds = {
+        "failed": f"status = 3, {past}",
+        "failed, forged": "status = 3, due_at = NULL",
+        "waiting": f"status = 5, {past}",
+        "unstarted": f"status = 1, claim = 7, {past}",
+        "unstarted, forged": "status = 1, claim = 7, due_at = NULL",
+        "lost": f"status = 1, claim = 7, started_at = created_at, {past}",
+    }
+    oldest: set[int] = set()
+    for kind, values in kinds.items():
+        added = add_many(store, [NewTask(kind, None, 0, 0)] * count)
+        rows.execute(f"UPDATE jobs_queue SET {values} WHERE task = '{kind}'")
+        if past in values:
+            last = added[-older:]
+            rows.execute(
+                f"UPDATE jobs_queue SET due_at = {rows.after(-3600)} WHERE id BETWEEN {last[0]} AND {last[-1]}"
+            )
+            oldest.update(last)
+    look = store.look_for_due()
+    found = [*look.to_wake, *look.unstarted, *(lost.id for lost in look.lost)]
+    kind_of = {row["id"]: row["task"] for row in rows.all(columns="id, task")}
+    portions = Counter(kind_of[task_id] for task_id in found)
+    assert portions.keys() == kinds.keys()
+    assert max(portions.values()) <= most
+    assert oldest <= set(found)
+    assert store.wake(look.to_wake) == len(look.to_wake)
+    assert store.reclaim_unstarted(look.unstarted) == len(look.unstarted)
 
 
 @pytest.mark.parametrize(("status", "woken"), [(3, 1), (5, 0)])
