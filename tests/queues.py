@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import pymysql
 
 from taskserver import TaskServer
+from taskserver.stores.mysql import MySQLStore
 from tests.deployment import Deployment
 from tests.processes import WAIT_SECONDS, wait_until
 
@@ -166,3 +167,11 @@ class Queue:
     def go(self, name: str = "go") -> None:
         """Make the file that a task waits for."""
         (self.folder / name).touch()
+
+
+def server_skips_locked(dsn: str) -> bool:
+    """Whether a server has SKIP LOCKED; asks by a claim, so it is for an empty queue."""
+    with TaskServer(dsn) as server:
+        server.create_tables()
+        server.store.claim(1, ())
+        return isinstance(server.store, MySQLStore) and server.store._abilities.skips_locked

@@ -29,6 +29,7 @@ from taskserver.lifecycle import Status
 from taskserver.run_result import Reason, RunResult
 from taskserver.stores.mysql import MySQLStore
 from tests.deployment import ROOT
+from tests.queues import server_skips_locked
 from tests.servers import MariaDB, MySQLServer
 
 AWAIT_SECONDS = 60.0
@@ -286,13 +287,6 @@ def test_workers_where_the_binlog_holds_statements_run_each_task_once(
     with MariaDB(False, "--log-bin", "--binlog-format=STATEMENT", "--server-id=1") as server, server.database() as name:
         racing = race(server.dsn(name))
         drain(racing, server.dsn(name), 6, 600)
-
-
-def server_skips_locked(dsn: str) -> bool:
-    with TaskServer(dsn) as server:
-        server.create_tables()
-        server.store.claim(1, ())
-        return isinstance(server.store, MySQLStore) and server.store._abilities.skips_locked
 
 
 # ---- a hundred workers write each number once
