@@ -3,12 +3,14 @@ the network between the two breaks, producers adding all the while. At the end e
 
     python -m tests.chaos [--seconds 120] [--seed N] [--dsn-kind mysql|sqlite] [--keep FOLDER]
 
-A seed gives the schedule of faults (kinds, instants, lengths, which worker) and what each task does at its nth run.
-What happened is kept by three witnesses: each run of a task writes to a file of its task's own, a trigger keeps every
-change of a row in a table `history`, and the proxies know when a worker could reach the database. All instants are of
+A seed gives the schedule of faults (kinds, instants, lengths, which worker), the mode of each worker, and what each
+task does at its nth run: each kind of misbehaviour is among the first tasks that are added. What happened is kept by
+three witnesses: each run of a task writes to a file of its task's own, triggers keep every change of a row and its
+deletion in a table `history`, and the proxies know when a worker could reach the database. All instants are of
 time.monotonic(), in seconds.
 
 Imports go one way; what stands in one layer does not know its neighbours:
 
-    settings, spans, tasks ← schedule ← evidence ← checks, stage ← faults, witnesses, report ← run ← __main__
+    settings, spans, tasks ← schedule ← evidence ← begins ← told ← checks, stage ← faults, witnesses, report ← run
+    ← __main__
 """

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from tests.chaos.evidence import Evidence, Row, Run, WorkerRun
+from tests.chaos.begins import CLOCKS_DIFFER_SECONDS, match_begins
+from tests.chaos.evidence import DELETED, PLACES, Event, Evidence, Row, Run, WorkerRun
 from tests.chaos.settings import DRAIN_SECONDS, LEASE_SECONDS, PATIENCE_SECONDS, SLACK_SECONDS
 from tests.chaos.spans import Span, merged
 from tests.chaos.tasks import HARD_EXIT
+from tests.chaos.told import check_told
 
 RENEWED_WITHIN_SECONDS = LEASE_SECONDS / 3
 """So often a worker renews the lease of what it runs."""
-CLOCKS_DIFFER_SECONDS = 0.01
-"""The database's and ours; SQLite's has milliseconds."""
 BEGIN_SECONDS = 1.5
 """So long after its start a worker has not reached the database yet, on a busy machine."""
 
@@ -28,26 +28,42 @@ def check_all(evidence: Evidence) -> list[str]:
 
 
 def check_faults(evidence: Evidence) -> Iterator[str]:
-    """A proof without its faults proves nothing."""
+    """A proof without its faults, from outside and of the tasks' own, and without all the modes proves nothing."""
     struck = Counter(strike.kind for strike in evidence.strikes)
     for kind in evidence.kinds:
         if not struck[kind]:
             yield f"no fault of the kind '{kind}' struck; planned: {evidence.planned[kind]}"
+    shown = {run.kind for run in evidence.runs if run.is_shown}
+    for kind in evidence.task_kinds:
+        if kind not in shown:
+            yield f"no task of the kind '{kind}' did what it is for; added: {evidence.added[kind]}"
+    places = {row.place for row in evidence.rows if row.is_done}
+    for mode in sorted(set(evidence.modes)):
+        if PLACES[mode] not in places:
+            yield f"no task was completed in the mode '{mode}'"
 
 
 def check_nothing_is_lost(evidence: Evidence) -> Iterator[str]:
-    """Every acknowledged task is done or fatal with a reason, and there once."""
+    """Every acknowledged task is done or fatal with a reason, and there once; so is one that a worker ever touched.
+
+    A deleted one is gone for a good reason only if the tasks' own notes say so: the run that was started last, under
+    the claim that deleted the row, had come to its end before.
+    """
     if evidence.undrained:
         yield f"{evidence.undrained} tasks were neither done nor fatal, and for {DRAIN_SECONDS:g} s none became so"
-    for number in sorted(evidence.acknowledged - evidence.row_of.keys()):
+    for number in sorted((evidence.acknowledged | evidence.events_of.keys()) - evidence.row_of.keys()):
         yield f"task {number} was acknowledged and is lost\n{evidence.tell(number)}"
+    for number, events in evidence.events_of.items():
+        for event in events:
+            if event.status == DELETED and not is_completed(evidence, event):
+                yield f"task {number} was deleted before a run of it came to its end: lost\n{evidence.tell(number)}"
     for number, rows in Counter(row.number for row in evidence.rows).items():
         if rows > 1:
             yield f"task {number} is there {rows} times\n{evidence.tell(number)}"
 
 
 def check_ends(evidence: Evidence) -> Iterator[str]:
-    """A done task completed a run; a fatal one has used up its attempts, by errors of its own."""
+    """A done task completed a run, and is where that worker's mode puts it; a fatal one used up its attempts itself."""
     for row in evidence.rows:
         wrong = _wrong_end(row, evidence)
         if wrong:
@@ -55,11 +71,14 @@ def check_ends(evidence: Evidence) -> Iterator[str]:
 
 
 def _wrong_end(row: Row, evidence: Evidence) -> str | None:
-    if row.status == 2:
-        if row.error_text is not None:
+    if row.is_done:
+        if row.error_text is not None and row.place != PLACES["delete"]:
             return "is done and has an error_text"
-        if not any(run.outcome == "done" for run in evidence.runs_of[row.number]):
+        completed = [run for run in evidence.runs_of[row.number] if run.outcome == "done"]
+        if not completed:
             return "is done, and no run of it came to its end"
+        if row.place not in map(evidence.place_of, completed):
+            return f"is done, and {row.place} is not where the mode of a worker that completed it puts it"
     if row.status == 4:
         if not (row.error_text or "").startswith(ERRORS_OF_OURS):
             return f"is fatal for no reason of its own: {row.error_text!r}"
@@ -137,39 +156,44 @@ def check_attempts(evidence: Evidence) -> Iterator[str]:
 def check_finishes(evidence: Evidence) -> Iterator[str]:
     """What is written of a task is what became of the run that was started last: no late word of one before counts."""
     for number, events in evidence.events_of.items():
-        begun, _ = match_begins(evidence.runs_of[number], evidence.starts_of(number))
         for event in events:
             if not event.is_allowed:
                 yield f"task {number} went a way that no task may go: {event}\n{evidence.tell(number)}"
-            if not event.is_finish:
-                continue
-            starts = [start for start in evidence.starts_of(number) if start <= event.at]
-            run = begun.get(starts[-1]) if starts else None
-            if run is not None and ((run.outcome == "done") != (event.status == 2) or not _is_over(run, event.at)):
+            if event.is_finish and not (is_completed if event.is_completion else _may_have_failed)(evidence, event):
                 yield f"task {number} was finished by another than its last run: {event}\n{evidence.tell(number)}"
+
+
+def is_completed(evidence: Evidence, event: Event) -> bool:
+    """Whether a row was marked as done or deleted by the claim that started it last, and after that run's end."""
+    start, run = last_run(evidence, event)
+    if start is None or run is None or event.was != 1:
+        return False
+    return start.claim == event.claim and run.outcome == "done" and _is_over(run, event.at)
+
+
+def _may_have_failed(evidence: Evidence, event: Event) -> bool:
+    """Whether an error was written by the claim that started a task last, and after that run's end.
+
+    A run that was interrupted at its very begin could not note it.
+    """
+    start, run = last_run(evidence, event)
+    if start is not None and start.claim != event.claim:
+        return False
+    return run is None or (run.outcome != "done" and _is_over(run, event.at))
+
+
+def last_run(evidence: Evidence, event: Event) -> tuple[Event | None, Run | None]:
+    """The last start of a task before a later event of it, and the run that this start led to."""
+    events = evidence.events_of[event.number]
+    start = next((one for one in reversed(events[: events.index(event)]) if one.is_start), None)
+    if start is None:
+        return None, None
+    begun, _ = match_begins(evidence.runs_of[event.number], evidence.starts_of(event.number))
+    return start, begun.get(start.at)
 
 
 def _is_over(run: Run, at: float) -> bool:
     return run.ended is not None and run.ended <= at + CLOCKS_DIFFER_SECONDS
-
-
-def match_begins(runs: Sequence[Run], starts: Sequence[float]) -> tuple[dict[float, Run], list[Run]]:
-    """The run that each start led to, and runs without a start. A run belongs to the last free start before it.
-
-    A worker that was frozen between the two begins late, when another has started the task again.
-    """
-    begun: dict[float, Run] = {}
-    uncounted = []
-    for run in sorted(runs, key=lambda run: run.began):
-        free = [start for start in starts if start not in begun]
-        before = [start for start in free if start <= run.began]
-        if before:
-            begun[max(before)] = run
-        elif free and min(free) <= run.began + CLOCKS_DIFFER_SECONDS:
-            begun[min(free)] = run
-        else:
-            uncounted.append(run)
-    return begun, uncounted
 
 
 def _is_explained(evidence: Evidence, start: float) -> bool:
@@ -199,6 +223,8 @@ def check_workers(evidence: Evidence) -> Iterator[str]:
 def _wrong_exit(worker: WorkerRun, death: str, was_killed: bool, evidence: Evidence) -> str | None:
     lines = [line for line in worker.errors.splitlines() if line.startswith("worker.py: ")]
     match worker.code:
+        case 0 if death:
+            return f"ended with 0, and its task {death}"
         case 0:
             return f"ended with 0 and {lines}" if lines else None
         case 1 if len(lines) != 1:
@@ -241,5 +267,6 @@ CHECKS: Sequence[Callable[[Evidence], Iterable[str]]] = (
     check_at_most_once,
     check_attempts,
     check_finishes,
+    check_told,
     check_workers,
 )

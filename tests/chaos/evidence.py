@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tests.chaos.schedule import NETWORK_FAULTS, SERVER_FAULTS
+from tests.chaos.settings import SLACK_SECONDS, TIMEOUT_SECONDS
 from tests.chaos.spans import Span
+from tests.chaos.tasks import SHOWN_BY
 
 
 class Run(NamedTuple):
@@ -20,10 +22,23 @@ class Run(NamedTuple):
     ended: float | None
     outcome: str
     """`done`, the name of what it raised, `dies kill` and the like, or `?`."""
+    kind: str = "quick"
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether it did what its kind is for: of what hangs, until its timeout ended it and nothing sooner."""
+        if self.outcome != SHOWN_BY[self.kind]:
+            return False
+        seconds = 0.0 if self.ended is None else self.ended - self.began
+        return self.kind != "hang" or seconds >= TIMEOUT_SECONDS - SLACK_SECONDS
+
+
+PLACES = {"delete": "gone", "move": "archive", "mark": "queue"}
+"""Where each mode leaves a completed task."""
 
 
 class Row(NamedTuple):
-    """A row at the end, from the queue or the archive."""
+    """A row at the end, from the queue or the archive; or as it was when it was deleted."""
 
     number: int
     id: int
@@ -31,10 +46,17 @@ class Row(NamedTuple):
     attempts: int
     max_attempts: int | None
     error_text: str | None
-    is_archived: int
+    place: str
+    """One of PLACES."""
+
+    @property
+    def is_done(self) -> bool:
+        return self.status == 2 or self.place == "gone"
 
 
-WAYS = {(0, 1), (1, 1), (1, 0), (1, 2), (1, 3), (1, 4), (3, 0), (4, 1)}
+DELETED = -1
+"""Stands for the status of a row that is no more."""
+WAYS = {(0, 1), (1, 1), (1, 0), (1, 2), (1, DELETED), (1, 3), (1, 4), (3, 0), (4, 1)}
 """From status to status: claim; start and renew; release; done, error, fatal; wake; and, for a task of one attempt that
 was given up as lost, its late completion."""
 
@@ -42,12 +64,14 @@ was given up as lost, its late completion."""
 class Event(NamedTuple):
     """One change of a row, as the trigger kept it."""
 
+    number: int
     id: int
     at: float
     was: int
     status: int
     attempts_before: int
     attempts: int
+    max_attempts: int | None
     claim: int | None
     lease_ended_at: float | None
     """due_at before the change."""
@@ -72,9 +96,13 @@ class Event(NamedTuple):
         return (self.was, self.status) in WAYS
 
     @property
+    def is_completion(self) -> bool:
+        return self.status in (2, DELETED)
+
+    @property
     def is_finish(self) -> bool:
         """Written by the worker that ran it; a release is none."""
-        return self.was == 1 and self.status in (2, 3, 4) and not self.is_lost
+        return self.was == 1 and (self.is_completion or self.status in (3, 4)) and not self.is_lost
 
     @property
     def is_lost(self) -> bool:
@@ -119,6 +147,12 @@ class Evidence:
     planned: Counter[str] = field(default_factory=Counter)
     kinds: Sequence[str] = ()
     """Of faults, all of which must have struck."""
+    added: Counter[str] = field(default_factory=Counter)
+    """Acknowledged tasks by their kind."""
+    task_kinds: Sequence[str] = ()
+    """All of which must have shown."""
+    modes: Sequence[str] = ()
+    """Of each slot."""
     undrained: int = 0
     """Tasks that were neither done nor fatal at the end."""
     unended: list[int] = field(default_factory=list)
@@ -130,10 +164,9 @@ class Evidence:
         self.runs_of: dict[int, list[Run]] = defaultdict(list)
         for run in sorted(self.runs, key=lambda run: run.began):
             self.runs_of[run.number].append(run)
-        number_of = {row.id: row.number for row in self.rows}
         self.events_of: dict[int, list[Event]] = defaultdict(list)
         for event in self.events:
-            self.events_of[number_of.get(event.id, -1)].append(event)
+            self.events_of[event.number].append(event)
         self.worker_of = {worker.pid: worker for worker in self.workers}
         self._begins_in: dict[int, list[float]] = defaultdict(list)
         for run in self.runs:
@@ -144,8 +177,20 @@ class Evidence:
         if run.ended is not None:
             return run.ended
         worker = self.worker_of.get(run.pid)
-        later = [began for began in self._begins_in[run.pid] if began > run.began]
-        return min([*later, worker.ended if worker else run.began])
+        return min([*self._later_begins(run), worker.ended if worker else run.began])
+
+    def was_outlived(self, run: Run) -> bool:
+        """Whether its worker went on behind it: to another run, or to an orderly end."""
+        worker = self.worker_of.get(run.pid)
+        return bool(self._later_begins(run)) or (worker is not None and worker.code == 0)
+
+    def _later_begins(self, run: Run) -> list[float]:
+        return [began for began in self._begins_in[run.pid] if began > run.began]
+
+    def place_of(self, run: Run) -> str | None:
+        """Where the mode of its worker leaves a task that it completes."""
+        worker = self.worker_of.get(run.pid)
+        return PLACES[self.modes[worker.slot]] if worker else None
 
     def starts_of(self, number: int) -> list[float]:
         """When a task was counted as started."""

@@ -138,7 +138,9 @@ class _Attempt:
         else:
             if kind == "refuse":
                 proxy.refuse()
-            return proxy.reset() > 0
+            if not proxy.reset():
+                proxy.pass_on()
+                return False
         return True
 
     # ---- how each kind ends; whether it struck

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from tests.chaos.checks import match_begins
-from tests.chaos.evidence import Evidence
+from tests.chaos.begins import match_begins
+from tests.chaos.evidence import PLACES, Evidence
+from tests.chaos.told import lost_runs, told_as_lost
 
 MOST_FAILURES_TOLD = 20
 
@@ -30,21 +31,29 @@ def _table(evidence: Evidence) -> Iterator[str]:
     yield f"  {'fault':<26}{'planned':>8}{'struck':>8}"
     for kind in evidence.kinds:
         yield f"  {kind:<26}{evidence.planned[kind]:>8}{struck[kind]:>8}"
-    statuses = Counter(row.status for row in evidence.rows)
+    shown = Counter(run.kind for run in evidence.runs if run.is_shown)
+    yield f"  {'task':<26}{'added':>8}{'shown':>8}"
+    for kind in evidence.task_kinds:
+        yield f"  {kind:<26}{evidence.added[kind]:>8}{shown[kind]:>8}"
+    done = Counter(row.place for row in evidence.rows if row.is_done)
+    fatal = sum(row.status == 4 for row in evidence.rows)
+    modes = ", ".join(f"{done[place]} in mode {mode}" for mode, place in PLACES.items())
     lost = sum(event.is_lost for event in evidence.events)
     unbegun = sum(
         len(starts) - len(match_begins(evidence.runs_of[number], starts)[0])
         for number, starts in ((row.number, evidence.starts_of(row.number)) for row in evidence.rows)
     )
-    said = sum("lease was lost" in line for worker in evidence.workers for line in worker.errors.splitlines())
+    said = sum(told_as_lost(worker).total() for worker in evidence.workers)
+    lost_alive = sum(evidence.was_outlived(run) for run, _ in lost_runs(evidence))
     outcomes = Counter(run.outcome for run in evidence.runs)
     codes = Counter(worker.code for worker in evidence.workers)
     yield (
         f"  tasks: {len(evidence.acknowledged)} acknowledged, {len(evidence.unknown)} unknown, of which "
-        f"{len(evidence.unknown & evidence.row_of.keys())} are there; {statuses[2]} done, {statuses[4]} fatal"
+        f"{len(evidence.unknown & evidence.row_of.keys())} were there; {done.total()} done ({modes}), {fatal} fatal"
     )
     yield f"  runs of tasks: {len(evidence.runs)}; {', '.join(f'{n} {how}' for how, n in outcomes.most_common())}"
-    yield f"  taken back as lost: {lost}; lost leases told: {said}; counted starts that never began: {unbegun}"
+    yield f"  taken back as lost: {lost}; counted starts that never began: {unbegun}"
+    yield f"  runs that lost their lease under a worker that went on: {lost_alive}; lost leases told: {said}"
     yield f"  overlapping runs: {_overlapping(evidence)}"
     yield f"  workers: {len(evidence.workers)}; exit codes {dict(codes.most_common())}"
     words = Counter(re.sub(r"[0-9a-f_]{9,}", "…", line) for line in _last_words(evidence))

@@ -13,8 +13,8 @@ from tests.chaos.checks import check_all
 from tests.chaos.evidence import Evidence
 from tests.chaos.faults import Striker
 from tests.chaos.report import Report
-from tests.chaos.schedule import FAULTS, Fault, make_schedule
-from tests.chaos.settings import BACKOFFS, DRAIN_SECONDS, MODES, PRODUCERS, SLOTS
+from tests.chaos.schedule import FAULTS, Fault, make_modes, make_schedule, planned_kinds, wish
+from tests.chaos.settings import BACKOFFS, DRAIN_SECONDS, PRODUCERS, SLOTS
 from tests.chaos.stage import Bystander, Producer, Slot, Stage
 from tests.chaos.tasks import HOLD_WEIGHT, LONG_RUN_SECONDS, TASK_KINDS
 from tests.chaos.witnesses import read_database, read_runs, troubles_of
@@ -25,22 +25,24 @@ def run_chaos(dsn_kind: str, seconds: float, seed: int, folder: Path) -> Report:
     """Faults for so many seconds, then a drain, then the checks."""
     began = time.monotonic()
     weights = TASK_KINDS | ({"hold": HOLD_WEIGHT} if seconds >= LONG_RUN_SECONDS else {})
-    chance = random.Random(f"{seed}:settings")
-    mode, backoff = chance.choice(MODES), chance.choice(BACKOFFS)
+    modes, backoff = make_modes(seed), random.Random(f"{seed}:settings").choice(BACKOFFS)
     schedule = make_schedule(dsn_kind, seconds, seed)
     deployment = Deployment(folder)
-    stage = Stage(dsn_kind, deployment, mode, backoff)
+    stage = Stage(dsn_kind, deployment, modes, backoff)
     try:
         evidence = _play(stage, schedule, seed, weights)
     finally:
         deployment.close()
         stage.close()
     evidence.planned = Counter(fault.kind for fault in schedule)
+    evidence.added = Counter(wish(seed, number, weights).kind for number in evidence.acknowledged)
+    evidence.task_kinds = planned_kinds(weights)
     failures = check_all(evidence)
+    outcome = f"{len(failures)} FAILURES" if failures else "all promises held"
     heading = (
         f"chaos on {dsn_kind}: seed {seed}, {seconds:g} s of faults and {evidence.drain_seconds:.0f} s of "
         f"drain ({time.monotonic() - began:.0f} s in all), "
-        f"mode {mode}, backoff {backoff}: {f'{len(failures)} FAILURES' if failures else 'all promises held'}"
+        f"modes {', '.join(modes)}, backoff {backoff}: {outcome}"
     )
     return Report(evidence, failures, heading)
 
@@ -75,6 +77,7 @@ def _play(stage: Stage, schedule: Sequence[Fault], seed: int, weights: Mapping[s
         strikes=striker.strikes,
         troubles={slot.number: troubles_of(slot, stage, striker.strikes, bystander.delays) for slot in slots},
         kinds=list(FAULTS[stage.dsn_kind]),
+        modes=stage.modes,
         undrained=undrained,
         unended=unended,
         drain_seconds=drained - faults_ended,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tests.chaos.settings import LEASE_SECONDS, SLOTS
+from tests.chaos.settings import LEASE_SECONDS, MODES, PRODUCERS, SLOTS
+from tests.chaos.tasks import SHOWN_BY
 
 
 class Fault(NamedTuple):
@@ -63,6 +64,14 @@ def make_schedule(dsn_kind: str, seconds: float, seed: int) -> list[Fault]:
     return planned
 
 
+def make_modes(seed: int) -> list[str]:
+    """Of each slot, so that every mode is used in the shortest run too, and completes what another was about to."""
+    chance = random.Random(f"{seed}:modes")
+    modes = [*MODES, *chance.choices(MODES, k=SLOTS - len(MODES))]
+    chance.shuffle(modes)
+    return modes
+
+
 class Wish(NamedTuple):
     """What a producer adds under a number."""
 
@@ -70,9 +79,24 @@ class Wish(NamedTuple):
     max_attempts: int | None
     group_id: int
     priority: int
+    is_sure: bool = False
+    """Whether it surely misbehaves, in its first two runs."""
+
+
+def planned_kinds(weights: Mapping[str, float]) -> list[str]:
+    """The kinds of tasks that a run with these weights adds."""
+    return [kind for kind, weight in weights.items() if weight]
+
+
+def sure_kinds(weights: Mapping[str, float]) -> Sequence[str]:
+    """Those that misbehave: each producer adds one of each first, which comes before all others."""
+    return [kind for kind in planned_kinds(weights) if SHOWN_BY[kind] != "done"]
 
 
 def wish(seed: int, number: int, weights: Mapping[str, float]) -> Wish:
+    sure = sure_kinds(weights)
+    if number // PRODUCERS < len(sure):
+        return Wish(sure[number // PRODUCERS], None, 0, -10, True)
     chance = random.Random(f"{seed}:{number}")
     return Wish(
         chance.choices(list(weights), list(weights.values()))[0],

@@ -23,7 +23,7 @@ SETTINGS = {
     "TASKSERVER_MAX_ATTEMPTS": f"{MAX_ATTEMPTS}",
 }
 BACKOFFS = ("fixed:0", "fixed:1")
-MODES = ("move", "mark")
+MODES = ("delete", "move", "mark")
 ARGUMENTS: Sequence[Sequence[object]] = (
     ("--slots", 0),
     ("--slots", 0, "--batch", 5),

@@ -8,14 +8,14 @@ import sqlite3
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from itertools import count
 from typing import Any
 
 import pymysql
 
-from tests.chaos.evidence import WorkerRun
+from tests.chaos.evidence import DELETED, WorkerRun
 from tests.chaos.schedule import wish
 from tests.chaos.settings import ARGUMENTS, PRODUCERS, SETTINGS, SLACK_SECONDS, SLOTS
 from tests.chaos.spans import Span
@@ -31,26 +31,39 @@ MOST_NEW = 80
 HISTORY = {
     "mysql": """
         CREATE TABLE history (
-            n BIGINT AUTO_INCREMENT PRIMARY KEY, id BIGINT UNSIGNED, at DOUBLE, was INT, status INT,
-            attempts_before INT, attempts INT, claim BIGINT UNSIGNED, lease_ended_at DOUBLE, due_at DOUBLE,
-            error_text VARCHAR(1000) CHARACTER SET utf8mb4) ENGINE = InnoDB;
+            n BIGINT AUTO_INCREMENT PRIMARY KEY, args VARCHAR(200), id BIGINT UNSIGNED, at DOUBLE, was INT, status INT,
+            attempts_before INT, attempts INT, max_attempts INT, claim BIGINT UNSIGNED, lease_ended_at DOUBLE,
+            due_at DOUBLE, error_text VARCHAR(1000) CHARACTER SET utf8mb4) ENGINE = InnoDB;
         CREATE TABLE pulse (id INT PRIMARY KEY, beats INT) ENGINE = InnoDB;
         INSERT INTO pulse VALUES (1, 0);
-        CREATE TRIGGER remember AFTER UPDATE ON jobs_queue FOR EACH ROW {remember}
+        CREATE TRIGGER remember AFTER UPDATE ON jobs_queue FOR EACH ROW {remember_change};
+        CREATE TRIGGER remember_deleted AFTER DELETE ON jobs_queue FOR EACH ROW {remember_deleted}
     """,
     "sqlite": """
-        CREATE TABLE history (n INTEGER PRIMARY KEY, id, at, was, status, attempts_before, attempts, claim,
-            lease_ended_at, due_at, error_text);
+        CREATE TABLE history (n INTEGER PRIMARY KEY, args, id, at, was, status, attempts_before, attempts,
+            max_attempts, claim, lease_ended_at, due_at, error_text);
         CREATE TABLE pulse (id INTEGER PRIMARY KEY, beats);
         INSERT INTO pulse VALUES (1, 0);
-        CREATE TRIGGER remember AFTER UPDATE ON jobs_queue BEGIN {remember}; END
+        CREATE TRIGGER remember AFTER UPDATE ON jobs_queue BEGIN {remember_change}; END;
+        CREATE TRIGGER remember_deleted AFTER DELETE ON jobs_queue BEGIN {remember_deleted}; END
     """,
 }
-# 6: on its way to the archive, within one transaction; nobody but a trigger sees it.
+MOVING = 6
+"""The status of a row on its way to the archive, within one transaction; nobody but a trigger sees it."""
 REMEMBER = """
-    INSERT INTO history (id, at, was, status, attempts_before, attempts, claim, lease_ended_at, due_at, error_text)
-    VALUES (NEW.id, {now}, OLD.status, CASE NEW.status WHEN 6 THEN 2 ELSE NEW.status END, OLD.attempts,
-            NEW.attempts, COALESCE(NEW.claim, OLD.claim), {old_due_at}, {new_due_at}, NEW.error_text)
+    INSERT INTO history (args, id, at, was, status, attempts_before, attempts, max_attempts, claim, lease_ended_at,
+                         due_at, error_text)
+"""
+REMEMBER_CHANGE = f"""
+    {REMEMBER}
+    VALUES (NEW.args, NEW.id, {{now}}, OLD.status, CASE NEW.status WHEN {MOVING} THEN 2 ELSE NEW.status END,
+            OLD.attempts, NEW.attempts, NEW.max_attempts, COALESCE(NEW.claim, OLD.claim), {{old_due_at}},
+            {{new_due_at}}, NEW.error_text)
+"""
+REMEMBER_DELETED = f"""
+    {REMEMBER}
+    VALUES (OLD.args, OLD.id, {{now}}, OLD.status, {DELETED}, OLD.attempts, OLD.attempts, OLD.max_attempts, OLD.claim,
+            {{old_due_at}}, NULL, OLD.error_text)
 """
 INSTANTS = {
     "mysql": ("UNIX_TIMESTAMP({})", "NOW(6)"),
@@ -60,12 +73,16 @@ INSTANTS = {
 
 
 def history_statements(dsn_kind: str) -> list[str]:
-    """The tables of the test's own, and the trigger that keeps what becomes of each row."""
+    """The tables of the test's own, and the triggers that keep what becomes of each row."""
     seconds, now = INSTANTS[dsn_kind]
-    instants = {"now": now, "old_due_at": "OLD.due_at", "new_due_at": "NEW.due_at"}
-    remember = REMEMBER.format_map({name: seconds.format(instant) for name, instant in instants.items()})
-    *tables, trigger = HISTORY[dsn_kind].split(";\n")
-    return [*tables, trigger.replace("{remember}", remember)]
+    columns = {"now": now, "old_due_at": "OLD.due_at", "new_due_at": "NEW.due_at"}
+    instants = {name: seconds.format(column) for name, column in columns.items()}
+    return [
+        statement.replace("{remember_change}", REMEMBER_CHANGE.format_map(instants)).replace(
+            "{remember_deleted}", REMEMBER_DELETED.format_map(instants)
+        )
+        for statement in HISTORY[dsn_kind].split(";\n")
+    ]
 
 
 class Sql:
@@ -98,8 +115,10 @@ class Sql:
 class Stage:
     """The database of a chaos run, and the network between it and each slot."""
 
-    def __init__(self, dsn_kind: str, deployment: Deployment, mode: str, backoff: str) -> None:
+    def __init__(self, dsn_kind: str, deployment: Deployment, modes: Sequence[str], backoff: str) -> None:
+        """With the mode of each slot."""
         self.dsn_kind = dsn_kind
+        self.modes = modes
         self.deployment = deployment
         self.server: MariaDB | None = None
         self.proxies: list[Proxy] = []
@@ -115,8 +134,7 @@ class Stage:
         self.dsns = [proxy.dsn(dsn) for proxy in self.proxies] or [dsn] * SLOTS
         deployment.write_tasks(TASKS)
         (deployment.folder / "runs").mkdir()
-        settings = {"TASKSERVER_DSN": dsn, "TASKSERVER_MODE": mode, "TASKSERVER_BACKOFF": backoff} | SETTINGS
-        deployment.write_env(**settings)
+        deployment.write_env(**{"TASKSERVER_DSN": dsn, "TASKSERVER_BACKOFF": backoff} | SETTINGS)
         made = deployment.client("init")
         assert made.returncode == 0, made.stderr
         with closing(self.sql()) as sql:
@@ -159,14 +177,16 @@ class Producer(threading.Thread):
 
     def _add(self, number: int) -> None:
         wished = wish(self._seed, number, self._weights)
-        args = json.dumps({"number": number, "seed": self._seed, "kind": wished.kind})
+        args = {"number": number, "seed": self._seed, "kind": wished.kind, "is_sure": wished.is_sure}
         self.is_adding = True
         try:
             self._sql.run(
                 "INSERT INTO jobs_queue (task, args, max_attempts, group_id, priority) VALUES (?, ?, ?, ?, ?)",
                 "tasks.play",
-                args,
-                *wished[1:],
+                json.dumps(args),
+                wished.max_attempts,
+                wished.group_id,
+                wished.priority,
             )
         except DRIVER_ERRORS:
             self.unknown.add(number)
@@ -210,7 +230,11 @@ class Slot(threading.Thread):
         self.process: subprocess.Popen[str] | None = None
         self.stopped = threading.Event()
         self._deployment = stage.deployment
-        self._env = {"TASKSERVER_DSN": stage.dsns[number], "PYTHONFAULTHANDLER": "1"}
+        self._env = {
+            "TASKSERVER_DSN": stage.dsns[number],
+            "TASKSERVER_MODE": stage.modes[number],
+            "PYTHONFAULTHANDLER": "1",
+        }
 
     def run(self) -> None:
         while not self.stopped.is_set():

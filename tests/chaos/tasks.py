@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 TASKS = '''
-"""What the workers of a chaos run do. Each run leaves its begin and its end in the file of its number."""
+"""What the workers of a chaos run do. Each run leaves its begin, its kind and its end in the file of its number."""
 
 import os
 import random
@@ -19,12 +19,12 @@ class Failed(Exception):
     """A task that fails as it was told to."""
 
 
-def play(number, seed, kind):
+def play(number, seed, kind, is_sure):
     log = os.open(RUNS / str(number), os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        _note(log, "begin", "-")
+        _note(log, "begin", kind)
         nth = os.pread(log, 1 << 20, 0).count(b"begin ")
-        _act(log, kind, nth, random.Random(f"{seed}:{number}:{nth}"))
+        _act(log, kind, random.Random(f"{seed}:{number}:{nth}"), 0.3 if nth > 2 else 1.0 if is_sure else 0.6)
     except BaseException as error:
         _note(log, "end", type(error).__name__)
         raise
@@ -39,10 +39,10 @@ def _note(log, what, how):
     os.write(log, f"{what} {os.getpid()} {time.monotonic():.6f} {how}\\n".encode())
 
 
-def _act(log, kind, nth, chance):
+def _act(log, kind, chance, how_probably):
     if kind == "nap":
         time.sleep(chance.uniform(0.005, 0.2))
-    elif kind != "quick" and chance.random() < (0.6 if nth <= 2 else 0.3):
+    elif kind != "quick" and chance.random() < how_probably:
         _misbehave(log, kind)
 
 
@@ -71,12 +71,23 @@ TASK_KINDS = {
     "nap": 20.0,
     "fail": 14.0,
     "exit": 4.0,
-    "hang": 2.5,
-    "kill": 2.0,
-    "leave": 2.0,
+    "hang": 2.0,
+    "kill": 1.5,
+    "leave": 1.5,
     "hold": 0.0,
 }
 """With their weights."""
+SHOWN_BY = {
+    "quick": "done",
+    "nap": "done",
+    "fail": "Failed",
+    "exit": "SystemExit",
+    "hang": "TaskInterrupted",
+    "kill": "dies kill",
+    "leave": "dies leave",
+    "hold": "dies hold",
+}
+"""The outcome of a run that did what its kind is for."""
 HOLD_WEIGHT = 0.1
 """Of tasks that hold the interpreter, in runs of some length: each takes timeout plus lease."""
 LONG_RUN_SECONDS = 60.0

@@ -9,10 +9,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.evidence import Event, Row, Run, Strike
+from tests.chaos.evidence import DELETED, Event, Row, Run, Strike
 from tests.chaos.schedule import FREEZES
 from tests.chaos.spans import Span, merged, unreached
-from tests.chaos.stage import Slot, Stage
+from tests.chaos.stage import MOVING, Slot, Stage
 
 
 def read_runs(folder: Path) -> list[Run]:
@@ -28,7 +28,7 @@ def _runs_of(number: int, text: str) -> Iterator[Run]:
         if what == "begin":
             if pid in open_runs:
                 yield open_runs[pid]
-            open_runs[pid] = Run(number, pid, at, None, "?")
+            open_runs[pid] = Run(number, pid, at, None, "?", how)
         elif what == "dies":
             open_runs[pid] = open_runs[pid]._replace(outcome=f"dies {how}")
         elif what == "end":
@@ -37,22 +37,33 @@ def _runs_of(number: int, text: str) -> Iterator[Run]:
 
 
 def read_database(stage: Stage) -> tuple[list[Row], list[Event]]:
-    """The rows as they are now, and their changes with instants of time.monotonic()."""
+    """The rows as they are now or were deleted, and their changes with instants of time.monotonic()."""
     offset = time.time() - time.monotonic()
     rows = []
     with closing(stage.sql()) as sql:
-        for is_archived, table in enumerate(["jobs_queue", "jobs_queue_done"]):
-            found = sql.run(f"SELECT args, id, status, attempts, max_attempts, error_text, {is_archived} FROM {table}")
-            rows += [Row(json.loads(row[0])["number"], *row[1:]) for row in found]
-        events = sql.run(
-            "SELECT id, at, was, status, attempts_before, attempts, claim, lease_ended_at, due_at, error_text "
-            "FROM history ORDER BY n"
+        for place, table in {"queue": "jobs_queue", "archive": "jobs_queue_done"}.items():
+            found = sql.run(f"SELECT args, id, status, attempts, max_attempts, error_text, '{place}' FROM {table}")
+            rows += [Row(_number(row[0]), *row[1:]) for row in found]
+        changes = sql.run(
+            "SELECT args, id, at, was, status, attempts_before, attempts, max_attempts, claim, lease_ended_at, due_at, "
+            "error_text FROM history ORDER BY n"
         )
-    return rows, [_event(row, offset) for row in events]
+    # A move deletes what it has archived.
+    events = [event for event in (_event(row, offset) for row in changes) if event.was != MOVING]
+    return rows + [_deleted(event) for event in events if event.status == DELETED], events
+
+
+def _number(args: str) -> int:
+    number: int = json.loads(args)["number"]
+    return number
+
+
+def _deleted(event: Event) -> Row:
+    return Row(event.number, event.id, event.was, event.attempts, event.max_attempts, event.error_text, "gone")
 
 
 def _event(row: tuple[Any, ...], offset: float) -> Event:
-    event = Event(*row)
+    event = Event(_number(row[0]), *row[1:])
     ends = [None if at is None else at - offset for at in (event.lease_ended_at, event.due_at)]
     return event._replace(at=event.at - offset, lease_ended_at=ends[0], due_at=ends[1])
 
