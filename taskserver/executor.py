@@ -232,6 +232,7 @@ class Executor:
             self._may_be_saved = self._may_be_saved or error.may_have_taken_effect
             if isinstance(error, Conflict) and self._ended and start is not None:
                 self.save()
+                self._may_be_saved = error.may_have_taken_effect
                 return self._advance(start)
             for ended in self._ended if start is None else ():
                 LOG.info(

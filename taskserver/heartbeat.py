@@ -1,7 +1,7 @@
 """The heartbeat: a thread that watches over the running task while its code has the worker's own thread.
 
 It renews the task's lease, gives back what the worker claimed and can't start in time, and ends a process that
-nothing can interrupt. It uses the connection of the worker's thread, which lies idle meanwhile.
+nothing can interrupt. It uses the connection of the worker's thread, which lies idle meanwhile or is lent for a moment.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ FROZEN_SECONDS = 1.0
 """Woken so much too late, the host stood still, and what is overdue gets a little longer."""
 FROZEN_GRACE_SECONDS = 5.0
 SLOWEST_WRITE_SECONDS = 60.0
+LONGEST_TURN_SECONDS = 2.5
+"""Of waiting for somebody's lock."""
 
 
 class Batch:
@@ -216,7 +218,8 @@ class Heartbeat:
         if now < give_back_at:
             return give_back_at
         self._write(running, batch.release)
-        return float("inf")
+        # Another task may have begun meanwhile: then nothing was given back.
+        return time.monotonic() + self._lease_seconds / 24 if batch else float("inf")
 
     def _renew(self, running: _Running, now: float) -> float:
         """Renew the task's lease once it is time. When that is."""
@@ -231,7 +234,9 @@ class Heartbeat:
         """Do a verb while this task runs, or none; nothing, once that has changed."""
         # The database may take its time, in which the watchdog must not bite.
         self._arm_watchdog(SLOWEST_WRITE_SECONDS)
-        with self._store.borrowed(self._session, wait_seconds=self._lease_seconds / 12):
+        # While no task runs its thread is in a verb, and lets go of its session between the turns of that.
+        wait_seconds = self._lease_seconds / 12 if running else max(self._lease_seconds / 12, LONGEST_TURN_SECONDS)
+        with self._store.borrowed(self._session, wait_seconds):
             return verb(self._store) if self._running is running else None
 
     def _end_process(self, running: _Running) -> None:

@@ -5,6 +5,7 @@ The loop reads top to bottom: wake and reclaim → claim → run each task (exec
 
 from __future__ import annotations
 
+import random
 import socket
 import time
 from binascii import crc32
@@ -21,6 +22,7 @@ from .settings import Settings
 from .stopping import Stop
 from .stores import Store
 from .stores.rows import ALL_GROUPS
+from .stores.store import DUE_A_LOOK
 from .stores.tries import Pauses
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 LOG = getLogger("taskserver")
 
 LOOK_FOR_DUE_EVERY_SECONDS = 1.0
+LONGEST_RECLAIM_SECONDS = 5.0
 FIRST_PAUSE_SECONDS = 0.005
 LONGEST_PAUSE_SECONDS = 1.0
 _LONGEST_TEXT = 255
@@ -175,13 +178,20 @@ class Runner:
             return False
         woken = self._store.wake(due.to_wake)
         reclaimed = self._store.reclaim_unstarted(due.unstarted)
-        lost = sum(map(self._reclaim, due.lost))
+        lost = self._reclaim_lost(due.lost)
         if not (woken or reclaimed or lost):
             return False
         LOG.info("woke %d tasks, took back %d unstarted and %d lost ones", woken, reclaimed, lost)
         # A portion at most: it is looked again before the next claim.
         self._looked_at = float("-inf")
-        return True
+        return max(len(due.to_wake), len(due.unstarted) + len(due.lost)) >= DUE_A_LOOK
+
+    def _reclaim_lost(self, lost: Sequence[LostTask]) -> int:
+        """How many were taken back. Rows that others hold take long: what is left is looked at again."""
+        until = time.monotonic() + LONGEST_RECLAIM_SECONDS
+        # Not in order: those that are held would keep all behind them from their turn.
+        in_any_order = random.sample(lost, len(lost))
+        return sum(self._reclaim(one) for one in in_any_order if time.monotonic() < until)
 
     def _reclaim(self, lost: LostTask) -> bool:
         """Take back a task whose worker vanished under it: that attempt failed."""

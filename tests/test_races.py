@@ -480,7 +480,7 @@ def test_tasks_that_are_taken_away_while_they_run_are_completed_once(
 ) -> None:
     count = 300
     racing = race(mysql_dsn, "move")
-    add_notes(mysql_dsn, range(count))
+    add_notes(mysql_dsn, range(count), 0.005)
     racing.get_ready(4, until=True)
     racing.go()
     database = mysql_dsn.rpartition("/")[2]

@@ -35,11 +35,12 @@ READ_SECONDS = 60
 
 # UTC, as NOW() in a zone with summer time gives one hour twice a year; strict, so that nothing of ours is cut
 # silently; backslash escapes on, as PyMySQL quotes with them.
-# Locks of rows and of whole tables (a backup's) are waited for in short turns, between which a signal is heard and the
-# patience ends. To hang up instead would leave the statement waiting on the server, with a connection that counts.
-SESSION = (
-    "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = 1, lock_wait_timeout = 1"
-)
+# Locks of rows are waited for in short turns, between which a signal is heard and the patience ends.
+SESSION = "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = 1"
+# A worker waits so for those of whole tables (a backup's), too: to hang up instead would leave the statement waiting on
+# the server, with a connection that counts. Producers, and changes of tables, wait for as long as the server lets them.
+IN_A_RUN = "lock_wait_timeout = 1"
+AFTER_A_RUN = "SET lock_wait_timeout = DEFAULT"
 READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 REPEATABLE_READ = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
@@ -210,7 +211,7 @@ class MySQLStore(Store):
             autocommit=True,
             # Matched rows, not changed ones: a write that changes nothing still found its claim.
             client_flag=CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
-            init_command=SESSION,
+            init_command=f"{SESSION}, {IN_A_RUN}" if self._is_in_run() else SESSION,
             connect_timeout=CONNECT_SECONDS,
             # Equal, as the driver would otherwise pay system calls for each change between them.
             read_timeout=CONNECT_SECONDS,
@@ -254,13 +255,13 @@ class MySQLStore(Store):
 
     # ---- statements
 
+    def begin_run(self, host: str, group_ids: str) -> None:
+        self._alone(self._execute, f"SET {IN_A_RUN}")  # the connection may be from before the run
+        super().begin_run(host, group_ids)
+
     def end_run(self, host: str, group_ids: str, seconds: float, reason: str, counts: RunCounts) -> None:
         super().end_run(host, group_ids, seconds, reason, counts)
-        self._alone(self._commit_by_itself)
-
-    def _commit_by_itself(self) -> None:
-        if not self._commits_by_itself():
-            self._execute("SET autocommit = 1")
+        self._alone(self._execute, f"{AFTER_A_RUN}, autocommit = 1")
 
     def _commits_by_itself(self) -> bool:
         autocommit: bool = self._session.connection.get_autocommit()

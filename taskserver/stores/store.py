@@ -17,7 +17,7 @@ from contextlib import suppress
 from itertools import accumulate
 from typing import Any, ClassVar
 
-from ..errors import Conflict
+from ..errors import Conflict, DatabaseError
 from ..lifecycle import Claim, ClaimedTask, Due, Finish, LostTask, NewTask, Start, Status
 from .database import IDS_A_STATEMENT, P, Row, Write
 from .rows import RunCounts
@@ -325,7 +325,11 @@ class Store(Views):
         except Conflict as error:
             if not error.may_have_taken_effect:
                 raise
+        try:
             return self._advance(finishes, start, self._conflict_seconds, is_repeated=True)
+        except DatabaseError as error:
+            error.may_have_taken_effect = True
+            raise
 
     def _advance(
         self, finishes: Sequence[Finish], start: Start | None, conflict_seconds: float, is_repeated: bool
