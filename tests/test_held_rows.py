@@ -205,6 +205,20 @@ def test_a_lock_on_the_whole_table_costs_no_connections(site: Site) -> None:
     assert site.notes() == ["first", "second", "third"]
 
 
+def test_a_producer_waits_for_a_lock_on_the_whole_table(site: Site) -> None:
+    """What add_tasks was given cannot be tried again: so it waits where a worker looks again."""
+    with TaskServer(site.dsn) as server, closing(site.connect()) as backup, backup.cursor() as cursor:
+        cursor.execute("LOCK TABLES jobs_queue READ")
+        producer = threading.Thread(target=server.add_tasks, args=([{"task": "tasks.note", "args": ["added"]}],))
+        producer.start()
+        producer.join(2.5)  # more than a turn of waiting
+        assert producer.is_alive()
+        cursor.execute("UNLOCK TABLES")
+        producer.join(60)
+    assert site.worker().returncode == 0
+    assert site.notes() == ["added"]
+
+
 def test_tasks_that_come_slowly_keep_nobody_from_the_queue(dsn: str) -> None:
     """A script may hand over tasks as it finds them; meanwhile workers work."""
     asked, worked = threading.Event(), threading.Event()

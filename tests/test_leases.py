@@ -743,6 +743,19 @@ def test_a_task_that_holds_the_worker_s_own_connection_is_renewed_all_the_same(
     assert mysql_queue.rows("task, status") == [(f"{here.module.__name__}.nothing", 0)]
 
 
+def test_what_could_not_be_given_back_as_a_task_began_is_tried_again_soon(here: Here) -> None:
+    here.add("nothing")
+    here.add("nothing")
+    store = here.server.store
+    task, other = store.claim(2, ()).tasks
+    beat = Heartbeat(store, time_limit(Stop(), 1), 60, 60, None)
+    batch = beat.guard([other], time.monotonic() - 60)
+    beat.begin(task, 60)  # when it was about to, no task ran
+    now = time.monotonic()
+    assert beat._give_back(None, now) < now + 60 / 12
+    assert len(batch) == 1
+
+
 def test_a_lease_is_renewed_for_the_last_time_when_the_task_s_timeout_has_passed(here: Here, queue: Queue) -> None:
     """Of a task that nothing interrupts, by a worker that lives on: with the lease of one second it can be lost."""
     least = (
