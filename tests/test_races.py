@@ -464,7 +464,8 @@ def steal_until_all_are_archived(thief: Any, count: int) -> int:
             assert time.monotonic() < deadline, f"{archived} tasks were completed"
             if stolen >= count:
                 continue
-            cursor.execute("SELECT id FROM jobs_queue WHERE status = 1 ORDER BY RAND() LIMIT 3")
+            # Whose attempts are used up would be fatal, as it should be.
+            cursor.execute("SELECT id FROM jobs_queue WHERE status = 1 AND attempts < 5 ORDER BY RAND() LIMIT 3")
             for (task_id,) in sorted(cursor.fetchall()):
                 # Servers without SKIP LOCKED may choose the thief as a deadlock's victim.
                 with suppress(pymysql.OperationalError):
