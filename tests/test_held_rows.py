@@ -120,6 +120,7 @@ def test_a_finish_does_not_wait_for_the_held_row_of_the_next_task(site: Site) ->
     assert site.notes() == ["first", "second", "third"]
 
 
+@pytest.mark.long
 def test_a_finish_is_not_lost_where_the_held_row_of_the_next_task_outlasts_the_patience(site: Site) -> None:
     site.set(DB_PATIENCE=0)
     worker = running(site)
@@ -143,6 +144,7 @@ def test_no_patience_with_an_absent_database_is_some_with_those_who_hold_a_row(s
     assert site.notes() == ["first", "second", "third"]
 
 
+@pytest.mark.long
 def test_a_row_that_was_left_for_later_takes_no_patience_from_what_comes_after(site: Site) -> None:
     site.set(DB_PATIENCE=0)
     add(site, "lost")

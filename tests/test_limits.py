@@ -426,7 +426,7 @@ def hammer(queue: Queue, where: str, count: int) -> None:
     assert len(added - acknowledged) <= count
 
 
-@pytest.mark.parametrize("where", ["main", "thread"])
+@pytest.mark.parametrize("where", ["main", pytest.param("thread", marks=pytest.mark.long)])
 def test_an_interrupt_never_strikes_inside_a_write_to_the_queue(one_queue: Queue, where: str) -> None:
     hammer(one_queue, where, 8)
 

@@ -158,7 +158,7 @@ def test_a_server_may_be_closed_while_other_threads_use_it(
     threads = [threading.Thread(target=use) for _ in range(3)]
     for thread in threads:
         thread.start()
-    for _ in range(500):
+    for _ in range(200):
         assert connected.acquire(timeout=60), "no thread lost its connection"
         server.close()
     stopped.set()
