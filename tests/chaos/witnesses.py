@@ -70,7 +70,8 @@ def _event(row: tuple[Any, ...], offset: float) -> Event:
 
 def troubles_of(slot: Slot, stage: Stage, strikes: Sequence[Strike], delays: Sequence[Span]) -> list[Span]:
     """When the workers of a slot were hindered."""
-    hinders = (*FREEZES, "stall", "drop")
+    # Refused: a worker that begins meanwhile has no connection to judge by.
+    hinders = (*FREEZES, "stall", "drop", "refuse")
     spans = [
         Span(strike.began, strike.ended) for strike in strikes if strike.slot == slot.number and strike.kind in hinders
     ]
