@@ -3,15 +3,17 @@
 SHELL := /bin/sh
 PYTHON = .venv/bin/python
 # What is checked: of these, whatever is there.
-CODE = $(wildcard taskserver worker.py client.py tests bench examples .ci/requirements.py)
+CODE = $(wildcard taskserver worker.py client.py tests bench examples packaging .ci/requirements.py)
 # More arguments, for example: make test ARGS="-k claim -x"
 ARGS =
+# Most of a test's time is waiting: for processes, leases, servers. With ARGS="-n 0" all run in one process.
+PARALLEL = -n 3 --dist loadgroup
 
 # Another interpreter's settings must not leak into the virtual environment.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONOPTIMIZE VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-test venv-dev packages demo test test-long chaos lint format bench clean
+.PHONY: help venv venv-test venv-dev packages demo bundle test test-sqlite test-long test-servers chaos lint format bench clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z.-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -31,11 +33,20 @@ packages:
 demo: venv ## run the demonstration: SQLite, no server, nothing to configure
 	@$(PYTHON) examples/demo/run.py $(ARGS)
 
-test: venv-test packages ## run the tests on SQLite and a private MariaDB
-	@$(PYTHON) -m pytest -m "not long" $(ARGS)
+bundle: venv ## write a folder and a zip to upload, which need nothing but python3: dist/
+	@$(PYTHON) packaging/bundle.py $(ARGS)
 
-test-long: venv-test packages ## run all the tests, the long ones too
-	@$(PYTHON) -m pytest $(ARGS)
+test: venv-test packages ## run the tests on SQLite and a private MariaDB
+	@$(PYTHON) -m pytest -m "not long" $(PARALLEL) $(ARGS)
+
+test-sqlite: venv-test ## run the tests that need no server, in a few minutes
+	@$(PYTHON) -m pytest -m "not long and not server" $(PARALLEL) $(ARGS)
+
+test-long: test ## run all the tests, the long ones too
+	@$(PYTHON) -m pytest -m long $(ARGS)
+
+test-servers: venv-test ## run the store's tests on every other MySQL and MariaDB that can be had here
+	@$(PYTHON) -m tests.other_servers $(ARGS)
 
 lint: venv-dev ## check style, formatting, types, and that schema.sql is up to date
 	@$(PYTHON) -m ruff check $(CODE)

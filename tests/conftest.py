@@ -13,6 +13,9 @@
     php         path of a PHP that has mysqli and PDO
 
 A missing server skips a test on a laptop, and fails it where the variable CI is set.
+
+Tests run in several processes at once (pytest-xdist): fixed names, ports and paths belong to nobody. Those that need a
+server bear the mark `server`, which `make test-sqlite` leaves out; it is set here, by the fixtures that they ask for.
 """
 
 from __future__ import annotations
@@ -31,7 +34,21 @@ from tests.queues import Queue
 from tests.servers import ExternalServer, MariaDB, MySQLServer, find_program, missing_programs
 
 EXTERNAL_MYSQL = os.environ.get("TASKSERVER_TEST_MYSQL", "")
+SERVER_FIXTURES = {"mariadb", "mysql_dsn", "mysql_queue", "php"}
+"""These, and whatever ends in _server."""
 IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.Function) and _needs_server(item):
+            item.add_marker("server")
+
+
+def _needs_server(item: pytest.Function) -> bool:
+    chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    fixtures = item.fixturenames
+    return "mysql" in chosen or any(name in SERVER_FIXTURES or name.endswith("_server") for name in fixtures)
 
 
 def without(what: str) -> NoReturn:
