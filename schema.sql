@@ -69,6 +69,7 @@ CREATE TABLE IF NOT EXISTS jobs_queue_workers (
   fatal        INT UNSIGNED    NOT NULL DEFAULT 0,
   lost         INT UNSIGNED    NOT NULL DEFAULT 0,   -- taken over by another worker meanwhile
   released     INT UNSIGNED    NOT NULL DEFAULT 0,   -- claimed, and given back unstarted
+  previous_started_at TIMESTAMP(6) NULL DEFAULT NULL, -- of the run before: how often cron runs it
   PRIMARY KEY (host, group_ids)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
@@ -79,4 +80,5 @@ CREATE TABLE IF NOT EXISTS jobs_queue_schema (
   PRIMARY KEY (version)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
-INSERT IGNORE INTO jobs_queue_schema (version) VALUES (1);
+-- Only where none is recorded: tables of an older version are upgraded by client.py init, not by this file.
+INSERT IGNORE INTO jobs_queue_schema (version) SELECT 2 FROM DUAL WHERE NOT EXISTS (SELECT * FROM jobs_queue_schema);

@@ -50,6 +50,10 @@ class TablesOutdated(DatabaseError):
     """The tables were made by another version of taskserver."""
 
 
+class AlreadyThere(DatabaseError):
+    """A column or an index that was to be made stands already."""
+
+
 class BadTask(TaskServerError):
     """A row that can never run, whatever is tried: it becomes fatal with this message."""
 

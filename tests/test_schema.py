@@ -15,6 +15,7 @@ import pymysql
 import pytest
 
 from taskserver import DatabaseError, TaskServer
+from taskserver.stores.tables import SCHEMA_VERSION
 from tests.deployment import ROOT, Deployment
 from tests.servers import MySQLServer
 
@@ -120,7 +121,7 @@ def assert_schema_is_right(mysql_server: MySQLServer, database: str) -> None:
     assert tuple(sorted(name for (name,) in tables)) == TABLES
     assert columns(mysql_server, database) == QUEUE
     assert_archive_is_right(mysql_server, database)
-    assert read(mysql_server, database, "SELECT version FROM jobs_queue_schema") == ((1,),)
+    assert read(mysql_server, database, "SELECT version FROM jobs_queue_schema") == ((SCHEMA_VERSION,),)
     engines = read(
         mysql_server, database, f"SELECT DISTINCT engine FROM information_schema.tables WHERE table_schema='{database}'"
     )
@@ -483,4 +484,4 @@ def test_the_sqlite_schema_is_that_of_the_package(sqlite_file: sqlite3.Connectio
     text = Path(ROOT, "taskserver", "stores", "sqlite.sql").read_text(encoding="utf-8")
     assert sqlite_file.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     sqlite_file.executescript(text)
-    assert sqlite_file.execute("SELECT version FROM jobs_queue_schema").fetchall() == [(1,)]
+    assert sqlite_file.execute("SELECT version FROM jobs_queue_schema").fetchall() == [(SCHEMA_VERSION,)]

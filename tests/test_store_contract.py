@@ -26,7 +26,7 @@ from taskserver.lifecycle import ClaimedTask, Finish, NewTask, Start, Status
 from taskserver.stores import Store
 from taskserver.stores.mysql import REPEATABLE_READ, MySQLStore
 from taskserver.stores.rows import RunCounts
-from taskserver.stores.tables import INLINE_ARGS_BYTES
+from taskserver.stores.tables import INLINE_ARGS_BYTES, SCHEMA_VERSION
 from tests.processes import wait_until
 from tests.servers import MariaDB, MySQLServer
 
@@ -114,7 +114,7 @@ def emptied_mysql_dsn(kept_mysql_dsn: str) -> str:
     rows = Rows(kept_mysql_dsn)
     for table in ("jobs_queue", "jobs_queue_done", "jobs_queue_workers", "jobs_queue_schema"):
         rows.execute(f"DELETE FROM {table}")
-    rows.execute("INSERT INTO jobs_queue_schema (version) VALUES (1)")
+    rows.execute(f"INSERT INTO jobs_queue_schema (version) VALUES ({SCHEMA_VERSION})")
     rows.close()
     return kept_mysql_dsn
 
@@ -809,6 +809,47 @@ def test_tables_of_an_older_version_are_refused_until_init_mends_them(store: Sto
     store.create_tables()
     store.check_tables()
     assert ids(claim(store)) == [task_id]
+
+
+def to_first_version(rows: Rows) -> None:
+    """The tables as the first taskserver made them."""
+    rows.execute("ALTER TABLE jobs_queue_workers DROP COLUMN previous_started_at")
+    rows.execute("UPDATE jobs_queue_schema SET version = 1")
+
+
+def test_tables_of_the_first_version_are_brought_up_to_date_with_what_they_hold(store: Store, rows: Rows) -> None:
+    task_id = add(store)
+    store.begin_run("host", "3")
+    to_first_version(rows)
+    with pytest.raises(TablesOutdated, match=r"version 1.*needs 2.*client\.py init"):
+        store.check_tables()
+    store.create_tables()
+    store.check_tables()
+    store.begin_run("host", "3")
+    assert [run.every_seconds is not None for run in store.runs()] == [True]
+    assert ids(claim(store)) == [task_id]
+
+
+def test_an_upgrade_that_was_cut_off_is_brought_to_its_end(store: Store, rows: Rows) -> None:
+    rows.execute("UPDATE jobs_queue_schema SET version = 1")  # its column stands already
+    store.create_tables()
+    store.check_tables()
+
+
+def test_an_upgrade_makes_the_tables_that_are_missing_too(store: Store, rows: Rows) -> None:
+    to_first_version(rows)
+    rows.execute("DROP TABLE jobs_queue_workers")
+    store.create_tables()
+    store.begin_run("host", "3")
+
+
+def test_the_schema_file_loaded_over_older_tables_does_not_call_them_new(store: Store, rows: Rows) -> None:
+    to_first_version(rows)
+    for statement in store._schema_statements():
+        rows.execute(statement)
+    with pytest.raises(TablesOutdated, match="version 1"):
+        store.check_tables()
+    store.create_tables()
 
 
 def test_tables_whose_version_was_lost_are_refused_until_init_mends_them(store: Store, rows: Rows) -> None:

@@ -15,7 +15,7 @@ import pymysql
 from pymysql.constants import CLIENT
 
 from ..dsn import MySQLDsn
-from ..errors import Conflict, ConnectionLost, DatabaseError, ServerFull, Unavailable
+from ..errors import AlreadyThere, Conflict, ConnectionLost, DatabaseError, ServerFull, Unavailable
 from .database import P, Session, T, Write, with_ids
 from .rows import RunCounts
 from .store import Store
@@ -62,6 +62,7 @@ ACCESS_DENIED = 1045
 NEEDS_TLS = frozenset({ACCESS_DENIED, 3159})
 TABLE_MISSING = 1146
 COLUMN_MISSING = 1054
+ALREADY_THERE = frozenset({1060, 1061})  # a column, an index
 INDEX_MISSING = 1176
 HINTS = {
     1044: "check the database's name in TASKSERVER_DSN, or grant this user rights on it in your host's panel",
@@ -93,6 +94,7 @@ class MySQLStore(Store):
     quoted = "`{}`"
     by_key = "FORCE INDEX (PRIMARY)"
     schema_file = "mysql.sql"
+    instant_type = "TIMESTAMP(6)"
 
     def __init__(self, dsn: MySQLDsn, table: str, mode: str, lease_seconds: int, patience_seconds: float) -> None:
         super().__init__(table, mode, lease_seconds, patience_seconds)
@@ -387,7 +389,13 @@ def _filled(cursor: Any, sql: str, values: Sequence[Any]) -> str:
 
 
 def _kind_of(number: int | None) -> type[DatabaseError]:
-    kinds = {CONFLICTS: Conflict, LOST: ConnectionLost, FULL: ServerFull, UNAVAILABLE: Unavailable}
+    kinds = {
+        CONFLICTS: Conflict,
+        LOST: ConnectionLost,
+        FULL: ServerFull,
+        UNAVAILABLE: Unavailable,
+        ALREADY_THERE: AlreadyThere,
+    }
     return next((kind for numbers, kind in kinds.items() if number in numbers), DatabaseError)
 
 

@@ -9,7 +9,7 @@ QUEUE_COLUMNS = (
     "id, task, args, group_id, priority, status, attempts, max_attempts, due_at, claim, unique_key, error_text, "
     "created_at, started_at, finished_at, updated_at"
 )
-INSTANTS = ("due_at", "created_at", "started_at", "finished_at", "updated_at", "ended_at")
+INSTANTS = ("due_at", "created_at", "started_at", "finished_at", "updated_at", "ended_at", "previous_started_at")
 
 
 ALL_GROUPS = "all"
@@ -41,6 +41,15 @@ class LastRun(NamedTuple):
     fatal: int
     lost: int
     released: int
+    previous_seconds_ago: float | None = None
+    """When the run before it began."""
+
+    @property
+    def every_seconds(self) -> float | None:
+        """How long after the run before it this one began."""
+        if self.started_seconds_ago is None or self.previous_seconds_ago is None:
+            return None
+        return max(self.previous_seconds_ago - self.started_seconds_ago, 0.0)
 
     @property
     def failed(self) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from ..dsn import MEMORY
-from ..errors import Conflict, DatabaseError, Unavailable
+from ..errors import AlreadyThere, Conflict, DatabaseError, Unavailable
 from ..lifecycle import NewTask
 from ..private_folder import make_private_folder
 from .database import Session
@@ -71,6 +71,7 @@ class SQLiteStore(Store):
     quoted = '"{}"'
     by_key = ""
     schema_file = "sqlite.sql"
+    instant_type = "TEXT"
     one_writer = True
     rows_a_statement = 200  # old ones bind 999 values a statement
 
@@ -253,6 +254,8 @@ class SQLiteStore(Store):
             return Unavailable(f"{self._path}: {text}: is the disk full, or a quota used up?")
         if "no such table" in text:
             return self._missing(f"{self._path} has no tables of {self.table}")
+        if "duplicate column name" in text:
+            return AlreadyThere(f"{self._path}: {text}")
         if "no such column" in text:
             return DatabaseError(
                 f"{self._path}: table {self.table} was not made by taskserver ({text}): choose another TASKSERVER_TABLE"

@@ -67,6 +67,7 @@ CREATE TABLE IF NOT EXISTS jobs_queue_workers (
   fatal        INTEGER NOT NULL DEFAULT 0,
   lost         INTEGER NOT NULL DEFAULT 0,
   released     INTEGER NOT NULL DEFAULT 0,
+  previous_started_at TEXT NULL DEFAULT NULL,
   PRIMARY KEY (host, group_ids)
 );
 
@@ -75,4 +76,4 @@ CREATE TABLE IF NOT EXISTS jobs_queue_schema (
   applied_at   TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
 );
 
-INSERT OR IGNORE INTO jobs_queue_schema (version) VALUES (1);
+INSERT OR IGNORE INTO jobs_queue_schema (version) SELECT 2 WHERE NOT EXISTS (SELECT * FROM jobs_queue_schema);

@@ -403,7 +403,7 @@ class Store(Views):
     # ---- the record of runs
 
     RUN_BEGINS = """
-        UPDATE {workers} SET pid = ?, started_at = {now}, ended_at = NULL, reason = NULL,
+        UPDATE {workers} SET pid = ?, previous_started_at = started_at, started_at = {now}, ended_at = NULL, reason = NULL,
             taken = 0, done = 0, fatal = 0, lost = 0, released = 0
         WHERE host = ? AND group_ids = ?
     """

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, cast
 
-from ..errors import TablesMissing, TablesOutdated
+from ..errors import AlreadyThere, TablesMissing, TablesOutdated
 from .database import Database
 from .rows import INSTANTS, QUEUE_COLUMNS
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 INLINE_ARGS_BYTES = 16 * 1024
 """Longer arguments stay in the database until their task's turn: a thousand times 1 MiB fits into no small host."""
@@ -39,8 +40,12 @@ class Tables(Database):
     by_key: str
     """The hint that an UPDATE shall reach its rows by the primary key."""
     schema_file: str
-    upgrades: ClassVar[dict[int, tuple[str, ...]]] = {}
-    """From version n to n + 1: the statements that the schema file, which makes the newest tables, does not hold."""
+    upgrades: ClassVar[dict[int, tuple[str, ...]]] = {
+        1: ("ALTER TABLE {workers} ADD COLUMN previous_started_at {instant_type} NULL DEFAULT NULL",)
+    }
+    """From version n to n + 1: what has to be done to tables that stand, one change a statement; the schema file makes
+    the newest ones. A change that was made already, by an upgrade that was cut off, is passed over."""
+    instant_type: str
 
     def __init__(self, table: str, mode: str, lease_seconds: int, patience_seconds: float) -> None:
         super().__init__(patience_seconds)
@@ -62,14 +67,13 @@ class Tables(Database):
 
     def _create_tables(self) -> None:
         try:
-            version = self._version()
+            version = self._version() or 0
         except TablesMissing:
-            version = None
-        if version is not None:
-            for step in range(version, SCHEMA_VERSION):
-                self._upgrade_from(step)
+            version = SCHEMA_VERSION
         for statement in self._schema_statements():
             self._alone(self._execute, statement)
+        for step in range(version, SCHEMA_VERSION):
+            self._upgrade_from(step)
         self.check_tables()
         self._alone(self._one, self.TABLES_ARE_OURS)
 
@@ -79,7 +83,8 @@ class Tables(Database):
 
     def _upgrade_from(self, version: int) -> None:
         for statement in self.upgrades.get(version, ()):
-            self._alone(self._execute, statement)
+            with suppress(AlreadyThere):
+                self._alone(self._execute, statement)
         self._alone(self._execute, self.SET_VERSION, (version + 1,))
 
     def check_tables(self) -> None:
@@ -112,6 +117,7 @@ class Tables(Database):
             "inline_bytes": str(INLINE_ARGS_BYTES),
             "insert_or_ignore": self.insert_or_ignore,
             "by_key": self.by_key,
+            "instant_type": self.instant_type,
         }
         for column in INSTANTS:
             words[f"{column}_text"] = self.instant_text.format(column)

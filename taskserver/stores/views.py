@@ -19,7 +19,7 @@ class Views(Tables):
     AGES = "SELECT id, {created_at_age} FROM {table} WHERE id IN ({ids})"
     RUNS = """
         SELECT host, group_ids, pid, {started_at_text}, {started_at_age}, {ended_at_text}, reason,
-            taken, done, fatal, lost, released
+            taken, done, fatal, lost, released, {previous_started_at_age}
         FROM {workers} ORDER BY host, group_ids
     """
     LIST = "SELECT {readable}, 0 FROM {table}"
