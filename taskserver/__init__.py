@@ -1,5 +1,11 @@
 """taskserver: a task queue in the database that a site has already, run by cron."""
 
+# Written so that any old Python can read it, and be told which one is needed.
+import sys
+
+if sys.version_info < (3, 10):
+    raise ImportError("taskserver needs Python 3.10 or newer, and this is %d.%d" % sys.version_info[:2])
+
 from typing import TYPE_CHECKING
 
 from .errors import (
@@ -39,10 +45,10 @@ __all__ = [
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name):  # type: (str) -> object
     """`taskserver.task` is made when a tasks module asks for it: a run that finds no task need not pay for it."""
     if name == "task":
         from .options import task
 
         return task
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise AttributeError("module 'taskserver' has no attribute " + repr(name))

@@ -203,6 +203,13 @@ def modules_of_run(deployment: Deployment, *arguments: str, dsn: str | None = No
     return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
 
 
+def test_a_page_of_an_old_python_that_imports_the_package_is_told_which_one_is_needed() -> None:
+    program = "import sys; sys.version_info = (3, 9, 2, 'final', 0)\nimport taskserver"
+    environ = {"PATH": os.defpath, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True)
+    assert ended.stderr.endswith("ImportError: taskserver needs Python 3.10 or newer, and this is 3.9\n")
+
+
 def test_importing_the_package_imports_no_driver_and_no_worker() -> None:
     imported = modules_after("import taskserver")
     assert "taskserver.server" in imported

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -15,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from taskserver.commands.worker import main
-from tests.deployment import ROOT, Deployment
+from tests.deployment import Deployment
 from tests.processes import (
     WAIT_SECONDS,
     assert_one_line,
@@ -1020,38 +1018,6 @@ def test_a_worker_without_one_of_the_standard_streams_runs_all_the_same(sqlite_q
     assert (ended.returncode, ended.stdout) == (0, "")
     assert sqlite_queue.notes() == ["noted"]
     assert sqlite_queue.statuses() == [4]
-
-
-@pytest.mark.parametrize("script", ["worker.py", "client.py"])
-def test_a_script_is_text_that_any_python_can_read(script: str) -> None:
-    text = (ROOT / script).read_bytes().decode("ascii")
-    tree = ast.parse(text, feature_version=(3, 4))
-    assert text.startswith("#!/usr/bin/env python3\n")
-    for node in ast.walk(tree):
-        assert not isinstance(node, (ast.JoinedStr, ast.AnnAssign, ast.NamedExpr, ast.Match, ast.AsyncFunctionDef))
-        assert not isinstance(node, (ast.arg, ast.FunctionDef)), "annotations and keyword-only arguments live there"
-
-
-def _old_interpreters() -> list[str]:
-    """Pythons on this machine that are too old for us."""
-    found = {path for version in OLD_VERSIONS if (path := shutil.which(f"python{version}"))}
-    root = os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv"
-    found.update(str(path) for path in Path(root).glob("versions/*/bin/python"))
-    check = "import sys; sys.exit(sys.version_info >= (3, 10))"
-    return sorted(path for path in found if subprocess.run([path, "-c", check], capture_output=True).returncode == 0)
-
-
-OLD_VERSIONS = ("2", "2.7", "3.4", "3.5", "3.6", "3.7", "3.8", "3.9")
-
-
-@pytest.mark.parametrize("script", ["worker.py", "client.py"])
-def test_an_old_python_says_which_one_is_needed(deployment: Deployment, script: str) -> None:
-    interpreters = _old_interpreters()
-    if not interpreters:
-        pytest.skip("no Python before 3.10 on this machine")
-    for python in interpreters:
-        deployment.python = python
-        assert_one_line(deployment.run(script, "status"), 2, script, "3.10 or newer")
 
 
 @pytest.mark.parametrize("script", ["worker.py", "client.py"])
