@@ -67,6 +67,6 @@ bench: venv-test packages ## measure, on a private MariaDB with durable settings
 schema.sql: taskserver/stores/mysql.sql ## copy the tables from taskserver/stores/mysql.sql
 	@cp taskserver/stores/mysql.sql schema.sql
 
-clean: ## remove .venv and caches; settings and var/ stay
-	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+clean: ## remove .venv, servers and caches; settings and var/ stay
+	@rm -rf .venv .servers .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

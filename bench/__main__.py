@@ -20,6 +20,7 @@ from .empty import empty, memory
 from .measure import Line, Rate
 from .place import Place
 from .record import record, sqlite, workers
+from .request import request
 
 BENCHMARKS: dict[str, Callable[[Place], Iterator[Line | Rate]]] = {
     "record": record,
@@ -28,6 +29,7 @@ BENCHMARKS: dict[str, Callable[[Place], Iterator[Line | Rate]]] = {
     "drain": drain,
     "add": add,
     "add_many": add_many,
+    "request": request,
     "empty": empty,
     "memory": memory,
     "workers": workers,

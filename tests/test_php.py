@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 from tests.processes import assert_silent
 from tests.queues import Queue
 from tests.servers import MySQLServer
+from tests.websites import WEB_PASSWORD, Page, web_user
 
 TASKS = """
 import json
@@ -60,38 +59,6 @@ ARGUMENTS: list[Any] = [
     [],
     None,
 ]
-
-
-class Page:
-    """A page of a PHP website."""
-
-    def __init__(self, php: str, folder: Path, server: MySQLServer, database: str) -> None:
-        self._php = php
-        self._path = folder / "page.php"
-        self.place = {
-            "host": server.host,
-            "port": server.port,
-            "socket": None,
-            "user": server.user,
-            "password": server.password,
-            "database": database,
-        }
-
-    def run(self, code: str, tasks: list[list[Any]] | None = None, flags: str = "0") -> None:
-        """Runs PHP code that has $at, $tasks and $flags; warnings are errors."""
-        self._path.write_text(
-            "<?php\n"
-            "set_error_handler(function ($number, $text) { throw new ErrorException($text); });\n"
-            "$given = json_decode(stream_get_contents(STDIN));\n"
-            f"$at = $given->at; $tasks = $given->tasks; $flags = {flags};\n{code}"
-        )
-        ended = subprocess.run(
-            [self._php, str(self._path)],
-            input=json.dumps({"at": self.place, "tasks": tasks or []}),
-            capture_output=True,
-            text=True,
-        )
-        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
 @pytest.fixture
@@ -143,24 +110,11 @@ def test_a_page_may_connect_over_the_socket(
     assert noted(mysql_queue) == [[["by socket"], {}]]
 
 
-@pytest.fixture
-def web_user(mysql_server: MySQLServer, mysql_queue: Queue, page: Page) -> Iterator[str]:
-    """A user who may add tasks and nothing else."""
-    name = str(page.place["database"])[:16]
-    database = page.place["database"]
-    mysql_server.execute(
-        f"CREATE USER '{name}'@'%' IDENTIFIED BY 'p@ss#1'", f"GRANT INSERT ON `{database}`.jobs_queue TO '{name}'@'%'"
-    )
-    try:
-        yield name
-    finally:
-        mysql_server.execute(f"DROP USER '{name}'@'%'")
-
-
 @pytest.mark.parametrize("way", PAGES)
-def test_a_page_needs_no_right_but_insert(mysql_queue: Queue, page: Page, web_user: str, way: str) -> None:
-    page.place |= {"user": web_user, "password": "p@ss#1"}
-    page.run(PAGES[way], [["tasks.note", {"text": "from the web"}, 3, 10]])
+def test_a_page_needs_no_right_but_insert(mysql_queue: Queue, page: Page, mysql_server: MySQLServer, way: str) -> None:
+    with web_user(mysql_server, str(page.place["database"]), "jobs_queue") as user:
+        page.place |= {"user": user, "password": WEB_PASSWORD}
+        page.run(PAGES[way], [["tasks.note", {"text": "from the web"}, 3, 10]])
     assert_silent(mysql_queue.worker(100, "3,5,6"))
     assert noted(mysql_queue) == [[[], {"text": "from the web"}]]
 
