@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any, NoReturn
 
 from .errors import BadTask, InvalidTask
 
 MAX_BYTES = 1024 * 1024
 MAX_NESTING = 500
+MOST_LOOKED_AT = 2000
+"""Characters of a text that is no JSON, to tell what it is."""
 
 Arguments = tuple[list[Any], dict[str, Any]]
 
@@ -52,13 +55,13 @@ def read_arguments(text: str | None) -> Arguments:
         return value, {}
     if value is None:
         return [], {}
-    raise BadTask(f"args is {_shape(value)}; allowed: a JSON object, an array, NULL or nothing")
+    raise BadTask(f"args is {describe_bare(value)}; allowed: a JSON object, an array, NULL or nothing")
 
 
 def check_size(size: int | None) -> None:
     """Refuse arguments by their bytes, before they are fetched. Raises BadTask."""
     if size is not None and size > MAX_BYTES:
-        raise BadTask(f"args is {size} bytes long; allowed: {MAX_BYTES}")
+        raise BadTask(f"args is {size} bytes long; allowed: {MAX_BYTES}; keep the rest elsewhere, and give its place")
 
 
 def parse_json(text: str) -> Any:
@@ -71,7 +74,7 @@ def parse_json(text: str) -> Any:
     except UnicodeEncodeError:
         raise BadTask("args is not UTF-8 text") from None
     except (ValueError, RecursionError) as error:
-        raise BadTask(f"args is not valid JSON: {error or type(error).__name__}") from None
+        raise BadTask(f"args is not valid JSON: {error or type(error).__name__}; {_way_out(text)}") from None
 
 
 def _is_nested_too_deep(text: str) -> bool:
@@ -108,15 +111,43 @@ def _finite(text: str) -> float:
     return number
 
 
-def _shape(value: object) -> str:
+def describe_bare(value: object) -> str:
+    """What stands where an object or an array belongs, and how to make one of it."""
     match value:
         case bool():
             return "true or false"
+        case str() if value.lstrip()[:1] in ("{", "["):
+            return "a bare string that holds JSON, so it was encoded twice: encode it once"
         case str():
-            return "a bare string"
+            return 'a bare string: put it into an array, as ["text"]'
         case _:
-            return "a bare number"
+            return "a bare number: put it into an array, as [5]"
 
+
+def _way_out(text: str) -> str:
+    """What a text that is no JSON looks like, and how to make JSON of it."""
+    begin = text[:MOST_LOOKED_AT]
+    outside = _STRING.sub('""', begin)
+    return next((mend for form, mend in _MISTAKES if form.search(outside)), _WRITERS)
+
+
+_WRITERS = "json_encode() in PHP and json.dumps() in Python write it"
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_MISTAKES = tuple(
+    (re.compile(form), mend)
+    for form, mend in (
+        (r"^\ufeff", "a byte order mark stands before it: take that away"),
+        (r"^\s*(?:[aOsC]:\d+:|[bid]:[-\d.]+;|N;)", "that is PHP's serialize(): use json_encode()"),
+        (r"=>", "that is PHP's own form: use json_encode()"),
+        ("[“”„‘’]", 'it has curly quotes: write straight ones, "'),
+        (r"'", 'it has single quotes, and JSON double ones: {"to": "a@example.org"}; in Python use json.dumps()'),
+        (r"\b(?:True|False|None)\b", "JSON writes true, false and null: in Python use json.dumps()"),
+        (r",\s*[\]}]", "take away the comma before the closing bracket"),
+        (r"[{,]\s*[^\W\d][\w-]*\s*:", 'names and texts stand in double quotes: {"to": "a@example.org"}'),
+        (r"^\s*\w+=", "that is the form of a web address: use json_encode()"),
+    )
+)
+"""Looked for in this order, outside of strings."""
 
 # Made once: json.loads with options would make a decoder for each text.
 _decode = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).decode

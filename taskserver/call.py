@@ -15,6 +15,7 @@ from .callables import Callables, TaskCallable
 from .error_text import describe, describe_failure, full_traceback, type_name
 from .errors import BadTask, Retry, TaskServerError, is_delay
 from .lifecycle import ClaimedTask
+from .nearest import nearest
 from .time_limit import TimeLimit
 
 TELLING_SECONDS = 10.0
@@ -59,8 +60,16 @@ def _prepare(task: ClaimedTask, callables: Callables, fetch_args: Callable[[Clai
     try:
         found.check_arguments(args, kwargs)
     except TypeError as error:
-        raise BadTask(f"{task.task}{found.parameters} does not take these arguments: {error}") from None
+        hint = _hint_at_keyword(found, kwargs)
+        raise BadTask(f"{task.task}{found.parameters} does not take these arguments: {error}{hint}") from None
     return Call(found, args, kwargs)
+
+
+def _hint_at_keyword(found: TaskCallable, kwargs: dict[str, Any]) -> str:
+    names = list(found.signature.parameters)
+    unknown = next((key for key in kwargs if key not in names), None)
+    meant = nearest(unknown, names) if unknown is not None else None
+    return f"; did you mean {meant!r}?" if meant else ""
 
 
 class Failure(NamedTuple):

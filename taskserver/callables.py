@@ -7,16 +7,22 @@ so that neither a property nor a module's __getattr__ runs, and nothing but a li
 from __future__ import annotations
 
 import importlib
+import os
+import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.machinery import PathFinder
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, Parameter, Signature, signature
-from types import FunctionType, ModuleType
+from pathlib import Path
+from traceback import walk_tb
+from types import FunctionType, ModuleType, TracebackType
 from typing import Any, NamedTuple, cast
 
 from .error_text import describe
 from .errors import BadTask, ModuleBroken
+from .misplaced import module_elsewhere
+from .nearest import nearest
 from .options import Options, options_of
 
 # Read past whatever a class or a module says of itself: vars() would ask a metaclass.
@@ -24,6 +30,7 @@ _module_namespace: Callable[[ModuleType], dict[str, Any]] = vars(ModuleType)["__
 _class_namespace: Callable[[type], dict[str, Any]] = type.__dict__["__dict__"].__get__
 _class_name: Callable[[type], str] = type.__dict__["__name__"].__get__
 _class_qualified_name: Callable[[type], str] = type.__dict__["__qualname__"].__get__
+_traceback_of: Callable[[BaseException], TracebackType | None] = BaseException.__dict__["__traceback__"].__get__
 _class_mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 
 MOST_SHAPES = 100
@@ -31,6 +38,9 @@ MOST_SHAPES = 100
 BROKEN_SECONDS = 10.0
 """For so long a module that could not be imported is not tried again: its import may be slow, and there may be many
 rows that name it; a run may last for hours, and an upload be half done for a moment only."""
+
+MOST_NAMES_SHOWN = 5
+_OUR_FOLDER = os.path.join(os.path.dirname(__file__), "")
 
 _NEVER_RUNS_WHEN_CALLED = CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR
 
@@ -92,12 +102,15 @@ class _Breakage(NamedTuple):
 class Callables:
     """The callables of the listed modules, found by name and kept once found."""
 
-    def __init__(self, modules: Sequence[str]) -> None:
+    def __init__(self, modules: Sequence[str], folder: Path | None = None) -> None:
+        """`folder` is where modules are looked for, to be named in messages."""
         self._exact = frozenset(name for name in modules if not name.endswith(".*"))
         self._packages = tuple(name[:-2] for name in modules if name.endswith(".*"))
         self._listed = ", ".join(modules)
         self._found: dict[str, TaskCallable] = {}
         self._broken: dict[str, _Breakage] = {}
+        self._told: set[str] = set()
+        self._folder = folder
 
     def would_import(self, name: str) -> bool:
         """Whether finding it may run the code of a module that was not imported yet."""
@@ -113,6 +126,16 @@ class Callables:
         if any(breakage.at < since for breakage in self._broken.values()):
             self._broken = {name: breakage for name, breakage in self._broken.items() if breakage.at >= since}
             importlib.invalidate_caches()
+
+    def newly_broken(self) -> list[str]:
+        """What is to be told of modules that broke since this was asked: each once, however often it is tried again."""
+        new = [name for name in self._broken if name not in self._told]
+        self._told.update(new)
+        return [self._broken[name].text for name in new]
+
+    def check_module(self, module: str) -> None:
+        """Raises ModuleBroken, or BadTask, where a listed module cannot be imported."""
+        self._import(module)
 
     def find(self, name: str) -> TaskCallable:
         """Raises BadTask where nothing of that name may run, ModuleBroken where its module cannot be imported."""
@@ -135,7 +158,30 @@ class Callables:
             if place.module in self._exact or (self._is_below_package(place.module) and self._exists(place.module)):
                 _check_public(name, place.path)
                 return place
-        raise BadTask(f"{name!r} is in none of the modules that may run: {self._listed} (TASKSERVER_MODULES)")
+        raise BadTask(
+            f"{name!r} is in none of the modules that may run: {self._listed} (TASKSERVER_MODULES){self._hint(name)}"
+        )
+
+    def _hint(self, name: str) -> str:
+        if name in self._exact:
+            return f"; name a function of it, as {name}.function"
+        meant = self._meant(name)
+        return f"; did you mean {meant!r}?" if meant else ""
+
+    def _meant(self, name: str) -> str | None:
+        """What a name that is in no listed module may have meant; looked for in the name itself alone."""
+        tidy = _tidied(name)
+        places = [place for place in _readings(tidy) if not any(part.startswith("_") for part in place.path)]
+        if tidy != name and any(self._is_listed(place.module) for place in places):
+            return tidy
+        listed = [module for module in self._listed.split(", ") if module in self._exact]
+        if tidy.isidentifier() and listed and tidy not in listed and not tidy.startswith("_"):
+            return f"{listed[0]}.{tidy}"
+        for place in places:
+            module = nearest(place.module, listed)
+            if module:
+                return ".".join((module, *place.path))
+        return None
 
     def _is_below_package(self, module: str) -> bool:
         """Modules with an underscore are left out: they are private, and importing a __main__ would run it."""
@@ -164,7 +210,7 @@ class Callables:
         try:
             module = importlib.import_module(name)
         except BaseException as error:  # a module may call sys.exit() too
-            text = _missing(name) if _is_missing(name, error) else _broken(name, error)
+            text = _missing(name, self._folder) if _is_missing(name, error) else _broken(name, error)
             self._broken[name] = _Breakage(text, time.monotonic())
             raise ModuleBroken(text) from error
         if not issubclass(type(module), ModuleType):
@@ -172,13 +218,13 @@ class Callables:
         return module
 
     def _function(self, name: str, place: _Place, namespace: dict[str, Any]) -> FunctionType:
-        value = _look_up(name, place.path[0], namespace, f"module {place.module}")
+        value = _look_up(name, place, namespace)
         if type(value) is not FunctionType:
             raise BadTask(f"{name!r} is {_kind(value)}; only functions, static and class methods may run")
         if value.__module__ != place.module:
             raise BadTask(
                 f"{name!r} is not defined in {place.module} but comes from {value.__module__}, "
-                "by an import or by a decorator without functools.wraps"
+                "by an import or by a decorator without functools.wraps; define a function there that calls it"
             )
         # Another name for a function of the module is fine; what a decorator left behind has a name of its own.
         if namespace.get(value.__name__) is not value:
@@ -189,14 +235,15 @@ class Callables:
 
     def _method(self, name: str, place: _Place, namespace: dict[str, Any]) -> TaskCallable:
         class_name, method_name = place.path
-        cls = _look_up(name, class_name, namespace, f"module {place.module}")
+        cls = _look_up(name, place, namespace)
         if not issubclass(type(cls), type):
             raise BadTask(f"{name!r}: {class_name} is {_kind(cls)}, not a class")
         if _class_namespace(cls).get("__module__") != place.module:
             raise BadTask(f"{name!r}: class {class_name} is not defined in {place.module}")
         owner, method = self._inherited(name, cls, method_name)
         if type(method) not in (staticmethod, classmethod):
-            raise BadTask(f"{name!r} is {_kind(method)} inside a class; only static and class methods may run")
+            mend = ": put @staticmethod above it" if type(method) is FunctionType else ""
+            raise BadTask(f"{name!r} is {_kind(method)} inside a class; only static and class methods may run{mend}")
         function = method.__func__
         if type(function) is not FunctionType or not self._is_listed(function.__module__):
             raise BadTask(f"{name!r} is not a function that is defined in a listed module")
@@ -213,7 +260,15 @@ class Callables:
             if not self._is_listed(namespace.get("__module__")):
                 break
             return owner, namespace[method_name]
-        raise BadTask(f"{name!r}: class {_class_name(cls)} has no method {method_name!r} of a listed module")
+        instead = _instead(method_name, self._methods(cls))
+        raise BadTask(f"{name!r}: class {_class_name(cls)} has no method {method_name!r} of a listed module{instead}")
+
+    def _methods(self, cls: type) -> list[str]:
+        """The public static and class methods of a class of a listed module."""
+        spaces = map(_class_namespace, _class_mro(cls))
+        listed = (space for space in spaces if self._is_listed(space.get("__module__")))
+        kinds = (staticmethod, classmethod)
+        return [name for space in listed for name, value in _public(space) if type(value) in kinds]
 
 
 def _is_public_at_or_below(package: str, module: str) -> bool:
@@ -239,31 +294,114 @@ def _is_missing(module: str, error: BaseException) -> bool:
     return type(error) is ModuleNotFoundError and error.name is not None and f"{module}.".startswith(f"{error.name}.")
 
 
-def _missing(module: str) -> str:
+def _missing(module: str, folder: Path | None) -> str:
     file = f"{module.replace('.', '/')}.py"
-    return f"there is no module {module}: put {file} beside worker.py, or list another in TASKSERVER_MODULES"
+    place = f" ({folder})" if folder else ""
+    elsewhere = module_elsewhere(file, folder) if folder else ""
+    return (
+        f"there is no module {module}: put {file} beside worker.py{place}, "
+        f"or list another in TASKSERVER_MODULES{elsewhere}"
+    )
 
 
 def _broken(module: str, error: BaseException) -> str:
-    return f"module {module} cannot be imported: {describe(error)}"
+    text = describe(error)
+    return f"module {module} cannot be imported: {text}{_place(error)}{_mend(error, text)}"
+
+
+def _place(error: BaseException) -> str:
+    """The line that raised it; of one that could not even be read, its text tells that."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(_traceback_of(error))]
+    places = [place for place in frames if not place[0].startswith(("<", _OUR_FOLDER))]
+    return f" ({os.path.basename(places[-1][0])}, line {places[-1][1]})" if places else ""
+
+
+def _mend(error: BaseException, text: str) -> str:
+    """What to do about an error that a module raised when it was imported, as far as Python's own kinds tell it."""
+    kind = type(error)
+    if kind is ModuleNotFoundError:
+        return f": install it for the Python that runs this ({sys.executable or 'python3'} -m pip install …)"
+    if kind in (SyntaxError, ValueError, UnicodeDecodeError) and _IS_ENCODING.search(text):
+        return ": save the file as UTF-8 text"
+    if kind is TabError:
+        return ": indent with spaces alone"
+    if kind in (SyntaxError, IndentationError):
+        return ": mend that line"
+    return ": let this user read it" if kind is PermissionError else ""
+
+
+_IS_ENCODING = re.compile(r"codec can't|null byte|Non-UTF-8|unknown encoding|encoding problem")
+_OTHER_DOTS = re.compile(r"\s*(?:->|::|[\\/])\s*")
+
+
+def _tidied(name: str) -> str:
+    """A name without what people write around it: `tasks/send_letter()` is tasks.send_letter."""
+    plain = name.strip().strip("\ufeff\u200b.;\"'").partition("(")[0].strip()
+    return _OTHER_DOTS.sub(".", plain).replace(".py.", ".").replace(".py:", ":")
 
 
 def _check_public(name: str, path: tuple[str, ...]) -> None:
     private = next((part for part in path if part.startswith("_")), None)
     if private:
-        raise BadTask(f"{name!r} is private: {private!r} begins with an underscore")
+        raise BadTask(f"{name!r} is private: {private!r} begins with an underscore; rename it if it may run")
 
 
 def _check_exported(name: str, place: _Place, namespace: dict[str, Any]) -> None:
     exported = namespace.get("__all__")
     if exported is not None and place.path[0] not in (exported if type(exported) in (list, tuple) else ()):
-        raise BadTask(f"{name!r}: {place.path[0]!r} is not in __all__ of {place.module}")
+        hint = _instead(place.path[0], _runnable(place, namespace)) or "; add it there if it may run"
+        raise BadTask(f"{name!r}: {place.path[0]!r} is not in __all__ of {place.module}{hint}")
 
 
-def _look_up(name: str, part: str, namespace: dict[str, Any], where: str) -> Any:
+def _look_up(name: str, place: _Place, namespace: dict[str, Any]) -> Any:
+    part = place.path[0]
     if part not in namespace:
-        raise BadTask(f"{name!r}: {where} has no {part!r}")
+        instead = _instead(part, _runnable(place, namespace))
+        raise BadTask(f"{name!r}: module {place.module} has no {part!r}{instead}")
     return namespace[part]
+
+
+def _instead(part: str, names: Sequence[str]) -> str:
+    """What there is in the place of a name that is not there."""
+    meant = nearest(part, names, likeness=0.6)
+    if meant:
+        return f"; did you mean {meant!r}?"
+    more = ", …" if len(names) > MOST_NAMES_SHOWN else ""
+    return f"; there is {', '.join(names[:MOST_NAMES_SHOWN])}{more}" if names else "; there is nothing that may run"
+
+
+def _runnable(place: _Place, namespace: dict[str, Any]) -> list[str]:
+    """The names in a module that could stand where this one does: of its functions, or of its classes."""
+    exported = namespace.get("__all__")
+    chosen = None if exported is None else _texts(exported)
+    is_one = _is_function_of if len(place.path) == 1 else _is_class_of
+    return [
+        name for name, value in _public(namespace) if is_one(place.module, value) and (chosen is None or name in chosen)
+    ]
+
+
+def _public(namespace: Any) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in list(namespace.items()) if type(name) is str and not name.startswith("_")]
+
+
+def _texts(exported: object) -> frozenset[str]:
+    """What an __all__ names; an object of another kind is asked nothing."""
+    if type(exported) not in (list, tuple):
+        return frozenset()
+    return frozenset(name for name in cast("Iterable[object]", exported) if type(name) is str)
+
+
+def _is_function_of(module: str, value: object) -> bool:
+    if type(value) is not FunctionType or type(value.__module__) is not str:
+        return False
+    return value.__module__ == module and not value.__code__.co_flags & _NEVER_RUNS_WHEN_CALLED
+
+
+def _is_class_of(module: str, value: object) -> bool:
+    if not issubclass(type(value), type):
+        return False
+    of = _class_namespace(cast(type, value)).get("__module__")
+    return type(of) is str and of == module
 
 
 def _kind(value: object) -> str:
@@ -280,7 +418,10 @@ def _kind(value: object) -> str:
 
 def _ready(name: str, function: FunctionType, bound: Callable[..., Any]) -> TaskCallable:
     if function.__code__.co_flags & _NEVER_RUNS_WHEN_CALLED:
-        raise BadTask(f"{name!r} is a coroutine or generator function, and calling it would run nothing")
+        raise BadTask(
+            f"{name!r} is a coroutine or generator function, and calling it would run nothing; "
+            "name a plain function that runs it"
+        )
     try:
         # follow_wrapped: what counts is what the outermost function takes; a decorator may add arguments of its own.
         return TaskCallable(bound, options_of(function), signature(bound, follow_wrapped=False), set())

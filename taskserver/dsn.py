@@ -17,6 +17,8 @@ FORMS = (
 SSL_MODES = ("disabled", "preferred", "required", "verify_identity")
 DEFAULT_PORT = 3306
 MEMORY = ":memory:"
+QUOTES = tuple("\"'`“”„‘’‚«»")
+"""In an `.env` only the first two are any, and editors make others of them."""
 
 
 class MySQLDsn(NamedTuple):
@@ -68,14 +70,31 @@ def parse_dsn(text: str, password: str = "") -> Dsn:
     """
     scheme, separator, rest = text.strip().partition("://")
     if not separator:
-        raise _wrong("it has no '://'")
+        raise _wrong(f"it has no '://'{_hint_at_form(scheme)}")
     match scheme.lower():
         case "sqlite":
             return _parse_sqlite(rest)
         case "mysql" | "mariadb":
             return _parse_mysql(rest, password)
         case _:
-            raise _wrong("its scheme is none of mysql, sqlite")
+            raise _wrong(f"its scheme is none of mysql, sqlite{_hint_at_scheme(scheme)}")
+
+
+def _hint_at_form(text: str) -> str:
+    """What it looks like instead; of the text itself nothing is told."""
+    name, colon, rest = text.lower().partition(":")
+    if colon and name in ("mysql", "mariadb"):
+        is_pdo = rest.startswith(("host=", "dbname=", "port=", "unix_socket="))
+        return ", but the form that PHP's PDO takes" if is_pdo else ": two slashes follow 'mysql:'"
+    return ": it begins with mysql:// or sqlite:///"
+
+
+def _hint_at_scheme(scheme: str) -> str:
+    if scheme.strip()[:1] in QUOTES:
+        return ": a quote stands before it, of a kind that is none here or inside another; take both away"
+    if "=" in scheme:
+        return ": the key stands in its value once more"
+    return ": write mysql" if "mysql" in scheme.lower() else ""
 
 
 def _parse_sqlite(rest: str) -> SQLiteDsn:
@@ -93,13 +112,13 @@ def _parse_mysql(rest: str, password: str) -> MySQLDsn:
     user, _, written_password = credentials.partition(":")
     location, _, query = location.partition("?")
     address, _, database = location.partition("/")
-    host, port = _parse_address(address)
+    host, port = _parse_address(address, has_user=bool(credentials))
     options = _parse_options(query)
     database = unquote(database)
     if not database or "/" in database:
         raise _wrong("it names no database")
     if not host and not options["unix_socket"]:
-        raise _wrong("it names no host")
+        raise _wrong("it names no host, which is localhost as a rule")
     return MySQLDsn(
         user=unquote(user),
         password=password or unquote(written_password, errors="surrogateescape"),
@@ -112,7 +131,7 @@ def _parse_mysql(rest: str, password: str) -> MySQLDsn:
     )
 
 
-def _parse_address(address: str) -> tuple[str, int]:
+def _parse_address(address: str, has_user: bool) -> tuple[str, int]:
     if address.startswith("["):
         host, bracket, port = address[1:].partition("]")
         if not bracket or (port and not port.startswith(":")):
@@ -123,7 +142,8 @@ def _parse_address(address: str) -> tuple[str, int]:
     if not port:
         return unquote(host), DEFAULT_PORT
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536):
-        raise _wrong("its port is not a number from 1 to 65535")
+        at = "" if has_user else " (or is the @ missing that stands before the host?)"
+        raise _wrong(f"its port is not a number from 1 to 65535{at}")
     return unquote(host), int(port)
 
 

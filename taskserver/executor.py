@@ -50,7 +50,7 @@ class Executor:
     ) -> None:
         self._store = store
         self._settings = settings
-        self._callables = Callables(settings.modules)
+        self._callables = Callables(settings.modules, settings.folder)
         self._heartbeat = heartbeat
         self._time_limit = time_limit
         self._stop = stop
@@ -109,6 +109,7 @@ class Executor:
             return
         failure = self._guarded_after_start(task, self._settings.timeout_seconds, self._callables.find, task.task)
         if failure is not None and not failure.is_a(BadTask):
+            self._tell_of_modules()
             self._fail(task, None, failure)
             return
         try:
@@ -123,6 +124,7 @@ class Executor:
 
     def _run_broken(self, task: ClaimedTask, failure: Failure) -> None:
         """A module that cannot be imported may be mended: an attempt like any other that failed."""
+        self._tell_of_modules()
         try:
             _check_attempts_of_row(task)
         except BadTask as error:
@@ -264,6 +266,13 @@ class Executor:
             LOG.info("task %d %s failed, and comes again in %.0f s: %s", task.id, task.task, retry_seconds, first_line)
         for text in filter(None, ended.full_texts):
             LOG.info("task %d %s raised:\n%s", task.id, task.task, text)
+
+    def _tell_of_modules(self) -> None:
+        """Say once of each module that it cannot be imported, as many rows may name it."""
+        if self._stop.insisted:  # it may have been that which ended the import
+            return
+        for text in self._callables.newly_broken():
+            LOG.warning("%s (its tasks fail for now; said once a run)", text)
 
     def _lose(self, task: ClaimedTask, when: str) -> None:
         self._result.lost += 1

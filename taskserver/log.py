@@ -143,7 +143,10 @@ def _file_handler(path: Path) -> logging.Handler:
     try:
         handler = PrivateFile(path, maxBytes=MAX_FILE_BYTES, backupCount=KEPT_FILES)
     except OSError as error:
-        raise SettingError(f"TASKSERVER_LOG: {path} cannot be written: {error.strerror}") from None
+        raise SettingError(
+            f"TASKSERVER_LOG: {path} cannot be written: {error.strerror}: let this user write its folder, "
+            "or name another file"
+        ) from None
     handler.setFormatter(_FileFormat("%(asctime)s %(process)d %(levelname)s %(message)s"))
     return handler
 

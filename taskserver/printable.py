@@ -1,4 +1,4 @@
-"""What rows and tasks say, made harmless for a terminal, a mail or a log: control characters shown, not sent."""
+"""What is shown to a person: what rows and tasks say, made harmless for a terminal, a mail or a log; and ages."""
 
 
 def printable(text: str) -> str:
@@ -8,3 +8,13 @@ def printable(text: str) -> str:
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
     )
+
+
+def age(seconds: float | None) -> str:
+    """Seconds in the unit that a person would use."""
+    if seconds is None:
+        return ""
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"

@@ -10,11 +10,14 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from .backoff import DAY_SECONDS, Backoff, parse_backoff
 from .dsn import Dsn, parse_dsn
 from .errors import SettingError
+
+if TYPE_CHECKING:
+    from dotenv.parser import Binding
 
 PREFIX = "TASKSERVER_"
 MODES = ("delete", "move", "mark")
@@ -72,13 +75,11 @@ def program_folder() -> Path:
 def load_settings(folder: Path, environ: Mapping[str, str] = os.environ) -> Settings:
     """Read and check every setting. Raises SettingError."""
     found = _read_env_file(folder / ".env")
-    found.update({key: value for key, value in environ.items() if key.startswith(PREFIX) and value})
+    given = {key: value for key, value in environ.items() if key.startswith(PREFIX) and value}
+    found.update(given)
+    _check_environment(given)
     if not found.get("TASKSERVER_DSN"):
-        raise SettingError(
-            f"TASKSERVER_DSN is not set, neither in the environment nor in {folder / '.env'}: "
-            "put it there, as TASKSERVER_DSN=mysql://user:password@localhost/database, or as "
-            "TASKSERVER_DSN=sqlite:///var/taskserver.db for SQLite, which client.py init does where there is no .env"
-        )
+        raise _no_dsn(folder / ".env", environ)
 
     def read(key: str, check: Callable[[str, str], T], default: T) -> T:
         value = found.get(PREFIX + key)
@@ -137,19 +138,21 @@ def _wrong(key: str, value: object, allowed: str) -> SettingError:
     return SettingError(f"{key} is wrong: {shown!r}; allowed: {allowed}")
 
 
-def _read_env_file(path: Path) -> dict[str, str]:
-    try:
-        if not path.exists() or path.is_dir():
-            return {}
-        # Imported here: an installation that keeps its settings in the environment need not pay for it.
-        require_dotenv(path.parent)
-        from dotenv.parser import parse_stream
+def _no_dsn(env_file: Path, environ: Mapping[str, str]) -> SettingError:
+    from .misplaced import settings_elsewhere
 
-        # utf-8-sig: Windows editors put a byte order mark before the first key.
-        with path.open(encoding="utf-8-sig") as file:
-            bindings = list(parse_stream(file))
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"{path} cannot be read: {error}") from None
+    hint = (
+        "; the environment names it in small letters" if "taskserver_dsn" in environ else settings_elsewhere(env_file)
+    )
+    return SettingError(
+        f"TASKSERVER_DSN is not set, neither in the environment nor in {env_file}: "
+        "put it there, as TASKSERVER_DSN=mysql://user:password@localhost/database, or as "
+        f"TASKSERVER_DSN=sqlite:///var/taskserver.db for SQLite, which client.py init does where there is no .env{hint}"
+    )
+
+
+def _read_env_file(path: Path) -> dict[str, str]:
+    bindings = _bindings_in(path)
     # A line that is passed over could be the mode or the password.
     broken = next((binding.original.line for binding in bindings if binding.error), None)
     if broken is not None:
@@ -162,16 +165,64 @@ def _read_env_file(path: Path) -> dict[str, str]:
     }
 
 
+def _bindings_in(path: Path) -> "list[Binding]":
+    try:
+        if not path.exists() or path.is_dir():
+            return []
+        # Imported here: an installation that keeps its settings in the environment need not pay for it.
+        require_dotenv(path.parent)
+        from dotenv.parser import parse_stream
+
+        # utf-8-sig: Windows editors put a byte order mark before the first key.
+        with path.open(encoding="utf-8-sig") as file:
+            bindings = list(parse_stream(file))
+    except OSError as error:
+        raise _unreadable(path, f"{error.strerror}: it must be readable for the user of this program") from None
+    except UnicodeDecodeError as error:
+        raise _unreadable(path, f"{error}: save it as UTF-8 text") from None
+    if any("\0" in binding.original.string for binding in bindings):
+        raise _unreadable(path, "it holds zero bytes, as UTF-16 does: save it as UTF-8 text")
+    return bindings
+
+
+def _unreadable(path: Path, why: str) -> SettingError:
+    return SettingError(f"{path} cannot be read: {why}")
+
+
 def _check_keys(path: Path, keys: Sequence[str]) -> None:
     """A mistyped key would leave its setting at the default: mode delete, say, where rows were to be kept."""
-    unknown = next((key for key in keys if key.startswith(PREFIX) and key not in KEYS), None)
+    unknown = next((key for key in keys if key not in KEYS and _is_meant_for_us(key)), None)
     if unknown is None:
         return
-    from difflib import get_close_matches
+    meant = _nearest_key(unknown, 0.6)
+    hint = f"; did you mean {meant}?" if meant else f"; allowed: {', '.join(KEYS)}"
+    raise SettingError(f"{path} names {unknown[:60]}, which is no setting{hint}")
 
-    nearest = get_close_matches(unknown, KEYS, n=1)
-    meant = f"; did you mean {nearest[0]}?" if nearest else f"; allowed: {', '.join(KEYS)}"
-    raise SettingError(f"{path} names {unknown[:60]}, which is no setting{meant}")
+
+def _is_meant_for_us(key: str) -> bool:
+    """Whether a key is one of ours, or one written in another way: taskserver_dsn, TASKSERVER-DSN, TASK_SERVER_DSN."""
+    return key.upper().startswith(PREFIX) or _letters(key) in map(_letters, KEYS)
+
+
+def _letters(key: str) -> str:
+    return "".join(filter(str.isalnum, key)).upper()
+
+
+def _check_environment(given: Mapping[str, str]) -> None:
+    """The same for the environment, where others may have keys that begin as ours do: only what is very much alike."""
+    for key in given:
+        meant = None if key in KEYS else _nearest_key(key, 0.85)
+        if meant:
+            raise SettingError(f"the environment names {key[:60]}, which is no setting; did you mean {meant}?")
+
+
+def _nearest_key(key: str, likeness: float) -> str | None:
+    """Compared without what all have in common."""
+    from .nearest import nearest
+
+    by_letters = {_letters(name): PREFIX + name for name in _NAMES}
+    found = nearest(_letters(key).removeprefix(_letters(PREFIX)), by_letters, likeness)
+    return by_letters[found] if found is not None else None
 
 
 def require_dotenv(folder: Path) -> None:

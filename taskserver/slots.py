@@ -50,10 +50,11 @@ class Slots:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             return any(self._lock(self._folder / f"{self._name}-{number}.lock") for number in range(1, self._most + 1))
         except OSError as error:
-            kind = DatabaseError if error.errno in DISK_IS_FULL else SettingError
-            raise kind(
-                f"{error.filename or self._folder} cannot be used ({error.strerror}): workers are counted there; make "
-                "it writable for their user, or count none with --slots 0"
+            is_full = error.errno in DISK_IS_FULL
+            mend = "free some space" if is_full else "make it writable for their user"
+            raise (DatabaseError if is_full else SettingError)(
+                f"{error.filename or self._folder} cannot be used ({error.strerror}): workers are counted there; "
+                f"{mend}, or count none with --slots 0"
             ) from None
 
     def _lock(self, path: Path) -> bool:

@@ -68,7 +68,7 @@ def assert_one_line(ended: subprocess.CompletedProcess[str], code: int, *words: 
     assert len(ended.stderr.splitlines()) == 1, ended.stderr
     assert "Traceback" not in ended.stderr
     for word in words:
-        assert word in ended.stderr
+        assert word in ended.stderr, f"{word!r} is not in {ended.stderr!r}"
 
 
 Main = Callable[[Path, list[str]], int]

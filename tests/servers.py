@@ -250,7 +250,8 @@ class MariaDB(MySQLServer):
             return subprocess.Popen(
                 [*wrapper, path, "--no-defaults", f"--datadir={self.folder}/data", *options],
                 cwd=self.folder,
-                env={"PATH": PROGRAM_FOLDERS, "HOME": str(self.folder)},
+                # A temporary folder of its own: servers that start at once delete each other's temporary tables.
+                env={"PATH": PROGRAM_FOLDERS, "HOME": str(self.folder), "TMPDIR": str(self.folder)},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

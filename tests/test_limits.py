@@ -179,7 +179,8 @@ def test_a_module_that_hangs_when_imported_is_interrupted_too(one_queue: Queue) 
     one_queue.deployment.write_tasks("import time\n\ntime.sleep(60)\n", "hanging.py")
     one_queue.add("hanging.task")
     one_queue.add("tasks.note")
-    assert_silent(one_queue.worker(TASKSERVER_TIMEOUT="1", TASKSERVER_MODULES="tasks,hanging"))
+    ended = one_queue.worker(TASKSERVER_TIMEOUT="1", TASKSERVER_MODULES="tasks,hanging")
+    assert_one_line(ended, 0, "module hanging cannot be imported", "TaskInterrupted")
     assert one_queue.rows("status, attempts") == [(3, 1)]
     assert "TaskInterrupted" in one_queue.first_lines()[0]
     assert one_queue.notes() == ["noted"]

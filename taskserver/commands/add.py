@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..arguments import parse_json
+from ..arguments import describe_bare, parse_json
 from ..errors import BadTask, InvalidTask, SettingError
 from ..lifecycle import MAX_GROUP_ID, MAX_PRIORITY, MIN_PRIORITY, NewTask
 from ..new_task import KEYS, new_task_from
@@ -22,12 +22,13 @@ from .usage import whole_number
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """Arguments of 1 MiB take several as JSON text with every character escaped."""
+EXAMPLE = """'{"to": "a@example.org"}'"""
 
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("add", help="add one task and print its id, or many from JSON lines")
     parser.add_argument("task", metavar="TASK", nargs="?", help="the callable, as tasks.send_letter")
-    parser.add_argument("args", metavar="ARGS_JSON", nargs="?", help='its arguments, as \'{"to": "a@example.org"}\'')
+    parser.add_argument("args", metavar="ARGS_JSON", nargs="?", help=f"its arguments, as {EXAMPLE}")
     parser.add_argument("--group", metavar="G", type=whole_number(0, MAX_GROUP_ID), help="default 0")
     parser.add_argument(
         "--priority", metavar="P", type=whole_number(MIN_PRIORITY, MAX_PRIORITY), help="smaller runs sooner; default 0"
@@ -38,6 +39,7 @@ def add_parser(subparsers: Any) -> None:
         help=f"one task a line, a JSON object with {', '.join(KEYS)}; - reads standard input; all or nothing",
     )
     parser.set_defaults(run=run)
+    parser.about_more = f"write ARGS_JSON in single quotes, as {EXAMPLE}"
 
 
 def run(folder: Path, options: argparse.Namespace) -> int:
@@ -129,11 +131,11 @@ def _read_line(text: str) -> Any:
 
 
 def _read_args(text: str) -> Any:
-    example = """allowed: a JSON object or array, as '{"to": "a@example.org"}'"""
+    example = f"allowed: a JSON object or array in single quotes, as {EXAMPLE}"
     try:
         args = parse_json(text)
     except BadTask as error:
         raise InvalidTask(f"{str(error).replace('args', 'ARGS_JSON', 1)}; {example}") from None
     if args is not None and not isinstance(args, (dict, list)):
-        raise InvalidTask(f"ARGS_JSON is {text[:80]}; {example}")
+        raise InvalidTask(f"ARGS_JSON is {describe_bare(args)}; {example}")
     return args

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import add, init, list, show, status
+from . import add, doctor, init, list, show, status
 from .program import run_program
 from .usage import Parser
 
-COMMANDS = (init, add, status, list, show)
+COMMANDS = (init, add, status, list, show, doctor)
 """Each has `add_parser`, which describes its arguments and names its `run(folder, options) → exit code`."""
 
 

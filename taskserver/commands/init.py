@@ -7,15 +7,19 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ..dsn import MEMORY, Dsn, SQLiteDsn
 from ..errors import SettingError
+from ..misplaced import settings_misnamed
+from ..mounts import network_file_system
 from ..private_folder import close_to_others, make_private_folder
 from ..server import TaskServer
 from ..settings import load_settings, require_dotenv
 from .program import Exit
 
-FIRST_SETTINGS = """\
+FIRST_DATABASE = "var/taskserver.db"
+FIRST_SETTINGS = f"""\
 # Every setting is described in .env.example.
-TASKSERVER_DSN=sqlite:///var/taskserver.db
+TASKSERVER_DSN=sqlite:///{FIRST_DATABASE}
 """
 
 
@@ -31,14 +35,36 @@ def run(folder: Path, options: argparse.Namespace) -> int:
     env_file = folder / ".env"
     if not env_file.exists() and not os.environ.get("TASKSERVER_DSN"):
         require_dotenv(folder)
+        _check_first_settings(env_file)
         _write_first_settings(env_file)
         print(f"wrote {env_file}")
     settings = load_settings(folder)
+    _check_place(folder, settings.dsn)
     _make_var(folder / "var")
     with TaskServer.from_settings(settings) as server:
         server.create_tables()
     print(f"tables of {settings.table} are ready in {settings.dsn.place}")
     return Exit.OK
+
+
+def _check_first_settings(env_file: Path) -> None:
+    misnamed = settings_misnamed(env_file)
+    if misnamed:
+        raise SettingError(f"{env_file} is not there to name a database{misnamed}")
+    _check_place(env_file.parent, SQLiteDsn(FIRST_DATABASE))
+
+
+def _check_place(folder: Path, dsn: Dsn) -> None:
+    """An SQLite file that several programs write needs locks and memory that they share, which networks lack."""
+    if not isinstance(dsn, SQLiteDsn) or dsn.path == MEMORY:
+        return
+    path = Path(folder, dsn.path)
+    network = network_file_system(path)
+    if network:
+        raise SettingError(
+            f"{path} lies on a network file system ({network}), where SQLite files come to harm: name a MySQL database "
+            f"in TASKSERVER_DSN ({folder / '.env'}), or an SQLite file in a folder on a disk of this host"
+        )
 
 
 def _make_var(path: Path) -> None:
@@ -47,7 +73,10 @@ def _make_var(path: Path) -> None:
         make_private_folder(path)
         close_to_others(path)
     except OSError as error:
-        raise SettingError(f"{path} cannot be made: {error.strerror}") from None
+        raise SettingError(
+            f"{path} cannot be made, or made private: {error.strerror}: give this user the right to write "
+            f"{path.parent}, and {path.name} to this user where it is another's"
+        ) from None
 
 
 def _write_first_settings(path: Path) -> None:
@@ -56,4 +85,6 @@ def _write_first_settings(path: Path) -> None:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(FIRST_SETTINGS)
     except OSError as error:
-        raise SettingError(f"{path} cannot be written: {error.strerror}") from None
+        raise SettingError(
+            f"{path} cannot be written: {error.strerror}: give this user the right to write {path.parent}"
+        ) from None

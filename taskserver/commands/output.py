@@ -32,16 +32,6 @@ def _cell(value: object) -> str:
     return text if len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 1]}…"
 
 
-def age(seconds: float | None) -> str:
-    """Seconds in the unit that a person would use."""
-    if seconds is None:
-        return ""
-    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} s"
-
-
 def as_json(value: object) -> str:
     """JSON for `--json`."""
     # ASCII: a terminal obeys no control character, and no encoding of a pipe matters.

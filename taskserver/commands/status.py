@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..doctor.queue import told_of_groups, unserved
 from ..lifecycle import Status
-from ..printable import printable
+from ..printable import age, printable
 from ..server import TaskServer
 from ..settings import load_settings
 from ..stores.rows import ALL_GROUPS, LastRun, QueueCount
-from .output import age, as_json, instant_as_json, print_table, status_name
+from .output import as_json, instant_as_json, print_table, status_name
 from .program import Exit
 
 
@@ -49,11 +50,12 @@ def _report(server: TaskServer, counts: Sequence[QueueCount], runs: Sequence[Las
         "total": total,
         "oldest_new_seconds": _oldest(counts),
         "runs": [_run_report(run) for run in runs],
+        "unserved_groups": [count.group_id for count in unserved(counts, runs)],
     }
 
 
 def _run_report(run: LastRun) -> dict[str, Any]:
-    report: dict[str, Any] = run._asdict() | {"failed": run.failed}
+    report: dict[str, Any] = run._asdict() | {"failed": run.failed, "every_seconds": run.every_seconds}
     report["started_at"] = instant_as_json(run.started_at)
     report["ended_at"] = instant_as_json(run.ended_at)
     return report
@@ -77,6 +79,8 @@ def _show(server: TaskServer, counts: Sequence[QueueCount], runs: Sequence[LastR
         print("no worker ran yet: is worker.py in a crontab?", file=sys.stderr)
     for run in runs:
         print(printable(_run_line(run)))
+    if words := told_of_groups(counts, runs):
+        print(words)
 
 
 def _run_line(run: LastRun) -> str:

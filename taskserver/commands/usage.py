@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from ..nearest import nearest
 from ..printable import printable
 from .program import Exit
 
@@ -13,15 +14,35 @@ from .program import Exit
 class Parser(argparse.ArgumentParser):
     """Tells wrong usage in one line; options are written out, as a new one could make short forms ambiguous."""
 
+    about_more = ""
+    """How to write what is one argument and was given as several."""
+
+    usage_exit: int = Exit.USAGE
+
     def __init__(self, **keywords: Any) -> None:
         super().__init__(allow_abbrev=False, **keywords)
 
+    # The words of argparse's own, in its typing's.
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuses what is one too many here, where it is known which command it was meant for."""
+        options, more = super().parse_known_args(args, namespace)
+        if more:
+            self.error(f"unrecognized arguments: {' '.join(more)}{self._hint(more)}")
+        return options, more
+
+    def _hint(self, more: Sequence[str]) -> str:
+        option = next((word.partition("=")[0] for word in more if word.startswith("--")), None)
+        if option is None:
+            return f"; {self.about_more}" if self.about_more else ""
+        meant = nearest(option, self._option_string_actions)
+        return f"; did you mean {meant}?" if meant else ""
+
     def error(self, message: str) -> NoReturn:
-        self.exit(Exit.USAGE, f"{self.prog}: {printable(message)}; see {self.prog} --help\n")
+        self.exit(self.usage_exit, f"{self.prog}: {printable(message)}; see {self.prog} --help\n")
 
 
-def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
-    """An argument's type: a whole number within limits, both allowed."""
+def whole_number(least: int, most: int | None = None, hint: str = "") -> Callable[[str], int]:
+    """An argument's type: a whole number within limits, both allowed; `hint` is added where it is none."""
     allowed = f"a whole number from {least} to {most}" if most is not None else f"a whole number from {least} on"
 
     def parse(text: str) -> int:
@@ -30,6 +51,6 @@ def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
             value = int(text)
             if least <= value and (most is None or value <= most):
                 return value
-        raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}{hint}")
 
     return parse

@@ -12,6 +12,7 @@ from ..settings import MAX_BATCH, MODES
 MAX_SLOTS = 1000
 _LONGEST_NUMBER = 9
 """Digits; longer ones are looked at more closely."""
+ABOUT_MAX_TASKS = "; 0 is for all there are, and group ids come after it: worker.py 0 3,5,6"
 
 
 class Options(NamedTuple):
@@ -55,11 +56,12 @@ def _read_any(arguments: Sequence[str]) -> Options:
     from .usage import Parser, whole_number
 
     parser = Parser(prog="worker.py", description="Run tasks of the queue until MAX_TASKS ran or none is left.")
+    parser.about_more = "write GROUP_IDS with commas and no spaces, as 3,5,6"
     parser.add_argument(
         "max_tasks",
         metavar="MAX_TASKS",
         nargs="?",
-        type=whole_number(0),
+        type=whole_number(0, hint=ABOUT_MAX_TASKS),
         default=0,
         help="how many tasks to run at most; 0 or absent: until the queue is empty",
     )

@@ -9,7 +9,8 @@ import codecs
 import os
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import pymysql
 from pymysql.constants import CLIENT
@@ -20,6 +21,9 @@ from .database import P, Session, T, Write, with_ids
 from .rows import RunCounts
 from .store import Store
 from .tries import Way
+
+if TYPE_CHECKING:
+    from .facts import MySQLFacts
 
 SOCKETS = (
     "/run/mysqld/mysqld.sock",
@@ -59,18 +63,49 @@ ANY_BYTES = "taskserver_any_bytes"
 STATEMENT_BINLOG = 1665
 SYNTAX = 1064
 ACCESS_DENIED = 1045
+RIGHTS_MISSING = frozenset({1142, 1143})  # on a table, on a column
 NEEDS_TLS = frozenset({ACCESS_DENIED, 3159})
 TABLE_MISSING = 1146
 COLUMN_MISSING = 1054
 ALREADY_THERE = frozenset({1060, 1061})  # a column, an index
 INDEX_MISSING = 1176
+CANNOT_CONNECT = 2003
+CUT_OFF = frozenset({2006, 2013, 2014})
+PREFIX = "panels put the account's name before it, as in you_shop"
+LIMITED = "let fewer workers run at once (worker.py --slots), or ask your host for more"
+NO_SPACE = "free some space, or have your host raise the database's quota"
+READ_ONLY = "the server takes no writes for now: wait, or name its main server in TASKSERVER_DSN"
+COLUMN = "give that column its type and character set of schema.sql, with ALTER TABLE"
+RIGHTS = (
+    "grant this user that right in your host's panel; a worker needs SELECT, INSERT, UPDATE and DELETE, "
+    "client.py init CREATE and ALTER too"
+)
+LOGIN = (
+    "check user and password in TASKSERVER_DSN and TASKSERVER_PASSWORD; of a user, "
+    f"{PREFIX}; a password stands in .env in single quotes, and in a DSN its % is %25"
+)
 HINTS = {
-    1044: "check the database's name in TASKSERVER_DSN, or grant this user rights on it in your host's panel",
-    ACCESS_DENIED: "check user and password in TASKSERVER_DSN and TASKSERVER_PASSWORD",
-    1049: "make it in your host's panel, or mend the name in TASKSERVER_DSN",
-    1142: "grant this user that right in your host's panel",
-    2003: "check host and port in TASKSERVER_DSN, and whether the server runs",
+    1021: NO_SPACE,
+    1030: "is the disk full, or a quota used up?",
+    1040: LIMITED,
+    1044: f"grant this user rights on it in your host's panel, or mend the name in TASKSERVER_DSN ({PREFIX})",
+    ACCESS_DENIED: LOGIN,
+    1049: f"make it in your host's panel, or mend the name in TASKSERVER_DSN ({PREFIX})",
+    1114: NO_SPACE,
+    1129: "ask your host to unblock this machine (FLUSH HOSTS)",
+    1130: "allow this machine in your host's panel (remote MySQL); on the web server itself name localhost",
+    **dict.fromkeys(RIGHTS_MISSING, RIGHTS),
+    1153: "give the task smaller arguments, or raise the server's max_allowed_packet",
+    1203: LIMITED,
+    1226: LIMITED,
+    1290: READ_ONLY,
+    1366: COLUMN,
+    1406: COLUMN,
+    1698: LOGIN,
+    1792: READ_ONLY,
+    1836: READ_ONLY,
 }
+STRANGER = "is that a MySQL server? its port is 3306 as a rule, and not that of a panel or a web page"
 
 
 class _Abilities:
@@ -175,6 +210,26 @@ class MySQLStore(Store):
             return bool(self._alone(self._all, self.LOOK_OF_ALL))
         return bool(self._alone(self._all, with_ids(self.LOOK_OF_GROUPS, groups), groups))
 
+    # ---- for client.py doctor
+
+    def facts(self) -> MySQLFacts:
+        from .mysql_facts import read_facts
+
+        # Found out by trying, of rows that are none; this account may lack the right.
+        with suppress(DatabaseError):
+            self._skipping_locked(self._alone, self._all, with_ids(self.LOCK_UNHELD, (0,)), (0,))
+        return read_facts(self, self._abilities.skips_locked, lambda error: _number(error.__cause__) in RIGHTS_MISSING)
+
+    def explain_claim(self, groups: Sequence[int]) -> Sequence[str]:
+        bounds = [value for group in groups for value in (group, 1)] or [1]
+        statement = self._claim_statement(groups, self.SKIP_LOCKED if self._abilities.skips_locked else "")
+        return self._alone(self._indexes_of, f"EXPLAIN FORMAT = TRADITIONAL {statement}", (*bounds, 1, 0, 0))
+
+    def _indexes_of(self, sql: str, values: Sequence[Any]) -> list[str]:
+        cursor = self._execute(sql, values)
+        key = [column[0] for column in cursor.description].index("key")
+        return [row[key] for row in cursor.fetchall() if row[key]]
+
     # ---- connections
 
     def _connect(self) -> Any:
@@ -183,7 +238,7 @@ class MySQLStore(Store):
             with connection.cursor() as cursor:
                 cursor.execute(self._abilities.isolation)
         except Exception as error:  # whatever a server that is none of MySQL's makes the driver stumble over, too
-            raise self._error(error) from None
+            raise self._error(error, is_login=True) from None
         if self._abilities.reads_any_bytes:
             connection.encoding = ANY_BYTES
         return connection
@@ -347,7 +402,7 @@ class MySQLStore(Store):
     def _is_driver_error(self, error: BaseException) -> bool:
         return isinstance(error, (pymysql.MySQLError, OSError, RuntimeError, ValueError))
 
-    def _error(self, error: Exception) -> DatabaseError:
+    def _error(self, error: Exception, is_login: bool = False) -> DatabaseError:
         number = _number(error)
         text = " ".join(str(error.args[-1] if error.args else error).split())
         where = self._dsn.place
@@ -364,10 +419,27 @@ class MySQLStore(Store):
                 f"{where}: this account's password needs TLS, which the server does not offer or ssl-mode forbids, "
                 "or the package PyMySQL[rsa] (pip install 'PyMySQL[rsa]')"
             )
-        hint = f": {HINTS[number]}" if number in HINTS else ""
-        return _kind_of(number)(
-            f"{where}: {text or 'the connection is closed'} ({number or type(error).__name__}){hint}"
-        )
+        hint = self._hint(number, text, is_login)
+        what = f"{where}: {text or 'the connection is closed'} ({number or type(error).__name__})"
+        return _kind_of(number)(f"{what}: {hint}" if hint else what)
+
+    def _hint(self, number: int | None, text: str, is_login: bool) -> str:
+        """What to do about it; empty where we don't know."""
+        if is_login and (number is None or number in CUT_OFF):
+            return STRANGER
+        return self._hint_at_address(text) if number == CANNOT_CONNECT else HINTS.get(number or 0, "")
+
+    def _hint_at_address(self, text: str) -> str:
+        if "SSL" in text:
+            return "check ssl-mode and ssl-ca in TASKSERVER_DSN"
+        if self._dsn.unix_socket:
+            return "check unix_socket in TASKSERVER_DSN, and whether the server runs"
+        if self._dsn.host == "localhost" and _usual_socket("localhost") is None:
+            return (
+                "no socket is at one of the usual places: where PHP's phpinfo() names one, add ?unix_socket=/its/path "
+                "to TASKSERVER_DSN, else check host and port there, and whether the server runs"
+            )
+        return "check host and port in TASKSERVER_DSN, and whether the server runs"
 
 
 def _find_codec(name: str) -> codecs.CodecInfo | None:

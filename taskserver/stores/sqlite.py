@@ -7,11 +7,13 @@ transaction takes the write lock when it begins (a reader that turns writer late
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..dsn import MEMORY
 from ..errors import AlreadyThere, Conflict, DatabaseError, Unavailable
@@ -21,10 +23,21 @@ from .database import Session
 from .store import Store, portions
 from .tries import Way
 
+if TYPE_CHECKING:
+    from .facts import SQLiteFacts
+
 OLDEST = (3, 24, 0)
 LOCK_WAIT_SECONDS = 2.0
 """One turn of waiting for the writer; between turns a signal is heard and the patience ends."""
 _FILE_RIGHTS = 0o600
+
+HINTS = {
+    "readonly database": "let this user write the file and its folder",
+    "unable to open database file": "let this user read and write the file and its folder",
+    "not a database": "name another file in TASKSERVER_DSN",
+    "malformed": "it is damaged: stop the workers, put back a copy, or move it away and run client.py init",
+    "no such index": "run client.py init",
+}
 
 
 class _Connection(sqlite3.Connection):
@@ -131,11 +144,17 @@ class SQLiteStore(Store):
             make_private_folder(path.parent)
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, _FILE_RIGHTS))
         except OSError as error:
-            raise DatabaseError(f"{path} cannot be made: {error.strerror}") from error
+            raise DatabaseError(
+                f"{path} cannot be made: {error.strerror}: let this user write {path.parent}, or name another file in "
+                "TASKSERVER_DSN"
+            ) from error
         # Kept in the file: readers then never wait for the writer, nor it for them.
         journal = self._alone(self._one, "PRAGMA journal_mode = WAL")[0]
         if journal != "wal":
-            raise DatabaseError(f"{path} lies where SQLite cannot share a file (WAL), as in a network folder; move it")
+            raise DatabaseError(
+                f"{path} lies where SQLite cannot share a file (WAL), as in a network folder: name another one, or a "
+                "MySQL database, in TASKSERVER_DSN"
+            )
 
     # ---- claim
 
@@ -174,6 +193,21 @@ class SQLiteStore(Store):
     def _make_words(self, table: str) -> dict[str, str]:
         indexes = {name: self.quoted.format(f"{table}_{name}") for name in ("claim_by_group", "claim_any_group")}
         return super()._make_words(table) | indexes
+
+    # ---- for client.py doctor
+
+    def facts(self) -> SQLiteFacts:
+        from .sqlite_facts import read_facts
+
+        return read_facts(self, os.path.getsize(self._path) if self._path != MEMORY else 0)
+
+    def explain_claim(self, groups: Sequence[int]) -> Sequence[str]:
+        bounds = [value for group in groups for value in (group, 1)] or [1]
+        picked = " UNION ALL ".join([self.PICK_OF_GROUP] * len(groups)) or self.PICK_OF_ALL
+        plan = self.look(f"EXPLAIN QUERY PLAN {picked}", bounds)
+        # As: SEARCH jobs_queue USING INDEX jobs_queue_claim_by_group (status=? AND group_id=?)
+        used = (re.search(rf"INDEX {self.table}_(\w+)", str(row[-1])) for row in plan)
+        return [found[1] for found in used if found]
 
     # ---- connections
 
@@ -249,20 +283,21 @@ class SQLiteStore(Store):
     def _error(self, error: Exception) -> DatabaseError:
         text = " ".join(str(error).split())
         if "is full" in text:
-            return Unavailable(f"{self._path}: {text}")
+            return Unavailable(f"{self._path}: {text}: free some space, or have your host raise the quota")
         if "disk I/O error" in text:
             return Unavailable(f"{self._path}: {text}: is the disk full, or a quota used up?")
         if "no such table" in text:
             return self._missing(f"{self._path} has no tables of {self.table}")
         if "duplicate column name" in text:
             return AlreadyThere(f"{self._path}: {text}")
-        if "no such column" in text:
+        if "no such column" in text or "has no column" in text:
             return DatabaseError(
                 f"{self._path}: table {self.table} was not made by taskserver ({text}): choose another TASKSERVER_TABLE"
             )
         if "locked" in text or "busy" in text:
             return Conflict(f"{self._path}: {text}, by other processes for longer than was waited")
-        return DatabaseError(f"{self._path}: {text}")
+        hint = next((hint for words, hint in HINTS.items() if words in text), None)
+        return DatabaseError(f"{self._path}: {text}: {hint}" if hint else f"{self._path}: {text}")
 
 
 def _text(value: bytes) -> str:

@@ -403,8 +403,8 @@ class Store(Views):
     # ---- the record of runs
 
     RUN_BEGINS = """
-        UPDATE {workers} SET pid = ?, previous_started_at = started_at, started_at = {now}, ended_at = NULL, reason = NULL,
-            taken = 0, done = 0, fatal = 0, lost = 0, released = 0
+        UPDATE {workers} SET pid = ?, previous_started_at = started_at, started_at = {now},
+            ended_at = NULL, reason = NULL, taken = 0, done = 0, fatal = 0, lost = 0, released = 0
         WHERE host = ? AND group_ids = ?
     """
     FIRST_RUN_BEGINS = "{insert_or_ignore} INTO {workers} (pid, host, group_ids, started_at) VALUES (?, ?, ?, {now})"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..lifecycle import Status
-from .database import IDS_A_STATEMENT, marks, with_ids
+from .database import IDS_A_STATEMENT, Row, marks, with_ids
 from .rows import LastRun, QueueCount, StoredTask, stored_task
 from .tables import Tables
+
+if TYPE_CHECKING:
+    from .facts import Facts, QueueFacts
 
 
 class Views(Tables):
@@ -55,3 +60,43 @@ class Views(Tables):
         row = self._alone(self._first, self.SHOW, (task_id,))
         row = row or self._alone(self._first, self.SHOW_ARCHIVED, (task_id,))
         return stored_task(row) if row else None
+
+    # ---- for client.py doctor
+
+    NAMES_OF_NEXT = """
+        SELECT DISTINCT task FROM (
+            SELECT * FROM (SELECT task FROM {table} WHERE status = 0 ORDER BY priority, id LIMIT ?) AS next_new
+            UNION ALL
+            SELECT * FROM (SELECT task FROM {table} WHERE status = 3 ORDER BY due_at LIMIT ?) AS next_failed
+            UNION ALL
+            SELECT * FROM (SELECT task FROM {table} WHERE status = 5 ORDER BY due_at LIMIT ?) AS next_waiting
+        ) AS next_rows
+    """
+    LAPSED = "SELECT COUNT(*), MAX({due_at_age}) FROM {table} WHERE status = 1 AND due_at < {after}"
+    FAR = "SELECT COUNT(*) FROM {table} WHERE status IN (3, 5) AND due_at >= '2037-01-01 00:00:00'"
+
+    @abstractmethod
+    def facts(self) -> Facts:
+        """What the database and the tables are like. Raises DatabaseError."""
+
+    @abstractmethod
+    def explain_claim(self, groups: Sequence[int]) -> Sequence[str]:
+        """The indexes by which the claim of these groups (none: of all) reads the queue."""
+
+    def queue_facts(self, most_rows: int, lapsed_seconds: float) -> QueueFacts:
+        """What stands in the queue: names of `most_rows` rows of each kind, leases that ended so many seconds ago."""
+        from .facts import QueueFacts
+
+        names = self.look(self.NAMES_OF_NEXT, [most_rows] * 3)
+        lapsed, seconds = self.look(self.LAPSED, [-lapsed_seconds])[0]
+        far = self.look(self.FAR)[0][0]
+        texts = (name.decode(errors="replace") if isinstance(name, bytes) else str(name) for (name,) in names)
+        return QueueFacts(tuple(sorted(texts)), lapsed, float(seconds or 0), far)
+
+    def look(self, sql: str, values: Sequence[Any] = ()) -> Sequence[Row]:
+        """The rows of a statement of facts, with a mark for each value in the place of `{ids}`."""
+        return self._alone(self._all, sql.replace("{ids}", marks(len(values))), values)
+
+    def schema_statements(self) -> Iterator[str]:
+        """What makes the newest tables."""
+        return self._schema_statements()

@@ -1,0 +1,46 @@
+"""Every check of a deployment, in the order in which one rests on the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..errors import DatabaseError, SettingError
+from ..settings import Settings, load_settings
+from ..stores import Store, open_store
+from . import database, modules, place, queue
+from .findings import Finding, broken, ok
+
+
+def examine(folder: Path) -> Iterator[Finding]:
+    """Every check of the deployment in a folder, one after the other, as far as what is found lets it go on."""
+    yield from place.of_program(folder)
+    try:
+        settings = load_settings(folder)
+    except SettingError as error:
+        yield broken("settings", str(error), "without them no program starts")
+        return
+    yield ok("settings", f"table {settings.table}, mode {settings.mode}, modules {', '.join(settings.modules)}")
+    yield from place.of_deployment(settings)
+    yield from _of_database(settings)
+
+
+def _of_database(settings: Settings) -> Iterator[Finding]:
+    names: tuple[str, ...] = ()
+    try:
+        store = open_store(settings)
+        try:
+            yield from _of_tables(store, settings)
+            names = queue.waiting_names(store)
+            yield from queue.findings(store, settings)
+        finally:
+            # Before modules are imported, which may fork or open the same file.
+            store.close()
+    except DatabaseError as error:
+        yield broken("database", str(error), "workers and producers end with this, too")
+    yield from modules.findings(settings, names)
+
+
+def _of_tables(store: Store, settings: Settings) -> Iterator[Finding]:
+    store.check_tables()
+    yield from database.findings(store.facts(), settings)

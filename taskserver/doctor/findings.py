@@ -1,0 +1,48 @@
+"""One finding of the doctor: what was looked at, how it stands, why that matters, and the mend."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+
+class Level(str, Enum):
+    """How a check came out, from well to worse."""
+
+    OK = "ok"
+    UNKNOWN = "unknown"
+    """It could not be seen, which this account or system does not let us."""
+    WARNING = "warning"
+    """It works, and may cost something."""
+    BROKEN = "broken"
+    """Tasks do not run, or promises do not hold."""
+
+
+class Finding(NamedTuple):
+    """What one check found. `why` and `mend` are empty where all is well."""
+
+    check: str
+    level: Level
+    found: str
+    why: str = ""
+    mend: str = ""
+
+
+def ok(check: str, found: str) -> Finding:
+    """All is well."""
+    return Finding(check, Level.OK, found)
+
+
+def unknown(check: str, found: str, why: str, mend: str = "") -> Finding:
+    """It could not be seen."""
+    return Finding(check, Level.UNKNOWN, found, why, mend)
+
+
+def warning(check: str, found: str, why: str, mend: str) -> Finding:
+    """It works, and may cost something."""
+    return Finding(check, Level.WARNING, found, why, mend)
+
+
+def broken(check: str, found: str, why: str, mend: str = "") -> Finding:
+    """It does not work; `mend` is empty where what was found says it already."""
+    return Finding(check, Level.BROKEN, found, why, mend)

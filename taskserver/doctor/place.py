@@ -1,0 +1,163 @@
+"""Where a deployment lies: its interpreter and packages, and who else may read its files."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import stat
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from ..dsn import MEMORY, SQLiteDsn
+from ..mounts import network_file_system
+from ..settings import Settings
+from .findings import Finding, broken, ok, warning
+
+WEB_FOLDERS = {"public_html", "www", "htdocs", "httpdocs", "html", "public", "web", "wwwroot", "webroot", "docroot"}
+LEAST_FREE_BYTES = 50_000_000
+
+
+def of_program(folder: Path) -> Iterator[Finding]:
+    """What holds whatever the settings say."""
+    yield ok("python", f"Python {platform.python_version()} at {_interpreter()}")
+    yield ok("packages", ", ".join(f"{name} {_version(name)}" for name in ("PyMySQL", "python-dotenv")))
+    yield _web_folder(folder)
+    yield _env_file(folder / ".env")
+
+
+def of_deployment(settings: Settings) -> Iterator[Finding]:
+    """What depends on the settings: the files that a deployment writes."""
+    yield _var(settings.folder / "var")
+    if settings.log_file is not None:
+        yield _log(settings.log_file)
+    if isinstance(settings.dsn, SQLiteDsn) and settings.dsn.path != MEMORY:
+        yield from _database_file(Path(settings.folder, settings.dsn.path))
+
+
+def _interpreter() -> str:
+    import sys
+
+    return sys.executable or "an unknown place"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "(not found)"
+
+
+# ---- the web
+
+
+def _web_folder(folder: Path) -> Finding:
+    served = _served_by(folder)
+    if served is None:
+        return ok("web_folder", f"{folder} is in no web folder")
+    return warning(
+        "web_folder",
+        f"{folder} looks like a part of the web folder {served}",
+        "a web server that knows no .htaccess would hand out the code, and with it whatever lies here",
+        "move the whole folder out of it, beside it for example, and change the path in the crontab",
+    )
+
+
+def _served_by(folder: Path) -> Path | None:
+    """The folder above, or this one, that a web server seems to show."""
+    for place in (folder, *folder.parents):
+        if place.name in WEB_FOLDERS or _has_page(place):
+            return place
+    return None
+
+
+def _has_page(folder: Path) -> bool:
+    try:
+        return any((folder / name).exists() for name in ("index.php", "index.html", "wp-config.php"))
+    except OSError:
+        return False
+
+
+# ---- files
+
+
+def _env_file(path: Path) -> Finding:
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        return ok("env_file", f"there is no {path}: settings come from the environment alone")
+    except OSError as error:
+        return broken("env_file", f"{path} cannot be looked at: {error.strerror}", "settings are read from it")
+    if mode & 0o077:
+        return warning(
+            "env_file",
+            f"{path} has the rights {mode:04o}",
+            "other accounts of this host may read the database's password in it, or change it",
+            f"chmod 600 {path}",
+        )
+    return ok("env_file", f"{path} is for its owner alone")
+
+
+def _var(path: Path) -> Finding:
+    if not path.is_dir():
+        return warning("var", f"there is no folder {path}", "locks of --slots lie in it", "client.py init")
+    if not os.access(path, os.W_OK | os.X_OK):
+        return broken(
+            "var",
+            f"{path} cannot be written to",
+            "a worker keeps its locks there, and SQLite its database",
+            f"give it to the account that cron uses: chown, or chmod 700 {path}",
+        )
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        return warning("var", f"{path} has the rights {mode:04o}", "what lies in it is private", f"chmod 700 {path}")
+    return ok("var", f"{path} is for its owner alone")
+
+
+def _log(path: Path) -> Finding:
+    writable = os.access(path if path.exists() else path.parent, os.W_OK)
+    if writable:
+        return ok("log", f"{path}")
+    return broken("log", f"{path} cannot be written", "a worker does not start without it", "mend TASKSERVER_LOG")
+
+
+def _database_file(path: Path) -> Iterator[Finding]:
+    network = network_file_system(path)
+    if network:
+        yield broken(
+            "file_system",
+            f"{path} lies on a network file system ({network})",
+            "SQLite's locks do not hold there: a file that several processes use can be damaged",
+            "use the MySQL database of this hosting, or move the file to a disk of this host",
+        )
+    if path.exists():
+        yield _database_rights(path)
+        yield _free_space(path)
+
+
+def _database_rights(path: Path) -> Finding:
+    served = _served_by(path.parent)
+    mode, of_folder = (stat.S_IMODE(place.stat().st_mode) for place in (path, path.parent))
+    if served is not None:
+        return warning(
+            "database_file",
+            f"{path} looks like a part of the web folder {served}",
+            "who knows its name might download every task with its arguments",
+            "move it out of there, and write its new place into TASKSERVER_DSN",
+        )
+    if mode & 0o077 and of_folder & 0o077:
+        return warning(
+            "database_file",
+            f"{path} has the rights {mode:04o}",
+            "other accounts of this host may read or forge tasks",
+            f"chmod 600 {path}",
+        )
+    return ok("database_file", f"{path} is for its owner alone")
+
+
+def _free_space(path: Path) -> Finding:
+    free = shutil.disk_usage(path.parent).free
+    if free < LEAST_FREE_BYTES:
+        return warning("disk", f"{free // 1_000_000} MB are free", "no task can be added on a full disk", "make room")
+    return ok("disk", f"{free // 1_000_000} MB are free")

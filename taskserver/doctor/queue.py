@@ -1,0 +1,176 @@
+"""What the rows of a queue and the record of its runs say: whether cron runs it, and what needs a person."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from ..lifecycle import Status
+from ..printable import age
+from ..settings import Settings
+from ..stores import Store
+from ..stores.facts import QueueFacts
+from ..stores.rows import ALL_GROUPS, LastRun, QueueCount
+from .findings import Finding, ok, unknown, warning
+
+NEXT_ROWS = 1000
+"""So many rows of each kind are looked at for the names of callables."""
+DAY_SECONDS = 86_400
+RECENT_SECONDS = 7 * DAY_SECONDS
+"""A worker that ran since then counts as one that serves its groups."""
+LEAST_LATE_SECONDS = 3600
+MOST_GROUPS_TOLD = 10
+
+
+def waiting_names(store: Store) -> tuple[str, ...]:
+    """The callables that the rows name which are next."""
+    return store.queue_facts(NEXT_ROWS, 0).names
+
+
+def findings(store: Store, settings: Settings) -> Iterator[Finding]:
+    """One for each check of the queue. Raises DatabaseError."""
+    counts, runs = store.counts(), store.runs()
+    facts = store.queue_facts(1, settings.lease_seconds + LEAST_LATE_SECONDS)
+    yield _cron(runs)
+    yield from _ended_badly(runs)
+    yield _groups(counts, runs)
+    yield _leases(facts)
+    yield _fatal(counts)
+    yield _far(facts)
+
+
+# ---- cron
+
+
+def _cron(runs: Sequence[LastRun]) -> Finding:
+    mend = "paste a line of crontab.example into your crontab; look at cron's mail, and at both paths in the line"
+    if not runs:
+        return warning("cron", "no worker ran yet", "tasks stay where they are", mend)
+    last = min(runs, key=lambda run: _age(run.started_seconds_ago))
+    found = "; ".join(_told(run) for run in runs[:MOST_GROUPS_TOLD])
+    if _age(last.started_seconds_ago) > _late_after(last):
+        return warning("cron", found, "cron seems to have stopped: tasks stay where they are", mend)
+    return ok("cron", found)
+
+
+def _told(run: LastRun) -> str:
+    every = "" if run.every_seconds is None else f", {age(run.every_seconds)} after the one before"
+    groups = "all groups" if run.group_ids == ALL_GROUPS else f"groups {run.group_ids}"
+    return f"last run for {groups} on {run.host} {age(_age(run.started_seconds_ago))} ago{every}"
+
+
+def _late_after(run: LastRun) -> float:
+    """Seconds after which the next run should have begun."""
+    if run.every_seconds is None:
+        return DAY_SECONDS
+    return max(3 * run.every_seconds, LEAST_LATE_SECONDS)
+
+
+def _age(seconds: float | None) -> float:
+    return float("inf") if seconds is None else float(seconds)
+
+
+def _ended_badly(runs: Sequence[LastRun]) -> Iterator[Finding]:
+    ended_badly = [run for run in runs if run.reason == "error"]
+    if ended_badly:
+        yield warning(
+            "runs",
+            f"ended with an error: {'; '.join(map(_told, ended_badly[:MOST_GROUPS_TOLD]))}",
+            "what it had claimed waits until its lease ends",
+            "cron's mail, or TASKSERVER_LOG, has the line that it ended with",
+        )
+
+
+# ---- groups
+
+
+def _groups(counts: Sequence[QueueCount], runs: Sequence[LastRun]) -> Finding:
+    words = told_of_groups(counts, runs)
+    if not runs:
+        return unknown("groups", "which groups workers serve is not known yet", "tasks of others stay where they are")
+    if words is None:
+        return ok("groups", "workers serve every group that holds new tasks")
+    return warning(
+        "groups",
+        words,
+        "these tasks stay where they are",
+        "name the group in the crontab line, or leave GROUP_IDS out there, or mend what adds these tasks",
+    )
+
+
+def unserved(counts: Sequence[QueueCount], runs: Sequence[LastRun]) -> list[QueueCount]:
+    """The new tasks of groups that no worker of the last days takes; none where no worker ran, as it is cron then."""
+    recent = _recent(runs)
+    if not recent or any(_takes_all(run) for run in recent):
+        return []
+    served = _served(recent)
+    return [count for count in counts if count.status == Status.NEW and count.group_id not in served]
+
+
+def told_of_groups(counts: Sequence[QueueCount], runs: Sequence[LastRun]) -> str | None:
+    """The same in a sentence; None where every group is served."""
+    several = unserved(counts, runs)
+    if not several:
+        return None
+    rows = sum(count.rows for count in several)
+    served = _served(_recent(runs))
+    idle = served - {count.group_id for count in counts}
+    return (
+        f"{rows} new task{'s' if rows != 1 else ''} in group{'s' if len(several) > 1 else ''} "
+        f"{_listed([count.group_id for count in several])}, which no worker of the last 7 days takes: "
+        f"they serve {_listed(served)}" + (f", and no task stands in {_listed(idle)}" if idle else "")
+    )
+
+
+def _recent(runs: Sequence[LastRun]) -> list[LastRun]:
+    return [run for run in runs if _age(run.started_seconds_ago) <= RECENT_SECONDS]
+
+
+def _served(runs: Sequence[LastRun]) -> set[int]:
+    return {int(group) for run in runs for group in run.group_ids.split(",") if group.isdigit()}
+
+
+def _takes_all(run: LastRun) -> bool:
+    # A list that was too long for the record ends in a checksum.
+    return run.group_ids == ALL_GROUPS or "..." in run.group_ids
+
+
+def _listed(groups: Collection[int]) -> str:
+    shown = sorted(groups)[:MOST_GROUPS_TOLD]
+    return ", ".join(map(str, shown)) + (" …" if len(groups) > MOST_GROUPS_TOLD else "")
+
+
+# ---- rows
+
+
+def _leases(facts: QueueFacts) -> Finding:
+    if not facts.lapsed:
+        return ok("leases", "no claim is left from workers that vanished")
+    return warning(
+        "leases",
+        f"{facts.lapsed} claims ended up to {age(facts.lapsed_seconds)} ago, and no run took them back",
+        "their workers vanished, and no later run came",
+        "see that cron runs worker.py: any run takes them back",
+    )
+
+
+def _fatal(counts: Sequence[QueueCount]) -> Finding:
+    rows = sum(count.rows for count in counts if count.status == Status.FATAL)
+    if not rows:
+        return ok("fatal", "no task is fatal")
+    return warning(
+        "fatal",
+        f"{rows} task{' is' if rows == 1 else 's are'} fatal",
+        "they failed for good, and wait for a person",
+        "client.py list --status fatal shows them, client.py show ID the whole error",
+    )
+
+
+def _far(facts: QueueFacts) -> Finding:
+    if not facts.far:
+        return ok("due_dates", "no task is due in 2037 or later")
+    return warning(
+        "due_dates",
+        f"{facts.far} tasks are due in 2037 or later",
+        "a due date that far is mostly a mistake, and many databases end in January 2038",
+        "look at them with client.py list --status waiting, and mend what adds them",
+    )

@@ -1,0 +1,76 @@
+"""Facts about an SQLite file, for `client.py doctor`. Changes nothing.
+
+The tables are compared with those that the schema file makes in a database of their own, in memory.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+from .facts import SQLiteFacts, TableFault
+from .views import Views
+
+JOURNAL_MODE = "PRAGMA journal_mode"
+QUICK_CHECK = "PRAGMA quick_check(1)"
+TABLE_NAMES = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
+COLUMNS = 'SELECT name, type, "notnull" FROM pragma_table_info(?)'
+INDEX_COLUMNS = """
+    SELECT list.name, info.name FROM pragma_index_list(?) AS list, pragma_index_info(list.name) AS info
+    ORDER BY list.name, info.seqno
+"""
+MOST_BYTES_CHECKED = 200_000_000
+"""SQLite's own check reads the whole file."""
+
+Look = Callable[[str, Sequence[Any]], Sequence[Sequence[Any]]]
+
+
+def read_facts(store: Views, size_bytes: int) -> SQLiteFacts:
+    """Ask for all of them, of a file so large. Raises DatabaseError."""
+    return SQLiteFacts(
+        version=sqlite3.sqlite_version,
+        journal_mode=str(store.look(JOURNAL_MODE)[0][0]),
+        damage=_damage(store, size_bytes),
+        faults=tuple(_faults(store)),
+        claim_indexes=tuple(dict.fromkeys([*store.explain_claim((1, 2)), *store.explain_claim(())])),
+    )
+
+
+def _damage(store: Views, size_bytes: int) -> str | None:
+    if size_bytes > MOST_BYTES_CHECKED:
+        return None
+    found = str(store.look(QUICK_CHECK)[0][0])
+    return None if found == "ok" else found
+
+
+def _faults(store: Views) -> Iterator[TableFault]:
+    with closing(sqlite3.connect(":memory:")) as fresh:
+        for statement in store.schema_statements():
+            fresh.execute(statement)
+        wanted: Look = lambda sql, values: fresh.execute(sql, values).fetchall()  # noqa: E731
+        names = [name for (name,) in wanted(TABLE_NAMES, ())]
+        for name in names:
+            yield from _faults_of(name, wanted, store.look)
+
+
+def _faults_of(table: str, wanted: Look, found: Look) -> Iterator[TableFault]:
+    stands = {name: kind for name, *kind in found(COLUMNS, (table,))}
+    if not stands:
+        yield TableFault(table, "is missing")
+        return
+    for name, *kind in wanted(COLUMNS, (table,)):
+        if stands.get(name) != kind:
+            yield TableFault(table, f"column {name} {'is of another type' if name in stands else 'is missing'}")
+    indexes = _indexes(found, table)
+    for name, columns in _indexes(wanted, table).items():
+        if indexes.get(name) != columns:
+            yield TableFault(table, f"index {name} is not ({', '.join(columns)})")
+
+
+def _indexes(look: Look, table: str) -> dict[str, tuple[str, ...]]:
+    indexes: dict[str, tuple[str, ...]] = {}
+    for index, column in look(INDEX_COLUMNS, (table,)):
+        indexes[index] = (*indexes.get(index, ()), str(column))
+    return indexes
