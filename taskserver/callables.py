@@ -7,22 +7,19 @@ so that neither a property nor a module's __getattr__ runs, and nothing but a li
 from __future__ import annotations
 
 import importlib
-import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.machinery import PathFinder
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, Parameter, Signature, signature
 from pathlib import Path
-from traceback import walk_tb
-from types import FunctionType, ModuleType, TracebackType
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, cast
 
 from .error_text import describe
 from .errors import BadTask, ModuleBroken
-from .misplaced import module_elsewhere
-from .nearest import nearest
+from .module_error import why_not_imported
+from .nearest import instead, nearest, tidied
 from .options import Options, options_of
 
 # Read past whatever a class or a module says of itself: vars() would ask a metaclass.
@@ -30,7 +27,6 @@ _module_namespace: Callable[[ModuleType], dict[str, Any]] = vars(ModuleType)["__
 _class_namespace: Callable[[type], dict[str, Any]] = type.__dict__["__dict__"].__get__
 _class_name: Callable[[type], str] = type.__dict__["__name__"].__get__
 _class_qualified_name: Callable[[type], str] = type.__dict__["__qualname__"].__get__
-_traceback_of: Callable[[BaseException], TracebackType | None] = BaseException.__dict__["__traceback__"].__get__
 _class_mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 
 MOST_SHAPES = 100
@@ -39,8 +35,6 @@ BROKEN_SECONDS = 10.0
 """For so long a module that could not be imported is not tried again: its import may be slow, and there may be many
 rows that name it; a run may last for hours, and an upload be half done for a moment only."""
 
-MOST_NAMES_SHOWN = 5
-_OUR_FOLDER = os.path.join(os.path.dirname(__file__), "")
 
 _NEVER_RUNS_WHEN_CALLED = CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR
 
@@ -170,7 +164,7 @@ class Callables:
 
     def _meant(self, name: str) -> str | None:
         """What a name that is in no listed module may have meant; looked for in the name itself alone."""
-        tidy = _tidied(name)
+        tidy = tidied(name)
         places = [place for place in _readings(tidy) if not any(part.startswith("_") for part in place.path)]
         if tidy != name and any(self._is_listed(place.module) for place in places):
             return tidy
@@ -210,7 +204,7 @@ class Callables:
         try:
             module = importlib.import_module(name)
         except BaseException as error:  # a module may call sys.exit() too
-            text = _missing(name, self._folder) if _is_missing(name, error) else _broken(name, error)
+            text = why_not_imported(name, error, self._folder)
             self._broken[name] = _Breakage(text, time.monotonic())
             raise ModuleBroken(text) from error
         if not issubclass(type(module), ModuleType):
@@ -260,8 +254,8 @@ class Callables:
             if not self._is_listed(namespace.get("__module__")):
                 break
             return owner, namespace[method_name]
-        instead = _instead(method_name, self._methods(cls))
-        raise BadTask(f"{name!r}: class {_class_name(cls)} has no method {method_name!r} of a listed module{instead}")
+        others = instead(method_name, self._methods(cls))
+        raise BadTask(f"{name!r}: class {_class_name(cls)} has no method {method_name!r} of a listed module{others}")
 
     def _methods(self, cls: type) -> list[str]:
         """The public static and class methods of a class of a listed module."""
@@ -289,57 +283,6 @@ def _readings(name: str) -> Iterator[_Place]:
             yield _Place(".".join(module_parts), tuple(path_parts))
 
 
-def _is_missing(module: str, error: BaseException) -> bool:
-    """Whether the module itself is not there, rather than something that it imports."""
-    return type(error) is ModuleNotFoundError and error.name is not None and f"{module}.".startswith(f"{error.name}.")
-
-
-def _missing(module: str, folder: Path | None) -> str:
-    file = f"{module.replace('.', '/')}.py"
-    place = f" ({folder})" if folder else ""
-    elsewhere = module_elsewhere(file, folder) if folder else ""
-    return (
-        f"there is no module {module}: put {file} beside worker.py{place}, "
-        f"or list another in TASKSERVER_MODULES{elsewhere}"
-    )
-
-
-def _broken(module: str, error: BaseException) -> str:
-    text = describe(error)
-    return f"module {module} cannot be imported: {text}{_place(error)}{_mend(error, text)}"
-
-
-def _place(error: BaseException) -> str:
-    """The line that raised it; of one that could not even be read, its text tells that."""
-    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(_traceback_of(error))]
-    places = [place for place in frames if not place[0].startswith(("<", _OUR_FOLDER))]
-    return f" ({os.path.basename(places[-1][0])}, line {places[-1][1]})" if places else ""
-
-
-def _mend(error: BaseException, text: str) -> str:
-    """What to do about an error that a module raised when it was imported, as far as Python's own kinds tell it."""
-    kind = type(error)
-    if kind is ModuleNotFoundError:
-        return f": install it for the Python that runs this ({sys.executable or 'python3'} -m pip install …)"
-    if kind in (SyntaxError, ValueError, UnicodeDecodeError) and _IS_ENCODING.search(text):
-        return ": save the file as UTF-8 text"
-    if kind is TabError:
-        return ": indent with spaces alone"
-    if kind in (SyntaxError, IndentationError):
-        return ": mend that line"
-    return ": let this user read it" if kind is PermissionError else ""
-
-
-_IS_ENCODING = re.compile(r"codec can't|null byte|Non-UTF-8|unknown encoding|encoding problem")
-_OTHER_DOTS = re.compile(r"\s*(?:->|::|[\\/])\s*")
-
-
-def _tidied(name: str) -> str:
-    """A name without what people write around it: `tasks/send_letter()` is tasks.send_letter."""
-    plain = name.strip().strip("\ufeff\u200b.;\"'").partition("(")[0].strip()
-    return _OTHER_DOTS.sub(".", plain).replace(".py.", ".").replace(".py:", ":")
-
-
 def _check_public(name: str, path: tuple[str, ...]) -> None:
     private = next((part for part in path if part.startswith("_")), None)
     if private:
@@ -349,25 +292,16 @@ def _check_public(name: str, path: tuple[str, ...]) -> None:
 def _check_exported(name: str, place: _Place, namespace: dict[str, Any]) -> None:
     exported = namespace.get("__all__")
     if exported is not None and place.path[0] not in (exported if type(exported) in (list, tuple) else ()):
-        hint = _instead(place.path[0], _runnable(place, namespace)) or "; add it there if it may run"
+        hint = instead(place.path[0], _runnable(place, namespace)) or "; add it there if it may run"
         raise BadTask(f"{name!r}: {place.path[0]!r} is not in __all__ of {place.module}{hint}")
 
 
 def _look_up(name: str, place: _Place, namespace: dict[str, Any]) -> Any:
     part = place.path[0]
     if part not in namespace:
-        instead = _instead(part, _runnable(place, namespace))
-        raise BadTask(f"{name!r}: module {place.module} has no {part!r}{instead}")
+        others = instead(part, _runnable(place, namespace))
+        raise BadTask(f"{name!r}: module {place.module} has no {part!r}{others}")
     return namespace[part]
-
-
-def _instead(part: str, names: Sequence[str]) -> str:
-    """What there is in the place of a name that is not there."""
-    meant = nearest(part, names, likeness=0.6)
-    if meant:
-        return f"; did you mean {meant!r}?"
-    more = ", …" if len(names) > MOST_NAMES_SHOWN else ""
-    return f"; there is {', '.join(names[:MOST_NAMES_SHOWN])}{more}" if names else "; there is nothing that may run"
 
 
 def _runnable(place: _Place, namespace: dict[str, Any]) -> list[str]:

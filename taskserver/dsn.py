@@ -6,6 +6,7 @@ any part may be a piece of the password.
 
 # Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
 
+import os
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -19,6 +20,14 @@ DEFAULT_PORT = 3306
 MEMORY = ":memory:"
 QUOTES = tuple("\"'`“”„‘’‚«»")
 """In an `.env` only the first two are any, and editors make others of them."""
+
+
+SOCKETS = (
+    "/run/mysqld/mysqld.sock",
+    "/var/run/mysqld/mysqld.sock",
+    "/var/lib/mysql/mysql.sock",
+    "/tmp/mysql.sock",
+)
 
 
 class MySQLDsn(NamedTuple):
@@ -163,3 +172,10 @@ def _parse_options(query: str) -> dict[str, str]:
 
 def _wrong(why: str) -> SettingError:
     return SettingError(f"TASKSERVER_DSN is wrong: {why}; allowed: {FORMS}")
+
+
+def usual_socket(host: str) -> str | None:
+    """The socket that `localhost` means, as it does for PHP on the same host; None without one, and for other hosts."""
+    if host != "localhost":
+        return None
+    return next(filter(os.path.exists, SOCKETS), None)

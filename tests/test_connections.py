@@ -25,6 +25,7 @@ import pymysql
 import pytest
 
 from taskserver import DatabaseError, TaskServer
+from taskserver import dsn as dsn_module
 from taskserver.stores import database as stores_database
 from taskserver.stores import mysql
 from tests.conftest import without
@@ -641,7 +642,7 @@ def test_a_socket_that_is_not_there_is_a_database_error(tmp_path: Path) -> None:
 def test_localhost_means_the_first_of_the_usual_sockets_that_exists(
     mariadb: MariaDB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mysql, "SOCKETS", (f"{tmp_path}/none.sock", str(mariadb.socket), f"{tmp_path}/other.sock"))
+    monkeypatch.setattr(dsn_module, "SOCKETS", (f"{tmp_path}/none.sock", str(mariadb.socket), f"{tmp_path}/other.sock"))
     with mariadb.database() as name, TaskServer(f"mysql://root@localhost:1/{name}") as server:
         server.create_tables()
         assert hosts_of_connections(mariadb, name) == {"localhost"}
@@ -650,14 +651,14 @@ def test_localhost_means_the_first_of_the_usual_sockets_that_exists(
 def test_localhost_without_a_usual_socket_means_the_port(
     mariadb: MariaDB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mysql, "SOCKETS", (f"{tmp_path}/none.sock",))
+    monkeypatch.setattr(dsn_module, "SOCKETS", (f"{tmp_path}/none.sock",))
     with mariadb.database() as name, TaskServer(f"mysql://root@localhost:{mariadb.port}/{name}") as server:
         server.create_tables()
         assert hosts_of_connections(mariadb, name) == {"127.0.0.1"}
 
 
 def test_an_address_in_numbers_never_means_a_socket(mariadb: MariaDB, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mysql, "SOCKETS", (str(mariadb.socket),))
+    monkeypatch.setattr(dsn_module, "SOCKETS", (str(mariadb.socket),))
     with mariadb.database() as name, TaskServer(mariadb.dsn(name)) as server:
         server.create_tables()
         assert hosts_of_connections(mariadb, name) == {"127.0.0.1"}

@@ -19,10 +19,9 @@ from typing import NamedTuple
 
 import pytest
 
-from taskserver import TaskServer, mounts
+from taskserver import TaskServer, dsn, mounts
 from taskserver.commands.client import main as client_main
 from taskserver.commands.worker import main as worker_main
-from taskserver.stores import mysql
 from tests.deployment import Deployment
 from tests.processes import assert_one_line, assert_silent, run_here
 from tests.queues import Queue
@@ -790,7 +789,7 @@ ADDRESSES = {
 def test_a_server_that_is_not_there_is_answered_with_what_to_check(
     shop: Deployment, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setattr(mysql, "SOCKETS", ())
+    monkeypatch.setattr(dsn, "SOCKETS", ())
     address, query, words = ADDRESSES[what]
     port = str(free_port())
     shop.write_env(TASKSERVER_DSN=f"mysql://you_shop:{SECRET}@{address.replace('PORT', port)}/you_shop{query}")

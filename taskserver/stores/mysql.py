@@ -6,7 +6,6 @@ The dialect's hard part is the claim; the essay stands there.
 from __future__ import annotations
 
 import codecs
-import os
 import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,9 +14,21 @@ from typing import TYPE_CHECKING, Any
 import pymysql
 from pymysql.constants import CLIENT
 
-from ..dsn import MySQLDsn
-from ..errors import AlreadyThere, Conflict, ConnectionLost, DatabaseError, ServerFull, Unavailable
+from ..dsn import MySQLDsn, usual_socket
+from ..errors import DatabaseError
 from .database import P, Session, T, Write, with_ids
+from .mysql_errors import (
+    COLUMN_MISSING,
+    INDEX_MISSING,
+    NEEDS_TLS,
+    RIGHTS_MISSING,
+    STATEMENT_BINLOG,
+    SYNTAX,
+    TABLE_MISSING,
+    hint_at,
+    kind_of,
+    number_of,
+)
 from .rows import RunCounts
 from .store import Store
 from .tries import Way
@@ -25,12 +36,6 @@ from .tries import Way
 if TYPE_CHECKING:
     from .facts import MySQLFacts
 
-SOCKETS = (
-    "/run/mysqld/mysqld.sock",
-    "/var/run/mysqld/mysqld.sock",
-    "/var/lib/mysql/mysql.sock",
-    "/tmp/mysql.sock",
-)
 CONNECT_SECONDS = 10
 READ_SECONDS_IN_A_RUN = 10
 """A worker's statements are short: who says nothing for so long is no longer there, though TCP may believe so."""
@@ -48,64 +53,7 @@ AFTER_A_RUN = "SET lock_wait_timeout = DEFAULT"
 READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 REPEATABLE_READ = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
-# Numbers, not texts: some builds come without texts, and others translate them.
-# Deadlocks, locks that did not come in time, and statements that an administrator or a time limit ended.
-CONFLICTS = frozenset({1020, 1205, 1213, 1317, 1614, 1969, 3024})
-LOST = frozenset(
-    {0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1180, 1184, 1927, 2006, 2013, 2014, 2055, 3168, 3169, 4031}
-)
-# Too many connections, or threads; no memory for one more.
-FULL = frozenset({1037, 1040, 1041, 1135, 1203, 1226})
-# Not reached; read-only or offline for a while, as in a failover or a backup; a full disk; too many transactions;
-# no quorum.
-UNAVAILABLE = frozenset({2002, 2003, 1036, 1290, 1792, 1836, 3032, 1021, 1030, 1114, 1637, 1047})
 ANY_BYTES = "taskserver_any_bytes"
-STATEMENT_BINLOG = 1665
-SYNTAX = 1064
-ACCESS_DENIED = 1045
-RIGHTS_MISSING = frozenset({1142, 1143})  # on a table, on a column
-NEEDS_TLS = frozenset({ACCESS_DENIED, 3159})
-TABLE_MISSING = 1146
-COLUMN_MISSING = 1054
-ALREADY_THERE = frozenset({1060, 1061})  # a column, an index
-INDEX_MISSING = 1176
-CANNOT_CONNECT = 2003
-CUT_OFF = frozenset({2006, 2013, 2014})
-PREFIX = "panels put the account's name before it, as in you_shop"
-LIMITED = "let fewer workers run at once (worker.py --slots), or ask your host for more"
-NO_SPACE = "free some space, or have your host raise the database's quota"
-READ_ONLY = "the server takes no writes for now: wait, or name its main server in TASKSERVER_DSN"
-COLUMN = "give that column its type and character set of schema.sql, with ALTER TABLE"
-RIGHTS = (
-    "grant this user that right in your host's panel; a worker needs SELECT, INSERT, UPDATE and DELETE, "
-    "client.py init CREATE and ALTER too"
-)
-LOGIN = (
-    "check user and password in TASKSERVER_DSN and TASKSERVER_PASSWORD; of a user, "
-    f"{PREFIX}; a password stands in .env in single quotes, and in a DSN its % is %25"
-)
-HINTS = {
-    1021: NO_SPACE,
-    1030: "is the disk full, or a quota used up?",
-    1040: LIMITED,
-    1044: f"grant this user rights on it in your host's panel, or mend the name in TASKSERVER_DSN ({PREFIX})",
-    ACCESS_DENIED: LOGIN,
-    1049: f"make it in your host's panel, or mend the name in TASKSERVER_DSN ({PREFIX})",
-    1114: NO_SPACE,
-    1129: "ask your host to unblock this machine (FLUSH HOSTS)",
-    1130: "allow this machine in your host's panel (remote MySQL); on the web server itself name localhost",
-    **dict.fromkeys(RIGHTS_MISSING, RIGHTS),
-    1153: "give the task smaller arguments, or raise the server's max_allowed_packet",
-    1203: LIMITED,
-    1226: LIMITED,
-    1290: READ_ONLY,
-    1366: COLUMN,
-    1406: COLUMN,
-    1698: LOGIN,
-    1792: READ_ONLY,
-    1836: READ_ONLY,
-}
-STRANGER = "is that a MySQL server? its port is 3306 as a rule, and not that of a panel or a web page"
 
 
 class _Abilities:
@@ -189,7 +137,7 @@ class MySQLStore(Store):
             try:
                 return work(*args, **kwargs)
             except DatabaseError as error:
-                if _number(error.__cause__) != SYNTAX:
+                if number_of(error.__cause__) != SYNTAX:
                     raise
                 self._abilities.skips_locked = False
         return None
@@ -218,7 +166,9 @@ class MySQLStore(Store):
         # Found out by trying, of rows that are none; this account may lack the right.
         with suppress(DatabaseError):
             self._skipping_locked(self._alone, self._all, with_ids(self.LOCK_UNHELD, (0,)), (0,))
-        return read_facts(self, self._abilities.skips_locked, lambda error: _number(error.__cause__) in RIGHTS_MISSING)
+        return read_facts(
+            self, self._abilities.skips_locked, lambda error: number_of(error.__cause__) in RIGHTS_MISSING
+        )
 
     def explain_claim(self, groups: Sequence[int]) -> Sequence[str]:
         bounds = [value for group in groups for value in (group, 1)] or [1]
@@ -251,7 +201,7 @@ class MySQLStore(Store):
         try:
             return self._log_in_with("disabled")
         except (pymysql.MySQLError, RuntimeError) as error:
-            if _number(error) not in NEEDS_TLS and not isinstance(error, RuntimeError):
+            if number_of(error) not in NEEDS_TLS and not isinstance(error, RuntimeError):
                 raise
         return self._log_in_with("preferred")
 
@@ -262,7 +212,7 @@ class MySQLStore(Store):
             password=dsn.password.encode("utf-8", "surrogateescape"),
             host=dsn.host or None,
             port=dsn.port,
-            unix_socket=dsn.unix_socket or _usual_socket(dsn.host),
+            unix_socket=dsn.unix_socket or usual_socket(dsn.host),
             database=dsn.database,
             charset="utf8mb4",
             autocommit=True,
@@ -335,7 +285,7 @@ class MySQLStore(Store):
         try:
             return self._do(Way(False, conflict_seconds), self._send_joined, writes)
         except DatabaseError as error:
-            if _number(error.__cause__) != SYNTAX:
+            if number_of(error.__cause__) != SYNTAX:
                 raise
         # A proxy that takes one statement at a time; nothing was done.
         self._abilities.joins_statements = False
@@ -353,7 +303,7 @@ class MySQLStore(Store):
         except Exception as error:
             if not self._is_driver_error(error):
                 raise
-            if _number(error) != STATEMENT_BINLOG:
+            if number_of(error) != STATEMENT_BINLOG:
                 raise self._error(error) from error
             self._leave_read_committed()
             return self._send_joined(writes)
@@ -366,7 +316,7 @@ class MySQLStore(Store):
     def _failed(self, sql: str, values: Sequence[Any], error: Exception) -> Any:
         if isinstance(error, UnicodeDecodeError) and not self._abilities.reads_any_bytes:
             return self._read_any_bytes(sql, values)
-        if _number(error) != STATEMENT_BINLOG:
+        if number_of(error) != STATEMENT_BINLOG:
             return super()._failed(sql, values, error)
         self._leave_read_committed()
         if self._session.in_transaction:
@@ -403,7 +353,7 @@ class MySQLStore(Store):
         return isinstance(error, (pymysql.MySQLError, OSError, RuntimeError, ValueError))
 
     def _error(self, error: Exception, is_login: bool = False) -> DatabaseError:
-        number = _number(error)
+        number = number_of(error)
         text = " ".join(str(error.args[-1] if error.args else error).split())
         where = self._dsn.place
         if number == TABLE_MISSING:
@@ -419,27 +369,9 @@ class MySQLStore(Store):
                 f"{where}: this account's password needs TLS, which the server does not offer or ssl-mode forbids, "
                 "or the package PyMySQL[rsa] (pip install 'PyMySQL[rsa]')"
             )
-        hint = self._hint(number, text, is_login)
+        hint = hint_at(number, text, self._dsn, is_login)
         what = f"{where}: {text or 'the connection is closed'} ({number or type(error).__name__})"
-        return _kind_of(number)(f"{what}: {hint}" if hint else what)
-
-    def _hint(self, number: int | None, text: str, is_login: bool) -> str:
-        """What to do about it; empty where we don't know."""
-        if is_login and (number is None or number in CUT_OFF):
-            return STRANGER
-        return self._hint_at_address(text) if number == CANNOT_CONNECT else HINTS.get(number or 0, "")
-
-    def _hint_at_address(self, text: str) -> str:
-        if "SSL" in text:
-            return "check ssl-mode and ssl-ca in TASKSERVER_DSN"
-        if self._dsn.unix_socket:
-            return "check unix_socket in TASKSERVER_DSN, and whether the server runs"
-        if self._dsn.host == "localhost" and _usual_socket("localhost") is None:
-            return (
-                "no socket is at one of the usual places: where PHP's phpinfo() names one, add ?unix_socket=/its/path "
-                "to TASKSERVER_DSN, else check host and port there, and whether the server runs"
-            )
-        return "check host and port in TASKSERVER_DSN, and whether the server runs"
+        return kind_of(number)(f"{what}: {hint}" if hint else what)
 
 
 def _find_codec(name: str) -> codecs.CodecInfo | None:
@@ -458,30 +390,6 @@ def _filled(cursor: Any, sql: str, values: Sequence[Any]) -> str:
     # The driver would do it too, at a cost that counts here: numbers need none of its care.
     escape = cursor.connection.escape
     return sql % tuple([value if type(value) is int else escape(value) for value in values])
-
-
-def _kind_of(number: int | None) -> type[DatabaseError]:
-    kinds = {
-        CONFLICTS: Conflict,
-        LOST: ConnectionLost,
-        FULL: ServerFull,
-        UNAVAILABLE: Unavailable,
-        ALREADY_THERE: AlreadyThere,
-    }
-    return next((kind for numbers, kind in kinds.items() if number in numbers), DatabaseError)
-
-
-def _number(error: BaseException | None) -> int | None:
-    """The server's or driver's error number."""
-    number = error.args[0] if error is not None and error.args else None
-    return number if isinstance(number, int) else None
-
-
-def _usual_socket(host: str) -> str | None:
-    # `localhost` means the socket, as it does for PHP on the same host.
-    if host != "localhost":
-        return None
-    return next(filter(os.path.exists, SOCKETS), None)
 
 
 def _ssl_context(ssl_mode: str, ca_file: str) -> ssl.SSLContext | None:

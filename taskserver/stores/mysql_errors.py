@@ -1,0 +1,104 @@
+"""What the errors of MySQL, MariaDB and their driver mean: which are worth another try, and what a person can do.
+
+By their numbers: some builds come without texts, and others translate them.
+"""
+
+from __future__ import annotations
+
+from ..dsn import MySQLDsn, usual_socket
+from ..errors import AlreadyThere, Conflict, ConnectionLost, DatabaseError, ServerFull, Unavailable
+
+# Deadlocks, locks that did not come in time, and statements that an administrator or a time limit ended.
+CONFLICTS = frozenset({1020, 1205, 1213, 1317, 1614, 1969, 3024})
+LOST = frozenset(
+    {0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1180, 1184, 1927, 2006, 2013, 2014, 2055, 3168, 3169, 4031}
+)
+# Too many connections, or threads; no memory for one more.
+FULL = frozenset({1037, 1040, 1041, 1135, 1203, 1226})
+# Not reached; read-only or offline for a while, as in a failover or a backup; a full disk; too many transactions;
+# no quorum.
+UNAVAILABLE = frozenset({2002, 2003, 1036, 1290, 1792, 1836, 3032, 1021, 1030, 1114, 1637, 1047})
+STATEMENT_BINLOG = 1665
+SYNTAX = 1064
+ACCESS_DENIED = 1045
+RIGHTS_MISSING = frozenset({1142, 1143})  # on a table, on a column
+NEEDS_TLS = frozenset({ACCESS_DENIED, 3159})
+TABLE_MISSING = 1146
+COLUMN_MISSING = 1054
+ALREADY_THERE = frozenset({1060, 1061})  # a column, an index
+INDEX_MISSING = 1176
+CANNOT_CONNECT = 2003
+CUT_OFF = frozenset({2006, 2013, 2014})
+PREFIX = "panels put the account's name before it, as in you_shop"
+LIMITED = "let fewer workers run at once (worker.py --slots), or ask your host for more"
+NO_SPACE = "free some space, or have your host raise the database's quota"
+READ_ONLY = "the server takes no writes for now: wait, or name its main server in TASKSERVER_DSN"
+COLUMN = "give that column its type and character set of schema.sql, with ALTER TABLE"
+RIGHTS = (
+    "grant this user that right in your host's panel; a worker needs SELECT, INSERT, UPDATE and DELETE, "
+    "client.py init CREATE and ALTER too"
+)
+LOGIN = (
+    "check user and password in TASKSERVER_DSN and TASKSERVER_PASSWORD; of a user, "
+    f"{PREFIX}; a password stands in .env in single quotes, and in a DSN its % is %25"
+)
+HINTS = {
+    1021: NO_SPACE,
+    1030: "is the disk full, or a quota used up?",
+    1040: LIMITED,
+    1044: f"grant this user rights on it in your host's panel, or mend the name in TASKSERVER_DSN ({PREFIX})",
+    ACCESS_DENIED: LOGIN,
+    1049: f"make it in your host's panel, or mend the name in TASKSERVER_DSN ({PREFIX})",
+    1114: NO_SPACE,
+    1129: "ask your host to unblock this machine (FLUSH HOSTS)",
+    1130: "allow this machine in your host's panel (remote MySQL); on the web server itself name localhost",
+    **dict.fromkeys(RIGHTS_MISSING, RIGHTS),
+    1153: "give the task smaller arguments, or raise the server's max_allowed_packet",
+    1203: LIMITED,
+    1226: LIMITED,
+    1290: READ_ONLY,
+    1366: COLUMN,
+    1406: COLUMN,
+    1698: LOGIN,
+    1792: READ_ONLY,
+    1836: READ_ONLY,
+}
+STRANGER = "is that a MySQL server? its port is 3306 as a rule, and not that of a panel or a web page"
+
+
+def kind_of(number: int | None) -> type[DatabaseError]:
+    """What an error means to us, and with that whether it is worth another try."""
+    kinds = {
+        CONFLICTS: Conflict,
+        LOST: ConnectionLost,
+        FULL: ServerFull,
+        UNAVAILABLE: Unavailable,
+        ALREADY_THERE: AlreadyThere,
+    }
+    return next((kind for numbers, kind in kinds.items() if number in numbers), DatabaseError)
+
+
+def number_of(error: BaseException | None) -> int | None:
+    """The server's or driver's error number."""
+    number = error.args[0] if error is not None and error.args else None
+    return number if isinstance(number, int) else None
+
+
+def hint_at(number: int | None, text: str, dsn: MySQLDsn, is_login: bool) -> str:
+    """What to do about an error; empty where we don't know."""
+    if is_login and (number is None or number in CUT_OFF):
+        return STRANGER
+    return _hint_at_address(text, dsn) if number == CANNOT_CONNECT else HINTS.get(number or 0, "")
+
+
+def _hint_at_address(text: str, dsn: MySQLDsn) -> str:
+    if "SSL" in text:
+        return "check ssl-mode and ssl-ca in TASKSERVER_DSN"
+    if dsn.unix_socket:
+        return "check unix_socket in TASKSERVER_DSN, and whether the server runs"
+    if dsn.host == "localhost" and usual_socket("localhost") is None:
+        return (
+            "no socket is at one of the usual places: where PHP's phpinfo() names one, add ?unix_socket=/its/path "
+            "to TASKSERVER_DSN, else check host and port there, and whether the server runs"
+        )
+    return "check host and port in TASKSERVER_DSN, and whether the server runs"
