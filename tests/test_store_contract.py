@@ -1323,8 +1323,9 @@ def test_a_task_that_outlived_its_worker_s_connection_is_finished_on_a_new_one(
 
 
 def test_a_broken_connection_is_an_error_of_ours_and_the_next_use_connects_anew(
-    mysql_server: MySQLServer, mysql_store: MySQLStore
+    mysql_server: MySQLServer, mysql_store: MySQLStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("taskserver.stores.database.IDLE_SECONDS", 3600.0)  # else a slow test finds it mended
     kill(mysql_server, connection_id(mysql_store))
     with pytest.raises(DatabaseError):
         add(mysql_store)
@@ -1332,8 +1333,9 @@ def test_a_broken_connection_is_an_error_of_ours_and_the_next_use_connects_anew(
 
 
 def test_a_run_that_finds_its_connection_broken_raises_an_error_of_ours(
-    mysql_server: MySQLServer, mysql_store: MySQLStore
+    mysql_server: MySQLServer, mysql_store: MySQLStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("taskserver.stores.database.IDLE_SECONDS", 3600.0)  # else a slow test finds it mended
     kill(mysql_server, connection_id(mysql_store))
     with pytest.raises(DatabaseError):
         mysql_store.begin_run("web1", "all")
