@@ -60,6 +60,13 @@ def _folders_around(folder: Path) -> Iterator[Path]:
     yield folder / OUR_FOLDER
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # in a folder that this user may not enter
+        return False
+
+
 def _holds(path: Path, line: re.Pattern[bytes]) -> bool:
     try:
         if not path.is_file():  # to open a pipe would wait
@@ -75,7 +82,7 @@ def module_elsewhere(file: str, folder: Path) -> str:
     name = _alike(file, folder)
     if name:
         return f"; {name} lies there: rename it to {file}"
-    other = next((other for other in _folders_around(folder) if other != folder and (other / file).is_file()), None)
+    other = next((other for other in _folders_around(folder) if other != folder and _is_file(other / file)), None)
     return f"; one lies in {other}: move it" if other else ""
 
 

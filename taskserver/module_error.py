@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import sys
@@ -14,6 +15,7 @@ from .error_text import describe
 from .misplaced import module_elsewhere
 
 _OUR_FOLDER = os.path.join(os.path.dirname(__file__), "")
+_PYTHONS_OWN = os.path.join(os.path.dirname(importlib.__file__), "")
 _IS_ENCODING = re.compile(r"codec can't|null byte|Non-UTF-8|unknown encoding|encoding problem")
 
 # Read past whatever a class of exceptions says of itself.
@@ -48,7 +50,7 @@ def _broken(module: str, error: BaseException) -> str:
 def _place(error: BaseException) -> str:
     """The line that raised it; of one that could not even be read, its text tells that."""
     frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(_traceback_of(error))]
-    places = [place for place in frames if not place[0].startswith(("<", _OUR_FOLDER))]
+    places = [place for place in frames if not place[0].startswith(("<", _OUR_FOLDER, _PYTHONS_OWN))]
     return f" ({os.path.basename(places[-1][0])}, line {places[-1][1]})" if places else ""
 
 

@@ -45,6 +45,7 @@ _NAMES = (
     "LOG",
 )
 KEYS = tuple(PREFIX + name for name in _NAMES)
+SECRET_KEYS = ("TASKSERVER_DSN", "TASKSERVER_PASSWORD")
 
 T = TypeVar("T")
 
@@ -196,7 +197,14 @@ def _check_keys(path: Path, keys: Sequence[str]) -> None:
         return
     meant = _nearest_key(unknown, 0.6)
     hint = f"; did you mean {meant}?" if meant else f"; allowed: {', '.join(KEYS)}"
-    raise SettingError(f"{path} names {unknown[:60]}, which is no setting{hint}")
+    raise SettingError(f"{path} names {_without_secret(unknown)}, which is no setting, or lacks its '='{hint}")
+
+
+def _without_secret(key: str) -> str:
+    """What of a mistyped key can be told: where the `=` is missing, it goes on with the password."""
+    name = re.split(r"[^\w-]|->", key)[0][:60]
+    secret = next((one for one in SECRET_KEYS if name.startswith(one) and len(name) > len(one) + 1), None)
+    return name if secret is None else f"{secret}…"
 
 
 def _is_meant_for_us(key: str) -> bool:

@@ -8,13 +8,15 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from taskserver.doctor import database, place
 from taskserver.doctor.findings import Finding, Level
-from taskserver.doctor.queue import told_of_groups, unserved
+from taskserver.doctor.queue import _cron, _ended_badly, told_of_groups, unserved
 from taskserver.dsn import parse_dsn
 from taskserver.lifecycle import Status
 from taskserver.settings import Settings
@@ -33,6 +35,12 @@ MYSQL_CHECKS = PLACE_CHECKS | QUEUE_CHECKS | {
     "connection", "version", "rights", "tables", "claim_index", "character_set", "strict_mode", "time_zone", "clock",
     "isolation", "binlog", "durability", "wait_timeout", "connections", "packet", "transactions", "dates",
 }  # fmt: skip
+
+
+def a_run(group_ids: str, seconds_ago: float = 60.0, previous_seconds_ago: float | None = None) -> LastRun:
+    return LastRun("host", group_ids, 1, "", seconds_ago, "x", "empty", 0, 0, 0, 0, 0, previous_seconds_ago)
+
+
 HEALTH = {"ok": 0, "warning": 1, "broken": 2}
 
 
@@ -184,6 +192,38 @@ def test_a_deployment_in_a_web_folder_is_a_warning(healthy_sqlite: Queue, name: 
     assert str(inside.parent) in report.told("web_folder")
 
 
+def test_the_name_of_a_home_folder_and_of_those_above_it_is_the_hosts_choice(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    home = tmp_path / "www" / "web"
+    inside = home / "private" / "taskserver"
+    inside.mkdir(parents=True)
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: SimpleNamespace(pw_dir=str(home)))
+    assert place._web_folder(inside).level is Level.OK
+    below = home / "httpdocs" / "taskserver"
+    below.mkdir(parents=True)
+    assert place._web_folder(below).level is Level.WARNING
+    (home / "index.php").touch()
+    assert place._web_folder(inside).level is Level.WARNING
+
+
+@pytest.mark.usefixtures("bound_by_rights")
+def test_a_database_in_a_folder_that_may_not_be_entered_is_broken(healthy_sqlite: Queue, tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    (closed / "inner").mkdir(parents=True)
+    (closed / "inner").chmod(0)
+    healthy_sqlite.deployment.write_env(TASKSERVER_DSN=f"sqlite:///{closed}/inner/queue.db")
+    report = Report(healthy_sqlite)
+    assert report.code == 2
+    assert "broken" in (report.checks.get("files") or report.checks["database"])["level"]
+
+
+def test_a_log_in_a_web_folder_is_a_warning(healthy_sqlite: Queue) -> None:
+    (healthy_sqlite.folder.parent / "htdocs").mkdir()
+    healthy_sqlite.deployment.write_env(TASKSERVER_DSN=healthy_sqlite.dsn, TASKSERVER_LOG="../htdocs/worker.log")
+    assert Report(healthy_sqlite).worse() == {"log": "warning"}
+
+
 def test_a_deployment_beside_a_sites_pages_is_a_warning(healthy_sqlite: Queue) -> None:
     (healthy_sqlite.folder / "index.php").write_text("<?php")
     assert Report(healthy_sqlite).worse() == {"web_folder": "warning"}
@@ -267,33 +307,65 @@ def test_missing_tables_are_broken(healthy: Queue) -> None:
     assert "client.py init" in report.told("database")
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ("DROP TABLE jobs_queue_done", "jobs_queue_done: is missing"),
-        ("ALTER TABLE jobs_queue DROP COLUMN error_text", "column error_text"),
-        ("DROP INDEX wake_due ON jobs_queue", "index wake_due"),
-        ("DROP INDEX jobs_queue_wake_due", "index jobs_queue_wake_due"),
-        ("ALTER TABLE jobs_queue MODIFY due_at DATETIME NULL", "due_at is datetime or NULL, not timestamp(6) or NULL"),
-        ("ALTER TABLE jobs_queue MODIFY args TEXT NULL", "args is text or NULL"),
-        ("ALTER TABLE jobs_queue CONVERT TO CHARACTER SET latin1", "latin1_swedish_ci, not utf8mb4_bin"),
-        ("ALTER TABLE jobs_queue ENGINE = MyISAM", "engine is MyISAM"),
-        ("ALTER TABLE jobs_queue DROP KEY claim_by_group, ADD KEY claim_by_group (status, priority)", "claim_by_group"),
-    ],
-)
+FAULTS_OF_BOTH = [
+    ("DROP TABLE jobs_queue_done", "jobs_queue_done: is missing"),
+    ("ALTER TABLE jobs_queue DROP COLUMN error_text", "column error_text"),
+]
+FAULTS_OF_SQLITE = [
+    ("DROP INDEX jobs_queue_wake_due", "index jobs_queue_wake_due is missing"),
+    ("DROP INDEX jobs_queue_unique_key; CREATE INDEX jobs_queue_unique_key ON jobs_queue (unique_key)", "not unique"),
+    ("ALTER TABLE jobs_queue RENAME TO x; CREATE TABLE jobs_queue AS SELECT * FROM x; DROP TABLE x", "column id is of"),
+]
+FAULTS_OF_MYSQL = [
+    ("DROP INDEX wake_due ON jobs_queue", "index wake_due is missing"),
+    ("ALTER TABLE jobs_queue MODIFY due_at DATETIME NULL", "due_at is datetime or NULL, not timestamp(6) or NULL"),
+    ("ALTER TABLE jobs_queue MODIFY args TEXT NULL", "args is text utf8mb4_bin or NULL"),
+    ("ALTER TABLE jobs_queue MODIFY args MEDIUMTEXT CHARACTER SET latin1", "args is mediumtext latin1_swedish_ci or"),
+    ("ALTER TABLE jobs_queue MODIFY task VARCHAR(255) COLLATE utf8mb4_general_ci NOT NULL", "utf8mb4_general_ci"),
+    ("ALTER TABLE jobs_queue MODIFY id BIGINT UNSIGNED NOT NULL", "id is bigint unsigned, not bigint unsigned auto_"),
+    ("ALTER TABLE jobs_queue MODIFY status TINYINT UNSIGNED NOT NULL", "status is tinyint unsigned, not"),
+    (
+        "ALTER TABLE jobs_queue MODIFY created_at TIMESTAMP(6) NOT NULL DEFAULT '2020-01-01'",
+        "created_at is timestamp(6)",
+    ),
+    ("ALTER TABLE jobs_queue DROP KEY unique_key, ADD KEY unique_key (unique_key)", "(unique_key), not unique"),
+    ("ALTER TABLE jobs_queue DROP KEY claim_by_group, ADD KEY claim_by_group (status, priority)", "claim_by_group"),
+    ("ALTER TABLE jobs_queue ADD COLUMN mine INT NOT NULL", "column mine, which is not ours, has no default"),
+    ("ALTER TABLE jobs_queue ENGINE = MyISAM", "engine is MyISAM"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), FAULTS_OF_BOTH)
 def test_tables_that_are_not_as_in_the_schema_are_broken(healthy: Queue, change: str, words: str) -> None:
-    of_mysql_alone = any(word in change for word in (" ON ", "MODIFY", "CONVERT", "ENGINE", " KEY "))
-    of_sqlite_alone = change.endswith("jobs_queue_wake_due")
-    if of_mysql_alone if healthy.is_sqlite else of_sqlite_alone:
-        return
-    healthy.sql(change)
-    report = Report(healthy)
+    assert_faulty(healthy, change, words)
+
+
+@pytest.mark.parametrize(("change", "words"), FAULTS_OF_SQLITE)
+def test_sqlite_tables_that_are_not_as_in_the_schema_are_broken(healthy_sqlite: Queue, change: str, words: str) -> None:
+    assert_faulty(healthy_sqlite, change, words)
+
+
+@pytest.mark.parametrize(("change", "words"), FAULTS_OF_MYSQL)
+def test_mysql_tables_that_are_not_as_in_the_schema_are_broken(healthy_mysql: Queue, change: str, words: str) -> None:
+    assert_faulty(healthy_mysql, change, words)
+
+
+def assert_faulty(queue: Queue, change: str, words: str) -> None:
+    for statement in change.split("; "):
+        queue.sql(statement)
+    report = Report(queue)
     assert report.code == 2
-    assert words in report.told("tables" if "tables" in report.checks else "database")
+    assert words in report.told("tables")
+
+
+def test_claims_that_cannot_read_by_their_indexes_are_broken(healthy_mysql: Queue) -> None:
+    healthy_mysql.sql("ALTER TABLE jobs_queue ALTER INDEX claim_by_group IGNORED, ALTER INDEX claim_any_group IGNORED")
+    assert Report(healthy_mysql).worse() == {"claim_index": "broken"}
 
 
 def test_columns_and_indexes_of_ones_own_are_no_fault(healthy: Queue) -> None:
     healthy.sql("ALTER TABLE jobs_queue ADD COLUMN note VARCHAR(20) NULL")
+    healthy.sql("ALTER TABLE jobs_queue ADD COLUMN mark INTEGER NOT NULL DEFAULT 7")
     healthy.sql("CREATE INDEX of_mine ON jobs_queue (created_at)")
     assert Report(healthy).worse() == {}
 
@@ -312,6 +384,10 @@ def test_a_damaged_file_is_broken(healthy_sqlite: Queue) -> None:
         file.seek(size - 3 * 4096)
         file.write(os.urandom(2 * 4096))
     assert Report(healthy_sqlite).code == 2
+
+
+def test_a_file_that_is_too_large_to_be_looked_through_is_not_called_well() -> None:
+    assert [one.level for one in of_sqlite(damage=None) if one.check == "file"] == [Level.UNKNOWN]
 
 
 def test_another_journal_than_wal_is_broken(healthy_sqlite: Queue) -> None:
@@ -465,7 +541,7 @@ def of_mysql(facts: MySQLFacts, dsn: str) -> list[Finding]:
 
 
 def of_sqlite(**facts: Any) -> list[Finding]:
-    whole = SQLiteFacts("3.40", "wal", None, (), ("claim_by_group", "claim_any_group"))._replace(**facts)
+    whole = SQLiteFacts("3.40", "wal", "ok", (), ("claim_by_group", "claim_any_group"))._replace(**facts)
     return list(database.findings(whole, Settings(folder=None, dsn=parse_dsn("sqlite:///x.db"))))  # type: ignore[arg-type]
 
 
@@ -534,6 +610,38 @@ def test_a_module_that_cannot_be_imported_is_broken(healthy_sqlite: Queue, code:
     report = Report(healthy_sqlite)
     assert (report.code, report.worse()) == (2, {"modules": "broken"})
     assert "tasks" in report.told("modules")
+
+
+def test_a_module_below_a_listed_package_that_is_broken_is_told(healthy_sqlite: Queue) -> None:
+    healthy_sqlite.deployment.write_tasks("", "shop/__init__.py")
+    healthy_sqlite.deployment.write_tasks("def f(:", "shop/mail.py")
+    healthy_sqlite.deployment.write_env(TASKSERVER_DSN=healthy_sqlite.dsn, TASKSERVER_MODULES="shop.*")
+    healthy_sqlite.add("shop.mail.send")
+    report = Report(healthy_sqlite)
+    assert report.worse() == {"modules": "broken"}
+    assert "mail.py" in report.told("modules")
+
+
+FORKS = """
+import os, time
+
+if os.fork() == 0 and os.fork() == 0:
+    time.sleep(100)  # a daemon, which holds what it inherited open
+    os._exit(0)
+"""
+
+
+def test_a_module_that_forks_is_asked_once_and_its_daemon_is_not_waited_for(healthy_sqlite: Queue) -> None:
+    healthy_sqlite.define(FORKS)
+    assert Report(healthy_sqlite).worse() == {}
+
+
+def test_names_that_are_made_up_by_the_thousand_are_looked_at_for_a_while_alone(healthy_sqlite: Queue) -> None:
+    for number in range(300):
+        healthy_sqlite.add(f"tasks.made_up_{number}")
+    report = Report(healthy_sqlite)
+    assert report.worse() == {"callables": "warning"}
+    assert "and 95 or more others" in report.told("callables")
 
 
 def test_a_module_that_prints_disturbs_nothing(healthy_sqlite: Queue) -> None:
@@ -617,6 +725,28 @@ def test_how_often_cron_runs_it_is_told_and_that_it_stopped(healthy: Queue) -> N
     assert Report(healthy).worse() == {}
 
 
+@pytest.mark.parametrize(
+    ("runs", "told"),
+    [
+        ([a_run("3", 60, 360), a_run("5", 90_000, 90_300)], "groups 5"),
+        ([a_run("3", 60, 360), a_run("all", 90_000, 90_300)], "all groups"),
+        ([a_run("3,5", 60, 360), a_run("5", 90_000, 90_300)], None),
+        ([a_run("all", 60, 360), a_run("5", 90_000, 90_300)], None),
+        ([a_run("3", 60, 360), a_run("5", 8 * 86_400, 8 * 86_400 + 300)], None),
+        ([a_run("3", 90_000, 90_300)], "groups 3"),
+    ],
+)
+def test_a_crontab_line_that_stopped_is_told_though_others_run(runs: list[LastRun], told: str | None) -> None:
+    finding = _cron(runs)
+    assert finding.level is (Level.WARNING if told else Level.OK)
+    assert told is None or told in finding.found
+
+
+def test_the_error_of_a_host_that_is_long_gone_is_no_warning_any_more() -> None:
+    assert list(_ended_badly([a_run("3", 8 * 86_400)._replace(reason="error")])) == []
+    assert [one.level for one in _ended_badly([a_run("3")._replace(reason="error")])] == [Level.WARNING]
+
+
 def test_a_run_that_ended_with_an_error_is_a_warning(healthy: Queue) -> None:
     healthy.sql("UPDATE jobs_queue_workers SET reason = 'error'")
     assert Report(healthy).worse() == {"runs": "warning"}
@@ -643,10 +773,6 @@ def test_new_tasks_that_no_worker_takes_are_told_by_doctor_and_status_and_not_by
     assert json.loads(queue.client("status", "--json").stdout)["unserved_groups"] == []
 
 
-def a_run(group_ids: str, seconds_ago: float = 60.0) -> LastRun:
-    return LastRun("host", group_ids, 1, "", seconds_ago, "", "empty", 0, 0, 0, 0, 0)
-
-
 def new_rows(group_id: int, status: Status = Status.NEW) -> QueueCount:
     return QueueCount(group_id, status, 1, 1.0)
 
@@ -661,6 +787,7 @@ def new_rows(group_id: int, status: Status = Status.NEW) -> QueueCount:
         ([1, 2], [a_run("1"), a_run("2", 8 * 86_400)], [2]),
         ([1, 2], [a_run("1"), a_run("all", 8 * 86_400)], [2]),
         ([1, 2], [a_run("1,3,...deadbeef")], []),
+        ([1, 2], [a_run("1,²")], [2]),
     ],
 )
 def test_a_group_is_served_by_a_worker_of_the_last_days(

@@ -227,6 +227,19 @@ ENVS = [
         ("_CHARSET", "TASKSERVER_TABLE,"),
     ),
     Env("wrote it as YAML", {".env": f"TASKSERVER_DSN: {DSN}\n"}, ("line 1", "KEY=value")),
+    Env(
+        "wrote a password as YAML",
+        {".env": f"TASKSERVER_DSN={DSN}\nTASKSERVER_PASSWORD:{SECRET}\n"},
+        ("lacks its '='",),
+    ),
+    Env(
+        "forgot the = of a password",
+        {".env": f"TASKSERVER_PASSWORD'{SECRET}'\n"},
+        ("TASKSERVER_PASSWORD,", "lacks its"),
+    ),
+    Env("wrote a password right behind", {".env": f"TASKSERVER_PASSWORD{SECRET}\n"}, ("TASKSERVER_PASSWORD…",)),
+    Env("wrote an arrow", {".env": f"TASKSERVER_PASSWORD->{SECRET}\n"}, ("TASKSERVER_PASSWORD,",)),
+    Env("wrote a DSN as YAML", {".env": f"TASKSERVER_DSN:mysql://you:{SECRET}@localhost/db\n"}, ("TASKSERVER_DSN,",)),
     Env("wrote it as a Windows batch", {".env": f"set {RIGHT}"}, ("line 1", "KEY=value")),
     Env(
         "opened a quote and closed none",

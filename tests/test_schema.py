@@ -485,3 +485,18 @@ def test_the_sqlite_schema_is_that_of_the_package(sqlite_file: sqlite3.Connectio
     assert sqlite_file.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     sqlite_file.executescript(text)
     assert sqlite_file.execute("SELECT version FROM jobs_queue_schema").fetchall() == [(SCHEMA_VERSION,)]
+
+
+def test_the_upgrade_by_hand_that_the_documentation_gives_does_what_init_does(mysql_dsn: str) -> None:
+    text = Path(ROOT, "docs", "upgrading.md").read_text(encoding="utf-8")
+    steps = [block for block in re.findall(r"```sql\n(.*?)```", text, re.DOTALL) if block.startswith("ALTER")]
+    with TaskServer(mysql_dsn) as server:
+        server.create_tables()
+        before = server.store.look("SHOW CREATE TABLE jobs_queue_workers")
+        server.store.look("ALTER TABLE jobs_queue_workers DROP COLUMN previous_started_at")
+        server.store.look("UPDATE jobs_queue_schema SET version = 1")
+        for statement in "".join(steps).split(";"):
+            if statement.strip():
+                server.store.look(statement)
+        server.store.check_tables()
+        assert server.store.look("SHOW CREATE TABLE jobs_queue_workers") == before

@@ -843,6 +843,14 @@ def test_an_upgrade_makes_the_tables_that_are_missing_too(store: Store, rows: Ro
     store.begin_run("host", "3")
 
 
+def test_older_tables_whose_version_was_not_restored_with_them_are_upgraded(store: Store, rows: Rows) -> None:
+    to_first_version(rows)
+    rows.execute("DROP TABLE jobs_queue_schema")
+    store.create_tables()
+    store.check_tables()
+    store.begin_run("host", "3")
+
+
 def test_the_schema_file_loaded_over_older_tables_does_not_call_them_new(store: Store, rows: Rows) -> None:
     to_first_version(rows)
     for statement in store._schema_statements():

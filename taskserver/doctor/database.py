@@ -12,7 +12,6 @@ from .findings import Finding, broken, ok, unknown, warning
 
 OLDEST_MARIADB = (10, 3)
 OLDEST_MYSQL = (5, 7)
-OLDEST_SQLITE = (3, 24)
 CLAIM_INDEXES = ("claim_by_group", "claim_any_group")
 LEAST_PACKET_BYTES = 4 * 1024 * 1024
 """Arguments of 1 MiB in a statement, in which quoting may double them."""
@@ -46,7 +45,7 @@ def _of_mysql(facts: MySQLFacts, settings: Settings) -> Iterator[Finding]:
     yield _version(facts)
     yield _rights(facts)
     yield _tables(facts.faults)
-    yield _claim_index(facts.claim_indexes)
+    yield _claim_index(facts.claim_indexes, bool(facts.denied))
     yield _character_set(facts)
     yield _strict_mode(facts)
     yield _time_zone(facts)
@@ -77,11 +76,11 @@ def _tables(faults: Sequence[TableFault]) -> Finding:
     )
 
 
-def _claim_index(used: Sequence[str]) -> Finding:
+def _claim_index(used: Sequence[str], lacks_rights: bool = False) -> Finding:
     missing = [name for name in CLAIM_INDEXES if name not in used]
     if not missing:
         return ok("claim_index", f"claims read by {' and '.join(CLAIM_INDEXES)}")
-    if not used:
+    if not used and lacks_rights:
         return unknown("claim_index", "how claims read the queue cannot be told", "EXPLAIN takes the right to UPDATE")
     return broken(
         "claim_index",
@@ -107,6 +106,13 @@ def _journal(facts: SQLiteFacts) -> Finding:
 
 def _damage(facts: SQLiteFacts) -> Finding:
     if facts.damage is None:
+        return unknown(
+            "file",
+            "the file is too large to be read through here",
+            "a damaged one loses tasks",
+            "sqlite3 FILE 'PRAGMA quick_check'",
+        )
+    if facts.damage == "ok":
         return ok("file", "SQLite finds no damage in its file")
     return broken(
         "file",

@@ -21,7 +21,12 @@ def examine(folder: Path) -> Iterator[Finding]:
         yield broken("settings", str(error), "without them no program starts")
         return
     yield ok("settings", f"table {settings.table}, mode {settings.mode}, modules {', '.join(settings.modules)}")
-    yield from place.of_deployment(settings)
+    try:
+        yield from place.of_deployment(settings)
+    except OSError as error:
+        yield broken(
+            "files", f"{error.filename} cannot be looked at: {error.strerror}", "a worker cannot use it either"
+        )
     yield from _of_database(settings)
 
 

@@ -20,6 +20,10 @@ from .findings import Finding, broken, ok, unknown, warning
 
 LONGEST_IMPORT_SECONDS = 60
 MOST_TOLD = 5
+MOST_REFUSED = 100
+"""Names; to look for what each may have meant takes time, and who may INSERT can make up any number of them."""
+END = b"\0"
+"""Of an answer: a process that an import left behind holds the pipe open."""
 
 
 class _Outcome(NamedTuple):
@@ -63,7 +67,7 @@ def _callables(names: Sequence[str], outcome: _Outcome) -> Finding:
     if not outcome.refused:
         return ok("callables", f"{len(names)} named by the rows that are next, all can be called")
     told = "; ".join(list(outcome.refused.values())[:MOST_TOLD])
-    more = f"; and {len(outcome.refused) - MOST_TOLD} more" if len(outcome.refused) > MOST_TOLD else ""
+    more = f"; and {len(outcome.refused) - MOST_TOLD} or more others" if len(outcome.refused) > MOST_TOLD else ""
     return warning(
         "callables",
         told + more,
@@ -95,26 +99,30 @@ def _import_apart(settings: Settings, names: Sequence[str]) -> _Outcome | None:
 
 
 def _read_all(descriptor: int) -> bytes:
-    """What the child says until it closes its end; nothing where that takes too long."""
+    """What the child says; nothing where it ends before its answer does, or takes too long."""
     until = time.monotonic() + LONGEST_IMPORT_SECONDS
-    parts: list[bytes] = []
+    text = b""
     while (left := until - time.monotonic()) > 0 and select.select([descriptor], [], [], left)[0]:
         part = os.read(descriptor, 65536)
+        text += part
+        if text.endswith(END):
+            return text.removesuffix(END)
         if not part:
-            return b"".join(parts)
-        parts.append(part)
+            break
     return b""
 
 
 def _answer(settings: Settings, names: Sequence[str], descriptor: int) -> None:
     """In the child: import, find, say what came of it, and end without Python's own end."""
+    me = os.getpid()
     try:
         null = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(null, stream)
         text = json.dumps(_found(settings, names)).encode()
-        with open(descriptor, "wb") as file:
-            file.write(text)
+        if os.getpid() == me:  # a module that forks would answer twice
+            with open(descriptor, "wb") as file:
+                file.write(text + END)
     finally:
         os._exit(0)
 
@@ -124,7 +132,7 @@ def _found(settings: Settings, names: Sequence[str]) -> tuple[dict[str, str], di
 
     if str(settings.folder) not in sys.path:
         sys.path.insert(0, str(settings.folder))
-    callables = Callables(settings.modules)
+    callables = Callables(settings.modules, settings.folder)
     broken_modules: dict[str, str] = {}
     refused: dict[str, str] = {}
     for module in settings.modules:
@@ -135,8 +143,11 @@ def _found(settings: Settings, names: Sequence[str]) -> tuple[dict[str, str], di
     for name in names:
         try:
             callables.find(name)
-        except ModuleBroken:
-            continue  # told as a module already
+        except ModuleBroken as error:
+            if str(error) not in broken_modules.values():  # below a listed package
+                broken_modules[name] = str(error)
         except Exception as error:
             refused[name] = str(error)
+            if len(refused) == MOST_REFUSED:
+                break
     return broken_modules, refused

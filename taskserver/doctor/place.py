@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import pwd
 import shutil
 import stat
 from collections.abc import Iterator
@@ -66,10 +67,22 @@ def _web_folder(folder: Path) -> Finding:
 
 def _served_by(folder: Path) -> Path | None:
     """The folder above, or this one, that a web server seems to show."""
+    home = _home_of(folder)
     for place in (folder, *folder.parents):
+        if place == home:
+            # Its name, and what lies above it, is the host's choice: Plesk's is /var/www/vhosts/example.org.
+            return place if _has_page(place) else None
         if place.name in WEB_FOLDERS or _has_page(place):
             return place
     return None
+
+
+def _home_of(folder: Path) -> Path | None:
+    """The home folder of the account that a folder belongs to."""
+    try:
+        return Path(os.path.realpath(pwd.getpwuid(folder.stat().st_uid).pw_dir))
+    except (KeyError, OSError):
+        return None
 
 
 def _has_page(folder: Path) -> bool:
@@ -116,10 +129,17 @@ def _var(path: Path) -> Finding:
 
 
 def _log(path: Path) -> Finding:
-    writable = os.access(path if path.exists() else path.parent, os.W_OK)
-    if writable:
-        return ok("log", f"{path}")
-    return broken("log", f"{path} cannot be written", "a worker does not start without it", "mend TASKSERVER_LOG")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        return broken("log", f"{path} cannot be written", "a worker does not start without it", "mend TASKSERVER_LOG")
+    served = _served_by(path.parent)
+    if served is None:
+        return ok("log", str(path))
+    return warning(
+        "log",
+        f"{path} looks like a part of the web folder {served}",
+        "it holds what tasks print, and who knows its name could download it",
+        "name a file in var/ as TASKSERVER_LOG, and delete this one",
+    )
 
 
 def _database_file(path: Path) -> Iterator[Finding]:
@@ -160,4 +180,4 @@ def _free_space(path: Path) -> Finding:
     free = shutil.disk_usage(path.parent).free
     if free < LEAST_FREE_BYTES:
         return warning("disk", f"{free // 1_000_000} MB are free", "no task can be added on a full disk", "make room")
-    return ok("disk", f"{free // 1_000_000} MB are free")
+    return ok("disk", f"{free // 1_000_000} MB are free on it, of which your account's quota may leave less")

@@ -52,7 +52,7 @@ class SQLiteFacts(NamedTuple):
     version: str
     journal_mode: str
     damage: str | None
-    """What SQLite's own check found, None where it found nothing."""
+    """What SQLite's own check says, which is `ok` where it finds nothing; None where the file is too large for it."""
     faults: tuple[TableFault, ...]
     claim_indexes: tuple[str, ...]
 

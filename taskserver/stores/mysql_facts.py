@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..errors import DatabaseError, Unavailable
 from ..settings import MODES
 from .facts import MySQLFacts, TableFault
-from .views import Views
+from .views import Views, claim_indexes
 
 IDENTITY = "SELECT VERSION(), CURRENT_USER()"
 SERVER_VARIABLES = "SHOW GLOBAL VARIABLES"
@@ -29,15 +28,16 @@ IN_ITS_OWN_ZONE = "SET time_zone = 'SYSTEM'"
 IN_OURS = "SET time_zone = '+00:00'"
 OLDEST_TRANSACTION = "SELECT MAX(TIMESTAMPDIFF(SECOND, trx_started, NOW())) FROM information_schema.innodb_trx"
 COLUMNS = """
-    SELECT table_name, column_name, column_type, is_nullable FROM information_schema.columns
+    SELECT table_name, column_name, column_type, collation_name, is_nullable, column_default, extra
+    FROM information_schema.columns
     WHERE table_schema = DATABASE() AND table_name IN ({ids})
 """
 INDEXES = """
-    SELECT table_name, index_name, column_name FROM information_schema.statistics
+    SELECT table_name, index_name, column_name, sub_part, non_unique FROM information_schema.statistics
     WHERE table_schema = DATABASE() AND table_name IN ({ids}) ORDER BY table_name, index_name, seq_in_index
 """
 TABLES = """
-    SELECT table_name, engine, table_collation FROM information_schema.tables
+    SELECT table_name, engine FROM information_schema.tables
     WHERE table_schema = DATABASE() AND table_name IN ({ids})
 """
 
@@ -83,34 +83,44 @@ class _Table(NamedTuple):
     """A table as information_schema tells it, or as the schema file would make it."""
 
     columns: dict[str, str]
-    """Type and, where it may be NULL, that."""
-    indexes: dict[str, tuple[str, ...]]
+    """As `int unsigned default 0`, in the words of `_kind`."""
+    indexes: dict[str, str]
+    """As `unique (id)`, or `(status, due_at)`."""
     engine: str = "InnoDB"
-    collation: str = "utf8mb4_bin"
 
 
 def read_facts(store: Views, skips_locked: bool, is_denied: Callable[[DatabaseError], bool]) -> MySQLFacts:
     """Ask for all of them; `is_denied` tells the error of a right that is missing. Raises DatabaseError."""
     version, user = store.look(IDENTITY)[0]
     denied = list(_denied(store, is_denied))
-    variables = _by_name(store.look(SERVER_VARIABLES))
+    variables = _by_name(_told(store, SERVER_VARIABLES))
     is_mariadb = "mariadb" in f"{version} {variables.get('version_comment', '')}".lower()
     return MySQLFacts(
         version=version,
         is_mariadb=is_mariadb,
         user=user,
-        cipher=next((value for _, value in store.look(CIPHER)), ""),
+        cipher=next((value for _, value in _told(store, CIPHER)), ""),
         variables=variables,
-        session=_by_name(store.look(SESSION_VARIABLES)),
+        session=_by_name(_told(store, SESSION_VARIABLES)),
         clock_ahead_seconds=_clock_ahead(store),
-        last_instant="2106-02-07" if is_mariadb and store.look(REACHES_2106)[0][0] else "2038-01-19",
+        last_instant="2106-02-07" if is_mariadb and any(map(any, _told(store, REACHES_2106))) else "2038-01-19",
         skips_locked=skips_locked,
         denied=tuple(right.name for right in denied if store.mode not in right.needless_in),
         spared=tuple(f"{right.name} (for {right.what_for})" for right in denied if store.mode in right.needless_in),
         faults=tuple(_faults(store)),
-        claim_indexes=_claim_indexes(store),
+        claim_indexes=claim_indexes(store),
         oldest_transaction_seconds=_oldest_transaction(store),
     )
+
+
+def _told(store: Views, sql: str) -> Sequence[Sequence[Any]]:
+    """What a server tells of itself; nothing where it refuses that."""
+    try:
+        return store.look(sql)
+    except Unavailable:
+        raise
+    except DatabaseError:
+        return ()
 
 
 def _by_name(rows: Sequence[Sequence[Any]]) -> dict[str, str]:
@@ -145,14 +155,6 @@ def _denied(store: Views, is_denied: Callable[[DatabaseError], bool]) -> Iterato
                 yield right._replace(name=right.name.format(queue=store.table))
 
 
-def _claim_indexes(store: Views) -> tuple[str, ...]:
-    used: list[str] = []
-    for groups in ((1, 2), ()):
-        with suppress(DatabaseError):  # without the right to UPDATE
-            used += store.explain_claim(groups)
-    return tuple(dict.fromkeys(used))
-
-
 # ---- the tables beside the schema file
 
 
@@ -160,24 +162,47 @@ def _faults(store: Views) -> Iterator[TableFault]:
     wanted = dict(_tables_of_schema(store.schema_statements()))
     found = _tables_of_database(store, list(wanted))
     for name, table in wanted.items():
-        if name not in found:
+        # Some servers keep names in small letters, whatever they were given.
+        stands = found.get(name.lower())
+        if stands is None:
             yield TableFault(name, "is missing, or hidden from this account")
         else:
-            yield from (TableFault(name, what) for what in _differences(table, found[name]))
+            yield from (TableFault(name, what) for what in _differences(table, stands))
 
 
 def _differences(wanted: _Table, found: _Table) -> Iterator[str]:
     for name, kind in wanted.columns.items():
         if found.columns.get(name) != kind:
             yield f"column {name} is {found.columns.get(name, 'missing')}, not {kind}"
-    for name, columns in wanted.indexes.items():
-        if found.indexes.get(name) != columns:
-            has = f"has ({', '.join(found.indexes[name])})" if name in found.indexes else "is missing"
-            yield f"index {name} {has}, not ({', '.join(columns)})"
+    for name, kind in found.columns.items():
+        if name not in wanted.columns and not kind.endswith(" or NULL") and " default " not in kind:
+            yield f"column {name}, which is not ours, has no default, so no task can be added"
+    for name, index in wanted.indexes.items():
+        if found.indexes.get(name) != index:
+            yield f"index {name} is {found.indexes.get(name, 'missing')}, not {index}"
     if found.engine.lower() != wanted.engine.lower():
         yield f"its engine is {found.engine}, not {wanted.engine}"
-    if found.collation != wanted.collation:
-        yield f"its collation is {found.collation}, not {wanted.collation}"
+
+
+def _kind(column_type: str, collation: str | None, is_nullable: bool, default: str | None, counts_up: bool) -> str:
+    # Newer servers leave out the width with which older ones show whole numbers.
+    kind = re.sub(r"(int)\(\d+\)", r"\1", column_type.lower())
+    kind += f" {collation}" if collation else ""
+    if is_nullable:
+        return f"{kind} or NULL"
+    if counts_up:
+        return f"{kind} auto_increment"
+    return kind if default is None else f"{kind} default {default.lower()}"
+
+
+# As the file has them: `  name  TYPE UNSIGNED [CHARACTER SET x COLLATE y] [NOT] NULL [DEFAULT x] …`
+_COLUMN = re.compile(
+    r"([a-z_]+) +([A-Z]+(?:\(\d+\))?(?: UNSIGNED)?)(?: +CHARACTER SET \w+ COLLATE (\w+))? +(NOT NULL|NULL)"
+    r"(?: DEFAULT (\S+))?(?:.* (AUTO_INCREMENT))?"
+)
+_INDEX = re.compile(r"(PRIMARY|UNIQUE|) ?KEY ?(\w*) ?\((.+)\)$")
+_TEXTS = ("VARCHAR", "MEDIUMTEXT")
+_COLLATION = "utf8mb4_bin"
 
 
 def _tables_of_schema(statements: Iterator[str]) -> Iterator[tuple[str, _Table]]:
@@ -189,35 +214,42 @@ def _tables_of_schema(statements: Iterator[str]) -> Iterator[tuple[str, _Table]]
 
 
 def _columns_of(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
-    for line in lines:
-        column = re.match(r"([a-z_]+) +([A-Z]+(?:\(\d+\))?(?: UNSIGNED)?)(.*)", line)
-        if column:
-            yield column[1], _kind(column[2], "NOT NULL" not in column[3])
+    for column in filter(None, map(_COLUMN.match, lines)):
+        name, column_type, collation, null, default, counts_up = column.groups()
+        collation = collation or (_COLLATION if column_type.startswith(_TEXTS) else None)
+        yield name, _kind(column_type, collation, null == "NULL", default, bool(counts_up))
 
 
-def _indexes_of(lines: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    for line in lines:
-        index = re.match(r"(PRIMARY|(?:UNIQUE )?KEY)(?: KEY)? ?(\w*) ?\((.+)\)$", line)
-        if index:
-            yield index[2] or "PRIMARY", tuple(index[3].split(", "))
-
-
-def _kind(column_type: str, is_nullable: bool) -> str:
-    # Newer servers leave out the width with which older ones show whole numbers.
-    kind = re.sub(r"(int)\(\d+\)", r"\1", column_type.lower())
-    return f"{kind} or NULL" if is_nullable else kind
+def _indexes_of(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for index in filter(None, map(_INDEX.match, lines)):
+        unique = "unique " if index[1] else ""
+        yield index[2] or "PRIMARY", f"{unique}({index[3]})"
 
 
 def _tables_of_database(store: Views, names: list[str]) -> dict[str, _Table]:
+    """By names in small letters."""
     tables: dict[str, _Table] = {}
-    for name, engine, collation in store.look(TABLES, names):
-        tables[name] = _Table({}, {}, engine or "a view", collation or "")
-    for name, column, column_type, nullable in store.look(COLUMNS, names):
-        tables[name].columns[column] = _kind(_text(column_type), nullable == "YES")
-    for name, index, column in store.look(INDEXES, names):
-        tables[name].indexes[index] = (*tables[name].indexes.get(index, ()), column)
+    for name, engine in store.look(TABLES, names):
+        tables[name.lower()] = _Table({}, {}, engine or "a view")
+    for name, column, column_type, collation, nullable, default, more in store.look(COLUMNS, names):
+        extra = more.lower()
+        needs_no_value = nullable == "YES" or " generated" in extra
+        kind = _kind(_text(column_type), collation, needs_no_value, _text(default), "auto_increment" in extra)
+        tables[name.lower()].columns[column] = kind
+    for (name, index), columns in _index_columns(store, names).items():
+        tables[name].indexes[index] = columns
     return tables
 
 
-def _text(value: str | bytes) -> str:
+def _index_columns(store: Views, names: list[str]) -> dict[tuple[str, str], str]:
+    columns: dict[tuple[str, str], list[str]] = {}
+    unique: dict[tuple[str, str], str] = {}
+    for name, index, column, part, non_unique in store.look(INDEXES, names):
+        key = (name.lower(), index)
+        columns.setdefault(key, []).append(f"{column}({part})" if part else str(column))
+        unique[key] = "" if non_unique else "unique "
+    return {key: f"{unique[key]}({', '.join(parts)})" for key, parts in columns.items()}
+
+
+def _text(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value  # some versions give bytes

@@ -11,14 +11,14 @@ from contextlib import closing
 from typing import Any
 
 from .facts import SQLiteFacts, TableFault
-from .views import Views
+from .views import Views, claim_indexes
 
 JOURNAL_MODE = "PRAGMA journal_mode"
 QUICK_CHECK = "PRAGMA quick_check(1)"
 TABLE_NAMES = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
-COLUMNS = 'SELECT name, type, "notnull" FROM pragma_table_info(?)'
+COLUMNS = 'SELECT name, type, "notnull", dflt_value, pk FROM pragma_table_info(?)'
 INDEX_COLUMNS = """
-    SELECT list.name, info.name FROM pragma_index_list(?) AS list, pragma_index_info(list.name) AS info
+    SELECT list.name, list."unique", info.name FROM pragma_index_list(?) AS list, pragma_index_info(list.name) AS info
     ORDER BY list.name, info.seqno
 """
 MOST_BYTES_CHECKED = 200_000_000
@@ -34,15 +34,12 @@ def read_facts(store: Views, size_bytes: int) -> SQLiteFacts:
         journal_mode=str(store.look(JOURNAL_MODE)[0][0]),
         damage=_damage(store, size_bytes),
         faults=tuple(_faults(store)),
-        claim_indexes=tuple(dict.fromkeys([*store.explain_claim((1, 2)), *store.explain_claim(())])),
+        claim_indexes=claim_indexes(store),
     )
 
 
 def _damage(store: Views, size_bytes: int) -> str | None:
-    if size_bytes > MOST_BYTES_CHECKED:
-        return None
-    found = str(store.look(QUICK_CHECK)[0][0])
-    return None if found == "ok" else found
+    return None if size_bytes > MOST_BYTES_CHECKED else str(store.look(QUICK_CHECK)[0][0])
 
 
 def _faults(store: Views) -> Iterator[TableFault]:
@@ -60,17 +57,23 @@ def _faults_of(table: str, wanted: Look, found: Look) -> Iterator[TableFault]:
     if not stands:
         yield TableFault(table, "is missing")
         return
-    for name, *kind in wanted(COLUMNS, (table,)):
+    ours = {name: kind for name, *kind in wanted(COLUMNS, (table,))}
+    for name, kind in ours.items():
         if stands.get(name) != kind:
-            yield TableFault(table, f"column {name} {'is of another type' if name in stands else 'is missing'}")
+            yield TableFault(table, f"column {name} {'is of another kind' if name in stands else 'is missing'}")
+    for name, (_, not_null, default, key) in stands.items():
+        if name not in ours and not_null and default is None and not key:
+            yield TableFault(table, f"column {name}, which is not ours, has no default, so no task can be added")
     indexes = _indexes(found, table)
-    for name, columns in _indexes(wanted, table).items():
-        if indexes.get(name) != columns:
-            yield TableFault(table, f"index {name} is not ({', '.join(columns)})")
+    for name, index in _indexes(wanted, table).items():
+        if indexes.get(name) != index:
+            yield TableFault(table, f"index {name} is {indexes.get(name, 'missing')}, not {index}")
 
 
-def _indexes(look: Look, table: str) -> dict[str, tuple[str, ...]]:
-    indexes: dict[str, tuple[str, ...]] = {}
-    for index, column in look(INDEX_COLUMNS, (table,)):
-        indexes[index] = (*indexes.get(index, ()), str(column))
-    return indexes
+def _indexes(look: Look, table: str) -> dict[str, str]:
+    columns: dict[str, list[str]] = {}
+    unique: dict[str, str] = {}
+    for index, is_unique, column in look(INDEX_COLUMNS, (table,)):
+        columns.setdefault(index, []).append(str(column))
+        unique[index] = "unique " if is_unique else ""
+    return {index: f"{unique[index]}({', '.join(parts)})" for index, parts in columns.items()}

@@ -66,16 +66,24 @@ class Tables(Database):
             self._create_tables()
 
     def _create_tables(self) -> None:
-        try:
-            version = self._version() or 0
-        except TablesMissing:
-            version = SCHEMA_VERSION
+        version = self._version_of_what_stands()
         for statement in self._schema_statements():
             self._alone(self._execute, statement)
         for step in range(version, SCHEMA_VERSION):
             self._upgrade_from(step)
         self.check_tables()
         self._alone(self._one, self.TABLES_ARE_OURS)
+
+    def _version_of_what_stands(self) -> int:
+        """The newest where nothing stands yet; 0 for tables whose version is lost, as of a backup restored in part."""
+        try:
+            return self._version() or 0
+        except TablesMissing:
+            try:
+                self._alone(self._one, self.TABLES_ARE_OURS)
+            except TablesMissing:
+                return SCHEMA_VERSION
+            return 0
 
     def _version(self) -> int | None:
         """The version that the tables record; None where they record none."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from ..errors import DatabaseError
 from ..lifecycle import Status
 from .database import IDS_A_STATEMENT, Row, marks, with_ids
 from .rows import LastRun, QueueCount, StoredTask, stored_task
@@ -100,3 +102,12 @@ class Views(Tables):
     def schema_statements(self) -> Iterator[str]:
         """What makes the newest tables."""
         return self._schema_statements()
+
+
+def claim_indexes(views: Views) -> tuple[str, ...]:
+    """By which the claims read: of some groups, of all of them. None where an index or a right is missing."""
+    used: list[str] = []
+    for groups in ((1, 2), ()):
+        with suppress(DatabaseError):
+            used += views.explain_claim(groups)
+    return tuple(dict.fromkeys(used))
