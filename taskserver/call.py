@@ -69,7 +69,7 @@ def _hint_at_keyword(found: TaskCallable, kwargs: dict[str, Any]) -> str:
     names = list(found.signature.parameters)
     unknown = next((key for key in kwargs if key not in names), None)
     meant = nearest(unknown, names) if unknown is not None else None
-    return f"; did you mean {meant!r}?" if meant else ""
+    return f"; {unknown!r} is none of them, did you mean {meant!r}?" if meant else ""
 
 
 class Failure(NamedTuple):

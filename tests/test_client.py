@@ -577,6 +577,12 @@ def test_help_names_every_command_that_works_and_its_options(deployment: Deploym
             assert option in ended.stdout, command
 
 
+def test_status_of_tables_of_another_version_says_so(queue: Queue) -> None:
+    queue.sql("ALTER TABLE jobs_queue_workers DROP COLUMN previous_started_at")
+    queue.sql("UPDATE jobs_queue_schema SET version = 1")
+    assert_one_line(queue.client("status"), 1, "have version 1, this program needs 2: run client.py init")
+
+
 def test_wrong_usage_is_one_line_and_code_2(deployment: Deployment, capsys: pytest.CaptureFixture[str]) -> None:
     assert_one_line(deployment.client("remove"), 2, "client.py")
     for arguments in (

@@ -26,6 +26,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(folder: Path, options: argparse.Namespace) -> int:
     with TaskServer.from_settings(load_settings(folder)) as server:
+        server.store.check_tables()
         counts, runs = server.store.counts(), server.store.runs()
     if options.json:
         print(as_json(_report(server, counts, runs)))

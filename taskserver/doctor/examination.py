@@ -14,24 +14,27 @@ from .findings import Finding, broken, ok
 
 def examine(folder: Path) -> Iterator[Finding]:
     """Every check of the deployment in a folder, one after the other, as far as what is found lets it go on."""
-    yield from place.of_program(folder)
+    yield from _of_files(place.of_program(folder))
     try:
         settings = load_settings(folder)
     except SettingError as error:
         yield broken("settings", str(error), "without them no program starts")
         return
     yield ok("settings", f"table {settings.table}, mode {settings.mode}, modules {', '.join(settings.modules)}")
-    try:
-        yield from place.of_deployment(settings)
-    except OSError as error:
-        yield broken(
-            "files", f"{error.filename} cannot be looked at: {error.strerror}", "a worker cannot use it either"
-        )
+    yield from _of_files(place.of_deployment(settings))
     yield from _of_database(settings)
 
 
+def _of_files(findings: Iterator[Finding]) -> Iterator[Finding]:
+    try:
+        yield from findings
+    except OSError as error:
+        what = f"{error.filename} cannot be looked at: {error.strerror}"
+        yield broken("files", what, "a worker cannot use it either", "give it to the user who runs this")
+
+
 def _of_database(settings: Settings) -> Iterator[Finding]:
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] | None = None
     try:
         store = open_store(settings)
         try:

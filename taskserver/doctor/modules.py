@@ -35,9 +35,9 @@ class _Outcome(NamedTuple):
     """Why a callable may not run, by the name in the rows."""
 
 
-def findings(settings: Settings, names: Sequence[str]) -> Iterator[Finding]:
-    """Of the listed modules, and of the callables that rows name."""
-    outcome = _import_apart(settings, names)
+def findings(settings: Settings, names: Sequence[str] | None) -> Iterator[Finding]:
+    """Of the listed modules, and of the callables that rows name; None where these could not be read."""
+    outcome = _import_apart(settings, names or ())
     if outcome is None:
         yield broken(
             "modules",
@@ -61,7 +61,9 @@ def _modules(settings: Settings, outcome: _Outcome) -> Finding:
     )
 
 
-def _callables(names: Sequence[str], outcome: _Outcome) -> Finding:
+def _callables(names: Sequence[str] | None, outcome: _Outcome) -> Finding:
+    if names is None:
+        return unknown("callables", "the rows cannot be read", "they may name what is not there")
     if outcome.broken and not outcome.refused:
         return unknown("callables", "they cannot be told while a module is broken", "rows may name what is not there")
     if not outcome.refused:

@@ -25,6 +25,7 @@ def of_program(folder: Path) -> Iterator[Finding]:
     yield ok("python", f"Python {platform.python_version()} at {_interpreter()}")
     yield ok("packages", ", ".join(f"{name} {_version(name)}" for name in ("PyMySQL", "python-dotenv")))
     yield _web_folder(folder)
+    yield _code(folder)
     yield _env_file(folder / ".env")
 
 
@@ -60,8 +61,8 @@ def _web_folder(folder: Path) -> Finding:
     return warning(
         "web_folder",
         f"{folder} looks like a part of the web folder {served}",
-        "a web server that knows no .htaccess would hand out the code, and with it whatever lies here",
-        "move the whole folder out of it, beside it for example, and change the path in the crontab",
+        "a web server that knows no .htaccess would hand out the code, and the password in .env",
+        "move the whole folder out of it, beside it for example, change the path in the crontab, and then the password",
     )
 
 
@@ -95,6 +96,19 @@ def _has_page(folder: Path) -> bool:
 # ---- files
 
 
+def _code(folder: Path) -> Finding:
+    several = [folder, folder / "taskserver", *sorted(folder.glob("*.py"))]
+    open_ones = [path for path in several if path.exists() and path.stat().st_mode & 0o002]
+    if not open_ones:
+        return ok("code", "nobody else may change the program")
+    return warning(
+        "code",
+        f"any account of this host may change {', '.join(path.name for path in open_ones[:3])}",
+        "whoever changes the program has it run as you",
+        f"chmod -R o-w {folder}",
+    )
+
+
 def _env_file(path: Path) -> Finding:
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -106,7 +120,7 @@ def _env_file(path: Path) -> Finding:
         return warning(
             "env_file",
             f"{path} has the rights {mode:04o}",
-            "other accounts of this host may read the database's password in it, or change it",
+            f"other accounts of this host may read {'or change ' if mode & 0o022 else ''}the database's password in it",
             f"chmod 600 {path}",
         )
     return ok("env_file", f"{path} is for its owner alone")
@@ -122,10 +136,25 @@ def _var(path: Path) -> Finding:
             "a worker keeps its locks there, and SQLite its database",
             f"give it to the account that cron uses: chown, or chmod 700 {path}",
         )
+    of_others = next((one for one in path.rglob("*") if not os.access(one, os.W_OK)), None)
+    if of_others is not None:
+        return broken(
+            "var",
+            f"{of_others} belongs to {_owner(of_others)}, and cannot be written to",
+            "a worker that cannot use its locks, its log or its database ends at once",
+            f"have it given to you with chown, or rename {path} and run client.py init",
+        )
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         return warning("var", f"{path} has the rights {mode:04o}", "what lies in it is private", f"chmod 700 {path}")
     return ok("var", f"{path} is for its owner alone")
+
+
+def _owner(path: Path) -> str:
+    try:
+        return path.owner()
+    except (KeyError, OSError):
+        return "another user"
 
 
 def _log(path: Path) -> Finding:

@@ -36,6 +36,7 @@ def findings(store: Store, settings: Settings) -> Iterator[Finding]:
     yield _leases(facts)
     yield _fatal(counts)
     yield _far(facts)
+    yield _stray(facts, counts)
 
 
 # ---- cron
@@ -50,16 +51,23 @@ def _cron(runs: Sequence[LastRun]) -> Finding:
     if stopped:
         found = "; ".join(_told(run) for run in stopped[:MOST_GROUPS_TOLD])
         return warning("cron", found, "cron seems to have stopped: tasks stay where they are", mend)
-    return ok("cron", "; ".join(_told(run) for run in newest[:MOST_GROUPS_TOLD]))
+    found = "; ".join(_told(run) for run in newest[:MOST_GROUPS_TOLD])
+    if all(run.every_seconds is None for run in runs):
+        return unknown("cron", found, "one run may have been by hand: look again after the next")
+    return ok("cron", found)
 
 
 def _stopped(runs: Sequence[LastRun]) -> list[LastRun]:
     """Those that should have begun again since, and whose groups no run takes that is in time."""
-    in_time = [run for run in runs if not _is_late(run)]
+    in_time = _in_time(runs)
     if any(_takes_all(run) for run in in_time):
         return []
     served = _served(in_time)
     return [run for run in runs if _is_late(run) and (_takes_all(run) or not _served([run]) <= served)]
+
+
+def _in_time(runs: Sequence[LastRun]) -> list[LastRun]:
+    return [run for run in runs if not _is_late(run)]
 
 
 def _is_late(run: LastRun) -> bool:
@@ -82,7 +90,8 @@ def _late_after(run: LastRun) -> float:
 
 
 def _age(seconds: float | None) -> float:
-    return float("inf") if seconds is None else float(seconds)
+    # One that lies ahead was forged, or its clock was wrong: it says nothing of when a worker ran.
+    return float("inf") if seconds is None or seconds < -LEAST_LATE_SECONDS else float(seconds)
 
 
 def _ended_badly(runs: Sequence[LastRun]) -> Iterator[Finding]:
@@ -114,11 +123,11 @@ def _groups(counts: Sequence[QueueCount], runs: Sequence[LastRun]) -> Finding:
 
 
 def unserved(counts: Sequence[QueueCount], runs: Sequence[LastRun]) -> list[QueueCount]:
-    """The new tasks of groups that no worker of the last days takes; none where no worker ran, as it is cron then."""
-    recent = _recent(runs)
-    if not recent or any(_takes_all(run) for run in recent):
+    """The new tasks of groups that no worker takes which is in time; none where none is, as it is cron then."""
+    in_time = _in_time(runs)
+    if not in_time or any(_takes_all(run) for run in in_time):
         return []
-    served = _served(recent)
+    served = _served(in_time)
     return [count for count in counts if count.status == Status.NEW and count.group_id not in served]
 
 
@@ -128,11 +137,11 @@ def told_of_groups(counts: Sequence[QueueCount], runs: Sequence[LastRun]) -> str
     if not several:
         return None
     rows = sum(count.rows for count in several)
-    served = _served(_recent(runs))
+    served = _served(_in_time(runs))
     idle = served - {count.group_id for count in counts}
     return (
         f"{rows} new task{'s' if rows != 1 else ''} in group{'s' if len(several) > 1 else ''} "
-        f"{_listed([count.group_id for count in several])}, which no worker of the last 7 days takes: "
+        f"{_listed([count.group_id for count in several])}, which no worker takes: "
         f"they serve {_listed(served)}" + (f", and no task stands in {_listed(idle)}" if idle else "")
     )
 
@@ -177,7 +186,7 @@ def _fatal(counts: Sequence[QueueCount]) -> Finding:
         "fatal",
         f"{rows} task{' is' if rows == 1 else 's are'} fatal",
         "they failed for good, and wait for a person",
-        "client.py list --status fatal shows them, client.py show ID the whole error",
+        "client.py list --status fatal shows them, client.py show ID the whole error; README.md: how they run again",
     )
 
 
@@ -189,4 +198,16 @@ def _far(facts: QueueFacts) -> Finding:
         f"{facts.far} tasks are due in 2037 or later",
         "a due date that far is mostly a mistake, and many databases end in January 2038",
         "look at them with client.py list --status waiting, and mend what adds them",
+    )
+
+
+def _stray(facts: QueueFacts, counts: Sequence[QueueCount]) -> Finding:
+    strange = sum(count.rows for count in counts if count.status not in set(Status))
+    if not facts.undated and not strange:
+        return ok("stray", "every row has a status that comes to an end")
+    return warning(
+        "stray",
+        f"{facts.undated} tasks wait for no instant (status 5 without due_at), {strange} have a status that is none",
+        "no worker ever takes them",
+        "set their status to 0, and mend what adds them",
     )

@@ -71,3 +71,5 @@ class QueueFacts(NamedTuple):
     """For how long, of the oldest."""
     far: int
     """Rows that are due in 2037 or later."""
+    undated: int
+    """Rows that wait for an instant which they do not name."""

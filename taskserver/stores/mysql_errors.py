@@ -35,8 +35,8 @@ NO_SPACE = "free some space, or have your host raise the database's quota"
 READ_ONLY = "the server takes no writes for now: wait, or name its main server in TASKSERVER_DSN"
 COLUMN = "give that column its type and character set of schema.sql, with ALTER TABLE"
 RIGHTS = (
-    "grant this user that right in your host's panel; a worker needs SELECT, INSERT, UPDATE and DELETE, "
-    "client.py init CREATE and ALTER too"
+    "is this the website's user, who may only add? .env names the worker's; else grant it that right in your host's "
+    "panel: a worker needs SELECT, INSERT, UPDATE and DELETE, client.py init CREATE and ALTER too"
 )
 LOGIN = (
     "check user and password in TASKSERVER_DSN and TASKSERVER_PASSWORD; of a user, "
@@ -59,6 +59,7 @@ HINTS = {
     1290: READ_ONLY,
     1366: COLUMN,
     1406: COLUMN,
+    1467: "a row has the greatest id there is: delete it, then ALTER TABLE jobs_queue AUTO_INCREMENT = 1",
     1698: LOGIN,
     1792: READ_ONLY,
     1836: READ_ONLY,

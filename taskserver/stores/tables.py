@@ -106,7 +106,7 @@ class Tables(Database):
         if version > SCHEMA_VERSION:
             raise TablesOutdated(
                 f"the tables of {self.table} have version {version}, this program knows {SCHEMA_VERSION}: "
-                "upload the newer taskserver here too"
+                f"upload the newer taskserver here too, or, where there is none, delete that row of {self.table}_schema"
             )
 
     # ---- words

@@ -77,6 +77,8 @@ class Views(Tables):
     LAPSED = "SELECT COUNT(*), MAX({due_at_age}) FROM {table} WHERE status = 1 AND due_at < {after}"
     FAR = "SELECT COUNT(*) FROM {table} WHERE status IN (3, 5) AND due_at >= '2037-01-01 00:00:00'"
 
+    UNDATED = "SELECT COUNT(*) FROM {table} WHERE status = 5 AND due_at IS NULL"
+
     @abstractmethod
     def facts(self) -> Facts:
         """What the database and the tables are like. Raises DatabaseError."""
@@ -91,9 +93,9 @@ class Views(Tables):
 
         names = self.look(self.NAMES_OF_NEXT, [most_rows] * 3)
         lapsed, seconds = self.look(self.LAPSED, [-lapsed_seconds])[0]
-        far = self.look(self.FAR)[0][0]
+        far, undated = self.look(self.FAR)[0][0], self.look(self.UNDATED)[0][0]
         texts = (name.decode(errors="replace") if isinstance(name, bytes) else str(name) for (name,) in names)
-        return QueueFacts(tuple(sorted(texts)), lapsed, float(seconds or 0), far)
+        return QueueFacts(tuple(sorted(texts)), lapsed, float(seconds or 0), far, undated)
 
     def look(self, sql: str, values: Sequence[Any] = ()) -> Sequence[Row]:
         """The rows of a statement of facts, with a mark for each value in the place of `{ids}`."""
