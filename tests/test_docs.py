@@ -80,7 +80,7 @@ def test_the_tutorial_leads_from_the_upload_to_tasks_that_ran(reader: Reader) ->
     reader.make_users()
     reader.upload()
     follow(reader, blocks(TUTORIAL))
-    assert (reader.folder / "greetings.txt").read_text() == "Hello Ada\nHello Grace\n"
+    assert (reader.folder / "var" / "greetings.txt").read_text() == "Hello Ada\nHello Grace\n"
 
 
 SECTIONS = [
@@ -255,7 +255,11 @@ def arguments_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 OPTIONS = {
     option for parser in parsers().values() for action in arguments_of(parser) for option in action.option_strings
 }
-OF_THE_READER = {"tasks.py", "taskserver.old", "queue.php", "greetings.txt", "passenger_wsgi.py", "tasks.example.py"}
+OF_THE_READER = {"tasks.py", "taskserver.old", "queue.php", "var/greetings.txt", "passenger_wsgi.py"} | {
+    "tasks.example.py",
+    "START-HERE.txt",
+}
+OF_OTHER_PROGRAMS = {"--help", "--no-tablespaces"}
 TARGETS = set(re.findall(r"^([a-z.-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 FILE = re.compile(r"[\w./-]+\.(py|md|sql|php|example|toml|txt)")
 
@@ -266,7 +270,7 @@ def faults_of(word: str) -> Iterator[str]:
         if key not in KEYS and key != "TASKSERVER_":
             yield f"{key} is no setting"
     for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", word):
-        if option not in OPTIONS | {"--help"}:
+        if option not in OPTIONS | OF_OTHER_PROGRAMS:
             yield f"{option} is no option"
     if FILE.fullmatch(word) and word not in OF_THE_READER and not word.startswith("/home/you/") and not _is_file(word):
         yield f"{word} is no file"
