@@ -1,0 +1,128 @@
+"""What became of a server: the tests that ran on it, counted, and the lines of the table."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+from tests.deployment import ROOT
+from tests.other_servers.recipes import Recipe
+from tests.servers import MySQLServer
+
+
+class Run(NamedTuple):
+    """Some files of tests, and what they are called in the table."""
+
+    what: str
+    files: tuple[str, ...]
+    processes: int = 2
+    also_on_older: bool = True
+
+
+BESIDE_OTHERS = ("retries", "schema", "client", "held_rows", "runner")
+ALONE = ("races", "leases", "worker", "connections")
+"""They count the server's deadlocks, statements and waiting transactions, or change its variables."""
+RUNS = (
+    Run("the store contract", ("store_contract",)),
+    Run(", ".join(BESIDE_OTHERS), BESIDE_OTHERS),
+    Run(", ".join(ALONE), ALONE, processes=0),
+    # A server that is older than schema.sql asks for is told so, which is no healthy deployment.
+    Run("doctor, mistakes", ("doctor", "mistakes"), processes=0, also_on_older=False),
+)
+OK, TESTS_FAILED, NO_TESTS = 0, 1, 5
+"""Exit codes of pytest."""
+HEAD = """| server | version | date | what was run | passed | failed | skipped |
+|---|---|---|---|---|---|---|
+"""
+
+
+@dataclass
+class Counts:
+    """One run of pytest: how many passed and were skipped, and which failed, each with the first line of why."""
+
+    passed: int = 0
+    skipped: int = 0
+    failed: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A server that ran, and its tests."""
+
+    name: str
+    version: str
+    runs: Sequence[tuple[str, Counts]]
+
+    def lines(self) -> Iterator[str]:
+        today = datetime.now(timezone.utc).date()
+        for what, counts in self.runs:
+            cells = (self.name, self.version, today, what, counts.passed, len(counts.failed), counts.skipped)
+            yield "| " + " | ".join(map(str, cells)) + " |\n"
+
+    def passed(self) -> int:
+        return sum(counts.passed for _, counts in self.runs)
+
+    def failed(self) -> list[str]:
+        return [test for _, counts in self.runs for test in counts.failed]
+
+
+def try_server(recipe: Recipe, server: MySQLServer, version: str, arguments: Sequence[str]) -> Tried:
+    """Runs all on a server, the store contract first."""
+    runs = [run for run in RUNS if run.also_on_older or not recipe.is_older]
+    return Tried(recipe.name, version, [(run.what, run_tests(server, run, arguments)) for run in runs])
+
+
+def run_tests(server: MySQLServer, run: Run, arguments: Sequence[str]) -> Counts:
+    """What pytest prints goes to standard error: standard output is the table's."""
+    parallel = ["-n", str(run.processes), "--dist", "loadgroup"] if importlib.util.find_spec("xdist") else []
+    with tempfile.TemporaryDirectory(prefix="taskserver-tests-") as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "not long", *parallel]
+        command += ["-p", "no:cacheprovider", "-p", "tests.other_servers.selection", f"--junitxml={report}"]
+        command += [f"--basetemp={folder}/tests"]  # pytest's own numbered folders may be tidied away by later runs
+        command += [*arguments, *(f"tests/test_{name}.py" for name in run.files)]
+        env = {**os.environ, "TASKSERVER_TEST_MYSQL": server.dsn("")}
+        code = subprocess.run(command, cwd=ROOT, env=env, stdout=sys.stderr).returncode
+        return judged(code, counted(report) if report.exists() else Counts(), narrowed=bool(arguments))
+
+
+def judged(code: int, counts: Counts, narrowed: bool) -> Counts:
+    """With pytest's own word: it may have broken off, or found no test, which a narrower choice explains."""
+    fine = {OK, TESTS_FAILED, NO_TESTS} if narrowed else {OK, TESTS_FAILED}
+    if code not in fine or (code == TESTS_FAILED and not counts.failed):
+        counts.failed.append(f"pytest ended with code {code}")
+    return counts
+
+
+def counted(report: Path) -> Counts:
+    counts = Counts()
+    for case in ElementTree.parse(report).iter("testcase"):
+        verdicts = {child.tag: child.get("message", "") for child in case}
+        if trouble := [verdicts[tag] for tag in ("failure", "error") if tag in verdicts]:
+            lines = trouble[0].splitlines() or [""]
+            counts.failed.append(f"{case.get('classname')}::{case.get('name')}: {lines[0]}")
+        elif "skipped" in verdicts:
+            counts.skipped += 1
+        else:
+            counts.passed += 1
+    return counts
+
+
+def table(tried: Sequence[Tried], not_had: Sequence[tuple[str, str]]) -> str:
+    """As Markdown: what was run, what failed, and what could not be had."""
+    text = HEAD + "".join(line for one in tried for line in one.lines())
+    failed = [f"- {one.name}: {test}\n" for one in tried for test in one.failed()]
+    if failed:
+        text += "\nFailed:\n\n" + "".join(failed)
+    if not_had:
+        text += "\nCould not be had:\n\n" + "".join(f"- {name}: {why}\n" for name, why in not_had)
+    return text
