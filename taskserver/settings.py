@@ -203,7 +203,9 @@ def _check_keys(path: Path, keys: Sequence[str]) -> None:
 def _without_secret(key: str) -> str:
     """What of a mistyped key can be told: where the `=` is missing, it goes on with the password."""
     name = re.split(r"[^\w-]|->", key)[0][:60]
-    secret = next((one for one in SECRET_KEYS if name.startswith(one) and len(name) > len(one) + 1), None)
+    letters = _letters(name)
+    alike = (one for one in SECRET_KEYS if letters.startswith(_letters(one)) and len(letters) > len(_letters(one)) + 1)
+    secret = next(alike, None)
     return name if secret is None else f"{secret}…"
 
 

@@ -215,7 +215,7 @@ def test_a_database_in_a_folder_that_may_not_be_entered_is_broken(healthy_sqlite
     healthy_sqlite.deployment.write_env(TASKSERVER_DSN=f"sqlite:///{closed}/inner/queue.db")
     report = Report(healthy_sqlite)
     assert report.code == 2
-    assert "broken" in (report.checks.get("files") or report.checks["database"])["level"]
+    assert report.worse()["files"] == "broken"
 
 
 def test_a_log_in_a_web_folder_is_a_warning(healthy_sqlite: Queue) -> None:
@@ -272,6 +272,13 @@ def test_locks_of_another_user_are_broken(healthy_sqlite: Queue) -> None:
     lock.chmod(0o600)
     assert (report.code, report.worse()) == (2, {"var": "broken"})
     assert str(lock) in report.told("var")
+
+
+def test_what_tasks_leave_in_the_folder_of_locks_is_their_own_affair(healthy_sqlite: Queue) -> None:
+    var = healthy_sqlite.folder / "var"
+    (var / "latest.pdf").symlink_to("nowhere.pdf")
+    (var / "invoice.pdf").touch(0o400)
+    assert Report(healthy_sqlite).worse() == {}
 
 
 @pytest.mark.parametrize("name", ["tasks.py", "worker.py", "taskserver", "."])
@@ -381,6 +388,11 @@ def assert_faulty(queue: Queue, change: str, words: str) -> None:
 def test_claims_that_cannot_read_by_their_indexes_are_broken(healthy_mysql: Queue) -> None:
     healthy_mysql.sql("ALTER TABLE jobs_queue ALTER INDEX claim_by_group IGNORED, ALTER INDEX claim_any_group IGNORED")
     assert Report(healthy_mysql).worse() == {"claim_index": "broken"}
+
+
+def test_a_table_whose_name_differs_in_capitals_alone_is_another(healthy_mysql: Queue) -> None:
+    healthy_mysql.sql("CREATE TABLE Jobs_Queue (id INT PRIMARY KEY, mine INT NOT NULL)")
+    assert Report(healthy_mysql).worse() == {}
 
 
 def test_columns_and_indexes_of_ones_own_are_no_fault(healthy: Queue) -> None:
@@ -597,10 +609,16 @@ def test_a_connection_over_the_net_without_tls_is_a_warning(dsn: str, cipher: st
 
 def test_variables_that_a_proxy_hides_or_makes_up_are_no_trouble() -> None:
     facts = FACTS._replace(session={"max_user_connections": "unlimited", "character_set_connection": "utf8mb4"})
-    assert {one.level for one in of_mysql(facts._replace(variables={}), "mysql://u@127.0.0.1/db")} == {
+    assert {one.level for one in of_mysql(facts._replace(variables={"x": "y"}), "mysql://u@127.0.0.1/db")} == {
         Level.OK,
         Level.WARNING,
     }
+
+
+def test_a_server_that_tells_no_variables_is_judged_by_none() -> None:
+    found = of_mysql(FACTS._replace(variables={}, session={}), "mysql://u@127.0.0.1/db")
+    assert {one.level for one in found} == {Level.OK, Level.UNKNOWN}
+    assert not {"character_set", "strict_mode", "isolation"} & {one.check for one in found}
 
 
 def test_another_character_set_is_broken() -> None:
@@ -733,7 +751,8 @@ def test_a_queue_without_a_worker_is_a_warning(queue: Queue) -> None:
 
 
 def test_a_run_that_began_in_the_future_tells_nothing_of_cron() -> None:
-    assert _cron([a_run("all", -400_000.0)]).level is Level.WARNING
+    finding = _cron([a_run("all", -400_000.0)])
+    assert (finding.level, "inf" in finding.found) == (Level.WARNING, False)
     assert unserved([new_rows(2)], [a_run("all", -400_000.0), a_run("3")])
 
 
@@ -768,6 +787,8 @@ def test_how_often_cron_runs_it_is_told_and_that_it_stopped(healthy: Queue) -> N
         ([a_run("all", 60, 360), a_run("5", 90_000, 90_300)], None),
         ([a_run("3", 60, 360), a_run("5", 8 * 86_400, 8 * 86_400 + 300)], None),
         ([a_run("3", 90_000, 90_300)], "groups 3"),
+        ([a_run("3", 7200, 7500)._replace(ended_at=None), a_run("5", 60, 360)], None),
+        ([a_run("3", 90_000, 90_300)._replace(ended_at=None)], "did not end"),
     ],
 )
 def test_a_crontab_line_that_stopped_is_told_though_others_run(runs: list[LastRun], told: str | None) -> None:

@@ -238,6 +238,8 @@ ENVS = [
         ("TASKSERVER_PASSWORD,", "lacks its"),
     ),
     Env("wrote a password right behind", {".env": f"TASKSERVER_PASSWORD{SECRET}\n"}, ("TASKSERVER_PASSWORD…",)),
+    Env("wrote a password small", {".env": f"taskserver_password{SECRET}\n"}, ("TASKSERVER_PASSWORD…",)),
+    Env("wrote dashes", {".env": f"TASKSERVER-PASSWORD-{SECRET}\n"}, ("TASKSERVER_DSN is not set",)),
     Env("wrote an arrow", {".env": f"TASKSERVER_PASSWORD->{SECRET}\n"}, ("TASKSERVER_PASSWORD,",)),
     Env("wrote a DSN as YAML", {".env": f"TASKSERVER_DSN:mysql://you:{SECRET}@localhost/db\n"}, ("TASKSERVER_DSN,",)),
     Env("wrote it as a Windows batch", {".env": f"set {RIGHT}"}, ("line 1", "KEY=value")),

@@ -46,18 +46,27 @@ def _of_mysql(facts: MySQLFacts, settings: Settings) -> Iterator[Finding]:
     yield _rights(facts)
     yield _tables(facts.faults)
     yield _claim_index(facts.claim_indexes, bool(facts.denied))
+    if facts.variables and facts.session:
+        yield from _of_variables(facts)
+    else:
+        yield unknown(
+            "variables", "the server does not tell its variables", "character set, strict mode and limits matter"
+        )
+    yield _clock(facts)
+    yield _transactions(facts)
+    yield _dates(facts)
+
+
+def _of_variables(facts: MySQLFacts) -> Iterator[Finding]:
     yield _character_set(facts)
     yield _strict_mode(facts)
     yield _time_zone(facts)
-    yield _clock(facts)
     yield _isolation(facts)
     yield _binlog(facts)
     yield _durability(facts)
     yield _wait_timeout(facts)
     yield _connections(facts)
     yield _packet(facts)
-    yield _transactions(facts)
-    yield _dates(facts)
 
 
 # ---- the tables

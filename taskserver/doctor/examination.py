@@ -39,8 +39,9 @@ def _of_database(settings: Settings) -> Iterator[Finding]:
         store = open_store(settings)
         try:
             yield from _of_tables(store, settings)
-            names = queue.waiting_names(store)
-            yield from queue.findings(store, settings)
+            facts = queue.facts_of(store, settings)
+            names = facts.names
+            yield from queue.findings(store, facts)
         finally:
             # Before modules are imported, which may fork or open the same file.
             store.close()

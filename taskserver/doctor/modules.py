@@ -69,7 +69,8 @@ def _callables(names: Sequence[str] | None, outcome: _Outcome) -> Finding:
     if not outcome.refused:
         return ok("callables", f"{len(names)} named by the rows that are next, all can be called")
     told = "; ".join(list(outcome.refused.values())[:MOST_TOLD])
-    more = f"; and {len(outcome.refused) - MOST_TOLD} or more others" if len(outcome.refused) > MOST_TOLD else ""
+    or_more = " or more" if len(outcome.refused) == MOST_REFUSED else ""
+    more = f"; and {len(outcome.refused) - MOST_TOLD}{or_more} others" if len(outcome.refused) > MOST_TOLD else ""
     return warning(
         "callables",
         told + more,

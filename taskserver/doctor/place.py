@@ -68,6 +68,7 @@ def _web_folder(folder: Path) -> Finding:
 
 def _served_by(folder: Path) -> Path | None:
     """The folder above, or this one, that a web server seems to show."""
+    folder = Path(os.path.realpath(folder))
     home = _home_of(folder)
     for place in (folder, *folder.parents):
         if place == home:
@@ -81,7 +82,8 @@ def _served_by(folder: Path) -> Path | None:
 def _home_of(folder: Path) -> Path | None:
     """The home folder of the account that a folder belongs to."""
     try:
-        return Path(os.path.realpath(pwd.getpwuid(folder.stat().st_uid).pw_dir))
+        home = pwd.getpwuid(folder.stat().st_uid).pw_dir
+        return Path(os.path.realpath(home)) if home else None
     except (KeyError, OSError):
         return None
 
@@ -100,7 +102,7 @@ def _code(folder: Path) -> Finding:
     several = [folder, folder / "taskserver", *sorted(folder.glob("*.py"))]
     open_ones = [path for path in several if path.exists() and path.stat().st_mode & 0o002]
     if not open_ones:
-        return ok("code", "nobody else may change the program")
+        return ok("code", "not every account of this host may change the program")
     return warning(
         "code",
         f"any account of this host may change {', '.join(path.name for path in open_ones[:3])}",
@@ -136,7 +138,7 @@ def _var(path: Path) -> Finding:
             "a worker keeps its locks there, and SQLite its database",
             f"give it to the account that cron uses: chown, or chmod 700 {path}",
         )
-    of_others = next((one for one in path.rglob("*") if not os.access(one, os.W_OK)), None)
+    of_others = next((one for one in _used_by_workers(path) if one.exists() and not os.access(one, os.W_OK)), None)
     if of_others is not None:
         return broken(
             "var",
@@ -148,6 +150,15 @@ def _var(path: Path) -> Finding:
     if mode & 0o077:
         return warning("var", f"{path} has the rights {mode:04o}", "what lies in it is private", f"chmod 700 {path}")
     return ok("var", f"{path} is for its owner alone")
+
+
+def _used_by_workers(var: Path) -> Iterator[Path]:
+    """What else may lie there is the tasks' own."""
+    slots = var / "slots"
+    yield slots
+    if os.access(slots, os.R_OK | os.X_OK):
+        yield from slots.iterdir()
+    yield from var.glob("*.db*")
 
 
 def _owner(path: Path) -> str:

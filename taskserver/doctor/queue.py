@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from math import isfinite
 
 from ..lifecycle import Status
 from ..printable import age
@@ -21,15 +22,14 @@ LEAST_LATE_SECONDS = 3600
 MOST_GROUPS_TOLD = 10
 
 
-def waiting_names(store: Store) -> tuple[str, ...]:
-    """The callables that the rows name which are next."""
-    return store.queue_facts(NEXT_ROWS, 0).names
+def facts_of(store: Store, settings: Settings) -> QueueFacts:
+    """What stands in the queue. Raises DatabaseError."""
+    return store.queue_facts(NEXT_ROWS, settings.lease_seconds + LEAST_LATE_SECONDS)
 
 
-def findings(store: Store, settings: Settings) -> Iterator[Finding]:
+def findings(store: Store, facts: QueueFacts) -> Iterator[Finding]:
     """One for each check of the queue. Raises DatabaseError."""
     counts, runs = store.counts(), store.runs()
-    facts = store.queue_facts(1, settings.lease_seconds + LEAST_LATE_SECONDS)
     yield _cron(runs)
     yield from _ended_badly(runs)
     yield _groups(counts, runs)
@@ -79,12 +79,15 @@ def _told(run: LastRun) -> str:
     every = f", {age(run.every_seconds)} after the one before" if (run.every_seconds or 0) >= 1 else ""
     every += "" if run.ended_at or not _is_late(run) else ", and did not end"
     groups = "all groups" if run.group_ids == ALL_GROUPS else f"groups {run.group_ids}"
-    return f"last run for {groups} on {run.host} {age(_age(run.started_seconds_ago))} ago{every}"
+    ago = _age(run.started_seconds_ago)
+    began = f"{age(ago)} ago" if isfinite(ago) else "at an instant that cannot be"
+    return f"last run for {groups} on {run.host} {began}{every}"
 
 
 def _late_after(run: LastRun) -> float:
     """Seconds after which the next run should have begun."""
-    if run.every_seconds is None:
+    # One that is at work leaves no room for those that cron begins meanwhile: they leave before they are recorded.
+    if run.every_seconds is None or not run.ended_at:
         return DAY_SECONDS
     return max(3 * run.every_seconds, LEAST_LATE_SECONDS)
 

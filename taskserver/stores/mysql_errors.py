@@ -59,7 +59,7 @@ HINTS = {
     1290: READ_ONLY,
     1366: COLUMN,
     1406: COLUMN,
-    1467: "a row has the greatest id there is: delete it, then ALTER TABLE jobs_queue AUTO_INCREMENT = 1",
+    1467: "a row has the greatest id there is: delete it, then ALTER TABLE … AUTO_INCREMENT = 1",
     1698: LOGIN,
     1792: READ_ONLY,
     1836: READ_ONLY,

@@ -163,7 +163,7 @@ def _faults(store: Views) -> Iterator[TableFault]:
     found = _tables_of_database(store, list(wanted))
     for name, table in wanted.items():
         # Some servers keep names in small letters, whatever they were given.
-        stands = found.get(name.lower())
+        stands = found.get(name) or found.get(name.lower())
         if stands is None:
             yield TableFault(name, "is missing, or hidden from this account")
         else:
@@ -176,7 +176,7 @@ def _differences(wanted: _Table, found: _Table) -> Iterator[str]:
             yield f"column {name} is {found.columns.get(name, 'missing')}, not {kind}"
     for name, kind in found.columns.items():
         if name not in wanted.columns and not kind.endswith(" or NULL") and " default " not in kind:
-            yield f"column {name}, which is not ours, has no default, so no task can be added"
+            yield f"column {name}, which is not ours, has no default: rows that leave it out are refused"
     for name, index in wanted.indexes.items():
         if found.indexes.get(name) != index:
             yield f"index {name} is {found.indexes.get(name, 'missing')}, not {index}"
@@ -227,15 +227,15 @@ def _indexes_of(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _tables_of_database(store: Views, names: list[str]) -> dict[str, _Table]:
-    """By names in small letters."""
+    """By names as the server gives them."""
     tables: dict[str, _Table] = {}
     for name, engine in store.look(TABLES, names):
-        tables[name.lower()] = _Table({}, {}, engine or "a view")
+        tables[name] = _Table({}, {}, engine or "a view")
     for name, column, column_type, collation, nullable, default, more in store.look(COLUMNS, names):
         extra = more.lower()
         needs_no_value = nullable == "YES" or " generated" in extra
         kind = _kind(_text(column_type), collation, needs_no_value, _text(default), "auto_increment" in extra)
-        tables[name.lower()].columns[column] = kind
+        tables[name].columns[column] = kind
     for (name, index), columns in _index_columns(store, names).items():
         tables[name].indexes[index] = columns
     return tables
@@ -245,7 +245,7 @@ def _index_columns(store: Views, names: list[str]) -> dict[tuple[str, str], str]
     columns: dict[tuple[str, str], list[str]] = {}
     unique: dict[tuple[str, str], str] = {}
     for name, index, column, part, non_unique in store.look(INDEXES, names):
-        key = (name.lower(), index)
+        key = (name, index)
         columns.setdefault(key, []).append(f"{column}({part})" if part else str(column))
         unique[key] = "" if non_unique else "unique "
     return {key: f"{unique[key]}({', '.join(parts)})" for key, parts in columns.items()}

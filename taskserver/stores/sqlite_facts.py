@@ -63,7 +63,9 @@ def _faults_of(table: str, wanted: Look, found: Look) -> Iterator[TableFault]:
             yield TableFault(table, f"column {name} {'is of another kind' if name in stands else 'is missing'}")
     for name, (_, not_null, default, key) in stands.items():
         if name not in ours and not_null and default is None and not key:
-            yield TableFault(table, f"column {name}, which is not ours, has no default, so no task can be added")
+            yield TableFault(
+                table, f"column {name}, which is not ours, has no default: rows that leave it out are refused"
+            )
     indexes = _indexes(found, table)
     for name, index in _indexes(wanted, table).items():
         if indexes.get(name) != index:
