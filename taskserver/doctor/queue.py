@@ -17,7 +17,7 @@ NEXT_ROWS = 1000
 """So many rows of each kind are looked at for the names of callables."""
 DAY_SECONDS = 86_400
 RECENT_SECONDS = 7 * DAY_SECONDS
-"""A worker that ran since then counts as one that serves its groups."""
+"""What is recorded of runs before that is of hosts and crontab lines that are gone."""
 LEAST_LATE_SECONDS = 3600
 MOST_GROUPS_TOLD = 10
 
