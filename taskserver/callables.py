@@ -35,7 +35,6 @@ BROKEN_SECONDS = 10.0
 """For so long a module that could not be imported is not tried again: its import may be slow, and there may be many
 rows that name it; a run may last for hours, and an upload be half done for a moment only."""
 
-
 _NEVER_RUNS_WHEN_CALLED = CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR
 
 

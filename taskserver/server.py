@@ -161,7 +161,7 @@ class TaskServer:
             _check_positive("max_memory", max_memory, "megabytes"),
         )
         chosen = () if groups is None else _check_groups(groups)
-        _make_importable(self.settings.folder)
+        make_importable(self.settings.folder)
         return Runner(
             self.store, self.settings, chosen, limits, stop or Stop(), on_progress or (lambda result: None)
         ).run()
@@ -210,6 +210,7 @@ def _check_groups(groups: Iterable[int]) -> Sequence[int]:
     return chosen
 
 
-def _make_importable(folder: Path) -> None:
+def make_importable(folder: Path) -> None:
+    """Let modules in this folder be imported, as tasks.py beside worker.py."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))

@@ -853,7 +853,7 @@ def test_older_tables_whose_version_was_not_restored_with_them_are_upgraded(stor
 
 def test_the_schema_file_loaded_over_older_tables_does_not_call_them_new(store: Store, rows: Rows) -> None:
     to_first_version(rows)
-    for statement in store._schema_statements():
+    for statement in store.schema_statements():
         rows.execute(statement)
     with pytest.raises(TablesOutdated, match="version 1"):
         store.check_tables()

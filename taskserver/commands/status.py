@@ -13,7 +13,7 @@ from ..lifecycle import Status
 from ..printable import age, printable
 from ..server import TaskServer
 from ..settings import load_settings
-from ..stores.rows import ALL_GROUPS, LastRun, QueueCount
+from ..stores.rows import LastRun, QueueCount
 from .output import as_json, instant_as_json, print_table, status_name
 from .program import Exit
 
@@ -89,13 +89,9 @@ def _run_line(run: LastRun) -> str:
     lost = f", {run.lost} lost" if run.lost else ""
     ended = f"ended: {run.reason}" if run.ended_at else f"not ended (pid {run.pid} runs, or was killed)"
     return (
-        f"last run on {run.host} for {_groups(run)}: began {age(run.started_seconds_ago)} ago, {ended}; "
+        f"last run on {run.host} for {run.groups}: began {age(run.started_seconds_ago)} ago, {ended}; "
         f"{run.taken} taken up, {run.done} done{failed}, {run.fatal} fatal{lost}, {run.released} released"
     )
-
-
-def _groups(run: LastRun) -> str:
-    return "all groups" if run.group_ids == ALL_GROUPS else f"groups {run.group_ids}"
 
 
 def _oldest(counts: Sequence[QueueCount]) -> float | None:

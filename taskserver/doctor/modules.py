@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..errors import BadTask, ModuleBroken
+from ..server import make_importable
 from ..settings import Settings
 from .findings import Finding, broken, ok, unknown, warning
 
@@ -133,8 +134,7 @@ def _answer(settings: Settings, names: Sequence[str], descriptor: int) -> None:
 def _found(settings: Settings, names: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
     from ..callables import Callables
 
-    if str(settings.folder) not in sys.path:
-        sys.path.insert(0, str(settings.folder))
+    make_importable(settings.folder)
     callables = Callables(settings.modules, settings.folder)
     broken_modules: dict[str, str] = {}
     refused: dict[str, str] = {}

@@ -7,22 +7,24 @@ import platform
 import pwd
 import shutil
 import stat
+import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from .. import misplaced
 from ..dsn import MEMORY, SQLiteDsn
 from ..mounts import network_file_system
 from ..settings import Settings
 from .findings import Finding, broken, ok, warning
 
-WEB_FOLDERS = {"public_html", "www", "htdocs", "httpdocs", "html", "public", "web", "wwwroot", "webroot", "docroot"}
+WEB_FOLDERS = {*misplaced.WEB_FOLDERS, "html", "public", "web", "wwwroot", "webroot", "docroot"}
 LEAST_FREE_BYTES = 50_000_000
 
 
 def of_program(folder: Path) -> Iterator[Finding]:
     """What holds whatever the settings say."""
-    yield ok("python", f"Python {platform.python_version()} at {_interpreter()}")
+    yield ok("python", f"Python {platform.python_version()} at {sys.executable or 'an unknown place'}")
     yield ok("packages", ", ".join(f"{name} {_version(name)}" for name in ("PyMySQL", "python-dotenv")))
     yield _web_folder(folder)
     yield _code(folder)
@@ -36,12 +38,6 @@ def of_deployment(settings: Settings) -> Iterator[Finding]:
         yield _log(settings.log_file)
     if isinstance(settings.dsn, SQLiteDsn) and settings.dsn.path != MEMORY:
         yield from _database_file(Path(settings.folder, settings.dsn.path))
-
-
-def _interpreter() -> str:
-    import sys
-
-    return sys.executable or "an unknown place"
 
 
 def _version(package: str) -> str:

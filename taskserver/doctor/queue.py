@@ -78,10 +78,9 @@ def _told(run: LastRun) -> str:
     # Where two lines of the same groups begin in one minute, there is nothing to be told of it.
     every = f", {age(run.every_seconds)} after the one before" if (run.every_seconds or 0) >= 1 else ""
     every += "" if run.ended_at or not _is_late(run) else ", and did not end"
-    groups = "all groups" if run.group_ids == ALL_GROUPS else f"groups {run.group_ids}"
     ago = _age(run.started_seconds_ago)
     began = f"{age(ago)} ago" if isfinite(ago) else "at an instant that cannot be"
-    return f"last run for {groups} on {run.host} {began}{every}"
+    return f"last run for {run.groups} on {run.host} {began}{every}"
 
 
 def _late_after(run: LastRun) -> float:

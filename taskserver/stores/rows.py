@@ -45,6 +45,11 @@ class LastRun(NamedTuple):
     """When the run before it began."""
 
     @property
+    def groups(self) -> str:
+        """Whose tasks it took, in words."""
+        return "all groups" if self.group_ids == ALL_GROUPS else f"groups {self.group_ids}"
+
+    @property
     def every_seconds(self) -> float | None:
         """How long after the run before it this one began."""
         if self.started_seconds_ago is None or self.previous_seconds_ago is None:

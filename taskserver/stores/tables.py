@@ -67,7 +67,7 @@ class Tables(Database):
 
     def _create_tables(self) -> None:
         version = self._version_of_what_stands()
-        for statement in self._schema_statements():
+        for statement in self.schema_statements():
             self._alone(self._execute, statement)
         for step in range(version, SCHEMA_VERSION):
             self._upgrade_from(step)
@@ -137,7 +137,8 @@ class Tables(Database):
         # In quotes: `order` is an allowed name, too.
         return re.sub(r"jobs_queue(\w*)", lambda found: self.quoted.format(self.table + found[1]), text)
 
-    def _schema_statements(self) -> Iterator[str]:
+    def schema_statements(self) -> Iterator[str]:
+        """What makes the newest tables."""
         text = Path(__file__).with_name(self.schema_file).read_text(encoding="utf-8")
         lines = (line.partition("-- ")[0].rstrip() for line in text.splitlines() if not line.startswith("--"))
         for statement in self._named("\n".join(lines)).split(";"):

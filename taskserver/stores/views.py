@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -100,10 +100,6 @@ class Views(Tables):
     def look(self, sql: str, values: Sequence[Any] = ()) -> Sequence[Row]:
         """The rows of a statement of facts, with a mark for each value in the place of `{ids}`."""
         return self._alone(self._all, sql.replace("{ids}", marks(len(values))), values)
-
-    def schema_statements(self) -> Iterator[str]:
-        """What makes the newest tables."""
-        return self._schema_statements()
 
 
 def claim_indexes(views: Views) -> tuple[str, ...]:
