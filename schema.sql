@@ -25,7 +25,8 @@ CREATE TABLE IF NOT EXISTS jobs_queue (
   created_at   TIMESTAMP(6)    NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
   started_at   TIMESTAMP(6)    NULL DEFAULT NULL,    -- status 1 without it: claimed, not started
   finished_at  TIMESTAMP(6)    NULL DEFAULT NULL,
-  updated_at   TIMESTAMP(6)    NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6),
+  updated_at   TIMESTAMP(6)    NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6),  -- status 0: ready since
+  version      BIGINT UNSIGNED NULL DEFAULT NULL,    -- of what the task is about: a rerun with an older one changes nothing
   PRIMARY KEY (id),
   UNIQUE KEY unique_key (unique_key),
   KEY claim_by_group (status, group_id, priority, id),
@@ -52,6 +53,7 @@ CREATE TABLE IF NOT EXISTS jobs_queue_done (
   started_at   TIMESTAMP(6)    NULL DEFAULT NULL,
   finished_at  TIMESTAMP(6)    NULL DEFAULT NULL,
   updated_at   TIMESTAMP(6)    NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+  version      BIGINT UNSIGNED NULL DEFAULT NULL,
   PRIMARY KEY (done_id),
   KEY show_by_id (id)                                -- `client.py show ID`: of 512,000 rows 0.6 ms, not 372
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
@@ -73,6 +75,47 @@ CREATE TABLE IF NOT EXISTS jobs_queue_workers (
   PRIMARY KEY (host, group_ids)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
+-- Groups whose tasks are not claimed for now.
+CREATE TABLE IF NOT EXISTS jobs_queue_paused (
+  group_id     INT UNSIGNED    NOT NULL,
+  paused_at    TIMESTAMP(6)    NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+  PRIMARY KEY (group_id)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Periodic tasks. At next_at a worker adds one, with the unique_key 'schedule:' and the name, and reckons the next time.
+CREATE TABLE IF NOT EXISTS jobs_queue_schedules (
+  name         VARCHAR(200)    NOT NULL,
+  task         VARCHAR(255)    NOT NULL,
+  args         MEDIUMTEXT      NULL DEFAULT NULL,
+  group_id     INT UNSIGNED    NOT NULL DEFAULT 0,
+  priority     INT             NOT NULL DEFAULT 0,
+  every_seconds INT UNSIGNED   NULL DEFAULT NULL,    -- either this, or
+  cron         VARCHAR(255)    NULL DEFAULT NULL,    -- this, as */5 * * * *, in
+  timezone     VARCHAR(64)     NOT NULL DEFAULT 'UTC',  -- this time zone
+  next_at      TIMESTAMP(6)    NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+  created_at   TIMESTAMP(6)    NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+  PRIMARY KEY (name),
+  KEY look_for_due (next_at)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- What was done, by the hour in which it ended. Workers add to it once a minute, and at the end of a run.
+CREATE TABLE IF NOT EXISTS jobs_queue_stats (
+  hour         TIMESTAMP       NOT NULL DEFAULT CURRENT_TIMESTAMP,
+  group_id     INT UNSIGNED    NOT NULL,
+  task         VARCHAR(255)    NOT NULL,             -- empty: names that nothing can be called by
+  begun        BIGINT UNSIGNED NOT NULL DEFAULT 0,   -- tasks that were started for the first time
+  attempts     BIGINT UNSIGNED NOT NULL DEFAULT 0,   -- starts in all
+  done         BIGINT UNSIGNED NOT NULL DEFAULT 0,
+  failed       BIGINT UNSIGNED NOT NULL DEFAULT 0,   -- attempts that failed, the fatal ones too
+  fatal        BIGINT UNSIGNED NOT NULL DEFAULT 0,
+  lost         BIGINT UNSIGNED NOT NULL DEFAULT 0,   -- attempts whose worker vanished
+  ran_seconds  DOUBLE          NOT NULL DEFAULT 0,   -- sum of the attempts that are done or failed
+  slowest_seconds DOUBLE       NOT NULL DEFAULT 0,
+  waited_seconds DOUBLE        NOT NULL DEFAULT 0,   -- sum over all starts: from ready to started
+  longest_wait_seconds DOUBLE  NOT NULL DEFAULT 0,
+  PRIMARY KEY (hour, group_id, task)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
 -- The versions of these tables that were applied, the greatest one counts.
 CREATE TABLE IF NOT EXISTS jobs_queue_schema (
   version      INT UNSIGNED    NOT NULL,
@@ -81,4 +124,4 @@ CREATE TABLE IF NOT EXISTS jobs_queue_schema (
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Only where none is recorded: tables of an older version are upgraded by client.py init, not by this file.
-INSERT IGNORE INTO jobs_queue_schema (version) SELECT 2 FROM DUAL WHERE NOT EXISTS (SELECT * FROM jobs_queue_schema);
+INSERT IGNORE INTO jobs_queue_schema (version) SELECT 3 FROM DUAL WHERE NOT EXISTS (SELECT * FROM jobs_queue_schema);

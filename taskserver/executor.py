@@ -17,7 +17,7 @@ from .callables import Callables
 from .error_text import both, describe
 from .errors import BadTask, Conflict, DatabaseError, Fatal, ModuleBroken
 from .heartbeat import Heartbeat
-from .lifecycle import ClaimedTask, Finish, Start
+from .lifecycle import CANCELLED, ClaimedTask, Finish, Start
 from .run_result import FATAL, RunResult
 from .settings import MAX_ATTEMPTS, Settings
 from .stopping import STOPPED, Stop, TaskInterrupted
@@ -143,8 +143,16 @@ class Executor:
             # It took so long, or the host stood still, that another may have taken the task back since it was started.
             started = self._store.renew(task)
         if not started:
-            self._lose(task, "before it started")
+            self._miss(task)
         return started
+
+    def _miss(self, task: ClaimedTask) -> None:
+        """A claimed task is not ours any more, and never started here."""
+        if self._heartbeat.is_within_lease() and self._store.is_set_aside(task):
+            self._result.lost += 1
+            LOG.info("task %d %s was run again, retried or cancelled before it started", task.id, task.task)
+        else:
+            self._lose(task, "before it started")
 
     # ---- call
 
@@ -181,6 +189,9 @@ class Executor:
 
     def _fail(self, task: ClaimedTask, call: Call | None, failure: Failure) -> None:
         """An attempt failed: it is made again after its backoff, unless it was the last one."""
+        if self._heartbeat.has_cancelled:
+            self._end(_Ended(Finish(task, CANCELLED), (failure.full_text,)))
+            return
         attempts = task.attempts + 1
         if attempts < self._limit(task, call) and not failure.is_a(Fatal):
             seconds = self._retry_seconds(call, failure, attempts)

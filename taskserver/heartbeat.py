@@ -16,7 +16,7 @@ from logging import getLogger
 from typing import TypeVar
 
 from .errors import SettingError
-from .lifecycle import ClaimedTask
+from .lifecycle import CANCELLED, ClaimedTask
 from .stores import Store
 from .time_limit import AGAIN_SECONDS, TimeLimit
 from .watchdog import Watchdog
@@ -39,6 +39,7 @@ class Batch:
 
     def __init__(self, tasks: Sequence[ClaimedTask], claimed_at: float, lease_seconds: float) -> None:
         self._unstarted = deque(tasks)
+        self.lease_ends_at = claimed_at + lease_seconds
         self.give_back_at = claimed_at + lease_seconds / 2
         """By time.monotonic: nobody sits on unstarted tasks for longer than half a lease."""
         self.released = 0
@@ -83,6 +84,7 @@ class _Running:
         now = time.monotonic()
         self.task = task
         self.timeout_seconds = timeout_seconds
+        self.is_cancelled = False
         self.ends_at = now + timeout_seconds if timeout_seconds else float("inf")
         self.give_back_at = now + lease_seconds / 3
         self.renew_at = min(now + lease_seconds / 3, self.ends_at)
@@ -118,6 +120,8 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
         self._running: _Running | None = None
         self._batch: Batch | None = None
+        self.has_cancelled = False
+        """Whether the task that ran last was interrupted because a person cancelled it."""
 
     def __enter__(self) -> Heartbeat:
         return self
@@ -154,6 +158,10 @@ class Heartbeat:
         self._batch = Batch(tasks, claimed_at, self._lease_seconds)
         return self._batch
 
+    def is_within_lease(self) -> bool:
+        """Whether the lease of what was claimed last and not started yet still holds."""
+        return self._batch is not None and time.monotonic() < self._batch.lease_ends_at
+
     def begin(self, task: ClaimedTask, timeout_seconds: float) -> None:
         """The code of a task is about to run, for so many seconds at most (0: no limit)."""
         self._running = _Running(task, timeout_seconds, self._lease_seconds)
@@ -165,7 +173,8 @@ class Heartbeat:
 
     def end(self) -> None:
         """It has ended."""
-        self._running = None
+        running, self._running = self._running, None
+        self.has_cancelled = running is not None and running.is_cancelled
 
     # ---- the thread
 
@@ -225,10 +234,24 @@ class Heartbeat:
         """Renew the task's lease once it is time. When that is."""
         if now >= running.renew_at:
             is_ours = self._write(running, lambda store: store.renew(running.task))
+            if is_ours and self._write(running, lambda store: store.is_cancelled(running.task)):
+                self._cancel(running)
             # The last time at its timeout: whatever ends it does so before a lease is over.
             is_last = now >= running.ends_at or not is_ours
             running.renew_at = float("inf") if is_last else min(now + self._lease_seconds / 3, running.ends_at)
         return running.renew_at
+
+    def _cancel(self, running: _Running) -> None:
+        """Interrupt the task, as if its time were up; it may have ended meanwhile."""
+        if running.is_cancelled:
+            return
+        LOG.info("task %d %s was cancelled, and is interrupted", running.task.id, running.task.task)
+        now = time.monotonic()
+        running.ends_at = min(running.ends_at, now)
+        running.strike_at = now + self._lease_seconds / 4
+        running.end_process_at = min(running.end_process_at, now + self._lease_seconds)
+        running.is_cancelled = True
+        self._time_limit.interrupt(CANCELLED, lambda: self._running is running)
 
     def _write(self, running: _Running | None, verb: Callable[[Store], T]) -> T | None:
         """Do a verb while this task runs, or none; nothing, once that has changed."""

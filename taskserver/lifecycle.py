@@ -27,13 +27,27 @@ class Status(IntEnum):
     WAITING = 5
 
 
+CANCELLED = "cancelled"
+"""The error_text of a task that a person cancelled: fatal, or still running until its worker hears of it."""
+
+
 class NewTask(NamedTuple):
-    """A checked task, in the order of the columns that an INSERT names."""
+    """A checked task, as a producer gave it."""
 
     task: str
     args: str | None
     group_id: int
     priority: int
+    max_attempts: int | None = None
+    delay_seconds: float | None = None
+    """It waits for so long, by the database's clock, or"""
+    due_at: str | None = None
+    """until then: YYYY-MM-DD HH:MM:SS.ffffff in UTC."""
+    unique_key: str | None = None
+    rerun: bool = False
+    """Whether a row that has the key becomes new again; else it stays as it is."""
+    version: int | None = None
+    """A rerun changes no row of this version or a newer one."""
 
 
 class ClaimedTask(NamedTuple):
@@ -49,6 +63,9 @@ class ClaimedTask(NamedTuple):
     max_attempts: int | None
     claim: int
     """The claim token: every write to the row names it."""
+    group_id: int = 0
+    waited_seconds: float = 0.0
+    """From the instant at which it was ready to that of the claim."""
 
 
 class Claim(NamedTuple):
@@ -85,6 +102,13 @@ class LostTask(NamedTuple):
     attempts: int
     max_attempts: int | None
     task: str
+    group_id: int = 0
+    is_cancelled: bool = False
+
+    @property
+    def is_to_rerun(self) -> bool:
+        """Whether its producer changed it while it ran."""
+        return self.attempts == 0
 
 
 class Due(NamedTuple):
@@ -95,3 +119,5 @@ class Due(NamedTuple):
     unstarted: list[int]
     """Claimed by a worker that vanished before it started them."""
     lost: list[LostTask]
+    schedules: list[str]
+    """Names of those whose next time has come."""

@@ -4,29 +4,132 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Any
 
 from .arguments import write_arguments
 from .errors import InvalidTask
 from .lifecycle import MAX_GROUP_ID, MAX_PRIORITY, MAX_TASK_LENGTH, MIN_PRIORITY, NewTask
+from .settings import MAX_ATTEMPTS
 
-KEYS = ("task", "args", "group_id", "priority")
+KEYS = (
+    "task",
+    "args",
+    "group_id",
+    "priority",
+    "max_attempts",
+    "delay",
+    "at",
+    "unique_key",
+    "rerun",
+    "version",
+)
 """What the description of a task may hold, in add_tasks and in JSON lines."""
+
+LONGEST_DELAY_DAYS = 3660
+FIRST_INSTANT = datetime(1970, 1, 2, tzinfo=timezone.utc)
+LAST_INSTANT = datetime(2038, 1, 19, 3, 14, 7, tzinfo=timezone.utc)
+"""Of the columns of most MySQL servers, and so for all."""
+MAX_KEY_BYTES = 255
+MAX_VERSION = 2**63 - 1
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
-def new_task(task: str | Callable[..., Any], args: object = None, group_id: int = 0, priority: int = 0) -> NewTask:
+def new_task(
+    task: str | Callable[..., Any],
+    args: object = None,
+    group_id: int = 0,
+    priority: int = 0,
+    *,
+    max_attempts: int | None = None,
+    delay: float | timedelta | None = None,
+    at: datetime | str | None = None,
+    unique_key: str | None = None,
+    rerun: bool = False,
+    version: int | None = None,
+) -> NewTask:
     """Check what a producer gave. Raises InvalidTask, which names what was wrong and what is allowed."""
     name = name_of(task)
-    if type(group_id) is not int or not 0 <= group_id <= MAX_GROUP_ID:
-        raise InvalidTask(f"group_id is {_shown(group_id)}; allowed: a whole number from 0 to {MAX_GROUP_ID}")
-    if type(priority) is not int or not MIN_PRIORITY <= priority <= MAX_PRIORITY:
+    _check_number("group_id", group_id, 0, MAX_GROUP_ID)
+    check_priority(priority)
+    text = write_arguments(args)
+    given = (max_attempts, delay, at, unique_key, rerun, version)
+    if given == NOTHING_MORE:
+        return NewTask(name, text, group_id, priority)
+    if max_attempts is not None:
+        _check_number("max_attempts", max_attempts, 1, MAX_ATTEMPTS)
+    if delay is not None and at is not None:
+        raise InvalidTask("it has delay and at; allowed: one of them")
+    _check_rerun(unique_key, rerun, version)
+    seconds = None if delay is None else _delay_seconds(delay)
+    due_at = None if at is None else _instant(at)
+    key = None if unique_key is None else check_key("unique_key", unique_key)
+    return NewTask(name, text, group_id, priority, max_attempts, seconds or None, due_at, key, rerun, version)
+
+
+NOTHING_MORE = (None, None, None, None, False, None)
+
+
+def _check_number(name: str, value: object, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise InvalidTask(f"{name} is {_shown(value)}; allowed: a whole number from {least} to {most}")
+
+
+def check_priority(priority: int) -> None:
+    """Raises InvalidTask."""
+    _check_number("priority", priority, MIN_PRIORITY, MAX_PRIORITY)
+
+
+def _check_rerun(unique_key: str | None, rerun: bool, version: int | None) -> None:
+    if type(rerun) is not bool:
+        raise InvalidTask(f"rerun is {_shown(rerun)}; allowed: true or false")
+    if rerun and unique_key is None:
+        raise InvalidTask("it has rerun and no unique_key, which tells the row that is to run again")
+    if version is not None:
+        _check_number("version", version, 0, MAX_VERSION)
+        if not rerun:
+            raise InvalidTask("it has a version and no rerun; a version tells whether a rerun is newer than the row")
+
+
+def check_key(name: str, key: str) -> str:
+    """A text that fits where keys are compared byte by byte. Raises InvalidTask."""
+    try:
+        size = len(key.encode()) if isinstance(key, str) else 0
+    except UnicodeEncodeError:
+        size = 0
+    if not 1 <= size <= MAX_KEY_BYTES:
+        what = f"{_shown(key)}, {size} bytes long" if size else _shown(key)
+        raise InvalidTask(f"{name} is {what}; allowed: a text of 1 to {MAX_KEY_BYTES} bytes in UTF-8")
+    return key
+
+
+def _delay_seconds(delay: object) -> float:
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if type(seconds) not in (int, float) or not 0 <= seconds <= LONGEST_DELAY_DAYS * 86_400:  # type: ignore[operator]
         raise InvalidTask(
-            f"priority is {_shown(priority)}; allowed: a whole number from {MIN_PRIORITY} to {MAX_PRIORITY}"
+            f"delay is {_shown(delay)}; allowed: seconds or a timedelta, from 0 to {LONGEST_DELAY_DAYS} days"
         )
-    return NewTask(name, write_arguments(args), group_id, priority)
+    return float(seconds)  # type: ignore[arg-type]
+
+
+def _instant(at: object) -> str:
+    """An instant as the column due_at takes it. Raises InvalidTask."""
+    try:
+        # Before 3.11 Python does not know this form of UTC.
+        instant = datetime.fromisoformat(at.replace("Z", "+00:00")) if isinstance(at, str) else at
+    except ValueError:
+        instant = None
+    if not isinstance(instant, datetime):
+        raise InvalidTask(f"at is {_shown(at)}; allowed: a datetime, or its text as 2026-01-31T12:00:00+01:00")
+    if instant.utcoffset() is None:
+        raise InvalidTask(
+            f"at is {_shown(at)}, which has no time zone; allowed: an aware datetime, as datetime.now(timezone.utc)"
+        )
+    if not FIRST_INSTANT <= instant <= LAST_INSTANT:
+        raise InvalidTask(f"at is {_shown(at)}; allowed: from {FIRST_INSTANT:%Y-%m-%d} to {LAST_INSTANT:%Y-%m-%d}")
+    return f"{instant.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S.%f}"
 
 
 def new_task_from(description: Mapping[str, Any]) -> NewTask:

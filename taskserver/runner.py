@@ -15,7 +15,7 @@ from logging import getLogger
 from typing import TYPE_CHECKING
 
 from .errors import DatabaseError
-from .lifecycle import Claim, Due, LostTask
+from .lifecycle import CANCELLED, Claim, Due, LostTask
 from .run_limits import Limits, RunLimits
 from .run_result import FATAL, Reason, RunResult
 from .settings import Settings
@@ -28,6 +28,7 @@ from .stores.tries import Pauses
 if TYPE_CHECKING:
     from .executor import Executor
     from .heartbeat import Batch, Heartbeat
+    from .stores.schedules import Schedules
 
 LOG = getLogger("taskserver")
 
@@ -41,7 +42,7 @@ LOST_TEXT = "lost: its worker vanished, hung, or could not record its end, and i
 HANGS = (
     "a task holds the interpreter beyond its timeout and a lease; this worker ends, and a later run takes the task back"
 )
-NOTHING_DUE = Due([], [], [])
+NOTHING_DUE = Due([], [], [], [])
 
 
 class Runner:
@@ -64,6 +65,7 @@ class Runner:
         self._result = RunResult()
         self._limits = RunLimits(limits, stop, self._result)
         self._equipment: tuple[Executor, Heartbeat] | None = None
+        self._schedules: Schedules | None = None
         self._open = ExitStack()
         self._looked_at = float("-inf")
 
@@ -179,12 +181,23 @@ class Runner:
         woken = self._store.wake(due.to_wake)
         reclaimed = self._store.reclaim_unstarted(due.unstarted)
         lost = self._reclaim_lost(due.lost)
-        if not (woken or reclaimed or lost):
+        scheduled = self._fire(due.schedules)
+        if not (woken or reclaimed or lost or scheduled):
             return False
         LOG.info("woke %d tasks, took back %d unstarted and %d lost ones", woken, reclaimed, lost)
         # A portion at most: it is looked again before the next claim.
         self._looked_at = float("-inf")
         return max(len(due.to_wake), len(due.unstarted) + len(due.lost)) >= DUE_A_LOOK
+
+    def _fire(self, names: Sequence[str]) -> int:
+        """Add the tasks of schedules whose time has come. Of how many the next time was reckoned."""
+        if not names:
+            return 0
+        if self._schedules is None:
+            from .stores.schedules import Schedules  # few queues have any
+
+            self._schedules = Schedules(self._store)
+        return sum(map(self._schedules.fire, names))
 
     def _reclaim_lost(self, lost: Sequence[LostTask]) -> int:
         """How many were taken back. Rows that others hold take long: what is left is looked at again."""
@@ -196,11 +209,12 @@ class Runner:
     def _reclaim(self, lost: LostTask) -> bool:
         """Take back a task whose worker vanished under it: that attempt failed."""
         limit = self._settings.max_attempts if lost.max_attempts is None else lost.max_attempts
-        is_last = lost.attempts >= limit
+        is_last = (lost.attempts >= limit or lost.is_cancelled) and not lost.is_to_rerun
+        text = CANCELLED if lost.is_cancelled else LOST_TEXT
         seconds = None if is_last else self._settings.backoff.seconds_after(lost.attempts)
-        is_ours = self._store.reclaim_lost(lost, limit, LOST_TEXT, seconds)
+        is_ours = self._store.reclaim_lost(lost, limit, text, seconds)
         if is_ours and is_last:
-            LOG.warning("task %d %s is fatal: %s", lost.id, lost.task, LOST_TEXT, extra=FATAL)
+            LOG.warning("task %d %s is fatal: %s", lost.id, lost.task, text, extra=FATAL)
         return is_ours
 
 

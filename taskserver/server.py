@@ -8,7 +8,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .backoff import DAY_SECONDS, parse_backoff
 from .dsn import parse_dsn
@@ -29,9 +29,14 @@ from .settings import (
 )
 from .stopping import Stop
 from .stores import Store, open_store
+from .stores.store import MOST_GROUPS
 
-MAX_GROUPS = 400
-"""A claim names each group; SQLite joins 500 parts in one statement at most."""
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
+    from .selection import Selection
+    from .stores.interventions import Interventions
+    from .stores.stats import HourStats
 
 
 class TaskServer:
@@ -109,24 +114,118 @@ class TaskServer:
     # ---- producers
 
     def add_task(
-        self, task: str | Callable[..., Any], args: object = None, *, group_id: int = 0, priority: int = 0
+        self,
+        task: str | Callable[..., Any],
+        args: object = None,
+        *,
+        group_id: int = 0,
+        priority: int = 0,
+        max_attempts: int | None = None,
+        delay: float | timedelta | None = None,
+        at: datetime | str | None = None,
+        unique_key: str | None = None,
+        rerun: bool = False,
+        version: int | None = None,
     ) -> int:
         """Add one task; its id.
 
         `task` is a callable's name or the function itself, `args` a dict (keywords) or a list (positions) that JSON
-        can hold, at most 1 MiB. Raises InvalidTask.
+        can hold, at most 1 MiB. It runs after `delay` (seconds, or a timedelta) or from `at` on (an aware datetime).
+        While a row with the `unique_key` exists nothing is added, and the id is that row's; with `rerun` the row
+        becomes new again with all that is given here, once more after its run where it runs already. A rerun with a
+        `version` changes no row of that version or a newer one. Raises InvalidTask.
         """
-        return self.store.add(_producing().new_task(task, args, group_id, priority))
+        return self.store.add(
+            _producing().new_task(
+                task,
+                args,
+                group_id,
+                priority,
+                max_attempts=max_attempts,
+                delay=delay,
+                at=at,
+                unique_key=unique_key,
+                rerun=rerun,
+                version=version,
+            )
+        )
 
     def add_tasks(self, tasks: Iterable[Mapping[str, Any]]) -> list[int]:
         """Add many tasks in one transaction, all or none; their ids.
 
-        Each is described by a mapping with the keys task, args, group_id and priority, of which `task` alone must be
+        Each is described by a mapping whose keys are the arguments of `add_task`, of which `task` alone must be
         there. Raises InvalidTask, which tells the number of the wrong one, counted from 1.
         """
         ids: list[int] = []
-        self.store.add_many(_numbered(tasks), ids.extend)
+        new_tasks = _numbered(tasks)
+        # What is there as a whole can be tried again when others are in its way.
+        self.store.add_many(list(new_tasks) if isinstance(tasks, (list, tuple)) else new_tasks, ids.extend)
         return ids
+
+    # ---- periodic tasks
+
+    def schedule(
+        self,
+        name: str,
+        task: str | Callable[..., Any],
+        args: object = None,
+        *,
+        every: float | timedelta | None = None,
+        cron: str | None = None,
+        timezone: str = "UTC",
+        group_id: int = 0,
+        priority: int = 0,
+    ) -> None:
+        """Have a task added again and again: `every` so many seconds, or at the times of a `cron` expression.
+
+        The name stands for the schedule: to give it again changes what differs, and otherwise nothing. Raises
+        InvalidTask.
+        """
+        from .schedule import new_schedule
+        from .stores.schedules import Schedules
+
+        schedule = new_schedule(name, task, args, every, cron, timezone, group_id, priority)
+        Schedules(self.store).put(schedule)
+
+    def unschedule(self, name: str) -> bool:
+        """Have it added no more; what was added already runs. Whether there was such a schedule."""
+        from .stores.schedules import Schedules
+
+        return Schedules(self.store).remove(name)
+
+    # ---- operators
+
+    def set_priority(self, task_id: int, priority: int) -> bool:
+        """Move a task that is not done. Whether there was one. Raises InvalidTask."""
+        _producing().check_priority(priority)
+        return self._interventions().set_priority(_one(task_id), priority) == 1
+
+    def retry(self, selection: Selection) -> int:
+        """Error, fatal → new, with attempts 0. How many."""
+        return self._interventions().retry(selection)
+
+    def cancel(self, selection: Selection) -> int:
+        """New, waiting, error → fatal `cancelled`; a running one is interrupted at its next heartbeat. How many."""
+        return self._interventions().cancel(selection)
+
+    def pause(self, group_id: int) -> None:
+        """From the next claim on, no worker takes tasks of this group."""
+        self._interventions().pause(_check("group_id", group_id, 0, MAX_GROUP_ID))
+
+    def resume(self, group_id: int) -> bool:
+        """Have the tasks of a group run again. Whether it was paused."""
+        return self._interventions().resume(_check("group_id", group_id, 0, MAX_GROUP_ID))
+
+    def stats(self, since: float | timedelta | datetime | None = None) -> Sequence[HourStats]:
+        """What was done, by hour, group and task name: since then, or for so many seconds; all that is kept."""
+        from .stores.stats import Stats
+
+        return Stats(self.store).hours(since)
+
+    def _interventions(self) -> Interventions:
+        from .stores.interventions import Interventions
+
+        return Interventions(self.store)
 
     # ---- workers
 
@@ -167,6 +266,12 @@ class TaskServer:
         ).run()
 
 
+def _one(task_id: int) -> Selection:
+    from .selection import Selection
+
+    return Selection(ids=[_check("task_id", task_id, 0, None)])
+
+
 def _folder(given: str | Path | None) -> Path:
     # Absolute, since a task may change the current folder.
     return Path(given).absolute() if given else program_folder()
@@ -205,8 +310,8 @@ def _check_groups(groups: Iterable[int]) -> Sequence[int]:
         chosen = sorted({_check("a group", group, 0, MAX_GROUP_ID) for group in groups})
     except TypeError:
         raise SettingError(f"groups is {groups!r}; allowed: a list of numbers, or None for every group") from None
-    if not 0 < len(chosen) <= MAX_GROUPS:
-        raise SettingError(f"groups names {len(chosen)} groups; allowed: 1 to {MAX_GROUPS}, or None for every group")
+    if not 0 < len(chosen) <= MOST_GROUPS:
+        raise SettingError(f"groups names {len(chosen)} groups; allowed: 1 to {MOST_GROUPS}, or None for every group")
     return chosen
 
 

@@ -15,7 +15,7 @@ import time
 from _signal import getsignal  # type: ignore[import-not-found]
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from .stopping import STOPPED, Stop, TaskInterrupted, call_task, is_in_task
 
@@ -43,6 +43,9 @@ class TimeLimit(Protocol):
         False where the task is in the midst of what is not to be interrupted.
         """
 
+    def interrupt(self, why: str, is_meant: Callable[[], bool]) -> None:
+        """Called by the heartbeat: interrupt the task at once, and again later, as long as `is_meant` holds."""
+
 
 def time_limit(stop: Stop, again_after_seconds: float) -> TimeLimit:
     """The one for this thread. One that swallows its interrupt is interrupted again after so many seconds."""
@@ -55,11 +58,19 @@ def _interrupted(seconds: float) -> TaskInterrupted:
     return TaskInterrupted(f"it ran for longer than its timeout of {seconds:g} s")
 
 
+class _Wish(NamedTuple):
+    """An interrupt that is none of a timer's."""
+
+    why: str
+    is_meant: Callable[[], bool]
+
+
 class _ByAlarm:
     def __init__(self, stop: Stop, again_after_seconds: float) -> None:
         self._stop = stop
         self._again_after_seconds = again_after_seconds
         self._seconds = 0.0
+        self._wish: _Wish | None = None
 
     def __enter__(self) -> _ByAlarm:
         self._began_at = time.monotonic()
@@ -80,6 +91,7 @@ class _ByAlarm:
 
     def call(self, seconds: float, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         self._seconds = seconds
+        self._wish = None
         if seconds:
             signal.setitimer(signal.ITIMER_REAL, seconds, self._again_after_seconds)
         try:
@@ -96,10 +108,19 @@ class _ByAlarm:
             signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS, self._again_after_seconds)
         return True
 
+    def interrupt(self, why: str, is_meant: Callable[[], bool]) -> None:
+        self._wish = _Wish(why, is_meant)
+        self._strike_soon()
+
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
+        wish = self._wish
+        if wish is not None and not wish.is_meant():  # that task has ended meanwhile
+            return
         is_inside = is_in_task(frame)
+        if is_inside and self._stop.insisted:
+            raise TaskInterrupted(STOPPED)
         if is_inside:
-            raise TaskInterrupted(STOPPED) if self._stop.insisted else _interrupted(self._seconds)
+            raise TaskInterrupted(wish.why) if wish else _interrupted(self._seconds)
         if is_inside is None:
             self._strike_soon()
 
@@ -113,7 +134,7 @@ class _ByException:
 
         self._lock = threading.Lock()
         self._thread = threading.get_ident()
-        self._seconds = 0.0
+        self._why: str | None = None
         self._is_inside = False
         self._struck = False
 
@@ -124,11 +145,11 @@ class _ByException:
         pass
 
     def call(self, seconds: float, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        self._seconds = seconds
+        self._why = None
         try:
             try:
                 self._is_inside = True
-                returned: T = call_task(_named, seconds, function, *args, **kwargs)
+                returned: T = call_task(self._named, seconds, function, *args, **kwargs)
                 return returned
             finally:
                 self._leave()
@@ -137,12 +158,29 @@ class _ByException:
             self._leave()
 
     def strike(self) -> bool:
+        return self._strike(lambda: True)
+
+    def interrupt(self, why: str, is_meant: Callable[[], bool]) -> None:
+        self._why = why
+        self._strike(is_meant)
+
+    def _strike(self, is_meant: Callable[[], bool]) -> bool:
         with self._lock:
-            if not self._is_inside or not is_in_task(sys._current_frames().get(self._thread)):
+            if not self._is_inside or not is_meant() or not is_in_task(sys._current_frames().get(self._thread)):
                 return False
             self._struck = True
             _raise_in(self._thread, TaskInterrupted)
             return True
+
+    def _named(self, seconds: float, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Give the exception, which the interpreter can only make without a text, its text."""
+        try:
+            return function(*args, **kwargs)
+        except TaskInterrupted as error:
+            if error.args:
+                raise
+            named = TaskInterrupted(self._why) if self._why else _interrupted(seconds)
+            raise named.with_traceback(error.__traceback__) from None
 
     def _leave(self) -> None:
         with self._lock:
@@ -150,16 +188,6 @@ class _ByException:
         if self._struck:
             _raise_in(self._thread, None)  # what was not raised yet is taken back
             self._struck = False
-
-
-def _named(seconds: float, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Give the exception, which the interpreter can only make without a text, its text."""
-    try:
-        return function(*args, **kwargs)
-    except TaskInterrupted as error:
-        if error.args:
-            raise
-        raise _interrupted(seconds).with_traceback(error.__traceback__) from None
 
 
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:

@@ -11,7 +11,7 @@ import json
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from tests.servers import MariaDB, MySQLServer
 MODES = ("delete", "move", "mark")
 COLUMNS = (
     "id, task, args, group_id, priority, status, attempts, max_attempts, due_at, claim, unique_key, error_text, "
-    "created_at, started_at, finished_at, updated_at"
+    "created_at, started_at, finished_at, updated_at, version"
 )
 LEASE_SECONDS = 120
 AWAIT_SECONDS = 20.0
@@ -112,7 +112,8 @@ def kept_mysql_dsn(mysql_server: MySQLServer) -> Iterator[str]:
 @pytest.fixture
 def emptied_mysql_dsn(kept_mysql_dsn: str) -> str:
     rows = Rows(kept_mysql_dsn)
-    for table in ("jobs_queue", "jobs_queue_done", "jobs_queue_workers", "jobs_queue_schema"):
+    tables = ("", "_done", "_workers", "_paused", "_schedules", "_stats", "_schema")
+    for table in (f"jobs_queue{name}" for name in tables):
         rows.execute(f"DELETE FROM {table}")
     rows.execute(f"INSERT INTO jobs_queue_schema (version) VALUES ({SCHEMA_VERSION})")
     rows.close()
@@ -198,6 +199,7 @@ def test_an_added_task_is_new_and_has_the_defaults_of_the_contract(store: Store,
         "status": Status.NEW,
         "attempts": 0,
         **dict.fromkeys(("max_attempts", "due_at", "claim", "unique_key", "error_text", "started_at", "finished_at")),
+        "version": None,
     }
 
 
@@ -249,7 +251,8 @@ def test_a_claim_tells_what_the_row_says(store: Store, rows: Rows) -> None:
     task_id = add(store, 3, -4, "tasks.send", '["ü"]')
     rows.execute("UPDATE jobs_queue SET attempts = 2, max_attempts = 7")
     task = claim_one(store)
-    assert task == ClaimedTask(task_id, "tasks.send", '["ü"]', 6, 2, 7, task.claim)
+    assert task._replace(waited_seconds=0) == ClaimedTask(task_id, "tasks.send", '["ü"]', 6, 2, 7, task.claim, 3)
+    assert task.waited_seconds == pytest.approx(0, abs=30)
 
 
 @pytest.mark.parametrize("status", [1, 2, 3, 4, 5])
@@ -768,8 +771,8 @@ def test_tasks_with_long_arguments_are_split_into_statements_by_their_bytes(
     store: Store, rows: Rows, letter: str
 ) -> None:
     args = letter * (300_000 // len(letter.encode()))
-    statements: list[range] = []
-    store.add_many([NewTask("tasks.send", f"{n}{args}", 0, 0) for n in range(5)], statements.append)
+    statements: list[Sequence[int]] = []
+    store.add_many((NewTask("tasks.send", f"{n}{args}", 0, 0) for n in range(5)), statements.append)
     added = list(itertools.chain.from_iterable(statements))
     assert rows.execute("SELECT id, args FROM jobs_queue ORDER BY id") == [
         (task_id, f"{n}{args}") for n, task_id in enumerate(added)
@@ -814,6 +817,10 @@ def test_tables_of_an_older_version_are_refused_until_init_mends_them(store: Sto
 def to_first_version(rows: Rows) -> None:
     """The tables as the first taskserver made them."""
     rows.execute("ALTER TABLE jobs_queue_workers DROP COLUMN previous_started_at")
+    for table in ("jobs_queue", "jobs_queue_done"):
+        rows.execute(f"ALTER TABLE {table} DROP COLUMN version")
+    for table in ("paused", "schedules", "stats"):
+        rows.execute(f"DROP TABLE jobs_queue_{table}")
     rows.execute("UPDATE jobs_queue_schema SET version = 1")
 
 
@@ -821,7 +828,7 @@ def test_tables_of_the_first_version_are_brought_up_to_date_with_what_they_hold(
     task_id = add(store)
     store.begin_run("host", "3")
     to_first_version(rows)
-    with pytest.raises(TablesOutdated, match=r"version 1.*needs 2.*client\.py init"):
+    with pytest.raises(TablesOutdated, match=r"version 1.*needs 3.*client\.py init"):
         store.check_tables()
     store.create_tables()
     store.check_tables()
@@ -1128,11 +1135,10 @@ def test_instants_are_in_utc_where_the_server_s_own_clock_shows_another_zone(mar
 def plan(store: MySQLStore, groups: tuple[int, ...], limit: int) -> dict[str, set[str | None]]:
     """The key that the claim uses for each table of its plan: the real table, however it is called there."""
     skip = store.SKIP_LOCKED if store._abilities.skips_locked else ""
-    bounds = [value for group in groups for value in (group, limit)] or [limit]
     sql = "EXPLAIN FORMAT=TRADITIONAL " + store._claim_statement(groups, skip)
 
     def explain() -> dict[str, set[str | None]]:
-        cursor = store._execute(sql, (*bounds, limit, 1, LEASE_SECONDS))
+        cursor = store._execute(sql, store._claim_values(groups, limit, 1))
         names = [column[0].lower() for column in cursor.description]
         keys: dict[str, set[str | None]] = {}
         for row in cursor.fetchall():

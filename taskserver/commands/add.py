@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -13,15 +13,17 @@ from typing import Any, BinaryIO
 from ..arguments import describe_bare, parse_json
 from ..errors import BadTask, InvalidTask, SettingError
 from ..lifecycle import MAX_GROUP_ID, MAX_PRIORITY, MIN_PRIORITY, NewTask
-from ..new_task import KEYS, new_task_from
+from ..new_task import KEYS, MAX_VERSION, new_task_from
 from ..server import TaskServer
-from ..settings import load_settings
+from ..settings import MAX_ATTEMPTS, load_settings
 from .live_line import LiveLine, bar
 from .program import Exit
 from .usage import whole_number
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """Arguments of 1 MiB take several as JSON text with every character escaped."""
+_OPTIONS = {"group_id": "group", "unique_key": "unique"}
+"""Keys whose option has another name."""
 EXAMPLE = """'{"to": "a@example.org"}'"""
 
 
@@ -33,6 +35,21 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--priority", metavar="P", type=whole_number(MIN_PRIORITY, MAX_PRIORITY), help="smaller runs sooner; default 0"
     )
+    parser.add_argument("--delay", metavar="S", type=_seconds, help="run it after S seconds at the earliest")
+    parser.add_argument(
+        "--at", metavar="INSTANT", help="run it from then on, as 2026-01-31T12:00:00+01:00; Z at the end is UTC"
+    )
+    parser.add_argument(
+        "--max-attempts", metavar="N", type=whole_number(1, MAX_ATTEMPTS), help="starts before it is fatal"
+    )
+    parser.add_argument("--unique", metavar="KEY", help="add nothing while a task with this key exists; print its id")
+    parser.add_argument("--rerun", action="store_true", default=None, help="with --unique: have that task run again")
+    parser.add_argument(
+        "--version",
+        metavar="N",
+        type=whole_number(0, MAX_VERSION),
+        help="with --rerun: change nothing where the task has this version or a newer one",
+    )
     parser.add_argument(
         "--bulk",
         metavar="FILE",
@@ -43,7 +60,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(folder: Path, options: argparse.Namespace) -> int:
-    one_task = {"task": options.task, "args": options.args, "group_id": options.group, "priority": options.priority}
+    one_task = {key: getattr(options, _OPTIONS.get(key, key)) for key in KEYS}
     given = {key: value for key, value in one_task.items() if value is not None}
     if options.bulk is not None and given:
         raise InvalidTask("--bulk takes everything from its file: give it alone")
@@ -70,7 +87,7 @@ def _add_lines(server: TaskServer, name: str) -> int:
     with _open(name) as file:
         size = os.fstat(file.fileno()).st_size if file.seekable() else 0
 
-        def added(ids: range) -> None:
+        def added(ids: Sequence[int]) -> None:
             nonlocal count
             count += len(ids)
             live.show(f"{bar(file.tell() / size)} {count} tasks" if size else f"{count} tasks")
@@ -128,6 +145,16 @@ def _read_line(text: str) -> Any:
         return parse_json(text)
     except BadTask as error:
         raise InvalidTask(str(error).replace("args", "it", 1)) from None
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 on")
+    return value
 
 
 def _read_args(text: str) -> Any:

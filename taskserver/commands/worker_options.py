@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..lifecycle import MAX_GROUP_ID
-from ..server import MAX_GROUPS
 from ..settings import MAX_BATCH, MODES
+from ..stores.store import MOST_GROUPS
 
 MAX_SLOTS = 1000
 _LONGEST_NUMBER = 9
@@ -40,7 +40,7 @@ def _read_plain(arguments: Sequence[str]) -> Options | None:
     """
     groups = arguments[1].split(",") if len(arguments) == 2 else []
     numbers = [*arguments[:1], *groups]
-    if len(arguments) > 2 or len(groups) > MAX_GROUPS or not all(map(_is_plain_number, numbers)):
+    if len(arguments) > 2 or len(groups) > MOST_GROUPS or not all(map(_is_plain_number, numbers)):
         return None
     return Options(
         max_tasks=int(arguments[0]) if arguments else 0, groups=[int(group) for group in groups] if groups else None
@@ -104,8 +104,8 @@ def _groups(text: str) -> list[int]:
         raise ArgumentTypeError(
             f"{text!r} is not right: write group ids from 0 to {MAX_GROUP_ID} with commas and no spaces, as 3,5,6"
         ) from None
-    if len(groups) > MAX_GROUPS:
-        raise ArgumentTypeError(f"it names {len(groups)} groups; at most {MAX_GROUPS} are allowed")
+    if len(groups) > MOST_GROUPS:
+        raise ArgumentTypeError(f"it names {len(groups)} groups; at most {MOST_GROUPS} are allowed")
     return groups
 
 

@@ -344,6 +344,6 @@ def marks(count: int) -> str:
     return ", ".join("?" * count)
 
 
-def with_ids(sql: str, ids: Sequence[int]) -> str:
+def with_ids(sql: str, ids: Sequence[object]) -> str:
     """A statement with a mark for each id in the place of `{ids}`."""
     return sql.replace("{ids}", marks(len(ids)))

@@ -74,10 +74,12 @@ class MySQLStore(Store):
     instant_text = "DATE_FORMAT({}, '%Y-%m-%d %H:%i:%s.%f')"
     bytes_of = "OCTET_LENGTH({})"
     insert_or_ignore = "INSERT IGNORE"
+    given = "VALUES({})"
     quoted = "`{}`"
     by_key = "FORCE INDEX (PRIMARY)"
     schema_file = "mysql.sql"
     instant_type = "TIMESTAMP(6)"
+    number_type = "BIGINT UNSIGNED"
 
     def __init__(self, dsn: MySQLDsn, table: str, mode: str, lease_seconds: int, patience_seconds: float) -> None:
         super().__init__(table, mode, lease_seconds, patience_seconds)
@@ -107,16 +109,19 @@ class MySQLStore(Store):
         SET task.status = IF(picked.due_at > NOW(6), 5, 1),
             task.claim = IF(picked.due_at > NOW(6), NULL, ?),
             task.due_at = IF(picked.due_at > NOW(6), picked.due_at, NOW(6) + INTERVAL ? SECOND),
-            task.started_at = NULL
+            task.started_at = NULL,
+            task.updated_at = task.updated_at
         WHERE task.status = 0
     """
     PICK_OF_GROUP = """
         SELECT * FROM (SELECT id, priority, due_at FROM {table} FORCE INDEX (claim_by_group)
-                       WHERE status = 0 AND group_id = ? ORDER BY priority, id LIMIT ?{skip_locked}) AS of_group
+                       WHERE status = 0 AND group_id = ? AND (SELECT COUNT(*) FROM {paused} WHERE group_id = ?) = 0
+                       ORDER BY priority, id LIMIT ?{skip_locked}) AS of_group
     """
     PICK_OF_ALL = """
         SELECT * FROM (SELECT id, priority, due_at FROM {table} FORCE INDEX (claim_any_group)
-                       WHERE status = 0 ORDER BY priority, id LIMIT ?{skip_locked}) AS of_all
+                       WHERE status = 0 AND (SELECT COUNT(*) FROM {paused}) = 0
+                       ORDER BY priority, id LIMIT ?{skip_locked}) AS of_all
     """
     SKIP_LOCKED = " FOR UPDATE SKIP LOCKED"
     LOCK_UNHELD = "SELECT id FROM {table} FORCE INDEX (PRIMARY) WHERE id IN ({ids})" + SKIP_LOCKED
@@ -124,10 +129,10 @@ class MySQLStore(Store):
         SELECT 1 FROM {table} FORCE INDEX (claim_by_group) WHERE status = 0 AND group_id IN ({ids}) LIMIT 1
     """
     LOOK_OF_ALL = "SELECT 1 FROM {table} FORCE INDEX (claim_any_group) WHERE status = 0 LIMIT 1"
+    GROUPS_WITH_NEW = "SELECT DISTINCT group_id FROM {table} FORCE INDEX (claim_by_group) WHERE status = 0"
 
     def _claim(self, token: int, limit: int, groups: Sequence[int]) -> int:
-        bounds = [value for group in groups for value in (group, limit)] or [limit]
-        values = (*bounds, limit, token, self._lease_seconds)
+        values = self._claim_values(groups, limit, token)
         changed = self._skipping_locked(self._write, self._claim_statement(groups, self.SKIP_LOCKED), values)
         return self._write(self._claim_statement(groups, ""), values) if changed is None else changed
 
@@ -149,14 +154,21 @@ class MySQLStore(Store):
         unheld = [row[0] for row in self._all(with_ids(self.LOCK_UNHELD, ids), ids)]
         return self._write_ids(sql, unheld, values) if unheld else 0
 
+    def _claim_values(self, groups: Sequence[int], limit: int, token: int) -> Sequence[int]:
+        picked = [value for group in groups for value in (group, group, limit)] or [limit]
+        return (*picked, limit, token, self._lease_seconds)
+
     def _claim_statement(self, groups: Sequence[int], skip_locked: str) -> str:
         picked = " UNION ALL ".join([self.PICK_OF_GROUP] * len(groups)) or self.PICK_OF_ALL
         return self.CLAIM.replace("{picked}", picked).replace("{skip_locked}", skip_locked)
 
-    def has_new(self, groups: Sequence[int]) -> bool:
+    def _has_new(self, groups: Sequence[int]) -> bool:
         if not groups:
             return bool(self._alone(self._all, self.LOOK_OF_ALL))
         return bool(self._alone(self._all, with_ids(self.LOOK_OF_GROUPS, groups), groups))
+
+    def _groups_with_new(self) -> Sequence[int]:
+        return [row[0] for row in self._alone(self._all, self.GROUPS_WITH_NEW)]
 
     # ---- for client.py doctor
 
@@ -171,9 +183,10 @@ class MySQLStore(Store):
         )
 
     def explain_claim(self, groups: Sequence[int]) -> Sequence[str]:
-        bounds = [value for group in groups for value in (group, 1)] or [1]
         statement = self._claim_statement(groups, self.SKIP_LOCKED if self._abilities.skips_locked else "")
-        return self._alone(self._indexes_of, f"EXPLAIN FORMAT = TRADITIONAL {statement}", (*bounds, 1, 0, 0))
+        return self._alone(
+            self._indexes_of, f"EXPLAIN FORMAT = TRADITIONAL {statement}", self._claim_values(groups, 1, 0)
+        )
 
     def _indexes_of(self, sql: str, values: Sequence[Any]) -> list[str]:
         cursor = self._execute(sql, values)
@@ -251,6 +264,11 @@ class MySQLStore(Store):
                 raise
             return False
         return True
+
+    def _changing(self, changes: dict[str, str], condition: str) -> str:
+        # There is no condition for all of them together.
+        new = {column: f"IF({condition}, {to}, {column})" if condition else to for column, to in changes.items()}
+        return f"ON DUPLICATE KEY UPDATE {', '.join(f'{column} = {to}' for column, to in new.items())}"
 
     def _inserted_ids(self, cursor: Any, count: int) -> range:
         # InnoDB gives the rows of one INSERT … VALUES ids in a row, in the steps of this variable (Galera sets it).

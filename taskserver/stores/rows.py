@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 QUEUE_COLUMNS = (
     "id, task, args, group_id, priority, status, attempts, max_attempts, due_at, claim, unique_key, error_text, "
-    "created_at, started_at, finished_at, updated_at"
+    "created_at, started_at, finished_at, updated_at, version"
 )
 INSTANTS = ("due_at", "created_at", "started_at", "finished_at", "updated_at", "ended_at", "previous_started_at")
 
@@ -81,6 +81,7 @@ class StoredTask(NamedTuple):
     started_at: str | None
     finished_at: str | None
     updated_at: str
+    version: int | None
     archived: bool
     """Whether it stands in the archive."""
 

@@ -11,7 +11,7 @@ import re
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,9 @@ from ..dsn import MEMORY
 from ..errors import AlreadyThere, Conflict, DatabaseError, Unavailable
 from ..lifecycle import NewTask
 from ..private_folder import make_private_folder
-from .database import Session
-from .store import Store, portions
+from .adding import ANY_VALUES, PLAIN_VALUES, portions
+from .database import Session, marks
+from .store import Store
 from .tries import Way
 
 if TYPE_CHECKING:
@@ -81,10 +82,12 @@ class SQLiteStore(Store):
     instant_text = "{}"
     bytes_of = "length(CAST({} AS BLOB))"
     insert_or_ignore = "INSERT OR IGNORE"
+    given = "excluded.{}"
     quoted = '"{}"'
     by_key = ""
     schema_file = "sqlite.sql"
     instant_type = "TEXT"
+    number_type = "INTEGER"
     one_writer = True
     rows_a_statement = 200  # old ones bind 999 values a statement
 
@@ -102,34 +105,45 @@ class SQLiteStore(Store):
     # it gives is gathered in a table of this connection alone, which is on the disk where it is large.
 
     FORGET = "DROP TABLE IF EXISTS temp.taskserver_gathered"
-    GATHER = "CREATE TEMP TABLE taskserver_gathered (task, args, group_id, priority)"
-    GATHER_ROWS = "INSERT INTO temp.taskserver_gathered VALUES "
-    ADD_GATHERED = """
-        INSERT INTO {table} (task, args, group_id, priority)
-        SELECT task, args, group_id, priority FROM temp.taskserver_gathered ORDER BY rowid
+    GATHER = """
+        CREATE TEMP TABLE taskserver_gathered
+            (task, args, group_id, priority, max_attempts, delay_seconds, due_at, unique_key, rerun, version)
     """
+    GATHER_ROWS = "INSERT INTO temp.taskserver_gathered VALUES "
+    GATHERED = "SELECT * FROM temp.taskserver_gathered WHERE rowid > ? ORDER BY rowid LIMIT ?"
 
-    def add_many(self, tasks: Iterable[NewTask], added: Callable[[range], object]) -> None:
-        self._do(Way(False, conflict_seconds=0, repeatable=False), self._gather_and_add, tasks, added)
+    def add_many(self, tasks: Iterable[NewTask], added: Callable[[Sequence[int]], object]) -> None:
+        if isinstance(tasks, Sequence):
+            super().add_many(tasks, added)
+        else:
+            self._do(Way(False, conflict_seconds=0, repeatable=False), self._gather_and_add, tasks, added)
 
-    def _gather_and_add(self, tasks: Iterable[NewTask], added: Callable[[range], object]) -> None:
+    def _gather_and_add(self, tasks: Iterable[NewTask], added: Callable[[Sequence[int]], object]) -> None:
         session = self._session
         self._execute(self.FORGET)
         self._execute(self.GATHER)
         session.in_transaction = True  # as for an iterator that would add_tasks itself
+        mark = f"({marks(ANY_VALUES)})"
         try:
-            for portion in portions(tasks, self.rows_a_statement):
-                rows = ", ".join([self.ADD_ROW] * len(portion))
+            for portion in portions(tasks, self.rows_a_statement * PLAIN_VALUES // ANY_VALUES):
+                rows = ", ".join([mark] * len(portion))
                 self._execute(self.GATHER_ROWS + rows, [value for task in portion for value in task])
         finally:
             session.in_transaction = False
-        added(self._do(Way(True, self._conflict_seconds, repeatable=False), self._add_gathered))
-
-    def _add_gathered(self) -> range:
-        cursor = self._execute(self.ADD_GATHERED)
-        ids = self._inserted_ids(cursor, cursor.rowcount)
+        way = Way(True, self._conflict_seconds, repeatable=False)
+        for ids in self._do(way, lambda: list(self._insert_all(self._gathered()))):
+            added(ids)
         self._execute(self.FORGET)
-        return ids
+
+    def _gathered(self) -> Iterator[NewTask]:
+        read = 0
+        while rows := self._all(self.GATHERED, (read, self.rows_a_statement)):
+            read += len(rows)
+            yield from (NewTask(*row) for row in rows)
+
+    def _changing(self, changes: dict[str, str], condition: str) -> str:
+        assigned = ", ".join(f"{column} = {to}" for column, to in changes.items())
+        return f"ON CONFLICT (unique_key) DO UPDATE SET {assigned}{f' WHERE {condition}' if condition else ''}"
 
     # ---- tables
 
@@ -163,32 +177,54 @@ class SQLiteStore(Store):
         SET status = CASE WHEN due_at > {now} THEN 5 ELSE 1 END,
             claim = CASE WHEN due_at > {now} THEN NULL ELSE ? END,
             due_at = CASE WHEN due_at > {now} THEN due_at ELSE {after} END,
-            started_at = NULL, updated_at = {now}
-        WHERE id IN (SELECT id FROM ({picked}) ORDER BY priority, id LIMIT ?)
+            started_at = NULL
+        WHERE id IN (SELECT id FROM ({picked}) ORDER BY priority, id LIMIT ?3)
     """
     PICK_OF_GROUP = """
         SELECT * FROM (SELECT id, priority FROM {table} INDEXED BY {claim_by_group}
-                       WHERE status = 0 AND group_id = ? ORDER BY priority, id LIMIT ?)
+                       WHERE status = 0 AND group_id = {group}
+                           AND (SELECT COUNT(*) FROM {paused} WHERE group_id = {group}) = 0
+                       ORDER BY priority, id LIMIT ?3)
     """
     PICK_OF_ALL = """
-        SELECT id, priority FROM {table} INDEXED BY {claim_any_group} WHERE status = 0 ORDER BY priority, id LIMIT ?
+        SELECT id, priority FROM {table} INDEXED BY {claim_any_group}
+        WHERE status = 0 AND (SELECT COUNT(*) FROM {paused}) = 0 ORDER BY priority, id LIMIT ?3
     """
     LOOK_OF_GROUP = (
         "SELECT EXISTS (SELECT 1 FROM {table} INDEXED BY {claim_by_group} WHERE status = 0 AND group_id = ?)"
     )
+    # From group to group, as DISTINCT would read every new row.
+    GROUPS_WITH_NEW = """
+        WITH RECURSIVE found (group_id) AS (
+            SELECT (SELECT MIN(group_id) FROM {table} INDEXED BY {claim_by_group} WHERE status = 0)
+            UNION ALL
+            SELECT (SELECT MIN(group_id) FROM {table} INDEXED BY {claim_by_group}
+                    WHERE status = 0 AND group_id > found.group_id)
+            FROM found WHERE found.group_id IS NOT NULL
+        )
+        SELECT group_id FROM found WHERE group_id IS NOT NULL
+    """
     LOOK_OF_ALL = "SELECT EXISTS (SELECT 1 FROM {table} INDEXED BY {claim_any_group} WHERE status = 0)"
 
     def _claim(self, token: int, limit: int, groups: Sequence[int]) -> int:
-        # Each group gives its first rows in order, straight from the index; only those few are put in order together.
-        picked = " UNION ALL ".join([self.PICK_OF_GROUP] * len(groups)) or self.PICK_OF_ALL
-        bounds = [value for group in groups for value in (group, limit)] or [limit]
-        sql = self.CLAIM.replace("{picked}", picked)
-        return self._write(sql, (token, self._lease_seconds, *bounds, limit))
+        sql = self.CLAIM.replace("{picked}", self._picked(groups))
+        return self._write(sql, (token, self._lease_seconds, limit, *groups))
 
-    def has_new(self, groups: Sequence[int]) -> bool:
+    def _picked(self, groups: Sequence[int]) -> str:
+        """Each group gives its first rows in order, straight from the index; those few are put in order together.
+
+        Marks are numbered, as old ones bind 999 values a statement: the limit is the third, the groups follow it.
+        """
+        of_groups = [self.PICK_OF_GROUP.replace("{group}", f"?{4 + index}") for index in range(len(groups))]
+        return " UNION ALL ".join(of_groups) or self.PICK_OF_ALL
+
+    def _has_new(self, groups: Sequence[int]) -> bool:
         if not groups:
             return bool(self._alone(self._one, self.LOOK_OF_ALL)[0])
         return any(self._alone(self._all, self.LOOK_OF_GROUP, (group,))[0][0] for group in groups)
+
+    def _groups_with_new(self) -> Sequence[int]:
+        return [row[0] for row in self._alone(self._all, self.GROUPS_WITH_NEW)]
 
     def _make_words(self, table: str) -> dict[str, str]:
         indexes = {name: self.quoted.format(f"{table}_{name}") for name in ("claim_by_group", "claim_any_group")}
@@ -202,9 +238,7 @@ class SQLiteStore(Store):
         return read_facts(self, os.path.getsize(self._path) if self._path != MEMORY else 0)
 
     def explain_claim(self, groups: Sequence[int]) -> Sequence[str]:
-        bounds = [value for group in groups for value in (group, 1)] or [1]
-        picked = " UNION ALL ".join([self.PICK_OF_GROUP] * len(groups)) or self.PICK_OF_ALL
-        plan = self.look(f"EXPLAIN QUERY PLAN {picked}", bounds)
+        plan = self.look(f"EXPLAIN QUERY PLAN {self._picked(groups)}", (0, 0, 1, *groups))
         # As: SEARCH jobs_queue USING INDEX jobs_queue_claim_by_group (status=? AND group_id=?)
         used = (re.search(rf"INDEX {self.table}_(\w+)", str(row[-1])) for row in plan)
         return [found[1] for found in used if found]

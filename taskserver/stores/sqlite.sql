@@ -27,7 +27,8 @@ CREATE TABLE IF NOT EXISTS jobs_queue (
   created_at   TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'),
   started_at   TEXT    NULL DEFAULT NULL,
   finished_at  TEXT    NULL DEFAULT NULL,
-  updated_at   TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
+  updated_at   TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'),
+  version      INTEGER NULL DEFAULT NULL
 );
 CREATE UNIQUE INDEX IF NOT EXISTS jobs_queue_unique_key ON jobs_queue (unique_key);
 CREATE INDEX IF NOT EXISTS jobs_queue_claim_by_group ON jobs_queue (status, group_id, priority, id);
@@ -51,7 +52,8 @@ CREATE TABLE IF NOT EXISTS jobs_queue_done (
   created_at   TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'),
   started_at   TEXT    NULL DEFAULT NULL,
   finished_at  TEXT    NULL DEFAULT NULL,
-  updated_at   TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
+  updated_at   TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'),
+  version      INTEGER NULL DEFAULT NULL
 );
 CREATE INDEX IF NOT EXISTS jobs_queue_done_show_by_id ON jobs_queue_done (id);
 
@@ -71,9 +73,49 @@ CREATE TABLE IF NOT EXISTS jobs_queue_workers (
   PRIMARY KEY (host, group_ids)
 );
 
+CREATE TABLE IF NOT EXISTS jobs_queue_paused (
+  group_id     INTEGER PRIMARY KEY,
+  paused_at    TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
+);
+
+CREATE TABLE IF NOT EXISTS jobs_queue_schedules (
+  name         TEXT    NOT NULL PRIMARY KEY,
+  task         TEXT    NOT NULL CHECK (length(task) <= 255),
+  args         TEXT    NULL DEFAULT NULL,
+  group_id     INTEGER NOT NULL DEFAULT 0
+               CHECK (typeof(group_id) = 'integer' AND group_id BETWEEN 0 AND 4294967295),
+  priority     INTEGER NOT NULL DEFAULT 0
+               CHECK (typeof(priority) = 'integer' AND priority BETWEEN -2147483648 AND 2147483647),
+  every_seconds INTEGER NULL DEFAULT NULL
+               CHECK (every_seconds IS NULL OR typeof(every_seconds) = 'integer' AND every_seconds BETWEEN 0 AND 4294967295),
+  cron         TEXT    NULL DEFAULT NULL,
+  timezone     TEXT    NOT NULL DEFAULT 'UTC',
+  next_at      TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
+               CHECK (next_at GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9] [0-9][0-9]:[0-9][0-9]:[0-9][0-9]*'),
+  created_at   TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
+);
+CREATE INDEX IF NOT EXISTS jobs_queue_schedules_look_for_due ON jobs_queue_schedules (next_at);
+
+CREATE TABLE IF NOT EXISTS jobs_queue_stats (
+  hour         TEXT    NOT NULL,
+  group_id     INTEGER NOT NULL,
+  task         TEXT    NOT NULL,
+  begun        INTEGER NOT NULL DEFAULT 0,
+  attempts     INTEGER NOT NULL DEFAULT 0,
+  done         INTEGER NOT NULL DEFAULT 0,
+  failed       INTEGER NOT NULL DEFAULT 0,
+  fatal        INTEGER NOT NULL DEFAULT 0,
+  lost         INTEGER NOT NULL DEFAULT 0,
+  ran_seconds  REAL    NOT NULL DEFAULT 0,
+  slowest_seconds REAL NOT NULL DEFAULT 0,
+  waited_seconds REAL  NOT NULL DEFAULT 0,
+  longest_wait_seconds REAL NOT NULL DEFAULT 0,
+  PRIMARY KEY (hour, group_id, task)
+);
+
 CREATE TABLE IF NOT EXISTS jobs_queue_schema (
   version      INTEGER PRIMARY KEY,
   applied_at   TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
 );
 
-INSERT OR IGNORE INTO jobs_queue_schema (version) SELECT 2 WHERE NOT EXISTS (SELECT * FROM jobs_queue_schema);
+INSERT OR IGNORE INTO jobs_queue_schema (version) SELECT 3 WHERE NOT EXISTS (SELECT * FROM jobs_queue_schema);

@@ -12,13 +12,14 @@ from __future__ import annotations
 import os
 import random
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from typing import Any, ClassVar
 
 from ..errors import Conflict, DatabaseError
-from ..lifecycle import Claim, ClaimedTask, Due, Finish, LostTask, NewTask, Start, Status
+from ..lifecycle import Claim, ClaimedTask, Due, Finish, LostTask, Start, Status
+from .adding import Adding
 from .database import IDS_A_STATEMENT, P, Row, Write
 from .rows import RunCounts
 from .tries import Way
@@ -32,53 +33,18 @@ MOST_HELD = 2
 
 AT_ONCE = Way(None, conflict_seconds=0)
 
+MOST_GROUPS = 400
+"""A claim names each group; SQLite joins 500 parts in one statement at most."""
+
 DUE_A_LOOK = 250
 """Rows of each kind that one look for what is due finds: bounded, so that no transaction is long."""
 
-BYTES_A_STATEMENT = 400_000
-"""Old servers take 1 MiB a statement, and quoting may double it."""
-MOST_BYTES_A_CHARACTER = 4
 
-
-class Store(Views):
+class Store(Adding, Views):
     """The queue in one database."""
 
-    rows_a_statement = 1000
     one_writer = False
     """Whether who writes keeps all others from writing, not only those who want the same rows."""
-
-    # ---- add: → new
-
-    ADD = "INSERT INTO {table} (task, args, group_id, priority) VALUES "
-    ADD_ROW = "(?, ?, ?, ?)"
-    ADD_ONE = ADD + ADD_ROW
-
-    def add(self, task: NewTask) -> int:
-        """→ new. The id of the row."""
-        return self._once(self._insert_one, task)
-
-    def add_many(self, tasks: Iterable[NewTask], added: Callable[[range], object]) -> None:
-        """→ new, all or none; `added` hears of the ids of each statement, which count once this returns."""
-
-        def insert_all() -> None:
-            for portion in portions(tasks, self.rows_a_statement):
-                added(self._insert(portion))
-
-        # Not repeated after a conflict: what an iterator has given is gone.
-        self._do(Way(True, conflict_seconds=0, repeatable=False), insert_all)
-
-    def _insert_one(self, task: NewTask) -> int:
-        new_id: int = self._execute(self.ADD_ONE, task).lastrowid
-        return new_id
-
-    def _insert(self, tasks: Sequence[NewTask]) -> range:
-        rows = ", ".join([self.ADD_ROW] * len(tasks))
-        cursor = self._execute(self.ADD + rows, [value for task in tasks for value in task])
-        return self._inserted_ids(cursor, len(tasks))
-
-    @abstractmethod
-    def _inserted_ids(self, cursor: Any, count: int) -> range:
-        """The ids of the rows that this cursor's INSERT just made."""
 
     # ---- what is due: found without locks, then written by sorted primary keys
     #
@@ -87,8 +53,9 @@ class Store(Views):
 
     DUE = " UNION ALL ".join(
         f"""
-        SELECT * FROM (SELECT id, status, started_at IS NOT NULL, attempts, max_attempts, task FROM {{table}}
-                       WHERE {condition} LIMIT ?) AS {name}
+        SELECT * FROM (SELECT id, status, started_at IS NOT NULL, attempts, max_attempts, task, group_id,
+                           {{is_cancelled}}
+                       FROM {{table}} WHERE {condition} LIMIT ?) AS {name}
         """
         for name, condition in {
             "failed": "status = 3 AND due_at <= {now} ORDER BY due_at",
@@ -99,22 +66,31 @@ class Store(Views):
             "claimed_forged": "status = 1 AND due_at IS NULL",
         }.items()
     )
+    # They come along in the same look, so that queues without any pay nothing for them.
+    DUE_SCHEDULES = """
+        UNION ALL
+        SELECT 0, -1, 0, 0, NULL, name, 0, 0
+        FROM (SELECT name FROM {schedules} WHERE next_at <= {now} ORDER BY next_at LIMIT ?) AS scheduled
+    """
     IS_DUE = "(due_at <= {now} OR due_at IS NULL)"
 
     def look_for_due(self) -> Due:
         """Rows whose time has come and claims whose lease has ended, the oldest of each first, a portion at most."""
-        rows = self._alone(self._all, self.DUE, [DUE_A_LOOK] * 5)
+        found = self._alone(self._all, self.DUE + self.DUE_SCHEDULES, [DUE_A_LOOK] * 6)
+        rows = [row for row in found if row[1] >= 0]
         expired = [row for row in rows if row[1] == Status.IN_PROGRESS]
         return Due(
             to_wake=sorted(row[0] for row in rows if row[1] != Status.IN_PROGRESS),
             unstarted=sorted(row[0] for row in expired if not row[2]),
-            lost=sorted(_lost_task(row) for row in expired if row[2]),
+            lost=sorted((_lost_task(row) for row in expired if row[2]), key=lambda lost: lost.id),
+            schedules=[row[5] for row in found if row[1] < 0],
         )
 
     # ---- wake: waiting, error → new
 
+    # A new row's updated_at is the instant since which it is ready: a claim reads from it how long the task waited.
     WAKE = """
-        UPDATE {table} {by_key} SET status = 0, due_at = NULL, updated_at = {now}
+        UPDATE {table} {by_key} SET status = 0, updated_at = COALESCE(due_at, {now}), due_at = NULL
         WHERE id IN ({ids}) AND (status IN (3, 5) AND due_at <= {now} OR status = 3 AND due_at IS NULL)
     """
 
@@ -125,13 +101,18 @@ class Store(Views):
     # ---- reclaim: in progress with an ended lease → new, error, fatal
 
     RECLAIM = f"""
-        UPDATE {{table}} {{by_key}} SET status = 0, claim = NULL, due_at = NULL, updated_at = {{now}}
+        UPDATE {{table}} {{by_key}} SET status = 0, claim = NULL, due_at = NULL, updated_at = updated_at
         WHERE id IN ({{ids}}) AND status = 1 AND started_at IS NULL AND {IS_DUE}
     """
     # As it was when it was looked at: what is to become of it was decided by these.
     WHICH_LOST = f"""
         WHERE id = ? AND status = 1 AND started_at IS NOT NULL AND attempts = ? AND COALESCE(max_attempts, 0) = ?
-            AND {IS_DUE}
+            AND {{is_cancelled}} = ? AND {IS_DUE}
+    """
+    RERUN_LOST = f"""
+        UPDATE {{table}} {{by_key}}
+        SET status = 0, claim = NULL, due_at = NULL, error_text = NULL, updated_at = {{now}}
+        {WHICH_LOST}
     """
     RETRY_LOST = f"""
         UPDATE {{table}} {{by_key}}
@@ -152,11 +133,14 @@ class Store(Views):
     def reclaim_lost(self, lost: LostTask, limit: int, error_text: str, retry_seconds: float | None) -> bool:
         """In progress, started, lease ended → error, to be retried after so many seconds, or (None) fatal.
 
-        `limit` is how often it may start. Whether the row was still so.
+        → new where a rerun came while it ran. `limit` is how often it may start. Whether the row was still so.
         """
-        which = (lost.id, lost.attempts, lost.max_attempts or 0)
-        if retry_seconds is None:
-            written = self._unless_held(self._write, self.GIVE_UP_LOST, (limit, limit, error_text, *which))
+        which = (lost.id, lost.attempts, lost.max_attempts or 0, int(lost.is_cancelled))
+        if lost.is_to_rerun:
+            written = self._unless_held(self._write, self.RERUN_LOST, which)
+        elif retry_seconds is None:
+            keeps_token = limit == 1 and not lost.is_cancelled
+            written = self._unless_held(self._write, self.GIVE_UP_LOST, (int(keeps_token), limit, error_text, *which))
         else:
             written = self._unless_held(self._write, self.RETRY_LOST, (retry_seconds, error_text, *which))
         # Where the answer was cut off the row cannot tell whose write it was: rather told twice than not at all.
@@ -203,7 +187,7 @@ class Store(Views):
 
     READ_CLAIM = """
         SELECT id, task, CASE WHEN {args_bytes} <= {inline_bytes} THEN args END, {args_bytes},
-            attempts, max_attempts, claim
+            attempts, max_attempts, claim, group_id, {updated_at_age}
         FROM {table} WHERE status = 1 AND claim = ? ORDER BY priority, id
     """
     READ_ARGS = "SELECT args FROM {table} WHERE id = ? AND status = 1 AND claim = ?"
@@ -216,6 +200,8 @@ class Store(Views):
         """
         token = int.from_bytes(os.urandom(8), "big") >> 1
         changed = self._unless_held(self._claim_once, token, limit, groups)
+        if not changed and not groups and (others := self._groups_beside_paused()):
+            changed = self._unless_held(self._claim_once, token, limit, others)
         if not changed:
             return Claim([], 0)
         return Claim(self._read_claim(token), changed)
@@ -236,9 +222,42 @@ class Store(Views):
     def _claim(self, token: int, limit: int, groups: Sequence[int]) -> int:
         """The one claiming UPDATE. How many rows it changed."""
 
-    @abstractmethod
     def has_new(self, groups: Sequence[int]) -> bool:
-        """Whether a plain look, which takes no locks and waits for none, finds a new row in these groups."""
+        """Whether a plain look, which takes no locks and waits for none, finds a new row in these groups.
+
+        Rows of paused groups do not count.
+        """
+        paused = self.paused_groups()
+        if not paused:
+            return self._has_new(groups)
+        groups = [group for group in groups if group not in paused] if groups else self._groups_beside_paused()
+        return bool(groups) and self._has_new(groups)
+
+    @abstractmethod
+    def _has_new(self, groups: Sequence[int]) -> bool:
+        """The look itself, in groups that are not paused."""
+
+    # ---- paused groups: no claim takes their rows
+
+    PAUSED = "SELECT group_id FROM {paused} ORDER BY group_id"
+
+    def paused_groups(self) -> Sequence[int]:
+        """Those whose tasks are not claimed for now."""
+        return [row[0] for row in self._alone(self._all, self.PAUSED)]
+
+    def _groups_beside_paused(self) -> Sequence[int]:
+        """The other groups that have new rows, where some are paused; none where none is.
+
+        The claim of all groups reads in the order of all tasks, in which those of paused groups would be in its way.
+        """
+        paused = self.paused_groups()
+        others = [group for group in self._groups_with_new() if group not in paused] if paused else []
+        # More than fit into one claim have their turns at random.
+        return others if len(others) <= MOST_GROUPS else sorted(random.sample(others, MOST_GROUPS))
+
+    @abstractmethod
+    def _groups_with_new(self) -> Sequence[int]:
+        """The groups that have new rows, found by the index."""
 
     def fetch_args(self, task: ClaimedTask) -> str | None:
         """The arguments that the claim left in the database. None if the claim was lost, too."""
@@ -250,7 +269,7 @@ class Store(Views):
     START = """
         UPDATE {table} {by_key}
         SET attempts = attempts + 1, max_attempts = COALESCE(max_attempts, ?), started_at = {now}, due_at = {after},
-            updated_at = {now}
+            error_text = NULLIF(error_text, {cancelled}), updated_at = {now}
         WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NULL
     """
     LIMIT_ATTEMPTS = """
@@ -267,17 +286,27 @@ class Store(Views):
         values = (max_attempts, self._lease_seconds, task.id, task.claim)
         return self._alone(self._write, self.LIMIT_ATTEMPTS, values) == 1
 
+    LOOK_WHETHER_CANCELLED = "SELECT 1 FROM {table} WHERE id = ? AND status = 1 AND claim = ? AND {is_cancelled} = 1"
+
     def renew(self, task: ClaimedTask) -> bool:
         """Let the lease of a started task begin anew. Whether the claim still stands."""
         return self._alone(self._write, self.RENEW, (self._lease_seconds, task.id, task.claim)) == 1
 
+    def is_cancelled(self, task: ClaimedTask) -> bool:
+        """Whether a person cancelled a task that is running."""
+        return bool(self._alone(self._all, self.LOOK_WHETHER_CANCELLED, (task.id, task.claim)))
+
     # ---- finish: in progress → done, error, fatal
 
-    DELETE = "DELETE FROM {table} WHERE id = ? AND status = 1 AND claim = ?"
-    MARK = """
-        UPDATE {table} {by_key}
-        SET status = 2, claim = NULL, due_at = NULL, error_text = NULL, finished_at = {now}, updated_at = {now}
-        WHERE id = ? AND status = 1 AND claim = ?
+    # Each of these leaves a row alone that a rerun changed while it ran, which set its attempts to 0; those that fail
+    # leave alone one that was cancelled meanwhile. Both are rare, and looked after when a write matched nothing.
+
+    IS_OURS = "id = ? AND status = 1 AND claim = ? AND (attempts > 0 OR started_at IS NULL)"
+    DELETE = f"DELETE FROM {{table}} WHERE {IS_OURS}"
+    MARK = f"""
+        UPDATE {{table}} {{by_key}}
+        SET status = 2, claim = NULL, due_at = NULL, error_text = NULL, finished_at = {{now}}, updated_at = {{now}}
+        WHERE {IS_OURS}
     """
     # A move is three writes in one transaction. The first takes the row's lock and says whether the claim still
     # stands; the others find only what it left, by a status that nobody else sees.
@@ -288,16 +317,27 @@ class Store(Views):
     """
     DELETE_ARCHIVED = "DELETE FROM {table} WHERE id = ? AND status = 6 AND claim = ?"
     COMPLETE: ClassVar = {"delete": (DELETE,), "mark": (MARK,), "move": (MARK_TO_MOVE, ARCHIVE, DELETE_ARCHIVED)}
-    RETRY = """
-        UPDATE {table} {by_key} SET status = 3, claim = NULL, due_at = {after}, error_text = ?, updated_at = {now}
-        WHERE id = ? AND status = 1 AND claim = ?
+    RETRY = f"""
+        UPDATE {{table}} {{by_key}}
+        SET status = 3, claim = NULL, due_at = {{after}}, error_text = ?, updated_at = {{now}}
+        WHERE {IS_OURS} AND {{is_cancelled}} = 0
     """
-    GIVE_UP = """
-        UPDATE {table} {by_key}
+    GIVE_UP = f"""
+        UPDATE {{table}} {{by_key}}
         SET status = 4, claim = NULL, due_at = NULL, error_text = ?,
-            attempts = attempts - CASE WHEN attempts > 0 THEN ? ELSE 0 END, finished_at = {now},
-            updated_at = {now}
-        WHERE id = ? AND status = 1 AND claim = ?
+            attempts = attempts - CASE WHEN attempts > 0 THEN ? ELSE 0 END, finished_at = {{now}},
+            updated_at = {{now}}
+        WHERE {IS_OURS} AND {{is_cancelled}} = 0
+    """
+    # → new, however the run ended.
+    RUN_AGAIN = """
+        UPDATE {table} {by_key} SET status = 0, claim = NULL, due_at = NULL, error_text = NULL, updated_at = {now}
+        WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NOT NULL AND attempts = 0
+    """
+    CANCEL_FAILED = """
+        UPDATE {table} {by_key}
+        SET status = 4, claim = NULL, due_at = NULL, finished_at = {now}, updated_at = {now}
+        WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NOT NULL AND attempts > 0 AND {is_cancelled} = 1
     """
     # Of a task that may start once only: fatal, because its worker seemed to have vanished → in progress, to be
     # completed in the same transaction. What a person did to it meanwhile took its status or its token away.
@@ -347,7 +387,7 @@ class Store(Views):
         if not all(found):
             steps: list[Finish | Start] = [*finishes, *([] if start is None else [start])]
             found = [
-                was_found or (may_have_taken_effect and self._took_effect(step)) or self._complete_late(step)
+                was_found or (may_have_taken_effect and self._took_effect(step)) or self._finish_otherwise(step)
                 for was_found, step in zip(found, steps, strict=True)
             ]
         return found[: len(finishes)], found[-1] if start is not None else False
@@ -369,10 +409,23 @@ class Store(Views):
             return row is not None and row[3] == step.error_text  # it may have been woken again since
         return row is None or (self.mode == "mark" and row[0] == Status.DONE)
 
-    def _complete_late(self, step: Finish | Start) -> bool:
-        """Complete a task that may start once only and was given up as lost. Whether there was one."""
-        if isinstance(step, Start) or step.error_text is not None:
+    def _finish_otherwise(self, step: Finish | Start) -> bool:
+        """Finish a task to which something was done while it ran. Whether that was so."""
+        if isinstance(step, Start):
             return False
+        which = (step.task.id, step.task.claim)
+        changes = [(self.RUN_AGAIN, which)] + ([(self.CANCEL_FAILED, which)] if step.error_text is not None else [])
+        if any(self._together(changes, self._conflict_seconds)) or self._may_have_taken_effect():
+            return True
+        return step.error_text is None and self._complete_late(step)
+
+    def is_set_aside(self, task: ClaimedTask) -> bool:
+        """Whether a claimed task that is not ours any more is nobody's: new again, waiting, or given up."""
+        row = self._alone(self._first, self.FIND, (task.id,))
+        return row is not None and row[0] in (Status.NEW, Status.ERROR, Status.FATAL, Status.WAITING)
+
+    def _complete_late(self, step: Finish) -> bool:
+        """Complete a task that may start once only and was given up as lost. Whether there was one."""
         resume = (self.RESUME, (step.task.id, step.task.claim))
         was_resumed = self._together([resume, *self._writes_of(step)], self._conflict_seconds)[0] == 1
         return was_resumed or (self._may_have_taken_effect() and self._took_effect(step))
@@ -380,7 +433,7 @@ class Store(Views):
     # ---- release: in progress, unstarted → new
 
     RELEASE = """
-        UPDATE {table} {by_key} SET status = 0, claim = NULL, due_at = NULL, updated_at = {now}
+        UPDATE {table} {by_key} SET status = 0, claim = NULL, due_at = NULL, updated_at = updated_at
         WHERE id IN ({ids}) AND status = 1 AND claim = ? AND started_at IS NULL
     """
 
@@ -427,21 +480,5 @@ class Store(Views):
 
 
 def _lost_task(row: Row) -> LostTask:
-    task_id, _, _, attempts, max_attempts, task = row
-    return LostTask(task_id, attempts, max_attempts, str(task))
-
-
-def portions(tasks: Iterable[NewTask], most_rows: int) -> Iterator[list[NewTask]]:
-    """Tasks by the statement: by number, and by size too, as a server limits how long a statement may be."""
-    portion: list[NewTask] = []
-    size = 0
-    for task in tasks:
-        args = task.args or ""
-        length = len(args) * (1 if args.isascii() else MOST_BYTES_A_CHARACTER)
-        if len(portion) == most_rows or (portion and size + length > BYTES_A_STATEMENT):
-            yield portion
-            portion, size = [], 0
-        portion.append(task)
-        size += length
-    if portion:
-        yield portion
+    task_id, _, _, attempts, max_attempts, task, group_id, is_cancelled = row
+    return LostTask(task_id, attempts, max_attempts, str(task), group_id, bool(is_cancelled))

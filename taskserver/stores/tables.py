@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import ClassVar, cast
 
 from ..errors import AlreadyThere, TablesMissing, TablesOutdated
+from ..lifecycle import CANCELLED
 from .database import Database
 from .rows import INSTANTS, QUEUE_COLUMNS
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 INLINE_ARGS_BYTES = 16 * 1024
 """Longer arguments stay in the database until their task's turn: a thousand times 1 MiB fits into no small host."""
@@ -41,11 +42,17 @@ class Tables(Database):
     """The hint that an UPDATE shall reach its rows by the primary key."""
     schema_file: str
     upgrades: ClassVar[dict[int, tuple[str, ...]]] = {
-        1: ("ALTER TABLE {workers} ADD COLUMN previous_started_at {instant_type} NULL DEFAULT NULL",)
+        1: ("ALTER TABLE {workers} ADD COLUMN previous_started_at {instant_type} NULL DEFAULT NULL",),
+        2: (
+            "ALTER TABLE {table} ADD COLUMN version {number_type} NULL DEFAULT NULL",
+            "ALTER TABLE {done} ADD COLUMN version {number_type} NULL DEFAULT NULL",
+        ),
     }
     """From version n to n + 1: what has to be done to tables that stand, one change a statement; the schema file makes
     the newest ones. A change that was made already, by an upgrade that was cut off, is passed over."""
     instant_type: str
+    number_type: str
+    """Of a whole number from 0 to 2^63 - 1."""
 
     def __init__(self, table: str, mode: str, lease_seconds: int, patience_seconds: float) -> None:
         super().__init__(patience_seconds)
@@ -58,6 +65,7 @@ class Tables(Database):
 
     VERSION = "SELECT MAX(version) FROM {schema}"
     TABLES_ARE_OURS = "SELECT {columns} FROM {table} WHERE id = 0"
+    TABLES_WERE_OURS = "SELECT {first_columns} FROM {table} WHERE id = 0"
     SET_VERSION = "{insert_or_ignore} INTO {schema} (version) VALUES (?)"
 
     def create_tables(self) -> None:
@@ -80,7 +88,7 @@ class Tables(Database):
             return self._version() or 0
         except TablesMissing:
             try:
-                self._alone(self._one, self.TABLES_ARE_OURS)
+                self._alone(self._one, self.TABLES_WERE_OURS)
             except TablesMissing:
                 return SCHEMA_VERSION
             return 0
@@ -116,16 +124,23 @@ class Tables(Database):
             "table": self.quoted.format(table),
             "done": self.quoted.format(f"{table}_done"),
             "workers": self.quoted.format(f"{table}_workers"),
+            "paused": self.quoted.format(f"{table}_paused"),
+            "schedules": self.quoted.format(f"{table}_schedules"),
+            "stats": self.quoted.format(f"{table}_stats"),
             "schema": self.quoted.format(f"{table}_schema"),
             "now": self.now,
             "after": self.after,
             "columns": QUEUE_COLUMNS,
+            "first_columns": QUEUE_COLUMNS.replace(", version", ""),
             "archived_columns": QUEUE_COLUMNS.replace("claim", "NULL").replace("status", "2"),
             "args_bytes": self.bytes_of.format("args"),
             "inline_bytes": str(INLINE_ARGS_BYTES),
+            "cancelled": f"'{CANCELLED}'",
+            "is_cancelled": f"CASE WHEN error_text = '{CANCELLED}' THEN 1 ELSE 0 END",
             "insert_or_ignore": self.insert_or_ignore,
             "by_key": self.by_key,
             "instant_type": self.instant_type,
+            "number_type": self.number_type,
         }
         for column in INSTANTS:
             words[f"{column}_text"] = self.instant_text.format(column)

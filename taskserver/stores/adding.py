@@ -1,0 +1,186 @@
+"""How tasks are added: one, many, one that bears a key, and one whose key stands already.
+
+A row that has the key either stays as it is, or (`rerun`) becomes new again as its producer now describes it. That
+needs no column of its own: a rerun sets `attempts` to 0, which a running row, being started, cannot have otherwise. So
+the writes that finish a task (store.py) ask for attempts above 0, and where there are none make it new instead.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar
+
+from ..lifecycle import NewTask, Status
+from .database import with_ids
+from .tables import Tables
+from .tries import Way
+
+BYTES_A_STATEMENT = 400_000
+"""Old servers take 1 MiB a statement, and quoting may double it."""
+MOST_BYTES_A_CHARACTER = 4
+MOST_KEYED = 100
+"""Rows with keys a statement, as it locks those that stand already until the transaction's end."""
+
+PLAIN_VALUES = 4
+ANY_VALUES = 10
+
+
+class Adding(Tables):
+    """The verbs of producers."""
+
+    rows_a_statement = 1000
+    """Plain ones: the task, its arguments, group and priority."""
+    given: str
+    """In a change of the row that has the key: what was to be inserted into the column `{}`."""
+
+    # ---- add: → new, waiting
+
+    ADD = "INSERT INTO {table} (task, args, group_id, priority) VALUES "
+    ADD_ROW = "(?, ?, ?, ?)"
+    ADD_ONE = ADD + ADD_ROW
+    ADD_ANY = """
+        INSERT INTO {table} (task, args, group_id, priority, max_attempts, status, due_at, unique_key, version) VALUES
+    """
+    ADD_ANY_ROW = "(?, ?, ?, ?, ?, ?, COALESCE({after}, ?), ?, ?)"
+    IDS_OF_KEYS = "SELECT unique_key, id FROM {table} WHERE unique_key IN ({ids})"
+
+    IS_RUNNING = "status = 1 AND started_at IS NOT NULL"
+    # One that runs keeps status, claim and lease; one that waits for other tasks (status 5 with no instant) goes on
+    # waiting. MySQL assigns from left to right: the claim and the instant come after the status, from whose new value
+    # it is told as well as from the old one whether the row is running; before it they would change what it looks at.
+    RERUN: ClassVar = {
+        "task": "{given_task}",
+        "args": "{given_args}",
+        "group_id": "{given_group_id}",
+        "priority": "{given_priority}",
+        "max_attempts": "{given_max_attempts}",
+        "attempts": "0",
+        "error_text": "NULL",
+        "finished_at": "NULL",
+        "created_at": "{now}",
+        "updated_at": "{now}",
+        "status": f"""
+            CASE WHEN {IS_RUNNING} THEN 1
+                WHEN status = 5 AND due_at IS NULL AND {{given_due_at}} IS NULL THEN 5 ELSE {{given_status}} END
+        """,
+        "claim": f"CASE WHEN {IS_RUNNING} THEN claim END",
+        "due_at": f"CASE WHEN {IS_RUNNING} THEN due_at ELSE {{given_due_at}} END",
+        "version": "COALESCE({given_version}, version)",
+    }
+    # Last in the order above: the version tells whether the others are to be assigned at all.
+    IS_NEWER = "{given_version} IS NULL OR version IS NULL OR {given_version} > version"
+
+    def add(self, task: NewTask) -> int:
+        """→ new, or waiting. The id of the row; of the one that has the key, where one stands."""
+        if _is_plain(task):
+            return self._once(self._insert_one, task)
+        return self._do(Way(True, self._conflict_seconds, repeatable=False), self._insert, [task])[0]
+
+    def add_many(self, tasks: Iterable[NewTask], added: Callable[[Sequence[int]], object]) -> None:
+        """→ new, or waiting, all or none; `added` hears of the ids of each statement, which count once this returns."""
+        if isinstance(tasks, Sequence):
+            way = Way(True, self._conflict_seconds, repeatable=False)
+            added(self._do(way, lambda: [new_id for ids in self._insert_all(tasks) for new_id in ids]))
+            return
+
+        def insert_all() -> None:
+            for ids in self._insert_all(tasks):
+                added(ids)
+
+        # Not repeated after a conflict: what an iterator has given is gone.
+        self._do(Way(True, conflict_seconds=0, repeatable=False), insert_all)
+
+    def _insert_one(self, task: NewTask) -> int:
+        new_id: int = self._execute(self.ADD_ONE, task[:PLAIN_VALUES]).lastrowid
+        return new_id
+
+    def _insert_all(self, tasks: Iterable[NewTask]) -> Iterator[Sequence[int]]:
+        for portion in portions(tasks, self.rows_a_statement):
+            yield self._insert(portion)
+
+    def _insert(self, tasks: Sequence[NewTask]) -> Sequence[int]:
+        """Tasks of one kind, by one statement. Their ids."""
+        kind = tasks[0]
+        if _is_plain(kind):
+            rows = ", ".join([self.ADD_ROW] * len(tasks))
+            cursor = self._execute(self.ADD + rows, [value for task in tasks for value in task[:PLAIN_VALUES]])
+            return self._inserted_ids(cursor, len(tasks))
+        sql = self.ADD_ANY + ", ".join([self.ADD_ANY_ROW] * len(tasks))
+        values = [value for task in tasks for value in _all_values(task)]
+        if kind.unique_key is None:
+            return self._inserted_ids(self._execute(sql, values), len(tasks))
+        self._execute(f"{sql} {self._if_key_stands(kind.rerun, kind.version is not None)}", values)
+        return self._ids_of_keys([str(task.unique_key) for task in tasks])
+
+    def _ids_of_keys(self, keys: Sequence[str]) -> list[int]:
+        found = self._all(with_ids(self.IDS_OF_KEYS, keys), keys)
+        # MySQL keeps them as bytes.
+        ids = {key if isinstance(key, bytes) else key.encode(): row_id for key, row_id in found}
+        return [ids[key.encode()] for key in keys]
+
+    def _if_key_stands(self, is_rerun: bool, has_version: bool) -> str:
+        """What becomes of the row that has the key."""
+        if not is_rerun:
+            return self._changing({"unique_key": "unique_key"}, "")
+        return self._changing(self.RERUN, self.IS_NEWER if has_version else "")
+
+    @abstractmethod
+    def _changing(self, changes: dict[str, str], condition: str) -> str:
+        """The end of an INSERT that makes these changes to the row which has the key, on a condition if there is one.
+
+        In both, `{given_…}` is what was to be inserted into a column.
+        """
+
+    @abstractmethod
+    def _inserted_ids(self, cursor: Any, count: int) -> range:
+        """The ids of the rows that this cursor's INSERT just made."""
+
+    def _make_words(self, table: str) -> dict[str, str]:
+        given = {f"given_{column}": self.given.format(column) for column in self.RERUN}
+        return super()._make_words(table) | given
+
+
+def _is_plain(task: NewTask) -> bool:
+    return task[PLAIN_VALUES:] == (None, None, None, None, False, None)
+
+
+def _all_values(task: NewTask) -> Sequence[Any]:
+    is_later = task.delay_seconds is not None or task.due_at is not None
+    status = int(Status.WAITING if is_later else Status.NEW)
+    return (
+        *task[:PLAIN_VALUES],
+        *(task.max_attempts, status, task.delay_seconds, task.due_at, task.unique_key, task.version),
+    )
+
+
+def _kind(task: NewTask) -> tuple[bool, ...]:
+    """Tasks of one kind share a statement."""
+    return _is_plain(task), task.unique_key is not None, task.rerun, task.version is not None
+
+
+def portions(tasks: Iterable[NewTask], most_rows: int) -> Iterator[list[NewTask]]:
+    """Tasks by the statement: by kind, by number, and by size too, as a server limits how long a statement may be."""
+    portion: list[NewTask] = []
+    size = 0
+    for task in tasks:
+        args = task.args or ""
+        length = len(args) * (1 if args.isascii() else MOST_BYTES_A_CHARACTER)
+        if portion and (
+            len(portion) >= _most_rows(portion[0], most_rows)
+            or size + length > BYTES_A_STATEMENT
+            or _kind(task) != _kind(portion[0])
+        ):
+            yield portion
+            portion, size = [], 0
+        portion.append(task)
+        size += length
+    if portion:
+        yield portion
+
+
+def _most_rows(kind: NewTask, most_plain: int) -> int:
+    if _is_plain(kind):
+        return most_plain
+    most = most_plain * PLAIN_VALUES // ANY_VALUES
+    return most if kind.unique_key is None else min(most, MOST_KEYED)
