@@ -17,6 +17,7 @@ from .add import add, add_many
 from .claim import claim, claim_sqlite
 from .drain import drain
 from .empty import empty, memory
+from .kinds import kinds, kinds_sqlite
 from .measure import Line, Rate
 from .place import Place
 from .record import record, sqlite, workers
@@ -26,6 +27,8 @@ BENCHMARKS: dict[str, Callable[[Place], Iterator[Line | Rate]]] = {
     "record": record,
     "claim": claim,
     "claim_sqlite": claim_sqlite,
+    "kinds": kinds,
+    "kinds_sqlite": kinds_sqlite,
     "drain": drain,
     "add": add,
     "add_many": add_many,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from taskserver import TaskServer
+from taskserver.lifecycle import Status
 
 from . import rows
 from .measure import Bound, Line, compare, seconds
@@ -39,7 +40,7 @@ def _flat(place: Place, database: str, dsn: str, filler: Filler) -> Line:
     for table, waiting in sizes.items():
         servers[table].create_tables()
         filler.fill(table, waiting // 2, OTHERS_SOONER)
-        filler.fill(table, waiting * 3 // 10, WANTED_SOONER, finished=True)
+        filler.fill(table, waiting * 3 // 10, WANTED_SOONER, status=Status.DONE)
         filler.fill(table, waiting // 2)
     place.settle()
 

@@ -8,6 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from taskserver.lifecycle import Status
+
 from .place import TASK, Place
 
 # Group and priority of a made row; {n} counts from 1. The wanted groups are 3, 5 and 6, at priorities 10 to 14.
@@ -19,6 +21,19 @@ OTHERS_SOONER = "7 + {n} % 7, {n} % 5"
 
 _AT_ONCE = 100_000
 
+_MORE = {
+    Status.DONE: "attempts, started_at, finished_at",
+    Status.FATAL: "attempts, started_at, finished_at, unique_key",
+    Status.ERROR: "attempts, due_at",
+    Status.WAITING: "due_at",
+}
+_VALUES = {
+    Status.DONE: "1, {now}, {now}",
+    Status.FATAL: "1, {now}, {now}, {{n}}",
+    Status.ERROR: "1, '2037-01-01 00:00:00.000000'",
+    Status.WAITING: "'2037-01-01 00:00:00.000000'",
+}
+
 
 class Filler(NamedTuple):
     """How one database makes rows: runs a statement, counts from {begin} to {end}, writes {n} as JSON, knows now."""
@@ -28,15 +43,15 @@ class Filler(NamedTuple):
     args: str
     now: str
 
-    def fill(self, table: str, count: int, columns: str = WANTED, *, finished: bool = False) -> None:
-        """Add `count` rows, waiting ones or finished ones."""
-        more, values = "", ""
-        if finished:
-            more, values = ", status, attempts, started_at, finished_at", f", 2, 1, {self.now}, {self.now}"
+    def fill(self, table: str, count: int, columns: str = WANTED, *, status: Status = Status.NEW) -> None:
+        """Add `count` rows of a status: those that wait do so for years, the fatal ones hold keys."""
+        more = values = ""
+        if status != Status.NEW:
+            more, values = f", status, {_MORE[status]}", f", {int(status)}, {_VALUES[status].format(now=self.now)}"
         insert = f"INSERT INTO {table} (task, args, group_id, priority{more}) SELECT '{TASK}', {self.args}, "
         for begin in range(1, count + 1, _AT_ONCE):
             numbers = self.numbers.format(begin=begin, end=min(count, begin + _AT_ONCE - 1))
-            self.sql(insert + columns.format(n="seq") + values + " FROM " + numbers)
+            self.sql(insert + columns.format(n="seq") + values.format(n="seq") + " FROM " + numbers)
 
 
 def mariadb(place: Place) -> Filler:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from ..lifecycle import NewTask, Status
 from .database import with_ids
@@ -101,16 +101,16 @@ class Adding(Tables):
 
     def _insert(self, tasks: Sequence[NewTask]) -> Sequence[int]:
         """Tasks of one kind, by one statement. Their ids."""
-        kind = tasks[0]
-        if _is_plain(kind):
+        kind = _kind(tasks[0])
+        if kind is None:
             rows = ", ".join([self.ADD_ROW] * len(tasks))
             cursor = self._execute(self.ADD + rows, [value for task in tasks for value in task[:PLAIN_VALUES]])
             return self._inserted_ids(cursor, len(tasks))
         sql = self.ADD_ANY + ", ".join([self.ADD_ANY_ROW] * len(tasks))
         values = [value for task in tasks for value in _all_values(task)]
-        if kind.unique_key is None:
+        if not kind.has_key:
             return self._inserted_ids(self._execute(sql, values), len(tasks))
-        self._execute(f"{sql} {self._if_key_stands(kind.rerun, kind.version is not None)}", values)
+        self._execute(f"{sql} {self._if_key_stands(kind.is_rerun, kind.has_version)}", values)
         return self._ids_of_keys([str(task.unique_key) for task in tasks])
 
     def _ids_of_keys(self, keys: Sequence[str]) -> list[int]:
@@ -141,8 +141,24 @@ class Adding(Tables):
         return super()._make_words(table) | given
 
 
+class _Kind(NamedTuple):
+    """What tasks of one statement have in common."""
+
+    has_key: bool
+    is_rerun: bool
+    has_version: bool
+
+
 def _is_plain(task: NewTask) -> bool:
-    return task[PLAIN_VALUES:] == (None, None, None, None, False, None)
+    return task[PLAIN_VALUES:] == _NOTHING_MORE
+
+
+_NOTHING_MORE = NewTask("", None, 0, 0)[PLAIN_VALUES:]
+
+
+def _kind(task: NewTask) -> _Kind | None:
+    """None for a plain one."""
+    return None if _is_plain(task) else _Kind(task.unique_key is not None, task.rerun, task.version is not None)
 
 
 def _all_values(task: NewTask) -> Sequence[Any]:
@@ -154,33 +170,27 @@ def _all_values(task: NewTask) -> Sequence[Any]:
     )
 
 
-def _kind(task: NewTask) -> tuple[bool, ...]:
-    """Tasks of one kind share a statement."""
-    return _is_plain(task), task.unique_key is not None, task.rerun, task.version is not None
-
-
-def portions(tasks: Iterable[NewTask], most_rows: int) -> Iterator[list[NewTask]]:
+def portions(tasks: Iterable[NewTask], most_plain: int) -> Iterator[list[NewTask]]:
     """Tasks by the statement: by kind, by number, and by size too, as a server limits how long a statement may be."""
     portion: list[NewTask] = []
-    size = 0
+    size, kind, most = 0, None, most_plain
     for task in tasks:
         args = task.args or ""
         length = len(args) * (1 if args.isascii() else MOST_BYTES_A_CHARACTER)
-        if portion and (
-            len(portion) >= _most_rows(portion[0], most_rows)
-            or size + length > BYTES_A_STATEMENT
-            or _kind(task) != _kind(portion[0])
-        ):
+        its_kind = _kind(task)
+        if portion and (len(portion) >= most or size + length > BYTES_A_STATEMENT or its_kind != kind):
             yield portion
             portion, size = [], 0
+        if not portion:
+            kind, most = its_kind, _most_rows(its_kind, most_plain)
         portion.append(task)
         size += length
     if portion:
         yield portion
 
 
-def _most_rows(kind: NewTask, most_plain: int) -> int:
-    if _is_plain(kind):
+def _most_rows(kind: _Kind | None, most_plain: int) -> int:
+    if kind is None:
         return most_plain
     most = most_plain * PLAIN_VALUES // ANY_VALUES
-    return most if kind.unique_key is None else min(most, MOST_KEYED)
+    return min(most, MOST_KEYED) if kind.has_key else most

@@ -1,0 +1,115 @@
+"""What kinds of tasks that are not used, or wait beside it, cost a claim."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from taskserver import TaskServer
+from taskserver.lifecycle import Status
+from taskserver.stores.mysql import MySQLStore
+
+from . import rows
+from .claim import GROUPS
+from .measure import Bound, Line, compare, seconds
+from .place import Place
+from .rows import WANTED_SOONER, Filler
+
+BESIDE = {Status.WAITING: 0.4, Status.DONE: 0.3, Status.FATAL: 0.2, Status.ERROR: 0.1}
+"""What waits, or is over, beside the new tasks: of the same groups and sooner; the fatal ones hold keys."""
+_PAUSED = re.compile(r" AND \(SELECT COUNT\(\*\) FROM \S+ WHERE group_id = %s\) = 0")
+
+
+def kinds(place: Place) -> Iterator[Line]:
+    """On MariaDB."""
+    yield _beside(place, "MariaDB", place.dsn, rows.mariadb(place))
+    yield _pauses(place)
+
+
+def kinds_sqlite(place: Place) -> Iterator[Line]:
+    """On SQLite."""
+    path = place.folder / "kinds.db"
+    yield _beside(place, "SQLite", f"sqlite:///{path}", rows.sqlite(path))
+
+
+def _beside(place: Place, database: str, dsn: str, filler: Filler) -> Line:
+    """A run of some claims beside 1,000,000 rows that are delayed, done, fatal or in error, and beside none."""
+    tasks, beside = place.size(2_000, 200), place.size(1_000_000, 4_000)
+    tables = ("bench_beside", "bench_alone")
+    folder = place.deployment("kinds")
+    servers = {table: TaskServer(dsn, table=table, folder=folder) for table in tables}
+    for table in tables:
+        servers[table].create_tables()
+        filler.fill(table, place.size(10_000, 1_000))
+    for status, part in BESIDE.items():
+        filler.fill("bench_beside", int(beside * part), WANTED_SOONER, status=status)
+    place.settle()
+
+    def run(table: str) -> float:
+        def work() -> None:
+            done = servers[table].run(max_tasks=tasks, groups=GROUPS).done
+            if done != tasks:
+                raise SystemExit(f"{table}: {done} tasks done instead of {tasks}")
+
+        return seconds(work) / tasks * 1e6
+
+    def top_up() -> None:
+        for table in tables:
+            filler.fill(table, tasks)
+        place.settle(5)
+
+    for table in tables:
+        run(table)
+    top_up()
+    line = compare(
+        f"{database}: {tasks:,} beside {beside:,} delayed, done, fatal / beside none",
+        lambda: run("bench_beside"),
+        lambda: run("bench_alone"),
+        pairs=place.pairs,
+        unit="us/task",
+        bound=Bound("at most", 1.2),
+        after=top_up,
+    )
+    for table, server in servers.items():
+        server.close()
+        filler.sql(f"DROP TABLE {table}")
+    return line
+
+
+def _pauses(place: Place) -> Line:
+    """The claiming UPDATE, which asks whether a group is paused, against the same that does not; none is paused."""
+    claims = place.size(200, 20)
+    with TaskServer(place.dsn, table="bench_pauses") as server:
+        server.create_tables()
+        rows.fill(place, "bench_pauses", place.size(10_000, 1_000))
+        store = server.store
+        assert isinstance(store, MySQLStore)
+        asking = store._compose(store._claim_statement(GROUPS, store.SKIP_LOCKED))
+    connection = place.connect(autocommit=False)
+    cursor = connection.cursor()
+    cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+
+    def work(statement: str, values: Sequence[Any]) -> float:
+        def claim() -> None:
+            for _ in range(claims):
+                if cursor.execute(statement, values) != 100:
+                    raise SystemExit("a claim did not get its 100 tasks")
+                connection.rollback()
+
+        return seconds(claim) / claims * 1e6
+
+    def bounds(*marks: int) -> list[int]:
+        return [value for group in GROUPS for value in (*[group] * len(marks), 100)] + [100, 4711, 120]
+
+    line = compare(
+        "MariaDB: a claim of 100 that asks for pauses / does not",
+        lambda: work(asking, bounds(1, 2)),
+        lambda: work(_PAUSED.sub("", asking), bounds(1)),
+        pairs=place.pairs,
+        unit="us/claim",
+        bound=Bound("at most", 1.1),
+    )
+    connection.close()
+    place.sql("DROP TABLE bench_pauses")
+    return line
