@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import Enum
 
-from .stores.rows import RunCounts
-
 FATAL = {"is_fatal": True}
 """Marks the log record of a task that became fatal, as a worker shows only so many of them."""
 
@@ -51,5 +49,6 @@ class RunResult:
         self.reason = reason
         self.seconds = seconds
 
-    def counts(self) -> RunCounts:
-        return RunCounts(self.taken, self.done, self.fatal, self.lost, self.released)
+    def counts(self) -> tuple[int, ...]:
+        """As the record of runs has them."""
+        return self.taken, self.done, self.fatal, self.lost, self.released

@@ -21,12 +21,13 @@ from .run_result import FATAL, Reason, RunResult
 from .settings import Settings
 from .stopping import Stop
 from .stores import Store
-from .stores.rows import ALL_GROUPS
 from .stores.store import DUE_A_LOOK
+from .stores.tables import ALL_GROUPS
 from .stores.tries import Pauses
 
 if TYPE_CHECKING:
     from .executor import Executor
+    from .figures import Figures
     from .heartbeat import Batch, Heartbeat
     from .stores.schedules import Schedules
 
@@ -65,6 +66,7 @@ class Runner:
         self._result = RunResult()
         self._limits = RunLimits(limits, stop, self._result)
         self._equipment: tuple[Executor, Heartbeat] | None = None
+        self._figures: Figures | None = None
         self._schedules: Schedules | None = None
         self._open = ExitStack()
         self._looked_at = float("-inf")
@@ -81,7 +83,10 @@ class Runner:
         store.begin_run(host, groups)
         LOG.info("run begins: groups %s", groups)
         try:
-            self._end(host, groups, self._run_until_reason())
+            reason = self._run_until_reason()
+            if self._figures is not None:
+                self._figures.write()
+            self._end(host, groups, reason)
         except BaseException:
             with suppress(DatabaseError):
                 self._end(host, groups, Reason.ERROR)
@@ -113,15 +118,18 @@ class Runner:
         return reason
 
     def _run_claim(self, claim: Claim, claimed_at: float) -> None:
+        read_at = time.monotonic()
         try:
             executor, heartbeat = self._equip()
+            figures = self._figures_of_run()
         except BaseException:
             if claim.tasks:
                 self._store.release(claim.tasks)
             raise
         batch = heartbeat.guard(claim.tasks, claimed_at)
+        figures.claimed(read_at)
         try:
-            self._run_batch(batch, executor)
+            self._run_batch(batch, executor, figures)
         finally:
             try:
                 executor.save()
@@ -131,7 +139,7 @@ class Runner:
                 finally:
                     self._result.released += batch.released
 
-    def _run_batch(self, batch: Batch, executor: Executor) -> None:
+    def _run_batch(self, batch: Batch, executor: Executor, figures: Figures) -> None:
         """Run tasks of one claim until there is a reason to end, or they are too old.
 
         After half a lease another worker could be about to take them. But the first one is always tried, so that
@@ -147,11 +155,21 @@ class Runner:
                 batch.put_back(task)  # a release leaves it alone if it was started
                 raise
             self._on_progress(self._result)
+            if figures.are_due():
+                executor.save()  # what has ended must not wait for them
+                figures.write()
 
     def _equip(self) -> tuple[Executor, Heartbeat]:
         if self._equipment is None:
             self._equipment = self._made_equipment()
         return self._equipment
+
+    def _figures_of_run(self) -> Figures:
+        if self._figures is None:
+            from .figures import Figures
+
+            self._figures = Figures(self._store)
+        return self._figures
 
     def _made_equipment(self) -> tuple[Executor, Heartbeat]:
         # Imported with the first task: most runs of a crontab find none, and need neither json nor inspect.
@@ -166,7 +184,8 @@ class Runner:
         heartbeat = self._open.enter_context(
             Heartbeat(self._store, limit, settings.lease_seconds, settings.timeout_seconds, watchdog)
         )
-        return Executor(self._store, settings, heartbeat, limit, self._stop, self._result), heartbeat
+        executor = Executor(self._store, settings, heartbeat, limit, self._stop, self._result, self._figures_of_run())
+        return executor, heartbeat
 
     # ---- what is due
 
@@ -213,6 +232,8 @@ class Runner:
         text = CANCELLED if lost.is_cancelled else LOST_TEXT
         seconds = None if is_last else self._settings.backoff.seconds_after(lost.attempts)
         is_ours = self._store.reclaim_lost(lost, limit, text, seconds)
+        if is_ours:
+            self._figures_of_run().lost(lost, is_last)
         if is_ours and is_last:
             LOG.warning("task %d %s is fatal: %s", lost.id, lost.task, text, extra=FATAL)
         return is_ours

@@ -25,7 +25,6 @@ from taskserver.errors import DatabaseError, TablesMissing, TablesOutdated
 from taskserver.lifecycle import ClaimedTask, Finish, NewTask, Start, Status
 from taskserver.stores import Store
 from taskserver.stores.mysql import REPEATABLE_READ, MySQLStore
-from taskserver.stores.rows import RunCounts
 from taskserver.stores.tables import INLINE_ARGS_BYTES, SCHEMA_VERSION
 from tests.processes import wait_until
 from tests.servers import MariaDB, MySQLServer
@@ -942,7 +941,7 @@ def test_a_run_is_recorded_from_its_begin_to_its_end_in_one_row(store: Store, ro
     (run,) = store.runs()
     assert (run.host, run.group_ids, run.ended_at, run.reason) == ("web1", "3,5", None, None)
     assert run.started_seconds_ago == pytest.approx(0, abs=30)
-    store.end_run("web1", "3,5", 90.25, "empty", RunCounts(5, 2, 1, 1, 7))
+    store.end_run("web1", "3,5", 90.25, "empty", (5, 2, 1, 1, 7))
     (run,) = store.runs()
     assert (run.reason, run.taken, run.done, run.fatal, run.lost, run.released) == ("empty", 5, 2, 1, 1, 7)
     assert run.started_at is not None
@@ -960,7 +959,7 @@ def test_a_run_is_recorded_from_its_begin_to_its_end_in_one_row(store: Store, ro
 @pytest.mark.parametrize("seconds", [0.0, 1e-7, 0.00001234, 12345678.9])
 def test_a_run_of_any_length_has_a_begin_and_an_end(store: Store, seconds: float) -> None:
     store.begin_run("web1", "all")
-    store.end_run("web1", "all", seconds, "empty", RunCounts(0, 0, 0, 0, 0))
+    store.end_run("web1", "all", seconds, "empty", (0, 0, 0, 0, 0))
     (run,) = store.runs()
     assert run.started_seconds_ago == pytest.approx(seconds, abs=30)
     assert run.ended_at is not None
@@ -1331,7 +1330,7 @@ def test_a_task_that_outlived_its_worker_s_connection_is_finished_on_a_new_one(
     assert mysql_store.advance([Finish(first, None)], Start(second, 10)) == ([True], True)
     kill(mysql_server, connection_id(mysql_store))
     assert finish(mysql_store, second)
-    mysql_store.end_run("web1", "all", 1.0, "empty", RunCounts(2, 2, 0, 0, 0))
+    mysql_store.end_run("web1", "all", 1.0, "empty", (2, 2, 0, 0, 0))
     assert mysql_store.counts() == []
     assert [run.done for run in mysql_store.runs()] == [2]
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from ..lifecycle import Status
 from ..printable import printable
-from ..stores.rows import INSTANTS, StoredTask
+from ..stores.rows import StoredTask
+from ..stores.tables import INSTANTS
 
 LONGEST_CELL = 60
 

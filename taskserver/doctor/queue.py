@@ -10,7 +10,8 @@ from ..printable import age
 from ..settings import Settings
 from ..stores import Store
 from ..stores.facts import QueueFacts
-from ..stores.rows import ALL_GROUPS, LastRun, QueueCount
+from ..stores.rows import LastRun, QueueCount
+from ..stores.tables import ALL_GROUPS
 from .findings import Finding, ok, unknown, warning
 
 NEXT_ROWS = 1000

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from ..lifecycle import NewTask, Status
 from .database import with_ids
@@ -108,9 +108,10 @@ class Adding(Tables):
             return self._inserted_ids(cursor, len(tasks))
         sql = self.ADD_ANY + ", ".join([self.ADD_ANY_ROW] * len(tasks))
         values = [value for task in tasks for value in _all_values(task)]
-        if not kind.has_key:
+        has_key, is_rerun, has_version = kind
+        if not has_key:
             return self._inserted_ids(self._execute(sql, values), len(tasks))
-        self._execute(f"{sql} {self._if_key_stands(kind.is_rerun, kind.has_version)}", values)
+        self._execute(f"{sql} {self._if_key_stands(is_rerun, has_version)}", values)
         return self._ids_of_keys([str(task.unique_key) for task in tasks])
 
     def _ids_of_keys(self, keys: Sequence[str]) -> list[int]:
@@ -126,10 +127,10 @@ class Adding(Tables):
         return self._changing(self.RERUN, self.IS_NEWER if has_version else "")
 
     @abstractmethod
-    def _changing(self, changes: dict[str, str], condition: str) -> str:
+    def _changing(self, changes: dict[str, str], condition: str, key: str = "unique_key") -> str:
         """The end of an INSERT that makes these changes to the row which has the key, on a condition if there is one.
 
-        In both, `{given_…}` is what was to be inserted into a column.
+        `key` names its columns. In both, `{given_…}` is what was to be inserted into a column.
         """
 
     @abstractmethod
@@ -141,12 +142,8 @@ class Adding(Tables):
         return super()._make_words(table) | given
 
 
-class _Kind(NamedTuple):
-    """What tasks of one statement have in common."""
-
-    has_key: bool
-    is_rerun: bool
-    has_version: bool
+_Kind = tuple[bool, bool, bool]
+"""What tasks of one statement have in common: a key, whether they are reruns, a version."""
 
 
 def _is_plain(task: NewTask) -> bool:
@@ -158,7 +155,7 @@ _NOTHING_MORE = NewTask("", None, 0, 0)[PLAIN_VALUES:]
 
 def _kind(task: NewTask) -> _Kind | None:
     """None for a plain one."""
-    return None if _is_plain(task) else _Kind(task.unique_key is not None, task.rerun, task.version is not None)
+    return None if _is_plain(task) else (task.unique_key is not None, task.rerun, task.version is not None)
 
 
 def _all_values(task: NewTask) -> Sequence[Any]:
@@ -193,4 +190,4 @@ def _most_rows(kind: _Kind | None, most_plain: int) -> int:
     if kind is None:
         return most_plain
     most = most_plain * PLAIN_VALUES // ANY_VALUES
-    return min(most, MOST_KEYED) if kind.has_key else most
+    return min(most, MOST_KEYED) if kind[0] else most

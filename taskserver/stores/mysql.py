@@ -29,7 +29,6 @@ from .mysql_errors import (
     kind_of,
     number_of,
 )
-from .rows import RunCounts
 from .store import Store
 from .tries import Way
 
@@ -73,6 +72,8 @@ class MySQLStore(Store):
     seconds_since = "TIMESTAMPDIFF(MICROSECOND, {}, NOW(6)) / 1e6"
     instant_text = "DATE_FORMAT({}, '%Y-%m-%d %H:%i:%s.%f')"
     bytes_of = "OCTET_LENGTH({})"
+    this_hour = "DATE_FORMAT(NOW(), '%Y-%m-%d %H:00:00')"
+    greatest = "GREATEST"
     insert_or_ignore = "INSERT IGNORE"
     given = "VALUES({})"
     quoted = "`{}`"
@@ -265,7 +266,7 @@ class MySQLStore(Store):
             return False
         return True
 
-    def _changing(self, changes: dict[str, str], condition: str) -> str:
+    def _changing(self, changes: dict[str, str], condition: str, key: str = "unique_key") -> str:
         # There is no condition for all of them together.
         new = {column: f"IF({condition}, {to}, {column})" if condition else to for column, to in changes.items()}
         return f"ON DUPLICATE KEY UPDATE {', '.join(f'{column} = {to}' for column, to in new.items())}"
@@ -284,7 +285,7 @@ class MySQLStore(Store):
         self._alone(self._execute, f"SET {IN_A_RUN}")  # the connection may be from before the run
         super().begin_run(host, group_ids)
 
-    def end_run(self, host: str, group_ids: str, seconds: float, reason: str, counts: RunCounts) -> None:
+    def end_run(self, host: str, group_ids: str, seconds: float, reason: str, counts: Sequence[int]) -> None:
         super().end_run(host, group_ids, seconds, reason, counts)
         self._alone(self._execute, f"{AFTER_A_RUN}, autocommit = 1")
 

@@ -1,19 +1,9 @@
-"""What stores give to those who look at the queue: its columns, and records of rows."""
-
-# Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
+"""What stores give to those who look at the queue: records of rows. A worker has no need of it."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-QUEUE_COLUMNS = (
-    "id, task, args, group_id, priority, status, attempts, max_attempts, due_at, claim, unique_key, error_text, "
-    "created_at, started_at, finished_at, updated_at, version"
-)
-INSTANTS = ("due_at", "created_at", "started_at", "finished_at", "updated_at", "ended_at", "previous_started_at")
-
-
-ALL_GROUPS = "all"
-"""How the record of runs names a worker without GROUP_IDS."""
+from .tables import ALL_GROUPS
 
 
 class QueueCount(NamedTuple):
@@ -84,16 +74,6 @@ class StoredTask(NamedTuple):
     version: int | None
     archived: bool
     """Whether it stands in the archive."""
-
-
-class RunCounts(NamedTuple):
-    """What a run did with its tasks."""
-
-    taken: int
-    done: int
-    fatal: int
-    lost: int
-    released: int
 
 
 def stored_task(row: Sequence[Any]) -> StoredTask:

@@ -81,6 +81,8 @@ class SQLiteStore(Store):
     seconds_since = "(julianday('now') - julianday({})) * 86400.0"
     instant_text = "{}"
     bytes_of = "length(CAST({} AS BLOB))"
+    this_hour = "strftime('%Y-%m-%d %H:00:00', 'now')"
+    greatest = "MAX"
     insert_or_ignore = "INSERT OR IGNORE"
     given = "excluded.{}"
     quoted = '"{}"'
@@ -141,9 +143,9 @@ class SQLiteStore(Store):
             read += len(rows)
             yield from (NewTask(*row) for row in rows)
 
-    def _changing(self, changes: dict[str, str], condition: str) -> str:
+    def _changing(self, changes: dict[str, str], condition: str, key: str = "unique_key") -> str:
         assigned = ", ".join(f"{column} = {to}" for column, to in changes.items())
-        return f"ON CONFLICT (unique_key) DO UPDATE SET {assigned}{f' WHERE {condition}' if condition else ''}"
+        return f"ON CONFLICT ({key}) DO UPDATE SET {assigned}{f' WHERE {condition}' if condition else ''}"
 
     # ---- tables
 

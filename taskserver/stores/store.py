@@ -21,7 +21,6 @@ from ..errors import Conflict, DatabaseError
 from ..lifecycle import Claim, ClaimedTask, Due, Finish, LostTask, Start, Status
 from .adding import Adding
 from .database import IDS_A_STATEMENT, P, Row, Write
-from .rows import RunCounts
 from .tries import Way
 from .views import Views
 
@@ -415,7 +414,7 @@ class Store(Adding, Views):
             return False
         which = (step.task.id, step.task.claim)
         changes = [(self.RUN_AGAIN, which)] + ([(self.CANCEL_FAILED, which)] if step.error_text is not None else [])
-        if any(self._together(changes, self._conflict_seconds)) or self._may_have_taken_effect():
+        if any(self._together(changes, self._conflict_seconds)):
             return True
         return step.error_text is None and self._complete_late(step)
 
@@ -473,8 +472,11 @@ class Store(Adding, Views):
         if not self._alone(self._write, self.RUN_BEGINS, who):
             self._alone(self._write, self.FIRST_RUN_BEGINS, who)
 
-    def end_run(self, host: str, group_ids: str, seconds: float, reason: str, counts: RunCounts) -> None:
-        """Record how the run ended that began so many seconds ago; one that ran beside it may have written since."""
+    def end_run(self, host: str, group_ids: str, seconds: float, reason: str, counts: Sequence[int]) -> None:
+        """Record how the run ended that began so many seconds ago; one that ran beside it may have written since.
+
+        `counts` are the tasks taken, done, fatal, lost and released.
+        """
         values = (os.getpid(), -seconds, reason, *counts, host, group_ids)
         self._alone(self._write, self.RUN_ENDS, values)
 

@@ -14,9 +14,17 @@ from typing import ClassVar, cast
 from ..errors import AlreadyThere, TablesMissing, TablesOutdated
 from ..lifecycle import CANCELLED
 from .database import Database
-from .rows import INSTANTS, QUEUE_COLUMNS
 
 SCHEMA_VERSION = 3
+
+QUEUE_COLUMNS = (
+    "id, task, args, group_id, priority, status, attempts, max_attempts, due_at, claim, unique_key, error_text, "
+    "created_at, started_at, finished_at, updated_at, version"
+)
+INSTANTS = ("due_at", "created_at", "started_at", "finished_at", "updated_at", "ended_at", "previous_started_at")
+
+ALL_GROUPS = "all"
+"""How the record of runs names a worker without GROUP_IDS."""
 
 INLINE_ARGS_BYTES = 16 * 1024
 """Longer arguments stay in the database until their task's turn: a thousand times 1 MiB fits into no small host."""
@@ -35,6 +43,10 @@ class Tables(Database):
     """The instant `{}` as YYYY-MM-DD HH:MM:SS.ffffff."""
     bytes_of: str
     """The length of the text `{}` in bytes."""
+    this_hour: str
+    """When the hour began, as YYYY-MM-DD HH:00:00 in UTC."""
+    greatest: str
+    """The function that gives the greatest of its arguments."""
     insert_or_ignore: str
     quoted: str
     """A table's name `{}` in the dialect's quotes."""
@@ -134,6 +146,9 @@ class Tables(Database):
             "first_columns": QUEUE_COLUMNS.replace(", version", ""),
             "archived_columns": QUEUE_COLUMNS.replace("claim", "NULL").replace("status", "2"),
             "args_bytes": self.bytes_of.format("args"),
+            "this_hour": self.this_hour,
+            "greatest": self.greatest,
+            "hour_text": self.instant_text.format("hour"),
             "inline_bytes": str(INLINE_ARGS_BYTES),
             "cancelled": f"'{CANCELLED}'",
             "is_cancelled": f"CASE WHEN error_text = '{CANCELLED}' THEN 1 ELSE 0 END",

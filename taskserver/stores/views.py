@@ -1,4 +1,7 @@
-"""What operators read of a queue: counts, lists, single tasks, and the record of runs. Changes nothing."""
+"""What operators read of a queue: counts, lists, single tasks, and the record of runs. Changes nothing.
+
+The records that they get are imported when one is made: a worker makes none.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from ..errors import DatabaseError
 from ..lifecycle import Status
 from .database import IDS_A_STATEMENT, Row, marks, with_ids
-from .rows import LastRun, QueueCount, StoredTask, stored_task
 from .tables import Tables
 
 if TYPE_CHECKING:
     from .facts import Facts, QueueFacts
+    from .rows import LastRun, QueueCount, StoredTask
 
 
 class Views(Tables):
@@ -35,6 +38,8 @@ class Views(Tables):
 
     def counts(self) -> list[QueueCount]:
         """Rows by group and status. One pass over an index; of new rows the one of the smallest id is the oldest."""
+        from .rows import QueueCount
+
         with self._unhurried():
             rows = self._alone(self._all, self.COUNTS)
         oldest = [row[3] for row in rows if row[1] == Status.NEW]
@@ -47,10 +52,14 @@ class Views(Tables):
 
     def runs(self) -> list[LastRun]:
         """The last run of each host and groups."""
+        from .rows import LastRun
+
         return [LastRun(*row) for row in self._alone(self._all, self.RUNS)]
 
     def list(self, statuses: Sequence[int], groups: Sequence[int], limit: int) -> list[StoredTask]:
         """The newest tasks of these statuses and groups (none: of all)."""
+        from .rows import stored_task
+
         wanted = {"status": statuses, "group_id": groups}
         conditions = [f"{column} IN ({marks(len(values))})" for column, values in wanted.items() if values]
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
@@ -59,6 +68,8 @@ class Views(Tables):
 
     def show(self, task_id: int) -> StoredTask | None:
         """One task, from the queue or else from the archive, where of several with this id the last one counts."""
+        from .rows import stored_task
+
         row = self._alone(self._first, self.SHOW, (task_id,))
         row = row or self._alone(self._first, self.SHOW_ARCHIVED, (task_id,))
         return stored_task(row) if row else None
