@@ -1,0 +1,48 @@
+"""client.py schedule: have a task added again and again; given again, it changes what differs and nothing else."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from ..printable import printable
+from ..schedule import CRON_EXAMPLE, LONGEST_EVERY_SECONDS, UTC
+from ..server import TaskServer
+from ..settings import load_settings
+from ..stores.schedules import Schedules
+from .program import Exit
+from .task_options import QUOTING, describe_place, describe_task, read_args
+from .usage import whole_number
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser("schedule", help="add a task every so many seconds, or at the times of cron")
+    parser.add_argument("name", metavar="NAME", help="of the schedule; given again, it is changed")
+    describe_task(parser, is_required=True)
+    parser.add_argument(
+        "--every", metavar="S", type=whole_number(1, LONGEST_EVERY_SECONDS), help="every S seconds, from now on; or"
+    )
+    parser.add_argument("--cron", metavar="EXPR", help=f"at the times of a cron expression, as '{CRON_EXAMPLE}'")
+    parser.add_argument("--timezone", metavar="Z", default=UTC, help="of --cron, as Europe/Berlin; default UTC")
+    describe_place(parser)
+    parser.set_defaults(run=run)
+    parser.about_more = f"{QUOTING}, and EXPR too, as '{CRON_EXAMPLE}'"
+
+
+def run(folder: Path, options: argparse.Namespace) -> int:
+    with TaskServer.from_settings(load_settings(folder)) as server:
+        server.schedule(
+            options.name,
+            options.task,
+            None if options.args is None else read_args(options.args),
+            every=options.every,
+            cron=options.cron,
+            timezone=options.timezone,
+            group_id=options.group or 0,
+            priority=options.priority or 0,
+        )
+        found = Schedules(server.store).find(options.name)
+    if found:
+        print(printable(f"{options.name}: next at {found.next_at} UTC"))
+    return Exit.OK

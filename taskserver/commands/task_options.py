@@ -1,0 +1,41 @@
+"""What is given of a task on a command line: to be added at once (add.py), or again and again (schedule.py)."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ..arguments import describe_bare, parse_json
+from ..errors import BadTask, InvalidTask
+from ..lifecycle import MAX_GROUP_ID, MAX_PRIORITY, MIN_PRIORITY
+from .usage import whole_number
+
+EXAMPLE = """'{"to": "a@example.org"}'"""
+QUOTING = f"write ARGS_JSON in single quotes, as {EXAMPLE}"
+
+
+def describe_task(parser: argparse.ArgumentParser, is_required: bool) -> None:
+    """The callable and its arguments."""
+    nargs = None if is_required else "?"
+    parser.add_argument("task", metavar="TASK", nargs=nargs, help="the callable, as tasks.send_letter")
+    parser.add_argument("args", metavar="ARGS_JSON", nargs="?", help=f"its arguments, as {EXAMPLE}")
+
+
+def describe_place(parser: argparse.ArgumentParser) -> None:
+    """Where it stands in the queue."""
+    parser.add_argument("--group", metavar="G", type=whole_number(0, MAX_GROUP_ID), help="default 0")
+    parser.add_argument(
+        "--priority", metavar="P", type=whole_number(MIN_PRIORITY, MAX_PRIORITY), help="smaller runs sooner; default 0"
+    )
+
+
+def read_args(text: str) -> Any:
+    """ARGS_JSON as Python has it. Raises InvalidTask."""
+    example = f"allowed: a JSON object or array in single quotes, as {EXAMPLE}"
+    try:
+        args = parse_json(text)
+    except BadTask as error:
+        raise InvalidTask(f"{str(error).replace('args', 'ARGS_JSON', 1)}; {example}") from None
+    if args is not None and not isinstance(args, (dict, list)):
+        raise InvalidTask(f"ARGS_JSON is {describe_bare(args)}; {example}")
+    return args

@@ -1,0 +1,25 @@
+"""client.py unschedule: have a schedule add no more tasks."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from ..errors import InvalidTask
+from ..server import TaskServer
+from ..settings import load_settings
+from .program import Exit
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser("unschedule", help="end a schedule; a task that it added already still runs")
+    parser.add_argument("name", metavar="NAME", help="as client.py status shows it")
+    parser.set_defaults(run=run)
+
+
+def run(folder: Path, options: argparse.Namespace) -> int:
+    with TaskServer.from_settings(load_settings(folder)) as server:
+        if not server.unschedule(options.name):
+            raise InvalidTask(f"there is no schedule {options.name!r}; client.py status lists them")
+    return Exit.OK

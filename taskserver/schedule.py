@@ -1,0 +1,195 @@
+"""A periodic task: what is given of it, checked, and when its next time is.
+
+Between its producer and the table of schedules (stores/schedules.py). Knows no database and no clock: every instant
+that it reckons with is given to it, and is the database's.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone, tzinfo
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from .arguments import read_arguments
+from .errors import BadTask, InvalidTask, SettingError
+from .new_task import LAST_INSTANT, LONGEST_DELAY_DAYS, check_name, new_task, shown
+
+if TYPE_CHECKING:
+    from cronsim import CronSim
+
+UTC = "UTC"
+MAX_NAME_BYTES = 200
+"""With what stands before it, it is the unique_key of the tasks that the schedule adds."""
+LONGEST_EVERY_SECONDS = LONGEST_DELAY_DAYS * 86_400
+MAX_CRON_LENGTH = 255
+CRON_FIELDS = 5
+CRON_EXAMPLE = "*/5 * * * *"
+
+
+class Schedule(NamedTuple):
+    """A periodic task, as its producer gave it, in the order of its columns."""
+
+    name: str
+    task: str
+    args: str | None
+    """JSON text."""
+    group_id: int
+    priority: int
+    every_seconds: int | None
+    """Either this, or"""
+    cron: str | None
+    """this, in"""
+    timezone: str
+    """this time zone."""
+
+    @property
+    def timing(self) -> str:
+        """When it comes, in words."""
+        if self.cron is not None:
+            return f"{self.cron} {self.timezone}"
+        return "never" if self.every_seconds is None else f"every {self.every_seconds} s"
+
+
+def new_schedule(
+    name: str,
+    task: str | Callable[..., Any],
+    args: object,
+    every: float | timedelta | None,
+    cron: str | None,
+    timezone: str,
+    group_id: int,
+    priority: int,
+) -> Schedule:
+    """Check what a producer gave. Raises InvalidTask, and SettingError where the library for `cron` is missing."""
+    check_schedule_name(name)
+    described = new_task(task, args, group_id, priority)
+    if every is not None and timezone != UTC:
+        raise InvalidTask("it has every and a timezone, which only cron has a use for; every counts seconds")
+    schedule = Schedule(name, *described[:4], _seconds(every), _one_spaced(cron), timezone)
+    _check_timing(schedule)
+    return schedule
+
+
+def check_schedule(schedule: Schedule) -> None:
+    """Check what stands in a row, which anybody may have written. Raises as `new_schedule` does."""
+    check_schedule_name(schedule.name)
+    check_name(schedule.task)
+    try:
+        read_arguments(schedule.args)
+    except BadTask as error:
+        raise InvalidTask(str(error)) from None
+    _check_timing(schedule)
+
+
+def check_schedule_name(name: str) -> None:
+    """Raises InvalidTask."""
+    # No blanks at its ends, since MySQL compares without them.
+    is_sayable = isinstance(name, str) and name.isprintable() and name == name.strip()
+    if not is_sayable or not 1 <= len(name.encode()) <= MAX_NAME_BYTES:
+        raise InvalidTask(
+            f"name is {shown(name)}; allowed: a text of 1 to {MAX_NAME_BYTES} bytes in UTF-8, without control "
+            "characters, and without blanks at its ends"
+        )
+
+
+def check_text(what: str, text: str) -> str:
+    """A text that a database can be asked for. Raises InvalidTask."""
+    try:
+        text.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise InvalidTask(f"{what} is {shown(text)}; allowed: a text") from None
+    return text
+
+
+def next_time(schedule: Schedule, planned: datetime, now: datetime) -> datetime:
+    """The first time after now of a checked schedule whose time was `planned`; all three aware, the answer in UTC."""
+    found = _next_of_every(schedule.every_seconds, planned, now) if schedule.every_seconds else _of_cron(schedule, now)
+    if found is None or found > LAST_INSTANT:
+        raise InvalidTask(f"its next time would come after {LAST_INSTANT:%Y-%m-%d}, where the database's time ends")
+    return found
+
+
+def _next_of_every(seconds: int, planned: datetime, now: datetime) -> datetime:
+    """By steps from the planned time, not from now: so it keeps its beat, however late it is looked at."""
+    step = timedelta(seconds=seconds)
+    return planned + step * (max((now - planned) // step, 0) + 1)
+
+
+def _of_cron(schedule: Schedule, now: datetime) -> datetime | None:
+    # Where clocks are put back, a time of day comes twice, and the library means the first one: it may lie behind us.
+    slots = _cron(schedule.cron or "", now.astimezone(_zone(schedule.timezone)))
+    found = next((slot for slot in slots if slot > now), None)
+    return None if found is None else found.astimezone(timezone.utc)
+
+
+# ---- checks
+
+
+def _check_timing(schedule: Schedule) -> None:
+    if schedule.every_seconds is None and schedule.cron is None:
+        raise InvalidTask(f"it has neither every nor cron; allowed: every=300, say, or cron={CRON_EXAMPLE!r}")
+    if schedule.every_seconds is None:
+        _cron(schedule.cron or "", datetime.fromtimestamp(0, _zone(schedule.timezone)))
+    elif schedule.cron is not None:
+        raise InvalidTask("it has every and cron; allowed: one of them")
+    else:
+        _seconds(schedule.every_seconds)
+
+
+def _seconds(every: object) -> int | None:
+    if every is None:
+        return None
+    seconds = every.total_seconds() if isinstance(every, timedelta) else every
+    is_number = type(seconds) in (int, float)
+    if not is_number or not 1 <= seconds <= LONGEST_EVERY_SECONDS or seconds % 1:  # type: ignore[operator]
+        raise InvalidTask(
+            f"every is {shown(every)}; allowed: whole seconds, or a timedelta, from 1 second to {LONGEST_DELAY_DAYS} "
+            "days"
+        )
+    return int(seconds)  # type: ignore[call-overload, no-any-return]
+
+
+def _one_spaced(cron: str | None) -> str | None:
+    """With one blank between its fields, so that another blank makes no other schedule."""
+    return " ".join(cron.split()) if isinstance(cron, str) else cron
+
+
+def _zone(name: str) -> tzinfo:
+    # Not every host has a file for this one.
+    if name == UTC:
+        return timezone.utc
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
+        if not available_timezones():
+            raise SettingError(
+                f"this host knows no time zones but UTC: {sys.executable} -m pip install tzdata"
+            ) from None
+        raise InvalidTask(
+            f"timezone is {shown(name)}, which is none; allowed: UTC, or a name as Europe/Berlin"
+        ) from None
+
+
+def _cron(expression: str, after: datetime) -> CronSim:
+    """The times of a cron expression after an instant, in that instant's time zone, by the library for that."""
+    try:
+        from cronsim import CronSim, CronSimError
+    except ImportError:
+        raise SettingError(
+            f"the package cronsim is missing, which reads cron expressions: {sys.executable} -m pip install "
+            "'cronsim>=2.6,<3'; every needs none"
+        ) from None
+    if not isinstance(expression, str) or len(expression) > MAX_CRON_LENGTH:
+        raise InvalidTask(f"cron is {shown(expression)}; {_ALLOWED_CRON}")
+    try:
+        # The library knows a sixth one, for seconds.
+        if len(expression.split()) != CRON_FIELDS:
+            raise CronSimError("it has not five fields")
+        return CronSim(expression, after)
+    except (CronSimError, ValueError) as error:
+        raise InvalidTask(f"cron is {shown(expression)}: {error}; {_ALLOWED_CRON}") from None
+
+
+_ALLOWED_CRON = f"allowed: minute, hour, day of the month, month, day of the week, as {CRON_EXAMPLE!r}"
