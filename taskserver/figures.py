@@ -1,0 +1,135 @@
+"""The figures of one run: what became of its tasks, added up in memory and written once a minute and at the run's end.
+
+Between the executor, which tells of every attempt that has ended, and the table (stores/stats.py). An attempt is
+counted as a whole once it is known what became of it, so that at any time the starts are those which are done, failed
+or lost. What a run counted and did not write goes with it when it is killed.
+"""
+
+from __future__ import annotations
+
+import time
+from logging import getLogger
+
+from .errors import Conflict, DatabaseError
+from .lifecycle import ClaimedTask, LostTask
+from .stores import Store
+from .stores.stats import COLUMNS, Stats
+
+LOG = getLogger("taskserver")
+
+WRITE_EVERY_SECONDS = 60.0
+MOST_KEYS = 500
+"""Groups and names: who may add tasks chooses both, and must not fill the table with them."""
+NO_NAME = ""
+ANY_OTHER = (0, NO_NAME)
+LONGEST_WAIT_SECONDS = 1e10
+"""A row may say whatever it likes of when it was ready."""
+
+
+class Attempt:
+    """One attempt at a task, timed."""
+
+    __slots__ = ("ran_seconds", "waited_seconds")
+
+    def __init__(self, waited_seconds: float) -> None:
+        self.waited_seconds = waited_seconds
+        self.ran_seconds = 0.0
+
+
+class Counts:
+    """What became of the tasks of one group and name: the columns of the table."""
+
+    __slots__ = COLUMNS
+
+    def __init__(self) -> None:
+        self.begun = self.attempts = self.done = self.failed = self.fatal = self.lost = 0
+        self.ran_seconds = self.slowest_seconds = self.waited_seconds = self.longest_wait_seconds = 0.0
+
+    def include(self, attempt: Attempt, is_first: bool) -> None:
+        self.begun += is_first
+        self.attempts += 1
+        self.ran_seconds += attempt.ran_seconds
+        if attempt.ran_seconds > self.slowest_seconds:
+            self.slowest_seconds = attempt.ran_seconds
+        self.waited_seconds += attempt.waited_seconds
+        if attempt.waited_seconds > self.longest_wait_seconds:
+            self.longest_wait_seconds = attempt.waited_seconds
+
+    def columns(self) -> tuple[float, ...]:
+        return tuple(getattr(self, column) for column in COLUMNS)
+
+
+class Figures:
+    """Counts what became of the tasks of one run, and writes it from time to time."""
+
+    def __init__(self, store: Store) -> None:
+        self._stats = Stats(store)
+        self._counts: dict[tuple[int, str], Counts] = {}
+        self._write_at = time.monotonic() + WRITE_EVERY_SECONDS
+        self._claimed_at = time.monotonic()
+
+    # ---- what becomes of tasks
+
+    def claimed(self, at: float) -> None:
+        """Tasks were claimed at that instant of time.monotonic; each says how long it had waited by then."""
+        self._claimed_at = at
+
+    def started(self, task: ClaimedTask) -> Attempt:
+        """An attempt begins."""
+        waited = task.waited_seconds if task.waited_seconds < LONGEST_WAIT_SECONDS else 0.0
+        return Attempt(waited + time.monotonic() - self._claimed_at)
+
+    def done(self, task: ClaimedTask, name: str, attempt: Attempt) -> None:
+        counts = self._of(task.group_id, name)
+        counts.include(attempt, task.attempts == 0)
+        counts.done += 1
+
+    def failed(self, task: ClaimedTask, name: str, attempt: Attempt, is_fatal: bool) -> None:
+        counts = self._of(task.group_id, name)
+        counts.include(attempt, task.attempts == 0)
+        counts.failed += 1
+        counts.fatal += is_fatal
+
+    def refused(self, task: ClaimedTask, name: str) -> None:
+        """A bad row became fatal without an attempt."""
+        self._of(task.group_id, name).fatal += 1
+
+    def lost(self, lost: LostTask, is_fatal: bool) -> None:
+        """The worker of an attempt vanished, and could count nothing of it."""
+        counts = self._of(lost.group_id, lost.task if _may_be_name(lost.task) else NO_NAME)
+        counts.begun += lost.attempts == 1
+        counts.attempts += 1
+        counts.lost += 1
+        counts.fatal += is_fatal
+
+    def _of(self, group_id: int, name: str) -> Counts:
+        counts = self._counts.get((group_id, name))
+        if counts is None:
+            key = (group_id, name) if len(self._counts) < MOST_KEYS else ANY_OTHER
+            counts = self._counts.setdefault(key, Counts())
+        return counts
+
+    # ---- into the table
+
+    def are_due(self) -> bool:
+        """Whether it is time to write them."""
+        return time.monotonic() >= self._write_at
+
+    def write(self) -> None:
+        """Add them to the table, and begin anew. No error of the database is raised: they are worth no task."""
+        self._write_at = time.monotonic() + WRITE_EVERY_SECONDS
+        counts, self._counts = self._counts, {}
+        if not counts:
+            return
+        try:
+            self._stats.add((*key, *one.columns()) for key, one in counts.items())
+        except Conflict as error:
+            LOG.debug("the figures are kept for later: %s", error)
+            self._counts = counts
+        except DatabaseError as error:
+            LOG.info("the figures of the last tasks are lost: %s", error)
+
+
+def _may_be_name(text: str) -> bool:
+    """Whether a callable may have this name; a lost row's worker had found it, but rows can be forged."""
+    return all(part.isidentifier() for part in text.replace(":", ".").split("."))

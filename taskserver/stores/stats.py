@@ -1,0 +1,150 @@
+"""The figures of a queue: what was done in each hour, by group and task name. Workers add to them, operators read them.
+
+A class of its own over a store: a run that finds no task imports none of it.
+"""
+
+# Annotations are not deferred here: named tuples compile deferred ones, which each short run would pay for.
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any, NamedTuple
+
+from ..errors import SettingError
+from .store import Store
+from .tries import Way
+
+CONFLICT_SECONDS = 2.0
+"""So long others may be in the way of figures."""
+ROWS_A_STATEMENT = 50
+HOUR_SECONDS = 3600
+LONGEST_SINCE_SECONDS = 50 * 366 * 86_400
+FIRST_INSTANT = datetime(1970, 1, 2, tzinfo=timezone.utc)
+LAST_INSTANT = datetime(2038, 1, 19, tzinfo=timezone.utc)
+"""What MySQL takes as a TIMESTAMP."""
+
+
+class HourStats(NamedTuple):
+    """What was done in an hour with the tasks of one group and name."""
+
+    hour: str
+    """When it began, in UTC: YYYY-MM-DD HH:00:00."""
+    group_id: int
+    task: str
+    """Empty for rows whose callable was not found, and for what would have been one name too many."""
+    begun: int = 0
+    """Attempts that were the first of their task."""
+    attempts: int = 0
+    """Those that are done, failed or lost."""
+    done: int = 0
+    failed: int = 0
+    """Attempts, whether another follows or none."""
+    fatal: int = 0
+    """Tasks that will not run again: their last attempt failed or was lost, or they could not be started at all."""
+    lost: int = 0
+    """Attempts whose worker vanished."""
+    ran_seconds: float = 0.0
+    """Of the attempts that are done or failed, as the next three."""
+    slowest_seconds: float = 0.0
+    waited_seconds: float = 0.0
+    longest_wait_seconds: float = 0.0
+
+    @property
+    def mean_run_seconds(self) -> float | None:
+        return self._mean(self.ran_seconds)
+
+    @property
+    def mean_wait_seconds(self) -> float | None:
+        """From the instant at which a task was ready to the start of the attempt."""
+        return self._mean(self.waited_seconds)
+
+    def _mean(self, seconds: float) -> float | None:
+        ended = self.done + self.failed
+        return seconds / ended if ended else None
+
+
+KEY = ("hour", "group_id", "task")
+COLUMNS = HourStats._fields[len(KEY) :]
+GREATEST = ("slowest_seconds", "longest_wait_seconds")
+"""Of these the greatest one counts; of the others, the sum."""
+
+
+def total(several: Sequence[HourStats]) -> HourStats:
+    """All of them together, under the hour, group and name of the first."""
+    columns: dict[str, Any] = {
+        name: (max if name in GREATEST else sum)(getattr(one, name) for one in several) for name in COLUMNS
+    }
+    return several[0]._replace(**columns)
+
+
+class Stats:
+    """The figures in one store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    # ---- add: what a worker counted since it last did
+
+    # Rows come in the order of the primary key, so that workers which write at the same time wait for one another and
+    # do not deadlock. The hour is that of the database's clock as it writes; a worker's own may be wrong.
+    ADD = f"INSERT INTO {{stats}} ({', '.join(KEY + COLUMNS)}) VALUES "
+    ADD_ROW = f"({{this_hour}}, {', '.join('?' * (len(HourStats._fields) - 1))})"
+
+    def add(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Add to the figures of this hour; each row is a group, a name and the columns. Raises DatabaseError.
+
+        Not repeated where the connection broke: rather lost than counted twice. After a Conflict nothing was added.
+        """
+        self._store._do(Way(True, CONFLICT_SECONDS, repeatable=False), self._add, sorted(rows))
+
+    def _add(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        changes = self._store._changing({column: self._added(column) for column in COLUMNS}, "", ", ".join(KEY))
+        for first in range(0, len(rows), ROWS_A_STATEMENT):
+            portion = rows[first : first + ROWS_A_STATEMENT]
+            sql = f"{self.ADD}{', '.join([self.ADD_ROW] * len(portion))} {changes}"
+            self._store._execute(sql, [value for row in portion for value in row])
+
+    def _added(self, column: str) -> str:
+        given = self._store.given.format(column)
+        return f"{{greatest}}({column}, {given})" if column in GREATEST else f"{column} + {given}"
+
+    # ---- what operators read
+
+    HOURS = f"SELECT {{hour_text}}, {', '.join((KEY + COLUMNS)[1:])} FROM {{stats}}"
+    IN_ORDER = f" ORDER BY {', '.join(KEY)}"
+    THIS_HOUR = "SELECT {this_hour}"
+
+    def hours(self, since: float | timedelta | datetime | None = None) -> list[HourStats]:
+        """The hours that ended after an instant, or less than so many seconds ago, and this one; None: all of them.
+
+        Raises SettingError.
+        """
+        condition, values = _since(since)
+        rows = self._store._alone(self._store._all, self.HOURS + condition + self.IN_ORDER, values)
+        return [HourStats(str(hour)[:19], *rest) for hour, *rest in rows]
+
+    def recent(self) -> tuple[HourStats, HourStats]:
+        """What was done in this hour so far, and in the one before, all groups and names together."""
+        this_hour = str(self._store._alone(self._store._one, self.THIS_HOUR)[0])
+        found = self.hours(HOUR_SECONDS)
+        return _of_hour(this_hour, found), _of_hour(_hour_before(this_hour), found)
+
+
+def _of_hour(hour: str, several: Iterable[HourStats]) -> HourStats:
+    return total([HourStats(hour, 0, ""), *(one for one in several if one.hour == hour)])
+
+
+def _hour_before(hour: str) -> str:
+    return str(datetime.fromisoformat(hour) - timedelta(hours=1))
+
+
+def _since(since: object) -> tuple[str, Sequence[Any]]:
+    """The condition for an hour, and its values. Raises SettingError."""
+    if since is None:
+        return "", ()
+    if isinstance(since, datetime) and since.utcoffset() is not None:
+        first = min(max(since, FIRST_INSTANT), LAST_INSTANT) - timedelta(hours=1)
+        return " WHERE hour > ?", (f"{first.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}",)
+    seconds: Any = since.total_seconds() if isinstance(since, timedelta) else since
+    if type(seconds) not in (int, float) or not 0 <= seconds < float("inf"):
+        raise SettingError(f"since is {since!r:.80}; allowed: seconds from 0 on, a timedelta, or an aware datetime")
+    return " WHERE hour > {after}", (-min(seconds, LONGEST_SINCE_SECONDS) - HOUR_SECONDS,)
