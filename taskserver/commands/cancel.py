@@ -1,0 +1,33 @@
+"""client.py cancel: tasks that wait become fatal, running ones are interrupted."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from ..server import TaskServer
+from ..settings import load_settings
+from ..stores.interventions import CANCEL, Interventions
+from .program import Exit
+from .selecting import add_selection, change_chosen, counted
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser("cancel", help="have tasks not run, and interrupt those that do; they become fatal")
+    add_selection(parser)
+    parser.set_defaults(run=run)
+
+
+def run(folder: Path, options: argparse.Namespace) -> int:
+    with TaskServer.from_settings(load_settings(folder)) as server:
+        changed = change_chosen(server, CANCEL, options, "cancelled")
+        running = Interventions(server.store).still_running() if changed and not options.dry_run else 0
+        if running:
+            # Renewed three times a lease, which is when a worker looks.
+            seconds = server.settings.lease_seconds / 3
+            print(
+                f"{counted(running)} that {'was' if running == 1 else 'were'} cancelled still running: interrupted "
+                f"within some {seconds:.0f} s, by the workers' TASKSERVER_LEASE; one that succeeds before that is done"
+            )
+    return Exit.OK

@@ -1,0 +1,43 @@
+"""client.py reclaim: what each run begins with, all of it and at once; by force what living claims hold, too."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..errors import InvalidTask
+from ..server import TaskServer
+from ..settings import load_settings
+from ..stores.interventions import END_LEASE
+from .program import Exit
+from .selecting import add_selection, change_chosen, counted, is_chosen
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser("reclaim", help="wake what is due, and take back what ended leases hold, now")
+    add_selection(parser)
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="take back the chosen tasks, though their lease holds: they may run twice",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(folder: Path, options: argparse.Namespace) -> int:
+    if not options.force and (is_chosen(options) or options.limit or options.dry_run):
+        raise InvalidTask("tasks are chosen for --force alone: without it everything that is due is taken back")
+    with TaskServer.from_settings(load_settings(folder)) as server:
+        server.store.check_tables()
+        forced = change_chosen(server, END_LEASE, options, "taken from their workers") if options.force else 0
+        if forced and not options.dry_run:
+            print("A worker that is alive may still be running such a task, which may so run twice.", file=sys.stderr)
+        if not options.dry_run:
+            reclaimed = server.reclaim()
+            lost = f", {reclaimed.lost} in whose midst a worker vanished: that attempt failed" if reclaimed.lost else ""
+            print(f"{counted(reclaimed.woken)} woken, {reclaimed.unstarted} taken back unstarted{lost}")
+            if reclaimed.left:
+                print(f"{counted(reclaimed.left)} left, as other programs hold them: try again", file=sys.stderr)
+    return Exit.OK

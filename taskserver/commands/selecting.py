@@ -1,0 +1,140 @@
+"""What the commands share that change chosen tasks: how tasks are chosen, and what is told of them before and after."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import InvalidTask
+from ..lifecycle import MAX_GROUP_ID, MAX_ID, Status
+from ..printable import printable
+from ..selection import Selection
+from ..server import TaskServer
+from ..stores.interventions import Interventions, Verb
+from ..stores.rows import StoredTask
+from .live_line import LiveLine
+from .output import print_table, status_name
+from .usage import whole_number
+
+MOST_SHOWN = 20
+HEADS = ("id", "status", "group", "priority", "attempts", "task", "error")
+
+
+def add_selection(parser: Any) -> None:
+    """The arguments by which tasks are chosen."""
+    parser.add_argument("ids", metavar="ID", nargs="*", type=whole_number(0, MAX_ID), help="of tasks; first of all")
+    add_filters(parser)
+    parser.add_argument("--error", metavar="TEXT", help="tasks whose error begins so")
+    parser.add_argument(
+        "--all", action="store_true", help="every task that the command is for, if nothing else is given"
+    )
+    parser.add_argument("--limit", metavar="N", type=whole_number(1), help="at most so many, in order of id")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be changed, and change nothing")
+    parser.about_more = "give ids before the options"
+
+
+def add_filters(parser: Any) -> None:
+    """Those that `errors` takes, too."""
+    parser.add_argument(
+        "--group",
+        dest="groups",
+        metavar="G",
+        action="append",
+        type=whole_number(0, MAX_GROUP_ID),
+        default=[],
+        help="tasks of this group; may be given several times",
+    )
+    parser.add_argument("--task", metavar="TASK", help="tasks of this name, as tasks.send_letter")
+
+
+def is_chosen(options: argparse.Namespace) -> bool:
+    """Whether any task is named, in whatever way."""
+    return bool(options.ids or options.groups or options.all) or options.task is not None or options.error is not None
+
+
+def selection_of(options: argparse.Namespace) -> Selection:
+    """Raises InvalidTask where nothing was chosen: a command that was sent too early must not reach every task."""
+    if not is_chosen(options):
+        raise InvalidTask("name ids, --group, --task or --error, or --all for every task that this is for")
+    return Selection(options.ids, options.groups, options.task, options.error, options.limit)
+
+
+def change_chosen(
+    server: TaskServer, verb: Verb, options: argparse.Namespace, done: str, values: Sequence[int] = ()
+) -> int:
+    """Do a verb to the chosen tasks, and tell how many were `done`; with --dry-run only tell it. How many."""
+    selection = selection_of(options)
+    server.store.check_tables()
+    operator = Interventions(server.store)
+    if options.dry_run:
+        return _preview(operator, verb, selection, done)
+    live = LiveLine(sys.stderr)
+    reached: set[int] = set()
+    changed = 0
+
+    def tell(ids: Sequence[int]) -> None:
+        nonlocal changed
+        changed += len(ids)
+        reached.update(set(selection.ids).intersection(ids))
+        live.show(f"{counted(changed)} {done}")
+
+    try:
+        swept = operator.change(verb, selection, values, tell)
+    finally:
+        live.clear()
+    print(f"{counted(swept.changed)} {done}")
+    if swept.held:
+        print(f"{counted(swept.held)} left, as other programs hold them: try again", file=sys.stderr)
+    if selection.limit is None:
+        _tell_of_others(server, verb, [one for one in dict.fromkeys(selection.ids) if one not in reached])
+    return swept.changed
+
+
+def counted(rows: int) -> str:
+    """So many tasks, in words."""
+    return "1 task" if rows == 1 else f"{rows} tasks"
+
+
+def _preview(operator: Interventions, verb: Verb, selection: Selection, done: str) -> int:
+    preview = operator.preview(verb, selection, MOST_SHOWN)
+    if preview.first:
+        print_table(HEADS, [_cells(task) for task in preview.first])
+    more = preview.rows - len(preview.first)
+    if preview.first and more > 0:
+        print(f"… and {more} more")
+    print(f"{counted(preview.rows)} would be {done}; nothing was changed")
+    return preview.rows
+
+
+def _cells(task: StoredTask) -> list[object]:
+    first_line = (task.error_text or "").partition("\n")[0]
+    return [
+        task.id,
+        status_name(task.status),
+        task.group_id,
+        task.priority,
+        task.attempts,
+        task.task,
+        first_line,
+    ]
+
+
+def _tell_of_others(server: TaskServer, verb: Verb, ids: Sequence[int]) -> None:
+    """Why nothing was done to tasks that were named."""
+    for task_id in ids[:MOST_SHOWN]:
+        print(printable(f"task {task_id} {_why_not(server.store.show(task_id), verb)}"), file=sys.stderr)
+    if len(ids) > MOST_SHOWN:
+        print(f"and {len(ids) - MOST_SHOWN} more like these", file=sys.stderr)
+
+
+def _why_not(task: StoredTask | None, verb: Verb) -> str:
+    if task is None:
+        return "is not there; a completed one may be deleted"
+    if task.status == Status.DONE:
+        return f"is done; {verb.name} is for tasks that are {verb.suits}"
+    return (
+        f"was left as it is: {status_name(task.status).replace('_', ' ')}, group {task.group_id}, {task.task}; "
+        f"{verb.name} is for tasks that are {verb.suits}, and meet all that was given"
+    )
