@@ -24,6 +24,7 @@ from .stopping import Stop
 
 if TYPE_CHECKING:
     from .options import task
+    from .selection import Selection
 
 __all__ = [
     "DatabaseError",
@@ -32,6 +33,7 @@ __all__ = [
     "Reason",
     "Retry",
     "RunResult",
+    "Selection",
     "SettingError",
     "Stop",
     "TablesMissing",
@@ -46,9 +48,13 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name):  # type: (str) -> object
-    """`taskserver.task` is made when a tasks module asks for it: a run that finds no task need not pay for it."""
+    """These are made when somebody asks for them: a run that finds no task need not pay for them."""
     if name == "task":
         from .options import task
 
         return task
+    if name == "Selection":
+        from .selection import Selection
+
+        return Selection
     raise AttributeError("module 'taskserver' has no attribute " + repr(name))

@@ -130,6 +130,10 @@ class Callables:
         """Raises ModuleBroken, or BadTask, where a listed module cannot be imported."""
         self._import(module)
 
+    def has_found(self, name: str) -> bool:
+        """Whether there is such a callable, by what was looked for so far."""
+        return name in self._found
+
     def find(self, name: str) -> TaskCallable:
         """Raises BadTask where nothing of that name may run, ModuleBroken where its module cannot be imported."""
         found = self._found.get(name)

@@ -16,6 +16,7 @@ from .call import Call, Failure, failure_of, fetch_long, prepare, run_call, run_
 from .callables import Callables
 from .error_text import both, describe
 from .errors import BadTask, Conflict, DatabaseError, Fatal, ModuleBroken
+from .figures import NO_NAME, Attempt, Figures
 from .heartbeat import Heartbeat
 from .lifecycle import CANCELLED, ClaimedTask, Finish, Start
 from .run_result import FATAL, RunResult
@@ -32,7 +33,9 @@ class _Ended(NamedTuple):
     """A task that is over, its finish not yet written."""
 
     finish: Finish
-    full_texts: tuple[str, ...] = ()
+    attempt: Attempt | None
+    """None of a bad row, which was not started."""
+    full_texts: tuple[str, ...]
     """For the log, of each error that it ended with."""
 
 
@@ -47,6 +50,7 @@ class Executor:
         time_limit: TimeLimit,
         stop: Stop,
         result: RunResult,
+        figures: Figures,
     ) -> None:
         self._store = store
         self._settings = settings
@@ -55,6 +59,9 @@ class Executor:
         self._time_limit = time_limit
         self._stop = stop
         self._result = result
+        self._figures = figures
+        self._timed: Attempt | None = None
+        """The attempt at the task that runs, from its start on."""
         self._ended: list[_Ended] = []
         self._may_be_saved = False
         """Whether an error in writing them left open if they were written."""
@@ -62,14 +69,17 @@ class Executor:
     def run(self, task: ClaimedTask) -> None:
         """Run one task; its finish is written with the next start, or by `save`."""
         self._result.taken += 1
+        self._timed = None
         try:
             _check_row(task)
+            # Kept as it is now: a rerun may change the row while it runs, and on_fatal gets what the task got.
+            task = fetch_long(task, self._store.fetch_args)
             if self._callables.would_import(task.task):
                 self._run_after_import(task)
                 return
             call, limit = self._ready(task)
         except BadTask as error:
-            self._end(_Ended(Finish(task, describe(error))))
+            self._end(Finish(task, describe(error)))
             return
         except ModuleBroken as error:
             self._run_broken(task, failure_of(error))
@@ -103,7 +113,6 @@ class Executor:
         That runs the module's own code, which may do to a worker whatever a task may: so it counts as an attempt
         already, and only then is the callable's own limit known.
         """
-        task = fetch_long(task, self._store.fetch_args)
         _check_attempts_of_row(task)
         if not self._start(task, task.max_attempts):
             return
@@ -115,8 +124,10 @@ class Executor:
         try:
             call, limit = self._ready(task)
         except BadTask as error:
-            self._end(_Ended(Finish(task, describe(error), uncount=True)))
+            self._end(Finish(task, describe(error), uncount=True))
             return
+        if self._timed is not None:
+            self._timed.ran_seconds = 0.0  # the import was for all tasks of the module
         if task.max_attempts is not None or self._store.limit_attempts(task, limit):
             self._attempt(task, call)
         else:
@@ -128,7 +139,7 @@ class Executor:
         try:
             _check_attempts_of_row(task)
         except BadTask as error:
-            self._end(_Ended(Finish(task, describe(error))))
+            self._end(Finish(task, describe(error)))
             return
         if self._start(task, task.max_attempts):
             self._fail(task, None, failure)
@@ -142,13 +153,15 @@ class Executor:
         if started and time.monotonic() - asked_at > self._settings.lease_seconds / 2:
             # It took so long, or the host stood still, that another may have taken the task back since it was started.
             started = self._store.renew(task)
-        if not started:
+        if started:
+            self._timed = self._figures.started(task)
+        else:
             self._miss(task)
         return started
 
     def _miss(self, task: ClaimedTask) -> None:
         """A claimed task is not ours any more, and never started here."""
-        if self._heartbeat.is_within_lease() and self._store.is_set_aside(task):
+        if self._heartbeat.is_within_lease():  # so no worker took it back
             self._result.lost += 1
             LOG.info("task %d %s was run again, retried or cancelled before it started", task.id, task.task)
         else:
@@ -159,7 +172,7 @@ class Executor:
     def _attempt(self, task: ClaimedTask, call: Call) -> None:
         failure = self._guarded_after_start(task, self._timeout(call), run_call, call)
         if failure is None:
-            self._end(_Ended(Finish(task)))
+            self._end(Finish(task))
         else:
             self._fail(task, call, failure)
 
@@ -176,7 +189,10 @@ class Executor:
     ) -> Failure | None:
         """Run foreign code for a task, under its time limit and the heartbeat; how it failed."""
         self._heartbeat.begin(task, timeout_seconds)
+        began_at = time.monotonic()
         failure = run_foreign(self._time_limit, timeout_seconds, function, *args)
+        if self._timed is not None:
+            self._timed.ran_seconds += time.monotonic() - began_at
         self._heartbeat.end()
         return failure
 
@@ -190,16 +206,16 @@ class Executor:
     def _fail(self, task: ClaimedTask, call: Call | None, failure: Failure) -> None:
         """An attempt failed: it is made again after its backoff, unless it was the last one."""
         if self._heartbeat.has_cancelled:
-            self._end(_Ended(Finish(task, CANCELLED), (failure.full_text,)))
+            self._end(Finish(task, CANCELLED), failure.full_text)
             return
         attempts = task.attempts + 1
         if attempts < self._limit(task, call) and not failure.is_a(Fatal):
             seconds = self._retry_seconds(call, failure, attempts)
-            self._end(_Ended(Finish(task, failure.text, seconds), (failure.full_text,)))
+            self._end(Finish(task, failure.text, seconds), failure.full_text)
             return
         on_fatal = call.callable.options.on_fatal if call else None
         if call is None or on_fatal is None:
-            self._end(_Ended(Finish(task, failure.text), (failure.full_text,)))
+            self._end(Finish(task, failure.text), failure.full_text)
         else:
             self._complete_otherwise(task, call, on_fatal, failure)
 
@@ -216,13 +232,12 @@ class Executor:
         if not self._store.renew(task):
             self._lose(task, "before what is called for that")
             return
-        text = fetch_long(task, self._store.fetch_args).args
-        second = self._guarded(task, self._timeout(call), self._call_on_fatal, text, on_fatal, failure.error)
+        second = self._guarded(task, self._timeout(call), self._call_on_fatal, task.args, on_fatal, failure.error)
         if second is None:
-            self._end(_Ended(Finish(task)))
+            self._end(Finish(task))
         else:
-            texts = (failure.full_text, second.full_text or second.text)
-            self._end(_Ended(Finish(task, both(failure.text, second.text)), texts))
+            text = both(failure.text, second.text)
+            self._end(Finish(task, text), failure.full_text, second.full_text or second.text)
 
     def _call_on_fatal(self, text: str | None, on_fatal: str, error: BaseException) -> None:
         found = self._callables.find(on_fatal)
@@ -231,8 +246,8 @@ class Executor:
         found.check_arguments(args, kwargs)
         run_call(Call(found, args, kwargs))
 
-    def _end(self, ended: _Ended) -> None:
-        self._ended.append(ended)
+    def _end(self, finish: Finish, *full_texts: str) -> None:
+        self._ended.append(_Ended(finish, None if finish.uncount else self._timed, full_texts))
         # Bad rows end unstarted, so a whole claim of them may gather: a server limits how long a statement may be.
         if len(self._ended) >= MOST_UNSAVED:
             self.save()
@@ -256,6 +271,8 @@ class Executor:
         for one, in_time in zip(several, finished, strict=True):
             if in_time:
                 self._count(one)
+            elif one.attempt is None:
+                self._miss(one.finish.task)
             else:
                 self._lose(one.finish.task, "while it ran; its result is dropped")
         return started
@@ -263,6 +280,7 @@ class Executor:
     # ---- what became of them, counted and told
 
     def _count(self, ended: _Ended) -> None:
+        self._count_in_figures(ended.finish, ended.attempt)
         task, error_text, retry_seconds, _ = ended.finish
         if error_text is None:
             self._result.done += 1
@@ -277,6 +295,16 @@ class Executor:
             LOG.info("task %d %s failed, and comes again in %.0f s: %s", task.id, task.task, retry_seconds, first_line)
         for text in filter(None, ended.full_texts):
             LOG.info("task %d %s raised:\n%s", task.id, task.task, text)
+
+    def _count_in_figures(self, finish: Finish, attempt: Attempt | None) -> None:
+        task, error_text, retry_seconds, _ = finish
+        name = task.task if self._callables.has_found(task.task) else NO_NAME
+        if attempt is None:
+            self._figures.refused(task, name)
+        elif error_text is None:
+            self._figures.done(task, name, attempt)
+        else:
+            self._figures.failed(task, name, attempt, is_fatal=retry_seconds is None)
 
     def _tell_of_modules(self) -> None:
         """Say once of each module that it cannot be imported, as many rows may name it."""

@@ -136,7 +136,8 @@ class Heartbeat:
             self._watchdog.disarm()
 
     def start(self) -> None:
-        """Start the thread, unless it runs. Raises SettingError where the host allows no thread."""
+        """Before a task: start the thread, unless it runs. Raises SettingError where the host allows no thread."""
+        self.has_cancelled = False
         if self._thread is not None:
             return
         self._arm_watchdog()

@@ -115,11 +115,12 @@ def set_up(verbose: bool, file: Path | None, before_line: Callable[[], None]) ->
     LOG.setLevel(logging.DEBUG if verbose or file else logging.WARNING)
     LOG.addHandler(standard_error)
     if file:
-        LOG.addHandler(_file_handler(file))
+        LOG.addHandler(file_handler(file))
     return standard_error
 
 
-def _file_handler(path: Path) -> logging.Handler:
+def file_handler(path: Path) -> logging.Handler:
+    """What writes to such a file. Raises SettingError."""
     # Imported here: it costs as much as a connection, and most workers have no log file.
     from logging.handlers import RotatingFileHandler
 

@@ -74,7 +74,7 @@ NOTHING_MORE = (None, None, None, None, False, None)
 
 def _check_number(name: str, value: object, least: int, most: int) -> None:
     if type(value) is not int or not least <= value <= most:
-        raise InvalidTask(f"{name} is {_shown(value)}; allowed: a whole number from {least} to {most}")
+        raise InvalidTask(f"{name} is {shown(value)}; allowed: a whole number from {least} to {most}")
 
 
 def check_priority(priority: int) -> None:
@@ -84,7 +84,7 @@ def check_priority(priority: int) -> None:
 
 def _check_rerun(unique_key: str | None, rerun: bool, version: int | None) -> None:
     if type(rerun) is not bool:
-        raise InvalidTask(f"rerun is {_shown(rerun)}; allowed: true or false")
+        raise InvalidTask(f"rerun is {shown(rerun)}; allowed: true or false")
     if rerun and unique_key is None:
         raise InvalidTask("it has rerun and no unique_key, which tells the row that is to run again")
     if version is not None:
@@ -100,7 +100,7 @@ def check_key(name: str, key: str) -> str:
     except UnicodeEncodeError:
         size = 0
     if not 1 <= size <= MAX_KEY_BYTES:
-        what = f"{_shown(key)}, {size} bytes long" if size else _shown(key)
+        what = f"{shown(key)}, {size} bytes long" if size else shown(key)
         raise InvalidTask(f"{name} is {what}; allowed: a text of 1 to {MAX_KEY_BYTES} bytes in UTF-8")
     return key
 
@@ -109,7 +109,7 @@ def _delay_seconds(delay: object) -> float:
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
     if type(seconds) not in (int, float) or not 0 <= seconds <= LONGEST_DELAY_DAYS * 86_400:  # type: ignore[operator]
         raise InvalidTask(
-            f"delay is {_shown(delay)}; allowed: seconds or a timedelta, from 0 to {LONGEST_DELAY_DAYS} days"
+            f"delay is {shown(delay)}; allowed: seconds or a timedelta, from 0 to {LONGEST_DELAY_DAYS} days"
         )
     return float(seconds)  # type: ignore[arg-type]
 
@@ -122,20 +122,20 @@ def _instant(at: object) -> str:
     except ValueError:
         instant = None
     if not isinstance(instant, datetime):
-        raise InvalidTask(f"at is {_shown(at)}; allowed: a datetime, or its text as 2026-01-31T12:00:00+01:00")
+        raise InvalidTask(f"at is {shown(at)}; allowed: a datetime, or its text as 2026-01-31T12:00:00+01:00")
     if instant.utcoffset() is None:
         raise InvalidTask(
-            f"at is {_shown(at)}, which has no time zone; allowed: an aware datetime, as datetime.now(timezone.utc)"
+            f"at is {shown(at)}, which has no time zone; allowed: an aware datetime, as datetime.now(timezone.utc)"
         )
     if not FIRST_INSTANT <= instant <= LAST_INSTANT:
-        raise InvalidTask(f"at is {_shown(at)}; allowed: from {FIRST_INSTANT:%Y-%m-%d} to {LAST_INSTANT:%Y-%m-%d}")
+        raise InvalidTask(f"at is {shown(at)}; allowed: from {FIRST_INSTANT:%Y-%m-%d} to {LAST_INSTANT:%Y-%m-%d}")
     return f"{instant.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S.%f}"
 
 
 def new_task_from(description: Mapping[str, Any]) -> NewTask:
     """The same for a description such as {"task": "tasks.send", "args": {…}, "group_id": 3}."""
     if not isinstance(description, Mapping):
-        raise InvalidTask(f'it is {_shown(description)}; allowed: an object such as {{"task": …, "args": …}}')
+        raise InvalidTask(f'it is {shown(description)}; allowed: an object such as {{"task": …, "args": …}}')
     if "task" not in description:
         raise InvalidTask('it has no "task"')
     try:
@@ -157,7 +157,7 @@ def check_name(name: str) -> str:
     """Check that a name has the form of a callable's. Raises InvalidTask."""
     if len(name) > MAX_TASK_LENGTH or not _NAME.fullmatch(name):
         raise InvalidTask(
-            f"task is {_shown(name)}; allowed: module.function, module.Class.method or module:Class.method, "
+            f"task is {shown(name)}; allowed: module.function, module.Class.method or module:Class.method, "
             f"at most {MAX_TASK_LENGTH} characters"
         )
     return name
@@ -171,7 +171,7 @@ def _name_of_function(function: Callable[..., Any]) -> str:
         # A class method runs for the class that it was taken from, though a base class may have defined it.
         module, qualified_name = cls.__module__, f"{cls.__qualname__}.{getattr(function, '__name__', '')}"
     if not callable(function) or not isinstance(module, str) or not isinstance(qualified_name, str):
-        raise InvalidTask(f"task is {_shown(function)}; allowed: a name as 'tasks.send_letter', or the function itself")
+        raise InvalidTask(f"task is {shown(function)}; allowed: a name as 'tasks.send_letter', or the function itself")
     if module == "__main__":
         raise InvalidTask(
             f"task is {qualified_name!r} of the program that was started, which no worker can import; "
@@ -180,7 +180,7 @@ def _name_of_function(function: Callable[..., Any]) -> str:
     return check_name(f"{module}.{qualified_name}")
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """A value that was given, for a message."""
     try:
         return repr(value)[:80]

@@ -15,7 +15,7 @@ from logging import getLogger
 from typing import TYPE_CHECKING
 
 from .errors import DatabaseError
-from .lifecycle import CANCELLED, Claim, Due, LostTask
+from .lifecycle import CANCELLED, Claim, ClaimedTask, Due, LostTask
 from .run_limits import Limits, RunLimits
 from .run_result import FATAL, Reason, RunResult
 from .settings import Settings
@@ -84,8 +84,7 @@ class Runner:
         LOG.info("run begins: groups %s", groups)
         try:
             reason = self._run_until_reason()
-            if self._figures is not None:
-                self._figures.write()
+            self._write_figures()
             self._end(host, groups, reason)
         except BaseException:
             with suppress(DatabaseError):
@@ -97,6 +96,38 @@ class Runner:
         self._result.end(reason, self._limits.elapsed())
         self._store.end_run(host, groups, self._result.seconds, reason.value, self._result.counts())
         LOG.info("run ends, %s: %s", reason.value, self._result)
+
+    # ---- for operators
+
+    def run_one(self, task: ClaimedTask, claimed_at: float) -> RunResult:
+        """Run a task that is claimed already, apart from the record of runs. Raises DatabaseError."""
+        with self._store.patiently(), self._open:
+            self._run_claim(Claim([task], 1), claimed_at)
+            self._write_figures()
+        self._result.end(self._limits.reason_to_end() or Reason.MAX_TASKS, self._limits.elapsed())
+        return self._result
+
+    def reclaim(self) -> tuple[int, int, int, int]:
+        """Do all at once of what a run begins with: how many were woken, taken back unstarted, lost; and still are due.
+
+        Schedules are left to the runs.
+        """
+        woken = unstarted = lost = 0
+        while True:
+            due = self._store.look_for_due()
+            several = self._store.wake(due.to_wake), self._store.reclaim_unstarted(due.unstarted)
+            several_lost = self._reclaim_lost(due.lost)
+            if not any(several) and not several_lost:
+                break
+            woken, unstarted, lost = woken + several[0], unstarted + several[1], lost + several_lost
+        self._write_figures()
+        return woken, unstarted, lost, len(due.to_wake) + len(due.unstarted) + len(due.lost)
+
+    def _write_figures(self) -> None:
+        if self._figures is not None:
+            self._figures.write()
+
+    # ---- the loop
 
     def _run_until_reason(self) -> Reason:
         pauses = _pauses()
@@ -206,10 +237,10 @@ class Runner:
         LOG.info("woke %d tasks, took back %d unstarted and %d lost ones", woken, reclaimed, lost)
         # A portion at most: it is looked again before the next claim.
         self._looked_at = float("-inf")
-        return max(len(due.to_wake), len(due.unstarted) + len(due.lost)) >= DUE_A_LOOK
+        return max(len(due.to_wake), len(due.unstarted) + len(due.lost), len(due.schedules)) >= DUE_A_LOOK
 
     def _fire(self, names: Sequence[str]) -> int:
-        """Add the tasks of schedules whose time has come. Of how many the next time was reckoned."""
+        """Add the tasks of schedules whose time has come. How many have another time now."""
         if not names:
             return 0
         if self._schedules is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .backoff import DAY_SECONDS, parse_backoff
 from .dsn import parse_dsn
 from .errors import InvalidTask, SettingError
-from .lifecycle import MAX_GROUP_ID, NewTask
+from .lifecycle import MAX_GROUP_ID, MAX_ID, NewTask
 from .run_result import RunResult
 from .settings import (
     DEFAULT_TABLE,
@@ -34,8 +35,11 @@ from .stores.store import MOST_GROUPS
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
+    from .run_limits import Limits
+    from .runner import Runner
     from .selection import Selection
-    from .stores.interventions import Interventions
+    from .stores.interventions import ErrorCount, Interventions, Reclaimed
+    from .stores.pruning import Pruned
     from .stores.stats import HourStats
 
 
@@ -178,8 +182,8 @@ class TaskServer:
     ) -> None:
         """Have a task added again and again: `every` so many seconds, or at the times of a `cron` expression.
 
-        The name stands for the schedule: to give it again changes what differs, and otherwise nothing. Raises
-        InvalidTask.
+        The name stands for the schedule: to give it again changes what differs, and otherwise nothing. An expression
+        means the clock of the `timezone`. Raises InvalidTask, and SettingError where the library for `cron` is missing.
         """
         from .schedule import new_schedule
         from .stores.schedules import Schedules
@@ -189,9 +193,10 @@ class TaskServer:
 
     def unschedule(self, name: str) -> bool:
         """Have it added no more; what was added already runs. Whether there was such a schedule."""
+        from .schedule import check_text
         from .stores.schedules import Schedules
 
-        return Schedules(self.store).remove(name)
+        return Schedules(self.store).remove(check_text("name", name))
 
     # ---- operators
 
@@ -208,9 +213,9 @@ class TaskServer:
         """New, waiting, error → fatal `cancelled`; a running one is interrupted at its next heartbeat. How many."""
         return self._interventions().cancel(selection)
 
-    def pause(self, group_id: int) -> None:
-        """From the next claim on, no worker takes tasks of this group."""
-        self._interventions().pause(_check("group_id", group_id, 0, MAX_GROUP_ID))
+    def pause(self, group_id: int) -> bool:
+        """From the next claim on, no worker takes tasks of this group. False if that was so already."""
+        return self._interventions().pause(_check("group_id", group_id, 0, MAX_GROUP_ID))
 
     def resume(self, group_id: int) -> bool:
         """Have the tasks of a group run again. Whether it was paused."""
@@ -221,6 +226,59 @@ class TaskServer:
         from .stores.stats import Stats
 
         return Stats(self.store).hours(since)
+
+    def errors(
+        self, groups: Iterable[int] | None = None, task: str | None = None, limit: int | None = None
+    ) -> Sequence[ErrorCount]:
+        """Tasks in error and fatal by the first line of their errors, the most frequent first; at most `limit`."""
+        from .selection import Selection
+
+        chosen = () if groups is None else _check_groups(groups)
+        return self._interventions().errors(Selection(groups=chosen, task=task, limit=limit))
+
+    def prune(
+        self,
+        older_than: float | timedelta,
+        *,
+        done: bool = False,
+        fatal: bool = False,
+        archived: bool = False,
+        stats: bool = False,
+        keys: bool = False,
+    ) -> Pruned:
+        """Delete rows that ended so long ago (seconds, or a timedelta): of each kind that is named. How many.
+
+        Rows of the queue that hold a unique_key stay unless `keys` is true. Raises InvalidTask.
+        """
+        from .stores.pruning import Pruning
+
+        named = {"done": done, "fatal": fatal, "archived": archived, "stats": stats}
+        kinds = [kind for kind, is_named in named.items() if is_named]
+        return Pruning(self.store, older_than, kinds, keys).run()
+
+    def reclaim(self, force: Selection | None = None) -> Reclaimed:
+        """Wake what is due and take back what workers left whose lease has ended: all at once, as runs do bit by bit.
+
+        `force` takes back chosen tasks whose lease still holds, too. Their workers may be alive: such a task may run
+        twice.
+        """
+        from .run_limits import Limits
+        from .stores.interventions import END_LEASE, Reclaimed
+
+        forced = 0 if force is None else self._interventions().change(END_LEASE, force).changed
+        return Reclaimed(forced, *self._runner((), Limits(), Stop()).reclaim())
+
+    def run_task(self, task_id: int, *, stop: Stop | None = None) -> RunResult:
+        """Run one task here and now: new, waiting, in error or fatal, of whatever group. What became of it.
+
+        Raises InvalidTask where it is not there, done, or in progress.
+        """
+        from .run_limits import Limits
+
+        make_importable(self.settings.folder)
+        claimed_at = time.monotonic()
+        task = self._interventions().claim_one(_check("task_id", task_id, 0, MAX_ID))
+        return self._runner((), Limits(max_tasks=1), stop or Stop()).run_one(task, claimed_at)
 
     def _interventions(self) -> Interventions:
         from .stores.interventions import Interventions
@@ -251,7 +309,6 @@ class TaskServer:
         to end it, let a handler of yours call `stop.ask()`.
         """
         from .run_limits import Limits
-        from .runner import Runner
 
         limits = Limits(
             _check("max_tasks", max_tasks, 0, None),
@@ -261,15 +318,24 @@ class TaskServer:
         )
         chosen = () if groups is None else _check_groups(groups)
         make_importable(self.settings.folder)
-        return Runner(
-            self.store, self.settings, chosen, limits, stop or Stop(), on_progress or (lambda result: None)
-        ).run()
+        return self._runner(chosen, limits, stop or Stop(), on_progress).run()
+
+    def _runner(
+        self,
+        groups: Sequence[int],
+        limits: Limits,
+        stop: Stop,
+        on_progress: Callable[[RunResult], object] | None = None,
+    ) -> Runner:
+        from .runner import Runner
+
+        return Runner(self.store, self.settings, groups, limits, stop, on_progress or (lambda result: None))
 
 
 def _one(task_id: int) -> Selection:
     from .selection import Selection
 
-    return Selection(ids=[_check("task_id", task_id, 0, None)])
+    return Selection(ids=[_check("task_id", task_id, 0, MAX_ID)])
 
 
 def _folder(given: str | Path | None) -> Path:

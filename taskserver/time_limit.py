@@ -61,7 +61,8 @@ def _interrupted(seconds: float) -> TaskInterrupted:
 class _Wish(NamedTuple):
     """An interrupt that is none of a timer's."""
 
-    why: str
+    why: str | None
+    """None where its time is up."""
     is_meant: Callable[[], bool]
 
 
@@ -70,6 +71,7 @@ class _ByAlarm:
         self._stop = stop
         self._again_after_seconds = again_after_seconds
         self._seconds = 0.0
+        self._ends_at = 0.0
         self._wish: _Wish | None = None
 
     def __enter__(self) -> _ByAlarm:
@@ -93,6 +95,7 @@ class _ByAlarm:
         self._seconds = seconds
         self._wish = None
         if seconds:
+            self._ends_at = time.monotonic() + seconds
             signal.setitimer(signal.ITIMER_REAL, seconds, self._again_after_seconds)
         try:
             return call_task(function, *args, **kwargs)
@@ -114,15 +117,22 @@ class _ByAlarm:
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
         wish = self._wish
-        if wish is not None and not wish.is_meant():  # that task has ended meanwhile
+        if wish is not None and not wish.is_meant():
+            self._forget_wish()
             return
         is_inside = is_in_task(frame)
         if is_inside and self._stop.insisted:
             raise TaskInterrupted(STOPPED)
         if is_inside:
-            raise TaskInterrupted(wish.why) if wish else _interrupted(self._seconds)
+            raise TaskInterrupted(wish.why) if wish and wish.why else _interrupted(self._seconds)
         if is_inside is None:
             self._strike_soon()
+
+    def _forget_wish(self) -> None:
+        """The task that it was meant for has ended, and what runs now has lost its timer to it."""
+        self._wish = None
+        left = max(self._ends_at - time.monotonic(), 0.001) if self._seconds else 0
+        signal.setitimer(signal.ITIMER_REAL, left, self._again_after_seconds)
 
     def _strike_soon(self) -> None:
         signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS, self._again_after_seconds)
@@ -158,17 +168,17 @@ class _ByException:
             self._leave()
 
     def strike(self) -> bool:
-        return self._strike(lambda: True)
+        return self._strike(_Wish(None, lambda: True))
 
     def interrupt(self, why: str, is_meant: Callable[[], bool]) -> None:
-        self._why = why
-        self._strike(is_meant)
+        self._strike(_Wish(why, is_meant))
 
-    def _strike(self, is_meant: Callable[[], bool]) -> bool:
+    def _strike(self, wish: _Wish) -> bool:
         with self._lock:
-            if not self._is_inside or not is_meant() or not is_in_task(sys._current_frames().get(self._thread)):
+            if not self._is_inside or not wish.is_meant() or not is_in_task(sys._current_frames().get(self._thread)):
                 return False
             self._struck = True
+            self._why = wish.why or self._why
             _raise_in(self._thread, TaskInterrupted)
             return True
 

@@ -15,7 +15,7 @@ DOCUMENTS = [
     "README.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
-    *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/*.md")),
+    *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md")),
     *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("examples/**/*.md")),
 ]
 

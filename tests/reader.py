@@ -23,6 +23,7 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
+import cronsim
 import dotenv
 import pymysql
 import pytest
@@ -39,7 +40,8 @@ def greet(name): ...
 def send_letter(to, subject="Hello"): ...
 def rebuild_index(): ...
 """
-MYSQL_WORDS = re.compile(r"NOW\(|UNIX_TIMESTAMP|\b(IGNORE|GRANT|RENAME|LIMIT)\b")
+MYSQL_WORDS = re.compile(r"NOW\(|UNIX_TIMESTAMP|\b(DUPLICATE|IGNORE|GRANT|RENAME|LIMIT|OPTIMIZE)\b")
+SQLITE_WORDS = re.compile(r"ON CONFLICT|strftime")
 CRON_FIELD = r"(\*|\d+(-\d+)?(,\d+(-\d+)?)*)(/\d+)?"
 CRON_LINE = re.compile(rf"((?:{CRON_FIELD}\s+){{5}})(?P<command>\S.*)")
 LIMITS = [(0, 59), (0, 23), (1, 31), (1, 12), (0, 7)]
@@ -91,6 +93,7 @@ class Reader:
     def install(self) -> None:
         """A deployment with tables in the database, and an SQLite file."""
         self._unpack("installed").rename(self.folder)
+        shutil.copytree(Path(str(cronsim.__file__)).parent, self.folder / "cronsim")  # as periodic.md has it installed
         password = PASSWORDS["you_worker"]
         text = f"TASKSERVER_DSN=mysql://you_worker@localhost/you_queue\nTASKSERVER_PASSWORD='{password}'\n"
         (self.folder / ".env").write_text(self.translated(text))
@@ -237,9 +240,10 @@ class Reader:
         self._run([self._php, "-d", "display_errors=stderr", "-d", "error_reporting=-1", str(page)])
 
     def _query(self, text: str) -> None:
-        """On MySQL or MariaDB, and on SQLite where the statement has no words of the former."""
+        """On MySQL or MariaDB and on SQLite, but for those that have words of the other."""
         statements = [part.strip() for part in re.sub(r"^--.*$", "", text, flags=re.MULTILINE).split(";\n")]
-        self.execute(*filter(None, statements))
+        if not SQLITE_WORDS.search(text):
+            self.execute(*filter(None, statements))
         if not MYSQL_WORDS.search(text):
             connection = sqlite3.connect(self.folder / "var" / "taskserver.db")
             connection.executescript(text)

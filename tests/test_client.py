@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from taskserver.commands.client import main
+from taskserver.stores.tables import SCHEMA_VERSION
 from tests.deployment import Deployment
 from tests.processes import (
     WAIT_SECONDS,
@@ -186,6 +187,66 @@ def test_a_wrong_task_is_one_line_and_code_2_and_adds_nothing(
     assert rows_of(sqlite_queue) == []
 
 
+def test_add_takes_when_how_often_and_of_what_kind(queue: Queue) -> None:
+    client = queue.client
+    assert client("add", "tasks.note", "--delay", "3600.5").stdout == "1\n"
+    assert client("add", "tasks.note", "--at", "2037-01-31T12:00:00+01:00").stdout == "2\n"
+    assert client("add", "tasks.note", "--max-attempts", 1, "--unique", "ä ").stdout == "3\n"
+    columns = "status, max_attempts, unique_key"
+    assert queue.rows(columns)[:2] == [(5, None, None)] * 2
+    key = "ä " if queue.is_sqlite else "ä ".encode()
+    assert queue.rows(columns)[2] == (0, 1, key)
+    assert "2037-01-31 11:00:00" in str(queue.rows("due_at")[1][0])
+
+
+def test_add_of_a_key_that_stands_prints_its_id_and_with_rerun_changes_it(queue: Queue) -> None:
+    def add(text: str, *options: object) -> str:
+        ended = queue.client("add", "tasks.note", json.dumps([text]), "--unique", "one", *options)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        return ended.stdout
+
+    assert add("first") == add("second") == "1\n"
+    assert queue.rows("args") == [('["first"]',)]
+    assert add("third", "--rerun", "--version", 8) == "1\n"
+    assert add("fourth", "--rerun", "--version", 8) == "1\n"
+    assert add("fifth", "--rerun", "--version", 0) == "1\n"
+    assert queue.rows("args, version") == [('["third"]', 8)]
+    assert add("sixth", "--rerun", "--group", 3) == "1\n"
+    assert queue.rows("args, version, group_id") == [('["sixth"]', 8, 3)]
+
+
+WRONG_KINDS = [
+    (["--rerun"], "it has rerun and no unique_key"),
+    (["--version", "3"], "it has a version and no rerun"),
+    (["--unique", "k", "--version", "3"], "it has a version and no rerun"),
+    (["--delay", "5", "--at", "2037-01-31T12:00:00Z"], "it has delay and at; allowed: one of them"),
+    (["--delay", "-1"], "'-1' is not a number of seconds from 0 on"),
+    (["--delay", "soon"], "'soon' is not a number of seconds from 0 on"),
+    (["--delay", "inf"], "'inf' is not a number of seconds from 0 on"),
+    (["--delay", "nan"], "'nan' is not a number of seconds from 0 on"),
+    (["--delay", "1e10"], "allowed: seconds or a timedelta, from 0 to 3660 days"),
+    (["--at", "tomorrow"], "at is 'tomorrow'; allowed: a datetime, or its text as 2026-01-31T12:00:00+01:00"),
+    (["--at", "2037-01-31T12:00:00"], "which has no time zone"),
+    (["--at", "2039-01-31T12:00:00Z"], "allowed: from 1970-01-02 to 2038-01-19"),
+    (["--max-attempts", "0"], "--max-attempts"),
+    (["--max-attempts", "1000001"], "--max-attempts"),
+    (["--unique", ""], "unique_key is ''; allowed: a text of 1 to 255 bytes"),
+    (["--unique", "ä" * 128], "256 bytes long; allowed: a text of 1 to 255 bytes"),
+    (["--unique", "k", "--rerun", "--version", "-1"], "--version"),
+    (["--unique", "k", "--rerun", "--version", str(2**63)], "--version"),
+    (["--unique", "k", "--rerun", "yes"], "yes"),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), WRONG_KINDS)
+def test_options_of_add_that_are_wrong_or_do_not_go_together_are_one_line_and_add_nothing(
+    sqlite_queue: Queue, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    ended = run_here(main, capsys, sqlite_queue.folder, "add", "tasks.note", "[1]", *options)
+    assert_one_line(ended, 2, "client.py", words)
+    assert rows_of(sqlite_queue) == []
+
+
 # ---- add --bulk
 
 
@@ -222,6 +283,27 @@ def test_bulk_without_lines_adds_nothing(sqlite_queue: Queue, text: str) -> None
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "0 tasks added\n", "")
 
 
+def test_bulk_takes_lines_of_all_kinds(queue: Queue) -> None:
+    lines = [
+        {"task": "tasks.note", "args": [1]},
+        {"task": "tasks.note", "args": [2], "delay": 3600},
+        {"task": "tasks.note", "args": [3], "at": "2037-01-31T12:00:00+01:00", "max_attempts": 2},
+        {"task": "tasks.note", "args": [4], "unique_key": "one"},
+        {"task": "tasks.note", "args": [5], "unique_key": "one"},
+        {"task": "tasks.note", "args": [6], "unique_key": "two", "rerun": True},
+        {"task": "tasks.note", "args": [7], "unique_key": "two", "rerun": True, "version": 3},
+        {"task": "tasks.note", "args": [8], "unique_key": "two", "rerun": True, "version": 2},
+        {"task": "tasks.note", "args": [9], "unique_key": None, "rerun": False, "delay": None, "version": None},
+    ]
+    ended = queue.client("add", "--bulk", "-", stdin="\n".join(map(json.dumps, lines)))
+    assert (ended.returncode, ended.stderr) == (0, "")
+    found = queue.rows("args, status, max_attempts, version")
+    assert sorted(found) == [
+        *(("[1]", 0, None, None), ("[2]", 5, None, None), ("[3]", 5, 2, None), ("[4]", 0, None, None)),
+        *(("[7]", 0, None, 3), ("[9]", 0, None, None)),
+    ]
+
+
 BAD_LINES: list[tuple[bytes, str]] = [
     (b'{"task": "tasks.note"', "JSON"),
     (b'["tasks.note"]', "an object"),
@@ -247,6 +329,15 @@ BAD_LINES: list[tuple[bytes, str]] = [
     (b'{"task": "tasks.note", "group_id": true}', "group_id"),
     (b'{"task": "tasks.note", "priority": null}', "priority"),
     (b'{"task": "tasks.note", "priority": 2147483648}', "priority"),
+    (b'{"task": "tasks.note", "rerun": true}', "it has rerun and no unique_key"),
+    (b'{"task": "tasks.note", "unique_key": "k", "version": 1}', "it has a version and no rerun"),
+    (b'{"task": "tasks.note", "unique_key": "k", "rerun": "yes"}', "rerun is 'yes'; allowed: true or false"),
+    (b'{"task": "tasks.note", "unique_key": 5}', "unique_key is 5"),
+    (b'{"task": "tasks.note", "unique_key": "\\ud800"}', "unique_key"),
+    (b'{"task": "tasks.note", "delay": "60"}', "delay is '60'"),
+    (b'{"task": "tasks.note", "delay": 1, "at": "2037-01-31T12:00:00Z"}', "it has delay and at"),
+    (b'{"task": "tasks.note", "at": 1900000000}', "at is 1900000000"),
+    (b'{"task": "tasks.note", "max_attempts": 0}', "max_attempts is 0"),
     (b'{"task": "tasks.note", "args": ["\xff\xfe"]}', "UTF-8"),
     ('{"task": "tasks.note"}'.encode("utf-16"), "UTF-8"),
     (b'{"task": "tasks.note"} {"task": "tasks.note"}', "JSON"),
@@ -280,7 +371,14 @@ def test_bulk_from_a_file_that_cannot_be_read_is_one_line_and_code_2(sqlite_queu
 
 
 def test_bulk_and_a_task_exclude_each_other(sqlite_queue: Queue) -> None:
-    for others in (["tasks.note"], ["--group", "3"], ["--priority", "1"]):
+    for others in (
+        ["tasks.note"],
+        ["--group", "3"],
+        ["--priority", "1"],
+        ["--delay", "0"],
+        ["--unique", "k"],
+        ["--rerun"],
+    ):
         assert_one_line(sqlite_queue.client("add", "--bulk", "-", *others, stdin=FIRST_LINE), 2, "--bulk")
     assert rows_of(sqlite_queue) == []
 
@@ -580,7 +678,9 @@ def test_help_names_every_command_that_works_and_its_options(deployment: Deploym
 def test_status_of_tables_of_another_version_says_so(queue: Queue) -> None:
     queue.sql("ALTER TABLE jobs_queue_workers DROP COLUMN previous_started_at")
     queue.sql("UPDATE jobs_queue_schema SET version = 1")
-    assert_one_line(queue.client("status"), 1, "have version 1, this program needs 2: run client.py init")
+    assert_one_line(
+        queue.client("status"), 1, f"have version 1, this program needs {SCHEMA_VERSION}: run client.py init"
+    )
 
 
 def test_wrong_usage_is_one_line_and_code_2(deployment: Deployment, capsys: pytest.CaptureFixture[str]) -> None:

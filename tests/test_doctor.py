@@ -488,7 +488,13 @@ def limited(healthy_mysql: Queue, mysql_server: MySQLServer) -> Iterator[Callabl
     mysql_server.execute(f"DROP USER '{name}'@'%'")
 
 
-LEAST = {"": "SELECT, UPDATE", "_workers": "SELECT, INSERT, UPDATE", "_schema": "SELECT"}
+LEAST = {
+    "": "SELECT, UPDATE",
+    "_workers": "SELECT, INSERT, UPDATE",
+    "_paused": "SELECT",
+    "_schedules": "SELECT, UPDATE",
+    "_schema": "SELECT",
+}
 
 
 def test_an_account_that_may_only_insert_is_told_what_a_worker_needs(limited: Callable[..., Report]) -> None:
@@ -510,7 +516,7 @@ def test_an_account_that_may_only_insert_is_told_what_a_worker_needs(limited: Ca
 def test_the_least_rights_of_a_mode_are_well(limited: Callable[..., Report], mode: str, rights: dict[str, str]) -> None:
     report = limited(rights, TASKSERVER_MODE=mode)
     assert report.checks["rights"]["level"] == "ok"
-    assert "INSERT on jobs_queue (for tasks that add tasks)" in report.told("rights")
+    assert "INSERT on jobs_queue (for tasks that add tasks, and periodic ones)" in report.told("rights")
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,8 @@ WAITS = "waits"
 """New and put to 5, as its due_at lies ahead."""
 LOST = "lost"
 """A started row whose worker vanished: status 3 with due_at, or 4; error_text begins `lost`."""
+CANCELLED = "cancelled"
+"""A started row whose worker vanished, and which says that a person cancelled it."""
 REFUSED = "refused"
 """The database did not take it."""
 
@@ -195,6 +197,10 @@ SURROGATES = [
 ]
 
 NUMBERS = [
+    both("the greatest version", RUNS, version=2**63 - 1),
+    sqlite_only("a version beyond the greatest", RUNS, version=2**64),
+    sqlite_only("a word for a version", RUNS, version="\x1b[2J"),
+    sqlite_only("bytes for a version", RUNS, version=b"\xff\x00"),
     both("the greatest group", RUNS, group_id=MOST_UNSIGNED),
     typed("a group beyond the greatest", group_id=MOST_UNSIGNED + 1),
     typed("a group of a hundred digits", group_id=10**100),
@@ -277,6 +283,7 @@ STATUSES = [
 
 FORGED: dict[str, Any] = {"status": 1, "claim": 12345}
 """In progress, by a claim of the producer's own making."""
+STARTED = FORGED | {"started_at": PAST, "attempts": 1}
 
 CLAIMS = [
     both("a claim without due_at", LEFT, RUNS, LOST, FATAL, **FORGED),
@@ -287,8 +294,16 @@ CLAIMS = [
     both("a claim that ran out, used up and not started", FATAL, **FORGED, due_at=PAST, attempts=10),
     both("a started claim that ran out", LOST, **FORGED, due_at=PAST, started_at=PAST, attempts=1, max_attempts=3),
     both("a started claim that ran out, with no limit", LOST, **FORGED, due_at=PAST, started_at=PAST, attempts=1),
-    both("a started claim with no attempt", LOST, **FORGED, due_at=PAST, started_at=PAST, max_attempts=3),
-    both("a started claim with its last attempt", LOST, **FORGED, due_at=PAST, started_at=PAST, max_attempts=0),
+    # As where its producer changed it while it ran: it becomes new.
+    both("a started claim with no attempt", RUNS, **FORGED, due_at=PAST, started_at=PAST, max_attempts=3),
+    both("a started claim with no attempt to make", FATAL, **FORGED, due_at=PAST, started_at=PAST, max_attempts=0),
+    both("a started claim that was cancelled", CANCELLED, **STARTED, due_at=PAST, error_text="cancelled"),
+    both("a started claim that holds, cancelled", LEFT, **STARTED, due_at=FUTURE, error_text="cancelled"),
+    both("a claim that ran out, cancelled", RUNS, **FORGED, due_at=PAST, error_text="cancelled"),
+    both("a claim that ran out, cancelled and bad", FATAL, **FORGED, due_at=PAST, task="x", error_text="cancelled"),
+    both("a new row that says it was cancelled", RUNS, error_text="cancelled"),
+    both("a bad row that says it was cancelled", FATAL, task="tasks.", error_text="cancelled"),
+    both("an error that is due and says cancelled", RUNS, status=3, due_at=PAST, attempts=1, error_text="cancelled"),
     both(
         "a started claim beyond its attempts",
         LOST,
@@ -364,13 +379,13 @@ class WebScript:
         self._queue = queue
         self._connection: Any = _connect_sqlite(queue) if queue.is_sqlite else _connect_mysql(queue)
 
-    def write(self, columns: Columns) -> int | None:
+    def write(self, columns: Columns, table: str = "jobs_queue") -> int | None:
         """The id of the new row; None where the database refused it."""
         names = ", ".join(columns)
         values = ", ".join(literal(value, self.is_sqlite) for value in columns.values())
         cursor = self._connection.cursor()
         try:
-            cursor.execute(f"INSERT INTO jobs_queue ({names}) VALUES ({values})")
+            cursor.execute(f"INSERT INTO {table} ({names}) VALUES ({values})")
         except (sqlite3.Error, pymysql.MySQLError):
             return None
         return int(cursor.lastrowid)
@@ -432,14 +447,14 @@ def notes_of(queue: Queue) -> list[object]:
     return [json.loads(line) for line in queue.notes()]
 
 
-def assert_ran_clean(queue: Queue, **env: str) -> None:
+def assert_ran_clean(queue: Queue, most_lines: int = 21, **env: str) -> None:
     """One run of worker.py survived: code 0, silence but for at most 20 fatal tasks and their count, all printable."""
     ended = queue.worker(**env)
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
     assert "Traceback" not in ended.stderr
     lines = ended.stderr.split("\n")
     assert lines.pop() == ""
-    assert len(lines) <= 21, ended.stderr
+    assert len(lines) <= most_lines, ended.stderr
     assert all(line.isprintable() for line in lines), ended.stderr
 
 
@@ -514,6 +529,8 @@ def outcome_of(written: Written, after: Mapping[int, Row]) -> str:
     error_text = text_of(now[ERROR_TEXT])
     if error_text.startswith("lost") and (now[STATUS] == 4 or (now[STATUS] == 3 and now[DUE_AT])):
         return LOST
+    if now[STATUS] == 4 and error_text == "cancelled":
+        return CANCELLED
     if now[STATUS] == 4 and error_text.startswith("BadTask: ") and len(error_text) > 20 and not now[STARTED_AT]:
         return FATAL
     if now[STATUS] == 5 and now[DUE_AT]:
@@ -595,6 +612,77 @@ def test_two_hundred_bad_rows_at_the_head_of_the_queue_stop_no_good_one_behind_t
         assert_ran_clean(queue)
     assert notes_of(queue) == ["last"]
     assert queue.statuses() == [4] * 200
+
+
+# ---- the tables beside the queue
+
+WORST = [
+    CONTROLS,
+    Raw(bytes(range(128, 256))),
+    b"\xff\x00\x1b[2J",
+    "",
+    "\ud800",
+    -1,
+    0.5,
+    MOST_UNSIGNED + 1,
+    2**64,
+    10**100,
+    Sql("9e999"),
+    "x" * 300,
+    PAST,
+    Sql("'0000-00-00 00:00:00'"),
+    "2020-99-99 99:99:99\x1b[2J",
+]
+HONEST: dict[str, dict[str, object]] = {
+    "schedules": {
+        "name": "nightly",
+        "task": "tasks.note",
+        "args": '["night"]',
+        "group_id": 0,
+        "priority": 0,
+        "every_seconds": 60,
+        "cron": None,
+        "timezone": "UTC",
+        "next_at": PAST,
+        "created_at": PAST,
+    },
+    "stats": {
+        "hour": PAST,
+        "group_id": 0,
+        "task": "tasks.note",
+        "begun": 1,
+        "attempts": 1,
+        "done": 1,
+        "failed": 0,
+        "fatal": 0,
+        "lost": 0,
+        "ran_seconds": 1.5,
+        "slowest_seconds": 1.5,
+        "waited_seconds": 1.5,
+        "longest_wait_seconds": 1.5,
+    },
+    "paused": {"group_id": 77, "paused_at": PAST},
+}
+
+
+@pytest.mark.parametrize("table", HONEST)
+def test_a_run_survives_hostile_rows_in_the_tables_beside_the_queue(queue: Queue, table: str) -> None:
+    """An honest row with one hostile column, for each column and each of the worst values."""
+    honest = HONEST[table]
+    with web_script(queue) as script:
+        written = 0
+        for number, (column, value) in enumerate((column, value) for column in honest for value in WORST):
+            # Each in an hour, under a name and a group of its own: rows are told apart by those.
+            own = {"name": f"n{number}", "group_id": number + 1, "hour": Sql("{past}")}
+            row = honest | {name: value for name, value in own.items() if name in honest} | {column: value}
+            written += script.write(row, f"jobs_queue_{table}") is not None
+        assert written > len(honest)
+        assert script.write({"task": "tasks.note", "args": '["good"]', "group_id": 9999})
+        assert_ran_clean(queue, most_lines=written)  # each schedule that can be none is told
+        assert_client_lives(queue)
+        assert_printable(client_here(queue, "stats"))
+        strict_json(client_here(queue, "stats", "--json"))
+    assert notes_of(queue).count("good") == 1
 
 
 # ---- generated rows

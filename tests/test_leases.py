@@ -403,8 +403,9 @@ def test_a_worker_that_was_frozen_beyond_its_lease_changes_nothing_in_a_task_tha
     assert_silent(queue.worker())
     assert queue.notes()[1:] == ["taken over"]
     assert queue.statuses() == [3]
-    # Its clock says that the lease still holds, so it tries to start the next one too: the token forbids it.
-    assert_too_late(queue, process, 1, 2)
+    # Its clock says that the lease still holds, so it tries to start the next one too: the token forbids it. That one
+    # may have been changed by its producer, for all that it knows, so it has nothing to complain of.
+    assert_too_late(queue, process, 1)
     assert queue.notes()[1:] == ["taken over", "task finished by first"]
     assert queue.sql("SELECT taken, done, fatal, lost FROM jobs_queue_workers WHERE group_ids = '0'") == [(2, 0, 0, 2)]
 
@@ -495,7 +496,7 @@ def test_a_worker_that_was_frozen_before_a_start_does_not_start_what_another_too
         execute(f"UPDATE jobs_queue SET claim = 7, attempts = 1, started_at = {queue.now} WHERE id = 2")
     before = queue.rows()
     thaw(process)
-    assert_lost(process, 2)
+    assert end_of(process) == (0, "", "")  # within the lease, its producer may have changed it
     assert "started all the same" not in queue.notes()
     assert queue.rows() == [row for row in before if row[0] == 2]
 

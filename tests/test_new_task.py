@@ -9,6 +9,8 @@ import json
 import sys
 from collections import OrderedDict, UserDict
 from collections.abc import Iterator, Mapping
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
 from enum import IntEnum
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -339,6 +341,155 @@ def test_any_value_is_a_description_or_an_invalid_task(value: Any) -> None:
     with contextlib.suppress(InvalidTask):
         task = new_task_from(value)
         assert task.args is None or isinstance(json.loads(task.args), (list, dict))
+
+
+# ---- when, how often, and one of a kind
+
+
+GIVEN_ODD = [value for value in ODD_NUMBERS if value is not None]
+"""None says that it is not given."""
+
+
+def type_name(value: object) -> str:
+    return type(value).__name__
+
+
+def test_the_keys_that_tell_more_of_a_task_are_taken() -> None:
+    whole = {"task": "tasks.send", "max_attempts": 3, "delay": 60, "unique_key": "k", "rerun": True, "version": 0}
+    assert new_task_from(whole) == NewTask("tasks.send", None, 0, 0, 3, 60.0, None, "k", True, 0)
+    assert set(whole) | {"args", "group_id", "priority", "at"} == set(KEYS)
+
+
+@pytest.mark.parametrize(
+    ("delay", "seconds"),
+    [
+        (None, None),
+        (0, None),
+        (0.0, None),
+        (timedelta(0), None),
+        (1, 1.0),
+        (0.25, 0.25),
+        (timedelta(minutes=5), 300.0),
+        (timedelta(days=3660), 3660 * 86400.0),
+        (3660 * 86400, 3660 * 86400.0),
+    ],
+)
+def test_a_delay_is_seconds_or_a_timedelta_and_one_of_nothing_is_none(delay: Any, seconds: float | None) -> None:
+    assert new_task("tasks.send", delay=delay).delay_seconds == seconds
+
+
+ODD_DELAYS: list[Any] = [
+    *(-1, -0.001, 3660 * 86400 + 1, float("inf"), float("nan"), timedelta(seconds=-1), timedelta(days=3661)),
+    *("60", True, b"60", [60], 60j, Decimal(60), 10**400, datetime(2026, 1, 1, tzinfo=timezone.utc)),
+]
+
+
+@pytest.mark.parametrize("delay", ODD_DELAYS, ids=type_name)
+def test_a_wrong_delay_is_named_with_what_is_allowed(delay: Any) -> None:
+    with pytest.raises(InvalidTask, match=r"^delay is .*; allowed: seconds or a timedelta, from 0 to 3660 days$"):
+        new_task("tasks.send", delay=delay)
+
+
+PLUS_5 = timezone(timedelta(hours=5, minutes=30))
+
+
+@pytest.mark.parametrize(
+    ("at", "due_at"),
+    [
+        (datetime(2030, 1, 31, 12, 0, tzinfo=timezone.utc), "2030-01-31 12:00:00.000000"),
+        (datetime(2030, 1, 31, 12, 0, 1, 5, tzinfo=PLUS_5), "2030-01-31 06:30:01.000005"),
+        ("2030-01-31T12:00:00Z", "2030-01-31 12:00:00.000000"),
+        ("2030-01-31T12:00:00+01:00", "2030-01-31 11:00:00.000000"),
+        ("2030-01-31 12:00:00.000250-05:00", "2030-01-31 17:00:00.000250"),
+        ("2030-01-01T00:30:00+01:00", "2029-12-31 23:30:00.000000"),
+        ("1970-01-02T00:00:00Z", "1970-01-02 00:00:00.000000"),
+        ("2038-01-19T03:14:07Z", "2038-01-19 03:14:07.000000"),
+    ],
+)
+def test_an_instant_is_kept_in_utc_whatever_zone_it_is_told_in(at: Any, due_at: str) -> None:
+    assert new_task("tasks.send", at=at).due_at == due_at
+
+
+@pytest.mark.parametrize(
+    ("at", "words"),
+    [
+        (
+            datetime(2030, 1, 31, tzinfo=timezone.utc).replace(tzinfo=None),
+            "which has no time zone; allowed: an aware datetime",
+        ),
+        ("2030-01-31T12:00:00", "which has no time zone; allowed: an aware datetime"),
+        ("2030-01-31", "which has no time zone"),
+        ("soon", "allowed: a datetime, or its text as 2026-01-31T12:00:00+01:00"),
+        ("", "allowed: a datetime, or its text"),
+        ("2030-02-30T12:00:00Z", "allowed: a datetime, or its text"),
+        (1_900_000_000, "allowed: a datetime, or its text"),
+        (date(2030, 1, 31), "allowed: a datetime, or its text"),
+        (timedelta(1), "allowed: a datetime, or its text"),
+        (False, "allowed: a datetime, or its text"),
+        ("1970-01-01T23:59:59Z", "allowed: from 1970-01-02 to 2038-01-19"),
+        ("2038-01-19T03:14:08Z", "allowed: from 1970-01-02 to 2038-01-19"),
+        (datetime.max.replace(tzinfo=timezone.utc), "allowed: from 1970-01-02 to 2038-01-19"),
+        (datetime.min.replace(tzinfo=PLUS_5), "allowed: from 1970-01-02 to 2038-01-19"),
+    ],
+)
+def test_a_wrong_instant_is_named_with_what_is_allowed(at: Any, words: str) -> None:
+    with pytest.raises(InvalidTask) as caught:
+        new_task("tasks.send", at=at)
+    assert str(caught.value).startswith("at is ")
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["k", "\u00e4" * 127, "k" * 255, " ", "\0", "\U0001f389" * 63])
+def test_a_key_of_up_to_255_bytes_is_taken_as_it_is(key: str) -> None:
+    assert new_task("tasks.send", unique_key=key).unique_key == key
+
+
+ODD_KEYS: list[Any] = ["", "k" * 256, "\u00e4" * 128, "\U0001f389" * 64, "\ud800", b"k", 5, True, ["k"], object()]
+
+
+@pytest.mark.parametrize("key", ODD_KEYS, ids=type_name)
+def test_a_wrong_key_is_named_with_what_is_allowed(key: Any) -> None:
+    with pytest.raises(InvalidTask, match=r"^unique_key is .*; allowed: a text of 1 to 255 bytes in UTF-8$") as caught:
+        new_task("tasks.send", unique_key=key)
+    assert len(str(caught.value)) < 300
+
+
+def test_a_key_that_is_too_long_is_told_its_length() -> None:
+    with pytest.raises(InvalidTask, match="256 bytes long"):
+        new_task("tasks.send", unique_key="\u00e4" * 128)
+
+
+@pytest.mark.parametrize(
+    "value", [0, -1, 4_294_967_296, *(odd for odd in ODD_NUMBERS if odd is not None)], ids=type_name
+)
+def test_a_wrong_number_of_attempts_is_named_with_what_is_allowed(value: Any) -> None:
+    with pytest.raises(InvalidTask, match=r"^max_attempts is .*; allowed: a whole number from 1 to \d+$"):
+        new_task("tasks.send", max_attempts=value)
+
+
+@pytest.mark.parametrize("value", [-1, 2**63, *GIVEN_ODD], ids=type_name)
+def test_a_wrong_version_is_named_with_what_is_allowed(value: Any) -> None:
+    with pytest.raises(InvalidTask, match=f"^version is .*; allowed: a whole number from 0 to {2**63 - 1}$"):
+        new_task("tasks.send", unique_key="k", rerun=True, version=value)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"rerun": True}, "it has rerun and no unique_key, which tells the row that is to run again"),
+        ({"unique_key": "k", "version": 3}, "it has a version and no rerun; a version tells whether a rerun is newer"),
+        ({"version": 3}, "it has a version and no rerun"),
+        ({"unique_key": "k", "rerun": 1}, "rerun is 1; allowed: true or false"),
+        ({"unique_key": "k", "rerun": "yes"}, "rerun is 'yes'; allowed: true or false"),
+        ({"unique_key": "k", "rerun": None}, "rerun is None; allowed: true or false"),
+        ({"delay": 5, "at": "2030-01-31T12:00:00Z"}, "it has delay and at; allowed: one of them"),
+        ({"delay": 0, "at": "soon"}, "it has delay and at; allowed: one of them"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_a_sentence(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidTask) as caught:
+        new_task("tasks.send", **wrong)
+    assert str(caught.value).startswith(words)
 
 
 # ---- as a server says it

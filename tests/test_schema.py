@@ -14,13 +14,15 @@ from typing import Any, NamedTuple
 import pymysql
 import pytest
 
-from taskserver import DatabaseError, TaskServer
+from taskserver import DatabaseError, TablesOutdated, TaskServer
+from taskserver.lifecycle import Due
 from taskserver.stores.tables import SCHEMA_VERSION
 from tests.deployment import ROOT, Deployment
 from tests.servers import MySQLServer
 
 SCHEMA = (ROOT / "schema.sql").read_text(encoding="utf-8")
-TABLES = ("jobs_queue", "jobs_queue_done", "jobs_queue_schema", "jobs_queue_workers")
+OTHERS = ("done", "paused", "schedules", "schema", "stats", "workers")
+TABLES = ("jobs_queue", *(f"jobs_queue_{name}" for name in OTHERS))
 LONGEST_NAME = "q" + "_2345678" * 4 + "_abcdef"
 SQL_MODES = {
     "none": "",
@@ -113,6 +115,7 @@ QUEUE = {
     "started_at": INSTANT,
     "finished_at": INSTANT,
     "updated_at": Column("timestamp(6)", False, NOW, f"on update {NOW}"),
+    "version": Column("bigint unsigned", True, None, ""),
 }
 
 
@@ -490,13 +493,25 @@ def test_the_sqlite_schema_is_that_of_the_package(sqlite_file: sqlite3.Connectio
 def test_the_upgrade_by_hand_that_the_documentation_gives_does_what_init_does(mysql_dsn: str) -> None:
     text = Path(ROOT, "docs", "upgrading.md").read_text(encoding="utf-8")
     steps = [block for block in re.findall(r"```sql\n(.*?)```", text, re.DOTALL) if block.startswith("ALTER")]
+    changed = ("jobs_queue", "jobs_queue_done", "jobs_queue_workers")
     with TaskServer(mysql_dsn) as server:
+        look = server.store.look
         server.create_tables()
-        before = server.store.look("SHOW CREATE TABLE jobs_queue_workers")
-        server.store.look("ALTER TABLE jobs_queue_workers DROP COLUMN previous_started_at")
-        server.store.look("UPDATE jobs_queue_schema SET version = 1")
+        before = [look(f"SHOW CREATE TABLE {table}") for table in changed]
+        look("ALTER TABLE jobs_queue_workers DROP COLUMN previous_started_at")
+        for table in ("jobs_queue", "jobs_queue_done"):
+            look(f"ALTER TABLE {table} DROP COLUMN version")
+        for table in ("paused", "schedules", "stats"):
+            look(f"DROP TABLE jobs_queue_{table}")
+        look("UPDATE jobs_queue_schema SET version = 1")
+        for statement in server.store.schema_statements():  # "load it first"
+            look(statement)
+        with pytest.raises(TablesOutdated, match="have version 1"):
+            server.store.check_tables()
         for statement in "".join(steps).split(";"):
             if statement.strip():
-                server.store.look(statement)
+                look(statement)
         server.store.check_tables()
-        assert server.store.look("SHOW CREATE TABLE jobs_queue_workers") == before
+        assert [look(f"SHOW CREATE TABLE {table}") for table in changed] == before
+        server.create_tables()
+        assert server.store.look_for_due() == Due([], [], [], [])

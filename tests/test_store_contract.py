@@ -12,6 +12,7 @@ import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,8 @@ import pymysql
 import pytest
 
 from taskserver import TaskServer
-from taskserver.errors import DatabaseError, TablesMissing, TablesOutdated
-from taskserver.lifecycle import ClaimedTask, Finish, NewTask, Start, Status
+from taskserver.errors import Conflict, DatabaseError, TablesMissing, TablesOutdated
+from taskserver.lifecycle import ClaimedTask, Due, Finish, LostTask, NewTask, Start, Status
 from taskserver.stores import Store
 from taskserver.stores.mysql import REPEATABLE_READ, MySQLStore
 from taskserver.stores.tables import INLINE_ARGS_BYTES, SCHEMA_VERSION
@@ -780,6 +781,743 @@ def test_tasks_with_long_arguments_are_split_into_statements_by_their_bytes(
     assert max(map(len, statements)) * 300_000 <= 1024 * 1024 or not rows.is_mysql
 
 
+# ---- keys: while a row has one, adding does nothing
+
+
+def keyed(key: str | None = "k", args: str | None = None, **given: Any) -> NewTask:
+    return NewTask("tasks.send", args, 0, 0, unique_key=key)._replace(**given)
+
+
+def rerun(args: str | None = None, **given: Any) -> NewTask:
+    return keyed(args=args, rerun=True, **given)
+
+
+STATES: dict[str, str] = {
+    "new": "",
+    "delayed": "status = 5, due_at = {future}",
+    "waiting for other tasks": "status = 5",
+    "claimed": "status = 1, claim = 7, due_at = {future}",
+    "started": "status = 1, claim = 7, due_at = {future}, started_at = created_at, attempts = 2, max_attempts = 3",
+    "to be retried": "status = 3, due_at = {future}, started_at = created_at, attempts = 2, error_text = 'E: x'",
+    "fatal": "status = 4, started_at = created_at, finished_at = created_at, attempts = 3, error_text = 'E: x'",
+    "cancelled": "status = 4, finished_at = created_at, error_text = 'cancelled'",
+    "lost": "status = 4, claim = 7, attempts = 1, max_attempts = 1, started_at = created_at, error_text = 'lost: x'",
+    "done": "status = 2, started_at = created_at, finished_at = created_at, attempts = 1",
+}
+"""What a row with a key may be in the midst of."""
+
+
+def put_into(rows: Rows, state: str) -> Row:
+    """The only row, made to be in this state, as it was added long ago."""
+    as_added = (
+        "task = 'tasks.send', args = '[1]', group_id = 0, priority = 0, status = 0, attempts = 0, max_attempts = NULL, "
+        "due_at = NULL, claim = NULL, error_text = NULL, started_at = NULL, finished_at = NULL"
+    )
+    rows.execute(f"UPDATE jobs_queue SET {as_added}, created_at = {rows.after(-500)}")
+    changes = STATES[state].format(future=rows.after(3600))
+    rows.execute(f"UPDATE jobs_queue SET updated_at = {rows.after(-500)}{', ' if changes else ''}{changes}")
+    (row,) = rows.all()
+    return row
+
+
+def test_a_key_that_stands_keeps_its_row_as_it_is_whatever_its_state(store: Store, rows: Rows) -> None:
+    first = store.add(keyed(args="[1]"))
+    for state in STATES:
+        before = put_into(rows, state)
+        assert store.add(keyed(args="[2]", group_id=9, max_attempts=1, delay_seconds=60.0)) == first
+        assert add_many(store, [keyed(args="[3]"), keyed(args="[4]")]) == [first, first]
+        assert rows.all() == [before], state
+
+
+def test_keys_are_told_apart_by_their_bytes(store: Store, rows: Rows) -> None:
+    keys = [
+        "k",
+        "K",
+        "k ",
+        " k",
+        "k\0",
+        "k\0a",
+        "ä",
+        "a\u0308",
+        "Ä",
+        "ß",
+        "ss",
+        "🦊",
+        "%",
+        "k%",
+        "_",
+        "'",
+        '"',
+        "\\",
+        "0",
+    ]
+    added = add_many(store, [keyed(key) for key in keys])
+    assert len(set(added)) == len(keys)
+    assert [store.add(keyed(key)) for key in keys] == added
+    assert len(rows.all()) == len(keys)
+
+
+@pytest.mark.parametrize("letter", ["k", "ä"])
+def test_a_key_longer_than_its_column_is_refused_and_not_cut(store: Store, rows: Rows, letter: str) -> None:
+    fits = letter * (255 // len(letter.encode()))
+    task_id = store.add(keyed(fits))
+    for is_rerun in (False, True):
+        with pytest.raises(DatabaseError):
+            store.add(keyed(fits + "k" * 2, rerun=is_rerun))
+        with pytest.raises(DatabaseError):
+            add_many(store, [keyed("other"), keyed(fits + "k" * 2, rerun=is_rerun)])
+    assert [row["id"] for row in rows.all()] == [task_id]
+
+
+@pytest.mark.parametrize("many", [list, iter], ids=["list", "iterator"])
+def test_many_tasks_of_all_kinds_are_added_with_the_ids_of_their_rows_in_order(
+    store: Store, rows: Rows, many: Callable[[list[NewTask]], Any]
+) -> None:
+    stands, again = store.add(keyed("stands", "[0]")), store.add(keyed("again", "[0]"))
+    plain = NewTask("tasks.send", None, 0, 0)
+    tasks = [
+        plain._replace(args="[1]"),
+        plain._replace(args="[2]", delay_seconds=60.0),
+        plain._replace(args="[3]", due_at="2030-01-01 00:00:00.000000"),
+        keyed("a", "[4]"),
+        keyed("stands", "[5]"),
+        keyed("a", "[6]"),
+        plain._replace(args="[7]", max_attempts=1),
+        keyed("again", "[8]", rerun=True),
+        keyed("b", "[9]", rerun=True),
+        keyed("b", "[10]", rerun=True),
+        keyed("again", "[11]", rerun=True, version=1),
+        keyed("again", "[12]", rerun=True, version=1),
+        plain._replace(args="[13]"),
+        *(keyed(f"key {number % 150}", f"[{100 + number % 150}]") for number in range(300)),
+    ]
+    added = add_many(store, many(tasks))
+    args = {row["id"]: row["args"] for row in rows.all()}
+    assert [added[4], added[7], added[10], added[11]] == [stands, again, again, again]
+    wanted = [task.args for task in tasks]
+    wanted[4], wanted[5], wanted[7], wanted[8], wanted[11] = "[0]", "[4]", "[11]", "[10]", "[11]"
+    wanted[10] = "[11]"
+    assert [args[task_id] for task_id in added] == wanted
+    assert len(args) == len(set(added)) == 159
+    assert len(rows.execute("SELECT id FROM jobs_queue WHERE status = 5")) == 2
+
+
+def test_an_added_task_has_all_that_its_producer_said(store: Store, rows: Rows) -> None:
+    at = "2030-02-03 04:05:06.789000"
+    task_id = store.add(NewTask("tasks.send", "[1]", 3, -7, 4, None, at, "kü", True, 2**63 - 1))
+    row = rows.row(task_id)
+    assert (row["task"], row["args"], row["group_id"], row["priority"]) == ("tasks.send", "[1]", 3, -7)
+    assert (row["max_attempts"], row["version"], row["status"], row["attempts"]) == (4, 2**63 - 1, 5, 0)
+    assert row["unique_key"] in ("kü", "kü".encode())
+    assert _instant(row["due_at"]) == datetime.fromisoformat(at)
+    delayed = rows.row(store.add(NewTask("tasks.send", None, 0, 0, delay_seconds=90.5)))
+    assert delayed["status"] == Status.WAITING
+    assert rows.seconds_from_now(delayed["due_at"]) == pytest.approx(90.5, abs=30)
+    assert ids(claim(store)) == []
+
+
+def test_what_a_producer_says_of_attempts_stands_before_what_the_callable_says(store: Store, rows: Rows) -> None:
+    store.add(NewTask("tasks.send", None, 0, 0, 4))
+    task = claim_one(store)
+    assert task.max_attempts == 4
+    assert start(store, task, 9)
+    assert rows.all()[0]["max_attempts"] == 4
+
+
+def test_a_waiting_producer_goes_on_once_the_row_of_its_key_is_let_go(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever became of the row meanwhile: it stands, it is gone, or what was done to it is undone."""
+    monkeypatch.setattr("taskserver.stores.sqlite.LOCK_WAIT_SECONDS", 0.05)
+    first = store.add(keyed(args="[1]"))
+    for end, is_same in (("ROLLBACK", True), ("COMMIT", False)):
+        store.close()  # the next connection waits in shorter turns
+        rows.execute("BEGIN" if rows.is_mysql else "BEGIN IMMEDIATE")
+        rows.execute("DELETE FROM jobs_queue WHERE unique_key = 'k'")
+        with awaited(store, lambda: store.add(keyed(args="[2]"))) as added:
+            rows.execute(end)
+        assert (added == [first]) == is_same
+        assert [row["id"] for row in rows.all()] == added
+    assert rows.all()[0]["args"] == "[2]"
+
+
+@contextmanager
+def awaited(store: Store, work: Callable[[], object]) -> Iterator[list[object]]:
+    """Does work in another thread, which others keep from it until the end of the `with`: they were met by then."""
+    outcomes: list[object] = []
+    were_in_the_way = threading.Event()
+    plain_error = store._error
+
+    def error(error: Exception, **more: Any) -> DatabaseError:
+        ours = plain_error(error, **more)
+        if isinstance(ours, Conflict):
+            were_in_the_way.set()
+        return ours
+
+    def do() -> None:
+        try:
+            outcomes.append(work())
+        except DatabaseError as failure:
+            outcomes.append(failure)
+
+    store._error = error  # type: ignore[method-assign]
+    thread = threading.Thread(target=do)
+    thread.start()
+    try:
+        assert were_in_the_way.wait(AWAIT_SECONDS)
+        assert outcomes == []
+        yield outcomes
+    finally:
+        thread.join(AWAIT_SECONDS)
+        del store._error
+
+
+# ---- rerun: → new again
+
+
+def without_clocks(row: Row) -> Row:
+    return {name: value for name, value in row.items() if name not in ("created_at", "updated_at")}
+
+
+@pytest.mark.parametrize("delay_seconds", [None, 60.0], ids=["at once", "delayed"])
+def test_a_rerun_makes_a_row_new_with_all_that_it_says_unless_the_row_runs_or_waits(
+    store: Store, rows: Rows, delay_seconds: float | None
+) -> None:
+    store.add(keyed(args="[1]"))
+    for state in STATES:
+        assert_run_again(store, rows, state, delay_seconds)
+
+
+def assert_run_again(store: Store, rows: Rows, state: str, delay_seconds: float | None) -> None:
+    before = put_into(rows, state)
+    other = NewTask("tasks.other", "[2]", 5, -3, 6, delay_seconds, None, "k", True, None)
+    assert store.add(other) == before["id"]
+    (row,) = rows.all()
+    said = {"task": "tasks.other", "args": "[2]", "group_id": 5, "priority": -3, "max_attempts": 6, "attempts": 0}
+    said |= {"error_text": None, "finished_at": None}
+    if state == "started":
+        # Its worker goes on: attempts 0 are the mark that it is to run once more.
+        becomes = {}
+    elif delay_seconds:
+        becomes = {"status": 5, "claim": None, "due_at": row["due_at"]}
+        assert rows.seconds_from_now(row["due_at"]) == pytest.approx(delay_seconds, abs=30)
+    else:
+        becomes = {"status": 5 if state == "waiting for other tasks" else 0, "claim": None, "due_at": None}
+    assert without_clocks(row) == without_clocks(before) | said | becomes, state
+    for clock in ("created_at", "updated_at"):
+        assert rows.seconds_from_now(row[clock]) == pytest.approx(0, abs=30)
+
+
+@pytest.mark.parametrize(
+    ("stands", "comes", "is_newer"),
+    [(5, 4, False), (5, 5, False), (5, 6, True), (5, None, True), (None, 0, True), (0, 1, True), (2**63 - 1, 1, False)],
+)
+def test_a_rerun_of_no_newer_version_changes_nothing(
+    store: Store, rows: Rows, stands: int | None, comes: int | None, is_newer: bool
+) -> None:
+    task_id = store.add(rerun("[1]"))
+    for state in STATES:
+        rows.execute(f"UPDATE jobs_queue SET version = {'NULL' if stands is None else stands}")
+        before = put_into(rows, state)
+        assert add_many(store, [rerun("[2]", version=comes)]) == [task_id]
+        (row,) = rows.all()
+        assert (row["args"] == "[2]") == is_newer, state
+        assert row["version"] == max(stands or 0, comes or 0), state
+        assert is_newer or row == before, state
+
+
+def test_a_claimed_task_that_is_run_again_is_taken_from_its_worker(store: Store, rows: Rows) -> None:
+    store.add(rerun("[1]"))
+    task = claim_one(store)
+    store.add(rerun("[2]"))
+    before = rows.all()
+    assert not start(store, task)
+    assert store.release([task]) == 0
+    assert not store.renew(task)
+    assert not finish(store, task, "BadTask: x")
+    assert rows.all() == before
+    assert claim_one(store).args == "[2]"
+
+
+ENDINGS: dict[str, Callable[[ClaimedTask], Finish]] = {
+    "well": Finish,
+    "to be retried": lambda task: Finish(task, "E: x", 60.0),
+    "fatal": lambda task: Finish(task, "E: x"),
+    "uncounted": lambda task: Finish(task, "BadTask: x", None, True),
+    "cancelled": lambda task: Finish(task, "cancelled"),
+}
+"""How the run of a task may end."""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_running_task_that_is_run_again_runs_once_more_however_it_ends(
+    open_store: Callable[..., Store], rows: Rows, mode: str
+) -> None:
+    store = open_store(mode)
+    for finish_of in ENDINGS.values():
+        assert_runs_once_more(store, rows, finish_of)
+        rows.execute("DELETE FROM jobs_queue_done")
+        rows.execute("DELETE FROM jobs_queue")
+
+
+def assert_runs_once_more(store: Store, rows: Rows, finish_of: Callable[[ClaimedTask], Finish]) -> None:
+    task_id = store.add(rerun("[1]", max_attempts=1))
+    task = claim_one(store)
+    assert start(store, task)
+    for change in ("[2]", "[3]"):
+        assert store.add(rerun(change, max_attempts=1)) == task_id
+    assert store.renew(task)
+    assert claim(store) == []
+    assert store.advance([finish_of(task)], None) == ([True], False)
+    (row,) = rows.all()
+    assert (row["status"], row["attempts"], row["claim"], row["due_at"], row["error_text"]) == (0, 0, None, None, None)
+    assert rows.all("jobs_queue_done") == []
+    again = claim_one(store)
+    assert (again.id, again.args) == (task_id, "[3]")
+    assert start(store, again)
+    assert finish(store, again)
+    assert not store.has_new(())
+    assert [row["status"] for row in rows.all()] == ([2] if store.mode == "mark" else [])
+
+
+def test_a_finish_of_a_task_that_is_run_again_and_the_next_start_are_one_answer(store: Store, rows: Rows) -> None:
+    store.add(rerun("[1]"))
+    add(store)
+    first, second = claim(store)
+    assert start(store, first)
+    store.add(rerun("[2]"))
+    assert store.advance([Finish(first)], Start(second, 3)) == ([True], True)
+    assert [row["status"] for row in rows.all()] == [0, 1]
+
+
+def test_a_limit_found_for_the_callable_of_before_is_not_written_to_a_row_that_is_run_again(
+    store: Store, rows: Rows
+) -> None:
+    store.add(rerun("[1]"))
+    task = claim_one(store)
+    assert store.advance([], Start(task, None))[1]
+    store.add(rerun("[2]", task="tasks.once"))
+    assert store.limit_attempts(task, 9)
+    assert rows.all()[0]["max_attempts"] is None
+
+
+def end_leases(rows: Rows) -> None:
+    rows.execute(f"UPDATE jobs_queue SET due_at = {rows.after(-10)}, updated_at = updated_at WHERE status = 1")
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_a_lost_task_that_was_run_again_while_it_ran_becomes_new(store: Store, rows: Rows, limit: int) -> None:
+    store.add(rerun("[1]", max_attempts=limit))
+    task = claim_one(store)
+    assert start(store, task)
+    store.add(rerun("[2]", max_attempts=limit))
+    end_leases(rows)
+    (lost,) = store.look_for_due().lost
+    assert lost.is_to_rerun
+    assert store.reclaim_lost(lost, limit, "lost: x", None)
+    row = rows.all()[0]
+    assert (row["status"], row["claim"], row["due_at"], row["error_text"]) == (0, None, None, None)
+    # Its worker was only frozen.
+    assert not finish(store, task)
+    assert not store.reclaim_lost(lost, limit, "lost: x", None)
+    assert claim_one(store).args == "[2]"
+
+
+def test_a_lost_task_that_was_run_again_since_the_look_is_left_to_the_next_look(store: Store, rows: Rows) -> None:
+    store.add(rerun("[1]"))
+    assert start(store, claim_one(store))
+    end_leases(rows)
+    (lost,) = store.look_for_due().lost
+    store.add(rerun("[2]"))
+    assert not store.reclaim_lost(lost, 1, "lost: x", None)
+    (lost,) = store.look_for_due().lost
+    assert store.reclaim_lost(lost, 1, "lost: x", None)
+    assert rows.all()[0]["status"] == Status.NEW
+
+
+def test_a_task_given_up_as_lost_and_run_again_is_not_completed_by_its_old_worker(store: Store, rows: Rows) -> None:
+    store.add(rerun("[1]", max_attempts=1))
+    task = claim_one(store)
+    assert start(store, task)
+    end_leases(rows)
+    (lost,) = store.look_for_due().lost
+    assert store.reclaim_lost(lost, 1, "lost: x", None)
+    assert rows.all()[0]["claim"] == task.claim
+    store.add(rerun("[2]", max_attempts=1))
+    assert not finish(store, task)
+    assert claim_one(store).args == "[2]"
+
+
+# ---- cancelled
+
+
+def cancel_running(rows: Rows) -> None:
+    """As stores/interventions.py does it."""
+    rows.execute(
+        "UPDATE jobs_queue SET error_text = 'cancelled', attempts = CASE WHEN attempts = 0 THEN 1 ELSE attempts END "
+        "WHERE status = 1 AND started_at IS NOT NULL"
+    )
+
+
+def a_running_task(store: Store) -> ClaimedTask:
+    store.add(rerun("[1]"))
+    task = claim_one(store)
+    assert start(store, task)
+    return task
+
+
+def test_a_worker_sees_that_its_running_task_was_cancelled(store: Store, rows: Rows) -> None:
+    task = a_running_task(store)
+    assert not store.is_cancelled(task)
+    rows.execute("UPDATE jobs_queue SET error_text = 'E: cancelled'")
+    assert not store.is_cancelled(task)
+    cancel_running(rows)
+    assert store.is_cancelled(task)
+    assert not store.is_cancelled(task._replace(claim=task.claim + 1))
+    assert not store.is_cancelled(task._replace(id=task.id + 1))
+    assert store.renew(task)
+    assert store.is_cancelled(task)
+
+
+@pytest.mark.parametrize("was_run_again", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_cancelled_task_that_ends_well_is_done_and_any_other_is_fatal(
+    open_store: Callable[..., Store], rows: Rows, mode: str, was_run_again: bool
+) -> None:
+    """The cancel comes after the rerun, so it is what counts."""
+    store = open_store(mode)
+    for ending, finish_of in ENDINGS.items():
+        rows.execute("DELETE FROM jobs_queue")
+        task = a_running_task(store)
+        if was_run_again:
+            store.add(rerun("[2]"))
+        cancel_running(rows)
+        assert store.advance([finish_of(task)], None) == ([True], False)
+        assert store.look_for_due() == Due([], [], [], [])
+        if ending == "well":
+            assert [row["status"] for row in rows.all()] == ([2] if mode == "mark" else [])
+            assert [row["error_text"] for row in rows.all() + rows.all("jobs_queue_done")] in ([], [None])
+            continue
+        (row,) = rows.all()
+        assert (row["status"], row["error_text"], row["claim"], row["due_at"]) == (4, "cancelled", None, None), ending
+        assert rows.seconds_from_now(row["finished_at"]) == pytest.approx(0, abs=30)
+        assert row["attempts"] == 1
+
+
+def test_a_task_that_is_run_again_after_it_was_cancelled_runs_again(store: Store, rows: Rows) -> None:
+    for ending, finish_of in ENDINGS.items():
+        task = a_running_task(store)
+        cancel_running(rows)
+        store.add(rerun("[2]"))
+        assert not store.is_cancelled(task)
+        assert store.advance([finish_of(task)], None) == ([True], False)
+        row = rows.all()[0]
+        assert (row["status"], row["attempts"], row["error_text"]) == (0, 0, None), ending
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_a_lost_task_that_was_cancelled_is_fatal_and_completed_by_nobody(store: Store, rows: Rows, limit: int) -> None:
+    task = a_running_task(store)
+    cancel_running(rows)
+    end_leases(rows)
+    (lost,) = store.look_for_due().lost
+    assert (lost.is_cancelled, lost.is_to_rerun) == (True, False)
+    assert store.reclaim_lost(lost, limit, "cancelled", None)
+    row = rows.all()[0]
+    assert (row["status"], row["error_text"], row["claim"]) == (4, "cancelled", None)
+    assert not finish(store, task)
+    assert rows.all() == [row]
+
+
+def test_a_lost_task_that_was_cancelled_since_the_look_is_left_to_the_next_look(store: Store, rows: Rows) -> None:
+    a_running_task(store)
+    end_leases(rows)
+    (lost,) = store.look_for_due().lost
+    cancel_running(rows)
+    before = rows.all()
+    assert not store.reclaim_lost(lost, 3, "lost: x", 0.0)
+    assert rows.all() == before
+
+
+@pytest.mark.parametrize(("text", "kept"), [("cancelled", None), ("E: cancelled", "E: cancelled")])
+def test_a_start_forgets_that_a_task_was_cancelled_and_no_other_error(
+    store: Store, rows: Rows, text: str, kept: str | None
+) -> None:
+    """A person may set the status of a cancelled row alone."""
+    add(store)
+    rows.execute(f"UPDATE jobs_queue SET error_text = '{text}'")
+    task = claim_one(store)
+    assert start(store, task)
+    assert rows.all()[0]["error_text"] == kept
+    assert not store.is_cancelled(task)
+    assert store.advance([Finish(task, "E: x", 60.0)], None) == ([True], False)
+    assert rows.all()[0]["status"] == Status.ERROR
+
+
+def test_a_bad_row_that_a_person_set_to_new_after_it_was_cancelled_is_fatal_as_any_other(
+    store: Store, rows: Rows
+) -> None:
+    add(store)
+    rows.execute("UPDATE jobs_queue SET error_text = 'cancelled'")
+    assert finish(store, claim_one(store), "BadTask: x")
+    assert (rows.all()[0]["status"], rows.all()[0]["error_text"]) == (4, "BadTask: x")
+
+
+# ---- answers that were lost: what the first try did is found, and what it did not do is done
+
+
+@pytest.mark.parametrize("took_effect", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_finish_that_is_written_again_is_found_or_done(
+    open_store: Callable[..., Store], rows: Rows, mode: str, took_effect: bool
+) -> None:
+    """Whatever was done to the task while it ran."""
+    store = open_store(mode)
+    for deed, ending in itertools.product(["nothing", "rerun", "cancel"], ENDINGS):
+        rows.execute("DELETE FROM jobs_queue")
+        task = a_running_task(store)
+        if deed == "rerun":
+            store.add(rerun("[2]"))
+        elif deed == "cancel":
+            cancel_running(rows)
+        finishes = [ENDINGS[ending](task)]
+        if took_effect:
+            assert store.advance(finishes, None) == ([True], False)
+        before = rows.all()
+        assert store.advance(finishes, None, is_repeated=True) == ([True], False), (deed, ending)
+        assert not took_effect or rows.all() == before
+        assert [row["status"] for row in rows.all()] != [Status.IN_PROGRESS], (deed, ending)
+
+
+def test_a_finish_that_is_written_again_of_a_task_that_another_took_over_is_refused(store: Store, rows: Rows) -> None:
+    for ending, finish_of in ENDINGS.items():
+        rows.execute("DELETE FROM jobs_queue")
+        task = a_running_task(store)
+        rows.execute("UPDATE jobs_queue SET claim = claim + 1")
+        before = rows.all()
+        assert store.advance([finish_of(task)], None, is_repeated=True) == ([False], False), ending
+        assert rows.all() == before
+
+
+def test_an_error_after_finishes_were_written_is_told_as_one_after_which_they_may_stand(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others hold the row of a task that is to run again: those that ended with it, and the start, are written."""
+    store.add(rerun("[1]"))
+    add(store)
+    add(store)
+    again, other, following = claim(store)
+    for task in (again, other):
+        assert start(store, task)
+    store.add(rerun("[2]"))
+    finishes = [Finish(other), Finish(again)]
+    failing = iter([True, True])
+    finish_otherwise = store._finish_otherwise
+
+    def fail_twice(step: Any) -> bool:
+        if next(failing, False):
+            raise Conflict("somebody holds it")
+        return finish_otherwise(step)
+
+    monkeypatch.setattr(store, "_finish_otherwise", fail_twice)
+    with pytest.raises(Conflict) as raised:
+        store.advance(finishes, Start(following, 3))
+    assert raised.value.may_have_taken_effect
+    assert store.advance(finishes, Start(following, 3), is_repeated=True) == ([True, True], True)
+    assert [(row["id"], row["status"], row["attempts"]) for row in rows.all()] == [
+        (again.id, 0, 0),
+        (following.id, 1, 1),
+    ]
+
+
+def test_a_late_completion_is_accepted_though_an_answer_was_lost_on_the_way_to_it(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.add(rerun("[1]", max_attempts=1))
+    task = claim_one(store)
+    assert start(store, task)
+    end_leases(rows)
+    (lost,) = store.look_for_due().lost
+    assert store.reclaim_lost(lost, 1, "lost: x", None)
+    together = store._together
+
+    def break_off_once(writes: Any, conflict_seconds: float) -> list[int]:
+        matched = together(writes, conflict_seconds)
+        store._local.broke_off = store.RUN_AGAIN in (sql for sql, _ in writes)
+        return matched
+
+    monkeypatch.setattr(store, "_together", break_off_once)
+    assert finish(store, task)
+    assert rows.all() == []
+
+
+def test_a_task_that_was_cancelled_after_it_was_run_again_is_completed_in_the_same_turn(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the write that finds it changed by a rerun and the one that would make it new."""
+    task = a_running_task(store)
+    store.add(rerun("[2]"))
+    together = store._together
+
+    def cancel_before_it_runs_again(writes: Any, conflict_seconds: float) -> list[int]:
+        if writes[0][0] == store.RUN_AGAIN:
+            cancel_running(rows)
+        return together(writes, conflict_seconds)
+
+    monkeypatch.setattr(store, "_together", cancel_before_it_runs_again)
+    assert finish(store, task)
+    assert rows.all() == []
+
+
+# ---- how long a task waited
+
+
+def updated_at(rows: Rows) -> Any:
+    return rows.all()[0]["updated_at"]
+
+
+def test_a_claim_tells_how_long_a_task_was_ready(store: Store, rows: Rows) -> None:
+    add(store)
+    rows.execute(f"UPDATE jobs_queue SET created_at = {rows.after(-900)}, updated_at = {rows.after(-500)}")
+    since = updated_at(rows)
+    task = claim_one(store)
+    assert task.waited_seconds == pytest.approx(500, abs=30)
+    assert updated_at(rows) == since
+    assert store.release([task]) == 1
+    assert updated_at(rows) == since
+    assert claim_one(store).waited_seconds == pytest.approx(500, abs=30)
+    end_leases(rows)
+    assert store.reclaim_unstarted(store.look_for_due().unstarted) == 1
+    assert updated_at(rows) == since
+    assert claim_one(store).waited_seconds == pytest.approx(500, abs=30)
+
+
+@pytest.mark.parametrize(("due", "written"), [(-200, -900), (-900, -200)], ids=["after it was added", "before"])
+@pytest.mark.parametrize("status", [3, 5])
+def test_a_woken_task_was_ready_from_its_time_on_and_not_before_it_was_there(
+    store: Store, rows: Rows, status: int, due: int, written: int
+) -> None:
+    add(store)
+    rows.execute(
+        f"UPDATE jobs_queue SET status = {status}, due_at = {rows.after(due)}, updated_at = {rows.after(written)}"
+    )
+    later = max(rows.all()[0]["due_at"], updated_at(rows))
+    assert store.wake(store.look_for_due().to_wake) == 1
+    assert updated_at(rows) == later
+    assert claim_one(store).waited_seconds == pytest.approx(200, abs=30)
+
+
+def test_a_task_that_is_run_again_is_ready_from_then_on(store: Store, rows: Rows) -> None:
+    store.add(rerun("[1]"))
+    rows.execute(f"UPDATE jobs_queue SET status = 4, updated_at = {rows.after(-900)}, created_at = {rows.after(-900)}")
+    store.add(rerun("[2]"))
+    assert claim_one(store).waited_seconds == pytest.approx(0, abs=30)
+
+
+def test_an_instant_of_a_producer_s_own_tells_of_no_wait(store: Store, rows: Rows) -> None:
+    add(store)
+    rows.execute(f"UPDATE jobs_queue SET updated_at = {rows.after(900)}")
+    assert claim_one(store).waited_seconds == 0
+    if not rows.is_mysql:
+        add(store)
+        rows.execute("UPDATE jobs_queue SET updated_at = 'never' WHERE status = 0")
+        assert claim_one(store).waited_seconds == 0
+
+
+# ---- paused groups
+
+
+def pause(rows: Rows, *groups: int) -> None:
+    for group in groups:
+        rows.execute(f"INSERT INTO jobs_queue_paused (group_id) VALUES ({group})")
+
+
+def test_a_claim_of_given_groups_passes_over_those_that_are_paused(store: Store, rows: Rows) -> None:
+    three, five, six = (add(store, group, -group) for group in (3, 5, 6))
+    pause(rows, 5, 77)
+    assert store.paused_groups() == [5, 77]
+    assert (store.has_new((3, 5)), store.has_new((5,)), store.has_new((5, 77))) == (True, False, False)
+    assert claim(store, 100, 5) == []
+    assert ids(claim(store, 100, 3, 5)) == [three]
+    assert not store.has_new((3, 5))
+    rows.execute("DELETE FROM jobs_queue_paused")
+    assert store.has_new((3, 5))
+    assert ids(claim(store, 100, 3, 5, 6)) == [six, five]
+
+
+def test_a_claim_of_all_groups_passes_over_those_that_are_paused(store: Store, rows: Rows) -> None:
+    order = [(3, 5), (5, -9), (6, 1), (3, 0), (4_294_967_295, 2), (0, 3), (5, 0)]
+    added = [(priority, add(store, group, priority), group) for group, priority in order]
+    pause(rows, 5, 77)
+    assert store.has_new(())
+    assert ids(claim(store, 3)) == [task_id for _, task_id, group in sorted(added) if group != 5][:3]
+    assert len(claim(store)) == 2
+    assert not store.has_new(())
+    assert store.claim(100, ()) == ([], 0)
+    rows.execute("DELETE FROM jobs_queue_paused")
+    assert store.has_new(())
+    assert len(claim(store)) == 2
+
+
+def test_a_claim_puts_off_what_is_not_due_beside_paused_groups_and_in_none_of_them(store: Store, rows: Rows) -> None:
+    for group in (3, 5):
+        add(store, group)
+    rows.execute(f"UPDATE jobs_queue SET due_at = {rows.after(60)}")
+    pause(rows, 5)
+    assert store.claim(100, ()) == ([], 1)
+    assert [row["status"] for row in rows.all()] == [5, 0]
+    assert not store.has_new(())
+
+
+def test_of_more_groups_than_one_claim_can_name_all_have_their_turn_beside_a_paused_one(
+    store: Store, rows: Rows
+) -> None:
+    add_many(store, [NewTask("tasks.send", None, group, 0) for group in range(1000)])
+    pause(rows, 0, 999)
+    claimed: list[int] = []
+    while store.has_new(()):
+        more = claim(store, 1000)
+        assert more, "rows of groups that are not paused are there, and no claim gets them"
+        claimed += ids(more)
+    left = rows.execute("SELECT group_id FROM jobs_queue WHERE status = 0 ORDER BY group_id")
+    assert left == [(0,), (999,)]
+    assert len(set(claimed)) == 998
+
+
+def test_tasks_of_a_paused_group_that_are_held_already_go_on(store: Store, rows: Rows) -> None:
+    for _ in range(2):
+        add(store, 3)
+    first, second = claim(store)
+    assert start(store, first)
+    pause(rows, 3)
+    assert store.advance([Finish(first)], Start(second, 3)) == ([True], True)
+    assert finish(store, second, "E: x")
+
+
+# ---- schedules whose time has come
+
+
+def test_a_look_for_what_is_due_finds_schedules_too_and_numbers_stay_whole_numbers(store: Store, rows: Rows) -> None:
+    """Some servers would give all of them as decimals, were one column read together with another's type."""
+    for _ in range(3):
+        add(store, 3)
+    tasks = claim(store)
+    assert start(store, tasks[0])
+    rows.execute(f"UPDATE jobs_queue SET due_at = {rows.after(-10)}")
+    rows.execute(f"UPDATE jobs_queue SET status = 5 WHERE id = {tasks[2].id}")
+    for name, seconds in (("late", -60), ("now", -1), ("later", 60)):
+        rows.execute(
+            "INSERT INTO jobs_queue_schedules (name, task, group_id, next_at) "
+            f"VALUES ('{name}', 'tasks.send', 7, {rows.after(seconds)})"
+        )
+    due = store.look_for_due()
+    assert (due.to_wake, due.unstarted, due.schedules) == ([tasks[2].id], [tasks[1].id], ["late", "now"])
+    (lost,) = due.lost
+    assert lost == LostTask(tasks[0].id, 1, 10, "tasks.send", 3, False)
+    numbers = (*due.to_wake, *due.unstarted, lost.id, lost.attempts, lost.max_attempts, lost.group_id)
+    assert {type(number) for number in numbers} == {int}
+
+
 # ---- the tables
 
 
@@ -840,6 +1578,42 @@ def test_an_upgrade_that_was_cut_off_is_brought_to_its_end(store: Store, rows: R
     rows.execute("UPDATE jobs_queue_schema SET version = 1")  # its column stands already
     store.create_tables()
     store.check_tables()
+
+
+def to_second_version(rows: Rows) -> None:
+    """The tables as the second taskserver made them."""
+    to_first_version(rows)
+    rows.execute("ALTER TABLE jobs_queue_workers ADD COLUMN previous_started_at TIMESTAMP NULL DEFAULT NULL")
+    rows.execute("UPDATE jobs_queue_schema SET version = 2")
+
+
+@pytest.mark.parametrize("was_cut_off", [False, True])
+def test_tables_of_the_second_version_are_brought_up_to_date_with_what_they_hold(
+    open_store: Callable[..., Store], rows: Rows, was_cut_off: bool
+) -> None:
+    """The one that was cut off had made all tables, and one column of two."""
+    store = open_store("move")
+    new, done = store.add(keyed("new", "[1]")), store.add(keyed("done", "[2]", priority=-1))
+    (task,) = claim(store, 1)
+    assert start(store, task)
+    assert finish(store, task)
+    rows.execute(f"UPDATE jobs_queue SET updated_at = {rows.after(-500)}")
+    columns = COLUMNS.replace(", version", "")
+    before = [rows.all(table, columns) for table in ("jobs_queue", "jobs_queue_done")]
+    to_second_version(rows)
+    if was_cut_off:
+        for statement in [*store.schema_statements(), "ALTER TABLE jobs_queue ADD COLUMN version BIGINT NULL"]:
+            rows.execute(statement)
+    with pytest.raises(TablesOutdated, match=r"version 2.*needs 3.*client\.py init"):
+        store.check_tables()
+    store.create_tables()
+    store.check_tables()
+    assert [rows.all(table, columns) for table in ("jobs_queue", "jobs_queue_done")] == before
+    assert rows.execute("SELECT MAX(version) FROM jobs_queue_schema") == [(SCHEMA_VERSION,)]
+    assert store.add(rerun("[3]", unique_key="new", version=7)) == new
+    assert store.add(rerun("[4]", unique_key="done", version=7)) not in (new, done)
+    pause(rows, 5)
+    assert [task.args for task in claim(store)] == ["[3]", "[4]"]
 
 
 def test_an_upgrade_makes_the_tables_that_are_missing_too(store: Store, rows: Rows) -> None:
@@ -1157,14 +1931,15 @@ def fill(store: Store, count: int) -> None:
 
 def rows_read_by_a_claim(store: MySQLStore, groups: tuple[int, ...], limit: int) -> int:
     """How many rows and index entries the server's storage engine was asked for."""
-
-    def reads() -> int:
-        rows = store._alone(store._all, "SHOW SESSION STATUS LIKE 'Handler_read%'")
-        return sum(int(value) for _, value in rows)
-
-    before = reads()
+    before = rows_read(store)
     assert store._alone(store._claim, 1, limit, groups) == limit
-    return reads() - before
+    return rows_read(store) - before
+
+
+def rows_read(store: MySQLStore) -> int:
+    """By this connection so far."""
+    rows = store._alone(store._all, "SHOW SESSION STATUS LIKE 'Handler_read%'")
+    return sum(int(value) for _, value in rows)
 
 
 @pytest.mark.parametrize("count", [8, 20_000])
@@ -1185,6 +1960,28 @@ def test_a_claim_reads_no_more_rows_of_a_long_queue_than_of_a_short_one(
     short = rows_read_by_a_claim(mysql_store, groups, 50)
     fill(mysql_store, 20_000)
     long = rows_read_by_a_claim(mysql_store, groups, 50)
+    assert long <= short * 1.2
+
+
+@pytest.mark.parametrize("groups", [(), (1, 3, 5)])
+def test_with_paused_groups_a_claim_picks_by_its_indexes_and_reads_no_more_of_a_long_queue(
+    mysql_store: MySQLStore, emptied_mysql_dsn: str, groups: tuple[int, ...]
+) -> None:
+    """That of all groups goes from group to group by the index, where it would else read past what is paused."""
+    rows = Rows(emptied_mysql_dsn)
+    claim(mysql_store)
+    pause(rows, 1, 4, 77)
+    reads = []
+    for count in (1_000, 20_000):
+        fill(mysql_store, count)
+        picked = groups or tuple(mysql_store._groups_beside_paused())
+        assert sorted(picked) == [1, 3, 5] if groups else [0, 2, 3, 5, 6, 7]
+        assert plan(mysql_store, picked, 50) == {"task": {"PRIMARY"}, "jobs_queue": {"claim_by_group"}}
+        before = rows_read(mysql_store)
+        assert len(claim(mysql_store, 50, *groups)) == 50
+        reads.append(rows_read(mysql_store) - before)
+    rows.close()
+    short, long = reads
     assert long <= short * 1.2
 
 
@@ -1255,6 +2052,21 @@ def test_a_worker_drains_a_queue_where_the_binlog_holds_statements(
 def test_many_tasks_can_be_added_first_of_all_where_the_binlog_holds_statements(statement_dsn: str) -> None:
     with TaskServer(statement_dsn) as server:
         assert len(server.add_tasks([{"task": "tasks.send"}] * 1500)) == 1500
+
+
+def test_a_key_that_another_added_meanwhile_is_found_where_the_binlog_holds_statements(statement_dsn: str) -> None:
+    """There a transaction sees by a plain look only what stood at its first one."""
+    with TaskServer(statement_dsn) as one, TaskServer(statement_dsn) as two:
+        two.add_task("tasks.send", unique_key="m")  # keys before it and behind it are none of each other's concern
+        others: list[int] = []
+
+        def tasks() -> Iterator[NewTask]:
+            yield keyed("x")
+            yield from [NewTask("tasks.send", None, 0, 0)] * 3000  # more than are kept before the first is added
+            others.append(two.add_task("tasks.send", unique_key="late"))
+            yield keyed("late")
+
+        assert add_many(one.store, tasks())[-1:] == others
 
 
 def test_each_thread_falls_back_where_the_binlog_holds_statements(statement_dsn: str) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import product
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import pytest
@@ -33,7 +34,9 @@ from hypothesis.stateful import (
 from taskserver import TaskServer
 from taskserver.lifecycle import ClaimedTask, Due, Finish, LostTask, NewTask, Start, Status
 from taskserver.runner import LOST_TEXT
+from taskserver.selection import Selection
 from taskserver.stores import Store
+from taskserver.stores.interventions import Interventions
 from tests.test_store_contract import Rows
 
 T = TypeVar("T")
@@ -57,6 +60,9 @@ ERROR_TEXT = "ValueError: no\nthe end of a traceback"
 BAD_TEXT = "BadTask: there is no such callable"
 CANCELLED_TEXT = "cancelled"
 FORGED_CLAIM = 4711
+KEYS = ("a", "b", "c")
+DUE_AT = {"2020-01-01 00:00:00.000000": False, "2037-01-01 00:00:00.000000": True}
+"""Instants that a producer may choose, and whether they lie ahead."""
 
 
 class When(Enum):
@@ -85,10 +91,15 @@ class Task:
     claim: int | None = None
     is_started: bool = False
     error_text: str | None = None
+    version: int | None = None
+    is_finished: bool = False
+    """Whether it bears the instant at which it ended."""
     may_complete_late: bool = False
     """Given up as lost though it may start once only, and no person touched it since."""
     starts: int = 0
-    """Since a person last allowed it anew."""
+    """Since a person, or its producer, last allowed it anew."""
+    ran: str | None = None
+    """The arguments of its last start."""
 
     def __repr__(self) -> str:
         return f"task {self.number}"
@@ -96,7 +107,19 @@ class Task:
     def columns(self) -> tuple[Any, ...]:
         """As `LOOK` reads them."""
         state = (self.status, self.attempts, self.max_attempts, self.when.value, self.claim, self.is_started)
-        return (self.id, self.new.task, self.new.group_id, self.new.priority, *state, self.error_text)
+        said = (self.new.task, self.new.args, self.new.group_id, self.new.priority, self.new.unique_key, self.version)
+        return (self.id, *said, *state, self.is_finished, self.error_text)
+
+    def is_running(self) -> bool:
+        return self.status == Status.IN_PROGRESS and self.is_started
+
+    def is_to_rerun(self) -> bool:
+        """Whether it was changed while it ran: a start counts at least one attempt."""
+        return self.is_running() and self.attempts == 0
+
+    def is_cancelled(self) -> bool:
+        """Whether a person cancelled it while it ran."""
+        return self.is_running() and self.error_text == CANCELLED_TEXT
 
     def is_due(self) -> bool:
         return self.when is not When.AHEAD
@@ -108,6 +131,15 @@ class Task:
         """Another status, in which nobody holds it."""
         self.status, self.when, self.claim, self.may_complete_late = status, when, None, False
 
+    def end(self, status: Status, error_text: str | None) -> None:
+        self.become(status)
+        self.error_text, self.is_finished = error_text, True
+
+    def run_again(self) -> None:
+        """It was changed while it ran, and that run has ended."""
+        self.become(Status.NEW)
+        self.error_text = None
+
 
 class Model:
     """The queue as the contract has it. Every verb gives what the store's verb must answer."""
@@ -115,11 +147,49 @@ class Model:
     def __init__(self) -> None:
         self.tasks: list[Task] = []
         self.archive: list[tuple[Any, ...]] = []
+        self.paused: set[int] = set()
         self.added = 0
 
-    def add(self, task_id: int, new: NewTask, **state: Any) -> None:
+    # ---- add
+
+    def insert(self, task_id: int, new: NewTask, **state: Any) -> None:
+        """A row as it is."""
         self.tasks.append(Task(self.added, task_id, new, **state))
         self.added += 1
+
+    def add(self, task_id: int, new: NewTask) -> str:
+        """A row of that id, unless one with the key stands. What became of it, in words."""
+        task = self.with_key(new.unique_key)
+        if task is None:
+            assert self.find(task_id) is None
+            status, when = ready_of(new)
+            self.insert(task_id, new, status=status, when=when, max_attempts=new.max_attempts, version=new.version)
+            return "added"
+        assert task.id == task_id
+        if not new.rerun:
+            return "key stood"
+        if None not in (new.version, task.version) and new.version <= task.version:  # type: ignore[operator]
+            return "rerun of no newer version"
+        return self._rerun(task, new)
+
+    @staticmethod
+    def _rerun(task: Task, new: NewTask) -> str:
+        task.new, task.max_attempts = new, new.max_attempts
+        task.attempts = task.starts = 0
+        task.error_text, task.is_finished, task.may_complete_late = None, False, False
+        task.version = task.version if new.version is None else new.version
+        status, when = ready_of(new)
+        if task.is_running():
+            return "rerun while it ran"
+        was = Status(task.status)
+        if (task.status, task.when) == (Status.WAITING, When.NEVER) and when is When.NEVER:
+            task.claim = None  # for other tasks it goes on waiting
+        else:
+            task.become(status, when)
+        return f"rerun, {was.name}"
+
+    def with_key(self, key: str | None) -> Task | None:
+        return next((task for task in self.tasks if key is not None and task.new.unique_key == key), None)
 
     def find(self, task_id: int) -> Task | None:
         return next((task for task in self.tasks if task.id == task_id), None)
@@ -132,10 +202,13 @@ class Model:
             to_wake=[task.id for task in self.tasks if self._is_to_wake(task)],
             unstarted=[task.id for task in in_progress if not task.is_started],
             lost=[
-                LostTask(task.id, task.attempts, task.max_attempts, task.new.task)
+                LostTask(
+                    task.id, task.attempts, task.max_attempts, task.new.task, task.new.group_id, task.is_cancelled()
+                )
                 for task in in_progress
                 if task.is_started
             ],
+            schedules=[],
         )
 
     @staticmethod
@@ -162,21 +235,32 @@ class Model:
         if task is None or lost not in self.look_for_due().lost:
             return False
         limit = limit_of(task.max_attempts)
-        if task.attempts < limit:
+        if task.is_to_rerun():
+            task.run_again()
+        elif task.is_cancelled():
+            task.end(Status.FATAL, CANCELLED_TEXT)
+            task.max_attempts = limit
+        elif task.attempts < limit:
             task.become(Status.ERROR, when_retried)
+            task.error_text = LOST_TEXT
         else:
             token = task.claim
-            task.become(Status.FATAL)
+            task.end(Status.FATAL, LOST_TEXT)
             task.max_attempts = limit
             if limit == 1:
                 task.claim, task.may_complete_late = token, True
-        task.error_text = LOST_TEXT
         return True
 
     # ---- claim, start
 
     def new_of(self, groups: Sequence[int]) -> list[Task]:
-        new = [task for task in self.tasks if task.status == Status.NEW and (not groups or task.new.group_id in groups)]
+        new = [
+            task
+            for task in self.tasks
+            if task.status == Status.NEW
+            and (not groups or task.new.group_id in groups)
+            and task.new.group_id not in self.paused
+        ]
         return sorted(new, key=lambda task: (task.new.priority, task.id))
 
     def claim(self, limit: int, groups: Sequence[int], token: int) -> tuple[list[ClaimedTask], int]:
@@ -187,18 +271,25 @@ class Model:
             task.is_started = False
         for task in claimed:
             task.status, task.claim = Status.IN_PROGRESS, token
-        return [
-            ClaimedTask(task.id, task.new.task, None, None, task.attempts, task.max_attempts, token) for task in claimed
-        ], len(met)
+        return [self._as_claimed(task, token) for task in claimed], len(met)
+
+    @staticmethod
+    def _as_claimed(task: Task, token: int) -> ClaimedTask:
+        args = task.new.args
+        size = None if args is None else len(args)
+        said = (task.new.task, args, size, task.attempts, task.max_attempts)
+        return ClaimedTask(task.id, *said, token, task.new.group_id)
 
     def start(self, start: Start) -> bool:
         task = self.held(start.task)
         if task is None or task.is_started:
             return False
-        task.is_started, task.when = True, When.AHEAD
+        task.is_started, task.when, task.ran = True, When.AHEAD, start.task.args
         task.attempts += 1
         task.starts += 1
-        task.max_attempts = start.max_attempts
+        task.max_attempts = start.max_attempts if task.max_attempts is None else task.max_attempts
+        if task.error_text == CANCELLED_TEXT:  # of a time before: a person had it run again
+            task.error_text = None
         return True
 
     def held(self, claimed: ClaimedTask) -> Task | None:
@@ -208,7 +299,10 @@ class Model:
 
     def limit_attempts(self, claimed: ClaimedTask, max_attempts: int) -> bool:
         if task := self.held(claimed):
-            task.max_attempts, task.when = max_attempts, When.AHEAD
+            task.when = When.AHEAD
+            # What its producer changed meanwhile may be another callable.
+            if task.max_attempts is None and not task.is_to_rerun():
+                task.max_attempts = max_attempts
         return task is not None
 
     def renew(self, claimed: ClaimedTask) -> bool:
@@ -220,11 +314,18 @@ class Model:
 
     def finish(self, finish: Finish, mode: str) -> bool:
         task = self.held(finish.task)
-        if task is not None and finish.error_text is not None:
-            self._fail(task, finish, finish.error_text)
-        elif task is not None:
+        if task is None:
+            return False
+        if task.is_to_rerun():
+            task.run_again()
+        elif finish.error_text is None:
+            assert task.ran == task.new.args or task.is_cancelled(), "it was changed, and would not run again"
             self._complete(task, mode)
-        return task is not None
+        elif task.is_cancelled():
+            task.end(Status.FATAL, CANCELLED_TEXT)
+        else:
+            self._fail(task, finish, finish.error_text)
+        return True
 
     def complete_late(self, finish: Finish, mode: str) -> bool:
         """Promise 3: of a task that was given up as lost, by the worker that has its token."""
@@ -236,15 +337,14 @@ class Model:
 
     def _fail(self, task: Task, finish: Finish, error_text: str) -> None:
         if finish.retry_seconds is None:
-            task.become(Status.FATAL)
+            task.end(Status.FATAL, error_text)
         else:
             task.become(Status.ERROR, when_after(finish.retry_seconds))
-        task.error_text = error_text
+            task.error_text = error_text
         task.attempts = max(task.attempts - finish.uncount, 0)
 
     def _complete(self, task: Task, mode: str) -> None:
-        task.become(Status.DONE)
-        task.error_text = None
+        task.end(Status.DONE, None)
         if mode != "mark":
             self.tasks.remove(task)
         if mode == "move":
@@ -256,10 +356,49 @@ class Model:
             task.become(Status.NEW)
         return len(released)
 
+    # ---- a person's commands, as the issue has them; each gives how many tasks it was for
+
+    def retry(self, task: Task) -> int:
+        if task.status not in (Status.ERROR, Status.FATAL):
+            return 0
+        task.become(Status.NEW)
+        task.attempts = task.starts = 0
+        task.is_finished = False
+        task.error_text = None if task.error_text == CANCELLED_TEXT else task.error_text
+        return 1
+
+    def cancel(self, task: Task) -> int:
+        is_lost = (
+            task.status == Status.FATAL and task.claim is not None and (task.error_text or "").startswith("lost: ")
+        )
+        if task.is_cancelled() or (task.status in (Status.DONE, Status.FATAL) and not is_lost):
+            return 0
+        if task.is_running():
+            task.error_text = CANCELLED_TEXT
+            task.attempts = max(task.attempts, 1)  # later than what asked for it to run again
+        else:
+            task.end(Status.FATAL, CANCELLED_TEXT)
+        return 1
+
+    def set_priority(self, task: Task, priority: int) -> int:
+        if task.status in (Status.DONE, Status.FATAL):
+            return 0
+        task.new = task.new._replace(priority=priority)
+        return 1
+
 
 def limit_of(*limits: int | None) -> int:
     """How often a task may start: the first that says it, else the settings."""
     return next((limit for limit in limits if limit is not None), SETTINGS_LIMIT)
+
+
+def ready_of(new: NewTask) -> tuple[Status, When]:
+    """The status of a task that was just added, and what its due_at says."""
+    if new.delay_seconds is not None:
+        return Status.WAITING, When.AHEAD
+    if new.due_at is not None:
+        return Status.WAITING, When.AHEAD if DUE_AT[new.due_at] else When.PAST
+    return Status.NEW, When.NEVER
 
 
 def when_after(seconds: float) -> When:
@@ -322,11 +461,12 @@ class Ending(Enum):
     FAILED_AT_ONCE_AGAIN = "failed, to be retried at once"
     FAILED_LATER_AGAIN = "failed, to be retried later"
     FAILED_FOR_GOOD = "failed for good"
+    CANCELLED = "interrupted, as a person cancelled it"
 
     def finish(self, held: Held) -> Finish:
         """As executor.py has it: a failure is retried while attempts are left."""
-        if self is Ending.WELL:
-            return Finish(held.claimed)
+        if self in (Ending.WELL, Ending.CANCELLED):
+            return Finish(held.claimed, None if self is Ending.WELL else CANCELLED_TEXT)
         seconds = {Ending.FAILED_AT_ONCE_AGAIN: 0.0, Ending.FAILED_LATER_AGAIN: LATER_SECONDS}.get(self)
         is_last = held.is_used_up(held.limit() - 1)
         return Finish(held.claimed, ERROR_TEXT, None if is_last else seconds)
@@ -370,10 +510,10 @@ BACKOFFS = st.sampled_from([When.PAST, When.AHEAD])
 NOT_OVER = (Stage.CLAIMED, Stage.IMPORTING, Stage.RUNNING)
 CHOICES = {
     "claim": Choice(2, no_task, (st.integers(1, 5), st.lists(st.sampled_from(GROUPS), max_size=3, unique=True))),
-    "start": Choice(6, in_stage(Stage.CLAIMED), (st.booleans(),)),
+    "start": Choice(8, in_stage(Stage.CLAIMED), (st.booleans(),)),
     "end_import_well": Choice(3, in_stage(Stage.IMPORTING)),
     "end_import_badly": Choice(1, in_stage(Stage.IMPORTING), (st.booleans(),)),
-    "finish": Choice(3, in_stage(Stage.RUNNING), (st.sampled_from(Ending),)),
+    "finish": Choice(5, in_stage(Stage.RUNNING), (st.sampled_from(Ending),)),
     "finish_all_and_start": Choice(2, in_stage(Stage.CLAIMED), (st.sampled_from(Ending),)),
     "finish_late": Choice(4, taken_away, (st.sampled_from([Ending.WELL, *Ending]),)),
     "start_again": Choice(1, in_stage(Stage.IMPORTING, Stage.RUNNING)),
@@ -406,7 +546,36 @@ def steps_of(draw: st.DrawFn, worker: Worker, model: Model) -> Step:
 
 # ---- what others may do next: producers, persons, and time
 
-NEW_TASKS = st.builds(NewTask, st.sampled_from(sorted(LIMITS)), st.none(), st.sampled_from(GROUPS), st.integers(-1, 1))
+PLAIN_TASKS = st.tuples(
+    st.sampled_from(sorted(LIMITS)),
+    st.none() | st.integers(1, 9).map("[{}]".format),
+    st.sampled_from(GROUPS),
+    st.integers(-1, 1),
+).map(lambda what: NewTask(*what))
+MORE = (
+    st.none() | st.integers(1, 2),
+    st.sampled_from([*[(None, None)] * 6, (LATER_SECONDS, None), *((None, at) for at in DUE_AT)]),
+    st.sampled_from(KEYS),
+    st.one_of(st.just((False, None)), st.just((True, None)), st.tuples(st.just(True), st.integers(0, 3))),
+)
+
+
+@st.composite
+def tasks_of_any_kind(draw: st.DrawFn) -> NewTask:
+    """Delayed, with a key, with a rerun, of a version, and with all of that in any combination."""
+    plain = draw(PLAIN_TASKS)
+    max_attempts, (delay_seconds, due_at), key, (is_rerun, version) = draw(st.tuples(*MORE))
+    return plain._replace(
+        max_attempts=max_attempts,
+        delay_seconds=delay_seconds,
+        due_at=due_at,
+        unique_key=key,
+        rerun=is_rerun,
+        version=version,
+    )
+
+
+NEW_TASKS = st.one_of(PLAIN_TASKS, tasks_of_any_kind(), tasks_of_any_kind())
 STATES = st.fixed_dictionaries(
     {},
     optional={
@@ -425,7 +594,7 @@ FORGED_STATES = st.fixed_dictionaries(
     optional={
         "max_attempts": st.sampled_from([1, 0, 2]),
         "claim": st.just(FORGED_CLAIM),
-        "error_text": st.just("lost: so it says"),
+        "error_text": st.sampled_from(["lost: so it says", CANCELLED_TEXT]),
     },
 )
 DEEDS = ("retry", "retry_and_leave_the_claim", "cancel", "delete", "reset_attempts")
@@ -434,6 +603,7 @@ DEEDS_FOR = {
     Status.WAITING: (*DEEDS, "postpone"),
     Status.IN_PROGRESS: (*DEEDS, "forget_the_lease"),
 }
+COMMANDS = ("command_retry", "command_cancel", "command_cancel", "command_priority")
 
 
 @st.composite
@@ -444,11 +614,27 @@ def step(draw: st.DrawFn, method: str, arguments: st.SearchStrategy[tuple[Any, .
 
 def steps_of_a_producer(machine: QueueMachine) -> st.SearchStrategy[Step]:
     several = st.tuples(st.just(machine.workers[0]), st.lists(NEW_TASKS, min_size=1, max_size=4), st.booleans())
-    return step("add", several) | step("insert", st.tuples(NEW_TASKS, STATES))
+    adds = step("add", several) | step("insert", st.tuples(PLAIN_TASKS, STATES))
+    running = [task for task in machine.model.tasks if task.is_running() and task.new.unique_key]
+    return adds | steps_of_one_who_changes(machine.workers[0], running) if running else adds
+
+
+@st.composite
+def steps_of_one_who_changes(draw: st.DrawFn, worker: Worker, tasks: list[Task]) -> Step:
+    """A rerun of a task that runs."""
+    key = draw(st.sampled_from(tasks)).new.unique_key
+    return Step("add", (worker, [draw(PLAIN_TASKS)._replace(unique_key=key, rerun=True)], False))
 
 
 def steps_of_a_forger(machine: QueueMachine) -> st.SearchStrategy[Step]:
-    return step("insert", st.tuples(NEW_TASKS, FORGED_STATES))
+    return step("insert", st.tuples(PLAIN_TASKS, FORGED_STATES))
+
+
+def steps_of_one_who_pauses(machine: QueueMachine) -> st.SearchStrategy[Step]:
+    # Sooner resumed than paused: of three groups some are to run.
+    return step("pause", st.tuples(st.sampled_from(GROUPS))) | step(
+        "resume", st.tuples(st.sampled_from(sorted(machine.model.paused) or GROUPS))
+    )
 
 
 def steps_of_a_person(machine: QueueMachine) -> st.SearchStrategy[Step]:
@@ -456,13 +642,17 @@ def steps_of_a_person(machine: QueueMachine) -> st.SearchStrategy[Step]:
     # Sooner those with which something happened.
     touched = [task for task in tasks if task.status != Status.NEW] * 2
     lost = [task for task in tasks if task.may_complete_late] * 4
-    return st.sampled_from(tasks + touched + lost).flatmap(deeds) if tasks else steps_of_a_producer(machine)
+    running = [task for task in tasks if task.is_running()] * 4
+    return st.sampled_from(tasks + touched + lost + running).flatmap(deeds) if tasks else steps_of_a_producer(machine)
 
 
 @st.composite
 def deeds(draw: st.DrawFn, task: Task) -> Step:
-    """What a person may do to a row, by SQL."""
-    return Step(draw(st.sampled_from(DEEDS_FOR.get(Status(task.status), DEEDS))), (task,))
+    """What a person may do to a row, by SQL or by a command."""
+    if draw(st.booleans()):
+        return Step(draw(st.sampled_from(DEEDS_FOR.get(Status(task.status), DEEDS))), (task,))
+    command = draw(st.sampled_from(COMMANDS))
+    return Step(command, (task, draw(st.integers(-2, 2))) if command == "command_priority" else (task,))
 
 
 def steps_of_time(machine: QueueMachine) -> st.SearchStrategy[Step]:
@@ -473,13 +663,19 @@ def steps_of_time(machine: QueueMachine) -> st.SearchStrategy[Step]:
     return step("time_comes", st.tuples(some))
 
 
-SOMEBODY = (steps_of_a_worker,) * 8 + (steps_of_a_producer, steps_of_a_person, steps_of_time)
+SOMEBODY = (
+    *(steps_of_a_worker,) * 16,
+    *(steps_of_a_producer,) * 4,
+    *(steps_of_a_person,) * 3,
+    *(steps_of_time,) * 2,
+    steps_of_one_who_pauses,
+)
 
 
 @st.composite
 def steps(draw: st.DrawFn) -> Step:
     machine: QueueMachine = draw(st.runner())
-    somebody = draw(st.sampled_from(SOMEBODY + (steps_of_a_forger,) * machine.has_forgers))
+    somebody = draw(st.sampled_from(SOMEBODY + (steps_of_a_forger,) * 2 * machine.has_forgers))
     following: Step = draw(somebody(machine))
     return following
 
@@ -498,6 +694,7 @@ class Place:
     def begin(self) -> list[Worker]:
         self.rows.execute("DELETE FROM jobs_queue")
         self.rows.execute("DELETE FROM jobs_queue_done")
+        self.rows.execute("DELETE FROM jobs_queue_paused")
         return [Worker(number, mode, store) for number, (mode, store) in enumerate(self.stores)]
 
 
@@ -514,6 +711,7 @@ class QueueMachine(RuleBasedStateMachine):
         super().__init__()
         self.rows = self.place.rows
         self.workers = self.place.begin()
+        self.interventions = Interventions(self.workers[0].store)
         self.model = Model()
         self.tokens: set[int] = set()
         self.has_forgers = self.is_draining = False
@@ -559,7 +757,7 @@ class QueueMachine(RuleBasedStateMachine):
         else:
             added = self.add_together(worker, tasks, breaks_off)
         for task_id, task in zip(added, tasks, strict=len(added) > 0):
-            self.model.add(task_id, task)
+            self.note(self.model.add(task_id, task))
 
     def add_together(self, worker: Worker, tasks: list[NewTask], breaks_off: bool) -> list[int]:
         def broken_off() -> Iterator[NewTask]:
@@ -580,6 +778,7 @@ class QueueMachine(RuleBasedStateMachine):
         task = Task(0, 0, new, **state)
         values = {
             "task": f"'{new.task}'",
+            "args": f"'{new.args}'" if new.args else None,
             "group_id": new.group_id,
             "priority": new.priority,
             "status": int(task.status),
@@ -593,7 +792,7 @@ class QueueMachine(RuleBasedStateMachine):
         texts = ", ".join("NULL" if value is None else str(value) for value in values.values())
         self.rows.execute(f"INSERT INTO jobs_queue ({', '.join(values)}) VALUES ({texts})")
         ((task_id,),) = self.rows.execute("SELECT MAX(id) FROM jobs_queue")
-        self.model.add(task_id, new, **state)
+        self.model.insert(task_id, new, **state)
 
     # ---- wake, reclaim
 
@@ -620,12 +819,15 @@ class QueueMachine(RuleBasedStateMachine):
     def reclaim(self, worker: Worker, lost: LostTask, when_retried: When) -> None:
         task = self.model.find(lost.id)
         limit = limit_of(lost.max_attempts)
-        is_last = lost.attempts >= limit
-        seconds = LATER_SECONDS if when_retried is When.AHEAD else 0.0
+        is_last = (lost.attempts >= limit or lost.is_cancelled) and not lost.is_to_rerun
+        seconds = None if is_last else LATER_SECONDS if when_retried is When.AHEAD else 0.0
         is_ours = self.model.reclaim_lost(lost, when_retried)
-        assert worker.store.reclaim_lost(lost, limit, LOST_TEXT, None if is_last else seconds) == is_ours
+        text = CANCELLED_TEXT if lost.is_cancelled else LOST_TEXT
+        assert worker.store.reclaim_lost(lost, limit, text, seconds) == is_ours
         if is_ours and task is not None:
-            self.note("lost, its token kept" if task.claim else "lost for good" if is_last else "lost, to be retried")
+            ends = {Status.NEW: "lost, and run again", Status.ERROR: "lost, to be retried"}
+            last = "lost and cancelled" if lost.is_cancelled else "lost for good"
+            self.note("lost, its token kept" if task.claim else ends.get(Status(task.status), last))
 
     def look_and_act(self, worker: Worker, when_retried: When) -> None:
         self.look(worker)
@@ -645,8 +847,10 @@ class QueueMachine(RuleBasedStateMachine):
         assert len(tokens) <= 1
         assert not tokens & self.tokens
         expected, changed = self.model.claim(limit, groups, max(tokens, default=-1))
-        assert claim.tasks == expected
+        assert [task._replace(waited_seconds=0.0) for task in claim.tasks] == expected
+        assert all(0 <= task.waited_seconds < LATER_SECONDS for task in claim.tasks)
         assert claim.changed == changed
+        self.note("passed over as paused", any(task.status == Status.NEW for task in self.of_paused_groups()))
         self.tokens |= tokens
         for claimed in claim.tasks:
             task = self.model.find(claimed.id)
@@ -654,6 +858,9 @@ class QueueMachine(RuleBasedStateMachine):
             worker.held.append(Held(task.number, claimed))
         self.note("claimed", len(claim.tasks))
         self.note("met before its time", changed - len(claim.tasks))
+
+    def of_paused_groups(self) -> list[Task]:
+        return [task for task in self.model.tasks if task.new.group_id in self.model.paused]
 
     # ---- start, finish: as executor.py has it
 
@@ -695,6 +902,10 @@ class QueueMachine(RuleBasedStateMachine):
 
     def advance(self, worker: Worker, finishes: list[Finish], start: Start | None) -> bool:
         """The verb, in the store and in the model. Whether it started what it should."""
+        for task, finish in ((self.model.held(finish.task), finish) for finish in finishes):
+            self.note("run again after it ended", task is not None and task.is_to_rerun())
+            if task is not None and task.is_cancelled() and not task.is_to_rerun():
+                self.note("done though cancelled" if finish.error_text is None else "fatal as cancelled")
         in_time = [self.model.finish(finish, worker.mode) for finish in finishes]
         started = start is not None and self.model.start(start)
         late = [
@@ -747,6 +958,10 @@ class QueueMachine(RuleBasedStateMachine):
     def renew(self, worker: Worker, held: Held) -> None:
         still_ours = self.model.renew(held.claimed)
         assert worker.store.renew(held.claimed) == still_ours
+        task = self.model.held(held.claimed)
+        is_cancelled = task is not None and task.error_text == CANCELLED_TEXT
+        assert worker.store.is_cancelled(held.claimed) == is_cancelled
+        self.note("heard that it was cancelled", is_cancelled)
         self.note("renewed" if still_ours else "refused to renew")
 
     def renew_just_in_time(self, worker: Worker, held: Held) -> None:
@@ -810,17 +1025,54 @@ class QueueMachine(RuleBasedStateMachine):
         self.write(task, "due_at = NULL")
         task.when = When.NEVER
 
+    # ---- persons, by commands
+
+    def command(self, task: Task, verb: Callable[[Task], int], written: Callable[[Selection], int]) -> None:
+        expected = verb(task)
+        assert written(Selection(ids=[task.id])) == expected
+
+    def command_retry(self, task: Task) -> None:
+        self.note("retried after it was lost", task.may_complete_late)
+        self.command(task, self.model.retry, self.interventions.retry)
+
+    def command_cancel(self, task: Task) -> None:
+        self.note("cancelled after it was lost", task.may_complete_late)
+        self.note("cancelled while it ran", task.is_running())
+        self.note("cancelled while it was to run again", task.is_to_rerun())
+        self.command(task, self.model.cancel, self.interventions.cancel)
+
+    def command_priority(self, task: Task, priority: int) -> None:
+        self.note("moved while it was new", task.status == Status.NEW)
+        self.command(
+            task,
+            lambda one: self.model.set_priority(one, priority),
+            lambda selection: self.interventions.set_priority(selection, priority),
+        )
+
+    def pause(self, group: int) -> None:
+        self.interventions.pause(group)
+        self.model.paused.add(group)
+
+    def resume(self, group: int) -> None:
+        assert self.interventions.resume(group) == (group in self.model.paused)
+        self.model.paused.discard(group)
+
     # ---- what holds after every step
 
     @invariant()
     def all_is_as_the_model_says(self) -> None:
         due = f"CASE WHEN due_at IS NULL THEN 'never' WHEN due_at <= {self.rows.after(0)} THEN 'past' ELSE 'ahead' END"
-        state = f"status, attempts, max_attempts, {due}, claim, started_at IS NOT NULL"
-        columns = f"id, task, group_id, priority, {state}, error_text"
+        state = f"status, attempts, max_attempts, {due}, claim, started_at IS NOT NULL, finished_at IS NOT NULL"
+        # MySQL keeps keys as bytes.
+        key = "CAST(unique_key AS CHAR)" if self.rows.is_mysql else "unique_key"
+        columns = f"id, task, args, group_id, priority, {key}, version, {state}, error_text"
         queue = self.rows.execute(f"SELECT {columns} FROM jobs_queue ORDER BY id")
         assert queue == [task.columns() for task in self.model.tasks]
-        archive = self.rows.execute(f"SELECT {columns}, finished_at IS NULL FROM jobs_queue_done ORDER BY done_id")
-        assert archive == [(*columns, False) for columns in self.model.archive]
+        archive = self.rows.execute(f"SELECT {columns} FROM jobs_queue_done ORDER BY done_id")
+        assert archive == self.model.archive
+        assert set(self.workers[0].store.paused_groups()) == self.model.paused
+        keys = [task.new.unique_key for task in self.model.tasks if task.new.unique_key is not None]
+        assert len(set(keys)) == len(keys)
         assert [task for task in self.model.tasks if task.max_attempts == 1 and task.starts > 1] == []
         assert len(set(self.holders())) == len(self.holders())
 
@@ -837,6 +1089,8 @@ class QueueMachine(RuleBasedStateMachine):
     def drain(self) -> None:
         """Nothing is stuck: once leases and waiting are over, a worker brings every task to an end."""
         worker, self.is_draining = self.workers[0], True
+        for group in sorted(self.model.paused):
+            self.resume(group)
         for _ in range(3):
             self.time_comes(self.tasks_ahead())
             self.look_and_act(worker, When.PAST)
@@ -889,7 +1143,17 @@ def run_machine(here: Place, max_examples: int, *phases: Phase) -> None:
     )
 
 
-OFTEN = {"claimed", "started", "finished", "woken", "taken back unstarted", "refused to start", "refused to finish"}
+OFTEN = {
+    "claimed",
+    "started",
+    "finished",
+    "woken",
+    "taken back unstarted",
+    "refused to start",
+    "refused to finish",
+    "key stood",
+    "passed over as paused",
+}
 """What surely happens in any run of some examples, to show that they go deep enough."""
 RARE = {
     "lost, to be retried",
@@ -901,6 +1165,37 @@ RARE = {
     "refused to renew",
     "released",
     "refused to release",
+    "rerun of no newer version",
+    "rerun while it ran",
+    "run again after it ended",
+    "cancelled while it ran",
+    "rerun, NEW",
+    "rerun, IN_PROGRESS",
+    "rerun, ERROR",
+    "rerun, FATAL",
+    "rerun, WAITING",
+    "lost, and run again",
+    "lost and cancelled",
+    "done though cancelled",
+    "fatal as cancelled",
+    "heard that it was cancelled",
+    "moved while it was new",
+}
+RARE_AT_A_RUN = {
+    "rerun while it ran",
+    "run again after it ended",
+    "lost, and run again",
+    "lost and cancelled",
+    "lost, its token kept",
+    "lost, to be retried",
+    "finished late",
+    "refused to finish",
+    "cancelled while it ran",
+    "cancelled while it was to run again",
+    "cancelled after it was lost",
+    "retried after it was lost",
+    "done though cancelled",
+    "fatal as cancelled",
 }
 
 
@@ -919,7 +1214,9 @@ def test_of_many_more_examples_none_leaves_the_contract(place: Place) -> None:
 
 
 @pytest.mark.parametrize("modes", MODES.values(), ids=MODES)
-@pytest.mark.parametrize("deed", [None, "retry", "retry_and_leave_the_claim", "cancel", "delete"])
+@pytest.mark.parametrize(
+    "deed", [None, "retry", "retry_and_leave_the_claim", "cancel", "delete", "command_retry", "command_cancel"]
+)
 def test_a_late_completion_is_accepted_unless_a_person_decided_otherwise(place: Place, deed: str | None) -> None:
     machine, frozen, held = a_lost_task(place)
     if deed is not None:
@@ -944,14 +1241,54 @@ def test_of_two_workers_that_seemed_to_vanish_under_a_task_the_second_alone_may_
     assert place.happened["finished late"] == 1
 
 
-def a_lost_task(place: Place) -> tuple[QueueMachine, Worker, Held]:
-    """The machine driven by hand, as chance leads there seldom: a task that may start once, and seems lost."""
+DEEDS_AT_A_RUN = ("rerun", "command_cancel", "command_retry", "lose")
+"""What may be done to a task while its worker runs it, or believes to."""
+
+
+@pytest.mark.parametrize("modes", [MODES["each_its_own"]], ids=["each_its_own"])
+def test_whatever_is_done_to_a_task_while_it_runs_it_ends_as_the_contract_says(place: Place) -> None:
+    """Any one and any two of these, one after the other, and then each way in which its worker may end it."""
+    deeds = [(), *((deed,) for deed in DEEDS_AT_A_RUN), *product(DEEDS_AT_A_RUN, repeat=2)]
+    for number, (limit, done, ending) in enumerate(product((1, 3), deeds, Ending)):
+        machine = driven(place)
+        worker = machine.workers[number % 3]
+        machine.add(worker, [KEYED._replace(max_attempts=limit, args="[1]")], False)
+        machine.claim(worker, 1, [])
+        machine.start(worker, worker.held[0], False)
+        for place_of_it, deed in enumerate(done):
+            do_at_a_run(machine, worker, deed, f"[{place_of_it + 2}]")
+            machine.all_is_as_the_model_says()
+        machine.finish(worker, worker.held[0], ending)
+        machine.all_is_as_the_model_says()
+    assert set(place.happened) >= RARE_AT_A_RUN
+
+
+KEYED = NewTask("tasks.plain", None, 3, 0, unique_key="a", rerun=True)
+
+
+def do_at_a_run(machine: QueueMachine, worker: Worker, deed: str, args: str) -> None:
+    if deed == "rerun":
+        machine.add(worker, [KEYED._replace(max_attempts=machine.model.tasks[0].max_attempts, args=args)], False)
+    elif deed == "lose":
+        machine.time_comes(machine.tasks_ahead())
+        machine.look_and_act(machine.workers[worker.number - 1], When.PAST)
+    else:
+        getattr(machine, deed)(machine.model.tasks[0])
+
+
+def driven(place: Place) -> QueueMachine:
+    """The machine driven by hand, as chance leads there seldom."""
 
     class Machine(QueueMachine):
         pass
 
     Machine.place = place
-    machine = Machine()
+    return Machine()
+
+
+def a_lost_task(place: Place) -> tuple[QueueMachine, Worker, Held]:
+    """A task that may start once, and seems lost."""
+    machine = driven(place)
     machine.add(machine.workers[0], [NewTask("tasks.once", None, 3, 0)], False)
     worker, held = lose(machine, machine.workers[2])
     assert place.happened["lost, its token kept"] == 1
@@ -1002,9 +1339,9 @@ def test_a_limit_that_became_known_after_a_look_is_not_overlooked_when_the_task_
 
 
 @pytest.mark.parametrize("modes", [MODES["delete"]], ids=["delete"])
-def test_an_attempt_that_counts_no_more_is_not_uncounted_below_none(place: Place) -> None:
+def test_a_running_task_whose_attempts_a_person_set_to_0_runs_once_more(place: Place) -> None:
     store, claimed = a_started_task(place, 10)
     place.rows.execute("UPDATE jobs_queue SET attempts = 0")
     assert store.advance([Finish(claimed, BAD_TEXT, uncount=True)], None) == ([True], False)
     row = place.rows.row(claimed.id)
-    assert (row["status"], row["attempts"]) == (Status.FATAL, 0)
+    assert (row["status"], row["attempts"], row["error_text"]) == (Status.NEW, 0, None)

@@ -240,6 +240,8 @@ NEVER_IN_AN_EMPTY_RUN = {"pymysql", "dotenv", "ssl", "inspect", "json", "json.de
     "taskserver.misplaced",
     "taskserver.mounts",
     "taskserver.stores.facts",
+    "taskserver.stores.stats",
+    "taskserver.figures",
     "taskserver.executor",
     "taskserver.call",
     "taskserver.callables",

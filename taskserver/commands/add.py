@@ -10,31 +10,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..arguments import describe_bare, parse_json
+from ..arguments import parse_json
 from ..errors import BadTask, InvalidTask, SettingError
-from ..lifecycle import MAX_GROUP_ID, MAX_PRIORITY, MIN_PRIORITY, NewTask
+from ..lifecycle import NewTask
 from ..new_task import KEYS, MAX_VERSION, new_task_from
 from ..server import TaskServer
 from ..settings import MAX_ATTEMPTS, load_settings
 from .live_line import LiveLine, bar
 from .program import Exit
+from .task_options import QUOTING, describe_place, describe_task, read_args
 from .usage import whole_number
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """Arguments of 1 MiB take several as JSON text with every character escaped."""
 _OPTIONS = {"group_id": "group", "unique_key": "unique"}
 """Keys whose option has another name."""
-EXAMPLE = """'{"to": "a@example.org"}'"""
 
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("add", help="add one task and print its id, or many from JSON lines")
-    parser.add_argument("task", metavar="TASK", nargs="?", help="the callable, as tasks.send_letter")
-    parser.add_argument("args", metavar="ARGS_JSON", nargs="?", help=f"its arguments, as {EXAMPLE}")
-    parser.add_argument("--group", metavar="G", type=whole_number(0, MAX_GROUP_ID), help="default 0")
-    parser.add_argument(
-        "--priority", metavar="P", type=whole_number(MIN_PRIORITY, MAX_PRIORITY), help="smaller runs sooner; default 0"
-    )
+    describe_task(parser, is_required=False)
+    describe_place(parser)
     parser.add_argument("--delay", metavar="S", type=_seconds, help="run it after S seconds at the earliest")
     parser.add_argument(
         "--at", metavar="INSTANT", help="run it from then on, as 2026-01-31T12:00:00+01:00; Z at the end is UTC"
@@ -56,7 +52,7 @@ def add_parser(subparsers: Any) -> None:
         help=f"one task a line, a JSON object with {', '.join(KEYS)}; - reads standard input; all or nothing",
     )
     parser.set_defaults(run=run)
-    parser.about_more = f"write ARGS_JSON in single quotes, as {EXAMPLE}"
+    parser.about_more = QUOTING
 
 
 def run(folder: Path, options: argparse.Namespace) -> int:
@@ -68,8 +64,7 @@ def run(folder: Path, options: argparse.Namespace) -> int:
         raise InvalidTask("name a TASK, or --bulk FILE")
     with TaskServer.from_settings(load_settings(folder)) as server:
         if options.bulk is not None:
-            count = _add_lines(server, options.bulk)
-            print(f"{count} tasks added" if count != 1 else "1 task added")
+            print(_add_lines(server, options.bulk))
         else:
             print(server.store.add(_one(given)))
     return Exit.OK
@@ -77,13 +72,14 @@ def run(folder: Path, options: argparse.Namespace) -> int:
 
 def _one(given: dict[str, Any]) -> NewTask:
     if "args" in given:
-        given["args"] = _read_args(given["args"])
+        given["args"] = read_args(given["args"])
     return new_task_from(given)
 
 
-def _add_lines(server: TaskServer, name: str) -> int:
+def _add_lines(server: TaskServer, name: str) -> str:
+    """Add the tasks of a file; what is to be said of it."""
     live = LiveLine(sys.stderr)
-    count = 0
+    count = keyed = 0
     with _open(name) as file:
         size = os.fstat(file.fileno()).st_size if file.seekable() else 0
 
@@ -92,11 +88,18 @@ def _add_lines(server: TaskServer, name: str) -> int:
             count += len(ids)
             live.show(f"{bar(file.tell() / size)} {count} tasks" if size else f"{count} tasks")
 
+        def tasks() -> Iterator[NewTask]:
+            nonlocal keyed
+            for task in _tasks_of(file):
+                keyed += task.unique_key is not None
+                yield task
+
         try:
-            server.store.add_many(_tasks_of(file), added)
+            server.store.add_many(tasks(), added)
         finally:
             live.clear()
-    return count
+    said = "1 task added" if count == 1 else f"{count} tasks added"
+    return f"{said}, or there already: {keyed} have a unique_key" if keyed else said
 
 
 @contextmanager
@@ -155,14 +158,3 @@ def _seconds(text: str) -> float:
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 on")
     return value
-
-
-def _read_args(text: str) -> Any:
-    example = f"allowed: a JSON object or array in single quotes, as {EXAMPLE}"
-    try:
-        args = parse_json(text)
-    except BadTask as error:
-        raise InvalidTask(f"{str(error).replace('args', 'ARGS_JSON', 1)}; {example}") from None
-    if args is not None and not isinstance(args, (dict, list)):
-        raise InvalidTask(f"ARGS_JSON is {describe_bare(args)}; {example}")
-    return args

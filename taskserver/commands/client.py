@@ -7,11 +7,49 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import add, doctor, init, list, show, status
+from . import (
+    add,
+    cancel,
+    doctor,
+    errors,
+    init,
+    list,
+    pause,
+    priority,
+    prune,
+    reclaim,
+    resume,
+    retry,
+    run,
+    schedule,
+    show,
+    stats,
+    status,
+    unschedule,
+)
 from .program import run_program
 from .usage import Parser
 
-COMMANDS = (init, add, status, list, show, doctor)
+COMMANDS = (
+    init,
+    add,
+    schedule,
+    unschedule,
+    status,
+    list,
+    show,
+    stats,
+    errors,
+    retry,
+    cancel,
+    priority,
+    pause,
+    resume,
+    run,
+    reclaim,
+    prune,
+    doctor,
+)
 """Each has `add_parser`, which describes its arguments and names its `run(folder, options) → exit code`."""
 
 
@@ -23,7 +61,7 @@ def main(folder: Path, arguments: Sequence[str]) -> int:
 def _run(folder: Path, arguments: Sequence[str]) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # client.py held it back
     _survive_any_terminal()
-    parser = Parser(prog="client.py", description="Add tasks to the queue and look at it.")
+    parser = Parser(prog="client.py", description="Add tasks to the queue, look at it, and act on it.")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     for command in COMMANDS:
         command.add_parser(subparsers)

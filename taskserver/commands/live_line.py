@@ -26,7 +26,7 @@ class LiveLine:
         if not self._is_terminal or time.monotonic() - self._shown_at < EVERY_SECONDS:
             return
         self._shown_at = time.monotonic()
-        width = self._width() - 1
+        width = terminal_width(self._stream) - 1
         self._write(f"\r\x1b[K{printable(text)[:width]}")
         self._stands = True
 
@@ -41,18 +41,20 @@ class LiveLine:
         if self._is_terminal:
             self._write(f"{printable(text)}\n")
 
-    def _width(self) -> int:
-        try:
-            return os.get_terminal_size(self._stream.fileno()).columns or USUAL_WIDTH
-        except (OSError, ValueError):
-            return USUAL_WIDTH
-
     def _write(self, text: str) -> None:
         try:
             self._stream.write(text)
             self._stream.flush()
         except (OSError, ValueError):  # a task closed it, or the terminal is gone
             self._is_terminal = False
+
+
+def terminal_width(stream: TextIO) -> int:
+    """In characters."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or USUAL_WIDTH
+    except (OSError, ValueError):
+        return USUAL_WIDTH
 
 
 def bar(part: float) -> str:

@@ -15,11 +15,15 @@ from ..stores.tables import INSTANTS
 LONGEST_CELL = 60
 
 
+class Amount(str):
+    """A number with its unit: in a table it stands as numbers do."""
+
+
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Columns as wide as they need; numbers to the right."""
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
-    right = [all(isinstance(row[index], int) for row in rows) for index in range(len(heads))]
+    right = [all(isinstance(row[index], (int, Amount)) for row in rows) for index in range(len(heads))]
     for line in (heads, *cells):
         aligned = (
             cell.rjust(width) if is_right else cell.ljust(width)

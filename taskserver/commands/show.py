@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidTask
+from ..lifecycle import MAX_ID
 from ..printable import printable
 from ..server import TaskServer
 from ..settings import load_settings
 from .output import as_json, status_name, task_as_json
 from .program import Exit
 from .usage import whole_number
-
-MAX_ID = 2**63 - 1
 
 
 def add_parser(subparsers: Any) -> None:

@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..doctor.queue import told_of_groups, unserved
+from ..doctor.queue import told_of_groups, told_of_paused, unserved
 from ..lifecycle import Status
 from ..printable import age, printable
 from ..server import TaskServer
 from ..settings import load_settings
 from ..stores.rows import LastRun, QueueCount
+from ..stores.schedules import Schedules, StoredSchedule
+from ..stores.stats import HourStats, Stats
+from . import stats
 from .output import as_json, instant_as_json, print_table, status_name
 from .program import Exit
 
@@ -27,15 +30,23 @@ def add_parser(subparsers: Any) -> None:
 def run(folder: Path, options: argparse.Namespace) -> int:
     with TaskServer.from_settings(load_settings(folder)) as server:
         server.store.check_tables()
-        counts, runs = server.store.counts(), server.store.runs()
+        counts, runs, paused = server.store.counts(), server.store.runs(), server.store.paused_groups()
+        schedules = Schedules(server.store).all()
+        this_hour, last_hour = Stats(server.store).recent()
     if options.json:
-        print(as_json(_report(server, counts, runs)))
+        report = _report(server, counts, runs, paused) | {"schedules": [*map(_schedule_report, schedules)]}
+        report |= {"this_hour": stats.report(this_hour, "hour"), "last_hour": stats.report(last_hour, "hour")}
+        print(as_json(report))
     else:
-        _show(server, counts, runs)
+        _show(server, counts, runs, paused)
+        _show_hours(this_hour, last_hour)
+        _show_schedules(schedules)
     return Exit.OK
 
 
-def _report(server: TaskServer, counts: Sequence[QueueCount], runs: Sequence[LastRun]) -> dict[str, Any]:
+def _report(
+    server: TaskServer, counts: Sequence[QueueCount], runs: Sequence[LastRun], paused: Sequence[int]
+) -> dict[str, Any]:
     groups = {count.group_id: _empty_row() | {"oldest_new_seconds": None} for count in counts}
     total: dict[str, Any] = _empty_row()
     for count in counts:
@@ -51,7 +62,8 @@ def _report(server: TaskServer, counts: Sequence[QueueCount], runs: Sequence[Las
         "total": total,
         "oldest_new_seconds": _oldest(counts),
         "runs": [_run_report(run) for run in runs],
-        "unserved_groups": [count.group_id for count in unserved(counts, runs)],
+        "unserved_groups": [count.group_id for count in unserved(counts, runs, paused)],
+        "paused_groups": list(paused),
     }
 
 
@@ -62,12 +74,12 @@ def _run_report(run: LastRun) -> dict[str, Any]:
     return report
 
 
-def _show(server: TaskServer, counts: Sequence[QueueCount], runs: Sequence[LastRun]) -> None:
+def _show(server: TaskServer, counts: Sequence[QueueCount], runs: Sequence[LastRun], paused: Sequence[int]) -> None:
     print(f"{server.settings.table} in {server.settings.dsn.place}, mode {server.settings.mode}")
     if not counts:
         print("no tasks")
     else:
-        report = _report(server, counts, runs)
+        report = _report(server, counts, runs, paused)
         names = list(report["total"])
         rows = [
             [row["group_id"], *(row.get(name, 0) for name in names), age(row["oldest_new_seconds"])]
@@ -80,8 +92,9 @@ def _show(server: TaskServer, counts: Sequence[QueueCount], runs: Sequence[LastR
         print("no worker ran yet: is worker.py in a crontab?", file=sys.stderr)
     for run in runs:
         print(printable(_run_line(run)))
-    if words := told_of_groups(counts, runs):
-        print(words)
+    for words in (told_of_groups(counts, runs, paused), told_of_paused(counts, paused)):
+        if words:
+            print(words)
 
 
 def _run_line(run: LastRun) -> str:
@@ -92,6 +105,41 @@ def _run_line(run: LastRun) -> str:
         f"last run on {run.host} for {run.groups}: began {age(run.started_seconds_ago)} ago, {ended}; "
         f"{run.taken} taken up, {run.done} done{failed}, {run.fatal} fatal{lost}, {run.released} released"
     )
+
+
+def _show_hours(this: HourStats, last: HourStats) -> None:
+    if any(hour.attempts or hour.fatal for hour in (this, last)):
+        print(f"since {this.hour[11:16]} UTC: {_hour_words(this)}; in the hour before: {_hour_words(last)}")
+
+
+def _hour_words(one: HourStats) -> str:
+    counts = {"done": one.done, "failed": one.failed, "fatal": one.fatal, "lost": one.lost}
+    return ", ".join(f"{count} {name}" for name, count in counts.items() if count or name == "done")
+
+
+def _schedule_report(stored: StoredSchedule) -> dict[str, Any]:
+    report = stored.schedule._asdict() | stored._asdict() | {"next_at": instant_as_json(stored.next_at)}
+    del report["schedule"]
+    return report
+
+
+def _show_schedules(schedules: Sequence[StoredSchedule]) -> None:
+    if not schedules:
+        return
+    print()
+    print_table(
+        ["schedule", "task", "comes", "next"],
+        [[row.schedule.name, row.schedule.task, row.schedule.timing, _when(row.next_seconds)] for row in schedules],
+    )
+    for row in schedules:
+        if row.fault:
+            print(printable(f"schedule {row.schedule.name}: {row.fault}"))
+
+
+def _when(seconds: float | None) -> str:
+    if seconds is None or -1 < seconds <= 0:
+        return "now"
+    return f"in {age(seconds)}" if seconds > 0 else f"late by {age(-seconds)}"
 
 
 def _oldest(counts: Sequence[QueueCount]) -> float | None:

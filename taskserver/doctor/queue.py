@@ -30,10 +30,11 @@ def facts_of(store: Store, settings: Settings) -> QueueFacts:
 
 def findings(store: Store, facts: QueueFacts) -> Iterator[Finding]:
     """One for each check of the queue. Raises DatabaseError."""
-    counts, runs = store.counts(), store.runs()
+    counts, runs, paused = store.counts(), store.runs(), store.paused_groups()
     yield _cron(runs)
     yield from _ended_badly(runs)
-    yield _groups(counts, runs)
+    yield _groups(counts, runs, paused)
+    yield from _paused(counts, paused)
     yield _leases(facts)
     yield _fatal(counts)
     yield _far(facts)
@@ -111,8 +112,8 @@ def _ended_badly(runs: Sequence[LastRun]) -> Iterator[Finding]:
 # ---- groups
 
 
-def _groups(counts: Sequence[QueueCount], runs: Sequence[LastRun]) -> Finding:
-    words = told_of_groups(counts, runs)
+def _groups(counts: Sequence[QueueCount], runs: Sequence[LastRun], paused: Sequence[int]) -> Finding:
+    words = told_of_groups(counts, runs, paused)
     if not runs:
         return unknown("groups", "which groups workers serve is not known yet", "tasks of others stay where they are")
     if words is None:
@@ -125,18 +126,21 @@ def _groups(counts: Sequence[QueueCount], runs: Sequence[LastRun]) -> Finding:
     )
 
 
-def unserved(counts: Sequence[QueueCount], runs: Sequence[LastRun]) -> list[QueueCount]:
-    """The new tasks of groups that no worker takes which is in time; none where none is, as it is cron then."""
+def unserved(counts: Sequence[QueueCount], runs: Sequence[LastRun], paused: Sequence[int] = ()) -> list[QueueCount]:
+    """The new tasks of groups that no worker takes which is in time; none where none is, as it is cron then.
+
+    Those of paused groups are not meant to be taken.
+    """
     in_time = _in_time(runs)
     if not in_time or any(_takes_all(run) for run in in_time):
         return []
-    served = _served(in_time)
+    served = _served(in_time).union(paused)
     return [count for count in counts if count.status == Status.NEW and count.group_id not in served]
 
 
-def told_of_groups(counts: Sequence[QueueCount], runs: Sequence[LastRun]) -> str | None:
+def told_of_groups(counts: Sequence[QueueCount], runs: Sequence[LastRun], paused: Sequence[int] = ()) -> str | None:
     """The same in a sentence; None where every group is served."""
-    several = unserved(counts, runs)
+    several = unserved(counts, runs, paused)
     if not several:
         return None
     rows = sum(count.rows for count in several)
@@ -146,6 +150,23 @@ def told_of_groups(counts: Sequence[QueueCount], runs: Sequence[LastRun]) -> str
         f"{rows} new task{'s' if rows != 1 else ''} in group{'s' if len(several) > 1 else ''} "
         f"{_listed([count.group_id for count in several])}, which no worker takes: "
         f"they serve {_listed(served)}" + (f", and no task stands in {_listed(idle)}" if idle else "")
+    )
+
+
+def _paused(counts: Sequence[QueueCount], paused: Sequence[int]) -> Iterator[Finding]:
+    if words := told_of_paused(counts, paused):
+        yield ok("paused", words)
+
+
+def told_of_paused(counts: Sequence[QueueCount], paused: Sequence[int]) -> str | None:
+    """Which groups are paused, and what waits there; None where none is."""
+    if not paused:
+        return None
+    rows = sum(count.rows for count in counts if count.status == Status.NEW and count.group_id in paused)
+    one = len(paused) == 1
+    return (
+        f"group{'' if one else 's'} {_listed(paused)} {'is' if one else 'are'} paused, with {rows} new "
+        f"task{'' if rows == 1 else 's'}: client.py resume GROUP has workers take them again"
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, ClassVar
 
 from ..lifecycle import NewTask, Status
@@ -21,6 +22,10 @@ BYTES_A_STATEMENT = 400_000
 MOST_BYTES_A_CHARACTER = 4
 MOST_KEYED = 100
 """Rows with keys a statement, as it locks those that stand already until the transaction's end."""
+
+MOST_KEPT = 1000
+MOST_CHARACTERS_KEPT = 2_000_000
+"""Tasks of an iterator, and their arguments, so that they can be added again where others were in the way."""
 
 PLAIN_VALUES = 4
 ANY_VALUES = 10
@@ -79,16 +84,19 @@ class Adding(Tables):
 
     def add_many(self, tasks: Iterable[NewTask], added: Callable[[Sequence[int]], object]) -> None:
         """→ new, or waiting, all or none; `added` hears of the ids of each statement, which count once this returns."""
-        if isinstance(tasks, Sequence):
+        given = iter(tasks)
+        several = tasks if isinstance(tasks, Sequence) else _few(given)
+        more = None if several is tasks else next(given, None)
+        if more is None:
             way = Way(True, self._conflict_seconds, repeatable=False)
-            added(self._do(way, lambda: [new_id for ids in self._insert_all(tasks) for new_id in ids]))
+            added(self._do(way, lambda: [new_id for ids in self._insert_all(several) for new_id in ids]))
             return
 
         def insert_all() -> None:
-            for ids in self._insert_all(tasks):
+            for ids in self._insert_all(chain(several, [more], given)):
                 added(ids)
 
-        # Not repeated after a conflict: what an iterator has given is gone.
+        # Not repeated after a conflict: what an iterator has given is gone, and may be too much to be kept.
         self._do(Way(True, conflict_seconds=0, repeatable=False), insert_all)
 
     def _insert_one(self, task: NewTask) -> int:
@@ -144,6 +152,16 @@ class Adding(Tables):
 
 _Kind = tuple[bool, bool, bool]
 """What tasks of one statement have in common: a key, whether they are reruns, a version."""
+
+
+def _few(tasks: Iterator[NewTask]) -> list[NewTask]:
+    """So many of them as may be kept, to be tried again."""
+    few: list[NewTask] = []
+    characters = 0
+    while len(few) < MOST_KEPT and characters < MOST_CHARACTERS_KEPT and (task := next(tasks, None)):
+        few.append(task)
+        characters += len(task.args or "")
+    return few
 
 
 def _is_plain(task: NewTask) -> bool:

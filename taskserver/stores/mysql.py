@@ -6,8 +6,9 @@ The dialect's hard part is the claim; the essay stands there.
 from __future__ import annotations
 
 import codecs
+import random
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from .mysql_errors import (
     kind_of,
     number_of,
 )
-from .store import Store
+from .store import MOST_GROUPS, Store
 from .tries import Way
 
 if TYPE_CHECKING:
@@ -78,6 +79,12 @@ class MySQLStore(Store):
     given = "VALUES({})"
     quoted = "`{}`"
     by_key = "FORCE INDEX (PRIMARY)"
+    by_status = "FORCE INDEX (claim_by_group)"
+    delete_by_key = "DELETE gone FROM {} AS gone FORCE INDEX (PRIMARY)"
+    about_space = (
+        "InnoDB keeps the space in its files, for new rows; OPTIMIZE TABLE {} copies what is left into files that are "
+        "as small as they can be, if there is room for both"
+    )
     schema_file = "mysql.sql"
     instant_type = "TIMESTAMP(6)"
     number_type = "BIGINT UNSIGNED"
@@ -86,6 +93,13 @@ class MySQLStore(Store):
         super().__init__(table, mode, lease_seconds, patience_seconds)
         self._dsn = dsn
         self._abilities = _Abilities()
+
+    # ---- add
+    #
+    # In REPEATABLE READ a plain look would not see a key's row that another committed since this transaction's first
+    # look; and a locking one that scans a small table would wait for rows of workers. These rows are locked already.
+
+    IDS_OF_KEYS = "SELECT unique_key, id FROM {table} FORCE INDEX (unique_key) WHERE unique_key IN ({ids}) FOR UPDATE"
 
     # ---- claim
     #
@@ -130,7 +144,11 @@ class MySQLStore(Store):
         SELECT 1 FROM {table} FORCE INDEX (claim_by_group) WHERE status = 0 AND group_id IN ({ids}) LIMIT 1
     """
     LOOK_OF_ALL = "SELECT 1 FROM {table} FORCE INDEX (claim_any_group) WHERE status = 0 LIMIT 1"
-    GROUPS_WITH_NEW = "SELECT DISTINCT group_id FROM {table} FORCE INDEX (claim_by_group) WHERE status = 0"
+    # From group to group, each read at once by the index: MariaDB would read every new row to find what is DISTINCT.
+    NEXT_GROUP = """
+        SELECT MIN(group_id) FROM {table} FORCE INDEX (claim_by_group) WHERE status = 0 AND group_id >= ?
+    """
+    LAST_GROUP = "SELECT MAX(group_id) FROM {table} FORCE INDEX (claim_by_group) WHERE status = 0"
 
     def _claim(self, token: int, limit: int, groups: Sequence[int]) -> int:
         values = self._claim_values(groups, limit, token)
@@ -151,6 +169,10 @@ class MySQLStore(Store):
     def _write_unheld(self, sql: str, ids: Sequence[int], values: Sequence[Any]) -> int | None:
         return self._skipping_locked(self._do, Way(True, 0), self._lock_and_write, sql, ids, values)
 
+    def _locking(self, work: Callable[[str], T]) -> T:
+        done = self._skipping_locked(work, self.SKIP_LOCKED)
+        return work(" FOR UPDATE") if done is None else done
+
     def _lock_and_write(self, sql: str, ids: Sequence[int], values: Sequence[Any]) -> int:
         unheld = [row[0] for row in self._all(with_ids(self.LOCK_UNHELD, ids), ids)]
         return self._write_ids(sql, unheld, values) if unheld else 0
@@ -169,7 +191,20 @@ class MySQLStore(Store):
         return bool(self._alone(self._all, with_ids(self.LOOK_OF_GROUPS, groups), groups))
 
     def _groups_with_new(self) -> Sequence[int]:
-        return [row[0] for row in self._alone(self._all, self.GROUPS_WITH_NEW)]
+        last = self._alone(self._one, self.LAST_GROUP)[0]
+        if last is None:
+            return []
+        # From any on: where there are too many of them to find all, each is to have its turn.
+        first = random.randint(0, last)
+        return [*self._groups_between(first, last), *self._groups_between(0, first - 1)]
+
+    def _groups_between(self, first: int, last: int) -> Iterator[int]:
+        for _ in range(MOST_GROUPS):
+            group = self._alone(self._all, self.NEXT_GROUP, (first,))[0][0] if first <= last else None
+            if group is None or group > last:
+                return
+            yield group
+            first = group + 1
 
     # ---- for client.py doctor
 

@@ -60,7 +60,7 @@ RIGHTS = (
         "INSERT on {queue}",
         "INSERT INTO {table} (task) SELECT '' FROM DUAL WHERE 1 = 0",
         MODES,
-        "tasks that add tasks",
+        "tasks that add tasks, and periodic ones",
     ),
     _Right(
         "INSERT on {queue}_done",
@@ -75,6 +75,17 @@ RIGHTS = (
         "INSERT INTO {workers} (host, group_ids, pid) SELECT '', '', 0 FROM DUAL WHERE 1 = 0",
     ),
     _Right("UPDATE on {queue}_workers", "UPDATE {workers} SET pid = pid WHERE host = ''"),
+    _Right("SELECT on {queue}_paused", "SELECT group_id FROM {paused} WHERE group_id = 0"),
+    _Right("SELECT on {queue}_schedules", "SELECT name FROM {schedules} WHERE name = ''"),
+    _Right("UPDATE on {queue}_schedules", "UPDATE {schedules} SET next_at = next_at WHERE name = ''"),
+    _Right("SELECT on {queue}_stats", "SELECT task FROM {stats} WHERE hour = NOW()", MODES, "figures"),
+    _Right(
+        "INSERT on {queue}_stats",
+        "INSERT INTO {stats} (group_id, task) SELECT 0, '' FROM DUAL WHERE 1 = 0",
+        MODES,
+        "figures",
+    ),
+    _Right("UPDATE on {queue}_stats", "UPDATE {stats} SET done = done WHERE hour = NOW()", MODES, "figures"),
     _Right("SELECT on {queue}_schema", "SELECT version FROM {schema} WHERE version = 0"),
 )
 
@@ -192,7 +203,8 @@ def _kind(column_type: str, collation: str | None, is_nullable: bool, default: s
         return f"{kind} or NULL"
     if counts_up:
         return f"{kind} auto_increment"
-    return kind if default is None else f"{kind} default {default.lower()}"
+    # MariaDB writes the instant without a fraction with empty brackets, when it tells of it.
+    return kind if default is None else f"{kind} default {default.lower().removesuffix('()')}"
 
 
 # As the file has them: `  name  TYPE UNSIGNED [CHARACTER SET x COLLATE y] [NOT] NULL [DEFAULT x] …`

@@ -18,9 +18,9 @@ from itertools import accumulate
 from typing import Any, ClassVar
 
 from ..errors import Conflict, DatabaseError
-from ..lifecycle import Claim, ClaimedTask, Due, Finish, LostTask, Start, Status
+from ..lifecycle import CANCELLED, Claim, ClaimedTask, Due, Finish, LostTask, Start, Status
 from .adding import Adding
-from .database import IDS_A_STATEMENT, P, Row, Write
+from .database import IDS_A_STATEMENT, P, Row, T, Write
 from .tries import Way
 from .views import Views
 
@@ -65,31 +65,34 @@ class Store(Adding, Views):
             "claimed_forged": "status = 1 AND due_at IS NULL",
         }.items()
     )
-    # They come along in the same look, so that queues without any pay nothing for them.
+    # They come along in the same look, so that queues without any pay nothing for them; the last number tells them. The
+    # others are of no meaning: beside an unsigned column a 0 or NULL would make MariaDB give all of them as decimals.
     DUE_SCHEDULES = """
         UNION ALL
-        SELECT 0, -1, 0, 0, NULL, name, 0, 0
-        FROM (SELECT name FROM {schedules} WHERE next_at <= {now} ORDER BY next_at LIMIT ?) AS scheduled
+        SELECT group_id, group_id, 0, group_id, group_id, name, group_id, -1
+        FROM (SELECT name, group_id FROM {schedules} WHERE next_at <= {now} ORDER BY next_at LIMIT ?) AS scheduled
     """
     IS_DUE = "(due_at <= {now} OR due_at IS NULL)"
 
     def look_for_due(self) -> Due:
         """Rows whose time has come and claims whose lease has ended, the oldest of each first, a portion at most."""
         found = self._alone(self._all, self.DUE + self.DUE_SCHEDULES, [DUE_A_LOOK] * 6)
-        rows = [row for row in found if row[1] >= 0]
+        rows = [row for row in found if row[7] >= 0]
         expired = [row for row in rows if row[1] == Status.IN_PROGRESS]
         return Due(
             to_wake=sorted(row[0] for row in rows if row[1] != Status.IN_PROGRESS),
             unstarted=sorted(row[0] for row in expired if not row[2]),
             lost=sorted((_lost_task(row) for row in expired if row[2]), key=lambda lost: lost.id),
-            schedules=[row[5] for row in found if row[1] < 0],
+            schedules=[row[5] for row in found if row[7] < 0],
         )
 
     # ---- wake: waiting, error → new
 
-    # A new row's updated_at is the instant since which it is ready: a claim reads from it how long the task waited.
+    # A new row's updated_at is the instant since which it is ready: a claim reads from it how long the task waited. Its
+    # time may lie before it was added, or failed.
     WAKE = """
-        UPDATE {table} {by_key} SET status = 0, updated_at = COALESCE(due_at, {now}), due_at = NULL
+        UPDATE {table} {by_key}
+        SET status = 0, updated_at = CASE WHEN due_at > updated_at THEN due_at ELSE updated_at END, due_at = NULL
         WHERE id IN ({ids}) AND (status IN (3, 5) AND due_at <= {now} OR status = 3 AND due_at IS NULL)
     """
 
@@ -163,6 +166,10 @@ class Store(Adding, Views):
         """How many rows a write changed of those that nobody holds; None where they cannot be told apart."""
         return None
 
+    def _locking(self, work: Callable[[str], T]) -> T:
+        """Do what reads rows to lock them; it gets the end of its SELECT, which passes over those that others hold."""
+        return work("")
+
     def _write_singly(self, sql: str, ids: Sequence[int], values: Sequence[Any]) -> int:
         written = held = 0
         # Not in order: what is left today would be left tomorrow, and one row at a time cannot deadlock.
@@ -184,9 +191,10 @@ class Store(Adding, Views):
 
     # ---- claim: new → in progress
 
+    # An updated_at of the future, or one that is no instant, is a producer's own: it says of no wait.
     READ_CLAIM = """
         SELECT id, task, CASE WHEN {args_bytes} <= {inline_bytes} THEN args END, {args_bytes},
-            attempts, max_attempts, claim, group_id, {updated_at_age}
+            attempts, max_attempts, claim, group_id, CASE WHEN {updated_at_age} > 0 THEN {updated_at_age} ELSE 0.0 END
         FROM {table} WHERE status = 1 AND claim = ? ORDER BY priority, id
     """
     READ_ARGS = "SELECT args FROM {table} WHERE id = ? AND status = 1 AND claim = ?"
@@ -271,8 +279,11 @@ class Store(Adding, Views):
             error_text = NULLIF(error_text, {cancelled}), updated_at = {now}
         WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NULL
     """
+    # Not that of a row which a rerun changed meanwhile: it may name another callable.
     LIMIT_ATTEMPTS = """
-        UPDATE {table} {by_key} SET max_attempts = COALESCE(max_attempts, ?), due_at = {after}, updated_at = {now}
+        UPDATE {table} {by_key}
+        SET max_attempts = COALESCE(max_attempts, CASE WHEN attempts > 0 THEN ? END), due_at = {after},
+            updated_at = {now}
         WHERE id = ? AND status = 1 AND claim = ?
     """
     RENEW = "UPDATE {table} {by_key} SET due_at = {after}, updated_at = {now} WHERE id = ? AND status = 1 AND claim = ?"
@@ -326,7 +337,7 @@ class Store(Adding, Views):
         SET status = 4, claim = NULL, due_at = NULL, error_text = ?,
             attempts = attempts - CASE WHEN attempts > 0 THEN ? ELSE 0 END, finished_at = {{now}},
             updated_at = {{now}}
-        WHERE {IS_OURS} AND {{is_cancelled}} = 0
+        WHERE {IS_OURS} AND ({{is_cancelled}} = 0 OR started_at IS NULL)
     """
     # → new, however the run ended.
     RUN_AGAIN = """
@@ -344,7 +355,7 @@ class Store(Adding, Views):
         UPDATE {table} {by_key} SET status = 1
         WHERE id = ? AND status = 4 AND claim = ? AND max_attempts = 1 AND error_text LIKE 'lost: %'
     """
-    FIND = "SELECT status, claim, started_at IS NOT NULL, error_text FROM {table} WHERE id = ?"
+    FIND = "SELECT status, claim, started_at IS NOT NULL, error_text, attempts FROM {table} WHERE id = ?"
 
     def advance(
         self, finishes: Sequence[Finish], start: Start | None, is_repeated: bool = False
@@ -385,10 +396,14 @@ class Store(Adding, Views):
         found = [matched[first] == 1 for first in firsts]
         if not all(found):
             steps: list[Finish | Start] = [*finishes, *([] if start is None else [start])]
-            found = [
-                was_found or (may_have_taken_effect and self._took_effect(step)) or self._finish_otherwise(step)
-                for was_found, step in zip(found, steps, strict=True)
-            ]
+            try:
+                found = [
+                    was_found or (may_have_taken_effect and self._took_effect(step)) or self._finish_otherwise(step)
+                    for was_found, step in zip(found, steps, strict=True)
+                ]
+            except DatabaseError as error:
+                error.may_have_taken_effect = True  # those that were found are written
+                raise
         return found[: len(finishes)], found[-1] if start is not None else False
 
     def _writes_of(self, finish: Finish) -> list[Write]:
@@ -404,9 +419,16 @@ class Store(Adding, Views):
         row = self._alone(self._first, self.FIND, (step.task.id,))
         if isinstance(step, Start):
             return row is not None and row[:3] == (Status.IN_PROGRESS, step.task.claim, 1)
+        if row is None:
+            return step.error_text is None
+        status, claim, _, error_text, attempts = row
+        if claim == step.task.claim:
+            return False
+        if status == Status.NEW and attempts == 0:  # a rerun came while it ran
+            return True
         if step.error_text is not None:
-            return row is not None and row[3] == step.error_text  # it may have been woken again since
-        return row is None or (self.mode == "mark" and row[0] == Status.DONE)
+            return error_text in (step.error_text, CANCELLED)  # it may have been woken again since
+        return self.mode == "mark" and status == Status.DONE
 
     def _finish_otherwise(self, step: Finish | Start) -> bool:
         """Finish a task to which something was done while it ran. Whether that was so."""
@@ -416,18 +438,16 @@ class Store(Adding, Views):
         changes = [(self.RUN_AGAIN, which)] + ([(self.CANCEL_FAILED, which)] if step.error_text is not None else [])
         if any(self._together(changes, self._conflict_seconds)):
             return True
+        if self._may_have_taken_effect() and self._took_effect(step):
+            return True
         return step.error_text is None and self._complete_late(step)
-
-    def is_set_aside(self, task: ClaimedTask) -> bool:
-        """Whether a claimed task that is not ours any more is nobody's: new again, waiting, or given up."""
-        row = self._alone(self._first, self.FIND, (task.id,))
-        return row is not None and row[0] in (Status.NEW, Status.ERROR, Status.FATAL, Status.WAITING)
 
     def _complete_late(self, step: Finish) -> bool:
         """Complete a task that may start once only and was given up as lost. Whether there was one."""
         resume = (self.RESUME, (step.task.id, step.task.claim))
-        was_resumed = self._together([resume, *self._writes_of(step)], self._conflict_seconds)[0] == 1
-        return was_resumed or (self._may_have_taken_effect() and self._took_effect(step))
+        # Or ours again, as a person cancelled it since it was found to be changed by a rerun.
+        resumed, completed, *_ = self._together([resume, *self._writes_of(step)], self._conflict_seconds)
+        return bool(resumed or completed) or (self._may_have_taken_effect() and self._took_effect(step))
 
     # ---- release: in progress, unstarted → new
 

@@ -52,6 +52,12 @@ class Tables(Database):
     """A table's name `{}` in the dialect's quotes."""
     by_key: str
     """The hint that an UPDATE shall reach its rows by the primary key."""
+    by_status: str
+    """The hint that a SELECT from the queue shall read by an index that begins with status and group_id."""
+    delete_by_key: str
+    """A DELETE from the table `{}` that shall reach its rows by the primary key, without its WHERE."""
+    about_space: str
+    """What becomes of the space of rows that were deleted from the tables `{}`, for a person."""
     schema_file: str
     upgrades: ClassVar[dict[int, tuple[str, ...]]] = {
         1: ("ALTER TABLE {workers} ADD COLUMN previous_started_at {instant_type} NULL DEFAULT NULL",),
@@ -141,6 +147,8 @@ class Tables(Database):
             "stats": self.quoted.format(f"{table}_stats"),
             "schema": self.quoted.format(f"{table}_schema"),
             "now": self.now,
+            "now_text": self.instant_text.format(self.now),
+            "next_at_text": self.instant_text.format("next_at"),
             "after": self.after,
             "columns": QUEUE_COLUMNS,
             "first_columns": QUEUE_COLUMNS.replace(", version", ""),
@@ -154,6 +162,9 @@ class Tables(Database):
             "is_cancelled": f"CASE WHEN error_text = '{CANCELLED}' THEN 1 ELSE 0 END",
             "insert_or_ignore": self.insert_or_ignore,
             "by_key": self.by_key,
+            "by_status": self.by_status.format(table),
+            "delete_task": self.delete_by_key.format(self.quoted.format(table)),
+            "delete_archived": self.delete_by_key.format(self.quoted.format(f"{table}_done")),
             "instant_type": self.instant_type,
             "number_type": self.number_type,
         }
