@@ -18,7 +18,7 @@ from .error_text import both, describe
 from .errors import BadTask, Conflict, DatabaseError, Fatal, ModuleBroken
 from .figures import NO_NAME, Attempt, Figures
 from .heartbeat import Heartbeat
-from .lifecycle import CANCELLED, ClaimedTask, Finish, Start
+from .lifecycle import CANCELLED, ClaimedTask, Finish, Outcome, Start
 from .run_result import FATAL, RunResult
 from .settings import MAX_ATTEMPTS, Settings
 from .stopping import STOPPED, Stop, TaskInterrupted
@@ -268,9 +268,9 @@ class Executor:
                 )
             raise
         several, self._ended, self._may_be_saved = self._ended, [], False
-        for one, in_time in zip(several, finished, strict=True):
-            if in_time:
-                self._count(one)
+        for one, outcome in zip(several, finished, strict=True):
+            if outcome != Outcome.LOST:
+                self._count(one, outcome)
             elif one.attempt is None:
                 self._miss(one.finish.task)
             else:
@@ -279,9 +279,10 @@ class Executor:
 
     # ---- what became of them, counted and told
 
-    def _count(self, ended: _Ended) -> None:
-        self._count_in_figures(ended.finish, ended.attempt)
-        task, error_text, retry_seconds, _ = ended.finish
+    def _count(self, ended: _Ended, outcome: int) -> None:
+        finish = _as_it_was_done(ended.finish, outcome)
+        self._count_in_figures(finish, ended.attempt)
+        task, error_text, retry_seconds, _ = finish
         if error_text is None:
             self._result.done += 1
             LOG.debug("task %d %s is done", task.id, task.task)
@@ -316,6 +317,15 @@ class Executor:
     def _lose(self, task: ClaimedTask, when: str) -> None:
         self._result.lost += 1
         LOG.warning("task %d %s: the lease was lost %s", task.id, task.task, when)
+
+
+def _as_it_was_done(finish: Finish, outcome: int) -> Finish:
+    """What a failure came to for a task that was changed or cancelled while it ran."""
+    if finish.error_text is None or outcome == Outcome.AS_ASKED:
+        return finish
+    if outcome == Outcome.RUN_AGAIN:
+        return finish._replace(retry_seconds=0.0)
+    return finish._replace(error_text=CANCELLED, retry_seconds=None)
 
 
 def _check_row(task: ClaimedTask) -> None:

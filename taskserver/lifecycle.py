@@ -96,6 +96,18 @@ class Finish(NamedTuple):
     """Of a bad row that was found to be one after its start: it was never called, so no attempt is counted."""
 
 
+class Outcome:
+    """What came of a finish."""
+
+    LOST = 0
+    """Nothing: the claim was taken away."""
+    AS_ASKED = 1
+    RUN_AGAIN = 2
+    """The task is new again, as it was changed while it ran."""
+    CANCELLED = 3
+    """It is fatal, as a person cancelled it while it ran; its error would have had it retried."""
+
+
 class LostTask(NamedTuple):
     """A started task whose lease has ended: its worker vanished."""
 

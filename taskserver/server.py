@@ -203,15 +203,21 @@ class TaskServer:
     def set_priority(self, task_id: int, priority: int) -> bool:
         """Move a task that is not done. Whether there was one. Raises InvalidTask."""
         _producing().check_priority(priority)
-        return self._interventions().set_priority(_one(task_id), priority) == 1
+        chosen = _chosen(_check("task_id", task_id, 0, MAX_ID))
+        return chosen is not None and self._interventions().set_priority(chosen, priority) == 1
 
-    def retry(self, selection: Selection) -> int:
-        """Error, fatal → new, with attempts 0. How many."""
-        return self._interventions().retry(selection)
+    def retry(self, tasks: int | Iterable[int] | Selection) -> int:
+        """Error, fatal → new, with attempts 0, for an id, some ids, or a Selection. How many. Raises InvalidTask."""
+        chosen = _chosen(tasks)
+        return self._interventions().retry(chosen) if chosen else 0
 
-    def cancel(self, selection: Selection) -> int:
-        """New, waiting, error → fatal `cancelled`; a running one is interrupted at its next heartbeat. How many."""
-        return self._interventions().cancel(selection)
+    def cancel(self, tasks: int | Iterable[int] | Selection) -> int:
+        """New, waiting, error → fatal `cancelled`; a running one is interrupted at its next heartbeat.
+
+        For an id, some ids, or a Selection. How many. Raises InvalidTask.
+        """
+        chosen = _chosen(tasks)
+        return self._interventions().cancel(chosen) if chosen else 0
 
     def pause(self, group_id: int) -> bool:
         """From the next claim on, no worker takes tasks of this group. False if that was so already."""
@@ -332,10 +338,19 @@ class TaskServer:
         return Runner(self.store, self.settings, groups, limits, stop, on_progress or (lambda result: None))
 
 
-def _one(task_id: int) -> Selection:
+def _chosen(tasks: int | Iterable[int] | Selection) -> Selection | None:
+    """None where ids were given, and there are none: a Selection without any means every task."""
     from .selection import Selection
 
-    return Selection(ids=[_check("task_id", task_id, 0, MAX_ID)])
+    if isinstance(tasks, Selection):
+        return tasks
+    if isinstance(tasks, int):
+        return Selection(ids=[tasks])
+    try:
+        ids = list(tasks)
+    except TypeError:
+        raise InvalidTask(f"tasks is {tasks!r:.80}; allowed: an id, ids, or a Selection") from None
+    return Selection(ids=ids) if ids else None
 
 
 def _folder(given: str | Path | None) -> Path:

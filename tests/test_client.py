@@ -555,7 +555,7 @@ def test_list_and_show_print_tasks_as_json_alone(queue: Queue) -> None:
         "id": 10, "task": "tasks.note", "args": "[9]", "group_id": 0, "priority": 9, "status": 4,
         "status_name": "fatal", "attempts": 0, "max_attempts": None, "due_at": None, "claim": None,
         "unique_key": None, "error_text": "ValueError: no\nsecond line", "started_at": None, "finished_at": None,
-        "archived": False,
+        "version": None, "archived": False,
     }  # fmt: skip
     for instant in (created_at, updated_at):
         assert len(instant) == len("2026-01-31T12:00:00.000000Z")
@@ -654,7 +654,19 @@ def test_a_reader_that_goes_away_is_no_traceback(sqlite_queue: Queue) -> None:
 
 COMMANDS = {
     "init": [],
-    "add": ["TASK", "ARGS_JSON", "--group", "--priority", "--bulk"],
+    "add": ["TASK", "ARGS_JSON", "--group", "--priority", "--delay", "--max-attempts", "--unique", "--rerun", "--bulk"],
+    "schedule": ["NAME", "TASK", "--every", "--cron", "--timezone"],
+    "unschedule": ["NAME"],
+    "retry": ["ID", "--group", "--task", "--error", "--limit", "--dry-run"],
+    "cancel": ["ID", "--group", "--task", "--error", "--limit", "--dry-run"],
+    "priority": ["ID", "--group", "--task", "--error", "--limit", "--dry-run"],
+    "pause": ["GROUP"],
+    "resume": ["GROUP"],
+    "run": ["ID"],
+    "errors": ["--json"],
+    "stats": ["--since", "--json"],
+    "prune": ["--older-than", "--done", "--fatal", "--archived", "--dry-run"],
+    "reclaim": ["--force"],
     "status": ["--json"],
     "list": ["--status", "--limit", "--json"],
     "show": ["ID", "--json"],
@@ -666,8 +678,7 @@ def test_help_names_every_command_that_works_and_its_options(deployment: Deploym
     assert (ended.returncode, ended.stderr) == (0, "")
     named = {words[0] for line in ended.stdout.splitlines() if line.startswith("    ") and (words := line.split())}
     assert named >= set(COMMANDS)
-    for later in ("schedule", "retry", "cancel", "pause", "prune", "check"):
-        assert later not in ended.stdout
+    assert "check" not in named  # a later one
     for command, options in COMMANDS.items():
         ended = deployment.client(command, "--help")
         assert (ended.returncode, ended.stderr) == (0, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -73,10 +74,14 @@ def test_an_interrupt_that_comes_once_its_task_has_ended_leaves_the_next_one_its
                 limit.strike()
             hang()
 
+        def cancelled_task() -> None:
+            limit.interrupt(CANCELLED, lambda: True)
+            hang()
+
         with pytest.raises(TaskInterrupted, match=r"longer than its timeout of 0\.2 s"):
             limit.call(0.2, next_task)
         with pytest.raises(TaskInterrupted, match=CANCELLED):
-            limit.call(0, lambda: (limit.interrupt(CANCELLED, lambda: True), hang()))
+            limit.call(0, cancelled_task)
 
     in_thread(work)
 
@@ -128,6 +133,10 @@ def cancel_once_they_run(dsn: str, ids: list[int]) -> None:
     rows = Rows(dsn)
     with TaskServer(dsn) as person:
         for task_id in ids:
-            wait_until(lambda wanted=task_id: any(row["id"] == wanted and row["started_at"] for row in rows.all()))
+            wait_until(partial(has_started, rows, task_id))
             assert person.cancel(Selection(ids=[task_id])) == 1
     rows.close()
+
+
+def has_started(rows: Rows, task_id: int) -> bool:
+    return any(row["id"] == task_id and row["started_at"] is not None for row in rows.all())

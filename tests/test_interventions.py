@@ -27,6 +27,7 @@ from taskserver.stores import sweep
 from taskserver.stores.interventions import RETRY, Interventions
 from taskserver.stores.mysql import MySQLStore
 from taskserver.stores.pruning import Pruning
+from tests.documents import table
 from tests.processes import (
     WAIT_SECONDS,
     assert_one_line,
@@ -1141,3 +1142,7 @@ def test_40_000_errors_are_counted_and_retried_by_one_command_each(queue: Queue)
     assert queue.client("prune", "--older-than", "0s", "--fatal", "--done").stdout.startswith(
         f"{each} done tasks, {6 * each} fatal tasks, older than 0 s: deleted"
     )
+
+
+def test_the_reference_has_everything_by_which_tasks_are_chosen() -> None:
+    assert list(table("docs/reference.md", "Selection")) == list(Selection._fields)

@@ -210,7 +210,7 @@ def _fatal(counts: Sequence[QueueCount]) -> Finding:
         "fatal",
         f"{rows} task{' is' if rows == 1 else 's are'} fatal",
         "they failed for good, and wait for a person",
-        "client.py list --status fatal shows them, client.py show ID the whole error; README.md: how they run again",
+        "client.py errors counts them, client.py show ID has the whole error, and client.py retry ID runs one again",
     )
 
 

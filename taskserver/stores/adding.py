@@ -123,10 +123,13 @@ class Adding(Tables):
         return self._ids_of_keys([str(task.unique_key) for task in tasks])
 
     def _ids_of_keys(self, keys: Sequence[str]) -> list[int]:
-        found = self._all(with_ids(self.IDS_OF_KEYS, keys), keys)
-        # MySQL keeps them as bytes.
-        ids = {key if isinstance(key, bytes) else key.encode(): row_id for key, row_id in found}
+        ids = self._find_keys(self.IDS_OF_KEYS, keys)
         return [ids[key.encode()] for key in keys]
+
+    def _find_keys(self, sql: str, keys: Sequence[str]) -> dict[bytes, int]:
+        found = self._all(with_ids(sql, keys), keys)
+        # MySQL keeps them as bytes.
+        return {key if isinstance(key, bytes) else key.encode(): row_id for key, row_id in found}
 
     def _if_key_stands(self, is_rerun: bool, has_version: bool) -> str:
         """What becomes of the row that has the key."""

@@ -96,10 +96,16 @@ class MySQLStore(Store):
 
     # ---- add
     #
-    # In REPEATABLE READ a plain look would not see a key's row that another committed since this transaction's first
-    # look; and a locking one that scans a small table would wait for rows of workers. These rows are locked already.
+    # In REPEATABLE READ a plain look does not see a key's row that another committed since this transaction's first
+    # look. A locking one does, and the row is locked already; but one for several keys would wait for rows beside them.
 
-    IDS_OF_KEYS = "SELECT unique_key, id FROM {table} FORCE INDEX (unique_key) WHERE unique_key IN ({ids}) FOR UPDATE"
+    IDS_OF_UNSEEN_KEYS = Store.IDS_OF_KEYS + " FOR UPDATE"
+
+    def _find_keys(self, sql: str, keys: Sequence[str]) -> dict[bytes, int]:
+        ids = super()._find_keys(sql, keys)
+        for unseen in [key for key in keys if key.encode() not in ids]:
+            ids |= super()._find_keys(self.IDS_OF_UNSEEN_KEYS, [unseen])
+        return ids
 
     # ---- claim
     #

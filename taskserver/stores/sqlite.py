@@ -90,8 +90,8 @@ class SQLiteStore(Store):
     by_status = 'INDEXED BY "{}_claim_by_group"'
     delete_by_key = "DELETE FROM {}"
     about_space = (
-        "SQLite keeps the space in its file, for new rows; the statement VACUUM makes the file as small as it can be, if "
-        "there is room for a copy, and nobody can write meanwhile"
+        "SQLite keeps the space in its file, for new rows; the statement VACUUM makes the file as small as it can be, "
+        "if there is room for a copy, and nobody can write meanwhile"
     )
     schema_file = "sqlite.sql"
     instant_type = "TEXT"

@@ -18,7 +18,7 @@ from itertools import accumulate
 from typing import Any, ClassVar
 
 from ..errors import Conflict, DatabaseError
-from ..lifecycle import CANCELLED, Claim, ClaimedTask, Due, Finish, LostTask, Start, Status
+from ..lifecycle import CANCELLED, Claim, ClaimedTask, Due, Finish, LostTask, Outcome, Start, Status
 from .adding import Adding
 from .database import IDS_A_STATEMENT, P, Row, T, Write
 from .tries import Way
@@ -348,6 +348,7 @@ class Store(Adding, Views):
         UPDATE {table} {by_key}
         SET status = 4, claim = NULL, due_at = NULL, finished_at = {now}, updated_at = {now}
         WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NOT NULL AND attempts > 0 AND {is_cancelled} = 1
+            AND ? = 1
     """
     # Of a task that may start once only: fatal, because its worker seemed to have vanished → in progress, to be
     # completed in the same transaction. What a person did to it meanwhile took its status or its token away.
@@ -359,14 +360,14 @@ class Store(Adding, Views):
 
     def advance(
         self, finishes: Sequence[Finish], start: Start | None, is_repeated: bool = False
-    ) -> tuple[list[bool], bool]:
+    ) -> tuple[list[int], bool]:
         """Finish tasks and start the next one in one commit.
 
         in progress → gone, archived, done, error or fatal; in progress, unstarted → in progress, started.
-        For each finish, and for the start, whether the row still carried our claim, or (`is_repeated`) is as an
-        earlier try with an error that may have taken effect would leave it. Raises Conflict at once, with nothing
-        written, where there are both and others hold one of the rows: what has ended need not wait for what has not
-        begun, so each is to be tried by itself.
+        For each finish its Outcome, LOST where the row did not carry our claim any more and (`is_repeated`) is not as
+        an earlier try with an error that may have taken effect would leave it; for the start, whether it did. Raises
+        Conflict at once, with nothing written, where there are both and others hold one of the rows: what has ended
+        need not wait for what has not begun, so each is to be tried by itself.
         """
         if not finishes or start is None:
             return self._advance(finishes, start, self._conflict_seconds, is_repeated)
@@ -383,7 +384,7 @@ class Store(Adding, Views):
 
     def _advance(
         self, finishes: Sequence[Finish], start: Start | None, conflict_seconds: float, is_repeated: bool
-    ) -> tuple[list[bool], bool]:
+    ) -> tuple[list[int], bool]:
         writes = [self._writes_of(finish) for finish in finishes]
         if start is not None:
             writes.append([(self.START, (start.max_attempts, self._lease_seconds, start.task.id, start.task.claim))])
@@ -393,18 +394,18 @@ class Store(Adding, Views):
         may_have_taken_effect = is_repeated or self._may_have_taken_effect()
         # The first write of each tells; those that follow it in a move find what it found.
         firsts = accumulate((len(several) for several in writes[:-1]), initial=0)
-        found = [matched[first] == 1 for first in firsts]
+        found = [matched[first] for first in firsts]
         if not all(found):
             steps: list[Finish | Start] = [*finishes, *([] if start is None else [start])]
             try:
                 found = [
-                    was_found or (may_have_taken_effect and self._took_effect(step)) or self._finish_otherwise(step)
+                    was_found or (may_have_taken_effect and self._effect_of(step)) or self._finish_otherwise(step)
                     for was_found, step in zip(found, steps, strict=True)
                 ]
             except DatabaseError as error:
                 error.may_have_taken_effect = True  # those that were found are written
                 raise
-        return found[: len(finishes)], found[-1] if start is not None else False
+        return found[: len(finishes)], start is not None and bool(found[-1])
 
     def _writes_of(self, finish: Finish) -> list[Write]:
         which = (finish.task.id, finish.task.claim)
@@ -414,40 +415,45 @@ class Store(Adding, Views):
             return [(self.RETRY, (finish.retry_seconds, finish.error_text, *which))]
         return [(self.GIVE_UP, (finish.error_text, 1 if finish.uncount else 0, *which))]
 
-    def _took_effect(self, step: Finish | Start) -> bool:
-        """Whether a row that a repeated write did not find is as its first try, whose answer was lost, leaves it."""
+    def _effect_of(self, step: Finish | Start) -> int:
+        """The Outcome, where a row that a repeated write did not find is as its first try leaves it, else LOST."""
         row = self._alone(self._first, self.FIND, (step.task.id,))
         if isinstance(step, Start):
-            return row is not None and row[:3] == (Status.IN_PROGRESS, step.task.claim, 1)
+            return int(row is not None and row[:3] == (Status.IN_PROGRESS, step.task.claim, 1))
         if row is None:
-            return step.error_text is None
+            return Outcome.AS_ASKED if step.error_text is None else Outcome.LOST
         status, claim, _, error_text, attempts = row
         if claim == step.task.claim:
-            return False
-        if status == Status.NEW and attempts == 0:  # a rerun came while it ran
-            return True
-        if step.error_text is not None:
-            return error_text in (step.error_text, CANCELLED)  # it may have been woken again since
-        return self.mode == "mark" and status == Status.DONE
+            return Outcome.LOST
+        if status == Status.NEW and attempts == 0:
+            return Outcome.RUN_AGAIN
+        if step.error_text is None:
+            return int(self.mode == "mark" and status == Status.DONE)
+        # It may have been woken again since.
+        return {step.error_text: Outcome.AS_ASKED, CANCELLED: Outcome.CANCELLED}.get(error_text, Outcome.LOST)
 
-    def _finish_otherwise(self, step: Finish | Start) -> bool:
-        """Finish a task to which something was done while it ran. Whether that was so."""
+    def _finish_otherwise(self, step: Finish | Start) -> int:
+        """Finish a task to which something was done while it ran. The Outcome."""
         if isinstance(step, Start):
-            return False
+            return Outcome.LOST
         which = (step.task.id, step.task.claim)
-        changes = [(self.RUN_AGAIN, which)] + ([(self.CANCEL_FAILED, which)] if step.error_text is not None else [])
-        if any(self._together(changes, self._conflict_seconds)):
-            return True
-        if self._may_have_taken_effect() and self._took_effect(step):
-            return True
-        return step.error_text is None and self._complete_late(step)
+        was_changed, was_cancelled = self._together(
+            [(self.RUN_AGAIN, which), (self.CANCEL_FAILED, (*which, int(step.error_text is not None)))],
+            self._conflict_seconds,
+        )
+        if was_changed:
+            return Outcome.RUN_AGAIN
+        if was_cancelled:
+            return Outcome.CANCELLED
+        effect = self._effect_of(step) if self._may_have_taken_effect() else Outcome.LOST
+        return effect or (Outcome.LOST if step.error_text is not None else int(self._complete_late(step)))
 
     def _complete_late(self, step: Finish) -> bool:
         """Complete a task that may start once only and was given up as lost. Whether there was one."""
         resume = (self.RESUME, (step.task.id, step.task.claim))
         # Or ours again, as a person cancelled it since it was found to be changed by a rerun.
         resumed, completed, *_ = self._together([resume, *self._writes_of(step)], self._conflict_seconds)
-        return bool(resumed or completed) or (self._may_have_taken_effect() and self._took_effect(step))
+        return bool(resumed or completed) or (self._may_have_taken_effect() and bool(self._effect_of(step)))
 
     # ---- release: in progress, unstarted → new
 

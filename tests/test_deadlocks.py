@@ -1,0 +1,174 @@
+"""Deadlocks between producers, workers and operators: the server sees them, and nobody else hears of them.
+
+Each test shows that it raced: the server counts the deadlocks that it broke. Of the two transactions of one, it undoes
+the smaller, whoever's that is; so here every side has its share of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskserver import TaskServer
+from taskserver.lifecycle import NewTask
+from taskserver.selection import Selection
+from tests.processes import WAIT_SECONDS, wait_until
+from tests.servers import MySQLServer
+
+MOST_ROUNDS = 100
+KEYS = [f"key {number:03}" for number in range(300)]
+"""More than fit into one statement of rows with keys, so that a transaction takes them step by step."""
+
+TASKS = """
+ran = []
+
+def note(key, version):
+    ran.append((key, version))
+"""
+
+
+@pytest.fixture
+def deadlocks(mysql_server: MySQLServer) -> Callable[[], int]:
+    """How many deadlocks the server has broken so far."""
+
+    def count() -> int:
+        rows = mysql_server.execute("SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'")  # of MariaDB
+        if not rows:
+            rows = mysql_server.execute(
+                "SELECT name, count FROM information_schema.innodb_metrics WHERE name = 'lock_deadlocks'"
+            )
+        return int(rows[0][1])
+
+    return count
+
+
+@contextmanager
+def together(*works: Callable[[], object]) -> Iterator[None]:
+    """Does all of these, each in a thread of its own, until the end of the `with`; what they raise, it raises."""
+    failures: list[BaseException] = []
+
+    def do(work: Callable[[], object]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=do, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for thread in threads:
+            thread.join(2 * WAIT_SECONDS)
+        assert not any(thread.is_alive() for thread in threads)
+    if failures:
+        raise failures[0]
+
+
+@pytest.mark.parametrize("is_rerun", [False, True], ids=["unique", "rerun"])
+@pytest.mark.parametrize("stand", [False, True], ids=["new keys", "standing keys"])
+def test_two_producers_that_add_the_same_keys_in_opposite_order_both_succeed(
+    mysql_dsn: str, deadlocks: Callable[[], int], stand: bool, is_rerun: bool
+) -> None:
+    """Each has taken its first keys before either goes on, so that one of them must be undone, and does it again."""
+    with TaskServer(mysql_dsn) as one, TaskServer(mysql_dsn) as two:
+        one.create_tables()
+        tasks = [NewTask("tasks.note", None, 0, 0, unique_key=key, rerun=is_rerun) for key in KEYS]
+        if stand:
+            one.store.add_many(tasks, lambda ids: None)
+        before = deadlocks()
+        both_are_inside = threading.Barrier(2)
+        added: dict[str, list[int]] = {}
+
+        def add(name: str, server: TaskServer, tasks: Sequence[NewTask]) -> None:
+            wait_after_first_statement(server, both_are_inside)
+            server.store.add_many(tasks, added.setdefault(name, []).extend)
+
+        with together(partial(add, "one", one, tasks), partial(add, "two", two, tasks[::-1])):
+            pass
+        wait_until(lambda: deadlocks() > before)
+        assert added["one"] == added["two"][::-1]
+        assert len(set(added["one"])) == len(KEYS)
+        assert [count.rows for count in one.store.counts()] == [len(KEYS)]
+
+
+def wait_after_first_statement(server: TaskServer, barrier: threading.Barrier) -> None:
+    store: Any = server.store
+    insert = store._insert
+    first = iter([True])
+
+    def insert_and_wait(tasks: Sequence[NewTask]) -> Sequence[int]:
+        ids: Sequence[int] = insert(tasks)
+        if next(first, False):
+            barrier.wait(WAIT_SECONDS)
+        return ids
+
+    store._insert = insert_and_wait
+
+
+@pytest.mark.parametrize("with_cancels", [False, True], ids=["reruns", "reruns and cancels"])
+def test_reruns_beside_workers_are_errors_to_nobody_and_the_newest_arguments_run_last(
+    mysql_dsn: str, deadlocks: Callable[[], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_cancels: bool
+) -> None:
+    module = f"deadlock_tasks_{with_cancels}".lower()
+    (tmp_path / f"{module}.py").write_text(TASKS)
+    monkeypatch.syspath_prepend(tmp_path)
+    ran: list[tuple[str, int]] = __import__(module).ran
+    versions = itertools.count(1)
+    before = deadlocks()
+    is_over = threading.Event()
+    keys = KEYS[:60]
+
+    def open_server() -> TaskServer:
+        return TaskServer(mysql_dsn, modules=module, folder=tmp_path)
+
+    def change(keys: Sequence[str]) -> None:
+        with open_server() as server:
+            for number in range(MOST_ROUNDS):
+                if deadlocks() > before + 2 and number > 10:
+                    break
+                add_all(server, keys)
+
+    def add_all(server: TaskServer, keys: Sequence[str]) -> None:
+        version = next(versions)
+        tasks = [
+            {"task": f"{module}.note", "args": [key, version], "unique_key": key, "rerun": True, "version": version}
+            for key in keys
+        ]
+        assert len(server.add_tasks(tasks)) == len(keys)
+
+    def work() -> None:
+        with open_server() as server:
+            while not is_over.is_set():
+                server.run(batch=10)
+
+    def cancel() -> None:
+        with open_server() as server:
+            while with_cancels and not is_over.is_set():
+                server.cancel(Selection(limit=20))
+
+    with open_server() as server:
+        server.create_tables()
+        with together(work, work, cancel):
+            try:
+                with together(partial(change, keys), partial(change, keys[::-1])):
+                    pass
+                add_all(server, keys)
+            finally:
+                is_over.set()
+        wait_until(lambda: deadlocks() > before)
+        # What was cancelled after the last change of its key does not run: its wish came later.
+        add_all(server, keys)
+        result = server.run()
+        assert result.failed == result.lost == 0
+        newest = next(versions) - 1
+        assert dict(ran) == dict.fromkeys(keys, newest)
+        assert server.store.counts() == []
