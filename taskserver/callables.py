@@ -120,6 +120,13 @@ class Callables:
             self._broken = {name: breakage for name, breakage in self._broken.items() if breakage.at >= since}
             importlib.invalidate_caches()
 
+    def forget_breakage(self, name: str) -> None:
+        """The import for this name was broken off, which says nothing of its module."""
+        modules = [place.module for place in _readings(name)]
+        for broken in list(self._broken):
+            if any(f"{module}.".startswith(f"{broken}.") for module in modules):
+                del self._broken[broken]
+
     def newly_broken(self) -> list[str]:
         """What is to be told of modules that broke since this was asked: each once, however often it is tried again."""
         new = [name for name in self._broken if name not in self._told]

@@ -118,6 +118,8 @@ class Executor:
             return
         failure = self._guarded_after_start(task, self._settings.timeout_seconds, self._callables.find, task.task)
         if failure is not None and not failure.is_a(BadTask):
+            if self._heartbeat.has_cancelled:
+                self._callables.forget_breakage(task.task)
             self._tell_of_modules()
             self._fail(task, None, failure)
             return

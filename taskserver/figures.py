@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from logging import getLogger
 
-from .errors import Conflict, DatabaseError
+from .errors import Conflict, DatabaseError, Unavailable
 from .lifecycle import ClaimedTask, LostTask
 from .stores import Store
 from .stores.stats import COLUMNS, Stats
@@ -123,11 +123,12 @@ class Figures:
             return
         try:
             self._stats.add((*key, *one.columns()) for key, one in counts.items())
-        except Conflict as error:
-            LOG.debug("the figures are kept for later: %s", error)
-            self._counts = counts
         except DatabaseError as error:
-            LOG.info("the figures of the last tasks are lost: %s", error)
+            if isinstance(error, (Conflict, Unavailable)) and not error.may_have_taken_effect:
+                LOG.debug("the figures are kept for later: %s", error)
+                self._counts = counts
+            else:
+                LOG.info("the figures of the last tasks are lost: %s", error)
 
 
 def _may_be_name(text: str) -> bool:

@@ -176,6 +176,7 @@ class Heartbeat:
         """It has ended."""
         running, self._running = self._running, None
         self.has_cancelled = running is not None and running.is_cancelled
+        self._was_own = self._was_own or self.has_cancelled  # what is armed is its end
 
     # ---- the thread
 
@@ -266,12 +267,13 @@ class Heartbeat:
     def _end_process(self, running: _Running) -> None:
         if self._watchdog is None or self._running is not running:
             return
+        why = "it was cancelled" if running.is_cancelled else f"its timeout of {running.timeout_seconds:g} s"
         LOG.error(
-            "task %d %s goes on, %g s after its timeout of %g s, and cannot be interrupted: this worker ends",
+            "task %d %s goes on, %g s after %s, and cannot be interrupted: this worker ends",
             running.task.id,
             running.task.task,
             self._lease_seconds,
-            running.timeout_seconds,
+            why,
         )
         os._exit(1)
 

@@ -33,6 +33,7 @@ LAST_INSTANT = datetime(2038, 1, 19, 3, 14, 7, tzinfo=timezone.utc)
 """Of the columns of most MySQL servers, and so for all."""
 MAX_KEY_BYTES = 255
 MAX_VERSION = 2**63 - 1
+LONGEST_SHOWN = 80
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -125,7 +126,8 @@ def _instant(at: object) -> str:
         raise InvalidTask(f"at is {shown(at)}; allowed: a datetime, or its text as 2026-01-31T12:00:00+01:00")
     if instant.utcoffset() is None:
         raise InvalidTask(
-            f"at is {shown(at)}, which has no time zone; allowed: an aware datetime, as datetime.now(timezone.utc)"
+            f"at is {shown(at)}, which has no time zone; allowed: an aware datetime, as datetime.now(timezone.utc), "
+            "or a text with Z or +01:00 at its end, as 2026-01-31T12:00:00Z"
         )
     if not FIRST_INSTANT <= instant <= LAST_INSTANT:
         raise InvalidTask(f"at is {shown(at)}; allowed: from {FIRST_INSTANT:%Y-%m-%d} to {LAST_INSTANT:%Y-%m-%d}")
@@ -183,6 +185,7 @@ def _name_of_function(function: Callable[..., Any]) -> str:
 def shown(value: object) -> str:
     """A value that was given, for a message."""
     try:
-        return repr(value)[:80]
+        text = repr(value)
     except Exception:  # an integer too long to be written, or an object that has no text
         return f"a {type(value).__name__} that cannot be shown"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 1]}…"

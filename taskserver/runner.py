@@ -86,8 +86,10 @@ class Runner:
             reason = self._run_until_reason()
             self._write_figures()
             self._end(host, groups, reason)
-        except BaseException:
+        except BaseException as error:
             with suppress(DatabaseError):
+                if not isinstance(error, DatabaseError):
+                    self._write_figures()
                 self._end(host, groups, Reason.ERROR)
             raise
         return result
@@ -102,8 +104,10 @@ class Runner:
     def run_one(self, task: ClaimedTask, claimed_at: float) -> RunResult:
         """Run a task that is claimed already, apart from the record of runs. Raises DatabaseError."""
         with self._store.patiently(), self._open:
-            self._run_claim(Claim([task], 1), claimed_at)
-            self._write_figures()
+            try:
+                self._run_claim(Claim([task], 1), claimed_at)
+            finally:
+                self._write_figures()
         self._result.end(self._limits.reason_to_end() or Reason.MAX_TASKS, self._limits.elapsed())
         return self._result
 

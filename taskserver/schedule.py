@@ -6,9 +6,11 @@ that it reckons with is given to it, and is the database's.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone, tzinfo
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
@@ -26,6 +28,8 @@ LONGEST_EVERY_SECONDS = LONGEST_DELAY_DAYS * 86_400
 MAX_CRON_LENGTH = 255
 CRON_FIELDS = 5
 CRON_EXAMPLE = "*/5 * * * *"
+INSTALLS = " -m pip install --target "
+"""Stands in the error that says what this host lacks."""
 
 
 class Schedule(NamedTuple):
@@ -164,9 +168,7 @@ def _zone(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
         if not available_timezones():
-            raise SettingError(
-                f"this host knows no time zones but UTC: {sys.executable} -m pip install tzdata"
-            ) from None
+            raise SettingError(f"this host knows no time zones but UTC: {_install('tzdata')}") from None
         raise InvalidTask(
             f"timezone is {shown(name)}, which is none; allowed: UTC, or a name as Europe/Berlin"
         ) from None
@@ -178,8 +180,8 @@ def _cron(expression: str, after: datetime) -> CronSim:
         from cronsim import CronSim, CronSimError
     except ImportError:
         raise SettingError(
-            f"the package cronsim is missing, which reads cron expressions: {sys.executable} -m pip install "
-            "'cronsim>=2.6,<3'; every needs none"
+            "the package cronsim is missing, which reads cron expressions: "
+            f"{_install('cronsim>=2.6,<3')}; every needs none"
         ) from None
     if not isinstance(expression, str) or len(expression) > MAX_CRON_LENGTH:
         raise InvalidTask(f"cron is {shown(expression)}; {_ALLOWED_CRON}")
@@ -190,6 +192,13 @@ def _cron(expression: str, after: datetime) -> CronSim:
         return CronSim(expression, after)
     except (CronSimError, ValueError) as error:
         raise InvalidTask(f"cron is {shown(expression)}: {error}; {_ALLOWED_CRON}") from None
+
+
+def _install(package: str) -> str:
+    """The line that gets a package, also where the host forbids to add anything to its Python."""
+    # The folder of worker.py as a rule, and in any case one of which the program imports.
+    folder = Path(__file__).resolve().parents[1]
+    return f"{sys.executable}{INSTALLS}{shlex.quote(str(folder))} {shlex.quote(package)}"
 
 
 _ALLOWED_CRON = f"allowed: minute, hour, day of the month, month, day of the week, as {CRON_EXAMPLE!r}"

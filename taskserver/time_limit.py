@@ -94,9 +94,9 @@ class _ByAlarm:
     def call(self, seconds: float, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         self._seconds = seconds
         self._wish = None
-        if seconds:
-            self._ends_at = time.monotonic() + seconds
-            signal.setitimer(signal.ITIMER_REAL, seconds, self._again_after_seconds)
+        self._ends_at = time.monotonic() + seconds if seconds else float("inf")
+        # Without a limit, too: an interrupt that came too late for the task before may have left its alarm.
+        signal.setitimer(signal.ITIMER_REAL, seconds, self._again_after_seconds)
         try:
             return call_task(function, *args, **kwargs)
         finally:
@@ -117,7 +117,9 @@ class _ByAlarm:
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
         wish = self._wish
-        if wish is not None and not wish.is_meant():
+        # One that comes early, and that nobody here wishes for, was meant for the task before.
+        is_meant = wish.is_meant() if wish else self._stop.insisted or time.monotonic() >= self._ends_at
+        if not is_meant:
             self._forget_wish()
             return
         is_inside = is_in_task(frame)

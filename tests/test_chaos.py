@@ -17,7 +17,7 @@ import pytest
 from taskserver.settings import MODES as TASKSERVER_MODES
 from tests.chaos.begins import match_begins
 from tests.chaos.checks import check_all
-from tests.chaos.evidence import DELETED, Event, Evidence, Row, Run, Strike, WorkerRun
+from tests.chaos.evidence import DELETED, Event, Evidence, Kept, Row, Run, Strike, WorkerRun
 from tests.chaos.report import Report
 from tests.chaos.run import run_chaos
 from tests.chaos.schedule import FAULTS, make_modes, make_schedule, sure_kinds, wish
@@ -268,6 +268,10 @@ STORY = Evidence(
         Strike("kill", 3, 99, 99.0, 99.0),
     ],
     troubles={0: [Span(100.15, 105.5)], 1: [Span(107.8, 120.0)], 3: [Span(100.15, 105.5)]},
+    changed={"one": 7, "two": 3},
+    changed_while_it_ran=1,
+    kept_rows=[Kept("one", 8), Kept("two", 3)],
+    kept_runs=[Kept("one", 2), Kept("one", 7), Kept("one", 8), Kept("two", 3)],
     kinds=["freeze beyond the lease", "drop", "kill"],
     task_kinds=["quick", "fail"],
     modes=["move", "mark", "move", "delete"],
@@ -485,6 +489,20 @@ LIES: dict[str, tuple[Callable[[], dict[str, object]], str]] = {
     "an exit with 0 and an error": (lambda: {"workers": with_worker(50, errors="worker.py: a\n")}, "ended with 0 and"),
     "a crash": (lambda: {"workers": with_worker(50, code=-11)}, "ended with -11"),
     "a death by SIGKILL that nobody sent": (lambda: {"workers": with_worker(50, code=-9)}, "ended with -9"),
+    "a change that never ran": (
+        lambda: {"changed": {"two": 4}},
+        "key two was changed to version 4, and the newest that ran to its end is 3",
+    ),
+    "a change of a key that never ran at all": (
+        lambda: {"changed": {"three": 1}},
+        "key three was changed to version 1, and the newest that ran to its end is 0",
+    ),
+    "a row that is done with arguments that never ran": (
+        lambda: {"kept_rows": [Kept("one", 9)]},
+        "key one is done with version 9, no run of which came to its end",
+    ),
+    "a run in which no change met a running task": (lambda: {"changed_while_it_ran": 0}, "no task was changed"),
+    "a fatal task that never fails": (lambda: {"kept_fatal": 1}, "1 tasks with keys became fatal"),
     "a worker that goes on for ever": (lambda: {"unended": [2]}, "the last worker of slot 2 went on"),
 }
 

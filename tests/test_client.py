@@ -569,10 +569,19 @@ def test_list_and_show_print_tasks_for_people(queue: Queue) -> None:
     assert [line.split()[:5] for line in lines[1:]] == [["10", "fatal", "0", "9", "0"], ["5", "fatal", "1", "4", "0"]]
     assert "ValueError: no" in lines[1]
     text = text_of(queue, "show", 10)
-    for words in ("tasks.note", "fatal", "[9]", "ValueError: no\\nsecond line"):
+    for words in ("tasks.note", "fatal", "[9]", "ValueError: no\n               second line\n"):
         assert words in text
     assert "status_9" in text_of(queue, "show", 7)
     assert json_of(queue, "show", 7)["status_name"] == "status_9"
+
+
+def test_show_prints_an_error_in_the_lines_that_it_has(sqlite_queue: Queue) -> None:
+    text = 'E: \x1b[2J\n  File "tasks.py"\n\n    fail()'
+    sqlite_queue.sql("INSERT INTO jobs_queue (task, status, error_text) VALUES ('tasks.note', 4, ?)", text)
+    lines = text_of(sqlite_queue, "show", 1).splitlines()
+    start = lines.index("  error_text   E: \\x1b[2J")
+    assert lines[start + 1 : start + 4] == [" " * 17 + 'File "tasks.py"', "", " " * 19 + "fail()"]
+    assert json_of(sqlite_queue, "show", 1)["error_text"] == text
 
 
 def test_show_finds_a_completed_task_in_the_archive(queue: Queue) -> None:

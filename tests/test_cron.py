@@ -22,6 +22,7 @@ from taskserver import TaskServer
 from tests.conftest import without
 from tests.cron import Cron, find_python, missing_programs, why_not
 from tests.deployment import ROOT
+from tests.documents import read
 from tests.queues import Queue
 from tests.servers import MySQLServer, find_program
 
@@ -30,7 +31,9 @@ pytestmark = pytest.mark.xdist_group("cron")  # one process waits, not three
 EXAMPLE = ROOT / "crontab.example"
 THEIR_FOLDER = "/home/you/taskserver"
 THEIR_PYTHON = "/usr/bin/python3"
-HUNDRED, FIVE, ALL = re.findall(r"(?m)^(?:# )?(?:[\d*/-]+ ){5}(/.*)$", EXAMPLE.read_text(encoding="utf-8"))
+HUNDRED, FIVE, ALL = re.findall(
+    r"(?m)^(?:# )?(?:[\d*/-]+ ){5}(/.*/worker\.py .*)$", EXAMPLE.read_text(encoding="utf-8")
+)
 DATABASES = ["sqlite", "mysql"]
 SQLITE = "sqlite:///var/taskserver.db"
 
@@ -409,7 +412,7 @@ def test_crontab_accepts_every_line_of_the_example_that_is_commented_out(tmp_pat
     file = tmp_path / "crontab"
     text = EXAMPLE.read_text(encoding="utf-8")
     lines, count = re.subn(r"(?m)^# (?=[A-Z_]+=|[\d*/-]+ [\d*])", "", text)
-    assert count == 4
+    assert count == 5
     file.write_text(lines, encoding="utf-8")
     said = dry_run(file)
     assert said.returncode == 0, said.stderr
@@ -424,3 +427,10 @@ def test_crontab_refuses_a_last_line_without_an_end(tmp_path: Path) -> None:
 def test_the_example_has_the_lines_of_the_first_article() -> None:
     commands = re.findall(r"(?m)^(?:# )?((?:[\d*/-]+ ){5})/.*/worker.py (.*)$", EXAMPLE.read_text(encoding="utf-8"))
     assert commands[:2] == [("*/5 * * * * ", "100 3,5,6"), ("0-59/5 * * * * ", "5 3")]
+
+
+def test_the_example_prunes_as_the_tutorial_does() -> None:
+    (command,) = re.findall(
+        r"(?m)^# (?:[\d*/-]+ ){5}/.*/(client\.py .*) >/dev/null$", EXAMPLE.read_text(encoding="utf-8")
+    )
+    assert f"python3 {command}\n" in read("docs/shared-hosting.md")

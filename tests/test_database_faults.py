@@ -771,7 +771,7 @@ STEPS = [
     Step("look for what is due", b"UNION ALL"),
     Step(
         "wake",
-        b"SET status = 0, due_at = NULL",
+        b"SET status = 0, updated_at = CASE",
         prepared="status = 3, attempts = 1, due_at = NOW(6) - INTERVAL 1 SECOND",
         ends_as=(2, 2),
     ),

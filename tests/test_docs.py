@@ -17,6 +17,7 @@ import pytest
 import taskserver
 from taskserver import DatabaseError, Reason, RunResult, TaskServer, new_task
 from taskserver.commands import client, usage
+from taskserver.commands import stats as stats_command
 from taskserver.commands.doctor import Health
 from taskserver.commands.program import Exit
 from taskserver.commands.worker_options import Options, read_options
@@ -24,6 +25,7 @@ from taskserver.doctor.findings import Level
 from taskserver.lifecycle import Status
 from taskserver.options import Options as TaskOptions
 from taskserver.settings import KEYS, MODES, Settings, load_settings
+from taskserver.stores.stats import HourStats
 from tests.deployment import ROOT
 from tests.documents import DOCUMENTS, Block, anchors, blocks, links, prose, read, sections, table, words_in_backticks
 from tests.processes import assert_one_line
@@ -161,6 +163,33 @@ def test_the_least_rights_of_a_worker_are_enough(guarded: Reader, mode: str) -> 
         assert (result.done, result.fatal, result.reason) == (2, 1, Reason.EMPTY)
         assert [row.rows for row in server.store.counts()] == ([2, 1] if mode == "mark" else [1])
         assert server.store.show(10**6) is None
+
+
+BEYOND_THE_FOUR = "(status, max_attempts, due_at, unique_key, version)"
+
+
+def test_a_producer_that_gives_more_than_the_four_columns_needs_the_rights_that_the_document_names(
+    guarded: Reader,
+) -> None:
+    assert all(f"`{column}`" in prose(SECURITY) for column in re.findall(r"\w+", BEYOND_THE_FOUR))
+    with TaskServer(guarded.dsn("you_web", "web-password"), folder=guarded.folder) as server:
+        with pytest.raises(DatabaseError, match=r"see docs/security\.md"):
+            server.add_task("tasks.greet", ["Ada"], delay=60)
+        guarded.execute(f"GRANT INSERT {BEYOND_THE_FOUR} ON you_queue.jobs_queue TO 'you_web'@'%'")
+        server.add_task("tasks.greet", ["Ada"], delay=60, max_attempts=3)
+        with pytest.raises(DatabaseError, match=r"see docs/security\.md"):
+            server.add_task("tasks.greet", ["Ada"], unique_key="one")
+        guarded.execute("GRANT SELECT, UPDATE ON you_queue.jobs_queue TO 'you_web'@'%'")
+        first = server.add_task("tasks.greet", ["Ada"], unique_key="one")
+        assert server.add_task("tasks.greet", ["Ada"], unique_key="one", rerun=True, version=2) == first
+
+
+def test_a_worker_that_may_not_pause_is_told_which_account_may(guarded: Reader) -> None:
+    worker = TaskServer(guarded.dsn("you_worker", "worker-password"), folder=guarded.folder)
+    with worker as server, pytest.raises(DatabaseError, match=r"pause, resume, .* and prune need an operator's"):
+        server.pause(3)
+    with TaskServer(guarded.dsn("you_operator", "operator-password"), folder=guarded.folder) as server:
+        assert server.pause(3)
 
 
 def test_the_least_rights_of_monitoring_are_to_look(guarded: Reader) -> None:
@@ -484,6 +513,14 @@ def test_the_reference_has_what_status_and_doctor_print_as_json(sqlite_queue: Qu
     (meaning,) = table(REFERENCE, "doctor --json")["checks"]
     assert re.findall("`([a-z]+)`", meaning) == list(health["checks"][0])
     assert all(f"`{level.value}`" in prose(REFERENCE) for level in Level)
+
+
+@pytest.mark.parametrize("column", stats_command.BY.values())
+def test_the_reference_has_what_stats_prints_as_json(column: str) -> None:
+    first, *others = table(REFERENCE, "of each line of `stats --json`")
+    assert [column, *others] == list(stats_command.report(HourStats("2026-11-22 10:00:00", 0, "x"), column))
+    (meaning,) = table(REFERENCE, "of each line of `stats --json`")[first]
+    assert column in [first, *re.findall("`([a-z_]+)`", meaning)]
 
 
 def test_the_reference_has_every_reason_for_which_a_run_ends() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,12 +17,14 @@ import pytest
 
 from taskserver.doctor import database, place
 from taskserver.doctor.findings import Finding, Level
-from taskserver.doctor.queue import _cron, _ended_badly, told_of_groups, unserved
+from taskserver.doctor.queue import MOST_SCHEDULES_TOLD, _cron, _ended_badly, _schedules, told_of_groups, unserved
 from taskserver.dsn import parse_dsn
 from taskserver.lifecycle import Status
+from taskserver.schedule import Schedule
 from taskserver.settings import Settings
 from taskserver.stores.facts import MySQLFacts, SQLiteFacts
 from taskserver.stores.rows import LastRun, QueueCount
+from taskserver.stores.schedules import _Planned, _stored
 from tests.processes import assert_one_line, assert_silent
 from tests.queues import Queue
 from tests.servers import MariaDB, MySQLServer
@@ -41,6 +44,7 @@ def a_run(group_ids: str, seconds_ago: float = 60.0, previous_seconds_ago: float
     return LastRun("host", group_ids, 1, "", seconds_ago, "x", "empty", 0, 0, 0, 0, 0, previous_seconds_ago)
 
 
+NOW = "2026-11-22 10:00:00.000000"
 HEALTH = {"ok": 0, "warning": 1, "broken": 2}
 
 
@@ -722,7 +726,39 @@ def test_fatal_tasks_are_a_warning(healthy: Queue) -> None:
     healthy.sql("INSERT INTO jobs_queue (task, status) VALUES ('tasks.note', 4)")
     report = Report(healthy)
     assert (report.code, report.worse()) == (1, {"fatal": "warning"})
-    assert "client.py list --status fatal" in report.told("fatal")
+    assert "client.py errors" in report.told("fatal")
+
+
+def test_schedules_of_which_nothing_is_wrong_are_well(healthy: Queue) -> None:
+    assert healthy.client("schedule", "tidy", "tasks.note", "--every", 600).returncode == 0
+    report = Report(healthy)
+    assert report.worse() == {}
+    assert "1 of them, and nothing is wrong with one: tidy comes next, at 20" in report.told("schedules")
+
+
+def test_schedules_that_are_none_are_a_warning(healthy: Queue) -> None:
+    for number in range(MOST_SCHEDULES_TOLD + 2):
+        healthy.sql(
+            "INSERT INTO jobs_queue_schedules (name, task, cron, timezone) VALUES (?, 'tasks.note', ?, 'Mars')",
+            f"bad-{number}",
+            "0 3 * * *",
+        )
+    report = Report(healthy)
+    assert (report.code, report.worse()) == (1, {"schedules": "warning"})
+    assert report.told("schedules").count("timezone is 'Mars'") == MOST_SCHEDULES_TOLD
+    assert "; and 2 more |" in report.told("schedules")
+    assert report.checks["schedules"]["mend"] == "client.py schedule NAME … again, or client.py unschedule NAME"
+
+
+def test_a_schedule_whose_package_is_missing_here_is_told_with_the_line_that_gets_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "cronsim", None)
+    nightly = _Planned(Schedule("nightly", "tasks.note", None, 0, 0, None, "0 3 * * *", "UTC"), NOW, NOW)
+    (finding,) = _schedules([_stored(nightly)])
+    assert finding.level is Level.WARNING
+    assert f"{sys.executable} -m pip install --target " in finding.found
+    assert finding.mend == "install the package, as said there"
 
 
 def test_rows_that_nobody_will_ever_take_are_a_warning(healthy: Queue) -> None:

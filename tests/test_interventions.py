@@ -6,6 +6,7 @@ On SQLite and on MySQL/MariaDB alike. Rows are written and looked at by SQL of t
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import threading
@@ -20,6 +21,7 @@ import pytest
 
 import taskserver
 from taskserver import InvalidTask, SettingError, TaskServer
+from taskserver.commands import selecting as sel
 from taskserver.commands.client import main
 from taskserver.lifecycle import ClaimedTask, Finish, Start
 from taskserver.selection import Selection
@@ -174,7 +176,7 @@ def test_a_cancel_ends_what_waits_and_marks_what_runs(queue: Queue, server: Task
         "waiting for others": ended,
         "error": ended | {"due_at": None},
         "claimed": ended | {"due_at": None, "claim": None},
-        "lost": {"error_text": "cancelled", "claim": None},
+        "lost": {"claim": None},  # what a person must know of it stays
         "running": {"error_text": "cancelled"},
         "running, to run again": {"error_text": "cancelled", "attempts": 1},
     }
@@ -237,7 +239,7 @@ def test_a_cancel_after_a_rerun_and_a_rerun_after_a_cancel_the_later_wish_counts
                 assert server.cancel(Selection(ids=[first])) == 1
             else:
                 assert server.add_task("tasks.note", unique_key=later, rerun=True) == first
-        assert server.store.advance([Finish(task, "E: e", retry_seconds=60.0)], None)[0] == [True]
+        assert server.store.advance([Finish(task, "E: e", retry_seconds=60.0)], None)[0][0]
         assert server.store.show(first) is not None
     assert queue.rows("status, error_text") == [(4, "cancelled"), (0, None)]
 
@@ -506,9 +508,35 @@ def test_ids_to_which_nothing_could_be_done_are_told_one_by_one(queue: Queue, cl
         f"task {ids['done']} is done; {suits}",
         "task 999 is not there; a completed one may be deleted",
     ]
+    left = ended.stderr
+    queue.sql("UPDATE jobs_queue SET status = 4 WHERE id = ?", ids["fatal"])
+    ended = client("retry", ids["fatal"], ids["new"], ids["done"], 999, "--group", 0, "--dry-run")
+    assert ended.stdout.endswith("\n1 task would be retried; nothing was changed\n")
+    assert ended.stderr == left
     ended = client("cancel", *range(1000, 1030))
     assert ended.stdout == "0 tasks cancelled\n"
     assert ended.stderr.endswith("and 10 more like these\n")
+
+
+@pytest.mark.parametrize("fatal", [sel.MOST_SHOWN - 1, sel.MOST_SHOWN + 1, sel.MOST_LOOKED_AT + 1])
+def test_a_dry_run_of_many_ids_shows_some_counts_all_and_blames_none_of_them(sqlite_queue: Queue, fatal: int) -> None:
+    sqlite_queue.sql("INSERT INTO jobs_queue (task, status) VALUES " + ", ".join(["('tasks.note', 4)"] * fatal))
+    ended = sqlite_queue.client("retry", *range(1, fatal + 2), "--dry-run")
+    lines = ended.stdout.splitlines()
+    shown = min(fatal, sel.MOST_SHOWN)
+    assert [line.split()[0] for line in lines[1 : shown + 1]] == [str(one) for one in range(1, shown + 1)]
+    assert lines[shown + 1 :] == [
+        *([f"… and {fatal - shown} more"] if fatal > shown else []),
+        f"{fatal} tasks would be retried; nothing was changed",
+    ]
+    if fatal <= sel.MOST_LOOKED_AT:
+        assert ended.stderr == f"task {fatal + 1} is not there; a completed one may be deleted\n"
+    else:
+        assert ended.stderr == ""
+
+
+def test_of_what_is_missing_the_priority_alone_is_required(sqlite_queue: Queue) -> None:
+    assert_one_line(sqlite_queue.client("priority"), 2, "the following arguments are required: N;")
 
 
 def test_ids_may_stand_before_or_among_the_options(sqlite_queue: Queue) -> None:
@@ -563,7 +591,7 @@ def test_a_cancel_interrupts_a_running_task_at_its_heartbeat(queue: Queue, clien
     worker = add_and_start(queue, "wait", TASKSERVER_LEASE="1")
     ended = client("cancel", 1)
     assert ended.stdout.startswith(
-        "1 task cancelled\n1 task that was cancelled still running: interrupted within some 40 s"
+        "1 task cancelled\n1 cancelled task is still running, to be interrupted within some 40 s"
     )
     code, output, errors = end_of(worker)
     assert (code, output) == (0, "")
@@ -735,7 +763,7 @@ def test_a_task_that_fails_here_shows_its_whole_traceback(queue: Queue) -> None:
     assert ended.returncode == 0
     assert "Traceback (most recent call last):" in ended.stderr
     assert ended.stderr.endswith("\nValueError: not today\n")
-    assert f"task {task} failed, and comes again at " in ended.stdout
+    assert re.search(rf"^task {task} failed after \d\.\d s, and comes again at 20.* UTC$", ended.stdout, re.MULTILINE)
     assert queue.rows("status, attempts") == [(3, 1)]
 
 
@@ -747,7 +775,7 @@ def test_what_can_be_run_is_started_once_more(queue: Queue, server: TaskServer, 
     put(queue, **KINDS[kind] | {"task": "tasks.fatal"})  # type: ignore[arg-type]
     ended = queue.client("run", 1)
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.startswith("task 1 failed, and is fatal after 0.")
+    assert re.fullmatch(r"task 1 failed after \d\.\d s, and is fatal\n", ended.stdout)
     assert queue.first_lines() == ["Fatal: seen"]
     assert queue.rows("status, attempts, claim") == [(4, attempts, None)]
 
@@ -776,7 +804,7 @@ def test_ctrl_c_interrupts_the_task_that_runs_here_and_counts_as_its_failure(que
     code, output, errors = end_of(process)
     assert code == 0
     assert errors.endswith("TaskInterrupted: stopped by Ctrl-C\n")
-    assert output.startswith("task 1 failed, and comes again at ")
+    assert re.match(r"task 1 failed after \d+\.\d s, and comes again at ", output)
     assert queue.rows("status, attempts, claim") == [(3, 1, None)]
     assert queue.first_lines() == ["TaskInterrupted: stopped by Ctrl-C"]
 
@@ -922,7 +950,7 @@ def test_a_prune_names_what_and_how_old(sqlite_queue: Queue) -> None:
     for wrong in ("30", "d", "1.5d", "1y", ""):
         assert_one_line(sqlite_queue.client("prune", "--done", "--older-than", wrong), 2, "is not a span of time")
     assert_one_line(
-        sqlite_queue.client("prune", "--done", "--older-than", "999999w"), 2, "allowed: seconds or a timedelta, from 0"
+        sqlite_queue.client("prune", "--done", "--older-than", "36501d"), 2, "'36501d' is not", "at most 36500d"
     )
     assert (
         sqlite_queue.client("prune", "--done", "--older-than", "1s").stdout == "0 done tasks, older than 1 s: deleted\n"
@@ -1014,6 +1042,14 @@ def test_a_reclaim_by_force_takes_tasks_from_workers_whose_lease_holds(queue: Qu
     )
     assert queue.statuses() == [0, 3, 0, 5, 0, 3, 4, 0, 3]
     assert_one_line(client("reclaim", 8), 2, "tasks are chosen for --force alone")
+    assert_one_line(client("reclaim", "--dry-run"), 2, "client.py: --dry-run goes with --force")
+
+
+def test_a_reclaim_by_force_of_one_task_takes_it_from_its_worker(sqlite_queue: Queue) -> None:
+    put(sqlite_queue, **KINDS["claimed"])  # type: ignore[arg-type]
+    ended = sqlite_queue.client("reclaim", "--force", 1, "--dry-run")
+    assert ended.stdout.endswith("\n1 task would be taken from its worker; nothing was changed\n")
+    assert sqlite_queue.client("reclaim", "--force", 1).stdout.startswith("1 task taken from its worker\n")
 
 
 def test_a_worker_whose_task_was_taken_by_force_can_write_nothing_more(queue: Queue, server: TaskServer) -> None:
@@ -1075,6 +1111,7 @@ def ran(queue: Queue) -> Counter[str]:
 
 def act_beside_workers(queue: Queue, each: int) -> None:
     fill(queue, each)
+    queue.sql("INSERT INTO jobs_queue_paused (group_id) VALUES (3)")  # until its tasks are moved for the first time
     crew = Crew(queue, 3)
     retried = cancelled = moved = pruned = rounds = 0
     noted_at_acts: list[int] = []
@@ -1093,6 +1130,7 @@ def act_beside_workers(queue: Queue, each: int) -> None:
             retried += server.retry(Selection(groups=[1]))
             cancelled += server.cancel(Selection(groups=[2], limit=max(each // 20, 1)))
             moved += operator.set_priority(Selection(groups=[3]), -rounds)
+            server.resume(3)
             (server.pause if rounds % 2 else server.resume)(4)
             pruned += server.prune(3600, done=rounds % 2 == 0, fatal=rounds % 2 == 1).deleted
             crew.keep_up()

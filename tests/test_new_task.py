@@ -24,7 +24,7 @@ from taskserver import TaskServer
 from taskserver.callables import Callables
 from taskserver.errors import BadTask, InvalidTask
 from taskserver.lifecycle import MAX_GROUP_ID, MAX_PRIORITY, MAX_TASK_LENGTH, MIN_PRIORITY, NewTask
-from taskserver.new_task import KEYS, check_name, new_task, new_task_from
+from taskserver.new_task import KEYS, check_name, new_task, new_task_from, shown
 
 TASKS = """
 import functools
@@ -418,7 +418,7 @@ def test_an_instant_is_kept_in_utc_whatever_zone_it_is_told_in(at: Any, due_at: 
             "which has no time zone; allowed: an aware datetime",
         ),
         ("2030-01-31T12:00:00", "which has no time zone; allowed: an aware datetime"),
-        ("2030-01-31", "which has no time zone"),
+        ("2030-01-31", "or a text with Z or +01:00 at its end"),
         ("soon", "allowed: a datetime, or its text as 2026-01-31T12:00:00+01:00"),
         ("", "allowed: a datetime, or its text"),
         ("2030-02-30T12:00:00Z", "allowed: a datetime, or its text"),
@@ -510,3 +510,8 @@ def test_the_number_of_a_wrong_task_among_many_is_told_and_none_is_added(sqlite_
 def test_a_module_as_a_task_is_refused() -> None:
     with pytest.raises(InvalidTask):
         new_task(ModuleType("tasks"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("length", "said"), [(78, "'" + "x" * 78 + "'"), (79, "'" + "x" * 78 + "…")])
+def test_a_text_that_is_cut_in_a_message_says_so(length: int, said: str) -> None:
+    assert shown("x" * length) == said

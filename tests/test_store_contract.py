@@ -23,7 +23,7 @@ import pytest
 
 from taskserver import TaskServer
 from taskserver.errors import Conflict, DatabaseError, TablesMissing, TablesOutdated
-from taskserver.lifecycle import ClaimedTask, Due, Finish, LostTask, NewTask, Start, Status
+from taskserver.lifecycle import ClaimedTask, Due, Finish, LostTask, NewTask, Outcome, Start, Status
 from taskserver.stores import Store
 from taskserver.stores.mysql import REPEATABLE_READ, MySQLStore
 from taskserver.stores.tables import INLINE_ARGS_BYTES, SCHEMA_VERSION
@@ -175,7 +175,10 @@ def start(store: Store, task: ClaimedTask, max_attempts: int = 10) -> bool:
 
 
 def finish(store: Store, task: ClaimedTask, error_text: str | None = None) -> bool:
-    return store.advance([Finish(task, error_text)], None)[0][0]
+    """Whether that was done, and nothing else."""
+    outcome = store.advance([Finish(task, error_text)], None)[0][0]
+    assert outcome in (Outcome.LOST, Outcome.AS_ASKED)
+    return outcome == Outcome.AS_ASKED
 
 
 def ids(tasks: list[ClaimedTask]) -> list[int]:
@@ -768,12 +771,18 @@ def test_a_row_that_the_database_refuses_leaves_none_of_the_tasks(store: Store, 
 
 @pytest.mark.parametrize("letter", ["x", '"', "ä", "🦊"], ids=["ascii", "quotes", "two-bytes", "four-bytes"])
 def test_tasks_with_long_arguments_are_split_into_statements_by_their_bytes(
-    store: Store, rows: Rows, letter: str
+    store: Store, rows: Rows, letter: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     args = letter * (300_000 // len(letter.encode()))
-    statements: list[Sequence[int]] = []
-    store.add_many((NewTask("tasks.send", f"{n}{args}", 0, 0) for n in range(5)), statements.append)
-    added = list(itertools.chain.from_iterable(statements))
+    statements: list[Sequence[NewTask]] = []
+    insert = store._insert
+
+    def note_and_insert(tasks: Sequence[NewTask]) -> Sequence[int]:
+        statements.append(tasks)
+        return insert(tasks)
+
+    monkeypatch.setattr(store, "_insert", note_and_insert)
+    added = add_many(store, (NewTask("tasks.send", f"{n}{args}", 0, 0) for n in range(5)))
     assert rows.execute("SELECT id, args FROM jobs_queue ORDER BY id") == [
         (task_id, f"{n}{args}") for n, task_id in enumerate(added)
     ]
@@ -1068,7 +1077,7 @@ def assert_runs_once_more(store: Store, rows: Rows, finish_of: Callable[[Claimed
         assert store.add(rerun(change, max_attempts=1)) == task_id
     assert store.renew(task)
     assert claim(store) == []
-    assert store.advance([finish_of(task)], None) == ([True], False)
+    assert store.advance([finish_of(task)], None) == ([Outcome.RUN_AGAIN], False)
     (row,) = rows.all()
     assert (row["status"], row["attempts"], row["claim"], row["due_at"], row["error_text"]) == (0, 0, None, None, None)
     assert rows.all("jobs_queue_done") == []
@@ -1086,7 +1095,7 @@ def test_a_finish_of_a_task_that_is_run_again_and_the_next_start_are_one_answer(
     first, second = claim(store)
     assert start(store, first)
     store.add(rerun("[2]"))
-    assert store.advance([Finish(first)], Start(second, 3)) == ([True], True)
+    assert store.advance([Finish(first)], Start(second, 3)) == ([Outcome.RUN_AGAIN], True)
     assert [row["status"] for row in rows.all()] == [0, 1]
 
 
@@ -1192,7 +1201,8 @@ def test_a_cancelled_task_that_ends_well_is_done_and_any_other_is_fatal(
         if was_run_again:
             store.add(rerun("[2]"))
         cancel_running(rows)
-        assert store.advance([finish_of(task)], None) == ([True], False)
+        outcome = Outcome.AS_ASKED if ending == "well" else Outcome.CANCELLED
+        assert store.advance([finish_of(task)], None) == ([outcome], False)
         assert store.look_for_due() == Due([], [], [], [])
         if ending == "well":
             assert [row["status"] for row in rows.all()] == ([2] if mode == "mark" else [])
@@ -1210,7 +1220,7 @@ def test_a_task_that_is_run_again_after_it_was_cancelled_runs_again(store: Store
         cancel_running(rows)
         store.add(rerun("[2]"))
         assert not store.is_cancelled(task)
-        assert store.advance([finish_of(task)], None) == ([True], False)
+        assert store.advance([finish_of(task)], None) == ([Outcome.RUN_AGAIN], False)
         row = rows.all()[0]
         assert (row["status"], row["attempts"], row["error_text"]) == (0, 0, None), ending
 
@@ -1281,10 +1291,15 @@ def test_a_finish_that_is_written_again_is_found_or_done(
         elif deed == "cancel":
             cancel_running(rows)
         finishes = [ENDINGS[ending](task)]
+        outcome = {"nothing": Outcome.AS_ASKED, "rerun": Outcome.RUN_AGAIN, "cancel": Outcome.CANCELLED}[deed]
+        if (deed, ending) == ("cancel", "well"):
+            outcome = Outcome.AS_ASKED
         if took_effect:
-            assert store.advance(finishes, None) == ([True], False)
+            assert store.advance(finishes, None) == ([outcome], False), (deed, ending)
         before = rows.all()
-        assert store.advance(finishes, None, is_repeated=True) == ([True], False), (deed, ending)
+        if (deed, ending, took_effect) == ("nothing", "cancelled", True):
+            outcome = Outcome.CANCELLED  # the row cannot tell the two apart
+        assert store.advance(finishes, None, is_repeated=True) == ([outcome], False), (deed, ending)
         assert not took_effect or rows.all() == before
         assert [row["status"] for row in rows.all()] != [Status.IN_PROGRESS], (deed, ending)
 
@@ -1314,7 +1329,7 @@ def test_an_error_after_finishes_were_written_is_told_as_one_after_which_they_ma
     failing = iter([True, True])
     finish_otherwise = store._finish_otherwise
 
-    def fail_twice(step: Any) -> bool:
+    def fail_twice(step: Any) -> int:
         if next(failing, False):
             raise Conflict("somebody holds it")
         return finish_otherwise(step)
@@ -1323,7 +1338,10 @@ def test_an_error_after_finishes_were_written_is_told_as_one_after_which_they_ma
     with pytest.raises(Conflict) as raised:
         store.advance(finishes, Start(following, 3))
     assert raised.value.may_have_taken_effect
-    assert store.advance(finishes, Start(following, 3), is_repeated=True) == ([True, True], True)
+    assert store.advance(finishes, Start(following, 3), is_repeated=True) == (
+        [Outcome.AS_ASKED, Outcome.RUN_AGAIN],
+        True,
+    )
     assert [(row["id"], row["status"], row["attempts"]) for row in rows.all()] == [
         (again.id, 0, 0),
         (following.id, 1, 1),

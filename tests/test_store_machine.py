@@ -32,7 +32,7 @@ from hypothesis.stateful import (
 )
 
 from taskserver import TaskServer
-from taskserver.lifecycle import ClaimedTask, Due, Finish, LostTask, NewTask, Start, Status
+from taskserver.lifecycle import ClaimedTask, Due, Finish, LostTask, NewTask, Outcome, Start, Status
 from taskserver.runner import LOST_TEXT
 from taskserver.selection import Selection
 from taskserver.stores import Store
@@ -312,26 +312,29 @@ class Model:
 
     # ---- finish, release
 
-    def finish(self, finish: Finish, mode: str) -> bool:
+    def finish(self, finish: Finish, mode: str) -> int:
         task = self.held(finish.task)
         if task is None:
-            return False
+            return Outcome.LOST
         if task.is_to_rerun():
             task.run_again()
-        elif finish.error_text is None:
+            return Outcome.RUN_AGAIN
+        if finish.error_text is None:
             assert task.ran == task.new.args or task.is_cancelled(), "it was changed, and would not run again"
             self._complete(task, mode)
         elif task.is_cancelled():
             task.end(Status.FATAL, CANCELLED_TEXT)
+            return Outcome.CANCELLED
         else:
             self._fail(task, finish, finish.error_text)
-        return True
+        return Outcome.AS_ASKED
 
     def complete_late(self, finish: Finish, mode: str) -> bool:
         """Promise 3: of a task that was given up as lost, by the worker that has its token."""
         task = self.find(finish.task.id)
         if finish.error_text or not task or not task.may_complete_late or task.claim != finish.task.claim:
             return False
+        task.attempts = max(task.attempts, 1)  # whatever a person made of it, it was started
         self._complete(task, mode)
         return True
 
@@ -376,8 +379,10 @@ class Model:
         if task.is_running():
             task.error_text = CANCELLED_TEXT
             task.attempts = max(task.attempts, 1)  # later than what asked for it to run again
+        elif is_lost:  # fatal it is already: its worker may complete it no more
+            task.end(Status.FATAL, task.error_text)
         else:
-            task.end(Status.FATAL, CANCELLED_TEXT)
+            task.end(Status.FATAL, task.error_text if is_lost else CANCELLED_TEXT)
         return 1
 
     def set_priority(self, task: Task, priority: int) -> int:
@@ -902,21 +907,21 @@ class QueueMachine(RuleBasedStateMachine):
 
     def advance(self, worker: Worker, finishes: list[Finish], start: Start | None) -> bool:
         """The verb, in the store and in the model. Whether it started what it should."""
-        for task, finish in ((self.model.held(finish.task), finish) for finish in finishes):
-            self.note("run again after it ended", task is not None and task.is_to_rerun())
-            if task is not None and task.is_cancelled() and not task.is_to_rerun():
-                self.note("done though cancelled" if finish.error_text is None else "fatal as cancelled")
+        succeeded = [self.model.held(finish.task) for finish in finishes if finish.error_text is None]
+        self.note("done though cancelled", any(task and task.is_cancelled() for task in succeeded))
         in_time = [self.model.finish(finish, worker.mode) for finish in finishes]
         started = start is not None and self.model.start(start)
         late = [
             not was_in_time and self.model.complete_late(finish, worker.mode)
             for finish, was_in_time in zip(finishes, in_time, strict=True)
         ]
-        accepted = [one or other for one, other in zip(in_time, late, strict=True)]
-        assert worker.store.advance(finishes, start) == (accepted, started)
-        self.note("finished", sum(in_time))
+        outcomes = [one or int(other) for one, other in zip(in_time, late, strict=True)]
+        assert worker.store.advance(finishes, start) == (outcomes, started)
+        self.note("finished", len(outcomes) - in_time.count(Outcome.LOST))
         self.note("finished late", sum(late))
-        self.note("refused to finish", accepted.count(False))
+        self.note("refused to finish", outcomes.count(Outcome.LOST))
+        self.note("run again after it ended", outcomes.count(Outcome.RUN_AGAIN))
+        self.note("fatal as cancelled", outcomes.count(Outcome.CANCELLED))
         self.note("started", started)
         self.note("refused to start", start is not None and not started)
         return started
@@ -1215,7 +1220,17 @@ def test_of_many_more_examples_none_leaves_the_contract(place: Place) -> None:
 
 @pytest.mark.parametrize("modes", MODES.values(), ids=MODES)
 @pytest.mark.parametrize(
-    "deed", [None, "retry", "retry_and_leave_the_claim", "cancel", "delete", "command_retry", "command_cancel"]
+    "deed",
+    [
+        None,
+        "reset_attempts",
+        "retry",
+        "retry_and_leave_the_claim",
+        "cancel",
+        "delete",
+        "command_retry",
+        "command_cancel",
+    ],
 )
 def test_a_late_completion_is_accepted_unless_a_person_decided_otherwise(place: Place, deed: str | None) -> None:
     machine, frozen, held = a_lost_task(place)
@@ -1223,7 +1238,7 @@ def test_a_late_completion_is_accepted_unless_a_person_decided_otherwise(place: 
         getattr(machine, deed)(machine.model.tasks[0])
     machine.finish_late(frozen, held, Ending.WELL)
     machine.all_is_as_the_model_says()
-    assert place.happened["finished late"] == (deed is None)
+    assert place.happened["finished late"] == (deed in (None, "reset_attempts"))
     machine.drain()
 
 
@@ -1335,13 +1350,13 @@ def test_a_limit_that_became_known_after_a_look_is_not_overlooked_when_the_task_
     assert store.limit_attempts(claimed, 1)
     store.reclaim_lost(lost, SETTINGS_LIMIT, LOST_TEXT, 0.0)
     assert place.rows.row(claimed.id)["status"] != Status.ERROR
-    assert store.advance([Finish(claimed)], None) == ([True], False)
+    assert store.advance([Finish(claimed)], None) == ([Outcome.AS_ASKED], False)
 
 
 @pytest.mark.parametrize("modes", [MODES["delete"]], ids=["delete"])
 def test_a_running_task_whose_attempts_a_person_set_to_0_runs_once_more(place: Place) -> None:
     store, claimed = a_started_task(place, 10)
     place.rows.execute("UPDATE jobs_queue SET attempts = 0")
-    assert store.advance([Finish(claimed, BAD_TEXT, uncount=True)], None) == ([True], False)
+    assert store.advance([Finish(claimed, BAD_TEXT, uncount=True)], None) == ([Outcome.RUN_AGAIN], False)
     row = place.rows.row(claimed.id)
     assert (row["status"], row["attempts"], row["error_text"]) == (Status.NEW, 0, None)

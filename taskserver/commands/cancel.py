@@ -10,7 +10,7 @@ from ..server import TaskServer
 from ..settings import load_settings
 from ..stores.interventions import CANCEL, Interventions
 from .program import Exit
-from .selecting import add_selection, change_chosen, counted
+from .selecting import add_selection, change_chosen
 
 
 def add_parser(subparsers: Any) -> None:
@@ -26,8 +26,9 @@ def run(folder: Path, options: argparse.Namespace) -> int:
         if running:
             # Renewed three times a lease, which is when a worker looks.
             seconds = server.settings.lease_seconds / 3
+            several = "1 cancelled task is" if running == 1 else f"{running} cancelled tasks are"
             print(
-                f"{counted(running)} that {'was' if running == 1 else 'were'} cancelled still running: interrupted "
-                f"within some {seconds:.0f} s, by the workers' TASKSERVER_LEASE; one that succeeds before that is done"
+                f"{several} still running, to be interrupted within some {seconds:.0f} s, by the workers' "
+                "TASKSERVER_LEASE; one that succeeds before that is done"
             )
     return Exit.OK

@@ -33,6 +33,7 @@ def add_parser(subparsers: Any) -> None:
 def run(folder: Path, options: argparse.Namespace) -> int:
     statuses = [Status[name.upper()] for name in options.status]
     with TaskServer.from_settings(load_settings(folder)) as server:
+        server.store.check_tables()
         tasks = server.store.list(statuses, options.group, options.limit)
     if options.json:
         print(as_json([task_as_json(task) for task in tasks]))

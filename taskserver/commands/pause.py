@@ -15,7 +15,7 @@ from .usage import whole_number
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("pause", help="have no worker take tasks of a group")
-    parser.add_argument("group_id", metavar="GROUP", type=whole_number(0, MAX_GROUP_ID))
+    parser.add_argument("group_id", metavar="GROUP", type=whole_number(0, MAX_GROUP_ID), help="its number")
     parser.set_defaults(run=run)
 
 

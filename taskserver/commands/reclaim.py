@@ -27,11 +27,13 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(folder: Path, options: argparse.Namespace) -> int:
-    if not options.force and (is_chosen(options) or options.limit or options.dry_run):
+    if options.dry_run and not options.force:
+        raise InvalidTask("--dry-run goes with --force")
+    if not options.force and (is_chosen(options) or options.limit):
         raise InvalidTask("tasks are chosen for --force alone: without it everything that is due is taken back")
     with TaskServer.from_settings(load_settings(folder)) as server:
         server.store.check_tables()
-        forced = change_chosen(server, END_LEASE, options, "taken from their workers") if options.force else 0
+        forced = _force(server, options) if options.force else 0
         if forced and not options.dry_run:
             print("A worker that is alive may still be running such a task, which may so run twice.", file=sys.stderr)
         if not options.dry_run:
@@ -41,3 +43,8 @@ def run(folder: Path, options: argparse.Namespace) -> int:
             if reclaimed.left:
                 print(f"{counted(reclaimed.left)} left, as other programs hold them: try again", file=sys.stderr)
     return Exit.OK
+
+
+def _force(server: TaskServer, options: argparse.Namespace) -> int:
+    done, done_to_one = "taken from their workers", "taken from its worker"
+    return change_chosen(server, END_LEASE, options, done, done_to_one=done_to_one)

@@ -29,7 +29,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("run", help="run one task here, with the whole traceback if it fails")
-    parser.add_argument("id", metavar="ID", type=whole_number(0, MAX_ID))
+    parser.add_argument(
+        "id", metavar="ID", type=whole_number(0, MAX_ID), help="of the task, as client.py list shows it"
+    )
     parser.set_defaults(run=run)
 
 
@@ -43,7 +45,7 @@ def run(folder: Path, options: argparse.Namespace) -> int:
             result = server.run_task(options.id, stop=stop)
         row = server.store.show(options.id)
     sys.stdout.flush()
-    print(printable(f"task {options.id} {_outcome(result, row)} after {result.seconds:.1f} s"))
+    print(printable(f"task {options.id} {_outcome(result, row)}"))
     return Exit.OK
 
 
@@ -95,7 +97,7 @@ def _outcome(result: RunResult, row: StoredTask | None) -> str:
         return "was taken over or changed by others while it ran here, and its result is dropped"
     if result.released:
         return "was given back unstarted"
-    ended = "is done" if result.done else "failed"
+    ended = f"{'is done' if result.done else 'failed'} after {result.seconds:.1f} s"
     if row is None or row.archived or row.status == Status.DONE:
         return ended if result.done else f"{ended}, and is gone since"
     return f"{ended}, and {_state(row)}"

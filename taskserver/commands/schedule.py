@@ -32,6 +32,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(folder: Path, options: argparse.Namespace) -> int:
     with TaskServer.from_settings(load_settings(folder)) as server:
+        server.store.check_tables()
         server.schedule(
             options.name,
             options.task,

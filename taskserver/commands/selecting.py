@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 from ..errors import InvalidTask
@@ -19,12 +20,21 @@ from .output import print_table, status_name
 from .usage import whole_number
 
 MOST_SHOWN = 20
+MOST_LOOKED_AT = 900
+"""Of rows that are named: a look binds a value for each."""
 HEADS = ("id", "status", "group", "priority", "attempts", "task", "error")
 
 
 def add_selection(parser: Any) -> None:
     """The arguments by which tasks are chosen."""
-    parser.add_argument("ids", metavar="ID", nargs="*", type=whole_number(0, MAX_ID), help="of tasks; first of all")
+    parser.add_argument(
+        "ids",
+        metavar="ID",
+        nargs="*",
+        default=[],  # else it is said to be required
+        type=whole_number(0, MAX_ID),
+        help="of a task, as client.py list shows it; ids come before the options",
+    )
     add_filters(parser)
     parser.add_argument("--error", metavar="TEXT", help="tasks whose error begins so")
     parser.add_argument(
@@ -44,7 +54,7 @@ def add_filters(parser: Any) -> None:
         action="append",
         type=whole_number(0, MAX_GROUP_ID),
         default=[],
-        help="tasks of this group; may be given several times",
+        help="tasks of this group; may be given several times, as --group 3 --group 5",
     )
     parser.add_argument("--task", metavar="TASK", help="tasks of this name, as tasks.send_letter")
 
@@ -62,14 +72,22 @@ def selection_of(options: argparse.Namespace) -> Selection:
 
 
 def change_chosen(
-    server: TaskServer, verb: Verb, options: argparse.Namespace, done: str, values: Sequence[int] = ()
+    server: TaskServer,
+    verb: Verb,
+    options: argparse.Namespace,
+    done: str,
+    values: Sequence[int] = (),
+    done_to_one: str | None = None,
 ) -> int:
-    """Do a verb to the chosen tasks, and tell how many were `done`; with --dry-run only tell it. How many."""
+    """Do a verb to the chosen tasks, and tell how many were `done`; with --dry-run only tell it. How many.
+
+    `done_to_one` is what is told of a single task, where that is another word.
+    """
     selection = selection_of(options)
     server.store.check_tables()
-    operator = Interventions(server.store)
+    told = partial(_told, done, done_to_one or done)
     if options.dry_run:
-        return _preview(operator, verb, selection, done)
+        return _preview(server, verb, selection, told)
     live = LiveLine(sys.stderr)
     reached: set[int] = set()
     changed = 0
@@ -78,17 +96,16 @@ def change_chosen(
         nonlocal changed
         changed += len(ids)
         reached.update(set(selection.ids).intersection(ids))
-        live.show(f"{counted(changed)} {done}")
+        live.show(told(changed))
 
     try:
-        swept = operator.change(verb, selection, values, tell)
+        swept = Interventions(server.store).change(verb, selection, values, tell)
     finally:
         live.clear()
-    print(f"{counted(swept.changed)} {done}")
+    print(told(swept.changed))
     if swept.held:
         print(f"{counted(swept.held)} left, as other programs hold them: try again", file=sys.stderr)
-    if selection.limit is None:
-        _tell_of_others(server, verb, [one for one in dict.fromkeys(selection.ids) if one not in reached])
+    _tell_of_others(server, verb, selection, reached)
     return swept.changed
 
 
@@ -97,14 +114,20 @@ def counted(rows: int) -> str:
     return "1 task" if rows == 1 else f"{rows} tasks"
 
 
-def _preview(operator: Interventions, verb: Verb, selection: Selection, done: str) -> int:
-    preview = operator.preview(verb, selection, MOST_SHOWN)
+def _told(done: str, done_to_one: str, rows: int, would_be: str = "") -> str:
+    return f"{counted(rows)} {would_be}{done_to_one if rows == 1 else done}"
+
+
+def _preview(server: TaskServer, verb: Verb, selection: Selection, told: Callable[[int, str], str]) -> int:
+    most = min(max(MOST_SHOWN, len(selection.ids)), MOST_LOOKED_AT)
+    preview = Interventions(server.store).preview(verb, selection, most)
     if preview.first:
-        print_table(HEADS, [_cells(task) for task in preview.first])
-    more = preview.rows - len(preview.first)
-    if preview.first and more > 0:
-        print(f"… and {more} more")
-    print(f"{counted(preview.rows)} would be {done}; nothing was changed")
+        print_table(HEADS, [_cells(task) for task in preview.first[:MOST_SHOWN]])
+    if preview.first and preview.rows > MOST_SHOWN:
+        print(f"… and {preview.rows - MOST_SHOWN} more")
+    print(f"{told(preview.rows, 'would be ')}; nothing was changed")
+    if preview.rows <= most:
+        _tell_of_others(server, verb, selection, {task.id for task in preview.first})
     return preview.rows
 
 
@@ -121,8 +144,11 @@ def _cells(task: StoredTask) -> list[object]:
     ]
 
 
-def _tell_of_others(server: TaskServer, verb: Verb, ids: Sequence[int]) -> None:
-    """Why nothing was done to tasks that were named."""
+def _tell_of_others(server: TaskServer, verb: Verb, selection: Selection, reached: Collection[int]) -> None:
+    """Why nothing is done to tasks that were named; not where a limit may be the reason."""
+    if selection.limit is not None:
+        return
+    ids = [one for one in dict.fromkeys(selection.ids) if one not in reached]
     for task_id in ids[:MOST_SHOWN]:
         print(printable(f"task {task_id} {_why_not(server.store.show(task_id), verb)}"), file=sys.stderr)
     if len(ids) > MOST_SHOWN:

@@ -15,10 +15,15 @@ from .output import as_json, status_name, task_as_json
 from .program import Exit
 from .usage import whole_number
 
+WIDTH = 13
+"""Of the columns' names."""
+
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("show", help="everything about one task")
-    parser.add_argument("id", metavar="ID", type=whole_number(0, MAX_ID))
+    parser.add_argument(
+        "id", metavar="ID", type=whole_number(0, MAX_ID), help="of the task, as client.py list shows it"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON alone")
     parser.set_defaults(run=run)
 
@@ -36,5 +41,8 @@ def run(folder: Path, options: argparse.Namespace) -> int:
     print(f"task {task.id}: {status_name(task.status)}, {place} (times are UTC)")
     for column, value in task._asdict().items():
         if value is not None and column not in ("id", "status", "archived"):
-            print(f"  {column:<13}{printable(str(value))}")
+            first, *more = map(printable, str(value).split("\n"))
+            print(f"  {column:<{WIDTH}}{first}")
+            for line in more:
+                print(f"  {'':<{WIDTH}}{line}".rstrip())
     return Exit.OK

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidTask
+from ..printable import printable
 from ..server import TaskServer
 from ..settings import load_settings
 from .program import Exit
@@ -20,6 +21,8 @@ def add_parser(subparsers: Any) -> None:
 
 def run(folder: Path, options: argparse.Namespace) -> int:
     with TaskServer.from_settings(load_settings(folder)) as server:
+        server.store.check_tables()
         if not server.unschedule(options.name):
             raise InvalidTask(f"there is no schedule {options.name!r}; client.py status lists them")
+    print(printable(f"{options.name} is scheduled no more"))
     return Exit.OK

@@ -57,11 +57,17 @@ def whole_number(least: int, most: int | None = None, hint: str = "") -> Callabl
 
 
 SECONDS_OF = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+LONGEST_DAYS = 36_500
+"""As in stores/pruning.py, which would refuse more."""
 
 
 def span(text: str) -> int:
     """An argument's type: a span of time, as 90s, 30m, 24h or 7d; in seconds."""
     number, unit = text[:-1], text[-1:]
-    if unit in SECONDS_OF and number.isascii() and number.isdigit() and len(number) <= 6:
-        return int(number) * SECONDS_OF[unit]
-    raise argparse.ArgumentTypeError(f"{text!r} is not a span of time; allowed: as 90s, 30m, 24h, 7d or 4w")
+    if unit in SECONDS_OF and number.isascii() and number.isdigit() and len(number) <= 10:
+        seconds = int(number) * SECONDS_OF[unit]
+        if seconds <= LONGEST_DAYS * SECONDS_OF["d"]:
+            return seconds
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a span of time; allowed: as 90s, 30m, 24h, 7d or 4w, at most {LONGEST_DAYS}d"
+    )

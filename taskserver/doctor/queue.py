@@ -7,10 +7,12 @@ from math import isfinite
 
 from ..lifecycle import Status
 from ..printable import age
+from ..schedule import INSTALLS
 from ..settings import Settings
 from ..stores import Store
 from ..stores.facts import QueueFacts
 from ..stores.rows import LastRun, QueueCount
+from ..stores.schedules import Schedules, StoredSchedule
 from ..stores.tables import ALL_GROUPS
 from .findings import Finding, ok, unknown, warning
 
@@ -21,6 +23,7 @@ RECENT_SECONDS = 7 * DAY_SECONDS
 """What is recorded of runs before that is of hosts and crontab lines that are gone."""
 LEAST_LATE_SECONDS = 3600
 MOST_GROUPS_TOLD = 10
+MOST_SCHEDULES_TOLD = 3
 
 
 def facts_of(store: Store, settings: Settings) -> QueueFacts:
@@ -39,6 +42,7 @@ def findings(store: Store, facts: QueueFacts) -> Iterator[Finding]:
     yield _fatal(counts)
     yield _far(facts)
     yield _stray(facts, counts)
+    yield from _schedules(Schedules(store).all())
 
 
 # ---- cron
@@ -235,3 +239,34 @@ def _stray(facts: QueueFacts, counts: Sequence[QueueCount]) -> Finding:
         "no worker ever takes them",
         "set their status to 0, and mend what adds them",
     )
+
+
+# ---- schedules
+
+
+def _schedules(schedules: Sequence[StoredSchedule]) -> Iterator[Finding]:
+    faulty = [stored for stored in schedules if stored.fault is not None]
+    if faulty:
+        yield warning(
+            "schedules", _told_of_faults(faulty), "no task comes of them", "; ".join(dict.fromkeys(map(_mend, faulty)))
+        )
+    elif schedules:
+        first = schedules[0]
+        yield ok(
+            "schedules",
+            f"{len(schedules)} of them, and nothing is wrong with one: {first.schedule.name} comes next, at "
+            f"{first.next_at[:19]} UTC",
+        )
+
+
+def _told_of_faults(faulty: Sequence[StoredSchedule]) -> str:
+    told = [f"{stored.schedule.name}: {stored.fault}" for stored in faulty[:MOST_SCHEDULES_TOLD]]
+    more = len(faulty) - len(told)
+    return "; ".join([*told, f"and {more} more"] if more else told)
+
+
+def _mend(stored: StoredSchedule) -> str:
+    # What this host lacks, its fault says how to get: a schedule given anew would lack it still.
+    if INSTALLS in (stored.fault or ""):
+        return "install the package, as said there"
+    return "client.py schedule NAME … again, or client.py unschedule NAME"

@@ -53,7 +53,7 @@ CANCEL = Verb(
     "cancel",
     f"status IN (0, 1, 3, 4, 5) AND (status <> 4 OR {IS_LOST}) AND NOT ({RUNS} AND {{is_cancelled}} = 1)",
     f"""
-    UPDATE {{table}} {{by_key}} SET error_text = {{cancelled}},
+    UPDATE {{table}} {{by_key}} SET error_text = CASE WHEN status = 4 THEN error_text ELSE {{cancelled}} END,
         attempts = CASE WHEN {RUNS} AND attempts = 0 THEN 1 ELSE attempts END,
         claim = CASE WHEN {RUNS} THEN claim END,
         due_at = CASE WHEN {RUNS} THEN due_at END,
@@ -61,7 +61,7 @@ CANCEL = Verb(
         updated_at = {{now}},
         status = CASE WHEN {RUNS} THEN 1 ELSE 4 END
     """,
-    "new, waiting, in error or in progress",
+    "new, waiting, in error, in progress or lost",
 )
 
 # ---- priority: of whatever may run yet; of one in progress for its next attempt

@@ -97,12 +97,13 @@ class MySQLStore(Store):
     # ---- add
     #
     # In REPEATABLE READ a plain look does not see a key's row that another committed since this transaction's first
-    # look. A locking one does, and the row is locked already; but one for several keys would wait for rows beside them.
+    # look, or sees one that is gone. A locking one does, and the row is locked already; but one for several keys would
+    # wait for rows beside them.
 
     IDS_OF_UNSEEN_KEYS = Store.IDS_OF_KEYS + " FOR UPDATE"
 
     def _find_keys(self, sql: str, keys: Sequence[str]) -> dict[bytes, int]:
-        ids = super()._find_keys(sql, keys)
+        ids = super()._find_keys(sql, keys) if self._abilities.isolation == READ_COMMITTED else {}
         for unseen in [key for key in keys if key.encode() not in ids]:
             ids |= super()._find_keys(self.IDS_OF_UNSEEN_KEYS, [unseen])
         return ids
@@ -419,9 +420,7 @@ class MySQLStore(Store):
         if number == TABLE_MISSING:
             return self._missing(f"{where} has no tables of {self.table}")
         if number == COLUMN_MISSING:
-            return DatabaseError(
-                f"{where}: table {self.table} was not made by taskserver ({text}): choose another TASKSERVER_TABLE"
-            )
+            return self._other_columns(where, text)
         if number == INDEX_MISSING:
             return DatabaseError(f"{where}: {text}: make it as in schema.sql")
         if isinstance(error, RuntimeError):

@@ -35,8 +35,9 @@ NO_SPACE = "free some space, or have your host raise the database's quota"
 READ_ONLY = "the server takes no writes for now: wait, or name its main server in TASKSERVER_DSN"
 COLUMN = "give that column its type and character set of schema.sql, with ALTER TABLE"
 RIGHTS = (
-    "is this the website's user, who may only add? .env names the worker's; else grant it that right in your host's "
-    "panel: a worker needs SELECT, INSERT, UPDATE and DELETE, client.py init CREATE and ALTER too"
+    "which account does TASKSERVER_DSN name? a website's may only add; worker.py needs a worker's; client.py pause, "
+    "resume, schedule, unschedule and prune need an operator's, with SELECT, INSERT, UPDATE and DELETE on all of the "
+    "queue's tables; client.py init needs CREATE and ALTER too; see docs/security.md"
 )
 LOGIN = (
     "check user and password in TASKSERVER_DSN and TASKSERVER_PASSWORD; of a user, "

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from logging import getLogger
 from typing import NamedTuple
 
-from ..errors import Conflict, InvalidTask, SettingError
+from ..errors import Conflict, DatabaseError, InvalidTask, SettingError, Unavailable
 from ..schedule import Schedule, check_schedule, next_time
 from .adding import Adding
 from .database import P, Row
@@ -143,7 +143,7 @@ class Schedules:
             return self._put_off(name, planned, error)
         except SettingError as error:
             return self._leave(name, planned, error)
-        return self._unless_held(self._move_and_add, name, planned, next_at)
+        return self._unless_held(name, self._move_and_add, name, planned, next_at)
 
     def _move_and_add(self, name: str, planned: _Planned, next_at: str) -> int:
         moved = self._store._write(self.MOVE, (next_at, name, planned.next_at))
@@ -155,7 +155,7 @@ class Schedules:
 
     def _put_off(self, name: str, planned: _Planned, error: Exception) -> bool:
         self._tell(name, error)
-        return self._unless_held(self._store._write, self.PUT_OFF, (PUT_OFF_SECONDS, name, planned.next_at))
+        return self._unless_held(name, self._store._write, self.PUT_OFF, (PUT_OFF_SECONDS, name, planned.next_at))
 
     def _leave(self, name: str, planned: _Planned, error: SettingError) -> bool:
         """Leave it to another host, unless so many are left here that a look would find nothing else."""
@@ -173,12 +173,17 @@ class Schedules:
             LOG.warning("schedule %s: %s", name, fault)
         return False
 
-    def _unless_held(self, write: Callable[P, int], *args: P.args, **kwargs: P.kwargs) -> bool:
+    def _unless_held(self, name: str, write: Callable[P, int], *args: P.args, **kwargs: P.kwargs) -> bool:
         """Whether a transaction changed the row; not where others hold it, to be looked at again in the next turn."""
         try:
             return bool(self._store._do(Way(True, HELD_PATIENCE_SECONDS), write, *args, **kwargs))
         except Conflict:
             return False
+        except Unavailable:
+            raise
+        except DatabaseError as error:
+            # As where a forged row has the greatest id there is: tasks that are there run all the same.
+            return self._tell(name, error)
 
 
 def _planned(row: Row) -> _Planned:

@@ -333,9 +333,7 @@ class SQLiteStore(Store):
         if "duplicate column name" in text:
             return AlreadyThere(f"{self._path}: {text}")
         if "no such column" in text or "has no column" in text:
-            return DatabaseError(
-                f"{self._path}: table {self.table} was not made by taskserver ({text}): choose another TASKSERVER_TABLE"
-            )
+            return self._other_columns(self._path, text)
         if "locked" in text or "busy" in text:
             return Conflict(f"{self._path}: {text}, by other processes for longer than was waited")
         hint = next((hint for words, hint in HINTS.items() if words in text), None)

@@ -120,13 +120,21 @@ class Stats:
         """
         condition, values = _since(since)
         rows = self._store._alone(self._store._all, self.HOURS + condition + self.IN_ORDER, values)
-        return [HourStats(str(hour)[:19], *rest) for hour, *rest in rows]
+        return [
+            HourStats(str(hour)[:19], _number(group_id), str(task), *map(_number, rest))
+            for hour, group_id, task, *rest in rows
+        ]
 
     def recent(self) -> tuple[HourStats, HourStats]:
         """What was done in this hour so far, and in the one before, all groups and names together."""
         this_hour = str(self._store._alone(self._store._one, self.THIS_HOUR)[0])
         found = self.hours(HOUR_SECONDS)
         return _of_hour(this_hour, found), _of_hour(_hour_before(this_hour), found)
+
+
+def _number(value: Any) -> Any:
+    """A column without a type, as SQLite's are, may hold anything."""
+    return value if type(value) in (int, float) else 0
 
 
 def _of_hour(hour: str, several: Iterable[HourStats]) -> HourStats:

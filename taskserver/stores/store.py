@@ -353,7 +353,7 @@ class Store(Adding, Views):
     # Of a task that may start once only: fatal, because its worker seemed to have vanished → in progress, to be
     # completed in the same transaction. What a person did to it meanwhile took its status or its token away.
     RESUME = """
-        UPDATE {table} {by_key} SET status = 1
+        UPDATE {table} {by_key} SET status = 1, attempts = CASE WHEN attempts > 0 THEN attempts ELSE 1 END
         WHERE id = ? AND status = 4 AND claim = ? AND max_attempts = 1 AND error_text LIKE 'lost: %'
     """
     FIND = "SELECT status, claim, started_at IS NOT NULL, error_text, attempts FROM {table} WHERE id = ?"

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, cast
 
-from ..errors import AlreadyThere, TablesMissing, TablesOutdated
+from ..errors import AlreadyThere, DatabaseError, TablesMissing, TablesOutdated
 from ..lifecycle import CANCELLED
 from .database import Database
 
@@ -185,6 +185,13 @@ class Tables(Database):
         for statement in self._named("\n".join(lines)).split(";"):
             if statement.strip():
                 yield statement.strip()
+
+    def _other_columns(self, place: object, text: str) -> DatabaseError:
+        """A column that a statement of ours names is not there."""
+        return DatabaseError(
+            f"{place}: table {self.table} was not made by taskserver, or by another version of it ({text}): run "
+            "client.py init, or choose another TASKSERVER_TABLE"
+        )
 
     def _missing(self, what: str) -> TablesMissing:
         return TablesMissing(f"{what}: run client.py init")

@@ -205,6 +205,21 @@ def _is_explained(evidence: Evidence, start: float) -> bool:
     return any(span.began <= near.ended and near.began <= span.ended for span in (*troubles, *strikes, *deaths))
 
 
+def check_newest(evidence: Evidence) -> Iterator[str]:
+    """After the last change of a key its newest arguments were run; none is done with arguments that never were."""
+    if not evidence.changed_while_it_ran:
+        yield "no task was changed while it ran"
+    if evidence.kept_fatal:
+        yield f"{evidence.kept_fatal} tasks with keys became fatal, which never fail"
+    ran = set(evidence.kept_runs)
+    for key, version in evidence.changed.items():
+        newest = max((run.version for run in ran if run.key == key), default=0)
+        if newest < version:
+            yield f"key {key} was changed to version {version}, and the newest that ran to its end is {newest}"
+    for key, version in sorted(set(evidence.kept_rows) - ran):
+        yield f"key {key} is done with version {version}, no run of which came to its end"
+
+
 def check_workers(evidence: Evidence) -> Iterator[str]:
     """Every worker ended as it may: with 0, with 1 and one line, or killed; never with a traceback."""
     deaths = {run.pid: run.outcome for run in evidence.runs if run.outcome.startswith("dies ")}
@@ -268,5 +283,6 @@ CHECKS: Sequence[Callable[[Evidence], Iterable[str]]] = (
     check_attempts,
     check_finishes,
     check_told,
+    check_newest,
     check_workers,
 )

@@ -33,6 +33,13 @@ class Run(NamedTuple):
         return self.kind != "hang" or seconds >= TIMEOUT_SECONDS - SLACK_SECONDS
 
 
+class Kept(NamedTuple):
+    """A task with a key that is done, by the arguments that its row held then; or a run of one that came to its end."""
+
+    key: str
+    version: int
+
+
 PLACES = {"delete": "gone", "move": "archive", "mark": "queue"}
 """Where each mode leaves a completed task."""
 
@@ -155,6 +162,13 @@ class Evidence:
     """Of each slot."""
     undrained: int = 0
     """Tasks that were neither done nor fatal at the end."""
+    changed: dict[str, int] = field(default_factory=dict)
+    """By key: the newest version of which its producer was told that it stands now."""
+    changed_while_it_ran: int = 0
+    """Changes of a row whose task was running."""
+    kept_rows: list[Kept] = field(default_factory=list)
+    kept_runs: list[Kept] = field(default_factory=list)
+    kept_fatal: int = 0
     unended: list[int] = field(default_factory=list)
     """Slots whose worker did not end though nothing was left to do."""
     drain_seconds: float = 0.0

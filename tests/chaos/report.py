@@ -55,6 +55,10 @@ def _table(evidence: Evidence) -> Iterator[str]:
     yield f"  taken back as lost: {lost}; counted starts that never began: {unbegun}"
     yield f"  runs that lost their lease under a worker that went on: {lost_alive}; lost leases told: {said}"
     yield f"  overlapping runs: {_overlapping(evidence)}"
+    yield (
+        f"  keys: changed while their task ran: {evidence.changed_while_it_ran}; runs that came to their end: "
+        f"{len(evidence.kept_runs)}; newest versions: {evidence.changed}"
+    )
     yield f"  workers: {len(evidence.workers)}; exit codes {dict(codes.most_common())}"
     words = Counter(re.sub(r"[0-9a-f_]{9,}", "…", line) for line in _last_words(evidence))
     yield from (f"  {times:>4} × {line:.200}" for line, times in words.most_common(10))

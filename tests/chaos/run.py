@@ -15,9 +15,9 @@ from tests.chaos.faults import Striker
 from tests.chaos.report import Report
 from tests.chaos.schedule import FAULTS, Fault, make_modes, make_schedule, planned_kinds, wish
 from tests.chaos.settings import BACKOFFS, DRAIN_SECONDS, PRODUCERS, SLOTS
-from tests.chaos.stage import Bystander, Producer, Slot, Stage
+from tests.chaos.stage import Bystander, Changer, Producer, Slot, Stage
 from tests.chaos.tasks import HOLD_WEIGHT, LONG_RUN_SECONDS, TASK_KINDS
-from tests.chaos.witnesses import read_database, read_runs, troubles_of
+from tests.chaos.witnesses import read_database, read_kept_rows, read_kept_runs, read_runs, troubles_of
 from tests.deployment import Deployment
 
 
@@ -50,23 +50,23 @@ def run_chaos(dsn_kind: str, seconds: float, seed: int, folder: Path) -> Report:
 def _play(stage: Stage, schedule: Sequence[Fault], seed: int, weights: Mapping[str, float]) -> Evidence:
     producers = [Producer(stage, seed, first, weights) for first in range(PRODUCERS)]
     slots = [Slot(number, stage) for number in range(SLOTS)]
-    bystander = Bystander(stage)
+    bystander, changer = Bystander(stage), Changer(stage, seed)
     striker = Striker(stage, slots, producers)
-    for thread in (*producers, bystander, *slots):
+    for thread in (*producers, bystander, changer, *slots):
         thread.start()
     try:
         striker.run(schedule)
         faults_ended = time.monotonic()
-        _join(producers)
+        _join([*producers, changer])
         undrained = _drain(stage)
         drained = time.monotonic()
     finally:
-        _join(producers)
-        _join([bystander])
+        _join([*producers, changer, bystander])
         for slot in slots:
             slot.stopped.set()
         unended = [slot.number for slot in slots if not slot.is_over(DRAIN_SECONDS / 2)]
     rows, events = read_database(stage)
+    kept_rows, kept_fatal, changed_while_it_ran = read_kept_rows(stage)
     return Evidence(
         acknowledged=set().union(*(producer.acknowledged for producer in producers)),
         unknown=set().union(*(producer.unknown for producer in producers)),
@@ -78,13 +78,18 @@ def _play(stage: Stage, schedule: Sequence[Fault], seed: int, weights: Mapping[s
         troubles={slot.number: troubles_of(slot, stage, striker.strikes, bystander.delays) for slot in slots},
         kinds=list(FAULTS[stage.dsn_kind]),
         modes=stage.modes,
+        changed=changer.changed,
+        changed_while_it_ran=changed_while_it_ran,
+        kept_rows=kept_rows,
+        kept_runs=read_kept_runs(stage.deployment.folder / "kept"),
+        kept_fatal=kept_fatal,
         undrained=undrained,
         unended=unended,
         drain_seconds=drained - faults_ended,
     )
 
 
-def _join(threads: Iterable[Producer | Bystander]) -> None:
+def _join(threads: Iterable[Producer | Bystander | Changer]) -> None:
     for thread in threads:
         thread.stopped.set()
         thread.join(60)

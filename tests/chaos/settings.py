@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 SLOTS = 4
 PRODUCERS = 2
+KEYS = ("one", "two", "three")
+CHANGE_SECONDS = (0.02, 0.4)
+"""Between two changes of what one of the keys stands for."""
 LEASE_SECONDS = 2
 TIMEOUT_SECONDS = 3
 PATIENCE_SECONDS = 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import signal
 import sqlite3
 import subprocess
@@ -15,9 +16,11 @@ from typing import Any
 
 import pymysql
 
+from taskserver import TaskServer
+from taskserver.errors import DatabaseError
 from tests.chaos.evidence import DELETED, WorkerRun
 from tests.chaos.schedule import wish
-from tests.chaos.settings import ARGUMENTS, PRODUCERS, SETTINGS, SLACK_SECONDS, SLOTS
+from tests.chaos.settings import ARGUMENTS, CHANGE_SECONDS, KEYS, PRODUCERS, SETTINGS, SLACK_SECONDS, SLOTS
 from tests.chaos.spans import Span
 from tests.chaos.tasks import TASKS
 from tests.deployment import Deployment
@@ -131,9 +134,12 @@ class Stage:
             self._database = self.server.create_database()
             dsn = self.server.dsn(self._database)
             self.proxies = [self._stack.enter_context(Proxy(self.server.host, self.server.port)) for _ in range(SLOTS)]
+        self.dsn = dsn
+        """Past every proxy."""
         self.dsns = [proxy.dsn(dsn) for proxy in self.proxies] or [dsn] * SLOTS
         deployment.write_tasks(TASKS)
         (deployment.folder / "runs").mkdir()
+        (deployment.folder / "kept").mkdir()
         deployment.write_env(**{"TASKSERVER_DSN": dsn, "TASKSERVER_BACKOFF": backoff} | SETTINGS)
         made = deployment.client("init")
         assert made.returncode == 0, made.stderr
@@ -194,6 +200,45 @@ class Producer(threading.Thread):
             self.acknowledged.add(number)
         finally:
             self.is_adding = False
+
+
+class Changer(threading.Thread):
+    """Changes what keys stand for, now and then, by reruns; between them it adds what may stand already.
+
+    Sooner that of a task which is running.
+    """
+
+    def __init__(self, stage: Stage, seed: int) -> None:
+        super().__init__(name="changer", daemon=True)
+        self.changed: dict[str, int] = {}
+        self.stopped = threading.Event()
+        self._server = TaskServer(stage.dsn, folder=stage.deployment.folder)
+        self._sql = stage.sql()
+        self._chance = random.Random(f"{seed}:changes")
+
+    def run(self) -> None:
+        with self._server, closing(self._sql):
+            for version in count(1):
+                if self.stopped.wait(self._chance.uniform(*CHANGE_SECONDS)):
+                    return
+                self._change(self._chance.choice(self._running() or KEYS), version, self._chance.random() < 0.8)
+
+    def _running(self) -> list[str]:
+        with suppress(*DRIVER_ERRORS):
+            rows = self._sql.run("SELECT args FROM jobs_queue WHERE status = 1 AND started_at IS NOT NULL")
+            return [args["key"] for args in (json.loads(row[0]) for row in rows) if "key" in args]
+        return []
+
+    def _change(self, key: str, version: int, is_rerun: bool) -> None:
+        args = {"key": key, "version": version}
+        given = {"priority": -20, "max_attempts": 1000, "unique_key": key}
+        # Of one that had no answer it is not known whether it was done.
+        with suppress(DatabaseError):
+            if is_rerun:
+                self._server.add_task("tasks.keep", args, rerun=True, version=version, **given)  # type: ignore[arg-type]
+                self.changed[key] = version
+            else:
+                self._server.add_task("tasks.keep", args, **given)  # type: ignore[arg-type]
 
 
 class Bystander(threading.Thread):

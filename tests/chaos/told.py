@@ -10,8 +10,8 @@ from tests.chaos.begins import CLOCKS_DIFFER_SECONDS, match_begins
 from tests.chaos.evidence import Event, Evidence, Run, WorkerRun
 from tests.chaos.schedule import NETWORK_FAULTS, SERVER_FAULTS
 
-WHILE_IT_RAN = re.compile(r"^task (\d+) \S+: the lease was lost while it ran", re.MULTILINE)
-BEFORE_IT_STARTED = re.compile(r"^task (\d+) \S+: the lease was lost before it started", re.MULTILINE)
+WHILE_IT_RAN = re.compile(r"^task (\d+) tasks\.play: the lease was lost while it ran", re.MULTILINE)
+BEFORE_IT_STARTED = re.compile(r"^task (\d+) tasks\.play: the lease was lost before it started", re.MULTILINE)
 
 
 def told_as_lost(worker: WorkerRun) -> Counter[int]:

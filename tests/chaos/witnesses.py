@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.evidence import DELETED, Event, Row, Run, Strike
+from tests.chaos.evidence import DELETED, Event, Kept, Row, Run, Strike
 from tests.chaos.schedule import FREEZES
 from tests.chaos.spans import Span, merged, unreached
 from tests.chaos.stage import MOVING, Slot, Stage
@@ -42,15 +42,47 @@ def read_database(stage: Stage) -> tuple[list[Row], list[Event]]:
     rows = []
     with closing(stage.sql()) as sql:
         for place, table in {"queue": "jobs_queue", "archive": "jobs_queue_done"}.items():
-            found = sql.run(f"SELECT args, id, status, attempts, max_attempts, error_text, '{place}' FROM {table}")
+            found = sql.run(
+                f"SELECT args, id, status, attempts, max_attempts, error_text, '{place}' FROM {table} "
+                "WHERE task = 'tasks.play'"
+            )
             rows += [Row(_number(row[0]), *row[1:]) for row in found]
         changes = sql.run(
             "SELECT args, id, at, was, status, attempts_before, attempts, max_attempts, claim, lease_ended_at, due_at, "
-            "error_text FROM history ORDER BY n"
+            f"error_text FROM history WHERE NOT {IS_KEPT} ORDER BY n"
         )
     # A move deletes what it has archived.
     events = [event for event in (_event(row, offset) for row in changes) if event.was != MOVING]
     return rows + [_deleted(event) for event in events if event.status == DELETED], events
+
+
+IS_KEPT = """INSTR(args, '{"key":') = 1"""
+"""Of tasks with keys; no LIKE, as the drivers would take its % for a mark of theirs."""
+
+
+def read_kept_runs(folder: Path) -> list[Kept]:
+    """Runs of tasks with keys that came to their end, as they noted it."""
+    return [
+        Kept(file.name, int(version))
+        for file in folder.iterdir()
+        for what, *_, version in map(str.split, file.read_text().splitlines())
+        if what == "end"
+    ]
+
+
+def read_kept_rows(stage: Stage) -> tuple[list[Kept], int, int]:
+    """Tasks with keys as they were done; how many became fatal; and how many changes found one running."""
+    queries = {
+        "done": "SELECT args FROM jobs_queue WHERE status = 2 AND task = 'tasks.keep'",
+        "archived": "SELECT args FROM jobs_queue_done WHERE task = 'tasks.keep'",
+        "deleted": f"SELECT args FROM history WHERE status = {DELETED} AND was <> {MOVING} AND {IS_KEPT}",
+        "fatal": "SELECT args FROM jobs_queue WHERE status = 4 AND task = 'tasks.keep'",
+        "changed": "SELECT args FROM history WHERE was = 1 AND status = 1 AND attempts_before > 0 AND attempts = 0",
+    }
+    with closing(stage.sql()) as sql:
+        found = {name: [json.loads(row[0]) for row in sql.run(query)] for name, query in queries.items()}
+    done = [Kept(args["key"], args["version"]) for name in ("done", "archived", "deleted") for args in found[name]]
+    return done, len(found["fatal"]), len(found["changed"])
 
 
 def _number(args: str) -> int:
