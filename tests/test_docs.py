@@ -289,7 +289,7 @@ OF_THE_READER = {"tasks.py", "taskserver.old", "queue.php", "var/greetings.txt",
     "tasks.example.py",
     "START-HERE.txt",
 }
-OF_OTHER_PROGRAMS = {"--help", "--no-tablespaces", "--only"}
+OF_OTHER_PROGRAMS = {"--help", "--no-tablespaces", "--only", "--target"}
 TARGETS = set(re.findall(r"^([a-z.-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 FILE = re.compile(r"[\w./-]+\.(py|md|sql|php|example|toml|txt)")
 

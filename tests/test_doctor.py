@@ -733,7 +733,7 @@ def test_schedules_of_which_nothing_is_wrong_are_well(healthy: Queue) -> None:
     assert healthy.client("schedule", "tidy", "tasks.note", "--every", 600).returncode == 0
     report = Report(healthy)
     assert report.worse() == {}
-    assert "1 of them, and nothing is wrong with one: tidy comes next, at 20" in report.told("schedules")
+    assert "1, of which nothing is wrong; next comes tidy, at 20" in report.told("schedules")
 
 
 def test_schedules_that_are_none_are_a_warning(healthy: Queue) -> None:

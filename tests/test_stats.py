@@ -802,12 +802,12 @@ def test_no_figures_are_said_to_be_none(one_queue: Queue) -> None:
     assert len(screen.splitlines()) == 1
 
 
-@pytest.mark.parametrize("span", ["", "24", "h", "1.5h", "-1h", "24H", "١h", "9999999s", "1h30m"])
+@pytest.mark.parametrize("span", ["", "24", "h", "1.5h", "-1h", "24H", "١h", "99999999d", "36501d", "1h30m"])
 def test_a_wrong_span_gets_one_line_that_says_what_is_allowed(
     sqlite_queue: Queue, capsys: pytest.CaptureFixture[str], span: str
 ) -> None:
     ended = run_here(client.main, capsys, sqlite_queue.folder, "stats", f"--since={span}")
-    assert_one_line(ended, 2, "--since", "is not a span of time; allowed: as 90s, 30m, 24h, 7d or 4w")
+    assert_one_line(ended, 2, "--since", "is not a span of time; allowed: as 90s, 30m, 24h, 7d or 4w, at most 36500d")
 
 
 def test_names_from_the_table_cannot_command_the_terminal(sqlite_queue: Queue) -> None:

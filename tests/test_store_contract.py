@@ -1372,17 +1372,20 @@ def test_a_late_completion_is_accepted_though_an_answer_was_lost_on_the_way_to_i
 def test_a_task_that_was_cancelled_after_it_was_run_again_is_completed_in_the_same_turn(
     store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the write that finds it changed by a rerun and the one that would make it new."""
+    """Between the write that finds it changed by a rerun and the one that would make it new; another rerun waits."""
     task = a_running_task(store)
     store.add(rerun("[2]"))
     together = store._together
 
-    def cancel_before_it_runs_again(writes: Any, conflict_seconds: float) -> list[int]:
-        if writes[0][0] == store.RUN_AGAIN:
+    def change_before(writes: Any, conflict_seconds: float) -> list[int]:
+        statements = [sql for sql, _ in writes]
+        if store.RUN_AGAIN in statements:
             cancel_running(rows)
+        elif store.RESUME in statements:
+            store.add(rerun("[3]"))
         return together(writes, conflict_seconds)
 
-    monkeypatch.setattr(store, "_together", cancel_before_it_runs_again)
+    monkeypatch.setattr(store, "_together", change_before)
     assert finish(store, task)
     assert rows.all() == []
 

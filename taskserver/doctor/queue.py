@@ -254,8 +254,8 @@ def _schedules(schedules: Sequence[StoredSchedule]) -> Iterator[Finding]:
         first = schedules[0]
         yield ok(
             "schedules",
-            f"{len(schedules)} of them, and nothing is wrong with one: {first.schedule.name} comes next, at "
-            f"{first.next_at[:19]} UTC",
+            f"{len(schedules)}, of which nothing is wrong; "
+            f"next comes {first.schedule.name}, at {first.next_at[:19]} UTC",
         )
 
 

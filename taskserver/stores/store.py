@@ -437,23 +437,28 @@ class Store(Adding, Views):
         if isinstance(step, Start):
             return Outcome.LOST
         which = (step.task.id, step.task.claim)
-        was_changed, was_cancelled = self._together(
-            [(self.RUN_AGAIN, which), (self.CANCEL_FAILED, (*which, int(step.error_text is not None)))],
+        # The first one takes the row's lock, if it is ours still: between two of these it would be changed again.
+        _, was_changed, was_cancelled, was_finished, *_ = self._together(
+            [
+                (self.RENEW, (self._lease_seconds, *which)),
+                (self.RUN_AGAIN, which),
+                (self.CANCEL_FAILED, (*which, int(step.error_text is not None))),
+                *self._writes_of(step),
+            ],
             self._conflict_seconds,
         )
         if was_changed:
             return Outcome.RUN_AGAIN
-        if was_cancelled:
-            return Outcome.CANCELLED
+        if was_cancelled or was_finished:
+            return Outcome.CANCELLED if was_cancelled else Outcome.AS_ASKED
         effect = self._effect_of(step) if self._may_have_taken_effect() else Outcome.LOST
         return effect or (Outcome.LOST if step.error_text is not None else int(self._complete_late(step)))
 
     def _complete_late(self, step: Finish) -> bool:
         """Complete a task that may start once only and was given up as lost. Whether there was one."""
         resume = (self.RESUME, (step.task.id, step.task.claim))
-        # Or ours again, as a person cancelled it since it was found to be changed by a rerun.
-        resumed, completed, *_ = self._together([resume, *self._writes_of(step)], self._conflict_seconds)
-        return bool(resumed or completed) or (self._may_have_taken_effect() and bool(self._effect_of(step)))
+        was_resumed = self._together([resume, *self._writes_of(step)], self._conflict_seconds)[0] == 1
+        return was_resumed or (self._may_have_taken_effect() and bool(self._effect_of(step)))
 
     # ---- release: in progress, unstarted → new
 
