@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timezone
-from logging import getLogger
+from logging import INFO, WARNING, getLogger
 from typing import NamedTuple
 
 from ..errors import Conflict, DatabaseError, InvalidTask, SettingError, Unavailable
@@ -20,6 +20,9 @@ from .store import DUE_A_LOOK, HELD_PATIENCE_SECONDS, Store
 from .tries import Way
 
 LOG = getLogger("taskserver")
+
+MOST_TOLD = 20
+"""Lines a run on standard error, which cron mails: the rest is only in the log."""
 
 KEY = "schedule:"
 """What stands before its name is the unique_key of its tasks."""
@@ -170,7 +173,10 @@ class Schedules:
         """Once a run. False, as nothing came of it."""
         if name not in self._told:
             self._told.add(name)
-            LOG.warning("schedule %s: %s", name, fault)
+            is_one_of_many = len(self._told) > MOST_TOLD
+            LOG.log(INFO if is_one_of_many else WARNING, "schedule %s: %s", name, fault)
+            if len(self._told) == MOST_TOLD + 1:
+                LOG.warning("more than %d schedules have faults: see client.py status", MOST_TOLD)
         return False
 
     def _unless_held(self, name: str, write: Callable[P, int], *args: P.args, **kwargs: P.kwargs) -> bool:
