@@ -37,7 +37,7 @@ COLUMN = "give that column its type and character set of schema.sql, with ALTER 
 RIGHTS = (
     "which account does TASKSERVER_DSN name? a website's may only add; worker.py needs a worker's; client.py pause, "
     "resume, schedule, unschedule and prune need an operator's, with SELECT, INSERT, UPDATE and DELETE on all of the "
-    "queue's tables; client.py init needs CREATE and ALTER too: docs/security.md tells what to grant"
+    "queue's tables; client.py init needs CREATE and ALTER too; see docs/security.md for what to grant"
 )
 LOGIN = (
     "check user and password in TASKSERVER_DSN and TASKSERVER_PASSWORD; of a user, "
