@@ -11,7 +11,7 @@ from taskserver.lifecycle import Status
 from taskserver.stores.mysql import MySQLStore
 
 from . import rows
-from .claim import GROUPS
+from .claim import GROUPS, compare_runs
 from .measure import Bound, Line, compare, seconds
 from .place import Place
 from .rows import WANTED_SOONER, Filler
@@ -35,46 +35,18 @@ def kinds_sqlite(place: Place) -> Iterator[Line]:
 
 def _beside(place: Place, database: str, dsn: str, filler: Filler) -> Line:
     """A run of some claims beside 1,000,000 rows that are delayed, done, fatal or in error, and beside none."""
-    tasks, beside = place.size(2_000, 200), place.size(1_000_000, 4_000)
-    tables = ("bench_beside", "bench_alone")
-    folder = place.deployment("kinds")
-    servers = {table: TaskServer(dsn, table=table, folder=folder) for table in tables}
-    for table in tables:
-        servers[table].create_tables()
+    beside = place.size(1_000_000, 4_000)
+
+    def fill_alone(table: str) -> None:
         filler.fill(table, place.size(10_000, 1_000))
-    for status, part in BESIDE.items():
-        filler.fill("bench_beside", int(beside * part), WANTED_SOONER, status=status)
-    place.settle()
 
-    def run(table: str) -> float:
-        def work() -> None:
-            done = servers[table].run(max_tasks=tasks, groups=GROUPS).done
-            if done != tasks:
-                raise SystemExit(f"{table}: {done} tasks done instead of {tasks}")
+    def fill_beside(table: str) -> None:
+        fill_alone(table)
+        for status, part in BESIDE.items():
+            filler.fill(table, int(beside * part), WANTED_SOONER, status=status)
 
-        return seconds(work) / tasks * 1e6
-
-    def top_up() -> None:
-        for table in tables:
-            filler.fill(table, tasks)
-        place.settle(5)
-
-    for table in tables:
-        run(table)
-    top_up()
-    line = compare(
-        f"{database}: {tasks:,} beside {beside:,} delayed, done, fatal / beside none",
-        lambda: run("bench_beside"),
-        lambda: run("bench_alone"),
-        pairs=place.pairs,
-        unit="us/task",
-        bound=Bound("at most", 1.2),
-        after=top_up,
-    )
-    for table, server in servers.items():
-        server.close()
-        filler.sql(f"DROP TABLE {table}")
-    return line
+    name = f"{database}: {{}} beside {beside:,} delayed, done, fatal / beside none"
+    return compare_runs(place, name, dsn, filler, {"bench_beside": fill_beside, "bench_alone": fill_alone})
 
 
 def _pauses(place: Place) -> Line:
