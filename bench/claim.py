@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from taskserver import TaskServer
@@ -44,7 +44,9 @@ def _flat(place: Place, database: str, dsn: str, filler: Filler) -> Line:
     return compare_runs(place, f"{database}: {{}} at {far:,} / {near:,} waiting", dsn, filler, tables)
 
 
-def compare_runs(place: Place, name: str, dsn: str, filler: Filler, tables: dict[str, Callable[[str], None]]) -> Line:
+def compare_runs(
+    place: Place, name: str, dsn: str, filler: Filler, tables: Mapping[str, Callable[[str], None]]
+) -> Line:
     """A run of some claims from the first table, and from the second; each is filled by its function.
 
     The tables get back what a pair took. `{}` in the name is how many tasks a run takes.
