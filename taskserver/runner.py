@@ -119,11 +119,10 @@ class Runner:
         woken = unstarted = lost = 0
         while True:
             due = self._store.look_for_due()
-            several = self._store.wake(due.to_wake), self._store.reclaim_unstarted(due.unstarted)
-            several_lost = self._reclaim_lost(due.lost)
-            if not any(several) and not several_lost:
+            several = self._settle(due)
+            if not any(several):
                 break
-            woken, unstarted, lost = woken + several[0], unstarted + several[1], lost + several_lost
+            woken, unstarted, lost = woken + several[0], unstarted + several[1], lost + several[2]
         self._write_figures()
         return woken, unstarted, lost, len(due.to_wake) + len(due.unstarted) + len(due.lost)
 
@@ -232,9 +231,7 @@ class Runner:
         due = self._store.look_for_due()
         if due == NOTHING_DUE:
             return False
-        woken = self._store.wake(due.to_wake)
-        reclaimed = self._store.reclaim_unstarted(due.unstarted)
-        lost = self._reclaim_lost(due.lost)
+        woken, reclaimed, lost = self._settle(due)
         scheduled = self._fire(due.schedules)
         if not (woken or reclaimed or lost or scheduled):
             return False
@@ -242,6 +239,11 @@ class Runner:
         # A portion at most: it is looked again before the next claim.
         self._looked_at = float("-inf")
         return max(len(due.to_wake), len(due.unstarted) + len(due.lost), len(due.schedules)) >= DUE_A_LOOK
+
+    def _settle(self, due: Due) -> tuple[int, int, int]:
+        """How many were woken, taken back unstarted, and lost."""
+        woken = self._store.wake(due.to_wake)
+        return woken, self._store.reclaim_unstarted(due.unstarted), self._reclaim_lost(due.lost)
 
     def _fire(self, names: Sequence[str]) -> int:
         """Add the tasks of schedules whose time has come. How many have another time now."""

@@ -44,7 +44,7 @@ RETRY = Verb(
 
 # ---- cancel: new, waiting, error, claimed → fatal; running → running, with the word that its heartbeat looks for
 
-RUNS = "status = 1 AND started_at IS NOT NULL"
+RUNS = Store.IS_RUNNING
 # Fatal already, and its worker may yet turn out to be alive and complete it: not after this.
 IS_LOST = "status = 4 AND claim IS NOT NULL AND error_text LIKE 'lost: %'"
 # One that a rerun reached while it ran has attempts 0, which means that it is to run again: the later wish counts.

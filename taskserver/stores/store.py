@@ -207,7 +207,7 @@ class Store(Adding, Views):
         """
         token = int.from_bytes(os.urandom(8), "big") >> 1
         changed = self._unless_held(self._claim_once, token, limit, groups)
-        if not changed and not groups and (others := self._groups_beside_paused()):
+        if not changed and not groups and (others := self._groups_beside(self.paused_groups())):
             changed = self._unless_held(self._claim_once, token, limit, others)
         if not changed:
             return Claim([], 0)
@@ -237,7 +237,7 @@ class Store(Adding, Views):
         paused = self.paused_groups()
         if not paused:
             return self._has_new(groups)
-        groups = [group for group in groups if group not in paused] if groups else self._groups_beside_paused()
+        groups = [group for group in groups if group not in paused] if groups else self._groups_beside(paused)
         return bool(groups) and self._has_new(groups)
 
     @abstractmethod
@@ -252,12 +252,11 @@ class Store(Adding, Views):
         """Those whose tasks are not claimed for now."""
         return [row[0] for row in self._alone(self._all, self.PAUSED)]
 
-    def _groups_beside_paused(self) -> Sequence[int]:
+    def _groups_beside(self, paused: Sequence[int]) -> Sequence[int]:
         """The other groups that have new rows, where some are paused; none where none is.
 
         The claim of all groups reads in the order of all tasks, in which those of paused groups would be in its way.
         """
-        paused = self.paused_groups()
         others = [group for group in self._groups_with_new() if group not in paused] if paused else []
         # More than fit into one claim have their turns at random.
         return others if len(others) <= MOST_GROUPS else sorted(random.sample(others, MOST_GROUPS))
