@@ -40,23 +40,22 @@ def fetch_long(task: ClaimedTask, fetch_args: Callable[[ClaimedTask], str | None
     return task
 
 
-def prepare(task: ClaimedTask, callables: Callables, fetch_args: Callable[[ClaimedTask], str | None]) -> Call:
-    """Make a row ready to run; `fetch_args` reads long arguments, which a claim leaves in the database.
+def prepare(task: ClaimedTask, callables: Callables) -> Call:
+    """Make a row ready to run whose long arguments were fetched.
 
     Raises BadTask where the row can never run, ModuleBroken where its module cannot be imported.
     """
     try:
-        return _prepare(task, callables, fetch_args)
+        return _prepare(task, callables)
     except TaskServerError:
         raise
     except Exception as error:  # a listed module can hold objects as odd as any row
         raise BadTask(f"it cannot be made ready: {describe(error)}") from error
 
 
-def _prepare(task: ClaimedTask, callables: Callables, fetch_args: Callable[[ClaimedTask], str | None]) -> Call:
-    check_size(task.args_bytes)
+def _prepare(task: ClaimedTask, callables: Callables) -> Call:
     found = callables.find(task.task)
-    args, kwargs = read_arguments(fetch_long(task, fetch_args).args)
+    args, kwargs = read_arguments(task.args)
     try:
         found.check_arguments(args, kwargs)
     except TypeError as error:

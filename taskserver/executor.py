@@ -96,7 +96,7 @@ class Executor:
 
     def _ready(self, task: ClaimedTask) -> tuple[Call, int]:
         """What it calls, and how often it may start. Raises BadTask, ModuleBroken."""
-        call = prepare(task, self._callables, self._store.fetch_args)
+        call = prepare(task, self._callables)
         limit = self._limit(task, call)
         _check_attempts(task, limit)
         return call, limit

@@ -18,7 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from taskserver.arguments import MAX_BYTES, MAX_NESTING, check_size, parse_json, read_arguments, write_arguments
-from taskserver.call import Call, prepare, run_call, run_foreign
+from taskserver.call import Call, fetch_long, prepare, run_call, run_foreign
 from taskserver.callables import Callables
 from taskserver.error_text import MAX_ERROR_LENGTH, describe
 from taskserver.errors import BadTask, InvalidTask
@@ -396,7 +396,7 @@ def test_a_row_is_called_with_its_arguments(
     write_tasks: Callable[[str], None], args: str, result: tuple[object, ...]
 ) -> None:
     write_tasks(TAKES_TWO)
-    call = prepare(row(args), Callables(("tasks",)), never)
+    call = prepare(row(args), Callables(("tasks",)))
     assert call.callable.call(*call.args, **call.kwargs) == result
     assert run_task(call) is None
 
@@ -410,7 +410,7 @@ def test_wrong_arguments_are_a_bad_task_that_says_what_is_taken(
 ) -> None:
     write_tasks(TAKES_TWO)
     with pytest.raises(BadTask) as caught:
-        prepare(row(args), Callables(("tasks",)), never)
+        prepare(row(args), Callables(("tasks",)))
     assert "tasks.send(to, text=…, *, copies=…) does not take these arguments: " in str(caught.value)
 
 
@@ -418,7 +418,7 @@ def test_wrong_arguments_with_odd_keys_still_fit_into_an_error_text(write_tasks:
     write_tasks(TAKES_TWO)
     for key in ("\\ud800", "\\u0000", "x" * 100_000, "\\n"):
         with pytest.raises(BadTask) as caught:
-            prepare(row(f'{{"to": 1, "{key}": 2}}'), Callables(("tasks",)), never)
+            prepare(row(f'{{"to": 1, "{key}": 2}}'), Callables(("tasks",)))
         text = describe(caught.value)
         text.encode()
         assert "\0" not in text
@@ -431,9 +431,9 @@ def test_a_default_that_cannot_be_shown_does_not_stop_a_worker(write_tasks: Call
         "def send(to, database=Lazy()): pass\n"
     )
     callables = Callables(("tasks",))
-    prepare(row('["a"]'), callables, never)
+    prepare(row('["a"]'), callables)
     with pytest.raises(BadTask, match=r"tasks\.send.* does not take these arguments"):
-        prepare(row("[]"), callables, never)
+        prepare(row("[]"), callables)
 
 
 def test_a_default_that_exits_when_shown_does_not_stop_a_worker(write_tasks: Callable[[str], None]) -> None:
@@ -441,37 +441,25 @@ def test_a_default_that_exits_when_shown_does_not_stop_a_worker(write_tasks: Cal
         "class Odd:\n    def __repr__(self): raise SystemExit\ndef send(to, key=Odd()): pass\n",
     )
     with pytest.raises(BadTask):
-        prepare(row("[]"), Callables(("tasks",)), never)
+        prepare(row("[]"), Callables(("tasks",)))
 
 
-def test_arguments_over_the_limit_are_refused_before_they_are_fetched(write_tasks: Callable[[str], None]) -> None:
-    write_tasks(TAKES_TWO)
+def test_arguments_over_the_limit_are_refused_before_they_are_fetched() -> None:
     with pytest.raises(BadTask, match=f"args is {MAX_BYTES + 1} bytes long"):
-        prepare(row(None, MAX_BYTES + 1), Callables(("tasks",)), never)
+        fetch_long(row(None, MAX_BYTES + 1), never)
 
 
-def test_long_arguments_are_fetched_once_and_only_for_a_callable_that_is_found(
-    write_tasks: Callable[[str], None],
-) -> None:
-    write_tasks(TAKES_TWO)
-    fetched: list[int] = []
-
-    def fetch(task: ClaimedTask) -> str:
-        fetched.append(task.id)
-        return '["' + "x" * 100_000 + '"]'
-
-    call = prepare(row(None, 100_004), Callables(("tasks",)), fetch)
-    assert call.args == ["x" * 100_000]
-    assert fetched == [1]
-    with pytest.raises(BadTask):
-        prepare(row(None, 100_004, task="tasks.missing"), Callables(("tasks",)), fetch)
-    assert fetched == [1]
+def test_long_arguments_are_fetched() -> None:
+    args = '["' + "x" * 100_000 + '"]'
+    assert fetch_long(row(None, len(args)), lambda task: args if task.id == 1 else None).args == args
 
 
 def test_without_arguments_nothing_is_fetched(write_tasks: Callable[[str], None]) -> None:
     write_tasks("def send(): pass\n")
     for args_bytes in (None, 0):
-        assert prepare(row(None, args_bytes), Callables(("tasks",)), never)[1:] == ([], {})
+        task = row(None, args_bytes)
+        assert fetch_long(task, never) == task
+        assert prepare(task, Callables(("tasks",)))[1:] == ([], {})
 
 
 @pytest.mark.parametrize(
@@ -493,7 +481,7 @@ def test_whatever_a_task_raises_is_handed_back_not_raised(
     write_tasks: Callable[[str], None], body: str, kind: type[BaseException]
 ) -> None:
     write_tasks(f"def send(): {body}\n")
-    error = run_task(prepare(row(None), Callables(("tasks",)), never))
+    error = run_task(prepare(row(None), Callables(("tasks",))))
     assert type(error) is kind
 
 
@@ -504,14 +492,14 @@ def test_a_task_that_hands_back_a_coroutine_has_not_run_and_is_not_done(write_ta
         "    def wrapper(*args): return function(*args)\n    return wrapper\n"
         "@decorated\nasync def send(): pass\n"
     )
-    assert run_task(prepare(row(None), Callables(("tasks",)), never)) is not None
+    assert run_task(prepare(row(None), Callables(("tasks",)))) is not None
 
 
 def test_a_task_is_interrupted_by_a_second_wish_to_stop_and_not_by_a_first_one(
     write_tasks: Callable[[str], None],
 ) -> None:
     write_tasks("steps = []\ndef send():\n    for step in range(2):\n        asked(); steps.append(step)\n")
-    call = prepare(row(None), Callables(("tasks",)), never)
+    call = prepare(row(None), Callables(("tasks",)))
     stop = Stop()
     names = vars(sys.modules["tasks"])
     names["asked"] = stop.ask
