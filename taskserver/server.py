@@ -252,9 +252,10 @@ class TaskServer:
         stats: bool = False,
         keys: bool = False,
     ) -> Pruned:
-        """Delete rows that ended so long ago (seconds, or a timedelta): of each kind that is named. How many.
+        """Delete rows that ended so long ago (seconds, or a timedelta). How many.
 
-        Rows of the queue that hold a unique_key stay unless `keys` is true. Raises InvalidTask.
+        Of each kind that is named; where none is, completed tasks, which are done or archived. Rows of the queue that
+        hold a unique_key stay unless `keys` is true. Raises InvalidTask.
         """
         from .stores.pruning import Pruning
 

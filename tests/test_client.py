@@ -541,7 +541,7 @@ def test_list_shows_the_newest_tasks_of_the_named_statuses_and_groups(queue: Que
     assert ids("--limit", 1000) == list(range(30, 0, -1))
     assert ids("--status", "fatal") == [10, 5]
     assert ids("--status", "fatal", "--group", 1) == [5]
-    assert ids("--status", "fatal", "new", "--limit", 2, "--group", 0, 1) == [29, 28]
+    assert ids("--status", "fatal", "new", "--limit", 2, "--group", "0,1") == [29, 28]
     assert ids("--status", "done") == []
     assert "no such tasks" in text_of(queue, "list", "--status", "done")
 

@@ -436,7 +436,7 @@ def default_of(action: argparse.Action) -> str:
     if action.dest in ("group", "priority") and action.nargs is None:
         parameters = inspect.signature(TaskServer.add_task).parameters
         return str(parameters["group_id" if action.dest == "group" else "priority"].default)
-    known = {("list", "status"): "all", ("list", "group"): "all", ("worker.py", "mode"): "TASKSERVER_MODE"}
+    known = {("list", "status"): "all", ("worker.py", "mode"): "TASKSERVER_MODE"}
     if action.default is False:
         return "off"
     if action.default in (None, []):

@@ -114,7 +114,8 @@ LINES = [
     Line("named no task", ["client.py", "add"], ("TASK", "--bulk FILE")),
     Line("asked for a task by its name", ["client.py", "show", "tasks.a"], ("ID", "'tasks.a'", "a whole number")),
     Line("misspelt a status", ["client.py", "list", "--status", "failed"], ("'failed'", "error", "fatal")),
-    Line("wrote a group that is none", ["client.py", "list", "--group", "all"], ("--group", "'all'", "a whole number")),
+    Line("wrote a group that is none", ["client.py", "list", "--group", "all"], ("--group", "'all'", "as 3,5,6")),
+    Line("wrote groups with blanks", ["client.py", "list", "--group", "3", "5"], ("5", "commas and no spaces")),
 ]
 
 

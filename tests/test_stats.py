@@ -724,6 +724,11 @@ def test_an_instant_counts_in_its_own_time_zone(known: Queue) -> None:
         this_hour = datetime.fromisoformat(Stats(server.store).recent()[0].hour).replace(tzinfo=timezone.utc)
         since = (this_hour - timedelta(minutes=30)).astimezone(timezone(timedelta(hours=5, minutes=30)))
         assert sorted(one.done for one in server.stats(since)) == [2, 4, 40]
+        for text in (f"{since:%Y-%m-%dT%H:%M}+05:30", f"{this_hour - timedelta(minutes=30):%Y-%m-%d %H:%M}"):
+            hours = json.loads(known.client("stats", "--since", text, "--json").stdout)
+            assert [one["done"] for one in hours] == [42, 4]
+        days = json.loads(known.client("stats", f"--since={this_hour - timedelta(days=8):%Y-%m-%d}", "--json").stdout)
+        assert [one["done"] for one in days] == [1, 7, 42, 4]
 
 
 @pytest.mark.parametrize("since", [-1, float("nan"), float("inf"), "24h", True, datetime(2026, 1, 1), timedelta(-1)])  # noqa: DTZ001
@@ -768,7 +773,7 @@ def test_figures_are_chosen_by_group_and_task_and_put_together_by_either(known: 
     assert firsts("--by", "group", "--since", "4w") == [["0", "44"], ["3", "9"], ["5", "1"], ["all", "54"]]
     assert firsts("--by", "task", "--group", "3") == [["tasks.b", "9"]]
     assert firsts("--by", "group", "--task", "tasks.a", "--since", "0s") == [["0", "4"]]
-    assert firsts("--by", "task", "--group", "5", "3", "--since", "8d")[0] == ["(no callable)", "1"]
+    assert firsts("--by", "task", "--group", "5,3", "--since", "8d")[0] == ["(no callable)", "1"]
 
 
 def test_json_has_the_same_figures_for_programs(known: Queue) -> None:

@@ -6,12 +6,12 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..lifecycle import MAX_GROUP_ID, Status
+from ..lifecycle import Status
 from ..server import TaskServer
 from ..settings import load_settings
 from .output import as_json, print_table, status_name, task_as_json
 from .program import Exit
-from .usage import whole_number
+from .usage import add_groups, whole_number
 
 DEFAULT_LIMIT = 20
 
@@ -22,9 +22,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--status", nargs="+", action="extend", choices=names, default=[], metavar="STATUS", help=", ".join(names)
     )
-    parser.add_argument(
-        "--group", nargs="+", action="extend", type=whole_number(0, MAX_GROUP_ID), default=[], metavar="G"
-    )
+    add_groups(parser)
     parser.add_argument("--limit", type=whole_number(1), default=DEFAULT_LIMIT, metavar="N", help="default %(default)s")
     parser.add_argument("--json", action="store_true", help="print JSON alone")
     parser.set_defaults(run=run)
@@ -34,11 +32,11 @@ def run(folder: Path, options: argparse.Namespace) -> int:
     statuses = [Status[name.upper()] for name in options.status]
     with TaskServer.from_settings(load_settings(folder)) as server:
         server.store.check_tables()
-        tasks = server.store.list(statuses, options.group, options.limit)
+        tasks = server.store.list(statuses, options.groups, options.limit)
     if options.json:
         print(as_json([task_as_json(task) for task in tasks]))
     elif not tasks:
-        print("no such tasks" if statuses or options.group else "no tasks")
+        print("no such tasks" if statuses or options.groups else "no tasks")
     else:
         print_table(
             ["id", "status", "group", "priority", "attempts", "created (UTC)", "task", "error"],

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..errors import InvalidTask
 from ..printable import age
 from ..server import TaskServer
 from ..settings import load_settings
@@ -20,7 +19,9 @@ from .usage import span
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("prune", help="delete what ended long ago, in small portions")
+    parser = subparsers.add_parser(
+        "prune", help="delete what ended long ago, in small portions: done and archived tasks, or what is named"
+    )
     parser.add_argument("--older-than", metavar="AGE", type=span, required=True, help="as 30d: s, m, h, d or w")
     parser.add_argument("--done", action="store_true", help="tasks that are done, as mode mark leaves them")
     parser.add_argument("--fatal", action="store_true", help="fatal tasks")
@@ -32,14 +33,12 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(folder: Path, options: argparse.Namespace) -> int:
-    kinds = [kind for kind in KINDS if getattr(options, kind)]
-    if not kinds:
-        raise InvalidTask(f"say what is to be deleted: {', '.join(f'--{kind}' for kind in KINDS)}")
+    named = [kind for kind in KINDS if getattr(options, kind)]
     with TaskServer.from_settings(load_settings(folder)) as server:
         server.store.check_tables()
-        pruning = Pruning(server.store, options.older_than, kinds, options.keys)
+        pruning = Pruning(server.store, options.older_than, named, options.keys)
         pruned = pruning.count() if options.dry_run else _prune(pruning)
-        _tell(server.store, pruned, kinds, options)
+        _tell(server.store, pruned, pruning.kinds, options)
     return Exit.OK
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import InvalidTask
-from ..lifecycle import MAX_GROUP_ID, MAX_ID, Status
+from ..lifecycle import MAX_ID, Status
 from ..printable import printable
 from ..selection import Selection
 from ..server import TaskServer
@@ -17,7 +17,7 @@ from ..stores.interventions import Interventions, Verb
 from ..stores.rows import StoredTask
 from .live_line import LiveLine
 from .output import print_table, status_name
-from .usage import whole_number
+from .usage import ABOUT_GROUPS, add_groups, whole_number
 
 MOST_SHOWN = 20
 MOST_LOOKED_AT = 900
@@ -42,20 +42,12 @@ def add_selection(parser: Any) -> None:
     )
     parser.add_argument("--limit", metavar="N", type=whole_number(1), help="at most so many, in order of id")
     parser.add_argument("--dry-run", action="store_true", help="say what would be changed, and change nothing")
-    parser.about_more = "give ids before the options"
+    parser.about_more = f"give ids before the options, and {ABOUT_GROUPS}"
 
 
 def add_filters(parser: Any) -> None:
     """Those that `errors` takes, too."""
-    parser.add_argument(
-        "--group",
-        dest="groups",
-        metavar="G",
-        action="append",
-        type=whole_number(0, MAX_GROUP_ID),
-        default=[],
-        help="tasks of this group; may be given several times, as --group 3 --group 5",
-    )
+    add_groups(parser)
     parser.add_argument("--task", metavar="TASK", help="tasks of this name, as tasks.send_letter")
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from ..lifecycle import MAX_GROUP_ID
 from ..printable import printable
 from ..server import TaskServer
 from ..settings import load_settings
@@ -17,7 +16,7 @@ from ..stores.stats import COLUMNS, HourStats, total
 from .live_line import terminal_width
 from .output import Amount, as_json, instant_as_json, print_table
 from .program import Exit
-from .usage import span, whole_number
+from .usage import add_groups, span
 
 DEFAULT_SINCE = "24h"
 BY = {"hour": "hour", "group": "group_id", "task": "task"}
@@ -32,15 +31,27 @@ LEGEND = f"{DONE} done, {FAILED} failed or lost"
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("stats", help="what was done by the hour, how long it ran, and how long it waited")
     parser.add_argument(
-        "--since", metavar="SPAN", type=span, default=DEFAULT_SINCE, help="as 90s, 30m, 24h, 7d; default %(default)s"
+        "--since",
+        metavar="WHEN",
+        type=_since,
+        default=DEFAULT_SINCE,
+        help="a span as 90s, 30m, 24h, 7d, or an instant as 2026-01-31 or 2026-01-31T12:00+01:00, of UTC where it has "
+        "no time zone; default %(default)s",
     )
-    parser.add_argument(
-        "--group", nargs="+", action="extend", type=whole_number(0, MAX_GROUP_ID), default=[], metavar="G"
-    )
+    add_groups(parser)
     parser.add_argument("--task", metavar="NAME", help="of the callable, as tasks.send_letter")
     parser.add_argument("--by", choices=list(BY), default="hour", metavar="WHAT", help=", ".join(BY))
     parser.add_argument("--json", action="store_true", help="print JSON alone")
     parser.set_defaults(run=run)
+
+
+def _since(text: str) -> int | datetime:
+    try:
+        # Before 3.11 Python does not know this form of UTC.
+        instant = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return span(text, "; or an instant, as 2026-01-31 or 2026-01-31T12:00+01:00")
+    return instant if instant.utcoffset() is not None else instant.replace(tzinfo=timezone.utc)
 
 
 def run(folder: Path, options: argparse.Namespace) -> int:
@@ -50,7 +61,7 @@ def run(folder: Path, options: argparse.Namespace) -> int:
     chosen = [
         one
         for one in found
-        if one.group_id in (options.group or [one.group_id]) and one.task == (options.task or one.task)
+        if one.group_id in (options.groups or [one.group_id]) and one.task == (options.task or one.task)
     ]
     totals = list(_totals(chosen, BY[options.by]))
     if options.json:

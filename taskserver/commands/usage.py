@@ -6,8 +6,10 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from ..lifecycle import MAX_GROUP_ID
 from ..nearest import nearest
 from ..printable import printable
+from ..stores.store import MOST_GROUPS
 from .program import Exit
 
 
@@ -56,18 +58,41 @@ def whole_number(least: int, most: int | None = None, hint: str = "") -> Callabl
     return parse
 
 
+ABOUT_GROUPS = "write group ids with commas and no spaces, as 3,5,6"
+
+
+def group_ids(text: str) -> list[int]:
+    """An argument's type: numbers of groups, as 3 or 3,5,6."""
+    parse = whole_number(0, MAX_GROUP_ID)
+    try:
+        groups = [parse(part) for part in text.split(",")]
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not right: {ABOUT_GROUPS}, from 0 to {MAX_GROUP_ID}") from None
+    if len(groups) > MOST_GROUPS:
+        raise argparse.ArgumentTypeError(f"it names {len(groups)} groups; at most {MOST_GROUPS} are allowed")
+    return groups
+
+
+def add_groups(parser: Any) -> None:
+    """The option by which a command is restricted to some groups."""
+    parser.add_argument(
+        "--group", dest="groups", metavar="G", action="extend", type=group_ids, default=[], help="as 3 or 3,5,6"
+    )
+    parser.about_more = ABOUT_GROUPS
+
+
 SECONDS_OF = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 LONGEST_DAYS = 36_500
 """As in stores/pruning.py, which would refuse more."""
 
 
-def span(text: str) -> int:
-    """An argument's type: a span of time, as 90s, 30m, 24h or 7d; in seconds."""
+def span(text: str, hint: str = "") -> int:
+    """An argument's type: a span of time, as 90s, 30m, 24h or 7d; in seconds. `hint` is added where it is none."""
     number, unit = text[:-1], text[-1:]
     if unit in SECONDS_OF and number.isascii() and number.isdigit() and len(number) <= 10:
         seconds = int(number) * SECONDS_OF[unit]
         if seconds <= LONGEST_DAYS * SECONDS_OF["d"]:
             return seconds
     raise argparse.ArgumentTypeError(
-        f"{text!r} is not a span of time; allowed: as 90s, 30m, 24h, 7d or 4w, at most {LONGEST_DAYS}d"
+        f"{text!r} is not a span of time; allowed: as 90s, 30m, 24h, 7d or 4w, at most {LONGEST_DAYS}d{hint}"
     )

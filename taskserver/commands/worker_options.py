@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..lifecycle import MAX_GROUP_ID
 from ..settings import MAX_BATCH, MODES
 from ..stores.store import MOST_GROUPS
 
@@ -53,10 +52,10 @@ def _is_plain_number(text: str) -> bool:
 
 def _read_any(arguments: Sequence[str]) -> Options:
     # Imported here: see _read_plain.
-    from .usage import Parser, whole_number
+    from .usage import ABOUT_GROUPS, Parser, group_ids, whole_number
 
     parser = Parser(prog="worker.py", description="Run tasks of the queue until MAX_TASKS ran or none is left.")
-    parser.about_more = "write GROUP_IDS with commas and no spaces, as 3,5,6"
+    parser.about_more = ABOUT_GROUPS
     parser.add_argument(
         "max_tasks",
         metavar="MAX_TASKS",
@@ -65,7 +64,7 @@ def _read_any(arguments: Sequence[str]) -> Options:
         default=0,
         help="how many tasks to run at most; 0 or absent: until the queue is empty",
     )
-    parser.add_argument("groups", metavar="GROUP_IDS", nargs="?", type=_groups, help="as 3,5,6; absent: every group")
+    parser.add_argument("groups", metavar="GROUP_IDS", nargs="?", type=group_ids, help="as 3,5,6; absent: every group")
     parser.add_argument("--mode", choices=MODES, help="what becomes of completed tasks, over TASKSERVER_MODE")
     parser.add_argument(
         "--batch",
@@ -90,23 +89,6 @@ def _read_any(arguments: Sequence[str]) -> Options:
     )
     parser.add_argument("--verbose", action="store_true", help="say on standard error what it does")
     return Options(**vars(parser.parse_args(arguments)))
-
-
-def _groups(text: str) -> list[int]:
-    from argparse import ArgumentTypeError
-
-    from .usage import whole_number
-
-    parse = whole_number(0, MAX_GROUP_ID)
-    try:
-        groups = [parse(part) for part in text.split(",")]
-    except ArgumentTypeError:
-        raise ArgumentTypeError(
-            f"{text!r} is not right: write group ids from 0 to {MAX_GROUP_ID} with commas and no spaces, as 3,5,6"
-        ) from None
-    if len(groups) > MOST_GROUPS:
-        raise ArgumentTypeError(f"it names {len(groups)} groups; at most {MOST_GROUPS} are allowed")
-    return groups
 
 
 def _seconds(text: str) -> float:

@@ -51,6 +51,8 @@ _KINDS = {
 }
 KINDS = (*_KINDS, "stats")
 """What can be named: tasks that are done, fatal, or in the archive; and figures."""
+COMPLETED = ("done", "archived")
+"""What is meant where nothing is named: nobody has to look at these any more."""
 
 
 class Pruned(NamedTuple):
@@ -75,11 +77,9 @@ class Pruning:
 
     def __init__(self, store: Store, older_than: float | timedelta, kinds: Collection[str], keys: bool) -> None:
         """With `keys` those rows of the queue, too, that hold a unique_key. Raises InvalidTask."""
-        if not kinds:
-            raise InvalidTask(f"nothing is named that is to be pruned; allowed: {', '.join(KINDS)}")
         self._store = store
         self._seconds = seconds_of(older_than)
-        self._kinds = [kind for kind in KINDS if kind in kinds]
+        self.kinds = [kind for kind in KINDS if kind in (kinds or COMPLETED)]
         self._keys = keys
 
     # ---- how many there are
@@ -88,13 +88,13 @@ class Pruning:
 
     def count(self) -> Pruned:
         """What `run` would do."""
-        counts = {kind: self._sweep(kind).count() for kind in self._kinds if kind != "stats"}
-        if "stats" in self._kinds:
+        counts = {kind: self._sweep(kind).count() for kind in self.kinds if kind != "stats"}
+        if "stats" in self.kinds:
             counts["stats"] = self._store._alone(self._store._all, self.COUNT_HOURS, (-self._seconds,))[0][0]
         return Pruned(**counts, spared=self._spared())
 
     def _spared(self) -> int:
-        kinds = [] if self._keys else [kind for kind in self._kinds if kind in _KINDS and _KINDS[kind].has_keys]
+        kinds = [] if self._keys else [kind for kind in self.kinds if kind in _KINDS and _KINDS[kind].has_keys]
         return sum(Sweep(self._store, self._target(kind, HOLDS_KEY)).count() for kind in kinds)
 
     # ---- deleted: done, fatal, archived → gone
@@ -112,9 +112,9 @@ class Pruning:
             deleted += more
             progress(deleted)
 
-        swept = {kind: self._sweep(kind, tell).run() for kind in self._kinds if kind != "stats"}
+        swept = {kind: self._sweep(kind, tell).run() for kind in self.kinds if kind != "stats"}
         counts = {kind: one.changed for kind, one in swept.items()}
-        if "stats" in self._kinds:
+        if "stats" in self.kinds:
             counts["stats"] = self._delete_hours(tell)
         return Pruned(**counts, spared=spared, held=sum(one.held for one in swept.values()))
 
