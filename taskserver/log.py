@@ -46,8 +46,9 @@ class StandardError(logging.Handler):
             if self._fatal > self._most:
                 return
         message = record.getMessage()
-        # Below a warning, what follows the first line is a traceback, for the file.
-        self._say(message if record.levelno >= logging.WARNING else message.partition("\n")[0])
+        # Below a warning there are lines of a traceback; what is told without being asked is one line each.
+        for line in message.split("\n") if record.levelno < logging.WARNING else [message]:
+            self._say(line)
 
     def end(self) -> None:
         if self._fatal > self._most:

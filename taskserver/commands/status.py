@@ -32,14 +32,14 @@ def run(folder: Path, options: argparse.Namespace) -> int:
         server.store.check_tables()
         counts, runs, paused = server.store.counts(), server.store.runs(), server.store.paused_groups()
         schedules = Schedules(server.store).all()
-        this_hour, last_hour = Stats(server.store).recent()
+        this_hour, hour_before = Stats(server.store).recent()
     if options.json:
         report = _report(server, counts, runs, paused) | {"schedules": [*map(_schedule_report, schedules)]}
-        report |= {"this_hour": stats.report(this_hour, "hour"), "last_hour": stats.report(last_hour, "hour")}
+        report |= {"this_hour": stats.report(this_hour, "hour"), "hour_before": stats.report(hour_before, "hour")}
         print(as_json(report))
     else:
         _show(server, counts, runs, paused)
-        _show_hours(this_hour, last_hour)
+        _show_hours(this_hour, hour_before)
         _show_schedules(schedules)
     return Exit.OK
 
