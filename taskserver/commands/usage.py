@@ -21,13 +21,24 @@ class Parser(argparse.ArgumentParser):
 
     usage_exit: int = Exit.USAGE
 
+    _is_intermixed = False
+
     def __init__(self, **keywords: Any) -> None:
         super().__init__(allow_abbrev=False, **keywords)
 
     # The words of argparse's own, in its typing's.
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuses what is one too many here, where it is known which command it was meant for."""
-        options, more = super().parse_known_args(args, namespace)
+        """Takes options before, behind and between the arguments.
+
+        Refuses what is one too many here, where it is known which command it was meant for.
+        """
+        if self._is_intermixed or self._subparsers:
+            return super().parse_known_args(args, namespace)
+        self._is_intermixed = True  # it comes back here for the options alone, and for the arguments alone
+        try:
+            options, more = self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_intermixed = False
         if more:
             self.error(f"unrecognized arguments: {' '.join(more)}{self._hint(more)}")
         return options, more

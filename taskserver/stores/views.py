@@ -56,15 +56,18 @@ class Views(Tables):
 
         return [LastRun(*row) for row in self._alone(self._all, self.RUNS)]
 
-    def list(self, statuses: Sequence[int], groups: Sequence[int], limit: int) -> list[StoredTask]:
-        """The newest tasks of these statuses and groups (none: of all)."""
+    def list(
+        self, statuses: Sequence[int], groups: Sequence[int], limit: int, task: str | None = None
+    ) -> list[StoredTask]:
+        """The newest tasks of these statuses and groups (none: of all), and of this name."""
         from .rows import stored_task
 
-        wanted = {"status": statuses, "group_id": groups}
+        names = () if task is None else (task,)
+        wanted = {"status": statuses, "group_id": groups, "task": names}
         conditions = [f"{column} IN ({marks(len(values))})" for column, values in wanted.items() if values]
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         sql = f"{self.LIST}{where} ORDER BY id DESC LIMIT ?"
-        return [stored_task(row) for row in self._alone(self._all, sql, (*statuses, *groups, limit))]
+        return [stored_task(row) for row in self._alone(self._all, sql, (*statuses, *groups, *names, limit))]
 
     def show(self, task_id: int) -> StoredTask | None:
         """One task, from the queue or else from the archive, where of several with this id the last one counts."""
