@@ -8,8 +8,9 @@
  *     run_again($pdo, 'tasks.index', ['page' => 5], 'page 5');             // once more, with these arguments
  *     run_again_if_newer($pdo, 'tasks.index', ['page' => 5], 'page 5', 8); // unless it knows version 8 or a newer one
  *
- * They begin and commit nothing: inside a transaction of yours the task stands or falls with your own rows. The keys are
- * compared byte by byte, so connect with utf8mb4. Arguments are as in enqueue.php, whose functions these go beside.
+ * They begin and commit nothing: inside a transaction of yours the task stands or falls with your own rows. Commit it
+ * soon: until then the worker cannot record the end of a task whose key it has. The keys are compared byte by byte, so
+ * connect with utf8mb4. Arguments are as in enqueue.php, whose functions these go beside.
  *
  * For PHP 7.3 and later, with PDO and ERRMODE_EXCEPTION. To add needs the right to INSERT; to run again, which changes a
  * row that stands, needs UPDATE and SELECT too (docs/kinds/rerun.md names the columns).
@@ -21,6 +22,10 @@ const ADD_DELAYED = 'INSERT INTO jobs_queue (task, args, status, due_at)
 
 const ADD_UNIQUE = 'INSERT INTO jobs_queue (task, args, unique_key) VALUES (?, ?, ?)';
 const KEY_STANDS = 1062;
+
+// Workers delete tasks while pages add others of the same key: where each waits for the other, the server undoes one.
+const DEADLOCK = 1213;
+const MOST_TRIES = 10;
 
 // One that runs (status 1 and started) keeps its worker: attempts 0 is what has it run once more after that. One that
 // waits for other tasks (5 without an instant) goes on waiting. Any other is new. MySQL assigns from the first to the
@@ -55,7 +60,7 @@ function add_unique(PDO $pdo, string $task, array $args, string $key): bool
 {
     try {
         // Not INSERT IGNORE, which would cut a key that is too long.
-        return $pdo->prepare(ADD_UNIQUE)->execute([$task, json_of($args), $key]);
+        return execute_surely($pdo, ADD_UNIQUE, [$task, json_of($args), $key]);
     } catch (PDOException $error) {
         if ($error->errorInfo[1] !== KEY_STANDS) {
             throw $error;
@@ -66,12 +71,28 @@ function add_unique(PDO $pdo, string $task, array $args, string $key): bool
 
 function run_again(PDO $pdo, string $task, array $args, string $key): void
 {
-    $pdo->prepare(RUN_AGAIN)->execute([$task, json_of($args), $key]);
+    execute_surely($pdo, RUN_AGAIN, [$task, json_of($args), $key]);
 }
 
 function run_again_if_newer(PDO $pdo, string $task, array $args, string $key, int $version): void
 {
-    $pdo->prepare(RUN_AGAIN_IF_NEWER)->execute([$task, json_of($args), $key, $version]);
+    execute_surely($pdo, RUN_AGAIN_IF_NEWER, [$task, json_of($args), $key, $version]);
+}
+
+/** Once more after a deadlock; not inside a transaction of yours, which the server has undone as a whole. */
+function execute_surely(PDO $pdo, string $sql, array $values): bool
+{
+    $most_tries = $pdo->inTransaction() ? 1 : MOST_TRIES;
+    for ($try = 1; ; $try++) {
+        try {
+            return $pdo->prepare($sql)->execute($values);
+        } catch (PDOException $error) {
+            if ($error->errorInfo[1] !== DEADLOCK || $try >= $most_tries) {
+                throw $error;
+            }
+            usleep(random_int(1, 2 ** $try) * 1000);
+        }
+    }
 }
 
 function json_of(array $args): ?string

@@ -939,7 +939,22 @@ def test_a_rerun_moves_a_task_to_another_group_and_a_running_one_after_its_run(
     assert (queue.notes(), queue.rows()) == (["old", "new"], [])
 
 
-@pytest.mark.parametrize("state", [state for state in STATES if state not in ("running", "running and cancelled")])
+def test_a_rerun_with_a_delay_leaves_a_task_waiting_for_the_others_it_waits_for(
+    queue: Queue, server: TaskServer
+) -> None:
+    task_id = server.add_task("tasks.note", ["old"], unique_key=KEY)
+    queue.sql("UPDATE jobs_queue SET status = 5, due_at = NULL")
+    for delay in (3600, 0.001, None):
+        assert server.add_task("tasks.note", [delay], unique_key=KEY, rerun=True, delay=delay) == task_id
+        assert queue.rows("status, due_at, args") == [(5, None, json.dumps([delay]))]
+    assert_silent(queue.worker())
+    assert queue.statuses() == [5]
+
+
+NOT_DELAYED = ("running", "running and cancelled", "waiting for other tasks")
+
+
+@pytest.mark.parametrize("state", [state for state in STATES if state not in NOT_DELAYED])
 def test_a_rerun_with_a_delay_lets_a_task_of_any_state_wait(sqlite_queue: Queue, state: str) -> None:
     with TaskServer(sqlite_queue.dsn, folder=sqlite_queue.folder, mode="mark", lease=600) as server:
         server.add_task("tasks.note", ["old"], unique_key=KEY)
@@ -1118,6 +1133,47 @@ def test_a_page_that_knows_an_older_version_changes_nothing(
         columns = "status, attempts, args, error_text, version"
         (row,) = mysql_queue.sql(f"SELECT {columns} FROM jobs_queue WHERE unique_key = ?", state)
         assert (row[0], row[1], json.loads(row[2]), *row[3:]) == (GOES_ON.get(state, 0), 0, [state], None, comes)
+
+
+# A page that adds one task after the other until the test ends it.
+ADDS_ON = (
+    BY_PDO
+    + """
+$done = 0;
+while (!file_exists($tasks->stop)) {
+    run_again($pdo, 'tasks.note', [$done], 'key ' . random_int(0, 3));
+    add_unique($pdo, 'tasks.note', [$done], 'key ' . random_int(0, 3));
+    $done++;
+    usleep(random_int(0, 4000));
+}
+echo $done;
+"""
+)
+
+
+def test_pages_that_meet_a_deadlock_with_workers_and_one_another_add_all_the_same(
+    mysql_queue: Queue, php: str, tmp_path: Path, mysql_server: MySQLServer
+) -> None:
+    def deadlocks() -> int:
+        ((count,),) = mysql_queue.sql(
+            "SELECT count FROM information_schema.innodb_metrics WHERE name = 'lock_deadlocks'"
+        )
+        return int(count)
+
+    stop = tmp_path / "stop"
+    before = deadlocks()
+    for number in range(4):
+        (tmp_path / str(number)).mkdir()
+    several = [Page(php, tmp_path / str(n), mysql_server, mysql_queue.dsn.rpartition("/")[2]) for n in range(4)]
+    with ThreadPoolExecutor(len(several)) as threads:
+        printed = [threads.submit(one.run, ADDS_ON, {"stop": str(stop)}) for one in several]
+        try:
+            wait_until(lambda: not mysql_queue.worker("--max-time", 2).returncode and deadlocks() > before + 5)
+        finally:
+            stop.touch()
+        assert all(int(one.result(WAIT_SECONDS)) > 0 for one in printed)  # else what PHP threw is told
+    assert_silent(mysql_queue.worker())
+    assert mysql_queue.rows() == []
 
 
 def test_the_calls_in_the_comment_of_kinds_php_work(mysql_queue: Queue, page: Page) -> None:
