@@ -47,6 +47,10 @@ __all__ = [
 __version__ = "0.1.0"
 
 
+def __dir__():  # type: () -> list[str]
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name):  # type: (str) -> object
     """These are made when somebody asks for them: a run that finds no task need not pay for them."""
     if name == "task":

@@ -228,7 +228,13 @@ class Executor:
         return backoff.seconds_after(attempts)
 
     def _complete_otherwise(self, task: ClaimedTask, call: Call, on_fatal: str, failure: Failure) -> None:
-        """The last attempt failed: call what its callable names for that, with the same arguments and the error."""
+        """The last attempt failed: call what its callable names for that, with the same arguments and the error.
+
+        Not where the task runs again all the same, as it was changed meanwhile.
+        """
+        if self._store.is_to_run_again(task):
+            self._end(Finish(task, failure.text), failure.full_text)
+            return
         LOG.info("task %d %s failed for good, %s is called:\n%s", task.id, task.task, on_fatal, failure.full_text)
         # Its lease may be nearly over, and what it was called with may have been changed.
         if not self._store.renew(task):

@@ -105,7 +105,7 @@ class Outcome:
     RUN_AGAIN = 2
     """The task is new again, as it was changed while it ran."""
     CANCELLED = 3
-    """It is fatal, as a person cancelled it while it ran; its error would have had it retried."""
+    """It is fatal, as a person cancelled it while it ran: an error does not have it retried, nor a change run again."""
 
 
 class LostTask(NamedTuple):
@@ -120,8 +120,8 @@ class LostTask(NamedTuple):
 
     @property
     def is_to_rerun(self) -> bool:
-        """Whether its producer changed it while it ran."""
-        return self.attempts == 0
+        """Whether its producer changed it while it ran, and nobody cancelled it after that."""
+        return self.attempts == 0 and not self.is_cancelled
 
 
 class Due(NamedTuple):

@@ -236,6 +236,8 @@ class Runner:
         if not (woken or reclaimed or lost or scheduled):
             return False
         LOG.info("woke %d tasks, took back %d unstarted and %d lost ones", woken, reclaimed, lost)
+        if lost:
+            self._write_figures()  # what one worker vanished under may take the next one along
         # A portion at most: it is looked again before the next claim.
         self._looked_at = float("-inf")
         return max(len(due.to_wake), len(due.unstarted) + len(due.lost), len(due.schedules)) >= DUE_A_LOOK
@@ -253,7 +255,7 @@ class Runner:
             from .stores.schedules import Schedules  # few queues have any
 
             self._schedules = Schedules(self._store)
-        return sum(map(self._schedules.fire, names))
+        return self._schedules.fire_all(names)
 
     def _reclaim_lost(self, lost: Sequence[LostTask]) -> int:
         """How many were taken back. Rows that others hold take long: what is left is looked at again."""
@@ -265,7 +267,7 @@ class Runner:
     def _reclaim(self, lost: LostTask) -> bool:
         """Take back a task whose worker vanished under it: that attempt failed."""
         limit = self._settings.max_attempts if lost.max_attempts is None else lost.max_attempts
-        is_last = (lost.attempts >= limit or lost.is_cancelled) and not lost.is_to_rerun
+        is_last = not lost.is_to_rerun and (lost.is_cancelled or lost.attempts >= limit)
         text = CANCELLED if lost.is_cancelled else LOST_TEXT
         seconds = None if is_last else self._settings.backoff.seconds_after(lost.attempts)
         is_ours = self._store.reclaim_lost(lost, limit, text, seconds)

@@ -7,10 +7,13 @@ from typing import NamedTuple
 
 
 class Selection(NamedTuple):
-    """Tasks that meet all that is given here; with nothing given, every one that the verb is for."""
+    """Tasks that meet all that is given here; with nothing given, every one that the verb is for.
 
-    ids: Sequence[int] = ()
-    groups: Sequence[int] = ()
+    Ids or groups that are given and empty mean no task: a program may have looked for some, and found none.
+    """
+
+    ids: Sequence[int] | None = None
+    groups: Sequence[int] | None = None
     task: str | None = None
     """The callable's name, as the row has it."""
     error: str | None = None

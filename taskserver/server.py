@@ -163,7 +163,8 @@ class TaskServer:
         ids: list[int] = []
         new_tasks = _numbered(tasks)
         # What is there as a whole can be tried again when others are in its way.
-        self.store.add_many(list(new_tasks) if isinstance(tasks, (list, tuple)) else new_tasks, ids.extend)
+        several = list(new_tasks) if isinstance(tasks, (list, tuple)) else new_tasks
+        self.store.add_many(several, ids.extend, ids.clear)
         return ids
 
     # ---- periodic tasks
@@ -201,23 +202,23 @@ class TaskServer:
     # ---- operators
 
     def set_priority(self, task_id: int, priority: int) -> bool:
-        """Move a task that is not done. Whether there was one. Raises InvalidTask."""
+        """Move a task that is not done. Whether there was one. Raises as `retry` does."""
         _producing().check_priority(priority)
-        chosen = _chosen(_check("task_id", task_id, 0, MAX_ID))
-        return chosen is not None and self._interventions().set_priority(chosen, priority) == 1
+        return self._interventions().set_priority(_chosen(_check("task_id", task_id, 0, MAX_ID)), priority) == 1
 
     def retry(self, tasks: int | Iterable[int] | Selection) -> int:
-        """Error, fatal → new, with attempts 0, for an id, some ids, or a Selection. How many. Raises InvalidTask."""
-        chosen = _chosen(tasks)
-        return self._interventions().retry(chosen) if chosen else 0
+        """Error, fatal → new, with attempts 0, for an id, some ids, or a Selection. How many.
+
+        Raises InvalidTask, and DatabaseError where other programs held some of them.
+        """
+        return self._interventions().retry(_chosen(tasks))
 
     def cancel(self, tasks: int | Iterable[int] | Selection) -> int:
         """New, waiting, error → fatal `cancelled`; a running one is interrupted at its next heartbeat.
 
-        For an id, some ids, or a Selection. How many. Raises InvalidTask.
+        For an id, some ids, or a Selection. How many. Raises as `retry` does.
         """
-        chosen = _chosen(tasks)
-        return self._interventions().cancel(chosen) if chosen else 0
+        return self._interventions().cancel(_chosen(tasks))
 
     def pause(self, group_id: int) -> bool:
         """From the next claim on, no worker takes tasks of this group. False if that was so already."""
@@ -239,7 +240,7 @@ class TaskServer:
         """Tasks in error and fatal by the first line of their errors, the most frequent first; at most `limit`."""
         from .selection import Selection
 
-        chosen = () if groups is None else _check_groups(groups)
+        chosen = None if groups is None else _check_groups(groups)
         return self._interventions().errors(Selection(groups=chosen, task=task, limit=limit))
 
     def prune(
@@ -339,8 +340,7 @@ class TaskServer:
         return Runner(self.store, self.settings, groups, limits, stop, on_progress or (lambda result: None))
 
 
-def _chosen(tasks: int | Iterable[int] | Selection) -> Selection | None:
-    """None where ids were given, and there are none: a Selection without any means every task."""
+def _chosen(tasks: int | Iterable[int] | Selection) -> Selection:
     from .selection import Selection
 
     if isinstance(tasks, Selection):
@@ -348,10 +348,9 @@ def _chosen(tasks: int | Iterable[int] | Selection) -> Selection | None:
     if isinstance(tasks, int):
         return Selection(ids=[tasks])
     try:
-        ids = list(tasks)
+        return Selection(ids=list(tasks))
     except TypeError:
         raise InvalidTask(f"tasks is {tasks!r:.80}; allowed: an id, ids, or a Selection") from None
-    return Selection(ids=ids) if ids else None
 
 
 def _folder(given: str | Path | None) -> Path:

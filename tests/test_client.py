@@ -11,6 +11,8 @@ import subprocess
 import termios
 from array import array
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -269,6 +271,18 @@ def test_bulk_adds_the_lines_of_a_file_in_their_order(queue: Queue) -> None:
         ("tasks.note", '{"text":"grün 🎉 ä"}', 0, 0),
         ("tasks.note", None, 5, 0),
     ]
+
+
+def test_bulk_reads_a_pipe_with_more_than_is_kept_in_memory(queue: Queue, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    line = json.dumps({"task": "tasks.note", "args": ["x" * 1000], "unique_key": "k"})
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(pipe.write_text, f"{line}\n" * 2000)
+        ended = queue.client("add", "--bulk", pipe)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == "2000 tasks added, or there already: 2000 have a unique_key\n"
+    assert len(queue.rows()) == 1
 
 
 def test_bulk_reads_standard_input(queue: Queue) -> None:
@@ -542,6 +556,8 @@ def test_list_shows_the_newest_tasks_of_the_named_statuses_and_groups(queue: Que
     assert ids("--status", "fatal") == [10, 5]
     assert ids("--status", "fatal", "--group", 1) == [5]
     assert ids("--status", "fatal", "new", "--limit", 2, "--group", "0,1") == [29, 28]
+    assert ids("--task", "tasks.other") == []
+    assert len(ids("--task", "tasks.note", "--limit", 3)) == 3
     assert ids("--status", "done") == []
     assert "no such tasks" in text_of(queue, "list", "--status", "done")
 

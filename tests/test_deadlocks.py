@@ -5,10 +5,12 @@ Each test shows that it raced. Of the two transactions of a deadlock a server un
 
 from __future__ import annotations
 
+import io
 import itertools
+import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any
 import pytest
 
 from taskserver import TaskServer
+from taskserver.commands.add import _Tasks
 from taskserver.errors import DatabaseError
 from taskserver.lifecycle import NewTask
 from taskserver.selection import Selection
@@ -75,10 +78,17 @@ def together(*works: Callable[[], object]) -> Iterator[None]:
         raise failures[0]
 
 
+def lines_of(tasks: Sequence[NewTask]) -> _Tasks:
+    """The same tasks in a file, as `client.py add --bulk` takes them."""
+    lines = ({"task": task.task, "unique_key": task.unique_key, "rerun": task.rerun} for task in tasks)
+    return _Tasks(io.BytesIO("\n".join(map(json.dumps, lines)).encode()))
+
+
+@pytest.mark.parametrize("given_as", [list, lines_of])
 @pytest.mark.parametrize("is_rerun", [False, True], ids=["unique", "rerun"])
 @pytest.mark.parametrize("stand", [False, True], ids=["new keys", "standing keys"])
 def test_two_producers_that_add_the_same_keys_in_opposite_order_both_succeed(
-    mysql_dsn: str, met: Counter[int], stand: bool, is_rerun: bool
+    mysql_dsn: str, met: Counter[int], stand: bool, is_rerun: bool, given_as: Callable[..., Iterable[NewTask]]
 ) -> None:
     """Each has taken its first keys before either goes on, so that one of them must be undone, and does it again."""
     with TaskServer(mysql_dsn) as one, TaskServer(mysql_dsn) as two:
@@ -92,7 +102,8 @@ def test_two_producers_that_add_the_same_keys_in_opposite_order_both_succeed(
 
         def add(name: str, server: TaskServer, tasks: Sequence[NewTask]) -> None:
             wait_after_first_statement(server, both_are_inside)
-            server.store.add_many(tasks, added.setdefault(name, []).extend)
+            ids = added.setdefault(name, [])
+            server.store.add_many(given_as(tasks), ids.extend, ids.clear)
 
         with together(partial(add, "one", one, tasks), partial(add, "two", two, tasks[::-1])):
             pass

@@ -5,6 +5,7 @@ On SQLite and on MySQL/MariaDB alike. Rows are written and looked at by SQL of t
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import signal
@@ -20,7 +21,7 @@ from typing import Any
 import pytest
 
 import taskserver
-from taskserver import InvalidTask, SettingError, TaskServer
+from taskserver import DatabaseError, InvalidTask, SettingError, TaskServer
 from taskserver.commands import selecting as sel
 from taskserver.commands.client import main
 from taskserver.lifecycle import ClaimedTask, Finish, Start
@@ -178,7 +179,7 @@ def test_a_cancel_ends_what_waits_and_marks_what_runs(queue: Queue, server: Task
         "claimed": ended | {"due_at": None, "claim": None},
         "lost": {"claim": None},  # what a person must know of it stays
         "running": {"error_text": "cancelled"},
-        "running, to run again": {"error_text": "cancelled", "attempts": 1},
+        "running, to run again": {"error_text": "cancelled"},
     }
     assert counts == [8]
 
@@ -231,17 +232,19 @@ def test_a_late_completion_of_a_lost_task_counts_unless_a_person_acted_on_it(
 def test_a_cancel_after_a_rerun_and_a_rerun_after_a_cancel_the_later_wish_counts(
     queue: Queue, server: TaskServer
 ) -> None:
-    for later in ("cancel", "rerun"):
-        first = server.add_task("tasks.note", unique_key=later, rerun=True)
+    for later, error in itertools.product(("cancel", "rerun"), ("E: e", None)):
+        key = f"{later} {error}"
+        first = server.add_task("tasks.note", unique_key=key, rerun=True)
         task = start_one(server, max_attempts=5)
         for act in ("rerun", "cancel") if later == "cancel" else ("cancel", "rerun"):
             if act == "cancel":
                 assert server.cancel(Selection(ids=[first])) == 1
             else:
-                assert server.add_task("tasks.note", unique_key=later, rerun=True) == first
-        assert server.store.advance([Finish(task, "E: e", retry_seconds=60.0)], None)[0][0]
-        assert server.store.show(first) is not None
-    assert queue.rows("status, error_text") == [(4, "cancelled"), (0, None)]
+                assert server.add_task("tasks.note", unique_key=key, rerun=True) == first
+        assert server.store.advance([Finish(task, error, retry_seconds=60.0)], None)[0][0]
+        expected = (4, "cancelled") if later == "cancel" else (0, None)
+        assert queue.sql("SELECT status, error_text FROM jobs_queue WHERE id = ?", first) == [expected]
+        queue.sql("UPDATE jobs_queue SET status = 5")  # out of the way of the next one
 
 
 def test_a_cancelled_task_whose_row_is_bad_can_be_retried_and_ends_again(queue: Queue, server: TaskServer) -> None:
@@ -275,6 +278,9 @@ CHOICES: list[tuple[dict[str, Any], list[str]]] = [
     ({"ids": ["c", "a", "a"]}, ["a", "c"]),
     ({"ids": ["a", "b", "c"], "limit": 2}, ["a", "b"]),
     ({"ids": ["a", "b", "c"], "groups": [5]}, ["c"]),
+    ({"ids": []}, []),
+    ({"groups": []}, []),
+    ({"ids": ["a"], "groups": []}, []),
 ]
 
 
@@ -296,7 +302,7 @@ def test_tasks_are_chosen_by_all_that_is_given(
 ) -> None:
     queue, server, ids = choosing
     names = {one: name for name, one in ids.items()}
-    chosen = Selection(**given | {"ids": [ids[name] for name in given.get("ids", ())]})
+    chosen = Selection(**given | ({"ids": [ids[name] for name in given["ids"]]} if "ids" in given else {}))
     preview = Interventions(server.store).preview(RETRY, chosen, most=3)
     assert (preview.rows, [names[task.id] for task in preview.first]) == (len(expected), expected[:3])
     before = queue.statuses()
@@ -343,6 +349,8 @@ def _dsn_of(request: pytest.FixtureRequest, folder: Any) -> Iterator[str]:
         ({"groups": list(range(401))}, "401 groups are chosen; allowed: at most 400"),
         ({"task": ""}, "task is ''; allowed: a text in UTF-8, not an empty one"),
         ({"error": "\udc80"}, "error is '.udc80'; allowed: a text"),
+        ({"groups": 3}, "groups is 3; allowed: a list of whole numbers from 0 to 4294967295"),
+        ({"ids": "17"}, "ids is '17'; allowed: a list"),
         ({"limit": 0}, "limit is 0; allowed: a whole number from 1 on"),
         ({"limit": True}, "limit is True"),
     ],
@@ -406,10 +414,26 @@ def test_rows_that_others_hold_are_passed_over_and_told(
     monkeypatch.setattr(sweep, "COME_BACK_SECONDS", 0.2)
     ids = [put(queue, 4) for _ in range(6)]
     with holding(queue, ids[0]):
-        assert operator.change(RETRY, Selection(limit=2)) == (2, 0)
-        assert operator.change(RETRY, Selection()) == (3, 1)
+        assert operator.change(RETRY, Selection(limit=2)) == (2, ())
+        assert operator.change(RETRY, Selection()) == (3, [ids[0]])
         assert sorted(queue.statuses()) == [0] * 5 + [4]
-    assert operator.change(RETRY, Selection()) == (1, 0)
+    assert operator.change(RETRY, Selection()) == (1, [])
+
+
+def test_a_program_and_a_person_hear_of_rows_that_others_hold(
+    mysql_queue: Queue, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "COME_BACK_SECONDS", 0.2)
+    ids = [put(mysql_queue, 0) for _ in range(3)]
+    with TaskServer(mysql_queue.dsn, folder=mysql_queue.folder) as server, holding(mysql_queue, ids[0]):
+        with pytest.raises(DatabaseError, match=f"2 tasks of jobs_queue were changed, and 1 left .*, as {ids[0]}: try"):
+            server.cancel(ids)
+        with pytest.raises(DatabaseError, match="0 tasks of jobs_queue were changed, and 1 left"):
+            server.set_priority(ids[0], 5)
+        ended = run_here(main, capsys, mysql_queue.folder, "cancel", str(ids[0]))
+    assert (ended.returncode, ended.stdout) == (0, "0 tasks cancelled\n")
+    assert ended.stderr == "1 task left, as other programs hold them: try again\n"
+    assert mysql_queue.statuses() == [0, 4, 4]
 
 
 def test_rows_that_others_held_are_come_back_to(old_or_new: tuple[Queue, Interventions]) -> None:
@@ -423,7 +447,7 @@ def test_rows_that_others_held_are_come_back_to(old_or_new: tuple[Queue, Interve
             if len(portions) == 1:
                 holder.rollback()
 
-        assert operator.change(RETRY, Selection(), told=let_go) == (6, 0)
+        assert operator.change(RETRY, Selection(), told=let_go) == (6, [])
     assert ids[0] not in portions[0]
     assert ids[3] not in portions[0]
 
@@ -540,13 +564,14 @@ def test_of_what_is_missing_the_priority_alone_is_required(sqlite_queue: Queue) 
     assert_one_line(sqlite_queue.client("priority"), 2, "the following arguments are required: N;")
 
 
-def test_ids_may_stand_before_or_among_the_options(sqlite_queue: Queue) -> None:
-    ids = [put(sqlite_queue, 4, group_id=3) for _ in range(3)]
+def test_ids_may_stand_before_behind_and_among_the_options(sqlite_queue: Queue) -> None:
+    ids = [put(sqlite_queue, 4, group_id=3) for _ in range(4)]
     assert sqlite_queue.client("retry", "--group", 3, ids[0]).stdout == "1 task retried\n"
     assert sqlite_queue.client("retry", ids[1], "--group", 3, "--group", 4).stdout == "1 task retried\n"
+    assert sqlite_queue.client("retry", ids[2], "--limit", 5, ids[3]).stdout == "2 tasks retried\n"
     assert sqlite_queue.client("priority", -5, ids[0], "--group", 3).stdout == "1 task moved to priority -5\n"
-    ended = sqlite_queue.client("priority", -5, "--group", 3, ids[0])
-    assert_one_line(ended, 2, f"unrecognized arguments: {ids[0]}; give ids before the options")
+    assert sqlite_queue.client("priority", -6, "--group", 3, ids[0]).stdout == "1 task moved to priority -6\n"
+    assert sqlite_queue.client("priority", "--group", "3", -7, ids[0]).stdout == "1 task moved to priority -7\n"
 
 
 def test_what_rows_say_is_printed_harmless(sqlite_queue: Queue) -> None:

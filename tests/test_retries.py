@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskserver import Fatal, Retry, SettingError, TaskServerError, task
+from taskserver import Fatal, Retry, SettingError, TaskServer, TaskServerError, task
 from taskserver.backoff import DAY_SECONDS, Backoff, parse_backoff
 from taskserver.options import options_of
 from tests.processes import assert_one_line, assert_silent, end_of, kill
@@ -536,6 +536,21 @@ def test_a_task_whose_rescue_returns_counts_as_done(one_queue: Queue, mode: str)
         done = [(2, attempts, None, None, None) for attempts in (1, 1, 2, 1, 1)] if places.get(mode) == table else []
         assert one_queue.rows("status, attempts, error_text, due_at, claim", table) == done
     assert one_queue.sql("SELECT taken, done, fatal FROM jobs_queue_workers") == [(5, 5, 0)]
+
+
+def test_a_rescue_is_not_called_for_a_task_that_was_changed_while_it_ran_and_so_runs_again(queue: Queue) -> None:
+    queue.define(
+        f"{RESCUE}\nimport time\n"
+        "@task(on_fatal='tasks.rescue', max_attempts=1)\ndef waits(text):\n    note(text)\n"
+        "    while not (HERE / 'go').exists(): time.sleep(0.01)\n    fail('no luck')\n"
+    )
+    with TaskServer(queue.dsn) as server:
+        server.add_task("tasks.waits", ["old"], unique_key="k")
+        worker = queue.start_task()
+        server.add_task("tasks.waits", ["new"], unique_key="k", rerun=True)
+    queue.go()
+    assert end_of(worker) == (0, "", "")
+    assert queue.notes() == ["old", "new", "rescued ('new',) {} ValueError: no luck"]
 
 
 def test_a_rescue_is_called_once_when_the_last_attempt_failed_and_not_before(one_queue: Queue) -> None:

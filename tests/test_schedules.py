@@ -32,6 +32,7 @@ from tests.test_docs import REFERENCE, columns_in_mysql, columns_in_sqlite
 from tests.test_store_contract import Rows
 
 MODES = ("delete", "move", "mark")
+HOLD = "SELECT name FROM jobs_queue_schedules WHERE name = %s FOR UPDATE"
 SETTINGS = {"TASKSERVER_BACKOFF": "fixed:30", "TASKSERVER_MAX_ATTEMPTS": "2"}
 TASKS = """
 import time
@@ -633,6 +634,53 @@ def test_a_row_that_gives_no_next_time_comes_at_once(server: TaskServer, rows: R
     assert server.store.look_for_due().schedules == ["nightly"]
     assert fire(server)
     assert task_of(rows)["args"] is None
+
+
+def test_a_schedule_that_is_changed_just_as_its_time_comes_adds_what_it_was_changed_to(
+    server: TaskServer, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.schedule("nightly", "tasks.note", ["old"], every=600)
+    move_to_past(rows)
+    worker = Schedules(server.store)
+    write = worker._unless_held
+
+    def deploy_before(*args: Any) -> bool:
+        rows.execute("UPDATE jobs_queue_schedules SET args = '[\"new\"]', priority = 5")
+        return write(*args)
+
+    monkeypatch.setattr(worker, "_unless_held", deploy_before)
+    assert worker.fire("nightly")
+    assert (task_of(rows)["args"], task_of(rows)["priority"]) == ('["new"]', 5)
+
+
+def test_schedules_that_others_hold_are_left_for_a_while_and_the_others_come(
+    mysql_queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"number {number}" for number in range(6)]
+    with TaskServer(mysql_queue.dsn) as server, mysql_queue.connect() as other, other.cursor() as cursor:
+        for name in names:
+            server.schedule(name, "tasks.note", every=600)
+        make_due(mysql_queue)
+        worker = Schedules(server.store)
+        tried: list[str] = []
+        fire = worker.fire
+
+        def fire_and_tell(name: str) -> bool:
+            tried.append(name)
+            return fire(name)
+
+        monkeypatch.setattr(worker, "fire", fire_and_tell)
+        monkeypatch.setattr(schedules, "PAUSE_PER_SECOND", 1000.0)
+        monkeypatch.setattr("random.sample", lambda several, count: list(several))
+        other.begin()
+        cursor.execute(HOLD, ("number 2",))
+        assert worker.fire_all(names) == 2
+        assert worker.fire_all(names) == 0
+        assert tried == names[:3]  # the third one was met, and no other after it
+        worker._again_at = 0.0
+        other.rollback()
+        assert worker.fire_all(names[2:]) == 4
+        assert server.store.look_for_due().schedules == []
 
 
 def test_a_run_passes_over_what_is_no_schedule(queue: Queue) -> None:

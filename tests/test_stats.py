@@ -276,6 +276,14 @@ def test_an_attempt_whose_worker_vanished_is_counted_by_the_one_that_takes_the_t
     assert counts(queue) == {(0, "tasks.hold"): (1, 3, 1, 0, 0, 2)}
 
 
+def test_a_lost_attempt_is_counted_though_the_worker_that_took_it_back_is_killed_too(queue: Queue) -> None:
+    for _ in range(2):
+        queue.add("tasks.hold")
+        kill(queue.start_task(TASKSERVER_MAX_ATTEMPTS="1"))
+        queue.end_leases()
+    assert counts(queue) == {(0, "tasks.hold"): (1, 1, 0, 0, 1, 1)}
+
+
 def test_a_lost_attempt_that_was_the_last_one_makes_a_task_fatal(one_queue: Queue) -> None:
     one_queue.add("tasks.hold")
     kill(one_queue.start_task(TASKSERVER_MAX_ATTEMPTS="1"))
@@ -829,12 +837,12 @@ def test_status_shows_what_was_done_in_this_hour_and_the_last(known: Queue) -> N
     )
     assert re.search(line, said)
     report = json.loads(known.client("status", "--json").stdout)
-    assert (report["this_hour"]["done"], report["last_hour"]["done"]) == (4, 42)
-    hours = [datetime.fromisoformat(report[key]["hour"][:-1]) for key in ("last_hour", "this_hour")]
+    assert (report["this_hour"]["done"], report["hour_before"]["done"]) == (4, 42)
+    hours = [datetime.fromisoformat(report[key]["hour"][:-1]) for key in ("hour_before", "this_hour")]
     assert hours[1] - hours[0] == timedelta(hours=1)
 
 
 def test_status_says_nothing_of_hours_in_which_nothing_was_done(one_queue: Queue) -> None:
     assert "hour before" not in one_queue.client("status").stdout
     report = json.loads(one_queue.client("status", "--json").stdout)
-    assert (report["this_hour"]["done"], report["last_hour"]["mean_run_seconds"]) == (0, None)
+    assert (report["this_hour"]["done"], report["hour_before"]["mean_run_seconds"]) == (0, None)

@@ -1007,11 +1007,13 @@ def assert_run_again(store: Store, rows: Rows, state: str, delay_seconds: float 
     if state == "started":
         # Its worker goes on: attempts 0 are the mark that it is to run once more.
         becomes = {}
+    elif state == "waiting for other tasks":
+        becomes = {"status": 5, "claim": None, "due_at": None}
     elif delay_seconds:
         becomes = {"status": 5, "claim": None, "due_at": row["due_at"]}
         assert rows.seconds_from_now(row["due_at"]) == pytest.approx(delay_seconds, abs=30)
     else:
-        becomes = {"status": 5 if state == "waiting for other tasks" else 0, "claim": None, "due_at": None}
+        becomes = {"status": 0, "claim": None, "due_at": None}
     assert without_clocks(row) == without_clocks(before) | said | becomes, state
     for clock in ("created_at", "updated_at"):
         assert rows.seconds_from_now(row[clock]) == pytest.approx(0, abs=30)
@@ -1162,10 +1164,7 @@ def test_a_task_given_up_as_lost_and_run_again_is_not_completed_by_its_old_worke
 
 def cancel_running(rows: Rows) -> None:
     """As stores/interventions.py does it."""
-    rows.execute(
-        "UPDATE jobs_queue SET error_text = 'cancelled', attempts = CASE WHEN attempts = 0 THEN 1 ELSE attempts END "
-        "WHERE status = 1 AND started_at IS NOT NULL"
-    )
+    rows.execute("UPDATE jobs_queue SET error_text = 'cancelled' WHERE status = 1 AND started_at IS NOT NULL")
 
 
 def a_running_task(store: Store) -> ClaimedTask:
@@ -1193,7 +1192,7 @@ def test_a_worker_sees_that_its_running_task_was_cancelled(store: Store, rows: R
 def test_a_cancelled_task_that_ends_well_is_done_and_any_other_is_fatal(
     open_store: Callable[..., Store], rows: Rows, mode: str, was_run_again: bool
 ) -> None:
-    """The cancel comes after the rerun, so it is what counts."""
+    """Where it was changed before that, what it was changed to did not run, and is cancelled."""
     store = open_store(mode)
     for ending, finish_of in ENDINGS.items():
         rows.execute("DELETE FROM jobs_queue")
@@ -1201,17 +1200,18 @@ def test_a_cancelled_task_that_ends_well_is_done_and_any_other_is_fatal(
         if was_run_again:
             store.add(rerun("[2]"))
         cancel_running(rows)
-        outcome = Outcome.AS_ASKED if ending == "well" else Outcome.CANCELLED
+        is_done = ending == "well" and not was_run_again
+        outcome = Outcome.AS_ASKED if is_done else Outcome.CANCELLED
         assert store.advance([finish_of(task)], None) == ([outcome], False)
         assert store.look_for_due() == Due([], [], [], [])
-        if ending == "well":
+        if is_done:
             assert [row["status"] for row in rows.all()] == ([2] if mode == "mark" else [])
             assert [row["error_text"] for row in rows.all() + rows.all("jobs_queue_done")] in ([], [None])
             continue
         (row,) = rows.all()
         assert (row["status"], row["error_text"], row["claim"], row["due_at"]) == (4, "cancelled", None, None), ending
         assert rows.seconds_from_now(row["finished_at"]) == pytest.approx(0, abs=30)
-        assert row["attempts"] == 1
+        assert row["attempts"] == (0 if was_run_again else 1)
 
 
 def test_a_task_that_is_run_again_after_it_was_cancelled_runs_again(store: Store, rows: Rows) -> None:
@@ -1369,25 +1369,22 @@ def test_a_late_completion_is_accepted_though_an_answer_was_lost_on_the_way_to_i
     assert rows.all() == []
 
 
-def test_a_task_that_was_cancelled_after_it_was_run_again_is_completed_in_the_same_turn(
+def test_a_task_that_is_cancelled_just_before_it_would_be_run_again_is_fatal_in_the_same_turn(
     store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the write that finds it changed by a rerun and the one that would make it new; another rerun waits."""
+    """Between the write that finds it changed by a rerun and the one that would make it new."""
     task = a_running_task(store)
     store.add(rerun("[2]"))
     together = store._together
 
     def change_before(writes: Any, conflict_seconds: float) -> list[int]:
-        statements = [sql for sql, _ in writes]
-        if store.RUN_AGAIN in statements:
+        if store.RUN_AGAIN in [sql for sql, _ in writes]:
             cancel_running(rows)
-        elif store.RESUME in statements:
-            store.add(rerun("[3]"))
         return together(writes, conflict_seconds)
 
     monkeypatch.setattr(store, "_together", change_before)
-    assert finish(store, task)
-    assert rows.all() == []
+    assert store.advance([Finish(task)], None) == ([Outcome.CANCELLED], False)
+    assert [(row["status"], row["error_text"], row["args"]) for row in rows.all()] == [(4, "cancelled", "[2]")]
 
 
 # ---- how long a task waited

@@ -113,9 +113,12 @@ class Task:
     def is_running(self) -> bool:
         return self.status == Status.IN_PROGRESS and self.is_started
 
-    def is_to_rerun(self) -> bool:
+    def was_changed(self) -> bool:
         """Whether it was changed while it ran: a start counts at least one attempt."""
         return self.is_running() and self.attempts == 0
+
+    def is_to_rerun(self) -> bool:
+        return self.was_changed() and not self.is_cancelled()
 
     def is_cancelled(self) -> bool:
         """Whether a person cancelled it while it ran."""
@@ -301,7 +304,7 @@ class Model:
         if task := self.held(claimed):
             task.when = When.AHEAD
             # What its producer changed meanwhile may be another callable.
-            if task.max_attempts is None and not task.is_to_rerun():
+            if task.max_attempts is None and not task.was_changed():
                 task.max_attempts = max_attempts
         return task is not None
 
@@ -319,12 +322,12 @@ class Model:
         if task.is_to_rerun():
             task.run_again()
             return Outcome.RUN_AGAIN
-        if finish.error_text is None:
-            assert task.ran == task.new.args or task.is_cancelled(), "it was changed, and would not run again"
-            self._complete(task, mode)
-        elif task.is_cancelled():
+        if task.is_cancelled() and (finish.error_text is not None or task.was_changed()):
             task.end(Status.FATAL, CANCELLED_TEXT)
             return Outcome.CANCELLED
+        if finish.error_text is None:
+            assert task.ran == task.new.args, "it was changed, and would not run again"
+            self._complete(task, mode)
         else:
             self._fail(task, finish, finish.error_text)
         return Outcome.AS_ASKED
@@ -378,7 +381,6 @@ class Model:
             return 0
         if task.is_running():
             task.error_text = CANCELLED_TEXT
-            task.attempts = max(task.attempts, 1)  # later than what asked for it to run again
         elif is_lost:  # fatal it is already: its worker may complete it no more
             task.end(Status.FATAL, task.error_text)
         else:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, BinaryIO
+from tempfile import SpooledTemporaryFile
+from typing import Any, BinaryIO, cast
 
 from ..arguments import parse_json
 from ..errors import BadTask, InvalidTask, SettingError
@@ -23,6 +25,8 @@ from .usage import whole_number
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """Arguments of 1 MiB take several as JSON text with every character escaped."""
+MOST_BYTES_IN_MEMORY = 1024 * 1024
+"""Of standard input; more of it goes to a temporary file."""
 _OPTIONS = {"group_id": "group", "unique_key": "unique"}
 """Keys whose option has another name."""
 
@@ -79,40 +83,68 @@ def _one(given: dict[str, Any]) -> NewTask:
 def _add_lines(server: TaskServer, name: str) -> str:
     """Add the tasks of a file; what is to be said of it."""
     live = LiveLine(sys.stderr)
-    count = keyed = 0
+    count = 0
     with _open(name) as file:
-        size = os.fstat(file.fileno()).st_size if file.seekable() else 0
+        size = file.seek(0, os.SEEK_END)
+        tasks = _Tasks(file)
+
+        def begun() -> None:
+            nonlocal count
+            count = 0
 
         def added(ids: Sequence[int]) -> None:
             nonlocal count
             count += len(ids)
-            live.show(f"{bar(file.tell() / size)} {count} tasks" if size else f"{count} tasks")
-
-        def tasks() -> Iterator[NewTask]:
-            nonlocal keyed
-            for task in _tasks_of(file):
-                keyed += task.unique_key is not None
-                yield task
+            live.show(f"{bar(file.tell() / size)} {count} tasks")
 
         try:
-            server.store.add_many(tasks(), added)
+            server.store.add_many(tasks, added, begun)
         finally:
             live.clear()
     said = "1 task added" if count == 1 else f"{count} tasks added"
-    return f"{said}, or there already: {keyed} have a unique_key" if keyed else said
+    return f"{said}, or there already: {tasks.keyed} have a unique_key" if tasks.keyed else said
+
+
+class _Tasks:
+    """Those of a file of JSON lines, as often as they are asked for."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.keyed = 0
+        """How many of them have a unique_key."""
+
+    def __iter__(self) -> Iterator[NewTask]:
+        self._file.seek(0)
+        self.keyed = 0
+        for task in _tasks_of(self._file):
+            self.keyed += task.unique_key is not None
+            yield task
 
 
 @contextmanager
 def _open(name: str) -> Iterator[BinaryIO]:
     if name == "-":
-        yield sys.stdin.buffer
+        with _kept(sys.stdin.buffer) as file:
+            yield file
         return
     try:
         file = open(name, "rb")  # noqa: SIM115
     except OSError as error:
         raise SettingError(f"{name} cannot be read: {error.strerror}") from None
-    with file:
-        yield file
+    with file, nullcontext(file) if file.seekable() else _kept(file) as lines:
+        yield lines
+
+
+@contextmanager
+def _kept(stream: BinaryIO) -> Iterator[BinaryIO]:
+    """All of a stream in a file, so that it can be read again, and no transaction waits for what comes slowly."""
+    with ExitStack() as files:
+        try:
+            file = files.enter_context(SpooledTemporaryFile(MOST_BYTES_IN_MEMORY))
+            shutil.copyfileobj(stream, file)
+        except OSError as error:
+            raise SettingError(f"the lines cannot be read, or kept in a file: {error.strerror}") from None
+        yield cast("BinaryIO", file)
 
 
 def _tasks_of(file: BinaryIO) -> Iterator[NewTask]:

@@ -17,7 +17,7 @@ from ..stores.interventions import Interventions, Verb
 from ..stores.rows import StoredTask
 from .live_line import LiveLine
 from .output import print_table, status_name
-from .usage import ABOUT_GROUPS, add_groups, whole_number
+from .usage import add_groups, whole_number
 
 MOST_SHOWN = 20
 MOST_LOOKED_AT = 900
@@ -33,7 +33,7 @@ def add_selection(parser: Any) -> None:
         nargs="*",
         default=[],  # else it is said to be required
         type=whole_number(0, MAX_ID),
-        help="of a task, as client.py list shows it; ids come before the options",
+        help="of a task, as client.py list shows it",
     )
     add_filters(parser)
     parser.add_argument("--error", metavar="TEXT", help="tasks whose error begins so")
@@ -42,7 +42,6 @@ def add_selection(parser: Any) -> None:
     )
     parser.add_argument("--limit", metavar="N", type=whole_number(1), help="at most so many, in order of id")
     parser.add_argument("--dry-run", action="store_true", help="say what would be changed, and change nothing")
-    parser.about_more = f"give ids before the options, and {ABOUT_GROUPS}"
 
 
 def add_filters(parser: Any) -> None:
@@ -60,7 +59,7 @@ def selection_of(options: argparse.Namespace) -> Selection:
     """Raises InvalidTask where nothing was chosen: a command that was sent too early must not reach every task."""
     if not is_chosen(options):
         raise InvalidTask("name ids, --group, --task or --error, or --all for every task that this is for")
-    return Selection(options.ids, options.groups, options.task, options.error, options.limit)
+    return Selection(options.ids or None, options.groups or None, options.task, options.error, options.limit)
 
 
 def change_chosen(
@@ -79,7 +78,7 @@ def change_chosen(
     server.store.check_tables()
     told = partial(_told, done, done_to_one or done)
     if options.dry_run:
-        return _preview(server, verb, selection, told)
+        return _preview(server, verb, options, told)
     live = LiveLine(sys.stderr)
     reached: set[int] = set()
     changed = 0
@@ -87,7 +86,7 @@ def change_chosen(
     def tell(ids: Sequence[int]) -> None:
         nonlocal changed
         changed += len(ids)
-        reached.update(set(selection.ids).intersection(ids))
+        reached.update(set(options.ids).intersection(ids))
         live.show(told(changed))
 
     try:
@@ -96,8 +95,9 @@ def change_chosen(
         live.clear()
     print(told(swept.changed))
     if swept.held:
-        print(f"{counted(swept.held)} left, as other programs hold them: try again", file=sys.stderr)
-    _tell_of_others(server, verb, selection, reached)
+        print(f"{counted(len(swept.held))} left, as other programs hold them: try again", file=sys.stderr)
+        reached.update(swept.held)
+    _tell_of_others(server, verb, options, reached)
     return swept.changed
 
 
@@ -110,16 +110,16 @@ def _told(done: str, done_to_one: str, rows: int, would_be: str = "") -> str:
     return f"{counted(rows)} {would_be}{done_to_one if rows == 1 else done}"
 
 
-def _preview(server: TaskServer, verb: Verb, selection: Selection, told: Callable[[int, str], str]) -> int:
-    most = min(max(MOST_SHOWN, len(selection.ids)), MOST_LOOKED_AT)
-    preview = Interventions(server.store).preview(verb, selection, most)
+def _preview(server: TaskServer, verb: Verb, options: argparse.Namespace, told: Callable[[int, str], str]) -> int:
+    most = min(max(MOST_SHOWN, len(options.ids)), MOST_LOOKED_AT)
+    preview = Interventions(server.store).preview(verb, selection_of(options), most)
     if preview.first:
         print_table(HEADS, [_cells(task) for task in preview.first[:MOST_SHOWN]])
     if preview.first and preview.rows > MOST_SHOWN:
         print(f"… and {preview.rows - MOST_SHOWN} more")
     print(f"{told(preview.rows, 'would be ')}; nothing was changed")
     if preview.rows <= most:
-        _tell_of_others(server, verb, selection, {task.id for task in preview.first})
+        _tell_of_others(server, verb, options, {task.id for task in preview.first})
     return preview.rows
 
 
@@ -136,11 +136,11 @@ def _cells(task: StoredTask) -> list[object]:
     ]
 
 
-def _tell_of_others(server: TaskServer, verb: Verb, selection: Selection, reached: Collection[int]) -> None:
+def _tell_of_others(server: TaskServer, verb: Verb, options: argparse.Namespace, reached: Collection[int]) -> None:
     """Why nothing is done to tasks that were named; not where a limit may be the reason."""
-    if selection.limit is not None:
+    if options.limit is not None:
         return
-    ids = [one for one in dict.fromkeys(selection.ids) if one not in reached]
+    ids = [one for one in dict.fromkeys(options.ids) if one not in reached]
     for task_id in ids[:MOST_SHOWN]:
         print(printable(f"task {task_id} {_why_not(server.store.show(task_id), verb)}"), file=sys.stderr)
     if len(ids) > MOST_SHOWN:

@@ -54,6 +54,7 @@ class Adding(Tables):
     # One that runs keeps status, claim and lease; one that waits for other tasks (status 5 with no instant) goes on
     # waiting. MySQL assigns from left to right: the claim and the instant come after the status, from whose new value
     # it is told as well as from the old one whether the row is running; before it they would change what it looks at.
+    # But where the task is delayed, any row that does not run has status 5 after it: there the instant comes first.
     RERUN: ClassVar = {
         "task": "{given_task}",
         "args": "{given_args}",
@@ -65,13 +66,16 @@ class Adding(Tables):
         "finished_at": "NULL",
         "created_at": "{now}",
         "updated_at": "{now}",
-        "status": f"""
-            CASE WHEN {IS_RUNNING} THEN 1
-                WHEN status = 5 AND due_at IS NULL AND {{given_due_at}} IS NULL THEN 5 ELSE {{given_status}} END
-        """,
+        "status": f"CASE WHEN {IS_RUNNING} THEN 1 WHEN status = 5 AND due_at IS NULL THEN 5 ELSE 0 END",
         "claim": f"CASE WHEN {IS_RUNNING} THEN claim END",
-        "due_at": f"CASE WHEN {IS_RUNNING} THEN due_at ELSE {{given_due_at}} END",
+        "due_at": f"CASE WHEN {IS_RUNNING} THEN due_at END",
         "version": "COALESCE({given_version}, version)",
+    }
+    RERUN_LATER: ClassVar = {"due_at": "", **RERUN} | {
+        "due_at": f"""
+            CASE WHEN {IS_RUNNING} THEN due_at WHEN status <> 5 OR due_at IS NOT NULL THEN {{given_due_at}} END
+        """,
+        "status": f"CASE WHEN {IS_RUNNING} THEN 1 ELSE 5 END",
     }
     # Last in the order above: the version tells whether the others are to be assigned at all.
     IS_NEWER = "{given_version} IS NULL OR version IS NULL OR {given_version} > version"
@@ -82,22 +86,30 @@ class Adding(Tables):
             return self._once(self._insert_one, task)
         return self._do(Way(True, self._conflict_seconds, repeatable=False), self._insert, [task])[0]
 
-    def add_many(self, tasks: Iterable[NewTask], added: Callable[[Sequence[int]], object]) -> None:
-        """→ new, or waiting, all or none; `added` hears of the ids of each statement, which count once this returns."""
-        given = iter(tasks)
-        several = tasks if isinstance(tasks, Sequence) else _few(given)
-        more = None if several is tasks else next(given, None)
-        if more is None:
-            way = Way(True, self._conflict_seconds, repeatable=False)
-            added(self._do(way, lambda: [new_id for ids in self._insert_all(several) for new_id in ids]))
-            return
+    def add_many(
+        self,
+        tasks: Iterable[NewTask],
+        added: Callable[[Sequence[int]], object],
+        begun: Callable[[], object] = lambda: None,
+    ) -> None:
+        """→ new, or waiting, all or none; `added` hears of the ids of each statement, which count once this returns.
+
+        `begun` hears that they are added from the first one on: again, too, after others were in the way. Those of an
+        iterator are added again if they are few: what it has given is gone, and may be too much to be kept.
+        """
+        if isinstance(tasks, Iterator):
+            few = _few(tasks)
+            more = next(tasks, None)
+            tasks = few if more is None else chain(few, [more], tasks)
+        given = tasks
 
         def insert_all() -> None:
-            for ids in self._insert_all(chain(several, [more], given)):
+            begun()
+            for ids in self._insert_all(given):
                 added(ids)
 
-        # Not repeated after a conflict: what an iterator has given is gone, and may be too much to be kept.
-        self._do(Way(True, conflict_seconds=0, repeatable=False), insert_all)
+        seconds = 0 if isinstance(given, Iterator) else self._conflict_seconds
+        self._do(Way(True, seconds, repeatable=False), insert_all)
 
     def _insert_one(self, task: NewTask) -> int:
         new_id: int = self._execute(self.ADD_ONE, task[:PLAIN_VALUES]).lastrowid
@@ -116,10 +128,10 @@ class Adding(Tables):
             return self._inserted_ids(cursor, len(tasks))
         sql = self.ADD_ANY + ", ".join([self.ADD_ANY_ROW] * len(tasks))
         values = [value for task in tasks for value in _all_values(task)]
-        has_key, is_rerun, has_version = kind
+        has_key, is_rerun, has_version, is_later = kind
         if not has_key:
             return self._inserted_ids(self._execute(sql, values), len(tasks))
-        self._execute(f"{sql} {self._if_key_stands(is_rerun, has_version)}", values)
+        self._execute(f"{sql} {self._if_key_stands(is_rerun, has_version, is_later)}", values)
         return self._ids_of_keys([str(task.unique_key) for task in tasks])
 
     def _ids_of_keys(self, keys: Sequence[str]) -> list[int]:
@@ -131,11 +143,12 @@ class Adding(Tables):
         # MySQL keeps them as bytes.
         return {key if isinstance(key, bytes) else key.encode(): row_id for key, row_id in found}
 
-    def _if_key_stands(self, is_rerun: bool, has_version: bool) -> str:
+    def _if_key_stands(self, is_rerun: bool, has_version: bool, is_later: bool) -> str:
         """What becomes of the row that has the key."""
         if not is_rerun:
             return self._changing({"unique_key": "unique_key"}, "")
-        return self._changing(self.RERUN, self.IS_NEWER if has_version else "")
+        changes = self.RERUN_LATER if is_later else self.RERUN
+        return self._changing(changes, self.IS_NEWER if has_version else "")
 
     @abstractmethod
     def _changing(self, changes: dict[str, str], condition: str, key: str = "unique_key") -> str:
@@ -153,8 +166,8 @@ class Adding(Tables):
         return super()._make_words(table) | given
 
 
-_Kind = tuple[bool, bool, bool]
-"""What tasks of one statement have in common: a key, whether they are reruns, a version."""
+_Kind = tuple[bool, bool, bool, bool]
+"""What tasks of one statement have in common: a key, whether they are reruns, a version, an instant to wait for."""
 
 
 def _few(tasks: Iterator[NewTask]) -> list[NewTask]:
@@ -176,16 +189,21 @@ _NOTHING_MORE = NewTask("", None, 0, 0)[PLAIN_VALUES:]
 
 def _kind(task: NewTask) -> _Kind | None:
     """None for a plain one."""
-    return None if _is_plain(task) else (task.unique_key is not None, task.rerun, task.version is not None)
+    if _is_plain(task):
+        return None
+    return task.unique_key is not None, task.rerun, task.version is not None, _is_later(task)
 
 
 def _all_values(task: NewTask) -> Sequence[Any]:
-    is_later = task.delay_seconds is not None or task.due_at is not None
-    status = int(Status.WAITING if is_later else Status.NEW)
+    status = int(Status.WAITING if _is_later(task) else Status.NEW)
     return (
         *task[:PLAIN_VALUES],
         *(task.max_attempts, status, task.delay_seconds, task.due_at, task.unique_key, task.version),
     )
+
+
+def _is_later(task: NewTask) -> bool:
+    return task.delay_seconds is not None or task.due_at is not None
 
 
 def portions(tasks: Iterable[NewTask], most_plain: int) -> Iterator[list[NewTask]]:

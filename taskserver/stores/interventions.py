@@ -6,10 +6,11 @@ Verbs over a store, apart from store.py, as a worker has no need of them. Those 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from types import NoneType
 from typing import NamedTuple
 
-from ..errors import InvalidTask
+from ..errors import Conflict, InvalidTask
 from ..lifecycle import MAX_GROUP_ID, MAX_ID, ClaimedTask, Status
 from ..selection import Selection
 from .database import marks
@@ -47,14 +48,13 @@ RETRY = Verb(
 RUNS = Store.IS_RUNNING
 # Fatal already, and its worker may yet turn out to be alive and complete it: not after this.
 IS_LOST = "status = 4 AND claim IS NOT NULL AND error_text LIKE 'lost: %'"
-# One that a rerun reached while it ran has attempts 0, which means that it is to run again: the later wish counts.
+# One that a rerun reached while it ran keeps its attempts of 0: so what was to follow is cancelled, however it ends.
 # MySQL assigns from left to right: the status, by which all the others are decided, comes last.
 CANCEL = Verb(
     "cancel",
     f"status IN (0, 1, 3, 4, 5) AND (status <> 4 OR {IS_LOST}) AND NOT ({RUNS} AND {{is_cancelled}} = 1)",
     f"""
     UPDATE {{table}} {{by_key}} SET error_text = CASE WHEN status = 4 THEN error_text ELSE {{cancelled}} END,
-        attempts = CASE WHEN {RUNS} AND attempts = 0 THEN 1 ELSE attempts END,
         claim = CASE WHEN {RUNS} THEN claim END,
         due_at = CASE WHEN {RUNS} THEN due_at END,
         finished_at = CASE WHEN {RUNS} THEN finished_at ELSE {{now}} END,
@@ -129,16 +129,25 @@ class Interventions:
     # ---- verbs to chosen rows
 
     def retry(self, selection: Selection) -> int:
-        """Error, fatal → new, with attempts 0. How many."""
-        return self.change(RETRY, selection).changed
+        """Error, fatal → new, with attempts 0. How many. Raises Conflict where others held some of them."""
+        return self._changed(RETRY, selection)
 
     def cancel(self, selection: Selection) -> int:
-        """New, waiting, error, claimed → fatal `cancelled`; a running one is interrupted. How many."""
-        return self.change(CANCEL, selection).changed
+        """New, waiting, error, claimed → fatal `cancelled`; a running one is interrupted. How many. Raises Conflict."""
+        return self._changed(CANCEL, selection)
 
     def set_priority(self, selection: Selection, priority: int) -> int:
-        """Move tasks that may run yet. How many."""
-        return self.change(PRIORITY, selection, (priority,)).changed
+        """Move tasks that may run yet. How many. Raises Conflict."""
+        return self._changed(PRIORITY, selection, (priority,))
+
+    def _changed(self, verb: Verb, selection: Selection, values: Sequence[int] = ()) -> int:
+        swept = self.change(verb, selection, values)
+        if swept.held:
+            raise Conflict(
+                f"{verb.name}: {swept.changed} tasks of {self._store.table} were changed, and {len(swept.held)} left "
+                f"as they were, since other programs hold them, as {swept.held[0]}: try again"
+            )
+        return swept.changed
 
     def change(
         self, verb: Verb, selection: Selection, values: Sequence[int] = (), told: Told = lambda ids: None
@@ -151,7 +160,7 @@ class Interventions:
         """How many rows a verb would be done to, and the first of them. Raises InvalidTask."""
         sweep = Sweep(self._store, _target(verb, selection))
         limit = MAX_ID if selection.limit is None else selection.limit
-        if selection.ids:
+        if selection.ids is not None:
             found = sweep.look_among(sorted(set(selection.ids)))
             count, first = len(found), found
         else:
@@ -251,22 +260,21 @@ def _why_not_claimed(store: Store, task_id: int) -> str:
 def _target(verb: Verb, selection: Selection, values: Sequence[int] = ()) -> Target:
     _check(selection)
     conditions = [verb.which]
-    if selection.groups:
-        conditions.append(f"group_id IN ({marks(len(selection.groups))})")
+    groups = selection.groups or ()
+    if selection.groups is not None:
+        conditions.append(f"group_id IN ({marks(len(groups))})" if groups else "1 = 0")
     if selection.task is not None:
         conditions.append("task = ?")
     if selection.error is not None:
         conditions.append("INSTR(error_text, ?) = 1")  # LIKE of SQLite holds a and A for the same
     texts = [text for text in (selection.task, selection.error) if text is not None]
-    return Target(
-        " AND ".join(f"({condition})" for condition in conditions), (*selection.groups, *texts), verb.write, values
-    )
+    return Target(" AND ".join(f"({condition})" for condition in conditions), (*groups, *texts), verb.write, values)
 
 
 def _check(selection: Selection) -> None:
     _check_numbers("ids", selection.ids, MAX_ID)
     _check_numbers("groups", selection.groups, MAX_GROUP_ID)
-    if len(selection.groups) > MOST_GROUPS:
+    if selection.groups is not None and len(selection.groups) > MOST_GROUPS:
         raise InvalidTask(f"{len(selection.groups)} groups are chosen; allowed: at most {MOST_GROUPS}")
     for name, text in (("task", selection.task), ("error", selection.error)):
         if text is not None and not _is_text(text):
@@ -275,8 +283,10 @@ def _check(selection: Selection) -> None:
         raise InvalidTask(f"limit is {selection.limit!r:.80}; allowed: a whole number from 1 on")
 
 
-def _check_numbers(name: str, numbers: Sequence[int], most: int) -> None:
-    for number in numbers:
+def _check_numbers(name: str, numbers: Sequence[int] | None, most: int) -> None:
+    if not isinstance(numbers, (Sequence, Set, NoneType)) or isinstance(numbers, str):
+        raise InvalidTask(f"{name} is {numbers!r:.80}; allowed: a list of whole numbers from 0 to {most}")
+    for number in numbers or ():
         if type(number) is not int or not 0 <= number <= most:
             raise InvalidTask(f"{name} has {number!r:.80}; allowed: whole numbers from 0 to {most}")
 

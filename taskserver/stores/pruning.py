@@ -116,7 +116,7 @@ class Pruning:
         counts = {kind: one.changed for kind, one in swept.items()}
         if "stats" in self.kinds:
             counts["stats"] = self._delete_hours(tell)
-        return Pruned(**counts, spared=spared, held=sum(one.held for one in swept.values()))
+        return Pruned(**counts, spared=spared, held=sum(len(one.held) for one in swept.values()))
 
     def _sweep(self, kind: str, tell: Callable[[int], object] = lambda more: None) -> Sweep:
         spares = _KINDS[kind].has_keys and not self._keys

@@ -7,7 +7,9 @@ what was planned, and what time it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+import time
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from logging import INFO, WARNING, getLogger
 from typing import NamedTuple
@@ -26,6 +28,8 @@ MOST_TOLD = 20
 
 KEY = "schedule:"
 """What stands before its name is the unique_key of its tasks."""
+PAUSE_PER_SECOND = 4.0
+"""So many times as long as the wait for what others hold the run goes on with its tasks, before it tries again."""
 PUT_OFF_SECONDS = 3600
 """Until what a row says that can be no schedule is looked at again: cron would mail the same line each minute."""
 
@@ -64,6 +68,8 @@ class Schedules:
         self._told: set[str] = set()
         self._left: set[str] = set()
         """Those that this host cannot reckon, and another one may."""
+        self._again_at = 0.0
+        """By time.monotonic: until then none is fired, as others hold what that writes to."""
 
     # ---- put: made, or changed
 
@@ -128,6 +134,16 @@ class Schedules:
         column: to for column, to in Adding.RERUN.items() if column not in ("max_attempts", "version", "status")
     } | {"max_attempts": "NULL", "claim": "NULL", "due_at": "NULL", "status": "0"}
 
+    def fire_all(self, names: Sequence[str]) -> int:
+        """Fire each of these, until others are found to hold one. How many have another time now."""
+        fired = 0
+        # Not in order: one that is held would keep all behind it from their turn.
+        for name in random.sample(names, len(names)):
+            if time.monotonic() < self._again_at:
+                break
+            fired += self.fire(name)
+        return fired
+
     def fire(self, name: str) -> bool:
         """Add the task of a schedule whose time has come, and reckon its next time. Whether its time was moved.
 
@@ -151,7 +167,8 @@ class Schedules:
     def _move_and_add(self, name: str, planned: _Planned, next_at: str) -> int:
         moved = self._store._write(self.MOVE, (next_at, name, planned.next_at))
         if moved:
-            schedule = planned.schedule
+            # As it stands now that it is locked: a deploy script may have changed it since it was read.
+            schedule = (self._find(name) or planned).schedule
             values = (schedule.task, schedule.args, schedule.group_id, schedule.priority, KEY + schedule.name)
             self._store._execute(f"{self.ADD} {self._store._changing(self.ANEW, self.HAS_ENDED)}", values)
         return moved
@@ -181,9 +198,12 @@ class Schedules:
 
     def _unless_held(self, name: str, write: Callable[P, int], *args: P.args, **kwargs: P.kwargs) -> bool:
         """Whether a transaction changed the row; not where others hold it, to be looked at again in the next turn."""
+        began_at = time.monotonic()
         try:
             return bool(self._store._do(Way(True, HELD_PATIENCE_SECONDS), write, *args, **kwargs))
         except Conflict:
+            now = time.monotonic()
+            self._again_at = now + PAUSE_PER_SECOND * (now - began_at)
             return False
         except Unavailable:
             raise

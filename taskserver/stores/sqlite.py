@@ -120,9 +120,14 @@ class SQLiteStore(Store):
     GATHER_ROWS = "INSERT INTO temp.taskserver_gathered VALUES "
     GATHERED = "SELECT * FROM temp.taskserver_gathered WHERE rowid > ? ORDER BY rowid LIMIT ?"
 
-    def add_many(self, tasks: Iterable[NewTask], added: Callable[[Sequence[int]], object]) -> None:
+    def add_many(
+        self,
+        tasks: Iterable[NewTask],
+        added: Callable[[Sequence[int]], object],
+        begun: Callable[[], object] = lambda: None,
+    ) -> None:
         if isinstance(tasks, Sequence):
-            super().add_many(tasks, added)
+            super().add_many(tasks, added, begun)
         else:
             self._do(Way(False, conflict_seconds=0, repeatable=False), self._gather_and_add, tasks, added)
 

@@ -305,6 +305,14 @@ class Store(Adding, Views):
         """Whether a person cancelled a task that is running."""
         return bool(self._alone(self._all, self.LOOK_WHETHER_CANCELLED, (task.id, task.claim)))
 
+    LOOK_WHETHER_CHANGED = """
+        SELECT 1 FROM {table} WHERE id = ? AND status = 1 AND claim = ? AND attempts = 0 AND {is_cancelled} = 0
+    """
+
+    def is_to_run_again(self, task: ClaimedTask) -> bool:
+        """Whether a rerun came while it ran."""
+        return bool(self._alone(self._all, self.LOOK_WHETHER_CHANGED, (task.id, task.claim)))
+
     # ---- finish: in progress → done, error, fatal
 
     # Each of these leaves a row alone that a rerun changed while it ran, which set its attempts to 0; those that fail
@@ -341,13 +349,14 @@ class Store(Adding, Views):
     # → new, however the run ended.
     RUN_AGAIN = """
         UPDATE {table} {by_key} SET status = 0, claim = NULL, due_at = NULL, error_text = NULL, updated_at = {now}
-        WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NOT NULL AND attempts = 0
+        WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NOT NULL AND attempts = 0 AND {is_cancelled} = 0
     """
-    CANCEL_FAILED = """
+    # A run that failed, or the one that was to follow it.
+    CANCEL = """
         UPDATE {table} {by_key}
         SET status = 4, claim = NULL, due_at = NULL, finished_at = {now}, updated_at = {now}
-        WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NOT NULL AND attempts > 0 AND {is_cancelled} = 1
-            AND ? = 1
+        WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NOT NULL AND {is_cancelled} = 1
+            AND (attempts = 0 OR ? = 1)
     """
     # Of a task that may start once only: fatal, because its worker seemed to have vanished → in progress, to be
     # completed in the same transaction. What a person did to it meanwhile took its status or its token away.
@@ -426,7 +435,7 @@ class Store(Adding, Views):
             return Outcome.LOST
         if status == Status.NEW and attempts == 0:
             return Outcome.RUN_AGAIN
-        if step.error_text is None:
+        if step.error_text is None and error_text != CANCELLED:
             return int(self.mode == "mark" and status == Status.DONE)
         # It may have been woken again since.
         return {step.error_text: Outcome.AS_ASKED, CANCELLED: Outcome.CANCELLED}.get(error_text, Outcome.LOST)
@@ -441,7 +450,7 @@ class Store(Adding, Views):
             [
                 (self.RENEW, (self._lease_seconds, *which)),
                 (self.RUN_AGAIN, which),
-                (self.CANCEL_FAILED, (*which, int(step.error_text is not None))),
+                (self.CANCEL, (*which, int(step.error_text is not None))),
                 *self._writes_of(step),
             ],
             self._conflict_seconds,

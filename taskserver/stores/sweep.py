@@ -49,7 +49,7 @@ class Swept(NamedTuple):
     """What came of it."""
 
     changed: int
-    held: int = 0
+    held: Sequence[int] = ()
     """Rows that others held all the time, and that are as they were."""
 
 
@@ -64,18 +64,18 @@ class Sweep:
         self._limit: int | None = None
         self._held: list[int] = []
 
-    def run(self, ids: Sequence[int] = (), limit: int | None = None) -> Swept:
-        """Write to the rows that are meant, to those of these ids if there are any; at most `limit`, in order of id."""
+    def run(self, ids: Sequence[int] | None = None, limit: int | None = None) -> Swept:
+        """Write to the rows that are meant, to those of these ids if given; at most `limit`, in order of id."""
         self._limit = limit
         for found in self._found(ids):
             self._write_all(found)
         self._come_back()
-        return Swept(self._changed, len(self._held) if self._room() else 0)
+        return Swept(self._changed, self._held if self._room() else ())
 
     # ---- look, without locks
 
-    def _found(self, ids: Sequence[int]) -> Iterator[list[int]]:
-        if ids:
+    def _found(self, ids: Sequence[int] | None) -> Iterator[list[int]]:
+        if ids is not None:
             yield sorted(set(ids))
             return
         last = -1
