@@ -284,7 +284,7 @@ def _check(selection: Selection) -> None:
 
 
 def _check_numbers(name: str, numbers: Sequence[int] | None, most: int) -> None:
-    if not isinstance(numbers, (Sequence, Set, NoneType)) or isinstance(numbers, str):
+    if not isinstance(numbers, (Sequence, Set, NoneType)) or isinstance(numbers, (str, bytes)):
         raise InvalidTask(f"{name} is {numbers!r:.80}; allowed: a list of whole numbers from 0 to {most}")
     for number in numbers or ():
         if type(number) is not int or not 0 <= number <= most:
