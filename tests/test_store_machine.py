@@ -1163,8 +1163,6 @@ OFTEN = {
 }
 """What surely happens in any run of some examples, to show that they go deep enough."""
 RARE = {
-    "lost, to be retried",
-    "lost, its token kept",
     "acted on what was no longer so",
     "met before its time",
     "limited",
@@ -1173,21 +1171,11 @@ RARE = {
     "released",
     "refused to release",
     "rerun of no newer version",
-    "rerun while it ran",
-    "run again after it ended",
-    "cancelled while it ran",
-    "rerun, NEW",
     "rerun, IN_PROGRESS",
-    "rerun, ERROR",
-    "rerun, FATAL",
     "rerun, WAITING",
-    "lost, and run again",
-    "lost and cancelled",
-    "done though cancelled",
-    "fatal as cancelled",
-    "heard that it was cancelled",
     "moved while it was new",
 }
+"""What many examples come to; where chance leads more seldom still, the machine is driven by hand."""
 RARE_AT_A_RUN = {
     "rerun while it ran",
     "run again after it ended",
@@ -1203,6 +1191,11 @@ RARE_AT_A_RUN = {
     "retried after it was lost",
     "done though cancelled",
     "fatal as cancelled",
+    "heard that it was cancelled",
+    "rerun, NEW",
+    "rerun, ERROR",
+    "rerun, FATAL",
+    "rerun, DONE",
 }
 
 
@@ -1275,7 +1268,10 @@ def test_whatever_is_done_to_a_task_while_it_runs_it_ends_as_the_contract_says(p
         for place_of_it, deed in enumerate(done):
             do_at_a_run(machine, worker, deed, f"[{place_of_it + 2}]")
             machine.all_is_as_the_model_says()
+            machine.renew(worker, worker.held[0])
         machine.finish(worker, worker.held[0], ending)
+        machine.all_is_as_the_model_says()
+        do_at_a_run(machine, worker, "rerun", "[9]")
         machine.all_is_as_the_model_says()
     assert set(place.happened) >= RARE_AT_A_RUN
 
@@ -1285,7 +1281,8 @@ KEYED = NewTask("tasks.plain", None, 3, 0, unique_key="a", rerun=True)
 
 def do_at_a_run(machine: QueueMachine, worker: Worker, deed: str, args: str) -> None:
     if deed == "rerun":
-        machine.add(worker, [KEYED._replace(max_attempts=machine.model.tasks[0].max_attempts, args=args)], False)
+        limit = next((task.max_attempts for task in machine.model.tasks), None)
+        machine.add(worker, [KEYED._replace(max_attempts=limit, args=args)], False)
     elif deed == "lose":
         machine.time_comes(machine.tasks_ahead())
         machine.look_and_act(machine.workers[worker.number - 1], When.PAST)
