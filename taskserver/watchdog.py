@@ -43,9 +43,10 @@ class Watchdog:
             bite = self._bite = self._bite or self._made()
             if bite is None:
                 return
-            bite.timer.set(seconds)
+            # The process may stand still right here: what it reckons with is rather too early than too late.
             now = time.monotonic()
-            if now >= self._bites_at:
+            bite.timer.set(seconds)
+            if time.monotonic() >= self._bites_at:
                 # It has begun to bite, and is held back; another does its work from now on.
                 bite.timer.set(0)
                 bite.token.take()

@@ -97,6 +97,30 @@ time.sleep(60)
     assert (process.returncode, output, errors.count("\n")) == (1, "armed\n" * 3, 1)
 
 
+def test_a_process_that_stood_still_just_as_it_armed_its_watchdog_and_lives_goes_on() -> None:
+    code = """
+import time
+from taskserver import watchdog
+from taskserver.c_timer import Timer
+watchdog.GRACE_SECONDS = 1
+dog = watchdog.Watchdog("worker.py", "a task holds the interpreter")
+set = Timer.set
+
+def set_and_stand_still(timer, seconds):
+    set(timer, seconds)
+    time.sleep(0.5)
+
+Timer.set = set_and_stand_still
+dog.arm(0.7)
+Timer.set = set
+time.sleep(0.4)
+dog.arm(60)
+time.sleep(1.5)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, timeout=30)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
 def test_it_ends_though_nobody_reads_its_line() -> None:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
