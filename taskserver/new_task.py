@@ -118,8 +118,7 @@ def _delay_seconds(delay: object) -> float:
 def _instant(at: object) -> str:
     """An instant as the column due_at takes it. Raises InvalidTask."""
     try:
-        # Before 3.11 Python does not know this form of UTC.
-        instant = datetime.fromisoformat(at.replace("Z", "+00:00")) if isinstance(at, str) else at
+        instant = read_instant(at) if isinstance(at, str) else at
     except ValueError:
         instant = None
     if not isinstance(instant, datetime):
@@ -132,6 +131,21 @@ def _instant(at: object) -> str:
     if not FIRST_INSTANT <= instant <= LAST_INSTANT:
         raise InvalidTask(f"at is {shown(at)}; allowed: from {FIRST_INSTANT:%Y-%m-%d} to {LAST_INSTANT:%Y-%m-%d}")
     return f"{instant.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S.%f}"
+
+
+def read_instant(text: str) -> datetime:
+    """An instant in ISO 8601. Raises ValueError."""
+    # Before 3.11 Python does not know this form of UTC.
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def check_text(what: str, text: str) -> str:
+    """A text that a database can be asked for. Raises InvalidTask."""
+    try:
+        text.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise InvalidTask(f"{what} is {shown(text)}; allowed: a text") from None
+    return text
 
 
 def new_task_from(description: Mapping[str, Any]) -> NewTask:

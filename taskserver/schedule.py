@@ -98,15 +98,6 @@ def check_schedule_name(name: str) -> None:
         )
 
 
-def check_text(what: str, text: str) -> str:
-    """A text that a database can be asked for. Raises InvalidTask."""
-    try:
-        text.encode()
-    except (AttributeError, UnicodeEncodeError):
-        raise InvalidTask(f"{what} is {shown(text)}; allowed: a text") from None
-    return text
-
-
 def next_time(schedule: Schedule, planned: datetime, now: datetime) -> datetime:
     """The first time after now of a checked schedule whose time was `planned`; all three aware, the answer in UTC."""
     found = _next_of_every(schedule.every_seconds, planned, now) if schedule.every_seconds else _of_cron(schedule, now)

@@ -194,10 +194,9 @@ class TaskServer:
 
     def unschedule(self, name: str) -> bool:
         """Have it added no more; what was added already runs. Whether there was such a schedule."""
-        from .schedule import check_text
         from .stores.schedules import Schedules
 
-        return Schedules(self.store).remove(check_text("name", name))
+        return Schedules(self.store).remove(_producing().check_text("name", name))
 
     # ---- operators
 

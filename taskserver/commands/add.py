@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import Any, BinaryIO, cast
@@ -26,7 +26,7 @@ from .usage import whole_number
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """Arguments of 1 MiB take several as JSON text with every character escaped."""
 MOST_BYTES_IN_MEMORY = 1024 * 1024
-"""Of standard input; more of it goes to a temporary file."""
+"""Of lines that can be read only once; more of them go to a temporary file."""
 _OPTIONS = {"group_id": "group", "unique_key": "unique"}
 """Keys whose option has another name."""
 
@@ -138,9 +138,8 @@ def _open(name: str) -> Iterator[BinaryIO]:
 @contextmanager
 def _kept(stream: BinaryIO) -> Iterator[BinaryIO]:
     """All of a stream in a file, so that it can be read again, and no transaction waits for what comes slowly."""
-    with ExitStack() as files:
+    with SpooledTemporaryFile(MOST_BYTES_IN_MEMORY) as file:
         try:
-            file = files.enter_context(SpooledTemporaryFile(MOST_BYTES_IN_MEMORY))
             shutil.copyfileobj(stream, file)
         except OSError as error:
             raise SettingError(f"the lines cannot be read, or kept in a file: {error.strerror}") from None

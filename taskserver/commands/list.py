@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..lifecycle import Status
-from ..schedule import check_text
+from ..new_task import check_text
 from ..server import TaskServer
 from ..settings import load_settings
 from .output import as_json, print_table, status_name, task_as_json

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+from ..new_task import read_instant
 from ..printable import printable
 from ..server import TaskServer
 from ..settings import load_settings
@@ -47,8 +48,7 @@ def add_parser(subparsers: Any) -> None:
 
 def _since(text: str) -> int | datetime:
     try:
-        # Before 3.11 Python does not know this form of UTC.
-        instant = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        instant = read_instant(text)
     except ValueError:
         return span(text, "; or an instant, as 2026-01-31 or 2026-01-31T12:00+01:00")
     return instant if instant.utcoffset() is not None else instant.replace(tzinfo=timezone.utc)

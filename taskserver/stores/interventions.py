@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence, Set
-from types import NoneType
 from typing import NamedTuple
 
 from ..errors import Conflict, InvalidTask
@@ -284,9 +283,11 @@ def _check(selection: Selection) -> None:
 
 
 def _check_numbers(name: str, numbers: Sequence[int] | None, most: int) -> None:
-    if not isinstance(numbers, (Sequence, Set, NoneType)) or isinstance(numbers, (str, bytes)):
+    if numbers is None:
+        return
+    if not isinstance(numbers, (Sequence, Set)) or isinstance(numbers, (str, bytes)):
         raise InvalidTask(f"{name} is {numbers!r:.80}; allowed: a list of whole numbers from 0 to {most}")
-    for number in numbers or ():
+    for number in numbers:
         if type(number) is not int or not 0 <= number <= most:
             raise InvalidTask(f"{name} has {number!r:.80}; allowed: whole numbers from 0 to {most}")
 
