@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from .errors import BadTask, InvalidTask
+from .printable import shown
 
 MAX_BYTES = 1024 * 1024
 MAX_NESTING = 500
@@ -20,41 +22,45 @@ MOST_LOOKED_AT = 2000
 
 Arguments = tuple[list[Any], dict[str, Any]]
 
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
-def write_arguments(args: object) -> str | None:
-    """The JSON text of a dict, list, tuple or None. Raises InvalidTask."""
+def write_arguments(args: object, what: str = "args") -> str | None:
+    """The JSON text of a dict, list, tuple or None; `what` they are, for messages. Raises InvalidTask."""
     if args is None:
         return None
     if not isinstance(args, (dict, list, tuple)):
-        raise InvalidTask(f"args is {args!r:.80}; allowed: a dict, a list, a tuple or None")
+        raise InvalidTask(f"{what} is {shown(args)}; allowed: a dict, a list, a tuple or None")
     if isinstance(args, dict) and args and set(map(type, args)) != {str}:
-        raise InvalidTask("args has keys that are no text, which cannot be names of arguments")
+        raise InvalidTask(f"{what} has keys that are no text, which cannot be names of arguments")
     try:
-        text = _encode(args)
+        text = encode(args)
         size = len(text) if text.isascii() else len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidTask(f"args cannot be written as JSON: {error or type(error).__name__}") from None
+        raise InvalidTask(f"{what} cannot be written as JSON: {error or type(error).__name__}") from None
     if _is_nested_too_deep(text):
-        raise InvalidTask(f"args is nested more than {MAX_NESTING} deep")
+        raise InvalidTask(f"{what} is nested more than {MAX_NESTING} deep")
     if size > MAX_BYTES:
-        raise InvalidTask(f"args takes {size} bytes as JSON; allowed: {MAX_BYTES}")
+        raise InvalidTask(f"{what} takes {size} bytes as JSON; allowed: {MAX_BYTES}")
     return text
 
 
 def read_arguments(text: str | None) -> Arguments:
     """The positional and the keyword arguments that a JSON text stands for. Raises BadTask."""
+    value = read_item(text)
+    return ([], value) if isinstance(value, dict) else (value, {})
+
+
+def read_item(text: str | None) -> dict[str, Any] | list[Any]:
+    """The object or the array that a JSON text stands for; {} where there are no arguments. Raises BadTask."""
     if text is None or not text.strip():
-        return [], {}
+        return {}
     check_size(len(text))
     value = parse_json(text)
-    if isinstance(value, dict):
-        return [], value
-    if isinstance(value, list):
-        return value, {}
+    if isinstance(value, (dict, list)):
+        return value
     if value is None:
-        return [], {}
+        return {}
     raise BadTask(f"args is {describe_bare(value)}; allowed: a JSON object, an array, NULL or nothing")
 
 
@@ -64,17 +70,17 @@ def check_size(size: int | None) -> None:
         raise BadTask(f"args is {size} bytes long; allowed: {MAX_BYTES}; keep the rest elsewhere, and give its place")
 
 
-def parse_json(text: str) -> Any:
-    """The value of a JSON text, read strictly. Raises BadTask."""
+def parse_json(text: str, what: str = "args") -> Any:
+    """The value of a JSON text, read strictly; `what` it is, for messages. Raises BadTask."""
     if _is_nested_too_deep(text):
-        raise BadTask(f"args is nested more than {MAX_NESTING} deep")
+        raise BadTask(f"{what} is nested more than {MAX_NESTING} deep")
     try:
         text.encode()
-        return _decode(text)
+        return _read(text)
     except UnicodeEncodeError:
-        raise BadTask("args is not UTF-8 text") from None
+        raise BadTask(f"{what} is not UTF-8 text") from None
     except (ValueError, RecursionError) as error:
-        raise BadTask(f"args is not valid JSON: {error or type(error).__name__}; {_way_out(text)}") from None
+        raise BadTask(f"{what} is not valid JSON: {error or type(error).__name__}; {_way_out(text)}") from None
 
 
 def _is_nested_too_deep(text: str) -> bool:
@@ -150,4 +156,16 @@ _MISTAKES = tuple(
 """Looked for in this order, outside of strings."""
 
 # Made once: json.loads with options would make a decoder for each text.
-_decode = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).decode
+_decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+_scan: Callable[[str, int], tuple[Any, int]] = _decoder.scan_once  # type: ignore[attr-defined]
+
+
+def _read(text: str) -> Any:
+    # Most texts are one value from end to end; the decoder's own way, which allows for spaces, takes twice as long.
+    try:
+        value, end = _scan(text, 0)
+        if end == len(text):
+            return value
+    except StopIteration:
+        pass
+    return _decoder.decode(text)

@@ -6,15 +6,16 @@ Stands between the runner and foreign code: nothing that a row or a task does ge
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from types import CoroutineType, GeneratorType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard, cast
 
-from .arguments import check_size, read_arguments
+from .arguments import check_size, read_arguments, read_item, write_arguments
 from .callables import Callables, TaskCallable
 from .error_text import describe, describe_failure, full_traceback, type_name
-from .errors import BadTask, Retry, TaskServerError, is_delay
-from .lifecycle import ClaimedTask
+from .errors import BadTask, Fatal, InvalidTask, Retry, TaskServerError, is_delay
+from .lifecycle import ClaimedTask, NextStage
 from .nearest import nearest
 from .time_limit import TimeLimit
 
@@ -24,12 +25,18 @@ NOT_RUN = (CoroutineType, GeneratorType)
 """What a function hands back whose body did not run."""
 
 
+class WrongOutcomes(TypeError):
+    """What a callable of several tasks returned tells not what became of each."""
+
+
 class Call(NamedTuple):
     """A row whose callable is found and takes its arguments."""
 
     callable: TaskCallable
     args: list[Any]
     kwargs: dict[str, Any]
+    next_stage: NextStage | None = None
+    """What gets what it returns."""
 
 
 def fetch_long(task: ClaimedTask, fetch_args: Callable[[ClaimedTask], str | None]) -> ClaimedTask:
@@ -55,13 +62,21 @@ def prepare(task: ClaimedTask, callables: Callables) -> Call:
 
 def _prepare(task: ClaimedTask, callables: Callables) -> Call:
     found = callables.find(task.task)
-    args, kwargs = read_arguments(task.args)
+    takes_list = found.options.batch is not None
+    args, kwargs = ([[read_item(task.args)]], {}) if takes_list else read_arguments(task.args)
     try:
         found.check_arguments(args, kwargs)
     except TypeError as error:
-        hint = _hint_at_keyword(found, kwargs)
+        hint = ": with @task(batch=…) it gets one list" if takes_list else _hint_at_keyword(found, kwargs)
         raise BadTask(f"{task.task}{found.parameters} does not take these arguments: {error}{hint}") from None
-    return Call(found, args, kwargs)
+    return Call(found, args, kwargs, None if task.stages is None else next_stage_of(task))
+
+
+def next_stage_of(task: ClaimedTask) -> NextStage | None:
+    """What gets what this one returns. Raises BadTask."""
+    from .stages import next_stage  # few tasks have any
+
+    return next_stage(task)
 
 
 def _hint_at_keyword(found: TaskCallable, kwargs: dict[str, Any]) -> str:
@@ -90,18 +105,19 @@ class Failure(NamedTuple):
 
 def run_foreign(
     time_limit: TimeLimit, timeout_seconds: float, function: Callable[..., object], *args: Any
-) -> Failure | None:
-    """Run what is not our code; how it failed, or None when it returned."""
+) -> tuple[Failure | None, Any]:
+    """Run what is not our code; how it failed, or None and what it returned."""
     worker = os.getpid()
     raised: BaseException | None = None
+    returned: object = None
     try:
-        time_limit.call(timeout_seconds, function, *args)
+        returned = time_limit.call(timeout_seconds, function, *args)
     except BaseException as error:  # sys.exit() and the like end the task, not the worker
         raised = error
     if os.getpid() != worker:
         # A process that the task forked came out of its call: it must not go on as a second worker.
         os._exit(_exit_code(raised))
-    return None if raised is None else _told(raised, time_limit)
+    return (None, returned) if raised is None else (_told(raised, time_limit), None)
 
 
 def _exit_code(raised: BaseException | None) -> int:
@@ -116,7 +132,7 @@ def _told(error: BaseException, time_limit: TimeLimit) -> Failure:
     try:
         return time_limit.call(TELLING_SECONDS, failure_of, error)
     except BaseException:  # it hangs, or ends the process, when it is asked
-        return Failure(error, f"{type_name(error)}: (its text cannot be had)")
+        return untold(error)
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -137,9 +153,90 @@ def _chosen_delay(error: BaseException) -> float | None:
     return delay if is_delay(delay) else None
 
 
-def run_call(call: Call) -> None:
-    """Call it. Raises whatever the callable raises."""
+def run_call(call: Call) -> object:
+    """Call it; what it returns. Raises whatever the callable raises."""
     returned = call.callable.call(*call.args, **call.kwargs)
     if type(returned) in NOT_RUN:
         returned.close()
-        raise TypeError(f"it returned a {type(returned).__name__}, which nobody runs: call plain functions")
+        # No other try would help a stage, whose result is wanted.
+        kind = TypeError if call.next_stage is None else Fatal
+        raise kind(f"it returned a {type(returned).__name__}, which nobody runs: call plain functions")
+    return returned
+
+
+def run_stage(call: Call, following: NextStage) -> NextStage:
+    """Call a stage of a pipeline; the one that follows it, with what it returned as arguments.
+
+    Raises whatever the callable raises, and Fatal where it returned what can be no arguments.
+    """
+    return stage_after(run_call(call), following)
+
+
+def run_batch(call: Call, followings: Sequence[NextStage | None]) -> list[object] | None:
+    """Call what takes several tasks; for each the exception with which it failed, else the stage that follows it.
+
+    None where there is nothing of either. Raises whatever the callable raises, and TypeError where what it returned
+    does not tell of each task.
+    """
+    returned = run_call(call)
+    if returned is None and not any(followings):
+        return None
+    values = [None] * len(followings) if returned is None else _one_for_each(returned, len(followings))
+    return [_outcome(value, following) for value, following in zip(values, followings, strict=True)]
+
+
+def _one_for_each(returned: object, count: int) -> Sequence[object]:
+    """The elements of what was returned, read past whatever a class of its own says that they are."""
+    kind = type(returned)
+    if not issubclass(kind, (list, tuple)):
+        raise WrongOutcomes(f"it returned {kind.__name__}; {_ALLOWED}")
+    values = [*(list if issubclass(kind, list) else tuple).__iter__(cast(Any, returned))]
+    if len(values) != count:
+        raise WrongOutcomes(f"it returned a list of {len(values)} for {count} tasks; {_ALLOWED}")
+    return values
+
+
+_ALLOWED = "allowed: None where all are done, or a list with an outcome for each task, in their order"
+
+
+def _outcome(value: object, following: NextStage | None) -> object:
+    if is_error(value):
+        return value
+    if issubclass(type(value), type) and issubclass(cast(type, value), BaseException):
+        return cast("type[BaseException]", value)()  # as `raise` would
+    if following is None:
+        return None
+    try:
+        return stage_after(value, following)
+    except Fatal as error:
+        return error
+
+
+def is_error(outcome: object) -> TypeGuard[BaseException]:
+    """Whether it is an exception, without asking it."""
+    return issubclass(type(outcome), BaseException)
+
+
+def tell(errors: Sequence[BaseException], told: list[Failure]) -> None:
+    """Put in words what was not yet, for as long as it may take; `told` shows how far this came."""
+    until = time.monotonic() + TELLING_SECONDS
+    for error in errors[len(told) :]:
+        if time.monotonic() >= until:  # it was interrupted, which one of them may have kept to itself
+            return
+        told.append(failure_of(error))
+
+
+def untold(error: BaseException) -> Failure:
+    """An exception that does not say what it is."""
+    return Failure(error, f"{type_name(error)}: (its text cannot be had)")
+
+
+def stage_after(returned: object, following: NextStage) -> NextStage:
+    """The next stage with what the one before it returned as arguments. Raises Fatal where that can be none."""
+    try:
+        return following._replace(args=write_arguments(returned, "what it returned"))
+    except InvalidTask as error:
+        raise Fatal(
+            f"{error}; the next stage, {following.task}, gets an object as keywords, an array as positions, None as no "
+            "arguments"
+        ) from None

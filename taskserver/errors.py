@@ -50,6 +50,10 @@ class TablesOutdated(DatabaseError):
     """The tables were made by another version of taskserver."""
 
 
+class TooLong(DatabaseError):
+    """What was to be written is longer than the server takes in one statement. Nothing was done."""
+
+
 class AlreadyThere(DatabaseError):
     """A column or an index that was to be made stands already."""
 

@@ -7,15 +7,15 @@ code runs, and a task costs one commit instead of two.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from logging import getLogger
 from typing import Any, NamedTuple
 
 from .arguments import read_arguments
-from .call import Call, Failure, failure_of, fetch_long, prepare, run_call, run_foreign
+from .call import Call, Failure, failure_of, fetch_long, prepare, run_call, run_foreign, run_stage
 from .callables import Callables
 from .error_text import both, describe
-from .errors import BadTask, Conflict, DatabaseError, Fatal, ModuleBroken
+from .errors import BadTask, Conflict, DatabaseError, Fatal, ModuleBroken, TooLong
 from .figures import NO_NAME, Attempt, Figures
 from .heartbeat import Heartbeat
 from .lifecycle import CANCELLED, ClaimedTask, Finish, Outcome, Start
@@ -27,9 +27,12 @@ from .time_limit import TimeLimit
 
 LOG = getLogger("taskserver")
 MOST_UNSAVED = 50
+MOST_CHARACTERS_UNSAVED = 200_000
+"""Of arguments for next stages: a server limits how long a statement may be."""
+TOO_LONG_TEXT = "Fatal: what it returned, for the next stage, is longer than the server takes (max_allowed_packet)"
 
 
-class _Ended(NamedTuple):
+class Ended(NamedTuple):
     """A task that is over, its finish not yet written."""
 
     finish: Finish
@@ -62,18 +65,18 @@ class Executor:
         self._figures = figures
         self._timed: Attempt | None = None
         """The attempt at the task that runs, from its start on."""
-        self._ended: list[_Ended] = []
+        self._ended: list[Ended] = []
         self._may_be_saved = False
         """Whether an error in writing them left open if they were written."""
+        self.may_have_due = False
+        """Whether something may be due now because of what has ended: another task that waited for it, say."""
 
     def run(self, task: ClaimedTask) -> None:
         """Run one task; its finish is written with the next start, or by `save`."""
         self._result.taken += 1
         self._timed = None
         try:
-            _check_row(task)
-            # Kept as it is now: a rerun may change the row while it runs, and on_fatal gets what the task got.
-            task = fetch_long(task, self._store.fetch_args)
+            task = self._whole(task)
             if self._callables.would_import(task.task):
                 self._run_after_import(task)
                 return
@@ -84,21 +87,36 @@ class Executor:
         except ModuleBroken as error:
             self._run_broken(task, failure_of(error))
             return
-        if self._start(task, limit):
-            self._attempt(task, call)
+        self._run_ready(task, call, limit)
 
     def save(self) -> None:
         """Write the finishes that were not written yet."""
         if self._ended:
             self._advance(None)
 
+    def _run_ready(self, task: ClaimedTask, call: Call, limit: int) -> None:
+        """Run a task whose callable is known."""
+        if self._start(task, limit):
+            self._attempt(task, call)
+
+    def _run_started(self, task: ClaimedTask, call: Call, limit: int) -> None:
+        """The same for one that was started before its callable was known."""
+        self._attempt(task, call)
+
     # ---- prepare
+
+    def _whole(self, task: ClaimedTask) -> ClaimedTask:
+        """The task with all of its arguments. Raises BadTask."""
+        if not isinstance(task.task, str) or not (task.args is None or isinstance(task.args, str)):
+            raise BadTask("task and args are text; this row holds something else")
+        # Kept as it is now: a rerun may change the row while it runs, and on_fatal gets what the task got.
+        return fetch_long(task, self._store.fetch_args)
 
     def _ready(self, task: ClaimedTask) -> tuple[Call, int]:
         """What it calls, and how often it may start. Raises BadTask, ModuleBroken."""
         call = prepare(task, self._callables)
         limit = self._limit(task, call)
-        _check_attempts(task, limit)
+        check_attempts(task, limit)
         return call, limit
 
     def _limit(self, task: ClaimedTask, call: Call | None) -> int:
@@ -116,7 +134,8 @@ class Executor:
         _check_attempts_of_row(task)
         if not self._start(task, task.max_attempts):
             return
-        failure = self._guarded_after_start(task, self._settings.timeout_seconds, self._callables.find, task.task)
+        timeout = self._settings.timeout_seconds
+        failure, _ = self._guarded_after_start((task,), timeout, self._callables.find, task.task)
         if failure is not None and not failure.is_a(BadTask):
             if self._heartbeat.has_cancelled:
                 self._callables.forget_breakage(task.task)
@@ -131,7 +150,7 @@ class Executor:
         if self._timed is not None:
             self._timed.ran_seconds = 0.0  # the import was for all tasks of the module
         if task.max_attempts is not None or self._store.limit_attempts(task, limit):
-            self._attempt(task, call)
+            self._run_started(task, call, limit)
         else:
             self._lose(task, "while its module was imported")
 
@@ -172,31 +191,35 @@ class Executor:
     # ---- call
 
     def _attempt(self, task: ClaimedTask, call: Call) -> None:
-        failure = self._guarded_after_start(task, self._timeout(call), run_call, call)
+        timeout = self._timeout(call)
+        if call.next_stage is None:
+            failure, following = self._guarded_after_start((task,), timeout, run_call, call)[0], None
+        else:
+            failure, following = self._guarded_after_start((task,), timeout, run_stage, call, call.next_stage)
         if failure is None:
-            self._end(Finish(task))
+            self._end(Finish(task, next_stage=following))
         else:
             self._fail(task, call, failure)
 
     def _guarded_after_start(
-        self, task: ClaimedTask, timeout_seconds: float, function: Callable[..., object], *args: Any
-    ) -> Failure | None:
+        self, tasks: Sequence[ClaimedTask], timeout_seconds: float, function: Callable[..., object], *args: Any
+    ) -> tuple[Failure | None, Any]:
         """The same right after a start, which may have waited for the database while a second signal came."""
         if self._stop.insisted:
-            return failure_of(TaskInterrupted(STOPPED))
-        return self._guarded(task, timeout_seconds, function, *args)
+            return failure_of(TaskInterrupted(STOPPED)), None
+        return self._guarded(tasks, timeout_seconds, function, *args)
 
     def _guarded(
-        self, task: ClaimedTask, timeout_seconds: float, function: Callable[..., object], *args: Any
-    ) -> Failure | None:
-        """Run foreign code for a task, under its time limit and the heartbeat; how it failed."""
-        self._heartbeat.begin(task, timeout_seconds)
+        self, tasks: Sequence[ClaimedTask], timeout_seconds: float, function: Callable[..., object], *args: Any
+    ) -> tuple[Failure | None, Any]:
+        """Run foreign code for tasks, under its time limit and the heartbeat; how it failed, and what it returned."""
+        self._heartbeat.begin(tasks, timeout_seconds)
         began_at = time.monotonic()
-        failure = run_foreign(self._time_limit, timeout_seconds, function, *args)
+        ended = run_foreign(self._time_limit, timeout_seconds, function, *args)
         if self._timed is not None:
             self._timed.ran_seconds += time.monotonic() - began_at
         self._heartbeat.end()
-        return failure
+        return ended
 
     def _timeout(self, call: Call) -> float:
         """Seconds, 0 for no limit."""
@@ -232,6 +255,7 @@ class Executor:
 
         Not where the task runs again all the same, as it was changed meanwhile.
         """
+        self.save()  # what has ended must not wait for this
         if self._store.is_to_run_again(task):
             self._end(Finish(task, failure.text), failure.full_text)
             return
@@ -240,7 +264,7 @@ class Executor:
         if not self._store.renew(task):
             self._lose(task, "before what is called for that")
             return
-        second = self._guarded(task, self._timeout(call), self._call_on_fatal, task.args, on_fatal, failure.error)
+        second, _ = self._guarded((task,), self._timeout(call), self._call_on_fatal, task.args, on_fatal, failure.error)
         if second is None:
             self._end(Finish(task))
         else:
@@ -255,10 +279,16 @@ class Executor:
         run_call(Call(found, args, kwargs))
 
     def _end(self, finish: Finish, *full_texts: str) -> None:
-        self._ended.append(_Ended(finish, None if finish.uncount else self._timed, full_texts))
-        # Bad rows end unstarted, so a whole claim of them may gather: a server limits how long a statement may be.
-        if len(self._ended) >= MOST_UNSAVED:
+        self._ended.append(Ended(finish, None if finish.uncount else self._timed, full_texts))
+        self.may_have_due = self.may_have_due or bool(finish.task.awaited)
+        # Bad rows end unstarted, so a whole claim of them may gather.
+        is_long = finish.next_stage is not None and self._unsaved_characters() > MOST_CHARACTERS_UNSAVED
+        if is_long or len(self._ended) >= MOST_UNSAVED:
             self.save()
+
+    def _unsaved_characters(self) -> int:
+        stages = (ended.finish.next_stage for ended in self._ended)
+        return sum(len(stage.args or "") for stage in stages if stage is not None)
 
     def _advance(self, start: Start | None) -> bool:
         """Write what ended, and the start of the next task. Whether that start still found its claim."""
@@ -266,6 +296,8 @@ class Executor:
             finished, started = self._store.advance([ended.finish for ended in self._ended], start, self._may_be_saved)
         except DatabaseError as error:
             self._may_be_saved = self._may_be_saved or error.may_have_taken_effect
+            if isinstance(error, TooLong) and self._end_pipelines():
+                return self._advance(start)
             if isinstance(error, Conflict) and self._ended and start is not None:
                 self.save()
                 self._may_be_saved = error.may_have_taken_effect
@@ -276,6 +308,7 @@ class Executor:
                 )
             raise
         several, self._ended, self._may_be_saved = self._ended, [], False
+        self.may_have_due = self.may_have_due or any(outcome > Outcome.AS_ASKED for outcome in finished)
         for one, outcome in zip(several, finished, strict=True):
             if outcome != Outcome.LOST:
                 self._count(one, outcome)
@@ -285,15 +318,25 @@ class Executor:
                 self._lose(one.finish.task, "while it ran; its result is dropped")
         return started
 
+    def _end_pipelines(self) -> bool:
+        """Have those fatal whose results a server does not take, at any try. Whether there were any."""
+        are_stages = [ended.finish.next_stage is not None for ended in self._ended]
+        self._ended = [
+            ended._replace(finish=Finish(ended.finish.task, TOO_LONG_TEXT)) if is_stage else ended
+            for ended, is_stage in zip(self._ended, are_stages, strict=True)
+        ]
+        return any(are_stages)
+
     # ---- what became of them, counted and told
 
-    def _count(self, ended: _Ended, outcome: int) -> None:
+    def _count(self, ended: Ended, outcome: int) -> None:
         finish = _as_it_was_done(ended.finish, outcome)
         self._count_in_figures(finish, ended.attempt)
-        task, error_text, retry_seconds, _ = finish
+        task, error_text, retry_seconds = finish[:3]
         if error_text is None:
             self._result.done += 1
-            LOG.debug("task %d %s is done", task.id, task.task)
+            stage = finish.next_stage if outcome == Outcome.AS_ASKED else None
+            LOG.debug("task %d %s is done%s", task.id, task.task, f", and becomes {stage.task}" if stage else "")
             return
         first_line = error_text.partition("\n")[0]
         if retry_seconds is None:
@@ -306,7 +349,7 @@ class Executor:
             LOG.info("task %d %s raised:\n%s", task.id, task.task, text)
 
     def _count_in_figures(self, finish: Finish, attempt: Attempt | None) -> None:
-        task, error_text, retry_seconds, _ = finish
+        task, error_text, retry_seconds = finish[:3]
         name = task.task if self._callables.has_found(task.task) else NO_NAME
         if attempt is None:
             self._figures.refused(task, name)
@@ -329,24 +372,20 @@ class Executor:
 
 def _as_it_was_done(finish: Finish, outcome: int) -> Finish:
     """What a failure came to for a task that was changed or cancelled while it ran."""
-    if finish.error_text is None or outcome == Outcome.AS_ASKED:
+    if finish.error_text is None or outcome in (Outcome.AS_ASKED, Outcome.AWAITED):
         return finish
     if outcome == Outcome.RUN_AGAIN:
         return finish._replace(retry_seconds=0.0)
     return finish._replace(error_text=CANCELLED, retry_seconds=None)
 
 
-def _check_row(task: ClaimedTask) -> None:
-    if not isinstance(task.task, str) or not isinstance(task.args, str | None):
-        raise BadTask("task and args are text; this row holds something else")
-
-
 def _check_attempts_of_row(task: ClaimedTask) -> None:
     """Before it is known what its callable allows."""
-    _check_attempts(task, MAX_ATTEMPTS if task.max_attempts is None else task.max_attempts)
+    check_attempts(task, MAX_ATTEMPTS if task.max_attempts is None else task.max_attempts)
 
 
-def _check_attempts(task: ClaimedTask, limit: int) -> None:
+def check_attempts(task: ClaimedTask, limit: int) -> None:
+    """Raises BadTask where a task may not start any more."""
     if limit < 1:
         raise BadTask(
             f"its max_attempts is {limit}; to run it, set that to NULL or to a number from 1 on, and status to 0"

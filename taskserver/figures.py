@@ -8,6 +8,7 @@ or lost. What a run counted and did not write goes with it when it is killed.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from logging import getLogger
 
 from .errors import Conflict, DatabaseError, Unavailable
@@ -31,9 +32,9 @@ class Attempt:
 
     __slots__ = ("ran_seconds", "waited_seconds")
 
-    def __init__(self, waited_seconds: float) -> None:
+    def __init__(self, waited_seconds: float, ran_seconds: float = 0.0) -> None:
         self.waited_seconds = waited_seconds
-        self.ran_seconds = 0.0
+        self.ran_seconds = ran_seconds
 
 
 class Counts:
@@ -54,6 +55,15 @@ class Counts:
         self.waited_seconds += attempt.waited_seconds
         if attempt.waited_seconds > self.longest_wait_seconds:
             self.longest_wait_seconds = attempt.waited_seconds
+
+    def include_first(self, count: int, waited: float, longest: float, waited_each: float, ran_each: float) -> None:
+        """So many first attempts of one call; all in seconds, what each waited and ran beside what they differ in."""
+        self.begun += count
+        self.attempts += count
+        self.ran_seconds += ran_each * count
+        self.slowest_seconds = max(self.slowest_seconds, ran_each)
+        self.waited_seconds += waited + waited_each * count
+        self.longest_wait_seconds = max(self.longest_wait_seconds, longest + waited_each)
 
     def columns(self) -> tuple[float, ...]:
         return tuple(getattr(self, column) for column in COLUMNS)
@@ -76,13 +86,32 @@ class Figures:
 
     def started(self, task: ClaimedTask) -> Attempt:
         """An attempt begins."""
-        waited = task.waited_seconds if task.waited_seconds < LONGEST_WAIT_SECONDS else 0.0
-        return Attempt(waited + time.monotonic() - self._claimed_at)
+        return Attempt(_waited_before(task) + self.waited_since_claim())
+
+    def waited_since_claim(self) -> float:
+        """Seconds from the last claim to now."""
+        return time.monotonic() - self._claimed_at
 
     def done(self, task: ClaimedTask, name: str, attempt: Attempt) -> None:
         counts = self._of(task.group_id, name)
         counts.include(attempt, task.attempts == 0)
         counts.done += 1
+
+    def share(self, task: ClaimedTask, waited_seconds: float, ran_seconds: float) -> Attempt:
+        """What a task has of a call that it was in with others, having waited so long from its claim on."""
+        return Attempt(_waited_before(task) + waited_seconds, ran_seconds)
+
+    def done_together(self, tasks: Sequence[ClaimedTask], waited_seconds: float, ran_seconds: float) -> None:
+        """What one call did, all for the first time."""
+        waits: dict[int, list[float]] = {}
+        for task in tasks:
+            waits.setdefault(task.group_id, []).append(_waited_before(task))
+        for group_id, waited_before in waits.items():
+            counts = self._of(group_id, tasks[0].task)
+            counts.include_first(
+                len(waited_before), sum(waited_before), max(waited_before), waited_seconds, ran_seconds
+            )
+            counts.done += len(waited_before)
 
     def failed(self, task: ClaimedTask, name: str, attempt: Attempt, is_fatal: bool) -> None:
         counts = self._of(task.group_id, name)
@@ -93,6 +122,10 @@ class Figures:
     def refused(self, task: ClaimedTask, name: str) -> None:
         """A bad row became fatal without an attempt."""
         self._of(task.group_id, name).fatal += 1
+
+    def given_up(self, group_id: int, name: str) -> None:
+        """A task that never ran became fatal, as it waited for one that is."""
+        self._of(group_id, name if _may_be_name(name) else NO_NAME).fatal += 1
 
     def lost(self, lost: LostTask, is_fatal: bool) -> None:
         """The worker of an attempt vanished, and could count nothing of it."""
@@ -129,6 +162,11 @@ class Figures:
                 self._counts = counts
             else:
                 LOG.info("the figures of the last tasks are lost: %s", error)
+
+
+def _waited_before(task: ClaimedTask) -> float:
+    """Until it was claimed."""
+    return task.waited_seconds if task.waited_seconds < LONGEST_WAIT_SECONDS else 0.0
 
 
 def _may_be_name(text: str) -> bool:

@@ -11,13 +11,14 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from logging import getLogger
 from typing import TypeVar
 
 from .errors import SettingError
 from .lifecycle import CANCELLED, ClaimedTask
 from .stores import Store
+from .stores.batches import Batches
 from .time_limit import AGAIN_SECONDS, TimeLimit
 from .watchdog import Watchdog
 
@@ -34,7 +35,7 @@ LONGEST_TURN_SECONDS = 2.5
 """Of waiting for somebody's lock."""
 
 
-class Batch:
+class Unstarted:
     """The tasks of one claim that were not started yet. The runner takes them, or the heartbeat gives them back."""
 
     def __init__(self, tasks: Sequence[ClaimedTask], claimed_at: float, lease_seconds: float) -> None:
@@ -58,8 +59,25 @@ class Batch:
         except IndexError:
             return None
 
+    def take_alike(self, name: str, most: int) -> list[ClaimedTask]:
+        """Up to so many more of this name, wherever they stand, that were never started; in their order."""
+        taken: list[ClaimedTask] = []
+        for task in tuple(self._unstarted):
+            if len(taken) >= most:
+                break
+            if task.task == name and not task.attempts:
+                try:
+                    self._unstarted.remove(task)
+                except ValueError:  # the heartbeat gives it back
+                    continue
+                taken.append(task)
+        return taken
+
     def put_back(self, task: ClaimedTask) -> None:
         self._unstarted.appendleft(task)
+
+    def put_last(self, tasks: Iterable[ClaimedTask]) -> None:
+        self._unstarted.extend(tasks)
 
     def release(self, store: Store) -> None:
         """Give back all of them. Raises DatabaseError, and then still has them."""
@@ -78,11 +96,11 @@ class Batch:
 
 
 class _Running:
-    """A task whose code runs, and when what is due; instants by time.monotonic."""
+    """Tasks whose code runs in one call, and when what is due; instants by time.monotonic."""
 
-    def __init__(self, task: ClaimedTask, timeout_seconds: float, lease_seconds: float) -> None:
+    def __init__(self, tasks: Sequence[ClaimedTask], timeout_seconds: float, lease_seconds: float) -> None:
         now = time.monotonic()
-        self.task = task
+        self.tasks = tasks
         self.timeout_seconds = timeout_seconds
         self.is_cancelled = False
         self.ends_at = now + timeout_seconds if timeout_seconds else float("inf")
@@ -90,6 +108,10 @@ class _Running:
         self.renew_at = min(now + lease_seconds / 3, self.ends_at)
         self.strike_at = self.ends_at
         self.end_process_at = self.ends_at + lease_seconds
+
+    def __str__(self) -> str:
+        first, others = self.tasks[0], len(self.tasks) - 1
+        return f"task {first.id} {first.task}{f' and {others} others' if others else ''}"
 
 
 class Heartbeat:
@@ -119,9 +141,11 @@ class Heartbeat:
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._running: _Running | None = None
-        self._batch: Batch | None = None
+        self.unstarted = Unstarted((), 0.0, 0.0)
+        self.waiting: Collection[ClaimedTask] = ()
+        """Started tasks that wait for their turn: their leases are renewed with those of what runs."""
         self.has_cancelled = False
-        """Whether the task that ran last was interrupted because a person cancelled it."""
+        """Whether what ran last was interrupted because a person cancelled it."""
 
     def __enter__(self) -> Heartbeat:
         return self
@@ -154,18 +178,18 @@ class Heartbeat:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self._thread = thread
 
-    def guard(self, tasks: Sequence[ClaimedTask], claimed_at: float) -> Batch:
+    def guard(self, tasks: Sequence[ClaimedTask], claimed_at: float) -> Unstarted:
         """From now on these are the unstarted tasks, claimed at that instant of time.monotonic."""
-        self._batch = Batch(tasks, claimed_at, self._lease_seconds)
-        return self._batch
+        self.unstarted = Unstarted(tasks, claimed_at, self._lease_seconds)
+        return self.unstarted
 
     def is_within_lease(self) -> bool:
         """Whether the lease of what was claimed last and not started yet still holds."""
-        return self._batch is not None and time.monotonic() < self._batch.lease_ends_at
+        return time.monotonic() < self.unstarted.lease_ends_at
 
-    def begin(self, task: ClaimedTask, timeout_seconds: float) -> None:
-        """The code of a task is about to run, for so many seconds at most (0: no limit)."""
-        self._running = _Running(task, timeout_seconds, self._lease_seconds)
+    def begin(self, tasks: Sequence[ClaimedTask], timeout_seconds: float) -> None:
+        """The code of tasks is about to run, in one call, for so many seconds at most (0: no limit)."""
+        self._running = _Running(tasks, timeout_seconds, self._lease_seconds)
         is_own = timeout_seconds != self._timeout_seconds
         if is_own or self._was_own:
             self._arm_watchdog()
@@ -192,7 +216,7 @@ class Heartbeat:
             pause = self._look_seconds
             if running is not None and not self._stopped:
                 pause = min(self._look_after(running), pause)
-            elif self._batch and not self._stopped:
+            elif self.unstarted and not self._stopped:
                 # The worker's own thread may be waiting for the database, or be about to begin another task.
                 give_back_at = self._try(self._give_back, None, time.monotonic())
                 pause = min(pause, max(give_back_at - time.monotonic(), self._lease_seconds / 24))
@@ -222,21 +246,21 @@ class Heartbeat:
 
     def _give_back(self, running: _Running | None, now: float) -> float:
         """Give back the unstarted tasks once it is time. When that is."""
-        batch = self._batch
-        if not batch:
+        unstarted = self.unstarted
+        if not unstarted:
             return float("inf")
-        give_back_at = min(running.give_back_at, batch.give_back_at) if running else batch.give_back_at
+        give_back_at = min(running.give_back_at, unstarted.give_back_at) if running else unstarted.give_back_at
         if now < give_back_at:
             return give_back_at
-        self._write(running, batch.release)
+        self._write(running, unstarted.release)
         # Another task may have begun meanwhile: then nothing was given back.
-        return time.monotonic() + self._lease_seconds / 24 if batch else float("inf")
+        return time.monotonic() + self._lease_seconds / 24 if unstarted else float("inf")
 
     def _renew(self, running: _Running, now: float) -> float:
-        """Renew the task's lease once it is time. When that is."""
+        """Renew the leases once it is time. When that is."""
         if now >= running.renew_at:
-            is_ours = self._write(running, lambda store: store.renew(running.task))
-            if is_ours and self._write(running, lambda store: store.is_cancelled(running.task)):
+            is_ours = self._write(running, lambda store: renew(store, [*running.tasks, *tuple(self.waiting)]))
+            if is_ours and self._write(running, lambda store: is_cancelled(store, running.tasks)):
                 self._cancel(running)
             # The last time at its timeout: whatever ends it does so before a lease is over.
             is_last = now >= running.ends_at or not is_ours
@@ -244,10 +268,10 @@ class Heartbeat:
         return running.renew_at
 
     def _cancel(self, running: _Running) -> None:
-        """Interrupt the task, as if its time were up; it may have ended meanwhile."""
+        """Interrupt what runs, as if its time were up; it may have ended meanwhile."""
         if running.is_cancelled:
             return
-        LOG.info("task %d %s was cancelled, and is interrupted", running.task.id, running.task.task)
+        LOG.info("%s: cancelled, and is interrupted", running)
         now = time.monotonic()
         running.ends_at = min(running.ends_at, now)
         running.strike_at = now + self._lease_seconds / 4
@@ -269,9 +293,8 @@ class Heartbeat:
             return
         why = "it was cancelled" if running.is_cancelled else f"its timeout of {running.timeout_seconds:g} s"
         LOG.error(
-            "task %d %s goes on, %g s after %s, and cannot be interrupted: this worker ends",
-            running.task.id,
-            running.task.task,
+            "%s goes on, %g s after %s, and cannot be interrupted: this worker ends",
+            running,
             self._lease_seconds,
             why,
         )
@@ -290,3 +313,13 @@ class Heartbeat:
             self._watchdog.disarm()
         else:
             self._watchdog.arm(max(seconds, 0) + self._lease_seconds / 12 + later_seconds)
+
+
+def renew(store: Store, tasks: Sequence[ClaimedTask]) -> bool:
+    """Let the leases of started tasks begin anew. Whether any claim still stands."""
+    return store.renew(tasks[0]) if len(tasks) == 1 else Batches(store).renew(tasks)
+
+
+def is_cancelled(store: Store, tasks: Sequence[ClaimedTask]) -> bool:
+    """Whether a person cancelled one of them."""
+    return store.is_cancelled(tasks[0]) if len(tasks) == 1 else bool(Batches(store).cancelled(tasks))

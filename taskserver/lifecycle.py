@@ -49,6 +49,10 @@ class NewTask(NamedTuple):
     """Whether a row that has the key becomes new again; else it stays as it is."""
     version: int | None = None
     """A rerun changes no row of this version or a newer one."""
+    stages: str | None = None
+    """Those of a pipeline, as JSON; what stands above is the first one's."""
+    depends_on: str | None = None
+    """Ids of the tasks that it waits for, as 3,5."""
 
 
 class ClaimedTask(NamedTuple):
@@ -67,6 +71,12 @@ class ClaimedTask(NamedTuple):
     group_id: int = 0
     waited_seconds: float = 0.0
     """From the instant at which it was ready to that of the claim."""
+    stages: str | None = None
+    """Those of a pipeline, as JSON."""
+    stage: int = 0
+    """How many of them are over."""
+    awaited: int = 0
+    """1 where others waited for it when it was claimed."""
 
 
 class Claim(NamedTuple):
@@ -85,6 +95,17 @@ class Start(NamedTuple):
     max_attempts: int | None
 
 
+class NextStage(NamedTuple):
+    """What a pipeline's row becomes when a stage is over; None leaves the row's own."""
+
+    task: str
+    group_id: int | None = None
+    priority: int | None = None
+    max_attempts: int | None = None
+    args: str | None = None
+    """As the stage before it returned them; these are known last."""
+
+
 class Finish(NamedTuple):
     """How an attempt ended: well where `error_text` is None, else to be retried, or fatal."""
 
@@ -94,6 +115,13 @@ class Finish(NamedTuple):
     """After so long it becomes new again; None where it is fatal."""
     uncount: bool = False
     """Of a bad row that was found to be one after its start: it was never called, so no attempt is counted."""
+    next_stage: NextStage | None = None
+    """Where it ended well, and is a stage that another one follows."""
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the task is over with it."""
+        return self.next_stage is None and self.retry_seconds is None
 
 
 class Outcome:
@@ -106,6 +134,8 @@ class Outcome:
     """The task is new again, as it was changed while it ran."""
     CANCELLED = 3
     """It is fatal, as a person cancelled it while it ran: an error does not have it retried, nor a change run again."""
+    AWAITED = 4
+    """As asked, and what waits for the task is still to be told."""
 
 
 class LostTask(NamedTuple):
@@ -134,3 +164,5 @@ class Due(NamedTuple):
     lost: list[LostTask]
     schedules: list[str]
     """Names of those whose next time has come."""
+    linked: list[int]
+    """What waits for other tasks, or is waited for, and is to be settled (stores/dependencies.py)."""

@@ -7,9 +7,12 @@ from types import FunctionType
 from typing import Any, NamedTuple, TypeVar, overload
 
 from .backoff import Backoff, parse_backoff
+from .checks import name_of
 from .errors import InvalidTask, SettingError
-from .new_task import name_of
 from .settings import LONGEST_SECONDS, MAX_ATTEMPTS
+
+MOST_A_CALL = 500
+"""Tasks a call: their ids stand in one statement, and old SQLite binds 999 values."""
 
 _ATTRIBUTE = "__taskserver_options__"
 
@@ -25,6 +28,8 @@ class Options(NamedTuple):
     """0: no limit."""
     on_fatal: str | None = None
     """The name of the callable that is called when the last attempt failed."""
+    batch: int | None = None
+    """It takes a list of so many tasks' arguments at most; None: those of one task, as they are."""
 
 
 NO_OPTIONS = Options()
@@ -39,6 +44,7 @@ def task(
     backoff: str | None = None,
     timeout: float | None = None,
     on_fatal: str | Callable[..., Any] | None = None,
+    batch: int | None = None,
 ) -> Callable[[F], F]: ...
 def task(
     function: Any = None,
@@ -47,12 +53,15 @@ def task(
     backoff: str | None = None,
     timeout: float | None = None,
     on_fatal: str | Callable[..., Any] | None = None,
+    batch: int | None = None,
 ) -> Any:
     """Give a callable options of its own; the function itself stays what it is.
 
     `max_attempts` counts starts (the row's own wins over it), `backoff` is as TASKSERVER_BACKOFF, `timeout` in seconds
     (0: no limit). `on_fatal` names a callable of the listed modules, or is one: it is called when the last attempt
     failed, with the same arguments and `error=`, the exception; if it returns, the task counts as done.
+    With `batch` it is called with a list of the arguments of up to so many tasks, each an object or an array; it
+    returns None where all are done, or a list with an exception for each task that failed, in their order.
     Raises SettingError, which makes the module one that cannot be imported.
     """
     options = Options(
@@ -60,6 +69,7 @@ def task(
         backoff=None if backoff is None else parse_backoff("backoff", backoff),
         timeout_seconds=None if timeout is None else _check_timeout(timeout),
         on_fatal=None if on_fatal is None else _check_on_fatal(on_fatal),
+        batch=None if batch is None else _check_batch(batch),
     )
 
     def mark(marked: F) -> F:
@@ -89,6 +99,12 @@ def _check_on_fatal(value: str | Callable[..., Any]) -> str:
         return name_of(value)
     except InvalidTask as error:
         raise SettingError(f"on_fatal: {error}") from None
+
+
+def _check_batch(value: int) -> int:
+    if type(value) is not int or not 1 <= value <= MOST_A_CALL:
+        raise SettingError(f"batch is {value!r:.80}; allowed: a whole number from 1 to {MOST_A_CALL}")
+    return value
 
 
 def _check_timeout(value: float) -> float:

@@ -1,5 +1,7 @@
 """What is shown to a person: what rows and tasks say, made harmless for a terminal, a mail or a log; and ages."""
 
+LONGEST_SHOWN = 80
+
 
 def printable(text: str) -> str:
     r"""The text in one line, with `\n`, `\x1b` and the like in place of what a terminal would obey."""
@@ -18,3 +20,12 @@ def age(seconds: float | None) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{max(seconds, 0):.0f} s"
+
+
+def shown(value: object) -> str:
+    """A value that was given, for a message."""
+    try:
+        text = repr(value)
+    except Exception:  # an integer too long to be written, or an object that has no text
+        return f"a {type(value).__name__} that cannot be shown"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 1]}…"

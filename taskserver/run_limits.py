@@ -39,6 +39,14 @@ class RunLimits:
             return Reason.STOPPED
         if limits.max_tasks and taken >= limits.max_tasks:
             return Reason.MAX_TASKS
+        return self._reason_of_host()
+
+    def is_to_leave(self) -> bool:
+        """Whether even of what was taken up nothing more is to be started."""
+        return self._stop.asked or self._reason_of_host() is not None
+
+    def _reason_of_host(self) -> Reason | None:
+        limits = self._limits
         if limits.max_seconds is not None and self.elapsed() + self._usual_seconds() >= limits.max_seconds:
             return Reason.MAX_TIME
         if limits.max_megabytes is not None and process_megabytes() > limits.max_megabytes:
@@ -49,6 +57,17 @@ class RunLimits:
         """How many tasks to claim next."""
         batch, max_tasks = self._limits.batch, self._limits.max_tasks
         return min(batch, max_tasks - self._result.taken) if max_tasks else batch
+
+    def most_at_once(self, most: int) -> int:
+        """How many tasks to start with one call, the one that was taken last included.
+
+        Those that fit into the time that is left, and that one in any case.
+        """
+        over = self._result.taken - 1
+        if self._limits.max_seconds is None or not over:
+            return most
+        usual_seconds = self.elapsed() / over
+        return max(min(most, int((self._limits.max_seconds - self.elapsed()) / usual_seconds)), 1)
 
     def elapsed(self) -> float:
         """Seconds since the run began."""

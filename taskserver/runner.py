@@ -28,13 +28,15 @@ from .stores.tries import Pauses
 if TYPE_CHECKING:
     from .executor import Executor
     from .figures import Figures
-    from .heartbeat import Batch, Heartbeat
+    from .heartbeat import Heartbeat, Unstarted
+    from .stores.dependencies import Dependencies, GivenUp
     from .stores.schedules import Schedules
 
 LOG = getLogger("taskserver")
 
 LOOK_FOR_DUE_EVERY_SECONDS = 1.0
 LONGEST_RECLAIM_SECONDS = 5.0
+LONGEST_LAST_LOOK_SECONDS = 2.0
 FIRST_PAUSE_SECONDS = 0.005
 LONGEST_PAUSE_SECONDS = 1.0
 _LONGEST_TEXT = 255
@@ -43,7 +45,7 @@ LOST_TEXT = "lost: its worker vanished, hung, or could not record its end, and i
 HANGS = (
     "a task holds the interpreter beyond its timeout and a lease; this worker ends, and a later run takes the task back"
 )
-NOTHING_DUE = Due([], [], [], [])
+NOTHING_DUE = Due([], [], [], [], [])
 
 
 class Runner:
@@ -68,8 +70,10 @@ class Runner:
         self._equipment: tuple[Executor, Heartbeat] | None = None
         self._figures: Figures | None = None
         self._schedules: Schedules | None = None
+        self._dependencies: Dependencies | None = None
         self._open = ExitStack()
         self._looked_at = float("-inf")
+        self._is_to_look_again = False
 
     def run(self) -> RunResult:
         """Run tasks until there is a reason to end. Raises DatabaseError."""
@@ -111,20 +115,24 @@ class Runner:
         self._result.end(self._limits.reason_to_end() or Reason.MAX_TASKS, self._limits.elapsed())
         return self._result
 
-    def reclaim(self) -> tuple[int, int, int, int]:
-        """Do all at once of what a run begins with: how many were woken, taken back unstarted, lost; and still are due.
+    def reclaim(self) -> tuple[int, int, int, int, int]:
+        """Do all at once of what a run begins with.
 
+        How many were woken, taken back unstarted, lost; waited for tasks which are gone; and still are due.
         Schedules are left to the runs.
         """
-        woken = unstarted = lost = 0
+        counts = [0, 0, 0, 0]
+        orphaned = self._dependencies_of_run().sign_orphans()
         while True:
             due = self._store.look_for_due()
             several = self._settle(due)
             if not any(several):
                 break
-            woken, unstarted, lost = woken + several[0], unstarted + several[1], lost + several[2]
+            counts = [count + more for count, more in zip(counts, several, strict=True)]
         self._write_figures()
-        return woken, unstarted, lost, len(due.to_wake) + len(due.unstarted) + len(due.lost)
+        woken, unstarted, lost, _ = counts
+        left = len(due.to_wake) + len(due.unstarted) + len(due.lost) + len(due.linked)
+        return woken, unstarted, lost, orphaned, left
 
     def _write_figures(self) -> None:
         if self._figures is not None:
@@ -149,7 +157,15 @@ class Runner:
                 return Reason.EMPTY
             elif not pauses.pause(self._settings.patience_seconds):
                 return Reason.CROWDED
+        if reason != Reason.STOPPED:
+            self._tell_of_the_last()
         return reason
+
+    def _tell_of_the_last(self) -> None:
+        """Those that wait for the last tasks of a run hear of their ends now, not in the next run."""
+        until = time.monotonic() + LONGEST_LAST_LOOK_SECONDS
+        while self._is_to_look_again and time.monotonic() < until:
+            self._take_care_of_due()
 
     def _run_claim(self, claim: Claim, claimed_at: float) -> None:
         read_at = time.monotonic()
@@ -160,20 +176,22 @@ class Runner:
             if claim.tasks:
                 self._store.release(claim.tasks)
             raise
-        batch = heartbeat.guard(claim.tasks, claimed_at)
+        unstarted = heartbeat.guard(claim.tasks, claimed_at)
         figures.claimed(read_at)
         try:
-            self._run_batch(batch, executor, figures)
+            self._run_tasks(unstarted, executor, figures)
         finally:
             try:
                 executor.save()
+                if executor.may_have_due:
+                    executor.may_have_due, self._is_to_look_again = False, True
             finally:
                 try:
-                    batch.release(self._store)
+                    unstarted.release(self._store)
                 finally:
-                    self._result.released += batch.released
+                    self._result.released += unstarted.released
 
-    def _run_batch(self, batch: Batch, executor: Executor, figures: Figures) -> None:
+    def _run_tasks(self, unstarted: Unstarted, executor: Executor, figures: Figures) -> None:
         """Run tasks of one claim until there is a reason to end, or they are too old.
 
         After half a lease another worker could be about to take them. But the first one is always tried, so that
@@ -181,14 +199,19 @@ class Runner:
         gives them back where a task takes long.
         """
         is_first = True
-        while not self._limits.reason_to_end() and (is_first or not batch.is_stale()) and (task := batch.take()):
+        limits = self._limits
+        while not limits.reason_to_end() and (is_first or not unstarted.is_stale()) and (task := unstarted.take()):
             is_first = False
             try:
                 executor.run(task)
             except BaseException:
-                batch.put_back(task)  # a release leaves it alone if it was started
+                unstarted.put_back(task)  # a release leaves it alone if it was started
                 raise
             self._on_progress(self._result)
+            if executor.may_have_due and self._is_time_to_look():
+                executor.save()  # what has ended must not wait for it
+                executor.may_have_due = False
+                self._take_care_of_due()
             if figures.are_due():
                 executor.save()  # what has ended must not wait for them
                 figures.write()
@@ -207,7 +230,7 @@ class Runner:
 
     def _made_equipment(self) -> tuple[Executor, Heartbeat]:
         # Imported with the first task: most runs of a crontab find none, and need neither json nor inspect.
-        from .executor import Executor
+        from .batch_executor import BatchExecutor
         from .heartbeat import Heartbeat
         from .time_limit import time_limit
         from .watchdog import Watchdog
@@ -218,34 +241,56 @@ class Runner:
         heartbeat = self._open.enter_context(
             Heartbeat(self._store, limit, settings.lease_seconds, settings.timeout_seconds, watchdog)
         )
-        executor = Executor(self._store, settings, heartbeat, limit, self._stop, self._result, self._figures_of_run())
+        figures = self._figures_of_run()
+        executor = BatchExecutor(
+            self._store, settings, heartbeat, limit, self._stop, self._result, figures, self._limits
+        )
         return executor, heartbeat
 
     # ---- what is due
 
     def _take_care_of_due(self) -> bool:
         """Wake what waited, and take back what workers left that vanished. Whether there may be more of it."""
-        if time.monotonic() - self._looked_at < LOOK_FOR_DUE_EVERY_SECONDS:
+        if not self._is_to_look_again and not self._is_time_to_look():
             return False
-        self._looked_at = time.monotonic()
+        self._looked_at, self._is_to_look_again = time.monotonic(), False
         due = self._store.look_for_due()
         if due == NOTHING_DUE:
             return False
-        woken, reclaimed, lost = self._settle(due)
+        woken, reclaimed, lost, linked = self._settle(due)
         scheduled = self._fire(due.schedules)
-        if not (woken or reclaimed or lost or scheduled):
+        if not (woken or reclaimed or lost or linked or scheduled):
             return False
-        LOG.info("woke %d tasks, took back %d unstarted and %d lost ones", woken, reclaimed, lost)
+        if woken or reclaimed or lost:
+            LOG.info("woke %d tasks, took back %d unstarted and %d lost ones", woken, reclaimed, lost)
         if lost:
             self._write_figures()  # what one worker vanished under may take the next one along
         # A portion at most: it is looked again before the next claim.
-        self._looked_at = float("-inf")
-        return max(len(due.to_wake), len(due.unstarted) + len(due.lost), len(due.schedules)) >= DUE_A_LOOK
+        self._is_to_look_again = True
+        # What was told by others may have something to tell itself, as has what is fatal now, being lost.
+        most = max(len(due.to_wake), len(due.unstarted) + len(due.lost), len(due.schedules))
+        return bool(linked or lost) or most >= DUE_A_LOOK
 
-    def _settle(self, due: Due) -> tuple[int, int, int]:
-        """How many were woken, taken back unstarted, and lost."""
+    def _is_time_to_look(self) -> bool:
+        return time.monotonic() - self._looked_at >= LOOK_FOR_DUE_EVERY_SECONDS
+
+    def _settle(self, due: Due) -> tuple[int, int, int, int]:
+        """How many were woken, taken back unstarted, lost, and settled with those that wait for them."""
         woken = self._store.wake(due.to_wake)
-        return woken, self._store.reclaim_unstarted(due.unstarted), self._reclaim_lost(due.lost)
+        unstarted, lost = self._store.reclaim_unstarted(due.unstarted), self._reclaim_lost(due.lost)
+        return woken, unstarted, lost, self._dependencies_of_run().settle(due.linked) if due.linked else 0
+
+    def _dependencies_of_run(self) -> Dependencies:
+        if self._dependencies is None:
+            from .stores.dependencies import Dependencies  # few queues have any
+
+            self._dependencies = Dependencies(self._store, self._given_up)
+        return self._dependencies
+
+    def _given_up(self, task: GivenUp) -> None:
+        """A task became fatal because of another one that it waits for."""
+        self._figures_of_run().given_up(task.group_id, task.task)
+        LOG.warning("task %d %s is fatal: %s", task.id, task.task, task.error_text, extra=FATAL)
 
     def _fire(self, names: Sequence[str]) -> int:
         """Add the tasks of schedules whose time has come. How many have another time now."""

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from .arguments import read_arguments
+from .checks import check_name
 from .errors import BadTask, InvalidTask, SettingError
-from .new_task import LAST_INSTANT, LONGEST_DELAY_DAYS, check_name, new_task, shown
+from .new_task import LAST_INSTANT, LONGEST_DELAY_DAYS, new_task
+from .printable import shown
 
 if TYPE_CHECKING:
     from cronsim import CronSim

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .backoff import DAY_SECONDS, parse_backoff
 from .dsn import parse_dsn
-from .errors import InvalidTask, SettingError
+from .errors import DatabaseError, InvalidTask, SettingError
 from .lifecycle import MAX_GROUP_ID, MAX_ID, NewTask
 from .run_result import RunResult
 from .settings import (
@@ -30,6 +31,7 @@ from .settings import (
 )
 from .stopping import Stop
 from .stores import Store, open_store
+from .stores.adding import WaitsForNewer
 from .stores.store import MOST_GROUPS
 
 if TYPE_CHECKING:
@@ -130,6 +132,7 @@ class TaskServer:
         unique_key: str | None = None,
         rerun: bool = False,
         version: int | None = None,
+        depends_on: Iterable[int] | None = None,
     ) -> int:
         """Add one task; its id.
 
@@ -137,9 +140,10 @@ class TaskServer:
         can hold, at most 1 MiB. It runs after `delay` (seconds, or a timedelta) or from `at` on (an aware datetime).
         While a row with the `unique_key` exists nothing is added, and the id is that row's; with `rerun` the row
         becomes new again with all that is given here, once more after its run where it runs already. A rerun with a
-        `version` changes no row of that version or a newer one. Raises InvalidTask.
+        `version` changes no row of that version or a newer one. It starts when all tasks are done whose ids
+        `depends_on` gives. Raises InvalidTask.
         """
-        return self.store.add(
+        return self._add(
             _producing().new_task(
                 task,
                 args,
@@ -151,20 +155,76 @@ class TaskServer:
                 unique_key=unique_key,
                 rerun=rerun,
                 version=version,
+                depends_on=depends_on,
             )
         )
+
+    def add_pipeline(
+        self,
+        stages: Sequence[str | Callable[..., Any] | Mapping[str, Any]],
+        args: object = None,
+        *,
+        group_id: int = 0,
+        priority: int = 0,
+        max_attempts: int | None = None,
+        delay: float | timedelta | None = None,
+        at: datetime | str | None = None,
+        unique_key: str | None = None,
+        rerun: bool = False,
+        version: int | None = None,
+        depends_on: Iterable[int] | None = None,
+    ) -> int:
+        """Add one task that runs one callable after the other, each with what the one before it returned; its id.
+
+        A stage is a callable's name, the function itself, or a mapping of `task`, `group_id`, `priority` and
+        `max_attempts`; what it leaves out is as given here. `args` are those of the first one; all else is as in
+        `add_task`. Raises InvalidTask.
+        """
+        return self._add(
+            _producing().new_task(
+                None,
+                args,
+                group_id,
+                priority,
+                max_attempts=max_attempts,
+                delay=delay,
+                at=at,
+                unique_key=unique_key,
+                rerun=rerun,
+                version=version,
+                stages=stages,
+                depends_on=depends_on,
+            )
+        )
+
+    def _add(self, task: NewTask) -> int:
+        task_id = self.store.add(task)
+        if task.depends_on is not None:
+            self._look_at(task_id)
+        return task_id
+
+    def _look_at(self, task_id: int) -> None:
+        """See at once whether it has to wait, as a worker would at its next look, who does it where this cannot."""
+        from .stores.dependencies import Dependencies
+
+        with suppress(DatabaseError):
+            Dependencies(self.store).settle([task_id])
 
     def add_tasks(self, tasks: Iterable[Mapping[str, Any]]) -> list[int]:
         """Add many tasks in one transaction, all or none; their ids.
 
         Each is described by a mapping whose keys are the arguments of `add_task`, of which `task` alone must be
-        there. Raises InvalidTask, which tells the number of the wrong one, counted from 1.
+        there, or `stages` in its place, as those of `add_pipeline`. Raises InvalidTask, which tells the number of the
+        wrong one, counted from 1.
         """
         ids: list[int] = []
         new_tasks = _numbered(tasks)
         # What is there as a whole can be tried again when others are in its way.
         several = list(new_tasks) if isinstance(tasks, (list, tuple)) else new_tasks
-        self.store.add_many(several, ids.extend, ids.clear)
+        try:
+            self.store.add_many(several, ids.extend, ids.clear)
+        except WaitsForNewer as error:
+            raise InvalidTask(f"task {error.number}: {error}") from None
         return ids
 
     # ---- periodic tasks
@@ -194,15 +254,18 @@ class TaskServer:
 
     def unschedule(self, name: str) -> bool:
         """Have it added no more; what was added already runs. Whether there was such a schedule."""
+        from .checks import check_text
         from .stores.schedules import Schedules
 
-        return Schedules(self.store).remove(_producing().check_text("name", name))
+        return Schedules(self.store).remove(check_text("name", name))
 
     # ---- operators
 
     def set_priority(self, task_id: int, priority: int) -> bool:
         """Move a task that is not done. Whether there was one. Raises as `retry` does."""
-        _producing().check_priority(priority)
+        from .checks import check_priority
+
+        check_priority(priority)
         return self._interventions().set_priority(_chosen(_check("task_id", task_id, 0, MAX_ID)), priority) == 1
 
     def retry(self, tasks: int | Iterable[int] | Selection) -> int:
@@ -309,8 +372,8 @@ class TaskServer:
 
         It starts nothing more once the process has `max_memory` megabytes, either.
         `groups` names the groups to take tasks of, None all of them; at most `batch` are claimed at once. `stop`
-        lets other code end the run; `on_progress` hears after each task, and the next one waits until it returns. What
-        was done, and why it ended.
+        lets other code end the run; `on_progress` hears after each task, or call of several, and the next one waits
+        until it returns. What was done, and why it ended.
 
         Signals are left alone: a KeyboardInterrupt inside a task counts as that task's failure, and the run goes on;
         to end it, let a handler of yours call `stop.ask()`.

@@ -8,16 +8,18 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import islice
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import Any, BinaryIO, cast
 
 from ..arguments import parse_json
 from ..errors import BadTask, InvalidTask, SettingError
-from ..lifecycle import NewTask
+from ..lifecycle import MAX_ID, NewTask
 from ..new_task import KEYS, MAX_VERSION, new_task_from
 from ..server import TaskServer
 from ..settings import MAX_ATTEMPTS, load_settings
+from ..stores.adding import WaitsForNewer
 from .live_line import LiveLine, bar
 from .program import Exit
 from .task_options import QUOTING, describe_place, describe_task, read_args
@@ -51,6 +53,22 @@ def add_parser(subparsers: Any) -> None:
         help="with --rerun: change nothing where the task has this version or a newer one",
     )
     parser.add_argument(
+        "--then",
+        metavar="TASK",
+        dest="following",
+        action="append",
+        type=_stage,
+        help="makes it a pipeline: runs next, with what TASK returned; also as JSON, with group_id, priority, "
+        "max_attempts; may be repeated",
+    )
+    parser.add_argument(
+        "--depends-on",
+        metavar="ID,ID",
+        action="extend",
+        type=_task_ids,
+        help="start it when all of these are done; may be repeated",
+    )
+    parser.add_argument(
         "--bulk",
         metavar="FILE",
         help=f"one task a line, a JSON object with {', '.join(KEYS)}; - reads standard input; all or nothing",
@@ -60,24 +78,26 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(folder: Path, options: argparse.Namespace) -> int:
-    one_task = {key: getattr(options, _OPTIONS.get(key, key)) for key in KEYS}
+    one_task = {key: getattr(options, _OPTIONS.get(key, key), None) for key in KEYS}
+    if options.following is not None:
+        one_task |= {"task": None, "stages": [*filter(None, [options.task]), *options.following]}
     given = {key: value for key, value in one_task.items() if value is not None}
     if options.bulk is not None and given:
         raise InvalidTask("--bulk takes everything from its file: give it alone")
-    if options.bulk is None and "task" not in given:
+    if options.bulk is None and options.task is None:
         raise InvalidTask("name a TASK, or --bulk FILE")
     with TaskServer.from_settings(load_settings(folder)) as server:
         if options.bulk is not None:
             print(_add_lines(server, options.bulk))
         else:
-            print(server.store.add(_one(given)))
+            print(_add_one(server, given))
     return Exit.OK
 
 
-def _one(given: dict[str, Any]) -> NewTask:
+def _add_one(server: TaskServer, given: dict[str, Any]) -> int:
     if "args" in given:
         given["args"] = read_args(given["args"])
-    return new_task_from(given)
+    return server.add_pipeline(**given) if "stages" in given else server.add_task(**given)
 
 
 def _add_lines(server: TaskServer, name: str) -> str:
@@ -99,6 +119,8 @@ def _add_lines(server: TaskServer, name: str) -> str:
 
         try:
             server.store.add_many(tasks, added, begun)
+        except WaitsForNewer as error:
+            raise InvalidTask(f"line {tasks.line_of(error.number)}: {error}") from None
         finally:
             live.clear()
     said = "1 task added" if count == 1 else f"{count} tasks added"
@@ -112,6 +134,12 @@ class _Tasks:
         self._file = file
         self.keyed = 0
         """How many of them have a unique_key."""
+
+    def line_of(self, number: int) -> int:
+        """Where a task stands, which is counted from 1 without the empty lines."""
+        self._file.seek(0)
+        lines = (line for line, text in enumerate(_lines(self._file), start=1) if text.strip())
+        return next(islice(lines, number - 1, None))
 
     def __iter__(self) -> Iterator[NewTask]:
         self._file.seek(0)
@@ -176,9 +204,29 @@ def _task_of(line: bytes) -> NewTask:
 
 def _read_line(text: str) -> Any:
     try:
-        return parse_json(text)
+        return parse_json(text, "it")
     except BadTask as error:
-        raise InvalidTask(str(error).replace("args", "it", 1)) from None
+        raise InvalidTask(str(error)) from None
+
+
+def _stage(text: str) -> Any:
+    """A callable's name, or what a stage may say besides, as JSON."""
+    if not text.lstrip().startswith("{"):
+        return text
+    try:
+        return parse_json(text, "it")
+    except BadTask as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _task_ids(text: str) -> list[int]:
+    parse = whole_number(1, MAX_ID)
+    try:
+        return [parse(part) for part in text.split(",")]
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not right: write ids with commas and no spaces, as 17,18"
+        ) from None
 
 
 def _seconds(text: str) -> float:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..checks import check_text
 from ..lifecycle import Status
-from ..new_task import check_text
 from ..server import TaskServer
 from ..settings import load_settings
+from ..stores.chains import Chains, Links
+from ..stores.rows import StoredTask
+from .chain import some_ids, stage_of
 from .output import as_json, print_table, status_name, task_as_json
 from .program import Exit
 from .usage import add_groups, whole_number
@@ -36,25 +40,40 @@ def run(folder: Path, options: argparse.Namespace) -> int:
         server.store.check_tables()
         task = None if options.task is None else check_text("--task", options.task)
         tasks = server.store.list(statuses, options.groups, options.limit, task)
+        links = Chains(server.store).links([task.id for task in tasks])
     if options.json:
-        print(as_json([task_as_json(task) for task in tasks]))
+        print(as_json([task_as_json(task, links[task.id]) for task in tasks]))
     elif not tasks:
         print("no such tasks" if statuses or options.groups or options.task else "no tasks")
     else:
-        print_table(
-            ["id", "status", "group", "priority", "attempts", "created (UTC)", "task", "error"],
-            [
-                [
-                    task.id,
-                    status_name(task.status),
-                    task.group_id,
-                    task.priority,
-                    task.attempts,
-                    (task.created_at or "")[:19],
-                    task.task,
-                    (task.error_text or "").partition("\n")[0],
-                ]
-                for task in tasks
-            ],
-        )
+        _print(tasks, links)
     return Exit.OK
+
+
+def _print(tasks: Sequence[StoredTask], links: dict[int, Links]) -> None:
+    heads = ["id", "status", "group", "priority", "attempts", "created (UTC)", "task", "error"]
+    rows = [_cells(task) for task in tasks]
+    # Most queues have none: their tables stay as narrow as they were.
+    for head, of_each in (
+        ("waits for", [some_ids(links[task.id].waits_for) for task in tasks]),
+        ("awaited by", [some_ids(links[task.id].awaited_by) for task in tasks]),
+    ):
+        if any(of_each):
+            heads.insert(-1, head)
+            for row, cell in zip(rows, of_each, strict=True):
+                row.insert(-1, cell)
+    print_table(heads, rows)
+
+
+def _cells(task: StoredTask) -> list[object]:
+    stage = stage_of(task)
+    return [
+        task.id,
+        status_name(task.status),
+        task.group_id,
+        task.priority,
+        task.attempts,
+        (task.created_at or "")[:19],
+        f"{task.task} (stage {stage})" if stage else task.task,
+        (task.error_text or "").partition("\n")[0],
+    ]

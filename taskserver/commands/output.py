@@ -9,6 +9,7 @@ from typing import Any
 
 from ..lifecycle import Status
 from ..printable import printable
+from ..stores.chains import Links
 from ..stores.rows import StoredTask
 from ..stores.tables import INSTANTS
 
@@ -52,9 +53,9 @@ def _sayable(value: object) -> object:
     return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
-def task_as_json(task: StoredTask) -> dict[str, Any]:
+def task_as_json(task: StoredTask, links: Links) -> dict[str, Any]:
     """A task with its columns' names as keys, instants as 2026-01-31T12:00:00.000000Z, and its status named too."""
-    report = task._asdict()
+    report = task._asdict() | links._asdict()
     for column in INSTANTS:
         if column in report:
             report[column] = instant_as_json(report[column])

@@ -39,7 +39,8 @@ def run(folder: Path, options: argparse.Namespace) -> int:
         if not options.dry_run:
             reclaimed = server.reclaim()
             lost = f", {reclaimed.lost} in whose midst a worker vanished: that attempt failed" if reclaimed.lost else ""
-            print(f"{counted(reclaimed.woken)} woken, {reclaimed.unstarted} taken back unstarted{lost}")
+            orphaned = f", {reclaimed.orphaned} that waited for tasks which are gone" if reclaimed.orphaned else ""
+            print(f"{counted(reclaimed.woken)} woken, {reclaimed.unstarted} taken back unstarted{lost}{orphaned}")
             if reclaimed.left:
                 print(f"{counted(reclaimed.left)} left, as other programs hold them: try again", file=sys.stderr)
     return Exit.OK

@@ -13,7 +13,7 @@ from ..lifecycle import MAX_ID, Status
 from ..printable import printable
 from ..selection import Selection
 from ..server import TaskServer
-from ..stores.interventions import Interventions, Verb
+from ..stores.interventions import RETRY, Interventions, Verb
 from ..stores.rows import StoredTask
 from .live_line import LiveLine
 from .output import print_table, status_name
@@ -80,20 +80,25 @@ def change_chosen(
     if options.dry_run:
         return _preview(server, verb, options, told)
     live = LiveLine(sys.stderr)
+    interventions = Interventions(server.store)
     reached: set[int] = set()
-    changed = 0
+    changed: list[int] = []
 
     def tell(ids: Sequence[int]) -> None:
-        nonlocal changed
-        changed += len(ids)
+        changed.extend(ids)
         reached.update(set(options.ids).intersection(ids))
-        live.show(told(changed))
+        live.show(told(len(changed)))
 
     try:
-        swept = Interventions(server.store).change(verb, selection, values, tell)
+        swept = interventions.change(verb, selection, values, tell)
     finally:
         live.clear()
     print(told(swept.changed))
+    if verb == RETRY and (given_up := interventions.given_up_among(changed)):
+        print(
+            f"{counted(given_up)} of these fatal again, because of tasks that they wait for: retry those",
+            file=sys.stderr,
+        )
     if swept.held:
         print(f"{counted(len(swept.held))} left, as other programs hold them: try again", file=sys.stderr)
         reached.update(swept.held)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,19 @@ from ..lifecycle import MAX_ID
 from ..printable import printable
 from ..server import TaskServer
 from ..settings import load_settings
+from ..stores.chains import Chains, Links
+from ..stores.rows import StoredTask
+from .chain import some_ids, stage_lines, stage_of, tree
 from .output import as_json, status_name, task_as_json
 from .program import Exit
 from .usage import whole_number
 
 WIDTH = 13
 """Of the columns' names."""
+MOST_IDS = 100
+"""In a line; JSON has all of them."""
+NOT_SHOWN = ("id", "status", "archived", "stage", "awaited")
+"""They stand elsewhere in the text, or come with others."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -31,18 +40,46 @@ def add_parser(subparsers: Any) -> None:
 def run(folder: Path, options: argparse.Namespace) -> int:
     with TaskServer.from_settings(load_settings(folder)) as server:
         task = server.store.show(options.id)
-    if task is None:
-        table = server.settings.table
-        raise InvalidTask(f"there is no task {options.id} in {table} or {table}_done; a completed one may be deleted")
-    if options.json:
-        print(as_json(task_as_json(task)))
-        return Exit.OK
-    place = "in the archive" if task.archived else "in the queue"
-    print(f"task {task.id}: {status_name(task.status)}, {place} (times are UTC)")
-    for column, value in task._asdict().items():
-        if value is not None and column not in ("id", "status", "archived"):
-            first, *more = map(printable, str(value).split("\n"))
-            print(f"  {column:<{WIDTH}}{first}")
-            for line in more:
-                print(f"  {'':<{WIDTH}}{line}".rstrip())
+        if task is None:
+            table = server.settings.table
+            raise InvalidTask(
+                f"there is no task {options.id} in {table} or {table}_done; a completed one may be deleted"
+            )
+        chains = Chains(server.store)
+        # What is archived waits for nothing; a task of the queue may have its id by now.
+        links = Links([], []) if task.archived else chains.links([task.id])[task.id]
+        if options.json:
+            print(as_json(task_as_json(task, links)))
+            return Exit.OK
+        place = "in the archive" if task.archived else "in the queue"
+        print(f"task {task.id}: {status_name(task.status)}, {place} (times are UTC)")
+        for name, text in _told(task):
+            _print(name, text.split("\n"))
+        _print_links(chains, task, links)
     return Exit.OK
+
+
+def _told(task: StoredTask) -> Iterator[tuple[str, str]]:
+    for column, value in task._asdict().items():
+        if column == "stages" and value is not None:
+            yield "stage", stage_of(task) or str(task.stage)
+            yield "stages", "\n".join(stage_lines(task))
+        elif value is not None and column not in NOT_SHOWN:
+            yield column, str(value)
+
+
+def _print_links(chains: Chains, task: StoredTask, links: Links) -> None:
+    """As trees on a terminal, else the ids next to it."""
+    for name, ids, look in (
+        ("waits_for", links.waits_for, chains.before),
+        ("awaited_by", links.awaited_by, chains.behind),
+    ):
+        if ids:
+            _print(name, list(tree(look(task.id))) if sys.stdout.isatty() else [some_ids(ids, MOST_IDS)])
+
+
+def _print(name: str, lines: Sequence[str]) -> None:
+    first, *more = map(printable, lines)
+    print(f"  {name:<{WIDTH}}{first}")
+    for line in more:
+        print(f"  {'':<{WIDTH}}{line}".rstrip())

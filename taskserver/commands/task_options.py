@@ -33,9 +33,9 @@ def read_args(text: str) -> Any:
     """ARGS_JSON as Python has it. Raises InvalidTask."""
     example = f"allowed: a JSON object or array in single quotes, as {EXAMPLE}"
     try:
-        args = parse_json(text)
+        args = parse_json(text, "ARGS_JSON")
     except BadTask as error:
-        raise InvalidTask(f"{str(error).replace('args', 'ARGS_JSON', 1)}; {example}") from None
+        raise InvalidTask(f"{error}; {example}") from None
     if args is not None and not isinstance(args, (dict, list)):
         raise InvalidTask(f"ARGS_JSON is {describe_bare(args)}; {example}")
     return args

@@ -42,6 +42,7 @@ def findings(store: Store, facts: QueueFacts) -> Iterator[Finding]:
     yield _fatal(counts)
     yield _far(facts)
     yield _stray(facts, counts)
+    yield from _orphaned(facts)
     yield from _schedules(Schedules(store).all())
 
 
@@ -239,6 +240,16 @@ def _stray(facts: QueueFacts, counts: Sequence[QueueCount]) -> Finding:
         "no worker ever takes them",
         "set their status to 0, and mend what adds them",
     )
+
+
+def _orphaned(facts: QueueFacts) -> Iterator[Finding]:
+    if facts.orphaned:
+        yield warning(
+            "orphaned",
+            f"{facts.orphaned} tasks wait for others that are gone or over, and nothing tells them",
+            "a parent was deleted by hand, or they were added without due_at; they never start",
+            "client.py reclaim looks at them: what is gone counts as done",
+        )
 
 
 # ---- schedules

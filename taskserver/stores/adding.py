@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, ClassVar
 
+from ..errors import InvalidTask
 from ..lifecycle import NewTask, Status
 from .database import with_ids
 from .tables import Tables
@@ -28,7 +29,19 @@ MOST_CHARACTERS_KEPT = 2_000_000
 """Tasks of an iterator, and their arguments, so that they can be added again where others were in the way."""
 
 PLAIN_VALUES = 4
-ANY_VALUES = 10
+ANY_VALUES = 11
+
+
+class WaitsForNewer(InvalidTask):
+    """A task that would wait for one that is not older than itself."""
+
+    def __init__(self, parent_id: int, child_id: int, number: int) -> None:
+        super().__init__(
+            f"depends_on names {parent_id}, and this task would be {child_id}: a task can wait for those alone that "
+            "were added before it; nothing was added"
+        )
+        self.number = number
+        """Of those that were to be added together, counted from 1."""
 
 
 class Adding(Tables):
@@ -45,9 +58,13 @@ class Adding(Tables):
     ADD_ROW = "(?, ?, ?, ?)"
     ADD_ONE = ADD + ADD_ROW
     ADD_ANY = """
-        INSERT INTO {table} (task, args, group_id, priority, max_attempts, status, due_at, unique_key, version) VALUES
+        INSERT INTO {table}
+            (task, args, group_id, priority, max_attempts, status, due_at, unique_key, version, stages)
+        VALUES
     """
-    ADD_ANY_ROW = "(?, ?, ?, ?, ?, ?, COALESCE({after}, ?), ?, ?)"
+    ADD_ANY_ROW = "(?, ?, ?, ?, ?, ?, COALESCE({after}, ?), ?, ?, ?)"
+    ADD_DEPENDENCIES = "INSERT INTO {dependencies} (parent_id, child_id) VALUES "
+    ADD_DEPENDENCY = "(?, ?)"
     IDS_OF_KEYS = "SELECT unique_key, id FROM {table} WHERE unique_key IN ({ids})"
 
     IS_RUNNING = "status = 1 AND started_at IS NOT NULL"
@@ -69,6 +86,8 @@ class Adding(Tables):
         "status": f"CASE WHEN {IS_RUNNING} THEN 1 WHEN status = 5 AND due_at IS NULL THEN 5 ELSE 0 END",
         "claim": f"CASE WHEN {IS_RUNNING} THEN claim END",
         "due_at": f"CASE WHEN {IS_RUNNING} THEN due_at END",
+        "stages": "{given_stages}",
+        "stage": "0",
         "version": "COALESCE({given_version}, version)",
     }
     RERUN_LATER: ClassVar = {"due_at": "", **RERUN} | {
@@ -116,8 +135,14 @@ class Adding(Tables):
         return new_id
 
     def _insert_all(self, tasks: Iterable[NewTask]) -> Iterator[Sequence[int]]:
+        before = 0
         for portion in portions(tasks, self.rows_a_statement):
-            yield self._insert(portion)
+            try:
+                yield self._insert(portion)
+            except WaitsForNewer as error:
+                error.number += before
+                raise
+            before += len(portion)
 
     def _insert(self, tasks: Sequence[NewTask]) -> Sequence[int]:
         """Tasks of one kind, by one statement. Their ids."""
@@ -128,11 +153,28 @@ class Adding(Tables):
             return self._inserted_ids(cursor, len(tasks))
         sql = self.ADD_ANY + ", ".join([self.ADD_ANY_ROW] * len(tasks))
         values = [value for task in tasks for value in _all_values(task)]
-        has_key, is_rerun, has_version, is_later = kind
+        has_key, is_rerun, has_version, is_later, has_parents = kind
         if not has_key:
-            return self._inserted_ids(self._execute(sql, values), len(tasks))
+            ids = self._inserted_ids(self._execute(sql, values), len(tasks))
+            if has_parents:
+                self._insert_dependencies(tasks, ids)
+            return ids
         self._execute(f"{sql} {self._if_key_stands(is_rerun, has_version, is_later)}", values)
         return self._ids_of_keys([str(task.unique_key) for task in tasks])
+
+    def _insert_dependencies(self, tasks: Sequence[NewTask], ids: Sequence[int]) -> None:
+        """What they wait for, in the same transaction. The rest is found out when a worker looks (dependencies.py)."""
+        values: list[int] = []
+        for number, (task, child_id) in enumerate(zip(tasks, ids, strict=True), start=1):
+            for parent_id in map(int, str(task.depends_on).split(",")):
+                if parent_id >= child_id:
+                    raise WaitsForNewer(parent_id, child_id, number)
+                values += (parent_id, child_id)
+        most = self.rows_a_statement * PLAIN_VALUES // 2 * 2
+        for first in range(0, len(values), most):
+            portion = values[first : first + most]
+            rows = ", ".join([self.ADD_DEPENDENCY] * (len(portion) // 2))
+            self._execute(self.ADD_DEPENDENCIES + rows, portion)
 
     def _ids_of_keys(self, keys: Sequence[str]) -> list[int]:
         ids = self._find_keys(self.IDS_OF_KEYS, keys)
@@ -166,8 +208,8 @@ class Adding(Tables):
         return super()._make_words(table) | given
 
 
-_Kind = tuple[bool, bool, bool, bool]
-"""What tasks of one statement have in common: a key, whether they are reruns, a version, an instant to wait for."""
+_Kind = tuple[bool, bool, bool, bool, bool]
+"""What tasks of one statement have in common: a key, whether they are reruns, a version, an instant, other tasks."""
 
 
 def _few(tasks: Iterator[NewTask]) -> list[NewTask]:
@@ -191,14 +233,15 @@ def _kind(task: NewTask) -> _Kind | None:
     """None for a plain one."""
     if _is_plain(task):
         return None
-    return task.unique_key is not None, task.rerun, task.version is not None, _is_later(task)
+    has_parents = task.depends_on is not None
+    return task.unique_key is not None, task.rerun, task.version is not None, _is_later(task), has_parents
 
 
 def _all_values(task: NewTask) -> Sequence[Any]:
     status = int(Status.WAITING if _is_later(task) else Status.NEW)
     return (
         *task[:PLAIN_VALUES],
-        *(task.max_attempts, status, task.delay_seconds, task.due_at, task.unique_key, task.version),
+        *(task.max_attempts, status, task.delay_seconds, task.due_at, task.unique_key, task.version, task.stages),
     )
 
 
@@ -211,8 +254,7 @@ def portions(tasks: Iterable[NewTask], most_plain: int) -> Iterator[list[NewTask
     portion: list[NewTask] = []
     size, kind, most = 0, None, most_plain
     for task in tasks:
-        args = task.args or ""
-        length = len(args) * (1 if args.isascii() else MOST_BYTES_A_CHARACTER)
+        length = _length(task.args) + _length(task.stages)
         its_kind = _kind(task)
         if portion and (len(portion) >= most or size + length > BYTES_A_STATEMENT or its_kind != kind):
             yield portion
@@ -223,6 +265,10 @@ def portions(tasks: Iterable[NewTask], most_plain: int) -> Iterator[list[NewTask
         size += length
     if portion:
         yield portion
+
+
+def _length(text: str | None) -> int:
+    return 0 if text is None else len(text) * (1 if text.isascii() else MOST_BYTES_A_CHARACTER)
 
 
 def _most_rows(kind: _Kind | None, most_plain: int) -> int:

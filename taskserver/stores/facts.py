@@ -72,4 +72,6 @@ class QueueFacts(NamedTuple):
     far: int
     """Rows that are due in 2037 or later."""
     undated: int
-    """Rows that wait for an instant which they do not name."""
+    """Rows that wait for nothing: neither an instant nor another task."""
+    orphaned: int
+    """Rows that wait for tasks which are gone, or over, without having been told of it."""

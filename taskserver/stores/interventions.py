@@ -6,16 +6,22 @@ Verbs over a store, apart from store.py, as a worker has no need of them. Those 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from ..errors import Conflict, InvalidTask
 from ..lifecycle import MAX_GROUP_ID, MAX_ID, ClaimedTask, Status
 from ..selection import Selection
-from .database import marks
+from .chains import Chains
+from .database import IDS_A_STATEMENT, marks
+from .dependencies import GIVEN_UP, IS_GIVEN_UP, Dependencies
 from .rows import StoredTask, stored_task
 from .store import MOST_GROUPS, Store
 from .sweep import Sweep, Swept, Target, Told
+
+SETTLE_SECONDS = 10.0
+ANY_GIVEN_UP = f"{GIVEN_UP}…, for which it waits, is fatal"
 
 
 class Verb(NamedTuple):
@@ -31,13 +37,15 @@ class Verb(NamedTuple):
 # ---- retry: error, fatal → new
 
 # What it failed with stays until it succeeds, but not the word that it was cancelled: that asks for its end. A token
-# goes, so that a worker which turns out to be alive completes nothing that a person wants to have run again.
+# goes, so that a worker which turns out to be alive completes nothing that a person wants to have run again. One that
+# waits for others, or is waited for, has to be settled first (dependencies.py).
 RETRY = Verb(
     "retry",
     "status IN (3, 4)",
     """
-    UPDATE {table} {by_key} SET status = 0, attempts = 0, due_at = NULL, claim = NULL, finished_at = NULL,
-        error_text = NULLIF(error_text, {cancelled}), updated_at = {now}
+    UPDATE {table} {by_key} SET attempts = 0, due_at = CASE WHEN {is_linked} THEN {now} END, claim = NULL,
+        finished_at = NULL, error_text = NULLIF(error_text, {cancelled}), updated_at = {now},
+        status = CASE WHEN {is_linked} THEN 5 ELSE 0 END
     """,
     "in error or fatal",
 )
@@ -55,7 +63,7 @@ CANCEL = Verb(
     f"""
     UPDATE {{table}} {{by_key}} SET error_text = CASE WHEN status = 4 THEN error_text ELSE {{cancelled}} END,
         claim = CASE WHEN {RUNS} THEN claim END,
-        due_at = CASE WHEN {RUNS} THEN due_at END,
+        due_at = CASE WHEN {RUNS} THEN due_at WHEN awaited <> 0 THEN {{now}} END,
         finished_at = CASE WHEN {RUNS} THEN finished_at ELSE {{now}} END,
         updated_at = {{now}},
         status = CASE WHEN {RUNS} THEN 1 ELSE 4 END
@@ -101,6 +109,8 @@ class Reclaimed(NamedTuple):
     """Claimed and not started: new."""
     lost: int
     """Started: an attempt that failed."""
+    orphaned: int
+    """Tasks that waited for others which somebody deleted: looked at anew."""
     left: int
     """As they were, as others held them."""
 
@@ -153,7 +163,24 @@ class Interventions:
     ) -> Swept:
         """Do a verb to all chosen rows that it is for. Raises InvalidTask."""
         sweep = Sweep(self._store, _target(verb, selection, values), told)
-        return sweep.run(selection.ids, selection.limit)
+        swept = sweep.run(selection.ids, selection.limit)
+        if swept.changed and verb in (RETRY, CANCEL):
+            self._settle()
+        return swept
+
+    GIVEN_UP_AMONG = f"SELECT COUNT(*) FROM {{table}} WHERE id IN ({{ids}}) AND {IS_GIVEN_UP}"
+
+    def given_up_among(self, ids: Sequence[int]) -> int:
+        """How many of these are fatal because of a task that they wait for."""
+        portions = (ids[first : first + IDS_A_STATEMENT] for first in range(0, len(ids), IDS_A_STATEMENT))
+        return sum(self._store.look(self.GIVEN_UP_AMONG, portion)[0][0] for portion in portions)
+
+    def _settle(self) -> None:
+        """Tell those that wait for the changed ones, and those that wait for these. What is left a worker tells."""
+        dependencies = Dependencies(self._store)
+        until = time.monotonic() + SETTLE_SECONDS
+        while time.monotonic() < until and dependencies.settle(self._store.look_for_due().linked):
+            pass
 
     def preview(self, verb: Verb, selection: Selection, most: int) -> Preview:
         """How many rows a verb would be done to, and the first of them. Raises InvalidTask."""
@@ -196,12 +223,13 @@ class Interventions:
 
     # ---- claim one: new, waiting, error, fatal → in progress, whatever its group and its time
 
-    # The status last, as above. One that waits for other tasks (status 5 with no instant) is left to them.
+    # The status last, as above. One that waits for other tasks is left to them.
     CLAIM_ONE = """
         UPDATE {table} {by_key} SET attempts = CASE WHEN status = 4 THEN 0 ELSE attempts END,
             error_text = NULLIF(error_text, {cancelled}), claim = ?, due_at = {after}, started_at = NULL,
             finished_at = NULL, updated_at = CASE WHEN status = 0 THEN updated_at ELSE {now} END, status = 1
-        WHERE id = ? AND (status IN (0, 3, 4) OR status = 5 AND due_at IS NOT NULL)
+        WHERE id = ? AND status IN (0, 3, 4, 5)
+            AND NOT EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = id)
     """
 
     def claim_one(self, task_id: int) -> ClaimedTask:
@@ -215,16 +243,18 @@ class Interventions:
 
     # ---- errors, by their first lines
 
+    # Those that were given up because of others stand together, behind what they were given up for.
     # Of a fatal task the end of its last attempt stands in finished_at, of one in error the row was written last then.
     ERRORS = """
         SELECT line, COUNT(*), SUM(CASE WHEN status = 4 THEN 1 ELSE 0 END), {first_seen}, {last_seen}, MAX(id)
         FROM (
             SELECT id, status, CASE WHEN status = 4 THEN COALESCE(finished_at, updated_at) ELSE updated_at END AS seen,
-                CASE WHEN INSTR(error_text, ?) > 0 THEN SUBSTR(error_text, 1, INSTR(error_text, ?) - 1)
+                CASE WHEN {is_given_up} THEN {given_up}
+                    WHEN INSTR(error_text, ?) > 0 THEN SUBSTR(error_text, 1, INSTR(error_text, ?) - 1)
                     ELSE COALESCE(error_text, '') END AS line
             FROM {table} {by_status} WHERE {which}
         ) AS failed
-        GROUP BY line ORDER BY COUNT(*) DESC, MAX(id) DESC LIMIT ?
+        GROUP BY line ORDER BY CASE WHEN line = {given_up} THEN 1 ELSE 0 END, COUNT(*) DESC, MAX(id) DESC LIMIT ?
     """
 
     def errors(self, selection: Selection) -> list[ErrorCount]:
@@ -235,7 +265,8 @@ class Interventions:
         store = self._store
         most = MAX_ID if selection.limit is None else selection.limit
         target = _target(RETRY, selection)
-        sql = self.ERRORS.replace("{which}", target.which)
+        sql = self.ERRORS.replace("{which}", target.which).replace("{is_given_up}", IS_GIVEN_UP)
+        sql = sql.replace("{given_up}", f"'{ANY_GIVEN_UP}'")
         for name, instant in (("first_seen", "MIN(seen)"), ("last_seen", "MAX(seen)")):
             sql = sql.replace(f"{{{name}}}", store.instant_text.format(instant))
         with store._unhurried():
@@ -251,8 +282,8 @@ def _why_not_claimed(store: Store, task_id: int) -> str:
         return f"task {task_id} is done: add it again to have it run again"
     if row.status == Status.IN_PROGRESS:
         return f"task {task_id} is in progress: a worker has it, or had it until its lease ended, at {row.due_at} (UTC)"
-    if row.status == Status.WAITING:
-        return f"task {task_id} waits for other tasks, and not for an instant"
+    if parents := Chains(store).links([task_id])[task_id].waits_for:
+        return f"task {task_id} waits for task {parents[0]}: run or retry that one; client.py show {task_id} tells more"
     return f"task {task_id} has the status {row.status}, and cannot be run; look again"
 
 

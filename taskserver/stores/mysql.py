@@ -88,6 +88,9 @@ class MySQLStore(Store):
     schema_file = "mysql.sql"
     instant_type = "TIMESTAMP(6)"
     number_type = "BIGINT UNSIGNED"
+    small_type = "SMALLINT UNSIGNED"
+    flag_type = "TINYINT UNSIGNED"
+    text_type = "TEXT"
 
     def __init__(self, dsn: MySQLDsn, table: str, mode: str, lease_seconds: int, patience_seconds: float) -> None:
         super().__init__(table, mode, lease_seconds, patience_seconds)

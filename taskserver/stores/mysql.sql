@@ -27,6 +27,9 @@ CREATE TABLE IF NOT EXISTS jobs_queue (
   finished_at  TIMESTAMP(6)    NULL DEFAULT NULL,
   updated_at   TIMESTAMP(6)    NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6),  -- status 0: ready since
   version      BIGINT UNSIGNED NULL DEFAULT NULL,    -- of what the task is about: a rerun with an older one changes nothing
+  stages       TEXT            NULL DEFAULT NULL,    -- of a pipeline: a JSON array of what runs one after the other
+  stage        SMALLINT UNSIGNED NOT NULL DEFAULT 0, -- how many of those are over: task, args and the rest are the next one's
+  awaited      TINYINT UNSIGNED NOT NULL DEFAULT 0,  -- 1: other tasks may wait for it, see jobs_queue_dependencies
   PRIMARY KEY (id),
   UNIQUE KEY unique_key (unique_key),
   KEY claim_by_group (status, group_id, priority, id),
@@ -54,8 +57,19 @@ CREATE TABLE IF NOT EXISTS jobs_queue_done (
   finished_at  TIMESTAMP(6)    NULL DEFAULT NULL,
   updated_at   TIMESTAMP(6)    NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
   version      BIGINT UNSIGNED NULL DEFAULT NULL,
+  stages       TEXT            NULL DEFAULT NULL,
+  stage        SMALLINT UNSIGNED NOT NULL DEFAULT 0,
+  awaited      TINYINT UNSIGNED NOT NULL DEFAULT 0,
   PRIMARY KEY (done_id),
   KEY show_by_id (id)                                -- `client.py show ID`: of 512,000 rows 0.6 ms, not 372
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Which tasks wait for which: one row for each pair, until the parent is done.
+CREATE TABLE IF NOT EXISTS jobs_queue_dependencies (
+  parent_id    BIGINT UNSIGNED NOT NULL,             -- has to be done, before
+  child_id     BIGINT UNSIGNED NOT NULL,             -- this one may start
+  PRIMARY KEY (parent_id, child_id),
+  KEY by_child (child_id, parent_id)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- The last run of each crontab line: one row for each host and groups.
@@ -124,4 +138,4 @@ CREATE TABLE IF NOT EXISTS jobs_queue_schema (
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Only where none is recorded: tables of an older version are upgraded by client.py init, not by this file.
-INSERT IGNORE INTO jobs_queue_schema (version) SELECT 3 FROM DUAL WHERE NOT EXISTS (SELECT * FROM jobs_queue_schema);
+INSERT IGNORE INTO jobs_queue_schema (version) SELECT 4 FROM DUAL WHERE NOT EXISTS (SELECT * FROM jobs_queue_schema);

@@ -6,7 +6,7 @@ By their numbers: some builds come without texts, and others translate them.
 from __future__ import annotations
 
 from ..dsn import MySQLDsn, usual_socket
-from ..errors import AlreadyThere, Conflict, ConnectionLost, DatabaseError, ServerFull, Unavailable
+from ..errors import AlreadyThere, Conflict, ConnectionLost, DatabaseError, ServerFull, TooLong, Unavailable
 
 # Deadlocks, locks that did not come in time, and statements that an administrator or a time limit ended.
 CONFLICTS = frozenset({1020, 1205, 1213, 1317, 1614, 1969, 3024})
@@ -27,6 +27,7 @@ TABLE_MISSING = 1146
 COLUMN_MISSING = 1054
 ALREADY_THERE = frozenset({1060, 1061})  # a column, an index
 INDEX_MISSING = 1176
+TOO_LONG = 1153
 CANNOT_CONNECT = 2003
 CUT_OFF = frozenset({2006, 2013, 2014})
 PREFIX = "panels put the account's name before it, as in you_shop"
@@ -54,7 +55,7 @@ HINTS = {
     1129: "ask your host to unblock this machine (FLUSH HOSTS)",
     1130: "allow this machine in your host's panel (remote MySQL); on the web server itself name localhost",
     **dict.fromkeys(RIGHTS_MISSING, RIGHTS),
-    1153: "give the task smaller arguments, or raise the server's max_allowed_packet",
+    TOO_LONG: "give the task smaller arguments, or raise the server's max_allowed_packet",
     1203: LIMITED,
     1226: LIMITED,
     1290: READ_ONLY,
@@ -76,6 +77,7 @@ def kind_of(number: int | None) -> type[DatabaseError]:
         FULL: ServerFull,
         UNAVAILABLE: Unavailable,
         ALREADY_THERE: AlreadyThere,
+        frozenset({TOO_LONG}): TooLong,
     }
     return next((kind for numbers, kind in kinds.items() if number in numbers), DatabaseError)
 

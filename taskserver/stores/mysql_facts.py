@@ -78,6 +78,19 @@ RIGHTS = (
     _Right("SELECT on {queue}_paused", "SELECT group_id FROM {paused} WHERE group_id = 0"),
     _Right("SELECT on {queue}_schedules", "SELECT name FROM {schedules} WHERE name = ''"),
     _Right("UPDATE on {queue}_schedules", "UPDATE {schedules} SET next_at = next_at WHERE name = ''"),
+    _Right("SELECT on {queue}_dependencies", "SELECT child_id FROM {dependencies} WHERE parent_id = 0"),
+    _Right(
+        "DELETE on {queue}_dependencies",
+        "DELETE FROM {dependencies} WHERE parent_id = 0",
+        MODES,
+        "tasks that wait for others",
+    ),
+    _Right(
+        "INSERT on {queue}_dependencies",
+        "INSERT INTO {dependencies} (parent_id, child_id) SELECT 0, 0 FROM DUAL WHERE 1 = 0",
+        MODES,
+        "tasks that add some which wait for others",
+    ),
     _Right("SELECT on {queue}_stats", "SELECT task FROM {stats} WHERE hour = NOW()", MODES, "figures"),
     _Right(
         "INSERT on {queue}_stats",
@@ -213,7 +226,7 @@ _COLUMN = re.compile(
     r"(?: DEFAULT (\S+))?(?:.* (AUTO_INCREMENT))?"
 )
 _INDEX = re.compile(r"(PRIMARY|UNIQUE|) ?KEY ?(\w*) ?\((.+)\)$")
-_TEXTS = ("VARCHAR", "MEDIUMTEXT")
+_TEXTS = ("VARCHAR", "TEXT", "MEDIUMTEXT")
 _COLLATION = "utf8mb4_bin"
 
 

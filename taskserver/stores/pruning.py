@@ -37,16 +37,20 @@ class _Kind(NamedTuple):
     hint: str
     has_keys: bool
     """Whether a unique_key in them keeps others from being added."""
+    then: str = ""
 
 
 # A mark that a row is finished may stand without its instant, where a person set it by hand.
 OLD = "COALESCE(finished_at, updated_at) < {after}"
+TOLD = "due_at IS NULL"
+"""Not before those that wait for it know its end (dependencies.py)."""
+FORGET = "DELETE FROM {dependencies} WHERE child_id IN ({ids})"
 HOLDS_KEY = "unique_key IS NOT NULL"
 
 _KINDS = {
     # The old ones come first in order of id, and are most of what stands there.
-    "done": _Kind("status = 2", "{delete_task}", "{table}", "id", "{by_key}", True),
-    "fatal": _Kind("status = 4", "{delete_task}", "{table}", "id", "{by_status}", True),
+    "done": _Kind(f"status = 2 AND {TOLD}", "{delete_task}", "{table}", "id", "{by_key}", True),
+    "fatal": _Kind(f"status = 4 AND {TOLD}", "{delete_task}", "{table}", "id", "{by_status}", True, FORGET),
     "archived": _Kind("status >= 0", "{delete_archived}", "{done}", "done_id", "{by_key}", False),
 }
 KINDS = (*_KINDS, "stats")
@@ -126,7 +130,7 @@ class Pruning:
     def _target(self, kind: str, more: str = "") -> Target:
         rows = _KINDS[kind]
         which = " AND ".join(filter(None, [rows.which, OLD, more]))
-        return Target(which, (-self._seconds,), rows.delete, (), rows.table, rows.key, rows.hint)
+        return Target(which, (-self._seconds,), rows.delete, (), rows.table, rows.key, rows.then, rows.hint)
 
     # ---- figures: an hour a statement, as that is what their key begins with
 

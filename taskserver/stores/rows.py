@@ -72,6 +72,9 @@ class StoredTask(NamedTuple):
     finished_at: str | None
     updated_at: str
     version: int | None
+    stages: str | None
+    stage: int
+    awaited: int
     archived: bool
     """Whether it stands in the archive."""
 

@@ -19,7 +19,7 @@ from ..dsn import MEMORY
 from ..errors import AlreadyThere, Conflict, DatabaseError, Unavailable
 from ..lifecycle import NewTask
 from ..private_folder import make_private_folder
-from .adding import ANY_VALUES, PLAIN_VALUES, portions
+from .adding import PLAIN_VALUES, portions
 from .database import Session, marks
 from .store import Store
 from .tries import Way
@@ -31,6 +31,7 @@ OLDEST = (3, 24, 0)
 LOCK_WAIT_SECONDS = 2.0
 """One turn of waiting for the writer; between turns a signal is heard and the patience ends."""
 _FILE_RIGHTS = 0o600
+GATHERED_VALUES = len(NewTask._fields)
 
 HINTS = {
     "readonly database": "let this user write the file and its folder",
@@ -96,6 +97,9 @@ class SQLiteStore(Store):
     schema_file = "sqlite.sql"
     instant_type = "TEXT"
     number_type = "INTEGER"
+    small_type = "INTEGER"
+    flag_type = "INTEGER"
+    text_type = "TEXT"
     one_writer = True
     rows_a_statement = 200  # old ones bind 999 values a statement
 
@@ -115,7 +119,8 @@ class SQLiteStore(Store):
     FORGET = "DROP TABLE IF EXISTS temp.taskserver_gathered"
     GATHER = """
         CREATE TEMP TABLE taskserver_gathered
-            (task, args, group_id, priority, max_attempts, delay_seconds, due_at, unique_key, rerun, version)
+            (task, args, group_id, priority, max_attempts, delay_seconds, due_at, unique_key, rerun, version,
+             stages, depends_on)
     """
     GATHER_ROWS = "INSERT INTO temp.taskserver_gathered VALUES "
     GATHERED = "SELECT * FROM temp.taskserver_gathered WHERE rowid > ? ORDER BY rowid LIMIT ?"
@@ -136,9 +141,9 @@ class SQLiteStore(Store):
         self._execute(self.FORGET)
         self._execute(self.GATHER)
         session.in_transaction = True  # as for an iterator that would add_tasks itself
-        mark = f"({marks(ANY_VALUES)})"
+        mark = f"({marks(GATHERED_VALUES)})"
         try:
-            for portion in portions(tasks, self.rows_a_statement * PLAIN_VALUES // ANY_VALUES):
+            for portion in portions(tasks, self.rows_a_statement * PLAIN_VALUES // GATHERED_VALUES):
                 rows = ", ".join([mark] * len(portion))
                 self._execute(self.GATHER_ROWS + rows, [value for task in portion for value in task])
         finally:

@@ -28,7 +28,12 @@ CREATE TABLE IF NOT EXISTS jobs_queue (
   started_at   TEXT    NULL DEFAULT NULL,
   finished_at  TEXT    NULL DEFAULT NULL,
   updated_at   TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'),
-  version      INTEGER NULL DEFAULT NULL
+  version      INTEGER NULL DEFAULT NULL,
+  stages       TEXT    NULL DEFAULT NULL,
+  stage        INTEGER NOT NULL DEFAULT 0
+               CHECK (typeof(stage) = 'integer' AND stage BETWEEN 0 AND 65535),
+  awaited      INTEGER NOT NULL DEFAULT 0
+               CHECK (typeof(awaited) = 'integer' AND awaited BETWEEN 0 AND 255)
 );
 CREATE UNIQUE INDEX IF NOT EXISTS jobs_queue_unique_key ON jobs_queue (unique_key);
 CREATE INDEX IF NOT EXISTS jobs_queue_claim_by_group ON jobs_queue (status, group_id, priority, id);
@@ -53,9 +58,19 @@ CREATE TABLE IF NOT EXISTS jobs_queue_done (
   started_at   TEXT    NULL DEFAULT NULL,
   finished_at  TEXT    NULL DEFAULT NULL,
   updated_at   TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'),
-  version      INTEGER NULL DEFAULT NULL
+  version      INTEGER NULL DEFAULT NULL,
+  stages       TEXT    NULL DEFAULT NULL,
+  stage        INTEGER NOT NULL DEFAULT 0,
+  awaited      INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX IF NOT EXISTS jobs_queue_done_show_by_id ON jobs_queue_done (id);
+
+CREATE TABLE IF NOT EXISTS jobs_queue_dependencies (
+  parent_id    INTEGER NOT NULL CHECK (typeof(parent_id) = 'integer' AND parent_id >= 0),
+  child_id     INTEGER NOT NULL CHECK (typeof(child_id) = 'integer' AND child_id >= 0),
+  PRIMARY KEY (parent_id, child_id)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS jobs_queue_dependencies_by_child ON jobs_queue_dependencies (child_id, parent_id);
 
 CREATE TABLE IF NOT EXISTS jobs_queue_workers (
   host         TEXT    NOT NULL,
@@ -118,4 +133,4 @@ CREATE TABLE IF NOT EXISTS jobs_queue_schema (
   applied_at   TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
 );
 
-INSERT OR IGNORE INTO jobs_queue_schema (version) SELECT 3 WHERE NOT EXISTS (SELECT * FROM jobs_queue_schema);
+INSERT OR IGNORE INTO jobs_queue_schema (version) SELECT 4 WHERE NOT EXISTS (SELECT * FROM jobs_queue_schema);

@@ -53,37 +53,41 @@ class Store(Adding, Views):
     DUE = " UNION ALL ".join(
         f"""
         SELECT * FROM (SELECT id, status, started_at IS NOT NULL, attempts, max_attempts, task, group_id,
-                           {{is_cancelled}}
+                           {{is_cancelled}}, {linked}
                        FROM {{table}} WHERE {condition} LIMIT ?) AS {name}
         """
-        for name, condition in {
-            "failed": "status = 3 AND due_at <= {now} ORDER BY due_at",
-            "waiting": "status = 5 AND due_at <= {now} ORDER BY due_at",
-            "expired": "status = 1 AND due_at <= {now} ORDER BY due_at",
+        for name, (linked, condition) in {
+            "failed": (0, "status = 3 AND due_at <= {now} ORDER BY due_at"),
+            "waiting": ("CASE WHEN {is_linked} THEN 1 ELSE 0 END", "status = 5 AND due_at <= {now} ORDER BY due_at"),
+            "expired": (0, "status = 1 AND due_at <= {now} ORDER BY due_at"),
+            # Over, and what waits for it has not been told.
+            "done": (1, "status = 2 AND due_at <= {now} ORDER BY due_at"),
+            "fatal": (1, "status = 4 AND due_at <= {now} ORDER BY due_at"),
             # Rows that nobody here wrote: without an instant they would stay as they are for ever.
-            "failed_forged": "status = 3 AND due_at IS NULL",
-            "claimed_forged": "status = 1 AND due_at IS NULL",
+            "failed_forged": (0, "status = 3 AND due_at IS NULL"),
+            "claimed_forged": (0, "status = 1 AND due_at IS NULL"),
         }.items()
     )
     # They come along in the same look, so that queues without any pay nothing for them; the last number tells them. The
     # others are of no meaning: beside an unsigned column a 0 or NULL would make MariaDB give all of them as decimals.
     DUE_SCHEDULES = """
         UNION ALL
-        SELECT group_id, group_id, 0, group_id, group_id, name, group_id, -1
+        SELECT group_id, group_id, 0, group_id, group_id, name, group_id, 0, -1
         FROM (SELECT name, group_id FROM {schedules} WHERE next_at <= {now} ORDER BY next_at LIMIT ?) AS scheduled
     """
     IS_DUE = "(due_at <= {now} OR due_at IS NULL)"
 
     def look_for_due(self) -> Due:
         """Rows whose time has come and claims whose lease has ended, the oldest of each first, a portion at most."""
-        found = self._alone(self._all, self.DUE + self.DUE_SCHEDULES, [DUE_A_LOOK] * 6)
-        rows = [row for row in found if row[7] >= 0]
+        found = self._alone(self._all, self.DUE + self.DUE_SCHEDULES, [DUE_A_LOOK] * 8)
+        rows = [row for row in found if not row[8]]
         expired = [row for row in rows if row[1] == Status.IN_PROGRESS]
         return Due(
             to_wake=sorted(row[0] for row in rows if row[1] != Status.IN_PROGRESS),
             unstarted=sorted(row[0] for row in expired if not row[2]),
             lost=sorted((_lost_task(row) for row in expired if row[2]), key=lambda lost: lost.id),
-            schedules=[row[5] for row in found if row[7] < 0],
+            schedules=[row[5] for row in found if row[8] < 0],
+            linked=sorted(row[0] for row in found if row[8] > 0),
         )
 
     # ---- wake: waiting, error → new
@@ -124,7 +128,8 @@ class Store(Adding, Views):
     # One that may start once only keeps its token: its worker may be alive after all, and complete it.
     GIVE_UP_LOST = f"""
         UPDATE {{table}} {{by_key}} SET status = 4, claim = CASE WHEN ? = 1 THEN claim END, max_attempts = ?,
-            due_at = NULL, error_text = ?, finished_at = {{now}}, updated_at = {{now}}
+            due_at = CASE WHEN awaited <> 0 THEN {{now}} END, error_text = ?, finished_at = {{now}},
+            updated_at = {{now}}
         {WHICH_LOST}
     """
 
@@ -194,7 +199,8 @@ class Store(Adding, Views):
     # An updated_at of the future, or one that is no instant, is a producer's own: it says of no wait.
     READ_CLAIM = """
         SELECT id, task, CASE WHEN {args_bytes} <= {inline_bytes} THEN args END, {args_bytes},
-            attempts, max_attempts, claim, group_id, CASE WHEN {updated_at_age} > 0 THEN {updated_at_age} ELSE 0.0 END
+            attempts, max_attempts, claim, group_id, CASE WHEN {updated_at_age} > 0 THEN {updated_at_age} ELSE 0.0 END,
+            stages, stage, awaited
         FROM {table} WHERE status = 1 AND claim = ? ORDER BY priority, id
     """
     READ_ARGS = "SELECT args FROM {table} WHERE id = ? AND status = 1 AND claim = ?"
@@ -316,14 +322,16 @@ class Store(Adding, Views):
     # ---- finish: in progress → done, error, fatal
 
     # Each of these leaves a row alone that a rerun changed while it ran, which set its attempts to 0; those that fail
-    # leave alone one that was cancelled meanwhile. Both are rare, and looked after when a write matched nothing.
+    # leave alone one that was cancelled meanwhile; those that end a task leave alone one for which others wait. All are
+    # rare, and looked after when a write matched nothing.
 
     IS_OURS = "id = ? AND status = 1 AND claim = ? AND (attempts > 0 OR started_at IS NULL)"
-    DELETE = f"DELETE FROM {{table}} WHERE {IS_OURS}"
+    IS_ALONE = f"{IS_OURS} AND awaited = 0"
+    DELETE = f"DELETE FROM {{table}} WHERE {IS_ALONE}"
     MARK = f"""
         UPDATE {{table}} {{by_key}}
         SET status = 2, claim = NULL, due_at = NULL, error_text = NULL, finished_at = {{now}}, updated_at = {{now}}
-        WHERE {IS_OURS}
+        WHERE {IS_ALONE}
     """
     # A move is three writes in one transaction. The first takes the row's lock and says whether the claim still
     # stands; the others find only what it left, by a status that nobody else sees.
@@ -344,17 +352,29 @@ class Store(Adding, Views):
         SET status = 4, claim = NULL, due_at = NULL, error_text = ?,
             attempts = attempts - CASE WHEN attempts > 0 THEN ? ELSE 0 END, finished_at = {{now}},
             updated_at = {{now}}
-        WHERE {IS_OURS} AND ({{is_cancelled}} = 0 OR started_at IS NULL)
+        WHERE {IS_ALONE} AND ({{is_cancelled}} = 0 OR started_at IS NULL)
+    """
+    # → done, fatal, with the sign that what waits for it is to be told; in modes delete and move it stays till then.
+    MARK_AWAITED = MARK.replace("due_at = NULL", "due_at = {now}").replace("awaited = 0", "awaited <> 0")
+    GIVE_UP_AWAITED = GIVE_UP.replace("due_at = NULL", "due_at = {now}").replace("awaited = 0", "awaited <> 0")
+    # → new, as the next stage of its pipeline. One that was cancelled while it ran has none.
+    NEXT_STAGE = f"""
+        UPDATE {{table}} {{by_key}}
+        SET status = 0, task = ?, args = ?, group_id = COALESCE(?, group_id), priority = COALESCE(?, priority),
+            max_attempts = ?, attempts = 0, stage = stage + 1, claim = NULL, due_at = NULL, started_at = NULL,
+            error_text = NULL, updated_at = {{now}}
+        WHERE {IS_OURS} AND {{is_cancelled}} = 0
     """
     # → new, however the run ended.
     RUN_AGAIN = """
         UPDATE {table} {by_key} SET status = 0, claim = NULL, due_at = NULL, error_text = NULL, updated_at = {now}
         WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NOT NULL AND attempts = 0 AND {is_cancelled} = 0
     """
-    # A run that failed, or the one that was to follow it.
+    # A run that failed, or what was to follow it.
     CANCEL = """
         UPDATE {table} {by_key}
-        SET status = 4, claim = NULL, due_at = NULL, finished_at = {now}, updated_at = {now}
+        SET status = 4, claim = NULL, due_at = CASE WHEN awaited <> 0 THEN {now} END, finished_at = {now},
+            updated_at = {now}
         WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NOT NULL AND {is_cancelled} = 1
             AND (attempts = 0 OR ? = 1)
     """
@@ -364,7 +384,7 @@ class Store(Adding, Views):
         UPDATE {table} {by_key} SET status = 1, attempts = CASE WHEN attempts > 0 THEN attempts ELSE 1 END
         WHERE id = ? AND status = 4 AND claim = ? AND max_attempts = 1 AND error_text LIKE 'lost: %'
     """
-    FIND = "SELECT status, claim, started_at IS NOT NULL, error_text, attempts FROM {table} WHERE id = ?"
+    FIND = "SELECT status, claim, started_at IS NOT NULL, error_text, attempts, stage FROM {table} WHERE id = ?"
 
     def advance(
         self, finishes: Sequence[Finish], start: Start | None, is_repeated: bool = False
@@ -393,7 +413,7 @@ class Store(Adding, Views):
     def _advance(
         self, finishes: Sequence[Finish], start: Start | None, conflict_seconds: float, is_repeated: bool
     ) -> tuple[list[int], bool]:
-        writes = [self._writes_of(finish) for finish in finishes]
+        writes = [self._writes_of(finish, bool(finish.task.awaited)) for finish in finishes]
         if start is not None:
             writes.append([(self.START, (start.max_attempts, self._lease_seconds, start.task.id, start.task.claim))])
         if not writes:
@@ -413,15 +433,21 @@ class Store(Adding, Views):
             except DatabaseError as error:
                 error.may_have_taken_effect = True  # those that were found are written
                 raise
-        return found[: len(finishes)], start is not None and bool(found[-1])
+        outcomes = [_outcome(*several) for several in zip(finishes, found[: len(finishes)], strict=True)]
+        return outcomes, start is not None and bool(found[-1])
 
-    def _writes_of(self, finish: Finish) -> list[Write]:
+    def _writes_of(self, finish: Finish, is_awaited: bool) -> list[Write]:
+        """Of which the first one tells by what it matched whether the task was ours, and awaited or not."""
         which = (finish.task.id, finish.task.claim)
-        if finish.error_text is None:
-            return [(sql, which) for sql in self.COMPLETE[self.mode]]
+        if finish.next_stage is not None:
+            task, group_id, priority, max_attempts, args = finish.next_stage
+            return [(self.NEXT_STAGE, (task, args, group_id, priority, max_attempts, *which))]
         if finish.retry_seconds is not None:
             return [(self.RETRY, (finish.retry_seconds, finish.error_text, *which))]
-        return [(self.GIVE_UP, (finish.error_text, 1 if finish.uncount else 0, *which))]
+        if finish.error_text is None:
+            return [(sql, which) for sql in ((self.MARK_AWAITED,) if is_awaited else self.COMPLETE[self.mode])]
+        give_up = self.GIVE_UP_AWAITED if is_awaited else self.GIVE_UP
+        return [(give_up, (finish.error_text, 1 if finish.uncount else 0, *which))]
 
     def _effect_of(self, step: Finish | Start) -> int:
         """The Outcome, where a row that a repeated write did not find is as its first try leaves it, else LOST."""
@@ -430,13 +456,17 @@ class Store(Adding, Views):
             return int(row is not None and row[:3] == (Status.IN_PROGRESS, step.task.claim, 1))
         if row is None:
             return Outcome.AS_ASKED if step.error_text is None else Outcome.LOST
-        status, claim, _, error_text, attempts = row
+        status, claim, _, error_text, attempts, stage = row
         if claim == step.task.claim:
             return Outcome.LOST
+        if step.next_stage is not None and stage > step.task.stage:
+            return Outcome.AS_ASKED  # whatever became of it since
         if status == Status.NEW and attempts == 0:
             return Outcome.RUN_AGAIN
+        if step.next_stage is not None:
+            return Outcome.CANCELLED if error_text == CANCELLED else Outcome.LOST
         if step.error_text is None and error_text != CANCELLED:
-            return int(self.mode == "mark" and status == Status.DONE)
+            return int(status == Status.DONE)
         # It may have been woken again since.
         return {step.error_text: Outcome.AS_ASKED, CANCELLED: Outcome.CANCELLED}.get(error_text, Outcome.LOST)
 
@@ -445,27 +475,32 @@ class Store(Adding, Views):
         if isinstance(step, Start):
             return Outcome.LOST
         which = (step.task.id, step.task.claim)
+        is_to_end = step.error_text is not None or step.next_stage is not None
         # The first one takes the row's lock, if it is ours still: between two of these it would be changed again.
-        _, was_changed, was_cancelled, was_finished, *_ = self._together(
+        _, was_changed, was_cancelled, was_awaited, was_finished, *_ = self._together(
             [
                 (self.RENEW, (self._lease_seconds, *which)),
                 (self.RUN_AGAIN, which),
-                (self.CANCEL, (*which, int(step.error_text is not None))),
-                *self._writes_of(step),
+                (self.CANCEL, (*which, int(is_to_end))),
+                *self._writes_of(step, is_awaited=True),
+                *self._writes_of(step, is_awaited=False),
             ],
             self._conflict_seconds,
         )
         if was_changed:
             return Outcome.RUN_AGAIN
-        if was_cancelled or was_finished:
-            return Outcome.CANCELLED if was_cancelled else Outcome.AS_ASKED
+        if was_cancelled:
+            return Outcome.CANCELLED
+        if was_awaited or was_finished:
+            return Outcome.AWAITED if was_awaited and step.is_end else Outcome.AS_ASKED
         effect = self._effect_of(step) if self._may_have_taken_effect() else Outcome.LOST
         return effect or (Outcome.LOST if step.error_text is not None else int(self._complete_late(step)))
 
     def _complete_late(self, step: Finish) -> bool:
         """Complete a task that may start once only and was given up as lost. Whether there was one."""
         resume = (self.RESUME, (step.task.id, step.task.claim))
-        was_resumed = self._together([resume, *self._writes_of(step)], self._conflict_seconds)[0] == 1
+        writes = [resume, *self._writes_of(step, is_awaited=True), *self._writes_of(step, is_awaited=False)]
+        was_resumed = self._together(writes, self._conflict_seconds)[0] == 1
         return was_resumed or (self._may_have_taken_effect() and bool(self._effect_of(step)))
 
     # ---- release: in progress, unstarted → new
@@ -520,6 +555,11 @@ class Store(Adding, Views):
         self._alone(self._write, self.RUN_ENDS, values)
 
 
+def _outcome(finish: Finish, found: int) -> int:
+    is_awaited = found == Outcome.AS_ASKED and finish.task.awaited and finish.is_end
+    return Outcome.AWAITED if is_awaited else found
+
+
 def _lost_task(row: Row) -> LostTask:
-    task_id, _, _, attempts, max_attempts, task, group_id, is_cancelled = row
+    task_id, _, _, attempts, max_attempts, task, group_id, is_cancelled = row[:8]
     return LostTask(task_id, attempts, max_attempts, str(task), group_id, bool(is_cancelled))

@@ -41,6 +41,8 @@ class Target(NamedTuple):
     write_values: Sequence[Any] = ()
     table: str = "{table}"
     key: str = "id"
+    then: str = ""
+    """Another statement, of the ids alone, in the same transaction."""
     hint: str = "{by_status}"
     """The index by which they are looked for."""
 
@@ -175,6 +177,8 @@ class Sweep:
             # Looked at once more: on servers with statement-based replication the first write begins a new transaction.
             write = with_ids(f"{target.write} {self._which_of_ids()}", locked)
             store._write(write, (*target.write_values, *locked, *target.values))
+            if target.then:
+                store._write_ids(target.then, locked)
         return locked
 
     def _come_back(self) -> None:

@@ -15,11 +15,11 @@ from ..errors import AlreadyThere, DatabaseError, TablesMissing, TablesOutdated
 from ..lifecycle import CANCELLED
 from .database import Database
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 QUEUE_COLUMNS = (
     "id, task, args, group_id, priority, status, attempts, max_attempts, due_at, claim, unique_key, error_text, "
-    "created_at, started_at, finished_at, updated_at, version"
+    "created_at, started_at, finished_at, updated_at, version, stages, stage, awaited"
 )
 INSTANTS = ("due_at", "created_at", "started_at", "finished_at", "updated_at", "ended_at", "previous_started_at")
 
@@ -65,12 +65,27 @@ class Tables(Database):
             "ALTER TABLE {table} ADD COLUMN version {number_type} NULL DEFAULT NULL",
             "ALTER TABLE {done} ADD COLUMN version {number_type} NULL DEFAULT NULL",
         ),
+        3: tuple(
+            f"ALTER TABLE {table} ADD COLUMN {column}"
+            for table in ("{table}", "{done}")
+            for column in (
+                "stages {text_type} NULL DEFAULT NULL",
+                "stage {small_type} NOT NULL DEFAULT 0",
+                "awaited {flag_type} NOT NULL DEFAULT 0",
+            )
+        ),
     }
     """From version n to n + 1: what has to be done to tables that stand, one change a statement; the schema file makes
     the newest ones. A change that was made already, by an upgrade that was cut off, is passed over."""
     instant_type: str
     number_type: str
     """Of a whole number from 0 to 2^63 - 1."""
+    small_type: str
+    """Of one from 0 to 65,535."""
+    flag_type: str
+    """Of 0 or 1."""
+    text_type: str
+    """Of a text of at most 65,535 bytes."""
 
     def __init__(self, table: str, mode: str, lease_seconds: int, patience_seconds: float) -> None:
         super().__init__(patience_seconds)
@@ -145,13 +160,14 @@ class Tables(Database):
             "paused": self.quoted.format(f"{table}_paused"),
             "schedules": self.quoted.format(f"{table}_schedules"),
             "stats": self.quoted.format(f"{table}_stats"),
+            "dependencies": self.quoted.format(f"{table}_dependencies"),
             "schema": self.quoted.format(f"{table}_schema"),
             "now": self.now,
             "now_text": self.instant_text.format(self.now),
             "next_at_text": self.instant_text.format("next_at"),
             "after": self.after,
             "columns": QUEUE_COLUMNS,
-            "first_columns": QUEUE_COLUMNS.replace(", version", ""),
+            "first_columns": QUEUE_COLUMNS.partition(", version")[0],
             "archived_columns": QUEUE_COLUMNS.replace("claim", "NULL").replace("status", "2"),
             "args_bytes": self.bytes_of.format("args"),
             "this_hour": self.this_hour,
@@ -159,6 +175,10 @@ class Tables(Database):
             "hour_text": self.instant_text.format("hour"),
             "inline_bytes": str(INLINE_ARGS_BYTES),
             "cancelled": f"'{CANCELLED}'",
+            # Dependencies have no id: it is that of the row.
+            "is_linked": "(awaited <> 0 OR EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = id))".format(
+                dependencies=self.quoted.format(f"{table}_dependencies")
+            ),
             "is_cancelled": f"CASE WHEN error_text = '{CANCELLED}' THEN 1 ELSE 0 END",
             "insert_or_ignore": self.insert_or_ignore,
             "by_key": self.by_key,
@@ -167,6 +187,9 @@ class Tables(Database):
             "delete_archived": self.delete_by_key.format(self.quoted.format(f"{table}_done")),
             "instant_type": self.instant_type,
             "number_type": self.number_type,
+            "small_type": self.small_type,
+            "flag_type": self.flag_type,
+            "text_type": self.text_type,
         }
         for column in INSTANTS:
             words[f"{column}_text"] = self.instant_text.format(column)

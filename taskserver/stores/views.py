@@ -91,7 +91,17 @@ class Views(Tables):
     LAPSED = "SELECT COUNT(*), MAX({due_at_age}) FROM {table} WHERE status = 1 AND due_at < {after}"
     FAR = "SELECT COUNT(*) FROM {table} WHERE status IN (3, 5) AND due_at >= '2037-01-01 00:00:00'"
 
-    UNDATED = "SELECT COUNT(*) FROM {table} WHERE status = 5 AND due_at IS NULL"
+    UNDATED = """
+        SELECT COUNT(*) FROM {table}
+        WHERE status = 5 AND due_at IS NULL AND NOT EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = id)
+    """
+    # It waits, and none of those that it waits for will tell it of an end, as they were deleted by hand.
+    IS_ORPHAN = """
+        status = 5 AND due_at IS NULL AND EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = id) AND NOT EXISTS (
+            SELECT 1 FROM {dependencies} AS edge JOIN {table} AS parent ON parent.id = edge.parent_id
+            WHERE edge.child_id = {table}.id AND (parent.status NOT IN (2, 4) OR parent.due_at IS NOT NULL))
+    """
+    ORPHANED = f"SELECT COUNT(*) FROM {{table}} WHERE {IS_ORPHAN}"
 
     @abstractmethod
     def facts(self) -> Facts:
@@ -108,8 +118,9 @@ class Views(Tables):
         names = self.look(self.NAMES_OF_NEXT, [most_rows] * 3)
         lapsed, seconds = self.look(self.LAPSED, [-lapsed_seconds])[0]
         far, undated = self.look(self.FAR)[0][0], self.look(self.UNDATED)[0][0]
+        orphaned = self.look(self.ORPHANED)[0][0]
         texts = (name.decode(errors="replace") if isinstance(name, bytes) else str(name) for (name,) in names)
-        return QueueFacts(tuple(sorted(texts)), lapsed, float(seconds or 0), far, undated)
+        return QueueFacts(tuple(sorted(texts)), lapsed, float(seconds or 0), far, undated, orphaned)
 
     def look(self, sql: str, values: Sequence[Any] = ()) -> Sequence[Row]:
         """The rows of a statement of facts, with a mark for each value in the place of `{ids}`."""
