@@ -29,7 +29,7 @@ from taskserver.time_limit import time_limit
 
 def run_task(call: Call) -> BaseException | None:
     """Call it without a time limit; what it raised."""
-    failure = run_foreign(time_limit(Stop(), again_after_seconds=1.0), 0, run_call, call)
+    failure, _ = run_foreign(time_limit(Stop(), again_after_seconds=1.0), 0, run_call, call)
     return None if failure is None else failure.error
 
 
@@ -459,7 +459,7 @@ def test_without_arguments_nothing_is_fetched(write_tasks: Callable[[str], None]
     for args_bytes in (None, 0):
         task = row(None, args_bytes)
         assert fetch_long(task, never) == task
-        assert prepare(task, Callables(("tasks",)))[1:] == ([], {})
+        assert prepare(task, Callables(("tasks",)))[1:] == ([], {}, None)
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def _bundle_of(source: Path, **env: str) -> Bundle:
     made = _make_bundle(source, **env)
     assert (made.returncode, made.stderr) == (0, ""), made.stderr
     assert re.fullmatch(
-        rf"wrote dist/{NAME}/ and .*: \d+ files, 0\.\d MB, with PyMySQL \S+, python-dotenv \S+ inside\n", made.stdout
+        rf"wrote dist/{NAME}/ and .*: \d+ files, \d\.\d MB, with PyMySQL \S+, python-dotenv \S+ inside\n", made.stdout
     )
     return Bundle(source, source / "dist" / NAME, source / "dist" / f"{NAME}.zip")
 

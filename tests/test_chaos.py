@@ -17,7 +17,7 @@ import pytest
 from taskserver.settings import MODES as TASKSERVER_MODES
 from tests.chaos.begins import match_begins
 from tests.chaos.checks import check_all
-from tests.chaos.evidence import DELETED, Event, Evidence, Kept, Row, Run, Strike, WorkerRun
+from tests.chaos.evidence import DELETED, Event, Evidence, Kept, Row, Run, Strike, Tied, WorkerRun
 from tests.chaos.report import Report
 from tests.chaos.run import run_chaos
 from tests.chaos.schedule import FAULTS, make_modes, make_schedule, sure_kinds, wish
@@ -272,6 +272,13 @@ STORY = Evidence(
     changed_while_it_ran=1,
     kept_rows=[Kept("one", 8), Kept("two", 3)],
     kept_runs=[Kept("one", 2), Kept("one", 7), Kept("one", 8), Kept("two", 3)],
+    tied=[Tied(0, 200, [], True), Tied(1, 201, [0], False), Tied(7, 207, [], False), Tied(8, 208, [7], False)],
+    tied_runs=[
+        Run(0, 50, 98.0, None, "?", "tied"),
+        Run(7, 50, 98.1, 98.2, "tied", "tied"),
+        Run(8, 50, 98.3, 98.4, "tied", "tied"),
+    ],
+    tied_errors={0: "Failed: as it was told to", 1: "dependency: task 200, for which it waits, is fatal"},
     kinds=["freeze beyond the lease", "drop", "kill"],
     task_kinds=["quick", "fail"],
     modes=["move", "mark", "move", "delete"],
@@ -503,6 +510,25 @@ LIES: dict[str, tuple[Callable[[], dict[str, object]], str]] = {
     ),
     "a run in which no change met a running task": (lambda: {"changed_while_it_ran": 0}, "no task was changed"),
     "a fatal task that never fails": (lambda: {"kept_fatal": 1}, "1 tasks with keys became fatal"),
+    "a tied task that never ran": (lambda: {"tied_runs": STORY.tied_runs[:2]}, "number=8, id=208"),
+    "a tied task that ran too soon": (
+        lambda: {"tied_runs": [*STORY.tied_runs, Run(8, 51, 98.15, 98.3, "tied", "tied")]},
+        "began before one that it waited for had come to its end",
+    ),
+    "a tied task that waited for a fatal one and ran": (
+        lambda: {"tied_runs": [*STORY.tied_runs, Run(1, 51, 99.0, 99.1, "tied", "tied")]},
+        "waited for a fatal one, and began",
+    ),
+    "a tied task that waited for a fatal one and is not fatal": (
+        lambda: {"tied_errors": {0: "Failed"}},
+        "waited for a fatal one, and its error is ''",
+    ),
+    "a tied task that is fatal because of another": (
+        lambda: {"tied_errors": STORY.tied_errors | {1: "dependency: task 207, for which it waits, is fatal"}},
+        "waited for a fatal one, and its error is",
+    ),
+    "ties that are left": (lambda: {"tied_left": 1}, "1 ties are left"),
+    "a run in which nothing waited": (lambda: {"tied": [], "tied_errors": {}}, "no task ran that had waited"),
     "a worker that goes on for ever": (lambda: {"unended": [2]}, "the last worker of slot 2 went on"),
 }
 

@@ -174,6 +174,9 @@ WRONG_TASKS = [
     ["tasks.note", "--priority", "1.5"],
     ["tasks.note", "[]", "[]"],
     ["tasks.note", "--bulk", "-"],
+    ["--then", "tasks.note", "--bulk", "-"],
+    ["--depends-on", "1", "--bulk", "-"],
+    ["--then", "tasks.note"],
     [],
 ]
 
@@ -217,6 +220,65 @@ def test_add_of_a_key_that_stands_prints_its_id_and_with_rerun_changes_it(queue:
     assert queue.rows("args, version, group_id") == [('["sixth"]', 8, 3)]
 
 
+def test_add_takes_what_runs_then(queue: Queue) -> None:
+    second = '{"task": "tasks.note", "group_id": 5, "max_attempts": 2}'
+    ended = queue.client("add", "tasks.note", '["x"]', "--then", second, "--then", "tasks.fail", "--priority", -1)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "1\n", "")
+    ((task, args, group_id, priority),) = rows_of(queue)
+    assert (task, json.loads(args), group_id, priority) == ("tasks.note", ["x"], 0, -1)
+    ((stages, stage),) = queue.rows("stages, stage")
+    assert (json.loads(stages), stage) == (
+        [
+            {"task": "tasks.note", "group_id": 0, "priority": -1},
+            {"task": "tasks.note", "group_id": 5, "priority": -1, "max_attempts": 2},
+            {"task": "tasks.fail", "group_id": 0, "priority": -1},
+        ],
+        0,
+    )
+
+
+def test_add_takes_what_is_waited_for(queue: Queue) -> None:
+    for _ in range(3):
+        queue.client("add", "tasks.note")
+    ended = queue.client("add", "tasks.note", "--depends-on", "1,3", "--depends-on", 2, "--then", "tasks.note")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "4\n", "")
+    assert sorted(queue.sql("SELECT parent_id, child_id FROM jobs_queue_dependencies")) == [(1, 4), (2, 4), (3, 4)]
+    assert queue.statuses() == [0, 0, 0, 5]
+
+
+def test_add_refuses_by_name_what_cannot_be_waited_for(queue: Queue) -> None:
+    queue.client("add", "tasks.note")
+    for wrong in (10**6, f"1,{10**6}"):
+        ended = queue.client("add", "tasks.note", "--depends-on", wrong)
+        assert_one_line(ended, 2, f"depends_on names {10**6}, and this task would be ", "nothing was added")
+        assert len(queue.rows()) == 1
+        assert queue.sql("SELECT * FROM jobs_queue_dependencies") == []
+
+
+def test_bulk_takes_pipelines_and_what_is_waited_for_and_refuses_all_for_one(queue: Queue) -> None:
+    lines = [
+        {"task": "tasks.note", "args": ["first"]},
+        {"stages": ["tasks.note", {"task": "tasks.note", "priority": 3}], "args": ["second"], "group_id": 4},
+        {"stages": ["tasks.note"], "task": None, "depends_on": [1, 1], "delay": 60},
+        {"task": "tasks.note", "depends_on": [], "unique_key": "k", "stages": None},
+    ]
+    text = "\n".join(map(json.dumps, lines))
+    assert queue.client("add", "--bulk", "-", stdin=text).returncode == 0
+    assert queue.rows("status, stages IS NULL, group_id") == [(0, 1, 0), (0, 0, 4), (5, 0, 0), (0, 1, 0)]
+    assert queue.sql("SELECT parent_id, child_id FROM jobs_queue_dependencies") == [(1, 3)]
+    for wrong, words in (
+        ({"stages": []}, "line 5: stages is []"),
+        ({"stages": ["tasks.note", "note"]}, "line 5: stage 2: "),
+        ({"task": "tasks.note", "stages": ["tasks.note"]}, "line 5: it has task and stages"),
+        ({"task": "tasks.note", "depends_on": 1}, "line 5: depends_on is 1"),
+        ({"task": "tasks.note", "depends_on": [1], "unique_key": "k"}, "line 5: it has depends_on and a unique_key"),
+        ({"task": "tasks.note", "depends_on": [10**6]}, "depends_on names 1000000"),
+    ):
+        before = queue.rows()
+        assert_one_line(queue.client("add", "--bulk", "-", stdin=f"{text}\n{json.dumps(wrong)}\n"), 2, words)
+        assert queue.rows() == before
+
+
 WRONG_KINDS = [
     (["--rerun"], "it has rerun and no unique_key"),
     (["--version", "3"], "it has a version and no rerun"),
@@ -237,6 +299,22 @@ WRONG_KINDS = [
     (["--unique", "k", "--rerun", "--version", "-1"], "--version"),
     (["--unique", "k", "--rerun", "--version", str(2**63)], "--version"),
     (["--unique", "k", "--rerun", "yes"], "yes"),
+    (["--then", "note"], "stage 2: "),
+    (["--then", ""], "stage 2: "),
+    (["--then", "{"], "--then"),
+    (["--then", "{}"], 'stage 2: it has no "task"'),
+    (["--then", '{"task": "tasks.note", "args": [1]}'], "stage 2: it has 'args'"),
+    (["--then", '{"task": "tasks.note", "priority": NaN}'], "NaN is no JSON number"),
+    (["--then", '["tasks.note"]'], "stage 2: "),
+    (["--then", "tasks.note"] * 100, "allowed: a list of 1 to 100"),
+    (["--depends-on", ""], "write ids with commas and no spaces, as 17,18"),
+    (["--depends-on", "0"], "write ids with commas"),
+    (["--depends-on", "1,"], "write ids with commas"),
+    (["--depends-on", "1, 2"], "write ids with commas"),
+    (["--depends-on", "one"], "write ids with commas"),
+    (["--depends-on", str(2**63)], "write ids with commas"),
+    (["--depends-on", "1", "--unique", "k"], "it has depends_on and a unique_key"),
+    (["--depends-on", "1"], "depends_on names 1, and this task would be 1"),
 ]
 
 
@@ -571,7 +649,7 @@ def test_list_and_show_print_tasks_as_json_alone(queue: Queue) -> None:
         "id": 10, "task": "tasks.note", "args": "[9]", "group_id": 0, "priority": 9, "status": 4,
         "status_name": "fatal", "attempts": 0, "max_attempts": None, "due_at": None, "claim": None,
         "unique_key": None, "error_text": "ValueError: no\nsecond line", "started_at": None, "finished_at": None,
-        "version": None, "archived": False,
+        "version": None, "stages": None, "stage": 0, "awaited": 0, "archived": False, "waits_for": [], "awaited_by": [],
     }  # fmt: skip
     for instant in (created_at, updated_at):
         assert len(instant) == len("2026-01-31T12:00:00.000000Z")

@@ -45,7 +45,8 @@ NOT_RUN = {
     ): "a list of files, which tests/test_structure.py compares with what is there",
     ("docs/architecture.md", "c_timer,"): "the order of imports, which tests/test_structure.py compares with the code",
     ("docs/upgrading.md", "ALTER TABLE jobs_queue_workers"): "for tables of version 1: run by tests/test_schema.py",
-    ("docs/upgrading.md", "ALTER TABLE jobs_queue ADD"): "for tables of version 2: run by tests/test_schema.py",
+    ("docs/upgrading.md", "ALTER TABLE jobs_queue ADD COLUMN version"): "for tables of version 2: the same",
+    ("docs/upgrading.md", "ALTER TABLE jobs_queue ADD COLUMN stages"): "for tables of version 3: the same",
     (TUTORIAL, "/home/you/"): "a picture of folders",
     ("examples/demo/README.md", ".venv/bin/python -m examples.demo"): "looks at what make demo built, which takes long",
 }
@@ -140,6 +141,7 @@ REFUSED = [
     "TRUNCATE jobs_queue",
     "INSERT INTO jobs_queue_done (id, task) VALUES (1, 'tasks.greet')",
     "INSERT INTO jobs_queue_schema (version) VALUES (99)",
+    "INSERT INTO jobs_queue_dependencies (parent_id, child_id) VALUES (1, 2)",
     "INSERT INTO jobs_queue_workers (host, group_ids, pid) VALUES ('h', 'all', 1)",
     "DROP TABLE jobs_queue",
 ]
@@ -156,16 +158,17 @@ def test_a_website_with_the_least_rights_is_refused_all_else(guarded: Reader) ->
 def test_the_least_rights_of_a_worker_are_enough(guarded: Reader, mode: str) -> None:
     dsn = guarded.dsn("you_worker", "worker-password")
     with TaskServer(dsn, folder=guarded.folder, mode=mode) as server:
-        server.add_tasks({"task": f"tasks.{name}", "args": ["Ada"]} for name in ("greet", "nothing", "greet"))
+        ids = server.add_tasks({"task": f"tasks.{name}", "args": ["Ada"]} for name in ("greet", "nothing", "greet"))
+        server.add_task("tasks.rebuild_index", depends_on=ids[::2])
         server.store.claim(1, ())
         guarded.execute("UPDATE jobs_queue SET due_at = NOW() - INTERVAL 1 DAY WHERE status = 1")
         result = server.run()
-        assert (result.done, result.fatal, result.reason) == (2, 1, Reason.EMPTY)
-        assert [row.rows for row in server.store.counts()] == ([2, 1] if mode == "mark" else [1])
+        assert (result.done, result.fatal, result.reason) == (3, 1, Reason.EMPTY)
+        assert [row.rows for row in server.store.counts()] == ([3, 1] if mode == "mark" else [1])
         assert server.store.show(10**6) is None
 
 
-BEYOND_THE_FOUR = "(status, max_attempts, due_at, unique_key, version)"
+BEYOND_THE_FOUR = "(status, max_attempts, due_at, unique_key, version, stages)"
 
 
 def test_a_producer_that_gives_more_than_the_four_columns_needs_the_rights_that_the_document_names(
@@ -176,7 +179,12 @@ def test_a_producer_that_gives_more_than_the_four_columns_needs_the_rights_that_
         with pytest.raises(DatabaseError, match=r"see docs/security\.md"):
             server.add_task("tasks.greet", ["Ada"], delay=60)
         guarded.execute(f"GRANT INSERT {BEYOND_THE_FOUR} ON you_queue.jobs_queue TO 'you_web'@'%'")
-        server.add_task("tasks.greet", ["Ada"], delay=60, max_attempts=3)
+        parent = server.add_task("tasks.greet", ["Ada"], delay=60, max_attempts=3)
+        server.add_pipeline(["tasks.greet", "tasks.rebuild_index"], ["Ada"])
+        with pytest.raises(DatabaseError, match=r"see docs/security\.md"):
+            server.add_task("tasks.greet", ["Ada"], depends_on=[parent])
+        guarded.execute("GRANT INSERT ON you_queue.jobs_queue_dependencies TO 'you_web'@'%'")
+        server.add_task("tasks.greet", ["Ada"], depends_on=[parent])
         with pytest.raises(DatabaseError, match=r"see docs/security\.md"):
             server.add_task("tasks.greet", ["Ada"], unique_key="one")
         guarded.execute("GRANT SELECT, UPDATE ON you_queue.jobs_queue TO 'you_web'@'%'")

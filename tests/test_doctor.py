@@ -497,6 +497,7 @@ LEAST = {
     "_workers": "SELECT, INSERT, UPDATE",
     "_paused": "SELECT",
     "_schedules": "SELECT, UPDATE",
+    "_dependencies": "SELECT",
     "_schema": "SELECT",
 }
 
@@ -521,6 +522,7 @@ def test_the_least_rights_of_a_mode_are_well(limited: Callable[..., Report], mod
     report = limited(rights, TASKSERVER_MODE=mode)
     assert report.checks["rights"]["level"] == "ok"
     assert "INSERT on jobs_queue (for tasks that add tasks, and periodic ones)" in report.told("rights")
+    assert "DELETE on jobs_queue_dependencies (for tasks that wait for others)" in report.told("rights")
 
 
 @pytest.mark.parametrize(
@@ -768,6 +770,21 @@ def test_rows_that_nobody_will_ever_take_are_a_warning(healthy: Queue) -> None:
     assert report.worse() == {"stray": "warning"}
     assert "1 tasks wait for no instant" in report.told("stray")
     assert "1 have a status that is none" in report.told("stray")
+
+
+def test_tasks_that_wait_for_deleted_ones_are_a_warning_until_a_reclaim(healthy: Queue) -> None:
+    for statement in (
+        "INSERT INTO jobs_queue (id, task) VALUES (90, 'tasks.note')",
+        "INSERT INTO jobs_queue (id, task, status) VALUES (91, 'tasks.note', 5), (92, 'tasks.note', 5)",
+        "INSERT INTO jobs_queue_dependencies (parent_id, child_id) VALUES (89, 91), (89, 92), (90, 92)",
+    ):
+        healthy.sql(statement)
+    report = Report(healthy)
+    assert report.worse() == {"orphaned": "warning"}
+    assert "1 tasks wait for others that are gone or over" in report.told("orphaned")
+    assert "client.py reclaim" in report.told("orphaned")
+    assert healthy.client("reclaim").returncode == 0
+    assert "orphaned" not in Report(healthy).checks
 
 
 def test_leases_that_nobody_took_back_are_a_warning(healthy: Queue) -> None:

@@ -59,7 +59,7 @@ class Raw(NamedTuple):
 
 Columns = Mapping[str, object]
 Row = tuple[Any, ...]
-STATUS, DUE_AT, ERROR_TEXT, STARTED_AT = 4, 7, 10, 12
+STATUS, DUE_AT, ERROR_TEXT, STARTED_AT, AWAITED = 4, 7, 10, 12, 18
 """Places of columns in what WebScript.read gives."""
 
 # ---- what may become of a row
@@ -76,10 +76,14 @@ LOST = "lost"
 """A started row whose worker vanished: status 3 with due_at, or 4; error_text begins `lost`."""
 CANCELLED = "cancelled"
 """A started row whose worker vanished, and which says that a person cancelled it."""
+UNSIGNED = "unsigned"
+"""Over, and its due_at, which would say that others wait for it, taken away."""
 REFUSED = "refused"
 """The database did not take it."""
 
 PAST, FUTURE = Sql("{past}"), Sql("{future}")
+NO_TEXT = "'2020-01-01 00:00:00' || CAST(x'ff' AS TEXT)"
+"""What SQLite takes for an instant, and no program can read as text."""
 
 
 class Nasty(NamedTuple):
@@ -262,7 +266,18 @@ KEYS = [
 ]
 
 STATUSES = [
-    *(both(f"status {status}", LEFT, status=status, due_at=PAST) for status in (2, 4, 6, 7, 99, 128, 254, 255)),
+    *(both(f"status {status}", LEFT, status=status, due_at=PAST) for status in (6, 7, 99, 128, 254, 255)),
+    *(both(f"over, and due: status {status}", UNSIGNED, status=status, due_at=PAST) for status in (2, 4)),
+    *(both(f"over, and due in years: status {status}", LEFT, status=status, due_at=FUTURE) for status in (2, 4)),
+    *(
+        both(f"fatal, and awaited by {many} of none", UNSIGNED, status=4, due_at=PAST, awaited=many)
+        for many in (1, 255)
+    ),
+    *(both(f"waiting, and awaited by {many} of none", RUNS, status=5, due_at=PAST, awaited=many) for many in (1, 255)),
+    both("new, and awaited by none", RUNS, awaited=1),
+    both("done and awaited, without an instant", LEFT, status=2, awaited=1),
+    both("fatal and awaited, without an instant", LEFT, status=4, awaited=1),
+    sqlite_only("fatal, and due at what is no text", UNSIGNED, status=4, due_at=Sql(NO_TEXT), awaited=1),
     both("waiting for nothing", LEFT, status=5),
     both("an error without due_at", LEFT, RUNS, status=3),
     both("waiting for years", LEFT, status=5, due_at=FUTURE),
@@ -526,6 +541,8 @@ def outcome_of(written: Written, after: Mapping[int, Row]) -> str:
         return RUNS
     if now == written.row:
         return LEFT
+    if now == without_sign(written.row):
+        return UNSIGNED
     error_text = text_of(now[ERROR_TEXT])
     if error_text.startswith("lost") and (now[STATUS] == 4 or (now[STATUS] == 3 and now[DUE_AT])):
         return LOST
@@ -536,6 +553,13 @@ def outcome_of(written: Written, after: Mapping[int, Row]) -> str:
     if now[STATUS] == 5 and now[DUE_AT]:
         return WAITS
     return f"became {now!r:.500}"
+
+
+def without_sign(row: Row | None) -> Row | None:
+    """A row that is over, as it is once it is found that nobody waits for it."""
+    if row is None or row[STATUS] not in (2, 4):
+        return None
+    return (*row[:DUE_AT], None, *row[DUE_AT + 1 :])
 
 
 def complaint_of(written: Written, after: Mapping[int, Row], is_sqlite: bool) -> str:
@@ -714,6 +738,7 @@ OWN = {
     "started_at": st.sampled_from([None, PAST, FUTURE]) | anything,
     "attempts": st.sampled_from([0, 1, 9, 10, 11]) | anything,
     "max_attempts": st.sampled_from([None, 0, 1, 10]) | anything,
+    "awaited": st.sampled_from([0, 1, 255]) | anything,
 }
 PLAIN = ("group_id", "priority", "unique_key", "claim", "error_text", "finished_at", "created_at", "updated_at")
 hostile_rows = st.lists(
@@ -756,7 +781,11 @@ def assert_survived(queue: Queue, rows: Sequence[Columns]) -> None:
 
 
 def _assert_dealt_with(row: Row, now: Row | None) -> None:
-    if row[STATUS] not in (0, 1, 3, 5):
+    if now is None and row[STATUS] == 2:
+        assert row[AWAITED], "a row that is none of the worker's was deleted"
+    elif row[STATUS] in (2, 4):
+        assert now in (row, without_sign(row))
+    elif row[STATUS] not in (0, 1, 3, 5):
         assert now == row, "a row that is none of the worker's was changed"
     elif row[STATUS] == 0 and now is not None:
         assert now[STATUS] in (3, 4, 5), now

@@ -808,12 +808,13 @@ def test_what_can_be_run_is_started_once_more(queue: Queue, server: TaskServer, 
 
 def test_what_cannot_be_run_is_refused_in_a_sentence(queue: Queue, client: Run) -> None:
     ids = put_all_kinds(queue)
+    queue.sql("INSERT INTO jobs_queue_dependencies VALUES (?, ?)", ids["new"], ids["waiting for others"])
     before = queue.rows()
     refused = {
         "claimed": "is in progress: a worker has it, or had it until its lease ended, at 2036-01-01",
         "running": "is in progress",
         "done": "is done: add it again",
-        "waiting for others": "waits for other tasks",
+        "waiting for others": f"waits for task {ids['new']}: run or retry that one",
         "strange": "has the status 9",
     }
     for kind, words in refused.items():
@@ -1086,8 +1087,8 @@ def test_a_worker_whose_task_was_taken_by_force_can_write_nothing_more(queue: Qu
         server.add_task("tasks.note")
     started, unstarted = server.store.claim(2, ()).tasks
     server.store.advance([], Start(started, 10))
-    assert server.reclaim() == (0, 0, 0, 0, 0)
-    assert server.reclaim(Selection(groups=[0])) == (2, 0, 1, 1, 0)
+    assert server.reclaim() == (0, 0, 0, 0, 0, 0)
+    assert server.reclaim(Selection(groups=[0])) == (2, 0, 1, 1, 0, 0)
     assert server.store.advance([Finish(started)], Start(unstarted, 10)) == ([False], False)
     assert not server.store.renew(started)
     assert queue.rows("status, attempts, claim") == [(3, 1, None), (0, 0, None)]

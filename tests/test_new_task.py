@@ -22,9 +22,12 @@ from hypothesis import strategies as st
 
 from taskserver import TaskServer
 from taskserver.callables import Callables
+from taskserver.checks import check_name
 from taskserver.errors import BadTask, InvalidTask
 from taskserver.lifecycle import MAX_GROUP_ID, MAX_PRIORITY, MAX_TASK_LENGTH, MIN_PRIORITY, NewTask
-from taskserver.new_task import KEYS, check_name, new_task, new_task_from, shown
+from taskserver.new_task import KEYS, MOST_PARENTS, new_task, new_task_from
+from taskserver.printable import shown
+from taskserver.stages import MOST_STAGES
 
 TASKS = """
 import functools
@@ -357,7 +360,7 @@ def type_name(value: object) -> str:
 def test_the_keys_that_tell_more_of_a_task_are_taken() -> None:
     whole = {"task": "tasks.send", "max_attempts": 3, "delay": 60, "unique_key": "k", "rerun": True, "version": 0}
     assert new_task_from(whole) == NewTask("tasks.send", None, 0, 0, 3, 60.0, None, "k", True, 0)
-    assert set(whole) | {"args", "group_id", "priority", "at"} == set(KEYS)
+    assert set(whole) | {"args", "group_id", "priority", "at", "stages", "depends_on"} == set(KEYS)
 
 
 @pytest.mark.parametrize(
@@ -490,6 +493,143 @@ def test_what_does_not_go_together_is_refused_in_a_sentence(wrong: dict[str, Any
     with pytest.raises(InvalidTask) as caught:
         new_task("tasks.send", **wrong)
     assert str(caught.value).startswith(words)
+
+
+# ---- pipelines, and tasks that wait for others
+
+
+def stages_of(task: NewTask) -> Any:
+    return json.loads(task.stages or "null")
+
+
+def test_a_pipeline_is_its_first_stage_and_has_all_of_them_whole(tasks: Any) -> None:
+    stages = [tasks.send, {"task": tasks.Letter.post, "group_id": 5}, MappingProxyType({"task": "tasks.cached"})]
+    made = new_task(stages=stages, args={"to": "you"}, group_id=2, priority=-1)
+    assert made[:5] == ("tasks.send", '{"to":"you"}', 2, -1, None)
+    assert stages_of(made) == [
+        {"task": "tasks.send", "group_id": 2, "priority": -1},
+        {"task": "tasks.Base.post", "group_id": 5, "priority": -1},
+        {"task": "tasks.cached", "group_id": 2, "priority": -1},
+    ]
+
+
+def test_what_the_first_stage_says_of_itself_is_said_of_the_row() -> None:
+    first = {"task": "tasks.send", "group_id": 7, "priority": 8, "max_attempts": 9}
+    made = new_task(stages=(first, "tasks.file"), group_id=1, priority=2, max_attempts=3)
+    assert made[:5] == ("tasks.send", None, 7, 8, 9)
+    assert stages_of(made) == [first, {"task": "tasks.file", "group_id": 1, "priority": 2, "max_attempts": 3}]
+    one_without = {"task": "tasks.send", "group_id": None, "priority": None, "max_attempts": None}
+    assert new_task(stages=[one_without])[:5] == ("tasks.send", None, 0, 0, None)
+
+
+@pytest.mark.parametrize("length", [1, MOST_STAGES])
+def test_a_pipeline_has_as_many_stages_as_are_allowed(length: int) -> None:
+    assert len(stages_of(new_task(stages=["tasks.send"] * length))) == length
+
+
+WRONG_STAGES: list[tuple[Any, str]] = [
+    ([], "stages is []; allowed: a list of 1 to 100, each as "),
+    ((), "stages is (); allowed"),
+    ("tasks.send", "stages is 'tasks.send'; allowed"),
+    (b"tasks.send", "stages is b'tasks.send'; allowed"),
+    ({"task": "tasks.send"}, "stages is {'task': 'tasks.send'}; allowed"),
+    ({"tasks.send"}, "stages is {'tasks.send'}; allowed"),
+    (5, "stages is 5; allowed"),
+    (False, "stages is False; allowed"),
+    (iter(["tasks.send"]), "stages is <list_iterator"),
+    (["tasks.send"] * (MOST_STAGES + 1), "allowed: a list of 1 to 100"),
+    (["tasks.send", None], 'stage 2: it is None; allowed: "tasks.resize", or {"task": "tasks.resize", "group_id": 5}'),
+    (["tasks.send", 5], "stage 2: it is 5; allowed"),
+    (["tasks.send", ["tasks.send"]], "stage 2: it is ['tasks.send']; allowed"),
+    (["tasks.send", b"tasks.send"], "stage 2: it is b'tasks.send'; allowed"),
+    (["tasks.send", "send"], "stage 2: "),
+    (["tasks.send", ""], "stage 2: "),
+    (["tasks.send", "x." + "y" * 254], "stage 2: "),
+    (["tasks.send", "tasks.\ud800"], "stage 2: "),
+    (["tasks.send", {}], 'stage 2: it has no "task"; allowed: task, group_id, priority, max_attempts'),
+    (["tasks.send", {"group_id": 5}], 'stage 2: it has no "task"'),
+    (["tasks.send", {"task": None}], "stage 2: task is None; allowed: the name of a callable, or the function itself"),
+    (["tasks.send", {"task": 5}], "stage 2: task is 5"),
+    ([{"task": "tasks.send", "args": [1]}], "stage 1: it has 'args'; allowed: task, group_id, priority, max_attempts"),
+    ([{"task": "tasks.send", 5: 6, "delay": 7}], "stage 1: it has 'delay', 5; allowed"),
+    ([{"task": "tasks.send", "group_id": -1}], "stage 1: group_id is -1; allowed"),
+    ([{"task": "tasks.send", "group_id": "5"}], "stage 1: group_id is '5'; allowed"),
+    ([{"task": "tasks.send", "priority": True}], "stage 1: priority is True; allowed"),
+    ([{"task": "tasks.send", "priority": 2**31}], "stage 1: priority is 2147483648; allowed"),
+    ([{"task": "tasks.send", "max_attempts": 0}], "stage 1: max_attempts is 0; allowed"),
+    ([lambda: None], "stage 1: "),
+    (["x." + "\u8a9e" * 253] * MOST_STAGES, "allowed: 60000"),
+]
+
+
+@pytest.mark.parametrize(("stages", "words"), WRONG_STAGES)
+def test_wrong_stages_are_refused_by_their_number_with_what_is_allowed(stages: Any, words: str) -> None:
+    with pytest.raises(InvalidTask) as caught:
+        new_task(stages=stages)
+    assert words in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_task_and_stages_are_refused_together_and_none_of_both_too() -> None:
+    with pytest.raises(InvalidTask, match=r"^it has task and stages; allowed: one of them"):
+        new_task("tasks.send", stages=["tasks.send"])
+    for nothing in ({}, {"args": [1]}, {"stages": None}, {"task": None}):
+        with pytest.raises(InvalidTask, match="task"):
+            new_task_from(nothing)
+    assert new_task_from({"task": "tasks.send", "stages": None}) == new_task("tasks.send")
+    assert new_task_from({"task": None, "stages": ["tasks.send"]}) == new_task(stages=["tasks.send"])
+
+
+@pytest.mark.parametrize(
+    "parents", [[3, 5], (5, 3), {3, 5}, [5, 3, 5, 3], iter([3, 5]), {3: "x", 5: "y"}.keys(), range(3, 6, 2)]
+)
+def test_a_task_that_waits_for_others_names_each_of_them_once(parents: Any) -> None:
+    assert new_task("tasks.send", depends_on=parents).depends_on == "3,5"
+
+
+def test_a_task_that_waits_for_others_is_looked_at_by_a_worker_first() -> None:
+    """At once, or when its own time has come."""
+    assert new_task("tasks.send", depends_on=[3]).delay_seconds == 0.0
+    assert new_task("tasks.send", depends_on=[3], delay=60).delay_seconds == 60.0
+    later = new_task("tasks.send", depends_on=[3], at="2030-01-31T12:00:00Z")
+    assert (later.delay_seconds, later.due_at) == (None, "2030-01-31 12:00:00.000000")
+    assert new_task(stages=["tasks.send"], depends_on=[3]).depends_on == "3"
+
+
+def test_a_task_that_waits_for_none_is_a_plain_one() -> None:
+    plain = new_task("tasks.send")
+    assert new_task("tasks.send", depends_on=[]) == new_task("tasks.send", depends_on=None) == plain
+    assert new_task("tasks.send", depends_on=[], unique_key="k").depends_on is None
+
+
+WRONG_PARENTS: list[tuple[Any, str]] = [
+    (17, "depends_on is 17; allowed: a list of ids of tasks"),
+    ("17", "depends_on is '17'; allowed"),
+    (b"17", "depends_on is b'17'; allowed"),
+    ({17: 18}, "depends_on is {17: 18}; allowed"),
+    (True, "depends_on is True; allowed"),
+    ([0], "an id in depends_on is 0; allowed: a whole number from 1 to"),
+    ([-1], "an id in depends_on is -1; allowed"),
+    ([2**63], f"an id in depends_on is {2**63}; allowed"),
+    ([1, "2"], "an id in depends_on is '2'; allowed"),
+    ([True], "an id in depends_on is True; allowed"),
+    ([1.0], "an id in depends_on is 1.0; allowed"),
+    ([None], "an id in depends_on is None; allowed"),
+    ([[1]], "an id in depends_on is [1]; allowed"),
+    (range(1, MOST_PARENTS + 2), f"depends_on names {MOST_PARENTS + 1} tasks; allowed: {MOST_PARENTS}"),
+]
+
+
+@pytest.mark.parametrize(("parents", "words"), WRONG_PARENTS, ids=str)
+def test_wrong_tasks_to_wait_for_are_named_with_what_is_allowed(parents: Any, words: str) -> None:
+    with pytest.raises(InvalidTask) as caught:
+        new_task("tasks.send", depends_on=parents)
+    assert str(caught.value).startswith(words)
+
+
+def test_a_key_and_tasks_to_wait_for_are_refused_together() -> None:
+    with pytest.raises(InvalidTask, match=r"^it has depends_on and a unique_key; allowed: one of them, as a row"):
+        new_task("tasks.send", depends_on=[3], unique_key="k")
 
 
 # ---- as a server says it

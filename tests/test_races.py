@@ -705,7 +705,8 @@ def test_a_claim_without_skip_locked_that_loses_its_rows_to_another_takes_the_ne
             with holder.cursor() as cursor:
                 # Those that the waiting claim picked, and more: it changes nothing, though others are new.
                 taken = cursor.execute(
-                    "UPDATE jobs_queue SET status = 1, claim = 1, due_at = NOW(6) + INTERVAL 1 HOUR "
+                    "UPDATE jobs_queue FORCE INDEX (claim_any_group) "
+                    "SET status = 1, claim = 1, due_at = NOW(6) + INTERVAL 1 HOUR "
                     "WHERE status = 0 ORDER BY priority, id LIMIT 150"
                 )
             assert taken == 150

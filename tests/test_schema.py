@@ -21,7 +21,7 @@ from tests.deployment import ROOT, Deployment
 from tests.servers import MySQLServer
 
 SCHEMA = (ROOT / "schema.sql").read_text(encoding="utf-8")
-OTHERS = ("done", "paused", "schedules", "schema", "stats", "workers")
+OTHERS = ("dependencies", "done", "paused", "schedules", "schema", "stats", "workers")
 TABLES = ("jobs_queue", *(f"jobs_queue_{name}" for name in OTHERS))
 LONGEST_NAME = "q" + "_2345678" * 4 + "_abcdef"
 SQL_MODES = {
@@ -116,6 +116,9 @@ QUEUE = {
     "finished_at": INSTANT,
     "updated_at": Column("timestamp(6)", False, NOW, f"on update {NOW}"),
     "version": Column("bigint unsigned", True, None, ""),
+    "stages": Column("text", True, None, ""),
+    "stage": Column("smallint unsigned", False, "0", ""),
+    "awaited": Column("tinyint unsigned", False, "0", ""),
 }
 
 
@@ -456,6 +459,12 @@ def test_both_stores_have_the_same_defaults_and_nulls(
         ("due_at", "2026-01-31T12:00:00"),
         ("due_at", 1_790_000_000),
         ("unique_key", "ä" * 128),
+        ("stage", -1),
+        ("stage", 65_536),
+        ("stage", "first"),
+        ("awaited", 256),
+        ("awaited", "yes"),
+        ("awaited", None),
     ],
 )
 def test_sqlite_refuses_what_the_types_of_mysql_refuse(
@@ -476,7 +485,7 @@ def test_a_producer_s_minimal_insert_makes_a_whole_task_on_sqlite(sqlite_file: s
     row = sqlite_file.execute(f"SELECT {', '.join(names)} FROM jobs_queue").fetchone()
     assert dict(zip(names, row, strict=True)) == dict.fromkeys(names) | {
         "id": 1, "task": "tasks.send_letter", "args": '{"to": "a@example.org"}', "group_id": 3, "priority": 10,
-        "status": 0, "attempts": 0,
+        "status": 0, "attempts": 0, "stage": 0, "awaited": 0,
     }  # fmt: skip
     created_at, updated_at = sqlite_file.execute("SELECT created_at, updated_at FROM jobs_queue").fetchone()
     assert created_at == updated_at
@@ -500,8 +509,9 @@ def test_the_upgrade_by_hand_that_the_documentation_gives_does_what_init_does(my
         before = [look(f"SHOW CREATE TABLE {table}") for table in changed]
         look("ALTER TABLE jobs_queue_workers DROP COLUMN previous_started_at")
         for table in ("jobs_queue", "jobs_queue_done"):
-            look(f"ALTER TABLE {table} DROP COLUMN version")
-        for table in ("paused", "schedules", "stats"):
+            for column in ("version", "stages", "stage", "awaited"):
+                look(f"ALTER TABLE {table} DROP COLUMN {column}")
+        for table in ("paused", "schedules", "stats", "dependencies"):
             look(f"DROP TABLE jobs_queue_{table}")
         look("UPDATE jobs_queue_schema SET version = 1")
         for statement in server.store.schema_statements():  # "load it first"
@@ -514,4 +524,4 @@ def test_the_upgrade_by_hand_that_the_documentation_gives_does_what_init_does(my
         server.store.check_tables()
         assert [look(f"SHOW CREATE TABLE {table}") for table in changed] == before
         server.create_tables()
-        assert server.store.look_for_due() == Due([], [], [], [])
+        assert server.store.look_for_due() == Due([], [], [], [], [])

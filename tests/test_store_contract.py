@@ -33,7 +33,7 @@ from tests.servers import MariaDB, MySQLServer
 MODES = ("delete", "move", "mark")
 COLUMNS = (
     "id, task, args, group_id, priority, status, attempts, max_attempts, due_at, claim, unique_key, error_text, "
-    "created_at, started_at, finished_at, updated_at, version"
+    "created_at, started_at, finished_at, updated_at, version, stages, stage, awaited"
 )
 LEASE_SECONDS = 120
 AWAIT_SECONDS = 20.0
@@ -112,7 +112,7 @@ def kept_mysql_dsn(mysql_server: MySQLServer) -> Iterator[str]:
 @pytest.fixture
 def emptied_mysql_dsn(kept_mysql_dsn: str) -> str:
     rows = Rows(kept_mysql_dsn)
-    tables = ("", "_done", "_workers", "_paused", "_schedules", "_stats", "_schema")
+    tables = ("", "_done", "_workers", "_paused", "_schedules", "_stats", "_dependencies", "_schema")
     for table in (f"jobs_queue{name}" for name in tables):
         rows.execute(f"DELETE FROM {table}")
     rows.execute(f"INSERT INTO jobs_queue_schema (version) VALUES ({SCHEMA_VERSION})")
@@ -203,6 +203,9 @@ def test_an_added_task_is_new_and_has_the_defaults_of_the_contract(store: Store,
         "attempts": 0,
         **dict.fromkeys(("max_attempts", "due_at", "claim", "unique_key", "error_text", "started_at", "finished_at")),
         "version": None,
+        "stages": None,
+        "stage": 0,
+        "awaited": 0,
     }
 
 
@@ -1203,7 +1206,7 @@ def test_a_cancelled_task_that_ends_well_is_done_and_any_other_is_fatal(
         is_done = ending == "well" and not was_run_again
         outcome = Outcome.AS_ASKED if is_done else Outcome.CANCELLED
         assert store.advance([finish_of(task)], None) == ([outcome], False)
-        assert store.look_for_due() == Due([], [], [], [])
+        assert store.look_for_due() == Due([], [], [], [], [])
         if is_done:
             assert [row["status"] for row in rows.all()] == ([2] if mode == "mark" else [])
             assert [row["error_text"] for row in rows.all() + rows.all("jobs_queue_done")] in ([], [None])
@@ -1569,8 +1572,18 @@ def test_tables_of_an_older_version_are_refused_until_init_mends_them(store: Sto
     assert ids(claim(store)) == [task_id]
 
 
+def to_third_version(rows: Rows) -> None:
+    """The tables as the third taskserver made them."""
+    for table in ("jobs_queue", "jobs_queue_done"):
+        for column in ("stages", "stage", "awaited"):
+            rows.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    rows.execute("DROP TABLE jobs_queue_dependencies")
+    rows.execute("UPDATE jobs_queue_schema SET version = 3")
+
+
 def to_first_version(rows: Rows) -> None:
     """The tables as the first taskserver made them."""
+    to_third_version(rows)
     rows.execute("ALTER TABLE jobs_queue_workers DROP COLUMN previous_started_at")
     for table in ("jobs_queue", "jobs_queue_done"):
         rows.execute(f"ALTER TABLE {table} DROP COLUMN version")
@@ -1583,7 +1596,7 @@ def test_tables_of_the_first_version_are_brought_up_to_date_with_what_they_hold(
     task_id = add(store)
     store.begin_run("host", "3")
     to_first_version(rows)
-    with pytest.raises(TablesOutdated, match=r"version 1.*needs 3.*client\.py init"):
+    with pytest.raises(TablesOutdated, match=r"version 1.*needs 4.*client\.py init"):
         store.check_tables()
     store.create_tables()
     store.check_tables()
@@ -1616,13 +1629,13 @@ def test_tables_of_the_second_version_are_brought_up_to_date_with_what_they_hold
     assert start(store, task)
     assert finish(store, task)
     rows.execute(f"UPDATE jobs_queue SET updated_at = {rows.after(-500)}")
-    columns = COLUMNS.replace(", version", "")
+    columns = COLUMNS.partition(", version")[0]
     before = [rows.all(table, columns) for table in ("jobs_queue", "jobs_queue_done")]
     to_second_version(rows)
     if was_cut_off:
         for statement in [*store.schema_statements(), "ALTER TABLE jobs_queue ADD COLUMN version BIGINT NULL"]:
             rows.execute(statement)
-    with pytest.raises(TablesOutdated, match=r"version 2.*needs 3.*client\.py init"):
+    with pytest.raises(TablesOutdated, match=r"version 2.*needs 4.*client\.py init"):
         store.check_tables()
     store.create_tables()
     store.check_tables()
@@ -1632,6 +1645,28 @@ def test_tables_of_the_second_version_are_brought_up_to_date_with_what_they_hold
     assert store.add(rerun("[4]", unique_key="done", version=7)) not in (new, done)
     pause(rows, 5)
     assert [task.args for task in claim(store)] == ["[3]", "[4]"]
+
+
+@pytest.mark.parametrize("was_cut_off", [False, True])
+def test_tables_of_the_third_version_are_brought_up_to_date_with_what_they_hold(
+    open_store: Callable[..., Store], rows: Rows, was_cut_off: bool
+) -> None:
+    store = open_store("move")
+    add(store)
+    (task,) = claim(store, 1)
+    assert start(store, task)
+    assert finish(store, task)
+    left = add(store)
+    before = [rows.all(table, COLUMNS) for table in ("jobs_queue", "jobs_queue_done")]
+    to_third_version(rows)
+    if was_cut_off:
+        rows.execute("ALTER TABLE jobs_queue ADD COLUMN stages TEXT NULL")
+    with pytest.raises(TablesOutdated, match=r"version 3.*needs 4.*client\.py init"):
+        store.check_tables()
+    store.create_tables()
+    assert [rows.all(table, COLUMNS) for table in ("jobs_queue", "jobs_queue_done")] == before
+    assert rows.execute("SELECT MAX(version) FROM jobs_queue_schema") == [(SCHEMA_VERSION,)]
+    assert ids(claim(store)) == [left]
 
 
 def test_an_upgrade_makes_the_tables_that_are_missing_too(store: Store, rows: Rows) -> None:

@@ -36,6 +36,7 @@ from taskserver.lifecycle import ClaimedTask, Due, Finish, LostTask, NewTask, Ou
 from taskserver.runner import LOST_TEXT
 from taskserver.selection import Selection
 from taskserver.stores import Store
+from taskserver.stores.dependencies import Dependencies
 from taskserver.stores.interventions import Interventions
 from tests.test_store_contract import Rows
 
@@ -212,7 +213,19 @@ class Model:
                 if task.is_started
             ],
             schedules=[],
+            linked=[task.id for task in self.tasks if self._is_forged_sign(task)],
         )
+
+    @staticmethod
+    def _is_forged_sign(task: Task) -> bool:
+        """Whether it says that others wait for it, which none does here."""
+        return task.status in (Status.DONE, Status.FATAL) and task.when is When.PAST
+
+    def settle(self, ids: Iterable[int]) -> int:
+        signed = [task for task in map(self.find, ids) if task and self._is_forged_sign(task)]
+        for task in signed:
+            task.when = When.NEVER
+        return len(signed)
 
     @staticmethod
     def _is_to_wake(task: Task) -> bool:
@@ -235,7 +248,9 @@ class Model:
 
     def reclaim_lost(self, lost: LostTask, when_retried: When) -> bool:
         task = self.find(lost.id)
-        if task is None or lost not in self.look_for_due().lost:
+        # Another rerun may have given it another name and group, of which nothing depends.
+        due = [one._replace(task=lost.task, group_id=lost.group_id) for one in self.look_for_due().lost]
+        if task is None or lost not in due:
             return False
         limit = limit_of(task.max_attempts)
         if task.is_to_rerun():
@@ -818,6 +833,7 @@ class QueueMachine(RuleBasedStateMachine):
         taken_back = self.model.reclaim_unstarted(due.unstarted)
         assert worker.store.wake(due.to_wake) == woken
         assert worker.store.reclaim_unstarted(due.unstarted) == taken_back
+        assert Dependencies(worker.store).settle(due.linked) == self.model.settle(due.linked)
         self.note("woken", woken)
         self.note("taken back unstarted", taken_back)
         for lost in due.lost:
@@ -1034,19 +1050,25 @@ class QueueMachine(RuleBasedStateMachine):
 
     # ---- persons, by commands
 
-    def command(self, task: Task, verb: Callable[[Task], int], written: Callable[[Selection], int]) -> None:
+    def command(self, task: Task, verb: Callable[[Task], int], written: Callable[[Selection], int]) -> int:
         expected = verb(task)
         assert written(Selection(ids=[task.id])) == expected
+        return expected
+
+    def settling_command(self, task: Task, verb: Callable[[Task], int], written: Callable[[Selection], int]) -> None:
+        """One that tells those which wait for the task: so it meets what signs there are."""
+        if self.command(task, verb, written):
+            self.model.settle([one.id for one in self.model.tasks])
 
     def command_retry(self, task: Task) -> None:
         self.note("retried after it was lost", task.may_complete_late)
-        self.command(task, self.model.retry, self.interventions.retry)
+        self.settling_command(task, self.model.retry, self.interventions.retry)
 
     def command_cancel(self, task: Task) -> None:
         self.note("cancelled after it was lost", task.may_complete_late)
         self.note("cancelled while it ran", task.is_running())
         self.note("cancelled while it was to run again", task.is_to_rerun())
-        self.command(task, self.model.cancel, self.interventions.cancel)
+        self.settling_command(task, self.model.cancel, self.interventions.cancel)
 
     def command_priority(self, task: Task, priority: int) -> None:
         self.note("moved while it was new", task.status == Status.NEW)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf
 
 from tests.chaos.begins import CLOCKS_DIFFER_SECONDS, match_begins
-from tests.chaos.evidence import DELETED, PLACES, Event, Evidence, Row, Run, WorkerRun
+from tests.chaos.evidence import DELETED, PLACES, Event, Evidence, Row, Run, Tied, WorkerRun
 from tests.chaos.settings import DRAIN_SECONDS, LEASE_SECONDS, PATIENCE_SECONDS, SLACK_SECONDS
 from tests.chaos.spans import Span, merged
 from tests.chaos.tasks import HARD_EXIT
@@ -19,6 +20,7 @@ BEGIN_SECONDS = 1.5
 
 HOLDS = "holds the interpreter"
 """What a worker says that ends because nothing can interrupt its task; one that was frozen cannot know better."""
+GIVEN_UP = "dependency: task "
 ERRORS_OF_OURS = ("Failed: ", "SystemExit: 3", "TaskInterrupted: ", "taskserver.stopping.TaskInterrupted: ", "lost")
 """How an error_text may begin here. Anything else was no fault of the task's."""
 
@@ -220,6 +222,46 @@ def check_newest(evidence: Evidence) -> Iterator[str]:
         yield f"key {key} is done with version {version}, no run of which came to its end"
 
 
+def check_ties(evidence: Evidence) -> Iterator[str]:
+    """Each ran after all that it waited for; none is lost, and what waited for a fatal one is fatal because of it."""
+    doomed: set[int] = set()
+    for one in evidence.tied:
+        fatal = [other.id for other in evidence.tied if other.number in one.parents and other.number in doomed]
+        if one.is_fatal or fatal:
+            doomed.add(one.number)
+        wrong = _wrong_tie(one, evidence, fatal)
+        if wrong:
+            yield f"the tied task {one} {wrong}"
+    if evidence.tied_left:
+        yield f"{evidence.tied_left} ties are left, of tasks that are over"
+    if not any(
+        run.outcome == "tied" and one.parents for one in evidence.tied for run in _runs_of(one.number, evidence)
+    ):
+        yield "no task ran that had waited for another"
+    if not any(error.startswith(GIVEN_UP) for error in evidence.tied_errors.values()):
+        yield "no task was fatal because of another"
+
+
+def _wrong_tie(one: Tied, evidence: Evidence, fatal: Sequence[int | None]) -> str | None:
+    runs = _runs_of(one.number, evidence)
+    error = evidence.tied_errors.get(one.number, "")
+    if fatal and runs:
+        return "waited for a fatal one, and began"
+    if fatal and one.id is not None and not error.startswith(tuple(f"{GIVEN_UP}{task_id}," for task_id in fatal)):
+        return f"waited for a fatal one, and its error is {error!r}"
+    if one.id is not None and not (fatal or one.is_fatal) and not any(run.outcome == "tied" for run in runs):
+        return "did not come to its end"
+    for parent in one.parents:
+        ends = [run.ended for run in _runs_of(parent, evidence) if run.outcome == "tied" and run.ended is not None]
+        if runs and min(run.began for run in runs) < min(ends, default=inf):
+            return "began before one that it waited for had come to its end"
+    return None
+
+
+def _runs_of(number: int, evidence: Evidence) -> list[Run]:
+    return [run for run in evidence.tied_runs if run.number == number]
+
+
 def check_workers(evidence: Evidence) -> Iterator[str]:
     """Every worker ended as it may: with 0, with 1 and one line, or killed; never with a traceback."""
     deaths = {run.pid: run.outcome for run in evidence.runs if run.outcome.startswith("dies ")}
@@ -284,5 +326,6 @@ CHECKS: Sequence[Callable[[Evidence], Iterable[str]]] = (
     check_finishes,
     check_told,
     check_newest,
+    check_ties,
     check_workers,
 )

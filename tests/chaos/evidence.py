@@ -40,6 +40,17 @@ class Kept(NamedTuple):
     version: int
 
 
+class Tied(NamedTuple):
+    """A task that waits for others, or may be waited for, as its producer gave it."""
+
+    number: int
+    id: int | None
+    """None where the INSERT had no answer."""
+    parents: Sequence[int]
+    """Numbers of those that it waits for."""
+    is_fatal: bool
+
+
 PLACES = {"delete": "gone", "move": "archive", "mark": "queue"}
 """Where each mode leaves a completed task."""
 
@@ -169,6 +180,12 @@ class Evidence:
     kept_rows: list[Kept] = field(default_factory=list)
     kept_runs: list[Kept] = field(default_factory=list)
     kept_fatal: int = 0
+    tied: list[Tied] = field(default_factory=list)
+    tied_runs: list[Run] = field(default_factory=list)
+    tied_errors: dict[int, str] = field(default_factory=dict)
+    """By number: why those are fatal that are."""
+    tied_left: int = 0
+    """Tasks that are over and not told of, and dependencies of such as are not fatal."""
     unended: list[int] = field(default_factory=list)
     """Slots whose worker did not end though nothing was left to do."""
     drain_seconds: float = 0.0

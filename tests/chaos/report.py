@@ -59,6 +59,11 @@ def _table(evidence: Evidence) -> Iterator[str]:
         f"  keys: changed while their task ran: {evidence.changed_while_it_ran}; runs that came to their end: "
         f"{len(evidence.kept_runs)}; newest versions: {evidence.changed}"
     )
+    given_up = sum(error.startswith("dependency: ") for error in evidence.tied_errors.values())
+    yield (
+        f"  tied tasks: {len(evidence.tied)}, of which {sum(bool(one.parents) for one in evidence.tied)} waited for "
+        f"others and {given_up} were fatal because of them; runs of them: {len(evidence.tied_runs)}"
+    )
     yield f"  workers: {len(evidence.workers)}; exit codes {dict(codes.most_common())}"
     words = Counter(re.sub(r"[0-9a-f_]{9,}", "…", line) for line in _last_words(evidence))
     yield from (f"  {times:>4} × {line:.200}" for line, times in words.most_common(10))

@@ -15,9 +15,9 @@ from tests.chaos.faults import Striker
 from tests.chaos.report import Report
 from tests.chaos.schedule import FAULTS, Fault, make_modes, make_schedule, planned_kinds, wish
 from tests.chaos.settings import BACKOFFS, DRAIN_SECONDS, PRODUCERS, SLOTS
-from tests.chaos.stage import Bystander, Changer, Producer, Slot, Stage
+from tests.chaos.stage import Binder, Bystander, Changer, Producer, Slot, Stage
 from tests.chaos.tasks import HOLD_WEIGHT, LONG_RUN_SECONDS, TASK_KINDS
-from tests.chaos.witnesses import read_database, read_kept_rows, read_kept_runs, read_runs, troubles_of
+from tests.chaos.witnesses import read_database, read_kept_rows, read_kept_runs, read_runs, read_tied, troubles_of
 from tests.deployment import Deployment
 
 
@@ -50,23 +50,24 @@ def run_chaos(dsn_kind: str, seconds: float, seed: int, folder: Path) -> Report:
 def _play(stage: Stage, schedule: Sequence[Fault], seed: int, weights: Mapping[str, float]) -> Evidence:
     producers = [Producer(stage, seed, first, weights) for first in range(PRODUCERS)]
     slots = [Slot(number, stage) for number in range(SLOTS)]
-    bystander, changer = Bystander(stage), Changer(stage, seed)
+    bystander, changer, binder = Bystander(stage), Changer(stage, seed), Binder(stage, seed)
     striker = Striker(stage, slots, producers)
-    for thread in (*producers, bystander, changer, *slots):
+    for thread in (*producers, bystander, changer, binder, *slots):
         thread.start()
     try:
         striker.run(schedule)
         faults_ended = time.monotonic()
-        _join([*producers, changer])
+        _join([*producers, changer, binder])
         undrained = _drain(stage)
         drained = time.monotonic()
     finally:
-        _join([*producers, changer, bystander])
+        _join([*producers, changer, binder, bystander])
         for slot in slots:
             slot.stopped.set()
         unended = [slot.number for slot in slots if not slot.is_over(DRAIN_SECONDS / 2)]
     rows, events = read_database(stage)
     kept_rows, kept_fatal, changed_while_it_ran = read_kept_rows(stage)
+    tied_errors, tied_left = read_tied(stage)
     return Evidence(
         acknowledged=set().union(*(producer.acknowledged for producer in producers)),
         unknown=set().union(*(producer.unknown for producer in producers)),
@@ -83,16 +84,24 @@ def _play(stage: Stage, schedule: Sequence[Fault], seed: int, weights: Mapping[s
         kept_rows=kept_rows,
         kept_runs=read_kept_runs(stage.deployment.folder / "kept"),
         kept_fatal=kept_fatal,
+        tied=binder.tied,
+        tied_runs=read_runs(stage.deployment.folder / "tied"),
+        tied_errors=tied_errors,
+        tied_left=tied_left,
         undrained=undrained,
         unended=unended,
         drain_seconds=drained - faults_ended,
     )
 
 
-def _join(threads: Iterable[Producer | Bystander | Changer]) -> None:
+def _join(threads: Iterable[Producer | Bystander | Changer | Binder]) -> None:
     for thread in threads:
         thread.stopped.set()
         thread.join(60)
+
+
+LEFT = "SELECT COUNT(*) FROM jobs_queue WHERE status NOT IN (2, 4) OR due_at IS NOT NULL"
+"""What is over and has an instant is still to be told to those that wait for it."""
 
 
 def _drain(stage: Stage) -> int:
@@ -100,7 +109,7 @@ def _drain(stage: Stage) -> int:
     least, deadline = float("inf"), 0.0
     with closing(stage.sql()) as sql:
         while True:
-            left: int = sql.run("SELECT COUNT(*) FROM jobs_queue WHERE status NOT IN (2, 4)")[0][0]
+            left: int = sql.run(LEFT)[0][0]
             if left < least:
                 least, deadline = left, time.monotonic() + DRAIN_SECONDS
             if not left or time.monotonic() > deadline:

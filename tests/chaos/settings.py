@@ -9,6 +9,8 @@ PRODUCERS = 2
 KEYS = ("one", "two", "three")
 CHANGE_SECONDS = (0.02, 0.4)
 """Between two changes of what one of the keys stands for."""
+TIE_SECONDS = (0.02, 0.2)
+"""Between two tasks of which one may wait for the other."""
 LEASE_SECONDS = 2
 TIMEOUT_SECONDS = 3
 PATIENCE_SECONDS = 10

@@ -18,9 +18,9 @@ import pymysql
 
 from taskserver import TaskServer
 from taskserver.errors import DatabaseError
-from tests.chaos.evidence import DELETED, WorkerRun
+from tests.chaos.evidence import DELETED, Tied, WorkerRun
 from tests.chaos.schedule import wish
-from tests.chaos.settings import ARGUMENTS, CHANGE_SECONDS, KEYS, PRODUCERS, SETTINGS, SLACK_SECONDS, SLOTS
+from tests.chaos.settings import ARGUMENTS, CHANGE_SECONDS, KEYS, PRODUCERS, SETTINGS, SLACK_SECONDS, SLOTS, TIE_SECONDS
 from tests.chaos.spans import Span
 from tests.chaos.tasks import TASKS
 from tests.deployment import Deployment
@@ -140,6 +140,7 @@ class Stage:
         deployment.write_tasks(TASKS)
         (deployment.folder / "runs").mkdir()
         (deployment.folder / "kept").mkdir()
+        (deployment.folder / "tied").mkdir()
         deployment.write_env(**{"TASKSERVER_DSN": dsn, "TASKSERVER_BACKOFF": backoff} | SETTINGS)
         made = deployment.client("init")
         assert made.returncode == 0, made.stderr
@@ -239,6 +240,47 @@ class Changer(threading.Thread):
                 self.changed[key] = version
             else:
                 self._server.add_task("tasks.keep", args, **given)  # type: ignore[arg-type]
+
+
+class Binder(threading.Thread):
+    """Adds tasks that wait for some of those before them, and now and then one that fails for good."""
+
+    def __init__(self, stage: Stage, seed: int) -> None:
+        super().__init__(name="binder", daemon=True)
+        self.tied: list[Tied] = []
+        self.stopped = threading.Event()
+        self._server = TaskServer(stage.dsn, folder=stage.deployment.folder)
+        self._chance = random.Random(f"{seed}:ties")
+
+    def run(self) -> None:
+        with self._server:
+            for number in count():
+                if self.stopped.wait(self._chance.uniform(*TIE_SECONDS)):
+                    return
+                self._add(number)
+
+    def _add(self, number: int) -> None:
+        # A few at a time: the first of them for nothing, and all the others for some of those.
+        few = [one for one in self.tied if one.number // FEW == number // FEW]
+        parents = self._chance.sample(few, min(len(few), self._chance.choice((1, 1, 2, 3))))
+        is_fatal = not parents and number // FEW % 3 == 0
+        tied = Tied(number, None, [one.number for one in parents], is_fatal)
+        if any(one.id is None for one in parents):
+            return
+        with suppress(DatabaseError):
+            task_id = self._server.add_task(
+                "tasks.tie",
+                {"tied": number, "is_fatal": is_fatal},
+                priority=-15,
+                max_attempts=1 if is_fatal else 1000,
+                depends_on=[one.id for one in parents if one.id is not None],
+            )
+            tied = tied._replace(id=task_id)
+        self.tied.append(tied)
+
+
+FEW = 7
+"""Tasks that are tied with one another, and with no others."""
 
 
 class Bystander(threading.Thread):

@@ -45,6 +45,19 @@ def keep(key, version):
         os.close(log)
 
 
+def tie(tied, is_fatal):
+    """One that others wait for, or that waits for others; it fails for good, or never."""
+    log = os.open(RUNS.parent / "tied" / str(tied), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        _note(log, "begin", "tied")
+        time.sleep(random.uniform(0.0, 0.1))
+        if is_fatal:
+            raise Failed("as it was told to")
+        _note(log, "end", "tied")
+    finally:
+        os.close(log)
+
+
 def _note(log, what, how):
     # One short write to the end of a file is one piece, whoever else writes.
     os.write(log, f"{what} {os.getpid()} {time.monotonic():.6f} {how}\\n".encode())

@@ -49,7 +49,7 @@ def read_database(stage: Stage) -> tuple[list[Row], list[Event]]:
             rows += [Row(_number(row[0]), *row[1:]) for row in found]
         changes = sql.run(
             "SELECT args, id, at, was, status, attempts_before, attempts, max_attempts, claim, lease_ended_at, due_at, "
-            f"error_text FROM history WHERE NOT {IS_KEPT} ORDER BY n"
+            f"error_text FROM history WHERE NOT {IS_KEPT} AND NOT {IS_TIED} ORDER BY n"
         )
     # A move deletes what it has archived.
     events = [event for event in (_event(row, offset) for row in changes) if event.was != MOVING]
@@ -58,6 +58,21 @@ def read_database(stage: Stage) -> tuple[list[Row], list[Event]]:
 
 IS_KEPT = """INSTR(args, '{"key":') = 1"""
 """Of tasks with keys; no LIKE, as the drivers would take its % for a mark of theirs."""
+
+
+IS_TIED = """INSTR(args, '{"tied":') = 1"""
+
+
+def read_tied(stage: Stage) -> tuple[dict[int, str], int]:
+    """Why those of the tied tasks are fatal that are; and how much is left of what ties them."""
+    with closing(stage.sql()) as sql:
+        fatal = sql.run("SELECT args, error_text FROM jobs_queue WHERE task = 'tasks.tie' AND status = 4")
+        signs = sql.run("SELECT COUNT(*) FROM jobs_queue WHERE status IN (2, 4) AND due_at IS NOT NULL")[0][0]
+        edges = sql.run(
+            "SELECT COUNT(*) FROM jobs_queue_dependencies"
+            " WHERE child_id NOT IN (SELECT id FROM jobs_queue WHERE status = 4)"
+        )[0][0]
+    return {json.loads(args)["tied"]: text for args, text in fatal}, signs + edges
 
 
 def read_kept_runs(folder: Path) -> list[Kept]:
