@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.servers import MariaDB
 
 from .add import add, add_many
+from .batches import batches
 from .claim import claim, claim_sqlite
 from .drain import drain
 from .empty import empty, memory
@@ -30,6 +31,7 @@ BENCHMARKS: dict[str, Callable[[Place], Iterator[Line | Rate]]] = {
     "kinds": kinds,
     "kinds_sqlite": kinds_sqlite,
     "drain": drain,
+    "batches": batches,
     "add": add,
     "add_many": add_many,
     "request": request,

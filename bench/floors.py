@@ -40,6 +40,9 @@ WHERE id = %s AND claim = %s"""
 
 FINISH = "DELETE FROM {table} WHERE id = %s AND claim = %s"
 
+START_MANY = START.replace("id = %s", "id IN ({ids})")
+FINISH_MANY = FINISH.replace("id = %s", "id IN ({ids})")
+
 
 def connect(port: int, database: str, *, autocommit: bool) -> Connection:
     """As cheap as the driver connects to a loopback address."""
@@ -77,6 +80,27 @@ def drain(port: int, database: str, table: str, groups: tuple[int, ...] = (), ba
         connection.commit()
         done += len(ids)
     connection.close()
+    return done
+
+
+def drain_batches(connection: Connection, table: str, batch: int) -> int:
+    """Claim by `batch`, start all of them and delete all of them: three writes, and a commit each."""
+    cursor = connection.cursor()
+    cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+    claim_tasks = _claim(table, (), batch)
+    marks = ", ".join(["%s"] * batch)
+    read = READ.format(table=table)
+    start, finish = (statement.format(table=table, ids=marks) for statement in (START_MANY, FINISH_MANY))
+    claim = int.from_bytes(os.urandom(8), "big") >> 1
+    done = 0
+    while cursor.execute(claim_tasks, (claim,)):
+        connection.commit()
+        cursor.execute(read, (claim,))
+        ids = [row[0] for row in cursor.fetchall()]
+        for statement in (start, finish):
+            cursor.execute(statement, (*ids, claim))
+            connection.commit()
+        done += len(ids)
     return done
 
 

@@ -43,12 +43,14 @@ class Filler(NamedTuple):
     args: str
     now: str
 
-    def fill(self, table: str, count: int, columns: str = WANTED, *, status: Status = Status.NEW) -> None:
+    def fill(
+        self, table: str, count: int, columns: str = WANTED, *, status: Status = Status.NEW, task: str = TASK
+    ) -> None:
         """Add `count` rows of a status: those that wait do so for years, the fatal ones hold keys."""
         more = values = ""
         if status != Status.NEW:
             more, values = f", status, {_MORE[status]}", f", {int(status)}, {_VALUES[status].format(now=self.now)}"
-        insert = f"INSERT INTO {table} (task, args, group_id, priority{more}) SELECT '{TASK}', {self.args}, "
+        insert = f"INSERT INTO {table} (task, args, group_id, priority{more}) SELECT '{task}', {self.args}, "
         for begin in range(1, count + 1, _AT_ONCE):
             numbers = self.numbers.format(begin=begin, end=min(count, begin + _AT_ONCE - 1))
             self.sql(insert + columns.format(n="seq") + values.format(n="seq") + " FROM " + numbers)
@@ -73,9 +75,9 @@ def sqlite(path: Path) -> Filler:
     return Filler(sql, numbers, """'{"n": ' || seq || '}'""", now)
 
 
-def fill(place: Place, table: str, count: int) -> None:
+def fill(place: Place, table: str, count: int, task: str = TASK) -> None:
     """Add waiting rows of the wanted groups to a MariaDB table."""
-    mariadb(place).fill(table, count)
+    mariadb(place).fill(table, count, task=task)
 
 
 def count(place: Place, table: str) -> int:
