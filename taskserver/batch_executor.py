@@ -19,17 +19,10 @@ from .arguments import read_item
 from .call import TELLING_SECONDS, Call, Failure, WrongOutcomes, is_error, next_stage_of, run_batch, tell, untold
 from .error_text import describe
 from .errors import BadTask, DatabaseError
-from .executor import Ended, Executor, check_attempts
-from .figures import Attempt, Figures
-from .heartbeat import Heartbeat
+from .executor import Ended, Executor, RunContext, check_attempts
+from .figures import Attempt
 from .lifecycle import CANCELLED, ClaimedTask, Finish, NextStage
-from .run_limits import RunLimits
-from .run_result import RunResult
-from .settings import Settings
-from .stopping import Stop
-from .stores import Store
 from .stores.batches import Batches
-from .time_limit import TimeLimit
 
 LOG = getLogger("taskserver")
 
@@ -58,20 +51,10 @@ class _Share(NamedTuple):
 class BatchExecutor(Executor):
     """Runs the claimed tasks of one run: several in one call, where their callable takes them so."""
 
-    def __init__(
-        self,
-        store: Store,
-        settings: Settings,
-        heartbeat: Heartbeat,
-        time_limit: TimeLimit,
-        stop: Stop,
-        result: RunResult,
-        figures: Figures,
-        limits: RunLimits,
-    ) -> None:
-        super().__init__(store, settings, heartbeat, time_limit, stop, result, figures)
-        self._limits = limits
-        self._batches = Batches(store)
+    def __init__(self, run: RunContext) -> None:
+        super().__init__(run)
+        self._limits = run.limits
+        self._batches = Batches(run.store)
         self._told_of: set[str] = set()
         """Names of callables that return what they may not."""
         self._renewed_at = 0.0
@@ -227,17 +210,17 @@ class BatchExecutor(Executor):
         try:
             completed, may_be_completed = self._batches.complete(tasks)
         except DatabaseError as error:
-            self._may_be_saved = error.may_have_taken_effect
-            for task in tasks:
-                self._ended.append(Ended(Finish(task), self._figures.share(task, *share), ()))
+            self._leave_done(tasks, share, error.may_have_taken_effect)
             raise
         left = [] if len(completed) == len(tasks) else [task for task in tasks if task.id not in completed]
         self._count_done([task for task in tasks if task.id in completed] if left else tasks, share)
-        for task in left:
-            self._may_be_saved = may_be_completed
-            self._time(task, share)
-            self._end(Finish(task))
+        self._leave_done(left, share, may_be_completed)
         self.save()
+
+    def _leave_done(self, tasks: Sequence[ClaimedTask], share: _Share, may_be_saved: bool) -> None:
+        """Have these written one by one, which knows every special case."""
+        ended = [Ended(Finish(task), self._figures.share(task, *share), ()) for task in tasks]
+        self._leave(ended, may_be_saved)
 
     def _count_done(self, tasks: Sequence[ClaimedTask], share: _Share) -> None:
         """Those that were completed together."""

@@ -19,6 +19,7 @@ from .errors import BadTask, Conflict, DatabaseError, Fatal, ModuleBroken, TooLo
 from .figures import NO_NAME, Attempt, Figures
 from .heartbeat import Heartbeat
 from .lifecycle import CANCELLED, ClaimedTask, Finish, Outcome, Start
+from .run_limits import RunLimits
 from .run_result import FATAL, RunResult
 from .settings import MAX_ATTEMPTS, Settings
 from .stopping import STOPPED, Stop, TaskInterrupted
@@ -42,27 +43,31 @@ class Ended(NamedTuple):
     """For the log, of each error that it ended with."""
 
 
+class RunContext(NamedTuple):
+    """What one run has beside its tasks."""
+
+    store: Store
+    settings: Settings
+    heartbeat: Heartbeat
+    time_limit: TimeLimit
+    stop: Stop
+    result: RunResult
+    figures: Figures
+    limits: RunLimits
+
+
 class Executor:
     """Runs the claimed tasks of one run, one by one, and counts what became of them."""
 
-    def __init__(
-        self,
-        store: Store,
-        settings: Settings,
-        heartbeat: Heartbeat,
-        time_limit: TimeLimit,
-        stop: Stop,
-        result: RunResult,
-        figures: Figures,
-    ) -> None:
-        self._store = store
-        self._settings = settings
-        self._callables = Callables(settings.modules, settings.folder)
-        self._heartbeat = heartbeat
-        self._time_limit = time_limit
-        self._stop = stop
-        self._result = result
-        self._figures = figures
+    def __init__(self, run: RunContext) -> None:
+        self._store = run.store
+        self._settings = run.settings
+        self._callables = Callables(run.settings.modules, run.settings.folder)
+        self._heartbeat = run.heartbeat
+        self._time_limit = run.time_limit
+        self._stop = run.stop
+        self._result = run.result
+        self._figures = run.figures
         self._timed: Attempt | None = None
         """The attempt at the task that runs, from its start on."""
         self._ended: list[Ended] = []
@@ -279,12 +284,17 @@ class Executor:
         run_call(Call(found, args, kwargs))
 
     def _end(self, finish: Finish, *full_texts: str) -> None:
-        self._ended.append(Ended(finish, None if finish.uncount else self._timed, full_texts))
-        self.may_have_due = self.may_have_due or bool(finish.task.awaited)
+        self._leave((Ended(finish, None if finish.uncount else self._timed, full_texts),), False)
         # Bad rows end unstarted, so a whole claim of them may gather.
         is_long = finish.next_stage is not None and self._unsaved_characters() > MOST_CHARACTERS_UNSAVED
         if is_long or len(self._ended) >= MOST_UNSAVED:
             self.save()
+
+    def _leave(self, several: Sequence[Ended], may_be_saved: bool) -> None:
+        """Have the next `save` write these, which an earlier try may have written."""
+        self._ended.extend(several)
+        self.may_have_due = self.may_have_due or any(ended.finish.task.awaited for ended in several)
+        self._may_be_saved = self._may_be_saved or may_be_saved
 
     def _unsaved_characters(self) -> int:
         stages = (ended.finish.next_stage for ended in self._ended)

@@ -231,6 +231,7 @@ class Runner:
     def _made_equipment(self) -> tuple[Executor, Heartbeat]:
         # Imported with the first task: most runs of a crontab find none, and need neither json nor inspect.
         from .batch_executor import BatchExecutor
+        from .executor import RunContext
         from .heartbeat import Heartbeat
         from .time_limit import time_limit
         from .watchdog import Watchdog
@@ -242,10 +243,8 @@ class Runner:
             Heartbeat(self._store, limit, settings.lease_seconds, settings.timeout_seconds, watchdog)
         )
         figures = self._figures_of_run()
-        executor = BatchExecutor(
-            self._store, settings, heartbeat, limit, self._stop, self._result, figures, self._limits
-        )
-        return executor, heartbeat
+        run = RunContext(self._store, settings, heartbeat, limit, self._stop, self._result, figures, self._limits)
+        return BatchExecutor(run), heartbeat
 
     # ---- what is due
 

@@ -1,6 +1,6 @@
 """Starts, renewals and finishes of several tasks in one write, for callables that take several at once.
 
-Verbs over a store, apart from store.py, as few queues have such callables. The tasks given to one of them are of one
+Verbs over a store, apart from store.py, whose verbs are those of one task. The tasks given to one of them are of one
 claim, and at most as many as one statement takes ids. Where others hold one of the rows, the others are locked and
 written without it: a page's open transaction must not hold up what stands beside its row. What a completion could not
 be written for is left to the verbs of single tasks, which know every special case.
@@ -30,6 +30,13 @@ class _Change(NamedTuple):
     """With the values that stand before the ids; the claim follows them."""
     which: str
     """The rows that the first one matches, as a condition that ends with the claim."""
+
+
+class _Written(NamedTuple):
+    ids: Sequence[int]
+    """Of the rows that were changed."""
+    may_be_more: bool
+    """Whether a connection broke whose last write may have taken effect."""
 
 
 class _NotAll(Exception):
@@ -94,7 +101,7 @@ class Batches:
         """
         writes = [(_of_many(sql), ()) for sql in self._store.COMPLETE[self._store.mode]]
         completed = self._write_all_or_free(_Change(writes, self.COMPLETABLE), tasks)
-        return set(completed), self._broke_off
+        return set(completed.ids), completed.may_be_more
 
     # ---- start again: in progress, started → in progress, started once more
 
@@ -118,9 +125,6 @@ class Batches:
 
     # ---- writes to several rows
 
-    _broke_off = False
-    """Whether a connection broke in the last write, so that it may have done more than it tells."""
-
     def _write_some(self, change: _Change, tasks: Sequence[ClaimedTask]) -> int:
         """How many rows were changed, in one commit: those that are as they should be, and that nobody holds."""
         store, ids, claim = self._store, _ids_of(tasks), tasks[0].claim
@@ -130,39 +134,38 @@ class Batches:
         except Conflict:
             if store.one_writer:
                 raise
-            return len(self._write_free(change, ids, claim))
+            return len(self._write_free(change, ids, claim).ids)
         return matched
 
-    def _write_all_or_free(self, change: _Change, tasks: Sequence[ClaimedTask]) -> Sequence[int]:
-        """The ids of the rows that were changed, in one commit of several writes, of which each matches all of them."""
+    def _write_all_or_free(self, change: _Change, tasks: Sequence[ClaimedTask]) -> _Written:
+        """In one commit of several writes, of which each matches all of the rows; else those that nobody holds."""
         store, ids, claim = self._store, _ids_of(tasks), tasks[0].claim
-        self._broke_off = False
         try:
             store._do(Way(True, self._conflict_seconds()), self._write_all, change, ids, claim)
-            return ids
+            return _Written(ids, False)
         except Conflict:
             if store.one_writer:
                 raise
         except _NotAll:
             pass
-        self._broke_off = store._may_have_taken_effect()
-        return self._write_free(change, ids, claim)
+        may_be_more = store._may_have_taken_effect()
+        written = self._write_free(change, ids, claim)
+        return written._replace(may_be_more=may_be_more or written.may_be_more)
 
     def _conflict_seconds(self) -> float:
         """Where others hold a row, the free ones are written at once; where only one can write, they are waited for."""
         return self._store._conflict_seconds if self._store.one_writer else 0
 
-    def _write_free(self, change: _Change, ids: Sequence[int], claim: int) -> Sequence[int]:
-        """The ids of those that were changed; rows that others hold are passed over."""
-        way = Way(True, self._conflict_seconds())
+    def _write_free(self, change: _Change, ids: Sequence[int], claim: int) -> _Written:
+        """Rows that others hold are passed over."""
+        store, way = self._store, Way(True, self._conflict_seconds())
         try:
-            return self._store._locking(lambda end: self._store._do(way, self._lock_and_write, change, ids, claim, end))
+            written = store._locking(lambda end: store._do(way, self._lock_and_write, change, ids, claim, end))
+            return _Written(written, store._may_have_taken_effect())
         except (_NotAll, Conflict):
-            return self._write_singly(change, ids, claim)
-        finally:
-            self._broke_off = self._broke_off or self._store._may_have_taken_effect()
+            return self._write_singly(change, ids, claim, store._may_have_taken_effect())
 
-    def _write_singly(self, change: _Change, ids: Sequence[int], claim: int) -> Sequence[int]:
+    def _write_singly(self, change: _Change, ids: Sequence[int], claim: int, may_be_more: bool) -> _Written:
         """The same row by row, where the server cannot pass over what others hold: each such row costs a wait."""
         written: list[int] = []
         held = 0
@@ -170,13 +173,12 @@ class Batches:
             try:
                 self._store._do(Way(True, 0), self._write_all, change, [row_id], claim)
                 written.append(row_id)
-            except _NotAll:
-                self._broke_off = self._broke_off or self._store._may_have_taken_effect()
-            except Conflict:
-                held += 1
+            except (_NotAll, Conflict) as error:
+                may_be_more = may_be_more or self._store._may_have_taken_effect()
+                held += isinstance(error, Conflict)
                 if held == MOST_HELD:
                     break
-        return written
+        return _Written(written, may_be_more)
 
     def _write_all(self, change: _Change, ids: Sequence[int], claim: int) -> None:
         for sql, before in change.writes:
