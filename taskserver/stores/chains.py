@@ -74,26 +74,29 @@ class Chains:
         return self._tree(task_id, self.BEHIND, self.COUNT_BEHIND)
 
     def _tree(self, task_id: int, next_of: str, count_of: str) -> Node:
-        """Level by level, so that the nearest ones are in it; each task once, whatever circles were forged."""
-        root = Node(task_id, None, None, [], 0)
-        level, seen = [root], {task_id}
+        """Level by level, so that the nearest ones are in it; each task grows once, whatever circles were forged."""
+        level, grown = [task_id], dict[int, list[Node]]()
+        seen = {task_id}
         while level and len(seen) < MOST_NODES:
-            level = [node for parent in level for node in self._grow(parent, seen, next_of)]
-        return self._counted(root, count_of)
+            level = [new for one in level for new in self._grow(one, grown, seen, next_of)]
+        return self._placed(Node(task_id, None, None, [], 0), grown, set(), count_of)
 
-    def _grow(self, node: Node, seen: set[int], next_of: str) -> list[Node]:
+    def _grow(self, task_id: int, grown: dict[int, list[Node]], seen: set[int], next_of: str) -> list[int]:
+        """Find those behind a task; which of them were not seen yet."""
         room = min(MOST_BRANCHES, MOST_NODES - len(seen))
-        ids = [row[0] for row in self._store.look(next_of, (node.id, room))] if room > 0 else []
+        ids = [row[0] for row in self._store.look(next_of, (task_id, room))] if room > 0 else []
         names = {row[0]: row[1:] for row in self._store.look(self.NAMES, ids)} if ids else {}
+        grown[task_id] = [Node(one, *_shown(names.get(one)), [], 0) for one in ids]
         new = [one for one in ids if one not in seen]
-        node.nodes.extend(Node(one, *_shown(names.get(one)), [], 0, one in seen) for one in ids)
-        seen.update(ids)
-        return [one for one in node.nodes if one.id in new]
+        seen.update(new)
+        return new
 
-    def _counted(self, node: Node, count_of: str) -> Node:
-        if node.is_above:
-            return node
-        nodes = [self._counted(one, count_of) for one in node.nodes]
+    def _placed(self, node: Node, grown: dict[int, list[Node]], above: set[int], count_of: str) -> Node:
+        """In the order in which a tree is read: with those behind it at the first place where it stands."""
+        if node.id in above:
+            return node._replace(is_above=True)
+        above.add(node.id)
+        nodes = [self._placed(one, grown, above, count_of) for one in grown.get(node.id, ())]
         count = self._store.look(count_of, (node.id,))[0][0]
         return node._replace(nodes=nodes, more=count - len(nodes))
 
