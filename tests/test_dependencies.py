@@ -23,6 +23,7 @@ from taskserver.stores.dependencies import EDGES_A_LOOK, Dependencies
 from taskserver.stores.interventions import Interventions
 from taskserver.stores.mysql import MySQLStore
 from taskserver.stores.store import DUE_A_LOOK
+from tests.documents import blocks
 from tests.processes import kill
 from tests.queues import LONG_AGO, Queue
 from tests.servers import MySQLServer
@@ -333,9 +334,29 @@ def test_a_retry_of_one_that_waits_alone_looks_again_and_all_of_them_may_be_retr
     assert site.run() == 0
     site.break_()
     assert site.server.retry(Selection()) == 2
+    assert site.row(child) == (5, False, None)
     assert site.run() == 2
     assert site.ran == ["parent", "parent", "child"]
     site.assert_all_done(parent, child)
+
+
+def test_a_retry_of_all_by_the_sql_of_the_documents_has_them_wait_again(mysql_site: Site) -> None:
+    site = mysql_site
+    [statement] = [block.text for block in blocks("docs/operating.md") if "WHERE status = 4" in block.text]
+    site.break_("parent")
+    parent = site.add("parent")
+    child = site.add("child", parent)
+    grandchild = site.add("grandchild", child)
+    site.run()
+    assert site.statuses() == [4, 4, 4]
+    site.rows.execute(statement)
+    site.run()
+    assert (site.ran, site.statuses()) == (["parent"] * 2, [4, 4, 4])
+    site.break_()
+    site.rows.execute(statement)
+    site.run()
+    assert site.ran == ["parent"] * 3 + ["child", "grandchild"]
+    site.assert_all_done(parent, child, grandchild)
 
 
 def test_one_of_two_fatal_parents_that_is_retried_leaves_the_child_fatal_because_of_the_other(site: Site) -> None:

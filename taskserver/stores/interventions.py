@@ -42,10 +42,11 @@ class Verb(NamedTuple):
 RETRY = Verb(
     "retry",
     "status IN (3, 4)",
-    """
-    UPDATE {table} {by_key} SET attempts = 0, due_at = CASE WHEN {is_linked} THEN {now} END, claim = NULL,
-        finished_at = NULL, error_text = NULLIF(error_text, {cancelled}), updated_at = {now},
-        status = CASE WHEN {is_linked} THEN 5 ELSE 0 END
+    f"""
+    UPDATE {{table}} {{by_key}} SET attempts = 0, due_at = CASE WHEN {{is_linked}} THEN {{now}} END, claim = NULL,
+        finished_at = NULL, updated_at = {{now}},
+        error_text = CASE WHEN {IS_GIVEN_UP} THEN NULL ELSE NULLIF(error_text, {{cancelled}}) END,
+        status = CASE WHEN {{is_linked}} THEN 5 ELSE 0 END
     """,
     "in error or fatal",
 )
