@@ -103,6 +103,7 @@ class BatchExecutor(Executor):
     def _start_several(self, items: list[_Item], others: list[ClaimedTask], limit: int) -> list[_Item]:
         """Start tasks that are ready, and others, in one write. Those of them that were started, and are ours."""
         self._result.taken += len(others)
+        self._limits.called_with_others += len(others)
         self._timed = None
         try:
             items += [item for one in others if (item := self._prepared(one)) is not None]
@@ -133,6 +134,7 @@ class BatchExecutor(Executor):
         for task in tasks:
             if task.id in held:
                 self._result.taken -= 1
+                self._limits.called_with_others -= 1
                 self._heartbeat.unstarted.put_last([task])
             else:
                 self._miss(task)
@@ -168,12 +170,14 @@ class BatchExecutor(Executor):
             self._fail(item.task, call, failure)
 
     def _called(self, items: Sequence[_Item], call: Call) -> tuple[Failure | None, Any]:
-        return self._guarded_after_start(
+        return self._guarded_unless_stopped(
             [item.task for item in items],
             self._timeout(call),
             run_batch,
             call._replace(args=[[item.value for item in items]]),
             [item.next_stage for item in items],
+            # Interrupted with one that was cancelled, those that may not start again would be fatal.
+            heeds_cancel=len(items) == 1 or all(self._limit(item.task, call) > 1 for item in items),
         )
 
     def _told(self, tasks: Sequence[ClaimedTask], errors: Sequence[BaseException]) -> list[Failure]:
@@ -260,7 +264,7 @@ class BatchExecutor(Executor):
             self._told_of.add(tasks[0].task)
             LOG.warning("%s: %s (so each is called again alone; said once a run)", tasks[0].task, failure.text)
         failure = failure._replace(full_text="", text=CANCELLED_BESIDE if was_cancelled else failure.text)
-        cancelled = self._batches.cancelled(tasks) if was_cancelled else set()
+        cancelled = self._batches.cancelled(tasks)
         for task, item in zip(self._in_turn(tasks), items, strict=True):
             self._time(task, share)
             if task.id in cancelled:

@@ -159,7 +159,8 @@ def run_call(call: Call) -> object:
     if type(returned) in NOT_RUN:
         returned.close()
         # No other try would help a stage, whose result is wanted.
-        kind = TypeError if call.next_stage is None else Fatal
+        alone = WrongOutcomes if call.callable.options.batch else TypeError
+        kind = alone if call.next_stage is None else Fatal
         raise kind(f"it returned a {type(returned).__name__}, which nobody runs: call plain functions")
     return returned
 
@@ -235,8 +236,10 @@ def stage_after(returned: object, following: NextStage) -> NextStage:
     """The next stage with what the one before it returned as arguments. Raises Fatal where that can be none."""
     try:
         return following._replace(args=write_arguments(returned, "what it returned"))
-    except InvalidTask as error:
+    except Exception as error:
+        # What has a class of its own may raise anything as it is written down, and as its error is shown.
+        told = error if isinstance(error, InvalidTask) else f"what it returned raises {type(error).__name__} as JSON"
         raise Fatal(
-            f"{error}; the next stage, {following.task}, gets an object as keywords, an array as positions, None as no "
+            f"{told}; the next stage, {following.task}, gets an object as keywords, an array as positions, None as no "
             "arguments"
         ) from None

@@ -140,7 +140,7 @@ class Executor:
         if not self._start(task, task.max_attempts):
             return
         timeout = self._settings.timeout_seconds
-        failure, _ = self._guarded_after_start((task,), timeout, self._callables.find, task.task)
+        failure, _ = self._guarded_unless_stopped((task,), timeout, self._callables.find, task.task)
         if failure is not None and not failure.is_a(BadTask):
             if self._heartbeat.has_cancelled:
                 self._callables.forget_breakage(task.task)
@@ -198,27 +198,37 @@ class Executor:
     def _attempt(self, task: ClaimedTask, call: Call) -> None:
         timeout = self._timeout(call)
         if call.next_stage is None:
-            failure, following = self._guarded_after_start((task,), timeout, run_call, call)[0], None
+            failure, following = self._guarded_unless_stopped((task,), timeout, run_call, call)[0], None
         else:
-            failure, following = self._guarded_after_start((task,), timeout, run_stage, call, call.next_stage)
+            failure, following = self._guarded_unless_stopped((task,), timeout, run_stage, call, call.next_stage)
         if failure is None:
             self._end(Finish(task, next_stage=following))
         else:
             self._fail(task, call, failure)
 
-    def _guarded_after_start(
-        self, tasks: Sequence[ClaimedTask], timeout_seconds: float, function: Callable[..., object], *args: Any
+    def _guarded_unless_stopped(
+        self,
+        tasks: Sequence[ClaimedTask],
+        timeout_seconds: float,
+        function: Callable[..., object],
+        *args: Any,
+        heeds_cancel: bool = True,
     ) -> tuple[Failure | None, Any]:
-        """The same right after a start, which may have waited for the database while a second signal came."""
+        """The same behind what may have taken long, so that a second signal came meanwhile: then it has failed."""
         if self._stop.insisted:
             return failure_of(TaskInterrupted(STOPPED)), None
-        return self._guarded(tasks, timeout_seconds, function, *args)
+        return self._guarded(tasks, timeout_seconds, function, *args, heeds_cancel=heeds_cancel)
 
     def _guarded(
-        self, tasks: Sequence[ClaimedTask], timeout_seconds: float, function: Callable[..., object], *args: Any
+        self,
+        tasks: Sequence[ClaimedTask],
+        timeout_seconds: float,
+        function: Callable[..., object],
+        *args: Any,
+        heeds_cancel: bool = True,
     ) -> tuple[Failure | None, Any]:
         """Run foreign code for tasks, under its time limit and the heartbeat; how it failed, and what it returned."""
-        self._heartbeat.begin(tasks, timeout_seconds)
+        self._heartbeat.begin(tasks, timeout_seconds, heeds_cancel)
         began_at = time.monotonic()
         ended = run_foreign(self._time_limit, timeout_seconds, function, *args)
         if self._timed is not None:
@@ -269,7 +279,9 @@ class Executor:
         if not self._store.renew(task):
             self._lose(task, "before what is called for that")
             return
-        second, _ = self._guarded((task,), self._timeout(call), self._call_on_fatal, task.args, on_fatal, failure.error)
+        second, _ = self._guarded_unless_stopped(
+            (task,), self._timeout(call), self._call_on_fatal, task.args, on_fatal, failure.error
+        )
         if second is None:
             self._end(Finish(task))
         else:

@@ -98,10 +98,13 @@ class Unstarted:
 class _Running:
     """Tasks whose code runs in one call, and when what is due; instants by time.monotonic."""
 
-    def __init__(self, tasks: Sequence[ClaimedTask], timeout_seconds: float, lease_seconds: float) -> None:
+    def __init__(
+        self, tasks: Sequence[ClaimedTask], timeout_seconds: float, lease_seconds: float, heeds_cancel: bool
+    ) -> None:
         now = time.monotonic()
         self.tasks = tasks
         self.timeout_seconds = timeout_seconds
+        self.heeds_cancel = heeds_cancel
         self.is_cancelled = False
         self.ends_at = now + timeout_seconds if timeout_seconds else float("inf")
         self.give_back_at = now + lease_seconds / 3
@@ -187,9 +190,12 @@ class Heartbeat:
         """Whether the lease of what was claimed last and not started yet still holds."""
         return time.monotonic() < self.unstarted.lease_ends_at
 
-    def begin(self, tasks: Sequence[ClaimedTask], timeout_seconds: float) -> None:
-        """The code of tasks is about to run, in one call, for so many seconds at most (0: no limit)."""
-        self._running = _Running(tasks, timeout_seconds, self._lease_seconds)
+    def begin(self, tasks: Sequence[ClaimedTask], timeout_seconds: float, heeds_cancel: bool = True) -> None:
+        """The code of tasks is about to run, in one call, for so many seconds at most (0: no limit).
+
+        It is interrupted once a person cancels one of them, if it `heeds_cancel`.
+        """
+        self._running = _Running(tasks, timeout_seconds, self._lease_seconds, heeds_cancel)
         is_own = timeout_seconds != self._timeout_seconds
         if is_own or self._was_own:
             self._arm_watchdog()
@@ -260,7 +266,8 @@ class Heartbeat:
         """Renew the leases once it is time. When that is."""
         if now >= running.renew_at:
             is_ours = self._write(running, lambda store: renew(store, [*running.tasks, *tuple(self.waiting)]))
-            if is_ours and self._write(running, lambda store: is_cancelled(store, running.tasks)):
+            heeds_cancel = is_ours and running.heeds_cancel
+            if heeds_cancel and self._write(running, lambda store: is_cancelled(store, running.tasks)):
                 self._cancel(running)
             # The last time at its timeout: whatever ends it does so before a lease is over.
             is_last = now >= running.ends_at or not is_ours

@@ -31,6 +31,8 @@ class RunLimits:
         self._stop = stop
         self._result = result
         self._began_at = time.monotonic()
+        self.called_with_others = 0
+        """Of the tasks that were taken up: those for which no call was made of their own."""
 
     def reason_to_end(self) -> Reason | None:
         """Why nothing more is to be claimed or started; None while it may."""
@@ -39,15 +41,17 @@ class RunLimits:
             return Reason.STOPPED
         if limits.max_tasks and taken >= limits.max_tasks:
             return Reason.MAX_TASKS
-        return self._reason_of_host()
+        return self._reason_of_host(taken - self.called_with_others)
 
     def is_to_leave(self) -> bool:
-        """Whether even of what was taken up nothing more is to be started."""
-        return self._stop.asked or self._reason_of_host() is not None
+        """Whether even of what was taken up nothing more is to be started, one by one."""
+        return self._stop.asked or self._reason_of_host(self._result.taken) is not None
 
-    def _reason_of_host(self) -> Reason | None:
+    def _reason_of_host(self, calls: int) -> Reason | None:
+        """The same by time, of which another of so many calls may take as much as they took so far, and by memory."""
         limits = self._limits
-        if limits.max_seconds is not None and self.elapsed() + self._usual_seconds() >= limits.max_seconds:
+        usual_seconds = self.elapsed() / calls if calls else 0.0
+        if limits.max_seconds is not None and self.elapsed() + usual_seconds >= limits.max_seconds:
             return Reason.MAX_TIME
         if limits.max_megabytes is not None and process_megabytes() > limits.max_megabytes:
             return Reason.MAX_MEMORY
@@ -72,10 +76,6 @@ class RunLimits:
     def elapsed(self) -> float:
         """Seconds since the run began."""
         return time.monotonic() - self._began_at
-
-    def _usual_seconds(self) -> float:
-        """What a task of this run took so far, on average."""
-        return self.elapsed() / self._result.taken if self._result.taken else 0.0
 
 
 def process_megabytes() -> float:

@@ -280,6 +280,15 @@ def test_no_more_are_called_at_once_than_fit_into_the_time_that_is_left(site: Si
     assert 1 <= len(first) <= 3
 
 
+def test_no_call_is_made_that_would_not_fit_by_what_calls_took_so_far_however_few_tasks_it_has(site: Site) -> None:
+    site.module.does["five"] = lambda items: time.sleep(0.4)
+    site.add("five", *range(40))
+    result = site.run(max_time=1)
+    assert (result.reason, result.released) == (Reason.MAX_TIME, 40 - result.taken)
+    assert [len(numbers) for _, numbers in site.calls()] == [5] * (result.taken // 5)
+    assert result.seconds < 1.4  # three calls would not fit
+
+
 # ---- the call raises
 
 
@@ -444,7 +453,7 @@ def test_an_outcome_for_each_task_is_what_becomes_of_it(make_site: Callable[...,
         ({0: None, 1: None, 2: None}, "WrongOutcomes: it returned dict"),
         (True, "WrongOutcomes: it returned bool"),
         (0, "WrongOutcomes: it returned int"),
-        ((None for _ in range(3)), "TypeError: it returned a generator, which nobody runs"),
+        ((None for _ in range(3)), "WrongOutcomes: it returned a generator, which nobody runs"),
     ],
 )
 def test_what_does_not_tell_of_each_task_counts_as_a_failure_of_the_call(
@@ -624,32 +633,58 @@ def test_a_task_that_is_cancelled_while_its_call_runs_has_the_others_run_alone(
             time.sleep(30)
 
     site.module.does["many"] = do
-    site.module.does["once"] = do
     site.add("many", 0, 1, 2)
-    site.add("many", 3, max_attempts=1)
     result = site.run()
-    assert (result.done, result.failed, result.fatal) == (2, 0, 2)
-    assert site.calls() == [("many", [0, 1, 2, 3]), ("many", [0]), ("many", [2])]
-    assert site.columns("id, status, error_text") == [
-        (2, 4, CANCELLED),
-        (4, 4, "TaskInterrupted: another task of the same call was cancelled"),
-    ]
+    assert (result.done, result.failed, result.fatal) == (2, 0, 1)
+    assert site.calls() == [("many", [0, 1, 2]), ("many", [0]), ("many", [2])]
+    assert site.columns("id, status, error_text") == [(2, 4, CANCELLED)]
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_call_with_one_that_may_not_start_again_is_not_interrupted_for_another_that_is_cancelled(
+    make_site: Callable[..., Site], dsn: str, raises: bool
+) -> None:
+    site = make_site(dsn, lease=1)
+
+    def do(items: Any) -> None:
+        if len(items) > 1:
+            assert site.server.cancel(2) == 1
+            # After two renewals the worker has heard of it, if it was to.
+            wait_for_renewal(site)
+            wait_for_renewal(site)
+            if raises:
+                raise ValueError
+
+    site.module.does["many"] = do
+    site.add("many", 0, 1)
+    site.add("many", 2, max_attempts=1)
+    result = site.run()
+    calls, rows = site.calls(), site.columns("id, status, error_text")
+    if raises:
+        assert (result.done, result.fatal) == (1, 2)
+        assert calls == [("many", [0, 1, 2]), ("many", [0])]
+        assert [(number, status, text.partition("\n")[0]) for number, status, text in rows] == [
+            (2, 4, CANCELLED),
+            (3, 4, "ValueError: "),
+        ]
+    else:
+        assert (result.done, calls, rows) == (3, [("many", [0, 1, 2])], [])
 
 
 def test_what_is_called_on_fatal_is_not_called_for_the_one_that_was_cancelled(
     make_site: Callable[..., Site], sqlite_dsn: str
 ) -> None:
-    site = make_site(sqlite_dsn, lease=1)
+    site = make_site(sqlite_dsn)
 
     def do(items: Any) -> None:
         assert site.server.cancel(2) == 1
-        time.sleep(30)
+        raise ValueError
 
     site.module.does["rescuable"] = do
     site.add("rescuable", 0, 1, 2)
     result = site.run()
     assert (result.done, result.fatal) == (2, 1)
-    assert site.module.rescued == [("TaskInterrupted", {"n": 0}), ("TaskInterrupted", {"n": 2})]
+    assert site.module.rescued == [("ValueError", {"n": 0}), ("ValueError", {"n": 2})]
     assert site.columns("id, status, error_text") == [(2, 4, CANCELLED)]
 
 
@@ -757,6 +792,11 @@ def lease_ends(site: Site) -> list[Any]:
     return [due_at for (due_at,) in rows]
 
 
+def wait_for_renewal(site: Site) -> None:
+    before = max(lease_ends(site))
+    wait_until(lambda: min(lease_ends(site)) > before)
+
+
 def test_the_leases_of_all_are_renewed_while_their_call_runs(make_site: Callable[..., Site], dsn: str) -> None:
     site = make_site(dsn, lease=2)
 
@@ -781,9 +821,8 @@ def test_the_leases_of_those_that_wait_for_their_turn_alone_are_renewed(
         if len(items) > 1:
             raise ValueError
         if is_long:
-            before = min(lease_ends(site))
             if items[0]["n"] == 0:
-                wait_until(lambda: min(lease_ends(site)) > before)
+                wait_for_renewal(site)
         else:
             time.sleep(0.15)
         least.append(min(leases(site)))
@@ -802,9 +841,8 @@ def test_the_leases_of_those_that_wait_for_their_rescue_are_renewed(make_site: C
 
     def wait(items: Any) -> None:
         if items[0]["n"] == 0:
-            before = lease_ends(site)
-            assert len(before) == 3
-            wait_until(lambda: min(lease_ends(site)) > max(before))
+            assert len(lease_ends(site)) == 3
+            wait_for_renewal(site)
             seen.append(len(lease_ends(site)))
 
     site.module.does.update(rescuable=lambda items: [ValueError(n) for n in range(3)], rescue=wait)
@@ -1003,6 +1041,26 @@ def test_a_worker_that_is_asked_twice_has_all_tasks_of_its_call_fail(queue: Queu
     assert queue.notes() == ["0 1 2 3 4 5 6 7 8 9"]
     assert queue.rows("status, attempts") == [(3, 1)] * 10 + [(0, 0)] * 2
     assert set(queue.first_lines()) == {"TaskInterrupted: stopped by a second signal", ""}
+
+
+def test_what_is_called_on_fatal_is_begun_for_no_other_task_after_a_second_signal(queue: Queue) -> None:
+    queue.define(
+        "import time\nfrom taskserver import Fatal, task\n"
+        "def rescue(error, n):\n    note(f'rescues {n}')\n    time.sleep(30)\n"
+        "@task(batch=10, on_fatal='tasks.rescue')\ndef none(items):\n    return [Fatal(item['n']) for item in items]\n"
+    )
+    for number in range(4):
+        queue.add("tasks.none", f'{{"n": {number}}}')
+    process = queue.start_task()
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    assert end_of(process)[0] == 0
+    assert queue.notes() == ["rescues 0"]
+    assert queue.rows("status, attempts") == [(4, 1)] * 4
+    for number, text in enumerate(queue.errors()):
+        assert text.startswith(f"Fatal: {number}")
+        assert "stopped by a second signal" in text
 
 
 def test_workers_that_race_call_each_task_once(queue: Queue) -> None:
