@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta, timezone
+from itertools import islice
 from typing import Any
 
 from .arguments import write_arguments
@@ -102,13 +103,13 @@ def _check_rerun(unique_key: str | None, rerun: bool, version: int | None) -> No
 def _parents(depends_on: object, key: str | None) -> str | None:
     """Ids as a text, each once. Raises InvalidTask."""
     try:
-        ids = None if isinstance(depends_on, (str, bytes, Mapping)) else list(depends_on)  # type: ignore[call-overload]
+        ids = None if isinstance(depends_on, (str, bytes, Mapping)) else list(islice(depends_on, MOST_PARENTS + 1))  # type: ignore[call-overload]
     except TypeError:
         ids = None
     if ids is None:
         raise InvalidTask(f"depends_on is {shown(depends_on)}; allowed: a list of ids of tasks")
     if len(ids) > MOST_PARENTS:
-        raise InvalidTask(f"depends_on names {len(ids)} tasks; allowed: {MOST_PARENTS}")
+        raise InvalidTask(f"depends_on names more than {MOST_PARENTS} tasks, which is the most that are allowed")
     for task_id in ids:
         check_number("an id in depends_on", task_id, 1, MAX_ID)
     if ids and key is not None:

@@ -192,7 +192,7 @@ class TaskServer:
                 unique_key=unique_key,
                 rerun=rerun,
                 version=version,
-                stages=stages,
+                stages=() if stages is None else stages,  # which are refused, too
                 depends_on=depends_on,
             )
         )

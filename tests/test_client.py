@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from taskserver.commands.client import main
+from taskserver.lifecycle import MAX_ID
 from taskserver.stores.tables import SCHEMA_VERSION
 from tests.deployment import Deployment
 from tests.processes import (
@@ -307,12 +308,12 @@ WRONG_KINDS = [
     (["--then", '{"task": "tasks.note", "priority": NaN}'], "NaN is no JSON number"),
     (["--then", '["tasks.note"]'], "stage 2: "),
     (["--then", "tasks.note"] * 100, "allowed: a list of 1 to 100"),
-    (["--depends-on", ""], "write ids with commas and no spaces, as 17,18"),
-    (["--depends-on", "0"], "write ids with commas"),
-    (["--depends-on", "1,"], "write ids with commas"),
-    (["--depends-on", "1, 2"], "write ids with commas"),
-    (["--depends-on", "one"], "write ids with commas"),
-    (["--depends-on", str(2**63)], "write ids with commas"),
+    (["--depends-on", ""], "with commas and no spaces, as 17,18"),
+    (["--depends-on", "0"], f"write ids, each from 1 to {MAX_ID}"),
+    (["--depends-on", "1,"], f"write ids, each from 1 to {MAX_ID}"),
+    (["--depends-on", "1, 2"], f"write ids, each from 1 to {MAX_ID}"),
+    (["--depends-on", "one"], f"write ids, each from 1 to {MAX_ID}"),
+    (["--depends-on", str(2**63)], f"write ids, each from 1 to {MAX_ID}"),
     (["--depends-on", "1", "--unique", "k"], "it has depends_on and a unique_key"),
     (["--depends-on", "1"], "depends_on names 1, and this task would be 1"),
 ]

@@ -616,7 +616,8 @@ WRONG_PARENTS: list[tuple[Any, str]] = [
     ([1.0], "an id in depends_on is 1.0; allowed"),
     ([None], "an id in depends_on is None; allowed"),
     ([[1]], "an id in depends_on is [1]; allowed"),
-    (range(1, MOST_PARENTS + 2), f"depends_on names {MOST_PARENTS + 1} tasks; allowed: {MOST_PARENTS}"),
+    (range(1, MOST_PARENTS + 2), f"depends_on names more than {MOST_PARENTS} tasks, which"),
+    (range(1, 10**18), f"depends_on names more than {MOST_PARENTS} tasks, which"),
 ]
 
 

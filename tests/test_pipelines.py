@@ -177,6 +177,13 @@ class Own(dict):
     pass
 
 
+class Raises(dict):
+    def items(self):
+        1 / 0
+
+    keys = __iter__ = items
+
+
 Point = namedtuple("Point", "x y")
 
 
@@ -226,6 +233,7 @@ GIFTS = {
     "a circle": lambda: (lambda made: made.append(made) or made)([]),
     "an object within": lambda: {"a": [Hostile()]},
     "no UTF-8": lambda: ["\\ud800"],
+    "what raises as it is written": lambda: Raises(a=1),
     "a class": lambda: dict,
     # what did not run
     "a generator": generator,
@@ -412,6 +420,7 @@ CANNOT = {
     "a circle": "cannot be written as JSON",
     "an object within": "cannot be written as JSON",
     "no UTF-8": "cannot be written as JSON",
+    "what raises as it is written": "raises ZeroDivisionError as JSON",
     "a class": "<class 'dict'>",
 }
 DID_NOT_RUN = {"a generator": "it returned a generator", "a coroutine": "it returned a coroutine"}
@@ -988,8 +997,8 @@ def test_one_stage_is_run_in_the_foreground_and_the_row_is_new_for_the_next_one(
     task_id = server.add_pipeline(THREE)
     ended = queue.client("run", task_id)
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert f"task {task_id} is done after" in ended.stdout
-    assert "is new" in ended.stdout
+    assert f"task {task_id} has done stage 1 after" in ended.stdout
+    assert ", and is new for the next one" in ended.stdout
     assert queue.rows(STATE) == [(0, 1, "tasks.second", 0)]
     assert queue.client("run", task_id).returncode == 0
     assert queue.client("run", task_id).returncode == 0

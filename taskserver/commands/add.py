@@ -225,7 +225,7 @@ def _task_ids(text: str) -> list[int]:
         return [parse(part) for part in text.split(",")]
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not right: write ids with commas and no spaces, as 17,18"
+            f"{text!r} is not right: write ids, each from 1 to {MAX_ID}, with commas and no spaces, as 17,18"
         ) from None
 
 

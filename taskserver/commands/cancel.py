@@ -29,6 +29,6 @@ def run(folder: Path, options: argparse.Namespace) -> int:
             several = "1 cancelled task is" if running == 1 else f"{running} cancelled tasks are"
             print(
                 f"{several} still running, to be interrupted within some {seconds:.0f} s, by the workers' "
-                "TASKSERVER_LEASE; one that succeeds before that is done"
+                "TASKSERVER_LEASE; one that succeeds before that is done, unless it is a stage that others follow"
             )
     return Exit.OK

@@ -98,6 +98,8 @@ def _outcome(result: RunResult, row: StoredTask | None) -> str:
     if result.released:
         return "was given back unstarted"
     ended = f"{'is done' if result.done else 'failed'} after {result.seconds:.1f} s"
+    if result.done and row is not None and not row.archived and row.status != Status.DONE and row.stage:
+        return f"has done stage {row.stage} after {result.seconds:.1f} s, and {_state(row)} for the next one"
     if row is None or row.archived or row.status == Status.DONE:
         return ended if result.done else f"{ended}, and is gone since"
     return f"{ended}, and {_state(row)}"
