@@ -126,16 +126,16 @@ class Batches:
     # ---- writes to several rows
 
     def _write_some(self, change: _Change, tasks: Sequence[ClaimedTask]) -> int:
-        """How many rows were changed, in one commit: those that are as they should be, and that nobody holds."""
+        """How many rows were changed, by one statement: those that are as they should be, and that nobody holds."""
         store, ids, claim = self._store, _ids_of(tasks), tasks[0].claim
         [(sql, before)] = change.writes
         try:
-            [matched] = store._together([(with_ids(sql, ids), (*before, *ids, claim))], self._conflict_seconds())
+            way = Way(None, self._conflict_seconds())
+            return store._do(way, store._write, with_ids(sql, ids), (*before, *ids, claim))
         except Conflict:
             if store.one_writer:
                 raise
             return len(self._write_free(change, ids, claim).ids)
-        return matched
 
     def _write_all_or_free(self, change: _Change, tasks: Sequence[ClaimedTask]) -> _Written:
         """In one commit of several writes, of which each matches all of the rows; else those that nobody holds."""
