@@ -390,6 +390,8 @@ def test_many_rows_are_written_in_portions_that_each_count(
 def holding(queue: Queue, *ids: int) -> Iterator[Any]:
     """In the `with`, another program holds these rows."""
     with queue.connect() as connection, connection.cursor() as cursor:
+        # These rows, and none beside them.
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         connection.begin()
         cursor.execute(
             f"SELECT id FROM jobs_queue FORCE INDEX (PRIMARY) WHERE id IN ({', '.join(map(str, ids))}) FOR UPDATE"

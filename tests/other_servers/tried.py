@@ -28,11 +28,13 @@ class Run(NamedTuple):
 
 
 BESIDE_OTHERS = ("retries", "schema", "client", "held_rows", "runner")
+KINDS = ("kinds", "schedules", "pipelines", "dependencies", "dependency_races", "batches", "interventions")
 ALONE = ("races", "leases", "worker", "connections")
 """They count the server's deadlocks, statements and waiting transactions, or change its variables."""
 RUNS = (
     Run("the store contract", ("store_contract",)),
     Run(", ".join(BESIDE_OTHERS), BESIDE_OTHERS),
+    Run("the kinds of queues", KINDS),
     Run(", ".join(ALONE), ALONE, processes=0),
     Run("doctor, mistakes", ("doctor", "mistakes"), processes=0),
 )
