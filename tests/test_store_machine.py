@@ -1195,7 +1195,6 @@ RARE = {
     "rerun of no newer version",
     "rerun, IN_PROGRESS",
     "rerun, WAITING",
-    "moved while it was new",
 }
 """What many examples come to; where chance leads more seldom still, the machine is driven by hand."""
 RARE_AT_A_RUN = {
@@ -1296,6 +1295,19 @@ def test_whatever_is_done_to_a_task_while_it_runs_it_ends_as_the_contract_says(p
         do_at_a_run(machine, worker, "rerun", "[9]")
         machine.all_is_as_the_model_says()
     assert set(place.happened) >= RARE_AT_A_RUN
+
+
+@pytest.mark.parametrize("modes", MODES.values(), ids=MODES)
+def test_a_task_that_is_moved_while_it_is_new_is_claimed_in_its_new_turn(place: Place) -> None:
+    machine = driven(place)
+    worker = machine.workers[0]
+    machine.add(worker, [NewTask("tasks.plain", None, 3, 0)] * 3, False)
+    machine.command_priority(machine.model.tasks[1], -1)
+    machine.all_is_as_the_model_says()
+    machine.claim(worker, 1, [])
+    machine.all_is_as_the_model_says()
+    assert place.happened["moved while it was new"] == 1
+    assert worker.held[0].claimed.id == machine.model.tasks[1].id
 
 
 KEYED = NewTask("tasks.plain", None, 3, 0, unique_key="a", rerun=True)
