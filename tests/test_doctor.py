@@ -391,7 +391,7 @@ def assert_faulty(queue: Queue, change: str, words: str) -> None:
 
 def test_claims_that_cannot_read_by_their_indexes_are_broken(healthy_mysql: Queue) -> None:
     [(version,)] = healthy_mysql.sql("SELECT VERSION()")
-    if "MariaDB" not in version or version < "10.6":
+    if "MariaDB" not in version or tuple(map(int, version.split(".")[:2])) < (10, 6):
         pytest.skip("this server has no IGNORED")
     healthy_mysql.sql("ALTER TABLE jobs_queue ALTER INDEX claim_by_group IGNORED, ALTER INDEX claim_any_group IGNORED")
     assert Report(healthy_mysql).worse() == {"claim_index": "broken"}
