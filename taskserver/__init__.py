@@ -6,6 +6,7 @@ import sys
 if sys.version_info < (3, 10):
     raise ImportError("taskserver needs Python 3.10 or newer, and this is %d.%d" % sys.version_info[:2])
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from .errors import (
@@ -23,28 +24,42 @@ from .server import TaskServer
 from .stopping import Stop
 
 if TYPE_CHECKING:
+    from .lifecycle import Status
     from .options import task
+    from .reports import Progress, TaskState
     from .selection import Selection
 
 __all__ = [
     "DatabaseError",
     "Fatal",
     "InvalidTask",
+    "Progress",
     "Reason",
     "Retry",
     "RunResult",
     "Selection",
     "SettingError",
+    "Status",
     "Stop",
     "TablesMissing",
     "TablesOutdated",
     "TaskServer",
     "TaskServerError",
+    "TaskState",
     "__version__",
     "task",
 ]
 
 __version__ = "0.1.0"
+
+
+_LATER = {
+    "Progress": "reports",
+    "Selection": "selection",
+    "Status": "lifecycle",
+    "TaskState": "reports",
+    "task": "options",
+}
 
 
 def __dir__():  # type: () -> list[str]
@@ -53,12 +68,6 @@ def __dir__():  # type: () -> list[str]
 
 def __getattr__(name):  # type: (str) -> object
     """These are made when somebody asks for them: a run that finds no task need not pay for them."""
-    if name == "task":
-        from .options import task
-
-        return task
-    if name == "Selection":
-        from .selection import Selection
-
-        return Selection
-    raise AttributeError("module 'taskserver' has no attribute " + repr(name))
+    if name not in _LATER:
+        raise AttributeError("module 'taskserver' has no attribute " + repr(name))
+    return getattr(import_module("." + _LATER[name], __name__), name)

@@ -38,7 +38,7 @@ def write_arguments(args: object, what: str = "args") -> str | None:
         size = len(text) if text.isascii() else len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidTask(f"{what} cannot be written as JSON: {error or type(error).__name__}") from None
-    if _is_nested_too_deep(text):
+    if is_nested_too_deep(text):
         raise InvalidTask(f"{what} is nested more than {MAX_NESTING} deep")
     if size > MAX_BYTES:
         raise InvalidTask(f"{what} takes {size} bytes as JSON; allowed: {MAX_BYTES}")
@@ -72,7 +72,7 @@ def check_size(size: int | None) -> None:
 
 def parse_json(text: str, what: str = "args") -> Any:
     """The value of a JSON text, read strictly; `what` it is, for messages. Raises BadTask."""
-    if _is_nested_too_deep(text):
+    if is_nested_too_deep(text):
         raise BadTask(f"{what} is nested more than {MAX_NESTING} deep")
     try:
         text.encode()
@@ -83,7 +83,8 @@ def parse_json(text: str, what: str = "args") -> Any:
         raise BadTask(f"{what} is not valid JSON: {error or type(error).__name__}; {_way_out(text)}") from None
 
 
-def _is_nested_too_deep(text: str) -> bool:
+def is_nested_too_deep(text: str) -> bool:
+    """Whether brackets stand deeper in each other in a JSON text than may be read."""
     # Counting is quick; only a text with that many brackets is gone through one by one.
     return len(text) > MAX_NESTING and text.count("[") + text.count("{") > MAX_NESTING and _nesting(text) > MAX_NESTING
 

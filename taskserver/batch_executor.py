@@ -16,7 +16,18 @@ from logging import DEBUG, getLogger
 from typing import Any, NamedTuple
 
 from .arguments import read_item
-from .call import TELLING_SECONDS, Call, Failure, WrongOutcomes, is_error, next_stage_of, run_batch, tell, untold
+from .call import (
+    NOTHING,
+    TELLING_SECONDS,
+    Call,
+    Failure,
+    WrongOutcomes,
+    is_error,
+    next_stage_of,
+    run_batch,
+    tell,
+    untold,
+)
 from .error_text import describe
 from .errors import BadTask, DatabaseError
 from .executor import Ended, Executor, RunContext, check_attempts
@@ -161,11 +172,11 @@ class BatchExecutor(Executor):
     def _call_alone(self, item: _Item, call: Call) -> None:
         """The same for one that was started, and that is timed: if it raises, the task has failed."""
         failure, outcomes = self._called([item], call)
-        outcome = outcomes[0] if outcomes else None
+        outcome = outcomes[0] if outcomes else NOTHING
         if failure is None and is_error(outcome):
             [failure] = self._told([item.task], [outcome])
         if failure is None:
-            self._end(Finish(item.task, next_stage=outcome))
+            self._end(self._finish_of(item.task, outcome))
         else:
             self._fail(item.task, call, failure)
 
@@ -176,6 +187,7 @@ class BatchExecutor(Executor):
             run_batch,
             call._replace(args=[[item.value for item in items]]),
             [item.next_stage for item in items],
+            self._keeps_results,
             # Interrupted with one that was cancelled, those that may not start again would be fatal.
             heeds_cancel=len(items) == 1 or all(self._limit(item.task, call) > 1 for item in items),
         )
@@ -198,11 +210,11 @@ class BatchExecutor(Executor):
             self._complete([item.task for item in items], share)
             return
         ended = list(zip([item.task for item in items], outcomes, strict=True))
-        self._complete([task for task, outcome in ended if outcome is None], share)
+        self._complete([task for task, outcome in ended if outcome is NOTHING], share)
         for task, outcome in ended:
-            if outcome is not None and not is_error(outcome):
+            if outcome is not NOTHING and not is_error(outcome):
                 self._time(task, share)
-                self._end(Finish(task, next_stage=outcome))
+                self._end(self._finish_of(task, outcome))
         failed = [(task, outcome) for task, outcome in ended if is_error(outcome)]
         if failed:
             self._fail_each([task for task, _ in failed], [error for _, error in failed], call, share)

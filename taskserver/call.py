@@ -86,6 +86,16 @@ def _hint_at_keyword(found: TaskCallable, kwargs: dict[str, Any]) -> str:
     return f"; {unknown!r} is none of them, did you mean {meant!r}?" if meant else ""
 
 
+class Returned(NamedTuple):
+    """What is done with what a call returned that ended well."""
+
+    next_stage: NextStage | None = None
+    result: str | None = None
+    """As JSON, where it is kept."""
+    fault: str = ""
+    """Why it is not kept, though it was to be."""
+
+
 class Failure(NamedTuple):
     """What foreign code raised, in plain words: an exception's own code may do anything when it is asked."""
 
@@ -165,25 +175,46 @@ def run_call(call: Call) -> object:
     return returned
 
 
-def run_stage(call: Call, following: NextStage) -> NextStage:
-    """Call a stage of a pipeline; the one that follows it, with what it returned as arguments.
+def run_alone(call: Call, keeps_result: bool) -> Returned:
+    """Call it for one task, whose result is to be kept unless a stage that follows gets it.
 
-    Raises whatever the callable raises, and Fatal where it returned what can be no arguments.
+    Raises whatever the callable raises, and Fatal where it returned what can be no arguments of the next stage.
     """
-    return stage_after(run_call(call), following)
+    return _returned(run_call(call), call.next_stage, keeps_result)
 
 
-def run_batch(call: Call, followings: Sequence[NextStage | None]) -> list[object] | None:
-    """Call what takes several tasks; for each the exception with which it failed, else the stage that follows it.
+def _returned(value: object, following: NextStage | None, keeps_result: bool) -> Returned:
+    if following is not None:
+        return Returned(stage_after(value, following))
+    return NOTHING if value is None or not keeps_result else _kept(value)
 
-    None where there is nothing of either. Raises whatever the callable raises, and TypeError where what it returned
-    does not tell of each task.
+
+def _kept(value: object) -> Returned:
+    """What was returned as JSON: the task is done, whatever comes of that."""
+    from .reports import write_result  # few tasks return anything
+
+    try:
+        return Returned(result=write_result(value))
+    except InvalidTask as error:
+        return Returned(fault=str(error))
+    except BaseException as error:  # what has a class of its own may raise anything as it is written down, or hang
+        return Returned(fault=f"raises {type_name(error)} as JSON")
+
+
+NOTHING = Returned()
+
+
+def run_batch(call: Call, followings: Sequence[NextStage | None], keeps_results: bool) -> list[object] | None:
+    """Call what takes several tasks; for each the exception with which it failed, else what it returned for it.
+
+    None where all are done, and there is nothing more to tell. Raises whatever the callable raises, and TypeError where
+    what it returned does not tell of each task.
     """
     returned = run_call(call)
     if returned is None and not any(followings):
         return None
     values = [None] * len(followings) if returned is None else _one_for_each(returned, len(followings))
-    return [_outcome(value, following) for value, following in zip(values, followings, strict=True)]
+    return [_outcome(value, following, keeps_results) for value, following in zip(values, followings, strict=True)]
 
 
 def _one_for_each(returned: object, count: int) -> Sequence[object]:
@@ -200,15 +231,13 @@ def _one_for_each(returned: object, count: int) -> Sequence[object]:
 _ALLOWED = "allowed: None where all are done, or a list with an outcome for each task, in their order"
 
 
-def _outcome(value: object, following: NextStage | None) -> object:
+def _outcome(value: object, following: NextStage | None, keeps_result: bool) -> BaseException | Returned:
     if is_error(value):
         return value
     if issubclass(type(value), type) and issubclass(cast(type, value), BaseException):
         return cast("type[BaseException]", value)()  # as `raise` would
-    if following is None:
-        return None
     try:
-        return stage_after(value, following)
+        return _returned(value, following, keeps_result)
     except Fatal as error:
         return error
 

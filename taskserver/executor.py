@@ -12,7 +12,7 @@ from logging import getLogger
 from typing import Any, NamedTuple
 
 from .arguments import read_arguments
-from .call import Call, Failure, failure_of, fetch_long, prepare, run_call, run_foreign, run_stage
+from .call import Call, Failure, Returned, failure_of, fetch_long, prepare, run_alone, run_call, run_foreign
 from .callables import Callables
 from .error_text import both, describe
 from .errors import BadTask, Conflict, DatabaseError, Fatal, ModuleBroken, TooLong
@@ -29,7 +29,7 @@ from .time_limit import TimeLimit
 LOG = getLogger("taskserver")
 MOST_UNSAVED = 50
 MOST_CHARACTERS_UNSAVED = 200_000
-"""Of arguments for next stages: a server limits how long a statement may be."""
+"""Of results, and of arguments for next stages: a server limits how long a statement may be."""
 TOO_LONG_TEXT = "Fatal: what it returned, for the next stage, is longer than the server takes (max_allowed_packet)"
 
 
@@ -71,6 +71,9 @@ class Executor:
         self._timed: Attempt | None = None
         """The attempt at the task that runs, from its start on."""
         self._ended: list[Ended] = []
+        self._keeps_results = run.settings.mode != "delete"
+        self._without_result: set[str] = set()
+        """Names of callables that returned what cannot be kept."""
         self._may_be_saved = False
         """Whether an error in writing them left open if they were written."""
         self.may_have_due = False
@@ -197,12 +200,9 @@ class Executor:
 
     def _attempt(self, task: ClaimedTask, call: Call) -> None:
         timeout = self._timeout(call)
-        if call.next_stage is None:
-            failure, following = self._guarded_unless_stopped((task,), timeout, run_call, call)[0], None
-        else:
-            failure, following = self._guarded_unless_stopped((task,), timeout, run_stage, call, call.next_stage)
+        failure, returned = self._guarded_unless_stopped((task,), timeout, run_alone, call, self._keeps_results)
         if failure is None:
-            self._end(Finish(task, next_stage=following))
+            self._end(self._finish_of(task, returned))
         else:
             self._fail(task, call, failure)
 
@@ -242,6 +242,24 @@ class Executor:
         return self._settings.timeout_seconds if own is None else own
 
     # ---- finish
+
+    def _finish_of(self, task: ClaimedTask, returned: Returned) -> Finish:
+        """That of a task that ended well."""
+        next_stage, result, fault = returned
+        if fault:
+            self._tell_of_result(task, fault)
+        return Finish(task, next_stage=next_stage, result=result)
+
+    def _tell_of_result(self, task: ClaimedTask, fault: str) -> None:
+        """Once of each callable: to fail would have its tasks do again what they did."""
+        if task.task not in self._without_result:
+            self._without_result.add(task.task)
+            LOG.warning(
+                "task %d %s is done, and its result is not kept: what it returned %s (said once a run)",
+                task.id,
+                task.task,
+                fault,
+            )
 
     def _fail(self, task: ClaimedTask, call: Call | None, failure: Failure) -> None:
         """An attempt failed: it is made again after its backoff, unless it was the last one."""
@@ -298,7 +316,8 @@ class Executor:
     def _end(self, finish: Finish, *full_texts: str) -> None:
         self._leave((Ended(finish, None if finish.uncount else self._timed, full_texts),), False)
         # Bad rows end unstarted, so a whole claim of them may gather.
-        is_long = finish.next_stage is not None and self._unsaved_characters() > MOST_CHARACTERS_UNSAVED
+        returned_text = finish.next_stage is not None or finish.result is not None
+        is_long = returned_text and self._unsaved_characters() > MOST_CHARACTERS_UNSAVED
         if is_long or len(self._ended) >= MOST_UNSAVED:
             self.save()
 
@@ -309,8 +328,9 @@ class Executor:
         self._may_be_saved = self._may_be_saved or may_be_saved
 
     def _unsaved_characters(self) -> int:
-        stages = (ended.finish.next_stage for ended in self._ended)
-        return sum(len(stage.args or "") for stage in stages if stage is not None)
+        finishes = [ended.finish for ended in self._ended]
+        stages = sum(len(finish.next_stage.args or "") for finish in finishes if finish.next_stage is not None)
+        return stages + sum(len(finish.result or "") for finish in finishes)
 
     def _advance(self, start: Start | None) -> bool:
         """Write what ended, and the start of the next task. Whether that start still found its claim."""
@@ -318,7 +338,7 @@ class Executor:
             finished, started = self._store.advance([ended.finish for ended in self._ended], start, self._may_be_saved)
         except DatabaseError as error:
             self._may_be_saved = self._may_be_saved or error.may_have_taken_effect
-            if isinstance(error, TooLong) and self._end_pipelines():
+            if isinstance(error, TooLong) and (self._drop_results() or self._end_pipelines()):
                 return self._advance(start)
             if isinstance(error, Conflict) and self._ended and start is not None:
                 self.save()
@@ -339,6 +359,15 @@ class Executor:
             else:
                 self._lose(one.finish.task, "while it ran; its result is dropped")
         return started
+
+    def _drop_results(self) -> bool:
+        """Keep none of those that a server does not take. Whether there were any."""
+        are_kept = [ended.finish.result is not None for ended in self._ended]
+        for ended, is_kept in zip(self._ended, are_kept, strict=True):
+            if is_kept:
+                self._tell_of_result(ended.finish.task, "is longer than the server takes (max_allowed_packet)")
+        self._ended = [ended._replace(finish=ended.finish._replace(result=None)) for ended in self._ended]
+        return any(are_kept)
 
     def _end_pipelines(self) -> bool:
         """Have those fatal whose results a server does not take, at any try. Whether there were any."""

@@ -117,6 +117,8 @@ class Finish(NamedTuple):
     """Of a bad row that was found to be one after its start: it was never called, so no attempt is counted."""
     next_stage: NextStage | None = None
     """Where it ended well, and is a stage that another one follows."""
+    result: str | None = None
+    """What it returned, as JSON, where it ended well, is no such stage, and its row stays."""
 
     @property
     def is_end(self) -> bool:

@@ -37,6 +37,7 @@ from .stores.store import MOST_GROUPS
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
+    from .reports import TaskState
     from .run_limits import Limits
     from .runner import Runner
     from .selection import Selection
@@ -226,6 +227,13 @@ class TaskServer:
         except WaitsForNewer as error:
             raise InvalidTask(f"task {error.number}: {error}") from None
         return ids
+
+    def get(self, task_id: int) -> TaskState | None:
+        """What has become of a task: status, result, error, progress.
+
+        None where there is no such task: in mode `delete` those that are done are gone, too.
+        """
+        return self.store.state(_check("task_id", task_id, 0, MAX_ID))
 
     # ---- periodic tasks
 

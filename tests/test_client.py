@@ -650,7 +650,8 @@ def test_list_and_show_print_tasks_as_json_alone(queue: Queue) -> None:
         "id": 10, "task": "tasks.note", "args": "[9]", "group_id": 0, "priority": 9, "status": 4,
         "status_name": "fatal", "attempts": 0, "max_attempts": None, "due_at": None, "claim": None,
         "unique_key": None, "error_text": "ValueError: no\nsecond line", "started_at": None, "finished_at": None,
-        "version": None, "stages": None, "stage": 0, "awaited": 0, "archived": False, "waits_for": [], "awaited_by": [],
+        "version": None, "stages": None, "stage": 0, "awaited": 0, "result": None, "progress": None, "archived": False,
+        "waits_for": [], "awaited_by": [],
     }  # fmt: skip
     for instant in (created_at, updated_at):
         assert len(instant) == len("2026-01-31T12:00:00.000000Z")

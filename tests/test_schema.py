@@ -119,6 +119,8 @@ QUEUE = {
     "stages": Column("text", True, None, ""),
     "stage": Column("smallint unsigned", False, "0", ""),
     "awaited": Column("tinyint unsigned", False, "0", ""),
+    "result": Column("mediumtext", True, None, ""),
+    "progress": Column("text", True, None, ""),
 }
 
 
@@ -509,7 +511,7 @@ def test_the_upgrade_by_hand_that_the_documentation_gives_does_what_init_does(my
         before = [look(f"SHOW CREATE TABLE {table}") for table in changed]
         look("ALTER TABLE jobs_queue_workers DROP COLUMN previous_started_at")
         for table in ("jobs_queue", "jobs_queue_done"):
-            for column in ("version", "stages", "stage", "awaited"):
+            for column in ("version", "stages", "stage", "awaited", "result", "progress"):
                 look(f"ALTER TABLE {table} DROP COLUMN {column}")
         for table in ("paused", "schedules", "stats", "dependencies"):
             look(f"DROP TABLE jobs_queue_{table}")

@@ -33,7 +33,8 @@ from tests.servers import MariaDB, MySQLServer
 MODES = ("delete", "move", "mark")
 COLUMNS = (
     "id, task, args, group_id, priority, status, attempts, max_attempts, due_at, claim, unique_key, error_text, "
-    "created_at, started_at, finished_at, updated_at, version, stages, stage, awaited"
+    "created_at, started_at, finished_at, updated_at, version, stages, stage, awaited, "
+    "result, progress"
 )
 LEASE_SECONDS = 120
 AWAIT_SECONDS = 20.0
@@ -206,6 +207,8 @@ def test_an_added_task_is_new_and_has_the_defaults_of_the_contract(store: Store,
         "stages": None,
         "stage": 0,
         "awaited": 0,
+        "result": None,
+        "progress": None,
     }
 
 
@@ -1572,8 +1575,17 @@ def test_tables_of_an_older_version_are_refused_until_init_mends_them(store: Sto
     assert ids(claim(store)) == [task_id]
 
 
+def to_fourth_version(rows: Rows) -> None:
+    """The tables as the fourth taskserver made them."""
+    for table in ("jobs_queue", "jobs_queue_done"):
+        for column in ("result", "progress"):
+            rows.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    rows.execute("UPDATE jobs_queue_schema SET version = 4")
+
+
 def to_third_version(rows: Rows) -> None:
     """The tables as the third taskserver made them."""
+    to_fourth_version(rows)
     for table in ("jobs_queue", "jobs_queue_done"):
         for column in ("stages", "stage", "awaited"):
             rows.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
@@ -1596,7 +1608,7 @@ def test_tables_of_the_first_version_are_brought_up_to_date_with_what_they_hold(
     task_id = add(store)
     store.begin_run("host", "3")
     to_first_version(rows)
-    with pytest.raises(TablesOutdated, match=r"version 1.*needs 4.*client\.py init"):
+    with pytest.raises(TablesOutdated, match=rf"version 1.*needs {SCHEMA_VERSION}.*client\.py init"):
         store.check_tables()
     store.create_tables()
     store.check_tables()
@@ -1635,7 +1647,7 @@ def test_tables_of_the_second_version_are_brought_up_to_date_with_what_they_hold
     if was_cut_off:
         for statement in [*store.schema_statements(), "ALTER TABLE jobs_queue ADD COLUMN version BIGINT NULL"]:
             rows.execute(statement)
-    with pytest.raises(TablesOutdated, match=r"version 2.*needs 4.*client\.py init"):
+    with pytest.raises(TablesOutdated, match=rf"version 2.*needs {SCHEMA_VERSION}.*client\.py init"):
         store.check_tables()
     store.create_tables()
     store.check_tables()
@@ -1647,9 +1659,19 @@ def test_tables_of_the_second_version_are_brought_up_to_date_with_what_they_hold
     assert [task.args for task in claim(store)] == ["[3]", "[4]"]
 
 
+@pytest.mark.parametrize(
+    ("version", "older", "column"),
+    [(3, to_third_version, "stages"), (4, to_fourth_version, "result")],
+    ids=["third", "fourth"],
+)
 @pytest.mark.parametrize("was_cut_off", [False, True])
-def test_tables_of_the_third_version_are_brought_up_to_date_with_what_they_hold(
-    open_store: Callable[..., Store], rows: Rows, was_cut_off: bool
+def test_tables_of_a_later_version_are_brought_up_to_date_with_what_they_hold(
+    open_store: Callable[..., Store],
+    rows: Rows,
+    version: int,
+    older: Callable[[Rows], None],
+    column: str,
+    was_cut_off: bool,
 ) -> None:
     store = open_store("move")
     add(store)
@@ -1658,10 +1680,10 @@ def test_tables_of_the_third_version_are_brought_up_to_date_with_what_they_hold(
     assert finish(store, task)
     left = add(store)
     before = [rows.all(table, COLUMNS) for table in ("jobs_queue", "jobs_queue_done")]
-    to_third_version(rows)
+    older(rows)
     if was_cut_off:
-        rows.execute("ALTER TABLE jobs_queue ADD COLUMN stages TEXT NULL")
-    with pytest.raises(TablesOutdated, match=r"version 3.*needs 4.*client\.py init"):
+        rows.execute(f"ALTER TABLE jobs_queue ADD COLUMN {column} TEXT NULL")
+    with pytest.raises(TablesOutdated, match=rf"version {version}.*needs {SCHEMA_VERSION}.*client\.py init"):
         store.check_tables()
     store.create_tables()
     assert [rows.all(table, COLUMNS) for table in ("jobs_queue", "jobs_queue_done")] == before

@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import InvalidTask
 from ..lifecycle import MAX_ID
 from ..printable import printable
+from ..reports import read_progress
 from ..server import TaskServer
 from ..settings import load_settings
 from ..stores.chains import Chains, Links
@@ -64,6 +65,8 @@ def _told(task: StoredTask) -> Iterator[tuple[str, str]]:
         if column == "stages" and value is not None:
             yield "stage", stage_of(task) or str(task.stage)
             yield "stages", "\n".join(stage_lines(task))
+        elif column == "progress" and value is not None:
+            yield column, str(read_progress(value) or value)
         elif value is not None and column not in NOT_SHOWN:
             yield column, str(value)
 

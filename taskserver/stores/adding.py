@@ -88,6 +88,8 @@ class Adding(Tables):
         "due_at": f"CASE WHEN {IS_RUNNING} THEN due_at END",
         "stages": "{given_stages}",
         "stage": "0",
+        "result": "NULL",
+        "progress": "NULL",
         "version": "COALESCE({given_version}, version)",
     }
     RERUN_LATER: ClassVar = {"due_at": "", **RERUN} | {

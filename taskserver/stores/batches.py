@@ -108,7 +108,7 @@ class Batches:
     # Not one that a person changed, retried or cancelled meanwhile.
     START_AGAIN = """
         UPDATE {table} {by_key}
-        SET attempts = attempts + 1, started_at = {now}, due_at = {after}, updated_at = {now}
+        SET attempts = attempts + 1, started_at = {now}, due_at = {after}, progress = NULL, updated_at = {now}
         WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NOT NULL AND attempts = ? AND {is_cancelled} = 0
     """
     WAS_STARTED_AGAIN = "SELECT 1 FROM {table} WHERE id = ? AND status = 1 AND claim = ? AND attempts = ?"

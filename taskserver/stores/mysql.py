@@ -91,6 +91,7 @@ class MySQLStore(Store):
     small_type = "SMALLINT UNSIGNED"
     flag_type = "TINYINT UNSIGNED"
     text_type = "TEXT"
+    long_text_type = "MEDIUMTEXT"
 
     def __init__(self, dsn: MySQLDsn, table: str, mode: str, lease_seconds: int, patience_seconds: float) -> None:
         super().__init__(table, mode, lease_seconds, patience_seconds)

@@ -30,6 +30,8 @@ CREATE TABLE IF NOT EXISTS jobs_queue (
   stages       TEXT            NULL DEFAULT NULL,    -- of a pipeline: a JSON array of what runs one after the other
   stage        SMALLINT UNSIGNED NOT NULL DEFAULT 0, -- how many of those are over: task, args and the rest are the next one's
   awaited      TINYINT UNSIGNED NOT NULL DEFAULT 0,  -- 1: other tasks may wait for it, see jobs_queue_dependencies
+  result       MEDIUMTEXT      NULL DEFAULT NULL,    -- status 2: what it returned, as JSON, at most 64 KiB
+  progress     TEXT            NULL DEFAULT NULL,    -- how far it has come, as {"done": 3, "total": 10, "text": "reading"}
   PRIMARY KEY (id),
   UNIQUE KEY unique_key (unique_key),
   KEY claim_by_group (status, group_id, priority, id),
@@ -60,6 +62,8 @@ CREATE TABLE IF NOT EXISTS jobs_queue_done (
   stages       TEXT            NULL DEFAULT NULL,
   stage        SMALLINT UNSIGNED NOT NULL DEFAULT 0,
   awaited      TINYINT UNSIGNED NOT NULL DEFAULT 0,
+  result       MEDIUMTEXT      NULL DEFAULT NULL,
+  progress     TEXT            NULL DEFAULT NULL,
   PRIMARY KEY (done_id),
   KEY show_by_id (id)                                -- `client.py show ID`: of 512,000 rows 0.6 ms, not 372
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
@@ -138,4 +142,4 @@ CREATE TABLE IF NOT EXISTS jobs_queue_schema (
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Only where none is recorded: tables of an older version are upgraded by client.py init, not by this file.
-INSERT IGNORE INTO jobs_queue_schema (version) SELECT 4 FROM DUAL WHERE NOT EXISTS (SELECT * FROM jobs_queue_schema);
+INSERT IGNORE INTO jobs_queue_schema (version) SELECT 5 FROM DUAL WHERE NOT EXISTS (SELECT * FROM jobs_queue_schema);

@@ -75,6 +75,10 @@ class StoredTask(NamedTuple):
     stages: str | None
     stage: int
     awaited: int
+    result: str | None
+    """What it returned, as JSON."""
+    progress: str | None
+    """How far it has come, as JSON."""
     archived: bool
     """Whether it stands in the archive."""
 

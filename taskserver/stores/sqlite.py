@@ -100,6 +100,7 @@ class SQLiteStore(Store):
     small_type = "INTEGER"
     flag_type = "INTEGER"
     text_type = "TEXT"
+    long_text_type = "TEXT"
     one_writer = True
     rows_a_statement = 200  # old ones bind 999 values a statement
 

@@ -33,7 +33,9 @@ CREATE TABLE IF NOT EXISTS jobs_queue (
   stage        INTEGER NOT NULL DEFAULT 0
                CHECK (typeof(stage) = 'integer' AND stage BETWEEN 0 AND 65535),
   awaited      INTEGER NOT NULL DEFAULT 0
-               CHECK (typeof(awaited) = 'integer' AND awaited BETWEEN 0 AND 255)
+               CHECK (typeof(awaited) = 'integer' AND awaited BETWEEN 0 AND 255),
+  result       TEXT    NULL DEFAULT NULL,
+  progress     TEXT    NULL DEFAULT NULL
 );
 CREATE UNIQUE INDEX IF NOT EXISTS jobs_queue_unique_key ON jobs_queue (unique_key);
 CREATE INDEX IF NOT EXISTS jobs_queue_claim_by_group ON jobs_queue (status, group_id, priority, id);
@@ -61,7 +63,9 @@ CREATE TABLE IF NOT EXISTS jobs_queue_done (
   version      INTEGER NULL DEFAULT NULL,
   stages       TEXT    NULL DEFAULT NULL,
   stage        INTEGER NOT NULL DEFAULT 0,
-  awaited      INTEGER NOT NULL DEFAULT 0
+  awaited      INTEGER NOT NULL DEFAULT 0,
+  result       TEXT    NULL DEFAULT NULL,
+  progress     TEXT    NULL DEFAULT NULL
 );
 CREATE INDEX IF NOT EXISTS jobs_queue_done_show_by_id ON jobs_queue_done (id);
 
@@ -133,4 +137,4 @@ CREATE TABLE IF NOT EXISTS jobs_queue_schema (
   applied_at   TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
 );
 
-INSERT OR IGNORE INTO jobs_queue_schema (version) SELECT 4 WHERE NOT EXISTS (SELECT * FROM jobs_queue_schema);
+INSERT OR IGNORE INTO jobs_queue_schema (version) SELECT 5 WHERE NOT EXISTS (SELECT * FROM jobs_queue_schema);

@@ -281,7 +281,7 @@ class Store(Adding, Views):
     START = """
         UPDATE {table} {by_key}
         SET attempts = attempts + 1, max_attempts = COALESCE(max_attempts, ?), started_at = {now}, due_at = {after},
-            error_text = NULLIF(error_text, {cancelled}), updated_at = {now}
+            error_text = NULLIF(error_text, {cancelled}), result = NULL, progress = NULL, updated_at = {now}
         WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NULL
     """
     # Not that of a row which a rerun changed meanwhile: it may name another callable.
@@ -445,7 +445,9 @@ class Store(Adding, Views):
         if finish.retry_seconds is not None:
             return [(self.RETRY, (finish.retry_seconds, finish.error_text, *which))]
         if finish.error_text is None:
-            return [(sql, which) for sql in ((self.MARK_AWAITED,) if is_awaited else self.COMPLETE[self.mode])]
+            first, *others = (self.MARK_AWAITED,) if is_awaited else self.COMPLETE[self.mode]
+            complete = (first, which) if finish.result is None else (_with_result(first), (finish.result, *which))
+            return [complete, *((sql, which) for sql in others)]
         give_up = self.GIVE_UP_AWAITED if is_awaited else self.GIVE_UP
         return [(give_up, (finish.error_text, 1 if finish.uncount else 0, *which))]
 
@@ -553,6 +555,10 @@ class Store(Adding, Views):
         """
         values = (os.getpid(), -seconds, reason, *counts, host, group_ids)
         self._alone(self._write, self.RUN_ENDS, values)
+
+
+def _with_result(mark: str) -> str:
+    return mark.replace("SET status", "SET result = ?, status", 1)
 
 
 def _outcome(finish: Finish, found: int) -> int:

@@ -15,11 +15,12 @@ from ..errors import AlreadyThere, DatabaseError, TablesMissing, TablesOutdated
 from ..lifecycle import CANCELLED
 from .database import Database
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 QUEUE_COLUMNS = (
     "id, task, args, group_id, priority, status, attempts, max_attempts, due_at, claim, unique_key, error_text, "
-    "created_at, started_at, finished_at, updated_at, version, stages, stage, awaited"
+    "created_at, started_at, finished_at, updated_at, version, stages, stage, awaited, "
+    "result, progress"
 )
 INSTANTS = ("due_at", "created_at", "started_at", "finished_at", "updated_at", "ended_at", "previous_started_at")
 
@@ -74,6 +75,11 @@ class Tables(Database):
                 "awaited {flag_type} NOT NULL DEFAULT 0",
             )
         ),
+        4: tuple(
+            f"ALTER TABLE {table} ADD COLUMN {column}"
+            for table in ("{table}", "{done}")
+            for column in ("result {long_text_type} NULL DEFAULT NULL", "progress {text_type} NULL DEFAULT NULL")
+        ),
     }
     """From version n to n + 1: what has to be done to tables that stand, one change a statement; the schema file makes
     the newest ones. A change that was made already, by an upgrade that was cut off, is passed over."""
@@ -86,6 +92,8 @@ class Tables(Database):
     """Of 0 or 1."""
     text_type: str
     """Of a text of at most 65,535 bytes."""
+    long_text_type: str
+    """Of a longer one."""
 
     def __init__(self, table: str, mode: str, lease_seconds: int, patience_seconds: float) -> None:
         super().__init__(patience_seconds)
@@ -190,6 +198,7 @@ class Tables(Database):
             "small_type": self.small_type,
             "flag_type": self.flag_type,
             "text_type": self.text_type,
+            "long_text_type": self.long_text_type,
         }
         for column in INSTANTS:
             words[f"{column}_text"] = self.instant_text.format(column)

@@ -16,6 +16,7 @@ from .database import IDS_A_STATEMENT, Row, marks, with_ids
 from .tables import Tables
 
 if TYPE_CHECKING:
+    from ..reports import TaskState
     from .facts import Facts, QueueFacts
     from .rows import LastRun, QueueCount, StoredTask
 
@@ -76,6 +77,17 @@ class Views(Tables):
         row = self._alone(self._first, self.SHOW, (task_id,))
         row = row or self._alone(self._first, self.SHOW_ARCHIVED, (task_id,))
         return stored_task(row) if row else None
+
+    STATE = "SELECT id, task, status, attempts, result, error_text, progress FROM {table} WHERE id = ?"
+    STATE_ARCHIVED = STATE.replace("{table}", "{done}") + " ORDER BY done_id DESC LIMIT 1"
+
+    def state(self, task_id: int) -> TaskState | None:
+        """What a page may want to know of one task; found as `show` finds it."""
+        from ..reports import task_state
+
+        row = self._alone(self._first, self.STATE, (task_id,))
+        row = row or self._alone(self._first, self.STATE_ARCHIVED, (task_id,))
+        return task_state(row) if row else None
 
     # ---- for client.py doctor
 
