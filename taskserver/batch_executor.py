@@ -181,22 +181,23 @@ class BatchExecutor(Executor):
             self._fail(item.task, call, failure)
 
     def _called(self, items: Sequence[_Item], call: Call) -> tuple[Failure | None, Any]:
+        watch = self._watch([item.task for item in items], call)
+        # Interrupted with one that was cancelled, those that may not start again would be fatal.
+        heeds_cancel = len(items) == 1 or all(self._limit(item.task, call) > 1 for item in items)
         return self._guarded_unless_stopped(
-            [item.task for item in items],
-            self._timeout(call),
+            watch._replace(heeds_cancel=heeds_cancel),
             run_batch,
             call._replace(args=[[item.value for item in items]]),
             [item.next_stage for item in items],
             self._keeps_results,
-            # Interrupted with one that was cancelled, those that may not start again would be fatal.
-            heeds_cancel=len(items) == 1 or all(self._limit(item.task, call) > 1 for item in items),
         )
 
     def _told(self, tasks: Sequence[ClaimedTask], errors: Sequence[BaseException]) -> list[Failure]:
         """What each of these exceptions says; some may hang, or lie, when they are asked."""
         told: list[Failure] = []
+        watch = self._watch(tasks, None)._replace(timeout_seconds=TELLING_SECONDS)
         for _ in range(MOST_MUTE):
-            failure, _ = self._guarded(tasks, TELLING_SECONDS, tell, errors, told)
+            failure, _ = self._guarded(watch, tell, errors, told)
             if len(told) == len(errors):
                 break
             if failure is not None:

@@ -21,6 +21,7 @@ from .heartbeat import Heartbeat
 from .lifecycle import CANCELLED, ClaimedTask, Finish, Outcome, Start
 from .run_limits import RunLimits
 from .run_result import FATAL, RunResult
+from .running import Watch
 from .settings import MAX_ATTEMPTS, Settings
 from .stopping import STOPPED, Stop, TaskInterrupted
 from .stores import Store
@@ -142,8 +143,8 @@ class Executor:
         _check_attempts_of_row(task)
         if not self._start(task, task.max_attempts):
             return
-        timeout = self._settings.timeout_seconds
-        failure, _ = self._guarded_unless_stopped((task,), timeout, self._callables.find, task.task)
+        watch = self._watch([task], None)
+        failure, _ = self._guarded_unless_stopped(watch, self._callables.find, task.task)
         if failure is not None and not failure.is_a(BadTask):
             if self._heartbeat.has_cancelled:
                 self._callables.forget_breakage(task.task)
@@ -199,47 +200,36 @@ class Executor:
     # ---- call
 
     def _attempt(self, task: ClaimedTask, call: Call) -> None:
-        timeout = self._timeout(call)
-        failure, returned = self._guarded_unless_stopped((task,), timeout, run_alone, call, self._keeps_results)
+        watch = self._watch([task], call)
+        failure, returned = self._guarded_unless_stopped(watch, run_alone, call, self._keeps_results)
         if failure is None:
             self._end(self._finish_of(task, returned))
         else:
             self._fail(task, call, failure)
 
+    def _watch(self, tasks: Sequence[ClaimedTask], call: Call | None) -> Watch:
+        """What is known of a call of the code of these tasks; without a `call` it is an import."""
+        own = call.callable.options.timeout_seconds if call else None
+        seconds = self._settings.timeout_seconds if own is None else own
+        return Watch(tasks, seconds, self._limit(tasks[0], call))
+
     def _guarded_unless_stopped(
-        self,
-        tasks: Sequence[ClaimedTask],
-        timeout_seconds: float,
-        function: Callable[..., object],
-        *args: Any,
-        heeds_cancel: bool = True,
+        self, watch: Watch, function: Callable[..., object], *args: Any
     ) -> tuple[Failure | None, Any]:
         """The same behind what may have taken long, so that a second signal came meanwhile: then it has failed."""
         if self._stop.insisted:
             return failure_of(TaskInterrupted(STOPPED)), None
-        return self._guarded(tasks, timeout_seconds, function, *args, heeds_cancel=heeds_cancel)
+        return self._guarded(watch, function, *args)
 
-    def _guarded(
-        self,
-        tasks: Sequence[ClaimedTask],
-        timeout_seconds: float,
-        function: Callable[..., object],
-        *args: Any,
-        heeds_cancel: bool = True,
-    ) -> tuple[Failure | None, Any]:
+    def _guarded(self, watch: Watch, function: Callable[..., object], *args: Any) -> tuple[Failure | None, Any]:
         """Run foreign code for tasks, under its time limit and the heartbeat; how it failed, and what it returned."""
-        self._heartbeat.begin(tasks, timeout_seconds, heeds_cancel)
+        self._heartbeat.begin(watch)
         began_at = time.monotonic()
-        ended = run_foreign(self._time_limit, timeout_seconds, function, *args)
+        ended = run_foreign(self._time_limit, watch.timeout_seconds, function, *args)
         if self._timed is not None:
             self._timed.ran_seconds += time.monotonic() - began_at
         self._heartbeat.end()
         return ended
-
-    def _timeout(self, call: Call) -> float:
-        """Seconds, 0 for no limit."""
-        own = call.callable.options.timeout_seconds
-        return self._settings.timeout_seconds if own is None else own
 
     # ---- finish
 
@@ -297,9 +287,8 @@ class Executor:
         if not self._store.renew(task):
             self._lose(task, "before what is called for that")
             return
-        second, _ = self._guarded_unless_stopped(
-            (task,), self._timeout(call), self._call_on_fatal, task.args, on_fatal, failure.error
-        )
+        watch = self._watch([task], call)
+        second, _ = self._guarded_unless_stopped(watch, self._call_on_fatal, task.args, on_fatal, failure.error)
         if second is None:
             self._end(Finish(task))
         else:

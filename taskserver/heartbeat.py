@@ -10,16 +10,17 @@ import os
 import signal
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from logging import getLogger
 from typing import TypeVar
 
 from .errors import SettingError
 from .lifecycle import CANCELLED, ClaimedTask
+from .running import Running, Watch
 from .stores import Store
 from .stores.batches import Batches
 from .time_limit import AGAIN_SECONDS, TimeLimit
+from .unstarted import Unstarted
 from .watchdog import Watchdog
 
 LOG = getLogger("taskserver")
@@ -33,88 +34,6 @@ FROZEN_GRACE_SECONDS = 5.0
 SLOWEST_WRITE_SECONDS = 60.0
 LONGEST_TURN_SECONDS = 2.5
 """Of waiting for somebody's lock."""
-
-
-class Unstarted:
-    """The tasks of one claim that were not started yet. The runner takes them, or the heartbeat gives them back."""
-
-    def __init__(self, tasks: Sequence[ClaimedTask], claimed_at: float, lease_seconds: float) -> None:
-        self._unstarted = deque(tasks)
-        self.lease_ends_at = claimed_at + lease_seconds
-        self.give_back_at = claimed_at + lease_seconds / 2
-        """By time.monotonic: nobody sits on unstarted tasks for longer than half a lease."""
-        self.released = 0
-
-    def __len__(self) -> int:
-        return len(self._unstarted)
-
-    def is_stale(self) -> bool:
-        return time.monotonic() >= self.give_back_at
-
-    def take(self) -> ClaimedTask | None:
-        """The next one; None when none is left."""
-        # Each of these is one step for all threads, so that a task is either taken or given back.
-        try:
-            return self._unstarted.popleft()
-        except IndexError:
-            return None
-
-    def take_alike(self, name: str, most: int) -> list[ClaimedTask]:
-        """Up to so many more of this name, wherever they stand, that were never started; in their order."""
-        taken: list[ClaimedTask] = []
-        for task in tuple(self._unstarted):
-            if len(taken) >= most:
-                break
-            if task.task == name and not task.attempts:
-                try:
-                    self._unstarted.remove(task)
-                except ValueError:  # the heartbeat gives it back
-                    continue
-                taken.append(task)
-        return taken
-
-    def put_back(self, task: ClaimedTask) -> None:
-        self._unstarted.appendleft(task)
-
-    def put_last(self, tasks: Iterable[ClaimedTask]) -> None:
-        self._unstarted.extend(tasks)
-
-    def release(self, store: Store) -> None:
-        """Give back all of them. Raises DatabaseError, and then still has them."""
-        tasks = []
-        while (task := self.take()) is not None:
-            tasks.append(task)
-        if not tasks:
-            return
-        try:
-            released = store.release(tasks)
-        except BaseException:
-            self._unstarted.extend(tasks)
-            raise
-        self.released += released
-        LOG.debug("released %d tasks", released)
-
-
-class _Running:
-    """Tasks whose code runs in one call, and when what is due; instants by time.monotonic."""
-
-    def __init__(
-        self, tasks: Sequence[ClaimedTask], timeout_seconds: float, lease_seconds: float, heeds_cancel: bool
-    ) -> None:
-        now = time.monotonic()
-        self.tasks = tasks
-        self.timeout_seconds = timeout_seconds
-        self.heeds_cancel = heeds_cancel
-        self.is_cancelled = False
-        self.ends_at = now + timeout_seconds if timeout_seconds else float("inf")
-        self.give_back_at = now + lease_seconds / 3
-        self.renew_at = min(now + lease_seconds / 3, self.ends_at)
-        self.strike_at = self.ends_at
-        self.end_process_at = self.ends_at + lease_seconds
-
-    def __str__(self) -> str:
-        first, others = self.tasks[0], len(self.tasks) - 1
-        return f"task {first.id} {first.task}{f' and {others} others' if others else ''}"
 
 
 class Heartbeat:
@@ -143,7 +62,7 @@ class Heartbeat:
         self._woken = threading.Event()
         self._stopped = False
         self._thread: threading.Thread | None = None
-        self._running: _Running | None = None
+        self._running: Running | None = None
         self.unstarted = Unstarted((), 0.0, 0.0)
         self.waiting: Collection[ClaimedTask] = ()
         """Started tasks that wait for their turn: their leases are renewed with those of what runs."""
@@ -190,13 +109,10 @@ class Heartbeat:
         """Whether the lease of what was claimed last and not started yet still holds."""
         return time.monotonic() < self.unstarted.lease_ends_at
 
-    def begin(self, tasks: Sequence[ClaimedTask], timeout_seconds: float, heeds_cancel: bool = True) -> None:
-        """The code of tasks is about to run, in one call, for so many seconds at most (0: no limit).
-
-        It is interrupted once a person cancels one of them, if it `heeds_cancel`.
-        """
-        self._running = _Running(tasks, timeout_seconds, self._lease_seconds, heeds_cancel)
-        is_own = timeout_seconds != self._timeout_seconds
+    def begin(self, watch: Watch) -> None:
+        """The code of tasks is about to run."""
+        self._running = Running(watch, self._lease_seconds)
+        is_own = watch.timeout_seconds != self._timeout_seconds
         if is_own or self._was_own:
             self._arm_watchdog()
             self._woken.set()
@@ -228,7 +144,7 @@ class Heartbeat:
                 pause = min(pause, max(give_back_at - time.monotonic(), self._lease_seconds / 24))
             self._arm_watchdog()
 
-    def _look_after(self, running: _Running) -> float:
+    def _look_after(self, running: Running) -> float:
         """Do what is due for the running task. Seconds until something else may be."""
         now = time.monotonic()
         due = [running.ends_at]
@@ -250,7 +166,7 @@ class Heartbeat:
             LOG.debug("the heartbeat cannot write: %r", error)
             return time.monotonic() + self._lease_seconds / 12
 
-    def _give_back(self, running: _Running | None, now: float) -> float:
+    def _give_back(self, running: Running | None, now: float) -> float:
         """Give back the unstarted tasks once it is time. When that is."""
         unstarted = self.unstarted
         if not unstarted:
@@ -262,11 +178,11 @@ class Heartbeat:
         # Another task may have begun meanwhile: then nothing was given back.
         return time.monotonic() + self._lease_seconds / 24 if unstarted else float("inf")
 
-    def _renew(self, running: _Running, now: float) -> float:
+    def _renew(self, running: Running, now: float) -> float:
         """Renew the leases once it is time. When that is."""
         if now >= running.renew_at:
             is_ours = self._write(running, lambda store: renew(store, [*running.tasks, *tuple(self.waiting)]))
-            heeds_cancel = is_ours and running.heeds_cancel
+            heeds_cancel = is_ours and running.watch.heeds_cancel
             if heeds_cancel and self._write(running, lambda store: is_cancelled(store, running.tasks)):
                 self._cancel(running)
             # The last time at its timeout: whatever ends it does so before a lease is over.
@@ -274,19 +190,15 @@ class Heartbeat:
             running.renew_at = float("inf") if is_last else min(now + self._lease_seconds / 3, running.ends_at)
         return running.renew_at
 
-    def _cancel(self, running: _Running) -> None:
+    def _cancel(self, running: Running) -> None:
         """Interrupt what runs, as if its time were up; it may have ended meanwhile."""
         if running.is_cancelled:
             return
         LOG.info("%s: cancelled, and is interrupted", running)
-        now = time.monotonic()
-        running.ends_at = min(running.ends_at, now)
-        running.strike_at = now + self._lease_seconds / 4
-        running.end_process_at = min(running.end_process_at, now + self._lease_seconds)
-        running.is_cancelled = True
+        running.cancel()
         self._time_limit.interrupt(CANCELLED, lambda: self._running is running)
 
-    def _write(self, running: _Running | None, verb: Callable[[Store], T]) -> T | None:
+    def _write(self, running: Running | None, verb: Callable[[Store], T]) -> T | None:
         """Do a verb while this task runs, or none; nothing, once that has changed."""
         # The database may take its time, in which the watchdog must not bite.
         self._arm_watchdog(SLOWEST_WRITE_SECONDS)
@@ -295,10 +207,10 @@ class Heartbeat:
         with self._store.borrowed(self._session, wait_seconds):
             return verb(self._store) if self._running is running else None
 
-    def _end_process(self, running: _Running) -> None:
+    def _end_process(self, running: Running) -> None:
         if self._watchdog is None or self._running is not running:
             return
-        why = "it was cancelled" if running.is_cancelled else f"its timeout of {running.timeout_seconds:g} s"
+        why = "it was cancelled" if running.is_cancelled else f"its timeout of {running.watch.timeout_seconds:g} s"
         LOG.error(
             "%s goes on, %g s after %s, and cannot be interrupted: this worker ends",
             running,

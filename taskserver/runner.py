@@ -28,9 +28,10 @@ from .stores.tries import Pauses
 if TYPE_CHECKING:
     from .executor import Executor
     from .figures import Figures
-    from .heartbeat import Heartbeat, Unstarted
+    from .heartbeat import Heartbeat
     from .stores.dependencies import Dependencies, GivenUp
     from .stores.schedules import Schedules
+    from .unstarted import Unstarted
 
 LOG = getLogger("taskserver")
 

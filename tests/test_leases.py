@@ -23,6 +23,7 @@ import pytest
 from taskserver import RunResult, Stop, TaskServer, heartbeat
 from taskserver.heartbeat import Heartbeat
 from taskserver.lifecycle import ClaimedTask, Start
+from taskserver.running import Watch
 from taskserver.time_limit import time_limit
 from tests.processes import WAIT_SECONDS, assert_one_line, assert_silent, end_of, freeze, kill, thaw, wait_until
 from tests.queues import Queue
@@ -367,7 +368,7 @@ def test_unstarted_tasks_are_given_back_after_a_third_of_a_lease_under_one_task_
         assert running is not None
         assert server.store.advance([], Start(running, None)) == ([], True)
         clock.now += begins_at * lease_seconds
-        beat.begin([running], 0)
+        beat.begin(Watch([running], 0, 10))
         beat.start()
         clock.turn_to(claimed_at + (given_back_at - 0.01) * lease_seconds)
         assert sqlite_queue.statuses() == [1, 1, 1]
@@ -750,7 +751,7 @@ def test_what_could_not_be_given_back_as_a_task_began_is_tried_again_soon(here: 
     task, other = store.claim(2, ()).tasks
     beat = Heartbeat(store, time_limit(Stop(), 1), 60, 60, None)
     batch = beat.guard([other], time.monotonic() - 60)
-    beat.begin([task], 60)  # when it was about to, no task ran
+    beat.begin(Watch([task], 60, 10))  # when it was about to, no task ran
     now = time.monotonic()
     assert beat._give_back(None, now) < now + 60 / 12
     assert len(batch) == 1
