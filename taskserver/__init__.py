@@ -24,12 +24,14 @@ from .server import TaskServer
 from .stopping import Stop
 
 if TYPE_CHECKING:
+    from .inside import CurrentTask, current_task, progress
     from .lifecycle import Status
     from .options import task
     from .reports import Progress, TaskState
     from .selection import Selection
 
 __all__ = [
+    "CurrentTask",
     "DatabaseError",
     "Fatal",
     "InvalidTask",
@@ -47,6 +49,8 @@ __all__ = [
     "TaskServerError",
     "TaskState",
     "__version__",
+    "current_task",
+    "progress",
     "task",
 ]
 
@@ -54,8 +58,11 @@ __version__ = "0.1.0"
 
 
 _LATER = {
+    "CurrentTask": "inside",
     "Progress": "reports",
     "Selection": "selection",
+    "current_task": "inside",
+    "progress": "inside",
     "Status": "lifecycle",
     "TaskState": "reports",
     "task": "options",

@@ -18,6 +18,7 @@ from .error_text import both, describe
 from .errors import BadTask, Conflict, DatabaseError, Fatal, ModuleBroken, TooLong
 from .figures import NO_NAME, Attempt, Figures
 from .heartbeat import Heartbeat
+from .inside import inside
 from .lifecycle import CANCELLED, ClaimedTask, Finish, Outcome, Start
 from .run_limits import RunLimits
 from .run_result import FATAL, RunResult
@@ -223,9 +224,9 @@ class Executor:
 
     def _guarded(self, watch: Watch, function: Callable[..., object], *args: Any) -> tuple[Failure | None, Any]:
         """Run foreign code for tasks, under its time limit and the heartbeat; how it failed, and what it returned."""
-        self._heartbeat.begin(watch)
-        began_at = time.monotonic()
-        ended = run_foreign(self._time_limit, watch.timeout_seconds, function, *args)
+        with inside(self._heartbeat.begin(watch)):
+            began_at = time.monotonic()
+            ended = run_foreign(self._time_limit, watch.timeout_seconds, function, *args)
         if self._timed is not None:
             self._timed.ran_seconds += time.monotonic() - began_at
         self._heartbeat.end()

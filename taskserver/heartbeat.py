@@ -15,6 +15,7 @@ from logging import getLogger
 from typing import TypeVar
 
 from .errors import SettingError
+from .inside import Contact
 from .lifecycle import CANCELLED, ClaimedTask
 from .running import Running, Watch
 from .stores import Store
@@ -63,6 +64,7 @@ class Heartbeat:
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._running: Running | None = None
+        self._contact: Contact | None = None
         self.unstarted = Unstarted((), 0.0, 0.0)
         self.waiting: Collection[ClaimedTask] = ()
         """Started tasks that wait for their turn: their leases are renewed with those of what runs."""
@@ -109,18 +111,23 @@ class Heartbeat:
         """Whether the lease of what was claimed last and not started yet still holds."""
         return time.monotonic() < self.unstarted.lease_ends_at
 
-    def begin(self, watch: Watch) -> None:
-        """The code of tasks is about to run."""
-        self._running = Running(watch, self._lease_seconds)
+    def begin(self, watch: Watch) -> Contact:
+        """The code of tasks is about to run. Its way to their rows."""
+        self._running = running = Running(watch, self._lease_seconds)
+        self._contact = Contact(running, self._store, self._session, self._woken.set)
         is_own = watch.timeout_seconds != self._timeout_seconds
         if is_own or self._was_own:
             self._arm_watchdog()
             self._woken.set()
         self._was_own = is_own
+        return self._contact
 
     def end(self) -> None:
         """It has ended."""
         running, self._running = self._running, None
+        contact, self._contact = self._contact, None
+        if contact is not None:
+            contact.end()
         self.has_cancelled = running is not None and running.is_cancelled
         self._was_own = self._was_own or self.has_cancelled  # what is armed is its end
 
@@ -150,6 +157,7 @@ class Heartbeat:
         due = [running.ends_at]
         # Each by itself: a row that somebody locks must not cost the running task its lease.
         due += [self._try(self._renew, running, now), self._try(self._give_back, running, now)]
+        due.append(self._try(self._store_progress, running, now))
         if now >= running.strike_at:
             running.strike_at = now + (self._lease_seconds / 4 if self._time_limit.strike() else AGAIN_SECONDS)
         if now >= running.end_process_at:
@@ -189,6 +197,16 @@ class Heartbeat:
             is_last = now >= running.ends_at or not is_ours
             running.renew_at = float("inf") if is_last else min(now + self._lease_seconds / 3, running.ends_at)
         return running.renew_at
+
+    def _store_progress(self, running: Running, now: float) -> float:
+        """Store what the task told last once it is time. When that is."""
+        contact = self._contact
+        if contact is None or self._running is not running:
+            return float("inf")
+        if now >= contact.store_at:
+            self._arm_watchdog(SLOWEST_WRITE_SECONDS)
+            contact.store()
+        return contact.store_at
 
     def _cancel(self, running: Running) -> None:
         """Interrupt what runs, as if its time were up; it may have ended meanwhile."""

@@ -30,6 +30,8 @@ class Running:
         self.watch = watch
         self.tasks = watch.tasks
         self.is_cancelled = False
+        self.is_lost = False
+        """Whether its rows were seen without its claim."""
         self.ends_at = now + watch.timeout_seconds if watch.timeout_seconds else float("inf")
         self.give_back_at = now + lease_seconds / 3
         self.renew_at = min(now + lease_seconds / 3, self.ends_at)

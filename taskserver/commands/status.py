@@ -13,12 +13,14 @@ from ..lifecycle import Status
 from ..printable import age, printable
 from ..server import TaskServer
 from ..settings import load_settings
-from ..stores.rows import LastRun, QueueCount
+from ..stores.rows import LastRun, QueueCount, TellingTask
 from ..stores.schedules import Schedules, StoredSchedule
 from ..stores.stats import HourStats, Stats
 from . import stats
 from .output import as_json, instant_as_json, print_table, status_name
 from .program import Exit
+
+MOST_TELLING = 20
 
 
 def add_parser(subparsers: Any) -> None:
@@ -33,12 +35,15 @@ def run(folder: Path, options: argparse.Namespace) -> int:
         counts, runs, paused = server.store.counts(), server.store.runs(), server.store.paused_groups()
         schedules = Schedules(server.store).all()
         this_hour, hour_before = Stats(server.store).recent()
+        telling = server.store.telling(MOST_TELLING + 1)
     if options.json:
         report = _report(server, counts, runs, paused) | {"schedules": [*map(_schedule_report, schedules)]}
         report |= {"this_hour": stats.report(this_hour, "hour"), "hour_before": stats.report(hour_before, "hour")}
+        report["running"] = [_telling_report(task) for task in telling[:MOST_TELLING]]
         print(as_json(report))
     else:
         _show(server, counts, runs, paused)
+        _show_telling(telling)
         _show_hours(this_hour, hour_before)
         _show_schedules(schedules)
     return Exit.OK
@@ -105,6 +110,17 @@ def _run_line(run: LastRun) -> str:
         f"last run on {run.host} for {run.groups}: began {age(run.started_seconds_ago)} ago, {ended}; "
         f"{run.taken} taken up, {run.done} done{failed}, {run.fatal} fatal{lost}, {run.released} released"
     )
+
+
+def _show_telling(tasks: Sequence[TellingTask]) -> None:
+    for task in tasks[:MOST_TELLING]:
+        print(printable(f"task {task.id} {task.task} has run for {age(task.seconds)}: {task.progress}"))
+    if len(tasks) > MOST_TELLING:
+        print("and other tasks that tell how far they have come")
+
+
+def _telling_report(task: TellingTask) -> dict[str, Any]:
+    return task._asdict() | {"progress": task.progress._asdict()}
 
 
 def _show_hours(this: HourStats, last: HourStats) -> None:

@@ -110,7 +110,7 @@ class Database(ABC):
     @contextmanager
     def borrowed(self, session: Session, wait_seconds: float) -> Iterator[None]:
         """In the `with`, use the session of a run's thread, to spare a connection; one's own if it stays in use."""
-        own = self._local.session
+        own, patience = self._local.session, self._local.patience
         # One try: while this thread waited, the other could not use its own session.
         self._local.patience = Patience(0)
         self._local.patience.is_over = True
@@ -120,6 +120,7 @@ class Database(ABC):
                 self._local.session = session
             yield
         finally:
+            self._local.patience = patience
             if is_free:
                 self._local.session = own
                 session.in_use.release()

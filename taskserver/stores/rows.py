@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ..reports import Progress, read_progress
 from .tables import ALL_GROUPS
 
 
@@ -52,6 +53,18 @@ class LastRun(NamedTuple):
         return max(self.taken - self.done - self.fatal - self.lost, 0)
 
 
+class TellingTask(NamedTuple):
+    """A running task that tells how far it has come."""
+
+    id: int
+    task: str
+    group_id: int
+    attempts: int
+    seconds: float | None
+    """Since its start."""
+    progress: Progress
+
+
 class StoredTask(NamedTuple):
     """A row as an operator sees it; instants are text in UTC."""
 
@@ -81,6 +94,12 @@ class StoredTask(NamedTuple):
     """How far it has come, as JSON."""
     archived: bool
     """Whether it stands in the archive."""
+
+
+def telling_tasks(rows: Sequence[Sequence[Any]]) -> list[TellingTask]:
+    """Of rows of these columns those whose progress can be read."""
+    several = ((*columns, read_progress(text)) for *columns, text in rows)
+    return [TellingTask(task_id, str(task), *others) for task_id, task, *others in several if others[-1] is not None]
 
 
 def stored_task(row: Sequence[Any]) -> StoredTask:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from ..errors import Conflict, DatabaseError
 from ..lifecycle import CANCELLED, Claim, ClaimedTask, Due, Finish, LostTask, Outcome, Start, Status
 from .adding import Adding
-from .database import IDS_A_STATEMENT, P, Row, T, Write
+from .database import IDS_A_STATEMENT, P, Row, T, Write, with_ids
 from .tries import Way
 from .views import Views
 
@@ -310,6 +310,26 @@ class Store(Adding, Views):
     def is_cancelled(self, task: ClaimedTask) -> bool:
         """Whether a person cancelled a task that is running."""
         return bool(self._alone(self._all, self.LOOK_WHETHER_CANCELLED, (task.id, task.claim)))
+
+    # That of a task which may start once only stays where it was given up as lost: it is completed all the same.
+    OURS = "SELECT id, {is_cancelled} FROM {table} {by_key} WHERE id IN ({ids}) AND claim = ?"
+    TELL = """
+        UPDATE {table} {by_key} SET progress = ?, updated_at = {now} WHERE id IN ({ids}) AND status = 1 AND claim = ?
+    """
+
+    def ours(self, tasks: Sequence[ClaimedTask]) -> dict[int, bool]:
+        """Which of the running tasks of one call still carry their claim, by id, and whether a person cancelled it."""
+        ids = [task.id for task in tasks]
+        rows = self._alone(self._all, with_ids(self.OURS, ids), (*ids, tasks[0].claim))
+        return {row[0]: bool(row[1]) for row in rows}
+
+    def tell(self, tasks: Sequence[ClaimedTask], progress: str) -> int:
+        """Store how far the running tasks of one call have come. How many of them still carried their claim.
+
+        Raises Conflict where others hold one of the rows: there will be more to tell.
+        """
+        ids = sorted([task.id for task in tasks])
+        return self._do(AT_ONCE, self._write, with_ids(self.TELL, ids), (progress, *ids, tasks[0].claim))
 
     LOOK_WHETHER_CHANGED = """
         SELECT 1 FROM {table} WHERE id = ? AND status = 1 AND claim = ? AND attempts = 0 AND {is_cancelled} = 0

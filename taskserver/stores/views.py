@@ -18,7 +18,7 @@ from .tables import Tables
 if TYPE_CHECKING:
     from ..reports import TaskState
     from .facts import Facts, QueueFacts
-    from .rows import LastRun, QueueCount, StoredTask
+    from .rows import LastRun, QueueCount, StoredTask, TellingTask
 
 
 class Views(Tables):
@@ -56,6 +56,17 @@ class Views(Tables):
         from .rows import LastRun
 
         return [LastRun(*row) for row in self._alone(self._all, self.RUNS)]
+
+    TELLING = """
+        SELECT id, task, group_id, attempts, {started_at_age}, progress FROM {table} {by_status}
+        WHERE status = 1 AND started_at IS NOT NULL AND progress IS NOT NULL ORDER BY id LIMIT ?
+    """
+
+    def telling(self, limit: int) -> list[TellingTask]:
+        """The running tasks that tell how far they have come."""
+        from .rows import telling_tasks
+
+        return telling_tasks(self._alone(self._all, self.TELLING, (limit,)))
 
     def list(
         self, statuses: Sequence[int], groups: Sequence[int], limit: int, task: str | None = None
