@@ -24,7 +24,7 @@ from .server import TaskServer
 from .stopping import Stop
 
 if TYPE_CHECKING:
-    from .inside import CurrentTask, current_task, progress
+    from .inside import CurrentTask, connection, current_task, progress
     from .lifecycle import Status
     from .options import task
     from .reports import Progress, TaskState
@@ -49,6 +49,7 @@ __all__ = [
     "TaskServerError",
     "TaskState",
     "__version__",
+    "connection",
     "current_task",
     "progress",
     "task",
@@ -61,6 +62,7 @@ _LATER = {
     "CurrentTask": "inside",
     "Progress": "reports",
     "Selection": "selection",
+    "connection": "inside",
     "current_task": "inside",
     "progress": "inside",
     "Status": "lifecycle",

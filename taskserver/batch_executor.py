@@ -30,10 +30,11 @@ from .call import (
 )
 from .error_text import describe
 from .errors import BadTask, DatabaseError
-from .executor import Ended, Executor, RunContext, check_attempts
+from .executor import Ended, RunContext, check_attempts
 from .figures import Attempt
 from .lifecycle import CANCELLED, ClaimedTask, Finish, NextStage
 from .stores.batches import Batches
+from .transactional_executor import TransactionalExecutor
 
 LOG = getLogger("taskserver")
 
@@ -59,7 +60,7 @@ class _Share(NamedTuple):
     ran_seconds: float
 
 
-class BatchExecutor(Executor):
+class BatchExecutor(TransactionalExecutor):
     """Runs the claimed tasks of one run: several in one call, where their callable takes them so."""
 
     def __init__(self, run: RunContext) -> None:

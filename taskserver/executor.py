@@ -340,15 +340,19 @@ class Executor:
                 )
             raise
         several, self._ended, self._may_be_saved = self._ended, [], False
-        self.may_have_due = self.may_have_due or any(outcome > Outcome.AS_ASKED for outcome in finished)
         for one, outcome in zip(several, finished, strict=True):
-            if outcome != Outcome.LOST:
-                self._count(one, outcome)
-            elif one.attempt is None:
-                self._miss(one.finish.task)
-            else:
-                self._lose(one.finish.task, "while it ran; its result is dropped")
+            self._settle(one, outcome)
         return started
+
+    def _settle(self, ended: Ended, outcome: int) -> None:
+        """What is to be done here, once it is written how a task ended."""
+        self.may_have_due = self.may_have_due or outcome > Outcome.AS_ASKED
+        if outcome != Outcome.LOST:
+            self._count(ended, outcome)
+        elif ended.attempt is None:
+            self._miss(ended.finish.task)
+        else:
+            self._lose(ended.finish.task, "while it ran; its result is dropped")
 
     def _drop_results(self) -> bool:
         """Keep none of those that a server does not take. Whether there were any."""

@@ -179,6 +179,8 @@ class Heartbeat:
         unstarted = self.unstarted
         if not unstarted:
             return float("inf")
+        if running is not None and running.watch.holds_lock:
+            return float("inf")
         give_back_at = min(running.give_back_at, unstarted.give_back_at) if running else unstarted.give_back_at
         if now < give_back_at:
             return give_back_at

@@ -1,7 +1,7 @@
-"""What a task's own code may ask for and tell while it runs: current_task() and progress().
+"""What a task's own code may ask for and tell while it runs: current_task(), progress(), connection().
 
-They know the task by a context variable, which is set for the length of its call: outside of one they do nothing, so
-that a function can be called by hand, or in a test, as it is.
+They know the task by a context variable, which is set for the length of its call: outside of one the first two do
+nothing, so that a function can be called by hand, or in a test, as it is.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from logging import getLogger
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from .errors import DatabaseError
+from .errors import DatabaseError, TaskServerError
 from .lifecycle import CANCELLED
 from .reports import write_progress
 from .running import Running
@@ -32,10 +32,10 @@ AGAIN_SECONDS = 5.0
 """After so long what the database did not take, or tell, is tried again: a task must not wait for it each time."""
 WAIT_SECONDS = 1.0
 """For the connection, where the heartbeat uses it."""
-LOOK_SHARE = 4
-LONGEST_PAUSE_SECONDS = 0.005
-"""A look follows another one after so many times as long as that one took, and so long at most: a loop that calls with
-each of its steps spends a fifth of its time on it, and not all of it."""
+LOOK_SHARE = 0.2
+LOOK_SECONDS = 0.1
+"""Looks take so much of a task's time at most, beside so many seconds: a loop that calls with each of its steps must not
+spend all of its time on them."""
 LOST = "its lease was lost: another worker may have taken the task over, or a person retried it"
 
 
@@ -74,6 +74,19 @@ def progress(done: float, total: float | None = None, text: str | None = None) -
         contact.tell(told)
 
 
+def connection() -> Any:
+    """The connection of the transaction that completes the task whose code runs here: what is written there and its
+    completion are committed together.
+
+    The driver's: PyMySQL's, or sqlite3's. Raises TaskServerError outside of a task with @task(transactional=True).
+    """
+    contact = _here()
+    found = None if contact is None else contact.connection
+    if found is None:
+        raise TaskServerError("taskserver.connection() is for tasks with @task(transactional=True), while they run")
+    return found
+
+
 class Contact:
     """One call's way to the rows of its tasks, in both directions."""
 
@@ -84,6 +97,8 @@ class Contact:
         self._session = session
         self._wake = wake
         self._pid = os.getpid()
+        self._began_at = time.monotonic()
+        self._looked_seconds = 0.0
         self._look_again_at = 0.0
         self._untold: str | None = None
         self._store_again_at = 0.0
@@ -104,8 +119,15 @@ class Contact:
         ids = tuple([task.id for task in self._running.tasks])
         return CurrentTask(first.id, first.attempts + 1, limit, time_left, ids)
 
+    @property
+    def connection(self) -> Any:
+        """None outside of a transaction."""
+        return self._running.watch.connection
+
     def tell(self, told: str) -> None:
         self._hear()
+        if self._running.watch.holds_lock:
+            return
         is_planned = self._untold is not None
         self._untold = told
         if time.monotonic() >= self._store_again_at:
@@ -115,7 +137,9 @@ class Contact:
 
     def _hear(self) -> None:
         """Raises TaskInterrupted where the task was cancelled or lost."""
-        if not self._running.is_cancelled and time.monotonic() >= self._look_again_at:
+        now = time.monotonic()
+        may_look = self._looked_seconds < LOOK_SECONDS + LOOK_SHARE * (now - self._began_at)
+        if may_look and now >= self._look_again_at and not self._running.is_cancelled:
             self._look()
         if self._running.is_cancelled:
             raise TaskInterrupted(CANCELLED)
@@ -136,8 +160,7 @@ class Contact:
         if any(ours.values()) and self._running.watch.heeds_cancel:
             LOG.info("%s: cancelled, and hears of it", self._running)
             self._running.cancel()
-        now = time.monotonic()
-        self._look_again_at = now + min(LOOK_SHARE * (now - began_at), LONGEST_PAUSE_SECONDS)
+        self._looked_seconds += time.monotonic() - began_at
 
     # ---- for whoever stores it
 

@@ -30,6 +30,8 @@ class Options(NamedTuple):
     """The name of the callable that is called when the last attempt failed."""
     batch: int | None = None
     """It takes a list of so many tasks' arguments at most; None: those of one task, as they are."""
+    transactional: bool = False
+    """Whether it runs inside the transaction that completes its task."""
 
 
 NO_OPTIONS = Options()
@@ -45,6 +47,7 @@ def task(
     timeout: float | None = None,
     on_fatal: str | Callable[..., Any] | None = None,
     batch: int | None = None,
+    transactional: bool = False,
 ) -> Callable[[F], F]: ...
 def task(
     function: Any = None,
@@ -54,6 +57,7 @@ def task(
     timeout: float | None = None,
     on_fatal: str | Callable[..., Any] | None = None,
     batch: int | None = None,
+    transactional: bool = False,
 ) -> Any:
     """Give a callable options of its own; the function itself stays what it is.
 
@@ -62,6 +66,8 @@ def task(
     failed, with the same arguments and `error=`, the exception; if it returns, the task counts as done.
     With `batch` it is called with a list of the arguments of up to so many tasks, each an object or an array; it
     returns None where all are done, or a list with an exception for each task that failed, in their order.
+    With `transactional` it runs inside the transaction that completes its task: what it writes to
+    `taskserver.connection()` and its completion are committed together.
     Raises SettingError, which makes the module one that cannot be imported.
     """
     options = Options(
@@ -70,6 +76,7 @@ def task(
         timeout_seconds=None if timeout is None else _check_timeout(timeout),
         on_fatal=None if on_fatal is None else _check_on_fatal(on_fatal),
         batch=None if batch is None else _check_batch(batch),
+        transactional=_check_transactional(transactional, batch),
     )
 
     def mark(marked: F) -> F:
@@ -104,6 +111,14 @@ def _check_on_fatal(value: str | Callable[..., Any]) -> str:
 def _check_batch(value: int) -> int:
     if type(value) is not int or not 1 <= value <= MOST_A_CALL:
         raise SettingError(f"batch is {value!r:.80}; allowed: a whole number from 1 to {MOST_A_CALL}")
+    return value
+
+
+def _check_transactional(value: bool, batch: int | None) -> bool:
+    if type(value) is not bool:
+        raise SettingError(f"transactional is {value!r:.80}; allowed: True or False")
+    if value and batch is not None:
+        raise SettingError("it has transactional and batch; allowed: one of them, as each task has a transaction")
     return value
 
 

@@ -245,7 +245,9 @@ class Runner:
         )
         figures = self._figures_of_run()
         run = RunContext(self._store, settings, heartbeat, limit, self._stop, self._result, figures, self._limits)
-        return BatchExecutor(run), heartbeat
+        executor = BatchExecutor(run)
+        self._open.callback(executor.end)
+        return executor, heartbeat
 
     # ---- what is due
 

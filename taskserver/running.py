@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .lifecycle import ClaimedTask
 
@@ -20,6 +20,10 @@ class Watch(NamedTuple):
     """How often they may start; that of the first one."""
     heeds_cancel: bool = True
     """Whether it is interrupted once a person cancels one of them."""
+    connection: Any = None
+    """The driver's, of the task's own transaction."""
+    holds_lock: bool = False
+    """Whether that keeps everybody else, and the run's own connection, from writing: so nobody takes the task away."""
 
 
 class Running:
@@ -35,6 +39,8 @@ class Running:
         self.ends_at = now + watch.timeout_seconds if watch.timeout_seconds else float("inf")
         self.give_back_at = now + lease_seconds / 3
         self.renew_at = min(now + lease_seconds / 3, self.ends_at)
+        if watch.holds_lock:
+            self.give_back_at = self.renew_at = float("inf")
         self.strike_at = self.ends_at
         self.end_process_at = self.ends_at + lease_seconds
         self._lease_seconds = lease_seconds

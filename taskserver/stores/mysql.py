@@ -10,6 +10,7 @@ import random
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pymysql
@@ -35,6 +36,7 @@ from .tries import Way
 
 if TYPE_CHECKING:
     from .facts import MySQLFacts
+    from .task_session import TaskSession
 
 CONNECT_SECONDS = 10
 READ_SECONDS_IN_A_RUN = 10
@@ -243,8 +245,15 @@ class MySQLStore(Store):
     # ---- connections
 
     def _connect(self) -> Any:
+        connect = partial(
+            pymysql.connect,
+            autocommit=True,
+            # Matched rows, not changed ones: a write that changes nothing still found its claim.
+            client_flag=CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
+            init_command=f"{SESSION}, {IN_A_RUN}" if self._is_in_run() else SESSION,
+        )
         try:
-            connection = self._log_in()
+            connection = self._log_in(connect)
             with connection.cursor() as cursor:
                 cursor.execute(self._abilities.isolation)
         except Exception as error:  # whatever a server that is none of MySQL's makes the driver stumble over, too
@@ -253,21 +262,34 @@ class MySQLStore(Store):
             connection.encoding = ANY_BYTES
         return connection
 
-    def _log_in(self) -> Any:
+    def open_task_session(self) -> TaskSession:
+        from .mysql_task_session import MySQLTaskSession, TaskConnection
+
+        try:
+            # As the driver and the server have it by default, for whatever the task does with it.
+            connection = self._log_in(partial(TaskConnection, autocommit=False))
+            session = MySQLTaskSession(connection)
+            with connection.cursor() as cursor:
+                cursor.execute(self._abilities.isolation)
+        except Exception as error:
+            raise self._error(error, is_login=True) from None
+        return session
+
+    def _log_in(self, connect: Callable[..., Any]) -> Any:
         mode = self._dsn.ssl_mode
         if mode or not self._dsn.is_loopback:
-            return self._log_in_with(mode or "preferred")
+            return self._log_in_with(mode or "preferred", connect)
         # Nothing on the way could listen, so TLS would only cost time, unless the login insists on it.
         try:
-            return self._log_in_with("disabled")
+            return self._log_in_with("disabled", connect)
         except (pymysql.MySQLError, RuntimeError) as error:
             if number_of(error) not in NEEDS_TLS and not isinstance(error, RuntimeError):
                 raise
-        return self._log_in_with("preferred")
+        return self._log_in_with("preferred", connect)
 
-    def _log_in_with(self, ssl_mode: str) -> Any:
+    def _log_in_with(self, ssl_mode: str, connect: Callable[..., Any]) -> Any:
         dsn = self._dsn
-        return pymysql.connect(
+        return connect(
             user=dsn.user or None,
             password=dsn.password.encode("utf-8", "surrogateescape"),
             host=dsn.host or None,
@@ -275,10 +297,6 @@ class MySQLStore(Store):
             unix_socket=dsn.unix_socket or usual_socket(dsn.host),
             database=dsn.database,
             charset="utf8mb4",
-            autocommit=True,
-            # Matched rows, not changed ones: a write that changes nothing still found its claim.
-            client_flag=CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
-            init_command=f"{SESSION}, {IN_A_RUN}" if self._is_in_run() else SESSION,
             connect_timeout=CONNECT_SECONDS,
             # Equal, as the driver would otherwise pay system calls for each change between them.
             read_timeout=CONNECT_SECONDS,

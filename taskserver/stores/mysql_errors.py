@@ -8,8 +8,9 @@ from __future__ import annotations
 from ..dsn import MySQLDsn, usual_socket
 from ..errors import AlreadyThere, Conflict, ConnectionLost, DatabaseError, ServerFull, TooLong, Unavailable
 
+DEADLOCK = 1213
 # Deadlocks, locks that did not come in time, and statements that an administrator or a time limit ended.
-CONFLICTS = frozenset({1020, 1205, 1213, 1317, 1614, 1969, 3024})
+CONFLICTS = frozenset({1020, 1205, DEADLOCK, 1317, 1614, 1969, 3024})
 LOST = frozenset(
     {0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1180, 1184, 1927, 2006, 2013, 2014, 2055, 3168, 3169, 4031}
 )
@@ -19,6 +20,7 @@ FULL = frozenset({1037, 1040, 1041, 1135, 1203, 1226})
 # no quorum.
 UNAVAILABLE = frozenset({2002, 2003, 1036, 1290, 1792, 1836, 3032, 1021, 1030, 1114, 1637, 1047})
 STATEMENT_BINLOG = 1665
+SAVEPOINT_MISSING = 1305
 SYNTAX = 1064
 ACCESS_DENIED = 1045
 RIGHTS_MISSING = frozenset({1142, 1143})  # on a table, on a column

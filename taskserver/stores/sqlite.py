@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ..dsn import MEMORY
 from ..errors import AlreadyThere, Conflict, DatabaseError, Unavailable
@@ -26,6 +26,8 @@ from .tries import Way
 
 if TYPE_CHECKING:
     from .facts import SQLiteFacts
+    from .sqlite_task_session import TaskConnection
+    from .task_session import TaskSession
 
 OLDEST = (3, 24, 0)
 LOCK_WAIT_SECONDS = 2.0
@@ -49,9 +51,11 @@ class _Connection(sqlite3.Connection):
     """That of its session, once it has one."""
 
 
+C = TypeVar("C", "_Connection", "TaskConnection")
+
 # The open connections of this process, and those that a fork left in it in the midst of a transaction.
-_open: weakref.WeakSet[_Connection] = weakref.WeakSet()
-_unfinished: list[_Connection] = []
+_open: weakref.WeakSet[_Connection | TaskConnection] = weakref.WeakSet()
+_unfinished: list[_Connection | TaskConnection] = []
 
 
 def _close_inherited() -> None:
@@ -265,6 +269,24 @@ class SQLiteStore(Store):
     # ---- connections
 
     def _connect(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection
+        if self._path == MEMORY:
+            from .sqlite_task_session import TaskConnection
+
+            connection = self._opened(TaskConnection)
+        else:
+            connection = self._opened(_Connection)
+        connection.text_factory = _text
+        return connection
+
+    def open_task_session(self) -> TaskSession:
+        from .sqlite_task_session import MemoryTaskSession, SQLiteTaskSession
+
+        if self._path == MEMORY:
+            return MemoryTaskSession(MEMORY, self._memory)
+        return SQLiteTaskSession(os.path.realpath(self._path), self._opened)
+
+    def _opened(self, kind: type[C]) -> C:
         if self._path != MEMORY and not os.path.exists(self._path):
             raise self._missing(f"there is no database {self._path}")
         if _unfinished:
@@ -277,10 +299,9 @@ class SQLiteStore(Store):
                 timeout=LOCK_WAIT_SECONDS,
                 isolation_level=None,  # transactions are begun and committed in words of ours
                 check_same_thread=False,  # close() closes those of all threads
-                factory=_Connection,
+                factory=kind,
             )
             _open.add(connection)
-            connection.text_factory = _text
             # A commit is on the disk when it returns, as on MySQL.
             connection.execute("PRAGMA synchronous = FULL")
         except Exception as error:
@@ -329,6 +350,11 @@ class SQLiteStore(Store):
 
     # ---- errors
 
+    def _is_lent_here(self) -> bool:
+        from .sqlite_task_session import lent_in
+
+        return lent_in.get(threading.get_ident()) == os.path.realpath(self._path)
+
     def _is_driver_error(self, error: BaseException) -> bool:
         # UnicodeDecodeError: SQLite's own message, quoting a damaged file.
         return isinstance(error, (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeDecodeError))
@@ -346,6 +372,11 @@ class SQLiteStore(Store):
         if "no such column" in text or "has no column" in text:
             return self._other_columns(self._path, text)
         if "locked" in text or "busy" in text:
+            if self._is_lent_here():
+                return DatabaseError(
+                    f"{self._path}: the task that does this holds the lock itself, by its own transaction: let it use "
+                    "taskserver.connection(), as in add_task(…, connection=taskserver.connection())"
+                )
             return Conflict(f"{self._path}: {text}, by other processes for longer than was waited")
         hint = next((hint for words, hint in HINTS.items() if words in text), None)
         return DatabaseError(f"{self._path}: {text}: {hint}" if hint else f"{self._path}: {text}")

@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from itertools import accumulate
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import Conflict, DatabaseError
 from ..lifecycle import CANCELLED, Claim, ClaimedTask, Due, Finish, LostTask, Outcome, Start, Status
@@ -23,6 +23,9 @@ from .adding import Adding
 from .database import IDS_A_STATEMENT, P, Row, T, Write, with_ids
 from .tries import Way
 from .views import Views
+
+if TYPE_CHECKING:
+    from .task_session import TaskSession
 
 HELD_PATIENCE_SECONDS = 0.2
 """For deadlocks, on servers without SKIP LOCKED; longer waits are the runner's, which hears of signals between."""
@@ -433,7 +436,7 @@ class Store(Adding, Views):
     def _advance(
         self, finishes: Sequence[Finish], start: Start | None, conflict_seconds: float, is_repeated: bool
     ) -> tuple[list[int], bool]:
-        writes = [self._writes_of(finish, bool(finish.task.awaited)) for finish in finishes]
+        writes = [self.writes_of(finish) for finish in finishes]
         if start is not None:
             writes.append([(self.START, (start.max_attempts, self._lease_seconds, start.task.id, start.task.claim))])
         if not writes:
@@ -453,8 +456,21 @@ class Store(Adding, Views):
             except DatabaseError as error:
                 error.may_have_taken_effect = True  # those that were found are written
                 raise
-        outcomes = [_outcome(*several) for several in zip(finishes, found[: len(finishes)], strict=True)]
+        outcomes = [self.outcome_of(*several) for several in zip(finishes, found[: len(finishes)], strict=True)]
         return outcomes, start is not None and bool(found[-1])
+
+    # In parts, as a task's own transaction does the same (transactions.py): first this, for a task to which nothing was
+    # done while it ran, then what follows.
+
+    def writes_of(self, finish: Finish) -> list[Write]:
+        """Finish a task to which nothing was done meanwhile: the first one tells whether it matched."""
+        return self._writes_of(finish, bool(finish.task.awaited))
+
+    @staticmethod
+    def outcome_of(finish: Finish, found: int) -> int:
+        """The Outcome, by what the first of these found."""
+        is_awaited = found == Outcome.AS_ASKED and finish.task.awaited and finish.is_end
+        return Outcome.AWAITED if is_awaited else found
 
     def _writes_of(self, finish: Finish, is_awaited: bool) -> list[Write]:
         """Of which the first one tells by what it matched whether the task was ours, and awaited or not."""
@@ -496,34 +512,52 @@ class Store(Adding, Views):
         """Finish a task to which something was done while it ran. The Outcome."""
         if isinstance(step, Start):
             return Outcome.LOST
-        which = (step.task.id, step.task.claim)
-        is_to_end = step.error_text is not None or step.next_stage is not None
+        outcome = self.outcome_otherwise(step, self._together(self.writes_otherwise(step), self._conflict_seconds))
+        if outcome == Outcome.LOST and self._may_have_taken_effect():
+            outcome = self._effect_of(step)
+        return outcome or (Outcome.LOST if step.error_text is not None else int(self._complete_late(step)))
+
+    def writes_otherwise(self, finish: Finish) -> list[Write]:
+        """Finish a task to which something was done while it ran: changed, cancelled, waited for or not any more."""
+        which = (finish.task.id, finish.task.claim)
+        is_to_end = finish.error_text is not None or finish.next_stage is not None
         # The first one takes the row's lock, if it is ours still: between two of these it would be changed again.
-        _, was_changed, was_cancelled, was_awaited, was_finished, *_ = self._together(
-            [
-                (self.RENEW, (self._lease_seconds, *which)),
-                (self.RUN_AGAIN, which),
-                (self.CANCEL, (*which, int(is_to_end))),
-                *self._writes_of(step, is_awaited=True),
-                *self._writes_of(step, is_awaited=False),
-            ],
-            self._conflict_seconds,
-        )
+        return [
+            (self.RENEW, (self._lease_seconds, *which)),
+            (self.RUN_AGAIN, which),
+            (self.CANCEL, (*which, int(is_to_end))),
+            *self._writes_of(finish, is_awaited=True),
+            *self._writes_of(finish, is_awaited=False),
+        ]
+
+    @staticmethod
+    def outcome_otherwise(finish: Finish, matched: Sequence[int]) -> int:
+        """The Outcome, by what these matched."""
+        _, was_changed, was_cancelled, was_awaited, was_finished, *_ = matched
         if was_changed:
             return Outcome.RUN_AGAIN
         if was_cancelled:
             return Outcome.CANCELLED
         if was_awaited or was_finished:
-            return Outcome.AWAITED if was_awaited and step.is_end else Outcome.AS_ASKED
-        effect = self._effect_of(step) if self._may_have_taken_effect() else Outcome.LOST
-        return effect or (Outcome.LOST if step.error_text is not None else int(self._complete_late(step)))
+            return Outcome.AWAITED if was_awaited and finish.is_end else Outcome.AS_ASKED
+        return Outcome.LOST
 
-    def _complete_late(self, step: Finish) -> bool:
-        """Complete a task that may start once only and was given up as lost. Whether there was one."""
-        resume = (self.RESUME, (step.task.id, step.task.claim))
-        writes = [resume, *self._writes_of(step, is_awaited=True), *self._writes_of(step, is_awaited=False)]
-        was_resumed = self._together(writes, self._conflict_seconds)[0] == 1
-        return was_resumed or (self._may_have_taken_effect() and bool(self._effect_of(step)))
+    def _complete_late(self, finish: Finish) -> bool:
+        was_resumed = self._together(self.writes_late(finish), self._conflict_seconds)[0] == 1
+        return was_resumed or (self._may_have_taken_effect() and bool(self._effect_of(finish)))
+
+    def writes_late(self, finish: Finish) -> list[Write]:
+        """Complete a task that may start once only and was given up as lost: the first one tells whether it was."""
+        resume = (self.RESUME, (finish.task.id, finish.task.claim))
+        return [resume, *self._writes_of(finish, is_awaited=True), *self._writes_of(finish, is_awaited=False)]
+
+    def took_effect(self, finish: Finish) -> bool:
+        """Whether a row that does not carry our claim any more is as this finish would leave it."""
+        return bool(self._effect_of(finish))
+
+    @abstractmethod
+    def open_task_session(self) -> TaskSession:
+        """A new connection for tasks' own transactions. Raises DatabaseError."""
 
     # ---- release: in progress, unstarted → new
 
@@ -579,11 +613,6 @@ class Store(Adding, Views):
 
 def _with_result(mark: str) -> str:
     return mark.replace("SET status", "SET result = ?, status", 1)
-
-
-def _outcome(finish: Finish, found: int) -> int:
-    is_awaited = found == Outcome.AS_ASKED and finish.task.awaited and finish.is_end
-    return Outcome.AWAITED if is_awaited else found
 
 
 def _lost_task(row: Row) -> LostTask:

@@ -1,0 +1,67 @@
+"""The connection that a task's code gets for its own transaction, whatever the database.
+
+The dialects' own are in mysql_task_session.py and sqlite_task_session.py.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from ..errors import Fatal
+
+SET_SAVEPOINT = "SAVEPOINT taskserver_task"
+RELEASE_SAVEPOINT = "RELEASE SAVEPOINT taskserver_task"
+MAY_NOT_END = (
+    "a task may not end its transaction itself, as what it writes to taskserver.connection() is committed with its "
+    "completion"
+)
+
+
+class TaskSession(ABC):
+    """A connection for tasks, as its dialect has it, and what is known of the transaction on it."""
+
+    connection: Any
+    """The driver's, which a task's code gets."""
+
+    def __init__(self) -> None:
+        self.is_lent = False
+        """Whether a task's code has it: it cannot be closed then, and a commit is refused, or noticed."""
+        self.ended_by = ""
+        """The words by which that code ended its transaction, or tried to; else empty."""
+        self.rolled_back_by = ""
+        """The error with which the database rolled it back; empty where it did not, or where the task began anew."""
+
+    @abstractmethod
+    def stands(self) -> bool:
+        """Ask whether it still does, where it was idle."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Begin a transaction, with the savepoint. Raises what the driver raises."""
+
+    @abstractmethod
+    def hurry(self, is_in_hurry: bool) -> None:
+        """Whether statements are ours from now on, which are short, or a task's, which may take their time."""
+
+    @abstractmethod
+    def finished(self) -> None:
+        """The transaction was committed; another one may follow."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of it, and roll back what is not committed."""
+
+    @abstractmethod
+    def is_savepoint_missing(self, error: BaseException | None) -> bool:
+        """Whether the driver says so with this error."""
+
+    def refuse(self, words: str) -> Fatal:
+        """What the task gets that would end its transaction by these words; noted, as it may keep that to itself."""
+        self.ended_by = self.ended_by or words
+        return Fatal(f"{MAY_NOT_END}: {words} is refused")
+
+    def notice(self, words: str) -> Fatal:
+        """What it gets that has ended its transaction by them."""
+        self.ended_by = words
+        return Fatal(f"{MAY_NOT_END}: {words} has ended it")
