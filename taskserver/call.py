@@ -17,6 +17,7 @@ from .error_text import describe, describe_failure, full_traceback, type_name
 from .errors import BadTask, Fatal, InvalidTask, Retry, TaskServerError, is_delay
 from .lifecycle import ClaimedTask, NextStage
 from .nearest import nearest
+from .stopping import TaskInterrupted
 from .time_limit import TimeLimit
 
 TELLING_SECONDS = 10.0
@@ -197,11 +198,16 @@ def _kept(value: object) -> Returned:
         return Returned(result=write_result(value))
     except InvalidTask as error:
         return Returned(fault=str(error))
+    except TaskInterrupted:
+        return INTERRUPTED
     except BaseException as error:  # what has a class of its own may raise anything as it is written down, or hang
         return Returned(fault=f"raises {type_name(error)} as JSON")
 
 
 NOTHING = Returned()
+INTERRUPTED = Returned(fault="raises TaskInterrupted as JSON")
+MOST_INTERRUPTED = 3
+"""So many results of one call may take too long; the others are not kept then."""
 
 
 def run_batch(call: Call, followings: Sequence[NextStage | None], keeps_results: bool) -> list[object] | None:
@@ -214,7 +220,13 @@ def run_batch(call: Call, followings: Sequence[NextStage | None], keeps_results:
     if returned is None and not any(followings):
         return None
     values = [None] * len(followings) if returned is None else _one_for_each(returned, len(followings))
-    return [_outcome(value, following, keeps_results) for value, following in zip(values, followings, strict=True)]
+    outcomes: list[object] = []
+    interrupted = 0
+    for value, following in zip(values, followings, strict=True):
+        outcome = _outcome(value, following, keeps_results and interrupted < MOST_INTERRUPTED)
+        interrupted += outcome is INTERRUPTED
+        outcomes.append(outcome)
+    return outcomes
 
 
 def _one_for_each(returned: object, count: int) -> Sequence[object]:

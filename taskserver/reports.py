@@ -15,6 +15,7 @@ from .lifecycle import Status
 from .printable import shown
 
 MAX_RESULT_BYTES = 64 * 1024
+MAX_FAULT = 200
 MAX_PROGRESS_TEXT = 200
 """Characters; what is longer is cut."""
 MAX_NUMBER = 2**53
@@ -77,7 +78,7 @@ def write_result(value: object) -> str:
         text = encode(value)
         size = len(text) if text.isascii() else len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidTask(f"cannot be written as JSON: {error or type(error).__name__}") from None
+        raise InvalidTask(f"cannot be written as JSON: {str(error)[:MAX_FAULT] or type(error).__name__}") from None
     if is_nested_too_deep(text):
         raise InvalidTask(f"is nested more than {MAX_NESTING} deep")
     if size > MAX_RESULT_BYTES:

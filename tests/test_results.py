@@ -161,6 +161,14 @@ class Loud(dict):
         raise ValueError("\\x1b[2J\\nloud\\ud800")
 
 
+class LongWinded(dict):
+    def __init__(self):
+        self["a"] = 1
+
+    def items(self):
+        raise ValueError("x" * 300_000)
+
+
 class Slow(dict):
     def items(self):
         note("being written")
@@ -195,6 +203,12 @@ def return_what_hangs():
 def return_what_never_ends_for_one(items):
     note("its effect")
     return ["before", Slow(a=1), "behind"]
+
+
+@taskserver.task(batch=10, timeout=1)
+def return_what_never_ends_for_each(items):
+    note("its effect")
+    return [Slow(a=1) for _ in items]
 
 
 def return_a_generator():
@@ -267,6 +281,7 @@ CANNOT = {
     "much_too_long": (lambda: ["x" * 1_000_000] * 20, "takes 20000061 bytes as JSON; allowed: 65536"),
     "what_raises": (lambda: [Raises(a=1)], "raises ZeroDivisionError as JSON"),
     "what_ends_the_process": (lambda: Ends(a=1), "raises SystemExit as JSON"),
+    "what_says_too_much": (LongWinded, "cannot be written as JSON: xxx"),
     "what_says_it_loudly": (lambda: Loud(a=1), r"cannot be written as JSON: \\x1b[2J\\nloud\\ud800"),
 }
 
@@ -404,6 +419,7 @@ def test_a_task_whose_result_cannot_be_kept_is_done_and_that_is_told(
         assert begin in line, (name, line)
         assert words in line, (name, line)
         assert line.endswith(" (said once a run)"), (name, line)
+        assert len(line) < 500, name
     assert queue.rows("status, attempts, result, error_text", table_of(mode)) == [(2, 1, None, None)] * (len(ids) + 1)
     assert server.get(ids[0]) == TaskState(ids[0], "tasks.give_not_a_number", 2, 1, None, None, None)
     assert queue.notes() == ["written", "the next one"]
@@ -520,6 +536,13 @@ def test_of_a_call_of_several_a_result_that_never_ends_costs_no_other_one(
     assert one_queue.notes() == ["its effect", "being written"]
     assert results(one_server, ids) == ["before", None, "behind"]
     assert one_queue.rows("status, attempts") == [(2, 1)] * 3
+
+
+def test_results_that_never_end_do_not_end_the_worker(one_queue: Queue, one_server: TaskServer) -> None:
+    ids = one_server.add_tasks([{"task": "tasks.return_what_never_ends_for_each"}] * 10)
+    assert_told_once(one_queue.worker("--mode", "mark", TASKSERVER_LEASE="10"), f"task {ids[0]} ")
+    assert one_queue.notes() == ["its effect", *["being written"] * 3]
+    assert one_queue.rows("status, attempts, result") == [(2, 1, None)] * 10
 
 
 @pytest.mark.parametrize("mode", ["delete", "move", "mark"])
