@@ -34,8 +34,8 @@ WAIT_SECONDS = 1.0
 """For the connection, where the heartbeat uses it."""
 LOOK_SHARE = 0.2
 LOOK_SECONDS = 0.1
-"""Looks take so much of a task's time at most, beside so many seconds: a loop that calls with each of its steps must not
-spend all of its time on them."""
+"""Looks take so much of a task's time at most, beside so many seconds: a loop that calls with each of its steps must
+not spend all of its time on them."""
 LOST = "its lease was lost: another worker may have taken the task over, or a person retried it"
 
 

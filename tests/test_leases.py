@@ -356,7 +356,8 @@ def test_unstarted_tasks_are_given_back_after_a_third_of_a_lease_under_one_task_
     lease_seconds = 0.06  # by which the heartbeat looks often; what is due it learns from this clock alone
     clock = Clock()
     claimed_at = clock.now
-    monkeypatch.setattr(heartbeat, "time", clock)
+    for module in (heartbeat, sys.modules[Watch.__module__]):
+        monkeypatch.setattr(module, "time", clock)
     for _ in range(3):
         sqlite_queue.add("tasks.hold")
     with (
@@ -364,11 +365,11 @@ def test_unstarted_tasks_are_given_back_after_a_third_of_a_lease_under_one_task_
         Heartbeat(server.store, time_limit(Stop(), 1), lease_seconds, 0, None) as beat,
     ):
         batch = beat.guard(server.store.claim(3, ()).tasks, claimed_at)
-        running = batch.take()
-        assert running is not None
-        assert server.store.advance([], Start(running, None)) == ([], True)
+        task = batch.take()
+        assert task is not None
+        assert server.store.advance([], Start(task, None)) == ([], True)
         clock.now += begins_at * lease_seconds
-        beat.begin(Watch([running], 0, 10))
+        beat.begin(Watch([task], 0, 10))
         beat.start()
         clock.turn_to(claimed_at + (given_back_at - 0.01) * lease_seconds)
         assert sqlite_queue.statuses() == [1, 1, 1]

@@ -107,6 +107,7 @@ class MySQLTaskSession(TaskSession):
             self.connection.ping(reconnect=False)
         except (pymysql.MySQLError, OSError):
             return False
+        self._used_at = time.monotonic()
         return True
 
     @uninterrupted
