@@ -30,7 +30,7 @@ from .settings import (
     program_folder,
 )
 from .stopping import Stop
-from .stores import Store, open_store
+from .stores import Store, open_callers_adding, open_store
 from .stores.adding import WaitsForNewer
 from .stores.store import MOST_GROUPS
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .run_limits import Limits
     from .runner import Runner
     from .selection import Selection
+    from .stores.callers import CallersAdding
     from .stores.interventions import ErrorCount, Interventions, Reclaimed
     from .stores.pruning import Pruned
     from .stores.stats import HourStats
@@ -98,6 +99,7 @@ class TaskServer:
     def _open(self, settings: Settings) -> None:
         self.settings = settings
         self.store: Store = open_store(settings)
+        self._on_connections: CallersAdding | None = None
 
     def __enter__(self) -> TaskServer:
         return self
@@ -134,6 +136,7 @@ class TaskServer:
         rerun: bool = False,
         version: int | None = None,
         depends_on: Iterable[int] | None = None,
+        connection: object = None,
     ) -> int:
         """Add one task; its id.
 
@@ -143,6 +146,9 @@ class TaskServer:
         becomes new again with all that is given here, once more after its run where it runs already. A rerun with a
         `version` changes no row of that version or a newer one. It starts when all tasks are done whose ids
         `depends_on` gives. Raises InvalidTask.
+
+        On a `connection` of yours to the same database (PEP 249, or Django's) it is part of your transaction: there
+        once you commit. All that fails there is raised as a DatabaseError; to roll back, and to do it again, is yours.
         """
         return self._add(
             _producing().new_task(
@@ -157,7 +163,8 @@ class TaskServer:
                 rerun=rerun,
                 version=version,
                 depends_on=depends_on,
-            )
+            ),
+            connection,
         )
 
     def add_pipeline(
@@ -174,6 +181,7 @@ class TaskServer:
         rerun: bool = False,
         version: int | None = None,
         depends_on: Iterable[int] | None = None,
+        connection: object = None,
     ) -> int:
         """Add one task that runs one callable after the other, each with what the one before it returned; its id.
 
@@ -195,10 +203,14 @@ class TaskServer:
                 version=version,
                 stages=() if stages is None else stages,  # which are refused, too
                 depends_on=depends_on,
-            )
+            ),
+            connection,
         )
 
-    def _add(self, task: NewTask) -> int:
+    def _add(self, task: NewTask, connection: object) -> int:
+        if connection is not None:
+            # Whether it has to wait is for workers to see: they cannot yet, and nor can a connection of ours.
+            return self._callers_adding().add_on(connection, task)
         task_id = self.store.add(task)
         if task.depends_on is not None:
             self._look_at(task_id)
@@ -211,18 +223,28 @@ class TaskServer:
         with suppress(DatabaseError):
             Dependencies(self.store).settle([task_id])
 
-    def add_tasks(self, tasks: Iterable[Mapping[str, Any]]) -> list[int]:
+    def _callers_adding(self) -> CallersAdding:
+        if self._on_connections is None:
+            self._on_connections = open_callers_adding(self.settings)
+        return self._on_connections
+
+    def add_tasks(self, tasks: Iterable[Mapping[str, Any]], *, connection: object = None) -> list[int]:
         """Add many tasks in one transaction, all or none; their ids.
 
         Each is described by a mapping whose keys are the arguments of `add_task`, of which `task` alone must be
         there, or `stages` in its place, as those of `add_pipeline`. Raises InvalidTask, which tells the number of the
         wrong one, counted from 1.
+
+        A `connection` of yours is as in `add_task`: the transaction is yours, and so are, after an error, the rows of
+        those that were added before it, until you roll back.
         """
         ids: list[int] = []
         new_tasks = _numbered(tasks)
         # What is there as a whole can be tried again when others are in its way.
         several = list(new_tasks) if isinstance(tasks, (list, tuple)) else new_tasks
         try:
+            if connection is not None:
+                return self._callers_adding().add_many_on(connection, several)
             self.store.add_many(several, ids.extend, ids.clear)
         except WaitsForNewer as error:
             raise InvalidTask(f"task {error.number}: {error}") from None

@@ -35,10 +35,10 @@ ANY_VALUES = 11
 class WaitsForNewer(InvalidTask):
     """A task that would wait for one that is not older than itself."""
 
-    def __init__(self, parent_id: int, child_id: int, number: int) -> None:
+    def __init__(self, parent_id: int, child_id: int, number: int, what_now: str) -> None:
         super().__init__(
             f"depends_on names {parent_id}, and this task would be {child_id}: a task can wait for those alone that "
-            "were added before it; nothing was added"
+            f"were added before it; {what_now}"
         )
         self.number = number
         """Of those that were to be added together, counted from 1."""
@@ -49,6 +49,8 @@ class Adding(Tables):
 
     rows_a_statement = 1000
     """Plain ones: the task, its arguments, group and priority."""
+    what_now = "nothing was added"
+    """Where a task that is wrong was found out when its row stood already."""
     given: str
     """In a change of the row that has the key: what was to be inserted into the column `{}`."""
 
@@ -156,27 +158,34 @@ class Adding(Tables):
         sql = self.ADD_ANY + ", ".join([self.ADD_ANY_ROW] * len(tasks))
         values = [value for task in tasks for value in _all_values(task)]
         has_key, is_rerun, has_version, is_later, has_parents = kind
-        if not has_key:
-            ids = self._inserted_ids(self._execute(sql, values), len(tasks))
-            if has_parents:
-                self._insert_dependencies(tasks, ids)
-            return ids
-        self._execute(f"{sql} {self._if_key_stands(is_rerun, has_version, is_later)}", values)
+        if has_key:
+            return self._insert_keyed(f"{sql} {self._if_key_stands(is_rerun, has_version, is_later)}", values, tasks)
+        ids = self._inserted_ids(self._execute(sql, values), len(tasks))
+        if has_parents:
+            self._insert_dependencies(tasks, ids)
+        return ids
+
+    def _insert_keyed(self, sql: str, values: Sequence[Any], tasks: Sequence[NewTask]) -> Sequence[int]:
+        self._execute(sql, values)
         return self._ids_of_keys([str(task.unique_key) for task in tasks])
 
     def _insert_dependencies(self, tasks: Sequence[NewTask], ids: Sequence[int]) -> None:
         """What they wait for, in the same transaction. The rest is found out when a worker looks (dependencies.py)."""
         values: list[int] = []
+        newer: WaitsForNewer | None = None
         for number, (task, child_id) in enumerate(zip(tasks, ids, strict=True), start=1):
             for parent_id in map(int, str(task.depends_on).split(",")):
-                if parent_id >= child_id:
-                    raise WaitsForNewer(parent_id, child_id, number)
+                if parent_id >= child_id and newer is None:
+                    newer = WaitsForNewer(parent_id, child_id, number, self.what_now)
                 values += (parent_id, child_id)
         most = self.rows_a_statement * PLAIN_VALUES // 2 * 2
         for first in range(0, len(values), most):
             portion = values[first : first + most]
             rows = ", ".join([self.ADD_DEPENDENCY] * (len(portion) // 2))
             self._execute(self.ADD_DEPENDENCIES + rows, portion)
+        # Only now: whoever commits all the same must not get a task that waits for nothing, and so runs.
+        if newer is not None:
+            raise newer
 
     def _ids_of_keys(self, keys: Sequence[str]) -> list[int]:
         ids = self._find_keys(self.IDS_OF_KEYS, keys)

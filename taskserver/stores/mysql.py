@@ -340,7 +340,7 @@ class MySQLStore(Store):
         step = 1
         first = int(cursor.lastrowid)
         if count > 1:
-            step = self._one("SELECT @@SESSION.auto_increment_increment")[0]
+            step = int(self._one("SELECT @@SESSION.auto_increment_increment")[0])
         return range(first, first + count * step, step)
 
     # ---- statements
