@@ -3,6 +3,9 @@
 The INSERT is part of the site's transaction: with `atomic`, or ATOMIC_REQUESTS, the task is there once the order is,
 and not at all if the order is rolled back. So `transaction.on_commit` is not needed, and would be worse: the site could
 die between its commit and the task.
+
+Where taskserver is importable, and its driver PyMySQL too, server.add_task(…, connection=connection) does the same, for
+tasks of all kinds.
 """
 
 # mypy: disable-error-code="import-not-found, untyped-decorator"

@@ -158,6 +158,7 @@ class Reader:
             (r"\blocalhost:3306/", f"{at}/"),
             (r"\bhost=localhost\b", f"host={self._server.host};port={self._server.port}"),
             (r"new mysqli\('localhost', (.*)\)", rf"new mysqli('{self._server.host}', \1, {self._server.port})"),
+            (r'host="localhost"', f'host="{self._server.host}", port={self._server.port}'),
             (r"-h localhost\b", f"-h {self._server.host} -P {self._server.port}"),
         ):
             text = re.sub(pattern, replacement.replace("\\", "\\\\") if "\\1" not in replacement else replacement, text)

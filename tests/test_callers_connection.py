@@ -202,7 +202,7 @@ def due_in(site: Site) -> list[float | None]:
 def test_a_task_of_every_kind_is_the_same_row_as_without_the_connection(
     site: Site, kind: str, stands: bool, pipeline: bool
 ) -> None:
-    stages = ["tasks.first", {"task": "tasks.note", "group_id": 5}]
+    stages: list[Any] = ["tasks.first", {"task": "tasks.note", "group_id": 5}]
     rows, due = [], []
     connection = site.connect()
     for given in ({}, {"connection": connection}):
