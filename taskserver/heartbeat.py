@@ -159,7 +159,7 @@ class Heartbeat:
         due += [self._try(self._renew, running, now), self._try(self._give_back, running, now)]
         due.append(self._try(self._store_progress, running, now))
         if now >= running.strike_at:
-            running.strike_at = now + (self._lease_seconds / 4 if self._time_limit.strike() else AGAIN_SECONDS)
+            running.strike_at = now + (self._lease_seconds / 4 if self._strike(running) else AGAIN_SECONDS)
         if now >= running.end_process_at:
             self._end_process(running)
         if now >= running.ends_at:
@@ -216,7 +216,13 @@ class Heartbeat:
             return
         LOG.info("%s: cancelled, and is interrupted", running)
         running.cancel()
-        self._time_limit.interrupt(CANCELLED, lambda: self._running is running)
+        self._strike(running)
+
+    def _strike(self, running: Running) -> bool:
+        """Interrupt it; whether that could be done now."""
+        if running.is_cancelled:  # of which a timer knows nothing
+            return self._time_limit.interrupt(CANCELLED, lambda: self._running is running)
+        return self._time_limit.strike()
 
     def _write(self, running: Running | None, verb: Callable[[Store], T]) -> T | None:
         """Do a verb while this task runs, or none; nothing, once that has changed."""

@@ -32,6 +32,8 @@ AGAIN_SECONDS = 5.0
 """After so long what the database did not take, or tell, is tried again: a task must not wait for it each time."""
 WAIT_SECONDS = 1.0
 """For the connection, where the heartbeat uses it."""
+LAST_WAIT_SECONDS = 5.0
+"""At the end, where the heartbeat is still storing what was told before."""
 LOOK_SHARE = 0.2
 LOOK_SECONDS = 0.1
 """Looks take so much of a task's time at most, beside so many seconds: a loop that calls with each of its steps must
@@ -132,7 +134,8 @@ class Contact:
         self._untold = told
         if time.monotonic() >= self._store_again_at:
             self.store()
-        elif not is_planned:
+            is_planned = False
+        if not is_planned and self._untold is not None:
             self._wake()
 
     def _hear(self) -> None:
@@ -160,6 +163,7 @@ class Contact:
         if any(ours.values()) and self._running.watch.heeds_cancel:
             LOG.info("%s: cancelled, and hears of it", self._running)
             self._running.cancel()
+            self._wake()  # one that swallows it is interrupted again
         self._looked_seconds += time.monotonic() - began_at
 
     # ---- for whoever stores it
@@ -170,9 +174,9 @@ class Contact:
         return float("inf") if self._untold is None else self._store_again_at
 
     @uninterrupted
-    def store(self) -> None:
-        """Store what was told last, unless that is being done."""
-        if not self._storing.acquire(blocking=False):
+    def store(self, wait_seconds: float = 0.0) -> None:
+        """Store what was told last, unless that is being done for longer than that."""
+        if not self._storing.acquire(timeout=wait_seconds):
             return
         try:
             told, self._untold = self._untold, None
@@ -195,8 +199,8 @@ class Contact:
     def end(self) -> None:
         """The call has ended: what was told last is stored now."""
         self._is_over = True
-        if self._untold is not None:
-            self.store()
+        if self._untold is not None or self._storing.locked():
+            self.store(LAST_WAIT_SECONDS)
 
     def _borrowed(self) -> AbstractContextManager[None]:
         # A process that the task forked has a connection of its own.

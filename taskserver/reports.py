@@ -101,7 +101,10 @@ def write_progress(done: object, total: object, text: object) -> str:
 def _number(name: str, value: object) -> float:
     number = value
     if type(number) not in (int, float) and hasattr(type(value), "__float__"):
-        number = float(value)  # type: ignore[arg-type]  # as of numpy, and Decimal
+        try:
+            number = float(value)  # type: ignore[arg-type]  # as of numpy, and Decimal
+        except (TypeError, ValueError, OverflowError):  # an array, a signalling NaN, a fraction without end
+            number = None
     if isinstance(value, bool) or type(number) not in (int, float) or not 0 <= number <= MAX_NUMBER:  # type: ignore[operator]
         raise SettingError(f"progress: {name} is {shown(value)}; allowed: a number from 0 to 2^53")
     # 3.0 is 3 for whoever reads it.

@@ -43,8 +43,11 @@ class TimeLimit(Protocol):
         False where the task is in the midst of what is not to be interrupted.
         """
 
-    def interrupt(self, why: str, is_meant: Callable[[], bool]) -> None:
-        """Called by the heartbeat: interrupt the task at once, and again later, as long as `is_meant` holds."""
+    def interrupt(self, why: str, is_meant: Callable[[], bool]) -> bool:
+        """Called by the heartbeat: interrupt the task at once, and again later, as long as `is_meant` holds.
+
+        False as for `strike`.
+        """
 
 
 def time_limit(stop: Stop, again_after_seconds: float) -> TimeLimit:
@@ -111,9 +114,10 @@ class _ByAlarm:
             signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS, self._again_after_seconds)
         return True
 
-    def interrupt(self, why: str, is_meant: Callable[[], bool]) -> None:
+    def interrupt(self, why: str, is_meant: Callable[[], bool]) -> bool:
         self._wish = _Wish(why, is_meant)
         self._strike_soon()
+        return True
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
         wish = self._wish
@@ -172,8 +176,8 @@ class _ByException:
     def strike(self) -> bool:
         return self._strike(_Wish(None, lambda: True))
 
-    def interrupt(self, why: str, is_meant: Callable[[], bool]) -> None:
-        self._strike(_Wish(why, is_meant))
+    def interrupt(self, why: str, is_meant: Callable[[], bool]) -> bool:
+        return self._strike(_Wish(why, is_meant))
 
     def _strike(self, wish: _Wish) -> bool:
         with self._lock:
