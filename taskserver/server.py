@@ -306,7 +306,7 @@ class TaskServer:
         return self._interventions().retry(_chosen(tasks))
 
     def cancel(self, tasks: int | Iterable[int] | Selection) -> int:
-        """New, waiting, error → fatal `cancelled`; a running one is interrupted at its next heartbeat.
+        """New, waiting, error → fatal `cancelled`; a running one is interrupted at its next heartbeat, or progress().
 
         For an id, some ids, or a Selection. How many. Raises as `retry` does.
         """
