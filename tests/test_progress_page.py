@@ -1,13 +1,10 @@
-"""examples/progress.php in PHP's own web server, and in Chromium where that is: a bar that moves."""
+"""examples/progress.php in PHP's own web server, and in Chromium: a bar that moves."""
 
 from __future__ import annotations
 
 import html
 import json
 import re
-import subprocess
-import threading
-import time
 from collections.abc import Iterator
 from http.cookiejar import CookieJar
 from pathlib import Path
@@ -16,12 +13,12 @@ from urllib.request import HTTPCookieProcessor, OpenerDirector, build_opener
 
 import pytest
 
+from tests.browser import Browser
 from tests.processes import WAIT_SECONDS, assert_silent, end_of, wait_until
 from tests.queues import Queue
-from tests.servers import MySQLServer, find_program
+from tests.servers import MySQLServer
 from tests.websites import WEB_PASSWORD, Answer, Website, example, php_website, shown_in_comment, web_user
 
-CHROMIUM = find_program("chromium")
 TASK_OF_COMMENT = shown_in_comment("progress.php").partition("GRANT")[0]
 GRANTS = re.findall(r"GRANT SELECT \((.*)\) ON you_site\.(\w+) TO", shown_in_comment("progress.php"))
 
@@ -196,43 +193,29 @@ def test_the_page_tells_no_more_than_that_something_went_wrong(mysql_queue: Queu
 
 # ---- in a browser
 
-PRESS = """<script>
-if (document.getElementById('state').textContent === 'none') document.getElementById('button').click();
-</script>
+ASK = """
+const bar = document.getElementById('bar');
+return [document.getElementById('state').textContent, bar && bar.getAttribute('value')];
 """
-"""A visitor who presses the button as soon as it is there."""
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 def test_the_bar_of_the_page_moves_to_its_end_in_a_browser(
     mysql_queue: Queue, website: Website, tmp_path: Path
 ) -> None:
-    mysql_queue.define(TASK_OF_COMMENT)
-    page = tmp_path / "site" / "progress.php"
-    page.write_text(page.read_text() + PRESS)
-
-    def work() -> None:
-        until = time.monotonic() + WAIT_SECONDS
-        while not mysql_queue.notes() and time.monotonic() < until:
-            if mysql_queue.deployment.worker("--mode", "mark").returncode == 0 and has_run():
-                return
-            time.sleep(0.1)
-
-    def has_run() -> bool:
-        with mysql_queue.connect() as connection, connection.cursor() as cursor:
-            return bool(cursor.execute("SELECT id FROM jobs_queue WHERE status = 2"))
-
-    worker = threading.Thread(target=work)
-    worker.start()
-    browser = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/browser"]
-    ended = subprocess.run(
-        [*browser, "--virtual-time-budget=60000", "--dump-dom", f"{website.url}/progress.php"],
-        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=WAIT_SECONDS * 3,
-    )
-    worker.join(WAIT_SECONDS)
-    assert '<p id="state">done</p>' in ended.stdout, ended.stderr
-    assert re.search(r'<progress id="bar" max="1" value="1">', ended.stdout)
-    assert '<p id="result">30 days</p>' in ended.stdout
+    mysql_queue.define(STEPS)
+    with Browser(tmp_path) as browser:
+        browser.open(f"{website.url}/progress.php")
+        assert browser.script(ASK) == ["none", None]
+        browser.script("document.getElementById('button').click()")
+        wait_until(lambda: browser.script(ASK)[0] == "waiting")
+        worker = mysql_queue.start("--mode", "mark")
+        for step in range(4):
+            wait_until(lambda: browser.script(ASK) == ["running", str(step / 4).removesuffix(".0")])  # noqa: B023
+            text = browser.script("return document.getElementById('text').textContent")
+            assert text == f"<b>step {step}</b> & more"
+            mysql_queue.go(f"go{step}")
+        assert end_of(worker) == (0, "", "")
+        wait_until(lambda: browser.script(ASK) == ["done", "1"])
+        assert browser.script("return document.getElementById('result').textContent") == "<i>ready</i>"
+        assert browser.script("return document.querySelectorAll('b, i').length") == 0
+        assert browser.script("return document.getElementById('button').disabled") is False
