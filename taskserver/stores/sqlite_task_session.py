@@ -104,7 +104,11 @@ class SQLiteTaskSession(TaskSession):
     def close(self) -> None:
         self.finished()
         self.connection.session = None
-        self.connection.close()
+        try:
+            # Closing alone would not: the cursors of a failed task, which its traceback holds, keep the lock.
+            self.connection.rollback()
+        finally:
+            self.connection.close()
 
     def is_savepoint_missing(self, error: BaseException | None) -> bool:
         return "no such savepoint" in str(error)
