@@ -130,6 +130,8 @@ class MemoryTaskSession(SQLiteTaskSession):
             self._shared.in_use.acquire()
             self._shared.in_transaction = True
         super().begin()
+        # Anew, so that SQLite asks of statements too that were prepared before, such as the store's own COMMIT.
+        self._lend()
 
     def finished(self) -> None:
         super().finished()
