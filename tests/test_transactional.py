@@ -391,7 +391,7 @@ def test_a_stage_of_a_pipeline_hands_on_in_its_own_transaction(queue: Queue, mod
 def test_a_stage_that_returns_what_cannot_be_handed_on_leaves_nothing(queue: Queue) -> None:
     with TaskServer(queue.dsn, folder=queue.folder) as server:
         server.add_pipeline(["tasks.return_a_set", "tasks.effect"], [1])
-    assert_fatal(queue.worker(), "cannot be written as JSON")
+    assert_fatal(queue.worker(), "what it returned is {1}; allowed: a dict, a list, a tuple or None")
     assert (effects(queue), states(queue)) == ([], [(4, 1)])
 
 
@@ -416,7 +416,7 @@ def test_a_task_that_an_operator_runs_has_a_transaction_too(queue: Queue) -> Non
     add(queue, "effect", 1)
     add(queue, "fail", 2)
     assert queue.client("run", 1).returncode == 0
-    assert queue.client("run", 2).returncode != 0
+    assert "ValueError: after its write" in queue.client("run", 2).stderr
     assert effects(queue) == [1]
     assert states(queue)[0][0] == 3
 
@@ -428,7 +428,8 @@ def test_its_result_is_kept_and_shown(queue: Queue, mode: str) -> None:
     assert effects(queue) == [1]
     with TaskServer(queue.dsn) as server:
         state = server.get(1)
-        assert state is not None and state.result == {"größe": [1]}
+        assert state is not None
+        assert state.result == {"größe": [1]}
     assert '\n  result       {"größe":[1]}\n' in queue.client("show", 1).stdout
 
 
@@ -594,7 +595,7 @@ def test_a_task_that_two_workers_ran_has_the_effects_of_one(mysql_queue: Queue) 
 
 def test_on_sqlite_a_task_that_was_taken_over_before_its_transaction_began_does_not_run(sqlite_queue: Queue) -> None:
     add(sqlite_queue, "effect", 1)
-    (result,) = run_program(
+    (result,) = run_program_quietly(
         sqlite_queue,
         f"""
 from taskserver.stores.transactions import Transactions
@@ -603,7 +604,7 @@ begin = Transactions.begin
 
 def begin_late(self, task):
     other = sqlite3.connect({str(sqlite_queue.path)!r}, isolation_level=None)
-    other.execute("UPDATE jobs_queue SET status = 4, claim = NULL, error_text = 'a person\\'s'")
+    other.execute("UPDATE jobs_queue SET status = 4, claim = NULL, error_text = 'theirs'")
     other.close()
     return begin(self, task)
 
@@ -611,8 +612,9 @@ Transactions.begin = begin_late
 print(server.run())
 """,
     )
-    assert "lost=1" in result and "done=0" in result
-    assert (effects(sqlite_queue), sqlite_queue.rows("status, error_text")) == ([], [(4, "a person's")])
+    assert "lost=1" in result
+    assert "done=0" in result
+    assert (effects(sqlite_queue), sqlite_queue.rows("status, error_text")) == ([], [(4, "theirs")])
 
 
 @EACH_MODE
@@ -761,8 +763,7 @@ def test_a_task_that_ends_its_transaction_itself_is_fatal(queue: Queue, then: st
         assert error_text.startswith(f"Fatal: {MAY_NOT}"), (args, error_text)
     assert len([line for line in ended.stderr.splitlines() if MAY_NOT in line]) == len(rows)
     assert effects(queue) == [*expected, 1000]
-    if then == "raises another":
-        assert "" != queue.client("show", 1).stdout
+    assert MAY_NOT in queue.client("show", 1).stdout
 
 
 def test_on_sqlite_a_table_that_it_makes_is_its_effect_too(sqlite_queue: Queue) -> None:
@@ -905,8 +906,7 @@ def test_a_completion_whose_answer_was_lost_is_not_committed(mysql_queue: Queue,
     go_through(queue, proxy)
     add(queue, "hold", 1)
     process = queue.start_task("--mode", mode)
-    words = {"delete": b"DELETE FROM", "move": b"jobs_queue_done", "mark": b"SET status = 2"}[mode]
-    cut = proxy.cut_after(contains(words))
+    cut = proxy.cut_after(contains(b"jobs_queue"))
     queue.go()
     assert end_of(process) == (0, "", "")
     assert cut.has_struck
@@ -1071,7 +1071,8 @@ def test_where_the_second_connection_is_refused_no_attempt_is_counted(
     )
     dsn = f"mysql://{database}:{ACCOUNT_PASSWORD}@{fragile_server.host}:{fragile_server.port}/{database}"
     set_settings(queue, TASKSERVER_DSN=dsn, TASKSERVER_DB_PATIENCE="1")
-    queue.define("")
+    queue.go("go-plain")
+    add(queue, "plain")  # which imports the module: an import is an attempt
     add(queue, "effect", 1)
     assert_one_line(queue.worker(), 1, "max_user_connections")
     assert (effects(queue), states(queue)) == ([], [(0, 0)])
