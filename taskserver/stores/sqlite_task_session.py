@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from ..stopping import uninterrupted
@@ -104,11 +105,10 @@ class SQLiteTaskSession(TaskSession):
     def close(self) -> None:
         self.finished()
         self.connection.session = None
-        try:
+        with suppress(sqlite3.Error):
             # Closing alone would not: the cursors of a failed task, which its traceback holds, keep the lock.
             self.connection.rollback()
-        finally:
-            self.connection.close()
+        self.connection.close()
 
     def is_savepoint_missing(self, error: BaseException | None) -> bool:
         return "no such savepoint" in str(error)
