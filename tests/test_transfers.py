@@ -16,9 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any
 
-import pymysql
 import pytest
 
 from taskserver import TaskServer
@@ -118,7 +116,7 @@ class Bank:
         numbers = Counter(number for number, *_ in made)
         assert {number: times for number, times in numbers.items() if times > 1} == {}, "made more than once"
         assert sorted(set(range(self.count)) - set(numbers)) == [], "not made"
-        expected = Counter({account: BALANCE for account in range(1, ACCOUNTS + 1)})
+        expected = Counter(dict.fromkeys(range(1, ACCOUNTS + 1), BALANCE))
         for _, source, target, amount in made:
             expected[source] -= amount
             expected[target] += amount
@@ -168,10 +166,16 @@ class Storm:
 
     def _in_midst(self) -> list[subprocess.Popen[str]]:
         """Those that are in a task's code, after its transaction has begun."""
-        return [one for one in self._workers if one.pid not in self._frozen and self._trace(one).endswith("b")]
+        return [one for one in self._alive() if one.pid not in self._frozen and self._trace(one).endswith("b")]
+
+    def _alive(self) -> list[subprocess.Popen[str]]:
+        return [worker for worker in self._workers if worker.poll() is None]
 
     def kill_worker(self) -> None:
-        victim = self._chance.choice(self._in_midst() or self._workers)
+        victims = self._in_midst() or self._alive()
+        if not victims:
+            return
+        victim = self._chance.choice(victims)
         victim.kill()
         victim.wait()
         self._frozen.pop(victim.pid, None)
@@ -179,10 +183,14 @@ class Storm:
 
     def freeze_worker(self) -> None:
         """For longer than its lease."""
-        if self._frozen or not self._in_midst():
+        victims = self._in_midst()
+        if self._frozen or not victims:
             return
-        victim = self._chance.choice(self._in_midst())
-        freeze(victim)
+        victim = self._chance.choice(victims)
+        try:
+            freeze(victim)
+        except ChildProcessError:  # it has ended meanwhile
+            return
         self._frozen[victim.pid] = time.monotonic() + LEASE_SECONDS + 1.5
         self.struck["workers frozen"] += 1
 
@@ -255,7 +263,7 @@ class ServerStorm(Storm):
 
     def steps(self) -> dict[Callable[[], object], tuple[float, float]]:
         return {
-            self.cut_network: (0.1, 0.4),
+            self.cut_network: (0.2, 0.6),
             self.kill_worker: (0.4, 1.4),
             self.freeze_worker: (2.0, 5.0),
             self.kill_database: (3.0, 5.0),
