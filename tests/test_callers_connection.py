@@ -9,6 +9,7 @@ import json
 import re
 import sqlite3
 import subprocess
+import sys
 import threading
 import time
 from collections import UserDict
@@ -1040,3 +1041,44 @@ except InvalidTask as error:
     assert "connection is one to MySQL, and the queue of TASKSERVER_DSN lies in SQLite" in there.run(
         mysql_site, "django", code
     )
+
+
+# ---- with what completes it
+
+
+TRANSFER = """
+import taskserver
+from taskserver import TaskServer
+
+
+@taskserver.task(transactional=True)
+def move_on(number, fails):
+    connection = taskserver.connection()
+    with TaskServer.from_env() as server:
+        server.add_task("tasks.note", [f"next {number}"], connection=connection)
+        server.add_tasks([{"task": "tasks.note", "args": [f"{number} {n}"]} for n in range(3)], connection=connection)
+    if fails:
+        raise ValueError("after it added")
+"""
+
+
+def test_a_task_adds_others_in_the_transaction_that_completes_it(queue: Queue) -> None:
+    queue.define(TRANSFER)
+    queue.add("tasks.move_on", '["one", false]')
+    queue.add("tasks.move_on", '["two", true]')
+    assert_silent(queue.worker("--mode", "delete"))
+    assert sorted(json.loads(note)[0][0] for note in queue.notes()) == ["next one", "one 0", "one 1", "one 2"]
+    assert queue.first_lines() == ["ValueError: after it added"]
+
+
+def test_the_example_of_a_payment_runs_by_itself() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "examples.payment"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert ended.stdout.splitlines() == [
+        "order 1: 30 are taken, and the power fails",
+        "order 1: 30 paid, by attempt 2",
+        "Ada has 70",
+        "shop has 30",
+        "1 payment was made",
+    ]
