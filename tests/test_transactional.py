@@ -24,7 +24,7 @@ import taskserver
 from taskserver import SettingError, TaskServer, TaskServerError
 from tests.conftest import without
 from tests.processes import assert_one_line, assert_silent, end_of, freeze, kill, thaw, wait_until
-from tests.proxy import Proxy, contains
+from tests.proxy import Matches, Proxy, contains
 from tests.queues import Queue
 from tests.servers import MariaDB, MySQLServer, missing_programs
 
@@ -670,7 +670,12 @@ def test_the_transaction_leaves_the_row_to_others_until_its_last_statement(mysql
         assert cursor.fetchall() == ((1, 1),)
         mysql_queue.go()
         which = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
-        wait_until(lambda: mysql_queue.sql(which)[0][0] or time.sleep(0.11))
+
+        def is_waited_for() -> bool:
+            time.sleep(0.11)  # so old that table may be
+            return bool(mysql_queue.sql(which)[0][0])
+
+        wait_until(is_waited_for)
         assert process.poll() is None
         other.rollback()
     assert end_of(process) == (0, "", "")
@@ -720,7 +725,7 @@ def test_on_sqlite_a_task_that_writes_past_its_transaction_is_told_what_to_do(sq
 
 # ---- a task that ends its transaction itself
 
-ENDED = {
+ENDED: dict[str, tuple[list[int] | None, list[int] | None]] = {
     # how, for SQLite, for MySQL: what is committed of number and number + 1; None where there is no such thing
     "commit()": ([], []),
     "COMMIT": ([], [0]),
@@ -1013,6 +1018,18 @@ def restarted(queue: Queue, server: MariaDB) -> Queue:
     return queue
 
 
+def kills(server: MariaDB) -> Matches:
+    """Matches the commit, and kills the server then."""
+
+    def matches(request: bytes) -> bool:
+        is_it = COMMIT(request)
+        if is_it:
+            server.kill()
+        return is_it
+
+    return matches
+
+
 @pytest.mark.xdist_group("fragile")
 @EACH_MODE
 @pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
@@ -1028,7 +1045,7 @@ def test_a_database_that_is_killed_around_the_commit_has_done_all_or_nothing(
             cut = proxy.cut_after(COMMIT)
         else:
             # The server is dead before a byte of it arrives.
-            cut = proxy.cut_before(lambda request: COMMIT(request) and fragile_server.kill() is None)
+            cut = proxy.cut_before(kills(fragile_server))
         if is_done:
             proxy.cut_before(contains(b"SET due_at"), times=3)  # so that it cannot ask before the kill
         queue.go()
