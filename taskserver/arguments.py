@@ -118,6 +118,26 @@ def _finite(text: str) -> float:
     return number
 
 
+def in_ascii(text: str | None, most_bytes: int) -> str | None:
+    r"""JSON text with \u00e9 for é, which a session of any character set takes.
+
+    As it is, where that would be longer than is allowed.
+    """
+    if text is None or text.isascii():
+        return text
+    escaped = _BEYOND_ASCII.sub(_escaped, text)
+    return escaped if len(escaped) <= most_bytes else text
+
+
+def _escaped(found: re.Match[str]) -> str:
+    r"""As \u and four digits; where four are too few, as two such surrogates."""
+    units = found[0].encode("utf-16-be").hex()
+    return "".join(f"\\u{units[first : first + 4]}" for first in range(0, len(units), 4))
+
+
+_BEYOND_ASCII = re.compile("[^\x00-\x7f]")
+
+
 def describe_bare(value: object) -> str:
     """What stands where an object or an array belongs, and how to make one of it."""
     match value:

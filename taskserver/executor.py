@@ -32,6 +32,7 @@ LOG = getLogger("taskserver")
 MOST_UNSAVED = 50
 MOST_CHARACTERS_UNSAVED = 200_000
 """Of results, and of arguments for next stages: a server limits how long a statement may be."""
+TOO_LONG_RESULT = "is longer than the server takes (max_allowed_packet)"
 TOO_LONG_TEXT = "Fatal: what it returned, for the next stage, is longer than the server takes (max_allowed_packet)"
 
 
@@ -359,7 +360,7 @@ class Executor:
         are_kept = [ended.finish.result is not None for ended in self._ended]
         for ended, is_kept in zip(self._ended, are_kept, strict=True):
             if is_kept:
-                self._tell_of_result(ended.finish.task, "is longer than the server takes (max_allowed_packet)")
+                self._tell_of_result(ended.finish.task, TOO_LONG_RESULT)
         self._ended = [ended._replace(finish=ended.finish._replace(result=None)) for ended in self._ended]
         return any(are_kept)
 

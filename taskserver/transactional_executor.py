@@ -6,9 +6,12 @@ from typing import Any
 
 from .call import Call, Failure, Returned, failure_of, run_alone
 from .errors import DatabaseError, Fatal, TooLong
-from .executor import TOO_LONG_TEXT, Ended, Executor, RunContext
+from .executor import TOO_LONG_RESULT, TOO_LONG_TEXT, Ended, Executor, RunContext
 from .lifecycle import ClaimedTask
 from .stores.transactions import Transactions
+
+MOST_BYTES_A_CHARACTER = 12
+"""Of JSON in a statement: as two surrogates, their backslashes doubled, with some room."""
 
 
 class TransactionalExecutor(Executor):
@@ -32,11 +35,11 @@ class TransactionalExecutor(Executor):
             super()._attempt(task, call)
             return
         try:
-            is_ours = self._transactions.begin(task)
-        except DatabaseError as error:
-            self._fail(task, call, failure_of(error))
-            return
-        try:
+            try:
+                is_ours = self._transactions.begin(task)
+            except DatabaseError as error:
+                self._fail(task, call, failure_of(error))
+                return
             if is_ours:
                 self._attempt_within(task, call)
             else:
@@ -65,6 +68,13 @@ class TransactionalExecutor(Executor):
         finish = self._finish_of(task, returned)
         try:
             self._transactions.check()
+            if (
+                finish.result is not None
+                and len(finish.result) * MOST_BYTES_A_CHARACTER > self._transactions.most_bytes
+            ):
+                # The server would hang up, and what the task wrote would be gone with the connection.
+                self._tell_of_result(task, TOO_LONG_RESULT)
+                finish = finish._replace(result=None)
             outcome = self._transactions.complete(finish)
         except TooLong:
             return failure_of(Fatal(TOO_LONG_TEXT.removeprefix("Fatal: ")))

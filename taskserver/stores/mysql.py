@@ -262,6 +262,13 @@ class MySQLStore(Store):
             connection.encoding = ANY_BYTES
         return connection
 
+    def full_names(self) -> dict[str, str]:
+        database = self.quoted.format(self._dsn.database.replace("`", "``"))
+        return {
+            word: f"{database}.{self.quoted.format(table)}"
+            for word, table in (("table", self.table), ("done", f"{self.table}_done"))
+        }
+
     def open_task_session(self) -> TaskSession:
         from .mysql_task_session import MySQLTaskSession, TaskConnection
 
@@ -271,6 +278,8 @@ class MySQLStore(Store):
             session = MySQLTaskSession(connection)
             with connection.cursor() as cursor:
                 cursor.execute(self._abilities.isolation)
+                cursor.execute("SELECT @@max_allowed_packet")
+                session.most_bytes = cursor.fetchone()[0]
         except Exception as error:
             raise self._error(error, is_login=True) from None
         return session

@@ -6,12 +6,11 @@ and none of these is changed. So instants are converted in the statement, and te
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from ..arguments import MAX_BYTES
+from ..arguments import MAX_BYTES, in_ascii
 from ..errors import DatabaseError, InvalidTask
 from ..lifecycle import NewTask
 from ..stages import MAX_BYTES as MOST_BYTES_OF_STAGES
@@ -28,12 +27,12 @@ from .mysql_errors import (
     number_of,
 )
 
+READ_ONLY_TRANSACTION = 1792
 NO_DATABASE = frozenset({1044, 1046, 1049})
 LAST_SECOND = 2**31 - 1 - 86_400
 """A day before the end of the column, as the database's clock decides, and this is only a host's."""
 AGAIN = "roll your transaction back, and do all of it again"
 RIGHTS = "give the account of that connection the rights that docs/security.md names for what was added"
-_BEYOND_ASCII = re.compile("[^\x00-\x7f]")
 
 
 class MySQLCallers(CallersAdding, MySQLStore):
@@ -62,8 +61,8 @@ class MySQLCallers(CallersAdding, MySQLStore):
             # The server would make NULL of it, and the task would wait for ever.
             raise InvalidTask(f"delay is {task.delay_seconds:.0f} seconds, which ends after 2038-01-18")
         return task._replace(
-            args=_in_ascii(task.args, MAX_BYTES),
-            stages=_in_ascii(task.stages, MOST_BYTES_OF_STAGES),
+            args=in_ascii(task.args, MAX_BYTES),
+            stages=in_ascii(task.stages, MOST_BYTES_OF_STAGES),
             unique_key=None if task.unique_key is None else task.unique_key.encode().hex(),
         )
 
@@ -96,22 +95,9 @@ class MySQLCallers(CallersAdding, MySQLStore):
 def _hint_at(number: int | None) -> str:
     hints = {
         CONFLICTS: AGAIN,
+        frozenset({READ_ONLY_TRANSACTION}): "begin a transaction that may write",
         NO_DATABASE: "is it to the database of TASKSERVER_DSN?",
         RIGHTS_MISSING: RIGHTS,
         LOST: "open another, and do all of your transaction again",
     }
     return next((hint for numbers, hint in hints.items() if number in numbers), HINTS.get(number or -1, ""))
-
-
-def _in_ascii(text: str | None, most_bytes: int) -> str | None:
-    r"""JSON text with \u00e9 for é; as it is, where that would be longer than is allowed."""
-    if text is None or text.isascii():
-        return text
-    escaped = _BEYOND_ASCII.sub(_escaped, text)
-    return escaped if len(escaped) <= most_bytes else text
-
-
-def _escaped(found: re.Match[str]) -> str:
-    r"""As \u and four digits; where four are too few, as two such surrogates."""
-    units = found[0].encode("utf-16-be").hex()
-    return "".join(f"\\u{units[first : first + 4]}" for first in range(0, len(units), 4))

@@ -8,9 +8,11 @@ from __future__ import annotations
 from ..dsn import MySQLDsn, usual_socket
 from ..errors import AlreadyThere, Conflict, ConnectionLost, DatabaseError, ServerFull, TooLong, Unavailable
 
-DEADLOCK = 1213
+LOCK_WAIT = 1205
+# These undo the whole transaction: a deadlock, and a server that has no room for more locks.
+ROLL_BACK = frozenset({1213, 1206})
 # Deadlocks, locks that did not come in time, and statements that an administrator or a time limit ended.
-CONFLICTS = frozenset({1020, 1205, DEADLOCK, 1317, 1614, 1969, 3024})
+CONFLICTS = frozenset({1020, LOCK_WAIT, 1213, 1317, 1614, 1969, 3024})
 LOST = frozenset(
     {0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1180, 1184, 1927, 2006, 2013, 2014, 2055, 3168, 3169, 4031}
 )

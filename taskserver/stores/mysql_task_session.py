@@ -6,15 +6,17 @@ is open shows what the task's statements committed by the way, as CREATE TABLE d
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
 import pymysql
 from pymysql.connections import Connection
 from pymysql.constants.SERVER_STATUS import SERVER_STATUS_IN_TRANS
+from pymysql.cursors import Cursor
 
 from ..stopping import uninterrupted
-from .mysql_errors import DEADLOCK, SAVEPOINT_MISSING, number_of
+from .mysql_errors import LOCK_WAIT, ROLL_BACK, SAVEPOINT_MISSING, number_of
 from .task_session import SET_SAVEPOINT, TaskSession
 
 IDLE_SECONDS = 1.0
@@ -28,6 +30,9 @@ class TaskConnection(Connection):
 
     session: MySQLTaskSession | None = None
     is_in_transaction = False
+    is_over = False
+    """Whether we let go of it, so that nobody completes what is written there."""
+    pid = 0
 
     @property
     def _lender(self) -> MySQLTaskSession | None:
@@ -63,24 +68,34 @@ class TaskConnection(Connection):
             super().close()
 
     def connect(self, sock: Any = None) -> None:
-        if self._lender is not None:  # as by ping(): what was written on the one that broke would be missing
+        # As by ping(): what was written on the one that broke would be missing.
+        if self._lender is not None or self.is_over:
             raise pymysql.OperationalError(LOST, "the connection of the task's transaction broke")
         super().connect(sock)
 
     def query(self, sql: str | bytes, unbuffered: bool = False) -> int:
+        if self.pid != os.getpid():
+            raise pymysql.OperationalError(LOST, "a forked process cannot use the connection of its parent's task")
         try:
             affected: int = super().query(sql, unbuffered)
         except pymysql.MySQLError as error:
-            if number_of(error) == DEADLOCK:
-                self.is_in_transaction = False
-                if self._lender is not None:
-                    self._lender.rolled_back_by = f"{error.args[-1]} ({DEADLOCK})"
+            self._note(error)
             raise
         was_in_transaction = self.is_in_transaction
         self.is_in_transaction = bool(self.server_status & SERVER_STATUS_IN_TRANS)  # type: ignore[attr-defined]
         if was_in_transaction and not self.is_in_transaction and self._lender is not None:
             raise self._lender.notice(_shown(sql))
         return affected
+
+    def _note(self, error: pymysql.MySQLError) -> None:
+        """What an error means for the transaction."""
+        number = number_of(error)
+        if number in ROLL_BACK:
+            self.is_in_transaction = False
+        if self._lender is not None and number in ROLL_BACK:
+            self._lender.rolled_back_by = f"{error.args[-1]} ({number})"
+        elif self._lender is not None and number == LOCK_WAIT:
+            self._lender.has_waited_in_vain = True
 
 
 def _shown(sql: str | bytes) -> str:
@@ -98,6 +113,9 @@ class MySQLTaskSession(TaskSession):
         super().__init__()
         self.connection = connection
         connection.session = self
+        connection.pid = os.getpid()
+        self.has_waited_in_vain = False
+        """Which on some servers rolls back the whole transaction."""
         self._used_at = time.monotonic()
 
     def stands(self) -> bool:
@@ -113,6 +131,7 @@ class MySQLTaskSession(TaskSession):
     @uninterrupted
     def begin(self) -> None:
         self.rolled_back_by = ""
+        self.has_waited_in_vain = False
         connection = self.connection
         for sql in ("BEGIN", SET_SAVEPOINT):
             connection.is_in_transaction = False
@@ -128,6 +147,7 @@ class MySQLTaskSession(TaskSession):
 
     def close(self) -> None:
         self.connection.session = None
+        self.connection.is_over = True
         try:
             self.connection.close()
         except (pymysql.MySQLError, OSError):
@@ -135,3 +155,13 @@ class MySQLTaskSession(TaskSession):
 
     def is_savepoint_missing(self, error: BaseException | None) -> bool:
         return number_of(error) == SAVEPOINT_MISSING
+
+    def was_rolled_back(self) -> bool:
+        if not self.has_waited_in_vain:
+            return False
+        try:
+            cursor = self.connection.cursor(Cursor)
+            cursor.execute("SELECT @@innodb_rollback_on_timeout")
+            return bool(cursor.fetchall()[0][0])
+        except (pymysql.MySQLError, OSError):
+            return False

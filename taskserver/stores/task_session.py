@@ -23,6 +23,8 @@ class TaskSession(ABC):
 
     connection: Any
     """The driver's, which a task's code gets."""
+    most_bytes = float("inf")
+    """Of a statement."""
 
     def __init__(self) -> None:
         self.is_lent = False
@@ -55,6 +57,10 @@ class TaskSession(ABC):
     @abstractmethod
     def is_savepoint_missing(self, error: BaseException | None) -> bool:
         """Whether the driver says so with this error."""
+
+    @abstractmethod
+    def was_rolled_back(self) -> bool:
+        """Where the savepoint is missing, and nothing tells why: whether it was the database."""
 
     def refuse(self, words: str) -> Fatal:
         """What the task gets that would end its transaction by these words; noted, as it may keep that to itself."""

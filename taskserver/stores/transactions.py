@@ -13,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..arguments import MAX_BYTES, in_ascii
 from ..errors import Conflict, DatabaseError, Fatal, Unavailable
 from ..lifecycle import ClaimedTask, Finish, Outcome
+from ..reports import MAX_RESULT_BYTES
 from .database import P, Write
 from .store import Store
 from .task_session import MAY_NOT_END, RELEASE_SAVEPOINT, TaskSession
@@ -23,6 +25,8 @@ from .tries import Tries, Way
 COMMIT = "COMMIT /* of a task, with its completion */"
 """In words that no task uses: a statement that was prepared once for us must not be one that a task finds prepared."""
 
+ROLLED_BACK = "its transaction was rolled back, and it went on"
+
 
 class Transactions:
     """The transactions of one run's tasks, one after the other, on one connection."""
@@ -30,6 +34,12 @@ class Transactions:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._session: TaskSession | None = None
+        self._statements: dict[str, str] = {}
+
+    @property
+    def most_bytes(self) -> float:
+        """Of a statement on the connection that is open."""
+        return self._open.most_bytes
 
     @property
     def connection(self) -> Any:
@@ -97,13 +107,15 @@ class Transactions:
         if session.ended_by:
             raise Fatal(f"{MAY_NOT_END}: {session.ended_by}")
         if session.rolled_back_by:
-            raise Conflict(f"its transaction was rolled back, and it went on: {session.rolled_back_by}")
+            raise Conflict(f"{ROLLED_BACK}: {session.rolled_back_by}")
         session.hurry(True)
         try:
             self._execute(RELEASE_SAVEPOINT)
         except DatabaseError as error:
             if not session.is_savepoint_missing(error.__cause__):
                 raise
+            if session.was_rolled_back():
+                raise Conflict(f"{ROLLED_BACK} by the database, because of an error that it kept to itself") from error
             raise Fatal(
                 f"{MAY_NOT_END}: it did, by COMMIT, BEGIN, ROLLBACK or a statement that commits by itself, as CREATE "
                 "TABLE does (taskserver.connection().rollback() is allowed)"
@@ -125,7 +137,7 @@ class Transactions:
         Raises DatabaseError where nothing was committed.
         """
         try:
-            outcome = self._finish(finish)
+            outcome = self._finish(_in_ascii(finish))
             if outcome == Outcome.LOST:
                 self.abandon()
                 return outcome
@@ -178,8 +190,16 @@ class Transactions:
     def _execute(self, sql: str, values: Sequence[Any] = ()) -> Any:
         # Not as other verbs are done: nothing here may be mended by doing it again in another transaction.
         cursor = self.connection.cursor()
-        self._translated(self._store._send, cursor, self._store._compose(sql), values)
+        self._translated(self._store._send, cursor, self._composed(sql), values)
         return cursor
+
+    def _composed(self, sql: str) -> str:
+        """With the names of tables in full, as the task may have gone to another database of the server."""
+        composed = self._statements.get(sql)
+        if composed is None:
+            words = self._store._words | self._store.full_names()
+            composed = self._statements[sql] = self._store._with_marks(" ".join(sql.format_map(words).split()))
+        return composed
 
     def _translated(self, do: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
         """Do something with the driver; its errors become ours."""
@@ -189,3 +209,11 @@ class Transactions:
             if not self._store._is_driver_error(error):
                 raise
             raise self._store._error(error) from error
+
+
+def _in_ascii(finish: Finish) -> Finish:
+    """As a session can take it that the task set to another character set."""
+    stage = finish.next_stage
+    if stage is not None:
+        stage = stage._replace(args=in_ascii(stage.args, MAX_BYTES))
+    return finish._replace(next_stage=stage, result=in_ascii(finish.result, MAX_RESULT_BYTES))
