@@ -13,10 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..arguments import MAX_BYTES, in_ascii
 from ..errors import Conflict, DatabaseError, Fatal, Unavailable
 from ..lifecycle import ClaimedTask, Finish, Outcome
-from ..reports import MAX_RESULT_BYTES
 from .database import P, Write
 from .store import Store
 from .task_session import MAY_NOT_END, RELEASE_SAVEPOINT, TaskSession
@@ -25,6 +23,7 @@ from .tries import Tries, Way
 COMMIT = "COMMIT /* of a task, with its completion */"
 """In words that no task uses: a statement that was prepared once for us must not be one that a task finds prepared."""
 
+OUR_NAMES = "SET NAMES utf8mb4"
 ROLLED_BACK = "its transaction was rolled back, and it went on"
 
 
@@ -137,7 +136,9 @@ class Transactions:
         Raises DatabaseError where nothing was committed.
         """
         try:
-            outcome = self._finish(_in_ascii(finish))
+            if not (self._store.one_writer or _is_ascii(finish)):
+                self._execute(OUR_NAMES)  # the task may have chosen others
+            outcome = self._finish(finish)
             if outcome == Outcome.LOST:
                 self.abandon()
                 return outcome
@@ -211,9 +212,5 @@ class Transactions:
             raise self._store._error(error) from error
 
 
-def _in_ascii(finish: Finish) -> Finish:
-    """As a session can take it that the task set to another character set."""
-    stage = finish.next_stage
-    if stage is not None:
-        stage = stage._replace(args=in_ascii(stage.args, MAX_BYTES))
-    return finish._replace(next_stage=stage, result=in_ascii(finish.result, MAX_RESULT_BYTES))
+def _is_ascii(finish: Finish) -> bool:
+    return (finish.result or "").isascii() and (finish.next_stage is None or (finish.next_stage.args or "").isascii())
