@@ -221,7 +221,7 @@ class Storm:
             self.thaw_workers()
             for step, (least, most) in self.steps().items():
                 now = time.monotonic()
-                due_at = self._due.setdefault(step, now + self._chance.uniform(0, most))
+                due_at = self._due.setdefault(step, now + self._chance.uniform(0, least))
                 if now >= due_at:
                     step()
                     self._due[step] = time.monotonic() + self._chance.uniform(least, most)
