@@ -426,7 +426,7 @@ def test_a_session_is_after_it_as_it_was_before(mysql_site: Site, autocommit: bo
         cursor.execute("SAVEPOINT theirs")
     before = session_of(connection)
     ids = add_some(mysql_site, connection)
-    if not autocommit and not begun:
+    if not autocommit and not begun and "in_transaction" in before:  # MySQL does not tell
         before["in_transaction"] = "1"  # as the first row of the site's own would have it
     assert session_of(connection) == before
     assert before["time_zone"] == "+05:00"
@@ -796,7 +796,9 @@ def test_a_statement_that_is_too_long_is_told_as_such(mysql_site: Site) -> None:
     mysql_site.queue.sql("SET GLOBAL max_allowed_packet = 65536")
     try:
         connection = mysql_site.connect()
-        with pytest.raises(TooLong, match="raise the server's max_allowed_packet"):
+        # Over TLS, old servers hang up before they can say why.
+        told = r"raise the server's max_allowed_packet|MySQL server has gone away"
+        with pytest.raises((TooLong, ConnectionLost), match=told):
             mysql_site.server.add_task("tasks.note", ["x" * 100_000], connection=connection)
     finally:
         mysql_site.queue.sql("SET GLOBAL max_allowed_packet = ?", size)
