@@ -385,7 +385,7 @@ class Store(Adding, Views):
         UPDATE {{table}} {{by_key}}
         SET status = 0, task = ?, args = ?, group_id = COALESCE(?, group_id), priority = COALESCE(?, priority),
             max_attempts = ?, attempts = 0, stage = stage + 1, claim = NULL, due_at = NULL, started_at = NULL,
-            error_text = NULL, updated_at = {{now}}
+            error_text = NULL, progress = NULL, updated_at = {{now}}
         WHERE {IS_OURS} AND {{is_cancelled}} = 0
     """
     # → new, however the run ended.

@@ -64,10 +64,10 @@ class TaskSession(ABC):
 
     def refuse(self, words: str) -> Fatal:
         """What the task gets that would end its transaction by these words; noted, as it may keep that to itself."""
-        self.ended_by = self.ended_by or words
+        self.ended_by = self.ended_by or f"{words} was refused, and committed nothing"
         return Fatal(f"{MAY_NOT_END}: {words} is refused")
 
     def notice(self, words: str) -> Fatal:
         """What it gets that has ended its transaction by them."""
-        self.ended_by = words
+        self.ended_by = f"{words} has ended it; if that committed what it had written, a retry writes it again"
         return Fatal(f"{MAY_NOT_END}: {words} has ended it")

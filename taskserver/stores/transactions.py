@@ -117,7 +117,7 @@ class Transactions:
                 raise Conflict(f"{ROLLED_BACK} by the database, because of an error that it kept to itself") from error
             raise Fatal(
                 f"{MAY_NOT_END}: it did, by COMMIT, BEGIN, ROLLBACK or a statement that commits by itself, as CREATE "
-                "TABLE does (taskserver.connection().rollback() is allowed)"
+                "TABLE does; what that committed a retry writes again (taskserver.connection().rollback() is allowed)"
             ) from error
 
     def fault_of_failed(self) -> Fatal | None:
