@@ -34,14 +34,22 @@ def write_arguments(args: object, what: str = "args") -> str | None:
     if isinstance(args, dict) and args and set(map(type, args)) != {str}:
         raise InvalidTask(f"{what} has keys that are no text, which cannot be names of arguments")
     try:
-        text = encode(args)
+        return write_json(args, MAX_BYTES)
+    except InvalidTask as error:
+        raise InvalidTask(f"{what} {error}") from None
+
+
+def write_json(value: object, most_bytes: int) -> str:
+    """The JSON text of a value. Raises InvalidTask, which says why there is none, without naming the value."""
+    try:
+        text = encode(value)
         size = len(text) if text.isascii() else len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidTask(f"{what} cannot be written as JSON: {error or type(error).__name__}") from None
-    if is_nested_too_deep(text):
-        raise InvalidTask(f"{what} is nested more than {MAX_NESTING} deep")
-    if size > MAX_BYTES:
-        raise InvalidTask(f"{what} takes {size} bytes as JSON; allowed: {MAX_BYTES}")
+        raise InvalidTask(f"cannot be written as JSON: {error or type(error).__name__}") from None
+    if _is_nested_too_deep(text):
+        raise InvalidTask(f"is nested more than {MAX_NESTING} deep")
+    if size > most_bytes:
+        raise InvalidTask(f"takes {size} bytes as JSON; allowed: {most_bytes}")
     return text
 
 
@@ -72,7 +80,7 @@ def check_size(size: int | None) -> None:
 
 def parse_json(text: str, what: str = "args") -> Any:
     """The value of a JSON text, read strictly; `what` it is, for messages. Raises BadTask."""
-    if is_nested_too_deep(text):
+    if _is_nested_too_deep(text):
         raise BadTask(f"{what} is nested more than {MAX_NESTING} deep")
     try:
         text.encode()
@@ -83,8 +91,7 @@ def parse_json(text: str, what: str = "args") -> Any:
         raise BadTask(f"{what} is not valid JSON: {error or type(error).__name__}; {_way_out(text)}") from None
 
 
-def is_nested_too_deep(text: str) -> bool:
-    """Whether brackets stand deeper in each other in a JSON text than may be read."""
+def _is_nested_too_deep(text: str) -> bool:
     # Counting is quick; only a text with that many brackets is gone through one by one.
     return len(text) > MAX_NESTING and text.count("[") + text.count("{") > MAX_NESTING and _nesting(text) > MAX_NESTING
 

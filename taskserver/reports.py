@@ -9,13 +9,13 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeGuard
 
-from .arguments import MAX_NESTING, encode, is_nested_too_deep, parse_json
+from .arguments import encode, parse_json, write_json
 from .errors import BadTask, InvalidTask, SettingError
 from .lifecycle import Status
 from .printable import shown
 
 MAX_RESULT_BYTES = 64 * 1024
-MAX_FAULT = 200
+MAX_FAULT = 227
 MAX_PROGRESS_TEXT = 200
 """Characters; what is longer is cut."""
 MAX_NUMBER = 2**53
@@ -75,15 +75,9 @@ class TaskState(NamedTuple):
 def write_result(value: object) -> str:
     """The JSON text of what a task returned. Raises InvalidTask, which says why there is none."""
     try:
-        text = encode(value)
-        size = len(text) if text.isascii() else len(text.encode())
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidTask(f"cannot be written as JSON: {str(error)[:MAX_FAULT] or type(error).__name__}") from None
-    if is_nested_too_deep(text):
-        raise InvalidTask(f"is nested more than {MAX_NESTING} deep")
-    if size > MAX_RESULT_BYTES:
-        raise InvalidTask(f"takes {size} bytes as JSON; allowed: {MAX_RESULT_BYTES}")
-    return text
+        return write_json(value, MAX_RESULT_BYTES)
+    except InvalidTask as error:
+        raise InvalidTask(str(error)[:MAX_FAULT]) from None
 
 
 def write_progress(done: object, total: object, text: object) -> str:
