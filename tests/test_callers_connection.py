@@ -16,6 +16,7 @@ from collections import UserDict
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -389,8 +390,9 @@ def test_nothing_is_sent_to_sqlite_but_inserts_and_a_look_and_the_drivers_own_be
     sent: list[str] = []
     connection.set_trace_callback(sent.append)
     ids = add_some(sqlite_site, connection)
-    assert sent[0].strip() == "BEGIN"
-    assert not [sql for sql in sent[1:] if not OURS.match(sql)]
+    asks, begins, *others = sent
+    assert (asks, begins.strip()) == ("PRAGMA database_list", "BEGIN")
+    assert not [sql for sql in others if not (OURS.match(sql) or sql == asks)]
     assert connection.in_transaction
     connection.commit()
     assert_added(sqlite_site, ids)
@@ -759,18 +761,51 @@ def test_a_connection_that_breaks_is_an_error_that_says_so(mysql_site: Site) -> 
     assert (mysql_site.orders(), mysql_site.queue.rows()) == (0, [])
 
 
-def test_a_connection_to_another_database_is_told_by_its_missing_tables(
-    site: Site, mysql_server: MySQLServer, tmp_path: Path
+@pytest.mark.parametrize("place", ["other.db", ":memory:", ""])
+def test_a_connection_to_another_file_is_refused_though_it_has_the_tables_of_a_queue(
+    sqlite_site: Site, tmp_path: Path, place: str
 ) -> None:
-    match = "reaches no tables of jobs_queue: is it to the database of TASKSERVER_DSN"
-    if site.queue.is_sqlite:
-        with closing(sqlite3.connect(tmp_path / "other.db")) as connection, pytest.raises(TablesMissing, match=match):
-            site.server.add_task("tasks.note", connection=connection)
-        return
-    with mysql_server.database() as name, pytest.raises(TablesMissing, match=match):
-        site.server.add_task("tasks.note", connection=site.connect(database=name))
-    with pytest.raises(DatabaseError, match="is it to the database of TASKSERVER_DSN"):
-        site.server.add_task("tasks.note", connection=site.connect(database=None))
+    path = tmp_path / place if place.endswith(".db") else place
+    with TaskServer(f"sqlite:///{tmp_path / 'other.db'}") as other:
+        other.store.create_tables()
+    with closing(sqlite3.connect(path)) as connection:
+        with pytest.raises(InvalidTask, match=r"connection is one to .*, and the queue of TASKSERVER_DSN lies in .*db"):
+            sqlite_site.server.add_task("tasks.note", connection=connection)
+        assert not connection.in_transaction
+    assert sqlite_site.queue.rows() == []
+
+
+def test_a_connection_to_a_file_of_its_own_that_attached_the_queues_serves(sqlite_site: Site, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
+        connection.execute("ATTACH DATABASE ? AS queue", (str(sqlite_site.queue.path),))
+        sqlite_site.server.add_task("tasks.note", [1], connection=connection)
+        connection.commit()
+    assert sqlite_site.added() == [[1]]
+
+
+@pytest.mark.parametrize("has_tables", [False, True])
+def test_a_connection_to_another_database_of_the_server_adds_to_the_queue(
+    mysql_site: Site, mysql_server: MySQLServer, has_tables: bool
+) -> None:
+    with mysql_server.database() as name:
+        if has_tables:
+            with TaskServer(mysql_server.dsn(name)) as other:
+                other.store.create_tables()
+        for database in (name, None):
+            connection = mysql_site.connect(database=database)
+            add = partial(mysql_site.server.add_task, "tasks.note", connection=connection)
+            first = add([1], unique_key="k")
+            assert add([1], unique_key="k") == first
+            add([2], depends_on=[first])
+            connection.commit()
+            assert mysql_site.added() == [[1], [2]]
+            mysql_site.queue.sql("DELETE FROM jobs_queue")
+
+
+def test_a_queue_that_is_not_where_the_connection_leads_is_told_as_such(mysql_site: Site) -> None:
+    mysql_site.queue.sql("DROP TABLE jobs_queue")
+    with pytest.raises(TablesMissing, match="reaches no tables of jobs_queue: is it to the database of TASKSERVER_DSN"):
+        mysql_site.server.add_task("tasks.note", connection=mysql_site.connect())
 
 
 def test_what_others_hold_is_a_conflict_that_is_not_repeated_and_leaves_the_rest_to_the_caller(site: Site) -> None:

@@ -214,9 +214,9 @@ class Adding(Tables):
     def _inserted_ids(self, cursor: Any, count: int) -> range:
         """The ids of the rows that this cursor's INSERT just made."""
 
-    def _make_words(self, table: str) -> dict[str, str]:
+    def _make_words(self, table: str, quoted: str) -> dict[str, str]:
         given = {f"given_{column}": self.given.format(column) for column in self.RERUN}
-        return super()._make_words(table) | given
+        return super()._make_words(table, quoted) | given
 
 
 _Kind = tuple[bool, bool, bool, bool, bool]

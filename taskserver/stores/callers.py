@@ -112,6 +112,7 @@ class CallersAdding(Adding):
         outer = self._thread.caller  # of an iterator of tasks that adds some itself
         caller = self._thread.caller = self._caller(connection)
         try:
+            self._check_place()
             yield
         except BaseException:
             with suppress(Exception):
@@ -143,10 +144,10 @@ class CallersAdding(Adding):
         """Of a connection, or of a cursor, which may tell more: that of a pool's connection is the driver's own."""
         database = _database_of(part)
         if database not in (None, self.database):
-            raise InvalidTask(
-                f"connection is one to {database}, and the queue of TASKSERVER_DSN lies in {self.database}; "
-                "allowed: a connection to the same database"
-            )
+            raise elsewhere(database, self.database)
+
+    def _check_place(self) -> None:
+        """The same of what the session that is in use says of itself, where that costs next to nothing."""
 
     # ---- statements
 
@@ -184,6 +185,14 @@ def told(kind: type[DatabaseError], text: str, hint: str) -> DatabaseError:
     """What their driver said, for a person."""
     what = f"on the connection that was given: {text}"
     return kind(f"{what}: {hint}" if hint else what)
+
+
+def elsewhere(theirs: object, ours: object) -> InvalidTask:
+    """What is wrong with a connection to theirs, where the queue lies in ours."""
+    return InvalidTask(
+        f"connection is one to {theirs}, and the queue of TASKSERVER_DSN lies in {ours}; allowed: a connection to the "
+        "same database"
+    )
 
 
 def _kind_of(value: object) -> str:

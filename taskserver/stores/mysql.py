@@ -262,12 +262,9 @@ class MySQLStore(Store):
             connection.encoding = ANY_BYTES
         return connection
 
-    def full_names(self) -> dict[str, str]:
-        database = self.quoted.format(self._dsn.database.replace("`", "``"))
-        return {
-            word: f"{database}.{self.quoted.format(table)}"
-            for word, table in (("table", self.table), ("done", f"{self.table}_done"))
-        }
+    def full_words(self) -> dict[str, str]:
+        database = self._dsn.database.replace("`", "``").replace("{", "{{").replace("}", "}}")
+        return self._make_words(self.table, f"`{database}`.{self.quoted}")
 
     def open_task_session(self) -> TaskSession:
         from .mysql_task_session import MySQLTaskSession, TaskConnection

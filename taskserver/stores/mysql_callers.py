@@ -40,6 +40,10 @@ class MySQLCallers(CallersAdding, MySQLStore):
 
     database = "MySQL"
 
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
+        self._words = self.full_words()  # their session may be in another database of the server
+
     # ---- instants
     #
     # Between the column and a session stands the session's zone: an instant is given in that, too. NOW(6) plus an

@@ -249,9 +249,9 @@ class SQLiteStore(Store):
     def _groups_with_new(self) -> Sequence[int]:
         return [row[0] for row in self._alone(self._all, self.GROUPS_WITH_NEW)]
 
-    def _make_words(self, table: str) -> dict[str, str]:
-        indexes = {name: self.quoted.format(f"{table}_{name}") for name in ("claim_by_group", "claim_any_group")}
-        return super()._make_words(table) | indexes
+    def _make_words(self, table: str, quoted: str) -> dict[str, str]:
+        indexes = {name: quoted.format(f"{table}_{name}") for name in ("claim_by_group", "claim_any_group")}
+        return super()._make_words(table, quoted) | indexes
 
     # ---- for client.py doctor
 

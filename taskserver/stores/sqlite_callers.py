@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 
+from ..dsn import MEMORY
 from ..errors import Conflict, DatabaseError
-from .callers import Caller, CallersAdding, told
+from .callers import Caller, CallersAdding, elsewhere, told
 from .sqlite import HINTS, SQLiteStore
 
 AGAIN = "roll your transaction back, and do all of it again; BEGIN IMMEDIATE waits for others at its begin"
@@ -22,6 +24,16 @@ class SQLiteCallers(CallersAdding, SQLiteStore):
             caller.cursor.row_factory = None  # that of their connection may make anything of a row
         return caller
 
+    def _check_place(self) -> None:
+        # Another file with the tables of a queue would take the task, and no worker of ours would ever see it.
+        if self._path == MEMORY:
+            return
+        files = [row[-1] for row in self._all("PRAGMA database_list")]
+        if not all(isinstance(file, (str, bytes)) for file in files):
+            return  # their text_factory made of the names what it makes of texts
+        if not any(_are_one(file, self._path) for file in files):
+            raise elsewhere(os.fsdecode(files[0]) or "a database in memory", self._path)
+
     def _error(self, error: Exception) -> DatabaseError:
         text = " ".join(str(error).split())
         if "no such table" in text:
@@ -31,3 +43,10 @@ class SQLiteCallers(CallersAdding, SQLiteStore):
         kind = type(super()._error(error))
         hint = AGAIN if kind is Conflict else next((hint for words, hint in HINTS.items() if words in text), "")
         return told(kind, text, hint)
+
+
+def _are_one(path: str | bytes, other: str | os.PathLike[str]) -> bool:
+    try:
+        return os.path.samefile(path, other)
+    except OSError:  # there is none, or no longer
+        return False

@@ -555,10 +555,6 @@ class Store(Adding, Views):
         """Whether a row that does not carry our claim any more is as this finish would leave it."""
         return bool(self._effect_of(finish))
 
-    def full_names(self) -> dict[str, str]:
-        """The words for tables that mean the same in whatever database of the server a session is."""
-        return {}
-
     @abstractmethod
     def open_task_session(self) -> TaskSession:
         """A new connection for tasks' own transactions. Raises DatabaseError."""

@@ -100,7 +100,7 @@ class Tables(Database):
         self.table = table
         self.mode = mode
         self._lease_seconds = lease_seconds
-        self._words = self._make_words(table)
+        self._words = self._make_words(table, self.quoted)
 
     # ---- tables
 
@@ -160,16 +160,20 @@ class Tables(Database):
 
     # ---- words
 
-    def _make_words(self, table: str) -> dict[str, str]:
+    def full_words(self) -> dict[str, str]:
+        """Those whose tables mean the same in whatever database of the server a session is."""
+        return self._words
+
+    def _make_words(self, table: str, quoted: str) -> dict[str, str]:
         words = {
-            "table": self.quoted.format(table),
-            "done": self.quoted.format(f"{table}_done"),
-            "workers": self.quoted.format(f"{table}_workers"),
-            "paused": self.quoted.format(f"{table}_paused"),
-            "schedules": self.quoted.format(f"{table}_schedules"),
-            "stats": self.quoted.format(f"{table}_stats"),
-            "dependencies": self.quoted.format(f"{table}_dependencies"),
-            "schema": self.quoted.format(f"{table}_schema"),
+            "table": quoted.format(table),
+            "done": quoted.format(f"{table}_done"),
+            "workers": quoted.format(f"{table}_workers"),
+            "paused": quoted.format(f"{table}_paused"),
+            "schedules": quoted.format(f"{table}_schedules"),
+            "stats": quoted.format(f"{table}_stats"),
+            "dependencies": quoted.format(f"{table}_dependencies"),
+            "schema": quoted.format(f"{table}_schema"),
             "now": self.now,
             "now_text": self.instant_text.format(self.now),
             "next_at_text": self.instant_text.format("next_at"),
@@ -185,14 +189,14 @@ class Tables(Database):
             "cancelled": f"'{CANCELLED}'",
             # Dependencies have no id: it is that of the row.
             "is_linked": "(awaited <> 0 OR EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = id))".format(
-                dependencies=self.quoted.format(f"{table}_dependencies")
+                dependencies=quoted.format(f"{table}_dependencies")
             ),
             "is_cancelled": f"CASE WHEN error_text = '{CANCELLED}' THEN 1 ELSE 0 END",
             "insert_or_ignore": self.insert_or_ignore,
             "by_key": self.by_key,
             "by_status": self.by_status.format(table),
-            "delete_task": self.delete_by_key.format(self.quoted.format(table)),
-            "delete_archived": self.delete_by_key.format(self.quoted.format(f"{table}_done")),
+            "delete_task": self.delete_by_key.format(quoted.format(table)),
+            "delete_archived": self.delete_by_key.format(quoted.format(f"{table}_done")),
             "instant_type": self.instant_type,
             "number_type": self.number_type,
             "small_type": self.small_type,

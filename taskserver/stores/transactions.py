@@ -33,6 +33,7 @@ class Transactions:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._session: TaskSession | None = None
+        self._words = store.full_words()
         self._statements: dict[str, str] = {}
 
     @property
@@ -198,8 +199,8 @@ class Transactions:
         """With the names of tables in full, as the task may have gone to another database of the server."""
         composed = self._statements.get(sql)
         if composed is None:
-            words = self._store._words | self._store.full_names()
-            composed = self._statements[sql] = self._store._with_marks(" ".join(sql.format_map(words).split()))
+            sql_in_full = sql.format_map(self._words)
+            composed = self._statements[sql] = self._store._with_marks(" ".join(sql_in_full.split()))
         return composed
 
     def _translated(self, do: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
