@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .call import Call, Failure, Returned, failure_of, run_alone
+from .error_text import describe
 from .errors import DatabaseError, Fatal, TooLong
 from .executor import TOO_LONG_RESULT, TOO_LONG_TEXT, Ended, Executor, RunContext
 from .lifecycle import ClaimedTask
@@ -86,5 +85,5 @@ class TransactionalExecutor(Executor):
 
 def _as_fatal(failure: Failure, fault: Fatal) -> Failure:
     """A failure that is not to be tried again, for this reason."""
-    told: Any = failure_of(fault)
-    return Failure(fault, told.text, "\n".join(filter(None, (told.full_text, failure.full_text or failure.text))))
+    text = describe(fault)
+    return Failure(fault, text, f"{text}\n{failure.full_text or failure.text}")

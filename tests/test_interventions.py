@@ -619,7 +619,8 @@ def test_a_cancel_interrupts_a_running_task_at_its_heartbeat(queue: Queue, clien
     worker = add_and_start(queue, "wait", TASKSERVER_LEASE="1")
     ended = client("cancel", 1)
     assert ended.stdout.startswith(
-        "1 task cancelled\n1 cancelled task is still running, to be interrupted within some 40 s"
+        "1 task cancelled\n1 cancelled task is still running, to be interrupted at the next call of "
+        "taskserver.progress() or current_task(), or else within some 40 s"
     )
     code, output, errors = end_of(worker)
     assert (code, output) == (0, "")

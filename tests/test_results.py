@@ -377,15 +377,14 @@ def test_what_returns_none_keeps_nothing(queue: Queue, server: TaskServer, mode:
 
 def test_a_task_that_an_operator_runs_keeps_its_result(one_queue: Queue, one_server: TaskServer) -> None:
     task_id = one_server.add_task("tasks.give", ["by hand"])
-    ended = one_queue.client(
-        "run",
-        task_id,
-    )
+    ended = one_queue.client("run", task_id)
     assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.endswith(" s\n")
     one_queue.deployment.write_env(TASKSERVER_DSN=one_queue.dsn, TASKSERVER_MODE="mark")
     other_id = one_server.add_task("tasks.give", ["by hand"])
     ended = one_queue.client("run", other_id)
     assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.endswith(' s, and returned "by hand"\n')
     assert one_server.get(task_id) is None
     assert state_of(one_server, other_id).result == "by hand"
 

@@ -766,9 +766,21 @@ def test_a_task_that_ends_its_transaction_itself_is_fatal(queue: Queue, then: st
     for status, attempts, error_text, args in rows:
         assert (status, attempts) == (4, 1), (args, error_text)
         assert error_text.startswith(f"Fatal: {MAY_NOT}"), (args, error_text)
+        if args.startswith('["commit()"'):
+            assert re.search(r": commit\(\) in tasks\.py, line \d+, was refused, and committed nothing$", error_text)
+        elif args.startswith('["CREATE TABLE"'):
+            assert re.search(r": CREATE TABLE in tasks\.py, line \d+, has ended it; if that committed ", error_text)
     assert len([line for line in ended.stderr.splitlines() if MAY_NOT in line]) == len(rows)
     assert effects(queue) == [*expected, 1000]
     assert MAY_NOT in queue.client("show", 1).stdout
+
+
+def test_a_task_that_commits_is_shown_with_one_traceback_of_its_own_code_when_it_is_run_by_hand(queue: Queue) -> None:
+    add(queue, "end", "commit()", "raises it", 1)
+    ended = queue.client("run", 1)
+    assert ended.stderr.count("Traceback (most recent call last):") == 1
+    assert re.search(r"commit\(\) in tasks\.py, line \d+, was refused.*\nTraceback ", ended.stderr)
+    assert ended.stdout.endswith(", and is fatal\n")
 
 
 def test_on_sqlite_a_table_that_it_makes_is_its_effect_too(sqlite_queue: Queue) -> None:

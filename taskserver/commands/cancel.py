@@ -28,7 +28,8 @@ def run(folder: Path, options: argparse.Namespace) -> int:
             seconds = server.settings.lease_seconds / 3
             several = "1 cancelled task is" if running == 1 else f"{running} cancelled tasks are"
             print(
-                f"{several} still running, to be interrupted within some {seconds:.0f} s, by the workers' "
-                "TASKSERVER_LEASE; one that succeeds before that is done, unless it is a stage that others follow"
+                f"{several} still running, to be interrupted at the next call of taskserver.progress() or "
+                f"current_task(), or else within some {seconds:.0f} s, by the workers' TASKSERVER_LEASE; one that "
+                "succeeds before that is done, unless it is a stage that others follow"
             )
     return Exit.OK

@@ -45,7 +45,9 @@ def run(folder: Path, options: argparse.Namespace) -> int:
             result = server.run_task(options.id, stop=stop)
         row = server.store.show(options.id)
     sys.stdout.flush()
-    print(printable(f"task {options.id} {_outcome(result, row)}"))
+    # In mode delete the row may be an older one, of the archive.
+    returned = _returned(row) if result.done and settings.mode != "delete" else ""
+    print(printable(f"task {options.id} {_outcome(result, row)}{returned}"))
     return Exit.OK
 
 
@@ -103,6 +105,10 @@ def _outcome(result: RunResult, row: StoredTask | None) -> str:
     if row is None or row.archived or row.status == Status.DONE:
         return ended if result.done else f"{ended}, and is gone since"
     return f"{ended}, and {_state(row)}"
+
+
+def _returned(row: StoredTask | None) -> str:
+    return "" if row is None or row.result is None else f", and returned {row.result}"
 
 
 def _state(row: StoredTask) -> str:

@@ -5,6 +5,8 @@ The dialects' own are in mysql_task_session.py and sqlite_task_session.py.
 
 from __future__ import annotations
 
+import os
+import sys
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -16,6 +18,8 @@ MAY_NOT_END = (
     "a task may not end its transaction itself, as what it writes to taskserver.connection() is committed with its "
     "completion"
 )
+OURS = ("taskserver", "pymysql")
+"""Packages between a task's code and its connection."""
 
 
 class TaskSession(ABC):
@@ -64,10 +68,22 @@ class TaskSession(ABC):
 
     def refuse(self, words: str) -> Fatal:
         """What the task gets that would end its transaction by these words; noted, as it may keep that to itself."""
-        self.ended_by = self.ended_by or f"{words} was refused, and committed nothing"
+        self.ended_by = self.ended_by or f"{words}{_place()} was refused, and committed nothing"
         return Fatal(f"{MAY_NOT_END}: {words} is refused")
 
     def notice(self, words: str) -> Fatal:
         """What it gets that has ended its transaction by them."""
-        self.ended_by = f"{words} has ended it; if that committed what it had written, a retry writes it again"
+        self.ended_by = (
+            f"{words}{_place()} has ended it; if that committed what it had written, a retry writes it again"
+        )
         return Fatal(f"{MAY_NOT_END}: {words} has ended it")
+
+
+def _place() -> str:
+    """Where in a task's code this was asked for, in words."""
+    frame = sys._getframe(2)
+    while str(frame.f_globals.get("__name__")).partition(".")[0] in OURS:
+        if frame.f_back is None:
+            return ""
+        frame = frame.f_back
+    return f" in {os.path.basename(frame.f_code.co_filename)}, line {frame.f_lineno},"
