@@ -1187,7 +1187,6 @@ OFTEN = {
 RARE = {
     "acted on what was no longer so",
     "met before its time",
-    "limited",
     "renewed",
     "refused to renew",
     "released",
@@ -1270,6 +1269,23 @@ def test_of_two_workers_that_seemed_to_vanish_under_a_task_the_second_alone_may_
     machine.finish_late(second, held_again, Ending.WELL)
     machine.all_is_as_the_model_says()
     assert place.happened["finished late"] == 1
+
+
+@pytest.mark.parametrize("modes", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("is_lost", [False, True], ids=["", "lost"])
+def test_a_limit_that_is_known_only_after_the_import_is_written_while_the_task_is_ours(
+    place: Place, is_lost: bool
+) -> None:
+    machine = driven(place)
+    worker = machine.workers[0]
+    machine.add(worker, [NewTask("tasks.plain", None, 3, 0)], False)
+    machine.claim(worker, 1, [])
+    machine.start(worker, worker.held[0], True)
+    if is_lost:
+        do_at_a_run(machine, worker, "lose", "[1]")
+    machine.end_import_well(worker, worker.held[0])
+    machine.all_is_as_the_model_says()
+    assert place.happened["refused to limit" if is_lost else "limited"] == 1
 
 
 DEEDS_AT_A_RUN = ("rerun", "command_cancel", "command_retry", "lose")
