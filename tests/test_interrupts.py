@@ -17,6 +17,7 @@ from taskserver.stopping import Stop, TaskInterrupted
 from taskserver.time_limit import TimeLimit, time_limit
 from tests.processes import WAIT_SECONDS, wait_until
 from tests.test_store_contract import Rows
+from tests.threads import in_another_thread
 
 TASKS = """
 import time
@@ -44,24 +45,11 @@ def in_main_thread(work: Callable[[TimeLimit], None]) -> None:
         work(limit)
 
 
-def in_another_thread(work: Callable[[TimeLimit], None]) -> None:
-    failures: list[BaseException] = []
-
-    def do() -> None:
-        try:
-            in_main_thread(work)
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=do)
-    thread.start()
-    thread.join(WAIT_SECONDS * 2)
-    assert not thread.is_alive()
-    for failure in failures:
-        raise failure
+def in_helper_thread(work: Callable[[TimeLimit], None]) -> None:
+    in_another_thread(lambda: in_main_thread(work))
 
 
-@pytest.mark.parametrize("in_thread", [in_main_thread, in_another_thread])
+@pytest.mark.parametrize("in_thread", [in_main_thread, in_helper_thread])
 def test_an_interrupt_that_comes_once_its_task_has_ended_leaves_the_next_one_its_own_timeout(
     in_thread: Callable[[Callable[[TimeLimit], None]], None],
 ) -> None:
@@ -70,7 +58,7 @@ def test_an_interrupt_that_comes_once_its_task_has_ended_leaves_the_next_one_its
     def work(limit: TimeLimit) -> None:
         def next_task() -> None:
             limit.interrupt(CANCELLED, lambda: False)
-            if in_thread is in_another_thread:  # there the heartbeat sees to the timeout
+            if in_thread is in_helper_thread:  # there the heartbeat sees to the timeout
                 limit.strike()
             hang()
 

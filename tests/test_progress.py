@@ -33,6 +33,7 @@ from tests.processes import WAIT_SECONDS, wait_until
 from tests.proxy import Proxy
 from tests.queues import Queue
 from tests.servers import MySQLServer
+from tests.threads import in_another_thread
 
 NOBODYS_GROUP = 4294967295
 """Without a task: whoever works for it takes back what is due, and runs nothing."""
@@ -109,24 +110,6 @@ def cancel(queue: Queue, task_id: int) -> None:
     """As a person does, from elsewhere."""
     with TaskServer(queue.dsn) as operator:
         assert operator.cancel(Selection(ids=(task_id,))) == 1
-
-
-def in_thread(function: Callable[[], object]) -> None:
-    """Do it in another thread, to its end."""
-    failures: list[BaseException] = []
-
-    def do() -> None:
-        try:
-            function()
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=do)
-    thread.start()
-    thread.join(WAIT_SECONDS * 2)
-    assert not thread.is_alive()
-    for failure in failures:
-        raise failure
 
 
 def in_main_thread(function: Callable[[], object]) -> None:
@@ -412,7 +395,7 @@ def nothing():
 
 CALLS: dict[str, Callable[[], object]] = {"progress": lambda: progress(2), "current_task": current_task}
 EACH_CALL = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-EACH_THREAD = pytest.mark.parametrize("thread", [in_main_thread, in_thread])
+EACH_THREAD = pytest.mark.parametrize("thread", [in_main_thread, in_another_thread])
 
 
 @EACH_CALL
@@ -669,10 +652,10 @@ def test_a_thread_of_the_task_knows_it_by_a_copy_of_its_context(queue: Queue, se
         progress(4, 8)
 
     def work() -> None:
-        in_thread(ask)
+        in_another_thread(ask)
         assert in_row(queue) is None
         context = copy_context()
-        in_thread(lambda: context.run(ask))
+        in_another_thread(lambda: context.run(ask))
         assert read_progress(in_row(queue)) == Progress(4, 8)
 
     run(server, work)

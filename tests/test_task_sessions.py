@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import without
 from tests.processes import assert_one_line, assert_silent, end_of
-from tests.queues import Queue
+from tests.queues import Queue, with_table
 from tests.servers import MariaDB, missing_programs
 
 SETTINGS = {"TASKSERVER_LEASE": "60", "TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERVER_BACKOFF": "fixed:500"}
@@ -123,12 +123,8 @@ def take_long(number):
 
 @pytest.fixture
 def make_queue(make_queue: Callable[..., Queue]) -> Callable[..., Queue]:
-    def make(dsn: str) -> Queue:
-        queue = make_queue(dsn)
-        queue.sql(EFFECTS[queue.is_sqlite])
-        return queue
-
-    return make
+    """With a table that tasks write to."""
+    return lambda dsn: with_table(make_queue(dsn), EFFECTS)
 
 
 @pytest.fixture(scope="module")
