@@ -83,6 +83,16 @@ def use_what_was_kept(number):
 
 
 @transactional
+def keep(number):
+    kept.append(taskserver.connection())
+    effect(number)
+
+
+def write_to_what_was_kept(number):
+    kept[0].cursor().execute(f"INSERT INTO effects (number) VALUES ({number})")
+
+
+@transactional
 def undo_by_the_way(number, then):
     effect(number)
     try:
@@ -205,6 +215,19 @@ def test_a_forked_process_cannot_write_to_its_parent_s_transaction(queue: Queue)
     assert effects(queue) == [2]
 
 
+@pytest.mark.parametrize("task", ["effect", "note"])
+def test_a_connection_that_was_kept_from_a_task_that_succeeded_takes_nothing_after_it(queue: Queue, task: str) -> None:
+    """Be it in another task, or in the next one of its kind before that begins."""
+    add(queue, "keep", 1)
+    add(queue, "write_to_what_was_kept", 2)
+    add(queue, task, 3)
+    assert_silent(queue.worker("--mode", "mark"))
+    assert queue.statuses() == [2, 3, 2]
+    words = "not authorized" if queue.is_sqlite else "the task that this connection was for is over"
+    assert words in queue.first_lines()[1]
+    assert effects(queue) == [1, 3] if task == "effect" else [1]
+
+
 def test_a_connection_that_was_kept_from_an_earlier_task_is_of_no_use(mysql_queue: Queue) -> None:
     add(mysql_queue, "keep_and_fail", 1)
     add(mysql_queue, "use_what_was_kept", 2)
@@ -222,7 +245,7 @@ def test_a_task_that_sqlite_rolled_back_comes_again(sqlite_queue: Queue, then: s
     add(sqlite_queue, "undo_by_the_way", 1, then)
     assert_silent(sqlite_queue.worker("--mode", "mark"))
     assert sqlite_queue.statuses() == [3]
-    begin = "IntegrityError: " if then == "raises it" else "Conflict: its transaction was rolled back, and it went on"
+    begin = "IntegrityError: " if then == "raises it" else "OperationalError: SQLite rolled back the task's transaction"
     assert sqlite_queue.first_lines()[0].startswith(begin)
     assert effects(sqlite_queue) == []
 

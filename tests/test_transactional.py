@@ -255,9 +255,12 @@ def meet_deadlock(then):
     note("meet_deadlock")
     wait()
     try:
-        run("UPDATE effects SET number = number + 10 WHERE id = 2")
+        if then == "raises it, later":
+            run("CALL change_second()").nextset()
+        else:
+            run("UPDATE effects SET number = number + 10 WHERE id = 2")
     except Exception:
-        if then == "raises it":
+        if then.startswith("raises it"):
             raise
     if then == "begins anew":
         taskserver.connection().rollback()
@@ -836,9 +839,11 @@ def in_deadlock(queue: Queue) -> Iterator[None]:
     yield
 
 
-@pytest.mark.parametrize("then", ["raises it", "goes on", "begins anew"])
+@pytest.mark.parametrize("then", ["raises it", "raises it, later", "goes on", "begins anew"])
 def test_a_task_that_the_server_rolled_back_is_not_half_committed(mysql_queue: Queue, then: str) -> None:
     queue = mysql_queue
+    change = "UPDATE effects SET number = number + 10 WHERE id = 2"
+    queue.sql(f"CREATE PROCEDURE change_second() BEGIN SELECT 1; {change}; END")
     add(queue, "meet_deadlock", then)
     process = queue.start(1)
     with in_deadlock(queue):

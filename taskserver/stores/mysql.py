@@ -275,11 +275,19 @@ class MySQLStore(Store):
             session = MySQLTaskSession(connection)
             with connection.cursor() as cursor:
                 cursor.execute(self._abilities.isolation)
+                if self._abilities.isolation != READ_COMMITTED:
+                    self._bear_with_renewals(cursor)
                 cursor.execute("SELECT @@max_allowed_packet")
                 session.most_bytes = cursor.fetchone()[0]
         except Exception as error:
             raise self._error(error, is_login=True) from None
         return session
+
+    def _bear_with_renewals(self, cursor: Any) -> None:
+        # Where MariaDB minds that a row was changed since the transaction's snapshot, no task could be completed whose
+        # lease was renewed meanwhile.
+        with suppress(pymysql.MySQLError):
+            cursor.execute("SET innodb_snapshot_isolation = OFF")
 
     def _log_in(self, connect: Callable[..., Any]) -> Any:
         mode = self._dsn.ssl_mode

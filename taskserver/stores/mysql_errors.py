@@ -9,8 +9,9 @@ from ..dsn import MySQLDsn, usual_socket
 from ..errors import AlreadyThere, Conflict, ConnectionLost, DatabaseError, ServerFull, TooLong, Unavailable
 
 LOCK_WAIT = 1205
-# These undo the whole transaction: a deadlock, and a server that has no room for more locks.
-ROLL_BACK = frozenset({1213, 1206})
+# These undo the whole transaction: a deadlock, a server that has no room for more locks, and a row that was changed
+# since the transaction's snapshot, where MariaDB minds that.
+ROLL_BACK = frozenset({1213, 1206, 1020})
 # Deadlocks, locks that did not come in time, and statements that an administrator or a time limit ended.
 CONFLICTS = frozenset({1020, LOCK_WAIT, 1213, 1317, 1614, 1969, 3024})
 LOST = frozenset(

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import pymysql
 from pymysql.connections import Connection
 from pymysql.constants.SERVER_STATUS import SERVER_STATUS_IN_TRANS
 from pymysql.cursors import Cursor
 
-from ..stopping import uninterrupted
 from .mysql_errors import LOCK_WAIT, ROLL_BACK, SAVEPOINT_MISSING, number_of
-from .task_session import SET_SAVEPOINT, TaskSession
+from .task_session import IDLE, SET_SAVEPOINT, TaskSession
+
+T = TypeVar("T")
 
 IDLE_SECONDS = 1.0
 SECONDS_OF_OURS = 60
@@ -33,6 +35,11 @@ class TaskConnection(Connection):
     is_over = False
     """Whether we let go of it, so that nobody completes what is written there."""
     pid = 0
+    _is_answer_due = False
+    """Whether an answer was not read to its end, as an interrupt or a value that cannot be read came in between: with
+    the next statement it would be taken for the answer to that."""
+    _words = ""
+    """Of the last statement."""
 
     @property
     def _lender(self) -> MySQLTaskSession | None:
@@ -56,9 +63,10 @@ class TaskConnection(Connection):
         if self._lender is not None:
             raise self._lender.refuse(words)
 
-    @uninterrupted
     def rollback(self) -> None:
         """Undo what the task wrote so far; its transaction begins anew."""
+        if self._lender is not None:
+            self._lender.rolled_back_by = "rollback() was interrupted"  # unless it comes to its end
         super().rollback()
         if self._lender is not None:
             self._lender.begin()
@@ -74,18 +82,63 @@ class TaskConnection(Connection):
         super().connect(sock)
 
     def query(self, sql: str | bytes, unbuffered: bool = False) -> int:
-        if self.pid != os.getpid():
+        self._words = _shown(sql)
+        affected: int = super().query(sql, unbuffered)
+        return affected
+
+    # The driver has no public place for what follows: each statement is sent by the first of these, each answer read by
+    # one of the others.
+
+    def _execute_command(self, command: int, sql: str | bytes) -> None:
+        if self.session is not None and self.pid != os.getpid():
             raise pymysql.OperationalError(LOST, "a forked process cannot use the connection of its parent's task")
-        try:
-            affected: int = super().query(sql, unbuffered)
-        except pymysql.MySQLError as error:
-            self._note(error)
-            raise
+        if self.session is not None and self.session.is_idle:
+            raise pymysql.OperationalError(LOST, IDLE)
+        if self._is_answer_due:
+            self._force_close()  # type: ignore[attr-defined]
+            raise pymysql.OperationalError(LOST, "the task went on though the answer before this one was cut off")
+        self._is_answer_due = True
+        super()._execute_command(command, sql)  # type: ignore[misc]
+
+    def _read_query_result(self, unbuffered: bool = False) -> int:
+        affected: int = self._read_whole(super()._read_query_result, unbuffered)  # type: ignore[misc]
         was_in_transaction = self.is_in_transaction
         self.is_in_transaction = bool(self.server_status & SERVER_STATUS_IN_TRANS)  # type: ignore[attr-defined]
         if was_in_transaction and not self.is_in_transaction and self._lender is not None:
-            raise self._lender.notice(_shown(sql))
+            raise self._lender.notice(self._words)
         return affected
+
+    def next_result(self, unbuffered: bool = False) -> int:
+        # Also on the way to the next statement, whose answer is due then.
+        was_due, self._is_answer_due = self._is_answer_due, True
+        affected: int = super().next_result(unbuffered)
+        self._is_answer_due = was_due
+        return affected
+
+    def _read_ok_packet(self) -> Any:
+        return self._read_whole(super()._read_ok_packet)  # type: ignore[misc]
+
+    def set_character_set(self, charset: str, collation: str | None = None) -> None:
+        self._read_whole(super().set_character_set, charset, collation)
+
+    def show_warnings(self) -> Any:
+        return self._read_whole(super().show_warnings)
+
+    def _read_whole(self, read: Callable[..., T], *args: Any) -> T:
+        try:
+            answer = read(*args)
+        except pymysql.MySQLError:  # an answer, too, or the connection is closed
+            self._is_answer_due = False
+            raise
+        self._is_answer_due = False
+        return answer
+
+    def _read_packet(self, *args: Any) -> Any:
+        try:
+            return super()._read_packet(*args)  # type: ignore[no-untyped-call]
+        except pymysql.MySQLError as error:  # where rows are read one by one, after any of them
+            self._note(error)
+            raise
 
     def _note(self, error: pymysql.MySQLError) -> None:
         """What an error means for the transaction."""
@@ -121,6 +174,7 @@ class MySQLTaskSession(TaskSession):
     def stands(self) -> bool:
         if time.monotonic() - self._used_at <= IDLE_SECONDS:
             return True
+        self.is_idle = False
         try:
             self.connection.ping(reconnect=False)
         except (pymysql.MySQLError, OSError):
@@ -128,14 +182,13 @@ class MySQLTaskSession(TaskSession):
         self._used_at = time.monotonic()
         return True
 
-    @uninterrupted
     def begin(self) -> None:
-        self.rolled_back_by = ""
-        self.has_waited_in_vain = False
+        self.is_idle = self.has_waited_in_vain = False
         connection = self.connection
         for sql in ("BEGIN", SET_SAVEPOINT):
             connection.is_in_transaction = False
             connection.query(sql)
+        self.rolled_back_by = ""
 
     def hurry(self, is_in_hurry: bool) -> None:
         # The driver has no public word for changing this.
@@ -144,8 +197,10 @@ class MySQLTaskSession(TaskSession):
 
     def finished(self) -> None:
         self._used_at = time.monotonic()
+        self.is_idle = True
 
     def close(self) -> None:
+        self.is_idle = False
         self.connection.session = None
         self.connection.is_over = True
         try:

@@ -12,6 +12,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -67,12 +68,17 @@ def _close_inherited() -> None:
     closing it would roll back what the parent still does; beside it the child can open no other.
     """
     for connection in list(_open):
-        # The heartbeat may be in the midst of a statement, and closing would wait for it for ever.
-        if connection.in_transaction or not connection.in_use.acquire(blocking=False):
-            _unfinished.append(connection)
-        else:
-            connection.close()
+        with suppress(sqlite3.ProgrammingError):  # it is closed, and something refers to it still
+            _close_here(connection)
     _open.clear()
+
+
+def _close_here(connection: _Connection | TaskConnection) -> None:
+    # The heartbeat may be in the midst of a statement, and closing would wait for it for ever.
+    if connection.in_transaction or not connection.in_use.acquire(blocking=False):
+        _unfinished.append(connection)
+    else:
+        connection.close()
 
 
 os.register_at_fork(after_in_child=_close_inherited)
@@ -300,6 +306,8 @@ class SQLiteStore(Store):
                 isolation_level=None,  # transactions are begun and committed in words of ours
                 check_same_thread=False,  # close() closes those of all threads
                 factory=kind,
+                # What was prepared once, SQLite would not ask a task's connection about again.
+                cached_statements=128 if kind is _Connection else 0,
             )
             _open.add(connection)
             # A commit is on the disk when it returns, as on MySQL.

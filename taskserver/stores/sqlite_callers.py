@@ -26,12 +26,11 @@ class SQLiteCallers(CallersAdding, SQLiteStore):
 
     def _check_place(self) -> None:
         # Another file with the tables of a queue would take the task, and no worker of ours would ever see it.
-        if self._path == MEMORY:
-            return
         files = [row[-1] for row in self._all("PRAGMA database_list")]
         if not all(isinstance(file, (str, bytes)) for file in files):
             return  # their text_factory made of the names what it makes of texts
-        if not any(_are_one(file, self._path) for file in files):
+        is_ours = not files[0] if self._path == MEMORY else any(_are_one(file, self._path) for file in files)
+        if not is_ours:
             raise elsewhere(os.fsdecode(files[0]) or "a database in memory", self._path)
 
     def _error(self, error: Exception) -> DatabaseError:

@@ -25,18 +25,49 @@ lent_in: dict[int, str] = {}
 """Threads that have such a transaction open, and the files: what else they write there would wait for themselves."""
 
 
+class TaskCursor(sqlite3.Cursor):
+    """The driver's, which says what became of the transaction."""
+
+    connection: TaskConnection
+
+    def execute(self, *args: Any) -> TaskCursor:
+        self.connection.check_transaction()
+        return super().execute(*args)
+
+    def executemany(self, *args: Any) -> TaskCursor:
+        self.connection.check_transaction()
+        return super().executemany(*args)
+
+
 class TaskConnection(sqlite3.Connection):
     """The driver's, whose transaction ends with the task. Closing it is put off till then."""
 
     in_use = threading.RLock()
     """That of its session, once it has one."""
     session: SQLiteTaskSession | None = None
-    _is_rolling_back = False
+    _is_beginning = False
+    """Whether it begins anew, which rolls back first."""
 
     @property
     def _lender(self) -> SQLiteTaskSession | None:
         """None while it is ours."""
         return self.session if self.session is not None and self.session.is_lent else None
+
+    @property
+    def _is_undone(self) -> bool:
+        """Whether SQLite rolled the task's transaction back: it would commit each statement now by itself."""
+        return self._lender is not None and not self.in_transaction and not self._is_beginning
+
+    def check_transaction(self) -> None:
+        """Raises OperationalError where none is open any more."""
+        if self._is_undone:
+            raise sqlite3.OperationalError(
+                "SQLite rolled back the task's transaction, by an error before this; "
+                "taskserver.connection().rollback() begins it anew"
+            )
+
+    def cursor(self, factory: Any = TaskCursor) -> Any:
+        return super().cursor(factory)
 
     def commit(self) -> None:
         if self._lender is not None:
@@ -46,13 +77,13 @@ class TaskConnection(sqlite3.Connection):
     @uninterrupted
     def rollback(self) -> None:
         """Undo what the task wrote so far; its transaction begins anew."""
-        self._is_rolling_back = True
+        self._is_beginning = True
         try:
             super().rollback()
+            if self._lender is not None:
+                self._lender.begin()
         finally:
-            self._is_rolling_back = False
-        if self._lender is not None:
-            self._lender.begin()
+            self._is_beginning = False
 
     def __enter__(self) -> TaskConnection:
         return self
@@ -66,11 +97,17 @@ class TaskConnection(sqlite3.Connection):
             super().close()
 
     def authorize(self, action: int, words: str | None, *others: str | None) -> int:
-        """Asked by SQLite before a statement is run."""
+        """Asked by SQLite as it prepares a statement, which is each time, as none are kept."""
+        if self.session is not None and self.session.is_idle:
+            return sqlite3.SQLITE_DENY
         lender = self._lender
-        if lender is not None and lender.pid != os.getpid():
+        if lender is None or self._is_beginning:
+            return sqlite3.SQLITE_OK
+        if lender.pid != os.getpid():
             return sqlite3.SQLITE_DENY  # a forked process, whose parent would not know what it wrote
-        if lender is None or action != sqlite3.SQLITE_TRANSACTION or words not in ENDS or self._is_rolling_back:
+        if self._is_undone:
+            return sqlite3.SQLITE_DENY  # by a cursor of another class
+        if action != sqlite3.SQLITE_TRANSACTION or words not in ENDS:
             return sqlite3.SQLITE_OK
         lender.refuse(words)
         return sqlite3.SQLITE_DENY
@@ -86,8 +123,6 @@ class SQLiteTaskSession(TaskSession):
         self._path = path
         self._began_at = 0.0
         self.connection = connect(TaskConnection)
-        # Where SQLite itself rolled back, as on a full disk, what a task writes after that is to be in a transaction.
-        self.connection.isolation_level = "IMMEDIATE"
         self._lend()
 
     def _lend(self) -> None:
@@ -100,6 +135,7 @@ class SQLiteTaskSession(TaskSession):
 
     @uninterrupted
     def begin(self) -> None:
+        self.is_idle = False
         self.connection.row_factory = None  # which a task may have set
         self.connection.execute("BEGIN IMMEDIATE")
         self.connection.execute(SET_SAVEPOINT)
@@ -110,6 +146,7 @@ class SQLiteTaskSession(TaskSession):
         pass
 
     def finished(self) -> None:
+        self.is_idle = True
         if lent_in.pop(threading.get_ident(), None) is not None:
             self._let_others_in()
 
@@ -141,6 +178,7 @@ class MemoryTaskSession(SQLiteTaskSession):
         self._began_at = 0.0
         self._shared = shared
         self.connection = shared.connection
+        self._text_factory = self.connection.text_factory
         self._lend()
 
     @uninterrupted
@@ -149,14 +187,15 @@ class MemoryTaskSession(SQLiteTaskSession):
             self._shared.in_use.acquire()
             self._shared.in_transaction = True
         super().begin()
-        # Anew, so that SQLite asks of statements too that were prepared before, such as the store's own COMMIT.
-        self._lend()
 
     def _let_others_in(self) -> None:
         pass  # they wait for the session, which wakes them up
 
     def finished(self) -> None:
         super().finished()
+        self.is_idle = False  # the store goes on with it, as it had it before
+        self.connection.row_factory = self.connection.isolation_level = None
+        self.connection.text_factory = self._text_factory
         if self._shared.in_transaction:
             self._shared.in_transaction = False
             self._shared.in_use.release()

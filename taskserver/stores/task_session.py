@@ -18,6 +18,7 @@ MAY_NOT_END = (
     "a task may not end its transaction itself, as what it writes to taskserver.connection() is committed with its "
     "completion"
 )
+IDLE = "the task that this connection was for is over"
 OURS = ("taskserver", "pymysql")
 """Packages between a task's code and its connection."""
 
@@ -33,10 +34,12 @@ class TaskSession(ABC):
     def __init__(self) -> None:
         self.is_lent = False
         """Whether a task's code has it: it cannot be closed then, and a commit is refused, or noticed."""
+        self.is_idle = False
+        """Whether it waits for the next task: whoever kept it from the one before is refused."""
         self.ended_by = ""
         """The words by which that code ended its transaction, or tried to; else empty."""
         self.rolled_back_by = ""
-        """The error with which the database rolled it back; empty where it did not, or where the task began anew."""
+        """What rolled it back but the task; empty where nothing did, or where the task began anew after it."""
 
     @abstractmethod
     def stands(self) -> bool:

@@ -78,9 +78,9 @@ class Transactions:
                 self.prepare()
                 self._translated(self._open.begin)
                 break
-            except (Conflict, Unavailable) as error:
-                self.abandon()
-                if not tries.go_on_after(error):
+            except DatabaseError as error:
+                self.abandon()  # the task before may have made the session one that is of no use
+                if not (isinstance(error, (Conflict, Unavailable)) and tries.go_on_after(error)):
                     raise
         if self._store.one_writer and not self._is_ours(task):
             self.abandon()
@@ -115,7 +115,7 @@ class Transactions:
             if not session.is_savepoint_missing(error.__cause__):
                 raise
             if session.was_rolled_back():
-                raise Conflict(f"{ROLLED_BACK} by the database, because of an error that it kept to itself") from error
+                raise Conflict(f"{ROLLED_BACK}: the database did so, and kept the reason to itself") from error
             raise Fatal(
                 f"{MAY_NOT_END}: it did, by COMMIT, BEGIN, ROLLBACK or a statement that commits by itself, as CREATE "
                 "TABLE does; what that committed a retry writes again (taskserver.connection().rollback() is allowed)"
@@ -214,4 +214,6 @@ class Transactions:
 
 
 def _is_ascii(finish: Finish) -> bool:
-    return (finish.result or "").isascii() and (finish.next_stage is None or (finish.next_stage.args or "").isascii())
+    following = finish.next_stage
+    texts = [finish.result] if following is None else [following.task, following.args]
+    return all((text or "").isascii() for text in texts)
