@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from logging import getLogger
 from typing import Any, NamedTuple, TypeVar
@@ -32,8 +32,10 @@ AGAIN_SECONDS = 5.0
 """After so long what the database did not take, or tell, is tried again: a task must not wait for it each time."""
 WAIT_SECONDS = 1.0
 """For the connection, where the heartbeat uses it."""
-LAST_WAIT_SECONDS = 5.0
-"""At the end, where the heartbeat is still storing what was told before."""
+ANSWER_SECONDS = 3.0
+"""For an answer: longer than the server itself waits for a lock."""
+LAST_WAIT_SECONDS = 4.5
+"""At the end, for the heartbeat that is still storing what was told before, and for whoever holds the row."""
 LOOK_SHARE = 0.2
 LOOK_SECONDS = 0.1
 """Looks take so much of a task's time at most, beside so many seconds: a loop that calls with each of its steps must
@@ -101,7 +103,8 @@ class Contact:
         self._pid = os.getpid()
         self._began_at = time.monotonic()
         self._looked_seconds = 0.0
-        self._look_again_at = 0.0
+        self._ask_again_at = 0.0
+        """Before that the database did not answer, or others held the row."""
         self._untold: str | None = None
         self._store_again_at = 0.0
         self._is_over = False
@@ -132,7 +135,7 @@ class Contact:
             return
         is_planned = self._untold is not None
         self._untold = told
-        if time.monotonic() >= self._store_again_at:
+        if time.monotonic() >= self.store_at:
             self.store()
             is_planned = False
         if not is_planned and self._untold is not None:
@@ -142,8 +145,10 @@ class Contact:
         """Raises TaskInterrupted where the task was cancelled or lost."""
         now = time.monotonic()
         may_look = self._looked_seconds < LOOK_SECONDS + LOOK_SHARE * (now - self._began_at)
-        if may_look and now >= self._look_again_at and not self._running.is_cancelled:
+        if may_look and now >= self._ask_again_at and not self._running.is_cancelled:
             self._look()
+        if self._is_over:  # meanwhile, so that its row may be anybody's
+            return
         if self._running.is_cancelled:
             raise TaskInterrupted(CANCELLED)
         if self._running.is_lost:
@@ -157,7 +162,7 @@ class Contact:
                 ours = self._store.ours(self._running.tasks)
         except DatabaseError as error:
             LOG.debug("%s cannot ask for its row: %s", self._running, error)
-            self._look_again_at = time.monotonic() + AGAIN_SECONDS
+            self._ask_again_at = time.monotonic() + AGAIN_SECONDS
             return
         self._running.is_lost = not ours
         if any(ours.values()) and self._running.watch.heeds_cancel:
@@ -171,41 +176,54 @@ class Contact:
     @property
     def store_at(self) -> float:
         """When something is to be stored, by time.monotonic."""
-        return float("inf") if self._untold is None else self._store_again_at
+        return float("inf") if self._untold is None else max(self._store_again_at, self._ask_again_at)
 
     @uninterrupted
-    def store(self, wait_seconds: float = 0.0) -> None:
-        """Store what was told last, unless that is being done for longer than that."""
-        if not self._storing.acquire(timeout=wait_seconds):
+    def store(self) -> None:
+        """Store what was told last, unless that is being done."""
+        with self._alone(0.0) as is_alone:
+            if is_alone:
+                with self._borrowed():
+                    self._write(0.0)
+
+    @contextmanager
+    def _alone(self, wait_seconds: float) -> Iterator[bool]:
+        """In the `with`, nobody else stores anything, if that came about in so many seconds."""
+        is_alone = self._storing.acquire(timeout=wait_seconds)
+        try:
+            yield is_alone
+        finally:
+            if is_alone:
+                self._storing.release()
+
+    def _write(self, conflict_seconds: float) -> None:
+        told, self._untold = self._untold, None
+        if told is None:
             return
         try:
-            told, self._untold = self._untold, None
-            if told is not None:
-                self._store_again_at = time.monotonic() + self._stored(told)
-        finally:
-            self._storing.release()
-
-    def _stored(self, told: str) -> float:
-        """Store it. After how many seconds something may be stored again."""
-        try:
-            with self._borrowed():
-                self._store.tell(self._running.tasks, told)
+            self._store.tell(self._running.tasks, told, conflict_seconds)
+            self._store_again_at = time.monotonic() + STORE_EVERY_SECONDS
         except DatabaseError as error:
             LOG.debug("%s cannot store its progress: %s", self._running, error)
             self._untold = self._untold or told
-            return AGAIN_SECONDS
-        return STORE_EVERY_SECONDS
+            self._ask_again_at = time.monotonic() + AGAIN_SECONDS
 
     def end(self) -> None:
         """The call has ended: what was told last is stored now."""
         self._is_over = True
-        if self._untold is not None or self._storing.locked():
-            self.store(LAST_WAIT_SECONDS)
+        if self._untold is None and not self._storing.locked():
+            return
+        with self._alone(LAST_WAIT_SECONDS):
+            # By the run's own thread, which waits for whoever holds the row as it does with the end of the task next.
+            self._write(LAST_WAIT_SECONDS)
 
-    def _borrowed(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def _borrowed(self) -> Iterator[None]:
         # A process that the task forked has a connection of its own.
         is_here = os.getpid() == self._pid
-        return self._store.borrowed(self._session, WAIT_SECONDS) if is_here else nullcontext()
+        session = self._store.borrowed(self._session, WAIT_SECONDS) if is_here else nullcontext()
+        with session, self._store.tried_once(ANSWER_SECONDS):
+            yield
 
 
 _contact: ContextVar[Contact | None] = ContextVar("taskserver_contact", default=None)

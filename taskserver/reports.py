@@ -43,8 +43,10 @@ class Progress(NamedTuple):
         amount = f"{self.done:.15g}"
         if self.total is not None:
             amount += f" of {self.total:.15g}"
-        if fraction is not None:
-            amount += f" ({math.floor(fraction * 100)} %)"
+        if self.total and fraction is not None:
+            # In this order, and rounded: 29 of 100, and 0.29 of 1, are 29 %.
+            percent = math.floor(round(self.done * 100 / self.total, 6))
+            amount += f" ({min(max(percent, 0), 100 if fraction == 1 else 99)} %)"
         return f"{amount}: {self.text}" if self.text else amount
 
 
@@ -88,7 +90,7 @@ def write_progress(done: object, total: object, text: object) -> str:
     if total is not None:
         told["total"] = _number("total", total)
     # A lone surrogate fits into no database.
-    words = {} if text is None else {"text": str(text)[:MAX_PROGRESS_TEXT].encode(errors="replace").decode()}
+    words = {} if text is None else {"text": str.__str__(text)[:MAX_PROGRESS_TEXT].encode(errors="replace").decode()}
     return encode(told | words)
 
 
@@ -97,7 +99,7 @@ def _number(name: str, value: object) -> float:
     if type(number) not in (int, float) and hasattr(type(value), "__float__"):
         try:
             number = float(value)  # type: ignore[arg-type]  # as of numpy, and Decimal
-        except (TypeError, ValueError, OverflowError):  # an array, a signalling NaN, a fraction without end
+        except Exception:  # an array, a signalling NaN, a fraction without end; or what a class of its own raises
             number = None
     if isinstance(value, bool) or type(number) not in (int, float) or not 0 <= number <= MAX_NUMBER:  # type: ignore[operator]
         raise SettingError(f"progress: {name} is {shown(value)}; allowed: a number from 0 to 2^53")
@@ -131,9 +133,16 @@ def _is_number(value: Any) -> TypeGuard[float]:
     return type(value) in (int, float) and abs(value) <= MAX_NUMBER
 
 
+def as_texts(row: Sequence[Any]) -> list[Any]:
+    """Its values, bytes as text: keys are stored so on MySQL, and SQLite lets a row hold them anywhere."""
+    return [value.decode(errors="backslashreplace") if type(value) is bytes else value for value in row]
+
+
 def task_state(row: Sequence[Any]) -> TaskState:
     """What its row says: its columns are those of a TaskState."""
     task_id, task, status, attempts, result, error, progress = row
+    task, error = as_texts((task, error))
     # A status is whatever number was put there.
     named = Status(status) if status in set(Status) else status
-    return TaskState(task_id, str(task), named, attempts, read_result(result), error, read_progress(progress))
+    returned = read_result(result) if status == Status.DONE else None
+    return TaskState(task_id, str(task), named, attempts, returned, error, read_progress(progress))

@@ -615,6 +615,90 @@ def test_a_database_that_is_away_for_a_while_does_not_fail_the_task(
     assert read_progress(in_row(mysql_queue)) == Progress(3, 3)
 
 
+def test_a_server_that_says_nothing_at_all_holds_it_up_once_and_for_some_seconds(
+    mysql_queue: Queue, mysql_server: MySQLServer
+) -> None:
+    seconds: list[float] = []
+
+    with Proxy(mysql_server.host, mysql_server.port) as proxy:
+
+        def work() -> None:
+            progress(1, 3)
+            proxy.stall()
+            time.sleep(1.1)
+            for call in (lambda: progress(2, 3), current_task) * 10:
+                began_at = time.monotonic()
+                call()
+                seconds.append(time.monotonic() - began_at)
+            proxy.pass_on()
+            progress(3, 3)
+
+        through = proxy.dsn(mysql_queue.dsn)
+        settings = {"modules": "tests.test_progress", "mode": "mark", "lease": 600}
+        with TaskServer(through, folder=mysql_queue.folder, **settings) as server:  # type: ignore[arg-type]
+            run(server, work)
+    assert 2 < max(seconds) < 9
+    assert sum(seconds) - max(seconds) < 1
+    assert mysql_queue.rows("status, attempts") == [(Status.DONE, 1)]
+    assert read_progress(in_row(mysql_queue)) == Progress(3, 3)
+
+
+def test_a_process_that_a_task_forked_does_not_wait_for_a_database_that_is_away(
+    mysql_queue: Queue, mysql_server: MySQLServer
+) -> None:
+    codes: list[int | None] = []
+
+    def tell() -> None:
+        began_at = time.monotonic()
+        progress(2, 3)
+        assert time.monotonic() - began_at < 5
+
+    with Proxy(mysql_server.host, mysql_server.port) as proxy:
+
+        def work() -> None:
+            progress(1, 3)
+            time.sleep(1.1)
+            proxy.refuse()
+            proxy.reset()
+            child = multiprocessing.get_context("fork").Process(target=tell)
+            child.start()
+            child.join(WAIT_SECONDS)
+            codes.append(child.exitcode)
+            proxy.pass_on()
+
+        through = proxy.dsn(mysql_queue.dsn)
+        settings = {"modules": "tests.test_progress", "mode": "mark", "lease": 600, "db_patience": 20}
+        with TaskServer(through, folder=mysql_queue.folder, **settings) as server:  # type: ignore[arg-type]
+            run(server, work)
+    assert codes == [0]
+    assert mysql_queue.rows("status, attempts") == [(Status.DONE, 1)]
+
+
+def test_the_last_one_is_stored_though_somebody_holds_the_row_as_the_task_ends(queue: Queue) -> None:
+    holds = threading.Event()
+    holders: list[threading.Thread] = []
+
+    def hold() -> None:
+        with another_writer(queue):
+            holds.set()
+            time.sleep(2.5)
+
+    def work() -> None:
+        progress(2, 10)
+        holders.append(threading.Thread(target=hold))
+        holders[0].start()
+        assert holds.wait(WAIT_SECONDS)
+        progress(10, 10)
+
+    with server_of(queue) as server:
+        began_at = time.monotonic()
+        run(server, work)
+    assert time.monotonic() - began_at > 2.5
+    holders[0].join(WAIT_SECONDS)
+    assert queue.rows("status, attempts") == [(Status.DONE, 1)]
+    assert read_progress(in_row(queue)) == Progress(10, 10)
+
+
 # ---- threads, processes, event loops
 
 
@@ -726,6 +810,30 @@ def test_a_thread_that_a_task_left_behind_tells_nothing_any_more(queue: Queue, s
     assert writes.done() == [1]
 
 
+def test_a_thread_that_asks_while_its_task_ends_is_not_told_that_it_was_lost(queue: Queue, server: TaskServer) -> None:
+    raised: list[BaseException] = []
+    threads: list[threading.Thread] = []
+    asked: list[int] = []
+
+    def ask() -> None:
+        try:
+            while current_task() is not None:
+                asked.append(1)
+        except BaseException as error:
+            raised.append(error)
+
+    def work() -> None:
+        threads.append(threading.Thread(target=copy_context().run, args=(ask,)))
+        threads[-1].start()
+        time.sleep(0.01)
+
+    for _ in range(30):
+        run(server, work)
+        threads[-1].join(WAIT_SECONDS)
+    assert len(asked) > 100
+    assert raised == []
+
+
 def test_a_process_that_a_task_forked_may_tell_something_and_harms_nobody(queue: Queue, server: TaskServer) -> None:
     codes: list[int | None] = []
 
@@ -779,8 +887,20 @@ def test_whatever_is_a_number_may_be_told(value: Any, number: float) -> None:
     assert "." not in write_progress(3.0, None, None)
 
 
+class Odd:
+    def __float__(self) -> float:
+        raise ZeroDivisionError
+
+
+class OddText(str):
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+    __getitem__ = __str__  # type: ignore[assignment]
+
+
 WRONG: list[Any] = [-1, -0.5, math.nan, math.inf, -math.inf, True, "7", b"7", [], 2**53 + 1, 10**30, 10**5000, 1e300]
-WRONG += [Decimal("NaN"), Decimal("1e400"), Number(-1.0), 1j, {}]
+WRONG += [Decimal("NaN"), Decimal("1e400"), Number(-1.0), 1j, {}, Odd()]
 
 
 @pytest.mark.parametrize("value", WRONG, ids=lambda value: type(value).__name__)
@@ -794,6 +914,7 @@ def test_whatever_is_none_is_refused_with_its_name(value: Any) -> None:
 def test_nothing_is_no_number_and_a_text_is_a_text() -> None:
     with pytest.raises(SettingError, match="done is None"):
         progress(None)  # type: ignore[arg-type]
+    assert json.loads(write_progress(1, None, OddText("reading"))) == {"done": 1, "text": "reading"}
     with pytest.raises(SettingError, match="text is 5; allowed: a text"):
         progress(1, 2, 5)  # type: ignore[arg-type]
 
@@ -865,6 +986,11 @@ def test_how_far_a_task_has_come_is_a_fraction_where_the_total_is_known() -> Non
     assert str(Progress(1, 3, "reading")) == "1 of 3 (33 %): reading"
     assert str(Progress(2.5)) == "2.5"
     assert str(Progress(999, 1000)) == "999 of 1000 (99 %)"
+    assert str(Progress(29, 100)) == "29 of 100 (29 %)"
+    assert str(Progress(0.29, 1)) == "0.29 of 1 (29 %)"
+    assert str(Progress(2**53 - 1, 2**53)).endswith(" (99 %)")
+    assert str(Progress(9, 3)) == "9 of 3 (100 %)"
+    assert all(f"({number} %)" in str(Progress(number, 100)) for number in range(101))
 
 
 def running_row(queue: Queue, told: str, age_seconds: int = 0) -> None:

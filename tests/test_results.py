@@ -564,6 +564,23 @@ def test_a_task_that_others_wait_for_keeps_its_result_too(queue: Queue, server: 
 # ---- what happens to a task besides
 
 
+def test_a_result_that_stands_in_a_row_that_is_not_done_is_not_told(one_queue: Queue, one_server: TaskServer) -> None:
+    one_queue.deployment.write_env(TASKSERVER_DSN=one_queue.dsn, TASKSERVER_MODE="mark")
+    task_id = one_server.add_task("tasks.give", ["old"])
+    assert_silent(one_queue.worker())
+    assert state_of(one_server, task_id).result == "old"
+    for status in (0, 1, 3, 4, 5):  # as by an UPDATE of somebody's that says nothing of it
+        one_queue.sql(f"UPDATE jobs_queue SET status = {status}")
+        assert state_of(one_server, task_id).result is None
+
+
+def test_texts_that_sqlite_holds_as_bytes_are_told_as_texts(sqlite_queue: Queue) -> None:
+    sqlite_queue.sql("INSERT INTO jobs_queue (task, status, error_text) VALUES (x'ff41', 4, x'fe42')")
+    with TaskServer(sqlite_queue.dsn) as server:
+        state = state_of(server, 1)
+    assert (state.task, state.error) == ("\\xffA", "\\xfeB")
+
+
 @EACH_KEEPING_MODE
 def test_a_rerun_that_comes_while_it_runs_keeps_the_result_of_the_second_run_alone(
     queue: Queue, server: TaskServer, mode: str
@@ -605,7 +622,7 @@ def test_a_start_takes_the_result_of_an_earlier_run_away(queue: Queue, server: T
     alone = server.add_task("tasks.fail")
     several = server.add_tasks([{"task": "tasks.give_each", "args": {"give": "an error"}}] * 3)
     queue.sql("UPDATE jobs_queue SET result = '\"old\"'")
-    assert results(server, [alone, *several]) == ["old"] * 4
+    assert results(server, [alone, *several]) == [None] * 4
     assert_silent(queue.worker("--mode", "mark"))
     assert queue.rows("status, result") == [(3, None)] * 4
 
@@ -751,7 +768,7 @@ def test_a_result_that_is_no_text_counts_as_not_there(sqlite_queue: Queue, value
 def test_a_status_of_somebody_s_own_is_told_as_it_stands(queue: Queue, server: TaskServer) -> None:
     queue.sql("INSERT INTO jobs_queue (task, status, result) VALUES ('tasks.give', 99, '[1]')")
     state = state_of(server, 1)
-    assert (state.status, type(state.status), state.is_over, state.result) == (99, int, False, [1])
+    assert (state.status, type(state.status), state.is_over, state.result) == (99, int, False, None)
 
 
 @EACH_KEEPING_MODE

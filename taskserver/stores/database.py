@@ -57,6 +57,8 @@ class _Thread(threading.local):
     patience: Patience | None = None
     """Those of a run, and its heartbeat, have it."""
     is_unhurried = False
+    answer_seconds = float("inf")
+    """So long it waits for an answer at most, where it usually waits for longer."""
     broke_off = False
 
 
@@ -110,21 +112,31 @@ class Database(ABC):
     @contextmanager
     def borrowed(self, session: Session, wait_seconds: float) -> Iterator[None]:
         """In the `with`, use the session of a run's thread, to spare a connection; one's own if it stays in use."""
-        own, patience = self._local.session, self._local.patience
+        own = self._local.session
         # One try: while this thread waited, the other could not use its own session.
+        with self.tried_once():
+            is_free = session.in_use.acquire(timeout=wait_seconds)
+            try:
+                if is_free:
+                    self._local.session = session
+                yield
+            finally:
+                if is_free:
+                    self._local.session = own
+                    session.in_use.release()
+                    self._close_if_free(session)
+
+    @contextmanager
+    def tried_once(self, answer_seconds: float = float("inf")) -> Iterator[None]:
+        """In the `with`, whatever this thread does is tried once, and waits so long at most for each answer."""
+        patience, longest = self._local.patience, self._local.answer_seconds
         self._local.patience = Patience(0)
         self._local.patience.is_over = True
-        is_free = session.in_use.acquire(timeout=wait_seconds)
+        self._local.answer_seconds = min(answer_seconds, longest)
         try:
-            if is_free:
-                self._local.session = session
             yield
         finally:
-            self._local.patience = patience
-            if is_free:
-                self._local.session = own
-                session.in_use.release()
-                self._close_if_free(session)
+            self._local.patience, self._local.answer_seconds = patience, longest
 
     @contextmanager
     def patiently(self) -> Iterator[None]:

@@ -303,6 +303,7 @@ class MySQLStore(Store):
 
     def _log_in_with(self, ssl_mode: str, connect: Callable[..., Any]) -> Any:
         dsn = self._dsn
+        seconds = min(CONNECT_SECONDS, self._local.answer_seconds)
         return connect(
             user=dsn.user or None,
             password=dsn.password.encode("utf-8", "surrogateescape"),
@@ -311,10 +312,10 @@ class MySQLStore(Store):
             unix_socket=dsn.unix_socket or usual_socket(dsn.host),
             database=dsn.database,
             charset="utf8mb4",
-            connect_timeout=CONNECT_SECONDS,
+            connect_timeout=seconds,
             # Equal, as the driver would otherwise pay system calls for each change between them.
-            read_timeout=CONNECT_SECONDS,
-            write_timeout=CONNECT_SECONDS,
+            read_timeout=seconds,
+            write_timeout=seconds,
             ssl_disabled=ssl_mode == "disabled",
             ssl=_ssl_context(ssl_mode, dsn.ssl_ca),
         )
@@ -330,10 +331,10 @@ class MySQLStore(Store):
             # The driver has no public word for changing this.
             connection._read_timeout = connection._write_timeout = self._read_seconds()
 
-    def _read_seconds(self) -> int | None:
+    def _read_seconds(self) -> float | None:
         if self._local.is_unhurried:
             return None
-        return READ_SECONDS_IN_A_RUN if self._is_in_run() else READ_SECONDS
+        return min(READ_SECONDS_IN_A_RUN if self._is_in_run() else READ_SECONDS, self._local.answer_seconds)
 
     def _is_alive(self, connection: Any) -> bool:
         try:

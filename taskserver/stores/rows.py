@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ..reports import Progress, read_progress
+from ..reports import Progress, as_texts, read_progress
 from .tables import ALL_GROUPS
 
 
@@ -103,9 +103,6 @@ def telling_tasks(rows: Sequence[Sequence[Any]]) -> list[TellingTask]:
 
 
 def stored_task(row: Sequence[Any]) -> StoredTask:
-    """A row of the columns above and whether it is archived.
-
-    Bytes become text: keys are stored so on MySQL, and SQLite lets a row hold them anywhere.
-    """
-    *columns, archived = (value.decode(errors="backslashreplace") if type(value) is bytes else value for value in row)
+    """A row of the columns above and whether it is archived."""
+    *columns, archived = as_texts(row)
     return StoredTask._make((*columns, bool(archived)))

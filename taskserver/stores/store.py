@@ -326,13 +326,14 @@ class Store(Adding, Views):
         rows = self._alone(self._all, with_ids(self.OURS, ids), (*ids, tasks[0].claim))
         return {row[0]: bool(row[1]) for row in rows}
 
-    def tell(self, tasks: Sequence[ClaimedTask], progress: str) -> int:
+    def tell(self, tasks: Sequence[ClaimedTask], progress: str, conflict_seconds: float) -> int:
         """Store how far the running tasks of one call have come. How many of them still carried their claim.
 
-        Raises Conflict where others hold one of the rows: there will be more to tell.
+        Raises Conflict where others hold one of the rows for so long.
         """
         ids = sorted([task.id for task in tasks])
-        return self._do(AT_ONCE, self._write, with_ids(self.TELL, ids), (progress, *ids, tasks[0].claim))
+        way = Way(None, conflict_seconds, repeatable=False)  # nobody waits for the database for that
+        return self._do(way, self._write, with_ids(self.TELL, ids), (progress, *ids, tasks[0].claim))
 
     LOOK_WHETHER_CHANGED = """
         SELECT 1 FROM {table} WHERE id = ? AND status = 1 AND claim = ? AND attempts = 0 AND {is_cancelled} = 0
