@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.conftest import without
 from tests.processes import assert_silent, end_of, wait_until
 from tests.proxy import Proxy, contains
 from tests.queues import Queue, with_table
-from tests.servers import MySQLServer
+from tests.servers import MariaDB, MySQLServer, missing_programs
 
 SETTINGS = {"TASKSERVER_LEASE": "60", "TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERVER_BACKOFF": "fixed:500"}
 EFFECTS = {
@@ -147,6 +148,14 @@ def roll_back_in_silence():
 
 
 @transactional
+def look_and_wait(number):
+    run("SELECT COUNT(*) FROM effects").fetchall()
+    note("looked")
+    wait()
+    write(number)
+
+
+@transactional
 def spoil_the_session(number):
     write(number)
     run("SET SESSION sql_mode = 'ORACLE'")
@@ -277,6 +286,26 @@ def test_a_rollback_that_gets_no_answer_is_interrupted_by_the_timeout(
     assert mysql_queue.statuses() == [3]
     assert mysql_queue.first_lines()[0].startswith("TaskInterrupted: ")
     assert effects(mysql_queue) == []
+
+
+def test_a_lease_that_is_renewed_meanwhile_does_not_keep_a_task_from_its_end_where_snapshots_are_minded(
+    make_queue: Callable[..., Queue],
+) -> None:
+    """With statement-based replication there is no READ COMMITTED, so its transaction has a snapshot."""
+    if missing := missing_programs():
+        without(f"MariaDB is not installed ({', '.join(missing)} not found)")
+    flags = ("--log-bin", "--binlog-format=STATEMENT", "--innodb-snapshot-isolation=ON")
+    with MariaDB(False, *flags) as server:
+        queue = make_queue(server.dsn(server.create_database()))
+        add(queue, "effect", 10)
+        add(queue, "look_and_wait", 1)
+        worker = queue.start("--mode", "mark")
+        wait_until(lambda: queue.notes() == ["looked"])
+        queue.sql("UPDATE jobs_queue SET updated_at = NOW(6), due_at = due_at + INTERVAL 1 MINUTE WHERE status = 1")
+        queue.go()
+        assert end_of(worker) == (0, "", "")
+        assert queue.statuses() == [2, 2]
+        assert effects(queue) == [1, 10]
 
 
 def test_a_session_that_a_task_made_useless_is_not_the_next_one_s(mysql_queue: Queue) -> None:
