@@ -29,12 +29,14 @@ class Run(NamedTuple):
 
 BESIDE_OTHERS = ("retries", "schema", "client", "held_rows", "runner")
 KINDS = ("kinds", "schedules", "pipelines", "dependencies", "dependency_races", "batches", "interventions")
+TOLD = ("callers_connection", "transactional", "task_sessions", "undone_sessions", "transfers", "results", "progress")
 ALONE = ("races", "leases", "worker", "connections")
 """They count the server's deadlocks, statements and waiting transactions, or change its variables."""
 RUNS = (
     Run("the store contract", ("store_contract",)),
     Run(", ".join(BESIDE_OTHERS), BESIDE_OTHERS),
     Run("the kinds of queues", KINDS),
+    Run("exactly once, results, progress", TOLD),
     Run(", ".join(ALONE), ALONE, processes=0),
     Run("doctor, mistakes", ("doctor", "mistakes"), processes=0),
 )
