@@ -56,6 +56,8 @@ WAYS_ON = {
     "as before": write,
     "with": lambda number: run(WITH.format(number)),
     "many": lambda number: taskserver.connection().executemany("INSERT INTO effects VALUES (?)", [(number,)]),
+    "rows": lambda number: taskserver.connection().executemany("INSERT INTO effects VALUES (?)", [(number,)] * 2),
+    "blob": lambda number: taskserver.connection().blobopen("effects", "number", 1).write(b"9"),
     "table": lambda number: run(f"CREATE TABLE made{number} (n)"),
     "begin": lambda number: (run("BEGIN"), write(number), taskserver.connection().commit()),
     "other cursor": lambda number: sqlite3.Cursor(taskserver.connection()).execute(WITH.format(number)),
@@ -76,6 +78,19 @@ def go_on_after_it(how, number):
         WAYS_ON[how](number + 1)
     except Exception:
         pass
+
+
+@transactional
+def give_rows_and_undo():
+    def rows():
+        yield (1,)
+        try:
+            run("INSERT OR ROLLBACK INTO effects (number) VALUES (5000)")
+        except sqlite3.Error:
+            pass
+        yield (2,)
+
+    taskserver.connection().executemany("INSERT INTO effects (number) VALUES (?)", rows())
 
 
 @transactional
@@ -124,6 +139,18 @@ def swallow_interrupts(times, then):
     except Exception:
         if then == "raises it":
             raise
+
+
+@transactional
+def send_what_cannot_be_sent(number):
+    connection = taskserver.connection()
+    connection.set_character_set("latin1")
+    for send in (lambda: connection.select_db(5), lambda: connection.select_db("\\u6f22"), lambda: connection.query(5)):
+        try:
+            send()
+        except (TypeError, ValueError, AttributeError):
+            pass
+    write(number)
 
 
 @transactional
@@ -178,7 +205,7 @@ def effects(queue: Queue) -> list[int]:
 
 # ---- SQLite rolls back
 
-WAYS_ON = ("as before", "with", "many", "table", "begin", "other cursor")
+WAYS_ON = ("as before", "with", "many", "rows", "blob", "table", "begin", "other cursor")
 
 
 @pytest.mark.parametrize("how", WAYS_ON)
@@ -190,6 +217,13 @@ def test_a_task_that_goes_on_after_sqlite_rolled_it_back_commits_nothing(sqlite_
     assert sqlite_queue.first_lines()[0].startswith("Conflict: its transaction was rolled back, and it went on")
     assert effects(sqlite_queue) == [10]
     assert sqlite_queue.sql("SELECT COUNT(*) FROM sqlite_master WHERE name LIKE 'made%'") == [(0,)]
+
+
+def test_rows_of_a_generator_that_met_the_error_itself_are_not_committed(sqlite_queue: Queue) -> None:
+    add(sqlite_queue, "give_rows_and_undo")
+    assert_silent(sqlite_queue.worker("--mode", "mark"))
+    assert sqlite_queue.statuses() == [3]
+    assert effects(sqlite_queue) == []
 
 
 def test_a_task_that_sqlite_rolled_back_may_begin_anew(sqlite_queue: Queue) -> None:
@@ -259,6 +293,13 @@ def test_an_interrupt_that_cut_off_an_answer_and_was_swallowed_lets_nothing_be_c
     if not is_lost:
         assert "was cut off" in mysql_queue.first_lines()[0] or "(2013" in mysql_queue.first_lines()[0]
     assert effects(mysql_queue) == [10]
+
+
+def test_what_could_not_be_sent_leaves_no_answer_due(mysql_queue: Queue) -> None:
+    add(mysql_queue, "send_what_cannot_be_sent", 1)
+    assert_silent(mysql_queue.worker("--mode", "mark"))
+    assert mysql_queue.errors() == [""]
+    assert effects(mysql_queue) == [1]
 
 
 def test_rows_that_could_not_be_read_are_not_taken_for_the_answer_to_the_next_statement(mysql_queue: Queue) -> None:

@@ -72,7 +72,7 @@ class TaskConnection(Connection):
             self._lender.begin()
 
     def close(self) -> None:
-        if self._lender is None:
+        if self.session is None:
             super().close()
 
     def connect(self, sock: Any = None) -> None:
@@ -98,7 +98,11 @@ class TaskConnection(Connection):
             self._force_close()  # type: ignore[attr-defined]
             raise pymysql.OperationalError(LOST, "the task went on though the answer before this one was cut off")
         self._is_answer_due = True
-        super()._execute_command(command, sql)  # type: ignore[misc]
+        try:
+            super()._execute_command(command, sql)  # type: ignore[misc]
+        except (TypeError, ValueError):  # what cannot be sent was not
+            self._is_answer_due = False
+            raise
 
     def _read_query_result(self, unbuffered: bool = False) -> int:
         affected: int = self._read_whole(super()._read_query_result, unbuffered)  # type: ignore[misc]
@@ -153,7 +157,7 @@ class TaskConnection(Connection):
 
 def _shown(sql: str | bytes) -> str:
     """The first words of a statement: what follows them may be a secret."""
-    text = sql.decode(errors="replace") if isinstance(sql, (bytes, bytearray)) else sql
+    text = sql.decode(errors="replace") if isinstance(sql, (bytes, bytearray)) else str(sql)
     return " ".join(text.split()[:2])[:40]
 
 

@@ -10,13 +10,13 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
 from ..stopping import uninterrupted
 from .database import Session
-from .task_session import SET_SAVEPOINT, TaskSession
+from .task_session import IDLE, SET_SAVEPOINT, TaskSession
 
 ENDS = ("COMMIT", "ROLLBACK")
 LONGEST_REST_SECONDS = 0.12
@@ -34,9 +34,13 @@ class TaskCursor(sqlite3.Cursor):
         self.connection.check_transaction()
         return super().execute(*args)
 
-    def executemany(self, *args: Any) -> TaskCursor:
+    def executemany(self, sql: str, rows: Iterable[Any]) -> TaskCursor:
         self.connection.check_transaction()
-        return super().executemany(*args)
+        return super().executemany(sql, map(self._checked, rows))
+
+    def _checked(self, row: Any) -> Any:
+        self.connection.check_transaction()  # whoever gives the rows may do something with it, too
+        return row
 
 
 class TaskConnection(sqlite3.Connection):
@@ -60,6 +64,8 @@ class TaskConnection(sqlite3.Connection):
 
     def check_transaction(self) -> None:
         """Raises OperationalError where none is open any more."""
+        if self.session is not None and self.session.is_idle:
+            raise sqlite3.OperationalError(IDLE)
         if self._is_undone:
             raise sqlite3.OperationalError(
                 "SQLite rolled back the task's transaction, by an error before this; "
@@ -68,6 +74,18 @@ class TaskConnection(sqlite3.Connection):
 
     def cursor(self, factory: Any = TaskCursor) -> Any:
         return super().cursor(factory)
+
+    # The driver's own make a cursor past that.
+
+    def execute(self, *args: Any) -> Any:
+        return self.cursor().execute(*args)
+
+    def executemany(self, *args: Any) -> Any:
+        return self.cursor().executemany(*args)
+
+    def blobopen(self, *args: Any, **kwargs: Any) -> Any:
+        self.check_transaction()  # SQLite asks nobody about that
+        return super().blobopen(*args, **kwargs)  # type: ignore[misc]  # since Python 3.11
 
     def commit(self) -> None:
         if self._lender is not None:
@@ -93,7 +111,7 @@ class TaskConnection(sqlite3.Connection):
         return False if self._lender is not None else super().__exit__(*error)  # type: ignore[arg-type]
 
     def close(self) -> None:
-        if self._lender is None:
+        if self.session is None:
             super().close()
 
     def authorize(self, action: int, words: str | None, *others: str | None) -> int:
