@@ -175,9 +175,3 @@ def server_skips_locked(dsn: str) -> bool:
         server.create_tables()
         server.store.claim(1, ())
         return isinstance(server.store, MySQLStore) and server.store._abilities.skips_locked
-
-
-def with_table(queue: Queue, statements: Mapping[bool, str]) -> Queue:
-    """A queue in whose database a table of its site was made; how, by whether that is SQLite."""
-    queue.sql(statements[queue.is_sqlite])
-    return queue

@@ -86,6 +86,12 @@ def server_of(queue: Queue, **settings: Any) -> TaskServer:
     return TaskServer(queue.dsn, folder=queue.folder, **chosen)
 
 
+def server_through(proxy: Proxy, queue: Queue, **settings: Any) -> TaskServer:
+    """The same over a network that a test may cut."""
+    chosen: dict[str, Any] = {"modules": "tests.test_progress", "mode": "mark", "lease": 600} | settings
+    return TaskServer(proxy.dsn(queue.dsn), folder=queue.folder, **chosen)
+
+
 @pytest.fixture
 def server(queue: Queue) -> Iterator[TaskServer]:
     with server_of(queue) as server:
@@ -605,9 +611,7 @@ def test_a_database_that_is_away_for_a_while_does_not_fail_the_task(
             proxy.pass_on()
             progress(3, 3)
 
-        through = proxy.dsn(mysql_queue.dsn)
-        settings = {"modules": "tests.test_progress", "mode": "mark", "lease": 600}
-        with TaskServer(through, folder=mysql_queue.folder, **settings) as server:  # type: ignore[arg-type]
+        with server_through(proxy, mysql_queue) as server:
             run(server, work)
     assert len(seconds) > 20
     assert sum(seconds) < 0.75
@@ -633,9 +637,7 @@ def test_a_server_that_says_nothing_at_all_holds_it_up_once_and_for_some_seconds
             proxy.pass_on()
             progress(3, 3)
 
-        through = proxy.dsn(mysql_queue.dsn)
-        settings = {"modules": "tests.test_progress", "mode": "mark", "lease": 600}
-        with TaskServer(through, folder=mysql_queue.folder, **settings) as server:  # type: ignore[arg-type]
+        with server_through(proxy, mysql_queue) as server:
             run(server, work)
     assert 2 < max(seconds) < 9
     assert sum(seconds) - max(seconds) < 1
@@ -666,9 +668,7 @@ def test_a_process_that_a_task_forked_does_not_wait_for_a_database_that_is_away(
             codes.append(child.exitcode)
             proxy.pass_on()
 
-        through = proxy.dsn(mysql_queue.dsn)
-        settings = {"modules": "tests.test_progress", "mode": "mark", "lease": 600, "db_patience": 20}
-        with TaskServer(through, folder=mysql_queue.folder, **settings) as server:  # type: ignore[arg-type]
+        with server_through(proxy, mysql_queue, db_patience=20) as server:
             run(server, work)
     assert codes == [0]
     assert mysql_queue.rows("status, attempts") == [(Status.DONE, 1)]

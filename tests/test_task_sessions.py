@@ -12,35 +12,18 @@ from contextlib import closing
 import pytest
 
 from tests.conftest import without
+from tests.effects import SETTINGS as EFFECT_SETTINGS
+from tests.effects import TASKS as EFFECT_TASKS
+from tests.effects import add, effects, with_effects
 from tests.processes import assert_one_line, assert_silent, end_of
-from tests.queues import Queue, with_table
+from tests.queues import Queue
 from tests.servers import MariaDB, missing_programs
 
-SETTINGS = {"TASKSERVER_LEASE": "60", "TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERVER_BACKOFF": "fixed:500"}
-EFFECTS = {
-    True: "CREATE TABLE effects (number INTEGER, CHECK (number < 1000))",
-    False: "CREATE TABLE effects (number INT) ENGINE=InnoDB",
-}
-TASKS = """
-import os
-import time
-
-import taskserver
-
-transactional = taskserver.task(transactional=True)
+SETTINGS = EFFECT_SETTINGS
+TASKS = (
+    EFFECT_TASKS
+    + """
 kept = []
-
-
-def run(statement):
-    cursor = taskserver.connection().cursor()
-    cursor.execute(statement)
-    return cursor
-
-
-@transactional
-def effect(number, value=None):
-    run(f"INSERT INTO effects (number) VALUES ({number})")
-    return value
 
 
 @transactional
@@ -130,12 +113,13 @@ def take_long(number):
     effect(number)
     time.sleep(0.25)
 """
+)
 
 
 @pytest.fixture
 def make_queue(make_queue: Callable[..., Queue]) -> Callable[..., Queue]:
     """With a table that tasks write to."""
-    return lambda dsn: with_table(make_queue(dsn), EFFECTS)
+    return lambda dsn: with_effects(make_queue(dsn))
 
 
 @pytest.fixture(scope="module")
@@ -154,14 +138,6 @@ def odd_queue(odd_server: MariaDB, make_queue: Callable[..., Queue]) -> Iterator
         yield make_queue(odd_server.dsn(name))
     finally:
         odd_server.drop_database(name)
-
-
-def add(queue: Queue, name: str, *args: object) -> None:
-    queue.add(f"tasks.{name}", json.dumps(args))
-
-
-def effects(queue: Queue) -> list[int]:
-    return [number for (number,) in queue.sql("SELECT number FROM effects ORDER BY number")]
 
 
 # ---- what stays in the session

@@ -25,7 +25,7 @@ from taskserver import SettingError, TaskServer, TaskServerError
 from tests.conftest import without
 from tests.processes import assert_one_line, assert_silent, end_of, freeze, kill, thaw, wait_until
 from tests.proxy import Matches, Proxy, contains
-from tests.queues import Queue, with_table
+from tests.queues import Queue
 from tests.servers import MariaDB, MySQLServer, missing_programs
 
 EACH_MODE = pytest.mark.parametrize("mode", ["delete", "move", "mark"])
@@ -294,7 +294,13 @@ EFFECTS = {
 @pytest.fixture
 def make_queue(make_queue: Callable[..., Queue]) -> Callable[..., Queue]:
     """With a table that tasks write to."""
-    return lambda dsn: with_table(make_queue(dsn), EFFECTS)
+
+    def make(dsn: str) -> Queue:
+        queue = make_queue(dsn)
+        queue.sql(EFFECTS[queue.is_sqlite])
+        return queue
+
+    return make
 
 
 def effects(queue: Queue) -> list[int]:

@@ -2,71 +2,42 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 
 import pytest
 
 from tests.conftest import without
+from tests.effects import EFFECTS, add, effects, with_effects
+from tests.effects import SETTINGS as EFFECT_SETTINGS
+from tests.effects import TASKS as EFFECT_TASKS
 from tests.processes import assert_silent, end_of, wait_until
 from tests.proxy import Proxy, contains
-from tests.queues import Queue, with_table
+from tests.queues import Queue
 from tests.servers import MariaDB, MySQLServer, missing_programs
 
-SETTINGS = {"TASKSERVER_LEASE": "60", "TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERVER_BACKOFF": "fixed:500"}
-EFFECTS = {
-    True: "CREATE TABLE effects (number INTEGER, CHECK (number < 1000))",
-    False: "CREATE TABLE effects (number INT) ENGINE=InnoDB",
-}
-TASKS = """
-import os
-import sqlite3
-import time
-
-import taskserver
-
-transactional = taskserver.task(transactional=True)
-
-
-def wait(name="go"):
-    while not (HERE / name).exists():
-        time.sleep(0.005)
-
-
-def run(statement):
-    cursor = taskserver.connection().cursor()
-    cursor.execute(statement)
-    return cursor
-
-
-def write(number):
-    run(f"INSERT INTO effects (number) VALUES ({number})")
-
-
-@transactional
-def effect(number):
-    write(number)
-
-
+SETTINGS = EFFECT_SETTINGS
+TASKS = (
+    EFFECT_TASKS
+    + """
 # ---- SQLite rolls back
 
 WITH = "WITH n (i) AS (SELECT {}) INSERT INTO effects SELECT i FROM n"
 WAYS_ON = {
-    "as before": write,
+    "as before": effect,
     "with": lambda number: run(WITH.format(number)),
     "many": lambda number: taskserver.connection().executemany("INSERT INTO effects VALUES (?)", [(number,)]),
     "rows": lambda number: taskserver.connection().executemany("INSERT INTO effects VALUES (?)", [(number,)] * 2),
     "blob": lambda number: taskserver.connection().blobopen("effects", "number", 1).write(b"9"),
     "table": lambda number: run(f"CREATE TABLE made{number} (n)"),
-    "begin": lambda number: (run("BEGIN"), write(number), taskserver.connection().commit()),
+    "begin": lambda number: (run("BEGIN"), effect(number), taskserver.connection().commit()),
     "other cursor": lambda number: sqlite3.Cursor(taskserver.connection()).execute(WITH.format(number)),
 }
 
 
 @transactional
 def go_on_after_it(how, number):
-    write(number)
+    effect(number)
     try:
         run("INSERT OR ROLLBACK INTO effects (number) VALUES (5000)")
     except sqlite3.Error:
@@ -95,11 +66,11 @@ def give_rows_and_undo():
 
 @transactional
 def fork_with_a_statement_that_was_prepared(number):
-    write(number)
+    effect(number)
     child = os.fork()
     if not child:
         try:
-            write(number)
+            effect(number)
         except Exception:
             os._exit(1)
         os._exit(0)
@@ -108,7 +79,7 @@ def fork_with_a_statement_that_was_prepared(number):
 
 @transactional
 def leave_settings(number):
-    write(number)
+    effect(number)
     taskserver.connection().row_factory = lambda cursor, row: 1 / 0
     taskserver.connection().text_factory = bytes
     taskserver.connection().isolation_level = "DEFERRED"
@@ -127,7 +98,7 @@ def swallow_interrupts(times, then):
     for number in range(times):
         connection._read_query_result = strike
         try:
-            write(number)
+            effect(number)
         except BaseException:
             pass
         finally:
@@ -135,7 +106,7 @@ def swallow_interrupts(times, then):
     note("struck")
     wait()
     try:
-        write(times)
+        effect(times)
     except Exception:
         if then == "raises it":
             raise
@@ -150,13 +121,13 @@ def send_what_cannot_be_sent(number):
             send()
         except (TypeError, ValueError, AttributeError):
             pass
-    write(number)
+    effect(number)
 
 
 @transactional
 def swallow_what_cannot_be_read(number):
     connection = taskserver.connection()
-    write(number)
+    effect(number)
     decoders = connection.decoders
     connection.decoders = {**decoders, **dict.fromkeys(decoders, lambda value: 1 / 0)}
     try:
@@ -168,7 +139,7 @@ def swallow_what_cannot_be_read(number):
 
 @taskserver.task(transactional=True, timeout=1)
 def roll_back_in_silence():
-    write(1)
+    effect(1)
     note("wrote")
     wait()
     taskserver.connection().rollback()
@@ -179,28 +150,21 @@ def look_and_wait(number):
     run("SELECT COUNT(*) FROM effects").fetchall()
     note("looked")
     wait()
-    write(number)
+    effect(number)
 
 
 @transactional
 def spoil_the_session(number):
-    write(number)
+    effect(number)
     run("SET SESSION sql_mode = 'ORACLE'")
 """
+)
 
 
 @pytest.fixture
 def make_queue(make_queue: Callable[..., Queue]) -> Callable[..., Queue]:
     """With a table that tasks write to."""
-    return lambda dsn: with_table(make_queue(dsn), EFFECTS)
-
-
-def add(queue: Queue, name: str, *args: object) -> None:
-    queue.add(f"tasks.{name}", json.dumps(args))
-
-
-def effects(queue: Queue) -> list[int]:
-    return [number for (number,) in queue.sql("SELECT number FROM effects ORDER BY number")]
+    return lambda dsn: with_effects(make_queue(dsn))
 
 
 # ---- SQLite rolls back
