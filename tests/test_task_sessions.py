@@ -41,7 +41,9 @@ def change_session(number, statement, value=None):
 
 
 @transactional
-def have_a_child_write(number):
+def have_a_child_write(number, first=None):
+    if first is not None:
+        effect(first)
     child = os.fork()
     if not child:
         try:
@@ -187,8 +189,17 @@ def test_a_cursor_in_the_midst_of_its_rows_keeps_no_lock(sqlite_queue: Queue) ->
 def test_a_forked_process_cannot_write_to_its_parent_s_transaction(queue: Queue) -> None:
     add(queue, "have_a_child_write", 1)
     add(queue, "effect", 2)
+    add(queue, "have_a_child_write", 3, 3)  # by a statement that was prepared before the fork
     assert_silent(queue.worker("--mode", "mark"))
-    assert queue.errors() == ["", ""]
+    assert queue.errors() == ["", "", ""]
+    assert effects(queue) == [2, 3]
+
+
+def test_a_task_may_fork_after_one_that_failed(queue: Queue) -> None:
+    add(queue, "keep_and_fail", 1)
+    add(queue, "have_a_child_write", 2, 2)
+    assert_silent(queue.worker("--mode", "mark"))
+    assert queue.statuses() == [3, 2]
     assert effects(queue) == [2]
 
 
@@ -201,7 +212,7 @@ def test_a_connection_that_was_kept_from_a_task_that_succeeded_takes_nothing_aft
     assert_silent(queue.worker("--mode", "mark"))
     assert queue.statuses() == [2, 3, 2]
     assert "the task that this connection was for is over" in queue.first_lines()[1]
-    assert effects(queue) == [1, 3] if task == "effect" else [1]
+    assert effects(queue) == ([1, 3] if task == "effect" else [1])
 
 
 def test_a_connection_that_was_kept_from_an_earlier_task_is_of_no_use(mysql_queue: Queue) -> None:

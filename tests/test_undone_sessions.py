@@ -65,19 +65,6 @@ def give_rows_and_undo():
 
 
 @transactional
-def fork_with_a_statement_that_was_prepared(number):
-    effect(number)
-    child = os.fork()
-    if not child:
-        try:
-            effect(number)
-        except Exception:
-            os._exit(1)
-        os._exit(0)
-    assert os.WEXITSTATUS(os.waitpid(child, 0)[1]) == 1, "the child wrote"
-
-
-@transactional
 def leave_settings(number):
     effect(number)
     taskserver.connection().row_factory = lambda cursor, row: 1 / 0
@@ -223,15 +210,6 @@ def test_nor_does_one_in_memory_and_what_a_task_set_there_is_reset(sqlite_queue:
     assert ended.stderr == ""
     failed = [3] * len(WAYS_ON)
     assert ended.stdout.splitlines() == [str([*failed, 2, 2, 2]), "[2, 3, 10]", "[(0,)]"]
-
-
-def test_a_forked_process_writes_nothing_by_a_statement_that_stands_prepared(queue: Queue) -> None:
-    add(queue, "fork_with_a_statement_that_was_prepared", 1)
-    add(queue, "go_on_after_it" if queue.is_sqlite else "effect", *(["with"] if queue.is_sqlite else []), 3)
-    add(queue, "fork_with_a_statement_that_was_prepared", 2)
-    assert_silent(queue.worker("--mode", "mark"))
-    assert queue.statuses() == [2, 3, 2] if queue.is_sqlite else [2, 2, 2]
-    assert effects(queue) == [1, 2] if queue.is_sqlite else [1, 2, 3]
 
 
 # ---- MySQL's answers
