@@ -41,13 +41,13 @@ def change_session(number, statement, value=None):
 
 
 @transactional
-def have_a_child_write(number, first=None):
+def have_a_child_write(number, first=None, does="effect"):
     if first is not None:
         effect(first)
     child = os.fork()
     if not child:
         try:
-            effect(number)
+            effect(number) if does == "effect" else taskserver.connection().rollback()
         except Exception:
             os._exit(1)
         os._exit(0)
@@ -191,8 +191,10 @@ def test_a_forked_process_cannot_write_to_its_parent_s_transaction(queue: Queue)
     add(queue, "effect", 2)
     add(queue, "have_a_child_write", 3, 3)  # by a statement that was prepared before the fork
     assert_silent(queue.worker("--mode", "mark"))
-    assert queue.errors() == ["", "", ""]
-    assert effects(queue) == [2, 3]
+    add(queue, "have_a_child_write", 0, 4, "rollback")
+    assert_silent(queue.worker("--mode", "mark"))
+    assert queue.errors() == ["", "", "", ""]
+    assert effects(queue) == [2, 3, 4]
 
 
 def test_a_task_may_fork_after_one_that_failed(queue: Queue) -> None:

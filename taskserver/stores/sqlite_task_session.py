@@ -119,10 +119,12 @@ class TaskConnection(sqlite3.Connection):
         if self.session is not None and self.session.is_idle:
             return sqlite3.SQLITE_DENY
         lender = self._lender
-        if lender is None or self._is_beginning:
+        if lender is None:
             return sqlite3.SQLITE_OK
         if lender.pid != os.getpid():
             return sqlite3.SQLITE_DENY  # a forked process, whose parent would not know what it wrote
+        if self._is_beginning:
+            return sqlite3.SQLITE_OK
         if self._is_undone:
             return sqlite3.SQLITE_DENY  # by a cursor of another class
         if action != sqlite3.SQLITE_TRANSACTION or words not in ENDS:
