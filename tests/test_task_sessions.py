@@ -49,7 +49,7 @@ def have_a_child_write(number, first=None, does="effect"):
         try:
             effect(number) if does == "effect" else taskserver.connection().rollback()
         except Exception:
-            os._exit(1)
+            os._exit(1 if getattr(taskserver.connection(), "in_transaction", True) else 2)
         os._exit(0)
     assert os.WEXITSTATUS(os.waitpid(child, 0)[1]) == 1, "the child wrote"
 
