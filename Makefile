@@ -54,7 +54,7 @@ lint: venv-dev ## check style, formatting, types, and that schema.sql is up to d
 	@$(PYTHON) -m ruff check $(CODE)
 	@$(PYTHON) -m ruff format --check $(CODE)
 	@$(PYTHON) -m mypy --strict $(CODE)
-	@cmp schema.sql taskserver/stores/mysql.sql || { echo "lint: schema.sql differs from taskserver/stores/mysql.sql: run make schema.sql"; exit 1; }
+	@cmp schema.sql taskserver/stores/mysql/schema.sql || { echo "lint: schema.sql differs from taskserver/stores/mysql/schema.sql: run make schema.sql"; exit 1; }
 
 format: venv-dev ## format the code and repair what ruff can
 	@$(PYTHON) -m ruff check --fix $(CODE)
@@ -66,8 +66,8 @@ chaos: venv-test packages ## kill, freeze and cut off workers, database and netw
 bench: venv-test packages ## measure, on a private MariaDB with durable settings
 	@$(PYTHON) -m bench $(ARGS)
 
-schema.sql: taskserver/stores/mysql.sql ## copy the tables from taskserver/stores/mysql.sql
-	@cp taskserver/stores/mysql.sql schema.sql
+schema.sql: taskserver/stores/mysql/schema.sql ## copy the tables from taskserver/stores/mysql/schema.sql
+	@cp taskserver/stores/mysql/schema.sql schema.sql
 
 clean: ## remove .venv, servers and caches; settings and var/ stay
 	@rm -rf .venv .servers .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

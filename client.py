@@ -26,7 +26,7 @@ FOLDER = Path(os.path.realpath(__file__)).parent
 if str(FOLDER) not in sys.path:
     sys.path.insert(0, str(FOLDER))
 
-from taskserver.commands.client import main
+from taskserver.cli.client import main
 
 if __name__ == "__main__":
     sys.exit(main(FOLDER, sys.argv[1:]))

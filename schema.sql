@@ -129,7 +129,7 @@ CREATE TABLE IF NOT EXISTS jobs_queue_stats (
   lost         BIGINT UNSIGNED NOT NULL DEFAULT 0,   -- attempts whose worker vanished
   ran_seconds  DOUBLE          NOT NULL DEFAULT 0,   -- sum of the attempts that are done or failed
   slowest_seconds DOUBLE       NOT NULL DEFAULT 0,
-  waited_seconds DOUBLE        NOT NULL DEFAULT 0,   -- sum over all starts: from ready to started
+  waited_seconds DOUBLE        NOT NULL DEFAULT 0,   -- sum of the same attempts: from ready to started
   longest_wait_seconds DOUBLE  NOT NULL DEFAULT 0,
   PRIMARY KEY (hour, group_id, task)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

@@ -28,7 +28,7 @@ FOLDER = Path(os.path.realpath(__file__)).parent
 if str(FOLDER) not in sys.path:
     sys.path.insert(0, str(FOLDER))
 
-from taskserver.commands.worker import main
+from taskserver.cli.worker import main
 
 if __name__ == "__main__":
     sys.exit(main(FOLDER, sys.argv[1:]))

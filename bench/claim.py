@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from taskserver import TaskServer
-from taskserver.lifecycle import Status
+from taskserver.model.task import Status
 
 from . import rows
 from .measure import Bound, Line, compare, seconds

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from taskserver import TaskServer
-from taskserver.lifecycle import Status
-from taskserver.stores.mysql import MySQLStore
+from taskserver.model.task import Status
+from taskserver.stores.mysql.claiming import claim_statement
 
 from . import rows
 from .claim import GROUPS, compare_runs
@@ -56,8 +56,7 @@ def _pauses(place: Place) -> Line:
         server.create_tables()
         rows.fill(place, "bench_pauses", place.size(10_000, 1_000))
         store = server.store
-        assert isinstance(store, MySQLStore)
-        asking = store._compose(store._claim_statement(GROUPS, store.SKIP_LOCKED))
+        asking = store.database.compose(claim_statement(GROUPS, store.database.dialect.skip_locked))
     connection = place.connect(autocommit=False)
     cursor = connection.cursor()
     cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")

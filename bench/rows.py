@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from taskserver.lifecycle import Status
+from taskserver.model.task import Status
 
 from .place import TASK, Place
 

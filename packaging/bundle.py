@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from taskserver import __version__  # noqa: E402
-from taskserver.private_folder import DENY_ALL  # noqa: E402
+from taskserver.host.private_folder import DENY_ALL  # noqa: E402
 
 NAME = f"taskserver-{__version__}"
 FILES = (

@@ -19,16 +19,16 @@ from .errors import (
     TablesOutdated,
     TaskServerError,
 )
-from .run_result import Reason, RunResult
+from .worker.result import Reason, RunResult
 from .server import TaskServer
-from .stopping import Stop
+from .interrupts.stopping import Stop
 
 if TYPE_CHECKING:
-    from .inside import CurrentTask, connection, current_task, progress
-    from .lifecycle import Status
-    from .options import task
-    from .reports import Progress, TaskState
-    from .selection import Selection
+    from .worker.task_context import CurrentTask, connection, current_task, progress
+    from .model.task import Status
+    from .model.task_options import task
+    from .model.results import Progress, TaskState
+    from .model.selection import Selection
 
 __all__ = [
     "CurrentTask",
@@ -59,15 +59,15 @@ __version__ = "0.1.0"
 
 
 _LATER = {
-    "CurrentTask": "inside",
-    "Progress": "reports",
-    "Selection": "selection",
-    "connection": "inside",
-    "current_task": "inside",
-    "progress": "inside",
-    "Status": "lifecycle",
-    "TaskState": "reports",
-    "task": "options",
+    "CurrentTask": "worker.task_context",
+    "Progress": "model.results",
+    "Selection": "model.selection",
+    "connection": "worker.task_context",
+    "current_task": "worker.task_context",
+    "progress": "worker.task_context",
+    "Status": "model.task",
+    "TaskState": "model.results",
+    "task": "model.task_options",
 }
 
 
@@ -76,7 +76,7 @@ def __dir__():  # type: () -> list[str]
 
 
 def __getattr__(name):  # type: (str) -> object
-    """These are made when somebody asks for them: a run that finds no task need not pay for them."""
+    """Import these names when they are first used: a run that finds no task does not pay for them."""
     if name not in _LATER:
         raise AttributeError("module 'taskserver' has no attribute " + repr(name))
     return getattr(import_module("." + _LATER[name], __name__), name)

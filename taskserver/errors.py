@@ -1,10 +1,10 @@
 """Every error that taskserver raises, under one root class.
 
-First in the order of imports: everything may import this module, and it imports nothing.
+First in the order of imports: every module may import this one, and it imports none.
 Each message carries the fact and the way out, in one line, so that it can be shown as it stands.
 """
 
-LONGEST_DELAY_SECONDS = 366 * 86_400
+MAX_RETRY_DELAY_SECONDS = 366 * 86_400
 
 
 class TaskServerError(Exception):
@@ -16,22 +16,22 @@ class SettingError(TaskServerError):
 
 
 class InvalidTask(TaskServerError):
-    """What a producer wants to add cannot be a task; nothing was added."""
+    """A value that was given for a task is wrong; nothing was added or changed."""
 
 
 class DatabaseError(TaskServerError):
     """The database could not be reached or used."""
 
     may_have_taken_effect = False
-    """Whether the connection broke in one of its tries, so that what was to be written may stand there."""
+    """Whether the connection broke in one of the tries, so that the write may have been committed."""
 
 
 class Unavailable(DatabaseError):
-    """The database is away, or refuses for now: worth trying again later. Nothing was done."""
+    """The database is away, or refuses for now: try again later. Nothing was done."""
 
 
 class ServerFull(Unavailable):
-    """The server is there, and has no connection to give for now."""
+    """The server is there, and has no connection free for now."""
 
 
 class ConnectionLost(Unavailable):
@@ -39,7 +39,7 @@ class ConnectionLost(Unavailable):
 
 
 class Conflict(DatabaseError):
-    """A deadlock or a lock that did not come in time: rolled back, and worth trying again at once."""
+    """A deadlock, or a lock that did not come in time. The transaction is rolled back: try again at once."""
 
 
 class TablesMissing(DatabaseError):
@@ -51,35 +51,39 @@ class TablesOutdated(DatabaseError):
 
 
 class TooLong(DatabaseError):
-    """What was to be written is longer than the server takes in one statement. Nothing was done."""
+    """A statement is longer than the server takes. Nothing was done."""
+
+
+class NotUnderstood(DatabaseError):
+    """The server does not know the syntax of a statement. Nothing was done."""
 
 
 class AlreadyThere(DatabaseError):
-    """A column or an index that was to be made stands already."""
+    """A column or an index that is being made exists already."""
 
 
 class BadTask(TaskServerError):
-    """A row that can never run, whatever is tried: it becomes fatal with this message."""
+    """A row that can never run. It becomes fatal with this message."""
 
 
 class ModuleBroken(TaskServerError):
-    """A listed module could not be imported; it may be mended, unlike a bad row."""
+    """A listed module cannot be imported. Unlike a bad row, it may be mended."""
 
 
 class Retry(TaskServerError):
-    """Raised by a task: this attempt failed, try again after `delay` seconds (None: as its backoff says)."""
+    """Raised by a task: this attempt failed; try again after `delay` seconds (None: after its backoff)."""
 
     def __init__(self, message: str = "", *, delay: float | None = None) -> None:
         if delay is not None and not is_delay(delay):
-            raise SettingError(f"delay is {delay!r:.80}; allowed: seconds from 0 to {LONGEST_DELAY_SECONDS}")
+            raise SettingError(f"delay is {delay!r:.80}; allowed: seconds from 0 to {MAX_RETRY_DELAY_SECONDS}")
         super().__init__(message)
         self.delay = delay
 
 
 def is_delay(value: object) -> bool:
-    """Whether something can be the seconds before a retry."""
-    return type(value) in (int, float) and 0 <= value <= LONGEST_DELAY_SECONDS  # type: ignore[operator]
+    """Whether a value is a number of seconds that may pass before a retry."""
+    return type(value) in (int, float) and 0 <= value <= MAX_RETRY_DELAY_SECONDS  # type: ignore[operator]
 
 
 class Fatal(TaskServerError):
-    """Raised by a task: it failed, and no other attempt is to be made."""
+    """Raised by a task: it failed for good; no other attempt follows."""

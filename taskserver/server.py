@@ -1,50 +1,34 @@
-"""TaskServer: the Python face of the queue, for producers, for workers of one's own, and for our own commands."""
+"""TaskServer: the Python face of the queue, for producers, for a site's own workers, and for our commands."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
-from importlib import import_module
+from functools import cached_property
 from pathlib import Path
-from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from .backoff import DAY_SECONDS, parse_backoff
-from .dsn import parse_dsn
-from .errors import DatabaseError, InvalidTask, SettingError
-from .lifecycle import MAX_GROUP_ID, MAX_ID, NewTask
-from .run_result import RunResult
-from .settings import (
-    DEFAULT_TABLE,
-    LONGEST_SECONDS,
-    MAX_ATTEMPTS,
-    MAX_BATCH,
-    Settings,
-    check_mode,
-    check_modules,
-    check_table,
-    load_settings,
-    program_folder,
-)
-from .stopping import Stop
+from .errors import DatabaseError, InvalidTask
+from .interrupts.stopping import Stop
+from .model.task import DEFAULT_TABLE, MAX_BATCH, NewTask
+from .settings.checks import check_group_id, check_groups, check_positive, check_task_id, check_whole_number
+from .settings.load import Settings, load_settings, make_importable, make_settings, program_folder
 from .stores import Store, open_callers_adding, open_store
-from .stores.adding import WaitsForNewer
-from .stores.store import MOST_GROUPS
+from .stores.queue.claims import MAX_GROUPS
+from .worker.result import RunResult
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
-    from .reports import TaskState
-    from .run_limits import Limits
-    from .runner import Runner
-    from .selection import Selection
-    from .stores.callers import CallersAdding
-    from .stores.interventions import ErrorCount, Interventions, Reclaimed
-    from .stores.pruning import Pruned
-    from .stores.stats import HourStats
+    from .model.results import TaskState
+    from .model.selection import Selection
+    from .stores.queue.callers import CallersAdding
+    from .stores.queue.operations import ErrorCount, Operations, Reclaimed
+    from .stores.queue.pruning import Pruned
+    from .stores.queue.stats import HourStats
+    from .worker.limits import Limits
+    from .worker.run import Runner
 
 
 class TaskServer:
@@ -69,56 +53,40 @@ class TaskServer:
         password: str = "",
         folder: str | Path | None = None,
     ) -> None:
-        """As in the settings of the same names; `folder`, where relative paths start, is the started program's."""
-        self._open(
-            Settings(
-                folder=_folder(folder),
-                dsn=parse_dsn(dsn, password),
-                table=check_table("table", table),
-                mode=check_mode("mode", mode),
-                modules=check_modules("modules", modules),
-                max_attempts=_check("max_attempts", max_attempts, 1, MAX_ATTEMPTS),
-                backoff=parse_backoff("backoff", backoff),
-                lease_seconds=_check("lease", lease, 1, LONGEST_SECONDS),
-                timeout_seconds=_check("timeout", timeout, 0, LONGEST_SECONDS),
-                patience_seconds=_check("db_patience", db_patience, 0, DAY_SECONDS),
-            )
+        """Each argument is the setting of its name; relative paths start in `folder`, by default the program's."""
+        self.settings = make_settings(
+            folder, dsn, password, table, mode, modules, max_attempts, backoff, lease, timeout, db_patience
         )
+        self.store: Store = open_store(self.settings)
 
     @classmethod
     def from_env(cls, folder: str | Path | None = None) -> TaskServer:
-        """By the environment, then by the `.env` in `folder`, which is the started program's unless given."""
-        return cls.from_settings(load_settings(_folder(folder)))
+        """Take settings from the environment, then from the `.env` in `folder`, by default the program's."""
+        return cls.from_settings(load_settings(program_folder(folder)))
 
     @classmethod
     def from_settings(cls, settings: Settings) -> TaskServer:
+        """Take settings that are checked already."""
         server = cls.__new__(cls)
-        server._open(settings)
+        server.settings, server.store = settings, open_store(settings)
         return server
-
-    def _open(self, settings: Settings) -> None:
-        self.settings = settings
-        self.store: Store = open_store(settings)
-        self._on_connections: CallersAdding | None = None
 
     def __enter__(self) -> TaskServer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
         return f"TaskServer({self.settings.dsn.place}, table={self.settings.table!r}, mode={self.settings.mode!r})"
 
     def close(self) -> None:
-        """Close its connections; if it is used again, it connects again."""
+        """Close all connections; the next use connects again."""
         self.store.close()
 
     def create_tables(self) -> None:
         """Make the tables, or bring older ones up to date; safe to repeat."""
-        self.store.create_tables()
+        self.store.tables.create()
 
     # ---- producers
 
@@ -138,34 +106,34 @@ class TaskServer:
         depends_on: Iterable[int] | None = None,
         connection: object = None,
     ) -> int:
-        """Add one task; its id.
+        """Add one task and return its id.
 
         `task` is a callable's name or the function itself, `args` a dict (keywords) or a list (positions) that JSON
-        can hold, at most 1 MiB. It runs after `delay` (seconds, or a timedelta) or from `at` on (an aware datetime).
-        While a row with the `unique_key` exists nothing is added, and the id is that row's; with `rerun` the row
-        becomes new again with all that is given here, once more after its run where it runs already. A rerun with a
-        `version` changes no row of that version or a newer one. It starts when all tasks are done whose ids
-        `depends_on` gives. Raises InvalidTask.
+        can hold, at most 1 MiB. The task runs after `delay` (seconds, or a timedelta) or from `at` on (an aware
+        datetime), and once all tasks are done whose ids `depends_on` gives. While a row with the `unique_key` exists
+        nothing is added, and the id is that row's; with `rerun` the row becomes new again with all that is given
+        here, or runs once more after its run where it runs already. A rerun with a `version` changes no row of that
+        version or a newer one. Raises InvalidTask.
 
-        On a `connection` of yours to the same database (PEP 249, or Django's) it is part of your transaction: there
-        once you commit. All that fails there is raised as a DatabaseError; to roll back, and to do it again, is yours.
+        On your own `connection` to the same database (PEP 249, or Django's) the task is part of your transaction:
+        it is there once you commit. Every failure there is a DatabaseError; you roll back, and you try again.
         """
-        return self._add(
-            _producing().new_task(
-                task,
-                args,
-                group_id,
-                priority,
-                max_attempts=max_attempts,
-                delay=delay,
-                at=at,
-                unique_key=unique_key,
-                rerun=rerun,
-                version=version,
-                depends_on=depends_on,
-            ),
-            connection,
+        from .model.new_task import new_task  # a worker's run seldom adds a task
+
+        new = new_task(
+            task,
+            args,
+            group_id,
+            priority,
+            max_attempts=max_attempts,
+            delay=delay,
+            at=at,
+            unique_key=unique_key,
+            rerun=rerun,
+            version=version,
+            depends_on=depends_on,
         )
+        return self._add(new, connection)
 
     def add_pipeline(
         self,
@@ -183,79 +151,75 @@ class TaskServer:
         depends_on: Iterable[int] | None = None,
         connection: object = None,
     ) -> int:
-        """Add one task that runs one callable after the other, each with what the one before it returned; its id.
+        """Add one task that runs several callables in turn, each with the result of the one before; return its id.
 
         A stage is a callable's name, the function itself, or a mapping of `task`, `group_id`, `priority` and
-        `max_attempts`; what it leaves out is as given here. `args` are those of the first one; all else is as in
-        `add_task`. Raises InvalidTask.
+        `max_attempts`; where a stage leaves one out, the value given here counts. `args` are the first stage's; the
+        other arguments are as in `add_task`. Raises InvalidTask.
         """
-        return self._add(
-            _producing().new_task(
-                None,
-                args,
-                group_id,
-                priority,
-                max_attempts=max_attempts,
-                delay=delay,
-                at=at,
-                unique_key=unique_key,
-                rerun=rerun,
-                version=version,
-                stages=() if stages is None else stages,  # which are refused, too
-                depends_on=depends_on,
-            ),
-            connection,
+        from .model.new_task import new_task  # a worker's run seldom adds a task
+
+        new = new_task(
+            None,
+            args,
+            group_id,
+            priority,
+            max_attempts=max_attempts,
+            delay=delay,
+            at=at,
+            unique_key=unique_key,
+            rerun=rerun,
+            version=version,
+            stages=() if stages is None else stages,  # an empty list is refused, too
+            depends_on=depends_on,
         )
+        return self._add(new, connection)
 
     def _add(self, task: NewTask, connection: object) -> int:
         if connection is not None:
-            # Whether it has to wait is for workers to see: they cannot yet, and nor can a connection of ours.
-            return self._callers_adding().add_on(connection, task)
-        task_id = self.store.add(task)
+            # A worker settles whether the task has to wait: until the commit no connection of ours sees it.
+            return self._callers_adding.add(connection, task)
+        task_id = self.store.producing.add(task)
         if task.depends_on is not None:
-            self._look_at(task_id)
+            from .stores.queue.dependencies import Dependencies
+
+            # Settle at once whether it has to wait; where that fails, a worker's next look does it.
+            with suppress(DatabaseError):
+                Dependencies(self.store).settle([task_id])
         return task_id
 
-    def _look_at(self, task_id: int) -> None:
-        """See at once whether it has to wait, as a worker would at its next look, who does it where this cannot."""
-        from .stores.dependencies import Dependencies
-
-        with suppress(DatabaseError):
-            Dependencies(self.store).settle([task_id])
-
+    @cached_property
     def _callers_adding(self) -> CallersAdding:
-        if self._on_connections is None:
-            self._on_connections = open_callers_adding(self.settings)
-        return self._on_connections
+        return open_callers_adding(self.settings)
 
     def add_tasks(self, tasks: Iterable[Mapping[str, Any]], *, connection: object = None) -> list[int]:
-        """Add many tasks in one transaction, all or none; their ids.
+        """Add many tasks in one transaction, all or none; return their ids.
 
-        Each is described by a mapping whose keys are the arguments of `add_task`, of which `task` alone must be
-        there, or `stages` in its place, as those of `add_pipeline`. Raises InvalidTask, which tells the number of the
-        wrong one, counted from 1.
+        A mapping describes each task: its keys are the arguments of `add_task`. Only `task` must be there, or in its
+        place `stages`, as for `add_pipeline`. Raises InvalidTask, with the number of the wrong task, counted from 1.
 
-        A `connection` of yours is as in `add_task`: the transaction is yours, and so are, after an error, the rows of
-        those that were added before it, until you roll back.
+        On your own `connection` the transaction is yours, as in `add_task`: after an error, the tasks that were added
+        before it stand there until you roll back.
         """
+        from .model.new_task import new_tasks_from
+        from .stores.queue.adding import WaitsForNewer
+
         ids: list[int] = []
-        new_tasks = _numbered(tasks)
-        # What is there as a whole can be tried again when others are in its way.
-        several = list(new_tasks) if isinstance(tasks, (list, tuple)) else new_tasks
+        new_tasks = new_tasks_from(tasks)
         try:
             if connection is not None:
-                return self._callers_adding().add_many_on(connection, several)
-            self.store.add_many(several, ids.extend, ids.clear)
+                return self._callers_adding.add_many(connection, new_tasks)
+            self.store.producing.add_many(new_tasks, ids.extend, ids.clear)
         except WaitsForNewer as error:
             raise InvalidTask(f"task {error.number}: {error}") from None
         return ids
 
     def get(self, task_id: int) -> TaskState | None:
-        """What has become of a task: status, result, error, progress.
+        """Read a task's status, result, error and progress.
 
-        None where there is no such task: in mode `delete` those that are done are gone, too.
+        None where there is no such task: in mode `delete` a completed task is gone, too.
         """
-        return self.store.state(_check("task_id", task_id, 0, MAX_ID))
+        return self.store.views.state(check_task_id(task_id))
 
     # ---- periodic tasks
 
@@ -271,69 +235,73 @@ class TaskServer:
         group_id: int = 0,
         priority: int = 0,
     ) -> None:
-        """Have a task added again and again: `every` so many seconds, or at the times of a `cron` expression.
+        """Have a task added `every` so many seconds (or timedelta), or at the times of a `cron` expression.
 
-        The name stands for the schedule: to give it again changes what differs, and otherwise nothing. An expression
-        means the clock of the `timezone`. Raises InvalidTask, and SettingError where the library for `cron` is missing.
+        The name identifies the schedule: given again, it changes the values that differ. `cron` follows the clock of
+        the `timezone`. Raises InvalidTask, and SettingError where the library for `cron` is missing.
         """
-        from .schedule import new_schedule
-        from .stores.schedules import Schedules
+        from .model.schedule import new_schedule
+        from .stores.queue.schedules import Schedules
 
         schedule = new_schedule(name, task, args, every, cron, timezone, group_id, priority)
         Schedules(self.store).put(schedule)
 
     def unschedule(self, name: str) -> bool:
-        """Have it added no more; what was added already runs. Whether there was such a schedule."""
-        from .checks import check_text
-        from .stores.schedules import Schedules
+        """End a schedule; a task that it added already still runs. False where there was no such schedule."""
+        from .model.field_checks import check_text
+        from .stores.queue.schedules import Schedules
 
         return Schedules(self.store).remove(check_text("name", name))
 
     # ---- operators
 
     def set_priority(self, task_id: int, priority: int) -> bool:
-        """Move a task that is not done. Whether there was one. Raises as `retry` does."""
-        from .checks import check_priority
+        """Move a task that is not done; False where there is none. Raises as `retry` does."""
+        from .model.field_checks import check_priority
+        from .model.selection import Selection
 
         check_priority(priority)
-        return self._interventions().set_priority(_chosen(_check("task_id", task_id, 0, MAX_ID)), priority) == 1
+        return self._operations().set_priority(Selection(ids=[check_task_id(task_id)]), priority) == 1
 
     def retry(self, tasks: int | Iterable[int] | Selection) -> int:
-        """Error, fatal → new, with attempts 0, for an id, some ids, or a Selection. How many.
+        """Error, fatal → new, with attempts 0, for an id, some ids, or a Selection; return how many tasks changed.
 
-        Raises InvalidTask, and DatabaseError where other programs held some of them.
+        Raises InvalidTask, and DatabaseError where other programs held some of the rows.
         """
-        return self._interventions().retry(_chosen(tasks))
+        from .model.selection import selection_of
+
+        return self._operations().retry(selection_of(tasks))
 
     def cancel(self, tasks: int | Iterable[int] | Selection) -> int:
-        """New, waiting, error → fatal `cancelled`; a running one is interrupted at its next heartbeat, or progress().
+        """New, waiting, error → fatal `cancelled`; a running task is interrupted at its next heartbeat or progress().
 
-        For an id, some ids, or a Selection. How many. Raises as `retry` does.
+        For an id, some ids, or a Selection; returns how many tasks changed. Raises as `retry` does.
         """
-        return self._interventions().cancel(_chosen(tasks))
+        from .model.selection import selection_of
+
+        return self._operations().cancel(selection_of(tasks))
 
     def pause(self, group_id: int) -> bool:
-        """From the next claim on, no worker takes tasks of this group. False if that was so already."""
-        return self._interventions().pause(_check("group_id", group_id, 0, MAX_GROUP_ID))
+        """Have no worker take tasks of a group, from the next claim on. False where it was paused already."""
+        return self._operations().pause(check_group_id(group_id))
 
     def resume(self, group_id: int) -> bool:
-        """Have the tasks of a group run again. Whether it was paused."""
-        return self._interventions().resume(_check("group_id", group_id, 0, MAX_GROUP_ID))
+        """Have workers take tasks of a group again. False where it was not paused."""
+        return self._operations().resume(check_group_id(group_id))
 
     def stats(self, since: float | timedelta | datetime | None = None) -> Sequence[HourStats]:
-        """What was done, by hour, group and task name: since then, or for so many seconds; all that is kept."""
-        from .stores.stats import Stats
+        """Counts and times by hour, group and task name: since an instant, for so many seconds, or all that is kept."""
+        from .stores.queue.stats import Stats
 
         return Stats(self.store).hours(since)
 
     def errors(
         self, groups: Iterable[int] | None = None, task: str | None = None, limit: int | None = None
     ) -> Sequence[ErrorCount]:
-        """Tasks in error and fatal by the first line of their errors, the most frequent first; at most `limit`."""
-        from .selection import Selection
+        """Count tasks in error and fatal by the first line of their errors, most frequent first; at most `limit`."""
+        from .model.selection import Selection
 
-        chosen = None if groups is None else _check_groups(groups)
-        return self._interventions().errors(Selection(groups=chosen, task=task, limit=limit))
+        return self._operations().errors(Selection(None, check_groups(groups, MAX_GROUPS), task, limit=limit))
 
     def prune(
         self,
@@ -345,45 +313,43 @@ class TaskServer:
         stats: bool = False,
         keys: bool = False,
     ) -> Pruned:
-        """Delete rows that ended so long ago (seconds, or a timedelta). How many.
+        """Delete rows that ended so long ago (seconds, or a timedelta); return how many.
 
-        Of each kind that is named; where none is, completed tasks, which are done or archived. Rows of the queue that
-        hold a unique_key stay unless `keys` is true. Raises InvalidTask.
+        Rows of each kind that is named; where none is named, completed tasks: done or archived. Rows of the queue
+        that hold a unique_key stay unless `keys` is true. Raises InvalidTask.
         """
-        from .stores.pruning import Pruning
+        from .stores.queue.pruning import Pruning
 
-        named = {"done": done, "fatal": fatal, "archived": archived, "stats": stats}
-        kinds = [kind for kind, is_named in named.items() if is_named]
-        return Pruning(self.store, older_than, kinds, keys).run()
+        kinds = {"done": done, "fatal": fatal, "archived": archived, "stats": stats}
+        return Pruning(self.store, older_than, [kind for kind in kinds if kinds[kind]], keys).run()
 
     def reclaim(self, force: Selection | None = None) -> Reclaimed:
-        """Wake what is due and take back what workers left whose lease has ended: all at once, as runs do bit by bit.
+        """Wake all due tasks and take back all whose lease has ended, at once; runs do the same bit by bit.
 
-        `force` takes back chosen tasks whose lease still holds, too. Their workers may be alive: such a task may run
-        twice.
+        `force` also takes back chosen tasks whose lease still holds. A worker that is alive may run such a task on,
+        and another one runs it a second time.
         """
-        from .run_limits import Limits
-        from .stores.interventions import END_LEASE, Reclaimed
+        from .stores.queue.operations import END_LEASE, Reclaimed
 
-        forced = 0 if force is None else self._interventions().change(END_LEASE, force).changed
-        return Reclaimed(forced, *self._runner((), Limits(), Stop()).reclaim())
+        forced = 0 if force is None else self._operations().change(END_LEASE, force).changed
+        return Reclaimed(forced, *self._runner().reclaim())
 
     def run_task(self, task_id: int, *, stop: Stop | None = None) -> RunResult:
-        """Run one task here and now: new, waiting, in error or fatal, of whatever group. What became of it.
+        """Run one new, waiting, failed or fatal task of any group here and now; return what became of it.
 
-        Raises InvalidTask where it is not there, done, or in progress.
+        Raises InvalidTask where the task is not there, done, or in progress.
         """
-        from .run_limits import Limits
+        from .worker.limits import Limits
 
         make_importable(self.settings.folder)
         claimed_at = time.monotonic()
-        task = self._interventions().claim_one(_check("task_id", task_id, 0, MAX_ID))
-        return self._runner((), Limits(max_tasks=1), stop or Stop()).run_one(task, claimed_at)
+        task = self._operations().claim_one(check_task_id(task_id))
+        return self._runner(limits=Limits(max_tasks=1), stop=stop).run_one(task, claimed_at)
 
-    def _interventions(self) -> Interventions:
-        from .stores.interventions import Interventions
+    def _operations(self) -> Operations:
+        from .stores.queue.operations import Operations
 
-        return Interventions(self.store)
+        return Operations(self.store)
 
     # ---- workers
 
@@ -398,97 +364,36 @@ class TaskServer:
         stop: Stop | None = None,
         on_progress: Callable[[RunResult], object] | None = None,
     ) -> RunResult:
-        """Run tasks until `max_tasks` ran (0: no limit), `max_time` seconds would be passed, or none is left.
+        """Run tasks until `max_tasks` ran (0: no limit), `max_time` seconds would be passed, or no task is left.
 
-        It starts nothing more once the process has `max_memory` megabytes, either.
-        `groups` names the groups to take tasks of, None all of them; at most `batch` are claimed at once. `stop`
-        lets other code end the run; `on_progress` hears after each task, or call of several, and the next one waits
-        until it returns. What was done, and why it ended.
+        The run starts no task once the process has `max_memory` megabytes. It takes tasks of `groups` (None: all) and
+        claims at most `batch` at once. `stop` lets other code end the run; `on_progress` is called after each call of
+        a task or of a batch, and the next call waits for it. Returns what was done, and why the run ended.
 
         Signals are left alone: a KeyboardInterrupt inside a task counts as that task's failure, and the run goes on;
-        to end it, let a handler of yours call `stop.ask()`.
+        to end it, have a signal handler call `stop.ask()`.
         """
-        from .run_limits import Limits
+        from .worker.limits import Limits
 
         limits = Limits(
-            _check("max_tasks", max_tasks, 0, None),
-            _check("batch", batch, 1, MAX_BATCH),
-            _check_positive("max_time", max_time, "seconds"),
-            _check_positive("max_memory", max_memory, "megabytes"),
+            check_whole_number("max_tasks", max_tasks, 0, None),
+            check_whole_number("batch", batch, 1, MAX_BATCH),
+            check_positive("max_time", max_time, "seconds"),
+            check_positive("max_memory", max_memory, "megabytes"),
         )
-        chosen = () if groups is None else _check_groups(groups)
+        chosen = check_groups(groups, MAX_GROUPS) or ()
         make_importable(self.settings.folder)
-        return self._runner(chosen, limits, stop or Stop(), on_progress).run()
+        return self._runner(chosen, limits, stop, on_progress).run()
 
     def _runner(
         self,
-        groups: Sequence[int],
-        limits: Limits,
-        stop: Stop,
+        groups: Sequence[int] = (),
+        limits: Limits | None = None,
+        stop: Stop | None = None,
         on_progress: Callable[[RunResult], object] | None = None,
     ) -> Runner:
-        from .runner import Runner
+        from .worker.limits import Limits
+        from .worker.run import Runner
 
-        return Runner(self.store, self.settings, groups, limits, stop, on_progress or (lambda result: None))
-
-
-def _chosen(tasks: int | Iterable[int] | Selection) -> Selection:
-    from .selection import Selection
-
-    if isinstance(tasks, Selection):
-        return tasks
-    if isinstance(tasks, int):
-        return Selection(ids=[tasks])
-    try:
-        return Selection(ids=list(tasks))
-    except TypeError:
-        raise InvalidTask(f"tasks is {tasks!r:.80}; allowed: an id, ids, or a Selection") from None
-
-
-def _folder(given: str | Path | None) -> Path:
-    # Absolute, since a task may change the current folder.
-    return Path(given).absolute() if given else program_folder()
-
-
-@cache
-def _producing() -> ModuleType:
-    """What only producers need, imported with the first task that is added: a worker's run seldom adds any."""
-    return import_module(".new_task", __package__)
-
-
-def _numbered(tasks: Iterable[Mapping[str, Any]]) -> Iterable[NewTask]:
-    new_task_from = _producing().new_task_from
-    for number, task in enumerate(tasks, start=1):
-        try:
-            yield new_task_from(task)
-        except InvalidTask as error:
-            raise InvalidTask(f"task {number}: {error}") from None
-
-
-def _check(name: str, value: int, least: int, most: int | None) -> int:
-    if type(value) is not int or value < least or (most is not None and value > most):
-        allowed = f"from {least} to {most}" if most is not None else f"from {least} on"
-        raise SettingError(f"{name} is {value!r}; allowed: a whole number {allowed}")
-    return value
-
-
-def _check_positive(name: str, value: float | None, unit: str) -> float | None:
-    if value is not None and not (type(value) in (int, float) and value > 0):
-        raise SettingError(f"{name} is {value!r}; allowed: {unit} above 0")
-    return value
-
-
-def _check_groups(groups: Iterable[int]) -> Sequence[int]:
-    try:
-        chosen = sorted({_check("a group", group, 0, MAX_GROUP_ID) for group in groups})
-    except TypeError:
-        raise SettingError(f"groups is {groups!r}; allowed: a list of numbers, or None for every group") from None
-    if not 0 < len(chosen) <= MOST_GROUPS:
-        raise SettingError(f"groups names {len(chosen)} groups; allowed: 1 to {MOST_GROUPS}, or None for every group")
-    return chosen
-
-
-def make_importable(folder: Path) -> None:
-    """Let modules in this folder be imported, as tasks.py beside worker.py."""
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+        heard = on_progress or (lambda result: None)
+        return Runner(self.store, self.settings, groups, limits or Limits(), stop or Stop(), heard)

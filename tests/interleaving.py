@@ -71,15 +71,15 @@ def in_order(plan: Plan, *works: Callable[[], object]) -> list[int]:
 
 def watch(store: Store) -> Store:
     """Have the verbs of a store wait for the turn of the worker that does them."""
-    do = store._do
+    do = store.database.run_in_doubt
 
     def do_in_turn(*args: Any, **kwargs: Any) -> Any:
         worker = threading.current_thread()
-        if isinstance(worker, _Worker) and not store.session().in_transaction:
+        if isinstance(worker, _Worker) and not store.database.session().in_transaction:
             worker.pause()
         return do(*args, **kwargs)
 
-    store._do = do_in_turn  # type: ignore[method-assign]
+    store.database.run_in_doubt = do_in_turn  # type: ignore[method-assign]
     return store
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pymysql
 
 from taskserver import TaskServer
-from taskserver.stores.mysql import MySQLStore
+from taskserver.stores.mysql.dialect import MySQLDialect
 from tests.deployment import Deployment
 from tests.processes import WAIT_SECONDS, wait_until
 
@@ -173,5 +173,5 @@ def server_skips_locked(dsn: str) -> bool:
     """Whether a server has SKIP LOCKED; asks by a claim, so it is for an empty queue."""
     with TaskServer(dsn) as server:
         server.create_tables()
-        server.store.claim(1, ())
-        return isinstance(server.store, MySQLStore) and server.store._abilities.skips_locked
+        server.store.claims.claim(1, ())
+        return isinstance(server.store.database.dialect, MySQLDialect) and server.store.database.dialect.skips_locked

@@ -29,7 +29,7 @@ import pymysql
 import pytest
 
 from taskserver import TaskServer, __version__
-from taskserver.settings import load_settings
+from taskserver.settings.load import load_settings
 from tests.deployment import ROOT, TIMEOUT_SECONDS, Deployment
 from tests.documents import Block
 from tests.servers import MySQLServer, find_program

@@ -17,14 +17,22 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from taskserver.arguments import MAX_BYTES, MAX_NESTING, check_size, parse_json, read_arguments, write_arguments
-from taskserver.call import Call, fetch_long, prepare, run_call, run_foreign
-from taskserver.callables import Callables
-from taskserver.error_text import MAX_ERROR_LENGTH, describe
 from taskserver.errors import BadTask, InvalidTask
-from taskserver.lifecycle import ClaimedTask
-from taskserver.stopping import Stop, TaskInterrupted
-from taskserver.time_limit import time_limit
+from taskserver.interrupts.stopping import Stop, TaskInterrupted
+from taskserver.interrupts.time_limit import time_limit
+from taskserver.messages.error_text import MAX_ERROR_LENGTH, describe
+from taskserver.model.arguments import (
+    MAX_ARGS_BYTES,
+    MAX_NESTING,
+    check_size,
+    parse_json,
+    read_arguments,
+    write_arguments,
+)
+from taskserver.model.task import ClaimedTask
+from taskserver.worker.call import run_call, run_foreign
+from taskserver.worker.callables import Callables
+from taskserver.worker.preparing import Call, fetch_arguments, prepare
 
 
 def run_task(call: Call) -> BaseException | None:
@@ -109,7 +117,7 @@ def test_an_object_becomes_keywords_an_array_positions_and_nothing_nothing(
         ("[" * 3000, "nested more than 500 deep"),
         ("[" * 3000 + "]" * 3000, "nested more than 500 deep"),
         ('{"a":' * 3000 + "1" + "}" * 3000, "nested more than 500 deep"),
-        ("[" * (MAX_BYTES - 1), "nested more than 500 deep"),
+        ("[" * (MAX_ARGS_BYTES - 1), "nested more than 500 deep"),
     ],
 )
 def test_what_is_no_strict_json_or_neither_object_nor_array_is_a_bad_task(text: str, words: str) -> None:
@@ -144,16 +152,16 @@ def test_no_prefix_hides_deep_nesting_from_the_count(lure: str) -> None:
 
 
 def test_bytes_are_allowed_exactly_to_the_limit() -> None:
-    text = '["' + "x" * (MAX_BYTES - 4) + '"]'
-    assert len(text) == MAX_BYTES == 1024 * 1024
-    assert read_arguments(text) == (["x" * (MAX_BYTES - 4)], {})
-    with pytest.raises(BadTask, match=f"args is {MAX_BYTES + 1} bytes long; allowed: {MAX_BYTES}"):
+    text = '["' + "x" * (MAX_ARGS_BYTES - 4) + '"]'
+    assert len(text) == MAX_ARGS_BYTES == 1024 * 1024
+    assert read_arguments(text) == (["x" * (MAX_ARGS_BYTES - 4)], {})
+    with pytest.raises(BadTask, match=f"args is {MAX_ARGS_BYTES + 1} bytes long; allowed: {MAX_ARGS_BYTES}"):
         read_arguments(text + " ")
     check_size(None)
     check_size(0)
-    check_size(MAX_BYTES)
+    check_size(MAX_ARGS_BYTES)
     with pytest.raises(BadTask, match="bytes long"):
-        check_size(MAX_BYTES + 1)
+        check_size(MAX_ARGS_BYTES + 1)
 
 
 def test_escaped_lone_surrogates_reach_the_task_as_they_are() -> None:
@@ -331,11 +339,11 @@ def test_nesting_is_written_exactly_to_the_limit() -> None:
 
 @pytest.mark.parametrize(("character", "size"), [("x", 1), ("é", 2), ("漢", 3), ("😀", 4)])
 def test_bytes_are_counted_not_characters_when_arguments_are_written(character: str, size: int) -> None:
-    count, rest = divmod(MAX_BYTES - 4, size)
+    count, rest = divmod(MAX_ARGS_BYTES - 4, size)
     text = write_arguments([character * count + "x" * rest])
     assert text is not None
-    assert len(text.encode()) == MAX_BYTES
-    with pytest.raises(InvalidTask, match=f"args takes {MAX_BYTES + 1} bytes as JSON; allowed: {MAX_BYTES}"):
+    assert len(text.encode()) == MAX_ARGS_BYTES
+    with pytest.raises(InvalidTask, match=f"args takes {MAX_ARGS_BYTES + 1} bytes as JSON; allowed: {MAX_ARGS_BYTES}"):
         write_arguments([character * count + "x" * (rest + 1)])
 
 
@@ -445,20 +453,20 @@ def test_a_default_that_exits_when_shown_does_not_stop_a_worker(write_tasks: Cal
 
 
 def test_arguments_over_the_limit_are_refused_before_they_are_fetched() -> None:
-    with pytest.raises(BadTask, match=f"args is {MAX_BYTES + 1} bytes long"):
-        fetch_long(row(None, MAX_BYTES + 1), never)
+    with pytest.raises(BadTask, match=f"args is {MAX_ARGS_BYTES + 1} bytes long"):
+        fetch_arguments(row(None, MAX_ARGS_BYTES + 1), never)
 
 
 def test_long_arguments_are_fetched() -> None:
     args = '["' + "x" * 100_000 + '"]'
-    assert fetch_long(row(None, len(args)), lambda task: args if task.id == 1 else None).args == args
+    assert fetch_arguments(row(None, len(args)), lambda task: args if task.id == 1 else None).args == args
 
 
 def test_without_arguments_nothing_is_fetched(write_tasks: Callable[[str], None]) -> None:
     write_tasks("def send(): pass\n")
     for args_bytes in (None, 0):
         task = row(None, args_bytes)
-        assert fetch_long(task, never) == task
+        assert fetch_arguments(task, never) == task
         assert prepare(task, Callables(("tasks",)))[1:] == ([], {}, None)
 
 

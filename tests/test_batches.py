@@ -18,16 +18,18 @@ from typing import Any
 
 import pytest
 
-from taskserver import DatabaseError, Fatal, Retry, RunResult, SettingError, TaskServer, batch_executor, call, task
-from taskserver.lifecycle import CANCELLED, Claim, Status
-from taskserver.options import MOST_A_CALL
-from taskserver.run_result import Reason
-from taskserver.stores.batches import Batches
-from taskserver.stores.mysql import MySQLStore
+from taskserver import DatabaseError, Fatal, Retry, RunResult, SettingError, TaskServer, task
+from taskserver.model.task import CANCELLED, Claim, Status
+from taskserver.model.task_options import MAX_TASKS_PER_CALL
+from taskserver.stores.mysql.dialect import MySQLDialect
+from taskserver.stores.queue.batches import Batches
+from taskserver.worker import batch, call
+from taskserver.worker.result import Reason
 from tests.processes import end_of, wait_until
 from tests.proxy import Proxy, contains
 from tests.queues import Queue
 from tests.servers import MariaDB
+from tests.sessions import new_connection
 from tests.test_store_contract import Rows
 
 MODES = ("delete", "move", "mark")
@@ -258,16 +260,16 @@ def test_tasks_that_were_started_before_run_alone(site: Site) -> None:
     assert site.calls() == [("many", [0]), ("many", [1, 3, 4]), ("many", [2])]
 
 
-@pytest.mark.parametrize("value", [0, -1, MOST_A_CALL + 1, True, 2.0, "5", [5]])
+@pytest.mark.parametrize("value", [0, -1, MAX_TASKS_PER_CALL + 1, True, 2.0, "5", [5]])
 def test_a_batch_is_a_whole_number(value: Any) -> None:
-    with pytest.raises(SettingError, match=f"^batch is .*; allowed: a whole number from 1 to {MOST_A_CALL}$"):
+    with pytest.raises(SettingError, match=f"^batch is .*; allowed: a whole number from 1 to {MAX_TASKS_PER_CALL}$"):
         task(batch=value)
 
 
 def test_a_batch_of_the_most_is_done_by_one_call(site: Site) -> None:
-    site.add("many", *range(MOST_A_CALL + 1))
-    assert site.run(batch=1000).done == MOST_A_CALL + 1
-    assert [len(numbers) for _, numbers in site.calls()] == [MOST_A_CALL, 1]
+    site.add("many", *range(MAX_TASKS_PER_CALL + 1))
+    assert site.run(batch=1000).done == MAX_TASKS_PER_CALL + 1
+    assert [len(numbers) for _, numbers in site.calls()] == [MAX_TASKS_PER_CALL, 1]
 
 
 def test_no_more_are_called_at_once_than_fit_into_the_time_that_is_left(site: Site) -> None:
@@ -411,6 +413,23 @@ def test_tasks_fail_with_the_call_where_the_run_is_to_end_meanwhile(site: Site) 
     assert len(site.calls()) == 1
 
 
+def _raise(items: Any) -> None:
+    raise ValueError
+
+
+@pytest.mark.parametrize("is_imported", [False, True])
+def test_a_limit_that_one_task_has_is_not_that_of_the_tasks_beside_it(site: Site, is_imported: bool) -> None:
+    if is_imported:
+        site.module.does["many"] = _raise
+    site.add("many", 0, max_attempts=3)
+    site.add("many", 1, 2)
+    if not is_imported:
+        file = Path(site.settings["folder"], f"{site.name}.py")
+        file.write_text(file.read_text() + "\ndef fail(items): raise ValueError\ndoes['many'] = fail\n")
+    assert site.run().failed == 3
+    assert site.columns("max_attempts") == [(3,), (10,), (10,)]
+
+
 def test_the_last_tasks_of_a_run_of_so_many_are_called_alone_too(site: Site) -> None:
     site.module.does["many"] = bad_one(0)
     site.add("many", *range(4))
@@ -515,8 +534,8 @@ class Rude(Exception):
 def test_an_exception_that_hangs_or_ends_the_process_when_it_is_asked_costs_no_other_task(
     make_site: Callable[..., Site], sqlite_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_executor, "TELLING_SECONDS", 0.2)
-    monkeypatch.setattr(call, "TELLING_SECONDS", 0.2)
+    monkeypatch.setattr(batch, "MAX_DESCRIBE_SECONDS", 0.2)
+    monkeypatch.setattr(call, "MAX_DESCRIBE_SECONDS", 0.2)
     site = make_site(sqlite_dsn, lease=1)
     site.module.does["many"] = lambda items: [None, Mute(), Rude(), ValueError("v"), None]
     site.add("many", *range(5))
@@ -529,8 +548,8 @@ def test_an_exception_that_hangs_or_ends_the_process_when_it_is_asked_costs_no_o
 def test_of_exceptions_that_all_hang_only_some_are_asked(
     make_site: Callable[..., Site], sqlite_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_executor, "TELLING_SECONDS", 0.1)
-    monkeypatch.setattr(call, "TELLING_SECONDS", 0.1)
+    monkeypatch.setattr(batch, "MAX_DESCRIBE_SECONDS", 0.1)
+    monkeypatch.setattr(call, "MAX_DESCRIBE_SECONDS", 0.1)
     asked = set()
 
     class Counted(Exception):
@@ -546,7 +565,7 @@ def test_of_exceptions_that_all_hang_only_some_are_asked(
     site.module.does["many"] = lambda items: [Counted(item["n"]) for item in items]
     site.add("many", *range(20))
     assert site.run().failed == 20
-    assert len(asked) <= batch_executor.MOST_MUTE
+    assert len(asked) <= batch.MAX_MUTE
     assert set(site.first_lines()) == {"Counted: (its text cannot be had)"}
 
 
@@ -861,10 +880,10 @@ def test_a_row_that_a_page_holds_has_the_others_started_and_finished_without_it(
 ) -> None:
     site = make_site(mysql_dsn, db_patience=5)
     store = site.server.store
-    assert isinstance(store, MySQLStore)
+    assert isinstance(store.database.dialect, MySQLDialect)
     site.add("many", *range(5))
-    tasks = store.claim(5, ()).tasks
-    store._abilities.skips_locked = store._abilities.skips_locked and skips_locked
+    tasks = store.claims.claim(5, ()).tasks
+    store.database.dialect.skips_locked = store.database.dialect.skips_locked and skips_locked
     batches = Batches(store)
     with closing(_connection(site)) as page:
         page.begin()
@@ -881,7 +900,7 @@ def test_a_row_that_a_page_holds_has_the_others_started_and_finished_without_it(
 
 
 def _connection(site: Site) -> Any:
-    return site.server.store._connect()
+    return new_connection(site.server.store)
 
 
 @pytest.mark.server
@@ -896,7 +915,7 @@ def test_a_run_does_what_a_page_does_not_hold_and_then_the_rest(make_site: Calla
         if 2 not in [item["n"] for item in items]:
             page.rollback()
 
-    real = site.server.store.claim
+    real = site.server.store.claims.claim
 
     def claim(limit: int, groups: Sequence[int]) -> Claim:
         claimed = real(limit, groups)
@@ -904,7 +923,7 @@ def test_a_run_does_what_a_page_does_not_hold_and_then_the_rest(make_site: Calla
             page.cursor().execute("SELECT * FROM jobs_queue WHERE id = 3 FOR UPDATE")
         return claimed
 
-    site.server.store.claim = claim  # type: ignore[method-assign]
+    site.server.store.claims.claim = claim  # type: ignore[method-assign]
     site.module.does["many"] = hold
     result = site.run()
     page.close()

@@ -19,9 +19,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from taskserver.callables import BROKEN_SECONDS, Callables, TaskCallable
 from taskserver.errors import BadTask, ModuleBroken
-from taskserver.lifecycle import Status
+from taskserver.model.task import Status
+from taskserver.worker.callables import BROKEN_SECONDS, Callables, TaskCallable
 from tests.deployment import Deployment
 
 TASKS = '''

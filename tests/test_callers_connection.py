@@ -25,9 +25,9 @@ import pytest
 from pymysql.cursors import DictCursor, SSCursor, SSDictCursor
 
 from taskserver import DatabaseError, InvalidTask, TablesMissing, TaskServer
-from taskserver.arguments import MAX_BYTES
 from taskserver.errors import Conflict, ConnectionLost, TooLong
-from taskserver.stores import mysql_callers
+from taskserver.model.arguments import MAX_ARGS_BYTES
+from taskserver.stores.mysql import callers as mysql_callers
 from tests.conftest import without
 from tests.deployment import ROOT
 from tests.processes import assert_silent, wait_until
@@ -279,6 +279,15 @@ def test_an_iterator_may_add_tasks_on_the_connection_itself(site: Site) -> None:
     connection.commit()
     assert sorted(site.added()) == [["inside"], ["one"], ["two"]]
     assert len(ids) == 2
+
+
+def test_keyed_tasks_of_an_iterator_are_checked_before_the_first_of_them_is_sent(site: Site) -> None:
+    described = ({"task": "tasks.note", "unique_key": key} for key in ("a", "b", ""))
+    connection = site.connect()
+    with pytest.raises(InvalidTask, match="task 3: unique_key"):
+        site.server.add_tasks(described, connection=connection)
+    connection.commit()
+    assert site.added() == []
 
 
 def test_threads_add_on_connections_of_their_own_with_one_server(mysql_site: Site) -> None:
@@ -642,7 +651,7 @@ def test_texts_come_through_a_session_of_any_character_set_and_mode(mysql_site: 
 
 def test_arguments_that_would_be_too_long_in_ascii_are_sent_as_they_are(mysql_site: Site) -> None:
     connection = mysql_site.connect(charset="utf8mb4")
-    text = "é" * (MAX_BYTES // 2 - 10)
+    text = "é" * (MAX_ARGS_BYTES // 2 - 10)
     mysql_site.server.add_task("tasks.note", [text], connection=connection)
     connection.commit()
     assert mysql_site.queue.rows("args") == [(f'["{text}"]',)]
@@ -767,7 +776,7 @@ def test_a_connection_to_another_file_is_refused_though_it_has_the_tables_of_a_q
 ) -> None:
     path = tmp_path / place if place.endswith(".db") else place
     with TaskServer(f"sqlite:///{tmp_path / 'other.db'}") as other:
-        other.store.create_tables()
+        other.store.tables.create()
     with closing(sqlite3.connect(path)) as connection:
         with pytest.raises(InvalidTask, match=r"connection is one to .*, and the queue of TASKSERVER_DSN lies in .*db"):
             sqlite_site.server.add_task("tasks.note", connection=connection)
@@ -790,7 +799,7 @@ def test_a_connection_to_another_database_of_the_server_adds_to_the_queue(
     with mysql_server.database() as name:
         if has_tables:
             with TaskServer(mysql_server.dsn(name)) as other:
-                other.store.create_tables()
+                other.store.tables.create()
         for database in (name, None):
             connection = mysql_site.connect(database=database)
             add = partial(mysql_site.server.add_task, "tasks.note", connection=connection)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from taskserver import TaskServer
-from taskserver.commands.chain import tree
-from taskserver.stores.chains import MOST_BRANCHES, MOST_NODES, Chains
+from taskserver.cli.terminal.dependency_trees import tree
+from taskserver.stores.queue.dependency_trees import MAX_BRANCHES, MAX_NODES, DependencyTrees
 from tests.processes import run_on_terminal
 from tests.queues import Queue
 
@@ -24,11 +24,11 @@ def server(queue: Queue) -> Iterator[TaskServer]:
 
 
 def behind(server: TaskServer, task_id: int) -> list[str]:
-    return list(tree(Chains(server.store).behind(task_id)))
+    return list(tree(DependencyTrees(server.store).behind(task_id)))
 
 
 def before(server: TaskServer, task_id: int) -> list[str]:
-    return list(tree(Chains(server.store).before(task_id)))
+    return list(tree(DependencyTrees(server.store).before(task_id)))
 
 
 def link(queue: Queue, parent_id: int, child_id: int) -> None:
@@ -73,13 +73,13 @@ def test_a_tree_stays_one_to_be_looked_at_and_counts_the_rest(server: TaskServer
     wide = server.add_tasks({"task": "tasks.note", "depends_on": [root]} for _ in range(1000))
     lines = behind(server, root)
     assert lines[0] == f"|-- {wide[0]} tasks.note: waiting"
-    assert lines[-1] == f"`-- and {1000 - MOST_BRANCHES} more"
-    assert len(lines) == MOST_BRANCHES + 1
+    assert lines[-1] == f"`-- and {1000 - MAX_BRANCHES} more"
+    assert len(lines) == MAX_BRANCHES + 1
     last = wide[0]
-    for _ in range(2 * MOST_NODES):
+    for _ in range(2 * MAX_NODES):
         last = server.add_task("tasks.note", depends_on=[last])
     lines = behind(server, wide[0])
-    assert len(lines) == MOST_NODES
+    assert len(lines) == MAX_NODES
     assert lines[-1].strip() == "`-- 1 more"
 
 

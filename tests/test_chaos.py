@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from taskserver.settings import MODES as TASKSERVER_MODES
+from taskserver.model.task import MODES as TASKSERVER_MODES
 from tests.chaos.begins import match_begins
 from tests.chaos.checks import check_all
 from tests.chaos.evidence import DELETED, Event, Evidence, Kept, Row, Run, Strike, Tied, WorkerRun

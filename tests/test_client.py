@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from taskserver.commands.client import main
-from taskserver.lifecycle import MAX_ID
-from taskserver.stores.tables import SCHEMA_VERSION
+from taskserver.cli.client import main
+from taskserver.model.task import MAX_ID
+from taskserver.stores.database.tables import SCHEMA_VERSION
 from tests.deployment import Deployment
 from tests.processes import (
     WAIT_SECONDS,

@@ -25,9 +25,9 @@ import pymysql
 import pytest
 
 from taskserver import DatabaseError, TaskServer
-from taskserver import dsn as dsn_module
-from taskserver.stores import database as stores_database
-from taskserver.stores import mysql
+from taskserver.settings import dsn as dsn_module
+from taskserver.stores.database import database as stores_database
+from taskserver.stores.mysql import login
 from tests.conftest import without
 from tests.deployment import Deployment
 from tests.servers import NOBODY, MariaDB, MySQLServer, find_program
@@ -50,7 +50,7 @@ def server(dsn: str) -> Iterator[TaskServer]:
 def rows(dsn: str) -> dict[int, str | None]:
     """The args of all tasks by id, read on a connection that nothing else uses."""
     with TaskServer(dsn) as reader:
-        return {task.id: task.args for task in reader.store.list([], [], 100_000)}
+        return {task.id: task.args for task in reader.store.views.list([], [], 100_000)}
 
 
 def failure(server: TaskServer) -> DatabaseError:
@@ -271,7 +271,7 @@ def test_a_database_in_memory_is_shared_by_the_threads_of_its_process() -> None:
             thread.start()
         for thread in threads:
             thread.join(60)
-        assert [count.rows for count in server.store.counts()] == [300]
+        assert [count.rows for count in server.store.views.counts()] == [300]
         assert server.run().taken == 300
 
 
@@ -284,7 +284,7 @@ def test_a_forked_child_is_told_that_a_database_in_memory_is_its_parent_s() -> N
     assert "memory" in outcome
     assert "process" in outcome
     server.add_task("tasks.b")
-    assert [count.rows for count in server.store.counts()] == [2]
+    assert [count.rows for count in server.store.views.counts()] == [2]
 
 
 def test_a_child_that_was_forked_while_a_thread_held_the_database_in_memory_is_told_so_too() -> None:
@@ -335,7 +335,7 @@ def test_an_idle_connection_that_was_dropped_is_made_anew(
         assert kill_connections(mysql_server, mysql_dsn) == 1
         assert server.run().taken == len(added)
         assert kill_connections(mysql_server, mysql_dsn) == 1
-        assert len(server.store.counts()) == 1
+        assert len(server.store.views.counts()) == 1
 
 
 def test_an_idle_connection_is_one_that_was_not_used_for_a_second() -> None:
@@ -380,13 +380,13 @@ def test_a_run_goes_on_where_its_connection_is_killed_at_its_begin(
     monkeypatch.setattr(stores_database, "IDLE_SECONDS", 1e9)
     with TaskServer(mysql_dsn) as server:
         server.create_tables()
-        check_tables = server.store.check_tables
+        check_tables = server.store.tables.check
 
         def then_killed() -> None:
             check_tables()
             kill_connections(mysql_server, mysql_dsn)
 
-        monkeypatch.setattr(server.store, "check_tables", then_killed)
+        monkeypatch.setattr(server.store.tables, "check", then_killed)
         server.add_task("tasks.a")
         assert server.run().taken == 1
 
@@ -471,7 +471,7 @@ def test_a_producer_s_minimal_insert_makes_a_whole_task(
     ):
         cursor.execute(MINIMAL_INSERT)
     with TaskServer(mysql_dsn) as reader:
-        (task,) = reader.store.list([], [], 10)
+        (task,) = reader.store.views.list([], [], 10)
     assert (task.task, task.args) == ("tasks.send_letter", '{"to": "a@example.org"}')
     assert (task.group_id, task.priority, task.status, task.attempts) == (3, 10, 0, 0)
     assert (task.max_attempts, task.due_at, task.claim, task.unique_key) == (None, None, None, None)
@@ -602,7 +602,7 @@ def test_a_server_that_is_no_mysql_is_a_database_error_in_one_line(greeting: byt
 @pytest.mark.parametrize("greeting", ["nothing", "ssh"])
 def test_a_server_that_says_nothing_more_is_given_up_by_itself(greeting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Web servers, Redis and a half-dead host take a connection and wait; cron must not pile up workers there."""
-    monkeypatch.setattr(mysql, "CONNECT_SECONDS", 1)
+    monkeypatch.setattr(login, "CONNECT_SECONDS", 1)
     with Stranger(GREETINGS[greeting], closes=False) as stranger:
         server = TaskServer(f"mysql://root:{quote(SECRET, safe='')}@127.0.0.1:{stranger.port}/shop")
         errors: list[DatabaseError] = []
@@ -626,7 +626,7 @@ def test_a_socket_may_be_named_instead_of_a_host(mariadb: MariaDB) -> None:
                 server.create_tables()
                 server.add_task("tasks.a")
                 assert hosts_of_connections(mariadb, name) == {"localhost"}
-        assert [count.rows for count in server.store.counts()] == [3]
+        assert [count.rows for count in server.store.views.counts()] == [3]
 
 
 def hosts_of_connections(mariadb: MariaDB, database: str) -> set[str]:
@@ -724,7 +724,7 @@ def tls_server(certificates: Certificates) -> Iterator[MariaDB]:
 
 def cipher(server: TaskServer) -> str:
     """The cipher of a server's own connection; empty without TLS."""
-    return str(server.store._alone(server.store._all, "SHOW SESSION STATUS LIKE 'Ssl_cipher'")[0][1])
+    return str(server.store.database.fetch("SHOW SESSION STATUS LIKE 'Ssl_cipher'")[0][1])
 
 
 @contextmanager

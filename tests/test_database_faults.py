@@ -23,7 +23,8 @@ import pytest
 
 from taskserver import DatabaseError, RunResult, TaskServer
 from taskserver.errors import Conflict, ConnectionLost, ServerFull, Unavailable
-from taskserver.stores import mysql, tries
+from taskserver.stores.database import retrying as tries
+from taskserver.stores.mysql import session as mysql
 from tests.conftest import without
 from tests.deployment import Deployment
 from tests.processes import assert_one_line, assert_silent, end_of, wait_for, wait_until
@@ -296,7 +297,7 @@ HIGHEST_NUMBER = 5000
 def meaning() -> Callable[[int], type[DatabaseError]]:
     """What an error of this number is to a store; no server is asked."""
     store = TaskServer("mysql://nobody@127.0.0.1:1/nothing").store
-    return lambda number: type(store._error(pymysql.err.OperationalError(number, "")))
+    return lambda number: type(store.database.dialect.error(pymysql.err.OperationalError(number, "")))
 
 
 @pytest.mark.parametrize(("number", "kind"), [(number, kind) for number, (kind, _) in KINDS.items()])
@@ -341,12 +342,12 @@ def test_the_pauses_between_tries_grow_and_are_random_up_to_the_patience(
 
     def pauses() -> list[float]:
         clock = Clock()
-        with server.store.patiently(), monkeypatch.context() as faulty:
-            server.store.check_tables()  # who never reached it does not wait
+        with server.store.database.patiently(), monkeypatch.context() as faulty:
+            server.store.tables.check()  # who never reached it does not wait
             faulty.setattr(tries, "time", clock)
-            faulty.setattr(server.store, "_try", fail)
+            faulty.setattr(server.store.database, "_try", fail)
             with pytest.raises(kind):
-                server.store.look_for_due()
+                server.store.due.look()
         return clock.pauses
 
     with TaskServer(sqlite_dsn, db_patience=patience) as server:

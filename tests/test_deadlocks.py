@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 
 from taskserver import TaskServer
-from taskserver.commands.add import _Tasks
+from taskserver.cli.commands.add import _Tasks
 from taskserver.errors import DatabaseError
-from taskserver.lifecycle import NewTask
-from taskserver.selection import Selection
-from taskserver.stores.mysql import MySQLStore
-from taskserver.stores.mysql_errors import number_of
+from taskserver.model.selection import Selection
+from taskserver.model.task import NewTask
+from taskserver.stores.mysql.dialect import MySQLDialect
+from taskserver.stores.mysql.errors import number_of
 from tests.processes import WAIT_SECONDS
 
 DEADLOCK, WAITED = 1213, 1205
@@ -44,13 +44,13 @@ def note(key, version):
 def met(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     """How often stores here met which error of a server's: DEADLOCK says that it broke one by undoing this side."""
     numbers: Counter[int] = Counter()
-    error_of = MySQLStore._error
+    error_of = MySQLDialect.error
 
-    def error(store: MySQLStore, error: Exception, is_login: bool = False) -> DatabaseError:
+    def error(dialect: MySQLDialect, error: BaseException) -> DatabaseError:
         numbers[number_of(error) or 0] += 1
-        return error_of(store, error, is_login)
+        return error_of(dialect, error)
 
-    monkeypatch.setattr(MySQLStore, "_error", error)
+    monkeypatch.setattr(MySQLDialect, "error", error)
     return numbers
 
 
@@ -95,7 +95,7 @@ def test_two_producers_that_add_the_same_keys_in_opposite_order_both_succeed(
         one.create_tables()
         tasks = [NewTask("tasks.note", None, 0, 0, unique_key=key, rerun=is_rerun) for key in KEYS]
         if stand:
-            one.store.add_many(tasks, lambda ids: None)
+            one.store.producing.add_many(tasks, lambda ids: None)
         met.clear()
         both_are_inside = threading.Barrier(2)
         added: dict[str, list[int]] = {}
@@ -103,19 +103,19 @@ def test_two_producers_that_add_the_same_keys_in_opposite_order_both_succeed(
         def add(name: str, server: TaskServer, tasks: Sequence[NewTask]) -> None:
             wait_after_first_statement(server, both_are_inside)
             ids = added.setdefault(name, [])
-            server.store.add_many(given_as(tasks), ids.extend, ids.clear)
+            server.store.producing.add_many(given_as(tasks), ids.extend, ids.clear)
 
         with together(partial(add, "one", one, tasks), partial(add, "two", two, tasks[::-1])):
             pass
         assert met[DEADLOCK] + met[WAITED] > 0  # on a busy machine the second one may come to wait too late
         assert added["one"] == added["two"][::-1]
         assert len(set(added["one"])) == len(KEYS)
-        assert [count.rows for count in one.store.counts()] == [len(KEYS)]
+        assert [count.rows for count in one.store.views.counts()] == [len(KEYS)]
 
 
 def wait_after_first_statement(server: TaskServer, barrier: threading.Barrier) -> None:
     store: Any = server.store
-    insert = store._insert
+    insert = store.producing._adding.insert
     first = iter([True])
 
     def insert_and_wait(tasks: Sequence[NewTask]) -> Sequence[int]:
@@ -124,7 +124,7 @@ def wait_after_first_statement(server: TaskServer, barrier: threading.Barrier) -
             barrier.wait(WAIT_SECONDS)
         return ids
 
-    store._insert = insert_and_wait
+    store.producing._adding.insert = insert_and_wait
 
 
 @pytest.mark.parametrize("with_cancels", [False, True], ids=["reruns", "reruns and cancels"])
@@ -183,4 +183,4 @@ def test_reruns_beside_workers_are_errors_to_nobody_and_the_newest_arguments_run
         assert result.failed == result.lost == 0
         newest = next(versions) - 1
         assert dict(ran) == dict.fromkeys(keys, newest)
-        assert server.store.counts() == []
+        assert server.store.views.counts() == []

@@ -16,17 +16,18 @@ from typing import Any
 import pytest
 
 from taskserver import InvalidTask, Reason, TaskServer
-from taskserver.lifecycle import ClaimedTask, Finish, Outcome, Start
-from taskserver.selection import Selection
+from taskserver.model.selection import Selection
+from taskserver.model.task import ClaimedTask, Finish, Outcome, Start
 from taskserver.stores import Store
-from taskserver.stores.dependencies import EDGES_A_LOOK, Dependencies
-from taskserver.stores.interventions import Interventions
-from taskserver.stores.mysql import MySQLStore
-from taskserver.stores.store import DUE_A_LOOK
+from taskserver.stores.mysql.dialect import MySQLDialect
+from taskserver.stores.queue.dependencies import MAX_EDGES_PER_LOOK, Dependencies
+from taskserver.stores.queue.due import MAX_DUE_PER_LOOK
+from taskserver.stores.queue.operations import Operations
 from tests.documents import blocks
 from tests.processes import kill
 from tests.queues import LONG_AGO, Queue, server_skips_locked
 from tests.servers import MySQLServer
+from tests.sessions import whenever_connected
 from tests.test_store_contract import MODES, Rows
 
 # For tests that run workers in this process.
@@ -105,7 +106,7 @@ class Site:
 
     def settle(self) -> None:
         """As a worker does that finds nothing to run."""
-        while Dependencies(self.store).settle(self.store.look_for_due().linked):
+        while Dependencies(self.store).settle(self.store.due.look().linked):
             pass
 
     @property
@@ -141,13 +142,13 @@ class Site:
 
     def begin(self, task_id: int, max_attempts: int = 10) -> ClaimedTask:
         """As a worker begins it, which is another one than that of `run`."""
-        task = Interventions(self.store).claim_one(task_id)
-        assert self.store.advance([], Start(task, max_attempts))[1]
+        task = Operations(self.store).claim_one(task_id)
+        assert self.store.finishes.advance([], Start(task, max_attempts))[1]
         return task
 
-    def end(self, task: ClaimedTask, error_text: str | None = None) -> int:
+    def end(self, task: ClaimedTask, error_text: str | None = None) -> Outcome:
         """Well, or fatal. The outcome."""
-        return self.store.advance([Finish(task, error_text)], None)[0][0]
+        return self.store.finishes.advance([Finish(task, error_text)], None)[0][0]
 
     def assert_all_done(self, *ids: int) -> None:
         """Nothing waits, and what is done is where the mode has it."""
@@ -456,11 +457,11 @@ def test_a_task_that_was_lost_and_may_start_once_only_is_fatal_until_its_worker_
     assert site.row(parent)[2].startswith("lost: ")
     assert site.row(child) == (4, False, GIVEN_UP.format(parent))
     if comes_back:
-        assert site.end(task)
+        assert site.end(task) is Outcome.AWAITED
         assert site.run() == 1
     else:
         site.server.retry(parent)
-        assert not site.end(task)
+        assert site.end(task) is Outcome.LOST
         assert site.run() == 2
     assert site.ran[-1] == "child"
     site.assert_all_done(parent, child)
@@ -484,7 +485,7 @@ def test_a_parent_whose_worker_is_killed_is_waited_for_as_long_as_it_may_start_a
         queue.go()
         assert queue.worker().returncode == 0
         assert queue.notes() == ["parent", "parent", "child"]
-        assert server.store.counts() == []
+        assert server.store.views.counts() == []
 
 
 # ---- with a delay, a key, a schedule, stages, a batch
@@ -685,12 +686,12 @@ def test_one_whose_parents_were_deleted_by_hand_is_found_by_a_reclaim(site: Site
     site.settle()
     site.rows.execute(f"DELETE FROM jobs_queue WHERE id = {parents[0]}")
     assert site.server.reclaim().orphaned == 0
-    assert site.store.queue_facts(60, 10).orphaned == 0  # the other one may yet be done
+    assert site.store.diagnosis.queue_facts(60, 10).orphaned == 0  # the other one may yet be done
     site.rows.execute(f"DELETE FROM jobs_queue WHERE id = {parents[1]}")
     assert site.run() == 0
-    assert site.store.queue_facts(60, 10).orphaned == 1
+    assert site.store.diagnosis.queue_facts(60, 10).orphaned == 1
     assert site.server.reclaim().orphaned == 1
-    assert site.store.queue_facts(60, 10).orphaned == 0
+    assert site.store.diagnosis.queue_facts(60, 10).orphaned == 0
     assert site.row(child) == (0, False, None)
     assert site.run() == 1
 
@@ -703,7 +704,7 @@ class Spy:
 
     def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         self.transactions: list[int] = []
-        do, write = store._do, store._write
+        do, write = store.database.run_in_doubt, store.database.write
 
         def do_and_count(*args: Any, **kwargs: Any) -> Any:
             self.transactions.append(0)
@@ -714,12 +715,12 @@ class Spy:
             self.transactions[-1] += matched
             return matched
 
-        monkeypatch.setattr(store, "_do", do_and_count)
-        monkeypatch.setattr(store, "_write", write_and_count)
+        monkeypatch.setattr(store.database, "run_in_doubt", do_and_count)
+        monkeypatch.setattr(store.database, "write", write_and_count)
 
 
 MANY = [600, pytest.param(10_000, marks=pytest.mark.long)]
-MOST_ROWS_A_TRANSACTION = 2 * EDGES_A_LOOK
+MOST_ROWS_A_TRANSACTION = 2 * MAX_EDGES_PER_LOOK
 """Rows of tasks, and of what they wait for."""
 
 
@@ -772,22 +773,20 @@ def test_one_that_waits_for_many_is_let_go_by_the_last_of_them(
 
 def test_a_look_finds_no_more_than_a_portion_of_those_that_wait(site: Site) -> None:
     parent = site.add("parent")
-    site.server.add_tasks({"task": f"{site.module}.note", "depends_on": [parent]} for _ in range(DUE_A_LOOK + 1))
-    assert len(site.store.look_for_due().linked) == DUE_A_LOOK
+    site.server.add_tasks({"task": f"{site.module}.note", "depends_on": [parent]} for _ in range(MAX_DUE_PER_LOOK + 1))
+    assert len(site.store.due.look().linked) == MAX_DUE_PER_LOOK
 
 
 # ---- none
 
 
 @pytest.fixture
-def sent(site: Site, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def sent(site: Site) -> list[str]:
     """Whatever a store sends to its database, as it reaches the driver."""
     statements: list[str] = []
-    connect = site.store._connect
 
-    def connect_and_listen() -> Any:
-        connection = connect()
-        if isinstance(site.store, MySQLStore):
+    def listen(connection: Any) -> None:
+        if isinstance(site.store.database.dialect, MySQLDialect):
             query = connection.query
 
             def query_and_note(sql: Any, *args: Any, **kwargs: Any) -> Any:
@@ -798,10 +797,9 @@ def sent(site: Site, monkeypatch: pytest.MonkeyPatch) -> list[str]:
             connection.query = query_and_note
         else:
             connection.set_trace_callback(statements.append)
-        return connection
 
     site.store.close()
-    monkeypatch.setattr(site.store, "_connect", connect_and_listen)
+    whenever_connected(site.store, listen)
     return statements
 
 
@@ -837,13 +835,13 @@ def held(site: Site, table: str, which: str) -> Iterator[None]:
 
 def count_looks(site: Site, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     looks: list[int] = []
-    look = site.store.look_for_due
+    look = site.store.due.look
 
     def look_and_count() -> Any:
         looks.append(1)
         return look()
 
-    monkeypatch.setattr(site.store, "look_for_due", look_and_count)
+    monkeypatch.setattr(site.store.due, "look", look_and_count)
     return looks
 
 
@@ -853,8 +851,8 @@ SKIPS = [pytest.param(True, id="skips"), pytest.param(False, id="cannot skip", m
 @pytest.fixture(params=SKIPS)
 def held_site(request: pytest.FixtureRequest, mysql_site: Site) -> Site:
     """On a server that can skip rows which others hold, and on one that cannot."""
-    assert isinstance(mysql_site.store, MySQLStore)
-    mysql_site.store._abilities.skips_locked = request.param
+    assert isinstance(mysql_site.store.database.dialect, MySQLDialect)
+    mysql_site.store.database.dialect.skips_locked = request.param
     return mysql_site
 
 
@@ -930,7 +928,7 @@ def test_more_children_that_are_held_than_a_portion_keep_no_other_one_waiting(my
     if not server_skips_locked(site.dsn):
         pytest.skip("this server has no SKIP LOCKED: many held rows leave some of the others for later")
     parent = site.add("parent")
-    held_ones = EDGES_A_LOOK + 50
+    held_ones = MAX_EDGES_PER_LOOK + 50
     children = site.server.add_tasks(
         {"task": f"{site.module}.note", "args": ["child"], "depends_on": [parent]} for _ in range(held_ones + 5)
     )
@@ -944,7 +942,7 @@ def test_children_of_a_parent_that_is_held_hide_nothing_that_is_due(mysql_site: 
     """However many they are."""
     site = mysql_site
     parent = site.add("parent", delay=3600)
-    site.server.add_tasks({"task": f"{site.module}.note", "depends_on": [parent]} for _ in range(DUE_A_LOOK + 5))
+    site.server.add_tasks({"task": f"{site.module}.note", "depends_on": [parent]} for _ in range(MAX_DUE_PER_LOOK + 5))
     last = site.add("last", delay=3600)
     site.rows.execute(f"UPDATE jobs_queue SET due_at = {site.rows.after(0)} WHERE id = {last}")
     with held(site, "jobs_queue", f"id = {parent}"):
@@ -994,7 +992,7 @@ def test_edges_of_rows_that_do_not_wait_change_nothing(site: Site) -> None:
 
 
 def test_many_forged_signs_hold_up_no_real_one(site: Site) -> None:
-    forged = [{"task": f"{site.module}.note"}] * (DUE_A_LOOK * 3)
+    forged = [{"task": f"{site.module}.note"}] * (MAX_DUE_PER_LOOK * 3)
     ids = site.server.add_tasks(forged)
     for awaited, status, task_id in zip(itertools.cycle((0, 1)), itertools.cycle((2, 2, 4, 4, 5, 5)), ids):
         site.rows.execute(
@@ -1022,7 +1020,7 @@ def test_one_that_is_not_to_be_looked_at_any_more_and_waits_for_nothing_is_left_
     task_id = site.add("task")
     site.rows.execute("UPDATE jobs_queue SET status = 5")
     assert site.run() == 0
-    assert site.store.queue_facts(60, 10).undated == 1
+    assert site.store.diagnosis.queue_facts(60, 10).undated == 1
     assert site.server.run_task(task_id).done == 1
 
 

@@ -24,16 +24,18 @@ from typing import Any, NamedTuple
 import pytest
 
 from taskserver import TaskServer
-from taskserver.lifecycle import ClaimedTask, Finish, NewTask, Outcome, Start
-from taskserver.selection import Selection
-from taskserver.stores import Store, sqlite
-from taskserver.stores.dependencies import Dependencies
-from taskserver.stores.interventions import Interventions
+from taskserver.model.selection import Selection
+from taskserver.model.task import ClaimedTask, Finish, NewTask, Outcome, Start
+from taskserver.stores import Store
+from taskserver.stores.queue.dependencies import Dependencies
+from taskserver.stores.queue.operations import Operations
+from taskserver.stores.sqlite import session as sqlite
 from tests.conftest import without
 from tests.deployment import ROOT
 from tests.interleaving import Plan, by_chance, in_order, interrupted_once, interrupted_twice, watch
 from tests.processes import WAIT_SECONDS, wait_until
 from tests.servers import MariaDB, MySQLServer, missing_programs
+from tests.sessions import whenever_connected
 from tests.test_store_contract import MODES, Rows
 
 TABLES = ("jobs_queue", "jobs_queue_done", "jobs_queue_dependencies")
@@ -65,15 +67,8 @@ def kept_dsn(request: pytest.FixtureRequest) -> str:
 
 def hasty(store: Store) -> Store:
     """What these tests ask for is no promise about a power cut."""
-    if store.one_writer:
-        connect = store._connect
-
-        def connect_hastily() -> Any:
-            connection = connect()
-            connection.execute("PRAGMA synchronous = OFF")
-            return connection
-
-        store._connect = connect_hastily  # type: ignore[method-assign]
+    if store.has_one_writer:
+        whenever_connected(store, lambda connection: connection.execute("PRAGMA synchronous = OFF"))
     return store
 
 
@@ -116,35 +111,35 @@ class Site:
         task = NewTask("tasks.note", None, 0, 0, unique_key=key, rerun=key is not None)
         if parents:
             task = task._replace(delay_seconds=delay, depends_on=",".join(map(str, parents)))
-        task_id = (store or self.stores[0]).add(task)
+        task_id = (store or self.stores[0]).producing.add(task)
         self.parents[task_id] = set(parents)
         return task_id
 
     def begin(self, task_id: int, max_attempts: int = 10) -> ClaimedTask:
         """A worker of its own starts it."""
-        task = Interventions(self.stores[0]).claim_one(task_id)
+        task = Operations(self.stores[0]).claim_one(task_id)
         return self.start(self.stores[0], task, max_attempts)
 
     def start(self, store: Store, task: ClaimedTask, max_attempts: int = 10) -> ClaimedTask:
-        store.advance([], Start(task, max_attempts))
+        store.finishes.advance([], Start(task, max_attempts))
         self.record.append(Line("began", task.id))
         return task
 
     def end(self, store: Store, task: ClaimedTask, error_text: str | None = None) -> None:
         """It ends well, or fatal."""
-        [outcome], _ = store.advance([Finish(task, error_text)], None)
+        [outcome], _ = store.finishes.advance([Finish(task, error_text)], None)
         if error_text is None and outcome:
             self.record.append(Line("ended", task.id))
 
     def settle(self, store: Store) -> int:
-        return Dependencies(store).settle(store.look_for_due().linked)
+        return Dependencies(store).settle(store.due.look().linked)
 
     def work(self, store: Store, rounds: int = 1000) -> None:
         """As a worker does until nothing is left, or so many rounds of it."""
         for _ in range(rounds):
-            due = store.look_for_due()
-            moved = store.wake(due.to_wake) + Dependencies(store).settle(due.linked)
-            tasks = store.claim(100, ()).tasks
+            due = store.due.look()
+            moved = store.due.wake(due.to_wake) + Dependencies(store).settle(due.linked)
+            tasks = store.claims.claim(100, ()).tasks
             for task in tasks:
                 self.end(store, self.start(store, task))
             if not moved and not tasks:
@@ -157,7 +152,7 @@ class Site:
         self.work(self.stores[0])
         if self.to_retry:
             assert self.rows.execute("SELECT id FROM jobs_queue WHERE status <> 4") == []
-            Interventions(self.stores[0]).retry(Selection(ids=self.to_retry))
+            Operations(self.stores[0]).retry(Selection(ids=self.to_retry))
             self.work(self.stores[0])
         self.rows.execute(
             f"UPDATE jobs_queue SET due_at = {self.rows.after(0)} WHERE status = 5 AND due_at IS NOT NULL"
@@ -285,7 +280,7 @@ def fatal_parent_is_retried(site: Site) -> Works:
         site.end(store, task, "no")
         site.settle(store)
         site.settle(store)
-        Interventions(store).retry(Selection(ids=[parent]))
+        Operations(store).retry(Selection(ids=[parent]))
 
     def add(store: Store) -> None:
         site.add(parent, store=store)
@@ -303,7 +298,7 @@ def fatal_parent_is_retried_by_another(site: Site) -> Works:
     site.end(site.stores[0], site.begin(parent), "no")
 
     def retry(store: Store) -> None:
-        Interventions(store).retry(Selection(ids=[parent]))
+        Operations(store).retry(Selection(ids=[parent]))
         site.work(store, 3)
 
     return [partial(site.work, site.stores[0], 3), partial(retry, site.stores[1])]
@@ -314,7 +309,7 @@ def first_child_of_a_fatal_parent(site: Site) -> Works:
     site.end(site.stores[0], site.begin(parent), "no")
 
     def retry(store: Store) -> None:
-        Interventions(store).retry(Selection(ids=[parent]))
+        Operations(store).retry(Selection(ids=[parent]))
         site.work(store, 3)
 
     def add(store: Store) -> None:
@@ -332,7 +327,7 @@ def delayed_child_of_a_fatal_parent(site: Site) -> Works:
     site.end(site.stores[0], site.begin(parent), "no")
 
     def retry(store: Store) -> None:
-        Interventions(store).retry(Selection(ids=[parent]))
+        Operations(store).retry(Selection(ids=[parent]))
         site.work(store, 3)
 
     return [partial(site.work, site.stores[0], 3), partial(retry, site.stores[1])]
@@ -365,8 +360,8 @@ def lost_parent_is_completed_late(site: Site) -> Works:
     site.rows.execute("UPDATE jobs_queue SET due_at = '2020-01-01 00:00:00' WHERE status = 1")
 
     def take_back(store: Store) -> None:
-        for lost in store.look_for_due().lost:
-            store.reclaim_lost(lost, 1, "lost: its worker vanished", None)
+        for lost in store.due.look().lost:
+            store.due.reclaim_lost(lost, 1, "lost: its worker vanished", None)
         site.work(store, 3)
 
     def end(store: Store) -> None:
@@ -402,10 +397,10 @@ def parent_is_fatal_twice(site: Site) -> Works:
     site.to_retry = [parent]
 
     def retry_and_fail(store: Store) -> None:
-        Interventions(store).retry(Selection(ids=[parent]))
+        Operations(store).retry(Selection(ids=[parent]))
         site.add(parent, store=store)
         site.settle(store)
-        for task in store.claim(100, ()).tasks:
+        for task in store.claims.claim(100, ()).tasks:
             site.end(store, site.start(store, task), "no")
         site.settle(store)
 
@@ -528,7 +523,7 @@ def test_one_that_is_fatal_again_since_its_end_was_looked_at_is_told_of_once_mor
     class Slow(Dependencies):
         def _give_up(self, *args: Any) -> set[int]:
             held = super()._give_up(*args)
-            Interventions(site.stores[1]).retry(Selection(ids=[parent]))
+            Operations(site.stores[1]).retry(Selection(ids=[parent]))
             site.add(parent, store=site.stores[1])
             site.settle(site.stores[1])
             site.end(site.stores[0], site.begin(parent), "no")
@@ -545,7 +540,7 @@ def test_one_that_is_cancelled_while_it_is_looked_at_stays_so(site: Site) -> Non
     class Slow(Dependencies):
         def _look_at(self, children: Sequence[int]) -> Any:
             looked = super()._look_at(children)
-            Interventions(site.stores[1]).cancel(Selection(ids=[child]))
+            Operations(site.stores[1]).cancel(Selection(ids=[child]))
             return looked
 
     Slow(site.stores[2]).settle([child])
@@ -574,7 +569,7 @@ def test_a_parent_that_ends_while_it_is_marked_as_awaited_is_told_of(
     site.add(parent.id)
     with ThreadPoolExecutor(1) as worker:
         with transaction(site, f"UPDATE jobs_queue SET awaited = 1 WHERE id = {parent.id}"):
-            ending = worker.submit(site.stores[1].advance, [Finish(parent)], None)
+            ending = worker.submit(site.stores[1].finishes.advance, [Finish(parent)], None)
             wait_until(lambda: mysql_server.execute(WAITS_FOR_A_LOCK))
             assert not ending.done()
         assert ending.result(WAIT_SECONDS) == ([Outcome.AWAITED], False)
@@ -607,7 +602,7 @@ KILLED = """
 import json, os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from taskserver import TaskServer
-from taskserver.stores.dependencies import Dependencies
+from taskserver.stores.queue.dependencies import Dependencies
 
 folder, dsn, mode = sys.argv[2:]
 settle = Dependencies.settle
@@ -637,9 +632,8 @@ def die_before(number):
             is_settling = False
 
     store = server.store
-    store._execute = counted(store._execute)
-    if hasattr(store, "_send_joined"):
-        store._send_joined = counted(store._send_joined)
+    session = store.database.session()
+    session.send, session.send_joined = counted(session.send), counted(session.send_joined)
     Dependencies.settle = settle_and_count
     server.run()
     os._exit(0)
@@ -650,7 +644,7 @@ def add(server, name, *parents):
 def scene():
     with open_server() as server:
         for table in ("jobs_queue", "jobs_queue_done", "jobs_queue_dependencies"):
-            server.store._alone(server.store._execute, f"DELETE FROM {table}")
+            server.store.database.change(f"DELETE FROM {table}")
         first, second = add(server, "first"), add(server, "second")
         child = add(server, "child", first, second)
         add(server, "grandchild", child)
@@ -659,8 +653,8 @@ def scene():
 
 def state():
     with open_server() as server:
-        look = server.store.look
-        server.store._alone(server.store._execute, "UPDATE {table} SET due_at = '2020-01-01 00:00:00' WHERE status = 1")
+        look = server.store.database.fetch
+        server.store.database.change("UPDATE {table} SET due_at = '2020-01-01 00:00:00' WHERE status = 1")
         server.run()
         rows = look("SELECT status, due_at, error_text FROM {table} WHERE status <> 2 ORDER BY id")
         edges = look("SELECT COUNT(*) FROM {dependencies}")[0][0]

@@ -15,17 +15,21 @@ import pymysql
 import pytest
 
 import taskserver
-from taskserver import DatabaseError, Reason, RunResult, TaskServer, new_task
-from taskserver.commands import client, usage
-from taskserver.commands import stats as stats_command
-from taskserver.commands.doctor import Health
-from taskserver.commands.program import Exit
-from taskserver.commands.worker_options import Options, read_options
+from taskserver import DatabaseError, Reason, RunResult, TaskServer
+from taskserver.cli import client
+from taskserver.cli.commands import stats as stats_command
+from taskserver.cli.commands.doctor import Health
+from taskserver.cli.terminal import arguments as usage
+from taskserver.cli.terminal.output import stats_as_json
+from taskserver.cli.terminal.program import Exit
+from taskserver.cli.worker_options import Options, read_options
 from taskserver.doctor.findings import Level
-from taskserver.lifecycle import Status
-from taskserver.options import Options as TaskOptions
-from taskserver.settings import KEYS, MODES, Settings, load_settings
-from taskserver.stores.stats import HourStats
+from taskserver.model import new_task
+from taskserver.model.task import MODES, Status
+from taskserver.model.task_options import Options as TaskOptions
+from taskserver.settings.checks import SETTING_KEYS
+from taskserver.settings.load import Settings, load_settings
+from taskserver.stores.queue.stats import HourStats
 from tests.deployment import ROOT
 from tests.documents import DOCUMENTS, Block, anchors, blocks, links, prose, read, sections, table, words_in_backticks
 from tests.processes import assert_one_line
@@ -39,11 +43,6 @@ UPGRADING = "docs/upgrading.md"
 SECURITY = "docs/security.md"
 
 NOT_RUN = {
-    (
-        "docs/architecture.md",
-        "worker.py ",
-    ): "a list of files, which tests/test_structure.py compares with what is there",
-    ("docs/architecture.md", "c_timer,"): "the order of imports, which tests/test_structure.py compares with the code",
     ("docs/upgrading.md", "ALTER TABLE jobs_queue_workers"): "for tables of version 1: run by tests/test_schema.py",
     ("docs/upgrading.md", "ALTER TABLE jobs_queue ADD COLUMN version"): "for tables of version 2: the same",
     ("docs/upgrading.md", "ALTER TABLE jobs_queue ADD COLUMN stages"): "for tables of version 3: the same",
@@ -161,12 +160,12 @@ def test_the_least_rights_of_a_worker_are_enough(guarded: Reader, mode: str) -> 
     with TaskServer(dsn, folder=guarded.folder, mode=mode) as server:
         ids = server.add_tasks({"task": f"tasks.{name}", "args": ["Ada"]} for name in ("greet", "nothing", "greet"))
         server.add_task("tasks.rebuild_index", depends_on=ids[::2])
-        server.store.claim(1, ())
+        server.store.claims.claim(1, ())
         guarded.execute("UPDATE jobs_queue SET due_at = NOW() - INTERVAL 1 DAY WHERE status = 1")
         result = server.run()
         assert (result.done, result.fatal, result.reason) == (3, 1, Reason.EMPTY)
-        assert [row.rows for row in server.store.counts()] == ([3, 1] if mode == "mark" else [1])
-        assert server.store.show(10**6) is None
+        assert [row.rows for row in server.store.views.counts()] == ([3, 1] if mode == "mark" else [1])
+        assert server.store.views.show(10**6) is None
 
 
 BEYOND_THE_FOUR = "(status, max_attempts, due_at, unique_key, version, stages)"
@@ -203,10 +202,10 @@ def test_a_worker_that_may_not_pause_is_told_which_account_may(guarded: Reader) 
 
 def test_the_least_rights_of_monitoring_are_to_look(guarded: Reader) -> None:
     with TaskServer(guarded.dsn("you_monitor", "monitor-password"), folder=guarded.folder) as server:
-        assert server.store.counts() == []
-        assert server.store.runs() == []
-        assert server.store.list([], [], 10) == []
-        assert server.store.show(1) is None
+        assert server.store.views.counts() == []
+        assert server.store.views.runs() == []
+        assert server.store.views.list([], [], 10) == []
+        assert server.store.views.show(1) is None
         with pytest.raises(DatabaseError, match="denied"):
             server.add_task("tasks.greet")
 
@@ -306,7 +305,7 @@ FILE = re.compile(r"[\w./-]+\.(py|md|sql|php|example|toml|txt)")
 def faults_of(word: str) -> Iterator[str]:
     """What a word in backticks names that is not there."""
     for key in re.findall(r"\bTASKSERVER_[A-Z_]+\b", word):
-        if key not in KEYS and key != "TASKSERVER_":
+        if key not in SETTING_KEYS and key != "TASKSERVER_":
             yield f"{key} is no setting"
     for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", word):
         if option not in OPTIONS | OF_OTHER_PROGRAMS:
@@ -366,8 +365,8 @@ def test_statuses_are_named_by_their_own_numbers(document: str) -> None:
 def settings_by_key() -> dict[str, object]:
     """The value of each setting, by its key, as it is where the file names the database alone."""
     settings = load_settings(Path("/nowhere"), {"TASKSERVER_DSN": "sqlite:///:memory:"})
-    values: dict[str, object] = dict(zip(KEYS[2:], settings[2:], strict=True))
-    assert len(settings) == len(KEYS)  # `folder` stands there, and the password is a part of the DSN
+    values: dict[str, object] = dict(zip(SETTING_KEYS[2:], settings[2:], strict=True))
+    assert len(settings) == len(SETTING_KEYS)  # `folder` stands there, and the password is a part of the DSN
     return values
 
 
@@ -386,7 +385,7 @@ def test_the_reference_has_every_setting_with_its_default() -> None:
 
 def test_the_example_of_settings_has_every_setting_with_its_default() -> None:
     found = dict(re.findall(r"^# (TASKSERVER_\w+)=(.*)$", (ROOT / ".env.example").read_text(), re.MULTILINE))
-    assert tuple(found) == KEYS
+    assert tuple(found) == SETTING_KEYS
     for key, value in settings_by_key().items():
         assert found[key] == ("" if value is None else written(value)), key
     assert found["TASKSERVER_DSN"] in prose(REFERENCE)
@@ -410,7 +409,7 @@ def test_every_address_of_the_reference_is_one(dsn: str) -> None:
 
 def columns_in_sqlite(name: str) -> list[str]:
     connection = sqlite3.connect(":memory:")
-    connection.executescript((ROOT / "taskserver" / "stores" / "sqlite.sql").read_text())
+    connection.executescript((ROOT / "taskserver" / "stores" / "sqlite" / "schema.sql").read_text())
     return [row[1] for row in connection.execute(f"PRAGMA table_info({name})")]
 
 
@@ -527,7 +526,7 @@ def test_the_reference_has_what_status_and_doctor_print_as_json(sqlite_queue: Qu
 @pytest.mark.parametrize("column", stats_command.BY.values())
 def test_the_reference_has_what_stats_prints_as_json(column: str) -> None:
     first, *others = table(REFERENCE, "of each line of `stats --json`")
-    assert [column, *others] == list(stats_command.report(HourStats("2026-11-22 10:00:00", 0, "x"), column))
+    assert [column, *others] == list(stats_as_json(HourStats("2026-11-22 10:00:00", 0, "x"), column))
     (meaning,) = table(REFERENCE, "of each line of `stats --json`")[first]
     assert column in [first, *re.findall("`([a-z_]+)`", meaning)]
 
@@ -586,4 +585,4 @@ def test_the_reference_has_everything_that_the_package_hands_out() -> None:
 
 def test_json_lines_take_the_keys_that_the_reference_names() -> None:
     _, meaning = table(REFERENCE, "argument", "default")["add --bulk FILE"]
-    assert re.findall(r"`([a-z_]+)`", meaning) == list(new_task.KEYS)
+    assert re.findall(r"`([a-z_]+)`", meaning) == list(new_task.TASK_KEYS)

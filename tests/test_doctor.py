@@ -15,16 +15,17 @@ from typing import Any
 
 import pytest
 
-from taskserver.doctor import database, place
+from taskserver.doctor import database, files, mysql
 from taskserver.doctor.findings import Finding, Level
-from taskserver.doctor.queue import MOST_SCHEDULES_TOLD, _cron, _ended_badly, _schedules, told_of_groups, unserved
-from taskserver.dsn import parse_dsn
-from taskserver.lifecycle import Status
-from taskserver.schedule import Schedule
-from taskserver.settings import Settings
-from taskserver.stores.facts import MySQLFacts, SQLiteFacts
-from taskserver.stores.rows import LastRun, QueueCount
-from taskserver.stores.schedules import _Planned, _stored
+from taskserver.doctor.queue import MAX_SCHEDULES_NAMED, _cron, _ended_badly, _schedules
+from taskserver.model.schedule import Schedule
+from taskserver.model.task import Status
+from taskserver.monitoring.coverage import describe_unserved, unserved
+from taskserver.settings.dsn import parse_dsn
+from taskserver.settings.load import Settings
+from taskserver.stores.database.facts import MySQLFacts, SQLiteFacts
+from taskserver.stores.database.records import LastRun, QueueCount
+from taskserver.stores.queue.schedules import _Planned, _stored
 from tests.processes import assert_one_line, assert_silent
 from tests.queues import Queue
 from tests.servers import MariaDB, MySQLServer
@@ -203,12 +204,12 @@ def test_the_name_of_a_home_folder_and_of_those_above_it_is_the_hosts_choice(
     inside = home / "private" / "taskserver"
     inside.mkdir(parents=True)
     monkeypatch.setattr("pwd.getpwuid", lambda uid: SimpleNamespace(pw_dir=str(home)))
-    assert place._web_folder(inside).level is Level.OK
+    assert files._web_folder(inside).level is Level.OK
     below = home / "httpdocs" / "taskserver"
     below.mkdir(parents=True)
-    assert place._web_folder(below).level is Level.WARNING
+    assert files._web_folder(below).level is Level.WARNING
     (home / "index.php").touch()
-    assert place._web_folder(inside).level is Level.WARNING
+    assert files._web_folder(inside).level is Level.WARNING
 
 
 @pytest.mark.usefixtures("bound_by_rights")
@@ -305,18 +306,18 @@ def test_a_log_that_cannot_be_written_is_broken(healthy_sqlite: Queue) -> None:
 
 
 def test_a_database_on_a_network_file_system_is_broken(monkeypatch: pytest.MonkeyPatch, healthy_sqlite: Queue) -> None:
-    monkeypatch.setattr(place, "network_file_system", lambda path: "nfs4")
+    monkeypatch.setattr(files, "network_file_system", lambda path: "nfs4")
     settings = Settings(folder=healthy_sqlite.folder, dsn=parse_dsn(healthy_sqlite.dsn))
-    (finding,) = [one for one in place.of_deployment(settings) if one.check == "file_system"]
+    (finding,) = [one for one in files.of_deployment(settings) if one.check == "file_system"]
     assert finding.level is Level.BROKEN
     assert "nfs4" in finding.found
     assert "MySQL" in finding.mend
 
 
 def test_a_disk_that_is_nearly_full_is_a_warning(monkeypatch: pytest.MonkeyPatch, healthy_sqlite: Queue) -> None:
-    monkeypatch.setattr(place, "LEAST_FREE_BYTES", 2**62)
+    monkeypatch.setattr(files, "MIN_FREE_BYTES", 2**62)
     settings = Settings(folder=healthy_sqlite.folder, dsn=parse_dsn(healthy_sqlite.dsn))
-    assert [one.check for one in place.of_deployment(settings) if one.level is Level.WARNING] == ["disk"]
+    assert [one.check for one in files.of_deployment(settings) if one.level is Level.WARNING] == ["disk"]
 
 
 # ---- the database
@@ -548,11 +549,11 @@ def test_an_open_transaction_is_a_warning_once_it_is_old(healthy_mysql: Queue, m
         from taskserver import TaskServer
 
         with TaskServer(healthy_mysql.dsn) as server:
-            facts = server.store.facts()
+            facts = server.store.diagnosis.facts()
         assert isinstance(facts, MySQLFacts)
         assert facts.oldest_transaction_seconds is not None
         assert 1 <= facts.oldest_transaction_seconds < 600
-        monkeypatch.setattr(database, "LONGEST_TRANSACTION_SECONDS", 0)
+        monkeypatch.setattr(mysql, "MAX_TRANSACTION_SECONDS", 0)
         assert level_of("transactions", facts) is Level.WARNING
     assert Report(healthy_mysql).checks["transactions"]["level"] == "ok"
 
@@ -705,7 +706,7 @@ def test_a_module_that_prints_disturbs_nothing(healthy_sqlite: Queue) -> None:
 def test_a_module_whose_import_hangs_is_broken(healthy_sqlite: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     from taskserver.doctor import modules
 
-    monkeypatch.setattr(modules, "LONGEST_IMPORT_SECONDS", 0.5)
+    monkeypatch.setattr(modules, "MAX_IMPORT_SECONDS", 0.5)
     healthy_sqlite.deployment.write_tasks("import time\ntime.sleep(600)\n", "sleepy_tasks.py")
     settings = Settings(folder=healthy_sqlite.folder, dsn=parse_dsn(healthy_sqlite.dsn), modules=("sleepy_tasks",))
     assert [one.level for one in modules.findings(settings, [])] == [Level.BROKEN]
@@ -742,7 +743,7 @@ def test_schedules_of_which_nothing_is_wrong_are_well(healthy: Queue) -> None:
 
 
 def test_schedules_that_are_none_are_a_warning(healthy: Queue) -> None:
-    for number in range(MOST_SCHEDULES_TOLD + 2):
+    for number in range(MAX_SCHEDULES_NAMED + 2):
         healthy.sql(
             "INSERT INTO jobs_queue_schedules (name, task, cron, timezone) VALUES (?, 'tasks.note', ?, 'Mars')",
             f"bad-{number}",
@@ -750,7 +751,7 @@ def test_schedules_that_are_none_are_a_warning(healthy: Queue) -> None:
         )
     report = Report(healthy)
     assert (report.code, report.worse()) == (1, {"schedules": "warning"})
-    assert report.told("schedules").count("timezone is 'Mars'") == MOST_SCHEDULES_TOLD
+    assert report.told("schedules").count("timezone is 'Mars'") == MAX_SCHEDULES_NAMED
     assert "; and 2 more |" in report.told("schedules")
     assert report.checks["schedules"]["mend"] == "client.py schedule NAME … again, or client.py unschedule NAME"
 
@@ -912,7 +913,7 @@ def test_a_group_is_served_by_a_worker_of_the_last_days(
 ) -> None:
     counts = [new_rows(group) for group in groups]
     assert [count.group_id for count in unserved(counts, runs)] == expected
-    assert bool(told_of_groups(counts, runs)) == bool(expected)
+    assert bool(describe_unserved(counts, runs)) == bool(expected)
 
 
 def test_only_new_tasks_of_a_group_count_as_unserved() -> None:

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskserver import TaskServer
-from taskserver.dsn import MySQLDsn, SQLiteDsn, parse_dsn
 from taskserver.errors import DatabaseError, SettingError
-from taskserver.settings import Settings, load_settings
+from taskserver.settings.dsn import MySQLDsn, SQLiteDsn, parse_dsn
+from taskserver.settings.load import Settings, load_settings
 from tests.deployment import Deployment
 from tests.servers import MySQLServer
 

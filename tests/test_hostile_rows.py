@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from taskserver.commands.client import main as client_main
+from taskserver.cli.client import main as client_main
 from tests.queues import Queue
 
 MEBIBYTE = 1024 * 1024

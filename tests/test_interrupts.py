@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from taskserver import TaskServer
-from taskserver.lifecycle import CANCELLED, Status
-from taskserver.selection import Selection
-from taskserver.stopping import Stop, TaskInterrupted
-from taskserver.time_limit import TimeLimit, time_limit
+from taskserver.interrupts.stopping import Stop, TaskInterrupted
+from taskserver.interrupts.time_limit import TimeLimit, time_limit
+from taskserver.model.selection import Selection
+from taskserver.model.task import CANCELLED, Status
 from tests.processes import WAIT_SECONDS, wait_until
 from tests.test_store_contract import Rows
 from tests.threads import in_another_thread

@@ -22,14 +22,14 @@ import pytest
 
 import taskserver
 from taskserver import DatabaseError, InvalidTask, SettingError, TaskServer
-from taskserver.commands import selecting as sel
-from taskserver.commands.client import main
-from taskserver.lifecycle import ClaimedTask, Finish, Start
-from taskserver.selection import Selection
-from taskserver.stores import sweep
-from taskserver.stores.interventions import RETRY, Interventions
-from taskserver.stores.mysql import MySQLStore
-from taskserver.stores.pruning import Pruning
+from taskserver.cli.client import main
+from taskserver.cli.terminal import selecting as sel
+from taskserver.model.selection import Selection
+from taskserver.model.task import ClaimedTask, Finish, Outcome, Start
+from taskserver.stores.mysql.dialect import MySQLDialect
+from taskserver.stores.queue import bulk_writes
+from taskserver.stores.queue.operations import RETRY, Operations
+from taskserver.stores.queue.pruning import Pruning
 from tests.documents import table
 from tests.processes import (
     WAIT_SECONDS,
@@ -187,7 +187,7 @@ def test_a_cancel_ends_what_waits_and_marks_what_runs(queue: Queue, server: Task
 def test_a_priority_moves_what_may_run_yet_and_leaves_the_instants(queue: Queue, server: TaskServer) -> None:
     ids = put_all_kinds(queue)
     counts: list[int] = []
-    operator = Interventions(server.store)
+    operator = Operations(server.store)
     found = changes(queue, ids, lambda: counts.append(operator.set_priority(Selection(), -7)))
     may_run = ["new", "waiting", "waiting for others", "error", "claimed"]
     may_run += ["running", "running, to run again", "running, cancelled"]
@@ -208,8 +208,8 @@ def test_one_task_is_moved_by_its_id(queue: Queue, server: TaskServer) -> None:
 
 
 def start_one(server: TaskServer, max_attempts: int = 1) -> ClaimedTask:
-    (task,) = server.store.claim(1, ()).tasks
-    assert server.store.advance([], Start(task, max_attempts)) == ([], True)
+    (task,) = server.store.claims.claim(1, ()).tasks
+    assert server.store.finishes.advance([], Start(task, max_attempts)) == ([], True)
     return task
 
 
@@ -225,7 +225,10 @@ def test_a_late_completion_of_a_lost_task_counts_unless_a_person_acted_on_it(
         assert queue.first_lines()[0].startswith("lost: ")
         if is_meant:
             assert getattr(server, act)(Selection(ids=[task.id])) == 1
-        assert server.store.advance([Finish(task)], None) == ([not is_meant], False)
+        assert server.store.finishes.advance([Finish(task)], None) == (
+            [Outcome.LOST if is_meant else Outcome.AS_ASKED],
+            False,
+        )
     assert queue.statuses() == [{"retry": 0, "cancel": 4}[act]]
 
 
@@ -241,7 +244,7 @@ def test_a_cancel_after_a_rerun_and_a_rerun_after_a_cancel_the_later_wish_counts
                 assert server.cancel(Selection(ids=[first])) == 1
             else:
                 assert server.add_task("tasks.note", unique_key=key, rerun=True) == first
-        assert server.store.advance([Finish(task, error, retry_seconds=60.0)], None)[0][0]
+        assert server.store.finishes.advance([Finish(task, error, retry_seconds=60.0)], None)[0][0]
         expected = (4, "cancelled") if later == "cancel" else (0, None)
         assert queue.sql("SELECT status, error_text FROM jobs_queue WHERE id = ?", first) == [expected]
         queue.sql("UPDATE jobs_queue SET status = 5")  # out of the way of the next one
@@ -303,11 +306,11 @@ def test_tasks_are_chosen_by_all_that_is_given(
     queue, server, ids = choosing
     names = {one: name for name, one in ids.items()}
     chosen = Selection(**given | ({"ids": [ids[name] for name in given["ids"]]} if "ids" in given else {}))
-    preview = Interventions(server.store).preview(RETRY, chosen, most=3)
+    preview = Operations(server.store).preview(RETRY, chosen, most=3)
     assert (preview.rows, [names[task.id] for task in preview.first]) == (len(expected), expected[:3])
     before = queue.statuses()
     told: list[int] = []
-    assert Interventions(server.store).change(RETRY, chosen, told=told.extend).changed == len(expected)
+    assert Operations(server.store).change(RETRY, chosen, on_written=told.extend).changed == len(expected)
     assert [names[one] for one in sorted(told)] == expected
     assert [names[one] for one, status in queue.rows("id, status") if status == 0] == sorted(
         [*expected, "new"], key=list(ids).index
@@ -363,8 +366,8 @@ def test_a_wrong_choice_is_refused_in_a_sentence(sqlite_dsn: str, given: dict[st
 def test_many_rows_are_written_in_portions_that_each_count(
     queue: Queue, server: TaskServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep, "IDS_A_STATEMENT", 3)
-    monkeypatch.setattr(sweep, "IDS_A_LOOK", 7)
+    monkeypatch.setattr(bulk_writes, "MAX_IDS_PER_STATEMENT", 3)
+    monkeypatch.setattr(bulk_writes, "MAX_IDS_PER_LOOK", 7)
     ids = [put(queue, 4) for _ in range(20)]
     portions: list[Sequence[int]] = []
 
@@ -373,9 +376,9 @@ def test_many_rows_are_written_in_portions_that_each_count(
         if len(portions) == 4:
             raise KeyboardInterrupt
 
-    operator = Interventions(server.store)
+    operator = Operations(server.store)
     with pytest.raises(KeyboardInterrupt):
-        operator.change(RETRY, Selection(), told=break_off_in_the_fourth)
+        operator.change(RETRY, Selection(), on_written=break_off_in_the_fourth)
     assert [len(portion) for portion in portions] == [3, 3, 1, 3]
     assert queue.statuses() == [0] * 10 + [4] * 10
     assert operator.change(RETRY, Selection(limit=8)).changed == 8
@@ -401,19 +404,19 @@ def holding(queue: Queue, *ids: int) -> Iterator[Any]:
 
 
 @pytest.fixture(params=["skips locked", "waits for locked"])
-def old_or_new(mysql_queue: Queue, request: pytest.FixtureRequest) -> Iterator[tuple[Queue, Interventions]]:
+def old_or_new(mysql_queue: Queue, request: pytest.FixtureRequest) -> Iterator[tuple[Queue, Operations]]:
     with TaskServer(mysql_queue.dsn, folder=mysql_queue.folder) as server:
-        assert isinstance(server.store, MySQLStore)
+        assert isinstance(server.store.database.dialect, MySQLDialect)
         if request.param == "waits for locked":
-            server.store._abilities.skips_locked = False
-        yield mysql_queue, Interventions(server.store)
+            server.store.database.dialect.skips_locked = False
+        yield mysql_queue, Operations(server.store)
 
 
 def test_rows_that_others_hold_are_passed_over_and_told(
-    old_or_new: tuple[Queue, Interventions], monkeypatch: pytest.MonkeyPatch
+    old_or_new: tuple[Queue, Operations], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue, operator = old_or_new
-    monkeypatch.setattr(sweep, "COME_BACK_SECONDS", 0.2)
+    monkeypatch.setattr(bulk_writes, "COME_BACK_SECONDS", 0.2)
     ids = [put(queue, 4) for _ in range(6)]
     with holding(queue, ids[0]):
         assert operator.change(RETRY, Selection(limit=2)) == (2, ())
@@ -425,7 +428,7 @@ def test_rows_that_others_hold_are_passed_over_and_told(
 def test_a_program_and_a_person_hear_of_rows_that_others_hold(
     mysql_queue: Queue, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep, "COME_BACK_SECONDS", 0.2)
+    monkeypatch.setattr(bulk_writes, "COME_BACK_SECONDS", 0.2)
     ids = [put(mysql_queue, 0) for _ in range(3)]
     with TaskServer(mysql_queue.dsn, folder=mysql_queue.folder) as server, holding(mysql_queue, ids[0]):
         with pytest.raises(DatabaseError, match=f"2 tasks of jobs_queue were changed, and 1 left .*, as {ids[0]}: try"):
@@ -438,7 +441,7 @@ def test_a_program_and_a_person_hear_of_rows_that_others_hold(
     assert mysql_queue.statuses() == [0, 4, 4]
 
 
-def test_rows_that_others_held_are_come_back_to(old_or_new: tuple[Queue, Interventions]) -> None:
+def test_rows_that_others_held_are_come_back_to(old_or_new: tuple[Queue, Operations]) -> None:
     queue, operator = old_or_new
     ids = [put(queue, 4) for _ in range(6)]
     portions: list[Sequence[int]] = []
@@ -449,7 +452,7 @@ def test_rows_that_others_held_are_come_back_to(old_or_new: tuple[Queue, Interve
             if len(portions) == 1:
                 holder.rollback()
 
-        assert operator.change(RETRY, Selection(), told=let_go) == (6, [])
+        assert operator.change(RETRY, Selection(), on_written=let_go) == (6, [])
     assert ids[0] not in portions[0]
     assert ids[3] not in portions[0]
 
@@ -460,16 +463,16 @@ def test_a_limit_holds_for_each_of_several_who_found_the_same_rows(
     for _ in range(50):
         put(queue, 4)
     barrier = threading.Barrier(4)
-    look, first_looks = sweep.Sweep.look, []
+    look, first_looks = bulk_writes.BulkWriter.look, []
 
-    def look_together(self: sweep.Sweep, last: int, most: int) -> list[int]:
+    def look_together(self: bulk_writes.BulkWriter, last: int, most: int) -> list[int]:
         found = look(self, last, most)
         if last < 0:
             first_looks.append(found)
             barrier.wait(WAIT_SECONDS)
         return found
 
-    monkeypatch.setattr(sweep.Sweep, "look", look_together)
+    monkeypatch.setattr(bulk_writes.BulkWriter, "look", look_together)
     counts: list[int] = []
 
     def retry() -> None:
@@ -545,18 +548,18 @@ def test_ids_to_which_nothing_could_be_done_are_told_one_by_one(queue: Queue, cl
     assert ended.stderr.endswith("and 10 more like these\n")
 
 
-@pytest.mark.parametrize("fatal", [sel.MOST_SHOWN - 1, sel.MOST_SHOWN + 1, sel.MOST_LOOKED_AT + 1])
+@pytest.mark.parametrize("fatal", [sel.MAX_TASKS_SHOWN - 1, sel.MAX_TASKS_SHOWN + 1, sel.MAX_IDS_LOOKED_AT + 1])
 def test_a_dry_run_of_many_ids_shows_some_counts_all_and_blames_none_of_them(sqlite_queue: Queue, fatal: int) -> None:
     sqlite_queue.sql("INSERT INTO jobs_queue (task, status) VALUES " + ", ".join(["('tasks.note', 4)"] * fatal))
     ended = sqlite_queue.client("retry", *range(1, fatal + 2), "--dry-run")
     lines = ended.stdout.splitlines()
-    shown = min(fatal, sel.MOST_SHOWN)
+    shown = min(fatal, sel.MAX_TASKS_SHOWN)
     assert [line.split()[0] for line in lines[1 : shown + 1]] == [str(one) for one in range(1, shown + 1)]
     assert lines[shown + 1 :] == [
         *([f"… and {fatal - shown} more"] if fatal > shown else []),
         f"{fatal} tasks would be retried; nothing was changed",
     ]
-    if fatal <= sel.MOST_LOOKED_AT:
+    if fatal <= sel.MAX_IDS_LOOKED_AT:
         assert ended.stderr == f"task {fatal + 1} is not there; a completed one may be deleted\n"
     else:
         assert ended.stderr == ""
@@ -735,7 +738,7 @@ def test_pause_and_resume_say_what_was_so_already(queue: Queue, client: Run, ser
     assert client("pause", 3).stdout == "group 3 was paused already\n"
     assert not server.pause(3)
     assert server.pause(0)
-    assert server.store.paused_groups() == [0, 3]
+    assert server.store.claims.paused_groups() == [0, 3]
     assert server.resume(0)
     assert not server.resume(0)
     with pytest.raises(SettingError, match="group_id is -1"):
@@ -1004,7 +1007,7 @@ def test_a_program_prunes_by_seconds_or_a_timedelta(queue: Queue, server: TaskSe
 def test_a_prune_that_was_broken_off_goes_on_the_next_time(
     queue: Queue, server: TaskServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep, "IDS_A_STATEMENT", 4)
+    monkeypatch.setattr(bulk_writes, "MAX_IDS_PER_STATEMENT", 4)
     for _ in range(10):
         put(queue, 2, finished_at=LONG_AGO)
         archive(queue, LONG_AGO)
@@ -1051,7 +1054,7 @@ def put_due(queue: Queue) -> None:
 
 
 def test_a_reclaim_does_at_once_what_is_due(queue: Queue, client: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taskserver.stores.store.DUE_A_LOOK", 1)  # so that there is more than one look
+    monkeypatch.setattr("taskserver.stores.queue.due.MAX_DUE_PER_LOOK", 1)  # so that there is more than one look
     put_due(queue)
     ended = client("reclaim")
     assert (ended.returncode, ended.stdout.splitlines()) == (
@@ -1088,12 +1091,12 @@ def test_a_reclaim_by_force_of_one_task_takes_it_from_its_worker(sqlite_queue: Q
 def test_a_worker_whose_task_was_taken_by_force_can_write_nothing_more(queue: Queue, server: TaskServer) -> None:
     for _ in range(2):
         server.add_task("tasks.note")
-    started, unstarted = server.store.claim(2, ()).tasks
-    server.store.advance([], Start(started, 10))
+    started, unstarted = server.store.claims.claim(2, ()).tasks
+    server.store.finishes.advance([], Start(started, 10))
     assert server.reclaim() == (0, 0, 0, 0, 0, 0)
     assert server.reclaim(Selection(groups=[0])) == (2, 0, 1, 1, 0, 0)
-    assert server.store.advance([Finish(started)], Start(unstarted, 10)) == ([False], False)
-    assert not server.store.renew(started)
+    assert server.store.finishes.advance([Finish(started)], Start(unstarted, 10)) == ([Outcome.LOST], False)
+    assert not server.store.leases.renew(started)
     assert queue.rows("status, attempts, claim") == [(3, 1, None), (0, 0, None)]
 
 
@@ -1149,7 +1152,7 @@ def act_beside_workers(queue: Queue, each: int) -> None:
     retried = cancelled = moved = pruned = rounds = 0
     noted_at_acts: list[int] = []
     with TaskServer(queue.dsn, folder=queue.folder) as server:
-        operator = Interventions(server.store)
+        operator = Operations(server.store)
         wait_until(queue.notes)
         deadline = time.monotonic() + max(WAIT_SECONDS, each / 10)
         while queue.sql("SELECT COUNT(*) FROM jobs_queue WHERE status NOT IN (2, 4) OR group_id = 1 AND status = 4")[0][

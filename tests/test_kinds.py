@@ -22,9 +22,9 @@ import pymysql
 import pytest
 
 from taskserver import InvalidTask, TaskServer
-from taskserver.lifecycle import ClaimedTask, Finish, Start
+from taskserver.model.task import ClaimedTask, Finish, Outcome, Start
 from taskserver.stores import Store
-from taskserver.stores.store import DUE_A_LOOK
+from taskserver.stores.queue.due import MAX_DUE_PER_LOOK
 from tests.documents import blocks
 from tests.processes import WAIT_SECONDS, assert_silent, end_of, freeze, kill, thaw, wait_until
 from tests.queues import LONG_AGO, Queue
@@ -156,7 +156,7 @@ def test_by_sql_a_task_waits_by_status_5_and_by_a_due_at_that_lies_ahead_alone(q
 
 
 def test_due_tasks_are_woken_oldest_first_and_a_portion_at_a_time(queue: Queue, server: TaskServer) -> None:
-    number = 2 * DUE_A_LOOK + 20
+    number = 2 * MAX_DUE_PER_LOOK + 20
     server.add_tasks({"task": "tasks.note", "delay": 60} for _ in range(number))
     # Due in another order than that of their ids.
     for day in range(7):
@@ -165,21 +165,21 @@ def test_due_tasks_are_woken_oldest_first_and_a_portion_at_a_time(queue: Queue, 
     in_turn = [task_id for (task_id,) in queue.sql("SELECT id FROM jobs_queue ORDER BY due_at, id")]
     instants = dict(queue.sql("SELECT id, due_at FROM jobs_queue"))
     woken: list[int] = []
-    for size in (DUE_A_LOOK, DUE_A_LOOK, 20):
-        due = server.store.look_for_due()
+    for size in (MAX_DUE_PER_LOOK, MAX_DUE_PER_LOOK, 20):
+        due = server.store.due.look()
         assert len(due.to_wake) == size
-        assert server.store.wake(due.to_wake) == size
+        assert server.store.due.wake(due.to_wake) == size
         woken += sorted(due.to_wake, key=lambda task_id: (instants[task_id], task_id))
     assert [instants[task_id] for task_id in woken] == [instants[task_id] for task_id in in_turn]
-    assert server.store.look_for_due().to_wake == []
+    assert server.store.due.look().to_wake == []
 
 
 def test_more_due_tasks_than_a_portion_run_in_one_run(one_queue: Queue) -> None:
     with TaskServer(one_queue.dsn, folder=one_queue.folder) as server:
-        server.add_tasks({"task": "tasks.note", "delay": 60} for _ in range(2 * DUE_A_LOOK + 20))
+        server.add_tasks({"task": "tasks.note", "delay": 60} for _ in range(2 * MAX_DUE_PER_LOOK + 20))
     pass_time(one_queue)
     assert_silent(one_queue.worker())
-    assert (len(one_queue.notes()), one_queue.rows()) == (2 * DUE_A_LOOK + 20, [])
+    assert (len(one_queue.notes()), one_queue.rows()) == (2 * MAX_DUE_PER_LOOK + 20, [])
 
 
 def test_a_run_that_goes_on_wakes_a_task_whose_time_comes_meanwhile(queue: Queue, server: TaskServer) -> None:
@@ -255,7 +255,7 @@ def test_sixteen_producers_at_once_of_one_key_make_one_row_and_all_get_its_id(qu
 
     def produce(number: int) -> int:
         with TaskServer(queue.dsn) as server:
-            server.store.check_tables()
+            server.store.tables.check()
             begun.wait()
             return server.add_task("tasks.note", [number], unique_key="held")
 
@@ -395,20 +395,20 @@ KEY = "index"
 
 def start_one(store: Store) -> ClaimedTask:
     """The one task that is new, or woken."""
-    (task,) = store.claim(1, ()).tasks
-    assert store.advance([], Start(task, 3)) == ([], True)
+    (task,) = store.claims.claim(1, ()).tasks
+    assert store.finishes.advance([], Start(task, 3)) == ([], True)
     return task
 
 
 def finish_one(store: Store, *how: Any) -> None:
-    store.advance([Finish(start_one(store), *how)], None)
+    store.finishes.advance([Finish(start_one(store), *how)], None)
 
 
 def lose_one(queue: Queue, store: Store, limit: int) -> ClaimedTask:
     task = start_one(store)
     queue.end_leases()
-    (lost,) = store.look_for_due().lost
-    assert store.reclaim_lost(lost, limit, "lost: it vanished", None)
+    (lost,) = store.due.look().lost
+    assert store.due.reclaim_lost(lost, limit, "lost: it vanished", None)
     return task
 
 
@@ -427,7 +427,7 @@ STATES: dict[str, Callable[[Queue, Store], object]] = {
     # The leases that end are those of the first two.
     "lost": lambda queue, store: lose_one(queue, store, 3),
     "lost with its token": lambda queue, store: lose_one(queue, store, 1),
-    "claimed": lambda queue, store: store.claim(1, ()),
+    "claimed": lambda queue, store: store.claims.claim(1, ()),
     "running": lambda queue, store: start_one(store),
     "running and cancelled": cancel_running,
     "waiting for an instant": lambda queue, store: set_new(queue, status=5, due_at="2037-01-01 00:00:00.000000"),
@@ -514,11 +514,11 @@ def test_the_late_completion_of_a_lost_task_counts_no_more_once_it_was_run_again
     task = lose_one(queue, server.store, 1)
     rerun(queue, server, ["new"])
     before = queue.rows()
-    assert server.store.advance([Finish(task)], None) == ([False], False)
+    assert server.store.finishes.advance([Finish(task)], None) == ([Outcome.LOST], False)
     assert queue.rows() == before
     # Nor once it runs again, or is lost again.
     start_one(server.store)
-    assert server.store.advance([Finish(task)], None) == ([False], False)
+    assert server.store.finishes.advance([Finish(task)], None) == ([Outcome.LOST], False)
     assert queue.rows("status, attempts") == [(1, 1)]
 
 

@@ -20,11 +20,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from taskserver import RunResult, Stop, TaskServer, heartbeat
-from taskserver.heartbeat import Heartbeat
-from taskserver.lifecycle import ClaimedTask, Start
-from taskserver.running import Watch
-from taskserver.time_limit import time_limit
+from taskserver import RunResult, Stop, TaskServer
+from taskserver.interrupts.time_limit import time_limit
+from taskserver.model.task import ClaimedTask, Start
+from taskserver.worker import heartbeat
+from taskserver.worker.heartbeat import Heartbeat
+from taskserver.worker.watched_call import CallPlan
 from tests.processes import WAIT_SECONDS, assert_one_line, assert_silent, end_of, freeze, kill, thaw, wait_until
 from tests.queues import Queue
 
@@ -356,7 +357,7 @@ def test_unstarted_tasks_are_given_back_after_a_third_of_a_lease_under_one_task_
     lease_seconds = 0.06  # by which the heartbeat looks often; what is due it learns from this clock alone
     clock = Clock()
     claimed_at = clock.now
-    for module in (heartbeat, sys.modules[Watch.__module__]):
+    for module in (heartbeat, sys.modules[CallPlan.__module__]):
         monkeypatch.setattr(module, "time", clock)
     for _ in range(3):
         sqlite_queue.add("tasks.hold")
@@ -364,12 +365,12 @@ def test_unstarted_tasks_are_given_back_after_a_third_of_a_lease_under_one_task_
         TaskServer(sqlite_queue.dsn) as server,
         Heartbeat(server.store, time_limit(Stop(), 1), lease_seconds, 0, None) as beat,
     ):
-        batch = beat.guard(server.store.claim(3, ()).tasks, claimed_at)
+        batch = beat.guard(server.store.claims.claim(3, ()).tasks, claimed_at)
         task = batch.take()
         assert task is not None
-        assert server.store.advance([], Start(task, None)) == ([], True)
+        assert server.store.finishes.advance([], Start(task, None)) == ([], True)
         clock.now += begins_at * lease_seconds
-        beat.begin(Watch([task], 0, 10))
+        beat.begin(CallPlan([task], 0, 10))
         beat.start()
         clock.turn_to(claimed_at + (given_back_at - 0.01) * lease_seconds)
         assert sqlite_queue.statuses() == [1, 1, 1]
@@ -679,7 +680,7 @@ def hold_connection():
     server.add_tasks(tasks())
 
 def use_connection():
-    with server.store.session().in_use:
+    with server.store.database.session().in_use:
         may_end.wait(30)
 
 def nothing():
@@ -752,10 +753,10 @@ def test_what_could_not_be_given_back_as_a_task_began_is_tried_again_soon(here: 
     here.add("nothing")
     here.add("nothing")
     store = here.server.store
-    task, other = store.claim(2, ()).tasks
+    task, other = store.claims.claim(2, ()).tasks
     beat = Heartbeat(store, time_limit(Stop(), 1), 60, 60, None)
     batch = beat.guard([other], time.monotonic() - 60)
-    beat.begin(Watch([task], 60, 10))  # when it was about to, no task ran
+    beat.begin(CallPlan([task], 60, 10))  # when it was about to, no task ran
     now = time.monotonic()
     assert beat._give_back(None, now) < now + 60 / 12
     assert len(batch) == 1
@@ -790,14 +791,14 @@ def test_a_run_returns_once_its_heartbeat_s_last_write_is_over_and_not_before(
 ) -> None:
     """On a connection of its own, while the worker's is in use: the run need not wait for it before its very end."""
     writes, may_write = threading.Event(), threading.Event()
-    renew = here.server.store.renew
+    renew = here.server.store.leases.renew
 
     def renew_late(task: ClaimedTask) -> bool:
         writes.set()
         assert may_write.wait(WAIT_SECONDS)
         return renew(task)
 
-    monkeypatch.setattr(here.server.store, "renew", renew_late)
+    monkeypatch.setattr(here.server.store.leases, "renew", renew_late)
     with running(here, "use_connection") as run:
         try:
             assert writes.wait(WAIT_SECONDS)

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from taskserver import Reason, TaskServer
-from taskserver.commands.worker import main
+from taskserver.cli.worker import main
 from tests.processes import (
     WAIT_SECONDS,
     assert_one_line,
@@ -389,7 +389,7 @@ def test_in_another_thread_than_the_main_one_python_code_is_interrupted(one_queu
 
 ADDING = """
 @task(timeout=0.04)
-def add_on():
+def add():
     while True:
         new_id = server.add_task("tasks.note", group_id=9)
         note(new_id)
@@ -404,7 +404,7 @@ def assert_struck_in_no_write(queue: Queue, count: int) -> None:
     _, *traces = (queue.folder / "log").read_text().split(" raised:\n")
     assert len(traces) == count
     for trace in traces:
-        assert "\ntaskserver.stopping.TaskInterrupted: " in trace, trace
+        assert "\ntaskserver.interrupts.stopping.TaskInterrupted: " in trace, trace
         assert "in _try\n" not in trace, trace
 
 
@@ -412,7 +412,7 @@ def hammer(queue: Queue, where: str, count: int) -> None:
     """Tasks that add tasks through the TaskServer that runs them, until their time is up."""
     queue.define(ADDING)
     for _ in range(count):
-        queue.add("tasks.add_on", None, 1)
+        queue.add("tasks.add", None, 1)
     queue.add("tasks.note", '["last"]', 1, 1)
     assert run_program(queue, where, 1) == ["empty", 1, count, 0]
     assert queue.notes()[-1] == "last"
@@ -499,7 +499,7 @@ def test_a_program_has_its_own_alarm_back_after_a_run(server: TaskServer) -> Non
 @pytest.mark.usefixtures("own_alarm")
 def test_a_program_s_alarm_that_fell_due_during_a_run_comes_after_it(server: TaskServer) -> None:
     came: list[int] = []
-    signal.signal(signal.SIGALRM, lambda number, frame: came.append(len(server.store.counts())))
+    signal.signal(signal.SIGALRM, lambda number, frame: came.append(len(server.store.views.counts())))
     signal.setitimer(signal.ITIMER_REAL, 0.2)
     add(server, "nap", 0.5)
     assert server.run().done == 1
@@ -826,17 +826,17 @@ def test_two_signals_at_once_wake_a_task_that_sleeps(sqlite_queue: Queue) -> Non
 def test_a_second_signal_that_comes_inside_a_write_stops_the_task_after_it(queue: Queue) -> None:
     queue.define(
         # Once before it starts: what strikes in an import is lost where Python has to compile, which drops errors.
-        "def add_on():\n    with TaskServer.from_env(HERE) as own:\n        own.add_task('tasks.note', group_id=9)\n"
+        "def add():\n    with TaskServer.from_env(HERE) as own:\n        own.add_task('tasks.note', group_id=9)\n"
         "        note('started')\n        while True:\n            own.add_task('tasks.note', group_id=9)\n",
     )
-    queue.add("tasks.add_on")
+    queue.add("tasks.add")
     process = queue.start_task(1, TASKSERVER_LOG="log")
     signal_until_heard(process, signal.SIGTERM, signal.SIGINT)
     try:
         assert process.wait(8) == 0
     except subprocess.TimeoutExpired:
         pytest.fail("the second signal was not heard")
-    assert queue.sql("SELECT status, attempts FROM jobs_queue WHERE task = 'tasks.add_on'") == [(3, 1)]
+    assert queue.sql("SELECT status, attempts FROM jobs_queue WHERE task = 'tasks.add'") == [(3, 1)]
     assert_struck_in_no_write(queue, 1)
 
 

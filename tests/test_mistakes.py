@@ -19,9 +19,11 @@ from typing import NamedTuple
 
 import pytest
 
-from taskserver import TaskServer, dsn, mounts
-from taskserver.commands.client import main as client_main
-from taskserver.commands.worker import main as worker_main
+from taskserver import TaskServer
+from taskserver.cli.client import main as client_main
+from taskserver.cli.worker import main as worker_main
+from taskserver.host import network_mounts as mounts
+from taskserver.settings import dsn
 from tests.deployment import Deployment
 from tests.processes import assert_one_line, assert_silent, run_here
 from tests.queues import Queue

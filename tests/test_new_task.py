@@ -21,13 +21,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskserver import TaskServer
-from taskserver.callables import Callables
-from taskserver.checks import check_name
 from taskserver.errors import BadTask, InvalidTask
-from taskserver.lifecycle import MAX_GROUP_ID, MAX_PRIORITY, MAX_TASK_LENGTH, MIN_PRIORITY, NewTask
-from taskserver.new_task import KEYS, MOST_PARENTS, new_task, new_task_from
-from taskserver.printable import shown
-from taskserver.stages import MOST_STAGES
+from taskserver.messages.printable import shown
+from taskserver.model.field_checks import check_name
+from taskserver.model.new_task import MAX_PARENTS, TASK_KEYS, new_task, new_task_from
+from taskserver.model.pipeline import MAX_STAGES
+from taskserver.model.task import MAX_GROUP_ID, MAX_PRIORITY, MAX_TASK_LENGTH, MIN_PRIORITY, NewTask
+from taskserver.worker.callables import Callables
 
 TASKS = """
 import functools
@@ -285,7 +285,7 @@ def test_a_wrong_priority_is_named_with_what_is_allowed(value: Any) -> None:
 def test_a_description_has_the_keys_of_a_task_and_the_defaults() -> None:
     assert new_task_from({"task": "tasks.send"}) == NewTask("tasks.send", None, 0, 0)
     whole = {"task": "tasks.send", "args": {"to": "x"}, "group_id": 3, "priority": -5}
-    assert tuple(whole) == KEYS[:4]
+    assert tuple(whole) == TASK_KEYS[:4]
     assert new_task_from(whole) == NewTask("tasks.send", '{"to":"x"}', 3, -5)
     assert new_task_from({"task": "tasks.send", "args": None}).args is None
 
@@ -334,7 +334,9 @@ def test_a_wrong_description_is_refused_for_what_is_wrong_in_it(description: Map
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*KEYS, "", "x"]), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*TASK_KEYS, "", "x"]), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -360,7 +362,7 @@ def type_name(value: object) -> str:
 def test_the_keys_that_tell_more_of_a_task_are_taken() -> None:
     whole = {"task": "tasks.send", "max_attempts": 3, "delay": 60, "unique_key": "k", "rerun": True, "version": 0}
     assert new_task_from(whole) == NewTask("tasks.send", None, 0, 0, 3, 60.0, None, "k", True, 0)
-    assert set(whole) | {"args", "group_id", "priority", "at", "stages", "depends_on"} == set(KEYS)
+    assert set(whole) | {"args", "group_id", "priority", "at", "stages", "depends_on"} == set(TASK_KEYS)
 
 
 @pytest.mark.parametrize(
@@ -522,7 +524,7 @@ def test_what_the_first_stage_says_of_itself_is_said_of_the_row() -> None:
     assert new_task(stages=[one_without])[:5] == ("tasks.send", None, 0, 0, None)
 
 
-@pytest.mark.parametrize("length", [1, MOST_STAGES])
+@pytest.mark.parametrize("length", [1, MAX_STAGES])
 def test_a_pipeline_has_as_many_stages_as_are_allowed(length: int) -> None:
     assert len(stages_of(new_task(stages=["tasks.send"] * length))) == length
 
@@ -537,7 +539,7 @@ WRONG_STAGES: list[tuple[Any, str]] = [
     (5, "stages is 5; allowed"),
     (False, "stages is False; allowed"),
     (iter(["tasks.send"]), "stages is <list_iterator"),
-    (["tasks.send"] * (MOST_STAGES + 1), "allowed: a list of 1 to 100"),
+    (["tasks.send"] * (MAX_STAGES + 1), "allowed: a list of 1 to 100"),
     (["tasks.send", None], 'stage 2: it is None; allowed: "tasks.resize", or {"task": "tasks.resize", "group_id": 5}'),
     (["tasks.send", 5], "stage 2: it is 5; allowed"),
     (["tasks.send", ["tasks.send"]], "stage 2: it is ['tasks.send']; allowed"),
@@ -558,7 +560,7 @@ WRONG_STAGES: list[tuple[Any, str]] = [
     ([{"task": "tasks.send", "priority": 2**31}], "stage 1: priority is 2147483648; allowed"),
     ([{"task": "tasks.send", "max_attempts": 0}], "stage 1: max_attempts is 0; allowed"),
     ([lambda: None], "stage 1: "),
-    (["x." + "\u8a9e" * 253] * MOST_STAGES, "allowed: 60000"),
+    (["x." + "\u8a9e" * 253] * MAX_STAGES, "allowed: 60000"),
 ]
 
 
@@ -616,8 +618,8 @@ WRONG_PARENTS: list[tuple[Any, str]] = [
     ([1.0], "an id in depends_on is 1.0; allowed"),
     ([None], "an id in depends_on is None; allowed"),
     ([[1]], "an id in depends_on is [1]; allowed"),
-    (range(1, MOST_PARENTS + 2), f"depends_on names more than {MOST_PARENTS} tasks, which"),
-    (range(1, 10**18), f"depends_on names more than {MOST_PARENTS} tasks, which"),
+    (range(1, MAX_PARENTS + 2), f"depends_on names more than {MAX_PARENTS} tasks, which"),
+    (range(1, 10**18), f"depends_on names more than {MAX_PARENTS} tasks, which"),
 ]
 
 

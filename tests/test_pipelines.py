@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from taskserver import TaskServer
-from taskserver.commands.client import main
+from taskserver.cli.client import main
 from taskserver.errors import BadTask
-from taskserver.lifecycle import ClaimedTask, Finish, NextStage, Outcome, Start
-from taskserver.stages import MAX_BYTES, MOST_STAGES, next_stage
+from taskserver.model.pipeline import MAX_STAGES, MAX_STAGES_BYTES, next_stage
+from taskserver.model.task import ClaimedTask, Finish, NextStage, Outcome, Start
 from tests.deployment import ROOT
 from tests.processes import assert_silent, end_of, freeze, kill, run_here, thaw, wait_until
 from tests.proxy import Proxy, contains
@@ -363,9 +363,9 @@ def test_a_pipeline_of_one_stage_is_a_task(one_queue: Queue, one_server: TaskSer
 
 
 def test_as_many_stages_as_may_be_run_in_their_order(one_queue: Queue, one_server: TaskServer) -> None:
-    one_server.add_pipeline(["tasks.passes", "tasks.passes_on"] * (MOST_STAGES // 2), [7, 0])
+    one_server.add_pipeline(["tasks.passes", "tasks.passes_on"] * (MAX_STAGES // 2), [7, 0])
     assert_silent(one_queue.worker())
-    assert [one[:2] for one in passes(one_queue)] == [(7, stage) for stage in range(MOST_STAGES)]
+    assert [one[:2] for one in passes(one_queue)] == [(7, stage) for stage in range(MAX_STAGES)]
     assert one_queue.rows() == []
 
 
@@ -889,20 +889,20 @@ FOLLOWING = NextStage("tasks.second", 0, 0, None, '{"by":"x"}')
 
 
 def started(server: TaskServer) -> ClaimedTask:
-    (task,) = server.store.claim(1, ()).tasks
-    assert server.store.advance([], Start(task, 3)) == ([], True)
+    (task,) = server.store.claims.claim(1, ()).tasks
+    assert server.store.finishes.advance([], Start(task, 3)) == ([], True)
     return task
 
 
 SINCE: dict[str, Callable[[TaskServer, ClaimedTask], object]] = {
     "new for the next stage": lambda server, task: None,
-    "claimed for it": lambda server, task: server.store.claim(1, ()),
+    "claimed for it": lambda server, task: server.store.claims.claim(1, ()),
     "started": lambda server, task: started(server),
-    "at the third": lambda server, task: server.store.advance(
+    "at the third": lambda server, task: server.store.finishes.advance(
         [Finish(started(server), next_stage=NextStage("tasks.third"))], None
     ),
-    "failed": lambda server, task: server.store.advance([Finish(started(server), "E: e", 60.0)], None),
-    "done": lambda server, task: server.store.advance([Finish(started(server))], None),
+    "failed": lambda server, task: server.store.finishes.advance([Finish(started(server), "E: e", 60.0)], None),
+    "done": lambda server, task: server.store.finishes.advance([Finish(started(server))], None),
     "cancelled": lambda server, task: server.cancel(task.id),
 }
 
@@ -915,12 +915,12 @@ def test_the_end_of_a_stage_that_may_have_been_written_is_known_by_the_row(queue
         server.add_pipeline(THREE)
         task = started(server)
         finish = Finish(task, next_stage=FOLLOWING)
-        assert server.store.advance([finish], None) == ([Outcome.AS_ASKED], False)
+        assert server.store.finishes.advance([finish], None) == ([Outcome.AS_ASKED], False)
         SINCE[since](server, task)
         before = queue.rows()
-        assert server.store.advance([finish], None, is_repeated=True) == ([Outcome.AS_ASKED], False)
+        assert server.store.finishes.advance([finish], None, is_repeated=True) == ([Outcome.AS_ASKED], False)
         assert queue.rows() == before
-        assert server.store.advance([finish], None) == ([Outcome.LOST], False)
+        assert server.store.finishes.advance([finish], None) == ([Outcome.LOST], False)
         assert queue.rows() == before
 
 
@@ -931,7 +931,7 @@ def test_the_end_of_a_stage_that_was_not_written_is_not_taken_for_one_that_was(q
         queue.sql("UPDATE jobs_queue SET claim = 17")
         before = queue.rows()
         finish = Finish(task, next_stage=FOLLOWING)
-        assert server.store.advance([finish], None, is_repeated=True) == ([Outcome.LOST], False)
+        assert server.store.finishes.advance([finish], None, is_repeated=True) == ([Outcome.LOST], False)
         assert queue.rows() == before
 
 
@@ -1035,7 +1035,7 @@ FORGED: dict[str, tuple[object, int, str]] = {
     "null": ("null", 0, "allowed: a list of 1 to 100"),
     "an object": ('{"task": "tasks.first"}', 0, "allowed: a list of 1 to 100"),
     "no stage": ("[]", 0, "allowed: a list of 1 to 100"),
-    "too many": (json.dumps(["tasks.first"] * (MOST_STAGES + 1)), 0, "allowed: a list of 1 to 100"),
+    "too many": (json.dumps(["tasks.first"] * (MAX_STAGES + 1)), 0, "allowed: a list of 1 to 100"),
     "a stage that is a number": ('["tasks.first", 5]', 0, "stage 2: it is 5"),
     "a stage that is a list": ('["tasks.first", ["tasks.second"]]', 0, "stage 2: it is ['tasks.second']"),
     "a bad name": ('["tasks.first", "tasks second"]', 0, "stage 2: "),
@@ -1070,7 +1070,7 @@ def test_a_forged_row_is_fatal_in_a_sentence_and_stops_nothing_else(queue: Queue
 
 def test_what_is_longer_than_the_column_of_a_server_is_fatal_where_a_file_can_hold_it(sqlite_queue: Queue) -> None:
     queue = sqlite_queue
-    for stages in (json.dumps(["tasks.first"] * 100_000), "x" * 5_000_000, "ü" * (MAX_BYTES // 2 + 1)):
+    for stages in (json.dumps(["tasks.first"] * 100_000), "x" * 5_000_000, "ü" * (MAX_STAGES_BYTES // 2 + 1)):
         put_forged(queue, stages, 0)
     for odd in (TWO.encode(), b"\xff", 1.5, 7):
         put_forged(queue, odd, 0)
@@ -1078,7 +1078,7 @@ def test_what_is_longer_than_the_column_of_a_server_is_fatal_where_a_file_can_ho
     assert queue.worker().returncode == 0
     assert queue.notes() == ['[["the next one"], {}]']
     lines = queue.errors()
-    assert lines[:3] == [f"BadTask: stages is longer than {MAX_BYTES} bytes"] * 3
+    assert lines[:3] == [f"BadTask: stages is longer than {MAX_STAGES_BYTES} bytes"] * 3
     assert lines[3:5] == ["BadTask: stages is text; this row holds something else"] * 2
     assert queue.statuses() == [4] * 7
 
@@ -1133,7 +1133,7 @@ def test_a_row_whose_task_is_another_one_than_its_stage_is_refused() -> None:
 
 def test_what_a_producer_gave_is_what_a_worker_reads() -> None:
     """Each stage whole, so that nothing of the row's stage before it holds on."""
-    from taskserver.new_task import new_task
+    from taskserver.model.new_task import new_task
 
     made = new_task(
         stages=["tasks.a", {"task": "tasks.b", "priority": -1}, {"task": "tasks.c", "max_attempts": 9, "group_id": 8}],

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from taskserver.stores.database import IDLE_SECONDS
+from taskserver.stores.database.database import IDLE_SECONDS
 from tests.conftest import without
 from tests.deployment import ROOT
 from tests.processes import assert_silent

@@ -24,11 +24,11 @@ import pytest
 
 import taskserver
 from taskserver import Progress, Retry, SettingError, TaskServer, current_task, progress
-from taskserver.inside import CurrentTask
-from taskserver.lifecycle import CANCELLED, Status
-from taskserver.reports import read_progress, write_progress
-from taskserver.selection import Selection
-from taskserver.stopping import TaskInterrupted
+from taskserver.interrupts.stopping import TaskInterrupted
+from taskserver.model.results import read_progress, write_progress
+from taskserver.model.selection import Selection
+from taskserver.model.task import CANCELLED, Status
+from taskserver.worker.task_context import CurrentTask
 from tests.processes import WAIT_SECONDS, wait_until
 from tests.proxy import Proxy
 from tests.queues import Queue
@@ -963,7 +963,7 @@ def test_a_forged_progress_counts_as_none(queue: Queue, text: str) -> None:
         state = server.get(1)
         assert state is not None
         assert state.progress is None
-        assert server.store.telling(10) == []
+        assert server.store.views.telling(10) == []
 
 
 def test_a_forged_one_breaks_no_command(sqlite_queue: Queue) -> None:
@@ -1059,10 +1059,10 @@ def test_a_call_in_a_tight_loop_costs_far_less_than_a_look_at_the_row(
 
     def work() -> None:
         queue.add("tasks.other")
-        tasks = server.store.claim(1, ()).tasks
+        tasks = server.store.claims.claim(1, ()).tasks
         call()
         seconds["calls"] = seconds_of(100_000, call)
-        seconds["looks"] = seconds_of(2_000, lambda: server.store.ours(tasks)) * 50
+        seconds["looks"] = seconds_of(2_000, lambda: server.store.leases.claimed_still(tasks)) * 50
         seconds["texts"] = seconds_of(100_000, lambda: write_progress(2, None, None))
 
     run(server, work)

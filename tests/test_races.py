@@ -25,12 +25,14 @@ import pytest
 
 from taskserver import TaskServer
 from taskserver.errors import DatabaseError
-from taskserver.lifecycle import Status
-from taskserver.run_result import Reason, RunResult
-from taskserver.stores.mysql import MySQLStore
+from taskserver.model.task import Status
+from taskserver.stores import Store
+from taskserver.stores.mysql.dialect import MySQLDialect
+from taskserver.worker.result import Reason, RunResult
 from tests.deployment import ROOT
 from tests.queues import server_skips_locked
 from tests.servers import MariaDB, MySQLServer
+from tests.sessions import whenever_connected
 
 AWAIT_SECONDS = 60.0
 GROUPS = (3, 5, 6)
@@ -53,13 +55,13 @@ def note(number, seconds=0.0):
 RACER = """
 import json, os, sys, time
 from taskserver import TaskServer
-import taskserver.executor, taskserver.runner
+import taskserver.worker.equipment, taskserver.worker.run
 
 wish = json.loads(sys.argv[1])
 server = TaskServer(wish["dsn"], mode=wish["mode"], modules="race_tasks", folder=wish["folder"])
-server.store.check_tables()
+server.store.tables.check()
 if not wish["skips_locked"]:
-    server.store._abilities.skips_locked = False
+    server.store.database.dialect.skips_locked = False
 sys.path.insert(0, wish["folder"])
 import race_tasks
 
@@ -197,7 +199,7 @@ def add_notes(dsn: str, numbers: Sequence[int], seconds: float = 0.0) -> None:
 
 def count_unfinished(dsn: str) -> int:
     with TaskServer(dsn) as server:
-        return sum(count.rows for count in server.store.counts() if count.status != Status.DONE)
+        return sum(count.rows for count in server.store.views.counts() if count.status != Status.DONE)
 
 
 def assert_it_raced(runs: Sequence[Ran], workers: int) -> None:
@@ -295,7 +297,7 @@ def test_workers_where_the_binlog_holds_statements_run_each_task_once(
 CROWD = """
 import json, sys, threading
 from taskserver import TaskServer
-import taskserver.executor, taskserver.runner
+import taskserver.worker.equipment, taskserver.worker.run
 
 wish = json.loads(sys.argv[1])
 sys.path.insert(0, wish["folder"])
@@ -307,7 +309,7 @@ results = []
 
 def work():
     with TaskServer(wish["dsn"], modules="race_tasks", folder=wish["folder"], db_patience=600) as server:
-        server.store.check_tables()
+        server.store.tables.check()
         line.wait()
         results.append(server.run(batch=20))
 
@@ -427,7 +429,7 @@ def produce(mysql_server: MySQLServer, dsn: str, each: int) -> None:
     with TaskServer(dsn) as server, ThreadPoolExecutor() as threads:
         producers = (add_one_by_one, add_many, add_waiting)
         list(threads.map(add_portions, range(0, 3 * each, each), producers))
-        while server.store.wake(server.store.look_for_due().to_wake):
+        while server.store.due.wake(server.store.due.look().to_wake):
             pass
 
 
@@ -509,7 +511,7 @@ class Looks:
     def __init__(self, store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
         self._changed = threading.Condition()
-        look = store.has_new
+        look = store.claims.has_new
 
         def counted(groups: Sequence[int]) -> bool:
             found: bool = look(groups)
@@ -518,7 +520,7 @@ class Looks:
                 self._changed.notify_all()
             return found
 
-        monkeypatch.setattr(store, "has_new", counted)
+        monkeypatch.setattr(store.claims, "has_new", counted)
 
     def wait_for(self, count: int) -> bool:
         with self._changed:
@@ -643,8 +645,8 @@ def test_a_run_whose_patience_ran_out_ends_as_crowded(
         with held(mysql_server, mysql_dsn):
             result = server.run(groups=GROUPS)
         assert (result.reason, result.taken) == (Reason.CROWDED, 0)
-        assert [(count.status, count.rows) for count in server.store.counts()] == [(0, 2)] * 3
-        assert [run.reason for run in server.store.runs()] == ["crowded"]
+        assert [(count.status, count.rows) for count in server.store.views.counts()] == [(0, 2)] * 3
+        assert [run.reason for run in server.store.views.runs()] == ["crowded"]
 
 
 @pytest.mark.usefixtures("_race_tasks_are_imported_anew")
@@ -669,9 +671,9 @@ def await_lock_wait(server: MySQLServer) -> None:
         time.sleep(0.11)  # who asks sooner gets the answer of the last time, and so for ever
 
 
-def forbid_skip_locked(server: TaskServer) -> MySQLStore:
-    assert isinstance(server.store, MySQLStore)
-    server.store._abilities.skips_locked = False
+def forbid_skip_locked(server: TaskServer) -> Store:
+    assert isinstance(server.store.database.dialect, MySQLDialect)
+    server.store.database.dialect.skips_locked = False
     return server.store
 
 
@@ -722,11 +724,11 @@ def test_a_run_without_skip_locked_whose_patience_ran_out_ends_as_crowded(
     with open_race_server(mysql_dsn, tmp_path, patience_seconds=1) as server:
         add_notes(mysql_dsn, range(6))
         store = forbid_skip_locked(server)
-        store._alone(store._execute, "SET SESSION innodb_lock_wait_timeout = 1")
+        store.database.change("SET SESSION innodb_lock_wait_timeout = 1")
         with held(mysql_server, mysql_dsn):
             result = server.run(groups=GROUPS)
         assert (result.reason, result.taken) == (Reason.CROWDED, 0)
-        assert [(count.status, count.rows) for count in server.store.counts()] == [(0, 2)] * 3
+        assert [(count.status, count.rows) for count in server.store.views.counts()] == [(0, 2)] * 3
 
 
 @pytest.mark.usefixtures("_race_tasks_are_imported_anew")
@@ -738,23 +740,21 @@ def test_a_lock_that_did_not_come_in_time_is_tried_again(
         store = forbid_skip_locked(server)
         failures: list[int] = []
         failed = threading.Event()
-        real_error = store._error
+        dialect = store.database.dialect
+        real_error = dialect.error
 
-        def seen_error(error: Exception) -> DatabaseError:
+        def seen_error(error: BaseException) -> DatabaseError:
             failures.append(error.args[0])
             failed.set()
             return real_error(error)
 
-        monkeypatch.setattr(store, "_error", seen_error)
-        connect = store._connect
+        monkeypatch.setattr(dialect, "error", seen_error)
 
-        def connect_impatiently() -> Any:
-            connection = connect()
+        def be_impatient(connection: Any) -> None:
             with connection.cursor() as cursor:
                 cursor.execute("SET SESSION innodb_lock_wait_timeout = 1")
-            return connection
 
-        monkeypatch.setattr(store, "_connect", connect_impatiently)
+        whenever_connected(store, be_impatient)
         with held(mysql_server, mysql_dsn) as holder:
             run = RunInThread(server, GROUPS)
             assert failed.wait(AWAIT_SECONDS)

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskserver import InvalidTask, Progress, SettingError, Status, TaskServer, TaskState
-from taskserver.reports import MAX_RESULT_BYTES, read_result, write_result
+from taskserver.model.results import MAX_RESULT_BYTES, read_result, write_result
 from tests.documents import read, sections, table
 from tests.processes import assert_one_line, assert_silent, end_of, freeze, thaw, wait_until
 from tests.proxy import Proxy, contains

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskserver import Fatal, Retry, SettingError, TaskServer, TaskServerError, task
-from taskserver.backoff import DAY_SECONDS, Backoff, parse_backoff
-from taskserver.options import options_of
+from taskserver.model.backoff import DAY_SECONDS, Backoff, parse_backoff
+from taskserver.model.task_options import options_of
 from tests.processes import assert_one_line, assert_silent, end_of, kill
 from tests.queues import Queue
 

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from taskserver import DatabaseError, Reason, Stop, TaskServer, time_limit
-from taskserver.lifecycle import Claim, Status
-from taskserver.stopping import call_task
-from taskserver.stores.store import DUE_A_LOOK
+from taskserver import DatabaseError, Reason, Stop, TaskServer
+from taskserver.interrupts.stopping import call_task
+from taskserver.model.task import Claim, Status
+from taskserver.stores.queue.due import MAX_DUE_PER_LOOK
+from taskserver.worker import equipment
 from tests.servers import MariaDB
+from tests.sessions import whenever_connected
 
 TASKS = """
 def note(n=0): pass
@@ -56,11 +58,11 @@ def add(server: TaskServer, module: str, count: int) -> list[int]:
 
 
 def rows_of(server: TaskServer, status: Status) -> int:
-    return sum(count.rows for count in server.store.counts() if count.status == status)
+    return sum(count.rows for count in server.store.views.counts() if count.status == status)
 
 
 def sql(server: TaskServer, statement: str) -> None:
-    server.store._alone(server.store._execute, statement)
+    server.store.database.change(statement)
 
 
 def test_a_run_wakes_all_that_is_due_however_much_it_is(server: TaskServer, module: str) -> None:
@@ -71,7 +73,7 @@ def test_a_run_wakes_all_that_is_due_however_much_it_is(server: TaskServer, modu
 
 
 def test_what_is_due_in_other_groups_hides_nothing_that_is_due_in_one_s_own(server: TaskServer, module: str) -> None:
-    add(server, module, DUE_A_LOOK * 2)
+    add(server, module, MAX_DUE_PER_LOOK * 2)
     server.add_task(f"{module}.note", group_id=3)
     sql(server, "UPDATE {table} SET status = 5, due_at = '2020-01-01 00:00:00.000000'")
     result = server.run(groups=[3])
@@ -82,7 +84,7 @@ def test_a_claim_that_took_half_a_lease_still_comes_to_something(
     server: TaskServer, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(server, module, 3)
-    claim = server.store.claim
+    claim = server.store.claims.claim
 
     def claim_slowly(limit: int, groups: Sequence[int]) -> Claim:
         claimed = claim(limit, groups)
@@ -91,7 +93,7 @@ def test_a_claim_that_took_half_a_lease_still_comes_to_something(
         return claimed
 
     server.settings = server.settings._replace(lease_seconds=1)
-    monkeypatch.setattr(server.store, "claim", claim_slowly)
+    monkeypatch.setattr(server.store.claims, "claim", claim_slowly)
     assert server.run().done == 3
 
 
@@ -103,7 +105,7 @@ def test_what_was_claimed_is_given_back_where_a_run_cannot_be_equipped(
     def fails(*values: object) -> None:
         raise ImportError("no _ctypes")
 
-    monkeypatch.setattr(time_limit, "time_limit", fails)
+    monkeypatch.setattr(equipment, "time_limit", fails)
     with pytest.raises(ImportError, match="_ctypes"):
         server.run()
     assert rows_of(server, Status.NEW) == 3
@@ -111,11 +113,11 @@ def test_what_was_claimed_is_given_back_where_a_run_cannot_be_equipped(
 
 def test_a_run_inside_a_task_leaves_its_patience_to_the_outer_one(server: TaskServer) -> None:
     store = server.store
-    with store.patiently():
-        with store.patiently():
+    with store.database.patiently():
+        with store.database.patiently():
             pass
-        assert store._is_in_run()
-    assert not store._is_in_run()
+        assert store.database._pace.is_in_run
+    assert not store.database._pace.is_in_run
 
 
 def test_a_due_row_that_another_transaction_holds_keeps_no_other_task_from_running(
@@ -140,11 +142,6 @@ def test_a_server_may_be_closed_while_other_threads_use_it(
     errors: list[BaseException] = []
     stopped = threading.Event()
     connected = threading.Semaphore(0)
-    connect = server.store._connect
-
-    def count_and_connect() -> object:
-        connected.release()
-        return connect()
 
     def use() -> None:
         try:
@@ -153,8 +150,7 @@ def test_a_server_may_be_closed_while_other_threads_use_it(
         except BaseException as error:
             errors.append(error)
 
-    monkeypatch.setattr(server.store, "_connect", count_and_connect)
-
+    whenever_connected(server.store, lambda connection: connected.release())
     threads = [threading.Thread(target=use) for _ in range(3)]
     for thread in threads:
         thread.start()
@@ -208,7 +204,7 @@ def test_what_stages_hand_on_makes_no_statement_that_the_server_refuses_and_ends
                 for _ in range(40):
                     server.add_pipeline(["handed_on.long_ones", "handed_on.end"])
                 result = server.run()
-                [left] = server.store.list([], [], 10)
+                [left] = server.store.views.list([], [], 10)
         finally:
             mariadb.execute(f"SET GLOBAL max_allowed_packet = {packet}")
     assert (result.done, result.fatal) == (80, 1)
@@ -218,21 +214,21 @@ def test_what_stages_hand_on_makes_no_statement_that_the_server_refuses_and_ends
     )
 
 
-@pytest.mark.parametrize("verb", ["advance", "fetch_args"])
+@pytest.mark.parametrize(("part", "verb"), [("finishes", "advance"), ("claims", "fetch_args")])
 def test_what_was_not_started_is_given_back_when_an_error_ends_the_run(
-    server: TaskServer, module: str, verb: str, monkeypatch: pytest.MonkeyPatch
+    server: TaskServer, module: str, part: str, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.add_tasks({"task": f"{module}.note", "args": ["x" * 20_000]} for _ in range(10))
 
     def fails(*values: Any) -> None:
         raise DatabaseError("the disk is full")
 
-    monkeypatch.setattr(server.store, verb, fails)
+    monkeypatch.setattr(getattr(server.store, part), verb, fails)
     with pytest.raises(DatabaseError, match="disk is full"):
         server.run()
     monkeypatch.undo()
     assert rows_of(server, Status.NEW) == 10
-    [run] = server.store.runs()
+    [run] = server.store.views.runs()
     assert (run.reason, run.ended_at is None) == (Reason.ERROR.value, False)
     assert server.run().done == 10
 

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 
 from taskserver import InvalidTask, SettingError, TaskServer
-from taskserver.lifecycle import Status
-from taskserver.schedule import Schedule, check_schedule, new_schedule, next_time
-from taskserver.stores import schedules
-from taskserver.stores.schedules import MOST_TOLD, PUT_OFF_SECONDS, Schedules
-from taskserver.stores.store import DUE_A_LOOK
+from taskserver.model.schedule import Schedule, check_schedule, new_schedule, next_time
+from taskserver.model.task import Status
+from taskserver.stores.queue import schedules
+from taskserver.stores.queue.due import MAX_DUE_PER_LOOK
+from taskserver.stores.queue.schedules import MAX_FAULTS_TOLD, PUT_OFF_SECONDS, Schedules
 from tests.deployment import ROOT
 from tests.documents import table
 from tests.processes import WAIT_SECONDS, assert_one_line, assert_silent, kill, wait_until
@@ -335,12 +335,12 @@ def test_only_a_text_names_the_schedule_that_is_ended(server: TaskServer, name: 
 def test_its_time_adds_the_task_as_it_was_given(server: TaskServer, rows: Rows) -> None:
     server.schedule("nightly", "tasks.note", {"text": "ä"}, every=600, group_id=3, priority=-5)
     move_to_past(rows, 10)
-    assert server.store.look_for_due().schedules == ["nightly"]
+    assert server.store.due.look().schedules == ["nightly"]
     assert fire(server)
     row = task_of(rows)
     assert (row["task"], row["args"], row["group_id"], row["priority"]) == ("tasks.note", '{"text":"ä"}', 3, -5)
     assert (row["status"], row["attempts"], row["max_attempts"], row["due_at"]) == (0, 0, None, None)
-    assert server.store.look_for_due().schedules == []
+    assert server.store.due.look().schedules == []
 
 
 def test_a_schedule_whose_time_lies_ahead_adds_nothing(server: TaskServer, rows: Rows) -> None:
@@ -497,10 +497,10 @@ def test_workers_that_start_at_once_run_each_time_of_many_schedules_once(queue: 
 KILLED_BETWEEN = """
 import os, signal, sys
 from taskserver import TaskServer
-from taskserver.stores.schedules import Schedules
+from taskserver.stores.queue.schedules import Schedules
 
 server = TaskServer(sys.argv[1])
-execute = server.store._execute
+execute = server.store.database.execute
 
 
 def die(sql, values=()):
@@ -509,7 +509,7 @@ def die(sql, values=()):
     return execute(sql, values)
 
 
-server.store._execute = die
+server.store.database.execute = die
 Schedules(server.store).fire("nightly")
 """
 
@@ -631,7 +631,7 @@ def test_a_row_that_is_no_schedule_is_told_and_put_off(
 
 def test_a_row_that_gives_no_next_time_comes_at_once(server: TaskServer, rows: Rows) -> None:
     rows.execute("INSERT INTO jobs_queue_schedules (name, task, every_seconds) VALUES ('nightly', 'tasks.note', 60)")
-    assert server.store.look_for_due().schedules == ["nightly"]
+    assert server.store.due.look().schedules == ["nightly"]
     assert fire(server)
     assert task_of(rows)["args"] is None
 
@@ -680,7 +680,7 @@ def test_schedules_that_others_hold_are_left_for_a_while_and_the_others_come(
         worker._again_at = 0.0
         other.rollback()
         assert worker.fire_all(names[2:]) == 4
-        assert server.store.look_for_due().schedules == []
+        assert server.store.due.look().schedules == []
 
 
 def test_a_run_passes_over_what_is_no_schedule(queue: Queue) -> None:
@@ -695,15 +695,15 @@ def test_a_run_passes_over_what_is_no_schedule(queue: Queue) -> None:
 
 
 def test_many_rows_that_are_no_schedules_keep_no_good_one_from_its_time(queue: Queue) -> None:
-    values = ", ".join(f"('bad {number}', 'tasks.note', '{LONG_AGO}')" for number in range(DUE_A_LOOK + 1))
+    values = ", ".join(f"('bad {number}', 'tasks.note', '{LONG_AGO}')" for number in range(MAX_DUE_PER_LOOK + 1))
     queue.sql(f"INSERT INTO jobs_queue_schedules (name, task, next_at) VALUES {values}")
     with TaskServer(queue.dsn) as server:
         server.schedule("good one", "tasks.note", ["ran"], every=600)
     queue.sql(f"UPDATE jobs_queue_schedules SET next_at = {queue.now} WHERE name = 'good one'")
     ended = queue.worker()
     *told, rest = ended.stderr.splitlines()
-    assert (ended.returncode, len(told)) == (0, MOST_TOLD)
-    assert rest == f"more than {MOST_TOLD} schedules have faults: see client.py status"
+    assert (ended.returncode, len(told)) == (0, MAX_FAULTS_TOLD)
+    assert rest == f"more than {MAX_FAULTS_TOLD} schedules have faults: see client.py status"
     assert queue.notes() == ["ran"]
 
 
@@ -761,19 +761,19 @@ def test_a_host_without_the_library_leaves_the_time_to_another_one(
 def test_a_host_without_the_library_still_comes_to_what_it_can_reckon(
     server: TaskServer, rows: Rows, no_library: None
 ) -> None:
-    for number in range(DUE_A_LOOK):
+    for number in range(MAX_DUE_PER_LOOK):
         forge(rows, name=str(number), cron="* * * * *")
     forge(rows, every_seconds=60, next_at="2021-01-01 00:00:00.000000")
-    assert "nightly" not in server.store.look_for_due().schedules
+    assert "nightly" not in server.store.due.look().schedules
     worker = Schedules(server.store)
     for _ in range(2):
-        for name in server.store.look_for_due().schedules:
+        for name in server.store.due.look().schedules:
             worker.fire(name)
     assert task_of(rows)["status"] == Status.NEW
 
 
 def test_a_host_without_time_zones_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taskserver.schedule.available_timezones", set)
+    monkeypatch.setattr("taskserver.model.schedule.available_timezones", set)
     assert schedule(cron="* * * * *").timezone == "UTC"
     with pytest.raises(SettingError, match=r"no time zones but UTC: .* -m pip install --target .* tzdata"):
         schedule(cron="* * * * *", timezone="Nowhere/Nowhere")

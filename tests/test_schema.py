@@ -15,8 +15,8 @@ import pymysql
 import pytest
 
 from taskserver import DatabaseError, TablesOutdated, TaskServer
-from taskserver.lifecycle import Due
-from taskserver.stores.tables import SCHEMA_VERSION
+from taskserver.model.task import Due
+from taskserver.stores.database.tables import SCHEMA_VERSION, schema_statements
 from tests.deployment import ROOT, Deployment
 from tests.servers import MySQLServer
 
@@ -149,7 +149,7 @@ def assert_archive_is_right(mysql_server: MySQLServer, database: str) -> None:
 
 
 def test_the_package_has_the_same_schema_as_the_file_for_people() -> None:
-    assert (ROOT / "taskserver" / "stores" / "mysql.sql").read_text(encoding="utf-8") == SCHEMA
+    assert (ROOT / "taskserver" / "stores" / "mysql" / "schema.sql").read_text(encoding="utf-8") == SCHEMA
 
 
 @pytest.mark.parametrize("sql_mode", SQL_MODES.values(), ids=SQL_MODES)
@@ -219,11 +219,11 @@ def test_init_repairs_tables_of_which_one_is_missing_and_keeps_the_rows(dsn: str
     with TaskServer(dsn) as server:
         server.create_tables()
         task_id = server.add_task("tasks.a")
-        server.store._alone(server.store._execute, "DROP TABLE {workers}")
+        server.store.database.change("DROP TABLE {workers}")
         server.create_tables()
         server.create_tables()
-        assert server.store.show(task_id) is not None
-        assert server.store.runs() == []
+        assert server.store.views.show(task_id) is not None
+        assert server.store.views.runs() == []
 
 
 def test_two_that_make_the_tables_at_once_both_succeed(dsn: str) -> None:
@@ -271,9 +271,9 @@ def test_init_add_and_a_run_work_under_every_allowed_name(dsn: str, name: str) -
         server.create_tables()
         server.add_tasks([{"task": "os.getcwd"}] * 2)
         assert server.run(groups=[0, 3]).fatal == 2
-        assert [count.rows for count in server.store.counts()] == [2]
-        assert len(server.store.list([4], [0], 10)) == 2
-        assert len(server.store.runs()) == 1
+        assert [count.rows for count in server.store.views.counts()] == [2]
+        assert len(server.store.views.list([4], [0], 10)) == 2
+        assert len(server.store.views.runs()) == 1
 
 
 def test_init_of_the_command_line_takes_a_name_of_40_characters(dsn: str, deployment: Deployment) -> None:
@@ -337,7 +337,7 @@ def test_unique_keys_are_compared_byte_by_byte(dsn: str, key_pairs: tuple[str, s
         for key in key_pairs:
             with pytest.raises(DatabaseError, match=r"(?i)unique|1062"):
                 insert(server, "unique_key", key)
-        assert [task.unique_key for task in server.store.list([], [], 10)] == [*reversed(key_pairs)]
+        assert [task.unique_key for task in server.store.views.list([], [], 10)] == [*reversed(key_pairs)]
 
 
 def test_many_rows_have_no_unique_key_and_a_key_has_255_bytes_at_most(dsn: str) -> None:
@@ -348,12 +348,12 @@ def test_many_rows_have_no_unique_key_and_a_key_has_255_bytes_at_most(dsn: str) 
         insert(server, "unique_key", "a" * 255)
         with pytest.raises(DatabaseError):
             insert(server, "unique_key", "ä" * 128)
-        assert len(server.store.list([], [], 10)) == 3
+        assert len(server.store.views.list([], [], 10)) == 3
 
 
 def insert(server: TaskServer, column: str, value: str | None) -> None:
     sql = f"INSERT INTO {{table}} (task, {column}) VALUES ('tasks.a', ?)"
-    server.store._alone(server.store._write, sql, (value,))
+    server.store.database.change(sql, (value,))
 
 
 def test_tasks_are_compared_byte_by_byte(dsn: str) -> None:
@@ -363,7 +363,7 @@ def test_tasks_are_compared_byte_by_byte(dsn: str) -> None:
         server.add_tasks({"task": name} for name in names)
         for name in names:
             sql = "SELECT task FROM {table} WHERE task = ?"
-            assert list(server.store._alone(server.store._all, sql, (name,))) == [(name,)]
+            assert list(server.store.database.fetch(sql, (name,))) == [(name,)]
 
 
 @pytest.mark.parametrize("text", ["Grüße 😀", "\\' \" ` % ? {table} ; --", "\x01\t\n", "\u202e\ufeff"])
@@ -372,10 +372,10 @@ def test_text_of_every_kind_comes_back_as_it_was_written(dsn: str, text: str) ->
         server.create_tables()
         task_id = server.add_task("tasks.a", {"text": text})
         insert(server, "error_text", text)
-        stored = server.store.show(task_id)
+        stored = server.store.views.show(task_id)
         assert stored is not None
         assert json.loads(stored.args or "") == {"text": text}
-        assert server.store.list([], [], 1)[0].error_text == text
+        assert server.store.views.list([], [], 1)[0].error_text == text
 
 
 # ---- indexes, and SQLite beside MySQL
@@ -495,7 +495,7 @@ def test_a_producer_s_minimal_insert_makes_a_whole_task_on_sqlite(sqlite_file: s
 
 
 def test_the_sqlite_schema_is_that_of_the_package(sqlite_file: sqlite3.Connection) -> None:
-    text = Path(ROOT, "taskserver", "stores", "sqlite.sql").read_text(encoding="utf-8")
+    text = Path(ROOT, "taskserver", "stores", "sqlite", "schema.sql").read_text(encoding="utf-8")
     assert sqlite_file.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     sqlite_file.executescript(text)
     assert sqlite_file.execute("SELECT version FROM jobs_queue_schema").fetchall() == [(SCHEMA_VERSION,)]
@@ -506,7 +506,7 @@ def test_the_upgrade_by_hand_that_the_documentation_gives_does_what_init_does(my
     steps = [block for block in re.findall(r"```sql\n(.*?)```", text, re.DOTALL) if block.startswith("ALTER")]
     changed = ("jobs_queue", "jobs_queue_done", "jobs_queue_workers")
     with TaskServer(mysql_dsn) as server:
-        look = server.store.look
+        look = server.store.database.fetch
         server.create_tables()
         before = [look(f"SHOW CREATE TABLE {table}") for table in changed]
         look("ALTER TABLE jobs_queue_workers DROP COLUMN previous_started_at")
@@ -516,14 +516,14 @@ def test_the_upgrade_by_hand_that_the_documentation_gives_does_what_init_does(my
         for table in ("paused", "schedules", "stats", "dependencies"):
             look(f"DROP TABLE jobs_queue_{table}")
         look("UPDATE jobs_queue_schema SET version = 1")
-        for statement in server.store.schema_statements():  # "load it first"
+        for statement in schema_statements(server.store.database.dialect):  # "load it first"
             look(statement)
         with pytest.raises(TablesOutdated, match="have version 1"):
-            server.store.check_tables()
+            server.store.tables.check()
         for statement in "".join(steps).split(";"):
             if statement.strip():
                 look(statement)
-        server.store.check_tables()
+        server.store.tables.check()
         assert [look(f"SHOW CREATE TABLE {table}") for table in changed] == before
         server.create_tables()
-        assert server.store.look_for_due() == Due([], [], [], [], [])
+        assert server.store.due.look() == Due([], [], [], [], [])

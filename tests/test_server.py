@@ -93,7 +93,7 @@ def server(dsn: str, tasks: ModuleType, tmp_path: Path) -> Iterator[TaskServer]:
 
 def counts_by_status(server: TaskServer) -> dict[int, int]:
     counts: dict[int, int] = {}
-    for count in server.store.counts():
+    for count in server.store.views.counts():
         counts[count.status] = counts.get(count.status, 0) + count.rows
     return counts
 
@@ -222,7 +222,7 @@ def test_a_server_is_used_again_after_it_was_closed(server: TaskServer, dsn: str
     with server as same:
         assert same is server
         third = server.add_task("tasks.c")
-    assert [task.id for task in server.store.list([], [], 10)] == [third, second, first]
+    assert [task.id for task in server.store.views.list([], [], 10)] == [third, second, first]
 
 
 def test_a_with_block_closes_the_connection(mysql_dsn: str, mysql_server: Any) -> None:
@@ -258,7 +258,7 @@ def test_a_server_s_repr_shows_neither_user_nor_password(tmp_path: Path) -> None
 
 def test_a_task_is_added_by_name_with_its_group_and_priority(server: TaskServer) -> None:
     task_id = server.add_task("tasks.send_letter", {"to": "ä@example.org"}, group_id=3, priority=-10)
-    stored = server.store.show(task_id)
+    stored = server.store.views.show(task_id)
     assert stored is not None
     assert (stored.task, stored.group_id, stored.priority) == ("tasks.send_letter", 3, -10)
     assert stored.args == '{"to":"ä@example.org"}'
@@ -266,7 +266,7 @@ def test_a_task_is_added_by_name_with_its_group_and_priority(server: TaskServer)
 
 
 def test_the_defaults_of_a_task_are_no_args_group_0_and_priority_0(server: TaskServer) -> None:
-    stored = server.store.show(server.add_task("tasks.clean"))
+    stored = server.store.views.show(server.add_task("tasks.clean"))
     assert stored is not None
     assert (stored.args, stored.group_id, stored.priority) == (None, 0, 0)
 
@@ -296,7 +296,7 @@ def test_a_function_of_the_started_program_is_refused(tmp_path: Path, sqlite_dsn
         "server.create_tables()\n"
         "try:\n    server.add_task(send)\nexcept Exception as error:\n"
         "    sys.stdout.write(f'{type(error).__name__}: {error}')\n"
-        "sys.stdout.write(f' {len(server.store.list([], [], 10))} rows')\n"
+        "sys.stdout.write(f' {len(server.store.views.list([], [], 10))} rows')\n"
     )
     ended = subprocess.run(
         [sys.executable, str(tmp_path / "site.py")],
@@ -350,8 +350,8 @@ def test_a_wrong_part_of_a_task_is_named_with_what_is_allowed(wrong: dict[str, A
 
 
 def test_the_limits_themselves_are_allowed(server: TaskServer) -> None:
-    low = server.store.show(server.add_task("tasks.a", group_id=0, priority=-(2**31)))
-    high = server.store.show(server.add_task("t." + "a" * 253, group_id=2**32 - 1, priority=2**31 - 1))
+    low = server.store.views.show(server.add_task("tasks.a", group_id=0, priority=-(2**31)))
+    high = server.store.views.show(server.add_task("t." + "a" * 253, group_id=2**32 - 1, priority=2**31 - 1))
     assert low is not None
     assert high is not None
     assert (low.group_id, low.priority) == (0, -(2**31))
@@ -364,7 +364,7 @@ def test_the_limits_themselves_are_allowed(server: TaskServer) -> None:
 @pytest.mark.parametrize("count", [0, 1, 3, 2501])
 def test_many_tasks_get_the_ids_of_their_own_rows(server: TaskServer, count: int) -> None:
     ids = server.add_tasks([{"task": "tasks.a", "args": [number], "priority": number} for number in range(count)])
-    rows = {task.id: (task.args, task.priority) for task in server.store.list([], [], count + 10)}
+    rows = {task.id: (task.args, task.priority) for task in server.store.views.list([], [], count + 10)}
     assert [rows[task_id] for task_id in ids] == [(f"[{number}]", number) for number in range(count)]
     assert len(rows) == count
 
@@ -379,7 +379,7 @@ def test_many_tasks_may_come_from_a_generator(server: TaskServer, tasks: Any) ->
 def test_long_tasks_are_added_in_statements_that_an_old_server_takes(server: TaskServer) -> None:
     texts = ["\\'" * 190_000, "ä" * 300_000, "'" * 999_000]
     ids = server.add_tasks([{"task": "tasks.a", "args": [text]} for text in texts])
-    stored = [server.store.show(task_id) for task_id in ids]
+    stored = [server.store.views.show(task_id) for task_id in ids]
     lengths = [len(task.args) for task in stored if task is not None and task.args is not None]
     assert lengths == [len(text) + text.count("\\") + 4 for text in texts]
 
@@ -432,7 +432,7 @@ def test_a_generator_may_read_the_queue_while_its_tasks_are_added(server: TaskSe
 
     def reading() -> Iterator[dict[str, Any]]:
         for number in range(3):
-            seen = server.store.show(1)
+            seen = server.store.views.show(1)
             yield {"task": "tasks.a", "args": [number, seen is not None]}
 
     assert len(server.add_tasks(reading())) == 3
@@ -454,9 +454,9 @@ def test_adding_through_the_same_server_within_a_generator_leaves_all_or_nothing
 
     with pytest.raises((LookupError, TaskServerError)):
         server.add_tasks(adding())
-    assert [task.task for task in server.store.list([], [], 5000) if task.task == "tasks.outer"] == []
+    assert [task.task for task in server.store.views.list([], [], 5000) if task.task == "tasks.outer"] == []
     server.add_tasks([{"task": "tasks.outer"}] * 2)
-    assert [task.task for task in server.store.list([], [], 2)] == ["tasks.outer"] * 2
+    assert [task.task for task in server.store.views.list([], [], 2)] == ["tasks.outer"] * 2
 
 
 # ---- run
@@ -492,7 +492,7 @@ def test_a_run_of_some_groups_leaves_the_others_alone(server: TaskServer, tasks:
     result = server.run(groups=(number for number in (6, 3, 3)))
     assert (result.done, result.reason) == (3, Reason.EMPTY)
     assert tasks.ran == [[[3], {}], [[6], {}], [[3], {}]]
-    assert {count.group_id for count in server.store.counts()} == {4, 5}
+    assert {count.group_id for count in server.store.views.counts()} == {4, 5}
 
 
 def test_a_run_ends_when_nothing_more_would_fit_into_its_time(server: TaskServer, tasks: Any) -> None:
@@ -517,7 +517,7 @@ def test_the_mode_of_a_server_decides_what_becomes_of_a_completed_task(
         task_id = server.add_task(tasks.note)
         assert server.run().done == 1
         assert counts_by_status(server) == left
-        stored = server.store.show(task_id)
+        stored = server.store.views.show(task_id)
     assert (stored is None) == (mode == "delete")
     assert stored is None or (stored.status, stored.archived) == (2, mode == "move")
 
@@ -675,7 +675,7 @@ def test_eight_threads_add_through_one_server_at_once(server: TaskServer) -> Non
     with ThreadPoolExecutor(8) as pool:
         added = [pair for pairs in pool.map(add_fifty, range(8)) for pair in pairs]
     assert len(added) == 400
-    assert {task.id: task.args for task in server.store.list([], [], 500)} == dict(added)
+    assert {task.id: task.args for task in server.store.views.list([], [], 500)} == dict(added)
 
 
 def test_threads_that_add_many_at_once_get_the_ids_of_their_own_rows(server: TaskServer) -> None:
@@ -688,7 +688,7 @@ def test_threads_that_add_many_at_once_get_the_ids_of_their_own_rows(server: Tas
 
     with ThreadPoolExecutor(4) as pool:
         added = [pair for pairs in pool.map(add_many, range(4)) for pair in pairs]
-    assert {task.id: task.args for task in server.store.list([], [], 5000)} == dict(added)
+    assert {task.id: task.args for task in server.store.views.list([], [], 5000)} == dict(added)
 
 
 def test_a_run_in_another_thread_than_the_main_one_works(server: TaskServer, tasks: Any) -> None:

@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from taskserver import TaskServer
-from taskserver.backoff import Backoff
-from taskserver.dsn import MySQLDsn, SQLiteDsn
 from taskserver.errors import SettingError
-from taskserver.settings import Settings, load_settings, program_folder
+from taskserver.model.backoff import Backoff
+from taskserver.settings.dsn import MySQLDsn, SQLiteDsn
+from taskserver.settings.load import Settings, load_settings, program_folder
 from tests.deployment import ROOT, Deployment
 
 DSN = "sqlite:///var/taskserver.db"

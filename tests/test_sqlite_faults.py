@@ -28,8 +28,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from taskserver import TaskServer
-from taskserver.private_folder import make_private_folder
-from taskserver.stores.sqlite import LOCK_WAIT_SECONDS
+from taskserver.host.private_folder import make_private_folder
+from taskserver.stores.sqlite.session import LOCK_WAIT_SECONDS
 from tests.deployment import Deployment
 from tests.processes import assert_one_line, assert_silent, end_of, kill, wait_for, wait_until
 from tests.queues import Queue

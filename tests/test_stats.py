@@ -20,13 +20,17 @@ from typing import Any
 
 import pytest
 
-from taskserver import Reason, SettingError, TaskServer, figures
-from taskserver.commands import client
+from taskserver import Reason, SettingError, TaskServer
+from taskserver.cli import client
 from taskserver.errors import Conflict
-from taskserver.figures import ANY_OTHER, LONGEST_WAIT_SECONDS, MOST_KEYS, Figures
-from taskserver.lifecycle import ClaimedTask
-from taskserver.stores import Store, sqlite, stats, tries
-from taskserver.stores.stats import COLUMNS, HourStats, Stats, total
+from taskserver.model.task import ClaimedTask
+from taskserver.stores import Store
+from taskserver.stores.database import retrying as tries
+from taskserver.stores.queue import stats
+from taskserver.stores.queue.stats import COLUMNS, HourStats, Stats, total
+from taskserver.stores.sqlite import session as sqlite
+from taskserver.worker import stats as run_stats
+from taskserver.worker.stats import ANY_OTHER, MAX_KEYS, MAX_WAIT_SECONDS, RunStats
 from tests.deployment import TIMEOUT_SECONDS
 from tests.processes import (
     WAIT_SECONDS,
@@ -88,9 +92,9 @@ def meet(count):
         time.sleep(0.01)
 """
 WRITE_EACH_TIME = """
-from taskserver.figures import Figures
+from taskserver.worker.stats import RunStats
 
-Figures.are_due = lambda self: True
+RunStats.are_due = lambda self: True
 """
 """In tasks.py: the worker writes its figures after each task, in place of once a minute."""
 
@@ -231,9 +235,9 @@ def test_a_task_that_was_given_back_or_left_behind_has_waited_since_it_was_ready
     for _ in range(2):
         queue.sql(ADD_READY.format(f"0, NULL, {seconds_ago(queue, 1000)}, {seconds_ago(queue, 1000)}"))
     with TaskServer(queue.dsn) as server:
-        first = server.store.claim(1, ()).tasks
-        server.store.claim(1, ())
-        assert server.store.release(first) == 1
+        first = server.store.claims.claim(1, ()).tasks
+        server.store.claims.claim(1, ())
+        assert server.store.claims.release(first) == 1
     queue.sql(f"UPDATE jobs_queue SET due_at = '{LONG_AGO}', updated_at = updated_at WHERE status = 1")
     queue.worker()
     assert len(queue.notes()) == 2
@@ -256,7 +260,7 @@ def test_forged_instants_harm_no_run(queue: Queue) -> None:
     assert_silent(queue.worker())
     assert counts(queue) == {(0, "tasks.quick"): (len(instants),) * 3 + (0,) * 3}
     found = seconds(queue, "tasks.quick")
-    assert 0 <= found["longest_wait_seconds"] <= found["waited_seconds"] < LONGEST_WAIT_SECONDS
+    assert 0 <= found["longest_wait_seconds"] <= found["waited_seconds"] < MAX_WAIT_SECONDS
 
 
 # ---- workers that vanish
@@ -363,8 +367,8 @@ def store(dsn: str) -> Iterator[Store]:
 
 def at_one_hour(server: TaskServer, hour: str = ONE_HOUR) -> Store:
     """Its store, by whose clock it stays that hour."""
-    server.store._words["this_hour"] = f"'{hour}'"
-    server.store._composed.clear()
+    server.store.database._statements.words["this_hour"] = f"'{hour}'"
+    server.store.database._statements._composed.clear()
     return server.store
 
 
@@ -392,17 +396,17 @@ def test_each_hour_has_figures_of_its_own(dsn: str) -> None:
 def test_more_figures_than_a_statement_takes_are_written_all_or_none(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = [counted(group, "tasks.a") for group in range(stats.ROWS_A_STATEMENT * 3 + 1)]
+    rows = [counted(group, "tasks.a") for group in range(stats.MAX_ROWS_PER_STATEMENT * 3 + 1)]
     Stats(store).add(rows)
     assert [one.group_id for one in Stats(store).hours()] == [row[0] for row in rows]
-    execute = store._execute
+    execute = store.database.execute
 
     def fail_late(sql: str, values: Sequence[Any] = ()) -> Any:
         if len(values) == len(rows[0]):  # the last statement's one row
             raise Conflict("in the way")
         return execute(sql, values)
 
-    monkeypatch.setattr(store, "_execute", fail_late)
+    monkeypatch.setattr(store.database, "execute", fail_late)
     monkeypatch.setattr(stats, "CONFLICT_SECONDS", 0)
     with pytest.raises(Conflict):
         Stats(store).add(rows)
@@ -413,12 +417,12 @@ def test_more_figures_than_a_statement_takes_are_written_all_or_none(
 def held(store: Store, dsn: str) -> Iterator[None]:
     """Somebody holds what figures are written to."""
     with TaskServer(dsn) as other:
-        session = other.store.session()
-        other.store._make_ready(session)
-        other.store._begin()
-        other.store._execute("UPDATE {stats} SET done = done")
+        session = other.store.database.session()
+        session.connect(other.store.database._pace)
+        session.begin()
+        other.store.database.execute("UPDATE {stats} SET done = done")
         yield
-        other.store._execute("ROLLBACK")
+        session.roll_back()
 
 
 def test_figures_in_whose_way_others_are_come_with_the_next_ones(
@@ -426,7 +430,7 @@ def test_figures_in_whose_way_others_are_come_with_the_next_ones(
 ) -> None:
     monkeypatch.setattr(stats, "CONFLICT_SECONDS", 0.1)
     monkeypatch.setattr(sqlite, "LOCK_WAIT_SECONDS", 0.1)
-    kept = Figures(store)
+    kept = RunStats(store)
     finish(kept, "tasks.a")
     kept.write()
     finish(kept, "tasks.a")
@@ -440,7 +444,7 @@ def test_figures_in_whose_way_others_are_come_with_the_next_ones(
         assert [one.done for one in Stats(store).hours()] == [3]
 
 
-def finish(kept: Figures, name: str, group_id: int = 0) -> None:
+def finish(kept: RunStats, name: str, group_id: int = 0) -> None:
     task = ClaimedTask(1, name, None, None, 0, None, 1, group_id, 0.5)
     kept.done(task, name, kept.started(task))
 
@@ -533,14 +537,14 @@ def test_a_forged_lost_row_gets_no_name_into_the_table_that_none_can_be_called_b
 
 
 def test_who_chooses_groups_at_will_does_not_fill_the_table(store: Store) -> None:
-    kept = Figures(store)
-    for group in range(1, MOST_KEYS + 100):
+    kept = RunStats(store)
+    for group in range(1, MAX_KEYS + 100):
         finish(kept, "tasks.a", group)
     for _ in range(2):
         finish(kept, "tasks.a", 1)
     kept.write()
     found = {(one.group_id, one.task): one.done for one in Stats(store).hours()}
-    assert len(found) == MOST_KEYS + 1
+    assert len(found) == MAX_KEYS + 1
     assert (found[ANY_OTHER], found[1, "tasks.a"]) == (99, 3)
 
 
@@ -606,13 +610,13 @@ def test_figures_whose_connection_breaks_are_rather_lost_than_doubled_and_cost_n
     result = server.run()
     assert struck.has_struck
     assert (result.done, result.reason) == (5, Reason.EMPTY)
-    assert straight.store.runs()[0].reason == "empty"
+    assert straight.store.views.runs()[0].reason == "empty"
     assert sum(one.done for one in straight.stats()) == done
 
 
 def test_what_is_counted_after_a_break_is_written(reached: Reached, monkeypatch: pytest.MonkeyPatch) -> None:
     server, straight, proxy = reached
-    monkeypatch.setattr(figures, "WRITE_EVERY_SECONDS", 0)
+    monkeypatch.setattr(run_stats, "WRITE_EVERY_SECONDS", 0)
     struck = proxy.cut_before(inserts())
     assert server.run().done == 5
     assert struck.has_struck
@@ -624,8 +628,8 @@ def test_a_run_whose_database_is_gone_does_not_wait_for_it_with_its_figures(
 ) -> None:
     server, _, proxy = reached
     written: list[None] = []
-    monkeypatch.setattr(Figures, "write", lambda self: written.append(None))
-    server.store._patience_seconds = 0
+    monkeypatch.setattr(RunStats, "write", lambda self: written.append(None))
+    server.store.database._patience_seconds = 0
     proxy.cut_before(contains(b"DELETE FROM `jobs_queue`"), times=100)
     with pytest.raises(Exception, match="connection"):
         server.run()
@@ -643,7 +647,7 @@ def test_a_missing_table_costs_no_task(queue: Queue) -> None:
 def test_a_run_writes_while_it_goes_on_and_each_task_once(
     dsn: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(figures, "WRITE_EVERY_SECONDS", 0)
+    monkeypatch.setattr(run_stats, "WRITE_EVERY_SECONDS", 0)
     done: list[int] = []
     with TaskServer(dsn, modules=module, folder=tmp_path) as server, TaskServer(dsn) as other:
         server.create_tables()
@@ -657,7 +661,7 @@ def test_tasks_wait_anew_from_the_instant_of_each_claim(
     sqlite_dsn: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claimed: list[float] = []
-    monkeypatch.setattr(Figures, "claimed", lambda self, at: claimed.append(at))
+    monkeypatch.setattr(RunStats, "claimed", lambda self, at: claimed.append(at))
     with TaskServer(sqlite_dsn, modules=module, folder=tmp_path) as server:
         server.create_tables()
         server.add_tasks({"task": f"{module}.note"} for _ in range(3))

@@ -23,10 +23,17 @@ import pytest
 
 from taskserver import TaskServer
 from taskserver.errors import Conflict, DatabaseError, TablesMissing, TablesOutdated
-from taskserver.lifecycle import ClaimedTask, Due, Finish, LostTask, NewTask, Outcome, Start, Status
+from taskserver.model.task import ClaimedTask, Due, Finish, LostTask, NewTask, Outcome, Start, Status
 from taskserver.stores import Store
-from taskserver.stores.mysql import REPEATABLE_READ, MySQLStore
-from taskserver.stores.tables import INLINE_ARGS_BYTES, SCHEMA_VERSION
+from taskserver.stores.database.retrying import AT_ONCE, RetryPolicy, Scope
+from taskserver.stores.database.statements import INLINE_ARGS_BYTES
+from taskserver.stores.database.tables import SCHEMA_VERSION, schema_statements
+from taskserver.stores.mysql import claiming
+from taskserver.stores.mysql.dialect import MySQLDialect
+from taskserver.stores.mysql.session import REPEATABLE_READ
+from taskserver.stores.queue import finishes
+from taskserver.stores.queue.finish_writes import RUN_AGAIN
+from taskserver.stores.queue.leases import START
 from tests.processes import wait_until
 from tests.servers import MariaDB, MySQLServer
 
@@ -159,11 +166,11 @@ def rows(queue_dsn: str) -> Iterator[Rows]:
 
 
 def add(store: Store, group_id: int = 0, priority: int = 0, task: str = "tasks.send", args: str | None = None) -> int:
-    return store.add(NewTask(task, args, group_id, priority))
+    return store.producing.add(NewTask(task, args, group_id, priority))
 
 
 def claim(store: Store, limit: int = 100, *groups: int) -> list[ClaimedTask]:
-    return store.claim(limit, groups).tasks
+    return store.claims.claim(limit, groups).tasks
 
 
 def claim_one(store: Store) -> ClaimedTask:
@@ -172,12 +179,12 @@ def claim_one(store: Store) -> ClaimedTask:
 
 
 def start(store: Store, task: ClaimedTask, max_attempts: int = 10) -> bool:
-    return store.advance([], Start(task, max_attempts))[1]
+    return store.finishes.advance([], Start(task, max_attempts))[1]
 
 
 def finish(store: Store, task: ClaimedTask, error_text: str | None = None) -> bool:
     """Whether that was done, and nothing else."""
-    outcome = store.advance([Finish(task, error_text)], None)[0][0]
+    outcome = store.finishes.advance([Finish(task, error_text)], None)[0][0]
     assert outcome in (Outcome.LOST, Outcome.AS_ASKED)
     return outcome == Outcome.AS_ASKED
 
@@ -190,7 +197,7 @@ def ids(tasks: list[ClaimedTask]) -> list[int]:
 
 
 def test_an_added_task_is_new_and_has_the_defaults_of_the_contract(store: Store, rows: Rows) -> None:
-    task_id = store.add(NewTask("tasks.send", '{"to":"ä\\\\%s ?"}', 3, -7))
+    task_id = store.producing.add(NewTask("tasks.send", '{"to":"ä\\\\%s ?"}', 3, -7))
     row = rows.row(task_id)
     assert rows.seconds_from_now(row.pop("created_at")) == pytest.approx(0, abs=30)
     assert rows.seconds_from_now(row.pop("updated_at")) == pytest.approx(0, abs=30)
@@ -269,20 +276,20 @@ def test_a_claim_takes_new_rows_alone(store: Store, rows: Rows, status: int) -> 
     add(store)
     rows.execute(f"UPDATE jobs_queue SET status = {status}")
     before = rows.all()
-    assert store.claim(100, ()) == ([], 0)
-    assert not store.has_new(())
+    assert store.claims.claim(100, ()) == ([], 0)
+    assert not store.claims.has_new(())
     assert rows.all() == before
 
 
 def test_has_new_sees_new_rows_of_its_groups_alone(store: Store) -> None:
-    assert not store.has_new(())
+    assert not store.claims.has_new(())
     add(store, 3)
-    assert store.has_new(())
-    assert store.has_new((3,))
-    assert store.has_new((5, 3))
-    assert not store.has_new((5, 6))
+    assert store.claims.has_new(())
+    assert store.claims.has_new((3,))
+    assert store.claims.has_new((5, 3))
+    assert not store.claims.has_new((5, 6))
     claim_one(store)
-    assert not store.has_new(())
+    assert not store.claims.has_new(())
 
 
 # ---- due dates
@@ -292,14 +299,14 @@ def test_a_new_row_whose_time_lies_ahead_waits_and_is_woken_when_it_is_due(store
     later, now = add(store, priority=-1), add(store)
     rows.execute(f"UPDATE jobs_queue SET due_at = {rows.after(3600)} WHERE id = {later}")
     due_at = rows.row(later)["due_at"]
-    claimed = store.claim(100, ())
+    claimed = store.claims.claim(100, ())
     assert (ids(claimed.tasks), claimed.changed) == ([now], 2)
     row = rows.row(later)
     assert (row["status"], row["due_at"], row["claim"], row["attempts"]) == (5, due_at, None, 0)
-    assert store.wake(store.look_for_due().to_wake) == 0
-    assert store.claim(100, ()) == ([], 0)
+    assert store.due.wake(store.due.look().to_wake) == 0
+    assert store.claims.claim(100, ()) == ([], 0)
     rows.execute(f"UPDATE jobs_queue SET due_at = {rows.after(-1)} WHERE id = {later}")
-    assert store.wake(store.look_for_due().to_wake) == 1
+    assert store.due.wake(store.due.look().to_wake) == 1
     assert (rows.row(later)["status"], rows.row(later)["due_at"]) == (0, None)
     assert ids(claim(store)) == [later]
 
@@ -308,9 +315,9 @@ def test_a_claim_that_meets_only_rows_whose_time_lies_ahead_says_that_it_changed
     for _ in range(3):
         add(store)
     rows.execute(f"UPDATE jobs_queue SET due_at = {rows.after(3600)}")
-    assert store.claim(2, ()) == ([], 2)
-    assert store.claim(2, ()) == ([], 1)
-    assert store.claim(2, ()) == ([], 0)
+    assert store.claims.claim(2, ()) == ([], 2)
+    assert store.claims.claim(2, ()) == ([], 1)
+    assert store.claims.claim(2, ()) == ([], 0)
 
 
 def test_a_new_row_whose_time_has_come_is_claimed_without_a_wake(store: Store, rows: Rows) -> None:
@@ -324,7 +331,7 @@ def test_waiting_and_failed_rows_are_woken_when_due(store: Store, rows: Rows) ->
         for seconds in (-10, 3600):
             task_id = add(store)
             rows.execute(f"UPDATE jobs_queue SET status={status}, due_at={rows.after(seconds)} WHERE id = {task_id}")
-    assert store.wake(store.look_for_due().to_wake) == 2
+    assert store.due.wake(store.due.look().to_wake) == 2
     assert [row["status"] for row in rows.all()] == [0, 3, 0, 5]
 
 
@@ -332,7 +339,7 @@ def test_waiting_and_failed_rows_are_woken_when_due(store: Store, rows: Rows) ->
 def test_a_row_that_is_not_due_any_more_when_it_is_written_is_not_woken(store: Store, rows: Rows, status: int) -> None:
     task_id = add(store)
     rows.execute(f"UPDATE jobs_queue SET status = {status}, due_at = {rows.after(60)}")
-    assert store.wake([task_id]) == 0
+    assert store.due.wake([task_id]) == 0
     assert rows.all()[0]["status"] == status
 
 
@@ -341,13 +348,13 @@ def test_a_task_that_was_started_again_since_the_look_is_not_taken_back(store: S
     [task] = claim(store)
     assert start(store, task)
     rows.execute(f"UPDATE jobs_queue SET due_at = {rows.after(-10)}")
-    [lost] = store.look_for_due().lost
+    [lost] = store.due.look().lost
     for change in ("attempts = 2", "max_attempts = 7", f"due_at = {rows.after(60)}", "started_at = NULL"):
         rows.execute(f"UPDATE jobs_queue SET {change}")
-        assert not store.reclaim_lost(lost, 1, "lost: x", None)
+        assert not store.due.reclaim_lost(lost, 1, "lost: x", None)
         as_it_was = f"attempts = 1, max_attempts = 10, due_at = {rows.after(-10)}, started_at = created_at"
         rows.execute(f"UPDATE jobs_queue SET {as_it_was}")
-    assert store.reclaim_lost(lost, 1, "lost: x", None)
+    assert store.due.reclaim_lost(lost, 1, "lost: x", None)
 
 
 def test_an_unstarted_task_that_was_claimed_again_since_the_look_is_not_taken_back(
@@ -357,15 +364,15 @@ def test_an_unstarted_task_that_was_claimed_again_since_the_look_is_not_taken_ba
     task_id = add(first)
     late = claim_one(first)
     rows.execute(f"UPDATE jobs_queue SET due_at = {rows.after(-10)}")
-    look = third.look_for_due()
+    look = third.due.look()
     assert look.unstarted == [task_id]
-    assert first.release([late]) == 1
+    assert first.claims.release([late]) == 1
     claim_one(second)
     before = rows.all()
-    assert third.reclaim_unstarted(look.unstarted) == 0
+    assert third.due.reclaim_unstarted(look.unstarted) == 0
     assert rows.all() == before
     rows.execute(f"UPDATE jobs_queue SET due_at = {rows.after(-10)}")
-    assert third.reclaim_unstarted(look.unstarted) == 1
+    assert third.due.reclaim_unstarted(look.unstarted) == 1
     assert rows.all("jobs_queue", "status, attempts, claim, due_at") == [
         {"status": 0, "attempts": 0, "claim": None, "due_at": None}
     ]
@@ -384,7 +391,7 @@ def test_a_row_that_is_no_unstarted_claim_any_more_when_it_is_written_is_not_tak
     rows.execute(f"UPDATE jobs_queue SET started_at = created_at WHERE id = {unstarted[-1]}")
     rows.execute(f"UPDATE jobs_queue SET due_at = {'NULL' if due_at == 'NULL' else rows.after(-10)}")
     before = rows.all()
-    assert store.reclaim_unstarted(unstarted) == 0
+    assert store.due.reclaim_unstarted(unstarted) == 0
     assert rows.all() == before
 
 
@@ -410,15 +417,15 @@ def test_what_is_due_is_found_in_portions_the_oldest_of_each_kind_first(store: S
                 f"UPDATE jobs_queue SET due_at = {rows.after(-3600)} WHERE id BETWEEN {last[0]} AND {last[-1]}"
             )
             oldest.update(last)
-    look = store.look_for_due()
+    look = store.due.look()
     found = [*look.to_wake, *look.unstarted, *(lost.id for lost in look.lost)]
     kind_of = {row["id"]: row["task"] for row in rows.all(columns="id, task")}
     portions = Counter(kind_of[task_id] for task_id in found)
     assert portions.keys() == kinds.keys()
     assert max(portions.values()) <= most
     assert oldest <= set(found)
-    assert store.wake(look.to_wake) == len(look.to_wake)
-    assert store.reclaim_unstarted(look.unstarted) == len(look.unstarted)
+    assert store.due.wake(look.to_wake) == len(look.to_wake)
+    assert store.due.reclaim_unstarted(look.unstarted) == len(look.unstarted)
 
 
 @pytest.mark.parametrize(("status", "woken"), [(3, 1), (5, 0)])
@@ -427,7 +434,7 @@ def test_of_rows_without_a_due_date_those_that_failed_are_woken_and_those_that_w
 ) -> None:
     add(store)
     rows.execute(f"UPDATE jobs_queue SET status = {status}, due_at = NULL")
-    assert store.wake(store.look_for_due().to_wake) == woken
+    assert store.due.wake(store.due.look().to_wake) == woken
     assert rows.all()[0]["status"] == (0 if woken else status)
 
 
@@ -435,7 +442,7 @@ def test_of_rows_without_a_due_date_those_that_failed_are_woken_and_those_that_w
 def test_rows_that_are_neither_waiting_nor_failed_are_not_woken(store: Store, rows: Rows, status: int) -> None:
     add(store)
     rows.execute(f"UPDATE jobs_queue SET status = {status}, due_at = {rows.after(-10)}")
-    assert store.wake(store.look_for_due().to_wake) == 0
+    assert store.due.wake(store.due.look().to_wake) == 0
     assert rows.all()[0]["status"] == status
 
 
@@ -513,7 +520,7 @@ def test_archived_tasks_of_the_same_id_and_key_stand_side_by_side(open_store: Ca
         assert start(store, task)
         assert finish(store, task)
     assert rows.execute("SELECT id, args FROM jobs_queue_done ORDER BY done_id") == [(7, "[1]"), (7, "[2]")]
-    shown = store.show(7)
+    shown = store.views.show(7)
     assert shown is not None
     assert (shown.args, shown.archived) == ("[2]", True)
 
@@ -533,7 +540,7 @@ def test_a_failed_task_stays_as_fatal_with_its_error_in_every_mode(
     assert row["error_text"] == error_text
     assert rows.seconds_from_now(row["finished_at"]) == pytest.approx(0, abs=30)
     assert rows.all("jobs_queue_done") == []
-    assert not store.has_new(())
+    assert not store.claims.has_new(())
 
 
 def test_an_error_text_of_a_thousand_wide_characters_fits(store: Store, rows: Rows) -> None:
@@ -580,7 +587,7 @@ def test_a_stale_token_finishes_nothing(
 
 def test_a_stale_token_releases_nothing(store: Store, rows: Rows, stale: ClaimedTask) -> None:
     before = rows.all()
-    assert store.release([stale]) == 0
+    assert store.claims.release([stale]) == 0
     assert rows.all() == before
 
 
@@ -588,7 +595,7 @@ def test_a_stale_token_reads_no_arguments(store: Store, rows: Rows) -> None:
     add(store, args=f'["{"x" * INLINE_ARGS_BYTES}"]')
     task = claim_one(store)
     rows.execute("UPDATE jobs_queue SET claim = claim + 1")
-    assert store.fetch_args(task) is None
+    assert store.claims.fetch_args(task) is None
 
 
 def test_a_claim_that_ran_out_and_was_not_taken_back_may_still_start_and_finish(store: Store, rows: Rows) -> None:
@@ -609,7 +616,7 @@ def test_a_row_that_was_deleted_meanwhile_is_neither_started_nor_finished(
     add(store)
     task = claim_one(store)
     rows.execute("DELETE FROM jobs_queue")
-    assert store.advance([Finish(task, None)], Start(task, 1)) == ([False], False)
+    assert store.finishes.advance([Finish(task, None)], Start(task, 1)) == ([Outcome.LOST], False)
     assert rows.all("jobs_queue_done") == []
 
 
@@ -622,9 +629,9 @@ def test_a_finish_and_the_next_start_are_judged_each_by_its_own_claim(
     tasks = claim(store)
     assert start(store, tasks[0])
     rows.execute(f"UPDATE jobs_queue SET claim = claim + 1 WHERE id = {second}")
-    assert store.advance([Finish(tasks[0], None)], Start(tasks[1], 10)) == ([True], False)
+    assert store.finishes.advance([Finish(tasks[0], None)], Start(tasks[1], 10)) == ([Outcome.AS_ASKED], False)
     assert rows.row(second)["attempts"] == 0
-    assert store.advance([Finish(tasks[1], None)], Start(tasks[2], 10)) == ([False], True)
+    assert store.finishes.advance([Finish(tasks[1], None)], Start(tasks[2], 10)) == ([Outcome.LOST], True)
     assert rows.row(second)["status"] == Status.IN_PROGRESS
     assert rows.row(third)["attempts"] == 1
     queued = {row["id"]: row["status"] for row in rows.all()}
@@ -644,13 +651,13 @@ def test_a_finish_and_the_next_start_are_one_commit(
     assert start(store, tasks[0])
     before = rows.all()
     # The start fails in the database, after the finish took effect there: no row may show that.
-    monkeypatch.setattr(store, "START", store.START.replace("started_at = {now}", "no_such_column = {now}"))
+    monkeypatch.setattr(finishes, "START", START.replace("started_at = {now}", "no_such_column = {now}"))
     with pytest.raises(DatabaseError, match="no_such_column"):
-        store.advance([Finish(tasks[0], None)], Start(tasks[1], 10))
+        store.finishes.advance([Finish(tasks[0], None)], Start(tasks[1], 10))
     assert rows.all() == before
     assert rows.all("jobs_queue_done") == []
     monkeypatch.undo()
-    assert store.advance([Finish(tasks[0], None)], Start(tasks[1], 10)) == ([True], True)
+    assert store.finishes.advance([Finish(tasks[0], None)], Start(tasks[1], 10)) == ([Outcome.AS_ASKED], True)
 
 
 def test_many_finishes_are_answered_in_their_order(store: Store, rows: Rows) -> None:
@@ -659,7 +666,10 @@ def test_many_finishes_are_answered_in_their_order(store: Store, rows: Rows) -> 
     tasks = claim(store)
     rows.execute(f"UPDATE jobs_queue SET claim = claim + 1 WHERE id IN ({tasks[0].id}, {tasks[2].id})")
     finishes = [Finish(tasks[0], None), Finish(tasks[1], None), Finish(tasks[2], "E: x"), Finish(tasks[3], "E: y")]
-    assert store.advance(finishes, None) == ([False, True, False, True], False)
+    assert store.finishes.advance(finishes, None) == (
+        [Outcome.LOST, Outcome.AS_ASKED, Outcome.LOST, Outcome.AS_ASKED],
+        False,
+    )
     assert [(row["id"], row["status"]) for row in rows.all()] == [
         (tasks[0].id, 1),
         (tasks[2].id, 1),
@@ -675,7 +685,7 @@ def test_released_tasks_stand_in_their_old_place_with_nothing_counted(store: Sto
     added = [(priority, add(store, group, priority)) for group, priority in order]
     rows.execute("UPDATE jobs_queue SET attempts = 3, max_attempts = 9, error_text = 'ValueError: before'")
     before = rows.all()
-    assert store.release(claim(store, 3, 3, 5)) == 3
+    assert store.claims.release(claim(store, 3, 3, 5)) == 3
     after = rows.all()
     for row in before + after:
         del row["updated_at"]
@@ -688,15 +698,15 @@ def test_a_started_task_is_not_released(store: Store, rows: Rows) -> None:
         add(store)
     tasks = claim(store)
     assert start(store, tasks[1])
-    assert store.release(tasks) == 2
+    assert store.claims.release(tasks) == 2
     assert [row["status"] for row in rows.all()] == [0, 1, 0]
 
 
 def test_a_thousand_tasks_can_be_released(store: Store, rows: Rows) -> None:
-    store.add_many((NewTask("tasks.send", None, 0, 0) for _ in range(1000)), lambda added: None)
+    store.producing.add_many((NewTask("tasks.send", None, 0, 0) for _ in range(1000)), lambda added: None)
     tasks = claim(store, 1000)
     assert len(tasks) == 1000
-    assert store.release(tasks) == 1000
+    assert store.claims.release(tasks) == 1000
     assert rows.execute("SELECT status, COUNT(*) FROM jobs_queue GROUP BY status") == [(0, 1000)]
 
 
@@ -714,7 +724,7 @@ def test_arguments_are_left_in_the_database_by_their_bytes(store: Store, letter:
     short, long = claim(store)
     assert (short.args, short.args_bytes) == (fits, INLINE_ARGS_BYTES)
     assert (long.args, long.args_bytes) == (None, INLINE_ARGS_BYTES + 1)
-    assert store.fetch_args(long) == fits + " "
+    assert store.claims.fetch_args(long) == fits + " "
 
 
 def test_arguments_of_a_mebibyte_come_back_unchanged(store: Store) -> None:
@@ -722,7 +732,7 @@ def test_arguments_of_a_mebibyte_come_back_unchanged(store: Store) -> None:
     add(store, args=args)
     task = claim_one(store)
     assert (task.args, task.args_bytes) == (None, 1024 * 1024)
-    assert store.fetch_args(task) == args
+    assert store.claims.fetch_args(task) == args
 
 
 def test_a_task_without_arguments_has_none(store: Store) -> None:
@@ -738,7 +748,7 @@ def test_a_task_without_arguments_has_none(store: Store) -> None:
 
 def add_many(store: Store, tasks: Iterator[NewTask] | list[NewTask]) -> list[int]:
     added: list[int] = []
-    store.add_many(tasks, added.extend)
+    store.producing.add_many(tasks, added.extend)
     return added
 
 
@@ -781,13 +791,13 @@ def test_tasks_with_long_arguments_are_split_into_statements_by_their_bytes(
 ) -> None:
     args = letter * (300_000 // len(letter.encode()))
     statements: list[Sequence[NewTask]] = []
-    insert = store._insert
+    insert = store.producing._adding.insert
 
     def note_and_insert(tasks: Sequence[NewTask]) -> Sequence[int]:
         statements.append(tasks)
         return insert(tasks)
 
-    monkeypatch.setattr(store, "_insert", note_and_insert)
+    monkeypatch.setattr(store.producing._adding, "insert", note_and_insert)
     added = add_many(store, (NewTask("tasks.send", f"{n}{args}", 0, 0) for n in range(5)))
     assert rows.execute("SELECT id, args FROM jobs_queue ORDER BY id") == [
         (task_id, f"{n}{args}") for n, task_id in enumerate(added)
@@ -836,10 +846,10 @@ def put_into(rows: Rows, state: str) -> Row:
 
 
 def test_a_key_that_stands_keeps_its_row_as_it_is_whatever_its_state(store: Store, rows: Rows) -> None:
-    first = store.add(keyed(args="[1]"))
+    first = store.producing.add(keyed(args="[1]"))
     for state in STATES:
         before = put_into(rows, state)
-        assert store.add(keyed(args="[2]", group_id=9, max_attempts=1, delay_seconds=60.0)) == first
+        assert store.producing.add(keyed(args="[2]", group_id=9, max_attempts=1, delay_seconds=60.0)) == first
         assert add_many(store, [keyed(args="[3]"), keyed(args="[4]")]) == [first, first]
         assert rows.all() == [before], state
 
@@ -868,17 +878,17 @@ def test_keys_are_told_apart_by_their_bytes(store: Store, rows: Rows) -> None:
     ]
     added = add_many(store, [keyed(key) for key in keys])
     assert len(set(added)) == len(keys)
-    assert [store.add(keyed(key)) for key in keys] == added
+    assert [store.producing.add(keyed(key)) for key in keys] == added
     assert len(rows.all()) == len(keys)
 
 
 @pytest.mark.parametrize("letter", ["k", "ä"])
 def test_a_key_longer_than_its_column_is_refused_and_not_cut(store: Store, rows: Rows, letter: str) -> None:
     fits = letter * (255 // len(letter.encode()))
-    task_id = store.add(keyed(fits))
+    task_id = store.producing.add(keyed(fits))
     for is_rerun in (False, True):
         with pytest.raises(DatabaseError):
-            store.add(keyed(fits + "k" * 2, rerun=is_rerun))
+            store.producing.add(keyed(fits + "k" * 2, rerun=is_rerun))
         with pytest.raises(DatabaseError):
             add_many(store, [keyed("other"), keyed(fits + "k" * 2, rerun=is_rerun)])
     assert [row["id"] for row in rows.all()] == [task_id]
@@ -888,7 +898,7 @@ def test_a_key_longer_than_its_column_is_refused_and_not_cut(store: Store, rows:
 def test_many_tasks_of_all_kinds_are_added_with_the_ids_of_their_rows_in_order(
     store: Store, rows: Rows, many: Callable[[list[NewTask]], Any]
 ) -> None:
-    stands, again = store.add(keyed("stands", "[0]")), store.add(keyed("again", "[0]"))
+    stands, again = store.producing.add(keyed("stands", "[0]")), store.producing.add(keyed("again", "[0]"))
     plain = NewTask("tasks.send", None, 0, 0)
     tasks = [
         plain._replace(args="[1]"),
@@ -919,20 +929,20 @@ def test_many_tasks_of_all_kinds_are_added_with_the_ids_of_their_rows_in_order(
 
 def test_an_added_task_has_all_that_its_producer_said(store: Store, rows: Rows) -> None:
     at = "2030-02-03 04:05:06.789000"
-    task_id = store.add(NewTask("tasks.send", "[1]", 3, -7, 4, None, at, "kü", True, 2**63 - 1))
+    task_id = store.producing.add(NewTask("tasks.send", "[1]", 3, -7, 4, None, at, "kü", True, 2**63 - 1))
     row = rows.row(task_id)
     assert (row["task"], row["args"], row["group_id"], row["priority"]) == ("tasks.send", "[1]", 3, -7)
     assert (row["max_attempts"], row["version"], row["status"], row["attempts"]) == (4, 2**63 - 1, 5, 0)
     assert row["unique_key"] in ("kü", "kü".encode())
     assert _instant(row["due_at"]) == datetime.fromisoformat(at)
-    delayed = rows.row(store.add(NewTask("tasks.send", None, 0, 0, delay_seconds=90.5)))
+    delayed = rows.row(store.producing.add(NewTask("tasks.send", None, 0, 0, delay_seconds=90.5)))
     assert delayed["status"] == Status.WAITING
     assert rows.seconds_from_now(delayed["due_at"]) == pytest.approx(90.5, abs=30)
     assert ids(claim(store)) == []
 
 
 def test_what_a_producer_says_of_attempts_stands_before_what_the_callable_says(store: Store, rows: Rows) -> None:
-    store.add(NewTask("tasks.send", None, 0, 0, 4))
+    store.producing.add(NewTask("tasks.send", None, 0, 0, 4))
     task = claim_one(store)
     assert task.max_attempts == 4
     assert start(store, task, 9)
@@ -943,13 +953,13 @@ def test_a_waiting_producer_goes_on_once_the_row_of_its_key_is_let_go(
     store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever became of the row meanwhile: it stands, it is gone, or what was done to it is undone."""
-    monkeypatch.setattr("taskserver.stores.sqlite.LOCK_WAIT_SECONDS", 0.05)
-    first = store.add(keyed(args="[1]"))
+    monkeypatch.setattr("taskserver.stores.sqlite.session.LOCK_WAIT_SECONDS", 0.05)
+    first = store.producing.add(keyed(args="[1]"))
     for end, is_same in (("ROLLBACK", True), ("COMMIT", False)):
         store.close()  # the next connection waits in shorter turns
         rows.execute("BEGIN" if rows.is_mysql else "BEGIN IMMEDIATE")
         rows.execute("DELETE FROM jobs_queue WHERE unique_key = 'k'")
-        with awaited(store, lambda: store.add(keyed(args="[2]"))) as added:
+        with awaited(store, lambda: store.producing.add(keyed(args="[2]"))) as added:
             rows.execute(end)
         assert (added == [first]) == is_same
         assert [row["id"] for row in rows.all()] == added
@@ -961,10 +971,11 @@ def awaited(store: Store, work: Callable[[], object]) -> Iterator[list[object]]:
     """Does work in another thread, which others keep from it until the end of the `with`: they were met by then."""
     outcomes: list[object] = []
     were_in_the_way = threading.Event()
-    plain_error = store._error
+    dialect = store.database.dialect
+    plain_error = dialect.error
 
-    def error(error: Exception, **more: Any) -> DatabaseError:
-        ours = plain_error(error, **more)
+    def error(error: BaseException) -> DatabaseError:
+        ours = plain_error(error)
         if isinstance(ours, Conflict):
             were_in_the_way.set()
         return ours
@@ -975,7 +986,7 @@ def awaited(store: Store, work: Callable[[], object]) -> Iterator[list[object]]:
         except DatabaseError as failure:
             outcomes.append(failure)
 
-    store._error = error  # type: ignore[method-assign]
+    dialect.error = error  # type: ignore[method-assign]
     thread = threading.Thread(target=do)
     thread.start()
     try:
@@ -984,7 +995,7 @@ def awaited(store: Store, work: Callable[[], object]) -> Iterator[list[object]]:
         yield outcomes
     finally:
         thread.join(AWAIT_SECONDS)
-        del store._error
+        del dialect.error
 
 
 # ---- rerun: → new again
@@ -998,7 +1009,7 @@ def without_clocks(row: Row) -> Row:
 def test_a_rerun_makes_a_row_new_with_all_that_it_says_unless_the_row_runs_or_waits(
     store: Store, rows: Rows, delay_seconds: float | None
 ) -> None:
-    store.add(keyed(args="[1]"))
+    store.producing.add(keyed(args="[1]"))
     for state in STATES:
         assert_run_again(store, rows, state, delay_seconds)
 
@@ -1006,7 +1017,7 @@ def test_a_rerun_makes_a_row_new_with_all_that_it_says_unless_the_row_runs_or_wa
 def assert_run_again(store: Store, rows: Rows, state: str, delay_seconds: float | None) -> None:
     before = put_into(rows, state)
     other = NewTask("tasks.other", "[2]", 5, -3, 6, delay_seconds, None, "k", True, None)
-    assert store.add(other) == before["id"]
+    assert store.producing.add(other) == before["id"]
     (row,) = rows.all()
     said = {"task": "tasks.other", "args": "[2]", "group_id": 5, "priority": -3, "max_attempts": 6, "attempts": 0}
     said |= {"error_text": None, "finished_at": None}
@@ -1032,7 +1043,7 @@ def assert_run_again(store: Store, rows: Rows, state: str, delay_seconds: float 
 def test_a_rerun_of_no_newer_version_changes_nothing(
     store: Store, rows: Rows, stands: int | None, comes: int | None, is_newer: bool
 ) -> None:
-    task_id = store.add(rerun("[1]"))
+    task_id = store.producing.add(rerun("[1]"))
     for state in STATES:
         rows.execute(f"UPDATE jobs_queue SET version = {'NULL' if stands is None else stands}")
         before = put_into(rows, state)
@@ -1044,13 +1055,13 @@ def test_a_rerun_of_no_newer_version_changes_nothing(
 
 
 def test_a_claimed_task_that_is_run_again_is_taken_from_its_worker(store: Store, rows: Rows) -> None:
-    store.add(rerun("[1]"))
+    store.producing.add(rerun("[1]"))
     task = claim_one(store)
-    store.add(rerun("[2]"))
+    store.producing.add(rerun("[2]"))
     before = rows.all()
     assert not start(store, task)
-    assert store.release([task]) == 0
-    assert not store.renew(task)
+    assert store.claims.release([task]) == 0
+    assert not store.leases.renew(task)
     assert not finish(store, task, "BadTask: x")
     assert rows.all() == before
     assert claim_one(store).args == "[2]"
@@ -1078,14 +1089,14 @@ def test_a_running_task_that_is_run_again_runs_once_more_however_it_ends(
 
 
 def assert_runs_once_more(store: Store, rows: Rows, finish_of: Callable[[ClaimedTask], Finish]) -> None:
-    task_id = store.add(rerun("[1]", max_attempts=1))
+    task_id = store.producing.add(rerun("[1]", max_attempts=1))
     task = claim_one(store)
     assert start(store, task)
     for change in ("[2]", "[3]"):
-        assert store.add(rerun(change, max_attempts=1)) == task_id
-    assert store.renew(task)
+        assert store.producing.add(rerun(change, max_attempts=1)) == task_id
+    assert store.leases.renew(task)
     assert claim(store) == []
-    assert store.advance([finish_of(task)], None) == ([Outcome.RUN_AGAIN], False)
+    assert store.finishes.advance([finish_of(task)], None) == ([Outcome.RUN_AGAIN], False)
     (row,) = rows.all()
     assert (row["status"], row["attempts"], row["claim"], row["due_at"], row["error_text"]) == (0, 0, None, None, None)
     assert rows.all("jobs_queue_done") == []
@@ -1093,28 +1104,28 @@ def assert_runs_once_more(store: Store, rows: Rows, finish_of: Callable[[Claimed
     assert (again.id, again.args) == (task_id, "[3]")
     assert start(store, again)
     assert finish(store, again)
-    assert not store.has_new(())
+    assert not store.claims.has_new(())
     assert [row["status"] for row in rows.all()] == ([2] if store.mode == "mark" else [])
 
 
 def test_a_finish_of_a_task_that_is_run_again_and_the_next_start_are_one_answer(store: Store, rows: Rows) -> None:
-    store.add(rerun("[1]"))
+    store.producing.add(rerun("[1]"))
     add(store)
     first, second = claim(store)
     assert start(store, first)
-    store.add(rerun("[2]"))
-    assert store.advance([Finish(first)], Start(second, 3)) == ([Outcome.RUN_AGAIN], True)
+    store.producing.add(rerun("[2]"))
+    assert store.finishes.advance([Finish(first)], Start(second, 3)) == ([Outcome.RUN_AGAIN], True)
     assert [row["status"] for row in rows.all()] == [0, 1]
 
 
 def test_a_limit_found_for_the_callable_of_before_is_not_written_to_a_row_that_is_run_again(
     store: Store, rows: Rows
 ) -> None:
-    store.add(rerun("[1]"))
+    store.producing.add(rerun("[1]"))
     task = claim_one(store)
-    assert store.advance([], Start(task, None))[1]
-    store.add(rerun("[2]", task="tasks.once"))
-    assert store.limit_attempts(task, 9)
+    assert store.finishes.advance([], Start(task, None))[1]
+    store.producing.add(rerun("[2]", task="tasks.once"))
+    assert store.leases.limit_attempts(task, 9)
     assert rows.all()[0]["max_attempts"] is None
 
 
@@ -1124,43 +1135,43 @@ def end_leases(rows: Rows) -> None:
 
 @pytest.mark.parametrize("limit", [1, 3])
 def test_a_lost_task_that_was_run_again_while_it_ran_becomes_new(store: Store, rows: Rows, limit: int) -> None:
-    store.add(rerun("[1]", max_attempts=limit))
+    store.producing.add(rerun("[1]", max_attempts=limit))
     task = claim_one(store)
     assert start(store, task)
-    store.add(rerun("[2]", max_attempts=limit))
+    store.producing.add(rerun("[2]", max_attempts=limit))
     end_leases(rows)
-    (lost,) = store.look_for_due().lost
+    (lost,) = store.due.look().lost
     assert lost.is_to_rerun
-    assert store.reclaim_lost(lost, limit, "lost: x", None)
+    assert store.due.reclaim_lost(lost, limit, "lost: x", None)
     row = rows.all()[0]
     assert (row["status"], row["claim"], row["due_at"], row["error_text"]) == (0, None, None, None)
     # Its worker was only frozen.
     assert not finish(store, task)
-    assert not store.reclaim_lost(lost, limit, "lost: x", None)
+    assert not store.due.reclaim_lost(lost, limit, "lost: x", None)
     assert claim_one(store).args == "[2]"
 
 
 def test_a_lost_task_that_was_run_again_since_the_look_is_left_to_the_next_look(store: Store, rows: Rows) -> None:
-    store.add(rerun("[1]"))
+    store.producing.add(rerun("[1]"))
     assert start(store, claim_one(store))
     end_leases(rows)
-    (lost,) = store.look_for_due().lost
-    store.add(rerun("[2]"))
-    assert not store.reclaim_lost(lost, 1, "lost: x", None)
-    (lost,) = store.look_for_due().lost
-    assert store.reclaim_lost(lost, 1, "lost: x", None)
+    (lost,) = store.due.look().lost
+    store.producing.add(rerun("[2]"))
+    assert not store.due.reclaim_lost(lost, 1, "lost: x", None)
+    (lost,) = store.due.look().lost
+    assert store.due.reclaim_lost(lost, 1, "lost: x", None)
     assert rows.all()[0]["status"] == Status.NEW
 
 
 def test_a_task_given_up_as_lost_and_run_again_is_not_completed_by_its_old_worker(store: Store, rows: Rows) -> None:
-    store.add(rerun("[1]", max_attempts=1))
+    store.producing.add(rerun("[1]", max_attempts=1))
     task = claim_one(store)
     assert start(store, task)
     end_leases(rows)
-    (lost,) = store.look_for_due().lost
-    assert store.reclaim_lost(lost, 1, "lost: x", None)
+    (lost,) = store.due.look().lost
+    assert store.due.reclaim_lost(lost, 1, "lost: x", None)
     assert rows.all()[0]["claim"] == task.claim
-    store.add(rerun("[2]", max_attempts=1))
+    store.producing.add(rerun("[2]", max_attempts=1))
     assert not finish(store, task)
     assert claim_one(store).args == "[2]"
 
@@ -1169,12 +1180,12 @@ def test_a_task_given_up_as_lost_and_run_again_is_not_completed_by_its_old_worke
 
 
 def cancel_running(rows: Rows) -> None:
-    """As stores/interventions.py does it."""
+    """As stores/queue/operations.py does it."""
     rows.execute("UPDATE jobs_queue SET error_text = 'cancelled' WHERE status = 1 AND started_at IS NOT NULL")
 
 
 def a_running_task(store: Store) -> ClaimedTask:
-    store.add(rerun("[1]"))
+    store.producing.add(rerun("[1]"))
     task = claim_one(store)
     assert start(store, task)
     return task
@@ -1182,15 +1193,15 @@ def a_running_task(store: Store) -> ClaimedTask:
 
 def test_a_worker_sees_that_its_running_task_was_cancelled(store: Store, rows: Rows) -> None:
     task = a_running_task(store)
-    assert not store.is_cancelled(task)
+    assert not store.leases.is_cancelled(task)
     rows.execute("UPDATE jobs_queue SET error_text = 'E: cancelled'")
-    assert not store.is_cancelled(task)
+    assert not store.leases.is_cancelled(task)
     cancel_running(rows)
-    assert store.is_cancelled(task)
-    assert not store.is_cancelled(task._replace(claim=task.claim + 1))
-    assert not store.is_cancelled(task._replace(id=task.id + 1))
-    assert store.renew(task)
-    assert store.is_cancelled(task)
+    assert store.leases.is_cancelled(task)
+    assert not store.leases.is_cancelled(task._replace(claim=task.claim + 1))
+    assert not store.leases.is_cancelled(task._replace(id=task.id + 1))
+    assert store.leases.renew(task)
+    assert store.leases.is_cancelled(task)
 
 
 @pytest.mark.parametrize("was_run_again", [False, True])
@@ -1204,12 +1215,12 @@ def test_a_cancelled_task_that_ends_well_is_done_and_any_other_is_fatal(
         rows.execute("DELETE FROM jobs_queue")
         task = a_running_task(store)
         if was_run_again:
-            store.add(rerun("[2]"))
+            store.producing.add(rerun("[2]"))
         cancel_running(rows)
         is_done = ending == "well" and not was_run_again
         outcome = Outcome.AS_ASKED if is_done else Outcome.CANCELLED
-        assert store.advance([finish_of(task)], None) == ([outcome], False)
-        assert store.look_for_due() == Due([], [], [], [], [])
+        assert store.finishes.advance([finish_of(task)], None) == ([outcome], False)
+        assert store.due.look() == Due([], [], [], [], [])
         if is_done:
             assert [row["status"] for row in rows.all()] == ([2] if mode == "mark" else [])
             assert [row["error_text"] for row in rows.all() + rows.all("jobs_queue_done")] in ([], [None])
@@ -1224,9 +1235,9 @@ def test_a_task_that_is_run_again_after_it_was_cancelled_runs_again(store: Store
     for ending, finish_of in ENDINGS.items():
         task = a_running_task(store)
         cancel_running(rows)
-        store.add(rerun("[2]"))
-        assert not store.is_cancelled(task)
-        assert store.advance([finish_of(task)], None) == ([Outcome.RUN_AGAIN], False)
+        store.producing.add(rerun("[2]"))
+        assert not store.leases.is_cancelled(task)
+        assert store.finishes.advance([finish_of(task)], None) == ([Outcome.RUN_AGAIN], False)
         row = rows.all()[0]
         assert (row["status"], row["attempts"], row["error_text"]) == (0, 0, None), ending
 
@@ -1236,9 +1247,9 @@ def test_a_lost_task_that_was_cancelled_is_fatal_and_completed_by_nobody(store: 
     task = a_running_task(store)
     cancel_running(rows)
     end_leases(rows)
-    (lost,) = store.look_for_due().lost
+    (lost,) = store.due.look().lost
     assert (lost.is_cancelled, lost.is_to_rerun) == (True, False)
-    assert store.reclaim_lost(lost, limit, "cancelled", None)
+    assert store.due.reclaim_lost(lost, limit, "cancelled", None)
     row = rows.all()[0]
     assert (row["status"], row["error_text"], row["claim"]) == (4, "cancelled", None)
     assert not finish(store, task)
@@ -1248,10 +1259,10 @@ def test_a_lost_task_that_was_cancelled_is_fatal_and_completed_by_nobody(store: 
 def test_a_lost_task_that_was_cancelled_since_the_look_is_left_to_the_next_look(store: Store, rows: Rows) -> None:
     a_running_task(store)
     end_leases(rows)
-    (lost,) = store.look_for_due().lost
+    (lost,) = store.due.look().lost
     cancel_running(rows)
     before = rows.all()
-    assert not store.reclaim_lost(lost, 3, "lost: x", 0.0)
+    assert not store.due.reclaim_lost(lost, 3, "lost: x", 0.0)
     assert rows.all() == before
 
 
@@ -1265,8 +1276,8 @@ def test_a_start_forgets_that_a_task_was_cancelled_and_no_other_error(
     task = claim_one(store)
     assert start(store, task)
     assert rows.all()[0]["error_text"] == kept
-    assert not store.is_cancelled(task)
-    assert store.advance([Finish(task, "E: x", 60.0)], None) == ([True], False)
+    assert not store.leases.is_cancelled(task)
+    assert store.finishes.advance([Finish(task, "E: x", 60.0)], None) == ([Outcome.AS_ASKED], False)
     assert rows.all()[0]["status"] == Status.ERROR
 
 
@@ -1293,7 +1304,7 @@ def test_a_finish_that_is_written_again_is_found_or_done(
         rows.execute("DELETE FROM jobs_queue")
         task = a_running_task(store)
         if deed == "rerun":
-            store.add(rerun("[2]"))
+            store.producing.add(rerun("[2]"))
         elif deed == "cancel":
             cancel_running(rows)
         finishes = [ENDINGS[ending](task)]
@@ -1301,11 +1312,11 @@ def test_a_finish_that_is_written_again_is_found_or_done(
         if (deed, ending) == ("cancel", "well"):
             outcome = Outcome.AS_ASKED
         if took_effect:
-            assert store.advance(finishes, None) == ([outcome], False), (deed, ending)
+            assert store.finishes.advance(finishes, None) == ([outcome], False), (deed, ending)
         before = rows.all()
         if (deed, ending, took_effect) == ("nothing", "cancelled", True):
             outcome = Outcome.CANCELLED  # the row cannot tell the two apart
-        assert store.advance(finishes, None, is_repeated=True) == ([outcome], False), (deed, ending)
+        assert store.finishes.advance(finishes, None, is_repeated=True) == ([outcome], False), (deed, ending)
         assert not took_effect or rows.all() == before
         assert [row["status"] for row in rows.all()] != [Status.IN_PROGRESS], (deed, ending)
 
@@ -1316,7 +1327,7 @@ def test_a_finish_that_is_written_again_of_a_task_that_another_took_over_is_refu
         task = a_running_task(store)
         rows.execute("UPDATE jobs_queue SET claim = claim + 1")
         before = rows.all()
-        assert store.advance([finish_of(task)], None, is_repeated=True) == ([False], False), ending
+        assert store.finishes.advance([finish_of(task)], None, is_repeated=True) == ([Outcome.LOST], False), ending
         assert rows.all() == before
 
 
@@ -1324,27 +1335,27 @@ def test_an_error_after_finishes_were_written_is_told_as_one_after_which_they_ma
     store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others hold the row of a task that is to run again: those that ended with it, and the start, are written."""
-    store.add(rerun("[1]"))
+    store.producing.add(rerun("[1]"))
     add(store)
     add(store)
     again, other, following = claim(store)
     for task in (again, other):
         assert start(store, task)
-    store.add(rerun("[2]"))
+    store.producing.add(rerun("[2]"))
     finishes = [Finish(other), Finish(again)]
     failing = iter([True, True])
-    finish_otherwise = store._finish_otherwise
+    finish_otherwise = store.finishes._finish_otherwise
 
-    def fail_twice(step: Any) -> int:
+    def fail_twice(step: Any) -> Outcome:
         if next(failing, False):
             raise Conflict("somebody holds it")
         return finish_otherwise(step)
 
-    monkeypatch.setattr(store, "_finish_otherwise", fail_twice)
+    monkeypatch.setattr(store.finishes, "_finish_otherwise", fail_twice)
     with pytest.raises(Conflict) as raised:
-        store.advance(finishes, Start(following, 3))
+        store.finishes.advance(finishes, Start(following, 3))
     assert raised.value.may_have_taken_effect
-    assert store.advance(finishes, Start(following, 3), is_repeated=True) == (
+    assert store.finishes.advance(finishes, Start(following, 3), is_repeated=True) == (
         [Outcome.AS_ASKED, Outcome.RUN_AGAIN],
         True,
     )
@@ -1357,20 +1368,19 @@ def test_an_error_after_finishes_were_written_is_told_as_one_after_which_they_ma
 def test_a_late_completion_is_accepted_though_an_answer_was_lost_on_the_way_to_it(
     store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.add(rerun("[1]", max_attempts=1))
+    store.producing.add(rerun("[1]", max_attempts=1))
     task = claim_one(store)
     assert start(store, task)
     end_leases(rows)
-    (lost,) = store.look_for_due().lost
-    assert store.reclaim_lost(lost, 1, "lost: x", None)
-    together = store._together
+    (lost,) = store.due.look().lost
+    assert store.due.reclaim_lost(lost, 1, "lost: x", None)
+    together = store.database.write_together
 
-    def break_off_once(writes: Any, conflict_seconds: float) -> list[int]:
-        matched = together(writes, conflict_seconds)
-        store._local.broke_off = store.RUN_AGAIN in (sql for sql, _ in writes)
-        return matched
+    def break_off_once(writes: Any, conflict_seconds: float) -> tuple[list[int], bool]:
+        matched, _ = together(writes, conflict_seconds)
+        return matched, RUN_AGAIN in (sql for sql, _ in writes)
 
-    monkeypatch.setattr(store, "_together", break_off_once)
+    monkeypatch.setattr(store.database, "write_together", break_off_once)
     assert finish(store, task)
     assert rows.all() == []
 
@@ -1380,17 +1390,35 @@ def test_a_task_that_is_cancelled_just_before_it_would_be_run_again_is_fatal_in_
 ) -> None:
     """Between the write that finds it changed by a rerun and the one that would make it new."""
     task = a_running_task(store)
-    store.add(rerun("[2]"))
-    together = store._together
+    store.producing.add(rerun("[2]"))
+    together = store.database.write_together
 
-    def change_before(writes: Any, conflict_seconds: float) -> list[int]:
-        if store.RUN_AGAIN in [sql for sql, _ in writes]:
+    def change_before(writes: Any, conflict_seconds: float) -> tuple[list[int], bool]:
+        if RUN_AGAIN in [sql for sql, _ in writes]:
             cancel_running(rows)
         return together(writes, conflict_seconds)
 
-    monkeypatch.setattr(store, "_together", change_before)
-    assert store.advance([Finish(task)], None) == ([Outcome.CANCELLED], False)
+    monkeypatch.setattr(store.database, "write_together", change_before)
+    assert store.finishes.advance([Finish(task)], None) == ([Outcome.CANCELLED], False)
     assert [(row["status"], row["error_text"], row["args"]) for row in rows.all()] == [(4, "cancelled", "[2]")]
+
+
+def test_a_verb_within_a_transaction_is_tried_again_with_the_whole_of_it_alone(store: Store, rows: Rows) -> None:
+    """A deadlock has undone the whole: by itself, the verb would be committed without the writes before it."""
+    database, tries = store.database, []
+    deadlocks = iter([Conflict("deadlock")])
+
+    def fail_once() -> None:
+        for error in deadlocks:
+            raise error
+
+    def work() -> None:
+        tries.append(database.change("UPDATE {table} SET priority = priority + 1"))
+        database.run(RetryPolicy(Scope.STATEMENT, 5), fail_once)
+
+    add(store)
+    database.run(RetryPolicy(Scope.TRANSACTION, 5), work)
+    assert (tries, rows.all()[0]["priority"]) == ([1, 1], 1)
 
 
 # ---- how long a task waited
@@ -1407,11 +1435,11 @@ def test_a_claim_tells_how_long_a_task_was_ready(store: Store, rows: Rows) -> No
     task = claim_one(store)
     assert task.waited_seconds == pytest.approx(500, abs=30)
     assert updated_at(rows) == since
-    assert store.release([task]) == 1
+    assert store.claims.release([task]) == 1
     assert updated_at(rows) == since
     assert claim_one(store).waited_seconds == pytest.approx(500, abs=30)
     end_leases(rows)
-    assert store.reclaim_unstarted(store.look_for_due().unstarted) == 1
+    assert store.due.reclaim_unstarted(store.due.look().unstarted) == 1
     assert updated_at(rows) == since
     assert claim_one(store).waited_seconds == pytest.approx(500, abs=30)
 
@@ -1426,15 +1454,15 @@ def test_a_woken_task_was_ready_from_its_time_on_and_not_before_it_was_there(
         f"UPDATE jobs_queue SET status = {status}, due_at = {rows.after(due)}, updated_at = {rows.after(written)}"
     )
     later = max(rows.all()[0]["due_at"], updated_at(rows))
-    assert store.wake(store.look_for_due().to_wake) == 1
+    assert store.due.wake(store.due.look().to_wake) == 1
     assert updated_at(rows) == later
     assert claim_one(store).waited_seconds == pytest.approx(200, abs=30)
 
 
 def test_a_task_that_is_run_again_is_ready_from_then_on(store: Store, rows: Rows) -> None:
-    store.add(rerun("[1]"))
+    store.producing.add(rerun("[1]"))
     rows.execute(f"UPDATE jobs_queue SET status = 4, updated_at = {rows.after(-900)}, created_at = {rows.after(-900)}")
-    store.add(rerun("[2]"))
+    store.producing.add(rerun("[2]"))
     assert claim_one(store).waited_seconds == pytest.approx(0, abs=30)
 
 
@@ -1459,13 +1487,17 @@ def pause(rows: Rows, *groups: int) -> None:
 def test_a_claim_of_given_groups_passes_over_those_that_are_paused(store: Store, rows: Rows) -> None:
     three, five, six = (add(store, group, -group) for group in (3, 5, 6))
     pause(rows, 5, 77)
-    assert store.paused_groups() == [5, 77]
-    assert (store.has_new((3, 5)), store.has_new((5,)), store.has_new((5, 77))) == (True, False, False)
+    assert store.claims.paused_groups() == [5, 77]
+    assert (store.claims.has_new((3, 5)), store.claims.has_new((5,)), store.claims.has_new((5, 77))) == (
+        True,
+        False,
+        False,
+    )
     assert claim(store, 100, 5) == []
     assert ids(claim(store, 100, 3, 5)) == [three]
-    assert not store.has_new((3, 5))
+    assert not store.claims.has_new((3, 5))
     rows.execute("DELETE FROM jobs_queue_paused")
-    assert store.has_new((3, 5))
+    assert store.claims.has_new((3, 5))
     assert ids(claim(store, 100, 3, 5, 6)) == [six, five]
 
 
@@ -1473,13 +1505,13 @@ def test_a_claim_of_all_groups_passes_over_those_that_are_paused(store: Store, r
     order = [(3, 5), (5, -9), (6, 1), (3, 0), (4_294_967_295, 2), (0, 3), (5, 0)]
     added = [(priority, add(store, group, priority), group) for group, priority in order]
     pause(rows, 5, 77)
-    assert store.has_new(())
+    assert store.claims.has_new(())
     assert ids(claim(store, 3)) == [task_id for _, task_id, group in sorted(added) if group != 5][:3]
     assert len(claim(store)) == 2
-    assert not store.has_new(())
-    assert store.claim(100, ()) == ([], 0)
+    assert not store.claims.has_new(())
+    assert store.claims.claim(100, ()) == ([], 0)
     rows.execute("DELETE FROM jobs_queue_paused")
-    assert store.has_new(())
+    assert store.claims.has_new(())
     assert len(claim(store)) == 2
 
 
@@ -1488,9 +1520,9 @@ def test_a_claim_puts_off_what_is_not_due_beside_paused_groups_and_in_none_of_th
         add(store, group)
     rows.execute(f"UPDATE jobs_queue SET due_at = {rows.after(60)}")
     pause(rows, 5)
-    assert store.claim(100, ()) == ([], 1)
+    assert store.claims.claim(100, ()) == ([], 1)
     assert [row["status"] for row in rows.all()] == [5, 0]
-    assert not store.has_new(())
+    assert not store.claims.has_new(())
 
 
 def test_of_more_groups_than_one_claim_can_name_all_have_their_turn_beside_a_paused_one(
@@ -1499,7 +1531,7 @@ def test_of_more_groups_than_one_claim_can_name_all_have_their_turn_beside_a_pau
     add_many(store, [NewTask("tasks.send", None, group, 0) for group in range(1000)])
     pause(rows, 0, 999)
     claimed: list[int] = []
-    while store.has_new(()):
+    while store.claims.has_new(()):
         more = claim(store, 1000)
         assert more, "rows of groups that are not paused are there, and no claim gets them"
         claimed += ids(more)
@@ -1514,7 +1546,7 @@ def test_tasks_of_a_paused_group_that_are_held_already_go_on(store: Store, rows:
     first, second = claim(store)
     assert start(store, first)
     pause(rows, 3)
-    assert store.advance([Finish(first)], Start(second, 3)) == ([True], True)
+    assert store.finishes.advance([Finish(first)], Start(second, 3)) == ([Outcome.AS_ASKED], True)
     assert finish(store, second, "E: x")
 
 
@@ -1534,7 +1566,7 @@ def test_a_look_for_what_is_due_finds_schedules_too_and_numbers_stay_whole_numbe
             "INSERT INTO jobs_queue_schedules (name, task, group_id, next_at) "
             f"VALUES ('{name}', 'tasks.send', 7, {rows.after(seconds)})"
         )
-    due = store.look_for_due()
+    due = store.due.look()
     assert (due.to_wake, due.unstarted, due.schedules) == ([tasks[2].id], [tasks[1].id], ["late", "now"])
     (lost,) = due.lost
     assert lost == LostTask(tasks[0].id, 1, 10, "tasks.send", 3, False)
@@ -1548,7 +1580,7 @@ def test_a_look_for_what_is_due_finds_schedules_too_and_numbers_stay_whole_numbe
 def test_the_tables_that_are_not_there_are_named_with_the_way_out(dsn: str) -> None:
     with TaskServer(dsn) as server:
         with pytest.raises(TablesMissing, match=r"client\.py init"):
-            server.store.check_tables()
+            server.store.tables.check()
         with pytest.raises(TablesMissing, match=r"client\.py init"):
             server.run()
         with pytest.raises(TablesMissing, match=r"client\.py init"):
@@ -1560,18 +1592,18 @@ def test_a_database_without_our_tables_among_others_lacks_them_too(dsn: str) -> 
     other.execute("CREATE TABLE something (id INTEGER PRIMARY KEY)")
     other.close()
     with TaskServer(dsn) as server, pytest.raises(TablesMissing, match=r"client\.py init"):
-        server.store.check_tables()
+        server.store.tables.check()
 
 
 def test_tables_of_an_older_version_are_refused_until_init_mends_them(store: Store, rows: Rows, queue_dsn: str) -> None:
     task_id = add(store)
     rows.execute("UPDATE jobs_queue_schema SET version = 0")
     with pytest.raises(TablesOutdated, match=r"version 0.*client\.py init"):
-        store.check_tables()
+        store.tables.check()
     with TaskServer(queue_dsn) as server, pytest.raises(TablesOutdated, match=r"client\.py init"):
         server.run()
-    store.create_tables()
-    store.check_tables()
+    store.tables.create()
+    store.tables.check()
     assert ids(claim(store)) == [task_id]
 
 
@@ -1606,21 +1638,21 @@ def to_first_version(rows: Rows) -> None:
 
 def test_tables_of_the_first_version_are_brought_up_to_date_with_what_they_hold(store: Store, rows: Rows) -> None:
     task_id = add(store)
-    store.begin_run("host", "3")
+    store.runs.begin("host", "3")
     to_first_version(rows)
     with pytest.raises(TablesOutdated, match=rf"version 1.*needs {SCHEMA_VERSION}.*client\.py init"):
-        store.check_tables()
-    store.create_tables()
-    store.check_tables()
-    store.begin_run("host", "3")
-    assert [run.every_seconds is not None for run in store.runs()] == [True]
+        store.tables.check()
+    store.tables.create()
+    store.tables.check()
+    store.runs.begin("host", "3")
+    assert [run.every_seconds is not None for run in store.views.runs()] == [True]
     assert ids(claim(store)) == [task_id]
 
 
 def test_an_upgrade_that_was_cut_off_is_brought_to_its_end(store: Store, rows: Rows) -> None:
     rows.execute("UPDATE jobs_queue_schema SET version = 1")  # its column stands already
-    store.create_tables()
-    store.check_tables()
+    store.tables.create()
+    store.tables.check()
 
 
 def to_second_version(rows: Rows) -> None:
@@ -1636,7 +1668,7 @@ def test_tables_of_the_second_version_are_brought_up_to_date_with_what_they_hold
 ) -> None:
     """The one that was cut off had made all tables, and one column of two."""
     store = open_store("move")
-    new, done = store.add(keyed("new", "[1]")), store.add(keyed("done", "[2]", priority=-1))
+    new, done = store.producing.add(keyed("new", "[1]")), store.producing.add(keyed("done", "[2]", priority=-1))
     (task,) = claim(store, 1)
     assert start(store, task)
     assert finish(store, task)
@@ -1645,16 +1677,19 @@ def test_tables_of_the_second_version_are_brought_up_to_date_with_what_they_hold
     before = [rows.all(table, columns) for table in ("jobs_queue", "jobs_queue_done")]
     to_second_version(rows)
     if was_cut_off:
-        for statement in [*store.schema_statements(), "ALTER TABLE jobs_queue ADD COLUMN version BIGINT NULL"]:
+        for statement in [
+            *schema_statements(store.database.dialect),
+            "ALTER TABLE jobs_queue ADD COLUMN version BIGINT NULL",
+        ]:
             rows.execute(statement)
     with pytest.raises(TablesOutdated, match=rf"version 2.*needs {SCHEMA_VERSION}.*client\.py init"):
-        store.check_tables()
-    store.create_tables()
-    store.check_tables()
+        store.tables.check()
+    store.tables.create()
+    store.tables.check()
     assert [rows.all(table, columns) for table in ("jobs_queue", "jobs_queue_done")] == before
     assert rows.execute("SELECT MAX(version) FROM jobs_queue_schema") == [(SCHEMA_VERSION,)]
-    assert store.add(rerun("[3]", unique_key="new", version=7)) == new
-    assert store.add(rerun("[4]", unique_key="done", version=7)) not in (new, done)
+    assert store.producing.add(rerun("[3]", unique_key="new", version=7)) == new
+    assert store.producing.add(rerun("[4]", unique_key="done", version=7)) not in (new, done)
     pause(rows, 5)
     assert [task.args for task in claim(store)] == ["[3]", "[4]"]
 
@@ -1684,8 +1719,8 @@ def test_tables_of_a_later_version_are_brought_up_to_date_with_what_they_hold(
     if was_cut_off:
         rows.execute(f"ALTER TABLE jobs_queue ADD COLUMN {column} TEXT NULL")
     with pytest.raises(TablesOutdated, match=rf"version {version}.*needs {SCHEMA_VERSION}.*client\.py init"):
-        store.check_tables()
-    store.create_tables()
+        store.tables.check()
+    store.tables.create()
     assert [rows.all(table, COLUMNS) for table in ("jobs_queue", "jobs_queue_done")] == before
     assert rows.execute("SELECT MAX(version) FROM jobs_queue_schema") == [(SCHEMA_VERSION,)]
     assert ids(claim(store)) == [left]
@@ -1694,47 +1729,47 @@ def test_tables_of_a_later_version_are_brought_up_to_date_with_what_they_hold(
 def test_an_upgrade_makes_the_tables_that_are_missing_too(store: Store, rows: Rows) -> None:
     to_first_version(rows)
     rows.execute("DROP TABLE jobs_queue_workers")
-    store.create_tables()
-    store.begin_run("host", "3")
+    store.tables.create()
+    store.runs.begin("host", "3")
 
 
 def test_older_tables_whose_version_was_not_restored_with_them_are_upgraded(store: Store, rows: Rows) -> None:
     to_first_version(rows)
     rows.execute("DROP TABLE jobs_queue_schema")
-    store.create_tables()
-    store.check_tables()
-    store.begin_run("host", "3")
+    store.tables.create()
+    store.tables.check()
+    store.runs.begin("host", "3")
 
 
 def test_the_schema_file_loaded_over_older_tables_does_not_call_them_new(store: Store, rows: Rows) -> None:
     to_first_version(rows)
-    for statement in store.schema_statements():
+    for statement in schema_statements(store.database.dialect):
         rows.execute(statement)
     with pytest.raises(TablesOutdated, match="version 1"):
-        store.check_tables()
-    store.create_tables()
+        store.tables.check()
+    store.tables.create()
 
 
 def test_tables_whose_version_was_lost_are_refused_until_init_mends_them(store: Store, rows: Rows) -> None:
     rows.execute("DELETE FROM jobs_queue_schema")
     with pytest.raises(TablesOutdated, match=r"client\.py init"):
-        store.check_tables()
-    store.create_tables()
-    store.check_tables()
+        store.tables.check()
+    store.tables.create()
+    store.tables.check()
 
 
 def test_tables_of_a_newer_version_are_refused_and_left_alone(store: Store, rows: Rows) -> None:
     rows.execute("INSERT INTO jobs_queue_schema (version) VALUES (99)")
     with pytest.raises(TablesOutdated, match=r"version 99.*newer taskserver"):
-        store.check_tables()
+        store.tables.check()
     with pytest.raises(TablesOutdated, match=r"version 99.*newer taskserver"):
-        store.create_tables()
+        store.tables.create()
 
 
 def test_the_tables_can_be_created_again_and_again(store: Store, rows: Rows) -> None:
     task_id = add(store)
-    store.create_tables()
-    store.create_tables()
+    store.tables.create()
+    store.tables.create()
     assert [row["id"] for row in rows.all()] == [task_id]
     assert len(rows.execute("SELECT version FROM jobs_queue_schema")) == 1
 
@@ -1759,8 +1794,8 @@ def test_two_queues_live_in_one_database(dsn: str) -> None:
         (task,) = claim(two.store)
         assert (task.id, task.task) == (theirs, "tasks.b")
         assert finish(two.store, task)
-        assert two.store.show(theirs) is not None
-        assert [count.rows for count in one.store.counts()] == [1]
+        assert two.store.views.show(theirs) is not None
+        assert [count.rows for count in one.store.views.counts()] == [1]
 
 
 # ---- what operators read
@@ -1771,7 +1806,7 @@ def test_counts_are_by_group_and_status_with_the_age_of_the_oldest_new_row(store
         add(store, group)
     rows.execute(f"UPDATE jobs_queue SET created_at = {rows.after(-500)} WHERE group_id = 3")
     assert finish(store, claim(store, 1, 3)[0], "E: x")
-    counts = store.counts()
+    counts = store.views.counts()
     assert [(count.group_id, count.status, count.rows) for count in counts] == [(3, 0, 2), (3, 4, 1), (6, 0, 1)]
     assert counts[0].oldest_seconds == pytest.approx(500, abs=30)
     assert counts[1].oldest_seconds is None
@@ -1779,37 +1814,37 @@ def test_counts_are_by_group_and_status_with_the_age_of_the_oldest_new_row(store
 
 
 def test_an_empty_queue_has_no_counts_no_runs_and_no_tasks(store: Store) -> None:
-    assert store.counts() == []
-    assert store.runs() == []
-    assert store.list((), (), 10) == []
-    assert store.show(1) is None
+    assert store.views.counts() == []
+    assert store.views.runs() == []
+    assert store.views.list((), (), 10) == []
+    assert store.views.show(1) is None
 
 
 def test_a_run_is_recorded_from_its_begin_to_its_end_in_one_row(store: Store, rows: Rows) -> None:
-    store.begin_run("web1", "3,5")
-    (run,) = store.runs()
+    store.runs.begin("web1", "3,5")
+    (run,) = store.views.runs()
     assert (run.host, run.group_ids, run.ended_at, run.reason) == ("web1", "3,5", None, None)
     assert run.started_seconds_ago == pytest.approx(0, abs=30)
-    store.end_run("web1", "3,5", 90.25, "empty", (5, 2, 1, 1, 7))
-    (run,) = store.runs()
+    store.runs.end("web1", "3,5", 90.25, "empty", (5, 2, 1, 1, 7))
+    (run,) = store.views.runs()
     assert (run.reason, run.taken, run.done, run.fatal, run.lost, run.released) == ("empty", 5, 2, 1, 1, 7)
     assert run.started_at is not None
     assert run.ended_at is not None
     seconds = datetime.fromisoformat(run.ended_at) - datetime.fromisoformat(run.started_at)
     assert seconds.total_seconds() == pytest.approx(90.25, abs=0.1)
     assert rows.seconds_from_now(run.ended_at) == pytest.approx(0, abs=30)
-    store.begin_run("web1", "3,5")
-    store.begin_run("web1", "all")
-    first, second = store.runs()
+    store.runs.begin("web1", "3,5")
+    store.runs.begin("web1", "all")
+    first, second = store.views.runs()
     assert (first.group_ids, first.reason, first.taken, first.ended_at) == ("3,5", None, 0, None)
     assert second.group_ids == "all"
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e-7, 0.00001234, 12345678.9])
 def test_a_run_of_any_length_has_a_begin_and_an_end(store: Store, seconds: float) -> None:
-    store.begin_run("web1", "all")
-    store.end_run("web1", "all", seconds, "empty", (0, 0, 0, 0, 0))
-    (run,) = store.runs()
+    store.runs.begin("web1", "all")
+    store.runs.end("web1", "all", seconds, "empty", (0, 0, 0, 0, 0))
+    (run,) = store.views.runs()
     assert run.started_seconds_ago == pytest.approx(seconds, abs=30)
     assert run.ended_at is not None
 
@@ -1819,7 +1854,7 @@ def test_the_list_shows_the_newest_of_the_wanted_statuses_and_groups(store: Stor
     assert finish(store, claim(store, 1)[0], "E: x")
 
     def listed(statuses: tuple[int, ...] = (), groups: tuple[int, ...] = (), limit: int = 10) -> list[int]:
-        return [task.id for task in store.list(statuses, groups, limit)]
+        return [task.id for task in store.views.list(statuses, groups, limit)]
 
     assert listed() == added[::-1]
     assert listed(limit=2) == added[:1:-1]
@@ -1834,7 +1869,7 @@ def test_a_shown_task_has_every_column_with_instants_as_text_in_utc(store: Store
     rows.execute("UPDATE jobs_queue SET unique_key = 'schlüssel'")
     task = claim_one(store)
     assert start(store, task, 6)
-    shown = store.show(task_id)
+    shown = store.views.show(task_id)
     assert shown is not None
     row = rows.row(task_id)
     assert (shown.task, shown.args, shown.group_id, shown.priority) == ("tasks.send", '{"to":"ä"}', 3, -4)
@@ -1852,11 +1887,11 @@ def test_a_task_in_the_queue_is_shown_before_an_archived_one_of_its_id(
     store = open_store("move")
     task_id = add(store)
     assert finish(store, claim_one(store))
-    archived = store.show(task_id)
+    archived = store.views.show(task_id)
     assert archived is not None
     assert (archived.archived, archived.status) == (True, 2)
     rows.execute(f"INSERT INTO jobs_queue (id, task) VALUES ({task_id}, 'tasks.other')")
-    shown = store.show(task_id)
+    shown = store.views.show(task_id)
     assert shown is not None
     assert (shown.archived, shown.task) == (False, "tasks.other")
 
@@ -1872,7 +1907,7 @@ def test_a_producer_with_plain_sql_needs_four_columns_and_may_say_when(store: St
     rows.execute(f"INSERT INTO jobs_queue (task, due_at) VALUES ('tasks.now', {past})")
     rows.execute(f"INSERT INTO jobs_queue (task, status, due_at) VALUES ('tasks.waits', 5, {hour})")
     rows.execute(f"INSERT INTO jobs_queue (task, status, due_at) VALUES ('tasks.woken', 5, {past})")
-    assert store.wake(store.look_for_due().to_wake) == 1
+    assert store.due.wake(store.due.look().to_wake) == 1
     assert [task.task for task in claim(store)] == ["tasks.now", "tasks.woken", "tasks.send_letter"]
     assert [row["status"] for row in rows.all()] == [1, 5, 1, 5, 1]
 
@@ -1889,11 +1924,11 @@ def test_a_look_for_new_rows_waits_for_nobody(store: Store, rows: Rows) -> None:
         rows.execute("BEGIN IMMEDIATE")
     rows.execute("UPDATE jobs_queue SET status = 1")
     # Were it to wait, the lock would stay for as long as this thread waits, and the look would end in an error.
-    assert store.has_new(())
-    assert store.has_new((3, 5))
+    assert store.claims.has_new(())
+    assert store.claims.has_new((3, 5))
     rows.execute("COMMIT")
-    assert not store.has_new(())
-    assert not store.has_new((3, 5))
+    assert not store.claims.has_new(())
+    assert not store.claims.has_new((3, 5))
 
 
 def test_threads_of_one_store_have_connections_of_their_own(store: Store, rows: Rows) -> None:
@@ -1924,15 +1959,15 @@ def test_threads_of_one_store_have_connections_of_their_own(store: Store, rows: 
 
 
 @pytest.fixture
-def mysql_store(emptied_mysql_dsn: str) -> Iterator[MySQLStore]:
+def mysql_store(emptied_mysql_dsn: str) -> Iterator[Store]:
     with TaskServer(emptied_mysql_dsn) as server:
-        assert isinstance(server.store, MySQLStore)
+        assert isinstance(server.store.database.dialect, MySQLDialect)
         yield server.store
 
 
 @pytest.mark.parametrize("time_zone", ["+09:00", "-11:00"])
 def test_a_producer_in_another_time_zone_adds_tasks_that_are_due_when_it_meant(
-    mysql_server: MySQLServer, kept_mysql_dsn: str, mysql_store: MySQLStore, time_zone: str
+    mysql_server: MySQLServer, kept_mysql_dsn: str, mysql_store: Store, time_zone: str
 ) -> None:
     with mysql_server.connect(database=kept_mysql_dsn.rpartition("/")[2]) as producer, producer.cursor() as cursor:
         cursor.execute(f"SET time_zone = '{time_zone}'")
@@ -1950,12 +1985,12 @@ def test_a_producer_in_another_time_zone_adds_tasks_that_are_due_when_it_meant(
         woken = cursor.lastrowid
         cursor.execute("SELECT UTC_TIMESTAMP(6)")
         [[now]] = cursor.fetchall()
-    assert mysql_store.wake(mysql_store.look_for_due().to_wake) == 1
+    assert mysql_store.due.wake(mysql_store.due.look().to_wake) == 1
     assert ids(claim(mysql_store)) == [an_hour_ago, woken, at_once]
-    shown = mysql_store.show(at_once)
+    shown = mysql_store.views.show(at_once)
     assert shown is not None
     assert abs(_instant(shown.created_at) - now) < timedelta(seconds=30)
-    waiting = mysql_store.show(in_an_hour)
+    waiting = mysql_store.views.show(in_an_hour)
     assert waiting is not None
     assert waiting.status == Status.WAITING
     assert abs(_instant(waiting.due_at) - now - timedelta(hours=1)) < timedelta(seconds=30)
@@ -1970,7 +2005,7 @@ def test_instants_are_in_utc_where_the_server_s_own_clock_shows_another_zone(mar
                 task_id = server.add_task("tasks.send")
                 task = claim_one(server.store)
                 assert start(server.store, task)
-                shown = server.store.show(task_id)
+                shown = server.store.views.show(task_id)
         finally:
             mariadb.execute("SET GLOBAL time_zone = 'SYSTEM'")
     [[now]] = mariadb.execute("SELECT UTC_TIMESTAMP(6)")
@@ -1980,13 +2015,14 @@ def test_instants_are_in_utc_where_the_server_s_own_clock_shows_another_zone(mar
     assert abs(_instant(shown.due_at) - now - timedelta(seconds=LEASE_SECONDS)) < timedelta(seconds=30)
 
 
-def plan(store: MySQLStore, groups: tuple[int, ...], limit: int) -> dict[str, set[str | None]]:
+def plan(store: Store, groups: tuple[int, ...], limit: int) -> dict[str, set[str | None]]:
     """The key that the claim uses for each table of its plan: the real table, however it is called there."""
-    skip = store.SKIP_LOCKED if store._abilities.skips_locked else ""
-    sql = "EXPLAIN FORMAT=TRADITIONAL " + store._claim_statement(groups, skip)
+    dialect = store.database.dialect
+    skip = dialect.skip_locked if dialect.skips_locked else ""
+    sql = "EXPLAIN FORMAT=TRADITIONAL " + claiming.claim_statement(groups, skip)
 
     def explain() -> dict[str, set[str | None]]:
-        cursor = store._execute(sql, store._claim_values(groups, limit, 1))
+        cursor = store.database.execute(sql, claiming.claim_values(1, LEASE_SECONDS, limit, groups))
         names = [column[0].lower() for column in cursor.description]
         keys: dict[str, set[str | None]] = {}
         for row in cursor.fetchall():
@@ -1995,30 +2031,31 @@ def plan(store: MySQLStore, groups: tuple[int, ...], limit: int) -> dict[str, se
                 keys.setdefault(line["table"], set()).add(line["key"])
         return keys
 
-    return store._alone(explain)
+    return store.database.run(AT_ONCE, explain)
 
 
 def fill(store: Store, count: int) -> None:
     """Rows of eight groups and five priorities; every fourth one is finished."""
-    store.add_many((NewTask("tasks.send", None, n % 8, n % 5) for n in range(count)), lambda added: None)
-    store._alone(store._execute, "UPDATE {table} SET status = 2 WHERE id % 4 = 0")
+    store.producing.add_many((NewTask("tasks.send", None, n % 8, n % 5) for n in range(count)), lambda added: None)
+    store.database.change("UPDATE {table} SET status = 2 WHERE id % 4 = 0")
 
 
-def rows_read_by_a_claim(store: MySQLStore, groups: tuple[int, ...], limit: int) -> int:
+def rows_read_by_a_claim(store: Store, groups: tuple[int, ...], limit: int) -> int:
     """How many rows and index entries the server's storage engine was asked for."""
     before = rows_read(store)
-    assert store._alone(store._claim, 1, limit, groups) == limit
+    database = store.database
+    assert database.run(AT_ONCE, database.dialect.claiming.claim, database, 1, LEASE_SECONDS, limit, groups) == limit
     return rows_read(store) - before
 
 
-def rows_read(store: MySQLStore) -> int:
+def rows_read(store: Store) -> int:
     """By this connection so far."""
-    rows = store._alone(store._all, "SHOW SESSION STATUS LIKE 'Handler_read%'")
+    rows = store.database.fetch("SHOW SESSION STATUS LIKE 'Handler_read%'")
     return sum(int(value) for _, value in rows)
 
 
 @pytest.mark.parametrize("count", [8, 20_000])
-def test_the_claim_picks_by_the_claim_indexes_and_updates_by_primary_key(mysql_store: MySQLStore, count: int) -> None:
+def test_the_claim_picks_by_the_claim_indexes_and_updates_by_primary_key(mysql_store: Store, count: int) -> None:
     claim(mysql_store)  # a first one, which finds out what the server can do
     fill(mysql_store, count)
     # MySQL calls the updated table by its alias alone, and MariaDB too; what is picked from stands under its name.
@@ -2028,7 +2065,7 @@ def test_the_claim_picks_by_the_claim_indexes_and_updates_by_primary_key(mysql_s
 
 @pytest.mark.parametrize("groups", [(), (3, 5, 6)])
 def test_a_claim_reads_no_more_rows_of_a_long_queue_than_of_a_short_one(
-    mysql_store: MySQLStore, groups: tuple[int, ...]
+    mysql_store: Store, groups: tuple[int, ...]
 ) -> None:
     claim(mysql_store)
     fill(mysql_store, 1_000)
@@ -2040,7 +2077,7 @@ def test_a_claim_reads_no_more_rows_of_a_long_queue_than_of_a_short_one(
 
 @pytest.mark.parametrize("groups", [(), (1, 3, 5)])
 def test_with_paused_groups_a_claim_picks_by_its_indexes_and_reads_no_more_of_a_long_queue(
-    mysql_store: MySQLStore, emptied_mysql_dsn: str, groups: tuple[int, ...]
+    mysql_store: Store, emptied_mysql_dsn: str, groups: tuple[int, ...]
 ) -> None:
     """That of all groups goes from group to group by the index, where it would else read past what is paused."""
     rows = Rows(emptied_mysql_dsn)
@@ -2049,7 +2086,7 @@ def test_with_paused_groups_a_claim_picks_by_its_indexes_and_reads_no_more_of_a_
     reads = []
     for count in (1_000, 20_000):
         fill(mysql_store, count)
-        picked = groups or tuple(mysql_store._groups_beside(mysql_store.paused_groups()))
+        picked = groups or tuple(mysql_store.claims._groups_beside(mysql_store.claims.paused_groups()))
         assert sorted(picked) == [1, 3, 5] if groups else [0, 2, 3, 5, 6, 7]
         assert plan(mysql_store, picked, 50) == {"task": {"PRIMARY"}, "jobs_queue": {"claim_by_group"}}
         before = rows_read(mysql_store)
@@ -2118,8 +2155,8 @@ def test_a_worker_drains_a_queue_where_the_binlog_holds_statements(
     with TaskServer(statement_dsn, mode=mode, modules="noted_tasks", folder=tmp_path) as server:
         for number in range(5):
             server.add_task("noted_tasks.note", [number], group_id=3)
-        assert isinstance(server.store, MySQLStore)
-        assert server.store._abilities.isolation == REPEATABLE_READ
+        assert isinstance(server.store.database.dialect, MySQLDialect)
+        assert server.store.database.dialect.abilities.isolation == REPEATABLE_READ
     with TaskServer(statement_dsn, mode=mode, modules="noted_tasks", folder=tmp_path) as server:
         assert server.run(groups=[3, 5], batch=2).done == 5
 
@@ -2150,7 +2187,7 @@ def test_each_thread_falls_back_where_the_binlog_holds_statements(statement_dsn:
         connected, go = threading.Event(), threading.Event()
 
         def add_later() -> None:
-            server.store.check_tables()  # connects, before the other thread finds out
+            server.store.tables.check()  # connects, before the other thread finds out
             connected.set()
             go.wait(AWAIT_SECONDS)
             try:
@@ -2170,8 +2207,8 @@ def test_each_thread_falls_back_where_the_binlog_holds_statements(statement_dsn:
 # ---- connections that the server dropped
 
 
-def connection_id(store: MySQLStore) -> int:
-    return int(store._alone(store._one, "SELECT CONNECTION_ID()")[0])
+def connection_id(store: Store) -> int:
+    return int(store.database.fetch_value("SELECT CONNECTION_ID()"))
 
 
 def await_gone(server: MySQLServer, connection: int) -> None:
@@ -2184,48 +2221,48 @@ def kill(server: MySQLServer, connection: int) -> None:
 
 
 def test_a_connection_that_the_server_dropped_for_idling_is_made_anew(
-    mysql_server: MySQLServer, mysql_store: MySQLStore
+    mysql_server: MySQLServer, mysql_store: Store
 ) -> None:
     add(mysql_store)
-    mysql_store._alone(mysql_store._execute, "SET SESSION wait_timeout = 1")
+    mysql_store.database.change("SET SESSION wait_timeout = 1")
     await_gone(mysql_server, connection_id(mysql_store))
     add(mysql_store)
     assert len(claim(mysql_store)) == 2
 
 
 def test_a_killed_connection_is_found_out_once_it_was_idle(
-    mysql_server: MySQLServer, mysql_store: MySQLStore, monkeypatch: pytest.MonkeyPatch
+    mysql_server: MySQLServer, mysql_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("taskserver.stores.database.IDLE_SECONDS", 0.0)
+    monkeypatch.setattr("taskserver.stores.database.database.IDLE_SECONDS", 0.0)
     add(mysql_store)
     kill(mysql_server, connection_id(mysql_store))
     assert len(add_many(mysql_store, [NewTask("tasks.send", None, 0, 0)] * 3)) == 3
     kill(mysql_server, connection_id(mysql_store))
-    assert mysql_store.has_new(())
+    assert mysql_store.claims.has_new(())
 
 
 def test_a_task_that_outlived_its_worker_s_connection_is_finished_on_a_new_one(
-    mysql_server: MySQLServer, mysql_store: MySQLStore, monkeypatch: pytest.MonkeyPatch
+    mysql_server: MySQLServer, mysql_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("taskserver.stores.database.IDLE_SECONDS", 0.0)
+    monkeypatch.setattr("taskserver.stores.database.database.IDLE_SECONDS", 0.0)
     for _ in range(2):
         add(mysql_store)
-    mysql_store.begin_run("web1", "all")
+    mysql_store.runs.begin("web1", "all")
     first, second = claim(mysql_store)
     assert start(mysql_store, first)
     kill(mysql_server, connection_id(mysql_store))
-    assert mysql_store.advance([Finish(first, None)], Start(second, 10)) == ([True], True)
+    assert mysql_store.finishes.advance([Finish(first, None)], Start(second, 10)) == ([Outcome.AS_ASKED], True)
     kill(mysql_server, connection_id(mysql_store))
     assert finish(mysql_store, second)
-    mysql_store.end_run("web1", "all", 1.0, "empty", (2, 2, 0, 0, 0))
-    assert mysql_store.counts() == []
-    assert [run.done for run in mysql_store.runs()] == [2]
+    mysql_store.runs.end("web1", "all", 1.0, "empty", (2, 2, 0, 0, 0))
+    assert mysql_store.views.counts() == []
+    assert [run.done for run in mysql_store.views.runs()] == [2]
 
 
 def test_a_broken_connection_is_an_error_of_ours_and_the_next_use_connects_anew(
-    mysql_server: MySQLServer, mysql_store: MySQLStore, monkeypatch: pytest.MonkeyPatch
+    mysql_server: MySQLServer, mysql_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("taskserver.stores.database.IDLE_SECONDS", 3600.0)  # else a slow test finds it mended
+    monkeypatch.setattr("taskserver.stores.database.database.IDLE_SECONDS", 3600.0)  # else a slow test finds it mended
     kill(mysql_server, connection_id(mysql_store))
     with pytest.raises(DatabaseError):
         add(mysql_store)
@@ -2233,10 +2270,10 @@ def test_a_broken_connection_is_an_error_of_ours_and_the_next_use_connects_anew(
 
 
 def test_a_run_that_finds_its_connection_broken_raises_an_error_of_ours(
-    mysql_server: MySQLServer, mysql_store: MySQLStore, monkeypatch: pytest.MonkeyPatch
+    mysql_server: MySQLServer, mysql_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("taskserver.stores.database.IDLE_SECONDS", 3600.0)  # else a slow test finds it mended
+    monkeypatch.setattr("taskserver.stores.database.database.IDLE_SECONDS", 3600.0)  # else a slow test finds it mended
     kill(mysql_server, connection_id(mysql_store))
     with pytest.raises(DatabaseError):
-        mysql_store.begin_run("web1", "all")
-    mysql_store.begin_run("web1", "all")
+        mysql_store.runs.begin("web1", "all")
+    mysql_store.runs.begin("web1", "all")

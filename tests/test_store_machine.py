@@ -32,12 +32,12 @@ from hypothesis.stateful import (
 )
 
 from taskserver import TaskServer
-from taskserver.lifecycle import ClaimedTask, Due, Finish, LostTask, NewTask, Outcome, Start, Status
-from taskserver.runner import LOST_TEXT
-from taskserver.selection import Selection
+from taskserver.model.selection import Selection
+from taskserver.model.task import ClaimedTask, Due, Finish, LostTask, NewTask, Outcome, Start, Status
 from taskserver.stores import Store
-from taskserver.stores.dependencies import Dependencies
-from taskserver.stores.interventions import Interventions
+from taskserver.stores.queue.dependencies import Dependencies
+from taskserver.stores.queue.operations import Operations
+from taskserver.worker.maintenance import LOST_TEXT
 from tests.test_store_contract import Rows
 
 T = TypeVar("T")
@@ -330,7 +330,7 @@ class Model:
 
     # ---- finish, release
 
-    def finish(self, finish: Finish, mode: str) -> int:
+    def finish(self, finish: Finish, mode: str) -> Outcome:
         task = self.held(finish.task)
         if task is None:
             return Outcome.LOST
@@ -733,7 +733,7 @@ class QueueMachine(RuleBasedStateMachine):
         super().__init__()
         self.rows = self.place.rows
         self.workers = self.place.begin()
-        self.interventions = Interventions(self.workers[0].store)
+        self.interventions = Operations(self.workers[0].store)
         self.model = Model()
         self.tokens: set[int] = set()
         self.has_forgers = self.is_draining = False
@@ -775,7 +775,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def add(self, worker: Worker, tasks: list[NewTask], breaks_off: bool) -> None:
         if len(tasks) == 1:
-            added = [worker.store.add(tasks[0])]
+            added = [worker.store.producing.add(tasks[0])]
         else:
             added = self.add_together(worker, tasks, breaks_off)
         for task_id, task in zip(added, tasks, strict=len(added) > 0):
@@ -788,11 +788,11 @@ class QueueMachine(RuleBasedStateMachine):
 
         added: list[int] = []
         if not breaks_off:
-            worker.store.add_many(tasks, added.extend)
+            worker.store.producing.add_many(tasks, added.extend)
             assert len(added) == len(tasks)
             return added
         with pytest.raises(EOFError):
-            worker.store.add_many(broken_off(), added.extend)
+            worker.store.producing.add_many(broken_off(), added.extend)
         return []
 
     def insert(self, new: NewTask, state: dict[str, Any]) -> None:
@@ -819,7 +819,7 @@ class QueueMachine(RuleBasedStateMachine):
     # ---- wake, reclaim
 
     def look(self, worker: Worker) -> None:
-        worker.look = worker.store.look_for_due()
+        worker.look = worker.store.due.look()
         assert worker.look == self.model.look_for_due()
 
     def act_on_look(self, worker: Worker, when_retried: When) -> None:
@@ -831,8 +831,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.note("acted on what was no longer so", bool(is_outdated))
         woken = self.model.wake(due.to_wake)
         taken_back = self.model.reclaim_unstarted(due.unstarted)
-        assert worker.store.wake(due.to_wake) == woken
-        assert worker.store.reclaim_unstarted(due.unstarted) == taken_back
+        assert worker.store.due.wake(due.to_wake) == woken
+        assert worker.store.due.reclaim_unstarted(due.unstarted) == taken_back
         assert Dependencies(worker.store).settle(due.linked) == self.model.settle(due.linked)
         self.note("woken", woken)
         self.note("taken back unstarted", taken_back)
@@ -846,7 +846,7 @@ class QueueMachine(RuleBasedStateMachine):
         seconds = None if is_last else LATER_SECONDS if when_retried is When.AHEAD else 0.0
         is_ours = self.model.reclaim_lost(lost, when_retried)
         text = CANCELLED_TEXT if lost.is_cancelled else LOST_TEXT
-        assert worker.store.reclaim_lost(lost, limit, text, seconds) == is_ours
+        assert worker.store.due.reclaim_lost(lost, limit, text, seconds) == is_ours
         if is_ours and task is not None:
             ends = {Status.NEW: "lost, and run again", Status.ERROR: "lost, to be retried"}
             last = "lost and cancelled" if lost.is_cancelled else "lost for good"
@@ -864,8 +864,8 @@ class QueueMachine(RuleBasedStateMachine):
     # ---- claim
 
     def claim(self, worker: Worker, limit: int, groups: list[int]) -> None:
-        assert worker.store.has_new(groups) == bool(self.model.new_of(groups))
-        claim = worker.store.claim(limit, groups)
+        assert worker.store.claims.has_new(groups) == bool(self.model.new_of(groups))
+        claim = worker.store.claims.claim(limit, groups)
         tokens = {task.claim for task in claim.tasks}
         assert len(tokens) <= 1
         assert not tokens & self.tokens
@@ -930,11 +930,11 @@ class QueueMachine(RuleBasedStateMachine):
         in_time = [self.model.finish(finish, worker.mode) for finish in finishes]
         started = start is not None and self.model.start(start)
         late = [
-            not was_in_time and self.model.complete_late(finish, worker.mode)
+            was_in_time is Outcome.LOST and self.model.complete_late(finish, worker.mode)
             for finish, was_in_time in zip(finishes, in_time, strict=True)
         ]
-        outcomes = [one or int(other) for one, other in zip(in_time, late, strict=True)]
-        assert worker.store.advance(finishes, start) == (outcomes, started)
+        outcomes = [Outcome.AS_ASKED if other else one for one, other in zip(in_time, late, strict=True)]
+        assert worker.store.finishes.advance(finishes, start) == (outcomes, started)
         self.note("finished", len(outcomes) - in_time.count(Outcome.LOST))
         self.note("finished late", sum(late))
         self.note("refused to finish", outcomes.count(Outcome.LOST))
@@ -952,7 +952,7 @@ class QueueMachine(RuleBasedStateMachine):
         held.stage = Stage.RUNNING
         if held.claimed.max_attempts is None:
             still_ours = self.model.limit_attempts(held.claimed, held.limit())
-            assert worker.store.limit_attempts(held.claimed, held.limit()) == still_ours
+            assert worker.store.leases.limit_attempts(held.claimed, held.limit()) == still_ours
             held.stage = Stage.RUNNING if still_ours else Stage.OVER
             self.note("limited" if still_ours else "refused to limit")
 
@@ -980,10 +980,10 @@ class QueueMachine(RuleBasedStateMachine):
 
     def renew(self, worker: Worker, held: Held) -> None:
         still_ours = self.model.renew(held.claimed)
-        assert worker.store.renew(held.claimed) == still_ours
+        assert worker.store.leases.renew(held.claimed) == still_ours
         task = self.model.held(held.claimed)
         is_cancelled = task is not None and task.error_text == CANCELLED_TEXT
-        assert worker.store.is_cancelled(held.claimed) == is_cancelled
+        assert worker.store.leases.is_cancelled(held.claimed) == is_cancelled
         self.note("heard that it was cancelled", is_cancelled)
         self.note("renewed" if still_ours else "refused to renew")
 
@@ -1000,7 +1000,7 @@ class QueueMachine(RuleBasedStateMachine):
         of_claim = [other for other in worker.held if other.claimed.claim == held.claimed.claim]
         released = of_claim if whole_claim else [held]
         expected = self.model.release([one.claimed for one in released])
-        assert worker.store.release([one.claimed for one in released]) == expected
+        assert worker.store.claims.release([one.claimed for one in released]) == expected
         for one in released:
             one.stage = Stage.OVER if one.stage is Stage.CLAIMED else one.stage
         self.note("released", expected)
@@ -1099,7 +1099,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert queue == [task.columns() for task in self.model.tasks]
         archive = self.rows.execute(f"SELECT {columns} FROM jobs_queue_done ORDER BY done_id")
         assert archive == self.model.archive
-        assert set(self.workers[0].store.paused_groups()) == self.model.paused
+        assert set(self.workers[0].store.claims.paused_groups()) == self.model.paused
         keys = [task.new.unique_key for task in self.model.tasks if task.new.unique_key is not None]
         assert len(set(keys)) == len(keys)
         assert [task for task in self.model.tasks if task.max_attempts == 1 and task.starts > 1] == []
@@ -1144,13 +1144,13 @@ def place(dsn: str, modes: tuple[str, ...]) -> Iterator[Place]:
         servers[0].create_tables()
         for server in servers[1:]:
             # As in a run: on MySQL a worker's transactions begin and end otherwise than a producer's.
-            open_now.enter_context(server.store.patiently())
+            open_now.enter_context(server.store.database.patiently())
         rows = Rows(dsn)
         open_now.callback(rows.close)
         if not rows.is_mysql:
             for server in servers:
                 # Nobody pulls the plug here, and waiting for the disk takes longer than all else.
-                server.store._alone(server.store._execute, "PRAGMA synchronous = OFF")
+                server.store.database.change("PRAGMA synchronous = OFF")
             rows.execute("PRAGMA synchronous = OFF")
         yield Place(rows, [(server.settings.mode, server.store) for server in servers])
 
@@ -1374,9 +1374,9 @@ def lose(machine: QueueMachine, worker: Worker) -> tuple[Worker, Held]:
 
 def a_started_task(place: Place, max_attempts: int | None) -> tuple[Store, ClaimedTask]:
     _, store = place.stores[0]
-    store.add(NewTask("tasks.once", None, 3, 0))
-    (claimed,) = store.claim(1, ()).tasks
-    assert store.advance([], Start(claimed, max_attempts)) == ([], True)
+    store.producing.add(NewTask("tasks.once", None, 3, 0))
+    (claimed,) = store.claims.claim(1, ()).tasks
+    assert store.finishes.advance([], Start(claimed, max_attempts)) == ([], True)
     return store, claimed
 
 
@@ -1385,7 +1385,7 @@ def test_a_task_that_a_person_marked_done_under_its_worker_stays_as_it_is(place:
     store, claimed = a_started_task(place, 10)
     place.rows.execute("UPDATE jobs_queue SET status = 2")
     before = place.rows.all()
-    assert store.advance([Finish(claimed)], None) == ([False], False)
+    assert store.finishes.advance([Finish(claimed)], None) == ([Outcome.LOST], False)
     assert place.rows.all() == before
     assert place.rows.all("jobs_queue_done") == []
 
@@ -1394,18 +1394,18 @@ def test_a_task_that_a_person_marked_done_under_its_worker_stays_as_it_is(place:
 def test_a_limit_that_became_known_after_a_look_is_not_overlooked_when_the_task_is_taken_back(place: Place) -> None:
     store, claimed = a_started_task(place, None)
     place.rows.execute(f"UPDATE jobs_queue SET due_at = {place.rows.after(-1)}")
-    (lost,) = store.look_for_due().lost
+    (lost,) = store.due.look().lost
     # Its worker was only frozen, and has imported the module: the callable may start once.
-    assert store.limit_attempts(claimed, 1)
-    store.reclaim_lost(lost, SETTINGS_LIMIT, LOST_TEXT, 0.0)
+    assert store.leases.limit_attempts(claimed, 1)
+    store.due.reclaim_lost(lost, SETTINGS_LIMIT, LOST_TEXT, 0.0)
     assert place.rows.row(claimed.id)["status"] != Status.ERROR
-    assert store.advance([Finish(claimed)], None) == ([Outcome.AS_ASKED], False)
+    assert store.finishes.advance([Finish(claimed)], None) == ([Outcome.AS_ASKED], False)
 
 
 @pytest.mark.parametrize("modes", [MODES["delete"]], ids=["delete"])
 def test_a_running_task_whose_attempts_a_person_set_to_0_runs_once_more(place: Place) -> None:
     store, claimed = a_started_task(place, 10)
     place.rows.execute("UPDATE jobs_queue SET attempts = 0")
-    assert store.advance([Finish(claimed, BAD_TEXT, uncount=True)], None) == ([Outcome.RUN_AGAIN], False)
+    assert store.finishes.advance([Finish(claimed, BAD_TEXT, uncount=True)], None) == ([Outcome.RUN_AGAIN], False)
     row = place.rows.row(claimed.id)
     assert (row["status"], row["attempts"], row["error_text"]) == (Status.NEW, 0, None)

@@ -23,7 +23,7 @@ SQL = re.compile(r"\s*(SELECT|INSERT INTO|UPDATE|DELETE FROM|CREATE TABLE|ALTER 
 
 
 def module_name(file: Path) -> str:
-    """taskserver.stores.mysql for taskserver/stores/mysql.py, taskserver.stores for its __init__.py."""
+    """taskserver.stores.mysql.dialect for its file, taskserver.stores for its __init__.py."""
     parts = file.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -56,32 +56,28 @@ def own_imports_of(module: str) -> set[str]:
 
 
 def layers() -> list[list[str]]:
-    """The chain of docs/architecture.md, `errors, printable ← dsn ← …`, from what knows nothing upwards."""
-    chain = " ".join(
-        line.strip() for line in PLAN.read_text(encoding="utf-8").splitlines() if "←" in line and line[:4] == "    "
-    )
-    return [[name.strip() for name in layer.split(",")] for layer in chain.split("←") if layer.strip()]
+    """The table of docs/architecture.md, from what knows nothing of ours upwards: each layer's names in order."""
+    rows = re.findall(r"^\| (`[^|]+`) \|", PLAN.read_text(encoding="utf-8"), re.MULTILINE)
+    return [re.findall(r"`(\w+)`", row) for row in rows]
 
 
-def layer_of(module: str) -> int:
-    """Where a module stands in the chain; all of stores/ and all of commands/ stand together."""
-    first = module.removeprefix("taskserver").removeprefix(".").partition(".")[0]
-    if not first:
-        return layer_of("taskserver.server")  # the package itself only hands out what others may use
+def place_of(module: str) -> tuple[int, int]:
+    """The layer of a module, and where in that layer its folder stands; the package itself hands out the server."""
+    first = module.removeprefix("taskserver").removeprefix(".").partition(".")[0] or "server"
     for number, names in enumerate(layers()):
         if first in names:
-            return number
-    pytest.fail(f"{module} has no place in the chain of imports in docs/architecture.md")
+            return number, names.index(first)
+    pytest.fail(f"{module} has no layer in docs/architecture.md")
 
 
 # ---- who imports whom
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_module_imports_only_what_stands_before_it_in_the_plan(module: str) -> None:
+def test_a_module_imports_only_layers_before_its_own(module: str) -> None:
     for imported in own_imports_of(module):
         assert imported in MODULES, f"{module} imports {imported}, which is no module"
-        assert layer_of(imported) <= layer_of(module), f"{module} imports {imported}"
+        assert place_of(imported) <= place_of(module), f"{module} imports {imported}"
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
@@ -104,36 +100,125 @@ def test_the_errors_import_nothing() -> None:
     assert list(imports_of("taskserver.errors")) == []
 
 
-def test_no_command_is_imported_by_anything_but_commands() -> None:
-    for module in MODULES:
-        if not module.startswith("taskserver.commands"):
-            assert not any(name.startswith("taskserver.commands") for name in own_imports_of(module)), module
-
-
-def test_a_store_is_named_by_its_package_alone() -> None:
+def test_no_dialect_is_named_outside_the_stores() -> None:
     for module in MODULES:
         if not module.startswith("taskserver.stores"):
-            assert not own_imports_of(module) & {"taskserver.stores.mysql", "taskserver.stores.sqlite"}, module
+            for imported in own_imports_of(module):
+                assert not imported.startswith(("taskserver.stores.mysql", "taskserver.stores.sqlite")), module
 
 
 def test_only_stores_and_settings_know_a_driver() -> None:
     for module in MODULES:
         used = {name.partition(".")[0] for name in imports_of(module)} & DRIVERS
-        allowed = {"dotenv"} if module == "taskserver.settings" else DRIVERS - {"dotenv"}
-        if module == "taskserver.settings" or module.startswith("taskserver.stores."):
+        reads_env_file = module in ("taskserver.settings.load", "taskserver.settings.env_file")
+        allowed = {"dotenv"} if reads_env_file else DRIVERS - {"dotenv"}
+        if reads_env_file or module.startswith("taskserver.stores."):
             assert used <= allowed, module
         else:
             assert not used, module
 
 
-def test_every_file_of_the_package_is_in_the_plan() -> None:
-    plan = PLAN.read_text(encoding="utf-8")
-    for file in FILES:
-        path = file.relative_to(PACKAGE)
-        if path.name != "__init__.py" and path.parts[0] != "commands":
-            assert f"{path.as_posix()} " in plan, f"{path} is not in docs/architecture.md"
-    for name in re.findall(r"^ {4,6}(?:stores/)?(\w+\.(?:py|sql)) ", plan, re.MULTILINE):
-        assert any(ROOT.glob(f"{name}")) or any(PACKAGE.rglob(name)), f"{name} is in docs/architecture.md only"
+def test_there_are_at_most_eight_layers_and_each_of_their_names_exists() -> None:
+    assert 5 < len(layers()) <= 8
+    for name in [name for names in layers() for name in names]:
+        assert (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").exists(), name
+
+
+def test_the_top_of_the_package_holds_nothing_but_its_faces() -> None:
+    assert {file.name for file in PACKAGE.glob("*.*")} == {"__init__.py", "errors.py", "server.py", "py.typed"}
+
+
+# Inside stores/, from left to right; a dialect imports no other.
+INSIDE_STORES = [{"database"}, {"queue"}, {"mysql", "sqlite"}]
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("taskserver.stores.")])
+def test_inside_the_stores_imports_go_one_way(module: str) -> None:
+    def folder(name: str) -> str:
+        return name.split(".")[2]
+
+    allowed = {name for level in INSIDE_STORES for name in level if name == folder(module)}
+    for level in INSIDE_STORES:
+        if folder(module) in level:
+            break
+        allowed |= level
+    for imported in own_imports_of(module):
+        if imported.startswith("taskserver.stores."):
+            assert folder(imported) in allowed, f"{module} imports {imported}"
+
+
+def test_dialects_have_the_same_files() -> None:
+    files = [{file.name for file in (PACKAGE / "stores" / name).glob("*.*")} for name in ("mysql", "sqlite")]
+    parts = ("dialect", "session", "words", "inserts", "claiming", "errors", "facts", "callers", "task_session")
+    assert all({"__init__.py", "schema.sql", *(f"{part}.py" for part in parts)} <= names for names in files)
+
+
+# ---- parts: each has a face, and nobody reaches past it
+
+# Names with an underscore that are public all the same, by their documentation.
+PUBLIC = {
+    *("_replace", "_make", "_fields", "_field_defaults", "_asdict"),  # of named tuples
+    *("_exit", "_getframe", "_current_frames"),  # of os and sys
+}
+# Where a driver or the interpreter has no public word for what has to be done.
+WITHOUT_A_PUBLIC_WORD = {
+    ("taskserver.stores.mysql.session", "_read_timeout"),
+    ("taskserver.stores.mysql.session", "_write_timeout"),
+    ("taskserver.stores.mysql.task_session", "_read_timeout"),
+    ("taskserver.stores.mysql.task_session", "_write_timeout"),
+    ("taskserver.interrupts.c_timer", "_fields_"),
+}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_object_reaches_into_another_s_private_parts(module: str) -> None:
+    for node in ast.walk(tree_of(module)):
+        if not isinstance(node, ast.Attribute) or not node.attr.startswith("_") or node.attr.endswith("__"):
+            continue
+        is_own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+        is_super = isinstance(node.value, ast.Call) and getattr(node.value.func, "id", "") == "super"
+        if not (is_own or is_super or node.attr in PUBLIC or (module, node.attr) in WITHOUT_A_PUBLIC_WORD):
+            pytest.fail(f"{module}, line {node.lineno}: {ast.unparse(node)}")
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_private_name_is_imported_from_another_module(module: str) -> None:
+    for node in ast.walk(tree_of(module)):
+        if isinstance(node, ast.ImportFrom) and (node.level or str(node.module).startswith("taskserver")):
+            assert not [alias.name for alias in node.names if alias.name.startswith("_")], f"line {node.lineno}"
+
+
+OF_DIALECTS = {"MySQLDsn", "SQLiteDsn", "MySQLFacts", "SQLiteFacts", "MySQLDialect", "SQLiteDialect"}
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if not name.startswith("taskserver.stores")])
+def test_nothing_outside_the_stores_asks_which_dialect_it_has(module: str) -> None:
+    for node in ast.walk(tree_of(module)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "type"):
+            named = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+            assert not named & OF_DIALECTS, f"{module}, line {node.lineno}"
+
+
+DRIVERS_WORDS = re.compile(
+    r"lastrowid|\b(INSTR|HEX|UNHEX|STRAIGHT_JOIN|FORCE INDEX|INDEXED BY|strftime|julianday|NOW)\b\(?"
+)
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("taskserver.stores.queue")])
+def test_no_word_of_a_driver_stands_outside_a_dialect_s_folder(module: str) -> None:
+    for node in ast.walk(tree_of(module)):
+        if isinstance(node, ast.Attribute):
+            assert node.attr != "lastrowid", f"{module}, line {node.lineno}"
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and SQL.match(node.value):
+            assert not DRIVERS_WORDS.search(node.value), f"{module}, line {node.lineno}"
+
+
+MAX_LINES = 400
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_file_is_longer_than_a_reader_s_patience(module: str) -> None:
+    assert len(MODULES[module].read_text(encoding="utf-8").splitlines()) <= MAX_LINES
 
 
 # ---- what stands where
@@ -165,7 +250,7 @@ def test_the_typed_package_says_so() -> None:
 
 
 def test_the_readable_schema_is_the_one_that_is_applied() -> None:
-    assert (ROOT / "schema.sql").read_bytes() == (PACKAGE / "stores" / "mysql.sql").read_bytes()
+    assert (ROOT / "schema.sql").read_bytes() == (PACKAGE / "stores" / "mysql" / "schema.sql").read_bytes()
 
 
 def test_what_the_package_hands_out_is_there() -> None:
@@ -210,12 +295,23 @@ def test_a_page_of_an_old_python_that_imports_the_package_is_told_which_one_is_n
     assert ended.stderr.endswith("ImportError: taskserver needs Python 3.10 or newer, and this is 3.9\n")
 
 
+OF_THE_SERVER = {"taskserver.worker.result"}
+
+
 def test_importing_the_package_imports_no_driver_and_no_worker() -> None:
     imported = modules_after("import taskserver")
     assert "taskserver.server" in imported
     unwanted = DRIVERS | {"json.decoder", "inspect", "argparse", "logging", "hashlib", "socket", "asyncio"}
     assert not unwanted & imported
-    assert not {"taskserver.executor", "taskserver.callables", "taskserver.runner", "taskserver.commands"} & imported
+    assert (
+        not {
+            "taskserver.worker.executor",
+            "taskserver.worker.callables",
+            "taskserver.worker.run",
+            "taskserver.cli.commands",
+        }
+        & imported
+    )
 
 
 def test_a_server_imports_its_own_driver_alone() -> None:
@@ -236,19 +332,26 @@ NEVER_IN_AN_EMPTY_RUN = {"pymysql", "dotenv", "ssl", "inspect", "json", "json.de
     "importlib.resources",
     "concurrent.futures",
     "difflib",
-    "taskserver.nearest",
-    "taskserver.misplaced",
-    "taskserver.mounts",
-    "taskserver.stores.facts",
-    "taskserver.stores.stats",
-    "taskserver.figures",
-    "taskserver.executor",
-    "taskserver.call",
-    "taskserver.callables",
-    "taskserver.arguments",
-    "taskserver.new_task",
-    "taskserver.commands.client",
-    "taskserver.stores.mysql",
+    "taskserver.messages.suggestions",
+    "taskserver.messages.misplaced_files",
+    "taskserver.host.network_mounts",
+    "taskserver.stores.database.facts",
+    "taskserver.stores.queue.stats",
+    "taskserver.stores.queue.adding",
+    "taskserver.stores.queue.finishes",
+    "taskserver.stores.queue.leases",
+    "taskserver.stores.queue.views",
+    "taskserver.stores.database.free_rows",
+    "taskserver.worker.stats",
+    "taskserver.worker.equipment",
+    "taskserver.worker.executor",
+    "taskserver.worker.call",
+    "taskserver.worker.preparing",
+    "taskserver.worker.callables",
+    "taskserver.model.arguments",
+    "taskserver.model.new_task",
+    "taskserver.cli.client",
+    "taskserver.stores.mysql.dialect",
 }
 
 
@@ -256,7 +359,7 @@ def test_an_empty_run_on_sqlite_imports_only_what_it_uses(deployment: Deployment
     dsn = "sqlite:///var/taskserver.db"
     assert deployment.client("init", env={"TASKSERVER_DSN": dsn}).returncode == 0
     imported = modules_of_run(deployment, "100", "3,5,6", dsn=dsn)
-    assert {"sqlite3", "taskserver.runner", "taskserver.commands.worker"} <= imported
+    assert {"sqlite3", "taskserver.worker.run", "taskserver.cli.worker"} <= imported
     assert not NEVER_IN_AN_EMPTY_RUN & imported
 
 
@@ -275,5 +378,7 @@ def test_an_empty_run_on_mysql_imports_only_what_the_driver_needs(deployment: De
     assert deployment.client("init", env={"TASKSERVER_DSN": mysql_dsn}).returncode == 0
     imported = modules_of_run(deployment, "100", "3,5,6", dsn=mysql_dsn)
     assert "pymysql" in imported
-    assert not (NEVER_IN_AN_EMPTY_RUN - {"taskserver.stores.mysql"}) & imported - modules_after("import pymysql")
+    assert not (NEVER_IN_AN_EMPTY_RUN - {"taskserver.stores.mysql.dialect"}) & imported - modules_after(
+        "import pymysql"
+    )
     assert "sqlite3" not in imported

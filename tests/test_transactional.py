@@ -43,7 +43,7 @@ import time
 
 import taskserver
 from taskserver import task
-from taskserver.stores import mysql_task_session
+from taskserver.stores.mysql import task_session as mysql_task_session
 
 # In place of the minute that a worker waits for the answer to its COMMIT.
 mysql_task_session.SECONDS_OF_OURS = 1.5
@@ -272,6 +272,16 @@ def add_by_server(number):
     write(number)
     with taskserver.TaskServer.from_env(HERE) as server:
         server.add_task("tasks.note")
+
+
+@transactional
+def add_on_another_connection(number):
+    import sqlite3
+
+    write(number)
+    with taskserver.TaskServer.from_env(HERE) as server:
+        other = sqlite3.connect(server.settings.dsn.database_file(HERE), timeout=0.1)
+        server.add_task("tasks.note", connection=other)
 
 
 @transactional
@@ -601,7 +611,7 @@ def test_on_sqlite_a_task_that_was_taken_over_before_its_transaction_began_does_
     (result,) = run_program_quietly(
         sqlite_queue,
         f"""
-from taskserver.stores.transactions import Transactions
+from taskserver.stores.queue.transactions import Transactions
 
 begin = Transactions.begin
 
@@ -724,6 +734,15 @@ def test_on_sqlite_a_task_that_writes_past_its_transaction_is_told_what_to_do(sq
         r"the task that does this holds the lock itself.*let it use taskserver\.connection\(\)",
         sqlite_queue.first_lines()[0],
     )
+
+
+def test_on_sqlite_a_task_that_adds_past_its_transaction_is_not_told_to_do_it_again(sqlite_queue: Queue) -> None:
+    add(sqlite_queue, "add_on_another_connection", 1)
+    assert_silent(sqlite_queue.worker())
+    assert (effects(sqlite_queue), states(sqlite_queue)) == ([], [(3, 1)])
+    [line] = sqlite_queue.first_lines()
+    assert line.startswith("DatabaseError: on the connection that was given: database is locked")
+    assert "again" not in line
 
 
 # ---- a task that ends its transaction itself

@@ -50,7 +50,7 @@ import random
 import time
 
 import taskserver
-from taskserver.stores import mysql_task_session
+from taskserver.stores.mysql import task_session as mysql_task_session
 
 # In place of the minute that a worker waits for the answer to its COMMIT.
 mysql_task_session.SECONDS_OF_OURS = 1.0

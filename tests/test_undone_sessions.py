@@ -193,7 +193,7 @@ from taskserver import TaskServer
 logging.disable()
 server = TaskServer("sqlite:///:memory:", modules="tasks", folder=Path(__file__).parent, mode="mark", max_attempts=2)
 server.create_tables()
-connection = server.store.session().connection
+connection = server.store.database.session().connection
 connection.execute({EFFECTS[True]!r})
 ids = [server.add_task("tasks.go_on_after_it", [how, 1]) for how in {(*WAYS_ON, "begins anew")!r}]
 ids += [server.add_task("tasks.leave_settings", [3]), server.add_task("tasks.effect", [10])]

@@ -22,7 +22,7 @@ def start(preparation: str = "", seconds: float = 0.2, hold: int = 60, stderr: i
     """A process that arms its watchdog, prints `armed`, and then holds its interpreter for so many seconds."""
     program = f"""
 import sys
-from taskserver import watchdog
+from taskserver.interrupts import watchdog
 watchdog.GRACE_SECONDS = 0.2
 dog = watchdog.Watchdog("worker.py", "a task holds the interpreter")
 {preparation}
@@ -71,7 +71,7 @@ def test_a_process_that_stood_still_says_its_line_too_when_it_goes_on() -> None:
 def test_a_process_that_stood_still_and_lives_goes_on_however_often() -> None:
     code = """
 import os, signal, sys, time
-from taskserver import watchdog
+from taskserver.interrupts import watchdog
 watchdog.GRACE_SECONDS = 1
 dog = watchdog.Watchdog("worker.py", "a task holds the interpreter")
 for _ in range(3):
@@ -100,8 +100,8 @@ time.sleep(60)
 def test_a_process_that_stood_still_just_as_it_armed_its_watchdog_and_lives_goes_on() -> None:
     code = """
 import time
-from taskserver import watchdog
-from taskserver.c_timer import Timer
+from taskserver.interrupts import watchdog
+from taskserver.interrupts.c_timer import Timer
 watchdog.GRACE_SECONDS = 1
 dog = watchdog.Watchdog("worker.py", "a task holds the interpreter")
 set = Timer.set
@@ -128,7 +128,7 @@ def test_it_ends_though_nobody_reads_its_line() -> None:
         while True:
             os.write(writing, b"x")
     os.set_blocking(writing, True)
-    process = start("watchdog.SLOWEST_WORDS_SECONDS = 0.5", stderr=writing)
+    process = start("watchdog.MAX_WORDS_SECONDS = 0.5", stderr=writing)
     try:
         assert process.wait(timeout=30) == 1
     finally:
@@ -137,7 +137,7 @@ def test_it_ends_though_nobody_reads_its_line() -> None:
 
 
 def test_it_ends_without_a_line_where_the_library_has_no_contexts() -> None:
-    process = start("from taskserver import c_timer; c_timer.HAS_CONTEXTS = False")
+    process = start("from taskserver.interrupts import c_timer; c_timer.HAS_CONTEXTS = False")
     assert process.communicate(timeout=30) == ("", "")
     assert process.returncode == 1
 

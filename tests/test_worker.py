@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from taskserver.commands.worker import main
+from taskserver.cli.worker import main
 from tests.deployment import Deployment
 from tests.processes import (
     WAIT_SECONDS,

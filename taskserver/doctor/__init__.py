@@ -1,4 +1,4 @@
-"""What `client.py doctor` looks at, and what it means: a file for each subject. Nothing is changed.
+"""The checks of `client.py doctor`: a file for each subject. Nothing is changed.
 
-Facts come from the stores and the file system; here they are judged.
+The stores and the file system give facts; the files here judge them.
 """

@@ -1,4 +1,4 @@
-"""Every check of a deployment, in the order in which one rests on the other."""
+"""Every check of a deployment, in an order in which later checks rest on earlier ones."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import DatabaseError, SettingError
-from ..settings import Settings, load_settings
+from ..settings.load import Settings, load_settings
 from ..stores import Store, open_store
-from . import database, modules, place, queue
+from . import database, files, modules, queue
 from .findings import Finding, broken, ok
 
 
 def examine(folder: Path) -> Iterator[Finding]:
-    """Every check of the deployment in a folder, one after the other, as far as what is found lets it go on."""
-    yield from _of_files(place.of_program(folder))
+    """Every check of the deployment in a folder, one after the other, as far as each finding lets it go on."""
+    yield from _of_files(files.of_program(folder))
     try:
         settings = load_settings(folder)
     except SettingError as error:
         yield broken("settings", str(error), "without them no program starts")
         return
     yield ok("settings", f"table {settings.table}, mode {settings.mode}, modules {', '.join(settings.modules)}")
-    yield from _of_files(place.of_deployment(settings))
+    yield from _of_files(files.of_deployment(settings))
     yield from _of_database(settings)
 
 
@@ -34,22 +34,22 @@ def _of_files(findings: Iterator[Finding]) -> Iterator[Finding]:
 
 
 def _of_database(settings: Settings) -> Iterator[Finding]:
-    names: tuple[str, ...] | None = None
+    task_names: tuple[str, ...] | None = None
     try:
         store = open_store(settings)
         try:
             yield from _of_tables(store, settings)
             facts = queue.facts_of(store, settings)
-            names = facts.names
+            task_names = facts.names
             yield from queue.findings(store, facts)
         finally:
-            # Before modules are imported, which may fork or open the same file.
+            # Modules are imported next, which may fork or open the same file.
             store.close()
     except DatabaseError as error:
         yield broken("database", str(error), "workers and producers end with this, too")
-    yield from modules.findings(settings, names)
+    yield from modules.findings(settings, task_names)
 
 
 def _of_tables(store: Store, settings: Settings) -> Iterator[Finding]:
-    store.check_tables()
-    yield from database.findings(store.facts(), settings)
+    store.tables.check()
+    yield from database.findings(store.diagnosis.facts(), settings)

@@ -1,4 +1,4 @@
-"""One finding of the doctor: what was looked at, how it stands, why that matters, and the mend."""
+"""One finding of the doctor: the check, its level, what was found, why that matters, and the mend."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 
 class Level(str, Enum):
-    """How a check came out, from well to worse."""
+    """The outcome of a check, from well to worse."""
 
     OK = "ok"
     UNKNOWN = "unknown"
-    """It could not be seen, which this account or system does not let us."""
+    """This account or system does not let us see it."""
     WARNING = "warning"
     """It works, and may cost something."""
     BROKEN = "broken"
@@ -19,7 +19,7 @@ class Level(str, Enum):
 
 
 class Finding(NamedTuple):
-    """What one check found. `why` and `mend` are empty where all is well."""
+    """The result of one check. `why` and `mend` are empty where all is well."""
 
     check: str
     level: Level
@@ -44,5 +44,5 @@ def warning(check: str, found: str, why: str, mend: str) -> Finding:
 
 
 def broken(check: str, found: str, why: str, mend: str = "") -> Finding:
-    """It does not work; `mend` is empty where what was found says it already."""
+    """It does not work; `mend` is empty where `found` says it already."""
     return Finding(check, Level.BROKEN, found, why, mend)

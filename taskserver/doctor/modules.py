@@ -1,6 +1,7 @@
-"""Whether the listed modules can be imported, and hold what the next rows name.
+"""Checks that the listed modules can be imported, and that they hold the callables which the next rows name.
 
-Importing runs their code: in a process of its own, so that one that ends, hangs or prints disturbs nothing.
+An import runs a module's code: it happens in another process, so that a module that ends, hangs or prints disturbs
+nothing.
 """
 
 from __future__ import annotations
@@ -15,34 +16,33 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..errors import BadTask, ModuleBroken
-from ..server import make_importable
-from ..settings import Settings
+from ..settings.load import Settings, make_importable
 from .findings import Finding, broken, ok, unknown, warning
 
-LONGEST_IMPORT_SECONDS = 60
-MOST_TOLD = 5
-MOST_REFUSED = 100
-"""Names; to look for what each may have meant takes time, and who may INSERT can make up any number of them."""
+MAX_IMPORT_SECONDS = 60
+MAX_NAMES_SHOWN = 5
+MAX_REFUSED = 100
+"""Names that are looked up: suggestions take time, and who may INSERT can make up any number of names."""
 END = b"\0"
-"""Of an answer: a process that an import left behind holds the pipe open."""
+"""The end of an answer: a process that an import left behind would hold the pipe open."""
 
 
 class _Outcome(NamedTuple):
-    """What the other process found."""
+    """The answer of the other process."""
 
     broken: dict[str, str]
-    """Why a module cannot be imported, by module."""
+    """The reason why a module cannot be imported, by module."""
     refused: dict[str, str]
-    """Why a callable may not run, by the name in the rows."""
+    """The reason why a callable may not run, by its name in the rows."""
 
 
 def findings(settings: Settings, names: Sequence[str] | None) -> Iterator[Finding]:
-    """Of the listed modules, and of the callables that rows name; None where these could not be read."""
+    """One finding for the listed modules, and one for the callables that rows name; None: rows could not be read."""
     outcome = _import_apart(settings, names or ())
     if outcome is None:
         yield broken(
             "modules",
-            f"importing {', '.join(settings.modules)} ended Python, or took more than {LONGEST_IMPORT_SECONDS} s",
+            f"importing {', '.join(settings.modules)} ended Python, or took more than {MAX_IMPORT_SECONDS} s",
             "a worker would die or hang of it, too",
             "leave in these modules nothing but imports and definitions",
         )
@@ -69,12 +69,16 @@ def _callables(names: Sequence[str] | None, outcome: _Outcome) -> Finding:
         return unknown("callables", "they cannot be told while a module is broken", "rows may name what is not there")
     if not outcome.refused:
         return ok("callables", f"{len(names)} named by the rows that are next, all can be called")
-    told = "; ".join(list(outcome.refused.values())[:MOST_TOLD])
-    or_more = " or more" if len(outcome.refused) == MOST_REFUSED else ""
-    more = f"; and {len(outcome.refused) - MOST_TOLD}{or_more} others" if len(outcome.refused) > MOST_TOLD else ""
+    reasons = "; ".join(list(outcome.refused.values())[:MAX_NAMES_SHOWN])
+    or_more = " or more" if len(outcome.refused) == MAX_REFUSED else ""
+    more = (
+        f"; and {len(outcome.refused) - MAX_NAMES_SHOWN}{or_more} others"
+        if len(outcome.refused) > MAX_NAMES_SHOWN
+        else ""
+    )
     return warning(
         "callables",
-        told + more,
+        reasons + more,
         "the next worker makes these tasks fatal",
         "mend the name where the task is added, or the function's name, before a worker meets them",
     )
@@ -84,7 +88,7 @@ def _callables(names: Sequence[str] | None, outcome: _Outcome) -> Finding:
 
 
 def _import_apart(settings: Settings, names: Sequence[str]) -> _Outcome | None:
-    """None where that process ended without an answer."""
+    """Import and look up in a child process. None where the child ended without an answer."""
     sys.stdout.flush()
     sys.stderr.flush()
     reading, writing = os.pipe()
@@ -103,8 +107,8 @@ def _import_apart(settings: Settings, names: Sequence[str]) -> _Outcome | None:
 
 
 def _read_all(descriptor: int) -> bytes:
-    """What the child says; nothing where it ends before its answer does, or takes too long."""
-    until = time.monotonic() + LONGEST_IMPORT_SECONDS
+    """The child's answer; empty where the child ended before it, or took too long."""
+    until = time.monotonic() + MAX_IMPORT_SECONDS
     text = b""
     while (left := until - time.monotonic()) > 0 and select.select([descriptor], [], [], left)[0]:
         part = os.read(descriptor, 65536)
@@ -117,22 +121,23 @@ def _read_all(descriptor: int) -> bytes:
 
 
 def _answer(settings: Settings, names: Sequence[str], descriptor: int) -> None:
-    """In the child: import, find, say what came of it, and end without Python's own end."""
-    me = os.getpid()
+    """In the child: import, look up, write the answer, and end at once, without Python's own clean-up."""
+    child = os.getpid()
     try:
         null = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(null, stream)
-        text = json.dumps(_found(settings, names)).encode()
-        if os.getpid() == me:  # a module that forks would answer twice
+        text = json.dumps(_look_up(settings, names)).encode()
+        if os.getpid() == child:  # a module that forks would answer twice
             with open(descriptor, "wb") as file:
                 file.write(text + END)
     finally:
         os._exit(0)
 
 
-def _found(settings: Settings, names: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
-    from ..callables import Callables
+def _look_up(settings: Settings, names: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The fields of an _Outcome."""
+    from ..worker.callables import Callables
 
     make_importable(settings.folder)
     callables = Callables(settings.modules, settings.folder)
@@ -147,10 +152,10 @@ def _found(settings: Settings, names: Sequence[str]) -> tuple[dict[str, str], di
         try:
             callables.find(name)
         except ModuleBroken as error:
-            if str(error) not in broken_modules.values():  # below a listed package
+            if str(error) not in broken_modules.values():  # a module below a listed package
                 broken_modules[name] = str(error)
         except Exception as error:
             refused[name] = str(error)
-            if len(refused) == MOST_REFUSED:
+            if len(refused) == MAX_REFUSED:
                 break
     return broken_modules, refused

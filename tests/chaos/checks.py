@@ -21,7 +21,13 @@ BEGIN_SECONDS = 1.5
 HOLDS = "holds the interpreter"
 """What a worker says that ends because nothing can interrupt its task; one that was frozen cannot know better."""
 GIVEN_UP = "dependency: task "
-ERRORS_OF_OURS = ("Failed: ", "SystemExit: 3", "TaskInterrupted: ", "taskserver.stopping.TaskInterrupted: ", "lost")
+ERRORS_OF_OURS = (
+    "Failed: ",
+    "SystemExit: 3",
+    "TaskInterrupted: ",
+    "taskserver.interrupts.stopping.TaskInterrupted: ",
+    "lost",
+)
 """How an error_text may begin here. Anything else was no fault of the task's."""
 
 

@@ -1,0 +1,238 @@
+"""client.py add: one task from the command line, or many from a file of JSON lines."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from itertools import islice
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from typing import Any, BinaryIO, cast
+
+from ...errors import BadTask, InvalidTask, SettingError
+from ...model.arguments import parse_json
+from ...model.new_task import MAX_VERSION, TASK_KEYS, new_task_from
+from ...model.task import MAX_ATTEMPTS, MAX_ID, NewTask
+from ...server import TaskServer
+from ...settings.load import load_settings
+from ...stores.queue.adding import WaitsForNewer
+from ..terminal.arguments import whole_number
+from ..terminal.live_line import LiveLine, bar
+from ..terminal.program import Exit
+from ..terminal.task_arguments import QUOTING, describe_order, describe_task, read_args
+
+MAX_LINE_BYTES = 16 * 1024 * 1024
+"""Arguments of 1 MiB take several MiB as JSON text with every character escaped."""
+MAX_BYTES_IN_MEMORY = 1024 * 1024
+"""Bytes of lines that can be read only once; a longer input goes to a temporary file."""
+_OPTIONS = {"group_id": "group", "unique_key": "unique"}
+"""The options of keys that have another name."""
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser("add", help="add one task and print its id, or many from JSON lines")
+    describe_task(parser, is_required=False)
+    describe_order(parser)
+    parser.add_argument("--delay", metavar="S", type=_seconds, help="run it after S seconds at the earliest")
+    parser.add_argument(
+        "--at", metavar="INSTANT", help="run it from then on, as 2026-01-31T12:00:00+01:00; Z at the end is UTC"
+    )
+    parser.add_argument(
+        "--max-attempts", metavar="N", type=whole_number(1, MAX_ATTEMPTS), help="starts before it is fatal"
+    )
+    parser.add_argument("--unique", metavar="KEY", help="add nothing while a task with this key exists; print its id")
+    parser.add_argument("--rerun", action="store_true", default=None, help="with --unique: have that task run again")
+    parser.add_argument(
+        "--version",
+        metavar="N",
+        type=whole_number(0, MAX_VERSION),
+        help="with --rerun: change nothing where the task has this version or a newer one",
+    )
+    parser.add_argument(
+        "--then",
+        metavar="TASK",
+        dest="following",
+        action="append",
+        type=_stage,
+        help="makes it a pipeline: runs next, with what TASK returned; also as JSON, with group_id, priority, "
+        "max_attempts; may be repeated",
+    )
+    parser.add_argument(
+        "--depends-on",
+        metavar="ID,ID",
+        action="extend",
+        type=_task_ids,
+        help="start it when all of these are done; may be repeated",
+    )
+    parser.add_argument(
+        "--bulk",
+        metavar="FILE",
+        help=f"one task a line, a JSON object with {', '.join(TASK_KEYS)}; - reads standard input; all or nothing",
+    )
+    parser.set_defaults(run=run)
+    parser.about_more = QUOTING
+
+
+def run(folder: Path, options: argparse.Namespace) -> int:
+    one_task = {key: getattr(options, _OPTIONS.get(key, key), None) for key in TASK_KEYS}
+    if options.following is not None:
+        one_task |= {"task": None, "stages": [*filter(None, [options.task]), *options.following]}
+    given = {key: value for key, value in one_task.items() if value is not None}
+    if options.bulk is not None and given:
+        raise InvalidTask("--bulk takes everything from its file: give it alone")
+    if options.bulk is None and options.task is None:
+        raise InvalidTask("name a TASK, or --bulk FILE")
+    with TaskServer.from_settings(load_settings(folder)) as server:
+        if options.bulk is not None:
+            print(_add_lines(server, options.bulk))
+        else:
+            print(_add_one(server, given))
+    return Exit.OK
+
+
+def _add_one(server: TaskServer, given: dict[str, Any]) -> int:
+    if "args" in given:
+        given["args"] = read_args(given["args"])
+    return server.add_pipeline(**given) if "stages" in given else server.add_task(**given)
+
+
+def _add_lines(server: TaskServer, name: str) -> str:
+    """Add the tasks of a file; return the words that say how many."""
+    count = 0
+    with _open(name) as file, LiveLine(sys.stderr) as live:
+        size = file.seek(0, os.SEEK_END)
+        tasks = _Tasks(file)
+
+        def begun() -> None:
+            nonlocal count
+            count = 0
+
+        def added(ids: Sequence[int]) -> None:
+            nonlocal count
+            count += len(ids)
+            live.show(f"{bar(file.tell() / size)} {count} tasks")
+
+        try:
+            server.store.producing.add_many(tasks, added, begun)
+        except WaitsForNewer as error:
+            raise InvalidTask(f"line {tasks.line_of(error.number)}: {error}") from None
+    added_tasks = "1 task added" if count == 1 else f"{count} tasks added"
+    return f"{added_tasks}, or there already: {tasks.keyed} have a unique_key" if tasks.keyed else added_tasks
+
+
+class _Tasks:
+    """The tasks of a file of JSON lines; each iteration reads the file anew."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.keyed = 0
+        """How many tasks have a unique_key, in the last iteration so far."""
+
+    def line_of(self, number: int) -> int:
+        """The line of the task with this number, counted from 1; empty lines hold no task."""
+        self._file.seek(0)
+        lines = (line for line, text in enumerate(_lines(self._file), start=1) if text.strip())
+        return next(islice(lines, number - 1, None))
+
+    def __iter__(self) -> Iterator[NewTask]:
+        self._file.seek(0)
+        self.keyed = 0
+        for task in _tasks_of(self._file):
+            self.keyed += task.unique_key is not None
+            yield task
+
+
+@contextmanager
+def _open(name: str) -> Iterator[BinaryIO]:
+    if name == "-":
+        with _kept(sys.stdin.buffer) as file:
+            yield file
+        return
+    try:
+        file = open(name, "rb")  # noqa: SIM115
+    except OSError as error:
+        raise SettingError(f"{name} cannot be read: {error.strerror}") from None
+    with file, nullcontext(file) if file.seekable() else _kept(file) as lines:
+        yield lines
+
+
+@contextmanager
+def _kept(stream: BinaryIO) -> Iterator[BinaryIO]:
+    """Copy a whole stream to a file: it can be read again, and no transaction waits for a slow stream."""
+    with SpooledTemporaryFile(MAX_BYTES_IN_MEMORY) as file:
+        try:
+            shutil.copyfileobj(stream, file)
+        except OSError as error:
+            raise SettingError(f"the lines cannot be read, or kept in a file: {error.strerror}") from None
+        yield cast("BinaryIO", file)
+
+
+def _tasks_of(file: BinaryIO) -> Iterator[NewTask]:
+    for number, line in enumerate(_lines(file), start=1):
+        if not line.strip():
+            continue
+        try:
+            yield _task_of(line)
+        except InvalidTask as error:
+            raise InvalidTask(f"line {number}: {error}; nothing was added") from None
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    try:
+        while line := file.readline(MAX_LINE_BYTES):
+            yield line
+    except OSError as error:
+        raise SettingError(f"{file.name} cannot be read: {error.strerror}") from None
+
+
+def _task_of(line: bytes) -> NewTask:
+    if len(line) == MAX_LINE_BYTES:
+        raise InvalidTask(f"it is longer than {MAX_LINE_BYTES} bytes")
+    try:
+        text = line.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InvalidTask("it is not UTF-8 text") from None
+    return new_task_from(_read_line(text))
+
+
+def _read_line(text: str) -> Any:
+    try:
+        return parse_json(text, "it")
+    except BadTask as error:
+        raise InvalidTask(str(error)) from None
+
+
+def _stage(text: str) -> Any:
+    """An argument's type: a callable's name, or a JSON object that describes a stage."""
+    if not text.lstrip().startswith("{"):
+        return text
+    try:
+        return parse_json(text, "it")
+    except BadTask as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _task_ids(text: str) -> list[int]:
+    """An argument's type: ids of tasks, as 17,18."""
+    parse = whole_number(1, MAX_ID)
+    try:
+        return [parse(part) for part in text.split(",")]
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not right: write ids, each from 1 to {MAX_ID}, with commas and no spaces, as 17,18"
+        ) from None
+
+
+def _seconds(text: str) -> float:
+    """An argument's type: seconds from 0 on."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 on")
+    return value

@@ -1,0 +1,71 @@
+"""client.py doctor: a line for each check of the deployment; the worst one is the exit code."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+from ...doctor.findings import Finding, Level
+from ...messages.printable import printable
+from ..terminal.output import as_json
+
+
+class Health(IntEnum):
+    """The exit codes of `doctor`, as monitoring programs have them."""
+
+    OK = 0
+    WARNING = 1
+    BROKEN = 2
+    USAGE = 3
+    """Wrong usage."""
+
+
+_HEALTH = {Level.WARNING: Health.WARNING, Level.BROKEN: Health.BROKEN}
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "doctor",
+        help="look for what is wrong here: what was found, why it matters, the mend",
+        epilog="Exit codes: 0 well, 1 warning, 2 broken, 3 wrong usage.",
+    )
+    parser.usage_exit = Health.USAGE
+    parser.add_argument("--json", action="store_true", help="print JSON alone")
+    parser.set_defaults(run=run)
+
+
+def run(folder: Path, options: argparse.Namespace) -> int:
+    from ...doctor.examination import examine  # other commands do not need it
+
+    found = []
+    for finding in examine(folder):
+        found.append(finding)
+        if not options.json:
+            print(_line(finding), flush=True)
+    health = max((_HEALTH.get(finding.level, Health.OK) for finding in found), default=Health.OK)
+    if options.json:
+        print(as_json({"health": health.name.lower(), "checks": [_report(finding) for finding in found]}))
+    else:
+        print(_verdict(found))
+    return health
+
+
+def _line(finding: Finding) -> str:
+    text = f"{finding.level.value:<8} {finding.check:<14} {finding.found}"
+    why = f". Why it matters: {finding.why}" if finding.why else ""
+    mend = f". Mend: {finding.mend}" if finding.mend else ""
+    return printable(f"{text}{why}{mend}")
+
+
+def _report(finding: Finding) -> dict[str, str]:
+    return {**finding._asdict(), "level": finding.level.value}
+
+
+def _verdict(found: Sequence[Finding]) -> str:
+    counts = {level: sum(finding.level is level for finding in found) for level in Level}
+    if counts[Level.BROKEN] or counts[Level.WARNING]:
+        return f"{counts[Level.BROKEN]} broken, {counts[Level.WARNING]} warnings, of {len(found)} checks"
+    return f"all is well, in {len(found)} checks"

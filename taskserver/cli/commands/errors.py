@@ -1,0 +1,51 @@
+"""client.py errors: the errors of failed tasks, the most frequent first."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from ...server import TaskServer
+from ...settings.load import load_settings
+from ...stores.queue.operations import ErrorCount
+from ..terminal.arguments import whole_number
+from ..terminal.output import as_json, instant_as_json, print_table
+from ..terminal.program import Exit
+from ..terminal.selecting import add_filters
+
+DEFAULT_LIMIT = 20
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser("errors", help="what tasks in error and fatal ones failed with, most frequent first")
+    add_filters(parser)
+    parser.add_argument("--limit", type=whole_number(1), default=DEFAULT_LIMIT, metavar="N", help="default %(default)s")
+    parser.add_argument("--json", action="store_true", help="print JSON alone")
+    parser.set_defaults(run=run)
+
+
+def run(folder: Path, options: argparse.Namespace) -> int:
+    with TaskServer.from_settings(load_settings(folder)) as server:
+        server.store.tables.check()
+        errors = server.errors(options.groups or None, options.task, options.limit)
+    if options.json:
+        print(as_json([_report(error) for error in errors]))
+    elif not errors:
+        print("no such task is in error or fatal" if options.groups or options.task else "no task is in error or fatal")
+    else:
+        print_table(
+            ["tasks", "fatal", "first seen (UTC)", "last seen (UTC)", "example", "error"],
+            [
+                [error.rows, error.fatal, error.first_seen[:19], error.last_seen[:19], error.example_id, error.line]
+                for error in errors
+            ],
+        )
+    return Exit.OK
+
+
+def _report(error: ErrorCount) -> dict[str, Any]:
+    report = error._asdict()
+    for instant in ("first_seen", "last_seen"):
+        report[instant] = instant_as_json(report[instant])
+    return report

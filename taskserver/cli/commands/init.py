@@ -1,0 +1,88 @@
+"""client.py init: writes settings where there are none, and makes the tables; safe to repeat."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from ...errors import SettingError
+from ...host.network_mounts import network_file_system
+from ...host.private_folder import close_to_others, make_private_folder
+from ...messages.misplaced_files import settings_misnamed
+from ...server import TaskServer
+from ...settings.dsn import Dsn, SQLiteDsn
+from ...settings.load import load_settings, require_dotenv
+from ..terminal.program import Exit
+
+FIRST_DATABASE = "var/taskserver.db"
+FIRST_SETTINGS = f"""\
+# Every setting is described in .env.example.
+TASKSERVER_DSN=sqlite:///{FIRST_DATABASE}
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "init", help="write .env where nothing is set, create or upgrade the tables; safe to repeat"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(folder: Path, options: argparse.Namespace) -> int:
+    del options
+    env_file = folder / ".env"
+    if not env_file.exists() and not os.environ.get("TASKSERVER_DSN"):
+        require_dotenv(folder)
+        _check_first_settings(env_file)
+        _write_first_settings(env_file)
+        print(f"wrote {env_file}")
+    settings = load_settings(folder)
+    _refuse_network_file(folder, settings.dsn)
+    _make_var(folder / "var")
+    with TaskServer.from_settings(settings) as server:
+        server.create_tables()
+    print(f"tables of {settings.table} are ready in {settings.dsn.place}")
+    return Exit.OK
+
+
+def _check_first_settings(env_file: Path) -> None:
+    misnamed = settings_misnamed(env_file)
+    if misnamed:
+        raise SettingError(f"{env_file} is not there to name a database{misnamed}")
+    _refuse_network_file(env_file.parent, SQLiteDsn(FIRST_DATABASE))
+
+
+def _refuse_network_file(folder: Path, dsn: Dsn) -> None:
+    """Programs write an SQLite file by locks and memory that they share, which networks lack. Raises SettingError."""
+    path = dsn.database_file(folder)
+    network = path and network_file_system(path)
+    if network:
+        raise SettingError(
+            f"{path} lies on a network file system ({network}), where SQLite files come to harm: name a MySQL database "
+            f"in TASKSERVER_DSN ({folder / '.env'}), or an SQLite file in a folder on a disk of this host"
+        )
+
+
+def _make_var(path: Path) -> None:
+    """Make the folder for database, locks and log, for its owner alone. Raises SettingError."""
+    try:
+        make_private_folder(path)
+        close_to_others(path)
+    except OSError as error:
+        raise SettingError(
+            f"{path} cannot be made, or made private: {error.strerror}: give this user the right to write "
+            f"{path.parent}, and {path.name} to this user where it is another's"
+        ) from None
+
+
+def _write_first_settings(path: Path) -> None:
+    try:
+        # O_EXCL: never over a file that came up meanwhile. Private from the start, as passwords go in here.
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(FIRST_SETTINGS)
+    except OSError as error:
+        raise SettingError(
+            f"{path} cannot be written: {error.strerror}: give this user the right to write {path.parent}"
+        ) from None

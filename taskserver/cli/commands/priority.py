@@ -1,0 +1,28 @@
+"""client.py priority: moves tasks, so that they run sooner or later."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from ...model.task import MAX_PRIORITY, MIN_PRIORITY
+from ...server import TaskServer
+from ...settings.load import load_settings
+from ...stores.queue.operations import PRIORITY
+from ..terminal.arguments import whole_number
+from ..terminal.program import Exit
+from ..terminal.selecting import add_selection, change_chosen
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser("priority", help="move tasks: smaller ones run sooner")
+    parser.add_argument("number", metavar="N", type=whole_number(MIN_PRIORITY, MAX_PRIORITY), help="from now on")
+    add_selection(parser)
+    parser.set_defaults(run=run)
+
+
+def run(folder: Path, options: argparse.Namespace) -> int:
+    with TaskServer.from_settings(load_settings(folder)) as server:
+        change_chosen(server, PRIORITY, options, f"moved to priority {options.number}", (options.number,))
+    return Exit.OK

@@ -1,0 +1,73 @@
+"""client.py prune: deletes old rows, in small portions."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from ...messages.printable import age
+from ...server import TaskServer
+from ...settings.load import load_settings
+from ...stores import Store
+from ...stores.queue.pruning import KINDS, Pruned, Pruning
+from ..terminal.arguments import span
+from ..terminal.live_line import LiveLine, bar
+from ..terminal.program import Exit
+from ..terminal.selecting import counted
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "prune", help="delete what ended long ago, in small portions: done and archived tasks, or what is named"
+    )
+    parser.add_argument("--older-than", metavar="AGE", type=span, required=True, help="as 30d: s, m, h, d or w")
+    parser.add_argument("--done", action="store_true", help="tasks that are done, as mode mark leaves them")
+    parser.add_argument("--fatal", action="store_true", help="fatal tasks")
+    parser.add_argument("--archived", action="store_true", help="the archive, where mode move puts what is done")
+    parser.add_argument("--stats", action="store_true", help="figures, which client.py stats shows")
+    parser.add_argument("--keys", action="store_true", help="tasks of the queue that hold a unique_key, too")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be deleted, and delete nothing")
+    parser.set_defaults(run=run)
+
+
+def run(folder: Path, options: argparse.Namespace) -> int:
+    named = [kind for kind in KINDS if getattr(options, kind)]
+    with TaskServer.from_settings(load_settings(folder)) as server:
+        server.store.tables.check()
+        pruning = Pruning(server.store, options.older_than, named, options.keys)
+        pruned = pruning.count() if options.dry_run else _prune(pruning)
+        _show(server.store, pruned, pruning.kinds, options)
+    return Exit.OK
+
+
+def _prune(pruning: Pruning) -> Pruned:
+    # Counting costs a pass over the rows: only for a person who watches.
+    total = pruning.count().deleted if sys.stderr.isatty() else 0
+    with LiveLine(sys.stderr) as live:
+        return pruning.run(lambda deleted: live.show(f"{bar(deleted / total) if total else ''} {deleted} rows deleted"))
+
+
+def _show(store: Store, pruned: Pruned, kinds: list[str], options: argparse.Namespace) -> None:
+    counts = ", ".join(_counted(kind, getattr(pruned, kind)) for kind in kinds)
+    verb = "would be deleted" if options.dry_run else "deleted"
+    print(f"{counts}, older than {age(options.older_than)}: {verb}")
+    if pruned.spared:
+        print(f"{counted(pruned.spared)} spared, for holding a unique_key; --keys includes those")
+    if pruned.held:
+        print(f"{counted(pruned.held)} left, as other programs hold them: try again", file=sys.stderr)
+    if pruned.deleted and not options.dry_run:
+        print(f"The space on the disk: {store.about_space.format(_tables(store, pruned))}.")
+
+
+def _counted(kind: str, rows: int) -> str:
+    if kind == "stats":
+        return f"{rows} row{'s' if rows != 1 else ''} of figures"
+    return f"{rows} {kind} task{'s' if rows != 1 else ''}"
+
+
+def _tables(store: Store, pruned: Pruned) -> str:
+    """The names of the tables from which rows were deleted."""
+    deleted = {"": pruned.done + pruned.fatal, "_done": pruned.archived, "_stats": pruned.stats}
+    return ", ".join(f"{store.table}{name}" for name, rows in deleted.items() if rows)

@@ -1,0 +1,117 @@
+"""client.py run: runs one task here and now, with all its output and the whole traceback."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ...interrupts.stopping import Stop, TaskInterrupted, is_in_task
+from ...messages.printable import printable
+from ...model.task import MAX_ID, Status
+from ...server import TaskServer
+from ...settings.load import load_settings
+from ...stores.database.records import StoredTask
+from ...worker.result import RunResult
+from ..terminal.arguments import whole_number
+from ..terminal.log import LOG, file_handler
+from ..terminal.output import status_name
+from ..terminal.program import Exit
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser("run", help="run one task here, with the whole traceback if it fails")
+    parser.add_argument(
+        "id", metavar="ID", type=whole_number(0, MAX_ID), help="of the task, as client.py list shows it"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(folder: Path, options: argparse.Namespace) -> int:
+    settings = load_settings(folder)
+    stop = Stop()
+    stop.ends_process = "client.py"
+    with TaskServer.from_settings(settings) as server:
+        server.store.tables.check()
+        with _full_output(settings.log_file), _interrupting(stop):
+            result = server.run_task(options.id, stop=stop)
+        row = server.store.views.show(options.id)
+    sys.stdout.flush()
+    # In mode delete the row may be an older one from the archive.
+    returned = _returned(row) if result.done and settings.mode != "delete" else ""
+    print(printable(f"task {options.id} {_outcome(result, row)}{returned}"))
+    return Exit.OK
+
+
+class _InFull(logging.Handler):
+    """Prints tracebacks and warnings as they are on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        sys.stdout.flush()  # the task's own prints came first
+        print("\n".join(map(printable, record.getMessage().split("\n"))), file=sys.stderr)
+
+
+@contextmanager
+def _full_output(log_file: Path | None) -> Iterator[None]:
+    handlers: list[logging.Handler] = [_InFull(logging.INFO)]
+    if log_file:
+        handlers.append(file_handler(log_file))
+    LOG.propagate = False
+    LOG.setLevel(logging.DEBUG if log_file else logging.INFO)
+    for handler in handlers:
+        LOG.addHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            LOG.removeHandler(handler)
+
+
+@contextmanager
+def _interrupting(stop: Stop) -> Iterator[None]:
+    """Inside the `with`, Ctrl-C interrupts the task, but no write to its row."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        stop.ask()
+        if is_in_task(frame):
+            raise TaskInterrupted("stopped by Ctrl-C" if number == signal.SIGINT else "stopped by a signal")
+        stop.ask()
+
+    before = {number: signal.signal(number, interrupt) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _outcome(result: RunResult, row: StoredTask | None) -> str:
+    """Words for what became of the task and of its row, which other programs may have changed since."""
+    if result.lost:
+        return "was taken over or changed by others while it ran here, and its result is dropped"
+    if result.released:
+        return "was given back unstarted"
+    ended = f"{'is done' if result.done else 'failed'} after {result.seconds:.1f} s"
+    if result.done and row is not None and not row.archived and row.status != Status.DONE and row.stage:
+        return f"has done stage {row.stage} after {result.seconds:.1f} s, and {_state(row)} for the next one"
+    if row is None or row.archived or row.status == Status.DONE:
+        return ended if result.done else f"{ended}, and is gone since"
+    return f"{ended}, and {_state(row)}"
+
+
+def _returned(row: StoredTask | None) -> str:
+    return "" if row is None or row.result is None else f", and returned {row.result}"
+
+
+def _state(row: StoredTask) -> str:
+    if row.status in (Status.ERROR, Status.WAITING) and row.due_at:
+        return f"comes again at {row.due_at[:19]} UTC"
+    return f"is {status_name(row.status).replace('_', ' ')}"

@@ -1,0 +1,49 @@
+"""client.py schedule: have a task added again and again; given again, it changes the values that differ."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from ...messages.printable import printable
+from ...model.schedule import CRON_EXAMPLE, MAX_EVERY_SECONDS, UTC
+from ...server import TaskServer
+from ...settings.load import load_settings
+from ...stores.queue.schedules import Schedules
+from ..terminal.arguments import whole_number
+from ..terminal.program import Exit
+from ..terminal.task_arguments import QUOTING, describe_order, describe_task, read_args
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser("schedule", help="add a task every so many seconds, or at the times of cron")
+    parser.add_argument("name", metavar="NAME", help="of the schedule; given again, it is changed")
+    describe_task(parser, is_required=True)
+    parser.add_argument(
+        "--every", metavar="S", type=whole_number(1, MAX_EVERY_SECONDS), help="every S seconds, from now on; or"
+    )
+    parser.add_argument("--cron", metavar="EXPR", help=f"at the times of a cron expression, as '{CRON_EXAMPLE}'")
+    parser.add_argument("--timezone", metavar="Z", default=UTC, help="of --cron, as Europe/Berlin; default UTC")
+    describe_order(parser)
+    parser.set_defaults(run=run)
+    parser.about_more = f"{QUOTING}, and EXPR too, as '{CRON_EXAMPLE}'"
+
+
+def run(folder: Path, options: argparse.Namespace) -> int:
+    with TaskServer.from_settings(load_settings(folder)) as server:
+        server.store.tables.check()
+        server.schedule(
+            options.name,
+            options.task,
+            None if options.args is None else read_args(options.args),
+            every=options.every,
+            cron=options.cron,
+            timezone=options.timezone,
+            group_id=options.group or 0,
+            priority=options.priority or 0,
+        )
+        found = Schedules(server.store).find(options.name)
+    if found:
+        print(printable(f"{options.name}: next at {found.next_at} UTC"))
+    return Exit.OK

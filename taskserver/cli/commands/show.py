@@ -1,0 +1,89 @@
+"""client.py show: everything about one task."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...errors import InvalidTask
+from ...messages.printable import printable
+from ...model.results import read_progress
+from ...model.task import MAX_ID
+from ...server import TaskServer
+from ...settings.load import load_settings
+from ...stores.database.records import StoredTask
+from ...stores.queue.dependency_trees import DependencyTrees, Links
+from ..terminal.arguments import whole_number
+from ..terminal.dependency_trees import some_ids, stage_lines, stage_of, tree
+from ..terminal.output import as_json, status_name, task_as_json
+from ..terminal.program import Exit
+
+WIDTH = 13
+"""Characters of a column's name."""
+MAX_IDS = 100
+"""Ids in a line; JSON has all of them."""
+NOT_SHOWN = ("id", "status", "archived", "stage", "awaited")
+"""Columns that stand in the first line, or beside another column."""
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser("show", help="everything about one task")
+    parser.add_argument(
+        "id", metavar="ID", type=whole_number(0, MAX_ID), help="of the task, as client.py list shows it"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON alone")
+    parser.set_defaults(run=run)
+
+
+def run(folder: Path, options: argparse.Namespace) -> int:
+    with TaskServer.from_settings(load_settings(folder)) as server:
+        task = server.store.views.show(options.id)
+        if task is None:
+            table = server.settings.table
+            raise InvalidTask(
+                f"there is no task {options.id} in {table} or {table}_done; a completed one may be deleted"
+            )
+        chains = DependencyTrees(server.store)
+        # An archived task waits for nothing; by now another task of the queue may have its id.
+        links = Links([], []) if task.archived else chains.links([task.id])[task.id]
+        if options.json:
+            print(as_json(task_as_json(task, links)))
+            return Exit.OK
+        where = "in the archive" if task.archived else "in the queue"
+        print(f"task {task.id}: {status_name(task.status)}, {where} (times are UTC)")
+        for name, text in _columns_of(task):
+            _print(name, text.split("\n"))
+        _print_links(chains, task, links)
+    return Exit.OK
+
+
+def _columns_of(task: StoredTask) -> Iterator[tuple[str, str]]:
+    """The columns that are shown: name and text of each."""
+    for column, value in task._asdict().items():
+        if column == "stages" and value is not None:
+            yield "stage", stage_of(task) or str(task.stage)
+            yield "stages", "\n".join(stage_lines(task))
+        elif column == "progress" and value is not None:
+            yield column, str(read_progress(value) or value)
+        elif value is not None and column not in NOT_SHOWN:
+            yield column, str(value)
+
+
+def _print_links(chains: DependencyTrees, task: StoredTask, links: Links) -> None:
+    """Print links as trees on a terminal, elsewhere as the ids of the next tasks alone."""
+    for name, ids, look in (
+        ("waits_for", links.waits_for, chains.before),
+        ("awaited_by", links.awaited_by, chains.behind),
+    ):
+        if ids:
+            _print(name, list(tree(look(task.id))) if sys.stdout.isatty() else [some_ids(ids, MAX_IDS)])
+
+
+def _print(name: str, lines: Sequence[str]) -> None:
+    first, *more = map(printable, lines)
+    print(f"  {name:<{WIDTH}}{first}")
+    for line in more:
+        print(f"  {'':<{WIDTH}}{line}".rstrip())

@@ -1,0 +1,142 @@
+"""client.py stats: tasks done, and how long they ran and waited, by hour, group or name: a table, and bars."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from ...messages.printable import printable
+from ...model.new_task import read_instant
+from ...monitoring.history import ended_attempts, totals_by, with_empty_hours
+from ...server import TaskServer
+from ...settings.load import load_settings
+from ...stores.queue.stats import HourStats, total
+from ..terminal.arguments import add_groups, span
+from ..terminal.live_line import terminal_width
+from ..terminal.output import Amount, as_json, print_table, stats_as_json
+from ..terminal.program import Exit
+
+DEFAULT_SINCE = "24h"
+BY = {"hour": "hour", "group": "group_id", "task": "task"}
+"""The choices of --by, and the column by which each of them sums."""
+NOTHING = "no figures of that time (workers write them once a minute, and at the end of a run)"
+NO_CALLABLE = "(no callable)"
+MAX_LABEL = 30
+DONE, FAILED = "#", "x"
+LEGEND = f"{DONE} done, {FAILED} failed or lost"
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser("stats", help="what was done by the hour, how long it ran, and how long it waited")
+    parser.add_argument(
+        "--since",
+        metavar="WHEN",
+        type=_since,
+        default=DEFAULT_SINCE,
+        help="a span as 90s, 30m, 24h, 7d, or an instant as 2026-01-31 or 2026-01-31T12:00+01:00, of UTC where it has "
+        "no time zone; default %(default)s",
+    )
+    add_groups(parser)
+    parser.add_argument("--task", metavar="NAME", help="of the callable, as tasks.send_letter")
+    parser.add_argument("--by", choices=list(BY), default="hour", metavar="WHAT", help=", ".join(BY))
+    parser.add_argument("--json", action="store_true", help="print JSON alone")
+    parser.set_defaults(run=run)
+
+
+def _since(text: str) -> int | datetime:
+    try:
+        instant = read_instant(text)
+    except ValueError:
+        return span(text, "; or an instant, as 2026-01-31 or 2026-01-31T12:00+01:00")
+    return instant if instant.utcoffset() is not None else instant.replace(tzinfo=timezone.utc)
+
+
+def run(folder: Path, options: argparse.Namespace) -> int:
+    with TaskServer.from_settings(load_settings(folder)) as server:
+        server.store.tables.check()
+        found = server.stats(options.since)
+    chosen = [
+        one
+        for one in found
+        if one.group_id in (options.groups or [one.group_id]) and one.task == (options.task or one.task)
+    ]
+    totals = totals_by(BY[options.by], chosen)
+    if options.json:
+        print(as_json([stats_as_json(one, BY[options.by]) for one in totals]))
+    elif not totals:
+        print(NOTHING)
+    else:
+        _show(totals, options.by)
+    return Exit.OK
+
+
+# ---- the table
+
+
+def _show(totals: Sequence[HourStats], by: str) -> None:
+    rows = [[_label(one, by), *_cells(one)] for one in totals]
+    if len(rows) > 1:
+        rows.append(["all", *_cells(total(totals))])
+    head = "hour (UTC)" if by == "hour" else by
+    print_table(
+        [head, "done", "failed", "fatal", "lost", "ran", "mean", "slowest", "mean wait", "longest wait"],
+        rows,
+    )
+    if sys.stdout.isatty():
+        _draw(list(with_empty_hours(totals)) if by == "hour" else totals, by)
+
+
+def _label(one: HourStats, by: str) -> object:
+    if by == "hour":
+        return one.hour[:16]
+    return one.group_id if by == "group" else one.task or NO_CALLABLE
+
+
+def _cells(one: HourStats) -> list[object]:
+    seconds = (one.ran_seconds, one.mean_run_seconds, one.slowest_seconds)
+    waits = (one.mean_wait_seconds, one.longest_wait_seconds)
+    return [
+        one.done,
+        one.failed,
+        one.fatal,
+        one.lost,
+        *(Amount(_in_units(value or None)) for value in (*seconds, *waits)),
+    ]
+
+
+def _in_units(seconds: float | None) -> str:
+    """Seconds in a person's unit, with about two significant digits; empty for None."""
+    if seconds is None:
+        return ""
+    for unit, length in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)):
+        if seconds >= (2 * length if length > 1 else length):
+            return f"{seconds / length:.{0 if seconds >= 10 * length else 1}f} {unit}"
+    return f"{seconds * 1000:.{0 if seconds >= 0.01 else 1}f} ms"
+
+
+# ---- the bars
+
+
+def _draw(totals: Sequence[HourStats], by: str) -> None:
+    """Print a bar for each total; the longest one fills the terminal."""
+    most = max(map(ended_attempts, totals))
+    if not most:
+        return
+    labels = [printable(str(_label(one, by)))[:MAX_LABEL] for one in totals]
+    width = max(map(len, labels))
+    room = max(terminal_width(sys.stdout) - 1 - width - len(str(most)) - 4, 1)
+    print(f"\n{LEGEND}")
+    for label, one in zip(labels, totals, strict=True):
+        count = str(ended_attempts(one)).rjust(len(str(most)))
+        print(f"{label.ljust(width)}  {count}  {_bar(one, room / most)}".rstrip())
+
+
+def _bar(one: HourStats, scale: float) -> str:
+    """A bar of `scale` characters an attempt; a count above 0 has at least one character."""
+    ended = ended_attempts(one)
+    length, failed = (max(round(count * scale), count > 0) for count in (ended, ended - one.done))
+    return DONE * (length - failed) + FAILED * failed

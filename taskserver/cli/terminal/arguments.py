@@ -1,0 +1,109 @@
+"""Reading arguments and reporting wrong usage; apart from program.py, as a plain crontab line needs no argparse."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from ...messages.printable import printable
+from ...messages.suggestions import nearest
+from ...model.task import MAX_GROUP_ID
+from ...stores.queue.claims import MAX_GROUPS
+from .program import Exit
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports wrong usage in one line. Takes no abbreviated options: a new option could make them ambiguous."""
+
+    about_more = ""
+    """A hint for one argument that was given as several."""
+
+    usage_exit: int = Exit.USAGE
+
+    _is_intermixed = False
+
+    def __init__(self, **keywords: Any) -> None:
+        super().__init__(allow_abbrev=False, **keywords)
+
+    # Typed as argparse types it.
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Take options before, behind and between the arguments.
+
+        Surplus arguments are refused here, where the command is known for which they were meant.
+        """
+        if self._is_intermixed or self._subparsers:
+            return super().parse_known_args(args, namespace)
+        self._is_intermixed = True  # the next line calls this again, once for the options and once for the arguments
+        try:
+            options, more = self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_intermixed = False
+        if more:
+            self.error(f"unrecognized arguments: {' '.join(more)}{self._hint(more)}")
+        return options, more
+
+    def _hint(self, more: Sequence[str]) -> str:
+        option = next((word.partition("=")[0] for word in more if word.startswith("--")), None)
+        if option is None:
+            return f"; {self.about_more}" if self.about_more else ""
+        meant = nearest(option, self._option_string_actions)
+        return f"; did you mean {meant}?" if meant else ""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(self.usage_exit, f"{self.prog}: {printable(message)}; see {self.prog} --help\n")
+
+
+def whole_number(least: int, most: int | None = None, hint: str = "") -> Callable[[str], int]:
+    """An argument's type: a whole number within limits, both allowed; an error ends with `hint`."""
+    allowed = f"a whole number from {least} to {most}" if most is not None else f"a whole number from {least} on"
+
+    def parse(text: str) -> int:
+        digits = text.removeprefix("-")
+        if digits.isascii() and digits.isdigit() and len(digits) <= 20:
+            value = int(text)
+            if least <= value and (most is None or value <= most):
+                return value
+        raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}{hint}")
+
+    return parse
+
+
+ABOUT_GROUPS = "write group ids with commas and no spaces, as 3,5,6"
+
+
+def group_ids(text: str) -> list[int]:
+    """An argument's type: group ids, as 3 or 3,5,6."""
+    parse = whole_number(0, MAX_GROUP_ID)
+    try:
+        groups = [parse(part) for part in text.split(",")]
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not right: {ABOUT_GROUPS}, from 0 to {MAX_GROUP_ID}") from None
+    if len(groups) > MAX_GROUPS:
+        raise argparse.ArgumentTypeError(f"it names {len(groups)} groups; at most {MAX_GROUPS} are allowed")
+    return groups
+
+
+def add_groups(parser: Any) -> None:
+    """Add the option that restricts a command to some groups."""
+    parser.add_argument(
+        "--group", dest="groups", metavar="G", action="extend", type=group_ids, default=[], help="as 3 or 3,5,6"
+    )
+    parser.about_more = ABOUT_GROUPS
+
+
+SECONDS_OF = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+MAX_PRUNE_DAYS = 36_500
+"""The limit of stores/queue/pruning.py, which refuses more."""
+
+
+def span(text: str, hint: str = "") -> int:
+    """An argument's type: a span of time, as 90s, 30m, 24h or 7d; returns seconds. An error ends with `hint`."""
+    number, unit = text[:-1], text[-1:]
+    if unit in SECONDS_OF and number.isascii() and number.isdigit() and len(number) <= 10:
+        seconds = int(number) * SECONDS_OF[unit]
+        if seconds <= MAX_PRUNE_DAYS * SECONDS_OF["d"]:
+            return seconds
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a span of time; allowed: as 90s, 30m, 24h, 7d or 4w, at most {MAX_PRUNE_DAYS}d{hint}"
+    )

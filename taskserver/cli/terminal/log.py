@@ -1,0 +1,166 @@
+"""The log of our own worker: warnings go to standard error, everything goes to TASKSERVER_LOG.
+
+The package logs to the logger `taskserver` as any library does. Here its lines are limited, so that cron sends no mail
+without need, and no endless mail.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+from ...errors import SettingError
+from ...messages.printable import printable
+
+LOG = logging.getLogger("taskserver")
+
+MAX_FATAL_LINES = 20
+MAX_FILE_BYTES = 10_000_000
+KEPT_FILES = 3
+MAX_PRINTED_LINE = 10_000
+"""Characters of one line; a task may print without ever ending a line."""
+
+
+class StandardError(logging.Handler):
+    """Writes one line for each record; unless verbose, only MAX_FATAL_LINES about fatal tasks: `end` counts the rest.
+
+    `before_line` runs before each line, to clear the live line on the terminal.
+    """
+
+    def __init__(self, verbose: bool, before_line: Callable[[], None]) -> None:
+        super().__init__(logging.DEBUG if verbose else logging.WARNING)
+        self._most = sys.maxsize if verbose else MAX_FATAL_LINES
+        # A copy of the descriptor: a task may close standard error itself.
+        self._descriptor = os.dup(2)
+        self._fatal = 0
+        self._before_line = before_line
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "is_fatal", False):
+            self._fatal += 1
+            if self._fatal > self._most:
+                return
+        message = record.getMessage()
+        # Records below a warning may hold a traceback, line by line; a warning is one line.
+        for line in message.split("\n") if record.levelno < logging.WARNING else [message]:
+            self._say(line)
+
+    def end(self) -> None:
+        if self._fatal > self._most:
+            more = self._fatal - self._most
+            self._say(f"and {more} more became fatal: see client.py list --status fatal")
+
+    def _say(self, line: str) -> None:
+        self._before_line()
+        try:
+            os.write(self._descriptor, f"{printable(line)}\n".encode())
+        except OSError:
+            pass  # nobody reads standard error any more, which must not end the run
+
+
+class PrintsToLog(io.TextIOBase):
+    """Replaces standard output where it is no terminal: the prints of tasks go to the log, line by line.
+
+    Bytes, and the output of programs that a task starts, go where the descriptor leads.
+    """
+
+    def __init__(self, real: TextIO) -> None:
+        self._real = real
+        self._pieces: list[str] = []
+        self._length = 0
+
+    @property
+    def buffer(self) -> BinaryIO:
+        return self._real.buffer
+
+    def fileno(self) -> int:
+        return self._real.fileno()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if LOG.isEnabledFor(logging.INFO):
+            *lines, rest = text.split("\n")
+            for line in lines:
+                self._gather(line)
+                self.end()
+            self._gather(rest)
+        return len(text)
+
+    def _gather(self, text: str) -> None:
+        """Add to the line so far; log it first where it would grow too long."""
+        for first in range(0, len(text), MAX_PRINTED_LINE):
+            piece = text[first : first + MAX_PRINTED_LINE]
+            if self._length + len(piece) > MAX_PRINTED_LINE:
+                self.end()
+            self._pieces.append(piece)
+            self._length += len(piece)
+
+    def end(self) -> None:
+        """Log the line that is gathered so far."""
+        if self._pieces:
+            LOG.info("printed: %s", "".join(self._pieces))
+        self._pieces, self._length = [], 0
+
+
+def set_up(verbose: bool, file: Path | None, before_line: Callable[[], None]) -> StandardError:
+    """Send the package's log to standard error, and to a file where one is set. Raises SettingError."""
+    logging.raiseExceptions = False  # a full disk under the log file must not fill cron's mail with tracebacks
+    standard_error = StandardError(verbose, before_line)
+    LOG.propagate = False
+    LOG.setLevel(logging.DEBUG if verbose or file else logging.WARNING)
+    LOG.addHandler(standard_error)
+    if file:
+        LOG.addHandler(file_handler(file))
+    return standard_error
+
+
+def file_handler(path: Path) -> logging.Handler:
+    """The handler that writes a log file and rotates it. Raises SettingError."""
+    # Imported here: this costs as much as a connection, and most workers have no log file.
+    from logging.handlers import RotatingFileHandler
+
+    class PrivateFile(RotatingFileHandler):
+        """A rotated file that only its owner may read; the workers of a host share it."""
+
+        def _open(self) -> io.TextIOWrapper:
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            return open(descriptor, "a", encoding="utf-8", errors="backslashreplace")
+
+        def shouldRollover(self, record: logging.LogRecord) -> int:  # noqa: N802
+            self._follow_other_workers()
+            return super().shouldRollover(record)
+
+        def _follow_other_workers(self) -> None:
+            """Where another worker rotated the file, go on in the new file instead of rotating it away."""
+            if self.stream is not None and not _is_at(path, self.stream):
+                self.stream.close()
+                self.stream = self._open()
+
+    try:
+        handler = PrivateFile(path, maxBytes=MAX_FILE_BYTES, backupCount=KEPT_FILES)
+    except OSError as error:
+        raise SettingError(
+            f"TASKSERVER_LOG: {path} cannot be written: {error.strerror}: let this user write its folder, "
+            "or name another file"
+        ) from None
+    handler.setFormatter(_FileFormat("%(asctime)s %(process)d %(levelname)s %(message)s"))
+    return handler
+
+
+def _is_at(path: Path, stream: io.TextIOWrapper) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(stream.fileno()))
+    except OSError:
+        return False
+
+
+class _FileFormat(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(printable, super().format(record).split("\n")))

@@ -1,0 +1,70 @@
+"""The frame of both programs: exit codes, and how errors end a program."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from enum import IntEnum
+
+from ...errors import DatabaseError, InvalidTask, SettingError
+from ...messages.printable import printable
+
+
+class Exit(IntEnum):
+    """The exit codes of worker.py and client.py."""
+
+    OK = 0
+    """Ran, or had nothing to do."""
+    DATABASE = 1
+    """The database could not be reached or used."""
+    USAGE = 2
+    """Wrong usage or setting."""
+    INTERRUPTED = 130
+    """Ended by Ctrl-C, as shells number it."""
+
+
+def run_program(name: str, command: Callable[[], int]) -> int:
+    """Run a command; an error of taskserver becomes one line on standard error and an exit code."""
+    _open_standard_streams()
+    try:
+        try:
+            return command()
+        finally:
+            if not sys.stdout.closed:  # a task may have closed standard output
+                sys.stdout.flush()
+    except (SettingError, InvalidTask) as error:
+        return _fail(name, error, Exit.USAGE)
+    except DatabaseError as error:
+        return _fail(name, error, Exit.DATABASE)
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except OSError as error:
+        return _end_without_output(name, error)
+
+
+def _end_without_output(name: str, error: OSError) -> int:
+    """End a program whose standard output could not be written."""
+    # Python flushes the rest at exit, which must not fail once more.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if isinstance(error, BrokenPipeError):
+        return Exit.OK  # the reader has seen enough, as `head` does
+    return _fail(name, OSError(f"standard output cannot be written: {error.strerror}"), Exit.USAGE)
+
+
+def _open_standard_streams() -> None:
+    """Open standard streams that the caller closed.
+
+    Otherwise the next file or connection gets such a descriptor, and prints go into it.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def _fail(name: str, error: Exception, code: Exit) -> int:
+    print(f"{name}: {printable(str(error))}", file=sys.stderr)
+    return code

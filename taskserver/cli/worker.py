@@ -1,0 +1,136 @@
+"""worker.py: one run, as cron starts it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from types import FrameType
+from typing import TextIO
+
+from ..errors import SettingError
+from .terminal.log import LOG, PrintsToLog, set_up
+from ..worker.result import RunResult
+from ..server import TaskServer
+from ..settings.load import Settings, load_settings
+from ..host.slots import Slots
+from ..worker.run import groups_text, host_name
+from ..interrupts.stopping import Stop
+from .terminal.live_line import LiveLine
+from .terminal.program import Exit, run_program
+from .worker_options import Options, read_options
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+LEFT_BEHIND = "a thread or a process that a task left behind goes on beyond its timeout and a lease; this worker ends"
+
+
+def main(folder: Path, arguments: list[str]) -> int:
+    """Run tasks with the settings in `folder`; return the exit code."""
+    return run_program("worker.py", lambda: _run(folder, read_options(arguments)))
+
+
+def _run(folder: Path, options: Options) -> int:
+    settings = load_settings(folder)
+    if options.mode:
+        settings = settings._replace(mode=options.mode)
+    stop = Stop()
+    stop.ends_process = "worker.py"
+    _obey_signals(stop)
+    live = LiveLine(sys.stdout)
+    standard_error = set_up(options.verbose, settings.log_file, live.clear)
+    with _prints_to_log(sys.stdout), TaskServer.from_settings(settings) as server:
+        if options.slots and not _take_slot(server, options):
+            LOG.info("%d workers of these groups run here already: this one leaves", options.slots)
+            return Exit.OK
+        code = Exit.DATABASE
+        try:
+            result = server.run(
+                options.max_tasks,
+                options.groups,
+                batch=options.batch,
+                max_time=options.max_time,
+                max_memory=options.max_memory,
+                stop=stop,
+                on_progress=lambda result: live.show(_progress(result)),
+            )
+            code = Exit.OK
+        finally:
+            live.clear()
+            standard_error.end()
+            _limit_wait_for_leftovers(settings, code)
+    live.end(_summary(result))
+    return code
+
+
+def _take_slot(server: TaskServer, options: Options) -> bool:
+    settings = server.settings
+    queue = f"{settings.dsn.place} {settings.table}"
+    slots = Slots(settings.folder, host_name(), queue, groups_text(sorted(set(options.groups or ()))), options.slots)
+    try:
+        return slots.take()
+    except SettingError:
+        server.store.tables.check()  # the database may lie in the same folder: its error matters more
+        raise
+
+
+@contextmanager
+def _prints_to_log(stdout: TextIO) -> Iterator[None]:
+    """Send the prints of tasks to the log, unless standard output is a terminal: cron would mail them."""
+    if stdout.isatty():
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stdout.fileno())  # for bytes, and for programs that tasks start: both write to the descriptor
+    os.close(nowhere)
+    prints = PrintsToLog(stdout)
+    try:
+        with redirect_stdout(prints):
+            yield
+    finally:
+        prints.end()
+
+
+def _obey_signals(stop: Stop) -> None:
+    worker = os.getpid()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if os.getpid() == worker:
+            stop.ask()
+        else:  # in a process that a task forked: the run belongs to its parent
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    for number in SIGNALS:
+        signal.signal(number, ask)
+    # worker.py held the signals back until they have a handler.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+def _limit_wait_for_leftovers(settings: Settings, code: Exit) -> None:
+    """End this process in time: Python waits for threads and processes that tasks left behind, which may never end."""
+    for number in SIGNALS:
+        signal.signal(number, lambda number, frame: os._exit(code))  # the run is over
+    has_leftovers = threading.active_count() > 1 or "multiprocessing" in sys.modules
+    if has_leftovers and settings.timeout_seconds:
+        from ..interrupts.watchdog import Watchdog  # few runs leave any behind
+
+        Watchdog("worker.py", LEFT_BEHIND).arm(settings.timeout_seconds + settings.lease_seconds)
+
+
+def _progress(result: RunResult) -> str:
+    return f"{_counts(result)}, {result.taken} taken up"
+
+
+def _summary(result: RunResult) -> str:
+    reason = result.reason.value if result.reason else "unknown"
+    return f"{_counts(result)} in {result.seconds:.1f} s; ended: {reason}"
+
+
+def _counts(result: RunResult) -> str:
+    failed = f", {result.failed} to be tried again" if result.failed else ""
+    lost = f", {result.lost} lost" if result.lost else ""
+    return f"{result.done} done{failed}, {result.fatal} fatal{lost}"

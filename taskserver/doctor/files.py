@@ -1,0 +1,219 @@
+"""The files of a deployment: its interpreter and packages, where its folder lies, and who else may read its files."""
+
+from __future__ import annotations
+
+import os
+import platform
+import pwd
+import shutil
+import stat
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from ..host.network_mounts import network_file_system
+from ..messages import misplaced_files
+from ..settings.load import Settings
+from .findings import Finding, broken, ok, warning
+
+WEB_FOLDERS = {*misplaced_files.WEB_FOLDERS, "html", "public", "web", "wwwroot", "webroot", "docroot"}
+MIN_FREE_BYTES = 50_000_000
+
+
+def of_program(folder: Path) -> Iterator[Finding]:
+    """One finding for each check that needs no settings. Raises OSError where a file cannot be looked at."""
+    yield ok("python", f"Python {platform.python_version()} at {sys.executable or 'an unknown place'}")
+    yield ok("packages", ", ".join(f"{name} {_version(name)}" for name in ("PyMySQL", "python-dotenv")))
+    yield _web_folder(folder)
+    yield _code(folder)
+    yield _env_file(folder / ".env")
+
+
+def of_deployment(settings: Settings) -> Iterator[Finding]:
+    """One finding for each check of the files that a deployment writes, which settings name. Raises OSError."""
+    yield _var(settings.folder / "var")
+    if settings.log_file is not None:
+        yield _log(settings.log_file)
+    database_file = settings.dsn.database_file(settings.folder)
+    if database_file is not None:
+        yield from _database_file(database_file)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "(not found)"
+
+
+# ---- the web
+
+
+def _web_folder(folder: Path) -> Finding:
+    served = _served_by(folder)
+    if served is None:
+        return ok("web_folder", f"{folder} is in no web folder")
+    return warning(
+        "web_folder",
+        f"{folder} looks like a part of the web folder {served}",
+        "a web server that knows no .htaccess would hand out the code, and the password in .env",
+        "move the whole folder out of it, beside it for example, change the path in the crontab, and then the password",
+    )
+
+
+def _served_by(folder: Path) -> Path | None:
+    """The nearest folder, from this one upwards, that a web server seems to show; None without one."""
+    folder = Path(os.path.realpath(folder))
+    home = _home_of(folder)
+    for upper in (folder, *folder.parents):
+        if upper == home:
+            # The host chooses the home's name and the folders above it: Plesk's is /var/www/vhosts/example.org.
+            return upper if _has_page(upper) else None
+        if upper.name in WEB_FOLDERS or _has_page(upper):
+            return upper
+    return None
+
+
+def _home_of(folder: Path) -> Path | None:
+    """The home folder of the account that a folder belongs to; None where the account is unknown."""
+    try:
+        home = pwd.getpwuid(folder.stat().st_uid).pw_dir
+        return Path(os.path.realpath(home)) if home else None
+    except (KeyError, OSError):
+        return None
+
+
+def _has_page(folder: Path) -> bool:
+    try:
+        return any((folder / name).exists() for name in ("index.php", "index.html", "wp-config.php"))
+    except OSError:
+        return False
+
+
+# ---- files
+
+
+def _code(folder: Path) -> Finding:
+    paths = [folder, folder / "taskserver", *sorted(folder.glob("*.py"))]
+    writable_by_all = [path for path in paths if path.exists() and path.stat().st_mode & 0o002]
+    if not writable_by_all:
+        return ok("code", "not every account of this host may change the program")
+    return warning(
+        "code",
+        f"any account of this host may change {', '.join(path.name for path in writable_by_all[:3])}",
+        "whoever changes the program has it run as you",
+        f"chmod -R o-w {folder}",
+    )
+
+
+def _env_file(path: Path) -> Finding:
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        return ok("env_file", f"there is no {path}: settings come from the environment alone")
+    except OSError as error:
+        return broken("env_file", f"{path} cannot be looked at: {error.strerror}", "settings are read from it")
+    if mode & 0o077:
+        return warning(
+            "env_file",
+            f"{path} has the rights {mode:04o}",
+            f"other accounts of this host may read {'or change ' if mode & 0o022 else ''}the database's password in it",
+            f"chmod 600 {path}",
+        )
+    return ok("env_file", f"{path} is for its owner alone")
+
+
+def _var(path: Path) -> Finding:
+    if not path.is_dir():
+        return warning("var", f"there is no folder {path}", "locks of --slots lie in it", "client.py init")
+    if not os.access(path, os.W_OK | os.X_OK):
+        return broken(
+            "var",
+            f"{path} cannot be written to",
+            "a worker keeps its locks there, and SQLite its database",
+            f"give it to the account that cron uses: chown, or chmod 700 {path}",
+        )
+    of_others = next((one for one in _used_by_workers(path) if one.exists() and not os.access(one, os.W_OK)), None)
+    if of_others is not None:
+        return broken(
+            "var",
+            f"{of_others} belongs to {_owner(of_others)}, and cannot be written to",
+            "a worker that cannot use its locks, its log or its database ends at once",
+            f"have it given to you with chown, or rename {path} and run client.py init",
+        )
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        return warning("var", f"{path} has the rights {mode:04o}", "what lies in it is private", f"chmod 700 {path}")
+    return ok("var", f"{path} is for its owner alone")
+
+
+def _used_by_workers(var: Path) -> Iterator[Path]:
+    """The files in `var` that a worker writes; other files there are the tasks' own."""
+    slots = var / "slots"
+    yield slots
+    if os.access(slots, os.R_OK | os.X_OK):
+        yield from slots.iterdir()
+    yield from var.glob("*.db*")
+
+
+def _owner(path: Path) -> str:
+    try:
+        return path.owner()
+    except (KeyError, OSError):
+        return "another user"
+
+
+def _log(path: Path) -> Finding:
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        return broken("log", f"{path} cannot be written", "a worker does not start without it", "mend TASKSERVER_LOG")
+    served = _served_by(path.parent)
+    if served is None:
+        return ok("log", str(path))
+    return warning(
+        "log",
+        f"{path} looks like a part of the web folder {served}",
+        "it holds what tasks print, and who knows its name could download it",
+        "name a file in var/ as TASKSERVER_LOG, and delete this one",
+    )
+
+
+def _database_file(path: Path) -> Iterator[Finding]:
+    network = network_file_system(path)
+    if network:
+        yield broken(
+            "file_system",
+            f"{path} lies on a network file system ({network})",
+            "SQLite's locks do not hold there: a file that several processes use can be damaged",
+            "use the MySQL database of this hosting, or move the file to a disk of this host",
+        )
+    if path.exists():
+        yield _database_rights(path)
+        yield _free_space(path)
+
+
+def _database_rights(path: Path) -> Finding:
+    served = _served_by(path.parent)
+    mode, folder_mode = (stat.S_IMODE(one.stat().st_mode) for one in (path, path.parent))
+    if served is not None:
+        return warning(
+            "database_file",
+            f"{path} looks like a part of the web folder {served}",
+            "who knows its name might download every task with its arguments",
+            "move it out of there, and write its new place into TASKSERVER_DSN",
+        )
+    if mode & 0o077 and folder_mode & 0o077:
+        return warning(
+            "database_file",
+            f"{path} has the rights {mode:04o}",
+            "other accounts of this host may read or forge tasks",
+            f"chmod 600 {path}",
+        )
+    return ok("database_file", f"{path} is for its owner alone")
+
+
+def _free_space(path: Path) -> Finding:
+    free = shutil.disk_usage(path.parent).free
+    if free < MIN_FREE_BYTES:
+        return warning("disk", f"{free // 1_000_000} MB are free", "no task can be added on a full disk", "make room")
+    return ok("disk", f"{free // 1_000_000} MB are free on it, of which your account's quota may leave less")

@@ -1,0 +1,241 @@
+"""Checks of a MySQL or MariaDB server, from the facts that its store read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from ..settings.dsn import Dsn
+from ..settings.load import Settings
+from ..stores.database.facts import MySQLFacts
+from .findings import Finding, broken, ok, unknown, warning
+from .tables import check_claim_index, check_tables
+
+OLDEST_MARIADB = (10, 3)
+OLDEST_MYSQL = (5, 7)
+MIN_PACKET_BYTES = 4 * 1024 * 1024
+"""A statement with arguments of 1 MiB, which quoting may double, and room to spare."""
+MIN_WAIT_SECONDS = 20
+FEW_CONNECTIONS = 5
+MAX_TRANSACTION_SECONDS = 300
+MAX_CLOCK_DIFFERENCE_SECONDS = 60
+
+
+def findings(facts: MySQLFacts, settings: Settings) -> Iterator[Finding]:
+    """One finding for each check."""
+    yield _connection(facts, settings.dsn)
+    yield _version(facts)
+    yield _rights(facts)
+    yield check_tables(facts.faults)
+    yield check_claim_index(facts.claim_indexes, bool(facts.denied))
+    if facts.variables and facts.session:
+        yield from _of_variables(facts)
+    else:
+        yield unknown(
+            "variables", "the server does not tell its variables", "character set, strict mode and limits matter"
+        )
+    yield _clock(facts)
+    yield _transactions(facts)
+    yield _dates(facts)
+
+
+def _of_variables(facts: MySQLFacts) -> Iterator[Finding]:
+    yield _character_set(facts)
+    yield _strict_mode(facts)
+    yield _time_zone(facts)
+    yield _isolation(facts)
+    yield _binlog(facts)
+    yield _durability(facts)
+    yield _wait_timeout(facts)
+    yield _connections(facts)
+    yield _packet(facts)
+
+
+def _connection(facts: MySQLFacts, dsn: Dsn) -> Finding:
+    found = f"{dsn.place} as {facts.user}, {'TLS ' + facts.cipher if facts.cipher else 'without TLS'}"
+    if facts.cipher or dsn.is_loopback:
+        return ok("connection", found)
+    return warning(
+        "connection",
+        found,
+        "whoever is on the way between the hosts can read tasks and their arguments",
+        "add ?ssl-mode=required to TASKSERVER_DSN; where the server has no TLS, ask the host for it",
+    )
+
+
+def _version(facts: MySQLFacts) -> Finding:
+    name, oldest = ("MariaDB", OLDEST_MARIADB) if facts.is_mariadb else ("MySQL", OLDEST_MYSQL)
+    found = f"{name} {facts.version}"
+    if _numbers(facts.version) < oldest:
+        return warning(
+            "version",
+            found,
+            f"nothing before {name} {'.'.join(map(str, oldest))} was tried",
+            "ask the host for a newer one",
+        )
+    if facts.skips_locked:
+        return ok("version", f"{found}: claims skip what others hold (SKIP LOCKED)")
+    newer = "10.6" if facts.is_mariadb else "8.0.1"
+    return ok("version", f"{found}: without SKIP LOCKED, so workers wait for one another a little ({newer} has it)")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    # Some MariaDB servers put 5.5.5- before their version, for old replicas.
+    found = re.match(r"(?:5\.5\.5-)?(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _rights(facts: MySQLFacts) -> Finding:
+    if facts.denied:
+        return broken(
+            "rights",
+            f"this account may not {', '.join(facts.denied)}",
+            "workers cannot do their work without that",
+            "grant it in the host's panel, or as docs/security.md says",
+        )
+    spared = f", but not {', '.join(facts.spared)}" if facts.spared else ""
+    return ok("rights", f"this account may do all that a worker does{spared}")
+
+
+def _character_set(facts: MySQLFacts) -> Finding:
+    charset = facts.session.get("character_set_connection", "")
+    if charset != "utf8mb4":
+        return broken(
+            "character_set",
+            f"connections use {charset}",
+            "arguments would be cut or changed",
+            "ask the host for utf8mb4",
+        )
+    return ok("character_set", f"connections use utf8mb4 ({facts.session.get('collation_connection')})")
+
+
+def _strict_mode(facts: MySQLFacts) -> Finding:
+    mode = facts.variables.get("sql_mode", "")
+    if "STRICT_TRANS_TABLES" in mode or "STRICT_ALL_TABLES" in mode:
+        return ok("strict_mode", "the server refuses values that do not fit")
+    return warning(
+        "strict_mode",
+        f"sql_mode is {mode or 'empty'}",
+        "where a page's INSERT has a wrong value, the server stores another one instead of refusing it",
+        "let pages say SET SESSION sql_mode = 'STRICT_ALL_TABLES' after they connect; workers do",
+    )
+
+
+def _time_zone(facts: MySQLFacts) -> Finding:
+    zone = facts.variables.get("time_zone", "")
+    system = facts.variables.get("system_time_zone", "")
+    return ok(
+        "time_zone",
+        f"the server's is {zone}{f' ({system})' if zone == 'SYSTEM' else ''}; instants are kept in UTC anyway",
+    )
+
+
+def _clock(facts: MySQLFacts) -> Finding:
+    ahead = facts.clock_ahead_seconds
+    if abs(ahead) <= MAX_CLOCK_DIFFERENCE_SECONDS:
+        return ok("clock", f"the server's clock and this host's are {abs(ahead):.1f} s apart")
+    return warning(
+        "clock",
+        f"the server's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this host's",
+        "the queue goes by the server's clock alone, but what PHP or a task takes for now is another time",
+        "write due dates as NOW() + INTERVAL … in SQL, and have the host set its clocks",
+    )
+
+
+def _isolation(facts: MySQLFacts) -> Finding:
+    session = facts.session
+    level = session.get("transaction_isolation") or session.get("tx_isolation") or "unknown"
+    if level == "READ-COMMITTED":
+        return ok("isolation", "READ COMMITTED: claims lock nothing but the rows that they take")
+    return ok("isolation", f"{level}, as this server's binary log takes nothing else: claims lock gaps, too")
+
+
+def _binlog(facts: MySQLFacts) -> Finding:
+    form = facts.variables.get("binlog_format", "none")
+    if facts.variables.get("log_bin", "OFF").upper() != "ON":
+        return ok("binlog", "the server writes no binary log")
+    if form.upper() != "STATEMENT":
+        return ok("binlog", f"binlog_format is {form}")
+    return warning(
+        "binlog",
+        "binlog_format is STATEMENT",
+        "the server notes each claim as unsafe in its error log, and a replica may pick other rows",
+        "ask the host for binlog_format ROW or MIXED",
+    )
+
+
+def _durability(facts: MySQLFacts) -> Finding:
+    value = facts.variables.get("innodb_flush_log_at_trx_commit", "1")
+    if value == "1":
+        return ok("durability", "a commit is on the disk when the server says so")
+    return ok(
+        "durability",
+        f"innodb_flush_log_at_trx_commit is {value}: a crash of the server's host may take the last second's tasks",
+    )
+
+
+def _number(variables: Mapping[str, str], name: str, default: int) -> int:
+    # A proxy in between may know fewer variables, or say something else.
+    value = variables.get(name, "")
+    return int(value) if value.isascii() and value.isdigit() else default
+
+
+def _wait_timeout(facts: MySQLFacts) -> Finding:
+    seconds = _number(facts.session, "wait_timeout", 28_800)
+    if seconds >= MIN_WAIT_SECONDS:
+        return ok("wait_timeout", f"the server drops connections that are idle for {seconds} s; workers connect again")
+    return warning(
+        "wait_timeout",
+        f"the server drops connections that are idle for {seconds} s",
+        "workers connect again each time, which costs, and a page of yours may not",
+        "connect in pages right before the INSERT, and ask the host for 60 s or more",
+    )
+
+
+def _connections(facts: MySQLFacts) -> Finding:
+    limit = _number(facts.session, "max_user_connections", 0)
+    if limit == 0:
+        return ok("connections", f"{facts.variables.get('max_connections')} for all accounts together")
+    found = f"at most {limit} for this account"
+    if limit > FEW_CONNECTIONS:
+        return ok("connections", f"{found}; a worker uses one")
+    return warning(
+        "connections",
+        found,
+        "a worker uses one, and web pages need the rest: who finds none gets an error",
+        "start workers with --slots 1, and ask the host for more",
+    )
+
+
+def _packet(facts: MySQLFacts) -> Finding:
+    size = _number(facts.variables, "max_allowed_packet", MIN_PACKET_BYTES)
+    if size >= MIN_PACKET_BYTES:
+        return ok("packet", f"max_allowed_packet is {size // 1024} KiB")
+    return warning(
+        "packet",
+        f"max_allowed_packet is {size // 1024} KiB",
+        f"a task whose arguments take more than some {size // 2048} KiB cannot be added",
+        "keep arguments short, as the id of a row or the path of a file, or ask the host for 4 MiB",
+    )
+
+
+def _transactions(facts: MySQLFacts) -> Finding:
+    seconds = facts.oldest_transaction_seconds
+    if seconds is None:
+        return unknown(
+            "transactions",
+            "open transactions cannot be seen: that takes the right PROCESS",
+            "one that stands open for hours makes every claim slower",
+        )
+    if seconds <= MAX_TRANSACTION_SECONDS:
+        return ok("transactions", "none stands open for long")
+    return warning(
+        "transactions",
+        f"one stands open since {seconds:.0f} s",
+        "the server keeps all that was deleted since then, and every claim reads past it",
+        "find it with SHOW FULL PROCESSLIST and end the program, or KILL its connection",
+    )
+
+
+def _dates(facts: MySQLFacts) -> Finding:
+    return ok("dates", f"due dates reach up to {facts.last_instant}; the server refuses later ones")

@@ -1,0 +1,43 @@
+"""Checks of the queue's tables and of how claims read them, which are the same for every kind of database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..stores.database.facts import TableFault
+from .findings import Finding, broken, ok, unknown
+
+CLAIM_INDEXES = ("claim_by_group", "claim_any_group")
+MAX_FAULTS_NAMED = 3
+
+
+def check_tables(faults: Sequence[TableFault]) -> Finding:
+    """Whether tables and indexes are as the schema file makes them."""
+    if not faults:
+        return ok("tables", "tables and indexes are as this version makes them")
+    named = "; ".join(f"{fault.table}: {fault.what}" for fault in faults[:MAX_FAULTS_NAMED])
+    more = f"; and {len(faults) - MAX_FAULTS_NAMED} more" if len(faults) > MAX_FAULTS_NAMED else ""
+    return broken(
+        "tables",
+        named + more,
+        "claims would fail, be slow, or wait for one another",
+        "client.py init makes what is missing as a whole; change the rest by ALTER TABLE to what schema.sql says",
+    )
+
+
+def check_claim_index(used: Sequence[str], lacks_rights: bool = False) -> Finding:
+    """Whether claims read by the indexes made for them; `used` names the indexes that they do read by.
+
+    With `lacks_rights` the account may not have been allowed to ask.
+    """
+    missing = [name for name in CLAIM_INDEXES if name not in used]
+    if not missing:
+        return ok("claim_index", f"claims read by {' and '.join(CLAIM_INDEXES)}")
+    if not used and lacks_rights:
+        return unknown("claim_index", "how claims read the queue cannot be told", "EXPLAIN takes the right to UPDATE")
+    return broken(
+        "claim_index",
+        f"claims do not read by {' and '.join(missing)}",
+        "they would read, and lock, the whole queue",
+        "make that index as in schema.sql",
+    )

@@ -1,0 +1,75 @@
+"""Asking a run to end, and interrupting its task: where a signal meets the run.
+
+An interrupt strikes only inside a task's own code: the interrupted stack must hold `call_task`, and above that no
+function that is `uninterrupted`, such as a write to the queue. A stack is never out of date; a flag could be, between
+two instructions.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+STOPPED = "stopped by a second signal"
+
+_uninterrupted: set[CodeType] = set()
+
+
+class TaskInterrupted(BaseException):
+    """Raised inside a task that must stop at once. Not an Exception: a task's `except Exception` must not catch it."""
+
+
+def call_task(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Call a task's own code; interrupts strike only below this call."""
+    return function(*args, **kwargs)
+
+
+def uninterrupted(function: F) -> F:
+    """Decorate a function inside which no interrupt strikes, even where a task called it."""
+    _uninterrupted.add(function.__code__)
+    return function
+
+
+def is_in_task(frame: FrameType | None) -> bool | None:
+    """Whether a stack is in a task's own code; None where a task called a function that is `uninterrupted`."""
+    outcome: bool | None = True
+    while frame is not None:
+        if frame.f_code is call_task.__code__:
+            return outcome
+        if frame.f_code in _uninterrupted:
+            outcome = None
+        frame = frame.f_back
+    return False
+
+
+class Stop:
+    """The wish that a run ends; each run has one. Any code, a signal handler too, may call `ask`."""
+
+    ends_process = ""
+    """The name of our program, whose process may be ended with exit code 1 once a task that nothing can interrupt has
+    outrun its timeout and a lease; empty where the process belongs to others."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.insisted = False
+        self.strike_soon: Callable[[], object] | None = None
+        """Interrupts the task a little later; set by a run."""
+
+    def ask(self) -> None:
+        """The first call: finish the running task and start no other. A later call interrupts the running task, too.
+
+        It interrupts only from the thread that runs the task; a signal handler runs in the main thread.
+        """
+        self.insisted, self.asked = self.asked, True
+        if not self.insisted:
+            return
+        is_inside = is_in_task(sys._getframe())
+        if is_inside:
+            raise TaskInterrupted(STOPPED)
+        if is_inside is None and self.strike_soon is not None:
+            self.strike_soon()

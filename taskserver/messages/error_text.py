@@ -1,0 +1,79 @@
+"""The text of an exception, for the column error_text and for the log."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+
+MAX_ERROR_LENGTH = 1000
+MAX_MESSAGE_LENGTH = 500
+"""Characters of the message where a traceback follows it."""
+
+_OUR_FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+
+# Read from the base classes: a class of exceptions may override both.
+_name_of: Callable[[type], str] = type.__dict__["__name__"].__get__
+_traceback_of: Callable[[BaseException], TracebackType | None] = BaseException.__dict__["__traceback__"].__get__
+
+
+def type_name(error: BaseException) -> str:
+    """The name of an exception's type; runs none of the exception's own code."""
+    return _name_of(type(error))
+
+
+def describe(error: BaseException) -> str:
+    """`Type: message`, in at most MAX_ERROR_LENGTH characters; storable whatever the exception holds."""
+    try:
+        message = str(error)
+    except BaseException:  # str() runs the exception's own code, which can do anything
+        message = "(its text cannot be had)"
+    # Joined, not formatted: the message may be a subclass of str that formats in its own way.
+    return storable("".join((type_name(error), ": ", message)))
+
+
+def describe_failure(error: BaseException) -> str:
+    """The error of a task: `Type: message` in the first line, by which errors are grouped, then the traceback.
+
+    A long traceback keeps its last lines, which say most.
+    """
+    return storable(_describe_one(error, MAX_ERROR_LENGTH))
+
+
+def both(first: str, second: str) -> str:
+    """Two errors in one text; each has half of the room."""
+    most = MAX_ERROR_LENGTH // 2 - 1
+    return f"{first[:most]}\n{second[:most]}"
+
+
+def full_traceback(error: BaseException) -> str:
+    """The whole traceback as Python prints it, for the log."""
+    return "".join(traceback.format_exception(type(error), error, _traceback_of(error))).rstrip("\n")
+
+
+def storable(text: str) -> str:
+    """The text as every database takes it for error_text."""
+    text = text[:MAX_ERROR_LENGTH]
+    # A lone surrogate fits into no database, and a NUL not into every one.
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")[:MAX_ERROR_LENGTH]
+
+
+def _describe_one(error: BaseException, most: int) -> str:
+    trace = _own_traceback(_traceback_of(error))
+    if not trace:
+        return describe(error)[:most]
+    what = describe(error)[: min(MAX_MESSAGE_LENGTH, most)]
+    room = max(most - len(what) - 1, 0)
+    if len(trace) > room:
+        trace = "\n".join(trace[len(trace) - room :].split("\n")[1:])  # whole lines
+    return f"{what}\n{trace}" if trace else what
+
+
+def _own_traceback(trace: TracebackType | None) -> str:
+    """The lines of a traceback that stand in the task's own code; empty where they cannot be had."""
+    try:
+        frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith(_OUR_FOLDER)]
+        return "".join(traceback.format_list(frames)).rstrip("\n")
+    except Exception:  # a source file that cannot be read, for example
+        return ""

@@ -1,0 +1,68 @@
+"""Words for why a listed module cannot be imported: the error, its line, and the mend."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from traceback import walk_tb
+from types import TracebackType
+
+from .error_text import describe
+from .misplaced_files import module_elsewhere
+
+_OUR_FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+_PYTHONS_OWN = os.path.join(os.path.dirname(importlib.__file__), "")
+_IS_ENCODING = re.compile(r"codec can't|null byte|Non-UTF-8|unknown encoding|encoding problem")
+
+# Read from the base class: a class of exceptions may override it.
+_traceback_of: Callable[[BaseException], TracebackType | None] = BaseException.__dict__["__traceback__"].__get__
+
+
+def why_not_imported(module: str, error: BaseException, folder: Path | None) -> str:
+    """The error of a module's import in words; `folder` is where modules are looked for, where that is known."""
+    return _missing(module, folder) if _is_missing(module, error) else _broken(module, error)
+
+
+def _is_missing(module: str, error: BaseException) -> bool:
+    """Whether the module itself is missing, rather than one that it imports."""
+    return type(error) is ModuleNotFoundError and error.name is not None and f"{module}.".startswith(f"{error.name}.")
+
+
+def _missing(module: str, folder: Path | None) -> str:
+    file = f"{module.replace('.', '/')}.py"
+    looked_in = f" ({folder})" if folder else ""
+    elsewhere = module_elsewhere(file, folder) if folder else ""
+    return (
+        f"there is no module {module}: put {file} beside worker.py{looked_in}, "
+        f"or list another in TASKSERVER_MODULES{elsewhere}"
+    )
+
+
+def _broken(module: str, error: BaseException) -> str:
+    text = describe(error)
+    return f"module {module} cannot be imported: {text}{_raised_at(error)}{_mend(error, text)}"
+
+
+def _raised_at(error: BaseException) -> str:
+    """The file and line that raised an error; empty for a file that could not be read: its error says where."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(_traceback_of(error))]
+    own = [(file, line) for file, line in frames if not file.startswith(("<", _OUR_FOLDER, _PYTHONS_OWN))]
+    return f" ({os.path.basename(own[-1][0])}, line {own[-1][1]})" if own else ""
+
+
+def _mend(error: BaseException, text: str) -> str:
+    """The mend of an error that a module raised on import; empty where the error's type tells none."""
+    kind = type(error)
+    if kind is ModuleNotFoundError:
+        return f": install it for the Python that runs this ({sys.executable or 'python3'} -m pip install …)"
+    if kind in (SyntaxError, ValueError, UnicodeDecodeError) and _IS_ENCODING.search(text):
+        return ": save the file as UTF-8 text"
+    if kind is TabError:
+        return ": indent with spaces alone"
+    if kind in (SyntaxError, IndentationError):
+        return ": mend that line"
+    return ": let this user read it" if kind is PermissionError else ""

@@ -1,0 +1,32 @@
+"""Texts and values as a person sees them: harmless for a terminal, a mail or a log; and spans of time."""
+
+MAX_SHOWN = 80
+"""Characters of a value in a message."""
+
+
+def printable(text: str) -> str:
+    r"""The text in one line, with `\n`, `\x1b` and the like in place of characters that a terminal obeys."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
+
+
+def age(seconds: float | None) -> str:
+    """Seconds in the unit that a person would use, as `3 min`; empty for None."""
+    if seconds is None:
+        return ""
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def shown(value: object) -> str:
+    """The repr of a value in a message, cut where it is long."""
+    try:
+        text = repr(value)
+    except Exception:  # an integer too long to be written, or a repr that fails
+        return f"a {type(value).__name__} that cannot be shown"
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"

@@ -1,0 +1,45 @@
+"""How long a failed task waits for its next attempt."""
+
+# Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
+
+import random
+import re
+from typing import NamedTuple
+
+from ..errors import SettingError
+
+DAY_SECONDS = 86_400
+MAX_DOUBLINGS = 17
+"""2^17 seconds are more than a day; a higher power would only cost time."""
+
+_FORM = r"(exponential|linear|fixed):([0-9]{1,5})"
+
+
+class Backoff(NamedTuple):
+    """How the seconds before a retry grow, from `seconds` on; `kind` is exponential, linear or fixed."""
+
+    kind: str
+    seconds: int
+
+    def seconds_after(self, attempts: int) -> float:
+        """The seconds before the next attempt, after so many attempts: at most a day, plus up to 10 % at random.
+
+        Without chance, tasks that failed together would come back together.
+        """
+        seconds = self.seconds
+        if self.kind == "exponential":
+            seconds *= 2 ** min(max(attempts - 1, 0), MAX_DOUBLINGS)
+        elif self.kind == "linear":
+            seconds *= attempts
+        return min(seconds, DAY_SECONDS) * random.uniform(1.0, 1.1)
+
+
+def parse_backoff(key: str, value: str) -> Backoff:
+    """Read `exponential:60` and the like; `key` is what an error calls it. Raises SettingError."""
+    match = re.fullmatch(_FORM, value) if isinstance(value, str) else None
+    if match is None or int(match[2]) > DAY_SECONDS:
+        shown = value[:100] if isinstance(value, str) else value
+        raise SettingError(
+            f"{key} is wrong: {shown!r}; allowed: exponential:60, linear:300 or fixed:30, at most {DAY_SECONDS} seconds"
+        )
+    return Backoff(match[1], int(match[2]))

@@ -1,0 +1,91 @@
+"""Checks of the single values that a producer gives; each error names the value and what is allowed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from ..errors import InvalidTask
+from ..messages.printable import shown
+from .task import MAX_ATTEMPTS, MAX_GROUP_ID, MAX_PRIORITY, MAX_TASK_LENGTH, MIN_PRIORITY
+
+MAX_KEY_BYTES = 255
+
+_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+def check_number(name: str, value: object, least: int, most: int) -> None:
+    """Refuse all but a whole number within limits, both allowed. Raises InvalidTask."""
+    if type(value) is not int or not least <= value <= most:
+        raise InvalidTask(f"{name} is {shown(value)}; allowed: a whole number from {least} to {most}")
+
+
+def check_group_id(group_id: object) -> None:
+    """Refuse all but a group's id. Raises InvalidTask."""
+    check_number("group_id", group_id, 0, MAX_GROUP_ID)
+
+
+def check_priority(priority: object) -> None:
+    """Refuse all but a priority. Raises InvalidTask."""
+    check_number("priority", priority, MIN_PRIORITY, MAX_PRIORITY)
+
+
+def check_max_attempts(max_attempts: object) -> None:
+    """Refuse all but a limit of attempts. Raises InvalidTask."""
+    check_number("max_attempts", max_attempts, 1, MAX_ATTEMPTS)
+
+
+def check_key(name: str, key: str) -> str:
+    """A key of 1 to MAX_KEY_BYTES bytes, as databases compare it byte by byte. Raises InvalidTask."""
+    try:
+        size = len(key.encode()) if isinstance(key, str) else 0
+    except UnicodeEncodeError:
+        size = 0
+    if not 1 <= size <= MAX_KEY_BYTES:
+        what = f"{shown(key)}, {size} bytes long" if size else shown(key)
+        raise InvalidTask(f"{name} is {what}; allowed: a text of 1 to {MAX_KEY_BYTES} bytes in UTF-8")
+    return key
+
+
+def check_text(what: str, text: str) -> str:
+    """A text that can be written in UTF-8, as every database asks. Raises InvalidTask."""
+    try:
+        text.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise InvalidTask(f"{what} is {shown(text)}; allowed: a text") from None
+    return text
+
+
+def name_of(task: str | Callable[..., Any]) -> str:
+    """The name of a callable, given by its name or as the function itself. Raises InvalidTask."""
+    return check_name(task) if isinstance(task, str) else _name_of_function(task)
+
+
+@lru_cache(maxsize=1024)
+def check_name(name: str) -> str:
+    """A name in the form of a callable's; whether the callable exists is not looked at. Raises InvalidTask."""
+    if len(name) > MAX_TASK_LENGTH or not _NAME.fullmatch(name):
+        raise InvalidTask(
+            f"task is {shown(name)}; allowed: module.function, module.Class.method or module:Class.method, "
+            f"at most {MAX_TASK_LENGTH} characters"
+        )
+    return name
+
+
+def _name_of_function(function: Callable[..., Any]) -> str:
+    module = getattr(function, "__module__", None)
+    qualified_name = getattr(function, "__qualname__", None)
+    cls = getattr(function, "__self__", None)
+    if isinstance(cls, type):
+        # A class method runs for the class that it was taken from; a base class may have defined it.
+        module, qualified_name = cls.__module__, f"{cls.__qualname__}.{getattr(function, '__name__', '')}"
+    if not callable(function) or not isinstance(module, str) or not isinstance(qualified_name, str):
+        raise InvalidTask(f"task is {shown(function)}; allowed: a name as 'tasks.send_letter', or the function itself")
+    if module == "__main__":
+        raise InvalidTask(
+            f"task is {qualified_name!r} of the program that was started, which no worker can import; "
+            "put it into a module, such as tasks.py"
+        )
+    return check_name(f"{module}.{qualified_name}")

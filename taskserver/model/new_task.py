@@ -1,0 +1,184 @@
+"""A new task, checked before it becomes a row. Imported with the first task that is added: most runs add none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime, timedelta, timezone
+from itertools import islice
+from typing import Any
+
+from ..errors import InvalidTask
+from ..messages.printable import shown
+from .arguments import write_arguments
+from .field_checks import check_group_id, check_key, check_max_attempts, check_number, check_priority, name_of
+from .pipeline import new_stages
+from .task import MAX_ID, NewTask
+
+TASK_KEYS = (
+    "task",
+    "args",
+    "group_id",
+    "priority",
+    "max_attempts",
+    "delay",
+    "at",
+    "unique_key",
+    "rerun",
+    "version",
+    "stages",
+    "depends_on",
+)
+"""The keys that describe a task, in add_tasks and in JSON lines."""
+
+MAX_DELAY_DAYS = 3660
+FIRST_INSTANT = datetime(1970, 1, 2, tzinfo=timezone.utc)
+LAST_INSTANT = datetime(2038, 1, 19, 3, 14, 7, tzinfo=timezone.utc)
+"""The last instant that the columns of most MySQL servers hold; other databases have the same limit."""
+MAX_VERSION = 2**63 - 1
+MAX_PARENTS = 100_000
+
+
+def new_task(
+    task: str | Callable[..., Any] | None = None,
+    args: object = None,
+    group_id: int = 0,
+    priority: int = 0,
+    *,
+    max_attempts: int | None = None,
+    delay: float | timedelta | None = None,
+    at: datetime | str | None = None,
+    unique_key: str | None = None,
+    rerun: bool = False,
+    version: int | None = None,
+    stages: object = None,
+    depends_on: Iterable[int] | None = None,
+) -> NewTask:
+    """A checked task, or with `stages` a checked pipeline.
+
+    Raises InvalidTask, which names the wrong value and what is allowed.
+    """
+    name = name_of(task) if stages is None else ""  # type: ignore[arg-type]  # it refuses None
+    check_group_id(group_id)
+    check_priority(priority)
+    text = write_arguments(args)
+    given = (max_attempts, delay, at, unique_key, rerun, version, stages, depends_on)
+    if given == NOTHING_MORE:
+        return NewTask(name, text, group_id, priority)
+    if max_attempts is not None:
+        check_max_attempts(max_attempts)
+    if delay is not None and at is not None:
+        raise InvalidTask("it has delay and at; allowed: one of them")
+    _check_rerun(unique_key, rerun, version)
+    seconds = None if delay is None else _delay_seconds(delay)
+    due_at = None if at is None else _instant(at)
+    key = None if unique_key is None else check_key("unique_key", unique_key)
+    parents = None if depends_on is None else _parents(depends_on, key)
+    stages_text = None
+    if stages is not None:
+        if task is not None:
+            raise InvalidTask("it has task and stages; allowed: one of them, as the first of the stages is the task")
+        (first, *_), stages_text = new_stages(stages, group_id, priority, max_attempts)
+        name, group_id, priority, max_attempts = first[:4]  # type: ignore[assignment]  # new_stages gives each of them
+    # A task that waits for others is looked at when it is due: at once, unless it names an instant.
+    seconds = seconds or (0.0 if parents and due_at is None else None)
+    return NewTask(
+        name, text, group_id, priority, max_attempts, seconds, due_at, key, rerun, version, stages_text, parents
+    )
+
+
+NOTHING_MORE = (None, None, None, None, False, None, None, None)
+
+
+def _check_rerun(unique_key: str | None, rerun: bool, version: int | None) -> None:
+    """Refuse a rerun without a key, and a version without a rerun. Raises InvalidTask."""
+    if type(rerun) is not bool:
+        raise InvalidTask(f"rerun is {shown(rerun)}; allowed: true or false")
+    if rerun and unique_key is None:
+        raise InvalidTask("it has rerun and no unique_key, which tells the row that is to run again")
+    if version is not None:
+        check_number("version", version, 0, MAX_VERSION)
+        if not rerun:
+            raise InvalidTask("it has a version and no rerun; a version tells whether a rerun is newer than the row")
+
+
+def _parents(depends_on: object, key: str | None) -> str | None:
+    """Ids as the text 3,5, each once and in order; None where there are none. Raises InvalidTask."""
+    try:
+        ids = None if isinstance(depends_on, (str, bytes, Mapping)) else list(islice(depends_on, MAX_PARENTS + 1))  # type: ignore[call-overload]
+    except TypeError:
+        ids = None
+    if ids is None:
+        raise InvalidTask(f"depends_on is {shown(depends_on)}; allowed: a list of ids of tasks")
+    if len(ids) > MAX_PARENTS:
+        raise InvalidTask(f"depends_on names more than {MAX_PARENTS} tasks, which is the most that are allowed")
+    for task_id in ids:
+        check_number("an id in depends_on", task_id, 1, MAX_ID)
+    if ids and key is not None:
+        raise InvalidTask(
+            "it has depends_on and a unique_key; allowed: one of them, as a row that has the key may have started"
+        )
+    return ",".join(map(str, sorted(set(ids)))) or None
+
+
+def _delay_seconds(delay: object) -> float:
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_DELAY_DAYS * 86_400:  # type: ignore[operator]
+        raise InvalidTask(f"delay is {shown(delay)}; allowed: seconds or a timedelta, from 0 to {MAX_DELAY_DAYS} days")
+    return float(seconds)  # type: ignore[arg-type]
+
+
+def _instant(at: object) -> str:
+    """An instant as the column due_at takes it. Raises InvalidTask."""
+    try:
+        instant = read_instant(at) if isinstance(at, str) else at
+    except ValueError:
+        instant = None
+    if not isinstance(instant, datetime):
+        raise InvalidTask(f"at is {shown(at)}; allowed: a datetime, or its text as 2026-01-31T12:00:00+01:00")
+    if instant.utcoffset() is None:
+        raise InvalidTask(
+            f"at is {shown(at)}, which has no time zone; allowed: an aware datetime, as datetime.now(timezone.utc), "
+            "or a text with Z or +01:00 at its end, as 2026-01-31T12:00:00Z"
+        )
+    if not FIRST_INSTANT <= instant <= LAST_INSTANT:
+        raise InvalidTask(f"at is {shown(at)}; allowed: from {FIRST_INSTANT:%Y-%m-%d} to {LAST_INSTANT:%Y-%m-%d}")
+    return f"{instant.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S.%f}"
+
+
+def read_instant(text: str) -> datetime:
+    """The instant that a text in ISO 8601 stands for. Raises ValueError."""
+    # Before 3.11 Python does not know this form of UTC.
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def new_task_from(description: Mapping[str, Any]) -> NewTask:
+    """A checked task from its description, such as {"task": "tasks.send", "args": {…}}. Raises InvalidTask."""
+    if not isinstance(description, Mapping):
+        raise InvalidTask(f'it is {shown(description)}; allowed: an object such as {{"task": …, "args": …}}')
+    if "task" not in description and "stages" not in description:
+        raise InvalidTask('it has no "task"')
+    try:
+        return new_task(**description)
+    except TypeError:
+        unknown = sorted(str(key) for key in description if key not in TASK_KEYS)
+        if not unknown:
+            raise
+        raise InvalidTask(f"it has {', '.join(map(repr, unknown))}; allowed: {', '.join(TASK_KEYS)}") from None
+
+
+def new_tasks_from(descriptions: Iterable[Mapping[str, Any]]) -> Iterable[NewTask]:
+    """The tasks that descriptions stand for.
+
+    Raises InvalidTask, which tells the number of the wrong description, counted from 1. All of a list are checked
+    here, so that an adding that was interrupted can go through them again; others are checked one by one, on demand.
+    """
+    tasks = _checked_in_turn(descriptions)
+    return list(tasks) if isinstance(descriptions, (list, tuple)) else tasks
+
+
+def _checked_in_turn(descriptions: Iterable[Mapping[str, Any]]) -> Iterator[NewTask]:
+    for number, description in enumerate(descriptions, start=1):
+        try:
+            yield new_task_from(description)
+        except InvalidTask as error:
+            raise InvalidTask(f"task {number}: {error}") from None

@@ -1,0 +1,109 @@
+"""The stages of a pipeline: one row that becomes new for one callable after the other.
+
+A row keeps all of its stages as JSON and counts the stages that are over; its other columns hold the values of the
+current stage. A value that a stage leaves out stays as the row has it; only max_attempts begins anew with each stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import BadTask, InvalidTask
+from ..messages.printable import shown
+from .arguments import encode, parse_json
+from .field_checks import check_group_id, check_max_attempts, check_priority, name_of
+from .task import ClaimedTask, NextStage
+
+MAX_STAGES = 100
+MAX_STAGES_BYTES = 60_000
+"""The column of MySQL takes not much more."""
+
+STAGE_KEYS = ("task", "group_id", "priority", "max_attempts")
+_EXAMPLE = '"tasks.resize", or {"task": "tasks.resize", "group_id": 5}'
+
+
+def new_stages(stages: object, group_id: int, priority: int, max_attempts: int | None) -> tuple[list[NextStage], str]:
+    """The checked stages of a producer, and their JSON text; a value that a stage leaves out is the one given here.
+
+    Raises InvalidTask.
+    """
+    checked = [
+        NextStage(
+            stage.task,
+            group_id if stage.group_id is None else stage.group_id,
+            priority if stage.priority is None else stage.priority,
+            max_attempts if stage.max_attempts is None else stage.max_attempts,
+        )
+        for stage in _check_all(stages)
+    ]
+    text = encode([_described(stage) for stage in checked])
+    if len(text.encode()) > MAX_STAGES_BYTES:
+        raise InvalidTask(f"stages takes {len(text.encode())} bytes as JSON; allowed: {MAX_STAGES_BYTES}")
+    return checked, text
+
+
+def _described(stage: NextStage) -> dict[str, Any]:
+    return {key: value for key in STAGE_KEYS if (value := getattr(stage, key)) is not None}
+
+
+def _check_all(stages: object) -> list[NextStage]:
+    if not isinstance(stages, Sequence) or isinstance(stages, (str, bytes)) or not 1 <= len(stages) <= MAX_STAGES:
+        is_long = isinstance(stages, (list, tuple)) and stages
+        what = f"has {len(stages)}" if is_long else f"is {shown(stages)}"  # type: ignore[arg-type]
+        raise InvalidTask(f"stages {what}; allowed: a list of 1 to {MAX_STAGES}, each as {_EXAMPLE}")
+    checked = []
+    for number, stage in enumerate(stages, start=1):
+        try:
+            checked.append(_check(stage))
+        except InvalidTask as error:
+            raise InvalidTask(f"stage {number}: {error}") from None
+    return checked
+
+
+def _check(stage: object) -> NextStage:
+    if not isinstance(stage, Mapping):
+        if isinstance(stage, str) or callable(stage):
+            return NextStage(name_of(stage))
+        raise InvalidTask(f"it is {shown(stage)}; allowed: {_EXAMPLE}")
+    unknown = [key for key in stage if key not in STAGE_KEYS]
+    if unknown or "task" not in stage:
+        what = f"it has {', '.join(sorted(map(repr, unknown)))}" if unknown else 'it has no "task"'
+        raise InvalidTask(f"{what}; allowed: {', '.join(STAGE_KEYS)}")
+    if not isinstance(stage["task"], str) and not callable(stage["task"]):
+        raise InvalidTask(f"task is {shown(stage['task'])}; allowed: the name of a callable, or the function itself")
+    group_id, priority, max_attempts = (stage.get(key) for key in STAGE_KEYS[1:])
+    if group_id is not None:
+        check_group_id(group_id)
+    if priority is not None:
+        check_priority(priority)
+    if max_attempts is not None:
+        check_max_attempts(max_attempts)
+    return NextStage(name_of(stage["task"]), group_id, priority, max_attempts)
+
+
+def next_stage(task: ClaimedTask) -> NextStage | None:
+    """The stage that follows a row's current stage; None after the last one. Raises BadTask."""
+    stages = read_stages(task.stages)
+    if not 0 <= task.stage < len(stages):
+        at = f"stage {task.stage + 1} of {len(stages)}"
+        raise BadTask(f"it is at {at}: set stage to 0, and task and args to those of the first one")
+    if stages[task.stage].task != task.task:
+        raise BadTask(
+            f"its task is {task.task!r}, and stage {task.stage + 1} of its stages {stages[task.stage].task!r}"
+        )
+    return stages[task.stage + 1] if task.stage + 1 < len(stages) else None
+
+
+def read_stages(text: str | None) -> list[NextStage]:
+    """The stages of a row, which any program may have written. Raises BadTask."""
+    if text is None:
+        return []
+    if not isinstance(text, str):
+        raise BadTask("stages is text; this row holds something else")
+    if len(text.encode(errors="replace")) > MAX_STAGES_BYTES:
+        raise BadTask(f"stages is longer than {MAX_STAGES_BYTES} bytes")
+    try:
+        return _check_all(parse_json(text, "stages"))
+    except InvalidTask as error:
+        raise BadTask(f"its stages: {error}") from None

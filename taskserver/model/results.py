@@ -1,0 +1,149 @@
+"""A task's progress and its result, in its row: written by workers, read by pages.
+
+Both are JSON text. Any program may have written the row, so a text that cannot be read counts as not there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeGuard
+
+from ..errors import BadTask, InvalidTask, SettingError
+from ..messages.printable import shown
+from .arguments import encode, parse_json, write_json
+from .task import Status
+
+MAX_RESULT_BYTES = 64 * 1024
+MAX_FAULT = 227
+"""Characters of the reason why a result cannot be kept."""
+MAX_PROGRESS_TEXT = 200
+"""Characters; a longer text is cut."""
+MAX_NUMBER = 2**53
+"""Every JSON parser reads whole numbers up to this one exactly."""
+
+
+class Progress(NamedTuple):
+    """How far a task has come."""
+
+    done: float
+    """In the task's own units."""
+    total: float | None = None
+    """The value of `done` at the end; None where it is not known."""
+    text: str | None = None
+
+    @property
+    def fraction(self) -> float | None:
+        """The part that is done, from 0 to 1; None where the total is not known."""
+        if not self.total:
+            return None
+        return min(max(self.done / self.total, 0.0), 1.0)
+
+    def __str__(self) -> str:
+        fraction = self.fraction
+        amount = f"{self.done:.15g}"
+        if self.total is not None:
+            amount += f" of {self.total:.15g}"
+        if self.total and fraction is not None:
+            # In this order, and rounded: 29 of 100, and 0.29 of 1, are 29 %.
+            percent = math.floor(round(self.done * 100 / self.total, 6))
+            amount += f" ({min(max(percent, 0), 100 if fraction == 1 else 99)} %)"
+        return f"{amount}: {self.text}" if self.text else amount
+
+
+class TaskState(NamedTuple):
+    """The state of a task, as `TaskServer.get` returns it."""
+
+    id: int
+    task: str
+    status: int
+    """A Status; another number where some other program wrote one."""
+    attempts: int
+    """How often the task was started."""
+    result: Any
+    """The result, read from JSON; None where none is kept."""
+    error: str | None
+    """The last error, `Type: message` in the first line; None once the task succeeded."""
+    progress: Progress | None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the task is done or fatal: it does not change any more by itself."""
+        return self.status in (Status.DONE, Status.FATAL)
+
+
+# ---- written by the worker
+
+
+def write_result(value: object) -> str:
+    """The JSON text of a task's result. Raises InvalidTask, which says why there is none."""
+    try:
+        return write_json(value, MAX_RESULT_BYTES)
+    except InvalidTask as error:
+        raise InvalidTask(str(error)[:MAX_FAULT]) from None
+
+
+def write_progress(done: object, total: object, text: object) -> str:
+    """The JSON text of a progress. Raises SettingError, which names the wrong value."""
+    if text is not None and not isinstance(text, str):
+        raise SettingError(f"progress: text is {shown(text)}; allowed: a text")
+    report = {"done": _number("done", done)}
+    if total is not None:
+        report["total"] = _number("total", total)
+    # A lone surrogate fits into no database.
+    words = {} if text is None else {"text": str.__str__(text)[:MAX_PROGRESS_TEXT].encode(errors="replace").decode()}
+    return encode(report | words)
+
+
+def _number(name: str, value: object) -> float:
+    number = value
+    if type(number) not in (int, float) and hasattr(type(value), "__float__"):
+        try:
+            number = float(value)  # type: ignore[arg-type]  # numpy's numbers, and Decimal
+        except Exception:  # an array, a signalling NaN; a class of its own may raise anything
+            number = None
+    if isinstance(value, bool) or type(number) not in (int, float) or not 0 <= number <= MAX_NUMBER:  # type: ignore[operator]
+        raise SettingError(f"progress: {name} is {shown(value)}; allowed: a number from 0 to 2^53")
+    # Readers are to see 3, not 3.0.
+    return int(number) if number == int(number) else number  # type: ignore[call-overload,return-value]
+
+
+# ---- read from the row
+
+
+def read_result(text: object) -> Any:
+    """The value of a result's text; None where it cannot be read."""
+    try:
+        return parse_json(text) if isinstance(text, str) else None
+    except BadTask:
+        return None
+
+
+def read_progress(text: object) -> Progress | None:
+    """The Progress of a row's text; None where it cannot be read."""
+    report = read_result(text)
+    if not isinstance(report, dict):
+        return None
+    done, total, words = report.get("done"), report.get("total"), report.get("text")
+    if not _is_number(done) or not (total is None or _is_number(total)):
+        return None
+    return Progress(done, total, words if isinstance(words, str) else None)
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return type(value) in (int, float) and abs(value) <= MAX_NUMBER
+
+
+def as_texts(row: Sequence[Any]) -> list[Any]:
+    """The values of a row, bytes as text: MySQL gives keys as bytes, and SQLite keeps bytes in any column."""
+    return [value.decode(errors="backslashreplace") if type(value) is bytes else value for value in row]
+
+
+def task_state(row: Sequence[Any]) -> TaskState:
+    """The state of a task from its row, whose columns are those of a TaskState."""
+    task_id, task, status, attempts, result, error, progress = row
+    task, error = as_texts((task, error))
+    # Any program may have put any number there.
+    named = Status(status) if status in set(Status) else status
+    returned = read_result(result) if status == Status.DONE else None
+    return TaskState(task_id, str(task), named, attempts, returned, error, read_progress(progress))

@@ -1,0 +1,199 @@
+"""A periodic task: the checks of what its producer gives, and the instant of its next time.
+
+Stands between the producer and the table of schedules (stores/queue/schedules.py). Knows no database and no clock:
+each instant is given by the caller, who has it from the database.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone, tzinfo
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from ..errors import BadTask, InvalidTask, SettingError
+from ..messages.printable import shown
+from .arguments import read_arguments
+from .field_checks import check_name
+from .new_task import LAST_INSTANT, MAX_DELAY_DAYS, new_task
+
+if TYPE_CHECKING:
+    from cronsim import CronSim
+
+UTC = "UTC"
+MAX_SCHEDULE_NAME_BYTES = 200
+"""The name, after a prefix, is the unique_key of the tasks that the schedule adds."""
+MAX_EVERY_SECONDS = MAX_DELAY_DAYS * 86_400
+MAX_CRON_LENGTH = 255
+CRON_FIELDS = 5
+CRON_EXAMPLE = "*/5 * * * *"
+INSTALLS = " -m pip install --target "
+"""Stands in the errors that name a package which this host lacks."""
+
+
+class Schedule(NamedTuple):
+    """A periodic task, as its producer gave it, in the order of its columns."""
+
+    name: str
+    task: str
+    args: str | None
+    """JSON text."""
+    group_id: int
+    priority: int
+    every_seconds: int | None
+    """Seconds from one time to the next; None where `cron` tells the times."""
+    cron: str | None
+    """A cron expression of five fields; None where `every_seconds` tells the times."""
+    timezone: str
+    """The time zone in which `cron` is read."""
+
+    @property
+    def timing(self) -> str:
+        """The times of the schedule in words."""
+        if self.cron is not None:
+            return f"{self.cron} {self.timezone}"
+        return "never" if self.every_seconds is None else f"every {self.every_seconds} s"
+
+
+def new_schedule(
+    name: str,
+    task: str | Callable[..., Any],
+    args: object,
+    every: float | timedelta | None,
+    cron: str | None,
+    timezone: str,
+    group_id: int,
+    priority: int,
+) -> Schedule:
+    """A checked schedule. Raises InvalidTask, and SettingError where the library for `cron` is missing."""
+    check_schedule_name(name)
+    described = new_task(task, args, group_id, priority)
+    if every is not None and timezone != UTC:
+        raise InvalidTask("it has every and a timezone, which only cron has a use for; every counts seconds")
+    schedule = Schedule(name, *described[:4], _seconds(every), _one_spaced(cron), timezone)
+    _check_timing(schedule)
+    return schedule
+
+
+def check_schedule(schedule: Schedule) -> None:
+    """Check a schedule from a row, which any program may have written. Raises as `new_schedule` does."""
+    check_schedule_name(schedule.name)
+    check_name(schedule.task)
+    try:
+        read_arguments(schedule.args)
+    except BadTask as error:
+        raise InvalidTask(str(error)) from None
+    _check_timing(schedule)
+
+
+def check_schedule_name(name: str) -> None:
+    """Refuse a name that is empty, too long, or cannot be printed. Raises InvalidTask."""
+    # No blanks at its ends, since MySQL compares without them.
+    is_sayable = isinstance(name, str) and name.isprintable() and name == name.strip()
+    if not is_sayable or not 1 <= len(name.encode()) <= MAX_SCHEDULE_NAME_BYTES:
+        raise InvalidTask(
+            f"name is {shown(name)}; allowed: a text of 1 to {MAX_SCHEDULE_NAME_BYTES} bytes in UTF-8, without control "
+            "characters, and without blanks at its ends"
+        )
+
+
+def next_time(schedule: Schedule, planned: datetime, now: datetime) -> datetime:
+    """The first time after now, in UTC, of a checked schedule whose last time was `planned`; both instants are aware.
+
+    Raises InvalidTask where no time comes before the end of the database's time.
+    """
+    found = _next_of_every(schedule.every_seconds, planned, now) if schedule.every_seconds else _of_cron(schedule, now)
+    if found is None or found > LAST_INSTANT:
+        raise InvalidTask(f"its next time would come after {LAST_INSTANT:%Y-%m-%d}, where the database's time ends")
+    return found
+
+
+def _next_of_every(seconds: int, planned: datetime, now: datetime) -> datetime:
+    """A whole number of steps after the planned time, not after now: a late look does not shift the beat."""
+    step = timedelta(seconds=seconds)
+    return planned + step * (max((now - planned) // step, 0) + 1)
+
+
+def _of_cron(schedule: Schedule, now: datetime) -> datetime | None:
+    # Where clocks are put back, a time of day comes twice, and the library means the first one: it may lie behind us.
+    slots = _cron(schedule.cron or "", now.astimezone(_zone(schedule.timezone)))
+    found = next((slot for slot in slots if slot > now), None)
+    return None if found is None else found.astimezone(timezone.utc)
+
+
+# ---- checks
+
+
+def _check_timing(schedule: Schedule) -> None:
+    if schedule.every_seconds is None and schedule.cron is None:
+        raise InvalidTask(f"it has neither every nor cron; allowed: every=300, say, or cron={CRON_EXAMPLE!r}")
+    if schedule.every_seconds is None:
+        _cron(schedule.cron or "", datetime.fromtimestamp(0, _zone(schedule.timezone)))
+    elif schedule.cron is not None:
+        raise InvalidTask("it has every and cron; allowed: one of them")
+    else:
+        _seconds(schedule.every_seconds)
+
+
+def _seconds(every: object) -> int | None:
+    if every is None:
+        return None
+    seconds = every.total_seconds() if isinstance(every, timedelta) else every
+    is_number = type(seconds) in (int, float)
+    if not is_number or not 1 <= seconds <= MAX_EVERY_SECONDS or seconds % 1:  # type: ignore[operator]
+        raise InvalidTask(
+            f"every is {shown(every)}; allowed: whole seconds, or a timedelta, from 1 second to {MAX_DELAY_DAYS} days"
+        )
+    return int(seconds)  # type: ignore[call-overload, no-any-return]
+
+
+def _one_spaced(cron: str | None) -> str | None:
+    """A cron expression with one blank between its fields, so that more blanks make no other schedule."""
+    return " ".join(cron.split()) if isinstance(cron, str) else cron
+
+
+def _zone(name: str) -> tzinfo:
+    # Not every host has a time zone file for UTC.
+    if name == UTC:
+        return timezone.utc
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
+        if not available_timezones():
+            raise SettingError(f"this host knows no time zones but UTC: {_install('tzdata')}") from None
+        raise InvalidTask(
+            f"timezone is {shown(name)}, which is none; allowed: UTC, or a name as Europe/Berlin"
+        ) from None
+
+
+def _cron(expression: str, after: datetime) -> CronSim:
+    """The times of a cron expression after an instant, in that instant's time zone. Raises as `new_schedule` does."""
+    try:
+        from cronsim import CronSim, CronSimError
+    except ImportError:
+        raise SettingError(
+            "the package cronsim is missing, which reads cron expressions: "
+            f"{_install('cronsim>=2.6,<3')}; every needs none"
+        ) from None
+    if not isinstance(expression, str) or len(expression) > MAX_CRON_LENGTH:
+        raise InvalidTask(f"cron is {shown(expression)}; {_ALLOWED_CRON}")
+    try:
+        # The library also takes a sixth field, for seconds.
+        if len(expression.split()) != CRON_FIELDS:
+            raise CronSimError("it has not five fields")
+        return CronSim(expression, after)
+    except (CronSimError, ValueError) as error:
+        raise InvalidTask(f"cron is {shown(expression)}: {error}; {_ALLOWED_CRON}") from None
+
+
+def _install(package: str) -> str:
+    """The command that installs a package, also where the host forbids to change its Python."""
+    # As a rule the folder of worker.py, and always a folder from which the program imports.
+    folder = Path(__file__).resolve().parents[2]
+    return f"{sys.executable}{INSTALLS}{shlex.quote(str(folder))} {shlex.quote(package)}"
+
+
+_ALLOWED_CRON = f"allowed: minute, hour, day of the month, month, day of the week, as {CRON_EXAMPLE!r}"

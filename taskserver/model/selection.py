@@ -1,0 +1,36 @@
+"""Which tasks an operator means: by id, group, task name and error, as `retry`, `cancel` and `priority` take them."""
+
+# Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ..errors import InvalidTask
+
+
+class Selection(NamedTuple):
+    """Tasks that meet every condition given here; with no condition, every task that the verb is for.
+
+    Empty `ids` or `groups` mean no task: a program may have looked for some, and found none.
+    """
+
+    ids: Sequence[int] | None = None
+    groups: Sequence[int] | None = None
+    task: str | None = None
+    """The callable's name, as the row has it."""
+    error: str | None = None
+    """The beginning of the error_text, compared byte by byte."""
+    limit: int | None = None
+    """At most so many of these tasks, in order of id."""
+
+
+def selection_of(tasks: int | Iterable[int] | Selection) -> Selection:
+    """The Selection that an id, some ids, or a Selection stand for. Raises InvalidTask."""
+    if isinstance(tasks, Selection):
+        return tasks
+    if isinstance(tasks, int):
+        return Selection(ids=[tasks])
+    try:
+        return Selection(ids=list(tasks))
+    except TypeError:
+        raise InvalidTask(f"tasks is {tasks!r:.80}; allowed: an id, ids, or a Selection") from None

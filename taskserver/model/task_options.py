@@ -1,0 +1,128 @@
+"""The options that a tasks module gives its callables with `@taskserver.task(…)`, beside their code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, NamedTuple, TypeVar, overload
+
+from ..errors import InvalidTask, SettingError
+from .backoff import Backoff, parse_backoff
+from .field_checks import name_of
+from .task import MAX_ATTEMPTS, MAX_SECONDS
+
+MAX_TASKS_PER_CALL = 500
+"""Tasks in one call of a batch: their ids stand in one statement, and old SQLite binds 999 values."""
+
+_ATTRIBUTE = "__taskserver_options__"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Options(NamedTuple):
+    """The options of a callable; None leaves an option to the settings."""
+
+    max_attempts: int | None = None
+    backoff: Backoff | None = None
+    timeout_seconds: float | None = None
+    """0: no limit."""
+    on_fatal: str | None = None
+    """The name of the callable that is called after the last attempt failed."""
+    batch: int | None = None
+    """The callable takes a list of the arguments of up to so many tasks; None: the arguments of one task."""
+    transactional: bool = False
+    """Whether the callable runs inside the transaction that completes its task."""
+
+
+NO_OPTIONS = Options()
+
+
+@overload
+def task(function: F) -> F: ...
+@overload
+def task(
+    *,
+    max_attempts: int | None = None,
+    backoff: str | None = None,
+    timeout: float | None = None,
+    on_fatal: str | Callable[..., Any] | None = None,
+    batch: int | None = None,
+    transactional: bool = False,
+) -> Callable[[F], F]: ...
+def task(
+    function: Any = None,
+    *,
+    max_attempts: int | None = None,
+    backoff: str | None = None,
+    timeout: float | None = None,
+    on_fatal: str | Callable[..., Any] | None = None,
+    batch: int | None = None,
+    transactional: bool = False,
+) -> Any:
+    """Give a callable options of its own; the function itself is not changed.
+
+    `max_attempts` counts starts (the row's own wins over it), `backoff` is as TASKSERVER_BACKOFF, `timeout` in seconds
+    (0: no limit). `on_fatal` names a callable of the listed modules, or is one: it is called after the last attempt
+    failed, with the same arguments and `error=`, the exception; if it returns, the task counts as done.
+    With `batch` the callable takes a list of the arguments of up to so many tasks, each an object or an array; it
+    returns None where all are done, or a list with an exception for each task that failed, in their order.
+    With `transactional` the callable runs inside the transaction that completes its task: its writes to
+    `taskserver.connection()` and the completion are committed together.
+    Raises SettingError; the module then cannot be imported.
+    """
+    options = Options(
+        max_attempts=None if max_attempts is None else _check_attempts(max_attempts),
+        backoff=None if backoff is None else parse_backoff("backoff", backoff),
+        timeout_seconds=None if timeout is None else _check_timeout(timeout),
+        on_fatal=None if on_fatal is None else _check_on_fatal(on_fatal),
+        batch=None if batch is None else _check_batch(batch),
+        transactional=_check_transactional(transactional, batch),
+    )
+
+    def mark(marked: F) -> F:
+        inner = getattr(marked, "__func__", marked)  # the function inside a static or class method
+        if type(inner) is not FunctionType:
+            raise SettingError(f"@task stands before {marked!r:.80}; allowed: functions, static and class methods")
+        setattr(inner, _ATTRIBUTE, options)
+        return marked
+
+    return mark if function is None else mark(function)
+
+
+def options_of(function: FunctionType) -> Options:
+    """The options that `task` gave to a function."""
+    options = function.__dict__.get(_ATTRIBUTE)
+    return options if type(options) is Options else NO_OPTIONS
+
+
+def _check_attempts(value: int) -> int:
+    if type(value) is not int or not 1 <= value <= MAX_ATTEMPTS:
+        raise SettingError(f"max_attempts is {value!r:.80}; allowed: a whole number from 1 to {MAX_ATTEMPTS}")
+    return value
+
+
+def _check_on_fatal(value: str | Callable[..., Any]) -> str:
+    try:
+        return name_of(value)
+    except InvalidTask as error:
+        raise SettingError(f"on_fatal: {error}") from None
+
+
+def _check_batch(value: int) -> int:
+    if type(value) is not int or not 1 <= value <= MAX_TASKS_PER_CALL:
+        raise SettingError(f"batch is {value!r:.80}; allowed: a whole number from 1 to {MAX_TASKS_PER_CALL}")
+    return value
+
+
+def _check_transactional(value: bool, batch: int | None) -> bool:
+    if type(value) is not bool:
+        raise SettingError(f"transactional is {value!r:.80}; allowed: True or False")
+    if value and batch is not None:
+        raise SettingError("it has transactional and batch; allowed: one of them, as each task has a transaction")
+    return value
+
+
+def _check_timeout(value: float) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= MAX_SECONDS:
+        raise SettingError(f"timeout is {value!r:.80}; allowed: seconds from 0 (no limit) to {MAX_SECONDS}")
+    return value

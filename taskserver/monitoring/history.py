@@ -1,0 +1,31 @@
+"""What was done hour by hour, summed up for a table, a chart or JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from ..stores.queue.stats import HourStats, total
+
+
+def totals_by(column: str, stats: Iterable[HourStats]) -> list[HourStats]:
+    """One total for each value of a column (`hour`, `group_id` or `task`), in order of the values."""
+    by_value: dict[Any, list[HourStats]] = {}
+    for one in stats:
+        by_value.setdefault(getattr(one, column), []).append(one)
+    return [total(by_value[value]) for value in sorted(by_value)]
+
+
+def with_empty_hours(hours: Sequence[HourStats]) -> Iterator[HourStats]:
+    """The totals of hours, given in order, and zeros for each hour between them in which nothing was done."""
+    by_hour = {one.hour: one for one in hours}
+    hour, last = (datetime.fromisoformat(one.hour) for one in (hours[0], hours[-1]))
+    while hour <= last:
+        yield by_hour.get(str(hour), HourStats(str(hour), 0, ""))
+        hour += timedelta(hours=1)
+
+
+def ended_attempts(one: HourStats) -> int:
+    """Attempts that came to an end, well or not: done, failed or lost."""
+    return one.done + one.failed + one.lost

@@ -1,0 +1,133 @@
+"""The names of the settings and the values that they take, for settings read as text and for arguments in Python.
+
+Each check returns the value, or raises a SettingError that names the key and what is allowed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from ..errors import SettingError
+from ..model.task import MAX_GROUP_ID, MAX_ID, MODES
+
+PREFIX = "TASKSERVER_"
+_NAMES = (
+    "DSN",
+    "PASSWORD",
+    "TABLE",
+    "MODE",
+    "MODULES",
+    "MAX_ATTEMPTS",
+    "BACKOFF",
+    "LEASE",
+    "TIMEOUT",
+    "DB_PATIENCE",
+    "LOG",
+)
+SETTING_KEYS = tuple(PREFIX + name for name in _NAMES)
+
+# Compiled when they are used: most settings are left alone, and a run is started each minute.
+_TABLE = r"[A-Za-z_][A-Za-z0-9_]{0,39}"
+_MODULE = r"[^\W\d]\w*(\.[^\W\d]\w*)*(\.\*)?"
+
+
+# ---- names
+
+
+def letters_of(key: str) -> str:
+    """The letters and digits of a key, in capitals: all spellings of one name have them in common."""
+    return "".join(filter(str.isalnum, key)).upper()
+
+
+def nearest_key(key: str, likeness: float) -> str | None:
+    """The setting that a mistyped key may have meant: alike by at least `likeness`, from 0 to 1; else None."""
+    from ..messages.suggestions import nearest
+
+    # The prefix, which all keys have in common, would make all of them alike.
+    by_letters = {letters_of(name): PREFIX + name for name in _NAMES}
+    found = nearest(letters_of(key).removeprefix(letters_of(PREFIX)), by_letters, likeness)
+    return by_letters[found] if found is not None else None
+
+
+# ---- values; `key` is the name that an error gives them
+
+
+def check_table(key: str, value: str) -> str:
+    """A queue table's name. Raises SettingError."""
+    if not (isinstance(value, str) and re.fullmatch(_TABLE, value)):
+        raise _wrong(key, value, "a letter or _, then up to 39 letters, digits or _")
+    return value
+
+
+def check_mode(key: str, value: str) -> str:
+    """One of MODES. Raises SettingError."""
+    if value not in MODES:
+        raise _wrong(key, value, " or ".join(MODES))
+    return value
+
+
+def check_modules(key: str, value: str) -> tuple[str, ...]:
+    """The listed modules, each once; they are given with commas between them. Raises SettingError."""
+    modules = tuple(dict.fromkeys(part.strip() for part in value.split(",")))
+    if not all(re.fullmatch(_MODULE, module) for module in modules):
+        raise _wrong(key, value, "module names with commas between them, as tasks,shop.jobs.*")
+    return modules
+
+
+def whole_number_as_text(least: int, most: int) -> Callable[[str, str], int]:
+    """The check of a text that holds a whole number within limits, both allowed."""
+
+    def check(key: str, value: str) -> int:
+        # isascii: int() would take digits of every script, and underscores.
+        if not (value.isascii() and value.isdigit() and len(value) < 12 and least <= int(value) <= most):
+            raise _wrong(key, value, f"a whole number from {least} to {most}")
+        return int(value)
+
+    return check
+
+
+def _wrong(key: str, value: object, allowed: str) -> SettingError:
+    shown = value[:100] if isinstance(value, str) else value
+    return SettingError(f"{key} is wrong: {shown!r}; allowed: {allowed}")
+
+
+# ---- arguments in Python
+
+
+def check_whole_number(name: str, value: int, least: int, most: int | None) -> int:
+    """A whole number within limits, both allowed; `most` None is no limit. Raises SettingError."""
+    if type(value) is not int or value < least or (most is not None and value > most):
+        allowed = f"from {least} to {most}" if most is not None else f"from {least} on"
+        raise SettingError(f"{name} is {value!r}; allowed: a whole number {allowed}")
+    return value
+
+
+def check_task_id(task_id: int) -> int:
+    """A task's id. Raises SettingError."""
+    return check_whole_number("task_id", task_id, 0, MAX_ID)
+
+
+def check_group_id(group_id: int) -> int:
+    """A group's id. Raises SettingError."""
+    return check_whole_number("group_id", group_id, 0, MAX_GROUP_ID)
+
+
+def check_positive(name: str, value: float | None, unit: str) -> float | None:
+    """A number above 0 of a unit, or None. Raises SettingError."""
+    if value is not None and not (type(value) in (int, float) and value > 0):
+        raise SettingError(f"{name} is {value!r}; allowed: {unit} above 0")
+    return value
+
+
+def check_groups(groups: Iterable[int] | None, max_groups: int) -> Sequence[int] | None:
+    """Group ids in order, each once, from 1 to `max_groups` of them; or None for every group. Raises SettingError."""
+    if groups is None:
+        return None
+    try:
+        chosen = sorted({check_whole_number("a group", group, 0, MAX_GROUP_ID) for group in groups})
+    except TypeError:
+        raise SettingError(f"groups is {groups!r}; allowed: a list of numbers, or None for every group") from None
+    if not 0 < len(chosen) <= max_groups:
+        raise SettingError(f"groups names {len(chosen)} groups; allowed: 1 to {max_groups}, or None for every group")
+    return chosen

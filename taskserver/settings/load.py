@@ -1,0 +1,178 @@
+"""The settings of a program: from the environment, then from the `.env` in its folder.
+
+Read once when a program starts. A wrong value is a SettingError that names the key and what is allowed.
+"""
+
+# Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from ..errors import SettingError
+from ..model.backoff import DAY_SECONDS, Backoff, parse_backoff
+from ..model.task import DEFAULT_TABLE, MAX_ATTEMPTS, MAX_SECONDS
+from .checks import (
+    PREFIX,
+    SETTING_KEYS,
+    check_mode,
+    check_modules,
+    check_table,
+    check_whole_number,
+    nearest_key,
+    whole_number_as_text,
+)
+from .dsn import Dsn, parse_dsn
+
+T = TypeVar("T")
+
+
+class Settings(NamedTuple):
+    """All settings, each as the type that the program works with."""
+
+    folder: Path
+    """Relative paths start here, and it is importable."""
+    dsn: Dsn
+    table: str = DEFAULT_TABLE
+    mode: str = "delete"
+    modules: tuple[str, ...] = ("tasks",)
+    max_attempts: int = 10
+    backoff: Backoff = Backoff("exponential", 60)
+    lease_seconds: int = 120
+    timeout_seconds: int = 600
+    """0: no limit."""
+    patience_seconds: int = 30
+    log_file: Path | None = None
+
+
+def program_folder(given: str | Path | None = None) -> Path:
+    """The folder that is given, or else that of the program that was started; of a prompt or `-c`, the current one."""
+    if given:
+        return Path(given).absolute()  # a task may change the current folder
+    main_file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return Path(os.path.realpath(main_file)).parent if main_file else Path.cwd()
+
+
+def make_importable(folder: Path) -> None:
+    """Let modules in this folder be imported, as tasks.py beside worker.py."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def make_settings(
+    folder: str | Path | None,
+    dsn: str,
+    password: str,
+    table: str,
+    mode: str,
+    modules: str,
+    max_attempts: int,
+    backoff: str,
+    lease: int,
+    timeout: int,
+    db_patience: int,
+) -> Settings:
+    """Check settings that are given in Python, without a log file; `folder` as in `program_folder`.
+
+    Raises SettingError, which calls each by the name that it has here.
+    """
+    return Settings(
+        folder=program_folder(folder),
+        dsn=parse_dsn(dsn, password),
+        table=check_table("table", table),
+        mode=check_mode("mode", mode),
+        modules=check_modules("modules", modules),
+        max_attempts=check_whole_number("max_attempts", max_attempts, 1, MAX_ATTEMPTS),
+        backoff=parse_backoff("backoff", backoff),
+        lease_seconds=check_whole_number("lease", lease, 1, MAX_SECONDS),
+        timeout_seconds=check_whole_number("timeout", timeout, 0, MAX_SECONDS),
+        patience_seconds=check_whole_number("db_patience", db_patience, 0, DAY_SECONDS),
+    )
+
+
+def load_settings(folder: Path, environ: Mapping[str, str] = os.environ) -> Settings:
+    """Read and check every setting. Raises SettingError."""
+    found = _settings_in(folder / ".env")
+    given = {key: value for key, value in environ.items() if key.startswith(PREFIX) and value}
+    found.update(given)
+    _check_environment(given)
+    if not found.get("TASKSERVER_DSN"):
+        raise _no_dsn(folder / ".env", environ)
+
+    def read(key: str, check: Callable[[str, str], T], default: T) -> T:
+        value = found.get(PREFIX + key)
+        return check(PREFIX + key, value) if value else default
+
+    defaults = Settings._field_defaults
+    return Settings(
+        folder=folder,
+        dsn=parse_dsn(found["TASKSERVER_DSN"], found.get("TASKSERVER_PASSWORD", "")),
+        table=read("TABLE", check_table, DEFAULT_TABLE),
+        mode=read("MODE", check_mode, "delete"),
+        modules=read("MODULES", check_modules, defaults["modules"]),
+        max_attempts=read("MAX_ATTEMPTS", whole_number_as_text(1, MAX_ATTEMPTS), defaults["max_attempts"]),
+        backoff=read("BACKOFF", parse_backoff, defaults["backoff"]),
+        lease_seconds=read("LEASE", whole_number_as_text(1, MAX_SECONDS), defaults["lease_seconds"]),
+        timeout_seconds=read("TIMEOUT", whole_number_as_text(0, MAX_SECONDS), defaults["timeout_seconds"]),
+        patience_seconds=read("DB_PATIENCE", whole_number_as_text(0, DAY_SECONDS), defaults["patience_seconds"]),
+        log_file=folder / found["TASKSERVER_LOG"] if found.get("TASKSERVER_LOG") else None,
+    )
+
+
+def _settings_in(env_file: Path) -> dict[str, str]:
+    """The settings of a `.env` by key; none where there is no such file. Raises SettingError."""
+    try:
+        if not env_file.exists() or env_file.is_dir():
+            return {}
+        require_dotenv(env_file.parent)
+        from .env_file import read_env_file
+
+        return read_env_file(env_file)
+    except OSError as error:
+        raise SettingError(
+            f"{env_file} cannot be read: {error.strerror}: it must be readable for the user of this program"
+        ) from None
+
+
+def _check_environment(keys: Iterable[str]) -> None:
+    """Refuse keys that are very much like a setting; others in the environment may begin as ours do."""
+    for key in keys:
+        meant = None if key in SETTING_KEYS else nearest_key(key, 0.85)
+        if meant:
+            raise SettingError(f"the environment names {key[:60]}, which is no setting; did you mean {meant}?")
+
+
+def _no_dsn(env_file: Path, environ: Mapping[str, str]) -> SettingError:
+    from ..messages.misplaced_files import settings_elsewhere
+
+    hint = (
+        "; the environment names it in small letters" if "taskserver_dsn" in environ else settings_elsewhere(env_file)
+    )
+    return SettingError(
+        f"TASKSERVER_DSN is not set, neither in the environment nor in {env_file}: "
+        "put it there, as TASKSERVER_DSN=mysql://user:password@localhost/database, or as "
+        f"TASKSERVER_DSN=sqlite:///var/taskserver.db for SQLite, which client.py init does where there is no .env{hint}"
+    )
+
+
+# ---- packages that a host may lack
+
+
+def require_dotenv(folder: Path) -> None:
+    """Raise SettingError, with the way out, where the package that reads `.env` is missing."""
+    try:
+        import dotenv  # noqa: F401
+    except ImportError:
+        raise SettingError(
+            f"python-dotenv is missing, which reads {folder / '.env'}: {how_to_install(folder)}"
+        ) from None
+
+
+def how_to_install(folder: Path) -> str:
+    """The way out where a required package is missing; `folder` is the program's."""
+    python = folder / ".venv" / "bin" / "python"
+    if python.exists():
+        return f"start this with {python}"
+    return "python3 -m venv .venv && .venv/bin/pip install -r requirements.txt, then start this with .venv/bin/python"

@@ -1,0 +1,371 @@
+"""A database as the queue's verbs use it: connections by thread, transactions, tries, statements.
+
+There are two ways to use it. `fetch`, `fetch_first` and `change` are one statement each, tried again while others are
+in its way and, in a run, while the database is away. For several statements, `run` does a piece of work under a policy;
+the work uses `execute`, `rows`, `first` and `write`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from ...errors import ConnectionLost, DatabaseError, NotUnderstood, Unavailable
+from ...interrupts.stopping import uninterrupted
+from .dialect import Dialect, Inserts
+from .retrying import MIN_CONFLICT_SECONDS, Patience, RetryPolicy, Scope, Tries
+from .session import Pace, Session
+from .statements import Statements, Words, Write, with_ids, words_of
+
+if TYPE_CHECKING:
+    from .task_session import TaskSession
+
+T = TypeVar("T")
+P = ParamSpec("P")
+Row = tuple[Any, ...]
+
+IDLE_SECONDS = 1.0
+"""A connection that was idle for longer is asked whether it still stands: hosts drop idle ones."""
+
+MAX_IDS_PER_STATEMENT = 500
+"""Old SQLite binds 999 values a statement."""
+
+# Sessions that a fork left in a child: closing their connections there would disturb the parent, so they are kept.
+_inherited: list[object] = []
+
+
+class Database:
+    """One queue's database: every thread has its own connection, made when it is first needed."""
+
+    def __init__(self, dialect: Dialect, patience_seconds: float) -> None:
+        self.dialect = dialect
+        self.conflict_seconds = max(patience_seconds, MIN_CONFLICT_SECONDS)
+        """A verb is tried again for so long while others are in its way."""
+        self._one_statement = RetryPolicy(Scope.STATEMENT, self.conflict_seconds)
+        self._patience_seconds = patience_seconds
+        self._pace = Pace()
+        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._statements = Statements(words_of(dialect.words, dialect.table, dialect.words.quoted), dialect.with_marks)
+        self.compose = self._statements.compose
+
+    @property
+    def words(self) -> Words:
+        return self.dialect.words
+
+    @property
+    def inserts(self) -> Inserts:
+        return self.dialect.inserts
+
+    # ---- sessions
+
+    def close(self) -> None:
+        """Close the connections of all threads, a busy connection after its verb; the next use connects anew."""
+        for session in self._sessions.copy():
+            if session.pid == os.getpid():
+                session.is_to_close = True
+                self._close_if_free(session)
+
+    def _close_if_free(self, session: Session) -> None:
+        # SQLite's driver crashes where a connection is closed that another thread uses. A thread that lets go of a
+        # session calls this, too, so that a session which is busy now is closed then.
+        if session.is_to_close and session.in_use.acquire(blocking=False):
+            try:
+                if session.is_to_close and not session.in_transaction:
+                    session.is_to_close = False
+                    session.close()
+            finally:
+                session.in_use.release()
+
+    def session(self) -> Session:
+        """The calling thread's session. Raises DatabaseError in a fork's child where the database is in memory."""
+        session = self._pace.session
+        if session is None or session.pid != os.getpid():
+            if session is not None:
+                _inherited.append(session)
+            session = self._pace.session = self.dialect.new_session()
+            self._sessions.add(session)
+        return session
+
+    @property
+    def _used_session(self) -> Session:
+        """The session that this thread's verb uses."""
+        assert self._pace.session is not None
+        return self._pace.session
+
+    @contextmanager
+    def borrowed(self, session: Session, wait_seconds: float) -> Iterator[None]:
+        """In the `with`, this thread uses another thread's session, to spare a connection, and tries each verb once.
+
+        It uses its own session where the other one is still in use after `wait_seconds`.
+        """
+        own = self._pace.session
+        # One try: the session's own thread cannot use it meanwhile.
+        with self.tried_once():
+            is_free = session.in_use.acquire(timeout=wait_seconds)
+            try:
+                if is_free:
+                    self._pace.session = session
+                yield
+            finally:
+                if is_free:
+                    self._pace.session = own
+                    session.in_use.release()
+                    self._close_if_free(session)
+
+    @contextmanager
+    def tried_once(self, answer_seconds: float = float("inf")) -> Iterator[None]:
+        """In the `with`, this thread tries each verb once, and waits `answer_seconds` at most for each answer."""
+        pace = self._pace
+        patience, longest = pace.patience, pace.answer_seconds
+        pace.patience = Patience(0)
+        pace.patience.is_over = True
+        pace.answer_seconds = min(answer_seconds, longest)
+        try:
+            yield
+        finally:
+            pace.patience, pace.answer_seconds = patience, longest
+
+    @contextmanager
+    def patiently(self) -> Iterator[None]:
+        """In the `with`, this thread is a run's: it waits for an absent database, from its first success on."""
+        outer = self._pace.patience  # a task of an outer run may run a queue itself
+        self._pace.patience = Patience(self._patience_seconds)
+        try:
+            yield
+        finally:
+            self._pace.patience = outer
+
+    @contextmanager
+    def unhurried(self) -> Iterator[None]:
+        """In the `with`, a statement of this thread may take as long as it takes."""
+        was_unhurried, self._pace.is_unhurried = self._pace.is_unhurried, True
+        try:
+            yield
+        finally:
+            self._pace.is_unhurried = was_unhurried
+
+    @contextmanager
+    def occupied(self) -> Iterator[None]:
+        """In the `with`, this thread's verbs that begin a transaction raise DatabaseError, as in a transaction."""
+        session = self._used_session
+        session.in_transaction = True
+        try:
+            yield
+        finally:
+            session.in_transaction = False
+
+    def open_task_session(self) -> TaskSession:
+        """A new connection for tasks' own transactions. Raises DatabaseError."""
+        return self.dialect.open_task_session(self._pace)
+
+    def tries(self, policy: RetryPolicy) -> Tries:
+        """The tries of work on another connection, with this thread's patience."""
+        return Tries(policy, self._pace.patience)
+
+    # ---- work
+
+    def run(self, policy: RetryPolicy, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do work under a policy; the work's result. Raises DatabaseError."""
+        return self.run_in_doubt(policy, work, *args, **kwargs)[0]
+
+    def run_in_doubt(
+        self, policy: RetryPolicy, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> tuple[T, bool]:
+        """Do work under a policy; the work's result, and whether an earlier try may have taken effect as well.
+
+        An earlier try is in doubt where its connection broke before the answer came. Raises DatabaseError, whose
+        `may_have_taken_effect` tells the same.
+        """
+        in_doubt = False
+        tries = Tries(policy, self._pace.patience)
+        while True:
+            try:
+                outcome = self._try(policy.scope, work, *args, **kwargs)
+            except DatabaseError as error:
+                in_doubt = in_doubt or isinstance(error, ConnectionLost)
+                # Within a transaction, which is undone now, nobody but its owner can do the work again.
+                if self._is_in_transaction() or not tries.go_on_after(error):
+                    error.may_have_taken_effect = error.may_have_taken_effect or in_doubt
+                    raise
+            else:
+                tries.succeeded()
+                return outcome, in_doubt
+
+    def _is_in_transaction(self) -> bool:
+        return self._pace.session is not None and self._pace.session.in_transaction
+
+    @uninterrupted
+    def _try(self, scope: Scope, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        session = self.session()
+        try:
+            with session.in_use:
+                if session.in_transaction:
+                    if scope is Scope.STATEMENT:
+                        return work(*args, **kwargs)
+                    raise DatabaseError(
+                        "tasks are being added in this thread: a generator of tasks cannot add_tasks or run itself"
+                    )
+                self._make_ready(session)
+                return self._use(session, scope, work, *args, **kwargs)
+        finally:
+            self._close_if_free(session)
+
+    def _make_ready(self, session: Session) -> None:
+        """Connect where there is no connection, or where the server dropped an idle one."""
+        if session.connection is not None:
+            session.hasten(self._pace)
+            if time.monotonic() - session.used_at > IDLE_SECONDS and not session.is_alive():
+                session.close()
+        if session.connection is None:
+            session.connect(self._pace)
+            session.used_at = time.monotonic()
+            session.hasten(self._pace)
+
+    def _use(self, session: Session, scope: Scope, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            if session.is_in_run is not self._pace.is_in_run:
+                self._translated(session.suit, self._pace)
+            is_bracketed = scope is Scope.TRANSACTION or (scope is Scope.STATEMENT and not session.commits_by_itself)
+            if is_bracketed:
+                self._translated(session.begin)
+                session.in_transaction = True
+            outcome = work(*args, **kwargs)
+            if is_bracketed:
+                self.execute("COMMIT")
+        except BaseException as error:
+            self._undo(session, error)
+            raise
+        finally:
+            session.in_transaction = False
+        session.used_at = time.monotonic()
+        return outcome
+
+    def _undo(self, session: Session, error: BaseException) -> None:
+        """Leave no transaction open behind an error."""
+        rolled_back = False
+        try:
+            # A server that refuses for now may have been replaced by another: a new connection finds that one.
+            if isinstance(error, Exception) and not isinstance(error, Unavailable):
+                self._translated(session.roll_back)
+                rolled_back = True
+        except DatabaseError:
+            pass
+        finally:
+            if not rolled_back:
+                # The answer to a statement may still be under way: nobody can use this connection any more.
+                session.drop()
+
+    # ---- one statement each, outside of a transaction or within one
+
+    def fetch(self, sql: str, values: Sequence[Any] = ()) -> Sequence[Row]:
+        """The rows of a SELECT."""
+        return self.run(self._one_statement, self.rows, sql, values)
+
+    def fetch_first(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
+        """The first row of a SELECT, if there is one."""
+        return self.run(self._one_statement, self.first, sql, values)
+
+    def fetch_value(self, sql: str, values: Sequence[Any] = ()) -> Any:
+        """The first column of a SELECT's first row; None without a row."""
+        row = self.fetch_first(sql, values)
+        return row[0] if row else None
+
+    def change(self, sql: str, values: Sequence[Any] = ()) -> int:
+        """Write by one statement; how many rows it matched. Raises DatabaseError."""
+        return self.run(self._one_statement, self.write, sql, values)
+
+    def change_in_doubt(self, sql: str, values: Sequence[Any] = ()) -> tuple[int, bool]:
+        """Write by one statement; how many rows it matched, and whether an earlier try may have taken effect."""
+        return self.run_in_doubt(self._one_statement, self.write, sql, values)
+
+    # ---- several writes in one transaction
+
+    def write_together(self, writes: Sequence[Write], conflict_seconds: float) -> tuple[list[int], bool]:
+        """Several writes in one commit; how many rows each matched, and whether an earlier try may have taken effect.
+
+        All writes go in one round trip where the server joins statements: a run's writes come by the thousand, and
+        their round trips cost most. Raises DatabaseError.
+        """
+        was_in_doubt = False
+        if self.dialect.joins_statements:
+            try:
+                return self.run_in_doubt(RetryPolicy(Scope.BARE, conflict_seconds), self._send_joined, writes)
+            except NotUnderstood as error:  # a proxy takes one statement at a time; this try did nothing
+                self.dialect.joins_statements, was_in_doubt = False, error.may_have_taken_effect
+        policy = RetryPolicy(Scope.TRANSACTION, conflict_seconds)
+        matched, in_doubt = self.run_in_doubt(policy, self._write_each, writes)
+        return matched, in_doubt or was_in_doubt
+
+    def _write_each(self, writes: Sequence[Write]) -> list[int]:
+        return [self.write(sql, values) for sql, values in writes]
+
+    def _send_joined(self, writes: Sequence[Write]) -> list[int]:
+        session = self._used_session
+        try:
+            return session.send_joined([(self.compose(sql), values) for sql, values in writes])
+        except self.dialect.driver_errors as error:
+            self._mend(session, error)
+        return self._send_joined(writes)
+
+    def skipping_locked(self, work: Callable[[str], T]) -> T:
+        """Do work with the end of its locking SELECT; the work's result.
+
+        The SELECT passes over rows that others hold. On a server that cannot do that, it waits for these rows.
+        """
+        if self.dialect.skips_locked:
+            try:
+                return work(self.dialect.skip_locked)
+            except NotUnderstood:
+                self.dialect.skips_locked = False
+        return work(self.dialect.for_update)
+
+    # ---- statements, for work
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> Any:
+        """Send one statement on this thread's connection; the driver's cursor. Raises DatabaseError."""
+        session = self._used_session
+        try:
+            return session.send(self.compose(sql), values)
+        except self.dialect.driver_errors as error:
+            self._mend(session, error)
+        return self.execute(sql, values)
+
+    def write(self, sql: str, values: Sequence[Any] = ()) -> int:
+        """Send a statement that writes; how many rows it matched."""
+        matched: int = self.execute(sql, values).rowcount
+        return matched
+
+    def write_ids(self, sql: str, ids: Sequence[int], values: Sequence[Any] = ()) -> int:
+        """Write to rows by their ids, which fill `{ids}`; how many rows matched. Other values stand behind the ids."""
+        return self.write(with_ids(sql, ids), (*ids, *values))
+
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> Sequence[Row]:
+        """The rows of a SELECT."""
+        cursor = self.execute(sql, values)
+        try:
+            rows: Sequence[Row] = cursor.fetchall()
+        except self.dialect.driver_errors as error:
+            raise self.dialect.error(error) from error
+        return rows
+
+    def first(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
+        """The first row of a SELECT, if there is one."""
+        rows = self.rows(sql, values)
+        return rows[0] if rows else None
+
+    def _mend(self, session: Session, error: BaseException) -> None:
+        """Mend the session so that its statement can be sent again; else raise the error as one of ours."""
+        assert isinstance(error, Exception)
+        if not self._translated(session.mend, error, self._pace):
+            raise self.dialect.error(error) from error
+
+    def _translated(self, do: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do something with the driver; raise its errors as ours."""
+        try:
+            return do(*args, **kwargs)
+        except self.dialect.driver_errors as error:
+            raise self.dialect.error(error) from error

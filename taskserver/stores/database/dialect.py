@@ -1,0 +1,227 @@
+"""The parts of a dialect: the seam between the queue's verbs and MySQL, SQLite or another database.
+
+To add a database, write a folder beside `mysql/` with these parts. Where `queue/` holds SQL that the database does not
+take, put a word for it into `Words`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import DatabaseError, TablesMissing
+from .retrying import RetryPolicy
+from .session import Pace, Session
+from .statements import Words, with_ids
+
+if TYPE_CHECKING:
+    from typing import ParamSpec, Protocol, TypeVar
+
+    from ...model.task import NewTask
+    from .facts import Facts
+    from .task_session import TaskSession
+
+    # Faces for the type checker alone: a run that finds no task need not pay for them.
+
+    T = TypeVar("T")
+    P = ParamSpec("P")
+
+    class Rows(Protocol):
+        """A connection on which rows are added: of our database, or a caller's own."""
+
+        def execute(self, sql: str, values: Sequence[Any] = ()) -> Any: ...
+
+        def rows(self, sql: str, values: Sequence[Any] = ()) -> Sequence[tuple[Any, ...]]: ...
+
+    class Connected(Rows, Protocol):
+        """A database as the parts of a dialect use it: see database.Database."""
+
+        @property
+        def dialect(self) -> Dialect: ...
+
+        @property
+        def inserts(self) -> Inserts: ...
+
+        def write(self, sql: str, values: Sequence[Any] = ()) -> int: ...
+
+        def fetch(self, sql: str, values: Sequence[Any] = ()) -> Sequence[tuple[Any, ...]]: ...
+
+        def fetch_value(self, sql: str, values: Sequence[Any] = ()) -> Any: ...
+
+        def run(self, policy: RetryPolicy, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+        def skipping_locked(self, work: Callable[[str], T]) -> T: ...
+
+        def occupied(self) -> AbstractContextManager[None]: ...
+
+    class Claiming(Protocol):
+        """The claim of a dialect: its hard part."""
+
+        def claim(self, database: Connected, token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> int:
+            """New → in progress by one UPDATE, in order of priority, then id; how many rows it changed.
+
+            A new row whose due_at lies ahead becomes waiting instead, and counts. Raises Conflict where others hold
+            rows that cannot be passed over.
+            """
+
+        def has_new(self, database: Connected, groups: Sequence[int]) -> bool:
+            """Whether a look without locks finds a new row in these groups (none: in any)."""
+
+        def groups_with_new(self, database: Connected) -> Sequence[int]:
+            """The groups that have new rows, found by the index."""
+
+        def indexes(self, database: Connected, groups: Sequence[int]) -> Sequence[str]:
+            """The indexes by which the claim of these groups (none: of all) reads the queue."""
+
+    class Gathering(Protocol):
+        """A place for the tasks of an iterator, for a database whose transactions must not wait for an iterator."""
+
+        def gather(self, database: Connected, tasks: Iterable[NewTask]) -> None:
+            """Take all tasks that an iterator gives."""
+
+        def gathered(self, database: Connected) -> Iterator[NewTask]:
+            """The gathered tasks, in the iterator's order."""
+
+        def forget(self, database: Connected) -> None:
+            """Give the space of the gathered tasks back."""
+
+
+class Inserts(ABC):
+    """How rows are added. It differs between databases, and between our connections and a caller's."""
+
+    rows_per_statement = 1000
+    """Plain rows, of task, args, group and priority; rows with more columns are fewer a statement."""
+    keyed_rows_per_statement = 1000
+    """Rows with keys whose ids one statement can tell."""
+
+    def as_sent(self, task: NewTask) -> NewTask:
+        """The task with its values in a form that any session passes on unchanged. Raises InvalidTask."""
+        return task
+
+    @abstractmethod
+    def insert(self, database: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
+        """Insert `count` rows; their ids, in order. Raises DatabaseError."""
+
+    def insert_keyed(self, database: Rows, sql: str, values: Sequence[Any], keys: Sequence[str]) -> Sequence[int]:
+        """Insert rows with keys, or change the rows that have these keys; their ids, in order of `keys`.
+
+        Raises DatabaseError.
+        """
+        database.execute(sql, values)
+        ids = ids_of_keys(database, keys)
+        return [ids[key.encode()] for key in keys]
+
+
+IDS_OF_KEYS = "SELECT unique_key, id FROM {table} WHERE unique_key IN ({ids})"
+
+
+def ids_of_keys(database: Rows, keys: Sequence[str], lock: str = "") -> dict[bytes, int]:
+    """The ids of the rows that have these keys, by key. `lock` ends the SELECT."""
+    found = database.rows(with_ids(IDS_OF_KEYS, keys) + lock, keys)
+    # MySQL keeps keys as bytes.
+    return {key if isinstance(key, bytes) else key.encode(): row_id for key, row_id in found}
+
+
+class Dialect(ABC):
+    """One queue's database: how to reach it, what its errors mean, and the words in which its SQL differs."""
+
+    words: Words
+    inserts: Inserts
+    claiming: Claiming
+    driver_errors: tuple[type[BaseException], ...]
+    schema_file: Path
+    about_space: str
+    """A sentence for a person: the fate of the space of rows that were deleted from the tables `{}`."""
+    has_one_writer = False
+    """Whether a transaction that writes keeps all others from writing, whichever rows they want."""
+    skips_locked = False
+    """Whether a SELECT can pass over rows that others hold; False once the server refused such a SELECT."""
+    skip_locked = ""
+    """The end of a SELECT that locks rows and passes over rows that others hold."""
+    for_update = ""
+    """The end of a SELECT that locks rows and waits for rows that others hold."""
+    set_our_names = ""
+    """The statement that has a session read our texts as UTF-8, where a task may have chosen another character set."""
+    joins_statements = False
+    """Whether several statements go in one round trip; False once the server refused that."""
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+
+    @property
+    def gathering(self) -> Gathering | None:
+        """A place for the tasks of an iterator; None where a transaction may wait for them."""
+        return None
+
+    @property
+    def quoted_in_full(self) -> str:
+        """A table's name `{}` that means the same table in any database of the server."""
+        return self.words.quoted
+
+    def with_marks(self, sql: str) -> str:
+        """A statement with the driver's parameter marks for `?`."""
+        return sql
+
+    @abstractmethod
+    def new_session(self) -> Session:
+        """A session for one thread, not yet connected."""
+
+    @abstractmethod
+    def open_task_session(self, pace: Pace) -> TaskSession:
+        """A new connection for tasks' own transactions. Raises DatabaseError."""
+
+    @abstractmethod
+    def send(self, cursor: Any, sql: str, values: Sequence[Any]) -> None:
+        """Send a composed statement. Raises the driver's errors."""
+
+    @abstractmethod
+    def error(self, error: BaseException) -> DatabaseError:
+        """The error of ours that a driver's error means."""
+
+    @abstractmethod
+    def read_facts(self, database: Connected, mode: str) -> Facts:
+        """Facts about the database and the tables, for `client.py doctor`. Raises DatabaseError."""
+
+    def make_place(self, database: Connected) -> None:  # noqa: B027
+        """Make the file, or other place, in which the tables are to lie. Raises DatabaseError."""
+
+
+# ---- errors that all dialects have
+
+
+def no_tables(place: object, table: str) -> TablesMissing:
+    """The queue's tables are not there."""
+    return missing(f"{place} has no tables of {table}")
+
+
+def other_columns(place: object, table: str, text: str) -> DatabaseError:
+    """A statement of ours names a column that is not there."""
+    return DatabaseError(
+        f"{place}: table {table} was not made by taskserver, or by another version of it ({text}): run "
+        "client.py init, or choose another TASKSERVER_TABLE"
+    )
+
+
+def missing(what: str) -> TablesMissing:
+    """`client.py init` makes the missing file or tables that `what` tells of."""
+    return TablesMissing(f"{what}: run client.py init")
+
+
+def assignments(changes: Mapping[str, str]) -> str:
+    """Columns and their new values, in the form that follows SET."""
+    return ", ".join(f"{column} = {to}" for column, to in changes.items())
+
+
+def claim_indexes(database: Connected) -> tuple[str, ...]:
+    """The names of the indexes by which claims read the queue, of some groups and of all.
+
+    Empty where an index or a right is missing.
+    """
+    used: list[str] = []
+    for groups in ((1, 2), ()):
+        with suppress(DatabaseError):
+            used += database.dialect.claiming.indexes(database, groups)
+    return tuple(dict.fromkeys(used))

@@ -1,0 +1,88 @@
+"""Facts about a store's database, for `client.py doctor`; doctor/ judges them.
+
+Each fact is asked for by itself, since the server may refuse an account some of them. None is a fact that was refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class TableFault(NamedTuple):
+    """A table that differs from the schema file's."""
+
+    table: str
+    what: str
+    """The difference, as `column due_at is datetime, not timestamp(6)`."""
+
+
+class MySQLFacts(NamedTuple):
+    """Facts about a MySQL or MariaDB server and the queue's tables there."""
+
+    version: str
+    is_mariadb: bool
+    user: str
+    """The account as the server knows it: name@host pattern."""
+    cipher: str
+    """The cipher of TLS; empty where the connection is not encrypted."""
+    variables: Mapping[str, str]
+    """The server's variables, by name in lower case."""
+    session: Mapping[str, str]
+    """The variables of a connection like a worker's, by name in lower case."""
+    clock_ahead_seconds: float
+    """How far the server's clock is ahead of this host's."""
+    last_instant: str
+    """The last day that a column of the tables can hold: YYYY-MM-DD."""
+    skips_locked: bool
+    """Whether a SELECT can pass over rows that others hold."""
+    denied: tuple[str, ...]
+    """Rights that this account lacks and a worker needs, as `DELETE on jobs_queue`."""
+    spared: tuple[str, ...]
+    """Rights that this account lacks and a worker of this mode does without, each with its use for others."""
+    faults: tuple[TableFault, ...]
+    claim_indexes: tuple[str, ...]
+    """The indexes by which claims read the queue, of some groups and of all."""
+    oldest_transaction_seconds: float | None
+    """The age of the server's oldest open transaction, 0 without one; None where this account may not see them."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of database, by which doctor/ finds its checks."""
+        return "mysql"
+
+
+class SQLiteFacts(NamedTuple):
+    """Facts about an SQLite file and the queue's tables there."""
+
+    version: str
+    journal_mode: str
+    damage: str | None
+    """The answer of SQLite's own check, `ok` where it finds nothing; None where the file is too large to be checked."""
+    faults: tuple[TableFault, ...]
+    claim_indexes: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        """The kind of database, by which doctor/ finds its checks."""
+        return "sqlite"
+
+
+Facts = MySQLFacts | SQLiteFacts
+
+
+class QueueFacts(NamedTuple):
+    """Rows of the queue that may need a person."""
+
+    names: tuple[str, ...]
+    """The callables that the next rows name, each once."""
+    lapsed: int
+    """How many claims nobody took back, though their lease ended a while ago."""
+    lapsed_seconds: float
+    """The time since the end of the oldest of these leases."""
+    far: int
+    """How many rows are due in 2037 or later."""
+    undated: int
+    """How many rows wait for nothing: neither an instant nor another task."""
+    orphaned: int
+    """How many rows wait for tasks that are gone or over, and will not hear of it."""

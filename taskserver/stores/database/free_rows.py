@@ -1,0 +1,127 @@
+"""Writes to rows that nobody holds: a page's open transaction must not hold up the rows beside its own.
+
+A write passes over rows that others hold where the server can do that. Where it cannot, the write tries all rows at
+once and then one by one: each held row costs a wait, and one row at a time cannot deadlock.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from ...errors import Conflict, DatabaseError
+from .database import Database
+from .retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
+from .statements import with_ids
+
+MAX_HELD = 2
+"""Stop after this many held rows that each cost a wait; leave the rest for the next look."""
+
+Work = Callable[[list[int]], Any]
+"""The write to locked rows, given their ids; its result is the caller's own."""
+
+
+class RowsChanged(DatabaseError):
+    """A write matched fewer rows than it should; its transaction is rolled back."""
+
+
+class Lock(NamedTuple):
+    """A SELECT that locks those rows of `{ids}` that meet its condition; the work is done to these rows alone."""
+
+    select: str = "SELECT id FROM {table} {by_key} WHERE id IN ({ids})"
+    values: Sequence[Any] = ()
+    """The values for the marks behind those of the ids."""
+
+
+class Freed(NamedTuple):
+    """The outcome of work on rows that nobody held."""
+
+    ids: list[int]
+    """The rows to which the work was done."""
+    results: list[Any]
+    """The work's result for each transaction."""
+    in_doubt: bool
+    """Whether the work may have been done to more rows: a connection broke before its answer came."""
+
+
+class FreeRows:
+    """Writes that leave out the rows that others hold."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def write_ids(self, sql: str, ids: Sequence[int], values: Sequence[Any] = ()) -> int:
+        """Write to rows by their ids; how many rows were changed. Held rows are left for the next look."""
+        database = self._database
+        if not ids:
+            return 0
+        has_one_writer = database.dialect.has_one_writer
+        policy = RetryPolicy(Scope.STATEMENT, HELD_PATIENCE_SECONDS if has_one_writer else 0)
+        with suppress(Conflict):
+            return database.run(policy, database.write_ids, sql, ids, values)
+        if has_one_writer:
+            return 0
+        return sum(self.work(ids, lambda free: database.write_ids(sql, free, values), is_contended=True).results)
+
+    def work(
+        self,
+        ids: Sequence[int],
+        work: Work,
+        lock: Lock = Lock(),  # noqa: B008  # immutable
+        *,
+        is_contended: bool = False,
+        conflict_seconds: float = 0.0,
+    ) -> Freed:
+        """Do work to the free rows of `ids` under their locks: in one transaction, else in one for each row.
+
+        `is_contended` says that others are known to hold one of the rows. Raises Conflict where the database has one
+        writer and others write for longer than `conflict_seconds`: then the whole database is busy, not a row.
+        """
+        database = self._database
+        in_doubt = False
+        if database.dialect.skips_locked or not is_contended:
+            try:
+                return self._work_at_once(ids, work, lock, conflict_seconds)
+            except RowsChanged as error:
+                in_doubt = error.may_have_taken_effect
+            except Conflict as error:
+                if database.dialect.has_one_writer:
+                    raise
+                in_doubt = error.may_have_taken_effect
+            if len(ids) == 1:
+                return Freed([], [], in_doubt)
+        return self._work_singly(ids, work, lock, in_doubt)
+
+    def _work_at_once(self, ids: Sequence[int], work: Work, lock: Lock, conflict_seconds: float) -> Freed:
+        database = self._database
+        policy = RetryPolicy(Scope.TRANSACTION, conflict_seconds)
+        (locked, result), in_doubt = database.skipping_locked(
+            lambda end: database.run_in_doubt(policy, self._lock_and_work, ids, work, lock, end)
+        )
+        return Freed(locked, [result] if locked else [], in_doubt)
+
+    def _work_singly(self, ids: Sequence[int], work: Work, lock: Lock, in_doubt: bool) -> Freed:
+        done: list[int] = []
+        results: list[Any] = []
+        held = 0
+        # In random order: in a fixed order the rows behind two held ones would be left each time.
+        for row_id in random.sample(ids, len(ids)):
+            try:
+                one = self._work_at_once([row_id], work, lock, 0.0)
+            except (RowsChanged, Conflict) as error:
+                in_doubt = in_doubt or error.may_have_taken_effect
+                held += isinstance(error, Conflict)
+                if held == MAX_HELD:
+                    break
+            else:
+                done += one.ids
+                results += one.results
+                in_doubt = in_doubt or one.in_doubt
+        return Freed(done, results, in_doubt)
+
+    def _lock_and_work(self, ids: Sequence[int], work: Work, lock: Lock, end: str) -> tuple[list[int], Any]:
+        rows = self._database.rows(with_ids(lock.select, ids) + end, (*ids, *lock.values))
+        locked = [row[0] for row in rows]
+        return locked, work(locked) if locked else None

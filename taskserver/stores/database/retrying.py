@@ -1,0 +1,126 @@
+"""How work on the database is tried again: its policy, and a run's patience.
+
+Others may be in the way of the work (Conflict), or the database may be away (Unavailable).
+"""
+
+# Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
+
+import random
+import time
+from enum import Enum
+from typing import NamedTuple
+
+from ...errors import Conflict, DatabaseError, ServerFull, Unavailable
+
+MIN_CONFLICT_SECONDS = 5.0
+"""Conflicts are waited out for at least so long, however short the patience with an absent database."""
+HELD_PATIENCE_SECONDS = 0.2
+"""A write that would rather be left to the next look waits so long for others. A run waits longer by looking again: it
+hears signals between two looks."""
+
+
+class Scope(Enum):
+    """Which transaction a piece of work runs in."""
+
+    STATEMENT = "one statement, which commits by itself; a connection without autocommit gets BEGIN and COMMIT"
+    TRANSACTION = "BEGIN and COMMIT go around the work"
+    BARE = "the work brings its own BEGIN and COMMIT, or needs none"
+
+
+class RetryPolicy(NamedTuple):
+    """How a piece of work is tried."""
+
+    scope: Scope
+    conflict_seconds: float
+    """The work is tried again for so long while others are in its way."""
+    is_repeatable: bool = True
+    """Whether doing the work twice is as good as once: only then is it tried again after the database went away."""
+
+
+AT_ONCE = RetryPolicy(Scope.STATEMENT, conflict_seconds=0)
+
+
+class Patience:
+    """How long a run waits for an absent database."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.has_begun = False
+        """Whether the database was reached once. Before that nobody waits: a wrong address is told at once."""
+        self.is_over = False
+        """Whether the patience is used up. The run ends then: it tries its last writes once each, and waits no more."""
+
+    def bears(self, error: Unavailable) -> bool:
+        """Whether to wait after this error."""
+        return self.has_begun or isinstance(error, ServerFull)
+
+
+class Tries:
+    """The tries of one piece of work."""
+
+    def __init__(self, policy: RetryPolicy, patience: Patience | None) -> None:
+        """Without patience, as outside of a run, the work does not wait for an absent database."""
+        self._policy = policy
+        self._patience = patience
+        self._conflicts: Pauses | None = None
+        self._absences: Pauses | None = None
+
+    def go_on_after(self, error: DatabaseError) -> bool:
+        """Pause. Whether the work is to be tried again; False without a pause."""
+        if isinstance(error, Conflict):
+            return self._wait_for_others()
+        return isinstance(error, Unavailable) and self._wait_for_database(error)
+
+    def succeeded(self) -> None:
+        """Note that the database was reached: from now on the run waits for it while it is absent."""
+        if self._patience is not None:
+            self._patience.has_begun = True
+
+    def _wait_for_others(self) -> bool:
+        patience, policy = self._patience, self._policy
+        self._conflicts = self._conflicts or Pauses(0.002, 0.5)
+        if self._conflicts.pause(0 if patience is not None and patience.is_over else policy.conflict_seconds):
+            return True
+        # Only a failure that ends the run uses the patience up. Work with a short wait is left for later, and the
+        # failure of an add concerns its caller alone.
+        if patience is not None and policy.is_repeatable and policy.conflict_seconds >= MIN_CONFLICT_SECONDS:
+            patience.is_over = True
+        return False
+
+    def _wait_for_database(self, error: Unavailable) -> bool:
+        patience = self._patience
+        if patience is None or not self._policy.is_repeatable or not patience.bears(error):
+            return False
+        self._absences = self._absences or Pauses(0.05, 2.0)
+        if self._absences.pause(0 if patience.is_over else patience.seconds):
+            _log(error)
+            return True
+        patience.is_over = True
+        return False
+
+
+def _log(error: Unavailable) -> None:
+    from logging import getLogger  # imported here: producers do not need it
+
+    getLogger("taskserver").debug("trying again: %s", error)
+
+
+class Pauses:
+    """Random pauses, each about twice as long as the one before."""
+
+    def __init__(self, first_seconds: float, max_seconds: float) -> None:
+        self._pause = first_seconds
+        self._max = max_seconds
+        self._give_up_at: float | None = None
+
+    def pause(self, seconds: float) -> bool:
+        """Sleep. False, without a sleep, once so many seconds have passed since the first pause."""
+        now = time.monotonic()
+        if self._give_up_at is None:
+            self._give_up_at = now + seconds
+        left = self._give_up_at - now
+        if left <= 0:
+            return False
+        time.sleep(min(self._pause * random.uniform(0.5, 1.5), left))
+        self._pause = min(self._pause * 2, self._max)
+        return True

@@ -1,0 +1,161 @@
+"""How a verb's SQL becomes a driver's: names, words and marks are filled in.
+
+A verb writes `{table}` for the queue's table, `{now}` for the database's clock and `?` for each value. `Words` has the
+words in which dialects differ.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ...model.task import CANCELLED
+
+QUEUE_COLUMNS = (
+    "id, task, args, group_id, priority, status, attempts, max_attempts, due_at, claim, unique_key, error_text, "
+    "created_at, started_at, finished_at, updated_at, version, stages, stage, awaited, "
+    "result, progress"
+)
+INSTANTS = ("due_at", "created_at", "started_at", "finished_at", "updated_at", "ended_at", "previous_started_at")
+HELPERS = ("done", "workers", "paused", "schedules", "stats", "dependencies", "schema")
+"""Tables beside the queue's: `{stats}` stands for jobs_queue_stats."""
+
+INLINE_ARGS_BYTES = 16 * 1024
+"""Longer arguments stay in the database until their task's turn: a thousand of 1 MiB each fit into no small host."""
+
+Write = tuple[str, Sequence[Any]]
+"""A statement and its values."""
+
+
+class Words(ABC):
+    """The words in which a dialect differs; in each, `{}` stands for a column, a table or an instant."""
+
+    now: str
+    after: str
+    """The instant a bound number of seconds after now."""
+    seconds_since: str
+    """The age in seconds of the instant `{}`."""
+    instant_text: str
+    """The instant `{}` as YYYY-MM-DD HH:MM:SS.ffffff."""
+    this_hour: str
+    """The begin of this hour, as YYYY-MM-DD HH:00:00 in UTC."""
+    bytes_of: str
+    """The length of the text `{}` in bytes."""
+    hex_of = "HEX({})"
+    """The bytes of the text `{}` in hexadecimal: a column of SQLite may hold bytes that are no text."""
+    position_in = "INSTR({}, ?)"
+    """The position of a bound text in the text `{}`, from 1 on, compared byte by byte; 0 where it does not occur."""
+    greatest: str
+    """The function that returns its greatest argument."""
+    insert_or_ignore: str
+    """The begin of an INSERT that leaves a row alone whose key stands already."""
+    given: str
+    """In an upsert: the value that was to be inserted into the column `{}`."""
+    quoted: str
+    """The table `{}` in the dialect's quotes."""
+    by_key: str
+    """The hint that a statement reaches its rows by the primary key."""
+    by_status: str
+    """The hint that a SELECT reads the queue's table `{}` by an index that begins with status and group_id."""
+    delete_by_key: str
+    """A DELETE from the table `{}` that reaches its rows by the primary key, without its WHERE."""
+    any_row = "(?, ?, ?, ?, ?, ?, COALESCE({after}, ?), ?, ?, ?)"
+    """The values of one row with more columns than a plain one: see adding.ADD_ANY."""
+
+    instant_type: str
+    number_type: str
+    """The column type of a whole number from 0 to 2^63 - 1."""
+    small_type: str
+    """The column type of a whole number from 0 to 65,535."""
+    flag_type: str
+    """The column type of 0 or 1."""
+    text_type: str
+    """The column type of a text of at most 65,535 bytes."""
+    long_text_type: str
+    """The column type of a longer text."""
+
+    @abstractmethod
+    def upsert(self, changes: Mapping[str, str], condition: str, key: str = "unique_key") -> str:
+        """The end of an INSERT that changes the row which has the key, where the condition (empty: always) holds.
+
+        `key` names the key's columns; `changes` has each column's new value. In the new values and in the condition,
+        `{given_…}` is the value that was to be inserted into a column.
+        """
+
+    def of_table(self, table: str) -> dict[str, str]:
+        """The dialect's own words, beside those of all dialects."""
+        return {}
+
+
+def words_of(words: Words, table: str, quoted: str) -> dict[str, str]:
+    """The text for each `{word}` in a queue's statements; `quoted` is the form of a table's name, perhaps in full."""
+    columns = QUEUE_COLUMNS.split(", ")
+    names = {"table": quoted.format(table)} | {name: quoted.format(f"{table}_{name}") for name in HELPERS}
+    filled = {
+        **names,
+        "now": words.now,
+        "now_text": words.instant_text.format(words.now),
+        "next_at_text": words.instant_text.format("next_at"),
+        "hour_text": words.instant_text.format("hour"),
+        "after": words.after,
+        "this_hour": words.this_hour,
+        "greatest": words.greatest,
+        "insert_or_ignore": words.insert_or_ignore,
+        "by_key": words.by_key,
+        "by_status": words.by_status.format(table),
+        "delete_task": words.delete_by_key.format(names["table"]),
+        "delete_archived": words.delete_by_key.format(names["done"]),
+        "columns": QUEUE_COLUMNS,
+        "first_columns": QUEUE_COLUMNS.partition(", version")[0],
+        "archived_columns": QUEUE_COLUMNS.replace("claim", "NULL").replace("status", "2"),
+        "args_bytes": words.bytes_of.format("args"),
+        "inline_bytes": str(INLINE_ARGS_BYTES),
+        "error_position": words.position_in.format("error_text"),
+        "cancelled": f"'{CANCELLED}'",
+        "is_cancelled": f"CASE WHEN error_text = '{CANCELLED}' THEN 1 ELSE 0 END",
+        # The table of dependencies has no column `id`: `id` is that of the task's row.
+        "is_linked": f"(awaited <> 0 OR EXISTS (SELECT 1 FROM {names['dependencies']} WHERE child_id = id))",
+        "instant_type": words.instant_type,
+        "number_type": words.number_type,
+        "small_type": words.small_type,
+        "flag_type": words.flag_type,
+        "text_type": words.text_type,
+        "long_text_type": words.long_text_type,
+    }
+    filled |= {f"given_{column}": words.given.format(column) for column in columns}
+    for column in INSTANTS:
+        filled[f"{column}_text"] = words.instant_text.format(column)
+        filled[f"{column}_age"] = words.seconds_since.format(column)
+    filled["due_at_sign"] = words.hex_of.format(filled["due_at_text"])
+    filled["readable"] = ", ".join(filled.get(f"{column}_text", column) for column in columns)
+    return filled | words.of_table(table)
+
+
+class Statements:
+    """Composed statements, kept for their next use: there are few statements and many uses."""
+
+    def __init__(self, words: dict[str, str], with_marks: Callable[[str], str]) -> None:
+        """`with_marks` replaces each `?` by the driver's parameter mark."""
+        self.words = words
+        self._with_marks = with_marks
+        self._composed: dict[str, str] = {}
+
+    def compose(self, sql: str) -> str:
+        """A statement with its words filled in and the driver's marks, on one line."""
+        composed = self._composed.get(sql)
+        if composed is None:
+            if len(self._composed) > 500:
+                self._composed.clear()
+            composed = self._composed[sql] = self._with_marks(" ".join(sql.format_map(self.words).split()))
+        return composed
+
+
+def marks(count: int) -> str:
+    """So many parameter marks."""
+    return ", ".join("?" * count)
+
+
+def with_ids(sql: str, ids: Sequence[object]) -> str:
+    """A statement with a mark for each id in the place of `{ids}`."""
+    return sql.replace("{ids}", marks(len(ids)))

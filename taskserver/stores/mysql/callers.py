@@ -1,0 +1,122 @@
+"""Adding on a caller's own connection to MySQL or MariaDB.
+
+Differs from a connection of ours: the caller's session may be in any time zone, character set, isolation level and
+sql_mode, and we change none of these. So instants are converted in the statement, and texts are sent in ASCII.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...errors import DatabaseError, InvalidTask
+from ...model.arguments import MAX_ARGS_BYTES, in_ascii
+from ...model.pipeline import MAX_STAGES_BYTES
+from ...model.task import NewTask
+from ...settings.dsn import MySQLDsn
+from ..database.callers import CallersDialect, callers_error
+from ..database.dialect import Inserts, other_columns
+from ..database.statements import Statements, words_of
+from .dialect import in_full
+from .errors import (
+    COLUMN_MISSING,
+    CONFLICTS,
+    HINTS,
+    LOST_CONNECTION,
+    RIGHTS_MISSING,
+    TABLE_MISSING,
+    kind_of,
+    number_of,
+)
+from .inserts import inserted_ids
+from .words import MySQLWords
+
+if TYPE_CHECKING:
+    from ..database.dialect import Rows
+
+READ_ONLY_TRANSACTION = 1792
+NO_DATABASE = frozenset({1044, 1046, 1049})
+LAST_SECOND = 2**31 - 1 - 86_400
+"""A day before the column's last instant: the database's clock decides, and this host's may differ."""
+BEGIN_AGAIN = "roll your transaction back, and do all of it again"
+CALLERS_RIGHTS_HINT = "give the account of that connection the rights that docs/security.md names for what was added"
+
+
+class CallersWords(MySQLWords):
+    """The words for a session of any time zone and character set.
+
+    The server converts an instant from the session's time zone to the column's, so a statement gives it in the
+    session's. NOW(6) plus an interval would be an hour off across a change of summer time, and UNIX_TIMESTAMP(NOW(6))
+    in the hour that comes twice. UNIX_TIMESTAMP() alone is right; it lacks the microseconds.
+    """
+
+    after = "FROM_UNIXTIME(UNIX_TIMESTAMP() + MICROSECOND(NOW(6)) * 0.000001 + ?)"
+    any_row = """
+        (?, ?, ?, ?, ?, ?, COALESCE({after}, CONVERT_TZ(?, '+00:00', @@SESSION.time_zone)), UNHEX(?), ?, ?)
+    """
+
+    def upsert(self, changes: Mapping[str, str], condition: str, key: str = "unique_key") -> str:
+        # A look for the row that has a key could miss it: the caller's transaction may see the database as it was
+        # before another one committed that row, and with autocommit a worker may have deleted it. So the INSERT itself
+        # tells the row's id.
+        return f"{super().upsert(changes, condition, key)}, id = LAST_INSERT_ID(id)"
+
+
+class CallersInserts(Inserts):
+    """Adding through a session of any kind."""
+
+    keyed_rows_per_statement = 1  # LAST_INSERT_ID tells of one row alone
+
+    def as_sent(self, task: NewTask) -> NewTask:
+        # The session would read our text in its own character set, and so spoil or cut it: ASCII is the same in all of
+        # them. A key is sent in hexadecimal: drivers quote bytes with backslashes, whatever the sql_mode.
+        if task.delay_seconds is not None and time.time() + task.delay_seconds > LAST_SECOND:
+            # The server would make NULL of the instant, and the task would wait for ever.
+            raise InvalidTask(f"delay is {task.delay_seconds:.0f} seconds, which ends after 2038-01-18")
+        return task._replace(
+            args=in_ascii(task.args, MAX_ARGS_BYTES),
+            stages=in_ascii(task.stages, MAX_STAGES_BYTES),
+            unique_key=None if task.unique_key is None else task.unique_key.encode().hex(),
+        )
+
+    def insert(self, database: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
+        return inserted_ids(database, sql, values, count)
+
+    def insert_keyed(self, database: Rows, sql: str, values: Sequence[Any], keys: Sequence[str]) -> Sequence[int]:
+        return [int(database.execute(sql, values).lastrowid)]
+
+
+class MySQLCallers(CallersDialect):
+    """A queue in a MySQL or MariaDB database, on connections of others."""
+
+    database = "MySQL"
+
+    def __init__(self, dsn: MySQLDsn, table: str) -> None:
+        self._dsn = dsn
+        self.table = table
+        self.words = CallersWords()
+        self.inserts = CallersInserts()
+        # Names in full, as a caller's session may be in another database of the server.
+        self.statements = Statements(words_of(self.words, table, in_full(dsn, self.words.quoted)), str)
+
+    def error(self, error: Exception) -> DatabaseError:
+        number = number_of(error)
+        if number == TABLE_MISSING:
+            return self.no_tables(self._dsn.place)
+        text = " ".join(str(error.args[1] if number is not None and len(error.args) > 1 else error).split())
+        if number == COLUMN_MISSING:
+            return other_columns(self._dsn.place, self.table, text)
+        what = f"{text or 'it is closed'} ({number or type(error).__name__})"
+        return callers_error(kind_of(number), what, _hint_at(number))
+
+
+def _hint_at(number: int | None) -> str:
+    hints = {
+        CONFLICTS: BEGIN_AGAIN,
+        frozenset({READ_ONLY_TRANSACTION}): "begin a transaction that may write",
+        NO_DATABASE: "is it to the database of TASKSERVER_DSN?",
+        RIGHTS_MISSING: CALLERS_RIGHTS_HINT,
+        LOST_CONNECTION: "open another, and do all of your transaction again",
+    }
+    return next((hint for numbers, hint in hints.items() if number in numbers), HINTS.get(number or -1, ""))

@@ -1,0 +1,122 @@
+"""The claim on MySQL and MariaDB: the dialect's hard part."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ..database.retrying import AT_ONCE
+from ..database.statements import with_ids
+from ..queue.claims import MAX_GROUPS
+
+if TYPE_CHECKING:
+    from ..database.dialect import Connected
+
+# Each group gives its first rows in order straight from (status, group_id, priority, id); those few are put in
+# order together, and the UPDATE reaches the chosen ones by primary key. So a claim reads groups times limit
+# index entries, however many rows wait, are finished, or belong to others. What goes wrong in the naive forms:
+#
+# - UPDATE … WHERE group_id IN (…) ORDER BY priority, id LIMIT n has no index for that order: it sorts the whole
+#   backlog and locks all that it read, so a second worker waits for the first.
+# - Forcing (status, priority, id) instead reads past every sooner task of every other group.
+# - Without SKIP LOCKED two workers pick the same rows and one waits, or the two deadlock; that is all that
+#   servers before MariaDB 10.6 and MySQL 8.0.1 can do. The claim is right there too, as the outer WHERE looks
+#   again, and deadlocks are retried.
+#
+# STRAIGHT_JOIN and the forced keys: on a small or freshly filled table the optimizer would rather scan, and a
+# scanning UPDATE locks everything. Values are taken from `picked`, since a joined UPDATE promises no order of
+# its assignments.
+
+CLAIM = """
+    UPDATE (SELECT id, due_at FROM ({picked}) AS candidates ORDER BY priority, id LIMIT ?) AS picked
+    STRAIGHT_JOIN {table} AS task FORCE INDEX (PRIMARY) ON task.id = picked.id
+    SET task.status = IF(picked.due_at > NOW(6), 5, 1),
+        task.claim = IF(picked.due_at > NOW(6), NULL, ?),
+        task.due_at = IF(picked.due_at > NOW(6), picked.due_at, NOW(6) + INTERVAL ? SECOND),
+        task.started_at = NULL,
+        task.updated_at = task.updated_at
+    WHERE task.status = 0
+"""
+PICK_OF_GROUP = """
+    SELECT * FROM (SELECT id, priority, due_at FROM {table} FORCE INDEX (claim_by_group)
+                   WHERE status = 0 AND group_id = ? AND (SELECT COUNT(*) FROM {paused} WHERE group_id = ?) = 0
+                   ORDER BY priority, id LIMIT ?{skip_locked}) AS of_group
+"""
+PICK_OF_ALL = """
+    SELECT * FROM (SELECT id, priority, due_at FROM {table} FORCE INDEX (claim_any_group)
+                   WHERE status = 0 AND (SELECT COUNT(*) FROM {paused}) = 0
+                   ORDER BY priority, id LIMIT ?{skip_locked}) AS of_all
+"""
+LOOK_OF_GROUPS = """
+    SELECT 1 FROM {table} FORCE INDEX (claim_by_group) WHERE status = 0 AND group_id IN ({ids}) LIMIT 1
+"""
+LOOK_OF_ALL = "SELECT 1 FROM {table} FORCE INDEX (claim_any_group) WHERE status = 0 LIMIT 1"
+# From group to group, each read at once by the index: for a DISTINCT, MariaDB would read every new row.
+NEXT_GROUP = """
+    SELECT MIN(group_id) FROM {table} FORCE INDEX (claim_by_group) WHERE status = 0 AND group_id >= ?
+"""
+LAST_GROUP = "SELECT MAX(group_id) FROM {table} FORCE INDEX (claim_by_group) WHERE status = 0"
+
+
+class MySQLClaiming:
+    """The claiming UPDATE, and looks at new rows."""
+
+    def claim(self, database: Connected, token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> int:
+        """New → in progress; how many rows it changed."""
+        values = claim_values(token, lease_seconds, limit, groups)
+        return database.skipping_locked(
+            lambda end: database.write(claim_statement(groups, _skipping(database, end)), values)
+        )
+
+    def indexes(self, database: Connected, groups: Sequence[int]) -> Sequence[str]:
+        """The indexes by which the claim reads the queue."""
+        skipping = _skipping(database, database.dialect.skip_locked)
+        statement = f"EXPLAIN FORMAT = TRADITIONAL {claim_statement(groups, skipping)}"
+        return database.run(AT_ONCE, self._indexes, database, statement, claim_values(0, 0, 1, groups))
+
+    def _indexes(self, database: Connected, sql: str, values: Sequence[int]) -> list[str]:
+        cursor = database.execute(sql, values)
+        key = [column[0] for column in cursor.description].index("key")
+        return [row[key] for row in cursor.fetchall() if row[key]]
+
+    def has_new(self, database: Connected, groups: Sequence[int]) -> bool:
+        """Whether a look without locks finds a new row."""
+        if not groups:
+            return bool(database.fetch(LOOK_OF_ALL))
+        return bool(database.fetch(with_ids(LOOK_OF_GROUPS, groups), groups))
+
+    def groups_with_new(self, database: Connected) -> Sequence[int]:
+        """The groups that have new rows."""
+        last = database.fetch_value(LAST_GROUP)
+        if last is None:
+            return []
+        # From any group on: where there are too many of them to find all, each is to have its turn.
+        first = random.randint(0, last)
+        return [*_groups_between(database, first, last), *_groups_between(database, 0, first - 1)]
+
+
+def _groups_between(database: Connected, first: int, last: int) -> Iterator[int]:
+    for _ in range(MAX_GROUPS):
+        group = database.fetch_value(NEXT_GROUP, (first,)) if first <= last else None
+        if group is None or group > last:
+            return
+        yield group
+        first = group + 1
+
+
+def _skipping(database: Connected, end: str) -> str:
+    """The end of each SELECT in the claim: none where the server cannot pass over rows that others hold."""
+    return end if database.dialect.skips_locked else ""
+
+
+def claim_values(token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> Sequence[int]:
+    """The values for the marks of `claim_statement`."""
+    picked = [value for group in groups for value in (group, group, limit)] or [limit]
+    return (*picked, limit, token, lease_seconds)
+
+
+def claim_statement(groups: Sequence[int], skip_locked: str) -> str:
+    """The one UPDATE; `skip_locked` ends each SELECT in it."""
+    picked = " UNION ALL ".join([PICK_OF_GROUP] * len(groups)) or PICK_OF_ALL
+    return CLAIM.replace("{picked}", picked).replace("{skip_locked}", skip_locked)

@@ -1,0 +1,110 @@
+"""MySQL and MariaDB, on PyMySQL: the home ground, on old shared servers too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pymysql
+
+from ...errors import DatabaseError
+from ...settings.dsn import MySQLDsn
+from ..database.dialect import Dialect
+from ..database.session import Pace
+from .claiming import MySQLClaiming
+from .errors import DRIVER_ERRORS, error_of
+from .inserts import MySQLInserts
+from .login import log_in
+from .session import READ_COMMITTED, Abilities, MySQLSession, filled
+from .words import MySQLWords
+
+if TYPE_CHECKING:
+    from ..database.dialect import Connected
+    from ..database.facts import MySQLFacts
+    from ..database.task_session import TaskSession
+
+
+class MySQLDialect(Dialect):
+    """A queue in a MySQL or MariaDB database."""
+
+    driver_errors = DRIVER_ERRORS
+    schema_file = Path(__file__).with_name("schema.sql")
+    about_space = (
+        "InnoDB keeps the space in its files, for new rows; OPTIMIZE TABLE {} copies what is left into files that are "
+        "as small as they can be, if there is room for both"
+    )
+    skips_locked = True
+    skip_locked = " FOR UPDATE SKIP LOCKED"
+    for_update = " FOR UPDATE"
+    set_our_names = "SET NAMES utf8mb4"
+    joins_statements = True
+
+    def __init__(self, dsn: MySQLDsn, table: str) -> None:
+        super().__init__(table)
+        self._dsn = dsn
+        self.abilities = Abilities()
+        self.words = MySQLWords()
+        self.inserts = MySQLInserts(self.abilities)
+        self.claiming = MySQLClaiming()
+
+    @property
+    def quoted_in_full(self) -> str:
+        return in_full(self._dsn, self.words.quoted)
+
+    def with_marks(self, sql: str) -> str:
+        return sql.replace("%", "%%").replace("?", "%s")
+
+    def send(self, cursor: Any, sql: str, values: Sequence[Any]) -> None:
+        cursor.execute(filled(cursor, sql, values))
+
+    def error(self, error: BaseException) -> DatabaseError:
+        return error_of(error, self._dsn, self.table)
+
+    # ---- connections
+
+    def new_session(self) -> MySQLSession:
+        return MySQLSession(self._dsn, self.abilities, self.login_error)
+
+    def login_error(self, error: BaseException) -> DatabaseError:
+        """Our error for an error at login: a server that hangs up then may be none of MySQL's."""
+        return error_of(error, self._dsn, self.table, is_login=True)
+
+    def open_task_session(self, pace: Pace) -> TaskSession:
+        from .task_session import MySQLTaskSession, TaskConnection
+
+        try:
+            # With the defaults of the driver and the server: the task may do anything with it.
+            connection = log_in(self._dsn, partial(TaskConnection, autocommit=False), pace.answer_seconds)
+            session = MySQLTaskSession(connection)
+            with connection.cursor() as cursor:
+                cursor.execute(self.abilities.isolation)
+                if self.abilities.isolation != READ_COMMITTED:
+                    _bear_with_renewals(cursor)
+                cursor.execute("SELECT @@max_allowed_packet")
+                session.most_bytes = cursor.fetchone()[0]
+        except Exception as error:
+            raise self.login_error(error) from None
+        return session
+
+    # ---- for client.py doctor
+
+    def read_facts(self, database: Connected, mode: str) -> MySQLFacts:
+        from .facts import read_facts
+
+        return read_facts(database, mode)
+
+
+def in_full(dsn: MySQLDsn, quoted: str) -> str:
+    """A table's name `{}` behind its database's."""
+    database = dsn.database.replace("`", "``").replace("{", "{{").replace("}", "}}")
+    return f"`{database}`.{quoted}"
+
+
+def _bear_with_renewals(cursor: Any) -> None:
+    # MariaDB may refuse a write to a row that was changed since the transaction's snapshot: then no task could be
+    # completed whose lease was renewed meanwhile.
+    with suppress(pymysql.MySQLError):
+        cursor.execute("SET innodb_snapshot_isolation = OFF")

@@ -1,0 +1,150 @@
+"""The meaning of the errors of MySQL, MariaDB and their driver: which are worth another try, and what a person can do.
+
+Errors are told apart by their numbers: some servers come without texts, and others translate them.
+"""
+
+from __future__ import annotations
+
+import pymysql
+
+from ...errors import (
+    AlreadyThere,
+    Conflict,
+    ConnectionLost,
+    DatabaseError,
+    NotUnderstood,
+    ServerFull,
+    TooLong,
+    Unavailable,
+)
+from ...settings.dsn import MySQLDsn, usual_socket
+from ..database.dialect import no_tables, other_columns
+
+DRIVER_ERRORS = (pymysql.MySQLError, OSError, RuntimeError, ValueError)
+
+LOCK_WAIT = 1205
+# These errors undo the whole transaction: a deadlock, a server without room for more locks, and a row that was changed
+# since the transaction's snapshot, where MariaDB is set to refuse that.
+ROLL_BACK = frozenset({1213, 1206, 1020})
+# Deadlocks, locks that did not come in time, and statements that an administrator or a time limit ended.
+CONFLICTS = frozenset({1020, LOCK_WAIT, 1213, 1317, 1614, 1969, 3024})
+LOST_CONNECTION = frozenset(
+    {0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1180, 1184, 1927, 2006, 2013, 2014, 2055, 3168, 3169, 4031}
+)
+# Too many connections, or threads; no memory for one more.
+FULL = frozenset({1037, 1040, 1041, 1135, 1203, 1226})
+# Not reached; read-only or offline for a while, as in a failover or a backup; a full disk; too many transactions;
+# no quorum.
+UNAVAILABLE = frozenset({2002, 2003, 1036, 1290, 1792, 1836, 3032, 1021, 1030, 1114, 1637, 1047})
+STATEMENT_BINLOG = 1665
+SAVEPOINT_MISSING = 1305
+SYNTAX = 1064
+ACCESS_DENIED = 1045
+RIGHTS_MISSING = frozenset({1142, 1143})  # on a table, on a column
+NEEDS_TLS = frozenset({ACCESS_DENIED, 3159})
+TABLE_MISSING = 1146
+COLUMN_MISSING = 1054
+ALREADY_THERE = frozenset({1060, 1061})  # a column, an index
+INDEX_MISSING = 1176
+TOO_LONG = 1153
+CANNOT_CONNECT = 2003
+CUT_OFF = frozenset({2006, 2013, 2014})
+PREFIX = "panels put the account's name before it, as in you_shop"
+LIMITED = "let fewer workers run at once (worker.py --slots), or ask your host for more"
+NO_SPACE = "free some space, or have your host raise the database's quota"
+READ_ONLY = "the server takes no writes for now: wait, or name its main server in TASKSERVER_DSN"
+COLUMN = "give that column its type and character set of schema.sql, with ALTER TABLE"
+RIGHTS_HINT = (
+    "which account does TASKSERVER_DSN name? a website's may only add; worker.py needs a worker's; client.py pause, "
+    "resume, schedule, unschedule and prune need an operator's, with SELECT, INSERT, UPDATE and DELETE on all of the "
+    "queue's tables; client.py init needs CREATE and ALTER too; see docs/security.md for what to grant"
+)
+LOGIN = (
+    "check user and password in TASKSERVER_DSN and TASKSERVER_PASSWORD; of a user, "
+    f"{PREFIX}; a password stands in .env in single quotes, and in a DSN its % is %25"
+)
+HINTS = {
+    1021: NO_SPACE,
+    1030: "is the disk full, or a quota used up?",
+    1040: LIMITED,
+    1044: f"grant this user rights on it in your host's panel, or mend the name in TASKSERVER_DSN ({PREFIX})",
+    ACCESS_DENIED: LOGIN,
+    1049: f"make it in your host's panel, or mend the name in TASKSERVER_DSN ({PREFIX})",
+    1114: NO_SPACE,
+    1129: "ask your host to unblock this machine (FLUSH HOSTS)",
+    1130: "allow this machine in your host's panel (remote MySQL); on the web server itself name localhost",
+    **dict.fromkeys(RIGHTS_MISSING, RIGHTS_HINT),
+    1071: "its keys are too short: ask your host for MySQL 5.7, MariaDB 10.3 or newer",
+    TOO_LONG: "give the task smaller arguments, or raise the server's max_allowed_packet",
+    1203: LIMITED,
+    1226: LIMITED,
+    1290: READ_ONLY,
+    1366: COLUMN,
+    1406: COLUMN,
+    1467: "a row has the greatest id there is: delete it, then ALTER TABLE … AUTO_INCREMENT = 1",
+    1698: LOGIN,
+    1792: READ_ONLY,
+    1836: READ_ONLY,
+}
+STRANGER = "is that a MySQL server? its port is 3306 as a rule, and not that of a panel or a web page"
+
+
+def kind_of(number: int | None) -> type[DatabaseError]:
+    """The class of our error for a number, which says whether it is worth another try."""
+    kinds = {
+        CONFLICTS: Conflict,
+        LOST_CONNECTION: ConnectionLost,
+        FULL: ServerFull,
+        UNAVAILABLE: Unavailable,
+        ALREADY_THERE: AlreadyThere,
+        frozenset({TOO_LONG}): TooLong,
+        frozenset({SYNTAX}): NotUnderstood,
+    }
+    return next((kind for numbers, kind in kinds.items() if number in numbers), DatabaseError)
+
+
+def number_of(error: BaseException | None) -> int | None:
+    """The server's or driver's error number."""
+    number = error.args[0] if error is not None and error.args else None
+    return number if isinstance(number, int) else None
+
+
+def hint_at(number: int | None, text: str, dsn: MySQLDsn, is_login: bool) -> str:
+    """Advice for a person about an error; empty where we have none."""
+    if is_login and (number is None or number in CUT_OFF):
+        return STRANGER
+    return _hint_at_address(text, dsn) if number == CANNOT_CONNECT else HINTS.get(number or 0, "")
+
+
+def _hint_at_address(text: str, dsn: MySQLDsn) -> str:
+    if "SSL" in text:
+        return "check ssl-mode and ssl-ca in TASKSERVER_DSN"
+    if dsn.unix_socket:
+        return "check unix_socket in TASKSERVER_DSN, and whether the server runs"
+    if dsn.host == "localhost" and usual_socket("localhost") is None:
+        return (
+            "no socket is at one of the usual places: where PHP's phpinfo() names one, add ?unix_socket=/its/path "
+            "to TASKSERVER_DSN, else check host and port there, and whether the server runs"
+        )
+    return "check host and port in TASKSERVER_DSN, and whether the server runs"
+
+
+def error_of(error: BaseException, dsn: MySQLDsn, table: str, is_login: bool = False) -> DatabaseError:
+    """Our error for an error of the driver on a connection of ours."""
+    number = number_of(error)
+    text = " ".join(str(error.args[-1] if error.args else error).split())
+    where = dsn.place
+    if number == TABLE_MISSING:
+        return no_tables(where, table)
+    if number == COLUMN_MISSING:
+        return other_columns(where, table, text)
+    if number == INDEX_MISSING:
+        return DatabaseError(f"{where}: {text}: make it as in schema.sql")
+    if isinstance(error, RuntimeError):
+        return DatabaseError(
+            f"{where}: this account's password needs TLS, which the server does not offer or ssl-mode forbids, "
+            "or the package PyMySQL[rsa] (pip install 'PyMySQL[rsa]')"
+        )
+    hint = hint_at(number, text, dsn, is_login)
+    what = f"{where}: {text or 'the connection is closed'} ({number or type(error).__name__})"
+    return kind_of(number)(f"{what}: {hint}" if hint else what)

@@ -1,0 +1,188 @@
+"""One thread's connection to MySQL or MariaDB, on PyMySQL."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pymysql
+from pymysql.constants import CLIENT
+
+from ...errors import DatabaseError
+from ...settings.dsn import MySQLDsn
+from ..database.session import Pace, Session
+from ..database.statements import Write
+from .errors import DRIVER_ERRORS, STATEMENT_BINLOG, number_of
+from .login import log_in
+
+READ_SECONDS_IN_A_RUN = 10
+"""A worker's statements are short: a server that is silent for so long is gone, though TCP may not know it yet."""
+READ_SECONDS = 60
+"""Producers wait longer: after a cut they would not know whether their task was added."""
+
+# UTC, as NOW() in a zone with summer time gives one hour twice a year; strict, so that nothing of ours is cut
+# silently; backslash escapes on, as PyMySQL quotes with them.
+# Locks of rows are waited for in short turns, between which a signal is heard and the patience ends.
+SESSION = "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = 1"
+# A worker waits in short turns for locks of whole tables (a backup's), too: to hang up instead would leave the
+# statement waiting on the server, with a connection that counts. Producers and changes of tables wait as long as the
+# server allows.
+IN_A_RUN = "lock_wait_timeout = 1"
+AFTER_A_RUN = "SET lock_wait_timeout = DEFAULT, autocommit = 1"
+READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
+REPEATABLE_READ = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+
+ANY_BYTES = "taskserver_any_bytes"
+
+
+class Abilities:
+    """The abilities of a server, found out by its errors; all connections of a store share them."""
+
+    isolation = READ_COMMITTED
+    """REPEATABLE_READ where replication is by statements: it refuses writes in READ COMMITTED."""
+    reads_any_bytes = False
+    """Whether connections read text that is no UTF-8, once one has met it: some programs make it of emojis."""
+
+
+class MySQLSession(Session):
+    """One thread's connection of ours."""
+
+    def __init__(self, dsn: MySQLDsn, abilities: Abilities, error_of: Callable[[Exception], DatabaseError]) -> None:
+        """`error_of` translates an error at login."""
+        super().__init__()
+        self._dsn = dsn
+        self._abilities = abilities
+        self._error_of = error_of
+        self._isolation = abilities.isolation
+
+    # ---- the connection
+
+    def connect(self, pace: Pace) -> None:
+        connect = partial(
+            pymysql.connect,
+            autocommit=True,
+            # Count matched rows, not changed ones: a write that changes nothing has found its claim all the same.
+            client_flag=CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
+            init_command=f"{SESSION}, {IN_A_RUN}" if pace.is_in_run else SESSION,
+        )
+        self._isolation = self._abilities.isolation
+        try:
+            connection = log_in(self._dsn, connect, pace.answer_seconds)
+            with connection.cursor() as cursor:
+                cursor.execute(self._isolation)
+        except Exception as error:  # a server that is none of MySQL's may make the driver raise anything
+            raise self._error_of(error) from None
+        if self._abilities.reads_any_bytes:
+            connection.encoding = ANY_BYTES
+        self.cursor = connection.cursor()
+        self.connection = connection
+        self.is_in_run = pace.is_in_run
+
+    def close(self) -> None:
+        connection, self.connection, self.cursor = self.connection, None, None
+        if connection is not None:
+            try:
+                connection.close()
+            except DRIVER_ERRORS:
+                pass
+
+    def hasten(self, pace: Pace) -> None:
+        # The driver has no public setter for these.
+        self.connection._read_timeout = self.connection._write_timeout = _read_seconds(pace)
+
+    def suit(self, pace: Pace) -> None:
+        # The connection may be from before the run, and be used after it.
+        self.send(f"SET {IN_A_RUN}" if pace.is_in_run else AFTER_A_RUN)
+        super().suit(pace)
+
+    def is_alive(self) -> bool:
+        try:
+            self.connection.ping(reconnect=False)
+        except DRIVER_ERRORS:
+            return False
+        return True
+
+    # ---- statements
+
+    @property
+    def commits_by_itself(self) -> bool:
+        autocommit: bool = self.connection.get_autocommit()
+        return autocommit
+
+    def begin(self) -> None:
+        if self.commits_by_itself:
+            super().begin()
+
+    def send(self, sql: str, values: Sequence[Any] = ()) -> Any:
+        self.cursor.execute(filled(self.cursor, sql, values))
+        return self.cursor
+
+    def send_joined(self, writes: Sequence[Write]) -> list[int]:
+        cursor = self.cursor
+        texts = [filled(cursor, sql, values) for sql, values in writes]
+        opening = [self._opening()] if self.commits_by_itself else []
+        cursor.execute("; ".join([*opening, *texts, "COMMIT"]))
+        matched = [cursor.rowcount]
+        while cursor.nextset():
+            matched.append(cursor.rowcount)
+        return matched[len(opening) : -1]
+
+    def _opening(self) -> str:
+        # In a run many transactions follow one another: without autocommit none of them needs a BEGIN.
+        return "SET autocommit = 0" if self.is_in_run else "BEGIN"
+
+    # ---- errors that a session can mend
+
+    def mend(self, error: Exception, pace: Pace) -> bool:
+        if isinstance(error, UnicodeDecodeError) and not self._abilities.reads_any_bytes:
+            self._read_any_bytes(pace)
+            return True
+        if number_of(error) == STATEMENT_BINLOG and self._isolation == READ_COMMITTED:
+            self._leave_read_committed()
+            return True
+        return False
+
+    def _read_any_bytes(self, pace: Pace) -> None:
+        """Read text that is no UTF-8, too: MariaDB keeps it, as the surrogates that some programs make of emojis.
+
+        The connection is a new one, as the driver stopped in the midst of an answer; a SELECT can be sent again.
+        """
+        codecs.register(_find_codec)
+        self._abilities.reads_any_bytes = True
+        self.close()
+        self.connect(pace)
+        self.hasten(pace)
+
+    def _leave_read_committed(self) -> None:
+        """Go on in REPEATABLE READ: statement-based replication refuses even a transaction's first write otherwise."""
+        self._abilities.isolation = self._isolation = REPEATABLE_READ
+        self.send("ROLLBACK")
+        self.send(REPEATABLE_READ)
+        if self.in_transaction:
+            self.begin()
+
+
+def _read_seconds(pace: Pace) -> float | None:
+    if pace.is_unhurried:
+        return None
+    return min(READ_SECONDS_IN_A_RUN if pace.is_in_run else READ_SECONDS, pace.answer_seconds)
+
+
+def filled(cursor: Any, sql: str, values: Sequence[Any]) -> str:
+    """A statement with its values filled in, in the driver's quotes: the driver's protocol has no parameters."""
+    # The driver would do the same at a higher cost, which counts here: numbers need no quotes.
+    escape = cursor.connection.escape
+    return sql % tuple([value if type(value) is int else escape(value) for value in values])
+
+
+def _find_codec(name: str) -> codecs.CodecInfo | None:
+    """UTF-8 that decodes each invalid byte to a lone surrogate, as Python decodes the names of files."""
+    if name != ANY_BYTES:
+        return None
+
+    def decode(text: Any, errors: str = "strict") -> tuple[str, int]:
+        return codecs.utf_8_decode(text, "surrogateescape", True)
+
+    return codecs.CodecInfo(codecs.utf_8_encode, decode, name=ANY_BYTES)

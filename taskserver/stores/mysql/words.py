@@ -1,0 +1,37 @@
+"""The words of MySQL and MariaDB."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..database.dialect import assignments
+from ..database.statements import Words
+
+
+class MySQLWords(Words):
+    """The words of MySQL from 5.7 on, and MariaDB from 10.3 on."""
+
+    now = "NOW(6)"
+    after = "NOW(6) + INTERVAL ? SECOND"
+    seconds_since = "TIMESTAMPDIFF(MICROSECOND, {}, NOW(6)) / 1e6"
+    instant_text = "DATE_FORMAT({}, '%Y-%m-%d %H:%i:%s.%f')"
+    this_hour = "DATE_FORMAT(NOW(), '%Y-%m-%d %H:00:00')"
+    bytes_of = "OCTET_LENGTH({})"
+    greatest = "GREATEST"
+    insert_or_ignore = "INSERT IGNORE"
+    given = "VALUES({})"
+    quoted = "`{}`"
+    by_key = "FORCE INDEX (PRIMARY)"
+    by_status = "FORCE INDEX (claim_by_group)"
+    delete_by_key = "DELETE gone FROM {} AS gone FORCE INDEX (PRIMARY)"
+    instant_type = "TIMESTAMP(6)"
+    number_type = "BIGINT UNSIGNED"
+    small_type = "SMALLINT UNSIGNED"
+    flag_type = "TINYINT UNSIGNED"
+    text_type = "TEXT"
+    long_text_type = "MEDIUMTEXT"
+
+    def upsert(self, changes: Mapping[str, str], condition: str, key: str = "unique_key") -> str:
+        # MySQL has no condition for all changes together.
+        new = {column: f"IF({condition}, {to}, {column})" if condition else to for column, to in changes.items()}
+        return f"ON DUPLICATE KEY UPDATE {assignments(new)}"

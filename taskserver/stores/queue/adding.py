@@ -1,0 +1,316 @@
+"""How tasks are added: one, many, one with a key, and one whose key a row has already.
+
+A row that has the key either stays as it is, or (`rerun`) becomes new again, as its producer now describes it. A rerun
+needs no column of its own: it sets `attempts` to 0, which no other running row has, as its start was counted. So the
+writes that finish a task (finish_writes.py) ask for attempts above 0; a running row with 0 becomes new at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ...errors import InvalidTask
+from ...model.task import NewTask, Status
+from ..database.database import Database
+from ..database.dialect import Inserts
+from ..database.retrying import RetryPolicy, Scope
+from ..database.statements import Words
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from ..database.dialect import Gathering, Rows
+
+    class AddingPlace(Rows, Protocol):
+        """The connection on which tasks are added: our database's, or a caller's own."""
+
+        @property
+        def words(self) -> Words: ...
+
+        @property
+        def inserts(self) -> Inserts: ...
+
+
+MAX_STATEMENT_BYTES = 400_000
+"""Old servers take 1 MiB a statement, and quoting may double its length."""
+MAX_UTF8_BYTES = 4
+"""The longest character."""
+
+MAX_KEPT_TASKS = 1000
+"""An iterator's tasks are kept up to here, so that they can be added again where others were in the way."""
+MAX_KEPT_CHARACTERS = 2_000_000
+"""The arguments of the kept tasks."""
+
+MAX_KEYED_ROWS = 100
+"""Rows with keys per portion, as a statement locks the rows that stand already until its transaction's end."""
+
+PLAIN_VALUES = 4
+ANY_VALUES = 11
+
+
+class WaitsForNewer(InvalidTask):
+    """A task that would wait for a task that is not older than itself."""
+
+    def __init__(self, parent_id: int, child_id: int, number: int, what_now: str) -> None:
+        super().__init__(
+            f"depends_on names {parent_id}, and this task would be {child_id}: a task can wait for those alone that "
+            f"were added before it; {what_now}"
+        )
+        self.number = number
+        """The task's number among the tasks of one call, from 1 on."""
+
+
+class Adding:
+    """The INSERTs of producers. Where a verb needs several statements, its caller has begun a transaction."""
+
+    # ---- add: → new, waiting
+
+    ADD = "INSERT INTO {table} (task, args, group_id, priority) VALUES "
+    ADD_ROW = "(?, ?, ?, ?)"
+    ADD_PLAIN = ADD + ADD_ROW
+    ADD_ANY = """
+        INSERT INTO {table}
+            (task, args, group_id, priority, max_attempts, status, due_at, unique_key, version, stages)
+        VALUES
+    """
+    ADD_DEPENDENCIES = "INSERT INTO {dependencies} (parent_id, child_id) VALUES "
+    ADD_DEPENDENCY = "(?, ?)"
+
+    IS_RUNNING = "status = 1 AND started_at IS NOT NULL"
+    # A running row keeps status, claim and lease. A row that waits for other tasks (status 5 without an instant) goes
+    # on waiting. MySQL assigns from left to right, and the order matters: the status asks for the old instant, so it
+    # comes before the claim and the instant. These ask whether the row is running, which the new status tells as well
+    # as the old one. After a delayed rerun any row that does not run has status 5: there the instant comes first.
+    RERUN: ClassVar = {
+        "task": "{given_task}",
+        "args": "{given_args}",
+        "group_id": "{given_group_id}",
+        "priority": "{given_priority}",
+        "max_attempts": "{given_max_attempts}",
+        "attempts": "0",
+        "error_text": "NULL",
+        "finished_at": "NULL",
+        "created_at": "{now}",
+        "updated_at": "{now}",
+        "status": f"CASE WHEN {IS_RUNNING} THEN 1 WHEN status = 5 AND due_at IS NULL THEN 5 ELSE 0 END",
+        "claim": f"CASE WHEN {IS_RUNNING} THEN claim END",
+        "due_at": f"CASE WHEN {IS_RUNNING} THEN due_at END",
+        "stages": "{given_stages}",
+        "stage": "0",
+        "result": "NULL",
+        "progress": "NULL",
+        "version": "COALESCE({given_version}, version)",
+    }
+    RERUN_LATER: ClassVar = {"due_at": "", **RERUN} | {
+        "due_at": f"""
+            CASE WHEN {IS_RUNNING} THEN due_at WHEN status <> 5 OR due_at IS NOT NULL THEN {{given_due_at}} END
+        """,
+        "status": f"CASE WHEN {IS_RUNNING} THEN 1 ELSE 5 END",
+    }
+    # The condition of all assignments. It asks for the old version, so the version is assigned last.
+    IS_NEWER = "{given_version} IS NULL OR version IS NULL OR {given_version} > version"
+
+    def __init__(self, place: AddingPlace, what_now: str = "nothing was added") -> None:
+        """`what_now` tells a person what to do where a task is found to be wrong after its row was inserted."""
+        self._place = place
+        self._what_now = what_now
+
+    def insert_all(self, tasks: Iterable[NewTask]) -> Iterator[Sequence[int]]:
+        """Insert tasks, a portion a statement; each portion's ids, in order. Raises WaitsForNewer, DatabaseError."""
+        before = 0
+        for portion in portions(tasks, self._place.inserts):
+            try:
+                yield self.insert(portion)
+            except WaitsForNewer as error:
+                error.number += before
+                raise
+            before += len(portion)
+
+    def insert_plain(self, task: NewTask) -> int:
+        """Insert a task with nothing but its name, arguments, group and priority; its id."""
+        return self._place.inserts.insert(self._place, self.ADD_PLAIN, task[:PLAIN_VALUES], 1)[0]
+
+    def insert(self, tasks: Sequence[NewTask]) -> Sequence[int]:
+        """Insert tasks of one kind by one statement, then their dependencies; the tasks' ids, in order.
+
+        Raises WaitsForNewer, DatabaseError.
+        """
+        place, kind = self._place, _kind(tasks[0])
+        if kind is None:
+            rows = ", ".join([self.ADD_ROW] * len(tasks))
+            values = [value for task in tasks for value in task[:PLAIN_VALUES]]
+            return place.inserts.insert(place, self.ADD + rows, values, len(tasks))
+        sql = self.ADD_ANY + ", ".join([place.words.any_row] * len(tasks))
+        values = [value for task in tasks for value in _all_values(task)]
+        has_key, is_rerun, has_version, is_later, has_parents = kind
+        if has_key and len(tasks) > place.inserts.keyed_rows_per_statement:
+            return [self.insert([task])[0] for task in tasks]
+        if has_key:
+            upsert = self._if_key_stands(is_rerun, has_version, is_later)
+            keys = [str(task.unique_key) for task in tasks]
+            return place.inserts.insert_keyed(place, f"{sql} {upsert}", values, keys)
+        ids = place.inserts.insert(place, sql, values, len(tasks))
+        if has_parents:
+            self._insert_dependencies(tasks, ids)
+        return ids
+
+    def _insert_dependencies(self, tasks: Sequence[NewTask], ids: Sequence[int]) -> None:
+        """Insert a row for each task and parent, in the same transaction; a worker settles them (dependencies.py)."""
+        values: list[int] = []
+        newer: WaitsForNewer | None = None
+        for number, (task, child_id) in enumerate(zip(tasks, ids, strict=True), start=1):
+            for parent_id in map(int, str(task.depends_on).split(",")):
+                if parent_id >= child_id and newer is None:
+                    newer = WaitsForNewer(parent_id, child_id, number, self._what_now)
+                values += (parent_id, child_id)
+        most = self._place.inserts.rows_per_statement * PLAIN_VALUES // 2 * 2
+        for first in range(0, len(values), most):
+            portion = values[first : first + most]
+            rows = ", ".join([self.ADD_DEPENDENCY] * (len(portion) // 2))
+            self._place.execute(self.ADD_DEPENDENCIES + rows, portion)
+        # Raised only now: a caller who commits all the same must not get a task that waits for nothing, and so runs.
+        if newer is not None:
+            raise newer
+
+    def _if_key_stands(self, is_rerun: bool, has_version: bool, is_later: bool) -> str:
+        """The end of an INSERT that says what becomes of a row that has the key already."""
+        words = self._place.words
+        if not is_rerun:
+            return words.upsert({"unique_key": "unique_key"}, "")
+        changes = self.RERUN_LATER if is_later else self.RERUN
+        return words.upsert(changes, self.IS_NEWER if has_version else "")
+
+
+class Producing:
+    """The verbs of producers, in our own transactions."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._adding = Adding(database)
+        self._add_plain = RetryPolicy(Scope.STATEMENT, database.conflict_seconds, is_repeatable=False)
+        self._add_any = self._add_plain._replace(scope=Scope.TRANSACTION)
+
+    def add(self, task: NewTask) -> int:
+        """→ new, or waiting. The id of the new row, or of the row that has the key already. Raises DatabaseError."""
+        if is_plain(task):
+            return self._database.run(self._add_plain, self._adding.insert_plain, task)
+        return self._database.run(self._add_any, self._adding.insert, [task])[0]
+
+    def add_many(
+        self,
+        tasks: Iterable[NewTask],
+        added: Callable[[Sequence[int]], object],
+        begun: Callable[[], object] = lambda: None,
+    ) -> None:
+        """→ new, or waiting, all or none. Raises WaitsForNewer, DatabaseError.
+
+        `added` is called with the ids of each statement; they count once this returns. `begun` is called before the
+        first statement, and again where a conflict has all tasks added anew. Tasks of an iterator are added anew only
+        if they are few: more of them may be too many to keep.
+        """
+        database = self._database
+        gathering = database.dialect.gathering
+        if gathering is not None and not isinstance(tasks, Sequence):
+            policy = RetryPolicy(Scope.BARE, conflict_seconds=0, is_repeatable=False)
+            database.run(policy, self._gather_and_add, gathering, tasks, added)
+            return
+        if isinstance(tasks, Iterator):
+            few = _few(tasks)
+            more = next(tasks, None)
+            tasks = few if more is None else chain(few, [more], tasks)
+        given = tasks
+
+        def insert_all() -> None:
+            begun()
+            for ids in self._adding.insert_all(given):
+                added(ids)
+
+        seconds = 0 if isinstance(given, Iterator) else database.conflict_seconds
+        database.run(RetryPolicy(Scope.TRANSACTION, seconds, is_repeatable=False), insert_all)
+
+    def _gather_and_add(
+        self, gathering: Gathering, tasks: Iterable[NewTask], added: Callable[[Sequence[int]], object]
+    ) -> None:
+        database = self._database
+        gathering.gather(database, tasks)
+        for ids in database.run(self._add_any, lambda: list(self._adding.insert_all(gathering.gathered(database)))):
+            added(ids)
+        gathering.forget(database)
+
+
+_Kind = tuple[bool, bool, bool, bool, bool]
+"""The tasks of one statement have in common whether they have a key, are reruns, have a version, are delayed, and wait
+for other tasks."""
+
+
+def _few(tasks: Iterator[NewTask]) -> list[NewTask]:
+    """The first tasks of an iterator: as many as may be kept to be added again."""
+    few: list[NewTask] = []
+    characters = 0
+    while len(few) < MAX_KEPT_TASKS and characters < MAX_KEPT_CHARACTERS and (task := next(tasks, None)):
+        few.append(task)
+        characters += len(task.args or "")
+    return few
+
+
+def is_plain(task: NewTask) -> bool:
+    """Whether a task has nothing but its name, arguments, group and priority."""
+    return task[PLAIN_VALUES:] == _NOTHING_MORE
+
+
+_NOTHING_MORE = NewTask("", None, 0, 0)[PLAIN_VALUES:]
+
+
+def _kind(task: NewTask) -> _Kind | None:
+    """The kind of a task; None for a plain task."""
+    if is_plain(task):
+        return None
+    has_parents = task.depends_on is not None
+    return task.unique_key is not None, task.rerun, task.version is not None, _is_later(task), has_parents
+
+
+def _all_values(task: NewTask) -> Sequence[Any]:
+    status = int(Status.WAITING if _is_later(task) else Status.NEW)
+    return (
+        *task[:PLAIN_VALUES],
+        *(task.max_attempts, status, task.delay_seconds, task.due_at, task.unique_key, task.version, task.stages),
+    )
+
+
+def _is_later(task: NewTask) -> bool:
+    return task.delay_seconds is not None or task.due_at is not None
+
+
+def portions(tasks: Iterable[NewTask], inserts: Inserts, max_plain: int = 0) -> Iterator[list[NewTask]]:
+    """The tasks of each statement: of one kind, few enough, and not too long, as servers limit a statement's length.
+
+    `max_plain` is the greatest number of plain tasks; 0: as the dialect's inserts say.
+    """
+    portion: list[NewTask] = []
+    max_plain = max_plain or inserts.rows_per_statement
+    size, kind, most = 0, None, max_plain
+    for task in tasks:
+        length = _length(task.args) + _length(task.stages)
+        its_kind = _kind(task)
+        if portion and (len(portion) >= most or size + length > MAX_STATEMENT_BYTES or its_kind != kind):
+            yield portion
+            portion, size = [], 0
+        if not portion:
+            kind, most = its_kind, _max_rows(its_kind, inserts, max_plain)
+        portion.append(task)
+        size += length
+    if portion:
+        yield portion
+
+
+def _length(text: str | None) -> int:
+    return 0 if text is None else len(text) * (1 if text.isascii() else MAX_UTF8_BYTES)
+
+
+def _max_rows(kind: _Kind | None, inserts: Inserts, max_plain: int) -> int:
+    if kind is None:
+        return max_plain
+    most = max_plain * PLAIN_VALUES // ANY_VALUES
+    return min(most, MAX_KEYED_ROWS) if kind[0] else most

@@ -1,0 +1,153 @@
+"""Claims: new tasks taken for this worker by one UPDATE, read back, and given back where they were not started.
+
+The UPDATE is the dialect's (mysql/claiming.py has the essay on it).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
+
+from ...errors import Conflict
+from ...model.task import Claim, ClaimedTask
+from ..database.database import MAX_IDS_PER_STATEMENT, Database
+from ..database.retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
+from ..database.statements import with_ids
+
+if TYPE_CHECKING:
+    from ..database.free_rows import FreeRows
+
+MAX_GROUPS = 400
+"""A claim names each group; SQLite joins 500 parts in one statement at most."""
+
+
+class Claims:
+    """The verbs of a worker before it starts a task."""
+
+    def __init__(self, database: Database, lease_seconds: int, free_rows: Callable[[], FreeRows]) -> None:
+        """`free_rows` makes them when a claim is given back."""
+        self._database = database
+        self._lease_seconds = lease_seconds
+        self._free_rows = free_rows
+
+    # ---- claim: new → in progress
+
+    # updated_at may lie in the future or be no instant, as a producer wrote it: the wait then counts as 0.
+    READ_CLAIM = """
+        SELECT id, task, CASE WHEN {args_bytes} <= {inline_bytes} THEN args END, {args_bytes},
+            attempts, max_attempts, claim, group_id, CASE WHEN {updated_at_age} > 0 THEN {updated_at_age} ELSE 0.0 END,
+            stages, stage, awaited
+        FROM {table} WHERE status = 1 AND claim = ? ORDER BY priority, id
+    """
+    READ_ARGS = "SELECT args FROM {table} WHERE id = ? AND status = 1 AND claim = ?"
+
+    def claim(self, limit: int, groups: Sequence[int]) -> Claim:
+        """New → in progress for up to `limit` rows of `groups` (none: of all), in order of priority, then id.
+
+        A new row among them whose due_at lies ahead becomes waiting instead. Where others hold the rows, the claim gets
+        nothing rather than wait for them: the caller looks again. Raises DatabaseError.
+        """
+        token = new_token()
+        changed = self._claim_unless_held(token, limit, groups)
+        if not changed and not groups and (others := self._groups_beside(self.paused_groups())):
+            changed = self._claim_unless_held(token, limit, others)
+        if not changed:
+            return Claim([], 0)
+        return Claim(self.read(token), changed)
+
+    def _claim_unless_held(self, token: int, limit: int, groups: Sequence[int]) -> int:
+        """How many rows one claim changed; none where others hold rows that it wants."""
+        policy = RetryPolicy(Scope.STATEMENT, HELD_PATIENCE_SECONDS)
+        try:
+            return self._database.run(policy, self._claimer(token, limit, groups))
+        except Conflict as error:
+            return len(self.read(token)) if error.may_have_taken_effect else 0
+
+    def _claimer(self, token: int, limit: int, groups: Sequence[int]) -> Callable[[], int]:
+        """The claim as work. After a try that broke off, it first looks for the rows that this try may have claimed."""
+        broke_off = False
+
+        def claim() -> int:
+            nonlocal broke_off
+            if broke_off and (rows := self._database.rows(self.READ_CLAIM, (token,))):
+                return len(rows)
+            database, before, broke_off = self._database, broke_off, True
+            try:
+                return database.dialect.claiming.claim(database, token, self._lease_seconds, limit, groups)
+            except Conflict:
+                broke_off = before  # this try claimed nothing
+                raise
+
+        return claim
+
+    def read(self, token: int) -> list[ClaimedTask]:
+        """The tasks of a claim, in the order in which they are to run."""
+        return [ClaimedTask(*row) for row in self._database.fetch(self.READ_CLAIM, (token,))]
+
+    def fetch_args(self, task: ClaimedTask) -> str | None:
+        """The arguments that the claim left in the database; None where there are none, or the claim was lost."""
+        row = self._database.fetch_first(self.READ_ARGS, (task.id, task.claim))
+        return row[0] if row else None
+
+    def has_new(self, groups: Sequence[int]) -> bool:
+        """Whether a plain look, which takes no locks and waits for none, finds a new row in these groups.
+
+        Rows of paused groups do not count.
+        """
+        database, paused = self._database, self.paused_groups()
+        if paused:
+            groups = [group for group in groups if group not in paused] if groups else self._groups_beside(paused)
+            if not groups:
+                return False
+        return database.dialect.claiming.has_new(database, groups)
+
+    # ---- paused groups: no claim takes their rows
+
+    PAUSED = "SELECT group_id FROM {paused} ORDER BY group_id"
+
+    def paused_groups(self) -> Sequence[int]:
+        """The groups whose tasks are not claimed for now, in order."""
+        return [row[0] for row in self._database.fetch(self.PAUSED)]
+
+    def _groups_beside(self, paused: Sequence[int]) -> Sequence[int]:
+        """The groups beside the paused ones that have new rows; none where no group is paused.
+
+        The claim of all groups reads in the order of all tasks: rows of paused groups would be in its way.
+        """
+        if not paused:
+            return []
+        with_new = self._database.dialect.claiming.groups_with_new(self._database)
+        others = [group for group in with_new if group not in paused]
+        # Where there are more groups than fit into one claim, they have their turns at random.
+        return others if len(others) <= MAX_GROUPS else sorted(random.sample(others, MAX_GROUPS))
+
+    # ---- release: in progress, unstarted → new
+
+    RELEASE = """
+        UPDATE {table} {by_key} SET status = 0, claim = NULL, due_at = NULL, updated_at = updated_at
+        WHERE id IN ({ids}) AND status = 1 AND claim = ? AND started_at IS NULL
+    """
+
+    def release(self, tasks: Collection[ClaimedTask]) -> int:
+        """In progress, unstarted → new for tasks of one claim; how many. No attempt is counted. Raises DatabaseError.
+
+        A row that others hold is left until its lease ends.
+        """
+        ids = sorted(task.id for task in tasks)
+        values = (next(task.claim for task in tasks),)
+        return sum(
+            self._release(ids[first : first + MAX_IDS_PER_STATEMENT], values)
+            for first in range(0, len(ids), MAX_IDS_PER_STATEMENT)
+        )
+
+    def _release(self, ids: Sequence[int], values: Sequence[int]) -> int:
+        if self._database.dialect.has_one_writer:
+            return self._database.change(with_ids(self.RELEASE, ids), (*ids, *values))
+        return self._free_rows().write_ids(self.RELEASE, ids, values)
+
+
+def new_token() -> int:
+    """A random claim token, from 0 to 2^63 - 1."""
+    return int.from_bytes(os.urandom(8), "big") >> 1

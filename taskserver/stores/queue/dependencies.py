@@ -1,0 +1,391 @@
+"""Tasks that wait for others: held back, let go when all of these are done, and given up when one of them is fatal.
+
+A row of the table of dependencies, an edge, says that a child waits for a parent; it goes once the parent is done.
+A task that no other waits for costs nothing more: its own row says in `awaited` whether others may wait for it, and the
+writes that end a task (finish_writes.py) ask for 0. Where it is 1, they leave the row done or fatal, with an instant in
+due_at: the sign that the children have not been told. A waiting row with an instant in due_at is a child whose parents
+have not been looked at. So a look for due rows finds both (`Due.linked`), and its worker settles them, in portions. An
+interrupted portion is found again, and settling a row twice is as good as once.
+
+No child is missed. Its edges are deleted under its lock, and the worker that deletes the last one lets it go. The child
+is made to wait under the same lock, after `awaited` was written to each of its parents that is not over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+from itertools import starmap
+from typing import ClassVar, NamedTuple
+
+from ...errors import Conflict
+from ...model.task import Status
+from ..database.database import Row
+from ..database.free_rows import Work
+from ..database.retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
+from ..database.statements import with_ids
+from .diagnosis import IS_ORPHAN
+from .store import Store
+
+MAX_EDGES_PER_LOOK = 400
+MAX_SETTLING_SECONDS = 5.0
+"""Stop settling after so long; leave the rest for the next look: a worker has tasks to run, and signals to hear."""
+
+GIVEN_UP = "dependency: task "
+"""The begin of the error_text of a task that was given up because of another one."""
+IS_GIVEN_UP = f"status = 4 AND error_text LIKE '{GIVEN_UP}%'"
+
+
+class GivenUp(NamedTuple):
+    """A task that became fatal because of another one."""
+
+    id: int
+    task: str
+    group_id: int
+    error_text: str
+
+
+class _Ends(NamedTuple):
+    """Parents by their ends; a parent that is in none of these sets is not over, and knows that it is awaited."""
+
+    done: set[int]
+    """Parents that are done, or gone."""
+    fatal: set[int]
+    unknown: set[int]
+    """Parents that were not over, and whose row others hold, so that `awaited` could not be written."""
+
+
+class _Findings(NamedTuple):
+    """The outcome of a look at the parents of some children."""
+
+    doomed: dict[int, list[int]]
+    """The children to be given up, by the parent because of which they are."""
+    undecided: set[int]
+    """The doomed children, and children of which nobody can say yet whether they have to wait."""
+    put_off: set[int]
+    """The undecided children with a parent whose row others hold."""
+
+
+class Dependencies:
+    """The edges of one queue: its tasks that wait for others."""
+
+    def __init__(self, store: Store, on_given_up: Callable[[GivenUp], object] = lambda given_up: None) -> None:
+        """`on_given_up` is called with each task that is given up."""
+        self._store = store
+        self._database = store.database
+        self._on_given_up = on_given_up
+        self._until = 0.0
+
+    # ---- settle: a row with a sign → its children are told, and the sign is gone
+
+    SIGNED = """
+        SELECT id, status, awaited, {due_at_sign} FROM {table}
+        WHERE id IN ({ids}) AND status IN (2, 4, 5) AND due_at <= {now}
+    """
+    # A sign on a row that is not awaited: no verb of ours writes one.
+    UNSIGN = """
+        UPDATE {table} {by_key} SET due_at = NULL, updated_at = updated_at
+        WHERE id IN ({ids}) AND status IN (2, 4) AND awaited = 0
+    """
+
+    def settle(self, ids: Sequence[int]) -> int:
+        """Settle rows that a look has found; how many. Rows that others hold are left for the next look.
+
+        Children of a parent that is done: waiting → new. Children of a fatal parent: waiting → fatal. Awaited parents
+        that are done → gone, archived or done, as the mode says. Raises DatabaseError.
+        """
+        if not ids:
+            return 0
+        self._until = time.monotonic() + MAX_SETTLING_SECONDS
+        rows = self._fetch(self.SIGNED, ids)
+        waiting = {row[0]: bool(row[2]) for row in rows if row[1] == Status.WAITING}
+        done = [row[0] for row in rows if row[1] == Status.DONE and row[2]]
+        fatal = {row[0]: row[3] for row in rows if row[1] == Status.FATAL and row[2]}
+        forged = [row[0] for row in rows if row[1] != Status.WAITING and not row[2]]
+        settled = (
+            self._settle_waiting(waiting) + self._settle_done(done) + sum(starmap(self._settle_fatal, fatal.items()))
+        )
+        return settled + self._store.free_rows.write_ids(self.UNSIGN, forged)
+
+    def _has_time(self) -> bool:
+        return time.monotonic() < self._until
+
+    # ---- a parent is done: its children are let go
+
+    EDGES_OF_PARENTS = """
+        SELECT parent_id, child_id FROM {dependencies}
+        WHERE parent_id IN ({ids}) AND (parent_id > ? OR parent_id = ? AND child_id > ?)
+        ORDER BY parent_id, child_id LIMIT ?
+    """
+    DELETE_OF_PARENT = "DELETE FROM {dependencies} WHERE child_id IN ({ids}) AND parent_id = ?"
+    DELETE_OF_CHILD = "DELETE FROM {dependencies} WHERE parent_id IN ({ids}) AND child_id = ?"
+    HAS_NONE = "NOT EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = id)"
+    LET_GO = f"""
+        UPDATE {{table}} {{by_key}} SET status = 0, updated_at = {{now}}
+        WHERE id IN ({{ids}}) AND status = 5 AND due_at IS NULL AND {HAS_NONE}
+    """
+    # The child may wait for other parents, too: the instant in due_at has it looked at anew.
+    REVIVE = f"""
+        UPDATE {{table}} {{by_key}} SET status = 5, due_at = {{now}}, error_text = NULL, finished_at = NULL,
+            updated_at = {{now}}
+        WHERE id IN ({{ids}}) AND {IS_GIVEN_UP}
+    """
+    # The parent may have run again since the look, with new children.
+    WAS_AWAITED = """
+        WHERE id IN ({ids}) AND status = 2 AND awaited <> 0
+            AND NOT EXISTS (SELECT 1 FROM {dependencies} WHERE parent_id = id)
+    """
+    NO_SIGN = "awaited = 0, due_at = NULL, updated_at = updated_at"
+    END: ClassVar = {
+        "delete": (f"{{delete_task}} {WAS_AWAITED}",),
+        "mark": (f"UPDATE {{table}} {{by_key}} SET {NO_SIGN} {WAS_AWAITED}",),
+        "move": (
+            f"UPDATE {{table}} {{by_key}} SET status = 6, {NO_SIGN} {WAS_AWAITED}",
+            "INSERT INTO {done} ({columns}) SELECT {archived_columns} FROM {table} WHERE id IN ({ids}) AND status = 6",
+            "{delete_task} WHERE id IN ({ids}) AND status = 6",
+        ),
+    }
+
+    def _settle_done(self, parents: Sequence[int]) -> int:
+        """Let the children of done parents go, then end these parents; how many rows were settled."""
+        unready: set[int] = set()
+        let_go = 0
+        for edges in self._edges_of_parents(parents):
+            held = self._let_go(edges)
+            let_go += len([child for _, child in edges if child not in held])
+            unready.update(parent for parent, child in edges if child in held)
+            if not self._has_time():
+                return let_go
+        ready = [parent for parent in parents if parent not in unready]
+        return (self._end(ready) if ready else 0) or let_go
+
+    def _edges_of_parents(self, parents: Sequence[int]) -> Iterator[Sequence[Row]]:
+        parent = child = 0
+        while parents and (
+            edges := self._fetch(self.EDGES_OF_PARENTS, parents, parent, parent, child, MAX_EDGES_PER_LOOK)
+        ):
+            yield edges
+            parent, child = edges[-1]
+
+    def _let_go(self, edges: Sequence[Row]) -> set[int]:
+        """Delete edges whose parents are done; children without other edges: waiting → new.
+
+        Returns the children that others hold, which keep their edges.
+        """
+        return self._held_after(partial(self._let_go_locked, edges), {child for _, child in edges})
+
+    def _let_go_locked(self, edges: Sequence[Row], children: Sequence[int]) -> None:
+        chosen = set(children)
+        self._delete([edge for edge in edges if edge[1] in chosen])
+        self._database.write_ids(self.LET_GO, children)
+        self._database.write_ids(self.REVIVE, children)
+
+    def _delete(self, edges: Collection[Row]) -> None:
+        """Delete edges, by a statement for each parent or for each child: whichever are fewer."""
+        of_parent: dict[int, list[int]] = {}
+        of_child: dict[int, list[int]] = {}
+        for parent, child in edges:
+            of_parent.setdefault(parent, []).append(child)
+            of_child.setdefault(child, []).append(parent)
+        if len(of_parent) <= len(of_child):
+            sql, groups = self.DELETE_OF_PARENT, of_parent
+        else:
+            sql, groups = self.DELETE_OF_CHILD, of_child
+        for one, others in sorted(groups.items()):
+            self._database.write_ids(sql, others, (one,))
+
+    def _end(self, parents: Sequence[int]) -> int:
+        """Awaited parents that are done and have no edges → gone, archived or done; how many. 0 if others hold one."""
+        writes = [(with_ids(sql, parents), parents) for sql in self.END[self._store.mode]]
+        try:
+            return self._database.write_together(writes, HELD_PATIENCE_SECONDS)[0][0]
+        except Conflict:
+            return 0
+
+    # ---- a parent is fatal: its children become fatal. The edges stay, so that a retry of the parent revives them
+
+    # Only children with work left, by their status: settling that was interrupted begins anew.
+    CHILDREN = """
+        SELECT child_id FROM {dependencies}
+        WHERE parent_id = ? AND child_id > ? AND (SELECT status FROM {table} WHERE id = child_id) = ?
+        ORDER BY child_id LIMIT ?
+    """
+    # The parent may have been retried since the look, and be done: then nothing would revive its children.
+    WAITS = "status = 5 AND EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = id AND parent_id = ?)"
+    GIVE_UP = f"""
+        UPDATE {{table}} {{by_key}} SET status = 4, due_at = CASE WHEN awaited <> 0 THEN {{now}} END, error_text = ?,
+            finished_at = {{now}}, updated_at = {{now}}
+        WHERE id IN ({{ids}}) AND {WAITS}
+    """
+    STILL_WAIT = f"SELECT id, task, group_id FROM {{table}} WHERE id IN ({{ids}}) AND {WAITS}"
+    # Only the sign that the look has found: a later end of the task has another one.
+    UNSIGN_FATAL = """
+        UPDATE {table} {by_key} SET due_at = NULL, updated_at = updated_at
+        WHERE id IN ({ids}) AND status = 4 AND {due_at_sign} = ?
+    """
+
+    def _settle_fatal(self, parent: int, sign: str) -> int:
+        """Give up the children of a fatal parent, then take its sign away; how many rows were settled."""
+        given_up = held = 0
+        for children in self._children(parent, Status.WAITING):
+            left = self._give_up(children, parent)
+            held += len(left)
+            given_up += len(children) - len(left)
+            if not self._has_time():
+                return given_up
+        return given_up if held else self._store.free_rows.write_ids(self.UNSIGN_FATAL, [parent], (sign,))
+
+    def _children(self, parent: int, status: int) -> Iterator[list[int]]:
+        last = 0
+        while children := [
+            row[0] for row in self._fetch(self.CHILDREN, (), parent, last, int(status), MAX_EDGES_PER_LOOK)
+        ]:
+            yield children
+            last = children[-1]
+
+    def _give_up(self, children: Sequence[int], parent: int) -> set[int]:
+        """Waiting → fatal for children of this parent. Returns the children that others hold."""
+        is_older = all(parent < child for child in children)
+        text = f"{GIVEN_UP}{parent}, for which it waits, is {'fatal' if is_older else 'not older than this one'}"
+        given_up: dict[int, GivenUp] = {}
+        held = self._held_after(partial(self._give_up_locked, parent, text, given_up), children)
+        for one in given_up.values():
+            if one.id not in held:
+                self._on_given_up(one)
+        return held
+
+    def _give_up_locked(self, parent: int, text: str, given_up: dict[int, GivenUp], children: Sequence[int]) -> None:
+        for task_id, task, group_id in self._database.rows(with_ids(self.STILL_WAIT, children), (*children, parent)):
+            given_up[task_id] = GivenUp(task_id, str(task), group_id, text)
+        self._database.write(with_ids(self.GIVE_UP, children), (text, *children, parent))
+
+    # ---- a child: does it have to wait?
+
+    EDGES_OF_CHILDREN = """
+        SELECT parent_id, child_id FROM {dependencies}
+        WHERE child_id IN ({ids}) AND (child_id > ? OR child_id = ? AND parent_id > ?)
+        ORDER BY child_id, parent_id LIMIT ?
+    """
+    AWAIT = """
+        UPDATE {table} {by_key} SET awaited = 1, updated_at = updated_at
+        WHERE id IN ({ids}) AND status <> 2 AND awaited = 0
+    """
+    ENDS = "SELECT id, status, awaited FROM {table} WHERE id IN ({ids})"
+    DECIDE = f"""
+        UPDATE {{table}} {{by_key}} SET due_at = NULL, status = CASE WHEN {HAS_NONE} THEN 0 ELSE 5 END,
+            updated_at = {{now}}
+        WHERE id IN ({{ids}}) AND status = 5 AND due_at <= {{now}}
+    """
+
+    # Move the child to the end of the due order, so that stuck rows don't starve others.
+    PUT_OFF = """
+        UPDATE {table} {by_key} SET due_at = {now}, updated_at = updated_at
+        WHERE id IN ({ids}) AND status = 5 AND due_at <= {now}
+    """
+
+    def _settle_waiting(self, children: dict[int, bool]) -> int:
+        """Waiting → new, waiting without an instant until it is let go, or fatal; how many children were settled.
+
+        `children` says of each child whether others wait for it.
+        """
+        findings = self._look_at(sorted(children))
+        settled = 0
+        for parent, doomed in findings.doomed.items():
+            settled += len(doomed) - len(self._give_up(doomed, parent))
+        self._store.free_rows.write_ids(self.PUT_OFF, sorted(findings.put_off))
+        rest = [child for child in children if child not in findings.undecided]
+        rest = [child for child in rest if not children[child] or self._revive_children(child)]
+        held = self._held_after(partial(self._database.write_ids, self.DECIDE), rest)
+        return settled + len(rest) - len(held)
+
+    def _look_at(self, children: Sequence[int]) -> _Findings:
+        """Delete the edges from parents that are done, and write `awaited` to parents that are not over."""
+        findings = _Findings({}, set(), set())
+        for edges in self._edges_of_children(children):
+            ends = self._await(sorted({parent for parent, child in edges if parent < child}))
+            findings.undecided.update(self._let_go([edge for edge in edges if edge[0] in ends.done]))
+            for parent, child in edges:
+                if parent in ends.fatal or parent >= child:
+                    findings.doomed.setdefault(parent, []).append(child)
+                if parent in ends.fatal or parent in ends.unknown or parent >= child:
+                    findings.undecided.add(child)
+                if parent in ends.unknown:
+                    findings.put_off.add(child)
+            last = edges[-1][1]
+            if last > children[0] and not self._has_time():
+                findings.undecided.update(child for child in children if child >= last)
+                break
+        return findings
+
+    def _edges_of_children(self, children: Sequence[int]) -> Iterator[Sequence[Row]]:
+        parent = child = 0
+        while children and (
+            edges := self._fetch(self.EDGES_OF_CHILDREN, children, child, child, parent, MAX_EDGES_PER_LOOK)
+        ):
+            yield edges
+            parent, child = edges[-1]
+
+    def _await(self, parents: Sequence[int]) -> _Ends:
+        """Write `awaited` to parents that are not over, then read the ends of all.
+
+        From then on, whoever ends one of these parents, or retries a fatal one, knows that it is awaited.
+        """
+        if not parents:
+            return _Ends(set(), set(), set())
+        self._store.free_rows.write_ids(self.AWAIT, parents)
+        rows = self._fetch(self.ENDS, parents)
+        done = {row[0] for row in rows if row[1] == Status.DONE} | set(parents).difference(row[0] for row in rows)
+        fatal = {row[0] for row in rows if row[1] == Status.FATAL}
+        return _Ends(done, fatal, {row[0] for row in rows if not row[2]} - done - fatal)
+
+    def _revive_children(self, parent: int) -> bool:
+        """Fatal → waiting for children that were given up because of this parent, which is not fatal any more.
+
+        Whether nobody held one of them.
+        """
+        revive = partial(self._database.write_ids, self.REVIVE)
+        held = [self._held_after(revive, children) for children in self._children(parent, Status.FATAL)]
+        return not any(held)
+
+    # ---- for operators
+
+    ORPHANS = f"SELECT id FROM {{table}} {{by_status}} WHERE {IS_ORPHAN} AND id > ? ORDER BY id LIMIT ?"
+    SIGN = "UPDATE {table} {by_key} SET due_at = {now} WHERE id IN ({ids}) AND status = 5 AND due_at IS NULL"
+
+    def sign_orphans(self) -> int:
+        """Put a sign on children whose parents a person deleted, as nothing else would let them go; how many."""
+        last = signed = 0
+        while orphans := [row[0] for row in self._fetch(self.ORPHANS, (), last, MAX_EDGES_PER_LOOK)]:
+            signed += self._store.free_rows.write_ids(self.SIGN, orphans)
+            last = orphans[-1]
+        return signed
+
+    # ---- under the locks of children
+
+    EXIST = "SELECT id FROM {table} WHERE id IN ({ids})"
+
+    def _held_after(self, work: Work, rows: Collection[int]) -> set[int]:
+        """Do work to these rows under their locks; returns the rows that others hold, to which it was not done.
+
+        The work is done for rows that are gone, too: their edges may stand.
+        """
+        ids = sorted(set(rows))
+        if not ids:
+            return set()
+        seconds = HELD_PATIENCE_SECONDS if self._store.has_one_writer else 0.0
+        try:
+            done = self._store.free_rows.work(ids, work, conflict_seconds=seconds).ids
+        except Conflict:  # the database has one writer, and another process writes
+            return set(ids)
+        left = sorted(set(ids).difference(done))
+        held = {row[0] for row in self._fetch(self.EXIST, left)} if left else set()
+        if gone := [row_id for row_id in left if row_id not in held]:  # no row is there to be locked
+            try:
+                self._database.run(RetryPolicy(Scope.TRANSACTION, HELD_PATIENCE_SECONDS), work, gone)
+            except Conflict:
+                held.update(gone)
+        return held
+
+    def _fetch(self, sql: str, ids: Sequence[int], *values: int) -> Sequence[Row]:
+        return self._database.fetch(with_ids(sql, ids), (*ids, *values))

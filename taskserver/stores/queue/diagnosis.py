@@ -1,0 +1,56 @@
+"""Facts about a database and its queue, for `client.py doctor`; doctor/ judges them."""
+
+from __future__ import annotations
+
+from ..database.database import Database
+from ..database.facts import Facts, QueueFacts
+
+# A task waits, and none of its parents will tell it of an end: they were deleted by hand.
+IS_ORPHAN = """
+    status = 5 AND due_at IS NULL AND EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = id) AND NOT EXISTS (
+        SELECT 1 FROM {dependencies} AS edge JOIN {table} AS parent ON parent.id = edge.parent_id
+        WHERE edge.child_id = {table}.id AND (parent.status NOT IN (2, 4) OR parent.due_at IS NOT NULL))
+"""
+
+
+class Diagnosis:
+    """The facts of one queue."""
+
+    def __init__(self, database: Database, mode: str) -> None:
+        self._database = database
+        self._mode = mode
+
+    def facts(self) -> Facts:
+        """Facts about the database and the tables. Raises DatabaseError."""
+        return self._database.dialect.read_facts(self._database, self._mode)
+
+    NAMES_OF_NEXT = """
+        SELECT DISTINCT task FROM (
+            SELECT * FROM (SELECT task FROM {table} WHERE status = 0 ORDER BY priority, id LIMIT ?) AS next_new
+            UNION ALL
+            SELECT * FROM (SELECT task FROM {table} WHERE status = 3 ORDER BY due_at LIMIT ?) AS next_failed
+            UNION ALL
+            SELECT * FROM (SELECT task FROM {table} WHERE status = 5 ORDER BY due_at LIMIT ?) AS next_waiting
+        ) AS next_rows
+    """
+    LAPSED = "SELECT COUNT(*), MAX({due_at_age}) FROM {table} WHERE status = 1 AND due_at < {after}"
+    FAR = "SELECT COUNT(*) FROM {table} WHERE status IN (3, 5) AND due_at >= '2037-01-01 00:00:00'"
+
+    UNDATED = """
+        SELECT COUNT(*) FROM {table}
+        WHERE status = 5 AND due_at IS NULL AND NOT EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = id)
+    """
+    ORPHANED = f"SELECT COUNT(*) FROM {{table}} WHERE {IS_ORPHAN}"
+
+    def queue_facts(self, most_rows: int, lapsed_seconds: float) -> QueueFacts:
+        """Facts about the queue's rows. Raises DatabaseError.
+
+        The names are of the next `most_rows` rows that are new, failed and waiting; a claim is lapsed once its lease
+        ended more than `lapsed_seconds` ago.
+        """
+        names = self._database.fetch(self.NAMES_OF_NEXT, [most_rows] * 3)
+        lapsed, seconds = self._database.fetch(self.LAPSED, [-lapsed_seconds])[0]
+        far, undated = self._database.fetch(self.FAR)[0][0], self._database.fetch(self.UNDATED)[0][0]
+        orphaned = self._database.fetch(self.ORPHANED)[0][0]
+        texts = (name.decode(errors="replace") if isinstance(name, bytes) else str(name) for (name,) in names)
+        return QueueFacts(tuple(sorted(texts)), lapsed, float(seconds or 0), far, undated, orphaned)

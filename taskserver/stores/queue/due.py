@@ -1,0 +1,148 @@
+"""Due rows: tasks whose time has come, and claims whose lease has ended.
+
+Due rows are found without locks, then written by sorted primary keys; each write checks again whether its row is due.
+An UPDATE over the range of due rows would lock all rows that it reads, in the order of that index, and deadlock with
+claims, which lock in the order of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ...errors import Conflict
+from ...model.task import Due, LostTask, Status
+from ..database.database import Database, Row
+from ..database.retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
+
+if TYPE_CHECKING:
+    from ..database.free_rows import FreeRows
+
+MAX_DUE_PER_LOOK = 250
+"""Rows of each kind that one look for due rows finds: bounded, so that no transaction is long."""
+
+
+class DueRows:
+    """The verbs that keep a queue moving: wake and reclaim."""
+
+    def __init__(self, database: Database, free_rows: Callable[[], FreeRows]) -> None:
+        """`free_rows` makes them when some rows are due."""
+        self._database = database
+        self._free_rows = free_rows
+
+    LOOK = " UNION ALL ".join(
+        f"""
+        SELECT * FROM (SELECT id, status, started_at IS NOT NULL, attempts, max_attempts, task, group_id,
+                           {{is_cancelled}}, {linked}
+                       FROM {{table}} WHERE {condition} LIMIT ?) AS {name}
+        """
+        for name, (linked, condition) in {
+            "failed": (0, "status = 3 AND due_at <= {now} ORDER BY due_at"),
+            "waiting": ("CASE WHEN {is_linked} THEN 1 ELSE 0 END", "status = 5 AND due_at <= {now} ORDER BY due_at"),
+            "expired": (0, "status = 1 AND due_at <= {now} ORDER BY due_at"),
+            # The task is over, and the tasks that wait for it have not been told.
+            "done": (1, "status = 2 AND due_at <= {now} ORDER BY due_at"),
+            "fatal": (1, "status = 4 AND due_at <= {now} ORDER BY due_at"),
+            # Rows that no verb of ours wrote: without an instant they would stay as they are for ever.
+            "failed_forged": (0, "status = 3 AND due_at IS NULL"),
+            "claimed_forged": (0, "status = 1 AND due_at IS NULL"),
+        }.items()
+    )
+    # Schedules come along in the same look, so that queues without any pay nothing for them; the last number, -1, marks
+    # them. The other columns mean nothing: beside an unsigned column a 0 or NULL would make MariaDB give all of them as
+    # decimals.
+    LOOK_FOR_SCHEDULES = """
+        UNION ALL
+        SELECT group_id, group_id, 0, group_id, group_id, name, group_id, 0, -1
+        FROM (SELECT name, group_id FROM {schedules} WHERE next_at <= {now} ORDER BY next_at LIMIT ?) AS scheduled
+    """
+    IS_DUE = "(due_at <= {now} OR due_at IS NULL)"
+
+    def look(self) -> Due:
+        """The rows whose time has come and the claims whose lease has ended; the oldest of each kind, a portion."""
+        found = self._database.fetch(self.LOOK + self.LOOK_FOR_SCHEDULES, [MAX_DUE_PER_LOOK] * 8)
+        rows = [row for row in found if not row[8]]
+        expired = [row for row in rows if row[1] == Status.IN_PROGRESS]
+        return Due(
+            to_wake=sorted(row[0] for row in rows if row[1] != Status.IN_PROGRESS),
+            unstarted=sorted(row[0] for row in expired if not row[2]),
+            lost=sorted((_lost_task(row) for row in expired if row[2]), key=lambda lost: lost.id),
+            schedules=[row[5] for row in found if row[8] < 0],
+            linked=sorted(row[0] for row in found if row[8] > 0),
+        )
+
+    # ---- wake: waiting, error → new
+
+    # A new row's updated_at is the instant at which it became ready: a claim reads from it how long the task waited.
+    # The due_at may lie before the instant at which the task was added, or failed.
+    WAKE = """
+        UPDATE {table} {by_key}
+        SET status = 0, updated_at = CASE WHEN due_at > updated_at THEN due_at ELSE updated_at END, due_at = NULL
+        WHERE id IN ({ids}) AND (status IN (3, 5) AND due_at <= {now} OR status = 3 AND due_at IS NULL)
+    """
+
+    def wake(self, ids: Sequence[int]) -> int:
+        """Waiting, error → new for rows whose time has come; how many. Rows that others hold are left."""
+        return self._free_rows().write_ids(self.WAKE, ids) if ids else 0
+
+    # ---- reclaim: in progress with an ended lease → new, error, fatal
+
+    RECLAIM = f"""
+        UPDATE {{table}} {{by_key}} SET status = 0, claim = NULL, due_at = NULL, updated_at = updated_at
+        WHERE id IN ({{ids}}) AND status = 1 AND started_at IS NULL AND {IS_DUE}
+    """
+    # The row is as the look found it: these columns decided what is to become of it.
+    WHERE_AS_FOUND = f"""
+        WHERE id = ? AND status = 1 AND started_at IS NOT NULL AND attempts = ? AND COALESCE(max_attempts, 0) = ?
+            AND {{is_cancelled}} = ? AND {IS_DUE}
+    """
+    RERUN_LOST = f"""
+        UPDATE {{table}} {{by_key}}
+        SET status = 0, claim = NULL, due_at = NULL, error_text = NULL, updated_at = {{now}}
+        {WHERE_AS_FOUND}
+    """
+    RETRY_LOST = f"""
+        UPDATE {{table}} {{by_key}}
+        SET status = 3, claim = NULL, due_at = {{after}}, error_text = ?, updated_at = {{now}}
+        {WHERE_AS_FOUND}
+    """
+    # A task that may start once only keeps its token: its worker may be alive after all, and complete it.
+    GIVE_UP_LOST = f"""
+        UPDATE {{table}} {{by_key}} SET status = 4, claim = CASE WHEN ? = 1 THEN claim END, max_attempts = ?,
+            due_at = CASE WHEN awaited <> 0 THEN {{now}} END, error_text = ?, finished_at = {{now}},
+            updated_at = {{now}}
+        {WHERE_AS_FOUND}
+    """
+
+    def reclaim_unstarted(self, ids: Sequence[int]) -> int:
+        """In progress, unstarted, lease ended → new, as if never claimed; how many. Rows that others hold are left."""
+        return self._free_rows().write_ids(self.RECLAIM, ids) if ids else 0
+
+    def reclaim_lost(self, lost: LostTask, limit: int, error_text: str, retry_seconds: float | None) -> bool:
+        """In progress, started, lease ended → error, to be retried after so many seconds, or (None) fatal.
+
+        → new where a rerun came while it ran. `limit` is how often the task may start. Whether the row was still as the
+        look found it; a row that others hold is left for the next look.
+        """
+        as_found = (lost.id, lost.attempts, lost.max_attempts or 0, int(lost.is_cancelled))
+        if lost.is_to_rerun:
+            return self._write_unless_held(self.RERUN_LOST, as_found)
+        if retry_seconds is None:
+            keeps_token = limit == 1 and not lost.is_cancelled
+            return self._write_unless_held(self.GIVE_UP_LOST, (int(keeps_token), limit, error_text, *as_found))
+        return self._write_unless_held(self.RETRY_LOST, (retry_seconds, error_text, *as_found))
+
+    def _write_unless_held(self, sql: str, values: Sequence[object]) -> bool:
+        database = self._database
+        policy = RetryPolicy(Scope.STATEMENT, HELD_PATIENCE_SECONDS)
+        try:
+            matched, in_doubt = database.run_in_doubt(policy, database.write, sql, values)
+        except Conflict as error:
+            return error.may_have_taken_effect
+        # Where the answer was cut off the row cannot tell whose write it was: rather told twice than not at all.
+        return bool(matched) or in_doubt
+
+
+def _lost_task(row: Row) -> LostTask:
+    task_id, _, _, attempts, max_attempts, task, group_id, is_cancelled = row[:8]
+    return LostTask(task_id, attempts, max_attempts, str(task), group_id, bool(is_cancelled))

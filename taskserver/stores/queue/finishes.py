@@ -1,0 +1,135 @@
+"""Finishes: ended tasks and the next start, in one commit.
+
+A finish that matched nothing was overtaken: by its own earlier try, by a rerun, a cancel or a dependency, or by another
+worker. The row tells by which of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from ...errors import Conflict, DatabaseError
+from ...model.task import CANCELLED, ClaimedTask, Finish, Outcome, Start, Status
+from ..database.database import Database
+from .finish_writes import FinishWrites, outcome_of, outcome_otherwise
+from .leases import START
+
+
+class Finishes:
+    """The verbs of a worker at the end of a task, and at the start of the next."""
+
+    def __init__(self, database: Database, writes: FinishWrites, lease_seconds: int) -> None:
+        self._database = database
+        self._writes = writes
+        self._lease_seconds = lease_seconds
+
+    def advance(
+        self, finishes: Sequence[Finish], start: Start | None, is_repeated: bool = False
+    ) -> tuple[list[Outcome], bool]:
+        """Finish tasks and start the next one in one commit.
+
+        Finishes: in progress → gone, archived, done, error, fatal, or new as the next stage. Start: in progress,
+        unstarted → in progress, started. Returns each finish's Outcome, and whether the task was started.
+
+        LOST means that the row does not carry our claim any more. `is_repeated` says that an earlier call with the same
+        finishes may have taken effect: a row that is as that would have left it is not LOST. Raises DatabaseError.
+        With finishes and a start, a held row raises Conflict at once, with nothing written: the caller then writes the
+        finishes alone, so that ended tasks do not wait for the row of one that has not begun.
+        """
+        conflict_seconds = self._database.conflict_seconds
+        if not finishes or start is None:
+            return self._advance(finishes, start, conflict_seconds, is_repeated)
+        try:
+            return self._advance(finishes, start, 0, is_repeated)
+        except Conflict as error:
+            if not error.may_have_taken_effect:
+                raise
+        try:
+            return self._advance(finishes, start, conflict_seconds, is_repeated=True)
+        except DatabaseError as error:
+            error.may_have_taken_effect = True
+            raise
+
+    def _advance(
+        self, finishes: Sequence[Finish], start: Start | None, conflict_seconds: float, is_repeated: bool
+    ) -> tuple[list[Outcome], bool]:
+        writes = [self._writes.of(finish) for finish in finishes]
+        # Only a finish's first write tells: the further writes of a move touch the row that it marked.
+        firsts = list(accumulate((len(several) for several in writes), initial=0))[:-1]
+        flat = [write for several in writes for write in several]
+        if start is not None:
+            flat.append((START, (start.max_attempts, self._lease_seconds, start.task.id, start.task.claim)))
+        if not flat:
+            return [], False
+        matched, in_doubt = self._database.write_together(flat, conflict_seconds)
+        in_doubt = in_doubt or is_repeated
+        try:
+            outcomes = [
+                outcome_of(finish) if matched[first] else self._find_outcome(finish, in_doubt)
+                for finish, first in zip(finishes, firsts, strict=True)
+            ]
+            has_started = start is not None and (bool(matched[-1]) or (in_doubt and self._was_started(start.task)))
+        except DatabaseError as error:
+            error.may_have_taken_effect = True  # the writes that matched are written
+            raise
+        return outcomes, has_started
+
+    def _find_outcome(self, finish: Finish, in_doubt: bool) -> Outcome:
+        """The outcome of a finish whose write matched nothing."""
+        outcome = self._effect_of(finish) if in_doubt else Outcome.LOST
+        if outcome is Outcome.LOST:
+            outcome = self._finish_otherwise(finish)
+        return outcome_of(finish) if outcome is Outcome.AS_ASKED else outcome
+
+    def _finish_otherwise(self, finish: Finish) -> Outcome:
+        """Finish a task that was changed, cancelled or awaited while it ran."""
+        matched, in_doubt = self._write(self._writes.otherwise(finish))
+        outcome = outcome_otherwise(finish, matched)
+        if outcome is Outcome.LOST and in_doubt:
+            outcome = self._effect_of(finish)
+        if outcome is Outcome.LOST and finish.error_text is None:
+            return self._complete_late(finish)
+        return outcome
+
+    def _complete_late(self, finish: Finish) -> Outcome:
+        """fatal, lost → gone, archived or done for a task that may start once only, unless a person changed it."""
+        matched, in_doubt = self._write(self._writes.late(finish))
+        if matched[0] == 1:
+            return Outcome.AS_ASKED
+        was_written = in_doubt and self._effect_of(finish) is not Outcome.LOST
+        return Outcome.AS_ASKED if was_written else Outcome.LOST
+
+    def _write(self, writes: Sequence[tuple[str, Sequence[object]]]) -> tuple[list[int], bool]:
+        return self._database.write_together(writes, self._database.conflict_seconds)
+
+    # ---- the effect of an earlier try, by the row
+
+    FIND = "SELECT status, claim, started_at IS NOT NULL, error_text, attempts, stage FROM {table} WHERE id = ?"
+
+    def took_effect(self, finish: Finish) -> bool:
+        """Whether a row that does not carry our claim any more is as this finish would leave it."""
+        return self._effect_of(finish) is not Outcome.LOST
+
+    def _was_started(self, task: ClaimedTask) -> bool:
+        row = self._database.fetch_first(self.FIND, (task.id,))
+        return row is not None and row[:3] == (Status.IN_PROGRESS, task.claim, 1)
+
+    def _effect_of(self, finish: Finish) -> Outcome:
+        """The outcome of an earlier try of this finish; LOST where the row is not as that try would have left it."""
+        row = self._database.fetch_first(self.FIND, (finish.task.id,))
+        if row is None:
+            return Outcome.AS_ASKED if finish.error_text is None else Outcome.LOST
+        status, claim, _, error_text, attempts, stage = row
+        if claim == finish.task.claim:
+            return Outcome.LOST
+        if finish.next_stage is not None and stage > finish.task.stage:
+            return Outcome.AS_ASKED  # whatever became of the row since
+        if status == Status.NEW and attempts == 0:
+            return Outcome.RUN_AGAIN
+        if finish.next_stage is not None:
+            return Outcome.CANCELLED if error_text == CANCELLED else Outcome.LOST
+        if finish.error_text is None and error_text != CANCELLED:
+            return Outcome.AS_ASKED if status == Status.DONE else Outcome.LOST
+        # By its text, not its status: the task may have been woken since.
+        return {finish.error_text: Outcome.AS_ASKED, CANCELLED: Outcome.CANCELLED}.get(error_text, Outcome.LOST)

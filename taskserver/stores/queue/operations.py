@@ -1,0 +1,354 @@
+"""An operator's verbs: run tasks again, cancel, move, pause; and count errors.
+
+A worker does not need them. Verbs to many rows go through bulk_writes.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence, Set
+from typing import NamedTuple
+
+from ...errors import Conflict, InvalidTask
+from ...model.selection import Selection
+from ...model.task import MAX_GROUP_ID, MAX_ID, ClaimedTask, Status
+from ..database.database import MAX_IDS_PER_STATEMENT
+from ..database.records import StoredTask, stored_task
+from ..database.statements import marks, with_ids
+from .adding import Adding
+from .bulk_writes import BulkWrite, BulkWriter, OnWritten, Written
+from .claims import MAX_GROUPS, new_token
+from .dependencies import GIVEN_UP, IS_GIVEN_UP, Dependencies
+from .dependency_trees import DependencyTrees
+from .store import Store
+
+SETTLE_SECONDS = 10.0
+"""After a retry or cancel, dependencies are settled for so long; a worker settles the rest."""
+ANY_GIVEN_UP = f"{GIVEN_UP}…, for which it waits, is fatal"
+
+
+class Verb(NamedTuple):
+    """A write to chosen rows, and the condition for rows that it suits."""
+
+    name: str
+    condition: str
+    write: str
+    """The statement, without its WHERE."""
+    suits: str
+    """The same as `condition`, in words."""
+
+
+# ---- retry: error, fatal → new
+
+# The row keeps its error until the task succeeds, but not the word `cancelled`, which asks for the task's end. A claim
+# token goes: a lost worker that turns out to be alive must not complete a task that a person wants to run again. A task
+# that waits for others, or is awaited, becomes waiting: its dependencies are settled first (dependencies.py).
+RETRY = Verb(
+    "retry",
+    "status IN (3, 4)",
+    f"""
+    UPDATE {{table}} {{by_key}} SET attempts = 0, due_at = CASE WHEN {{is_linked}} THEN {{now}} END, claim = NULL,
+        finished_at = NULL, updated_at = {{now}},
+        error_text = CASE WHEN {IS_GIVEN_UP} THEN NULL ELSE NULLIF(error_text, {{cancelled}}) END,
+        status = CASE WHEN {{is_linked}} THEN 5 ELSE 0 END
+    """,
+    "in error or fatal",
+)
+
+# ---- cancel: new, waiting, error, claimed → fatal; running → running, with the word that its heartbeat looks for
+
+RUNS = Adding.IS_RUNNING
+# A lost task is fatal already, but its worker may be alive and complete it. After a cancel it cannot.
+IS_LOST = "status = 4 AND claim IS NOT NULL AND error_text LIKE 'lost: %'"
+# A task that a rerun changed while it ran keeps attempts of 0: so the cancel holds for its rerun, however this attempt
+# ends. MySQL assigns from left to right: all other assignments ask for the old status, so the status comes last.
+CANCEL = Verb(
+    "cancel",
+    f"status IN (0, 1, 3, 4, 5) AND (status <> 4 OR {IS_LOST}) AND NOT ({RUNS} AND {{is_cancelled}} = 1)",
+    f"""
+    UPDATE {{table}} {{by_key}} SET error_text = CASE WHEN status = 4 THEN error_text ELSE {{cancelled}} END,
+        claim = CASE WHEN {RUNS} THEN claim END,
+        due_at = CASE WHEN {RUNS} THEN due_at WHEN awaited <> 0 THEN {{now}} END,
+        finished_at = CASE WHEN {RUNS} THEN finished_at ELSE {{now}} END,
+        updated_at = {{now}},
+        status = CASE WHEN {RUNS} THEN 1 ELSE 4 END
+    """,
+    "new, waiting, in error, in progress or lost",
+)
+
+# ---- priority: for tasks that may run yet; for a task in progress, of its next attempt
+
+# updated_at stays: of a new row it is the instant since which it is ready.
+PRIORITY = Verb(
+    "priority",
+    "status IN (0, 1, 3, 5)",
+    "UPDATE {table} {by_key} SET priority = ?, updated_at = updated_at",
+    "new, waiting, in error or in progress",
+)
+
+# ---- end leases: of claims that hold, so that their tasks are taken back
+
+END_LEASE = Verb(
+    "reclaim",
+    "status = 1",
+    "UPDATE {table} {by_key} SET due_at = {now}, updated_at = updated_at",
+    "in progress",
+)
+
+
+class Preview(NamedTuple):
+    """The rows to which a verb would be done."""
+
+    rows: int
+    """How many there are."""
+    first: list[StoredTask]
+
+
+class Reclaimed(NamedTuple):
+    """The counts of a reclaim."""
+
+    forced: int
+    """Claims whose lease still held, and was ended."""
+    woken: int
+    """Waiting and failed tasks whose time had come → new."""
+    unstarted: int
+    """Claimed tasks that were not started → new."""
+    lost: int
+    """Started tasks → error or fatal, for a lost attempt."""
+    orphaned: int
+    """Waiting tasks whose parents somebody deleted; they are looked at anew."""
+    left: int
+    """Tasks left unchanged, as others held them."""
+
+
+class ErrorCount(NamedTuple):
+    """Tasks in error and fatal whose errors have the same first line."""
+
+    line: str
+    rows: int
+    fatal: int
+    """How many of these tasks are fatal."""
+    first_seen: str
+    """The instant of the earliest of these failures, in UTC; only rows that stand in the queue count."""
+    last_seen: str
+    """The instant of the latest of these failures, in UTC."""
+    example_id: int
+    """The id of the newest of these tasks."""
+
+
+class Operations:
+    """An operator's verbs over one queue."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._database = store.database
+
+    # ---- verbs to chosen rows
+
+    def retry(self, selection: Selection) -> int:
+        """Error, fatal → new, with attempts 0; how many.
+
+        Raises InvalidTask, and Conflict where others held some rows.
+        """
+        return self._changed(RETRY, selection)
+
+    def cancel(self, selection: Selection) -> int:
+        """New, waiting, error, claimed → fatal `cancelled`; a running task is interrupted. How many.
+
+        Raises InvalidTask, and Conflict where others held some rows.
+        """
+        return self._changed(CANCEL, selection)
+
+    def set_priority(self, selection: Selection, priority: int) -> int:
+        """Give tasks that may run yet another priority; how many.
+
+        Raises InvalidTask, and Conflict where others held some rows.
+        """
+        return self._changed(PRIORITY, selection, (priority,))
+
+    def _changed(self, verb: Verb, selection: Selection, values: Sequence[int] = ()) -> int:
+        written = self.change(verb, selection, values)
+        if written.held:
+            raise Conflict(
+                f"{verb.name}: {written.changed} tasks of {self._store.table} were changed, and {len(written.held)} "
+                f"left as they were, since other programs hold them, as {written.held[0]}: try again"
+            )
+        return written.changed
+
+    def change(
+        self, verb: Verb, selection: Selection, values: Sequence[int] = (), on_written: OnWritten = lambda ids: None
+    ) -> Written:
+        """Do a verb to all chosen rows that it suits. `on_written` is called with the ids of each portion.
+
+        Raises InvalidTask.
+        """
+        writer = BulkWriter(self._store, _bulk_write(verb, selection, values), on_written)
+        written = writer.run(selection.ids, selection.limit)
+        if written.changed and verb in (RETRY, CANCEL):
+            self._settle()
+        return written
+
+    GIVEN_UP_AMONG = f"SELECT COUNT(*) FROM {{table}} WHERE id IN ({{ids}}) AND {IS_GIVEN_UP}"
+
+    def given_up_among(self, ids: Sequence[int]) -> int:
+        """How many of these tasks are fatal because of a task for which they wait."""
+        portions = (ids[first : first + MAX_IDS_PER_STATEMENT] for first in range(0, len(ids), MAX_IDS_PER_STATEMENT))
+        return sum(self._database.fetch_value(with_ids(self.GIVEN_UP_AMONG, portion), portion) for portion in portions)
+
+    def _settle(self) -> None:
+        """Settle the dependencies of the changed tasks, and theirs in turn; a worker settles the rest."""
+        dependencies = Dependencies(self._store)
+        until = time.monotonic() + SETTLE_SECONDS
+        while time.monotonic() < until and dependencies.settle(self._store.due.look().linked):
+            pass
+
+    def preview(self, verb: Verb, selection: Selection, most: int) -> Preview:
+        """How many rows a verb would change, and the first `most` of them. Raises InvalidTask."""
+        writer = BulkWriter(self._store, _bulk_write(verb, selection))
+        limit = MAX_ID if selection.limit is None else selection.limit
+        if selection.ids is not None:
+            found = writer.look_among(sorted(set(selection.ids)))
+            count, first = len(found), found
+        else:
+            count, first = writer.count(), writer.look(-1, most)
+        return Preview(min(count, limit), self.show_all(first[: min(most, limit)]))
+
+    SHOW_ALL = "SELECT {readable}, 0 FROM {table} WHERE id IN ({ids}) ORDER BY id"
+
+    def show_all(self, ids: Sequence[int]) -> list[StoredTask]:
+        """The tasks of these ids that stand in the queue, in order of id."""
+        if not ids:
+            return []
+        return [stored_task(row) for row in self._database.fetch(with_ids(self.SHOW_ALL, ids), ids)]
+
+    STILL_RUNNING = f"SELECT COUNT(*) FROM {{table}} {{by_status}} WHERE {RUNS} AND {{is_cancelled}} = 1"
+
+    def still_running(self) -> int:
+        """How many cancelled tasks still run: their workers have not heard of it yet."""
+        found: int = self._database.fetch_value(self.STILL_RUNNING)
+        return found
+
+    # ---- pause, resume
+
+    PAUSE = "{insert_or_ignore} INTO {paused} (group_id) VALUES (?)"
+    RESUME = "DELETE FROM {paused} WHERE group_id = ?"
+
+    def pause(self, group_id: int) -> bool:
+        """Stop claims of this group's tasks, from the next claim on. False if the group was paused already."""
+        return self._database.change(self.PAUSE, (group_id,)) == 1
+
+    def resume(self, group_id: int) -> bool:
+        """Allow claims of this group's tasks again. Whether the group was paused."""
+        return self._database.change(self.RESUME, (group_id,)) == 1
+
+    # ---- claim one: new, waiting, error, fatal → in progress, whatever its group and its time
+
+    # The status comes last, as above. A task that waits for others is not claimed.
+    CLAIM_ONE = """
+        UPDATE {table} {by_key} SET attempts = CASE WHEN status = 4 THEN 0 ELSE attempts END,
+            error_text = NULLIF(error_text, {cancelled}), claim = ?, due_at = {after}, started_at = NULL,
+            finished_at = NULL, updated_at = CASE WHEN status = 0 THEN updated_at ELSE {now} END, status = 1
+        WHERE id = ? AND status IN (0, 3, 4, 5)
+            AND NOT EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = id)
+    """
+
+    def claim_one(self, task_id: int) -> ClaimedTask:
+        """Claim this task alone; a fatal task begins anew, with attempts 0. Raises InvalidTask, which says why not."""
+        store = self._store
+        token = new_token()
+        self._database.change(self.CLAIM_ONE, (token, store.lease_seconds, task_id))
+        for task in store.claims.read(token):
+            return task
+        raise InvalidTask(_why_not_claimed(store, task_id))
+
+    # ---- errors, by their first lines
+
+    # Tasks that were given up because of others are one line, the last. The last attempt of a fatal task ended at
+    # finished_at; that of a task in error at updated_at, as its row was last written then.
+    ERRORS = """
+        SELECT line, COUNT(*), SUM(CASE WHEN status = 4 THEN 1 ELSE 0 END), {first_seen}, {last_seen}, MAX(id)
+        FROM (
+            SELECT id, status, CASE WHEN status = 4 THEN COALESCE(finished_at, updated_at) ELSE updated_at END AS seen,
+                CASE WHEN {is_given_up} THEN {given_up}
+                    WHEN {error_position} > 0 THEN SUBSTR(error_text, 1, {error_position} - 1)
+                    ELSE COALESCE(error_text, '') END AS line
+            FROM {table} {by_status} WHERE {which}
+        ) AS failed
+        GROUP BY line ORDER BY CASE WHEN line = {given_up} THEN 1 ELSE 0 END, COUNT(*) DESC, MAX(id) DESC LIMIT ?
+    """
+
+    def errors(self, selection: Selection) -> list[ErrorCount]:
+        """Tasks in error and fatal by the first line of their errors, the most frequent first: `limit` lines at most.
+
+        Raises InvalidTask.
+        """
+        words = self._database.words
+        most = MAX_ID if selection.limit is None else selection.limit
+        bulk = _bulk_write(RETRY, selection)
+        sql = self.ERRORS.replace("{which}", bulk.condition).replace("{is_given_up}", IS_GIVEN_UP)
+        sql = sql.replace("{given_up}", f"'{ANY_GIVEN_UP}'")
+        for name, instant in (("first_seen", "MIN(seen)"), ("last_seen", "MAX(seen)")):
+            sql = sql.replace(f"{{{name}}}", words.instant_text.format(instant))
+        with self._database.unhurried():
+            rows = self._database.fetch(sql, ("\n", "\n", *bulk.values, most))
+        return [ErrorCount(_text(line), count, int(fatal), *rest) for line, count, fatal, *rest in rows]
+
+
+def _why_not_claimed(store: Store, task_id: int) -> str:
+    row = store.views.show(task_id)
+    if row is None:
+        return f"there is no task {task_id} in {store.table} or {store.table}_done; a completed one may be deleted"
+    if row.status == Status.DONE:
+        return f"task {task_id} is done: add it again to have it run again"
+    if row.status == Status.IN_PROGRESS:
+        return f"task {task_id} is in progress: a worker has it, or had it until its lease ended, at {row.due_at} (UTC)"
+    if parents := DependencyTrees(store).links([task_id])[task_id].waits_for:
+        return f"task {task_id} waits for task {parents[0]}: run or retry that one; client.py show {task_id} tells more"
+    return f"task {task_id} has the status {row.status}, and cannot be run; look again"
+
+
+def _bulk_write(verb: Verb, selection: Selection, values: Sequence[int] = ()) -> BulkWrite:
+    _check(selection)
+    conditions = [verb.condition]
+    groups = selection.groups or ()
+    if selection.groups is not None:
+        conditions.append(f"group_id IN ({marks(len(groups))})" if groups else "1 = 0")
+    if selection.task is not None:
+        conditions.append("task = ?")
+    if selection.error is not None:
+        conditions.append("{error_position} = 1")  # LIKE of SQLite holds a and A for the same
+    texts = [text for text in (selection.task, selection.error) if text is not None]
+    return BulkWrite(" AND ".join(f"({condition})" for condition in conditions), (*groups, *texts), verb.write, values)
+
+
+def _check(selection: Selection) -> None:
+    _check_numbers("ids", selection.ids, MAX_ID)
+    _check_numbers("groups", selection.groups, MAX_GROUP_ID)
+    if selection.groups is not None and len(selection.groups) > MAX_GROUPS:
+        raise InvalidTask(f"{len(selection.groups)} groups are chosen; allowed: at most {MAX_GROUPS}")
+    for name, text in (("task", selection.task), ("error", selection.error)):
+        if text is not None and not _is_text(text):
+            raise InvalidTask(f"{name} is {text!r:.80}; allowed: a text in UTF-8, not an empty one")
+    if selection.limit is not None and (type(selection.limit) is not int or selection.limit < 1):
+        raise InvalidTask(f"limit is {selection.limit!r:.80}; allowed: a whole number from 1 on")
+
+
+def _check_numbers(name: str, numbers: Sequence[int] | None, most: int) -> None:
+    if numbers is None:
+        return
+    if not isinstance(numbers, (Sequence, Set)) or isinstance(numbers, (str, bytes)):
+        raise InvalidTask(f"{name} is {numbers!r:.80}; allowed: a list of whole numbers from 0 to {most}")
+    for number in numbers:
+        if type(number) is not int or not 0 <= number <= most:
+            raise InvalidTask(f"{name} has {number!r:.80}; allowed: whole numbers from 0 to {most}")
+
+
+def _is_text(text: object) -> bool:
+    try:
+        return isinstance(text, str) and text.encode() != b""
+    except UnicodeEncodeError:
+        return False
+
+
+def _text(value: object) -> str:
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)

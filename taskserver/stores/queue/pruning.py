@@ -1,0 +1,151 @@
+"""How old rows are deleted, a portion a transaction: finished tasks, archived tasks, and stats.
+
+A task's age counts from its end, by the database's clock. Tasks are deleted through bulk_writes.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from datetime import timedelta
+from typing import NamedTuple
+
+from ...errors import InvalidTask
+from .bulk_writes import BulkWrite, BulkWriter
+from .store import Store
+
+MAX_DAYS = 36_500
+"""An older age would lie before the begin of the databases' calendars."""
+
+
+def seconds_of(older_than: float | timedelta) -> float:
+    """An age in seconds. Raises InvalidTask."""
+    seconds = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
+    if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_DAYS * 86_400:
+        raise InvalidTask(
+            f"older_than is {older_than!r:.80}; allowed: seconds or a timedelta, from 0 to {MAX_DAYS} days"
+        )
+    return float(seconds)
+
+
+class _Kind(NamedTuple):
+    """A kind of rows that can be pruned."""
+
+    condition: str
+    delete: str
+    table: str
+    key: str
+    hint: str
+    has_keys: bool
+    """Whether these rows may hold a unique_key, which keeps others from being added."""
+    then: str = ""
+    """As in BulkWrite."""
+
+
+# A person who sets the status by hand may leave finished_at empty.
+OLD = "COALESCE(finished_at, updated_at) < {after}"
+IS_SETTLED = "due_at IS NULL"
+"""The tasks that wait for this one know its end (dependencies.py): only then may its row go."""
+FORGET = "DELETE FROM {dependencies} WHERE child_id IN ({ids})"
+HOLDS_KEY = "unique_key IS NOT NULL"
+
+_KINDS = {
+    # By key, as the old rows come first in order of id, and are most of the table.
+    "done": _Kind(f"status = 2 AND {IS_SETTLED}", "{delete_task}", "{table}", "id", "{by_key}", True),
+    "fatal": _Kind(f"status = 4 AND {IS_SETTLED}", "{delete_task}", "{table}", "id", "{by_status}", True, FORGET),
+    "archived": _Kind("status >= 0", "{delete_archived}", "{done}", "done_id", "{by_key}", False),
+}
+KINDS = (*_KINDS, "stats")
+"""The kinds that can be named: tasks that are done, fatal or archived, and stats."""
+COMPLETED = ("done", "archived")
+"""The kinds that are meant where none is named: nobody has to look at these rows any more."""
+
+
+class Pruned(NamedTuple):
+    """How many rows of each kind were deleted, or would be."""
+
+    done: int = 0
+    fatal: int = 0
+    archived: int = 0
+    stats: int = 0
+    spared: int = 0
+    """Old rows of the queue that were left, since they hold a unique_key."""
+    held: int = 0
+    """Old rows that were left, since others held them all the time."""
+
+    @property
+    def deleted(self) -> int:
+        return self.done + self.fatal + self.archived + self.stats
+
+
+class Pruning:
+    """Deletes old rows of some kinds."""
+
+    def __init__(self, store: Store, older_than: float | timedelta, kinds: Collection[str], keys: bool) -> None:
+        """`older_than` is an age in seconds or a timedelta. With `keys`, rows that hold a unique_key are deleted, too.
+
+        Raises InvalidTask.
+        """
+        self._store = store
+        self._database = store.database
+        self._seconds = seconds_of(older_than)
+        self.kinds = [kind for kind in KINDS if kind in (kinds or COMPLETED)]
+        self._keys = keys
+
+    # ---- how many there are
+
+    COUNT_HOURS = "SELECT COUNT(*) FROM {stats} WHERE hour < {after}"
+
+    def count(self) -> Pruned:
+        """How many rows `run` would delete."""
+        counts = {kind: self._writer(kind).count() for kind in self.kinds if kind != "stats"}
+        if "stats" in self.kinds:
+            counts["stats"] = self._database.fetch_value(self.COUNT_HOURS, (-self._seconds,))
+        return Pruned(**counts, spared=self._spared())
+
+    def _spared(self) -> int:
+        kinds = [] if self._keys else [kind for kind in self.kinds if kind in _KINDS and _KINDS[kind].has_keys]
+        return sum(BulkWriter(self._store, self._bulk_write(kind, HOLDS_KEY)).count() for kind in kinds)
+
+    # ---- delete: done, fatal, archived → gone
+
+    def run(self, progress: Callable[[int], object] = lambda deleted: None) -> Pruned:
+        """Delete the old rows. An interrupted run keeps its deletions; the next run finds the rest.
+
+        `progress` is called after each portion with the number of deleted rows so far.
+        """
+        spared = self._spared()
+        deleted = 0
+
+        def count_deleted(more: int) -> None:
+            nonlocal deleted
+            deleted += more
+            progress(deleted)
+
+        written = {kind: self._writer(kind, count_deleted).run() for kind in self.kinds if kind != "stats"}
+        counts = {kind: one.changed for kind, one in written.items()}
+        if "stats" in self.kinds:
+            counts["stats"] = self._delete_hours(count_deleted)
+        return Pruned(**counts, spared=spared, held=sum(len(one.held) for one in written.values()))
+
+    def _writer(self, kind: str, count_deleted: Callable[[int], object] = lambda more: None) -> BulkWriter:
+        spares = _KINDS[kind].has_keys and not self._keys
+        bulk_write = self._bulk_write(kind, "unique_key IS NULL" if spares else "")
+        return BulkWriter(self._store, bulk_write, lambda ids: count_deleted(len(ids)))
+
+    def _bulk_write(self, kind: str, more: str = "") -> BulkWrite:
+        rows = _KINDS[kind]
+        condition = " AND ".join(filter(None, [rows.condition, OLD, more]))
+        return BulkWrite(condition, (-self._seconds,), rows.delete, (), rows.table, rows.key, rows.then, rows.hint)
+
+    # ---- stats: an hour a statement, as their key begins with the hour
+
+    OLDEST_HOUR = "SELECT MIN(hour) FROM {stats} WHERE hour < {after}"
+    DELETE_HOUR = "DELETE FROM {stats} WHERE hour = ?"
+
+    def _delete_hours(self, count_deleted: Callable[[int], object]) -> int:
+        deleted = 0
+        while (hour := self._database.fetch_value(self.OLDEST_HOUR, (-self._seconds,))) is not None:
+            gone = self._database.change(self.DELETE_HOUR, (hour,))
+            deleted += gone
+            count_deleted(gone)
+        return deleted

@@ -1,0 +1,162 @@
+"""The stats of a queue: counts and times by hour, group and task name. Workers add to them, operators read them.
+
+A run that finds no task does not import this file.
+"""
+
+# Annotations are not deferred here: named tuples compile deferred ones, which each short run would pay for.
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any, NamedTuple
+
+from ...errors import SettingError
+from ..database.retrying import RetryPolicy, Scope
+from .store import Store
+
+CONFLICT_SECONDS = 2.0
+"""Adding to the stats is tried again for so long while others are in its way."""
+MAX_ROWS_PER_STATEMENT = 50
+HOUR_SECONDS = 3600
+MAX_SINCE_SECONDS = 50 * 366 * 86_400
+FIRST_INSTANT = datetime(1970, 1, 2, tzinfo=timezone.utc)
+LAST_INSTANT = datetime(2038, 1, 19, tzinfo=timezone.utc)
+"""The range of MySQL's TIMESTAMP begins and ends near these instants."""
+
+
+class HourStats(NamedTuple):
+    """The stats of one hour, group and task name."""
+
+    hour: str
+    """The begin of the hour, in UTC: YYYY-MM-DD HH:00:00."""
+    group_id: int
+    task: str
+    """Empty for rows whose callable was not found, and for tasks beyond the greatest number of names."""
+    begun: int = 0
+    """First attempts of tasks."""
+    attempts: int = 0
+    """Attempts that are done, failed or lost."""
+    done: int = 0
+    failed: int = 0
+    """Attempts that failed, whether or not another one follows."""
+    fatal: int = 0
+    """Tasks that will not run again: their last attempt failed or was lost, or they could not be started at all."""
+    lost: int = 0
+    """Attempts whose worker vanished."""
+    ran_seconds: float = 0.0
+    """The sum over the attempts that are done or failed; the next three are of these attempts, too."""
+    slowest_seconds: float = 0.0
+    waited_seconds: float = 0.0
+    """The sum of the waits, each from the instant at which the task was ready to its start."""
+    longest_wait_seconds: float = 0.0
+
+    @property
+    def mean_run_seconds(self) -> float | None:
+        """None without an attempt that is done or failed."""
+        return self._mean(self.ran_seconds)
+
+    @property
+    def mean_wait_seconds(self) -> float | None:
+        """From the instant at which a task was ready to the start of the attempt; None as above."""
+        return self._mean(self.waited_seconds)
+
+    def _mean(self, seconds: float) -> float | None:
+        ended = self.done + self.failed
+        return seconds / ended if ended else None
+
+
+KEY = ("hour", "group_id", "task")
+COLUMNS = HourStats._fields[len(KEY) :]
+GREATEST = ("slowest_seconds", "longest_wait_seconds")
+"""Columns that keep the greatest value; all others keep the sum."""
+
+
+def total(several: Sequence[HourStats]) -> HourStats:
+    """All rows in one, under the hour, group and name of the first row."""
+    columns: dict[str, Any] = {
+        name: (max if name in GREATEST else sum)(getattr(one, name) for one in several) for name in COLUMNS
+    }
+    return several[0]._replace(**columns)
+
+
+class Stats:
+    """The stats of one queue."""
+
+    def __init__(self, store: Store) -> None:
+        self._database = store.database
+
+    # ---- add: a worker's counts since its last add
+
+    # Rows come in the order of the primary key, so that workers which write at the same time wait for one another and
+    # do not deadlock. The hour is that of the database's clock as it writes; a worker's own may be wrong.
+    ADD = f"INSERT INTO {{stats}} ({', '.join(KEY + COLUMNS)}) VALUES "
+    ADD_ROW = f"({{this_hour}}, {', '.join('?' * (len(HourStats._fields) - 1))})"
+
+    def add(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Add to the stats of this hour; each row is a group, a name and the columns of COLUMNS. Raises DatabaseError.
+
+        The add is not repeated after the connection broke: counts are rather lost than counted twice. After a Conflict
+        nothing was added.
+        """
+        policy = RetryPolicy(Scope.TRANSACTION, CONFLICT_SECONDS, is_repeatable=False)
+        self._database.run(policy, self._add, sorted(rows))
+
+    def _add(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        changes = self._database.words.upsert({column: self._added(column) for column in COLUMNS}, "", ", ".join(KEY))
+        for first in range(0, len(rows), MAX_ROWS_PER_STATEMENT):
+            portion = rows[first : first + MAX_ROWS_PER_STATEMENT]
+            sql = f"{self.ADD}{', '.join([self.ADD_ROW] * len(portion))} {changes}"
+            self._database.execute(sql, [value for row in portion for value in row])
+
+    def _added(self, column: str) -> str:
+        given = self._database.words.given.format(column)
+        return f"{{greatest}}({column}, {given})" if column in GREATEST else f"{column} + {given}"
+
+    # ---- read, for operators
+
+    HOURS = f"SELECT {{hour_text}}, {', '.join((KEY + COLUMNS)[1:])} FROM {{stats}}"
+    IN_ORDER = f" ORDER BY {', '.join(KEY)}"
+    THIS_HOUR = "SELECT {this_hour}"
+
+    def hours(self, since: float | timedelta | datetime | None = None) -> list[HourStats]:
+        """The stats of the hours that ended after `since`, and of this hour; None: of all hours.
+
+        `since` is an aware datetime, or seconds or a timedelta before now. Raises SettingError.
+        """
+        condition, values = _since(since)
+        rows = self._database.fetch(self.HOURS + condition + self.IN_ORDER, values)
+        return [
+            HourStats(str(hour)[:19], _number(group_id), str(task), *map(_number, rest))
+            for hour, group_id, task, *rest in rows
+        ]
+
+    def recent(self) -> tuple[HourStats, HourStats]:
+        """The stats of this hour so far, and of the hour before; all groups and names together."""
+        this_hour = str(self._database.fetch_value(self.THIS_HOUR))
+        found = self.hours(HOUR_SECONDS)
+        return _of_hour(this_hour, found), _of_hour(_hour_before(this_hour), found)
+
+
+def _number(value: Any) -> Any:
+    """A number of a column; 0 for any other value: SQLite's columns may hold anything."""
+    return value if type(value) in (int, float) else 0
+
+
+def _of_hour(hour: str, several: Iterable[HourStats]) -> HourStats:
+    return total([HourStats(hour, 0, ""), *(one for one in several if one.hour == hour)])
+
+
+def _hour_before(hour: str) -> str:
+    return str(datetime.fromisoformat(hour) - timedelta(hours=1))
+
+
+def _since(since: object) -> tuple[str, Sequence[Any]]:
+    """The condition for an hour, and its values. Raises SettingError."""
+    if since is None:
+        return "", ()
+    if isinstance(since, datetime) and since.utcoffset() is not None:
+        first = min(max(since, FIRST_INSTANT), LAST_INSTANT) - timedelta(hours=1)
+        return " WHERE hour > ?", (f"{first.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}",)
+    seconds: Any = since.total_seconds() if isinstance(since, timedelta) else since
+    if type(seconds) not in (int, float) or not 0 <= seconds < float("inf"):
+        raise SettingError(f"since is {since!r:.80}; allowed: seconds from 0 on, a timedelta, or an aware datetime")
+    return " WHERE hour > {after}", (-min(seconds, MAX_SINCE_SECONDS) - HOUR_SECONDS,)

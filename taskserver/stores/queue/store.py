@@ -1,0 +1,106 @@
+"""The queue in one database: a thin face that holds the verbs, in the order of a task's life.
+
+Nothing above the stores sees SQL, a cursor or a driver's error. A part that an empty run does not need is imported when
+it is first used. Verbs that few runs need (dependencies, batches, schedules, stats, operations, pruning, transactions)
+are classes over a store, imported by whoever needs them.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ..database.database import Database
+from ..database.dialect import Dialect
+from ..database.tables import Tables
+from .claims import Claims
+from .due import DueRows
+from .runs import Runs
+
+if TYPE_CHECKING:
+    from ..database.free_rows import FreeRows
+    from .adding import Producing
+    from .diagnosis import Diagnosis
+    from .finish_writes import FinishWrites
+    from .finishes import Finishes
+    from .leases import Leases
+    from .views import Views
+
+
+class Store:
+    """One queue; connects when it is first used."""
+
+    def __init__(self, dialect: Dialect, mode: str, lease_seconds: int, patience_seconds: float) -> None:
+        self.mode = mode
+        self.lease_seconds = lease_seconds
+        self.database = Database(dialect, patience_seconds)
+        self.tables = Tables(self.database)
+        self.runs = Runs(self.database)
+        self.due = DueRows(self.database, lambda: self.free_rows)
+        self.claims = Claims(self.database, lease_seconds, lambda: self.free_rows)
+
+    @property
+    def table(self) -> str:
+        return self.database.dialect.table
+
+    @property
+    def has_one_writer(self) -> bool:
+        """Whether a transaction that writes keeps all others from writing."""
+        return self.database.dialect.has_one_writer
+
+    @property
+    def about_space(self) -> str:
+        """A sentence for a person: the fate of the space of rows that were deleted from the tables `{}`."""
+        return self.database.dialect.about_space
+
+    # ---- for producers
+
+    @cached_property
+    def producing(self) -> Producing:
+        from .adding import Producing
+
+        return Producing(self.database)
+
+    # ---- for a worker that has a task
+
+    @cached_property
+    def leases(self) -> Leases:
+        from .leases import Leases
+
+        return Leases(self.database, self.lease_seconds)
+
+    @cached_property
+    def finish_writes(self) -> FinishWrites:
+        from .finish_writes import FinishWrites
+
+        return FinishWrites(self.mode, self.lease_seconds)
+
+    @cached_property
+    def finishes(self) -> Finishes:
+        from .finishes import Finishes
+
+        return Finishes(self.database, self.finish_writes, self.lease_seconds)
+
+    @cached_property
+    def free_rows(self) -> FreeRows:
+        from ..database.free_rows import FreeRows
+
+        return FreeRows(self.database)
+
+    # ---- for operators
+
+    @cached_property
+    def views(self) -> Views:
+        from .views import Views
+
+        return Views(self.database)
+
+    @cached_property
+    def diagnosis(self) -> Diagnosis:
+        from .diagnosis import Diagnosis
+
+        return Diagnosis(self.database, self.mode)
+
+    def close(self) -> None:
+        """Close the connections of all threads, a busy connection after its verb; the next use connects anew."""
+        self.database.close()

@@ -1,0 +1,85 @@
+"""Adding on a caller's own connection to SQLite, whose session differs from ours in the form of its rows alone."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import Conflict, DatabaseError
+from ...settings.dsn import MEMORY
+from ..database.callers import CallersDatabase, CallersDialect, callers_error, wrong_place
+from ..database.dialect import IDS_OF_KEYS, other_columns
+from ..database.statements import Statements, words_of
+from .errors import HINTS, error_of
+from .inserts import SQLiteInserts
+from .words import SQLiteWords
+
+if TYPE_CHECKING:
+    from ..database.dialect import Rows
+
+BEGIN_AGAIN = "roll your transaction back, and do all of it again; BEGIN IMMEDIATE waits for others at its begin"
+
+
+class CallersInserts(SQLiteInserts):
+    """Adding through a session whose rows may have any form."""
+
+    def insert_keyed(self, database: Rows, sql: str, values: Sequence[Any], keys: Sequence[str]) -> Sequence[int]:
+        database.execute(sql, values)
+        # One key at a time, so that no key is read back: a connection may be set to return text in any form.
+        return [_id_of_key(database, key) for key in keys]
+
+
+def _id_of_key(database: Rows, key: str) -> int:
+    rows = database.rows(IDS_OF_KEYS.replace("unique_key, id", "id").replace("{ids}", "?"), (key,))
+    if not rows:
+        raise DatabaseError(
+            f"the task with the key {key!r} was added, and a worker has deleted its row since: this connection "
+            "commits each statement by itself, so its id is not known; begin a transaction first"
+        )
+    return int(rows[0][0])
+
+
+class SQLiteCallers(CallersDialect):
+    """A queue in an SQLite file, on connections of others."""
+
+    database = "SQLite"
+
+    def __init__(self, path: str | Path, table: str) -> None:
+        self._path = path
+        self.table = table
+        self.words = SQLiteWords()
+        self.inserts = CallersInserts()
+        self.statements = Statements(words_of(self.words, table, self.words.quoted), str)
+
+    def suit(self, cursor: Any) -> None:
+        if isinstance(cursor, sqlite3.Cursor):
+            cursor.row_factory = None  # the factory of the caller's connection may make anything of a row
+
+    def check_place(self, database: CallersDatabase) -> None:
+        # Another file may have the tables of a queue, too: it would take the task, and no worker of ours would see it.
+        files = [row[-1] for row in database.rows("PRAGMA database_list")]
+        if not all(isinstance(file, (str, bytes)) for file in files):
+            return  # the caller's text_factory made something else of the names
+        is_ours = not files[0] if self._path == MEMORY else any(_are_one(file, self._path) for file in files)
+        if not is_ours:
+            raise wrong_place(os.fsdecode(files[0]) or "a database in memory", self._path)
+
+    def error(self, error: Exception) -> DatabaseError:
+        text = " ".join(str(error).split())
+        if "no such table" in text:
+            return self.no_tables(self._path)
+        if "no such column" in text or "has no column" in text:
+            return other_columns(self._path, self.table, text)
+        kind = type(error_of(error, self._path, self.table))
+        hint = BEGIN_AGAIN if kind is Conflict else next((hint for words, hint in HINTS.items() if words in text), "")
+        return callers_error(kind, text, hint)
+
+
+def _are_one(path: str | bytes, other: str | os.PathLike[str]) -> bool:
+    try:
+        return os.path.samefile(path, other)
+    except OSError:  # there is no such file, or no longer
+        return False

@@ -1,0 +1,111 @@
+"""SQLite, on the standard library's driver: the embedded default, for several processes at once."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import DatabaseError
+from ...host.private_folder import make_private_folder
+from ...settings.dsn import MEMORY
+from ..database.dialect import Dialect
+from ..database.session import Pace, Session
+from ..database.tables import schema_statements
+from .claiming import SQLiteClaiming
+from .errors import DRIVER_ERRORS, error_of
+from .inserts import SQLiteInserts
+from .session import MemorySession, SQLiteSession, open_connection
+from .words import SQLiteWords
+
+if TYPE_CHECKING:
+    from ..database.dialect import Connected, Gathering
+    from ..database.facts import SQLiteFacts
+    from ..database.task_session import TaskSession
+
+OLDEST = (3, 24, 0)
+_FILE_RIGHTS = 0o600
+
+
+class SQLiteDialect(Dialect):
+    """A queue in an SQLite file, or in memory for one process."""
+
+    driver_errors = DRIVER_ERRORS
+    schema_file = Path(__file__).with_name("schema.sql")
+    about_space = (
+        "SQLite keeps the space in its file, for new rows; the statement VACUUM makes the file as small as it can be, "
+        "if there is room for a copy, and nobody can write meanwhile"
+    )
+    has_one_writer = True
+
+    def __init__(self, path: str | Path, table: str) -> None:
+        if sqlite3.sqlite_version_info < OLDEST:
+            raise DatabaseError(f"SQLite {sqlite3.sqlite_version} is too old: 3.24 or newer is needed")
+        super().__init__(table)
+        self._path = path
+        self.words = SQLiteWords()
+        self.inserts = SQLiteInserts()
+        self.claiming = SQLiteClaiming()
+        self._memory = MemorySession(self.error, lambda: list(schema_statements(self)))
+
+    @property
+    def gathering(self) -> Gathering:
+        from .gathering import SQLiteGathering
+
+        return SQLiteGathering()
+
+    def send(self, cursor: Any, sql: str, values: Sequence[Any]) -> None:
+        cursor.execute(sql, values)
+
+    def error(self, error: BaseException) -> DatabaseError:
+        return error_of(error, self._path, self.table)
+
+    # ---- connections
+
+    def new_session(self) -> Session:
+        if self._path != MEMORY:
+            return SQLiteSession(self._path, self.error)
+        # All threads share the one connection: another would be another database.
+        if self._memory.pid != os.getpid():
+            raise DatabaseError("a database in memory belongs to the process that made it; a child needs one in a file")
+        return self._memory
+
+    def open_task_session(self, pace: Pace) -> TaskSession:
+        from .task_session import MemoryTaskSession, SQLiteTaskSession
+
+        if self._path == MEMORY:
+            return MemoryTaskSession(MEMORY, self._memory)
+        connect = lambda kind: open_connection(self._path, kind, self.error)  # noqa: E731
+        return SQLiteTaskSession(os.path.realpath(self._path), connect)
+
+    # ---- tables
+
+    def make_place(self, database: Connected) -> None:
+        """Make the file. Raises DatabaseError."""
+        if self._path == MEMORY:
+            return
+        path = Path(self._path)
+        try:
+            make_private_folder(path.parent)
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, _FILE_RIGHTS))
+        except OSError as error:
+            raise DatabaseError(
+                f"{path} cannot be made: {error.strerror}: let this user write {path.parent}, or name another file in "
+                "TASKSERVER_DSN"
+            ) from error
+        # The file keeps this mode. In it readers never wait for the writer, nor the writer for readers.
+        journal = database.fetch_value("PRAGMA journal_mode = WAL")
+        if journal != "wal":
+            raise DatabaseError(
+                f"{path} lies where SQLite cannot share a file (WAL), as in a network folder: name another one, or a "
+                "MySQL database, in TASKSERVER_DSN"
+            )
+
+    # ---- for client.py doctor
+
+    def read_facts(self, database: Connected, mode: str) -> SQLiteFacts:
+        from .facts import read_facts
+
+        return read_facts(database, os.path.getsize(self._path) if self._path != MEMORY else 0)

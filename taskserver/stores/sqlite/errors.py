@@ -1,0 +1,48 @@
+"""The meaning of the errors of SQLite and its driver: which are worth another try, and what a person can do.
+
+Errors are told apart by their texts: SQLite's own numbers are many, and older drivers do not pass them on.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from ...errors import AlreadyThere, Conflict, DatabaseError, Unavailable
+from ..database.dialect import no_tables, other_columns
+from .lent_locks import is_lent_here
+
+# UnicodeDecodeError: SQLite's own message may quote a damaged file.
+DRIVER_ERRORS = (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeDecodeError)
+
+HINTS = {
+    "readonly database": "let this user write the file and its folder",
+    "unable to open database file": "let this user read and write the file and its folder",
+    "not a database": "name another file in TASKSERVER_DSN",
+    "malformed": "it is damaged: stop the workers, put back a copy, or move it away and run client.py init",
+    "no such index": "run client.py init",
+}
+
+
+def error_of(error: BaseException, path: str | Path, table: str) -> DatabaseError:
+    """Our error for an error of the driver."""
+    text = " ".join(str(error).split())
+    if "is full" in text:
+        return Unavailable(f"{path}: {text}: free some space, or have your host raise the quota")
+    if "disk I/O error" in text:
+        return Unavailable(f"{path}: {text}: is the disk full, or a quota used up?")
+    if "no such table" in text:
+        return no_tables(path, table)
+    if "duplicate column name" in text:
+        return AlreadyThere(f"{path}: {text}")
+    if "no such column" in text or "has no column" in text:
+        return other_columns(path, table, text)
+    if "locked" in text or "busy" in text:
+        if is_lent_here(path):  # by a task of this thread
+            return DatabaseError(
+                f"{path}: the task that does this holds the lock itself, by its own transaction: let it use "
+                "taskserver.connection(), as in add_task(…, connection=taskserver.connection())"
+            )
+        return Conflict(f"{path}: {text}, by other processes for longer than was waited")
+    hint = next((hint for words, hint in HINTS.items() if words in text), None)
+    return DatabaseError(f"{path}: {text}: {hint}" if hint else f"{path}: {text}")

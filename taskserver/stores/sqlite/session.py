@@ -1,0 +1,153 @@
+"""Connections to SQLite, on the standard library's driver, and what a fork does to them.
+
+Differs from MySQL: every transaction takes the write lock when it begins, as a reader that becomes a writer later could
+not wait for the lock. A database in memory is one connection that all threads share.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import DatabaseError
+from ...settings.dsn import MEMORY
+from ..database.dialect import missing
+from ..database.session import Pace, Session
+from .errors import DRIVER_ERRORS
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    from .task_session import TaskConnection
+
+    C = TypeVar("C", "Connection", TaskConnection)
+
+LOCK_WAIT_SECONDS = 2.0
+"""One turn of waiting for the writer; between turns a signal is heard and the patience ends."""
+
+
+class Connection(sqlite3.Connection):
+    """The driver's connection, as a class of ours so that a WeakSet can hold it."""
+
+    in_use = threading.RLock()
+    """Its session's lock, once it has a session."""
+
+
+# The open connections of this process, and the connections that a fork left in it in the midst of a transaction.
+_open: weakref.WeakSet[Connection | TaskConnection] = weakref.WeakSet()
+_unfinished: list[Connection | TaskConnection] = []
+
+
+def _close_inherited() -> None:
+    """In a forked child: close the connections that its parent had open.
+
+    SQLite keeps one account of its locks for each file and process, and a fork copies the account without the locks. A
+    connection that the child opens beside an inherited one takes the file for locked, and a parent that closes last
+    removes the log into which the child goes on writing. A connection in the midst of a transaction stays open, as a
+    close would roll back the parent's transaction; beside it the child can open no other.
+    """
+    for connection in list(_open):
+        with suppress(sqlite3.ProgrammingError):  # it is closed, and something still refers to it
+            _close_here(connection)
+    _open.clear()
+
+
+def _close_here(connection: Connection | TaskConnection) -> None:
+    # The parent's heartbeat may be in the midst of a statement: the child would wait for its end for ever.
+    if connection.in_transaction or not connection.in_use.acquire(blocking=False):
+        _unfinished.append(connection)
+    else:
+        connection.close()
+
+
+os.register_at_fork(after_in_child=_close_inherited)
+
+
+def open_connection(path: str | Path, kind: type[C], error_of: Callable[[BaseException], DatabaseError]) -> C:
+    """A connection of this class to an existing file. Raises DatabaseError."""
+    if path != MEMORY and not os.path.exists(path):
+        raise missing(f"there is no database {path}")
+    if _unfinished:
+        raise DatabaseError(f"{path}: this process was forked while another thread wrote to SQLite; fork before that")
+    try:
+        connection = sqlite3.connect(
+            path,
+            timeout=LOCK_WAIT_SECONDS,
+            isolation_level=None,  # our own statements begin and commit transactions
+            check_same_thread=False,  # close() closes the connections of all threads
+            factory=kind,
+            # SQLite asks a task's connection about a statement only when it prepares it: none are kept there.
+            cached_statements=128 if kind is Connection else 0,
+        )
+        _open.add(connection)
+        # A commit is on the disk when it returns, as on MySQL.
+        connection.execute("PRAGMA synchronous = FULL")
+    except DRIVER_ERRORS as error:
+        raise error_of(error) from error
+    return connection
+
+
+class SQLiteSession(Session):
+    """One thread's connection of ours to a file."""
+
+    def __init__(self, path: str | Path, error_of: Callable[[BaseException], DatabaseError]) -> None:
+        super().__init__()
+        self._path = path
+        self._error_of = error_of
+
+    def connect(self, pace: Pace) -> None:
+        self._keep(open_connection(self._path, Connection, self._error_of))
+
+    def _keep(self, connection: Connection | TaskConnection) -> None:
+        connection.text_factory = _text
+        connection.in_use = self.in_use
+        self.cursor = connection.cursor()
+        self.connection = connection
+
+    def close(self) -> None:
+        connection, self.connection, self.cursor = self.connection, None, None
+        if connection is not None:
+            with suppress(*DRIVER_ERRORS):
+                connection.close()
+
+    def begin(self) -> None:
+        self.send("BEGIN IMMEDIATE")
+
+    def roll_back(self) -> None:
+        if self.connection is not None and self.connection.in_transaction:
+            super().roll_back()
+
+    def send(self, sql: str, values: Sequence[Any] = ()) -> Any:
+        self.cursor.execute(sql, values)
+        return self.cursor
+
+
+class MemorySession(SQLiteSession):
+    """The one connection to a database in memory, which all threads of a process share."""
+
+    def __init__(self, error_of: Callable[[BaseException], DatabaseError], schema: Callable[[], Sequence[str]]) -> None:
+        """`schema` returns the statements that make the tables; called whenever the database begins anew."""
+        super().__init__(MEMORY, error_of)
+        self._schema = schema
+
+    def connect(self, pace: Pace) -> None:
+        from .task_session import TaskConnection
+
+        self._keep(open_connection(MEMORY, TaskConnection, self._error_of))
+        for statement in self._schema():
+            self.connection.execute(statement)
+
+    def drop(self) -> None:
+        # The database would go with its connection.
+        self.roll_back()
+
+
+def _text(value: bytes) -> str:
+    # Text that is no UTF-8 must not end a worker here; the code that uses the text finds the surrogates.
+    return value.decode("utf-8", "surrogateescape")

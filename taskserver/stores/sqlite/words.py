@@ -1,0 +1,39 @@
+"""The words of SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..database.dialect import assignments
+from ..database.statements import Words
+
+
+class SQLiteWords(Words):
+    """The words of SQLite from 3.24 on."""
+
+    now = "strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'"
+    after = "strftime('%Y-%m-%d %H:%M:%f', 'now', ? || ' seconds') || '000'"
+    seconds_since = "(julianday('now') - julianday({})) * 86400.0"
+    instant_text = "{}"
+    this_hour = "strftime('%Y-%m-%d %H:00:00', 'now')"
+    bytes_of = "length(CAST({} AS BLOB))"
+    greatest = "MAX"
+    insert_or_ignore = "INSERT OR IGNORE"
+    given = "excluded.{}"
+    quoted = '"{}"'
+    by_key = ""
+    by_status = 'INDEXED BY "{}_claim_by_group"'
+    delete_by_key = "DELETE FROM {}"
+    instant_type = "TEXT"
+    number_type = "INTEGER"
+    small_type = "INTEGER"
+    flag_type = "INTEGER"
+    text_type = "TEXT"
+    long_text_type = "TEXT"
+
+    def upsert(self, changes: Mapping[str, str], condition: str, key: str = "unique_key") -> str:
+        where = f" WHERE {condition}" if condition else ""
+        return f"ON CONFLICT ({key}) DO UPDATE SET {assignments(changes)}{where}"
+
+    def of_table(self, table: str) -> dict[str, str]:
+        return {name: self.quoted.format(f"{table}_{name}") for name in ("claim_by_group", "claim_any_group")}

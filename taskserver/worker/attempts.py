@@ -1,0 +1,183 @@
+"""Attempts at tasks, as all ways to execute make them: start → call → complete or fail.
+
+A started attempt is passed on as an `Attempt` (stats.py), which gathers its times until the task's end is counted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from logging import getLogger
+from typing import Any, NamedTuple
+
+from ..errors import Fatal
+from ..interrupts.stopping import STOPPED, TaskInterrupted
+from ..messages.error_text import both
+from ..model.arguments import read_arguments
+from ..model.task import CANCELLED, ClaimedTask, Finish, Start
+from .call import Failure, Returned, failure_of, run_call, run_foreign
+from .finishing import Finishing
+from .preparing import Call
+from .reporting import Reporter
+from .run_context import RunContext
+from .stats import Attempt
+from .task_context import inside
+from .watched_call import CallPlan
+
+LOG = getLogger("taskserver")
+
+
+class ReadyTask(NamedTuple):
+    """A task whose callable is found and takes its arguments."""
+
+    task: ClaimedTask
+    call: Call
+    max_attempts: int
+    """How often the task may start."""
+
+
+class Attempts:
+    """Starts, calls, completes and fails tasks, for all ways to execute."""
+
+    def __init__(self, run: RunContext, finishing: Finishing, reporter: Reporter) -> None:
+        self._store = run.store
+        self._settings = run.settings
+        self._callables = run.callables
+        self._heartbeat = run.heartbeat
+        self._time_limit = run.time_limit
+        self._stop = run.stop
+        self._stats = run.stats
+        self._finishing = finishing
+        self._reporter = reporter
+
+    # ---- before the start
+
+    def max_attempts(self, task: ClaimedTask, call: Call | None) -> int:
+        """How often a task may start: its row says it, else its callable, else the settings."""
+        return self.usual_max_attempts(call) if task.max_attempts is None else task.max_attempts
+
+    def usual_max_attempts(self, call: Call | None) -> int:
+        """How often a task may start whose row does not say it."""
+        return (call.callable.options.max_attempts if call else None) or self._settings.max_attempts
+
+    # ---- start
+
+    def start(self, task: ClaimedTask, max_attempts: int | None) -> Attempt | None:
+        """Start a claimed task, and write the finishes of the tasks before it. None where its claim is gone.
+
+        `max_attempts` is recorded where the row does not say it; None leaves the row's. Raises DatabaseError.
+        """
+        self._heartbeat.start()
+        asked_at = time.monotonic()
+        started = self._finishing.save_and_start(Start(task, max_attempts))
+        if started and time.monotonic() - asked_at > self._settings.lease_seconds / 2:
+            # It took so long, or the host stood still, that another may have taken the task back since it was started.
+            started = self._store.leases.renew(task)
+        if started:
+            return self._stats.started(task)
+        self._reporter.report_unstarted(task)
+        return None
+
+    # ---- call
+
+    def plan(self, tasks: Sequence[ClaimedTask], call: Call | None) -> CallPlan:
+        """The plan of one call for these tasks; without a `call` it is the import of their module."""
+        own = call.callable.options.timeout_seconds if call else None
+        seconds = self._settings.timeout_seconds if own is None else own
+        return CallPlan(tasks, seconds, self.max_attempts(tasks[0], call))
+
+    def call(
+        self, plan: CallPlan, attempt: Attempt, function: Callable[..., object], *args: Any
+    ) -> tuple[Failure | None, Any]:
+        """Call the code of started tasks: its failure, or None and its return value.
+
+        Where a second signal came while they were started, the call fails without being made.
+        """
+        if self._stop.insisted:
+            return failure_of(TaskInterrupted(STOPPED)), None
+        return self.watch(plan, attempt, function, *args)
+
+    def watch(
+        self, plan: CallPlan, attempt: Attempt | None, function: Callable[..., object], *args: Any
+    ) -> tuple[Failure | None, Any]:
+        """Run foreign code under its time limit and the heartbeat: its failure, or None and its return value.
+
+        Its time is added to the attempt, where there is one.
+        """
+        with inside(self._heartbeat.begin(plan)):
+            began_at = time.monotonic()
+            ended = run_foreign(self._time_limit, plan.timeout_seconds, function, *args)
+        if attempt is not None:
+            attempt.ran_seconds += time.monotonic() - began_at
+        self._heartbeat.end()
+        return ended
+
+    # ---- complete
+
+    def complete(self, task: ClaimedTask, attempt: Attempt, returned: Returned) -> None:
+        """End a task whose call ended well. Raises DatabaseError."""
+        self._finishing.add(self.completion(task, returned), attempt)
+
+    def completion(self, task: ClaimedTask, returned: Returned) -> Finish:
+        """The finish of a task whose call ended well."""
+        next_stage, result, fault = returned
+        if fault:
+            self._reporter.report_unkept_result(task, fault)
+        return Finish(task, next_stage=next_stage, result=result)
+
+    # ---- fail
+
+    def fail(self, task: ClaimedTask, call: Call | None, attempt: Attempt, failure: Failure) -> None:
+        """End an attempt that failed: the task is retried after its backoff, unless this attempt was its last one.
+
+        Without a `call` its module could not be imported. Raises DatabaseError.
+        """
+        if self._heartbeat.was_cancelled:
+            self._finishing.add(Finish(task, CANCELLED), attempt, failure.full_text)
+            return
+        attempts = task.attempts + 1
+        if attempts < self.max_attempts(task, call) and not failure.is_a(Fatal):
+            seconds = self.retry_seconds(call, failure, attempts)
+            self._finishing.add(Finish(task, failure.text, seconds), attempt, failure.full_text)
+            return
+        on_fatal = call.callable.options.on_fatal if call else None
+        if call is None or on_fatal is None:
+            self._finishing.add(Finish(task, failure.text), attempt, failure.full_text)
+        else:
+            self._hand_over(task, call, attempt, failure, on_fatal)
+
+    def retry_seconds(self, call: Call | None, failure: Failure, attempts: int) -> float:
+        """Seconds until a task is retried that failed in this attempt, counted from 1."""
+        if failure.delay_seconds is not None:
+            return failure.delay_seconds
+        backoff = (call.callable.options.backoff if call else None) or self._settings.backoff
+        return backoff.seconds_after(attempts)
+
+    def _hand_over(self, task: ClaimedTask, call: Call, attempt: Attempt, failure: Failure, on_fatal: str) -> None:
+        """Call `on_fatal` with the arguments of a task that failed for good, and the error: that may complete the task.
+
+        A task that was changed while it ran is run again instead.
+        """
+        self._finishing.save()  # tasks that have ended must not wait for this call
+        if self._store.leases.is_to_run_again(task):
+            self._finishing.add(Finish(task, failure.text), attempt, failure.full_text)
+            return
+        LOG.info("task %d %s failed for good, %s is called:\n%s", task.id, task.task, on_fatal, failure.full_text)
+        # The lease may be nearly over, and the task may have changed the objects that it got as arguments.
+        if not self._store.leases.renew(task):
+            self._reporter.report_lost(task, "before what is called for that")
+            return
+        plan = self.plan([task], call)
+        second, _ = self.call(plan, attempt, self._call_on_fatal, task.args, on_fatal, failure.error)
+        if second is None:
+            self._finishing.add(Finish(task), attempt)
+        else:
+            text = both(failure.text, second.text)
+            self._finishing.add(Finish(task, text), attempt, failure.full_text, second.full_text or second.text)
+
+    def _call_on_fatal(self, arguments: str | None, on_fatal: str, error: BaseException) -> None:
+        found = self._callables.find(on_fatal)
+        args, kwargs = read_arguments(arguments)
+        kwargs["error"] = error
+        found.check_arguments(args, kwargs)
+        run_call(Call(found, args, kwargs))

@@ -1,0 +1,320 @@
+"""Executes several tasks of one callable at once: `@task(batch=N)`. One start, one call, one finish for all of them.
+
+A batch is here the tasks of one call: of one name and one claim, never started before. Every other task of such a
+callable is called alone, and so is each of a batch whose call raised:
+
+    take them → prepare each → start all → call → complete all that are done, fail the others
+                                             ↘ it raised: each is started once more, and called alone
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from logging import getLogger
+from typing import Any, NamedTuple
+
+from ..errors import BadTask, DatabaseError
+from ..messages.error_text import describe
+from ..model.arguments import read_item
+from ..model.task import CANCELLED, ClaimedTask, Finish, NextStage
+from ..stores.queue.batches import Batches
+from .attempts import Attempts, ReadyTask
+from .call import (
+    MAX_DESCRIBE_SECONDS,
+    NOTHING,
+    Failure,
+    WrongOutcomes,
+    describe_each,
+    is_error,
+    run_batch,
+    undescribed,
+)
+from .finishing import Finishing
+from .preparing import Call, check_attempts, fetch_arguments, next_stage_of
+from .reporting import Ended, Reporter
+from .run_context import RunContext
+from .stats import Attempt
+
+LOG = getLogger("taskserver")
+
+MAX_MUTE = 3
+"""After so many exceptions of one call that take too long to give their texts, the others are not asked."""
+CANCELLED_BESIDE = "TaskInterrupted: another task of the same call was cancelled"
+
+
+class _Item(NamedTuple):
+    """A task that is ready for its call."""
+
+    task: ClaimedTask
+    value: Any
+    """The task's arguments: one item of the list that the callable gets."""
+    next_stage: NextStage | None
+
+
+class _Share(NamedTuple):
+    """One task's share of the times of its call."""
+
+    waited_seconds: float
+    """From the claim on."""
+    ran_seconds: float
+
+
+class BatchExecution:
+    """Executes tasks, several in one call where the claim has several."""
+
+    def __init__(self, run: RunContext, attempts: Attempts, finishing: Finishing, reporter: Reporter) -> None:
+        self._fetch_args = run.store.claims.fetch_args
+        self._batches = Batches(run.store)
+        self._lease_seconds = run.settings.lease_seconds
+        self._heartbeat = run.heartbeat
+        self._limits = run.limits
+        self._result = run.result
+        self._stats = run.stats
+        self._attempts = attempts
+        self._finishing = finishing
+        self._reporter = reporter
+        self._keeps_results = run.keeps_results
+        self._wrong: set[str] = set()
+        """Names of callables that returned wrong outcomes; each is reported once."""
+        self._renewed_at = 0.0
+        """When the leases of started tasks that wait for their turn were renewed, by time.monotonic."""
+
+    def execute(self, ready: ReadyTask, attempt: Attempt | None) -> None:
+        """Start a task, unless `attempt` says that it is started, with others like it, and call once for all of them.
+
+        Raises DatabaseError.
+        """
+        task, call, max_attempts = ready
+        item = _Item(task, call.args[0][0], call.next_stage)
+        if others := self._take_others(task, call):
+            usual = self._attempts.usual_max_attempts(call)  # the first task's row may say another for itself alone
+            if attempt is None:
+                items = self._start_together([item], others, usual)
+            else:
+                items = [item, *self._start_together([], others, usual)]
+            self._call_together(items, call)
+            return
+        attempt = attempt or self._attempts.start(task, max_attempts)
+        if attempt is not None:
+            self._call_alone(item, call, attempt)
+
+    # ---- take and prepare
+
+    def _take_others(self, task: ClaimedTask, call: Call) -> list[ClaimedTask]:
+        """Take the claimed tasks that are to be called with this one."""
+        max_items = call.callable.options.batch
+        if max_items is None or task.attempts:
+            return []
+        return self._heartbeat.claimed.take_alike(task.task, self._limits.max_together(max_items) - 1)
+
+    def _prepared(self, task: ClaimedTask) -> _Item | None:
+        """The task with its arguments read. None of a bad row, which is over with that."""
+        try:
+            task = fetch_arguments(task, self._fetch_args)
+            if task.max_attempts is not None:
+                check_attempts(task, task.max_attempts)
+            return _Item(task, read_item(task.args), None if task.stages is None else next_stage_of(task))
+        except BadTask as error:
+            self._finishing.add(Finish(task, describe(error)), None)
+            return None
+
+    # ---- start
+
+    def _start_together(self, items: list[_Item], others: list[ClaimedTask], max_attempts: int) -> list[_Item]:
+        """Start ready tasks, and others once they are ready, in one write. The items that were started."""
+        self._result.taken += len(others)
+        self._limits.called_with_others += len(others)
+        try:
+            items += [item for task in others if (item := self._prepared(task)) is not None]
+            self._finishing.save()
+            started = self._start([item.task for item in items], max_attempts)
+        except BaseException:
+            self._heartbeat.claimed.put_last(others)  # a release leaves started ones alone
+            raise
+        return items if len(started) == len(items) else [item for item in items if item.task.id in started]
+
+    def _start(self, tasks: Sequence[ClaimedTask], max_attempts: int) -> set[int]:
+        """Start tasks in one write. The ids of the tasks that were started."""
+        if not tasks:
+            return set()
+        self._heartbeat.start()
+        self._renewed_at = time.monotonic()
+        started = self._batches.start(tasks, max_attempts)
+        if started and time.monotonic() - self._renewed_at > self._lease_seconds / 2:
+            # As with a single task: another worker may have taken them back since.
+            self._batches.renew(tasks)
+            started = self._batches.started(tasks)
+        if len(started) < len(tasks):
+            self._look_after_unstarted([task for task in tasks if task.id not in started])
+        return started
+
+    def _look_after_unstarted(self, tasks: Sequence[ClaimedTask]) -> None:
+        """Leave tasks for later whose rows somebody holds for now; the claim of the others is gone."""
+        held = self._batches.unstarted(tasks)
+        for task in tasks:
+            if task.id in held:
+                self._result.taken -= 1
+                self._limits.called_with_others -= 1
+                self._heartbeat.claimed.put_last([task])
+            else:
+                self._reporter.report_unstarted(task)
+
+    # ---- call
+
+    def _call_together(self, items: Sequence[_Item], call: Call) -> None:
+        """Call once for all of these started tasks."""
+        if len(items) < 2:
+            for item in items:
+                self._call_alone(item, call, self._stats.started(item.task))
+            return
+        attempt = Attempt(self._stats.waited_since_claim())
+        failure, outcomes = self._call(items, call, attempt)
+        share = _Share(attempt.waited_seconds, attempt.ran_seconds / len(items))
+        was_cancelled, self._heartbeat.was_cancelled = self._heartbeat.was_cancelled, False
+        if failure is None:
+            self._finish_together(items, call, outcomes, share)
+        else:
+            self._fall_back(items, call, failure, share, was_cancelled)
+
+    def _call_alone(self, item: _Item, call: Call, attempt: Attempt) -> None:
+        """Call for one started task: if that raises, the task has failed."""
+        failure, outcomes = self._call([item], call, attempt)
+        outcome = outcomes[0] if outcomes else NOTHING
+        if failure is None and is_error(outcome):
+            [failure] = self._describe([item.task], [outcome], attempt)
+        if failure is None:
+            self._attempts.complete(item.task, attempt, outcome)
+        else:
+            self._attempts.fail(item.task, call, attempt, failure)
+
+    def _call(self, items: Sequence[_Item], call: Call, attempt: Attempt) -> tuple[Failure | None, Any]:
+        plan = self._attempts.plan([item.task for item in items], call)
+        # Interrupted with one that was cancelled, tasks that may not start again would be fatal.
+        heeds_cancel = len(items) == 1 or all(self._attempts.max_attempts(item.task, call) > 1 for item in items)
+        return self._attempts.call(
+            plan._replace(heeds_cancel=heeds_cancel),
+            attempt,
+            run_batch,
+            call._replace(args=[[item.value for item in items]]),
+            [item.next_stage for item in items],
+            self._keeps_results,
+        )
+
+    def _describe(
+        self, tasks: Sequence[ClaimedTask], errors: Sequence[BaseException], attempt: Attempt | None
+    ) -> list[Failure]:
+        """The failure of each of these tasks: its exception in words, though it may hang, or lie, when it is asked."""
+        failures: list[Failure] = []
+        plan = self._attempts.plan(tasks, None)._replace(timeout_seconds=MAX_DESCRIBE_SECONDS)
+        for _ in range(MAX_MUTE):
+            failure, _ = self._attempts.watch(plan, attempt, describe_each, errors, failures)
+            if len(failures) == len(errors):
+                break
+            if failure is not None:
+                failures.append(undescribed(errors[len(failures)]))
+        return failures + [undescribed(error) for error in errors[len(failures) :]]
+
+    # ---- finish: the call returned
+
+    def _finish_together(self, items: Sequence[_Item], call: Call, outcomes: list[Any] | None, share: _Share) -> None:
+        """End the tasks of a call that returned: the outcome of each, or None where all are done."""
+        if outcomes is None:
+            self._complete_together([item.task for item in items], share)
+            return
+        ended = list(zip([item.task for item in items], outcomes, strict=True))
+        self._complete_together([task for task, outcome in ended if outcome is NOTHING], share)
+        for task, outcome in ended:
+            if outcome is not NOTHING and not is_error(outcome):
+                self._attempts.complete(task, self._stats.share(task, *share), outcome)
+        failed = [(task, outcome) for task, outcome in ended if is_error(outcome)]
+        if failed:
+            self._fail_each([task for task, _ in failed], [error for _, error in failed], call, share)
+
+    def _complete_together(self, tasks: Sequence[ClaimedTask], share: _Share) -> None:
+        """Complete tasks in one write; tasks that were changed while they ran are completed one by one."""
+        if not tasks:
+            return
+        try:
+            completed, may_be_completed = self._batches.complete(tasks)
+        except DatabaseError as error:
+            self._complete_later(tasks, share, error.may_have_taken_effect)
+            raise
+        left = [] if len(completed) == len(tasks) else [task for task in tasks if task.id not in completed]
+        done = [task for task in tasks if task.id in completed] if left else tasks
+        self._reporter.report_done_together(done, *share)
+        self._complete_later(left, share, may_be_completed)
+        self._finishing.save()
+
+    def _complete_later(self, tasks: Sequence[ClaimedTask], share: _Share, may_be_saved: bool) -> None:
+        """Leave tasks to be completed one by one, by a write that knows every special case."""
+        ended = [Ended(Finish(task), self._stats.share(task, *share)) for task in tasks]
+        self._finishing.add_all(ended, may_be_saved)
+
+    def _fail_each(
+        self, tasks: Sequence[ClaimedTask], errors: Sequence[BaseException], call: Call, share: _Share
+    ) -> None:
+        """Fail tasks for which the call returned exceptions."""
+        self._finishing.save()
+        failures = self._describe(tasks, errors, None)
+        for task, failure in zip(self._in_turn(tasks), failures, strict=True):
+            self._attempts.fail(task, call, self._stats.share(task, *share), failure)
+
+    # ---- one by one: the call raised
+
+    def _fall_back(
+        self, items: Sequence[_Item], call: Call, failure: Failure, share: _Share, was_cancelled: bool
+    ) -> None:
+        """Start each task once more, and call for it alone: a bad one then spoils nothing but itself.
+
+        But tasks that may not start again fail with the error of the call, and so do all once the run is to end.
+        """
+        tasks = [item.task for item in items]
+        LOG.info("the call of %d tasks %s failed:\n%s", len(tasks), tasks[0].task, failure.full_text or failure.text)
+        if failure.is_a(WrongOutcomes) and tasks[0].task not in self._wrong:
+            self._wrong.add(tasks[0].task)
+            LOG.warning("%s: %s (so each is called again alone; said once a run)", tasks[0].task, failure.text)
+        failure = failure._replace(full_text="", text=CANCELLED_BESIDE if was_cancelled else failure.text)
+        cancelled = self._batches.cancelled(tasks)
+        for task, item in zip(self._in_turn(tasks), items, strict=True):
+            attempt = self._stats.share(task, *share)
+            if task.id in cancelled:
+                self._finishing.add(Finish(task, CANCELLED), attempt)
+            elif self._attempts.max_attempts(task, call) < 2:
+                self._attempts.fail(task, call, attempt, failure)
+            elif self._limits.is_to_leave():
+                seconds = self._attempts.retry_seconds(call, failure, 1)
+                self._finishing.add(Finish(task, failure.text, seconds), attempt)
+            else:
+                self._call_again(item, call, attempt, failure)
+
+    def _call_again(self, item: _Item, call: Call, attempt: Attempt, failure: Failure) -> None:
+        """Start a task once more whose first attempt failed with others, and call for it alone."""
+        self._finishing.save()
+        task = item.task
+        failed = Finish(task, failure.text, 0.0)
+        if not self._batches.start_again(task):
+            self._finishing.add(failed, attempt)  # its write finds out how the task was changed while it ran
+            return
+        self._reporter.count_attempt(failed, attempt)
+        # The arguments are read once more: the call may have changed the objects that it got.
+        again = _Item(task._replace(attempts=1), read_item(task.args), item.next_stage)
+        self._call_alone(again, call, Attempt(0.0))
+
+    def _in_turn(self, tasks: Sequence[ClaimedTask]) -> Iterator[ClaimedTask]:
+        """Started tasks, one by one; the leases of tasks that wait for their turn are renewed meanwhile."""
+        waiting = self._heartbeat.waiting = deque(tasks)
+        try:
+            while waiting:
+                self._renew_waiting()
+                self._heartbeat.was_cancelled = False  # another task of the call was
+                yield waiting.popleft()
+        finally:
+            self._heartbeat.waiting = ()
+
+    def _renew_waiting(self) -> None:
+        # The heartbeat does it only while a call runs for long.
+        if time.monotonic() - self._renewed_at >= self._lease_seconds / 3:
+            self._renewed_at = time.monotonic()
+            self._batches.renew(tuple(self._heartbeat.waiting))

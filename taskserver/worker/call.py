@@ -1,0 +1,230 @@
+"""Calls a task's callable, and puts its return or its exception in words.
+
+Stands between the executor and foreign code: nothing that a row or a task does gets past it as an exception.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from types import CoroutineType, GeneratorType
+from typing import Any, NamedTuple, TypeGuard, cast
+
+from ..errors import BadTask, Fatal, InvalidTask, Retry, is_delay
+from ..interrupts.stopping import TaskInterrupted
+from ..interrupts.time_limit import TimeLimit
+from ..messages.error_text import describe, describe_failure, full_traceback, type_name
+from ..model.arguments import write_arguments
+from ..model.task import NextStage
+from .preparing import Call
+
+MAX_DESCRIBE_SECONDS = 10.0
+"""An exception may take so long to give its text."""
+NOT_RUN = (CoroutineType, GeneratorType)
+"""Types that a function returns whose body did not run."""
+
+
+class WrongOutcomes(TypeError):
+    """The return value of a callable of several tasks does not give an outcome for each."""
+
+
+class Returned(NamedTuple):
+    """The return value of a call that ended well: the task's result, or the arguments of its next stage."""
+
+    next_stage: NextStage | None = None
+    result: str | None = None
+    """The result as JSON, where it is kept."""
+    fault: str = ""
+    """Why the result is not kept, though it was to be."""
+
+
+class Failure(NamedTuple):
+    """An exception of foreign code, in plain words: its own code may do anything when it is asked."""
+
+    error: BaseException
+    """The exception: never touched here, only handed on to foreign code."""
+    text: str
+    """The words for the column error_text."""
+    full_text: str = ""
+    """The words for the log, with the whole traceback."""
+    delay_seconds: float | None = None
+    """The delay that a Retry chose, else None."""
+
+    def is_a(self, kind: type[BaseException]) -> bool:
+        """Whether the exception is of this type."""
+        # isinstance would ask the exception for its class.
+        return issubclass(type(self.error), kind)
+
+
+def run_foreign(
+    time_limit: TimeLimit, timeout_seconds: float, function: Callable[..., object], *args: Any
+) -> tuple[Failure | None, Any]:
+    """Run code that is not ours: how it failed, or None and its return value."""
+    worker = os.getpid()
+    raised: BaseException | None = None
+    returned: object = None
+    try:
+        returned = time_limit.call(timeout_seconds, function, *args)
+    except BaseException as error:  # sys.exit() and the like end the task, not the worker
+        raised = error
+    if os.getpid() != worker:
+        # A process that the task forked came out of its call: it must not go on as a second worker.
+        os._exit(_exit_code(raised))
+    return (None, returned) if raised is None else (_described(raised, time_limit), None)
+
+
+def _exit_code(raised: BaseException | None) -> int:
+    """The exit code with which Python itself would end."""
+    if raised is None:
+        return 0
+    code = raised.code if type(raised) is SystemExit else 1
+    return 0 if code is None else code if type(code) is int else 1
+
+
+def _described(error: BaseException, time_limit: TimeLimit) -> Failure:
+    """An exception in words, or by its type alone where it takes too long."""
+    try:
+        return time_limit.call(MAX_DESCRIBE_SECONDS, failure_of, error)
+    except BaseException:  # it hangs, or ends the process, when it is asked
+        return undescribed(error)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """An exception in words; its own code may hang, or end the process."""
+    kind = type(error)
+    if issubclass(kind, BadTask):  # says all in its one line
+        return Failure(error, describe(error))
+    delay = _chosen_delay(error) if issubclass(kind, Retry) else None
+    return Failure(error, describe_failure(error), full_traceback(error), delay)
+
+
+def _chosen_delay(error: BaseException) -> float | None:
+    """The seconds that a Retry asks for; None where it asks for none, or for something that is no delay."""
+    try:
+        delay: float | None = error.delay  # type: ignore[attr-defined]
+    except BaseException:  # a class of the task's own
+        return None
+    return delay if is_delay(delay) else None
+
+
+def run_call(call: Call) -> object:
+    """Call the callable. Its return value. Raises whatever the callable raises."""
+    returned = call.callable.call(*call.args, **call.kwargs)
+    if type(returned) in NOT_RUN:
+        returned.close()
+        # No retry would help a stage, whose return value is wanted.
+        alone = WrongOutcomes if call.callable.options.batch else TypeError
+        kind = alone if call.next_stage is None else Fatal
+        raise kind(f"it returned a {type(returned).__name__}, which nobody runs: call plain functions")
+    return returned
+
+
+def run_alone(call: Call, keeps_result: bool) -> Returned:
+    """Call the callable for one task. `keeps_result`: whether its result is kept where no stage follows to get it.
+
+    Raises whatever the callable raises, and Fatal where the return value can't be the arguments of the next stage.
+    """
+    return _returned(run_call(call), call.next_stage, keeps_result)
+
+
+def _returned(value: object, following: NextStage | None, keeps_result: bool) -> Returned:
+    if following is not None:
+        return Returned(stage_after(value, following))
+    return NOTHING if value is None or not keeps_result else _kept(value)
+
+
+def _kept(value: object) -> Returned:
+    """The return value as JSON: the task is done, even where it cannot be kept."""
+    from ..model.results import write_result  # few tasks return anything
+
+    try:
+        return Returned(result=write_result(value))
+    except InvalidTask as error:
+        return Returned(fault=str(error))
+    except TaskInterrupted:
+        return INTERRUPTED
+    except BaseException as error:  # a value of a task's own class may raise anything as it is written, or hang
+        return Returned(fault=f"raises {type_name(error)} as JSON")
+
+
+NOTHING = Returned()
+INTERRUPTED = Returned(fault="raises TaskInterrupted as JSON")
+MAX_INTERRUPTED = 3
+"""After so many results of one call that take too long to write, the others are not kept."""
+
+
+def run_batch(call: Call, followings: Sequence[NextStage | None], keeps_results: bool) -> list[object] | None:
+    """Call a callable that takes several tasks. For each task the exception that it failed with, else its Returned.
+
+    `followings` are the next stages, one for each task. None where all tasks are done and none has a result. Raises
+    whatever the callable raises, and WrongOutcomes where the return value does not tell of each task.
+    """
+    returned = run_call(call)
+    if returned is None and not any(followings):
+        return None
+    values = [None] * len(followings) if returned is None else _one_for_each(returned, len(followings))
+    outcomes: list[object] = []
+    interrupted = 0
+    for value, following in zip(values, followings, strict=True):
+        outcome = _outcome(value, following, keeps_results and interrupted < MAX_INTERRUPTED)
+        interrupted += outcome is INTERRUPTED
+        outcomes.append(outcome)
+    return outcomes
+
+
+def _one_for_each(returned: object, count: int) -> Sequence[object]:
+    """The elements of a returned list, read past the methods of a class of its own. Raises WrongOutcomes."""
+    kind = type(returned)
+    if not issubclass(kind, (list, tuple)):
+        raise WrongOutcomes(f"it returned {kind.__name__}; {_ALLOWED}")
+    values = [*(list if issubclass(kind, list) else tuple).__iter__(cast(Any, returned))]
+    if len(values) != count:
+        raise WrongOutcomes(f"it returned a list of {len(values)} for {count} tasks; {_ALLOWED}")
+    return values
+
+
+_ALLOWED = "allowed: None where all are done, or a list with an outcome for each task, in their order"
+
+
+def _outcome(value: object, following: NextStage | None, keeps_result: bool) -> BaseException | Returned:
+    if is_error(value):
+        return value
+    if issubclass(type(value), type) and issubclass(cast(type, value), BaseException):
+        return cast("type[BaseException]", value)()  # as `raise` would
+    try:
+        return _returned(value, following, keeps_result)
+    except Fatal as error:
+        return error
+
+
+def is_error(outcome: object) -> TypeGuard[BaseException]:
+    """Whether an outcome is an exception, without asking it."""
+    return issubclass(type(outcome), BaseException)
+
+
+def describe_each(errors: Sequence[BaseException], failures: list[Failure]) -> None:
+    """Append each exception in words to `failures`, until the time is over; the first ones may be there already."""
+    until = time.monotonic() + MAX_DESCRIBE_SECONDS
+    for error in errors[len(failures) :]:
+        if time.monotonic() >= until:  # interrupted, which one of the exceptions may have kept to itself
+            return
+        failures.append(failure_of(error))
+
+
+def undescribed(error: BaseException) -> Failure:
+    """A failure whose exception does not give its text."""
+    return Failure(error, f"{type_name(error)}: (its text cannot be had)")
+
+
+def stage_after(returned: object, following: NextStage) -> NextStage:
+    """The next stage with the return value of the one before it as arguments. Raises Fatal where it can be none."""
+    try:
+        return following._replace(args=write_arguments(returned, "what it returned"))
+    except Exception as error:
+        # A value of a task's own class may raise anything as it is written, and as its error is shown.
+        fault = error if isinstance(error, InvalidTask) else f"what it returned raises {type(error).__name__} as JSON"
+        raise Fatal(
+            f"{fault}; the next stage, {following.task}, gets an object as keywords, an array as positions, None as no "
+            "arguments"
+        ) from None

@@ -1,0 +1,377 @@
+"""Finds the function that the name in a row may call, and nothing else.
+
+A name is looked up in the listed modules alone, in their own dictionaries: no getattr is done on the way, so that
+neither a property nor a module's __getattr__ runs, and nothing but a listed module is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.machinery import PathFinder
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, Parameter, Signature, signature
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple, cast
+
+from ..errors import BadTask, ModuleBroken
+from ..messages.error_text import describe
+from ..messages.import_errors import why_not_imported
+from ..messages.suggestions import instead, nearest, tidied
+from ..model.task_options import Options, options_of
+
+# Each reads past the words of a class or a module about itself: vars() would ask a metaclass.
+_module_namespace: Callable[[ModuleType], dict[str, Any]] = vars(ModuleType)["__dict__"].__get__
+_class_namespace: Callable[[type], dict[str, Any]] = type.__dict__["__dict__"].__get__
+_class_name: Callable[[type], str] = type.__dict__["__name__"].__get__
+_class_qualified_name: Callable[[type], str] = type.__dict__["__qualname__"].__get__
+_class_mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+
+MAX_SHAPES = 100
+
+BROKEN_SECONDS = 10.0
+"""A module that could not be imported is tried again after so long. Not at once: its import may be slow, and many rows
+may name it. But soon: a run may last for hours, and an upload be half done for a moment only."""
+
+_NEVER_RUNS_WHEN_CALLED = CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR
+
+
+class _Hidden:
+    def __repr__(self) -> str:
+        return "…"
+
+
+_HIDDEN = _Hidden()
+
+
+class TaskCallable(NamedTuple):
+    """The callable that a row's name stands for."""
+
+    call: Callable[..., Any]
+    options: Options
+    signature: Signature
+    taken: set[tuple[object, ...]]
+    """Shapes of arguments that are known to fit: how many positions, and which keywords."""
+
+    @property
+    def parameters(self) -> str:
+        """The parameters in words, for a message; default values are left out, as they may be secrets."""
+        shown = [
+            parameter.replace(annotation=Parameter.empty, default=_HIDDEN)
+            if parameter.default is not Parameter.empty
+            else parameter.replace(annotation=Parameter.empty)
+            for parameter in self.signature.parameters.values()
+        ]
+        return str(Signature(shown))
+
+    def check_arguments(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Raises TypeError where the callable does not take these arguments."""
+        # Whether arguments fit depends on number and names alone, so one check serves all tasks that look alike.
+        shape = (len(args), *kwargs)
+        if shape not in self.taken:
+            self.signature.bind(*args, **kwargs)
+            if len(self.taken) < MAX_SHAPES:
+                self.taken.add(shape)
+
+
+class _Place(NamedTuple):
+    """The place at which a name says that its callable stands."""
+
+    module: str
+    path: tuple[str, ...]
+    """The function's name, or the class's and its method's."""
+
+
+class _Breakage(NamedTuple):
+    """The failed import of a module."""
+
+    text: str
+    at: float
+    """By time.monotonic."""
+
+
+class Callables:
+    """The callables of the listed modules, found by name, and kept once found."""
+
+    def __init__(self, modules: Sequence[str], folder: Path | None = None) -> None:
+        """`modules` are names, or packages as `name.*`; messages name `folder` as the one that has the modules."""
+        self._exact = frozenset(name for name in modules if not name.endswith(".*"))
+        self._packages = tuple(name[:-2] for name in modules if name.endswith(".*"))
+        self._listed = ", ".join(modules)
+        self._found: dict[str, TaskCallable] = {}
+        self._broken: dict[str, _Breakage] = {}
+        self._handed_out: set[str] = set()
+        """Names of broken modules whose texts `newly_broken` gave."""
+        self._folder = folder
+
+    def would_import(self, name: str) -> bool:
+        """Whether to find this callable may run the code of a module that is not imported yet."""
+        self._forget_old_breakages()
+        return name not in self._found and any(
+            place.module not in sys.modules and place.module not in self._broken and self._is_listed(place.module)
+            for place in _readings(name)
+        )
+
+    def _forget_old_breakages(self) -> None:
+        # Here alone, so that `find` imports nothing of which `would_import` did not warn.
+        since = time.monotonic() - BROKEN_SECONDS
+        if any(breakage.at < since for breakage in self._broken.values()):
+            self._broken = {name: breakage for name, breakage in self._broken.items() if breakage.at >= since}
+            importlib.invalidate_caches()
+
+    def forget_breakage(self, name: str) -> None:
+        """Have the module of this name imported again: its import was broken off, which says nothing of the module."""
+        modules = [place.module for place in _readings(name)]
+        for broken in list(self._broken):
+            if any(f"{module}.".startswith(f"{broken}.") for module in modules):
+                del self._broken[broken]
+
+    def newly_broken(self) -> list[str]:
+        """The texts of modules that broke since this was asked last: each once, however often it is tried again."""
+        new = [name for name in self._broken if name not in self._handed_out]
+        self._handed_out.update(new)
+        return [self._broken[name].text for name in new]
+
+    def check_module(self, module: str) -> None:
+        """Raises ModuleBroken, or BadTask, where a listed module cannot be imported."""
+        self._import(module)
+
+    def has_found(self, name: str) -> bool:
+        """Whether a callable of this name was found so far."""
+        return name in self._found
+
+    def find(self, name: str) -> TaskCallable:
+        """The callable of this name.
+
+        Raises BadTask where nothing of that name may run, ModuleBroken where its module cannot be imported.
+        """
+        found = self._found.get(name)
+        if found is None:
+            found = self._found[name] = self._find(name)
+        return found
+
+    def _find(self, name: str) -> TaskCallable:
+        place = self._locate(name)
+        namespace = _module_namespace(self._import(place.module))
+        if len(place.path) == 1:
+            function = self._function(name, place, namespace)
+            return _ready(name, function, function)
+        return self._method(name, place, namespace)
+
+    def _locate(self, name: str) -> _Place:
+        for place in _readings(name):
+            if place.module in self._exact or (self._is_below_package(place.module) and self._exists(place.module)):
+                _check_public(name, place.path)
+                return place
+        raise BadTask(
+            f"{name!r} is in none of the modules that may run: {self._listed} (TASKSERVER_MODULES){self._hint(name)}"
+        )
+
+    def _hint(self, name: str) -> str:
+        if name in self._exact:
+            return f"; name a function of it, as {name}.function"
+        meant = self._meant(name)
+        return f"; did you mean {meant!r}?" if meant else ""
+
+    def _meant(self, name: str) -> str | None:
+        """The name that one in no listed module may have meant, guessed from the name itself alone."""
+        tidy = tidied(name)
+        places = [place for place in _readings(tidy) if not any(part.startswith("_") for part in place.path)]
+        if tidy != name and any(self._is_listed(place.module) for place in places):
+            return tidy
+        listed = [module for module in self._listed.split(", ") if module in self._exact]
+        if tidy.isidentifier() and listed and tidy not in listed and not tidy.startswith("_"):
+            return f"{listed[0]}.{tidy}"
+        for place in places:
+            module = nearest(place.module, listed)
+            if module:
+                return ".".join((module, *place.path))
+        return None
+
+    def _is_below_package(self, module: str) -> bool:
+        """Whether a module is public, and a listed package or below one.
+
+        Modules with an underscore are private, and to import a __main__ would run it.
+        """
+        return any(_is_public_at_or_below(package, module) for package in self._packages)
+
+    def _exists(self, module: str) -> bool:
+        """Whether there is such a module at or below a listed package: a name may go on with a class instead."""
+        if module in self._packages or module in sys.modules:
+            return True
+        parent = module.rpartition(".")[0]
+        if not self._exists(parent):
+            return False
+        # The import system would ask a module that is no package for its __path__, and run its __getattr__.
+        folders = _module_namespace(self._import(parent)).get("__path__")
+        try:
+            return folders is not None and PathFinder.find_spec(module, folders) is not None
+        except Exception as error:
+            raise ModuleBroken(f"what package {parent} says of its folders cannot be used: {describe(error)}") from None
+
+    def _is_listed(self, module: object) -> bool:
+        return isinstance(module, str) and (module in self._exact or self._is_below_package(module))
+
+    def _import(self, name: str) -> ModuleType:
+        if name in self._broken:
+            raise ModuleBroken(self._broken[name].text)
+        try:
+            module = importlib.import_module(name)
+        except BaseException as error:  # a module may call sys.exit() too
+            text = why_not_imported(name, error, self._folder)
+            self._broken[name] = _Breakage(text, time.monotonic())
+            raise ModuleBroken(text) from error
+        if not issubclass(type(module), ModuleType):
+            raise BadTask(f"{name} has put something else in the place of its module")
+        return module
+
+    def _function(self, name: str, place: _Place, namespace: dict[str, Any]) -> FunctionType:
+        value = _look_up(name, place, namespace)
+        if type(value) is not FunctionType:
+            raise BadTask(f"{name!r} is {_kind(value)}; only functions, static and class methods may run")
+        if value.__module__ != place.module:
+            raise BadTask(
+                f"{name!r} is not defined in {place.module} but comes from {value.__module__}, "
+                "by an import or by a decorator without functools.wraps; define a function there that calls it"
+            )
+        # Another name for a function of the module is fine; a function that a decorator left has a name of its own.
+        if namespace.get(value.__name__) is not value:
+            raise BadTask(
+                f"{name!r} is {value.__qualname__!r} inside: a lambda, or a decorator did not use functools.wraps"
+            )
+        return cast(FunctionType, value)
+
+    def _method(self, name: str, place: _Place, namespace: dict[str, Any]) -> TaskCallable:
+        class_name, method_name = place.path
+        cls = _look_up(name, place, namespace)
+        if not issubclass(type(cls), type):
+            raise BadTask(f"{name!r}: {class_name} is {_kind(cls)}, not a class")
+        if _class_namespace(cls).get("__module__") != place.module:
+            raise BadTask(f"{name!r}: class {class_name} is not defined in {place.module}")
+        owner, method = self._inherited(name, cls, method_name)
+        if type(method) not in (staticmethod, classmethod):
+            mend = ": put @staticmethod above it" if type(method) is FunctionType else ""
+            raise BadTask(f"{name!r} is {_kind(method)} inside a class; only static and class methods may run{mend}")
+        function = method.__func__
+        if type(function) is not FunctionType or not self._is_listed(function.__module__):
+            raise BadTask(f"{name!r} is not a function that is defined in a listed module")
+        if function.__qualname__ != f"{_class_qualified_name(owner)}.{function.__name__}":
+            raise BadTask(f"{name!r} is {function.__qualname__!r} inside: a decorator did not use functools.wraps")
+        bound = function if type(method) is staticmethod else method.__get__(None, cls)
+        return _ready(name, function, bound)
+
+    def _inherited(self, name: str, cls: type, method_name: str) -> tuple[type, Any]:
+        for owner in _class_mro(cls):
+            namespace = _class_namespace(owner)
+            if method_name not in namespace:
+                continue
+            if not self._is_listed(namespace.get("__module__")):
+                break
+            return owner, namespace[method_name]
+        others = instead(method_name, self._methods(cls))
+        raise BadTask(f"{name!r}: class {_class_name(cls)} has no method {method_name!r} of a listed module{others}")
+
+    def _methods(self, cls: type) -> list[str]:
+        """The public static and class methods of a class of a listed module."""
+        spaces = map(_class_namespace, _class_mro(cls))
+        listed = (space for space in spaces if self._is_listed(space.get("__module__")))
+        kinds = (staticmethod, classmethod)
+        return [name for space in listed for name, value in _public(space) if type(value) in kinds]
+
+
+def _is_public_at_or_below(package: str, module: str) -> bool:
+    below = module.removeprefix(f"{package}.")
+    return module == package or (below != module and not any(part.startswith("_") for part in below.split(".")))
+
+
+def _readings(name: str) -> Iterator[_Place]:
+    """The places that a name may mean: one with a colon; with dots alone the last one or two parts may be the path."""
+    module, colon, path = name.partition(":")
+    if colon:
+        splits = [(module.split("."), path.split("."))]
+    else:
+        parts = name.split(".")
+        splits = [(parts[:-1], parts[-1:]), (parts[:-2], parts[-2:])]
+    for module_parts, path_parts in splits:
+        if module_parts and len(path_parts) <= 2 and all(part.isidentifier() for part in module_parts + path_parts):
+            yield _Place(".".join(module_parts), tuple(path_parts))
+
+
+def _check_public(name: str, path: tuple[str, ...]) -> None:
+    private = next((part for part in path if part.startswith("_")), None)
+    if private:
+        raise BadTask(f"{name!r} is private: {private!r} begins with an underscore; rename it if it may run")
+
+
+def _look_up(name: str, place: _Place, namespace: dict[str, Any]) -> Any:
+    """The value in a module's namespace that a name stands for. Raises BadTask."""
+    part, exported = place.path[0], namespace.get("__all__")
+    is_exported = exported is None or part in (exported if type(exported) in (list, tuple) else ())
+    if is_exported and part in namespace:
+        return namespace[part]
+    others = instead(part, _runnable(place, namespace))
+    if is_exported:
+        raise BadTask(f"{name!r}: module {place.module} has no {part!r}{others}")
+    hint = others or "; add it there if it may run"
+    raise BadTask(f"{name!r}: {part!r} is not in __all__ of {place.module}{hint}")
+
+
+def _runnable(place: _Place, namespace: dict[str, Any]) -> list[str]:
+    """The names in a module's namespace that could stand in this place: of its functions, or of its classes."""
+    exported = namespace.get("__all__")
+    chosen = None if exported is None else _texts(exported)
+    is_one = _is_function_of if len(place.path) == 1 else _is_class_of
+    return [
+        name for name, value in _public(namespace) if is_one(place.module, value) and (chosen is None or name in chosen)
+    ]
+
+
+def _public(namespace: Any) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in list(namespace.items()) if type(name) is str and not name.startswith("_")]
+
+
+def _texts(exported: object) -> frozenset[str]:
+    """The names in an __all__; an object of another kind is asked nothing."""
+    if type(exported) not in (list, tuple):
+        return frozenset()
+    return frozenset(name for name in cast("Iterable[object]", exported) if type(name) is str)
+
+
+def _is_function_of(module: str, value: object) -> bool:
+    if type(value) is not FunctionType or type(value.__module__) is not str:
+        return False
+    return value.__module__ == module and not value.__code__.co_flags & _NEVER_RUNS_WHEN_CALLED
+
+
+def _is_class_of(module: str, value: object) -> bool:
+    if not issubclass(type(value), type):
+        return False
+    of = _class_namespace(cast(type, value)).get("__module__")
+    return type(of) is str and of == module
+
+
+def _kind(value: object) -> str:
+    """A value's kind in words, from its type alone: to ask the value itself could run its code."""
+    kind = type(value)
+    if kind is FunctionType:
+        return "a plain function"
+    if issubclass(kind, type):
+        return "a class"
+    if issubclass(kind, ModuleType):
+        return "a module"
+    return f"an object of type {_class_name(kind)}"
+
+
+def _ready(name: str, function: FunctionType, bound: Callable[..., Any]) -> TaskCallable:
+    if function.__code__.co_flags & _NEVER_RUNS_WHEN_CALLED:
+        raise BadTask(
+            f"{name!r} is a coroutine or generator function, and calling it would run nothing; "
+            "name a plain function that runs it"
+        )
+    try:
+        # follow_wrapped: the parameters of the outermost function count; a decorator may add some of its own.
+        return TaskCallable(bound, options_of(function), signature(bound, follow_wrapped=False), set())
+    except Exception as error:
+        raise BadTask(f"{name!r}: what arguments it takes cannot be told: {describe(error)}") from None

@@ -1,0 +1,65 @@
+"""Puts the parts of a run together: heartbeat, executor, the ways to execute. Imported with the first task of a run.
+
+Most runs of a crontab find no task, and need neither json nor inspect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import NamedTuple
+
+from ..interrupts.stopping import Stop
+from ..interrupts.time_limit import time_limit
+from ..interrupts.watchdog import Watchdog
+from ..settings.load import Settings
+from ..stores import Store
+from .alone import AloneExecution
+from .attempts import Attempts
+from .batch import BatchExecution
+from .callables import Callables
+from .executor import Executions, Executor
+from .finishing import Finishing
+from .heartbeat import Heartbeat
+from .limits import RunLimits
+from .reporting import Reporter
+from .result import RunResult
+from .run_context import RunContext
+from .stats import RunStats
+from .transactional import TransactionalExecution
+
+HANGS = (
+    "a task holds the interpreter beyond its timeout and a lease; this worker ends, and a later run takes the task back"
+)
+
+
+class Equipment(NamedTuple):
+    """The parts that the loop of a run uses."""
+
+    executor: Executor
+    finishing: Finishing
+    heartbeat: Heartbeat
+    stats: RunStats
+
+
+@contextmanager
+def equipped(
+    store: Store, settings: Settings, stop: Stop, result: RunResult, stats: RunStats, limits: RunLimits
+) -> Iterator[Equipment]:
+    """In the `with`, tasks can be run."""
+    callables = Callables(settings.modules, settings.folder)
+    watchdog = Watchdog(stop.ends_process, HANGS) if stop.ends_process else None
+    with (
+        time_limit(stop, settings.lease_seconds / 4) as limit,
+        Heartbeat(store, limit, settings.lease_seconds, settings.timeout_seconds, watchdog) as heartbeat,
+    ):
+        run = RunContext(store, settings, callables, heartbeat, limit, stop, result, stats, limits)
+        reporter = Reporter(run)
+        finishing = Finishing(store, reporter)
+        attempts = Attempts(run, finishing, reporter)
+        transactional = TransactionalExecution(run, attempts, finishing, reporter)
+        batch = BatchExecution(run, attempts, finishing, reporter)
+        executions = Executions(AloneExecution(run, attempts), transactional, batch)
+        with closing(transactional):
+            executor = Executor(run, attempts, finishing, reporter, executions)
+            yield Equipment(executor, finishing, heartbeat, stats)

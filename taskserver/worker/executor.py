@@ -1,0 +1,139 @@
+"""Executes the claimed tasks of one run, one after the other: the order of things in a task's life.
+
+    take up → fetch its arguments → import its module, if that is new → find the callable → execute → finish
+
+A callable's options choose the way to execute: alone.py, transactional.py or batch.py.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from ..errors import BadTask, ModuleBroken
+from ..messages.error_text import describe
+from ..model.task import MAX_ATTEMPTS, ClaimedTask, Finish
+from .attempts import Attempts, ReadyTask
+from .call import Failure, failure_of
+from .finishing import Finishing
+from .preparing import Call, check_attempts, fetch_arguments, prepare
+from .reporting import Reporter
+from .run_context import RunContext
+from .stats import Attempt
+
+
+class Execution(Protocol):
+    """A way to execute a task."""
+
+    def execute(self, ready: ReadyTask, attempt: Attempt | None) -> None:
+        """Start a task, unless `attempt` says that it is started, and call it; its finish goes to Finishing.
+
+        Raises DatabaseError. No error of the task's own code gets out.
+        """
+
+
+class Executions(NamedTuple):
+    """The ways to execute, named after the option that chooses each."""
+
+    alone: Execution
+    transactional: Execution
+    batch: Execution
+
+    def of(self, call: Call) -> Execution:
+        """The way that the callable's options choose."""
+        options = call.callable.options
+        if options.batch is not None:
+            return self.batch
+        return self.transactional if options.transactional else self.alone
+
+
+class Executor:
+    """Takes up claimed tasks and has each executed in its callable's way."""
+
+    def __init__(
+        self, run: RunContext, attempts: Attempts, finishing: Finishing, reporter: Reporter, executions: Executions
+    ) -> None:
+        self._store = run.store
+        self._callables = run.callables
+        self._heartbeat = run.heartbeat
+        self._result = run.result
+        self._attempts = attempts
+        self._finishing = finishing
+        self._reporter = reporter
+        self._executions = executions
+
+    def run(self, task: ClaimedTask) -> None:
+        """Run one claimed task. Its finish is written with the next start, or by `Finishing.save`.
+
+        Raises DatabaseError.
+        """
+        self._result.taken += 1
+        attempt: Attempt | None = None
+        try:
+            task = fetch_arguments(task, self._store.claims.fetch_args)
+            if self._callables.would_import(task.task):
+                attempt = self._start_and_import(task)
+                if attempt is None:
+                    return
+            ready = self._ready(task)
+        except BadTask as error:
+            # Nothing of it was called: take back the attempt that was counted for the import of its module.
+            self._finishing.add(Finish(task, describe(error), uncount=attempt is not None), None)
+            return
+        except ModuleBroken as error:
+            self._fail_broken(task, attempt, failure_of(error))
+            return
+        if attempt is not None and not self._record_limit(ready):
+            self._reporter.report_lost(task, "while its module was imported")
+            return
+        self._executions.of(ready.call).execute(ready, attempt)
+
+    def _ready(self, task: ClaimedTask) -> ReadyTask:
+        """The task with its callable. Raises BadTask, ModuleBroken."""
+        call = prepare(task, self._callables)
+        max_attempts = self._attempts.max_attempts(task, call)
+        check_attempts(task, max_attempts)
+        return ReadyTask(task, call, max_attempts)
+
+    # ---- a module that is not imported yet
+
+    def _start_and_import(self, task: ClaimedTask) -> Attempt | None:
+        """Start a task and import its module. The attempt; None where the task is over with that.
+
+        An import can kill or hang a worker as a task can, so it counts as an attempt. The callable's own limit of
+        attempts is known only after it. Raises BadTask, DatabaseError.
+        """
+        _check_attempts_of_row(task)
+        attempt = self._attempts.start(task, task.max_attempts)
+        if attempt is None:
+            return None
+        plan = self._attempts.plan([task], None)
+        failure, _ = self._attempts.call(plan, attempt, self._callables.find, task.task)
+        if failure is None or failure.is_a(BadTask):  # a bad row is told of when its callable is looked up again
+            attempt.ran_seconds = 0.0  # the import was for all tasks of the module
+            return attempt
+        if self._heartbeat.was_cancelled:  # which does not mean that the module is broken
+            self._callables.forget_breakage(task.task)
+        self._reporter.report_broken_modules()
+        self._attempts.fail(task, None, attempt, failure)
+        return None
+
+    def _record_limit(self, ready: ReadyTask) -> bool:
+        """Record the limit of attempts of a started task, unless its row says it. Whether the claim still stands."""
+        return ready.task.max_attempts is not None or self._store.leases.limit_attempts(ready.task, ready.max_attempts)
+
+    def _fail_broken(self, task: ClaimedTask, attempt: Attempt | None, failure: Failure) -> None:
+        """Fail a task whose module cannot be imported, in an attempt like any other: the module may be mended."""
+        self._reporter.report_broken_modules()
+        try:
+            _check_attempts_of_row(task)
+        except BadTask as error:
+            self._finishing.add(Finish(task, describe(error)), None)
+            return
+        attempt = attempt or self._attempts.start(task, task.max_attempts)
+        if attempt is not None:
+            self._attempts.fail(task, None, attempt, failure)
+
+
+def _check_attempts_of_row(task: ClaimedTask) -> None:
+    """Raises BadTask where a task may not start any more, before the limit of its callable is known."""
+    check_attempts(task, MAX_ATTEMPTS if task.max_attempts is None else task.max_attempts)

@@ -1,0 +1,88 @@
+"""The limits of a run, and the reason for which it is to end."""
+
+# Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
+
+import resource
+import sys
+import time
+from typing import NamedTuple
+
+from ..interrupts.stopping import Stop
+from .result import Reason, RunResult
+
+
+class Limits(NamedTuple):
+    """The limits that a person sets for a run."""
+
+    max_tasks: int = 0
+    """Tasks that the run takes up at most; 0: no limit."""
+    batch: int = 100
+    """Tasks that are claimed at once at most."""
+    max_seconds: float | None = None
+    max_megabytes: float | None = None
+    """Memory of the process at which nothing more is started, in units of 1,000,000 bytes."""
+
+
+class RunLimits:
+    """The limits of one run, and how far it has gone."""
+
+    def __init__(self, limits: Limits, stop: Stop, result: RunResult) -> None:
+        self._limits = limits
+        self._stop = stop
+        self._result = result
+        self._began_at = time.monotonic()
+        self.called_with_others = 0
+        """How many of the tasks that were taken up had no call of their own."""
+
+    def reason_to_end(self) -> Reason | None:
+        """The reason for which nothing more is to be claimed or started; None while there is none."""
+        limits, taken = self._limits, self._result.taken
+        if self._stop.asked:
+            return Reason.STOPPED
+        if limits.max_tasks and taken >= limits.max_tasks:
+            return Reason.MAX_TASKS
+        return self._reason_of_host(taken - self.called_with_others)
+
+    def is_to_leave(self) -> bool:
+        """Whether tasks that were taken up are to be left, too, where they would be started one by one."""
+        return self._stop.asked or self._reason_of_host(self._result.taken) is not None
+
+    def _reason_of_host(self, calls: int) -> Reason | None:
+        """The reason by time or memory. The next call may take as long as the `calls` so far took on average."""
+        limits = self._limits
+        usual_seconds = self.elapsed() / calls if calls else 0.0
+        if limits.max_seconds is not None and self.elapsed() + usual_seconds >= limits.max_seconds:
+            return Reason.MAX_TIME
+        if limits.max_megabytes is not None and process_megabytes() > limits.max_megabytes:
+            return Reason.MAX_MEMORY
+        return None
+
+    def claim_size(self) -> int:
+        """How many tasks to claim next."""
+        batch, max_tasks = self._limits.batch, self._limits.max_tasks
+        return min(batch, max_tasks - self._result.taken) if max_tasks else batch
+
+    def max_together(self, max_items: int) -> int:
+        """How many tasks, up to `max_items`, one call may have in the time that is left: 1 at least.
+
+        The task that was taken up last is one of them.
+        """
+        over = self._result.taken - 1
+        if self._limits.max_seconds is None or not over:
+            return max_items
+        usual_seconds = self.elapsed() / over
+        return max(min(max_items, int((self._limits.max_seconds - self.elapsed()) / usual_seconds)), 1)
+
+    def elapsed(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self._began_at
+
+
+def process_megabytes() -> float:
+    """The memory that this process holds, in units of 1,000,000 bytes; its peak where the system tells that alone."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * resource.getpagesize() / 1e6
+    except (OSError, ValueError, IndexError):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6

@@ -1,0 +1,157 @@
+"""The due work of a queue, in all groups: to wake tasks, take back lost ones, settle dependencies, fire schedules.
+
+A run looks for it before each claim, once a second at most, and between tasks where one that ended may have made
+something due; at once where the last look found any.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from logging import getLogger
+from typing import TYPE_CHECKING
+
+from ..model.task import CANCELLED, Due, LostTask
+from ..settings.load import Settings
+from ..stores import Store
+from ..stores.queue.due import MAX_DUE_PER_LOOK
+from .result import FATAL
+
+if TYPE_CHECKING:
+    from ..stores.queue.dependencies import Dependencies, GivenUp
+    from ..stores.queue.schedules import Schedules
+    from .stats import RunStats
+
+LOG = getLogger("taskserver")
+
+LOOK_EVERY_SECONDS = 1.0
+MAX_RECLAIM_SECONDS = 5.0
+MAX_LAST_LOOK_SECONDS = 2.0
+
+LOST_TEXT = "lost: its worker vanished, hung, or could not record its end, and its lease ended"
+NOTHING_DUE = Due([], [], [], [], [])
+
+
+class Maintenance:
+    """Looks for rows whose time has come, and does what they wait for: a portion with each look."""
+
+    def __init__(self, store: Store, settings: Settings, stats: Callable[[], RunStats]) -> None:
+        """`stats` gives the stats of the run, which are made with the first task that is counted."""
+        self._store = store
+        self._settings = settings
+        self._stats = stats
+        self._schedules: Schedules | None = None
+        self._dependencies: Dependencies | None = None
+        self._looked_at = float("-inf")
+        self.is_to_look_again = False
+        """Whether the next look is not to wait for its time: there may be more that is due."""
+
+    # ---- in a run
+
+    def is_time(self) -> bool:
+        """Whether the last look was long enough ago."""
+        return time.monotonic() - self._looked_at >= LOOK_EVERY_SECONDS
+
+    def look(self) -> bool:
+        """Do a portion of the work that is due, unless the last look was just now. Whether more may be due.
+
+        Raises DatabaseError.
+        """
+        if not self.is_to_look_again and not self.is_time():
+            return False
+        self._looked_at, self.is_to_look_again = time.monotonic(), False
+        due = self._store.due.look()
+        if due == NOTHING_DUE:
+            return False
+        woken, unstarted, lost, linked = self._settle(due)
+        scheduled = self._fire(due.schedules)
+        if not (woken or unstarted or lost or linked or scheduled):
+            return False
+        if woken or unstarted or lost:
+            LOG.info("woke %d tasks, took back %d unstarted and %d lost ones", woken, unstarted, lost)
+        if lost:
+            self._stats().write()  # the task under which one worker vanished may take the next one along
+        # A portion at most was done: the run looks again before the next claim.
+        self.is_to_look_again = True
+        # A task that waited for others may have others that wait for it, as may a lost one that is fatal now.
+        largest = max(len(due.to_wake), len(due.unstarted) + len(due.lost), len(due.schedules))
+        return bool(linked or lost) or largest >= MAX_DUE_PER_LOOK
+
+    def look_at_end(self) -> None:
+        """Look on for a while where the run's last tasks made something due, rather than leave it to the next run."""
+        until = time.monotonic() + MAX_LAST_LOOK_SECONDS
+        while self.is_to_look_again and time.monotonic() < until:
+            self.look()
+
+    # ---- for operators
+
+    def do_all(self) -> tuple[int, int, int, int, int]:
+        """Do all due work at once but for schedules, which are left to the runs.
+
+        How many tasks were woken, taken back unstarted, taken back lost; how many waited for tasks that are gone; and
+        how many still are due. Raises DatabaseError.
+        """
+        counts = [0, 0, 0, 0]
+        orphaned = self._dependencies_of_queue().sign_orphans()
+        while True:
+            due = self._store.due.look()
+            several = self._settle(due)
+            if not any(several):
+                break
+            counts = [count + more for count, more in zip(counts, several, strict=True)]
+        woken, unstarted, lost, _ = counts
+        left = len(due.to_wake) + len(due.unstarted) + len(due.lost) + len(due.linked)
+        return woken, unstarted, lost, orphaned, left
+
+    # ---- each kind of work
+
+    def _settle(self, due: Due) -> tuple[int, int, int, int]:
+        """How many tasks were woken, taken back unstarted, taken back lost, and settled with their dependents."""
+        woken = self._store.due.wake(due.to_wake)
+        unstarted = self._store.due.reclaim_unstarted(due.unstarted)
+        lost = self._reclaim_lost(due.lost)
+        linked = self._dependencies_of_queue().settle(due.linked) if due.linked else 0
+        return woken, unstarted, lost, linked
+
+    def _reclaim_lost(self, lost: Sequence[LostTask]) -> int:
+        """How many tasks were taken back. Rows that others hold take long: the rest is left to the next look then."""
+        until = time.monotonic() + MAX_RECLAIM_SECONDS
+        # Not in order: held rows would keep all rows behind them from their turn.
+        in_any_order = random.sample(lost, len(lost))
+        return sum(self._reclaim(one) for one in in_any_order if time.monotonic() < until)
+
+    def _reclaim(self, lost: LostTask) -> bool:
+        """Take back a task whose worker vanished: that attempt failed. Whether its row was still so."""
+        limit = self._settings.max_attempts if lost.max_attempts is None else lost.max_attempts
+        is_last = not lost.is_to_rerun and (lost.is_cancelled or lost.attempts >= limit)
+        text = CANCELLED if lost.is_cancelled else LOST_TEXT
+        seconds = None if is_last else self._settings.backoff.seconds_after(lost.attempts)
+        is_reclaimed = self._store.due.reclaim_lost(lost, limit, text, seconds)
+        if is_reclaimed:
+            self._stats().lost(lost, is_last)
+        if is_reclaimed and is_last:
+            LOG.warning("task %d %s is fatal: %s", lost.id, lost.task, text, extra=FATAL)
+        return is_reclaimed
+
+    def _dependencies_of_queue(self) -> Dependencies:
+        if self._dependencies is None:
+            from ..stores.queue.dependencies import Dependencies  # few queues have any
+
+            self._dependencies = Dependencies(self._store, self._count_given_up)
+        return self._dependencies
+
+    def _count_given_up(self, task: GivenUp) -> None:
+        """Count and log a task that became fatal because of another one that it waits for."""
+        self._stats().given_up(task.group_id, task.task)
+        LOG.warning("task %d %s is fatal: %s", task.id, task.task, task.error_text, extra=FATAL)
+
+    def _fire(self, names: Sequence[str]) -> int:
+        """Add the tasks of schedules whose time has come. How many schedules have another time now."""
+        if not names:
+            return 0
+        if self._schedules is None:
+            from ..stores.queue.schedules import Schedules  # few queues have any
+
+            self._schedules = Schedules(self._store)
+        return self._schedules.fire_all(names)

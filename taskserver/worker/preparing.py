@@ -1,0 +1,91 @@
+"""Makes a claimed row ready to run: its arguments, its callable, and whether the two fit.
+
+Nothing of a row or of a listed module gets past it as an exception but BadTask and ModuleBroken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ..errors import BadTask, TaskServerError
+from ..messages.error_text import describe
+from ..messages.suggestions import nearest
+from ..model.arguments import check_size, read_arguments, read_item
+from ..model.task import ClaimedTask, NextStage
+from .callables import Callables, TaskCallable
+
+
+class Call(NamedTuple):
+    """A callable with arguments that it takes."""
+
+    callable: TaskCallable
+    args: list[Any]
+    kwargs: dict[str, Any]
+    next_stage: NextStage | None = None
+    """The stage of a pipeline that gets the return value; None where none follows."""
+
+
+def fetch_arguments(task: ClaimedTask, fetch_args: Callable[[ClaimedTask], str | None]) -> ClaimedTask:
+    """The task with all of its arguments, which its claim left in the database where they are long.
+
+    They are kept: a rerun may change the row while the task runs, and on_fatal gets what the task got. Raises BadTask,
+    DatabaseError.
+    """
+    if not isinstance(task.task, str) or not (task.args is None or isinstance(task.args, str)):
+        raise BadTask("task and args are text; this row holds something else")
+    check_size(task.args_bytes)
+    if task.args is None and task.args_bytes:
+        return task._replace(args=fetch_args(task))
+    return task
+
+
+def prepare(task: ClaimedTask, callables: Callables) -> Call:
+    """Make a row ready to run; `task` has all of its arguments.
+
+    Raises BadTask where the row can never run, ModuleBroken where its module cannot be imported.
+    """
+    try:
+        return _prepare(task, callables)
+    except TaskServerError:
+        raise
+    except Exception as error:  # a listed module can hold objects as odd as any row
+        raise BadTask(f"it cannot be made ready: {describe(error)}") from error
+
+
+def _prepare(task: ClaimedTask, callables: Callables) -> Call:
+    found = callables.find(task.task)
+    takes_list = found.options.batch is not None
+    args, kwargs = ([[read_item(task.args)]], {}) if takes_list else read_arguments(task.args)
+    try:
+        found.check_arguments(args, kwargs)
+    except TypeError as error:
+        hint = ": with @task(batch=…) it gets one list" if takes_list else _hint_at_keyword(found, kwargs)
+        raise BadTask(f"{task.task}{found.parameters} does not take these arguments: {error}{hint}") from None
+    return Call(found, args, kwargs, None if task.stages is None else next_stage_of(task))
+
+
+def next_stage_of(task: ClaimedTask) -> NextStage | None:
+    """The stage that gets the return value of this one; None after the last. Raises BadTask."""
+    from ..model.pipeline import next_stage  # few tasks have any
+
+    return next_stage(task)
+
+
+def _hint_at_keyword(found: TaskCallable, kwargs: dict[str, Any]) -> str:
+    names = list(found.signature.parameters)
+    unknown = next((key for key in kwargs if key not in names), None)
+    meant = nearest(unknown, names) if unknown is not None else None
+    return f"; {unknown!r} is none of them, did you mean {meant!r}?" if meant else ""
+
+
+def check_attempts(task: ClaimedTask, max_attempts: int) -> None:
+    """Raises BadTask where a task may not start any more."""
+    if max_attempts < 1:
+        raise BadTask(
+            f"its max_attempts is {max_attempts}; to run it, set that to NULL or to a number from 1 on, and status to 0"
+        )
+    if task.attempts >= max_attempts:
+        raise BadTask(
+            f"it was started {task.attempts} times of {max_attempts}; to run it again, set status and attempts to 0"
+        )

@@ -1,0 +1,55 @@
+"""The result of a run: its counts, and the reason for which it ended."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+FATAL = {"is_fatal": True}
+"""Marks the log record of a task that became fatal, as a worker shows only so many of them."""
+
+
+class Reason(str, Enum):
+    """The reason for which a run ended."""
+
+    EMPTY = "empty"
+    """No new task was left in its groups."""
+    MAX_TASKS = "max_tasks"
+    MAX_TIME = "max_time"
+    MAX_MEMORY = "max_memory"
+    CROWDED = "crowded"
+    """New tasks were there, and other sessions held their rows for longer than the run's patience."""
+    STOPPED = "stopped"
+    """The run was asked to stop, as by a signal."""
+    ERROR = "error"
+    """An error ended the run, such as a database that went away."""
+
+
+class RunResult:
+    """The counts of a run, which grow while it runs; `reason` and `seconds` stand once it ended."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        """Tasks that the run took up, bad rows too."""
+        self.done = 0
+        self.failed = 0
+        """Attempts that failed, whose tasks will be retried."""
+        self.fatal = 0
+        self.lost = 0
+        """Tasks that another worker took over while this one had them; that worker's run counts their ends."""
+        self.released = 0
+        """Tasks that were claimed, and given back unstarted."""
+        self.seconds = 0.0
+        self.reason: Reason | None = None
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"RunResult({shown})"
+
+    def end(self, reason: Reason, seconds: float) -> None:
+        """The run has ended after so many seconds."""
+        self.reason = reason
+        self.seconds = seconds
+
+    def counts(self) -> tuple[int, ...]:
+        """Taken, done, fatal, lost and released, as the record of runs has them."""
+        return self.taken, self.done, self.fatal, self.lost, self.released

@@ -1,0 +1,180 @@
+"""The stats of one run: the ends of its tasks, added up in memory, written once a minute and at the run's end.
+
+They stand between reporting.py, which counts every attempt that has ended, and the table (stores/queue/stats.py). An
+attempt is counted as a whole once its end is known, so that at any time all counted starts are done, failed or lost.
+Counts that are not written yet are lost with a run that is killed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from logging import getLogger
+
+from ..errors import Conflict, DatabaseError, Unavailable
+from ..model.task import ClaimedTask, LostTask
+from ..stores import Store
+from ..stores.queue.stats import COLUMNS, Stats
+
+LOG = getLogger("taskserver")
+
+WRITE_EVERY_SECONDS = 60.0
+MAX_KEYS = 500
+"""Pairs of a group and a name: whoever adds tasks chooses both, and must not fill the table with them."""
+NO_NAME = ""
+ANY_OTHER = (0, NO_NAME)
+MAX_WAIT_SECONDS = 1e10
+"""A longer wait is not counted: a row may say whatever it likes of when it was ready."""
+
+
+class Attempt:
+    """One attempt at a task, timed: it waited from the instant at which the task was ready, and ran."""
+
+    __slots__ = ("ran_seconds", "waited_seconds")
+
+    def __init__(self, waited_seconds: float, ran_seconds: float = 0.0) -> None:
+        self.waited_seconds = waited_seconds
+        self.ran_seconds = ran_seconds
+
+
+class Counts:
+    """The counts of one group and name: the columns of the table."""
+
+    __slots__ = COLUMNS
+
+    def __init__(self) -> None:
+        self.begun = self.attempts = self.done = self.failed = self.fatal = self.lost = 0
+        self.ran_seconds = self.slowest_seconds = self.waited_seconds = self.longest_wait_seconds = 0.0
+
+    def include(self, attempt: Attempt, is_first: bool) -> None:
+        self.begun += is_first
+        self.attempts += 1
+        self.ran_seconds += attempt.ran_seconds
+        if attempt.ran_seconds > self.slowest_seconds:
+            self.slowest_seconds = attempt.ran_seconds
+        self.waited_seconds += attempt.waited_seconds
+        if attempt.waited_seconds > self.longest_wait_seconds:
+            self.longest_wait_seconds = attempt.waited_seconds
+
+    def include_first(self, count: int, waited: float, longest: float, waited_each: float, ran_each: float) -> None:
+        """Add `count` first attempts that share one call.
+
+        In seconds: `waited` is the sum of their waits before the claim and `longest` the longest of these;
+        `waited_each` after the claim and `ran_each` are per task.
+        """
+        self.begun += count
+        self.attempts += count
+        self.ran_seconds += ran_each * count
+        self.slowest_seconds = max(self.slowest_seconds, ran_each)
+        self.waited_seconds += waited + waited_each * count
+        self.longest_wait_seconds = max(self.longest_wait_seconds, longest + waited_each)
+
+    def columns(self) -> tuple[float, ...]:
+        return tuple(getattr(self, column) for column in COLUMNS)
+
+
+class RunStats:
+    """Counts the ends of the tasks of one run, and writes the counts from time to time."""
+
+    def __init__(self, store: Store) -> None:
+        self._stats = Stats(store)
+        self._counts: dict[tuple[int, str], Counts] = {}
+        self._write_at = time.monotonic() + WRITE_EVERY_SECONDS
+        self._claimed_at = time.monotonic()
+
+    # ---- count
+
+    def claimed(self, at: float) -> None:
+        """Note a claim at that instant of time.monotonic; each of its tasks says how long it had waited by then."""
+        self._claimed_at = at
+
+    def started(self, task: ClaimedTask) -> Attempt:
+        """An attempt that begins now."""
+        return Attempt(_waited_before(task) + self.waited_since_claim())
+
+    def waited_since_claim(self) -> float:
+        """Seconds from the last claim to now."""
+        return time.monotonic() - self._claimed_at
+
+    def done(self, task: ClaimedTask, name: str, attempt: Attempt) -> None:
+        """Count an attempt that completed its task."""
+        counts = self._of(task.group_id, name)
+        counts.include(attempt, task.attempts == 0)
+        counts.done += 1
+
+    def share(self, task: ClaimedTask, waited_seconds: float, ran_seconds: float) -> Attempt:
+        """One task's share of a call that it was in with others; it waited `waited_seconds` after its claim."""
+        return Attempt(_waited_before(task) + waited_seconds, ran_seconds)
+
+    def done_together(self, tasks: Sequence[ClaimedTask], waited_seconds: float, ran_seconds: float) -> None:
+        """Count first attempts that shared one call and are done; seconds per task, the wait after the claim."""
+        waits: dict[int, list[float]] = {}
+        for task in tasks:
+            waits.setdefault(task.group_id, []).append(_waited_before(task))
+        for group_id, waited_before in waits.items():
+            counts = self._of(group_id, tasks[0].task)
+            counts.include_first(
+                len(waited_before), sum(waited_before), max(waited_before), waited_seconds, ran_seconds
+            )
+            counts.done += len(waited_before)
+
+    def failed(self, task: ClaimedTask, name: str, attempt: Attempt, is_fatal: bool) -> None:
+        """Count a failed attempt, the last one of its task where `is_fatal`."""
+        counts = self._of(task.group_id, name)
+        counts.include(attempt, task.attempts == 0)
+        counts.failed += 1
+        counts.fatal += is_fatal
+
+    def refused(self, task: ClaimedTask, name: str) -> None:
+        """Count a bad row that became fatal without an attempt."""
+        self._of(task.group_id, name).fatal += 1
+
+    def given_up(self, group_id: int, name: str) -> None:
+        """Count a task that became fatal without an attempt, because it waited for a fatal one."""
+        self._of(group_id, name if _may_be_name(name) else NO_NAME).fatal += 1
+
+    def lost(self, lost: LostTask, is_fatal: bool) -> None:
+        """Count an attempt whose worker vanished, and so could not count it."""
+        counts = self._of(lost.group_id, lost.task if _may_be_name(lost.task) else NO_NAME)
+        counts.begun += lost.attempts == 1
+        counts.attempts += 1
+        counts.lost += 1
+        counts.fatal += is_fatal
+
+    def _of(self, group_id: int, name: str) -> Counts:
+        counts = self._counts.get((group_id, name))
+        if counts is None:
+            key = (group_id, name) if len(self._counts) < MAX_KEYS else ANY_OTHER
+            counts = self._counts.setdefault(key, Counts())
+        return counts
+
+    # ---- write to the table
+
+    def are_due(self) -> bool:
+        """Whether it is time to write the counts."""
+        return time.monotonic() >= self._write_at
+
+    def write(self) -> None:
+        """Add the counts to the table, and begin anew. Raises no DatabaseError: counts are worth no task."""
+        self._write_at = time.monotonic() + WRITE_EVERY_SECONDS
+        counts, self._counts = self._counts, {}
+        if not counts:
+            return
+        try:
+            self._stats.add((*key, *one.columns()) for key, one in counts.items())
+        except DatabaseError as error:
+            if isinstance(error, (Conflict, Unavailable)) and not error.may_have_taken_effect:
+                LOG.debug("the figures are kept for later: %s", error)
+                self._counts = counts
+            else:
+                LOG.info("the figures of the last tasks are lost: %s", error)
+
+
+def _waited_before(task: ClaimedTask) -> float:
+    """Seconds from the instant at which the task was ready to its claim."""
+    return task.waited_seconds if task.waited_seconds < MAX_WAIT_SECONDS else 0.0
+
+
+def _may_be_name(text: str) -> bool:
+    """Whether a callable may have this name; a lost row's worker had found it, but rows can be forged."""
+    return all(part.isidentifier() for part in text.replace(":", ".").split("."))

@@ -1,0 +1,247 @@
+"""The face of a run towards a task's own code: current_task(), progress(), connection().
+
+They find the task by a context variable, which is set for the length of its call. Outside of a task the first two do
+nothing, so that a function can be called by hand, or in a test, as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from logging import getLogger
+from typing import Any, NamedTuple
+
+from ..errors import DatabaseError, TaskServerError
+from ..interrupts.stopping import TaskInterrupted, uninterrupted
+from ..model.results import write_progress
+from ..model.task import CANCELLED
+from ..stores import Store
+from ..stores.database.session import Session
+from .watched_call import WatchedCall
+
+LOG = getLogger("taskserver")
+
+STORE_EVERY_SECONDS = 1.0
+ASK_AGAIN_SECONDS = 5.0
+"""Use a database again after so long that did not answer: a task must not wait for it each time."""
+WAIT_SECONDS = 1.0
+"""Wait so long for the connection where the heartbeat uses it."""
+ANSWER_SECONDS = 3.0
+"""Wait so long for an answer: longer than the server itself waits for a lock."""
+MAX_LAST_WAIT_SECONDS = 4.5
+"""Wait so long at the call's end for the row's holder, and for the heartbeat, which may be storing progress."""
+LOOK_SHARE = 0.2
+LOOK_SECONDS = 0.1
+"""Looks at the row take this share of a task's time at most, beside so many seconds: a loop that asks at each of its
+steps must not spend all of its time on them."""
+LOST_LEASE = "its lease was lost: another worker may have taken the task over, or a person retried it"
+
+
+class CurrentTask(NamedTuple):
+    """The running task as its code may know it; where one call is for several tasks, the first of them."""
+
+    id: int
+    attempt: int
+    """The number of this attempt, from 1 on."""
+    limit: int
+    """How often the task may start."""
+    time_left: float | None
+    """Seconds until it is interrupted; None without a timeout."""
+    ids: tuple[int, ...]
+    """The ids of all tasks of this call."""
+
+
+def current_task() -> CurrentTask | None:
+    """The task whose code runs here; None outside of one.
+
+    Interrupts a task that was cancelled, or whose lease was lost.
+    """
+    context = _context_of_call()
+    return None if context is None else context.current()
+
+
+def progress(done: float, total: float | None = None, text: str | None = None) -> None:
+    """Tell how far the task has come whose code runs here; outside of one this does nothing.
+
+    Stored at most once a second, the latest one last. `text` is cut after 200 characters. Interrupts a task that was
+    cancelled, or whose lease was lost. Raises SettingError where `done` or `total` is no number.
+    """
+    written = write_progress(done, total, text)
+    context = _context_of_call()
+    if context is not None:
+        context.tell_progress(written)
+
+
+def connection() -> Any:
+    """The connection of the transaction that completes the task whose code runs here.
+
+    Rows that are written there and the task's completion are committed together. It is the driver's connection:
+    PyMySQL's, or sqlite3's. Raises TaskServerError outside of a task with @task(transactional=True).
+    """
+    context = _context_of_call()
+    found = None if context is None else context.connection
+    if found is None:
+        raise TaskServerError("taskserver.connection() is for tasks with @task(transactional=True), while they run")
+    return found
+
+
+class TaskContext:
+    """Stands between the code of one call and the rows of its tasks: asks the rows, and stores progress in them."""
+
+    def __init__(self, call: WatchedCall, store: Store, session: Session, wake: Callable[[], object]) -> None:
+        """`session` is that of the run's thread; `wake` has the heartbeat look whether it has something to store."""
+        self._call = call
+        self._store = store
+        self._session = session
+        self._wake = wake
+        self._pid = os.getpid()
+        self._began_at = time.monotonic()
+        self._looked_seconds = 0.0
+        self._ask_again_at = 0.0
+        """Until then the database is left alone: it did not answer, or others held the row."""
+        self._unstored: str | None = None
+        """The latest progress, unless it is stored."""
+        self._store_again_at = 0.0
+        self._is_over = False
+        self._storing = threading.Lock()
+
+    # ---- for the task's code
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the call has ended: a thread that the task left behind may still ask."""
+        return self._is_over
+
+    def current(self) -> CurrentTask:
+        """Raises TaskInterrupted where the task was cancelled or lost."""
+        self._check()
+        first, limit, ends_at = self._call.tasks[0], self._call.plan.max_attempts, self._call.ends_at
+        time_left = None if ends_at == float("inf") else max(ends_at - time.monotonic(), 0.0)
+        ids = tuple([task.id for task in self._call.tasks])
+        return CurrentTask(first.id, first.attempts + 1, limit, time_left, ids)
+
+    @property
+    def connection(self) -> Any:
+        """The driver's connection; None outside of a transaction."""
+        return self._call.plan.connection
+
+    def tell_progress(self, progress: str) -> None:
+        """Store this progress now, or have the heartbeat do it. Raises TaskInterrupted as `current` does."""
+        self._check()
+        if self._call.plan.holds_lock:
+            return
+        is_planned = self._unstored is not None
+        self._unstored = progress
+        if time.monotonic() >= self.store_at:
+            self.store()
+            is_planned = False
+        if not is_planned and self._unstored is not None:
+            self._wake()
+
+    def _check(self) -> None:
+        now = time.monotonic()
+        may_look = self._looked_seconds < LOOK_SECONDS + LOOK_SHARE * (now - self._began_at)
+        if may_look and now >= self._ask_again_at and not self._call.is_cancelled:
+            self._look()
+        if self._is_over:  # meanwhile, so that its row may be anybody's
+            return
+        if self._call.is_cancelled:
+            raise TaskInterrupted(CANCELLED)
+        if self._call.is_lost:
+            raise TaskInterrupted(LOST_LEASE)
+
+    @uninterrupted
+    def _look(self) -> None:
+        """Ask the rows whether the call is cancelled or lost."""
+        began_at = time.monotonic()
+        try:
+            with self._borrowed():
+                cancelled_by_id = self._store.leases.claimed_still(self._call.tasks)
+        except DatabaseError as error:
+            LOG.debug("%s cannot ask for its row: %s", self._call, error)
+            self._ask_again_at = time.monotonic() + ASK_AGAIN_SECONDS
+            return
+        self._call.is_lost = not cancelled_by_id
+        if any(cancelled_by_id.values()) and self._call.plan.heeds_cancel:
+            LOG.info("%s: cancelled, and hears of it", self._call)
+            self._call.cancel()
+            self._wake()  # a task that swallows the interrupt is interrupted again
+        self._looked_seconds += time.monotonic() - began_at
+
+    # ---- for whoever stores the progress
+
+    @property
+    def store_at(self) -> float:
+        """When progress is to be stored, by time.monotonic; infinity where there is none."""
+        return float("inf") if self._unstored is None else max(self._store_again_at, self._ask_again_at)
+
+    @uninterrupted
+    def store(self) -> None:
+        """Store the latest progress, unless another thread is doing that."""
+        with self._alone(0.0) as is_alone:
+            if is_alone:
+                with self._borrowed():
+                    self._write(0.0)
+
+    @contextmanager
+    def _alone(self, wait_seconds: float) -> Iterator[bool]:
+        """In the `with`, no other thread stores progress, if it got there within so many seconds."""
+        is_alone = self._storing.acquire(timeout=wait_seconds)
+        try:
+            yield is_alone
+        finally:
+            if is_alone:
+                self._storing.release()
+
+    def _write(self, conflict_seconds: float) -> None:
+        progress, self._unstored = self._unstored, None
+        if progress is None:
+            return
+        try:
+            self._store.leases.write_progress(self._call.tasks, progress, conflict_seconds)
+            self._store_again_at = time.monotonic() + STORE_EVERY_SECONDS
+        except DatabaseError as error:
+            LOG.debug("%s cannot store its progress: %s", self._call, error)
+            self._unstored = self._unstored or progress
+            self._ask_again_at = time.monotonic() + ASK_AGAIN_SECONDS
+
+    def end(self) -> None:
+        """The call has ended: store the latest progress now."""
+        self._is_over = True
+        if self._unstored is None and not self._storing.locked():
+            return
+        with self._alone(MAX_LAST_WAIT_SECONDS):
+            # By the run's own thread, which waits for a holder of the row as it does with the end of the task next.
+            self._write(MAX_LAST_WAIT_SECONDS)
+
+    @contextmanager
+    def _borrowed(self) -> Iterator[None]:
+        """In the `with`, use the session of the run's thread."""
+        # A process that the task forked has a connection of its own.
+        is_here = os.getpid() == self._pid
+        session = self._store.database.borrowed(self._session, WAIT_SECONDS) if is_here else nullcontext()
+        with session, self._store.database.tried_once(ANSWER_SECONDS):
+            yield
+
+
+_current: ContextVar[TaskContext | None] = ContextVar("taskserver_context", default=None)
+
+
+def _context_of_call() -> TaskContext | None:
+    """The context of the call that runs here; None outside of one."""
+    context = _current.get()
+    return None if context is None or context.is_over else context
+
+
+@contextmanager
+def inside(context: TaskContext) -> Iterator[None]:
+    """In the `with`, the code of these tasks runs."""
+    token = _current.set(context)
+    try:
+        yield
+    finally:
+        _current.reset(token)
