@@ -140,7 +140,7 @@ class Storm:
         self._workers: list[subprocess.Popen[str]] = []
         self._frozen: dict[int, float] = {}
         """By the worker's process id, until when."""
-        self._due: dict[Callable[[], object], float] = {}
+        self._due: dict[Callable[[], bool], float] = {}
 
     # ---- workers
 
@@ -176,27 +176,29 @@ class Storm:
         """Those that run. The frozen ones are left alone: they are to find out that their lease is lost."""
         return [worker for worker in self._workers if worker.poll() is None and worker.pid not in self._frozen]
 
-    def kill_worker(self) -> None:
+    def kill_worker(self) -> bool:
         victims = self._in_midst() or self._alive()
         if not victims:
-            return
+            return False
         victim = self._chance.choice(victims)
         victim.kill()
         victim.wait()
         self.struck["workers killed in a transaction"] += self._trace(victim).endswith("b")
+        return True
 
-    def freeze_worker(self) -> None:
+    def freeze_worker(self) -> bool:
         """For longer than its lease."""
         victims = self._in_midst()
         if self._frozen or not victims:
-            return
+            return False
         victim = self._chance.choice(victims)
         try:
             freeze(victim)
         except ChildProcessError:  # it has ended meanwhile
-            return
+            return False
         self._frozen[victim.pid] = time.monotonic() + LEASE_SECONDS + 1.5
         self.struck["workers frozen"] += 1
+        return True
 
     def thaw_workers(self, all_of_them: bool = False) -> None:
         for worker in self._workers:
@@ -206,8 +208,8 @@ class Storm:
 
     # ---- all of it
 
-    def steps(self) -> dict[Callable[[], object], tuple[float, float]]:
-        """What befalls them, and after how many seconds again."""
+    def steps(self) -> dict[Callable[[], bool], tuple[float, float]]:
+        """What befalls them, and after how many seconds again. A step that found no victim stays due."""
         return {self.kill_worker: (0.2, 0.9)}
 
     def rage(self) -> None:
@@ -222,8 +224,7 @@ class Storm:
             for step, (least, most) in self.steps().items():
                 now = time.monotonic()
                 due_at = self._due.setdefault(step, now + self._chance.uniform(0, least))
-                if now >= due_at:
-                    step()
+                if now >= due_at and step():
                     self._due[step] = time.monotonic() + self._chance.uniform(least, most)
             time.sleep(0.02)
 
@@ -266,38 +267,39 @@ class ServerStorm(Storm):
         self._cut: Cut | None = None
         self._cuts = 0
 
-    def steps(self) -> dict[Callable[[], object], tuple[float, float]]:
+    def steps(self) -> dict[Callable[[], bool], tuple[float, float]]:
         return {
             self.cut_network: (0.2, 0.6),
             self.kill_worker: (0.4, 1.4),
+            self.kill_database: (1.5, 4.0),  # before the next is frozen, since it waits until all are thawed
             self.freeze_worker: (1.0, 4.0),
-            self.kill_database: (1.5, 4.0),
         }
 
-    def cut_network(self) -> None:
+    def cut_network(self) -> bool:
         """Around a COMMIT: the next way once the one before has struck."""
         if self._cut is not None:
             if not self._cut.has_struck:
-                return
+                return False
             self._count_cut(self._cut)
         is_after, silent = WAYS_TO_CUT[self._cuts % len(WAYS_TO_CUT)]
         self._cuts += 1
         cut = self._proxy.cut_after if is_after else self._proxy.cut_before
         self._cut = cut(COMMIT, silent=silent)
+        return True
 
     def _count_cut(self, cut: Cut) -> None:
         where = "after" if cut.is_after else "before"
         self.struck[f"cuts {where} a COMMIT, {'silent' if cut.is_silent else 'loud'}"] += 1
 
-    def kill_database(self) -> None:
-        if self._frozen:
-            return
-        in_midst = len(self._in_midst())
+    def kill_database(self) -> bool:
+        if self._frozen or not self._in_midst():
+            return False
         self._server.kill()
-        self.struck["database killed in a transaction"] += in_midst > 0
+        self.struck["database killed in a transaction"] += 1
         time.sleep(self._chance.uniform(0, 0.3))
         self._server.start()
         self.bank.queue._mysql = None
+        return True
 
     def calm(self) -> None:
         self._proxy.pass_on()
