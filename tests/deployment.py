@@ -2,22 +2,53 @@
 
 from __future__ import annotations
 
+import atexit
+import compileall
 import os
 import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_SECONDS = 60.0
 
 
+@cache
+def _package() -> tuple[str, list[tuple[str, list[str]]]]:
+    """A copy of taskserver/ with its bytecode, and the names in each of its folders."""
+    compileall.compile_dir(ROOT / "taskserver", quiet=2)
+    folder = tempfile.mkdtemp(prefix="taskserver-package-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    # Times are kept, so that the bytecode stays valid.
+    package = shutil.copytree(ROOT / "taskserver", f"{folder}/taskserver")
+    return package, [(os.path.relpath(found, package), names) for found, _, names in os.walk(package)]
+
+
+def _place_package(target: Path) -> None:
+    """By hard links to one copy, which take a tenth of a copy's time."""
+    package, tree = _package()
+    for folder, names in tree:
+        (target / folder).mkdir()
+        for name in names:
+            _link(f"{package}/{folder}/{name}", f"{target}/{folder}/{name}")
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # on another file system
+        shutil.copy2(source, target)
+
+
 class Deployment:
     """worker.py, client.py and taskserver/ copied to a folder of their own; tasks.py and .env as a test writes them.
 
-    They are copied, not linked: worker.py finds its settings beside the place where it really lies.
+    No symbolic link leads to them: worker.py finds its settings beside the place where it really lies.
     """
 
     def __init__(self, folder: Path, python: str = sys.executable) -> None:
@@ -29,8 +60,7 @@ class Deployment:
         self.home.mkdir()
         for name in ("worker.py", "client.py"):
             shutil.copy2(ROOT / name, self.folder)
-        # Times are kept, so that bytecode which is there already stays valid.
-        shutil.copytree(ROOT / "taskserver", self.folder / "taskserver")
+        _place_package(self.folder / "taskserver")
 
     def write_tasks(self, text: str, name: str = "tasks.py") -> Path:
         """The module of callables."""

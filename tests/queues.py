@@ -15,6 +15,7 @@ from taskserver import TaskServer
 from taskserver.stores.mysql.dialect import MySQLDialect
 from tests.deployment import Deployment
 from tests.processes import WAIT_SECONDS, wait_until
+from tests.servers import plain_connection
 
 NOTE = """
 from pathlib import Path
@@ -95,7 +96,7 @@ class Queue:
     def connect(self) -> pymysql.Connection[Any]:
         parts = urlsplit(self.dsn)
         assert parts.hostname is not None
-        return pymysql.connect(
+        return plain_connection(
             host=parts.hostname,
             port=parts.port or 3306,
             user=parts.username,

@@ -62,6 +62,11 @@ def free_port() -> int:
             return port
 
 
+def plain_connection(**options: Any) -> pymysql.Connection[Any]:
+    """A connection of PyMySQL's that uses TLS for a password alone: to read this machine's certificates costs 27 ms."""
+    return pymysql.connect(**({"ssl_disabled": not options.get("password")} | options))
+
+
 class MySQLServer:
     """What a test asks of a MySQL or MariaDB, whoever runs it."""
 
@@ -87,7 +92,7 @@ class MySQLServer:
             "charset": "utf8mb4",
             "autocommit": True,
         }
-        return pymysql.connect(**(defaults | kwargs))
+        return plain_connection(**(defaults | kwargs))
 
     def execute(self, *statements: str, database: str | None = None) -> tuple[tuple[Any, ...], ...]:
         """Runs statements on a new connection; the rows of the last one."""

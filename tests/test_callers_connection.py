@@ -32,7 +32,7 @@ from tests.conftest import without
 from tests.deployment import ROOT
 from tests.processes import assert_silent, wait_until
 from tests.queues import Queue
-from tests.servers import MySQLServer, find_program
+from tests.servers import MySQLServer, find_program, plain_connection
 
 TASKS = """
 import json
@@ -75,7 +75,7 @@ class Site:
             return sqlite3.connect(self.queue.path, **kwargs)
         at = self.server.settings.dsn
         place = {"host": at.host, "port": at.port, "user": at.user, "password": at.password, "database": at.database}  # type: ignore[union-attr]
-        return pymysql.connect(**(place | kwargs))  # type: ignore[arg-type]
+        return plain_connection(**(place | kwargs))
 
     def order(self, connection: Any) -> None:
         """A row of its own."""

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import pymysql
 import pytest
 
 from taskserver import TaskServer
@@ -35,7 +34,7 @@ from taskserver.stores.queue import finishes
 from taskserver.stores.queue.finish_writes import RUN_AGAIN
 from taskserver.stores.queue.leases import START
 from tests.processes import wait_until
-from tests.servers import MariaDB, MySQLServer
+from tests.servers import MariaDB, MySQLServer, plain_connection
 
 MODES = ("delete", "move", "mark")
 COLUMNS = (
@@ -57,7 +56,7 @@ class Rows:
         self._connection: Any
         if self.is_mysql:
             parts = urlsplit(dsn)
-            self._connection = pymysql.connect(
+            self._connection = plain_connection(
                 host=parts.hostname,
                 port=parts.port or 3306,
                 user=unquote(parts.username or ""),
