@@ -7,7 +7,7 @@ CODE = $(wildcard taskserver worker.py client.py tests bench examples packaging 
 # More arguments, for example: make test ARGS="-k claim -x"
 ARGS =
 # Most of a test's time is waiting: for processes, leases, servers. With ARGS="-n 0" all run in one process.
-PARALLEL = -n 3 --dist loadgroup
+PARALLEL = -n 4 --dist loadgroup
 
 # Another interpreter's settings must not leak into the virtual environment.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONOPTIMIZE VIRTUAL_ENV
