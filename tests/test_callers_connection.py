@@ -409,7 +409,15 @@ def test_nothing_is_sent_to_sqlite_but_inserts_and_a_look_and_the_drivers_own_be
 
 # A view of the processes, as that of transactions is kept for as long as one goes on asking.
 WAITING = "SELECT COUNT(*) FROM information_schema.processlist WHERE id = ? AND info LIKE 'INSERT INTO%%'"
-CHANGE_BY_THEMSELVES = {"timestamp", "last_insert_id", "identity", "last_gtid", "warning_count", "error_count"}
+CHANGE_BY_THEMSELVES = {
+    "timestamp",
+    "last_insert_id",
+    "identity",
+    "last_gtid",
+    "statement_id",
+    "warning_count",
+    "error_count",
+}
 FOREIGN_SESSION = (
     "SET time_zone = '+05:00'",
     "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE",

@@ -143,7 +143,7 @@ def look_and_wait(number):
 @transactional
 def spoil_the_session(number):
     effect(number)
-    run("SET SESSION sql_mode = 'ORACLE'")
+    run("SET SESSION TRANSACTION READ ONLY")
 """
 )
 
