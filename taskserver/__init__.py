@@ -6,7 +6,6 @@ import sys
 if sys.version_info < (3, 10):
     raise ImportError("taskserver needs Python 3.10 or newer, and this is %d.%d" % sys.version_info[:2])
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from .errors import (
@@ -79,4 +78,6 @@ def __getattr__(name):  # type: (str) -> object
     """Import these names when they are first used: a run that finds no task does not pay for them."""
     if name not in _LATER:
         raise AttributeError("module 'taskserver' has no attribute " + repr(name))
+    from importlib import import_module  # the names above came without it
+
     return getattr(import_module("." + _LATER[name], __name__), name)

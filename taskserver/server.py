@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import DatabaseError, InvalidTask
 from .interrupts.stopping import Stop
-from .model.task import DEFAULT_TABLE, MAX_BATCH, NewTask
+from .model.task import DEFAULT_TABLE, MAX_BATCH
 from .settings.checks import check_group_id, check_groups, check_positive, check_task_id, check_whole_number
 from .settings.load import Settings, load_settings, make_importable, make_settings, program_folder
 from .stores import Store, open_callers_adding, open_store
@@ -21,6 +21,7 @@ from .worker.result import RunResult
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
+    from .model.new_task import NewTask
     from .model.results import TaskState
     from .model.selection import Selection
     from .stores.queue.callers import CallersAdding

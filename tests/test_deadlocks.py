@@ -21,8 +21,8 @@ import pytest
 from taskserver import TaskServer
 from taskserver.cli.commands.add import _Tasks
 from taskserver.errors import DatabaseError
+from taskserver.model.new_task import NewTask
 from taskserver.model.selection import Selection
-from taskserver.model.task import NewTask
 from taskserver.stores.mysql.dialect import MySQLDialect
 from taskserver.stores.mysql.errors import number_of
 from tests.processes import WAIT_SECONDS

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from taskserver import InvalidTask, Reason, TaskServer
+from taskserver.model.attempt import Finish, Outcome, Start
 from taskserver.model.selection import Selection
-from taskserver.model.task import ClaimedTask, Finish, Outcome, Start
+from taskserver.model.task import ClaimedTask
 from taskserver.stores import Store
 from taskserver.stores.mysql.dialect import MySQLDialect
 from taskserver.stores.queue.dependencies import MAX_EDGES_PER_LOOK, Dependencies

@@ -25,8 +25,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from taskserver import TaskServer
+from taskserver.model.attempt import Finish, Outcome, Start
+from taskserver.model.new_task import NewTask
 from taskserver.model.selection import Selection
-from taskserver.model.task import ClaimedTask, Finish, NewTask, Outcome, Start
+from taskserver.model.task import ClaimedTask
 from taskserver.stores import Store
 from taskserver.stores.queue.dependencies import Dependencies
 from taskserver.stores.queue.operations import Operations

@@ -24,8 +24,9 @@ import taskserver
 from taskserver import DatabaseError, InvalidTask, SettingError, TaskServer
 from taskserver.cli.client import main
 from taskserver.cli.terminal import selecting as sel
+from taskserver.model.attempt import Finish, Outcome, Start
 from taskserver.model.selection import Selection
-from taskserver.model.task import ClaimedTask, Finish, Outcome, Start
+from taskserver.model.task import ClaimedTask
 from taskserver.stores.mysql.dialect import MySQLDialect
 from taskserver.stores.queue import bulk_writes
 from taskserver.stores.queue.operations import RETRY, Operations

@@ -23,7 +23,8 @@ import pymysql
 import pytest
 
 from taskserver import InvalidTask, TaskServer
-from taskserver.model.task import ClaimedTask, Finish, Outcome, Start
+from taskserver.model.attempt import Finish, Outcome, Start
+from taskserver.model.task import ClaimedTask
 from taskserver.stores import Store
 from taskserver.stores.queue.due import MAX_DUE_PER_LOOK
 from tests.documents import blocks

@@ -22,7 +22,8 @@ import pytest
 
 from taskserver import RunResult, Stop, TaskServer
 from taskserver.interrupts.time_limit import time_limit
-from taskserver.model.task import ClaimedTask, Start
+from taskserver.model.attempt import Start
+from taskserver.model.task import ClaimedTask
 from taskserver.worker import heartbeat
 from taskserver.worker.heartbeat import Heartbeat
 from taskserver.worker.watched_call import CallPlan

@@ -24,9 +24,9 @@ from taskserver import TaskServer
 from taskserver.errors import BadTask, InvalidTask
 from taskserver.messages.printable import shown
 from taskserver.model.field_checks import check_name
-from taskserver.model.new_task import MAX_PARENTS, TASK_KEYS, new_task, new_task_from
+from taskserver.model.new_task import MAX_PARENTS, TASK_KEYS, NewTask, new_task, new_task_from
 from taskserver.model.pipeline import MAX_STAGES
-from taskserver.model.task import MAX_GROUP_ID, MAX_PRIORITY, MAX_TASK_LENGTH, MIN_PRIORITY, NewTask
+from taskserver.model.task import MAX_GROUP_ID, MAX_PRIORITY, MAX_TASK_LENGTH, MIN_PRIORITY
 from taskserver.worker.callables import Callables
 
 TASKS = """

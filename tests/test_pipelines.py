@@ -19,8 +19,9 @@ import pytest
 from taskserver import TaskServer
 from taskserver.cli.client import main
 from taskserver.errors import BadTask
+from taskserver.model.attempt import Finish, NextStage, Outcome, Start
 from taskserver.model.pipeline import MAX_STAGES, MAX_STAGES_BYTES, next_stage
-from taskserver.model.task import ClaimedTask, Finish, NextStage, Outcome, Start
+from taskserver.model.task import ClaimedTask
 from tests.deployment import ROOT
 from tests.processes import assert_silent, end_of, freeze, kill, run_here, thaw, wait_until
 from tests.proxy import Proxy, contains

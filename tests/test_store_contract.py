@@ -23,7 +23,9 @@ import pytest
 
 from taskserver import TaskServer
 from taskserver.errors import Conflict, DatabaseError, TablesMissing, TablesOutdated
-from taskserver.model.task import ClaimedTask, Due, Finish, LostTask, NewTask, Outcome, Start, Status
+from taskserver.model.attempt import Finish, Outcome, Start
+from taskserver.model.new_task import NewTask
+from taskserver.model.task import ClaimedTask, Due, LostTask, Status
 from taskserver.stores import Store
 from taskserver.stores.database.retrying import AT_ONCE, RetryPolicy, Scope
 from taskserver.stores.database.statements import INLINE_ARGS_BYTES

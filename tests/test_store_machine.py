@@ -32,8 +32,10 @@ from hypothesis.stateful import (
 )
 
 from taskserver import TaskServer
+from taskserver.model.attempt import Finish, Outcome, Start
+from taskserver.model.new_task import NewTask
 from taskserver.model.selection import Selection
-from taskserver.model.task import ClaimedTask, Due, Finish, LostTask, NewTask, Outcome, Start, Status
+from taskserver.model.task import ClaimedTask, Due, LostTask, Status
 from taskserver.stores import Store
 from taskserver.stores.queue.dependencies import Dependencies
 from taskserver.stores.queue.operations import Operations

@@ -1,18 +1,18 @@
 """A new task, checked before it becomes a row. Imported with the first task that is added: most runs add none."""
 
-from __future__ import annotations
+# Annotations are not deferred here: named tuples compile deferred ones, which each producer would pay for.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import InvalidTask
 from ..messages.printable import shown
 from .arguments import write_arguments
 from .field_checks import check_group_id, check_key, check_max_attempts, check_number, check_priority, name_of
 from .pipeline import new_stages
-from .task import MAX_ID, NewTask
+from .task import MAX_ID
 
 TASK_KEYS = (
     "task",
@@ -36,6 +36,29 @@ LAST_INSTANT = datetime(2038, 1, 19, 3, 14, 7, tzinfo=timezone.utc)
 """The last instant that the columns of most MySQL servers hold; other databases have the same limit."""
 MAX_VERSION = 2**63 - 1
 MAX_PARENTS = 100_000
+
+
+class NewTask(NamedTuple):
+    """A checked task, as a producer gave it."""
+
+    task: str
+    args: str | None
+    group_id: int
+    priority: int
+    max_attempts: int | None = None
+    delay_seconds: float | None = None
+    """The task waits so long, by the database's clock; None where due_at says until when."""
+    due_at: str | None = None
+    """The task waits until this instant: YYYY-MM-DD HH:MM:SS.ffffff in UTC."""
+    unique_key: str | None = None
+    rerun: bool = False
+    """Whether a row that has the key becomes new again; otherwise it stays as it is."""
+    version: int | None = None
+    """A rerun changes no row of this version or a newer one."""
+    stages: str | None = None
+    """The stages of a pipeline, as JSON; the fields above are the first stage's."""
+    depends_on: str | None = None
+    """Ids of the tasks that this task waits for, as 3,5."""
 
 
 def new_task(

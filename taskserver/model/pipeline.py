@@ -12,8 +12,9 @@ from typing import Any
 from ..errors import BadTask, InvalidTask
 from ..messages.printable import shown
 from .arguments import encode, parse_json
+from .attempt import NextStage
 from .field_checks import check_group_id, check_max_attempts, check_priority, name_of
-from .task import ClaimedTask, NextStage
+from .task import ClaimedTask
 
 MAX_STAGES = 100
 MAX_STAGES_BYTES = 60_000

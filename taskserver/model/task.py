@@ -5,7 +5,7 @@ Imported by the stores and by everything above them; knows no database.
 
 # Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
 
-from enum import Enum, IntEnum
+from enum import IntEnum
 from typing import NamedTuple
 
 MAX_TASK_LENGTH = 255
@@ -42,29 +42,6 @@ CANCELLED = "cancelled"
 """The error_text of a task that a person cancelled: fatal, or running until its worker hears of it."""
 
 
-class NewTask(NamedTuple):
-    """A checked task, as a producer gave it."""
-
-    task: str
-    args: str | None
-    group_id: int
-    priority: int
-    max_attempts: int | None = None
-    delay_seconds: float | None = None
-    """The task waits so long, by the database's clock; None where due_at says until when."""
-    due_at: str | None = None
-    """The task waits until this instant: YYYY-MM-DD HH:MM:SS.ffffff in UTC."""
-    unique_key: str | None = None
-    rerun: bool = False
-    """Whether a row that has the key becomes new again; otherwise it stays as it is."""
-    version: int | None = None
-    """A rerun changes no row of this version or a newer one."""
-    stages: str | None = None
-    """The stages of a pipeline, as JSON; the fields above are the first stage's."""
-    depends_on: str | None = None
-    """Ids of the tasks that this task waits for, as 3,5."""
-
-
 class ClaimedTask(NamedTuple):
     """A row that this worker has claimed, as the claim read it."""
 
@@ -97,58 +74,6 @@ class Claim(NamedTuple):
     """In the order in which they run."""
     changed: int
     """Rows that the UPDATE changed: the tasks, and new rows that became waiting because their time lies ahead."""
-
-
-class Start(NamedTuple):
-    """The beginning of an attempt, with the limit of attempts found for the task; None leaves the row's own."""
-
-    task: ClaimedTask
-    max_attempts: int | None
-
-
-class NextStage(NamedTuple):
-    """The values that a pipeline's row takes when a stage is over; None leaves the row's own."""
-
-    task: str
-    group_id: int | None = None
-    priority: int | None = None
-    max_attempts: int | None = None
-    args: str | None = None
-    """The result of the stage before, as JSON; it is known last."""
-
-
-class Finish(NamedTuple):
-    """The end of an attempt: it succeeded where `error_text` is None; otherwise the task is retried, or fatal."""
-
-    task: ClaimedTask
-    error_text: str | None = None
-    retry_seconds: float | None = None
-    """Seconds until a failed task becomes new again; None makes it fatal."""
-    uncount: bool = False
-    """Whether a row was found to be bad only after its start: nothing was called, so no attempt is counted."""
-    next_stage: NextStage | None = None
-    """The stage that follows, where the attempt succeeded and was not the last stage."""
-    result: str | None = None
-    """The task's result as JSON, where the attempt succeeded, no stage follows, and the row stays."""
-
-    @property
-    def is_end(self) -> bool:
-        """Whether the task is over with this attempt."""
-        return self.next_stage is None and self.retry_seconds is None
-
-
-class Outcome(Enum):
-    """What came of a finish."""
-
-    LOST = "lost"
-    """Nothing: the claim was taken away."""
-    AS_ASKED = "as asked"
-    RUN_AGAIN = "run again"
-    """The task is new again, as it was changed while it ran."""
-    CANCELLED = "cancelled"
-    """The task is fatal: a person cancelled it while it ran, so no error has it retried, and no change rerun."""
-    AWAITED = "awaited"
-    """As asked, and the tasks that wait for this one are still to be told."""
 
 
 class LostTask(NamedTuple):

@@ -14,7 +14,8 @@ from ..errors import Fatal
 from ..interrupts.stopping import STOPPED, TaskInterrupted
 from ..messages.error_text import both
 from ..model.arguments import read_arguments
-from ..model.task import CANCELLED, ClaimedTask, Finish, Start
+from ..model.attempt import Finish, Start
+from ..model.task import CANCELLED, ClaimedTask
 from .call import Failure, Returned, failure_of, run_call, run_foreign
 from .finishing import Finishing
 from .preparing import Call

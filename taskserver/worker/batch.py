@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from ..errors import BadTask, DatabaseError
 from ..messages.error_text import describe
 from ..model.arguments import read_item
-from ..model.task import CANCELLED, ClaimedTask, Finish, NextStage
+from ..model.attempt import Finish, NextStage
+from ..model.task import CANCELLED, ClaimedTask
 from ..stores.queue.batches import Batches
 from .attempts import Attempts, ReadyTask
 from .call import (

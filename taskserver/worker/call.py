@@ -16,7 +16,7 @@ from ..interrupts.stopping import TaskInterrupted
 from ..interrupts.time_limit import TimeLimit
 from ..messages.error_text import describe, describe_failure, full_traceback, type_name
 from ..model.arguments import write_arguments
-from ..model.task import NextStage
+from ..model.attempt import NextStage
 from .preparing import Call
 
 MAX_DESCRIBE_SECONDS = 10.0

@@ -11,7 +11,8 @@ from typing import NamedTuple, Protocol
 
 from ..errors import BadTask, ModuleBroken
 from ..messages.error_text import describe
-from ..model.task import MAX_ATTEMPTS, ClaimedTask, Finish
+from ..model.attempt import Finish
+from ..model.task import MAX_ATTEMPTS, ClaimedTask
 from .attempts import Attempts, ReadyTask
 from .call import Failure, failure_of
 from .finishing import Finishing

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import Conflict, DatabaseError, TooLong
-from ..model.task import Finish, Outcome, Start
+from ..model.attempt import Finish, Outcome, Start
 from ..stores import Store
 from .reporting import Ended, Reporter
 from .stats import Attempt

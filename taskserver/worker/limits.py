@@ -2,7 +2,7 @@
 
 # Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
 
-import resource
+import os
 import sys
 import time
 from typing import NamedTuple
@@ -82,7 +82,9 @@ def process_megabytes() -> float:
     """The memory that this process holds, in units of 1,000,000 bytes; its peak where the system tells that alone."""
     try:
         with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * resource.getpagesize() / 1e6
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
     except (OSError, ValueError, IndexError):
+        import resource  # a system with /proc does not need it
+
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6

@@ -12,7 +12,8 @@ from ..errors import BadTask, TaskServerError
 from ..messages.error_text import describe
 from ..messages.suggestions import nearest
 from ..model.arguments import check_size, read_arguments, read_item
-from ..model.task import ClaimedTask, NextStage
+from ..model.attempt import NextStage
+from ..model.task import ClaimedTask
 from .callables import Callables, TaskCallable
 
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from logging import DEBUG, getLogger
 from typing import NamedTuple
 
-from ..model.task import CANCELLED, ClaimedTask, Finish, Outcome
+from ..model.attempt import Finish, Outcome
+from ..model.task import CANCELLED, ClaimedTask
 from .result import FATAL
 from .run_context import RunContext
 from .stats import NO_NAME, Attempt

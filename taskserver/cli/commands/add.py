@@ -15,8 +15,8 @@ from typing import Any, BinaryIO, cast
 
 from ...errors import BadTask, InvalidTask, SettingError
 from ...model.arguments import parse_json
-from ...model.new_task import MAX_VERSION, TASK_KEYS, new_task_from
-from ...model.task import MAX_ATTEMPTS, MAX_ID, NewTask
+from ...model.new_task import MAX_VERSION, TASK_KEYS, NewTask, new_task_from
+from ...model.task import MAX_ATTEMPTS, MAX_ID
 from ...server import TaskServer
 from ...settings.load import load_settings
 from ...stores.queue.adding import WaitsForNewer

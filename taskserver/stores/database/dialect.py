@@ -20,7 +20,7 @@ from .statements import Words, with_ids
 if TYPE_CHECKING:
     from typing import ParamSpec, Protocol, TypeVar
 
-    from ...model.task import NewTask
+    from ...model.new_task import NewTask
     from .facts import Facts
     from .task_session import TaskSession
 
@@ -129,7 +129,6 @@ class Dialect(ABC):
     """One queue's database: how to reach it, what its errors mean, and the words in which its SQL differs."""
 
     words: Words
-    inserts: Inserts
     claiming: Claiming
     driver_errors: tuple[type[BaseException], ...]
     schema_file: Path
@@ -150,6 +149,11 @@ class Dialect(ABC):
 
     def __init__(self, table: str) -> None:
         self.table = table
+
+    @property
+    @abstractmethod
+    def inserts(self) -> Inserts:
+        """How rows are added on connections of ours."""
 
     @property
     def gathering(self) -> Gathering | None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import DatabaseError, InvalidTask
 from ...model.arguments import MAX_ARGS_BYTES, in_ascii
+from ...model.new_task import NewTask
 from ...model.pipeline import MAX_STAGES_BYTES
-from ...model.task import NewTask
 from ...settings.dsn import MySQLDsn
 from ..database.callers import CallersDialect, callers_error
 from ..database.dialect import Inserts, other_columns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ from ..database.dialect import Dialect
 from ..database.session import Pace
 from .claiming import MySQLClaiming
 from .errors import DRIVER_ERRORS, error_of
-from .inserts import MySQLInserts
 from .login import log_in
 from .session import READ_COMMITTED, Abilities, MySQLSession, filled
 from .words import MySQLWords
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from ..database.dialect import Connected
     from ..database.facts import MySQLFacts
     from ..database.task_session import TaskSession
+    from .inserts import MySQLInserts
 
 
 class MySQLDialect(Dialect):
@@ -47,8 +47,13 @@ class MySQLDialect(Dialect):
         self._dsn = dsn
         self.abilities = Abilities()
         self.words = MySQLWords()
-        self.inserts = MySQLInserts(self.abilities)
         self.claiming = MySQLClaiming()
+
+    @cached_property
+    def inserts(self) -> MySQLInserts:
+        from .inserts import MySQLInserts  # an empty run adds nothing
+
+        return MySQLInserts(self.abilities)
 
     @property
     def quoted_in_full(self) -> str:

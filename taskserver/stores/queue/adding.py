@@ -12,7 +12,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import InvalidTask
-from ...model.task import NewTask, Status
+from ...model.new_task import NewTask
+from ...model.task import Status
 from ..database.database import Database
 from ..database.dialect import Inserts
 from ..database.retrying import RetryPolicy, Scope

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...interrupts.stopping import uninterrupted
-from ...model.task import NewTask
+from ...model.new_task import NewTask
 from ..database.callers import CallersDialect, on_connection
 from .adding import Adding
 

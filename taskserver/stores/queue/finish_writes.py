@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...model.task import Finish, Outcome
+from ...model.attempt import Finish, Outcome
 from ..database.statements import Write
 from .leases import RENEW
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from ...errors import Conflict, DatabaseError
-from ...model.task import CANCELLED, ClaimedTask, Finish, Outcome, Start, Status
+from ...model.attempt import Finish, Outcome, Start
+from ...model.task import CANCELLED, ClaimedTask, Status
 from ..database.database import Database
 from .finish_writes import FinishWrites, outcome_of, outcome_otherwise
 from .leases import START

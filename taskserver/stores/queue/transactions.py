@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import Conflict, DatabaseError, Fatal, Unavailable
-from ...model.task import ClaimedTask, Finish, Outcome
+from ...model.attempt import Finish, Outcome
+from ...model.task import ClaimedTask
 from ..database.database import P
 from ..database.retrying import RetryPolicy, Scope, Tries
 from ..database.statements import Statements, Write, words_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,6 @@ from ..database.session import Pace, Session
 from ..database.tables import schema_statements
 from .claiming import SQLiteClaiming
 from .errors import DRIVER_ERRORS, error_of
-from .inserts import SQLiteInserts
 from .session import MemorySession, SQLiteSession, open_connection
 from .words import SQLiteWords
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..database.dialect import Connected, Gathering
     from ..database.facts import SQLiteFacts
     from ..database.task_session import TaskSession
+    from .inserts import SQLiteInserts
 
 OLDEST = (3, 24, 0)
 _FILE_RIGHTS = 0o600
@@ -46,9 +47,14 @@ class SQLiteDialect(Dialect):
         super().__init__(table)
         self._path = path
         self.words = SQLiteWords()
-        self.inserts = SQLiteInserts()
         self.claiming = SQLiteClaiming()
         self._memory = MemorySession(self.error, lambda: list(schema_statements(self)))
+
+    @cached_property
+    def inserts(self) -> SQLiteInserts:
+        from .inserts import SQLiteInserts  # an empty run adds nothing
+
+        return SQLiteInserts()
 
     @property
     def gathering(self) -> Gathering:

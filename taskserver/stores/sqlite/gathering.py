@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ...model.task import NewTask
+from ...model.new_task import NewTask
 from ..database.statements import marks
 from ..queue.adding import PLAIN_VALUES, portions
 

@@ -1,0 +1,60 @@
+"""An attempt at a task: its start, its end, and what came of the end. Imported with a run's first task."""
+
+# Annotations are not deferred here: named tuples compile deferred ones.
+
+from enum import Enum
+from typing import NamedTuple
+
+from .task import ClaimedTask
+
+
+class Start(NamedTuple):
+    """The beginning of an attempt, with the limit of attempts found for the task; None leaves the row's own."""
+
+    task: ClaimedTask
+    max_attempts: int | None
+
+
+class NextStage(NamedTuple):
+    """The values that a pipeline's row takes when a stage is over; None leaves the row's own."""
+
+    task: str
+    group_id: int | None = None
+    priority: int | None = None
+    max_attempts: int | None = None
+    args: str | None = None
+    """The result of the stage before, as JSON; it is known last."""
+
+
+class Finish(NamedTuple):
+    """The end of an attempt: it succeeded where `error_text` is None; otherwise the task is retried, or fatal."""
+
+    task: ClaimedTask
+    error_text: str | None = None
+    retry_seconds: float | None = None
+    """Seconds until a failed task becomes new again; None makes it fatal."""
+    uncount: bool = False
+    """Whether a row was found to be bad only after its start: nothing was called, so no attempt is counted."""
+    next_stage: NextStage | None = None
+    """The stage that follows, where the attempt succeeded and was not the last stage."""
+    result: str | None = None
+    """The task's result as JSON, where the attempt succeeded, no stage follows, and the row stays."""
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the task is over with this attempt."""
+        return self.next_stage is None and self.retry_seconds is None
+
+
+class Outcome(Enum):
+    """What came of a finish."""
+
+    LOST = "lost"
+    """Nothing: the claim was taken away."""
+    AS_ASKED = "as asked"
+    RUN_AGAIN = "run again"
+    """The task is new again, as it was changed while it ran."""
+    CANCELLED = "cancelled"
+    """The task is fatal: a person cancelled it while it ran, so no error has it retried, and no change rerun."""
+    AWAITED = "awaited"
+    """As asked, and the tasks that wait for this one are still to be told."""
