@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import DatabaseError, InvalidTask
 from .interrupts.stopping import Stop
-from .model.task import DEFAULT_TABLE, MAX_BATCH
-from .settings.checks import check_group_id, check_groups, check_positive, check_task_id, check_whole_number
+from .model.task import DEFAULT_TABLE
+from .settings.checks import check_group_id, check_groups, check_task_id
 from .settings.load import Settings, load_settings, make_importable, make_settings, program_folder
 from .stores import Store, open_callers_adding, open_store
 from .stores.queue.claims import MAX_GROUPS
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from .stores.queue.operations import ErrorCount, Operations, Reclaimed
     from .stores.queue.pruning import Pruned
     from .stores.queue.stats import HourStats
-    from .worker.limits import Limits
-    from .worker.run import Runner
 
 
 class TaskServer:
@@ -331,9 +329,10 @@ class TaskServer:
         and another one runs it a second time.
         """
         from .stores.queue.operations import END_LEASE, Reclaimed
+        from .worker.run import Runner
 
         forced = 0 if force is None else self._operations().change(END_LEASE, force).changed
-        return Reclaimed(forced, *self._runner().reclaim())
+        return Reclaimed(forced, *Runner(self.store, self.settings).reclaim())
 
     def run_task(self, task_id: int, *, stop: Stop | None = None) -> RunResult:
         """Run one new, waiting, failed or fatal task of any group here and now; return what became of it.
@@ -341,11 +340,12 @@ class TaskServer:
         Raises InvalidTask where the task is not there, done, or in progress.
         """
         from .worker.limits import Limits
+        from .worker.run import Runner
 
         make_importable(self.settings.folder)
         claimed_at = time.monotonic()
         task = self._operations().claim_one(check_task_id(task_id))
-        return self._runner(limits=Limits(max_tasks=1), stop=stop).run_one(task, claimed_at)
+        return Runner(self.store, self.settings, limits=Limits(max_tasks=1), stop=stop).run_one(task, claimed_at)
 
     def _operations(self) -> Operations:
         from .stores.queue.operations import Operations
@@ -374,27 +374,10 @@ class TaskServer:
         Signals are left alone: a KeyboardInterrupt inside a task counts as that task's failure, and the run goes on;
         to end it, have a signal handler call `stop.ask()`.
         """
-        from .worker.limits import Limits
-
-        limits = Limits(
-            check_whole_number("max_tasks", max_tasks, 0, None),
-            check_whole_number("batch", batch, 1, MAX_BATCH),
-            check_positive("max_time", max_time, "seconds"),
-            check_positive("max_memory", max_memory, "megabytes"),
-        )
-        chosen = check_groups(groups, MAX_GROUPS) or ()
-        make_importable(self.settings.folder)
-        return self._runner(chosen, limits, stop, on_progress).run()
-
-    def _runner(
-        self,
-        groups: Sequence[int] = (),
-        limits: Limits | None = None,
-        stop: Stop | None = None,
-        on_progress: Callable[[RunResult], object] | None = None,
-    ) -> Runner:
-        from .worker.limits import Limits
+        from .worker.limits import checked_limits
         from .worker.run import Runner
 
-        heard = on_progress or (lambda result: None)
-        return Runner(self.store, self.settings, groups, limits or Limits(), stop or Stop(), heard)
+        limits = checked_limits(max_tasks, batch, max_time, max_memory)
+        chosen = check_groups(groups, MAX_GROUPS) or ()
+        make_importable(self.settings.folder)
+        return Runner(self.store, self.settings, chosen, limits, stop, on_progress).run()

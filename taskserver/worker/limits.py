@@ -8,6 +8,8 @@ import time
 from typing import NamedTuple
 
 from ..interrupts.stopping import Stop
+from ..model.task import MAX_BATCH
+from ..settings.checks import check_positive, check_whole_number
 from .result import Reason, RunResult
 
 
@@ -21,6 +23,19 @@ class Limits(NamedTuple):
     max_seconds: float | None = None
     max_megabytes: float | None = None
     """Memory of the process at which nothing more is started, in units of 1,000,000 bytes."""
+
+
+NO_LIMITS = Limits()
+
+
+def checked_limits(max_tasks: int, batch: int, max_time: float | None, max_memory: float | None) -> Limits:
+    """The limits that `TaskServer.run` was given. Raises SettingError, which names the limit."""
+    return Limits(
+        check_whole_number("max_tasks", max_tasks, 0, None),
+        check_whole_number("batch", batch, 1, MAX_BATCH),
+        check_positive("max_time", max_time, "seconds"),
+        check_positive("max_memory", max_memory, "megabytes"),
+    )
 
 
 class RunLimits:

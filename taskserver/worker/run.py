@@ -21,7 +21,7 @@ from ..model.task import ALL_GROUPS, Claim, ClaimedTask
 from ..settings.load import Settings
 from ..stores import Store
 from ..stores.database.retrying import Pauses
-from .limits import Limits, RunLimits
+from .limits import NO_LIMITS, Limits, RunLimits
 from .maintenance import Maintenance
 from .result import Reason, RunResult
 
@@ -45,19 +45,19 @@ class Runner:
         self,
         store: Store,
         settings: Settings,
-        groups: Sequence[int],
-        limits: Limits,
-        stop: Stop,
-        on_progress: Callable[[RunResult], object],
+        groups: Sequence[int] = (),
+        limits: Limits = NO_LIMITS,
+        stop: Stop | None = None,
+        on_progress: Callable[[RunResult], object] | None = None,
     ) -> None:
         """Without `groups` it takes tasks of all; `on_progress` hears after each task, or call of several."""
         self._store = store
         self._settings = settings
         self._groups = groups
-        self._stop = stop
-        self._on_progress = on_progress
+        self._stop = stop or Stop()
+        self._on_progress = on_progress or (lambda result: None)
         self._result = RunResult()
-        self._limits = RunLimits(limits, stop, self._result)
+        self._limits = RunLimits(limits, self._stop, self._result)
         self._maintenance = Maintenance(store, settings, self._stats_of_run)
         self._stats: RunStats | None = None
         self._equipment: Equipment | None = None

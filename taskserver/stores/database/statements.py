@@ -108,7 +108,7 @@ def words_of(words: Words, table: str, quoted: str) -> dict[str, str]:
         "delete_archived": words.delete_by_key.format(names["done"]),
         "columns": QUEUE_COLUMNS,
         "first_columns": QUEUE_COLUMNS.partition(", version")[0],
-        "archived_columns": QUEUE_COLUMNS.replace("claim", "NULL").replace("status", "2"),
+        "archived_columns": ", ".join({"claim": "NULL", "status": "2"}.get(column, column) for column in columns),
         "args_bytes": words.bytes_of.format("args"),
         "inline_bytes": str(INLINE_ARGS_BYTES),
         "error_position": words.position_in.format("error_text"),
