@@ -547,6 +547,13 @@ def test_a_worker_that_died_must_have_told_what_it_lost_if_it_began_another_run_
     assert "the worker 50 of slot 0 told 0 of 1 lost leases" in "".join(told(workers=died, runs=runs))
 
 
+def test_a_worker_may_tell_once_of_a_task_that_it_lost_before_the_task_noted_anything() -> None:
+    runs = STORY.runs[1:]
+    assert told(runs=runs) == []
+    [failure] = told(runs=runs, workers=with_worker(50, errors=LOST_LEASE * 2))
+    assert failure.startswith("the worker 50 of slot 0 told 2 of 1 lost leases of the row 101")
+
+
 @pytest.mark.parametrize("kind", ["drop", "server kill"])
 def test_what_a_worker_tells_of_leases_is_not_judged_where_its_connection_may_have_broken(kind: str) -> None:
     strikes = [*STORY.strikes, Strike(kind, 0, None, 105.55, 105.56)]

@@ -32,8 +32,10 @@ def lost_runs(evidence: Evidence) -> list[tuple[Run, int]]:
 def check_told(evidence: Evidence) -> Iterator[str]:
     """A worker says once of each run whose claim was taken back that it lost the lease, and says it of no other.
 
-    One that ended with that run says it once or not at all. One whose connection broke in the midst of a write is not
-    judged: whether that write was done it sees from what others have made of the row since.
+    One that ended with that run says it once or not at all. A worker that was frozen between a start and the task's
+    first line may say it of a run that noted nothing: by the start alone nobody knows whose it was. One whose
+    connection broke in the midst of a write is not judged: whether that write was done it sees from what others have
+    made of the row since.
     """
     unclear = _unclear_ids(evidence)
     lost: dict[int, Counter[int]] = defaultdict(Counter)
@@ -41,10 +43,12 @@ def check_told(evidence: Evidence) -> Iterator[str]:
     for run, row_id in lost_runs(evidence):
         lost[run.pid][row_id] += 1
         must_tell[run.pid][row_id] += evidence.was_outlived(run)
+    unbegun = _lost_before_they_began(evidence)
     for worker in evidence.workers:
         if _may_have_been_cut_off(evidence, worker):
             continue
-        told, most = told_as_lost(worker), lost[worker.pid]
+        told = told_as_lost(worker)
+        most = lost[worker.pid] + Counter({row_id: unbegun[row_id] for row_id in told})
         for row_id in sorted((told.keys() | most.keys()) - unclear):
             if not must_tell[worker.pid][row_id] <= told[row_id] <= most[row_id]:
                 yield f"{_who(worker)} told {told[row_id]} of {most[row_id]} lost leases of the row {row_id}: {worker}"
@@ -70,6 +74,16 @@ def _starts_with_runs(evidence: Evidence, number: int) -> list[tuple[Event, Run 
 def _was_lost(events: Sequence[Event], start: Event) -> bool:
     of_claim = [event for event in events if event.claim == start.claim]
     return any(event.is_lost for event in of_claim) and not any(event.is_finish for event in of_claim)
+
+
+def _lost_before_they_began(evidence: Evidence) -> Counter[int]:
+    """By the id of a row: how many of its starts led to no run, and were taken back."""
+    return Counter(
+        start.id
+        for number, events in evidence.events_of.items()
+        for start, run in _starts_with_runs(evidence, number)
+        if run is None and _was_lost(events, start)
+    )
 
 
 def _unclear_ids(evidence: Evidence) -> set[int]:
