@@ -13,7 +13,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +36,7 @@ from tests.conftest import without
 from tests.deployment import ROOT
 from tests.interleaving import Plan, by_chance, in_order, interrupted_once, interrupted_twice, watch
 from tests.processes import WAIT_SECONDS, wait_until
-from tests.servers import MariaDB, MySQLServer, missing_programs
+from tests.servers import MariaDB, MySQLServer, lock_waits, missing_programs
 from tests.sessions import whenever_connected
 from tests.test_store_contract import MODES, Rows
 
@@ -563,11 +562,6 @@ def transaction(site: Site, statement: str) -> Iterator[Rows]:
         other.close()
 
 
-def somebody_waits_for_a_lock(server: MySQLServer) -> bool:
-    time.sleep(0.11)  # who asks sooner gets the answer of the last time, and so for ever
-    return bool(server.execute("SELECT trx_id FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"))
-
-
 def test_a_parent_that_ends_while_it_is_marked_as_awaited_is_told_of(
     mysql_site: Site, mysql_server: MySQLServer
 ) -> None:
@@ -577,7 +571,7 @@ def test_a_parent_that_ends_while_it_is_marked_as_awaited_is_told_of(
     with ThreadPoolExecutor(1) as worker:
         with transaction(site, f"UPDATE jobs_queue SET awaited = 1 WHERE id = {parent.id}"):
             ending = worker.submit(site.stores[1].finishes.advance, [Finish(parent)], None)
-            wait_until(lambda: somebody_waits_for_a_lock(mysql_server))
+            wait_until(lambda: lock_waits(mysql_server.execute))
             assert not ending.done()
         assert ending.result(WAIT_SECONDS) == ([Outcome.AWAITED], False)
     site.record.append(Line("ended", parent.id))

@@ -30,7 +30,7 @@ from taskserver.stores.queue.due import MAX_DUE_PER_LOOK
 from tests.documents import blocks
 from tests.processes import WAIT_SECONDS, assert_silent, end_of, freeze, kill, thaw, wait_until
 from tests.queues import LONG_AGO, Queue
-from tests.servers import MySQLServer
+from tests.servers import MySQLServer, lock_waits
 from tests.test_races import GROUPS, Race
 from tests.websites import EXAMPLES, WEB_PASSWORD, Page, shown_in_comment, web_user
 
@@ -242,13 +242,7 @@ def holding_the_key(queue: Queue) -> Iterator[Callable[[str], object]]:
 def wait_until_all_wait(queue: Queue, producers: int) -> None:
     """Until so many transactions wait for a lock; SQLite does not tell."""
     if not queue.is_sqlite:
-        waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
-
-        def do_all_wait() -> bool:
-            time.sleep(0.15)  # who looks within a tenth of a second after another look sees what that one saw
-            return bool(queue.sql(waiting)[0][0] >= producers)
-
-        wait_until(do_all_wait)
+        wait_until(lambda: lock_waits(queue.sql) >= producers)
 
 
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])

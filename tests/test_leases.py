@@ -29,6 +29,7 @@ from taskserver.worker.heartbeat import Heartbeat
 from taskserver.worker.watched_call import CallPlan
 from tests.processes import WAIT_SECONDS, assert_one_line, assert_silent, end_of, freeze, kill, thaw, wait_until
 from tests.queues import Queue
+from tests.servers import lock_waits
 
 OTHER_GROUP = "4294967295"
 """Without a task: whoever works for it takes back what is due, and runs nothing."""
@@ -494,10 +495,7 @@ def test_a_worker_that_was_frozen_before_a_start_does_not_start_what_another_too
         let_go(queue)
         wait_until(lambda: "task finished by first" in queue.notes())
         if not queue.is_sqlite:  # its start waits for our lock
-            waiting = "SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
-            time.sleep(0.11)
-            while not queue.sql(waiting):
-                time.sleep(0.11)  # who asks sooner gets the answer of the last time, and so for ever
+            while not lock_waits(queue.sql):
                 assert process.poll() is None
         freeze(process)
         execute(f"UPDATE jobs_queue SET claim = 7, attempts = 1, started_at = {queue.now} WHERE id = 2")

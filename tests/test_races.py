@@ -31,7 +31,7 @@ from taskserver.stores.mysql.dialect import MySQLDialect
 from taskserver.worker.result import Reason, RunResult
 from tests.deployment import ROOT
 from tests.queues import server_skips_locked
-from tests.servers import MariaDB, MySQLServer
+from tests.servers import MariaDB, MySQLServer, lock_waits
 from tests.sessions import whenever_connected
 
 AWAIT_SECONDS = 60.0
@@ -665,10 +665,8 @@ def test_a_run_ends_as_empty_where_others_hold_rows_of_other_groups_alone(
 
 def await_lock_wait(server: MySQLServer) -> None:
     deadline = time.monotonic() + AWAIT_SECONDS
-    waiting = "SELECT trx_id FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
-    while not server.execute(waiting):
+    while not lock_waits(server.execute):
         assert time.monotonic() < deadline, "nobody waits for a lock"
-        time.sleep(0.11)  # who asks sooner gets the answer of the last time, and so for ever
 
 
 def forbid_skip_locked(server: TaskServer) -> Store:

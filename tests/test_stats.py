@@ -44,7 +44,7 @@ from tests.processes import (
 )
 from tests.proxy import Matches, Proxy, contains
 from tests.queues import LONG_AGO, Queue
-from tests.servers import MySQLServer
+from tests.servers import MySQLServer, lock_waits
 
 MODES = ("delete", "move", "mark")
 TASKS = """
@@ -329,17 +329,11 @@ def test_a_worker_that_is_killed_as_it_writes_has_written_nothing(mysql_queue: Q
         holder.begin()
         cursor.execute("UPDATE jobs_queue_stats SET done = done")
         process = mysql_queue.start()
-        wait_until(lambda: waits(mysql_queue))
+        wait_until(lambda: lock_waits(mysql_queue.sql))
         assert mysql_queue.statuses() == []  # what has ended does not wait for its figures
         kill(process)
-    wait_until(lambda: not waits(mysql_queue))
+    wait_until(lambda: not lock_waits(mysql_queue.sql))
     assert counts(mysql_queue) == {(0, "tasks.quick"): (1, 1, 1, 0, 0, 0)}
-
-
-def waits(queue: Queue) -> bool:
-    """Whether somebody waits for a row of a MySQL database."""
-    time.sleep(0.11)  # who asks sooner gets the answer of the last time, and so for ever
-    return bool(queue.sql("SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"))
 
 
 # ---- several workers

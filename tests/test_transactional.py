@@ -26,7 +26,7 @@ from tests.conftest import without
 from tests.processes import assert_one_line, assert_silent, end_of, freeze, kill, thaw, wait_until
 from tests.proxy import Matches, Proxy, contains
 from tests.queues import Queue
-from tests.servers import MariaDB, MySQLServer, missing_programs
+from tests.servers import MariaDB, MySQLServer, lock_waits, missing_programs
 
 EACH_MODE = pytest.mark.parametrize("mode", ["delete", "move", "mark"])
 SETTINGS = {"TASKSERVER_LEASE": "600", "TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERVER_BACKOFF": "fixed:500"}
@@ -682,13 +682,7 @@ def test_the_transaction_leaves_the_row_to_others_until_its_last_statement(mysql
         cursor.execute("SELECT status, started_at IS NOT NULL FROM jobs_queue WHERE id = 1 FOR UPDATE")
         assert cursor.fetchall() == ((1, 1),)
         mysql_queue.go()
-        which = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
-
-        def somebody_waits() -> bool:
-            time.sleep(0.11)  # who asks sooner gets the answer of the last time
-            return bool(mysql_queue.sql(which)[0][0])
-
-        wait_until(somebody_waits)
+        wait_until(lambda: lock_waits(mysql_queue.sql))
         assert process.poll() is None
         other.rollback()
     assert end_of(process) == (0, "", "")
