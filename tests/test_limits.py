@@ -446,7 +446,7 @@ def test_the_first_interrupt_of_a_thread_strikes_inside_no_write_either(sqlite_q
         sqlite_queue.sql("DELETE FROM jobs_queue")
         (sqlite_queue.folder / "notes").unlink(missing_ok=True)
         added += hammer(sqlite_queue, "thread", 1)
-    assert added > 20
+    assert added >= 2 * 20
 
 
 @pytest.fixture

@@ -21,12 +21,7 @@ def told_as_lost(worker: WorkerRun) -> Counter[int]:
 
 def lost_runs(evidence: Evidence) -> list[tuple[Run, int]]:
     """Runs whose claim was taken back, and that were not completed late, each with the id of its row."""
-    return [
-        (run, start.id)
-        for number, events in evidence.events_of.items()
-        for start, run in _starts_with_runs(evidence, number)
-        if run is not None and _was_lost(events, start)
-    ]
+    return [(run, start.id) for start, run in _lost_starts(evidence) if run is not None]
 
 
 def check_told(evidence: Evidence) -> Iterator[str]:
@@ -43,15 +38,15 @@ def check_told(evidence: Evidence) -> Iterator[str]:
     for run, row_id in lost_runs(evidence):
         lost[run.pid][row_id] += 1
         must_tell[run.pid][row_id] += evidence.was_outlived(run)
-    unbegun = _lost_before_they_began(evidence)
+    lost_unbegun = Counter(start.id for start, run in _lost_starts(evidence) if run is None)
     for worker in evidence.workers:
         if _may_have_been_cut_off(evidence, worker):
             continue
-        told = told_as_lost(worker)
-        most = lost[worker.pid] + Counter({row_id: unbegun[row_id] for row_id in told})
-        for row_id in sorted((told.keys() | most.keys()) - unclear):
-            if not must_tell[worker.pid][row_id] <= told[row_id] <= most[row_id]:
-                yield f"{_who(worker)} told {told[row_id]} of {most[row_id]} lost leases of the row {row_id}: {worker}"
+        told, lost_here = told_as_lost(worker), lost[worker.pid]
+        for row_id in sorted((told.keys() | lost_here.keys()) - unclear):
+            most = lost_here[row_id] + lost_unbegun[row_id]
+            if not must_tell[worker.pid][row_id] <= told[row_id] <= most:
+                yield f"{_who(worker)} told {told[row_id]} of {most} lost leases of the row {row_id}: {worker}"
         for row_id in map(int, BEFORE_IT_STARTED.findall(worker.errors)):
             if not _was_taken_back(evidence, row_id, worker):
                 yield f"{_who(worker)} told a lease of the row {row_id} as lost that nobody took back: {worker}"
@@ -71,19 +66,19 @@ def _starts_with_runs(evidence: Evidence, number: int) -> list[tuple[Event, Run 
     return [(start, begun.get(start.at)) for start in starts]
 
 
+def _lost_starts(evidence: Evidence) -> list[tuple[Event, Run | None]]:
+    """Starts whose claim was taken back, and that were not completed late, each with the run to which it led."""
+    return [
+        (start, run)
+        for number, events in evidence.events_of.items()
+        for start, run in _starts_with_runs(evidence, number)
+        if _was_lost(events, start)
+    ]
+
+
 def _was_lost(events: Sequence[Event], start: Event) -> bool:
     of_claim = [event for event in events if event.claim == start.claim]
     return any(event.is_lost for event in of_claim) and not any(event.is_finish for event in of_claim)
-
-
-def _lost_before_they_began(evidence: Evidence) -> Counter[int]:
-    """By the id of a row: how many of its starts led to no run, and were taken back."""
-    return Counter(
-        start.id
-        for number, events in evidence.events_of.items()
-        for start, run in _starts_with_runs(evidence, number)
-        if run is None and _was_lost(events, start)
-    )
 
 
 def _unclear_ids(evidence: Evidence) -> set[int]:
