@@ -198,7 +198,10 @@ class MemoryTaskSession(SQLiteTaskSession):
         self._shared = shared
         self.connection = shared.connection
         self._text_factory = self.connection.text_factory
-        self._lend()
+        # The driver sets an authorizer with the GIL held, and would wait for ever for another thread's statement, which
+        # needs the GIL to be authorized.
+        with shared.in_use:
+            self._lend()
 
     @uninterrupted
     def begin(self) -> None:
