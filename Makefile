@@ -48,7 +48,7 @@ test-long: venv-test packages ## run all the tests, the long ones too
 	@$(PYTHON) -m pytest -m long $(ARGS)
 
 test-servers: venv-test ## run the store's tests on every other MySQL and MariaDB that can be had here
-	@$(PYTHON) -m tests.other_servers $(ARGS)
+	@$(PYTHON) -m tests.stores.other_servers $(ARGS)
 
 lint: venv-dev ## check style, formatting, types, and that schema.sql is up to date
 	@$(PYTHON) -m ruff check $(CODE)
@@ -61,7 +61,7 @@ format: venv-dev ## format the code and repair what ruff can
 	@$(PYTHON) -m ruff format $(CODE)
 
 chaos: venv-test packages ## kill, freeze and cut off workers, database and network for some minutes
-	@$(PYTHON) -m tests.chaos $(ARGS)
+	@$(PYTHON) -m tests.faults.chaos $(ARGS)
 
 bench: venv-test packages ## measure, on a private MariaDB with durable settings
 	@$(PYTHON) -m bench $(ARGS)

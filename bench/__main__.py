@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.servers import MariaDB
+from tests.support.servers import MariaDB
 
 from .add import add, add_many
 from .batches import batches

@@ -16,8 +16,8 @@ from statistics import median
 from urllib.request import urlopen
 
 from taskserver import TaskServer
-from tests.servers import find_program
-from tests.websites import php_website
+from tests.support.servers import find_program
+from tests.support.websites import php_website
 
 from .measure import Line, line_of, seconds
 from .place import Place, environment

@@ -29,9 +29,9 @@ from typing import NoReturn
 
 import pytest
 
-from tests.deployment import Deployment
-from tests.queues import Queue
-from tests.servers import ExternalServer, MariaDB, MySQLServer, find_program, missing_programs
+from tests.support.deployment import Deployment
+from tests.support.queues import Queue
+from tests.support.servers import ExternalServer, MariaDB, MySQLServer, find_program, missing_programs
 
 EXTERNAL_MYSQL = os.environ.get("TASKSERVER_TEST_MYSQL", "")
 SERVER_FIXTURES = {"mariadb", "mysql_dsn", "mysql_queue", "php"}

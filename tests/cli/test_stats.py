@@ -1,0 +1,846 @@
+"""The figures: what runs count of their tasks, how that gets into the table, and how `client.py stats` shows it.
+
+What one run counts is looked at through worker.py as a process; what gets lost, and never twice, with workers that are
+killed, with a table that others hold, and with a network that a proxy cuts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskserver import Reason, SettingError, TaskServer
+from taskserver.cli import client
+from taskserver.errors import Conflict
+from taskserver.model.task import ClaimedTask
+from taskserver.stores import Store
+from taskserver.stores.database import retrying as tries
+from taskserver.stores.queue import stats
+from taskserver.stores.queue.stats import COLUMNS, HourStats, Stats, total
+from taskserver.stores.sqlite import session as sqlite
+from taskserver.worker import stats as run_stats
+from taskserver.worker.stats import ANY_OTHER, MAX_KEYS, MAX_WAIT_SECONDS, RunStats
+from tests.support.deployment import TIMEOUT_SECONDS
+from tests.support.processes import (
+    WAIT_SECONDS,
+    assert_one_line,
+    assert_silent,
+    kill,
+    run_here,
+    run_on_terminal,
+    wait_for,
+    wait_until,
+)
+from tests.support.proxy import Matches, Proxy, contains
+from tests.support.queues import LONG_AGO, Queue
+from tests.support.servers import MySQLServer, lock_waits
+
+MODES = ("delete", "move", "mark")
+TASKS = """
+import os
+import time
+
+from taskserver import Fatal, task
+
+
+def quick():
+    note("quick")
+
+
+def sleep(seconds):
+    time.sleep(seconds)
+
+
+def fail():
+    note("fail")
+    raise ValueError("no")
+
+
+def give_up():
+    raise Fatal("never")
+
+
+@task(max_attempts=1, on_fatal="tasks.save")
+def saved():
+    raise ValueError("no")
+
+
+def save(error):
+    note("saved")
+
+
+def hold():
+    note("hold")
+    while not (HERE / "go").exists():
+        time.sleep(0.01)
+
+
+def meet(count):
+    note(os.getpid())
+    while len(set((HERE / "notes").read_text().split())) < count:
+        time.sleep(0.01)
+"""
+WRITE_EACH_TIME = """
+from taskserver.worker.stats import RunStats
+
+RunStats.are_due = lambda self: True
+"""
+"""In tasks.py: the worker writes its figures after each task, in place of once a minute."""
+
+COUNTS = COLUMNS[:6]
+ONE_HOUR = "2026-11-22 10:00:00"
+
+_numbers = itertools.count()
+
+
+def counts(queue: Queue) -> dict[tuple[int, str], tuple[int, ...]]:
+    """begun, attempts, done, failed, fatal and lost of all hours, by group and name."""
+    sums = ", ".join(f"SUM({column})" for column in COUNTS)
+    rows = queue.sql(f"SELECT group_id, task, {sums} FROM jobs_queue_stats GROUP BY group_id, task")
+    return {(group, task): tuple(map(int, rest)) for group, task, *rest in rows}
+
+
+def seconds(queue: Queue, task: str) -> dict[str, float]:
+    """The other columns, for a name."""
+    functions = ("SUM", "MAX", "SUM", "MAX")
+    chosen = ", ".join(f"{function}({column})" for function, column in zip(functions, COLUMNS[6:], strict=True))
+    (row,) = queue.sql(f"SELECT {chosen} FROM jobs_queue_stats WHERE task = ?", task)
+    return dict(zip(COLUMNS[6:], row, strict=True))
+
+
+def seconds_ago(queue: Queue, number: int) -> str:
+    """SQL for an instant."""
+    if queue.is_sqlite:
+        return f"strftime('%Y-%m-%d %H:%M:%f', 'now', '-{number} seconds') || '000'"
+    return f"NOW(6) - INTERVAL {number} SECOND"
+
+
+# ---- what a run counts
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_figures_of_a_run_are_exactly_what_it_did(queue: Queue, mode: str) -> None:
+    queue.add("tasks.quick", "[1, 2]")  # bad, which is known only after its start: nothing was imported yet
+    for group in (0, 0, 0, 3, 3):
+        queue.add("tasks.quick", group_id=group)
+    for name in ("fail", "give_up", "saved", "nothing", "quick.quick"):
+        queue.add(f"tasks.{name}")
+    queue.add("elsewhere.quick")
+    assert queue.worker("--mode", mode).returncode == 0
+    assert counts(queue) == {
+        (0, "tasks.quick"): (3, 3, 3, 0, 1, 0),
+        (3, "tasks.quick"): (2, 2, 2, 0, 0, 0),
+        (0, "tasks.fail"): (1, 1, 0, 1, 0, 0),
+        (0, "tasks.give_up"): (1, 1, 0, 1, 1, 0),
+        (0, "tasks.saved"): (1, 1, 1, 0, 0, 0),
+        (0, ""): (0, 0, 0, 0, 3, 0),
+    }
+
+
+def test_each_attempt_is_counted_and_each_task_begins_once(queue: Queue) -> None:
+    queue.add("tasks.fail")
+    for _ in range(3):
+        queue.worker(TASKSERVER_MAX_ATTEMPTS="3")
+        queue.end_backoffs()
+    assert counts(queue) == {(0, "tasks.fail"): (1, 3, 0, 3, 1, 0)}
+
+
+def test_a_task_whose_module_cannot_be_imported_has_no_name_that_counts(one_queue: Queue) -> None:
+    one_queue.define("1 / 0")
+    one_queue.add("tasks.quick")
+    one_queue.add("tasks.anything")
+    one_queue.worker()
+    assert counts(one_queue) == {(0, ""): (2, 2, 0, 2, 0, 0)}
+
+
+def test_a_run_that_finds_no_task_writes_no_figures(queue: Queue) -> None:
+    assert_silent(queue.worker())
+    assert queue.sql("SELECT * FROM jobs_queue_stats") == []
+
+
+def test_the_hour_is_the_database_s_own(queue: Queue) -> None:
+    queue.add("tasks.quick")
+    with TaskServer(queue.dsn) as server:
+        before = Stats(server.store).recent()[0].hour
+        queue.worker(TZ="Asia/Kolkata")
+        after = Stats(server.store).recent()[0].hour
+        (found,) = server.stats()
+    assert before <= found.hour <= after
+
+
+def test_how_long_tasks_ran_adds_up_and_the_slowest_one_stays(one_queue: Queue) -> None:
+    for number in ("0.3", "0.1"):
+        one_queue.add("tasks.sleep", f"[{number}]")
+    one_queue.worker()
+    found = seconds(one_queue, "tasks.sleep")
+    assert found["ran_seconds"] >= 0.4
+    assert 0.3 <= found["slowest_seconds"] <= found["ran_seconds"] - 0.1
+
+
+def test_what_is_called_after_the_last_attempt_runs_on_its_account(one_queue: Queue) -> None:
+    one_queue.define("""
+@task(max_attempts=1, on_fatal="tasks.after")
+def before():
+    time.sleep(0.2)
+    raise ValueError("no")
+
+
+def after(error):
+    time.sleep(0.2)
+""")
+    one_queue.add("tasks.before")
+    one_queue.worker()
+    assert seconds(one_queue, "tasks.before")["slowest_seconds"] >= 0.4
+
+
+def test_the_import_of_a_module_is_not_on_the_account_of_its_first_task(sqlite_queue: Queue) -> None:
+    sqlite_queue.define("time.sleep(1)")
+    sqlite_queue.add("tasks.quick")
+    sqlite_queue.worker()
+    assert seconds(sqlite_queue, "tasks.quick")["slowest_seconds"] < 1
+
+
+# ---- how long tasks waited
+
+ADD_READY = "INSERT INTO jobs_queue (task, status, due_at, updated_at, created_at) VALUES ('tasks.quick', {})"
+READY = {
+    "new since it was added": "0, NULL, {ready}, {ready}",
+    "delayed since its time came": "5, {ready}, {early}, {early}",
+    "failed since its backoff ended": "3, {ready}, {early}, {early}",
+}
+
+
+@pytest.mark.parametrize("values", READY.values(), ids=READY)
+def test_a_task_waits_from_the_instant_at_which_it_is_ready(queue: Queue, values: str) -> None:
+    instants = {"ready": seconds_ago(queue, 1000), "early": seconds_ago(queue, 90_000)}
+    queue.sql(ADD_READY.format(values.format(**instants)))
+    queue.worker()
+    found = seconds(queue, "tasks.quick")
+    assert 1000 <= found["waited_seconds"] < 80_000
+    assert found["longest_wait_seconds"] == found["waited_seconds"]
+
+
+def test_a_task_that_was_given_back_or_left_behind_has_waited_since_it_was_ready_first(queue: Queue) -> None:
+    for _ in range(2):
+        queue.sql(ADD_READY.format(f"0, NULL, {seconds_ago(queue, 1000)}, {seconds_ago(queue, 1000)}"))
+    with TaskServer(queue.dsn) as server:
+        first = server.store.claims.claim(1, ()).tasks
+        server.store.claims.claim(1, ())
+        assert server.store.claims.release(first) == 1
+    queue.sql(f"UPDATE jobs_queue SET due_at = '{LONG_AGO}', updated_at = updated_at WHERE status = 1")
+    queue.worker()
+    assert len(queue.notes()) == 2
+    assert seconds(queue, "tasks.quick")["waited_seconds"] >= 2000
+
+
+def test_a_task_waits_for_those_that_its_worker_claimed_before_it_too(one_queue: Queue) -> None:
+    one_queue.add("tasks.sleep", "[0.5]")
+    one_queue.add("tasks.quick")
+    one_queue.worker()
+    assert seconds(one_queue, "tasks.quick")["waited_seconds"] >= 0.5
+
+
+def test_forged_instants_harm_no_run(queue: Queue) -> None:
+    instants = ["'2037-01-01 00:00:00.000000'", "'1970-01-02 00:00:00.000000'"]
+    if queue.is_sqlite:
+        instants += ["'never'", "17", "X'ff'", "1e300"]
+    for instant in instants:
+        queue.sql(ADD_READY.format(f"0, NULL, {instant}, {instant}"))
+    assert_silent(queue.worker())
+    assert counts(queue) == {(0, "tasks.quick"): (len(instants),) * 3 + (0,) * 3}
+    found = seconds(queue, "tasks.quick")
+    assert 0 <= found["longest_wait_seconds"] <= found["waited_seconds"] < MAX_WAIT_SECONDS
+
+
+# ---- workers that vanish
+
+
+def test_an_attempt_whose_worker_vanished_is_counted_by_the_one_that_takes_the_task_back(queue: Queue) -> None:
+    queue.add("tasks.hold")
+    for times in (1, 2):
+        kill(queue.start_task())
+        assert counts(queue).get((0, "tasks.hold"), (0,))[-1] == times - 1
+        queue.end_leases()
+        queue.worker()
+        assert counts(queue) == {(0, "tasks.hold"): (1, times, 0, 0, 0, times)}
+        queue.end_backoffs()
+    queue.go()
+    queue.worker()
+    assert counts(queue) == {(0, "tasks.hold"): (1, 3, 1, 0, 0, 2)}
+
+
+def test_a_lost_attempt_is_counted_though_the_worker_that_took_it_back_is_killed_too(queue: Queue) -> None:
+    for _ in range(2):
+        queue.add("tasks.hold")
+        kill(queue.start_task(TASKSERVER_MAX_ATTEMPTS="1"))
+        queue.end_leases()
+    assert counts(queue) == {(0, "tasks.hold"): (1, 1, 0, 0, 1, 1)}
+
+
+def test_a_lost_attempt_that_was_the_last_one_makes_a_task_fatal(one_queue: Queue) -> None:
+    one_queue.add("tasks.hold")
+    kill(one_queue.start_task(TASKSERVER_MAX_ATTEMPTS="1"))
+    one_queue.end_leases()
+    one_queue.worker(TASKSERVER_MAX_ATTEMPTS="1")
+    assert counts(one_queue) == {(0, "tasks.hold"): (1, 1, 0, 0, 1, 1)}
+
+
+def test_a_killed_worker_takes_along_what_it_had_not_written_and_nothing_is_counted_twice(queue: Queue) -> None:
+    for name in ("quick", "quick", "hold"):
+        queue.add(f"tasks.{name}")
+    process = queue.start("--batch", 3)
+    wait_until(lambda: "hold" in queue.notes())
+    kill(process)
+    queue.end_leases()
+    queue.worker()
+    assert counts(queue) == {(0, "tasks.hold"): (1, 1, 0, 0, 0, 1)}
+
+
+def test_what_was_written_before_a_worker_was_killed_stands(queue: Queue) -> None:
+    queue.define(WRITE_EACH_TIME)
+    for name in ("quick", "quick", "hold"):
+        queue.add(f"tasks.{name}")
+    process = queue.start("--batch", 3)
+    wait_until(lambda: "hold" in queue.notes())
+    kill(process)
+    assert counts(queue) == {(0, "tasks.quick"): (2, 2, 2, 0, 0, 0)}
+    queue.end_leases()
+    queue.worker()
+    assert counts(queue) == {(0, "tasks.quick"): (2, 2, 2, 0, 0, 0), (0, "tasks.hold"): (1, 1, 0, 0, 0, 1)}
+
+
+def test_a_worker_that_is_killed_as_it_writes_has_written_nothing(mysql_queue: Queue) -> None:
+    mysql_queue.define(WRITE_EACH_TIME)
+    mysql_queue.add("tasks.quick")
+    mysql_queue.worker()
+    mysql_queue.add("tasks.quick")
+    with mysql_queue.connect() as holder, holder.cursor() as cursor:
+        holder.begin()
+        cursor.execute("UPDATE jobs_queue_stats SET done = done")
+        process = mysql_queue.start()
+        wait_until(lambda: lock_waits(mysql_queue.sql))
+        assert mysql_queue.statuses() == []  # what has ended does not wait for its figures
+        kill(process)
+    wait_until(lambda: not lock_waits(mysql_queue.sql))
+    assert counts(mysql_queue) == {(0, "tasks.quick"): (1, 1, 1, 0, 0, 0)}
+
+
+# ---- several workers
+
+
+def test_what_several_workers_do_at_once_adds_up(queue: Queue) -> None:
+    queue.define(WRITE_EACH_TIME)
+    for number in range(30):
+        queue.add("tasks.meet", "[3]", group_id=number % 2)
+    for ended in [wait_for(process) for process in [queue.start("--batch", 1) for _ in range(3)]]:
+        assert_silent(ended)
+    assert len(set(queue.notes())) == 3
+    assert counts(queue) == {(group, "tasks.meet"): (15, 15, 15, 0, 0, 0) for group in (0, 1)}
+
+
+# ---- into the table
+
+
+@pytest.fixture
+def store(dsn: str) -> Iterator[Store]:
+    with TaskServer(dsn) as server:
+        server.create_tables()
+        yield at_one_hour(server)
+
+
+def at_one_hour(server: TaskServer, hour: str = ONE_HOUR) -> Store:
+    """Its store, by whose clock it stays that hour."""
+    server.store.database._statements.words["this_hour"] = f"'{hour}'"
+    server.store.database._statements._composed.clear()
+    return server.store
+
+
+def counted(group_id: int, task: str, done: int = 1, ran: float = 1.0, slowest: float = 1.0) -> tuple[Any, ...]:
+    return (group_id, task, done, done, done, 0, 0, 0, ran, slowest, 0.0, 0.0)
+
+
+def test_figures_add_up_and_the_greatest_ones_stay(store: Store) -> None:
+    for ran, slowest in ((1.5, 1.0), (4.0, 3.0), (2.0, 2.0)):
+        Stats(store).add([counted(3, "tasks.a", 2, ran, slowest)])
+    assert Stats(store).hours() == [HourStats(ONE_HOUR, 3, "tasks.a", 6, 6, 6, 0, 0, 0, 7.5, 3.0)]
+
+
+def test_each_hour_has_figures_of_its_own(dsn: str) -> None:
+    with TaskServer(dsn) as server:
+        server.create_tables()
+        for hour in ("2026-11-22 10:00:00", "2026-11-22 11:00:00", "2026-11-22 11:00:00"):
+            Stats(at_one_hour(server, hour)).add([counted(0, "tasks.a")])
+        assert [(one.hour, one.done) for one in server.stats()] == [
+            ("2026-11-22 10:00:00", 1),
+            ("2026-11-22 11:00:00", 2),
+        ]
+
+
+def test_more_figures_than_a_statement_takes_are_written_all_or_none(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [counted(group, "tasks.a") for group in range(stats.MAX_ROWS_PER_STATEMENT * 3 + 1)]
+    Stats(store).add(rows)
+    assert [one.group_id for one in Stats(store).hours()] == [row[0] for row in rows]
+    execute = store.database.execute
+
+    def fail_late(sql: str, values: Sequence[Any] = ()) -> Any:
+        if len(values) == len(rows[0]):  # the last statement's one row
+            raise Conflict("in the way")
+        return execute(sql, values)
+
+    monkeypatch.setattr(store.database, "execute", fail_late)
+    monkeypatch.setattr(stats, "CONFLICT_SECONDS", 0)
+    with pytest.raises(Conflict):
+        Stats(store).add(rows)
+    assert {one.done for one in Stats(store).hours()} == {1}
+
+
+@contextmanager
+def held(store: Store, dsn: str) -> Iterator[None]:
+    """Somebody holds what figures are written to."""
+    with TaskServer(dsn) as other:
+        session = other.store.database.session()
+        session.connect(other.store.database._pace)
+        session.begin()
+        other.store.database.execute("UPDATE {stats} SET done = done")
+        yield
+        session.roll_back()
+
+
+def test_figures_in_whose_way_others_are_come_with_the_next_ones(
+    store: Store, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stats, "CONFLICT_SECONDS", 0.1)
+    monkeypatch.setattr(sqlite, "LOCK_WAIT_SECONDS", 0.1)
+    kept = RunStats(store)
+    finish(kept, "tasks.a")
+    kept.write()
+    finish(kept, "tasks.a")
+    store.close()  # it connects again with the shorter time
+    with held(store, dsn):
+        kept.write()
+    assert [one.done for one in Stats(store).hours()] == [1]
+    finish(kept, "tasks.a")
+    for _ in range(2):
+        kept.write()
+        assert [one.done for one in Stats(store).hours()] == [3]
+
+
+def finish(kept: RunStats, name: str, group_id: int = 0) -> None:
+    task = ClaimedTask(1, name, None, None, 0, None, 1, group_id, 0.5)
+    kept.done(task, name, kept.started(task))
+
+
+def test_workers_that_write_the_same_figures_at_once_do_not_deadlock(
+    dsn: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"tasks.t{number}" for number in range(40)]
+    Stats(store).add(counted(0, name) for name in names)
+    conflicts: list[str] = []
+    entered = threading.Semaphore(0)
+    go_on_after, add = tries.Tries.go_on_after, Stats.add
+
+    def noted(self: tries.Tries, error: Any) -> bool:
+        conflicts.append(str(error))
+        return go_on_after(self, error)
+
+    def announced(self: Stats, rows: Any) -> None:
+        entered.release()
+        add(self, rows)
+
+    monkeypatch.setattr(tries.Tries, "go_on_after", noted)
+    monkeypatch.setattr(Stats, "add", announced)
+
+    def write_often(seed: int) -> None:
+        with TaskServer(dsn) as server:
+            mine = Stats(at_one_hour(server))
+            for _ in range(10):
+                mine.add(counted(0, name) for name in random.Random(seed).sample(names, len(names)))
+
+    threads = [threading.Thread(target=write_often, args=(seed,)) for seed in range(4)]
+    with held(store, dsn):
+        for thread in threads:
+            thread.start()
+        for _ in threads:
+            assert entered.acquire(timeout=WAIT_SECONDS)
+    for thread in threads:
+        thread.join(TIMEOUT_SECONDS)
+    assert {one.done for one in Stats(store).hours()} == {1 + 4 * 10}
+    assert not [text for text in conflicts if "(1213)" in text]
+
+
+def test_workers_that_begin_an_hour_at_once_lose_nothing(dsn: str, store: Store) -> None:
+    names = [f"tasks.t{number}" for number in range(40)]
+    ready = threading.Barrier(4)
+
+    def begin_hours(seed: int) -> None:
+        with TaskServer(dsn) as server:
+            for hour in range(10):
+                mine = Stats(at_one_hour(server, f"2026-11-22 {hour:02}:00:00"))
+                ready.wait(WAIT_SECONDS)
+                mine.add(counted(0, name) for name in names)
+
+    threads = [threading.Thread(target=begin_hours, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TIMEOUT_SECONDS)
+    found = Stats(store).hours()
+    assert len(found) == 10 * len(names)
+    assert {one.done for one in found} == {4}
+
+
+# ---- names that would fill the table
+
+
+def test_names_that_nothing_is_called_by_do_not_get_into_the_table(queue: Queue) -> None:
+    hostile = ["tasks.\x1b[2J", "x" * 255, "tasks.a'; DROP TABLE jobs_queue_stats; --", "tasks.ü", "", " ", "tasks.💥"]
+    for name in hostile:
+        queue.add(name)
+    queue.worker()
+    assert counts(queue) == {(0, ""): (0, 0, 0, 0, len(hostile), 0)}
+
+
+ADD_LOST = f"""
+    INSERT INTO jobs_queue (task, status, attempts, max_attempts, started_at, due_at)
+    VALUES (?, 1, 1, 1, '{LONG_AGO}', '{LONG_AGO}')
+"""
+
+
+def test_a_forged_lost_row_gets_no_name_into_the_table_that_none_can_be_called_by(queue: Queue) -> None:
+    hostile: list[object] = ["tasks.\x1b[2J", "tasks..x", "tasks.a b", "", "a'; --"]
+    if queue.is_sqlite:
+        hostile.append(b"\xff\xfe")
+    for name in [*hostile, "tasks.quick"]:
+        queue.sql(ADD_LOST, name)
+    queue.worker()
+    one = (1, 1, 0, 0, 1, 1)
+    assert counts(queue) == {(0, ""): tuple(len(hostile) * number for number in one), (0, "tasks.quick"): one}
+
+
+def test_who_chooses_groups_at_will_does_not_fill_the_table(store: Store) -> None:
+    kept = RunStats(store)
+    for group in range(1, MAX_KEYS + 100):
+        finish(kept, "tasks.a", group)
+    for _ in range(2):
+        finish(kept, "tasks.a", 1)
+    kept.write()
+    found = {(one.group_id, one.task): one.done for one in Stats(store).hours()}
+    assert len(found) == MAX_KEYS + 1
+    assert (found[ANY_OTHER], found[1, "tasks.a"]) == (99, 3)
+
+
+# ---- a database that goes away
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> str:
+    name = f"stats_tasks_{next(_numbers)}"
+    (tmp_path / f"{name}.py").write_text("def note(): ...\n")
+    return name
+
+
+Reached = tuple[TaskServer, TaskServer, Proxy]
+"""A server of this process, another one that no fault strikes, and the proxy through which the first reaches its
+database."""
+
+
+@pytest.fixture
+def reached(mysql_server: MySQLServer, module: str, tmp_path: Path) -> Iterator[Reached]:
+    with mysql_server.database() as name, Proxy(mysql_server.host, mysql_server.port) as proxy:
+        dsn = mysql_server.dsn(name)
+        with (
+            TaskServer(proxy.dsn(dsn), modules=module, folder=tmp_path) as server,
+            TaskServer(dsn) as straight,
+        ):
+            server.create_tables()
+            server.add_tasks({"task": f"{module}.note"} for _ in range(5))
+            yield server, straight, proxy
+
+
+def inserts() -> Matches:
+    """Matches the statement that writes figures."""
+    return contains(b"INTO `jobs_queue_stats`")
+
+
+def their_commit() -> Matches:
+    """Matches the commit that follows it."""
+    has_come = False
+
+    def matches(request: bytes) -> bool:
+        nonlocal has_come
+        has_come = has_come or inserts()(request)
+        return has_come and request[5:] == b"COMMIT"
+
+    return matches
+
+
+CUTS: dict[str, tuple[str, Callable[[], Matches], int]] = {
+    "before they are sent": ("cut_before", inserts, 0),
+    "before they are committed": ("cut_after", inserts, 0),
+    "as they are committed": ("cut_before", their_commit, 0),
+    "after they were committed": ("cut_after", their_commit, 5),
+}
+
+
+@pytest.mark.parametrize(("cut", "request_of", "done"), CUTS.values(), ids=CUTS)
+def test_figures_whose_connection_breaks_are_rather_lost_than_doubled_and_cost_no_task(
+    reached: Reached, cut: str, request_of: Callable[[], Matches], done: int
+) -> None:
+    server, straight, proxy = reached
+    struck = getattr(proxy, cut)(request_of())
+    result = server.run()
+    assert struck.has_struck
+    assert (result.done, result.reason) == (5, Reason.EMPTY)
+    assert straight.store.views.runs()[0].reason == "empty"
+    assert sum(one.done for one in straight.stats()) == done
+
+
+def test_what_is_counted_after_a_break_is_written(reached: Reached, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, straight, proxy = reached
+    monkeypatch.setattr(run_stats, "WRITE_EVERY_SECONDS", 0)
+    struck = proxy.cut_before(inserts())
+    assert server.run().done == 5
+    assert struck.has_struck
+    assert sum(one.done for one in straight.stats()) == 4
+
+
+def test_a_run_whose_database_is_gone_does_not_wait_for_it_with_its_figures(
+    reached: Reached, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, _, proxy = reached
+    written: list[None] = []
+    monkeypatch.setattr(RunStats, "write", lambda self: written.append(None))
+    server.store.database._patience_seconds = 0
+    proxy.cut_before(contains(b"DELETE FROM `jobs_queue`"), times=100)
+    with pytest.raises(Exception, match="connection"):
+        server.run()
+    assert written == []
+
+
+def test_a_missing_table_costs_no_task(queue: Queue) -> None:
+    queue.sql("DROP TABLE jobs_queue_stats")
+    for _ in range(3):
+        queue.add("tasks.quick")
+    assert_silent(queue.worker())
+    assert len(queue.notes()) == 3
+
+
+def test_a_run_writes_while_it_goes_on_and_each_task_once(
+    dsn: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_stats, "WRITE_EVERY_SECONDS", 0)
+    done: list[int] = []
+    with TaskServer(dsn, modules=module, folder=tmp_path) as server, TaskServer(dsn) as other:
+        server.create_tables()
+        server.add_tasks({"task": f"{module}.note"} for _ in range(4))
+        server.run(on_progress=lambda result: done.append(sum(one.done for one in other.stats())))
+        assert done == [0, 1, 2, 3]
+        assert sum(one.done for one in other.stats()) == 4
+
+
+def test_tasks_wait_anew_from_the_instant_of_each_claim(
+    sqlite_dsn: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claimed: list[float] = []
+    monkeypatch.setattr(RunStats, "claimed", lambda self, at: claimed.append(at))
+    with TaskServer(sqlite_dsn, modules=module, folder=tmp_path) as server:
+        server.create_tables()
+        server.add_tasks({"task": f"{module}.note"} for _ in range(3))
+        began_at = time.monotonic()
+        server.run(batch=1)
+    assert len(set(claimed)) == 3
+    assert began_at < min(claimed)
+
+
+# ---- what operators read
+
+ADD_HOUR = """
+    INSERT INTO jobs_queue_stats (hour, group_id, task, begun, attempts, done, failed, fatal, lost,
+        ran_seconds, slowest_seconds, waited_seconds, longest_wait_seconds)
+    VALUES ({}, ?, ?, 6, 6, ?, 2, 1, 1, 8, 3, 16, 9.5)
+"""
+
+
+def hours_ago(queue: Queue, number: int) -> str:
+    """SQL for the hour so many hours ago."""
+    if queue.is_sqlite:
+        return f"strftime('%Y-%m-%d %H:00:00', 'now', '-{number} hours')"
+    return f"DATE_FORMAT(NOW() - INTERVAL {number} HOUR, '%%Y-%%m-%%d %%H:00:00')"
+
+
+@pytest.fixture
+def known(one_queue: Queue) -> Queue:
+    """A queue with known figures."""
+    return with_figures(one_queue)
+
+
+def with_figures(queue: Queue) -> Queue:
+    """Of this hour, of the one before, of three hours ago, and of a week ago."""
+    wait_until(lambda: not is_about_to_turn(queue))
+    for number, group, task, done in (
+        (0, 0, "tasks.a", 4),
+        (1, 0, "tasks.a", 40),
+        (1, 3, "tasks.b", 2),
+        (3, 3, "tasks.b", 7),
+        (168, 5, "", 1),
+    ):
+        queue.sql(ADD_HOUR.format(hours_ago(queue, number)), group, task, done)
+    return queue
+
+
+def is_about_to_turn(queue: Queue) -> bool:
+    """Whether the hour ends before a test does."""
+    of_hour = "strftime('%M%S', 'now')" if queue.is_sqlite else "DATE_FORMAT(NOW(), '%%i%%s')"
+    return int(queue.sql(f"SELECT {of_hour}")[0][0]) > 5945
+
+
+SINCE: dict[Any, list[int]] = {
+    None: [1, 7, 2, 40, 4],
+    0: [4],
+    3600: [2, 40, 4],
+    timedelta(hours=2): [2, 40, 4],
+    timedelta(hours=3): [7, 2, 40, 4],
+    1e12: [1, 7, 2, 40, 4],
+    datetime(1, 1, 1, tzinfo=timezone.utc): [1, 7, 2, 40, 4],
+    datetime.max.replace(tzinfo=timezone(timedelta(hours=-5))): [],
+}
+
+
+def test_since_tells_how_far_the_figures_go_back(queue: Queue) -> None:
+    with TaskServer(with_figures(queue).dsn) as server:
+        found = {since: sorted(one.done for one in server.stats(since)) for since in SINCE}
+    assert found == {since: sorted(done) for since, done in SINCE.items()}
+
+
+def test_an_instant_counts_in_its_own_time_zone(known: Queue) -> None:
+    with TaskServer(known.dsn) as server:
+        this_hour = datetime.fromisoformat(Stats(server.store).recent()[0].hour).replace(tzinfo=timezone.utc)
+        since = (this_hour - timedelta(minutes=30)).astimezone(timezone(timedelta(hours=5, minutes=30)))
+        assert sorted(one.done for one in server.stats(since)) == [2, 4, 40]
+        for text in (f"{since:%Y-%m-%dT%H:%M}+05:30", f"{this_hour - timedelta(minutes=30):%Y-%m-%d %H:%M}"):
+            hours = json.loads(known.client("stats", "--since", text, "--json").stdout)
+            assert [one["done"] for one in hours] == [42, 4]
+        days = json.loads(known.client("stats", f"--since={this_hour - timedelta(days=8):%Y-%m-%d}", "--json").stdout)
+        assert [one["done"] for one in days] == [1, 7, 42, 4]
+
+
+@pytest.mark.parametrize("since", [-1, float("nan"), float("inf"), "24h", True, datetime(2026, 1, 1), timedelta(-1)])  # noqa: DTZ001
+def test_a_wrong_since_is_refused(since: Any) -> None:
+    with TaskServer("sqlite:///:memory:") as server, pytest.raises(SettingError, match=r"^since is .*; allowed: "):
+        server.stats(since)
+
+
+def test_means_are_those_of_attempts_that_ran(known: Queue) -> None:
+    with TaskServer(known.dsn) as server:
+        (one,) = server.stats(0)
+    assert (one.mean_run_seconds, one.mean_wait_seconds) == (8 / 6, 16 / 6)
+    assert HourStats(ONE_HOUR, 0, "", fatal=3).mean_run_seconds is None
+
+
+def test_a_total_adds_up_and_has_the_greatest_of_the_slowest() -> None:
+    several = [
+        HourStats(ONE_HOUR, 0, "a", 1, 2, 3, 4, 5, 6, 7.0, 8.0, 9.0, 10.0),
+        HourStats(ONE_HOUR, 1, "b", 1, 1, 1, 1, 1, 1, 1.0, 9.0, 1.0, 1.0),
+    ]
+    assert total(several) == HourStats(ONE_HOUR, 0, "a", 2, 3, 4, 5, 6, 7, 8.0, 9.0, 10.0, 10.0)
+
+
+def test_the_table_has_a_line_for_each_hour_and_one_for_all(known: Queue) -> None:
+    ended = known.client("stats")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    head, *hours, last = ended.stdout.splitlines()
+    assert head.split("  ")[0] == "hour (UTC)"
+    assert [line.split()[2:6] for line in hours] == [
+        ["7", "2", "1", "1"],
+        ["42", "4", "2", "2"],
+        ["4", "2", "1", "1"],
+    ]
+    assert re.split(" {2,}", last) == ["all", "53", "8", "4", "4", "32 s", "525 ms", "3.0 s", "1.0 s", "9.5 s"]
+
+
+def test_figures_are_chosen_by_group_and_task_and_put_together_by_either(known: Queue) -> None:
+    def firsts(*args: object) -> list[list[str]]:
+        return [re.split(" {2,}", line.strip())[:2] for line in known.client("stats", *args).stdout.splitlines()[1:]]
+
+    assert firsts("--by", "task") == [["tasks.a", "44"], ["tasks.b", "9"], ["all", "53"]]
+    assert firsts("--by", "group", "--since", "4w") == [["0", "44"], ["3", "9"], ["5", "1"], ["all", "54"]]
+    assert firsts("--by", "task", "--group", "3") == [["tasks.b", "9"]]
+    assert firsts("--by", "group", "--task", "tasks.a", "--since", "0s") == [["0", "4"]]
+    assert firsts("--by", "task", "--group", "5,3", "--since", "8d")[0] == ["(no callable)", "1"]
+
+
+def test_json_has_the_same_figures_for_programs(known: Queue) -> None:
+    first, *_, last = json.loads(known.client("stats", "--json").stdout)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:00:00Z", first.pop("hour"))
+    assert list(first) == [*COLUMNS, "mean_run_seconds", "mean_wait_seconds"]
+    assert (first["done"], last["done"], first["mean_run_seconds"]) == (7, 4, 8 / 9)
+    by_task = json.loads(known.client("stats", "--json", "--by", "task").stdout)
+    assert [(one["task"], one["done"]) for one in by_task] == [("tasks.a", 44), ("tasks.b", 9)]
+
+
+def test_a_terminal_shows_bars_for_the_empty_hours_too(known: Queue) -> None:
+    screen = run_on_terminal(known.deployment, "client.py", "stats").screen.splitlines()
+    bars = [line.split()[2:] for line in screen[screen.index("# done, x failed or lost") + 1 :]]
+    assert [bar[0] for bar in bars] == ["10", "0", "48", "7"]
+    assert bars[1][1:] == []
+    assert [set(bar[1]) for bar in bars if bar[1:]] == [set("#x")] * 3
+    assert max(len(line) for line in screen[-4:]) == 79  # the longest one, to a terminal's width of 80
+
+
+def test_a_bar_shows_what_is_there_at_all_however_little(known: Queue) -> None:
+    known.sql("UPDATE jobs_queue_stats SET done = done * 1000000 WHERE done = 40")
+    screen = run_on_terminal(known.deployment, "client.py", "stats").screen.splitlines()
+    assert [line.split()[3:] for line in screen[-4:]] == [["x"], [], ["#" * 50 + "x"], ["x"]]
+
+
+def test_no_figures_are_said_to_be_none(one_queue: Queue) -> None:
+    assert one_queue.client("stats").stdout.startswith("no figures of that time")
+    assert json.loads(one_queue.client("stats", "--json").stdout) == []
+    screen = run_on_terminal(one_queue.deployment, "client.py", "stats").screen
+    assert len(screen.splitlines()) == 1
+
+
+@pytest.mark.parametrize("span", ["", "24", "h", "1.5h", "-1h", "24H", "١h", "99999999d", "36501d", "1h30m"])
+def test_a_wrong_span_gets_one_line_that_says_what_is_allowed(
+    sqlite_queue: Queue, capsys: pytest.CaptureFixture[str], span: str
+) -> None:
+    ended = run_here(client.main, capsys, sqlite_queue.folder, "stats", f"--since={span}")
+    assert_one_line(ended, 2, "--since", "is not a span of time; allowed: as 90s, 30m, 24h, 7d or 4w, at most 36500d")
+
+
+def test_names_from_the_table_cannot_command_the_terminal(sqlite_queue: Queue) -> None:
+    sqlite_queue.sql(ADD_HOUR.format(hours_ago(sqlite_queue, 0)), 0, "a\x1b[2J\nb", 1)
+    screen = run_on_terminal(sqlite_queue.deployment, "client.py", "stats", "--by", "task").screen
+    assert "\x1b" not in screen
+    assert "a\\x1b[2J\\nb" in screen
+
+
+def test_status_shows_what_was_done_in_this_hour_and_the_last(known: Queue) -> None:
+    said = known.client("status").stdout
+    line = (
+        r"since \d\d:00 UTC: 4 done, 2 failed, 1 fatal, 1 lost; in the hour before: 42 done, 4 failed, 2 fatal, 2 lost"
+    )
+    assert re.search(line, said)
+    report = json.loads(known.client("status", "--json").stdout)
+    assert (report["this_hour"]["done"], report["hour_before"]["done"]) == (4, 42)
+    hours = [datetime.fromisoformat(report[key]["hour"][:-1]) for key in ("hour_before", "this_hour")]
+    assert hours[1] - hours[0] == timedelta(hours=1)
+
+
+def test_status_says_nothing_of_hours_in_which_nothing_was_done(one_queue: Queue) -> None:
+    assert "hour before" not in one_queue.client("status").stdout
+    report = json.loads(one_queue.client("status", "--json").stdout)
+    assert (report["this_hour"]["done"], report["hour_before"]["mean_run_seconds"]) == (0, None)

@@ -1,0 +1,604 @@
+"""The bundle, as its user has it: python3 and nothing else, no rights but to var/, started from elsewhere.
+
+It is made from a copy of this repository in which a developer left all sorts of things. As root, its programs run as
+nobody.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from taskserver import __version__
+from tests.support.deployment import ROOT, TIMEOUT_SECONDS
+from tests.support.servers import NOBODY, find_program
+
+NAME = f"taskserver-{__version__}"
+COPIED = ("taskserver", "docs", "examples", "packaging")
+STRAY = "left behind by a developer"
+STRAYS = (
+    *(".env", "tasks.py", "notes.txt", "tests/test_draft.py", "var/taskserver.db", "var/slots/1.lock"),
+    *("taskserver/notes.txt", "taskserver/worker/call.py.orig", "taskserver/__pycache__/draft.cpython-311.pyc"),
+    *("docs/.draft.md.swp", "examples/enqueue.php~", "packaging/draft.py", ".git-credentials"),
+)
+BARE = ("-S", "-E")
+"""Options of a Python that has its standard library alone, whatever is installed and set."""
+Run = subprocess.CompletedProcess[str]
+
+
+class Bundle(NamedTuple):
+    """What `make bundle` wrote."""
+
+    source: Path
+    folder: Path
+    archive: Path
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    """A folder that nobody may enter too, which pytest's own is not."""
+    folder = Path(tempfile.mkdtemp(prefix="taskserver-bundle-", dir="/tmp"))
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        for path in [folder, *folder.rglob("*")]:
+            if path.is_dir() and not path.is_symlink():
+                path.chmod(0o700)
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def bundle(place: Path) -> Bundle:
+    source = place / "repository"
+    source.mkdir()
+    for path in ROOT.iterdir():
+        if path.is_file() and path.name != ".git":  # a work tree's, which would lead git back into its repository
+            shutil.copy2(path, source)
+    for name in COPIED:
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in STRAYS:
+        (source / name).parent.mkdir(exist_ok=True)
+        (source / name).write_text(STRAY)
+    return _bundle_of(source)
+
+
+def _make_bundle(source: Path, *options: str, **env: str) -> Run:
+    """Runs the script of a repository, from elsewhere."""
+    command = [sys.executable, *options, str(source / "packaging" / "bundle.py")]
+    return subprocess.run(command, cwd="/", env={"PATH": os.defpath, **env}, capture_output=True, text=True)
+
+
+def _bundle_of(source: Path, **env: str) -> Bundle:
+    made = _make_bundle(source, **env)
+    assert (made.returncode, made.stderr) == (0, ""), made.stderr
+    assert re.fullmatch(
+        rf"wrote dist/{NAME}/ and .*: \d+ files, \d\.\d MB, with PyMySQL \S+, python-dotenv \S+ inside\n", made.stdout
+    )
+    return Bundle(source, source / "dist" / NAME, source / "dist" / f"{NAME}.zip")
+
+
+@pytest.fixture
+def repository(bundle: Bundle, tmp_path: Path) -> Path:
+    """A copy of it that a test may spoil."""
+    return _copy(bundle.source, tmp_path / "repository")
+
+
+def _copy(source: Path, target: Path) -> Path:
+    return shutil.copytree(source, target, ignore=shutil.ignore_patterns("dist"))
+
+
+def _tree(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Rights and content of all that lies in a folder; a folder has no content."""
+    return {
+        path.relative_to(folder).as_posix(): (
+            stat.S_IMODE(path.stat().st_mode),
+            b"" if path.is_dir() else path.read_bytes(),
+        )
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+# ---- what is in it
+
+
+def test_it_has_what_a_host_needs(bundle: Bundle) -> None:
+    needed = {
+        "worker.py",
+        "client.py",
+        "taskserver/stores/sqlite/schema.sql",
+        "schema.sql",
+        ".htaccess",
+        "var/.htaccess",
+    }
+    needed |= {".env.example", "crontab.example", "README.md", "LICENSE", "pymysql/__init__.py", "dotenv/__init__.py"}
+    needed |= {"requirements.txt", "START-HERE.txt", "THIRD-PARTY.txt", "tasks.example.py", "docs/guarantees.md"}
+    assert needed <= set(_tree(bundle.folder))
+    assert "Require all denied" in (bundle.folder / "var" / ".htaccess").read_text()
+
+
+def test_it_has_every_file_of_the_package(bundle: Bundle) -> None:
+    def files(folder: Path) -> set[str]:
+        return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+    assert files(bundle.folder / "taskserver") == {
+        name
+        for name in files(bundle.source / "taskserver")
+        if f"taskserver/{name}" not in STRAYS and ".pyc" not in name
+    }
+
+
+def test_what_its_texts_link_to_is_in_it(bundle: Bundle) -> None:
+    links = 0
+    for path in bundle.folder.rglob("*.md"):
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+            links += 1
+            assert (path.parent / target).exists(), f"{path.relative_to(bundle.folder)} links to {target}"
+    assert links > 10
+
+
+def test_nothing_of_the_developer_is_in_it(bundle: Bundle) -> None:
+    places = [str(ROOT), str(bundle.source), str(Path.home()), sys.prefix, sys.base_prefix]
+    machine = [f"{place}/".encode() for place in places if place not in ("/", "/usr", "/usr/local")]
+    for name, (_, content) in _tree(bundle.folder).items():
+        assert STRAY.encode() not in content, name
+        assert not any(path in content for path in machine), name
+        assert b"\r" not in content, name
+        assert not re.search(r"__pycache__|\.pyc$|\.so$|/RECORD$|/INSTALLER$|^tests|^var/[^.]|^tasks\.py$", name), name
+
+
+def test_only_the_programs_may_be_executed_and_only_the_owner_may_look_into_var(bundle: Bundle) -> None:
+    for name, (mode, content) in _tree(bundle.folder).items():
+        path = bundle.folder / name
+        program = content.startswith(b"#!")
+        assert mode == (0o700 if name == "var" else 0o755 if path.is_dir() or program else 0o644), name
+        assert not program or name in ("worker.py", "client.py") or name.startswith("examples/"), name
+    assert stat.S_IMODE(bundle.folder.stat().st_mode) == 0o755
+
+
+def test_the_packages_that_are_listed_are_those_inside(bundle: Bundle) -> None:
+    lines = (bundle.folder / "THIRD-PARTY.txt").read_text().splitlines()
+    listed = [match.groups() for line in lines if (match := re.fullmatch(r"(\S+) (\S+), licence (\S+), (\S+)/", line))]
+    assert [name for name, *_ in listed] == ["PyMySQL", "python-dotenv"]
+    for name, number, licence, folder in listed:
+        described = (bundle.folder / folder / "METADATA").read_text(encoding="utf-8")
+        assert f"Name: {name}\n" in described
+        assert f"Version: {number}\n" in described
+        assert re.search(rf"^License(-Expression)?: {re.escape(licence)}$", described, re.MULTILINE)
+        assert any("Copyright" in path.read_text() for path in (bundle.folder / folder).rglob("LICENSE*"))
+    program = "import pymysql, dotenv.version; print(pymysql.VERSION_STRING, dotenv.version.__version__)"
+    command = [sys.executable, *BARE, "-B", "-c", program]
+    imported = subprocess.run(command, cwd=bundle.folder, env={}, capture_output=True, text=True)
+    assert imported.stdout.split() == [number for _, number, *_ in listed], imported.stderr
+
+
+IMPORT_ALL = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import importlib, pkgutil, taskserver
+for module in pkgutil.walk_packages(taskserver.__path__, "taskserver."):
+    importlib.import_module(module.name)
+    print(module.name)
+import dotenv, pymysql
+print(pymysql.__file__, dotenv.__file__)
+"""
+
+
+def test_all_that_its_modules_import_is_in_it(bundle: Bundle) -> None:
+    command = [sys.executable, *BARE, "-B", "-c", IMPORT_ALL, str(bundle.folder)]
+    ended = subprocess.run(command, cwd="/", env={}, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert "taskserver.stores.mysql.dialect" in ended.stdout
+    assert ended.stdout.count(str(bundle.folder)) == 2
+
+
+# ---- the zip
+
+
+def test_the_zip_is_the_folder(bundle: Bundle, tmp_path: Path) -> None:
+    with zipfile.ZipFile(bundle.archive) as archive:
+        assert archive.testzip() is None
+        assert archive.namelist()[0] == f"{NAME}/"
+        modes = {entry.filename.rstrip("/"): entry.external_attr >> 16 & 0o7777 for entry in archive.infolist()}
+        archive.extractall(tmp_path)
+    expected = _tree(bundle.folder)
+    assert {name: content for name, (_, content) in _tree(tmp_path / NAME).items()} == {
+        name: content for name, (_, content) in expected.items()
+    }
+    assert modes == {NAME: 0o755} | {f"{NAME}/{name}": mode for name, (mode, _) in expected.items()}
+
+
+def test_unzip_gives_the_folder_with_its_rights(bundle: Bundle, tmp_path: Path) -> None:
+    unzip = find_program("unzip")
+    if unzip is None:
+        pytest.skip("unzip is not installed")
+    subprocess.run([unzip, "-q", bundle.archive], cwd=tmp_path, check=True, umask=0o022)
+    assert [path.name for path in tmp_path.iterdir()] == [NAME]
+    assert _tree(tmp_path / NAME) == _tree(bundle.folder)
+
+
+def test_the_same_files_make_the_same_bytes_wherever_and_by_whomever(bundle: Bundle, tmp_path: Path) -> None:
+    source = _copy(bundle.source, tmp_path / "elsewhere")
+    umask = os.umask(0o077)
+    try:
+        again = _bundle_of(source, TZ="Asia/Tokyo", LC_ALL="C", HOME=str(tmp_path))
+    finally:
+        os.umask(umask)
+    assert again.archive.read_bytes() == bundle.archive.read_bytes()
+    assert _tree(again.folder) == _tree(bundle.folder)
+    assert _times(again.folder) == _times(bundle.folder)
+
+
+def _times(folder: Path) -> set[int]:
+    return {int(path.stat().st_mtime) for path in [folder, *folder.rglob("*")]}
+
+
+def test_every_file_bears_the_time_that_is_asked_for(repository: Path) -> None:
+    made = _bundle_of(repository, SOURCE_DATE_EPOCH="1700000001")
+    assert _times(made.folder) == {1700000000}
+    with zipfile.ZipFile(made.archive) as archive:
+        assert {entry.date_time for entry in archive.infolist()} == {(2023, 11, 14, 22, 13, 20)}
+
+
+def test_a_changed_file_changes_the_time_of_all_lest_old_bytecode_seem_fresh(bundle: Bundle, repository: Path) -> None:
+    (before,) = _times(bundle.folder)
+    os.utime(repository / "taskserver" / "worker" / "call.py", (before + 10, before + 10))
+    assert _times(_bundle_of(repository).folder) == {before + 10}
+
+
+def test_lines_end_as_on_unix_whatever_the_checkout_has(bundle: Bundle, repository: Path) -> None:
+    for name in ("worker.py", "crontab.example", "taskserver/worker/call.py"):
+        text = (repository / name).read_bytes()
+        (repository / name).write_bytes(text.replace(b"\n", b"\r\n"))
+    expected = {name: content for name, (_, content) in _tree(bundle.folder).items()}
+    assert {name: content for name, (_, content) in _tree(_bundle_of(repository).folder).items()} == expected
+
+
+def test_a_new_bundle_takes_the_place_of_the_old_one(repository: Path) -> None:
+    first = _bundle_of(repository)
+    (first.folder / "taskserver" / "gone.py").write_text("")
+    assert not (_bundle_of(repository).folder / "taskserver" / "gone.py").exists()
+    assert sorted(path.name for path in (repository / "dist").iterdir()) == [NAME, f"{NAME}.zip"]
+
+
+# ---- what there can be no bundle with
+
+
+def _assert_refused(ended: Run, *words: str) -> None:
+    assert (ended.returncode, ended.stdout) == (2, ""), ended.stderr
+    assert len(ended.stderr.splitlines()) == 1, ended.stderr
+    for word in ("bundle.py: ", *words):
+        assert word in ended.stderr
+
+
+def test_a_package_that_is_not_installed_is_named(repository: Path) -> None:
+    _assert_refused(_make_bundle(repository, "-S"), "PyMySQL is not installed")
+    assert not (repository / "dist").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("PyMySQL>=1.2,<1.2.0.0", "requirements.txt asks for >=1.2,<1.2.0.0"),
+        ("PyMySQL>=1000", "requirements.txt asks for >=1000"),
+        ("PyMySQL<1.2", "requirements.txt asks for <1.2"),
+        ("PyMySQL @ file:///tmp", "is not of the form"),
+        ("PyMySQL[rsa]>=1.2", "is not of the form"),
+    ],
+)
+def test_a_package_of_another_version_is_refused(repository: Path, line: str, words: str) -> None:
+    (repository / "requirements.txt").write_text(f"{line}\n")
+    _assert_refused(_make_bundle(repository), words)
+
+
+@pytest.mark.parametrize(
+    ("files", "changed", "words"),
+    [
+        (["pymysql/__init__.py", "pymysql/fast.so", "LICENSE"], "", "pymysql/fast.so is not plain Python"),
+        (["pymysql/__init__.py", "LICENSE"], "pymysql/__init__.py", "was changed since PyMySQL was installed"),
+        (["pymysql/__init__.py"], "", "without its licence"),
+        (["../../elsewhere.py", "pymysql/__pycache__/x.pyc"], "", "without its licence"),
+    ],
+)
+def test_a_package_that_is_not_as_released_is_refused(
+    repository: Path, tmp_path: Path, files: Sequence[str], changed: str, words: str
+) -> None:
+    site = _install(tmp_path / "site" / "packages", "PyMySQL", "1.5", files)
+    if changed:
+        (site / changed).write_text("more")
+    _assert_refused(_make_bundle(repository, PYTHONPATH=str(site)), words)
+
+
+def test_the_lowest_version_that_is_asked_for_will_do(repository: Path) -> None:
+    text = (repository / "requirements.txt").read_text()
+    exact = f">={version('PyMySQL')}.0,"
+    (repository / "requirements.txt").write_text("# exactly\n" + text.replace(">=1.2,", exact, 1))
+    _bundle_of(repository)
+
+
+def test_a_release_that_is_no_plain_number_is_refused(repository: Path, tmp_path: Path) -> None:
+    site = _install(tmp_path / "site", "PyMySQL", "1.3rc1", ["pymysql/__init__.py", "LICENSE"])
+    _assert_refused(_make_bundle(repository, PYTHONPATH=str(site)), "PyMySQL 1.3rc1 is installed", ">=1.2,<2")
+
+
+def _install(site: Path, name: str, number: str, files: Sequence[str]) -> Path:
+    """A package as pip would leave it, whose files hold their own names."""
+    notes = f"{name}-{number}.dist-info"
+    contents = {f"{notes}/{file}" if file == "LICENSE" else file: file for file in files}
+    contents[f"{notes}/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\n"
+    record = []
+    for file, content in contents.items():
+        (site / file).parent.mkdir(parents=True, exist_ok=True)
+        (site / file).write_text(content)
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content.encode()).digest()).rstrip(b"=").decode()
+        record.append(f"{file},sha256={digest},{len(content)}\n")
+    (site / notes / "RECORD").write_text("".join(record))
+    return site
+
+
+@pytest.mark.parametrize("name", ["schema.sql", "client.py", "packaging/START-HERE.txt"])
+def test_a_missing_file_is_named(repository: Path, name: str) -> None:
+    (repository / name).unlink()
+    _assert_refused(_make_bundle(repository), f"{name} is missing")
+
+
+@pytest.mark.parametrize("name", [".env", "tasks.py", "var/taskserver.db"])
+def test_a_bundle_that_somebody_tried_where_it_was_made_is_not_replaced(repository: Path, name: str) -> None:
+    tried = _bundle_of(repository).folder / name
+    tried.write_text("mine")
+    _assert_refused(_make_bundle(repository), name, "would be lost")
+    assert tried.read_text() == "mine"
+
+
+@pytest.mark.parametrize("instant", ["yesterday", "-1", "0", "99999999999"])
+def test_a_wrong_time_is_refused(repository: Path, instant: str) -> None:
+    _assert_refused(_make_bundle(repository, SOURCE_DATE_EPOCH=instant), "SOURCE_DATE_EPOCH is wrong", repr(instant))
+
+
+@pytest.fixture
+def git(repository: Path) -> Callable[..., None]:
+    """Runs git in the repository, which it knows."""
+    program = find_program("git")
+    if program is None:
+        pytest.skip("git is not installed")
+    env = {"PATH": os.defpath, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+    for who in ("AUTHOR", "COMMITTER"):
+        env |= {f"GIT_{who}_NAME": "Ada", f"GIT_{who}_EMAIL": "ada@example.org"}
+        env |= {f"GIT_{who}_DATE": "1700000000 +0100"}
+
+    def run(*arguments: str) -> None:
+        subprocess.run(
+            [program, "-c", "gc.auto=0", "-c", "safe.directory=*", *arguments],
+            cwd=repository,
+            env=env,
+            check=True,
+            capture_output=True,
+        )
+
+    # What others left in the copy must be known to git too, before a test adds its own.
+    for name in STRAYS:
+        (repository / name).unlink()
+    run("init", "-q")
+    run("add", "-A")
+    run("commit", "-q", "-m", "all")
+    if os.getuid() == 0:  # as in a container, where the checkout is another user's
+        os.chown(repository, NOBODY, NOBODY)
+        os.chown(repository / ".git", NOBODY, NOBODY)
+    return run
+
+
+def test_a_file_that_git_does_not_know_is_named_and_neither_taken_nor_left_out(
+    repository: Path, git: Callable[..., None]
+) -> None:
+    (repository / "taskserver" / "draft.py").write_text("")
+    (repository / "docs" / "draft.md").write_text("")
+    _assert_refused(_make_bundle(repository), "git does not know docs/draft.md, taskserver/draft.py: ")
+    git("add", "-A")
+    assert {"taskserver/draft.py", "docs/draft.md"} <= set(_tree(_bundle_of(repository).folder))
+
+
+def test_a_commit_gives_its_time_and_changes_beyond_it_give_theirs(repository: Path, git: Callable[..., None]) -> None:
+    assert _times(_bundle_of(repository).folder) == {1700000000}
+    changed = repository / "taskserver" / "worker" / "call.py"
+    changed.write_text(changed.read_text() + "\n")
+    assert min(_times(_bundle_of(repository).folder)) > 1700000000
+
+
+def test_a_repository_that_git_cannot_read_is_refused(repository: Path, git: Callable[..., None]) -> None:
+    (repository / ".git" / "HEAD").unlink()
+    _assert_refused(_make_bundle(repository), "git ls-files failed: ")
+
+
+# ---- on the host
+
+
+class Host:
+    """An account on a host: a user without rights elsewhere, an uploaded bundle, and a Python without any package.
+
+    Who uploads is the user that cron runs as, unless told otherwise; files lose the right to be executed, as by FTP.
+    """
+
+    def __init__(self, place: Path, bundle: Bundle, python: Sequence[str]) -> None:
+        self.home = Path(tempfile.mkdtemp(dir=place))
+        self.home.chmod(0o755)
+        self.folder = shutil.copytree(bundle.folder, self.home / "taskserver")
+        shutil.copy2(self.folder / "tasks.example.py", self.folder / "tasks.py")
+        self.python = python
+        for path in self.folder.rglob("*"):
+            path.chmod(path.stat().st_mode & ~0o111 if path.is_file() else 0o755)
+
+    def own(self, *paths: Path) -> None:
+        """Give them to the user."""
+        for path in paths:
+            if os.getuid() == 0:
+                os.chown(path, NOBODY, NOBODY)
+
+    def own_all(self) -> None:
+        """As it is on most hosts: whoever uploads may write everything."""
+        self.own(self.folder, *self.folder.rglob("*"))
+
+    def make_read_only(self) -> None:
+        """All but var/."""
+        var = self.folder / "var"
+        for path in [self.folder, *self.folder.rglob("*")]:
+            if path != var and var not in path.parents:
+                path.chmod(path.stat().st_mode & ~0o222)
+        self.own(var, *var.iterdir())
+
+    def write_env(self, **settings: str) -> None:
+        path = self.folder / ".env"
+        path.write_text("".join(f"{key}='{value}'\n" for key, value in settings.items()))
+        path.chmod(0o400)
+        self.own(path)
+
+    def run(self, script: str, *args: object, env: Mapping[str, str] | None = None) -> Run:
+        return self.execute([*self.python, str(self.folder / script), *map(str, args)], env=env)
+
+    def execute(self, command: Sequence[str], cwd: str = "/", env: Mapping[str, str] | None = None) -> Run:
+        """Runs it as the user: not even HOME and PATH are set."""
+        command = [*as_user(), *command]
+        return subprocess.run(
+            command, cwd=cwd, env=env or {}, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, umask=0o022
+        )
+
+    def do_one_task(self, env: Mapping[str, str] | None = None) -> None:
+        """From the tables to a task that was done."""
+        said = [self.run("client.py", "init", env=env), self.run("client.py", "add", "tasks.hello", ARGS, env=env)]
+        said += [self.run("worker.py", 100, env=env), self.run("client.py", "status", env=env)]
+        assert [(ended.returncode, ended.stderr) for ended in said] == [(0, "")] * 4
+        assert "are ready" in said[0].stdout
+        assert said[1].stdout == "1\n"
+        assert said[2].stdout == ""
+        assert "Hello, Ada\n" in (self.folder / "var" / "hello.txt").read_text()
+
+
+ARGS = '{"name": "Ada"}'
+
+
+def as_user() -> list[str]:
+    """What makes a command run without root's rights.
+
+    setpriv still has them while it looks for the next program, so that this is `env`, which does nothing here.
+    """
+    if os.getuid() != 0:
+        return []
+    setpriv = find_program("setpriv")
+    if setpriv is None:
+        pytest.skip("setpriv of util-linux is needed to give up root's rights")
+    return [setpriv, f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "env"]
+
+
+VERSIONS = [f"python3.{minor}" for minor in range(10, 20)]
+IS_USABLE = "import sys, sqlite3; sys.exit(sys.version_info < (3, 10))"
+
+
+def _is_usable(python: str) -> bool:
+    """By the user, who may not reach an interpreter in root's home."""
+    command = [*as_user(), python, *BARE, "-c", IS_USABLE]
+    return subprocess.run(command, cwd="/", env={}, capture_output=True).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def python() -> list[str]:
+    """The first that the user may run: that of the tests, or another one."""
+    for name in (sys.executable, "/usr/bin/python3", *VERSIONS):
+        path = shutil.which(name)
+        if path and _is_usable(path):
+            return [path, *BARE]
+    pytest.skip("no Python of 3.10 or newer that an unprivileged user may run")
+
+
+@pytest.fixture
+def host(place: Path, bundle: Bundle, python: list[str]) -> Host:
+    return Host(place, bundle, python)
+
+
+def test_the_account_is_as_bare_as_these_tests_mean_it(host: Host) -> None:
+    host.make_read_only()
+    assert "No module named" in host.execute([*host.python, "-c", "import pymysql"]).stderr
+    assert "No module named" in host.execute([*host.python, "-c", "import pip"]).stderr
+    assert host.execute([*host.python, "-c", "import os; os.environ['HOME']"]).returncode == 1
+    new = [*host.python, "-c", "import sys; open(sys.argv[1], 'w')"]
+    assert "Permission denied" in host.execute([*new, str(host.folder / "new")]).stderr
+    assert host.execute([*new, str(host.folder / "var" / "new")]).returncode == 0
+
+
+@pytest.mark.parametrize("settings", ["file", "environment"])
+@pytest.mark.parametrize("store", ["sqlite", "mysql"])
+def test_a_task_is_done_where_only_var_may_be_written(
+    host: Host, request: pytest.FixtureRequest, store: str, settings: str
+) -> None:
+    dsn = request.getfixturevalue("mysql_dsn") if store == "mysql" else "sqlite:///var/taskserver.db"
+    if settings == "file":
+        host.write_env(TASKSERVER_DSN=dsn)
+    host.make_read_only()
+    before = _tree(host.folder)
+    host.do_one_task({"TASKSERVER_DSN": dsn} if settings == "environment" else None)
+    assert (host.folder / "var" / "taskserver.db").exists() == (store == "sqlite")
+    assert {name: found for name, found in _tree(host.folder).items() if not name.startswith("var")} == {
+        name: found for name, found in before.items() if not name.startswith("var")
+    }
+
+
+def test_it_runs_under_a_python_that_does_not_look_beside_the_script(host: Host) -> None:
+    host.python = [host.python[0], "-I", "-S"]
+    host.own_all()
+    host.do_one_task()
+
+
+def test_it_runs_with_every_python_at_hand(place: Path, bundle: Bundle) -> None:
+    paths = [path for name in VERSIONS if (path := shutil.which(name)) and _is_usable(path)]
+    if not paths:
+        pytest.skip("no python3.10, python3.11, … in PATH that an unprivileged user may run")
+    for path in paths:
+        host = Host(place, bundle, [path, *BARE])
+        host.own_all()
+        host.do_one_task()
+
+
+def test_init_closes_what_the_upload_left_open_to_others(host: Host) -> None:
+    host.own_all()
+    host.do_one_task()
+    assert stat.S_IMODE((host.folder / "var").stat().st_mode) == 0o700
+    assert stat.S_IMODE((host.folder / ".env").stat().st_mode) == 0o600
+
+
+def test_what_it_says_to_type_first_does_a_task(host: Host) -> None:
+    (host.folder / "tasks.py").unlink()
+    host.own_all()
+    programs = host.home / "bin"
+    programs.mkdir()
+    (programs / "python3").write_text(f'#!/bin/sh\nexec {" ".join(host.python)} "$@"\n')
+    (programs / "python3").chmod(0o755)
+    lines = (host.folder / "START-HERE.txt").read_text().splitlines()
+    commands = [re.split(r"   +", line.strip())[0] for line in lines if line.startswith("       ")]
+    typed = [command for command in commands if re.match("(cp|python3) ", command)]
+    assert len(typed) == 5
+    env = {"PATH": f"{programs}:{os.defpath}"}
+    ended = host.execute(["/bin/sh", "-ec", "\n".join(typed)], cwd=str(host.folder), env=env)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "Hello, Ada\n" in (host.folder / "var" / "hello.txt").read_text()
+
+
+def test_a_new_version_leaves_the_owners_files_alone(host: Host, bundle: Bundle) -> None:
+    host.own_all()
+    host.do_one_task()
+    mine = {name: (host.folder / name).read_bytes() for name in (".env", "tasks.py", "var/taskserver.db")}
+    with zipfile.ZipFile(bundle.archive) as archive:
+        assert not {f"{NAME}/{name}" for name in mine} & set(archive.namelist())
+    shutil.copytree(bundle.folder, host.folder, dirs_exist_ok=True)
+    assert {name: (host.folder / name).read_bytes() for name in mine} == mine

@@ -1,0 +1,353 @@
+"""Proof that tasks with transactions of their own have their effects exactly once, whatever dies when.
+
+Transfers between accounts, made by workers that cron would start again and again, under a storm of faults: workers
+killed in the midst of a transaction, or frozen until their lease is over; tasks that raise after their writes; and,
+where there is a server, one that is killed, and a network that is cut before and after a COMMIT. In the end each sum is
+right and each transfer was made once. A storm that struck too seldom proves nothing, and fails.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from taskserver import TaskServer
+from tests.conftest import without
+from tests.support.processes import WAIT_SECONDS, freeze, thaw
+from tests.support.proxy import Cut, Proxy, contains
+from tests.support.queues import Queue
+from tests.support.servers import MariaDB, missing_programs
+
+FEW, MANY = 120, 2000
+MOST_SECONDS = {FEW: 120.0, MANY: 1200.0}
+WORKERS = 3
+BATCH = 5
+ACCOUNTS = 8
+BALANCE = 10_000
+LEASE_SECONDS = 2
+SETTINGS = {
+    "TASKSERVER_LEASE": str(LEASE_SECONDS),
+    "TASKSERVER_BACKOFF": "fixed:1",
+    "TASKSERVER_MAX_ATTEMPTS": "1000",
+}
+CALM_SHARE = 0.1
+"""Once no more than this is left the storm ends."""
+COMMIT = contains(b"COMMIT /* of a task")
+WAYS_TO_CUT = [(is_after, silent) for is_after in (False, True) for silent in (False, True)]
+
+TASKS = """
+import json
+import os
+import random
+import time
+
+import taskserver
+from taskserver.stores.mysql import task_session as mysql_task_session
+
+# In place of the minute that a worker waits for the answer to its COMMIT.
+mysql_task_session.SECONDS_OF_OURS = 1.0
+
+SEED = json.loads((HERE / "seed").read_text())
+TRACE = os.open(HERE / f"trace-{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+
+def run(statement):
+    taskserver.connection().cursor().execute(statement)
+
+
+@taskserver.task(transactional=True)
+def transfer(number, source, target, amount):
+    chance = random.Random(f"{SEED} {number} {taskserver.current_task().attempt}")
+    os.write(TRACE, b"b")
+    for account, change in sorted([(source, -amount), (target, amount)]):  # in one order: nobody waits in a circle
+        run(f"UPDATE accounts SET balance = balance + {change} WHERE id = {account}")
+        time.sleep(chance.uniform(0, 0.04))
+    run(f"INSERT INTO transfers (number, source, target, amount) VALUES ({number}, {source}, {target}, {amount})")
+    time.sleep(chance.uniform(0, 0.04))
+    if chance.random() < 0.15:
+        os.write(TRACE, b"r")
+        raise ValueError("after its writes")
+    os.write(TRACE, b"e")
+    return number
+"""
+
+
+class Bank:
+    """Accounts, the transfers that were made, and the tasks that make them."""
+
+    def __init__(self, queue: Queue, seed: int, count: int) -> None:
+        self.queue = queue
+        self.count = count
+        chance = random.Random(seed)
+        (queue.folder / "seed").write_text(json.dumps(seed))
+        key = "INTEGER PRIMARY KEY" if queue.is_sqlite else "INT PRIMARY KEY AUTO_INCREMENT"
+        kind = "" if queue.is_sqlite else " ENGINE=InnoDB"
+        queue.sql(f"CREATE TABLE accounts (id {key}, balance INT NOT NULL){kind}")
+        # The number is not unique: a second one is to show.
+        queue.sql(f"CREATE TABLE transfers (id {key}, number INT, source INT, target INT, amount INT){kind}")
+        for account in range(1, ACCOUNTS + 1):
+            queue.sql("INSERT INTO accounts (id, balance) VALUES (?, ?)", account, BALANCE)
+        with TaskServer(queue.dsn, folder=queue.folder) as server:
+            server.add_tasks(
+                {
+                    "task": "tasks.transfer",
+                    "args": [number, *chance.sample(range(1, ACCOUNTS + 1), 2), chance.randint(1, 99)],
+                }
+                for number in range(count)
+            )
+
+    def left(self) -> int:
+        """Tasks that are not completed."""
+        ((left,),) = self.queue.sql("SELECT COUNT(*) FROM jobs_queue WHERE status <> 2")
+        return int(left)
+
+    def check(self, mode: str) -> None:
+        """All is as if nothing had ever failed."""
+        queue = self.queue
+        made = queue.sql("SELECT number, source, target, amount FROM transfers ORDER BY number")
+        numbers = Counter(number for number, *_ in made)
+        assert {number: times for number, times in numbers.items() if times > 1} == {}, "made more than once"
+        assert sorted(set(range(self.count)) - set(numbers)) == [], "not made"
+        expected = Counter(dict.fromkeys(range(1, ACCOUNTS + 1), BALANCE))
+        for _, source, target, amount in made:
+            expected[source] -= amount
+            expected[target] += amount
+        balances = dict(queue.sql("SELECT id, balance FROM accounts"))
+        assert balances == expected
+        assert sum(balances.values()) == ACCOUNTS * BALANCE
+        statuses = Counter(queue.statuses())
+        assert statuses == ({2: self.count} if mode == "mark" else {})
+        archived = [task_id for (task_id,) in queue.rows("id", "jobs_queue_done")]
+        assert archived == (list(range(1, self.count + 1)) if mode == "move" else [])
+
+
+class Storm:
+    """Workers that are started again and again, and what befalls them. Each step is due at its own random instants."""
+
+    def __init__(self, bank: Bank, seed: int, mode: str) -> None:
+        self.struck: Counter[str] = Counter()
+        self.bank = bank
+        self._chance = random.Random(seed)
+        self._mode = mode
+        self._workers: list[subprocess.Popen[str]] = []
+        self._frozen: dict[int, float] = {}
+        """By the worker's process id, until when."""
+        self._due: dict[Callable[[], bool], float] = {}
+
+    # ---- workers
+
+    def start_workers(self) -> None:
+        """As cron would, in the places of those that have ended."""
+        self._see_off()
+        while len(self._workers) < WORKERS:
+            self._workers.append(self.bank.queue.start("--mode", self._mode, "--batch", BATCH))
+
+    def _see_off(self) -> None:
+        """Look how those ended that did."""
+        for worker in [worker for worker in self._workers if worker.poll() is not None]:
+            self._workers.remove(worker)
+            output, errors = worker.communicate()
+            assert worker.returncode in self.codes, (worker.returncode, errors)
+            assert output == ""
+            assert "Traceback" not in errors, errors
+            assert "is fatal" not in errors, errors
+            self.struck["leases lost"] += errors.count("the lease was lost")
+
+    codes: tuple[int, ...] = (0, -signal.SIGKILL)
+
+    def _trace(self, worker: subprocess.Popen[str]) -> str:
+        """A letter for each begin, end and raised error of its tasks."""
+        path = self.bank.queue.folder / f"trace-{worker.pid}"
+        return path.read_text() if path.exists() else ""
+
+    def _in_midst(self) -> list[subprocess.Popen[str]]:
+        """Those that are in a task's code, after its transaction has begun."""
+        return [one for one in self._alive() if self._trace(one).endswith("b")]
+
+    def _alive(self) -> list[subprocess.Popen[str]]:
+        """Those that run. The frozen ones are left alone: they are to find out that their lease is lost."""
+        return [worker for worker in self._workers if worker.poll() is None and worker.pid not in self._frozen]
+
+    def kill_worker(self) -> bool:
+        victims = self._in_midst() or self._alive()
+        if not victims:
+            return False
+        victim = self._chance.choice(victims)
+        victim.kill()
+        victim.wait()
+        self.struck["workers killed in a transaction"] += self._trace(victim).endswith("b")
+        return True
+
+    def freeze_worker(self) -> bool:
+        """For longer than its lease."""
+        victims = self._in_midst()
+        if self._frozen or not victims:
+            return False
+        victim = self._chance.choice(victims)
+        try:
+            freeze(victim)
+        except ChildProcessError:  # it has ended meanwhile
+            return False
+        self._frozen[victim.pid] = time.monotonic() + LEASE_SECONDS + 1.5
+        self.struck["workers frozen"] += 1
+        return True
+
+    def thaw_workers(self, all_of_them: bool = False) -> None:
+        for worker in self._workers:
+            if worker.pid in self._frozen and (all_of_them or time.monotonic() > self._frozen[worker.pid]):
+                del self._frozen[worker.pid]
+                thaw(worker)
+
+    # ---- all of it
+
+    def steps(self) -> dict[Callable[[], bool], tuple[float, float]]:
+        """What befalls them, and after how many seconds again. A step that found no victim stays due."""
+        return {self.kill_worker: (0.2, 0.9)}
+
+    def rage(self) -> None:
+        """Until little is left to do."""
+        gives_up_at = time.monotonic() + MOST_SECONDS[self.bank.count]
+        while self.bank.left() > CALM_SHARE * self.bank.count or not self.has_struck_enough():
+            assert time.monotonic() < gives_up_at, f"{self.bank.left()} are left; {dict(self.struck)}"
+            if not self.bank.left():
+                return
+            self.start_workers()
+            self.thaw_workers()
+            for step, (least, most) in self.steps().items():
+                now = time.monotonic()
+                due_at = self._due.setdefault(step, now + self._chance.uniform(0, least))
+                if now >= due_at and step():
+                    self._due[step] = time.monotonic() + self._chance.uniform(least, most)
+            time.sleep(0.02)
+
+    def calm(self) -> None:
+        """No more faults: workers run until nothing is left."""
+        self.thaw_workers(all_of_them=True)
+        gives_up_at = time.monotonic() + MOST_SECONDS[self.bank.count]
+        while self.bank.left():
+            assert time.monotonic() < gives_up_at, f"{self.bank.left()} are left"
+            self.start_workers()
+            time.sleep(0.05)
+        for worker in self._workers:
+            worker.wait(WAIT_SECONDS)
+        self._see_off()
+        for path in self.bank.queue.folder.glob("trace-*"):
+            self.struck["tasks that raised after their writes"] += path.read_text().count("r")
+
+    def least(self) -> dict[str, int]:
+        """So often each has to strike while a few transfers are made."""
+        return {"workers killed in a transaction": 4}
+
+    def has_struck_enough(self) -> bool:
+        return all(self.struck[name] >= least for name, least in self.least().items())
+
+    def check(self) -> None:
+        more = 1 if self.bank.count == FEW else 4
+        for name, least in {**self.least(), "tasks that raised after their writes": 8}.items():
+            assert self.struck[name] >= more * least, f"{name}: too few to prove anything"
+
+
+class ServerStorm(Storm):
+    """The same where there is a server, which is killed, and a network, which is cut."""
+
+    codes = (0, 1, -signal.SIGKILL)  # 1: the database was away as it began
+
+    def __init__(self, bank: Bank, seed: int, mode: str, server: MariaDB, proxy: Proxy) -> None:
+        super().__init__(bank, seed, mode)
+        self._server = server
+        self._proxy = proxy
+        self._cut: Cut | None = None
+        self._cuts = 0
+
+    def steps(self) -> dict[Callable[[], bool], tuple[float, float]]:
+        return {
+            self.cut_network: (0.2, 0.6),
+            self.kill_worker: (0.4, 1.4),
+            self.kill_database: (1.5, 4.0),  # before the next is frozen, since it waits until all are thawed
+            self.freeze_worker: (1.0, 4.0),
+        }
+
+    def cut_network(self) -> bool:
+        """Around a COMMIT: the next way once the one before has struck."""
+        if self._cut is not None:
+            if not self._cut.has_struck:
+                return False
+            self._count_cut(self._cut)
+        is_after, silent = WAYS_TO_CUT[self._cuts % len(WAYS_TO_CUT)]
+        self._cuts += 1
+        cut = self._proxy.cut_after if is_after else self._proxy.cut_before
+        self._cut = cut(COMMIT, silent=silent)
+        return True
+
+    def _count_cut(self, cut: Cut) -> None:
+        where = "after" if cut.is_after else "before"
+        self.struck[f"cuts {where} a COMMIT, {'silent' if cut.is_silent else 'loud'}"] += 1
+
+    def kill_database(self) -> bool:
+        if self._frozen or not self._in_midst():
+            return False
+        self._server.kill()
+        self.struck["database killed in a transaction"] += 1
+        time.sleep(self._chance.uniform(0, 0.3))
+        self._server.start()
+        self.bank.queue._mysql = None
+        return True
+
+    def calm(self) -> None:
+        self._proxy.pass_on()
+        super().calm()
+
+    def least(self) -> dict[str, int]:
+        cuts = [f"cuts {where} a COMMIT, {how}" for where in ("before", "after") for how in ("silent", "loud")]
+        return {**super().least(), "database killed in a transaction": 1, "leases lost": 1} | dict.fromkeys(cuts, 1)
+
+
+@pytest.fixture(scope="module")
+def durable_server() -> Iterator[MariaDB]:
+    """A server that keeps what it has committed when it is killed."""
+    if missing := missing_programs():
+        without(f"MariaDB is not installed ({', '.join(missing)} not found)")
+    with MariaDB(durable=True) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "mysql"])
+def make_storm(request: pytest.FixtureRequest, make_queue: Callable[..., Queue]) -> Iterator[Callable[..., Storm]]:
+    """Makes a storm over so many transfers."""
+    with ExitStack() as stack:
+
+        def make(seed: int, count: int, mode: str) -> Storm:
+            if request.param == "sqlite":
+                return Storm(Bank(make_queue(request.getfixturevalue("sqlite_dsn")), seed, count), seed, mode)
+            server: MariaDB = request.getfixturevalue("durable_server")
+            server.start()
+            dsn = server.dsn(server.create_database())
+            bank = Bank(make_queue(dsn), seed, count)
+            proxy = stack.enter_context(Proxy(server.host, server.port))
+            bank.queue.deployment.write_env(**{"TASKSERVER_DSN": proxy.dsn(dsn), **SETTINGS})
+            return ServerStorm(bank, seed, mode, server, proxy)
+
+        yield make
+
+
+@pytest.mark.parametrize(
+    ("mode", "count"),
+    [("delete", FEW), *(pytest.param(mode, MANY, marks=pytest.mark.long) for mode in ("delete", "move", "mark"))],
+)
+def test_each_transfer_is_made_once_whatever_dies(make_storm: Callable[..., Storm], mode: str, count: int) -> None:
+    seed = random.SystemRandom().randrange(1_000_000)
+    print(f"seed {seed}")
+    storm = make_storm(seed, count, mode)
+    storm.rage()
+    storm.calm()
+    print(dict(storm.struck))
+    storm.bank.check(mode)
+    storm.check()

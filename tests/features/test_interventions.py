@@ -1,0 +1,1223 @@
+"""What operators do to a queue: retry, cancel, priority, pause, run, errors, prune, reclaim, beside running workers.
+
+On SQLite and on MySQL/MariaDB alike. Rows are written and looked at by SQL of the tests' own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import taskserver
+from taskserver import DatabaseError, InvalidTask, SettingError, TaskServer
+from taskserver.cli.client import main
+from taskserver.cli.terminal import selecting as sel
+from taskserver.model.attempt import Finish, Outcome, Start
+from taskserver.model.selection import Selection
+from taskserver.model.task import ClaimedTask
+from taskserver.stores.mysql.dialect import MySQLDialect
+from taskserver.stores.queue import bulk_writes
+from taskserver.stores.queue.operations import RETRY, Operations
+from taskserver.stores.queue.pruning import Pruning
+from tests.support.documents import table
+from tests.support.processes import (
+    WAIT_SECONDS,
+    assert_one_line,
+    assert_silent,
+    end_of,
+    kill,
+    run_here,
+    run_on_terminal,
+    wait_for,
+    wait_until,
+)
+from tests.support.queues import LONG_AGO, Queue
+
+TASKS = """
+import os, time, taskserver
+
+def fail(text="no luck"):
+    note(text)
+    raise ValueError(text)
+
+def wait(text="waits"):
+    note(text)
+    while not (HERE / "go").exists():
+        time.sleep(0.01)
+
+def wait_and_fail():
+    wait()
+    raise ValueError("by itself")
+
+def fail_first(name):
+    note(name)
+    try:
+        os.close(os.open(HERE / f"seen-{name}", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    raise ValueError("the first time")
+
+def speak():
+    print("it speaks")
+"""
+
+FAR = "2036-01-01 00:00:00.000000"
+TOKEN = 17
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def server(queue: Queue) -> Iterator[TaskServer]:
+    with TaskServer(queue.dsn, folder=queue.folder) as opened:
+        yield opened
+
+
+@pytest.fixture
+def client(queue: Queue, capsys: pytest.CaptureFixture[str]) -> Run:
+    """A command of client.py, inside this process."""
+    return lambda *args: run_here(main, capsys, queue.folder, *args)
+
+
+def put(queue: Queue, status: int = 0, **columns: object) -> int:
+    """Writes a row; its id."""
+    row = {"task": "tasks.note", "status": status, **columns}
+    marks = ", ".join("?" * len(row))
+    queue.sql(f"INSERT INTO jobs_queue ({', '.join(row)}) VALUES ({marks})", *row.values())
+    ((row_id,),) = queue.sql("SELECT MAX(id) FROM jobs_queue")
+    return int(row_id)
+
+
+KINDS: dict[str, dict[str, object]] = {
+    "new": {"status": 0},
+    "waiting": {"status": 5, "due_at": FAR},
+    "waiting for others": {"status": 5},
+    "error": {"status": 3, "attempts": 2, "due_at": FAR, "error_text": "E: e"},
+    "fatal": {"status": 4, "attempts": 9, "error_text": "E: e", "finished_at": LONG_AGO, "max_attempts": 9},
+    "lost": {"status": 4, "attempts": 1, "claim": TOKEN, "error_text": "lost: its worker", "max_attempts": 1},
+    "claimed": {"status": 1, "claim": TOKEN, "due_at": FAR, "attempts": 3},
+    "running": {"status": 1, "claim": TOKEN, "due_at": FAR, "started_at": LONG_AGO, "attempts": 1},
+    "running, to run again": {"status": 1, "claim": TOKEN, "due_at": FAR, "started_at": LONG_AGO, "attempts": 0},
+    "running, cancelled": {
+        "status": 1, "claim": TOKEN, "due_at": FAR, "started_at": LONG_AGO, "attempts": 1, "error_text": "cancelled",
+    },
+    "cancelled": {"status": 4, "attempts": 1, "error_text": "cancelled", "finished_at": LONG_AGO},
+    "done": {"status": 2, "attempts": 1, "finished_at": LONG_AGO},
+    "strange": {"status": 9},
+}  # fmt: skip
+"""A row of each kind that a verb may meet."""
+SEEN = "status, attempts, max_attempts, due_at, claim, error_text, started_at, finished_at, priority"
+
+
+def put_all_kinds(queue: Queue) -> dict[str, int]:
+    return {kind: put(queue, **{"updated_at": LONG_AGO} | columns) for kind, columns in KINDS.items()}  # type: ignore[arg-type]
+
+
+def seen(queue: Queue) -> dict[int, dict[str, Any]]:
+    columns = SEEN.split(", ")
+    return {row[0]: dict(zip(columns, row[1:], strict=True)) for row in queue.rows(f"id, {SEEN}")}
+
+
+def changes(queue: Queue, ids: dict[str, int], act: Callable[[], object]) -> dict[str, dict[str, Any]]:
+    """What an act changed in the rows of each kind."""
+    before = seen(queue)
+    act()
+    after = seen(queue)
+    found = {
+        kind: {name: value for name, value in after[one].items() if value != before[one][name]}
+        for kind, one in ids.items()
+    }
+    return {kind: changed for kind, changed in found.items() if changed}
+
+
+def updated_since(queue: Queue, ids: dict[str, int]) -> set[str]:
+    rows = dict(queue.rows("id, updated_at"))
+    return {kind for kind, one in ids.items() if str(rows[one])[:4] != LONG_AGO[:4]}
+
+
+# ---- what each verb does to each kind of row
+
+
+def test_a_retry_makes_error_and_fatal_tasks_new_and_leaves_all_others(queue: Queue, server: TaskServer) -> None:
+    ids = put_all_kinds(queue)
+    counts: list[int] = []
+    found = changes(queue, ids, lambda: counts.append(server.retry(Selection())))
+    new = {"status": 0, "attempts": 0}
+    assert found == {
+        "error": new | {"due_at": None},
+        "fatal": new | {"finished_at": None},
+        "lost": new | {"claim": None},
+        "cancelled": new | {"error_text": None, "finished_at": None},
+    }
+    assert counts == [4]
+    assert updated_since(queue, ids) == set(found)
+
+
+def test_a_cancel_ends_what_waits_and_marks_what_runs(queue: Queue, server: TaskServer) -> None:
+    ids = put_all_kinds(queue)
+    counts: list[int] = []
+    found = changes(queue, ids, lambda: counts.append(server.cancel(Selection())))
+    assert all(found[kind].pop("finished_at") is not None for kind in ("new", "waiting", "error", "claimed", "lost"))
+    del found["waiting for others"]["finished_at"]
+    ended = {"status": 4, "error_text": "cancelled"}
+    assert found == {
+        "new": ended,
+        "waiting": ended | {"due_at": None},
+        "waiting for others": ended,
+        "error": ended | {"due_at": None},
+        "claimed": ended | {"due_at": None, "claim": None},
+        "lost": {"claim": None},  # what a person must know of it stays
+        "running": {"error_text": "cancelled"},
+        "running, to run again": {"error_text": "cancelled"},
+    }
+    assert counts == [8]
+
+
+def test_a_priority_moves_what_may_run_yet_and_leaves_the_instants(queue: Queue, server: TaskServer) -> None:
+    ids = put_all_kinds(queue)
+    counts: list[int] = []
+    operator = Operations(server.store)
+    found = changes(queue, ids, lambda: counts.append(operator.set_priority(Selection(), -7)))
+    may_run = ["new", "waiting", "waiting for others", "error", "claimed"]
+    may_run += ["running", "running, to run again", "running, cancelled"]
+    assert found == {kind: {"priority": -7} for kind in may_run}
+    assert counts == [8]
+    assert updated_since(queue, ids) == set()
+
+
+def test_one_task_is_moved_by_its_id(queue: Queue, server: TaskServer) -> None:
+    ids = put_all_kinds(queue)
+    assert server.set_priority(ids["new"], 5)
+    assert server.set_priority(ids["new"], 5)
+    assert not server.set_priority(ids["done"], 5)
+    assert not server.set_priority(10**6, 5)
+    assert [row for row in queue.rows("id, priority") if row[1]] == [(ids["new"], 5)]
+    with pytest.raises(InvalidTask, match="priority is 2147483648"):
+        server.set_priority(ids["new"], 2**31)
+
+
+def start_one(server: TaskServer, max_attempts: int = 1) -> ClaimedTask:
+    (task,) = server.store.claims.claim(1, ()).tasks
+    assert server.store.finishes.advance([], Start(task, max_attempts)) == ([], True)
+    return task
+
+
+@pytest.mark.parametrize("act", ["retry", "cancel"])
+def test_a_late_completion_of_a_lost_task_counts_unless_a_person_acted_on_it(
+    queue: Queue, server: TaskServer, act: str
+) -> None:
+    for is_meant in (False, True):
+        server.add_task("tasks.note")
+        task = start_one(server)
+        queue.end_leases()
+        assert server.reclaim().lost == 1
+        assert queue.first_lines()[0].startswith("lost: ")
+        if is_meant:
+            assert getattr(server, act)(Selection(ids=[task.id])) == 1
+        assert server.store.finishes.advance([Finish(task)], None) == (
+            [Outcome.LOST if is_meant else Outcome.AS_ASKED],
+            False,
+        )
+    assert queue.statuses() == [{"retry": 0, "cancel": 4}[act]]
+
+
+def test_a_cancel_after_a_rerun_and_a_rerun_after_a_cancel_the_later_wish_counts(
+    queue: Queue, server: TaskServer
+) -> None:
+    for later, error in itertools.product(("cancel", "rerun"), ("E: e", None)):
+        key = f"{later} {error}"
+        first = server.add_task("tasks.note", unique_key=key, rerun=True)
+        task = start_one(server, max_attempts=5)
+        for act in ("rerun", "cancel") if later == "cancel" else ("cancel", "rerun"):
+            if act == "cancel":
+                assert server.cancel(Selection(ids=[first])) == 1
+            else:
+                assert server.add_task("tasks.note", unique_key=key, rerun=True) == first
+        assert server.store.finishes.advance([Finish(task, error, retry_seconds=60.0)], None)[0][0]
+        expected = (4, "cancelled") if later == "cancel" else (0, None)
+        assert queue.sql("SELECT status, error_text FROM jobs_queue WHERE id = ?", first) == [expected]
+        queue.sql("UPDATE jobs_queue SET status = 5")  # out of the way of the next one
+
+
+def test_a_cancelled_task_whose_row_is_bad_can_be_retried_and_ends_again(queue: Queue, server: TaskServer) -> None:
+    server.add_task("tasks.nothing")
+    server.cancel(Selection())
+    server.retry(Selection())
+    assert queue.worker().returncode == 0
+    assert queue.statuses() == [4]
+    assert queue.first_lines()[0].startswith("BadTask: ")
+
+
+# ---- which rows are chosen
+
+CHOICES: list[tuple[dict[str, Any], list[str]]] = [
+    ({}, ["a", "b", "c", "d", "e"]),
+    ({"groups": [3]}, ["a", "b"]),
+    ({"groups": [3, 5]}, ["a", "b", "c"]),
+    ({"groups": [9]}, []),
+    ({"task": "tasks.note"}, ["a", "c", "e"]),
+    ({"task": "tasks.Note"}, ["d"]),
+    ({"error": "E: 100%"}, ["a", "c"]),
+    ({"error": "E: 1__%"}, []),
+    ({"error": "e: 100%"}, ["b"]),
+    ({"error": ": 100%"}, []),
+    ({"error": "E: 100%\nwhere"}, ["c"]),
+    ({"error": "Ä"}, ["d"]),
+    ({"limit": 2}, ["a", "b"]),
+    ({"limit": 99}, ["a", "b", "c", "d", "e"]),
+    ({"groups": [3], "task": "tasks.note"}, ["a"]),
+    ({"groups": [3], "error": "e:", "limit": 1}, ["b"]),
+    ({"ids": ["c", "a", "a"]}, ["a", "c"]),
+    ({"ids": ["a", "b", "c"], "limit": 2}, ["a", "b"]),
+    ({"ids": ["a", "b", "c"], "groups": [5]}, ["c"]),
+    ({"ids": []}, []),
+    ({"groups": []}, []),
+    ({"ids": ["a"], "groups": []}, []),
+]
+
+
+def put_choices(queue: Queue) -> dict[str, int]:
+    rows: dict[str, dict[str, object]] = {
+        "a": {"group_id": 3, "error_text": "E: 100%"},
+        "b": {"group_id": 3, "error_text": "e: 100% and more", "task": "tasks.other"},
+        "new": {"group_id": 3, "status": 0},
+        "c": {"group_id": 5, "error_text": "E: 100%\nwhere it was"},
+        "d": {"error_text": "Ärger", "task": "tasks.Note"},
+        "e": {"error_text": None},
+    }
+    return {name: put(queue, **{"status": 4} | row) for name, row in rows.items()}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("given", "expected"), CHOICES)
+def test_tasks_are_chosen_by_all_that_is_given(
+    choosing: tuple[Queue, TaskServer, dict[str, int]], given: dict[str, Any], expected: list[str]
+) -> None:
+    queue, server, ids = choosing
+    names = {one: name for name, one in ids.items()}
+    chosen = Selection(**given | ({"ids": [ids[name] for name in given["ids"]]} if "ids" in given else {}))
+    preview = Operations(server.store).preview(RETRY, chosen, most=3)
+    assert (preview.rows, [names[task.id] for task in preview.first]) == (len(expected), expected[:3])
+    before = queue.statuses()
+    told: list[int] = []
+    assert Operations(server.store).change(RETRY, chosen, on_written=told.extend).changed == len(expected)
+    assert [names[one] for one in sorted(told)] == expected
+    assert [names[one] for one, status in queue.rows("id, status") if status == 0] == sorted(
+        [*expected, "new"], key=list(ids).index
+    )
+    queue.sql("UPDATE jobs_queue SET status = 4 WHERE id <> ?", ids["new"])
+    assert queue.statuses() == before
+
+
+@pytest.fixture(scope="module", params=["sqlite", "mysql"])
+def choosing(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Queue, TaskServer, dict[str, int]]]:
+    """One queue for all choices, as making its tables anew takes longer than most of them."""
+    from tests.support.deployment import Deployment
+
+    folder = tmp_path_factory.mktemp("choosing")
+    with contextmanager(_dsn_of)(request, folder) as dsn:
+        queue = Queue(Deployment(folder), dsn)
+        with TaskServer(dsn, folder=folder) as server:
+            yield queue, server, put_choices(queue)
+
+
+def _dsn_of(request: pytest.FixtureRequest, folder: Any) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{folder}/taskserver.db"
+        return
+    mysql = request.getfixturevalue("mysql_server")
+    with mysql.database() as name:
+        yield mysql.dsn(name)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"ids": [-1]}, "ids has -1; allowed: whole numbers from 0 to"),
+        ({"ids": ["7"]}, "ids has '7'"),
+        ({"ids": [2**63]}, "ids has 9223372036854775808"),
+        ({"groups": [2**32]}, "groups has 4294967296; allowed: whole numbers from 0 to 4294967295"),
+        ({"groups": list(range(401))}, "401 groups are chosen; allowed: at most 400"),
+        ({"task": ""}, "task is ''; allowed: a text in UTF-8, not an empty one"),
+        ({"error": "\udc80"}, "error is '.udc80'; allowed: a text"),
+        ({"groups": 3}, "groups is 3; allowed: a list of whole numbers from 0 to 4294967295"),
+        ({"ids": "17"}, "ids is '17'; allowed: a list"),
+        ({"limit": 0}, "limit is 0; allowed: a whole number from 1 on"),
+        ({"limit": True}, "limit is True"),
+    ],
+)
+def test_a_wrong_choice_is_refused_in_a_sentence(sqlite_dsn: str, given: dict[str, Any], message: str) -> None:
+    with TaskServer(sqlite_dsn) as server, pytest.raises(InvalidTask, match=message):
+        server.cancel(taskserver.Selection(**given))
+
+
+def test_many_rows_are_written_in_portions_that_each_count(
+    queue: Queue, server: TaskServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_writes, "MAX_IDS_PER_STATEMENT", 3)
+    monkeypatch.setattr(bulk_writes, "MAX_IDS_PER_LOOK", 7)
+    ids = [put(queue, 4) for _ in range(20)]
+    portions: list[Sequence[int]] = []
+
+    def break_off_in_the_fourth(written: Sequence[int]) -> None:
+        portions.append(written)
+        if len(portions) == 4:
+            raise KeyboardInterrupt
+
+    operator = Operations(server.store)
+    with pytest.raises(KeyboardInterrupt):
+        operator.change(RETRY, Selection(), on_written=break_off_in_the_fourth)
+    assert [len(portion) for portion in portions] == [3, 3, 1, 3]
+    assert queue.statuses() == [0] * 10 + [4] * 10
+    assert operator.change(RETRY, Selection(limit=8)).changed == 8
+    assert queue.statuses() == [0] * 18 + [4] * 2
+    assert operator.change(RETRY, Selection(ids=ids)).changed == 2
+
+
+# ---- beside others
+
+
+@contextmanager
+def holding(queue: Queue, *ids: int) -> Iterator[Any]:
+    """In the `with`, another program holds these rows."""
+    with queue.connect() as connection, connection.cursor() as cursor:
+        # These rows, and none beside them.
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        connection.begin()
+        cursor.execute(
+            f"SELECT id FROM jobs_queue FORCE INDEX (PRIMARY) WHERE id IN ({', '.join(map(str, ids))}) FOR UPDATE"
+        )
+        yield connection
+        connection.rollback()
+
+
+@pytest.fixture(params=["skips locked", "waits for locked"])
+def old_or_new(mysql_queue: Queue, request: pytest.FixtureRequest) -> Iterator[tuple[Queue, Operations]]:
+    with TaskServer(mysql_queue.dsn, folder=mysql_queue.folder) as server:
+        assert isinstance(server.store.database.dialect, MySQLDialect)
+        if request.param == "waits for locked":
+            server.store.database.dialect.skips_locked = False
+        yield mysql_queue, Operations(server.store)
+
+
+def test_rows_that_others_hold_are_passed_over_and_told(
+    old_or_new: tuple[Queue, Operations], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, operator = old_or_new
+    monkeypatch.setattr(bulk_writes, "COME_BACK_SECONDS", 0.2)
+    ids = [put(queue, 4) for _ in range(6)]
+    with holding(queue, ids[0]):
+        assert operator.change(RETRY, Selection(limit=2)) == (2, ())
+        assert operator.change(RETRY, Selection()) == (3, [ids[0]])
+        assert sorted(queue.statuses()) == [0] * 5 + [4]
+    assert operator.change(RETRY, Selection()) == (1, [])
+
+
+def test_a_program_and_a_person_hear_of_rows_that_others_hold(
+    mysql_queue: Queue, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_writes, "COME_BACK_SECONDS", 0.2)
+    ids = [put(mysql_queue, 0) for _ in range(3)]
+    with TaskServer(mysql_queue.dsn, folder=mysql_queue.folder) as server, holding(mysql_queue, ids[0]):
+        with pytest.raises(DatabaseError, match=f"2 tasks of jobs_queue were changed, and 1 left .*, as {ids[0]}: try"):
+            server.cancel(ids)
+        with pytest.raises(DatabaseError, match="0 tasks of jobs_queue were changed, and 1 left"):
+            server.set_priority(ids[0], 5)
+        ended = run_here(main, capsys, mysql_queue.folder, "cancel", str(ids[0]))
+    assert (ended.returncode, ended.stdout) == (0, "0 tasks cancelled\n")
+    assert ended.stderr == "1 task left, as other programs hold them: try again\n"
+    assert mysql_queue.statuses() == [0, 4, 4]
+
+
+def test_rows_that_others_held_are_come_back_to(old_or_new: tuple[Queue, Operations]) -> None:
+    queue, operator = old_or_new
+    ids = [put(queue, 4) for _ in range(6)]
+    portions: list[Sequence[int]] = []
+    with holding(queue, ids[0], ids[3]) as holder:
+
+        def let_go(written: Sequence[int]) -> None:
+            portions.append(written)
+            if len(portions) == 1:
+                holder.rollback()
+
+        assert operator.change(RETRY, Selection(), on_written=let_go) == (6, [])
+    assert ids[0] not in portions[0]
+    assert ids[3] not in portions[0]
+
+
+def test_a_limit_holds_for_each_of_several_who_found_the_same_rows(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(50):
+        put(queue, 4)
+    barrier = threading.Barrier(4)
+    look, first_looks = bulk_writes.BulkWriter.look, []
+
+    def look_together(self: bulk_writes.BulkWriter, last: int, most: int) -> list[int]:
+        found = look(self, last, most)
+        if last < 0:
+            first_looks.append(found)
+            barrier.wait(WAIT_SECONDS)
+        return found
+
+    monkeypatch.setattr(bulk_writes.BulkWriter, "look", look_together)
+    counts: list[int] = []
+
+    def retry() -> None:
+        with TaskServer(queue.dsn, folder=queue.folder) as server:
+            counts.append(server.retry(Selection(limit=10)))
+
+    threads = [threading.Thread(target=retry) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_SECONDS)
+    assert counts == [10] * 4
+    assert Counter(queue.statuses()) == {0: 40, 4: 10}
+    assert all(found == first_looks[0] for found in first_looks)  # they raced for the same rows
+
+
+# ---- the commands
+
+
+@pytest.mark.parametrize("command", [["retry"], ["cancel"], ["priority", "5"], ["reclaim", "--force"]])
+def test_a_command_that_names_no_task_reaches_none(sqlite_queue: Queue, command: list[str]) -> None:
+    put_all_kinds(sqlite_queue)
+    before = sqlite_queue.rows()
+    words = "client.py: name ids, --group, --task or --error, or --all for every task that this is for"
+    assert_one_line(sqlite_queue.client(*command), 2, words)
+    assert_one_line(sqlite_queue.client(*command, "--limit", 3), 2, words)
+    assert sqlite_queue.rows() == before
+
+
+@pytest.mark.parametrize(
+    ("command", "done", "rows"),
+    [
+        (["retry"], "retried", 4),
+        (["cancel"], "cancelled", 8),
+        (["priority", "-5"], "moved to priority -5", 8),
+        (["reclaim", "--force"], "taken from their workers", 4),
+    ],
+)
+def test_a_dry_run_tells_what_would_be_and_changes_nothing(
+    queue: Queue, client: Run, command: list[str], done: str, rows: int
+) -> None:
+    put_all_kinds(queue)
+    before = queue.rows()
+    ended = client(*command, "--all", "--dry-run")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.endswith(f"\n{rows} tasks would be {done}; nothing was changed\n")
+    assert len(ended.stdout.splitlines()) == 1 + rows + 1  # a line each, under their heads
+    ended = client(*command, "--all", "--dry-run", "--limit", 1)
+    done_to_one = done.replace("their workers", "its worker")
+    assert ended.stdout.endswith(f"\n1 task would be {done_to_one}; nothing was changed\n")
+    assert queue.rows() == before
+    ended = client(*command, "--all")
+    assert ended.stdout.startswith(f"{rows} tasks {done}\n")
+
+
+def test_ids_to_which_nothing_could_be_done_are_told_one_by_one(queue: Queue, client: Run) -> None:
+    ids = put_all_kinds(queue)
+    ended = client("retry", ids["fatal"], ids["new"], ids["done"], 999, "--group", 0)
+    assert (ended.returncode, ended.stdout) == (0, "1 task retried\n")
+    suits = "retry is for tasks that are in error or fatal"
+    assert ended.stderr.splitlines() == [
+        f"task {ids['new']} was left as it is: new, group 0, tasks.note; {suits}, and meet all that was given",
+        f"task {ids['done']} is done; {suits}",
+        "task 999 is not there; a completed one may be deleted",
+    ]
+    left = ended.stderr
+    queue.sql("UPDATE jobs_queue SET status = 4 WHERE id = ?", ids["fatal"])
+    ended = client("retry", ids["fatal"], ids["new"], ids["done"], 999, "--group", 0, "--dry-run")
+    assert ended.stdout.endswith("\n1 task would be retried; nothing was changed\n")
+    assert ended.stderr == left
+    ended = client("cancel", *range(1000, 1030))
+    assert ended.stdout == "0 tasks cancelled\n"
+    assert ended.stderr.endswith("and 10 more like these\n")
+
+
+@pytest.mark.parametrize("fatal", [sel.MAX_TASKS_SHOWN - 1, sel.MAX_TASKS_SHOWN + 1, sel.MAX_IDS_LOOKED_AT + 1])
+def test_a_dry_run_of_many_ids_shows_some_counts_all_and_blames_none_of_them(sqlite_queue: Queue, fatal: int) -> None:
+    sqlite_queue.sql("INSERT INTO jobs_queue (task, status) VALUES " + ", ".join(["('tasks.note', 4)"] * fatal))
+    ended = sqlite_queue.client("retry", *range(1, fatal + 2), "--dry-run")
+    lines = ended.stdout.splitlines()
+    shown = min(fatal, sel.MAX_TASKS_SHOWN)
+    assert [line.split()[0] for line in lines[1 : shown + 1]] == [str(one) for one in range(1, shown + 1)]
+    assert lines[shown + 1 :] == [
+        *([f"… and {fatal - shown} more"] if fatal > shown else []),
+        f"{fatal} tasks would be retried; nothing was changed",
+    ]
+    if fatal <= sel.MAX_IDS_LOOKED_AT:
+        assert ended.stderr == f"task {fatal + 1} is not there; a completed one may be deleted\n"
+    else:
+        assert ended.stderr == ""
+
+
+def test_of_what_is_missing_the_priority_alone_is_required(sqlite_queue: Queue) -> None:
+    assert_one_line(sqlite_queue.client("priority"), 2, "the following arguments are required: N;")
+
+
+def test_ids_may_stand_before_behind_and_among_the_options(sqlite_queue: Queue) -> None:
+    ids = [put(sqlite_queue, 4, group_id=3) for _ in range(4)]
+    assert sqlite_queue.client("retry", "--group", 3, ids[0]).stdout == "1 task retried\n"
+    assert sqlite_queue.client("retry", ids[1], "--group", 3, "--group", 4).stdout == "1 task retried\n"
+    assert sqlite_queue.client("retry", ids[2], "--limit", 5, ids[3]).stdout == "2 tasks retried\n"
+    assert sqlite_queue.client("priority", -5, ids[0], "--group", 3).stdout == "1 task moved to priority -5\n"
+    assert sqlite_queue.client("priority", -6, "--group", 3, ids[0]).stdout == "1 task moved to priority -6\n"
+    assert sqlite_queue.client("priority", "--group", "3", -7, ids[0]).stdout == "1 task moved to priority -7\n"
+
+
+def test_what_rows_say_is_printed_harmless(sqlite_queue: Queue) -> None:
+    put(sqlite_queue, 4, task="tasks.evil\x1b[2J", error_text="E: \x1b[2J\x07 evil\nmore")
+    for command in (["retry", "--all", "--dry-run"], ["errors"], ["priority", "5", "1"]):
+        ended = sqlite_queue.client(*command)
+        assert ended.returncode == 0
+        assert "\x1b" not in ended.stdout + ended.stderr
+        assert "\\x1b[2J" in ended.stdout + ended.stderr
+
+
+def test_a_retried_task_runs_at_once_and_a_cancelled_one_never(queue: Queue, client: Run) -> None:
+    for task in ("fail", "fail", "note"):
+        queue.add(f"tasks.{task}")
+    queue.worker("--max-time", 30)
+    assert queue.statuses() == [3, 3]
+    assert client("cancel", 2).stdout == "1 task cancelled\n"
+    assert client("retry", 1).stdout == "1 task retried\n"
+    queue.worker()
+    assert queue.notes() == ["no luck", "no luck", "noted", "no luck"]
+    assert queue.rows("id, status, attempts, error_text")[1] == (2, 4, 1, "cancelled")
+    assert queue.rows("status, attempts")[0] == (3, 1)
+
+
+# ---- cancel: what runs
+
+
+def add_and_start(queue: Queue, task: str, **env: str) -> subprocess.Popen[str]:
+    queue.add(f"tasks.{task}")
+    return queue.start_task(**env)
+
+
+def assert_cancelled_for_good(queue: Queue) -> None:
+    """The one row is fatal `cancelled`, and no later run brings it back."""
+    assert queue.rows("status, error_text, claim, due_at") == [(4, "cancelled", None, None)]
+    noted = queue.notes()
+    assert_silent(queue.worker())
+    assert queue.rows("status, error_text") == [(4, "cancelled")]
+    assert queue.notes() == noted
+
+
+def test_a_cancel_interrupts_a_running_task_at_its_heartbeat(queue: Queue, client: Run) -> None:
+    worker = add_and_start(queue, "wait", TASKSERVER_LEASE="1")
+    ended = client("cancel", 1)
+    assert ended.stdout.startswith(
+        "1 task cancelled\n1 cancelled task is still running, to be interrupted at the next call of "
+        "taskserver.progress() or current_task(), or else within some 40 s"
+    )
+    code, output, errors = end_of(worker)
+    assert (code, output) == (0, "")
+    assert errors == "task 1 tasks.wait is fatal: cancelled\n"
+    assert queue.rows("attempts") == [(1,)]
+    assert_cancelled_for_good(queue)
+
+
+def test_a_cancelled_task_that_succeeds_before_its_worker_hears_of_it_is_done(queue: Queue, client: Run) -> None:
+    worker = add_and_start(queue, "wait", TASKSERVER_MODE="mark")
+    assert client("cancel", 1).returncode == 0
+    queue.go()
+    assert_silent(wait_for(worker))
+    assert queue.rows("status, error_text") == [(2, None)]
+
+
+def test_a_cancelled_task_that_fails_by_itself_is_never_retried(queue: Queue, client: Run) -> None:
+    worker = add_and_start(queue, "wait_and_fail")
+    assert client("cancel", 1).returncode == 0
+    queue.go()
+    assert wait_for(worker).returncode == 0
+    assert_cancelled_for_good(queue)
+
+
+def test_a_cancelled_task_whose_worker_is_killed_is_never_retried(queue: Queue, client: Run) -> None:
+    worker = add_and_start(queue, "wait")
+    assert client("cancel", 1).returncode == 0
+    kill(worker)
+    assert queue.rows("status") == [(1,)]
+    queue.end_leases()
+    assert queue.worker().stderr == "task 1 tasks.wait is fatal: cancelled\n"
+    assert_cancelled_for_good(queue)
+
+
+def test_a_task_that_was_claimed_and_not_started_is_cancelled_at_once(queue: Queue, client: Run) -> None:
+    queue.add("tasks.wait")
+    for _ in range(3):
+        queue.add("tasks.note")
+    worker = queue.start_task()
+    assert queue.statuses() == [1, 1, 1, 1]
+    ended = client("cancel", 2, 4)
+    assert ended.stdout == "2 tasks cancelled\n"
+    queue.go()
+    assert_silent(wait_for(worker))
+    assert queue.rows("id, status") == [(2, 4), (4, 4)]
+    assert queue.notes() == ["waits", "noted"]
+
+
+def test_a_cancel_interrupts_a_task_in_a_thread_of_a_program_of_one_s_own(queue: Queue) -> None:
+    queue.add("tasks.wait")
+    program = queue.deployment.home / "program.py"
+    program.write_text(
+        "import sys, threading\n"
+        f"sys.path.insert(0, {str(queue.folder)!r})\n"
+        "from taskserver import TaskServer\n"
+        f"server = TaskServer.from_env({str(queue.folder)!r})\n"
+        "results = []\n"
+        "thread = threading.Thread(target=lambda: results.append(server.run()))\n"
+        "thread.start()\n"
+        "thread.join()\n"
+        "print(results[0].fatal, results[0].reason.value)\n"
+    )
+    process = queue.deployment.popen(str(program), env={"TASKSERVER_LEASE": "1"})
+    wait_until(queue.notes)
+    with TaskServer(queue.dsn, folder=queue.folder) as server:
+        assert server.cancel(Selection(task="tasks.wait")) == 1
+    code, output, _ = end_of(process)
+    assert (code, output) == (0, "1 empty\n")
+    assert_cancelled_for_good(queue)
+
+
+# ---- pause
+
+
+@pytest.mark.parametrize("groups", [[], ["3,5"]])
+def test_a_paused_group_is_not_claimed_and_the_rest_is_drained_in_order(
+    queue: Queue, client: Run, groups: list[str]
+) -> None:
+    for number in range(12):
+        queue.sql(
+            "INSERT INTO jobs_queue (task, args, group_id, priority) VALUES ('tasks.note', ?, ?, ?)",
+            json.dumps([f"{number}"]), [3, 4, 5][number % 3] if not groups else [3, 5][number % 2], -number // 4,
+        )  # fmt: skip
+    assert client("pause", 3).stdout.startswith("group 3 is paused from the next claim on")
+    assert_silent(queue.worker(0, *groups, "--batch", 2))
+    assert queue.reason() == "empty"
+    left = queue.rows("group_id, status")
+    assert set(left) == {(3, 0)}
+    ran = [int(text) for text in queue.notes()]
+    assert ran == sorted(ran, key=lambda number: (-number // 4, number))
+    assert len(ran) + len(left) == 12
+    assert client("resume", 3).stdout == "group 3 is served again\n"
+    assert_silent(queue.worker(0, *groups))
+    assert queue.rows() == []
+
+
+def test_a_pause_holds_from_the_next_claim_on(queue: Queue, client: Run) -> None:
+    queue.add("tasks.wait", group_id=3)
+    for group in (3, 3, 4):
+        queue.add("tasks.note", f'["of {group}"]', group_id=group)
+    worker = queue.start_task("--batch", 2)
+    assert client("pause", 3).returncode == 0
+    queue.go()
+    assert_silent(wait_for(worker))
+    assert queue.notes() == ["waits", "of 3", "of 4"]
+    assert queue.rows("id, status") == [(3, 0)]
+
+
+def test_pause_and_resume_say_what_was_so_already(queue: Queue, client: Run, server: TaskServer) -> None:
+    assert client("resume", 3).stdout == "group 3 was not paused\n"
+    assert client("pause", 3).returncode == 0
+    assert client("pause", 3).stdout == "group 3 was paused already\n"
+    assert not server.pause(3)
+    assert server.pause(0)
+    assert server.store.claims.paused_groups() == [0, 3]
+    assert server.resume(0)
+    assert not server.resume(0)
+    with pytest.raises(SettingError, match="group_id is -1"):
+        server.pause(-1)
+
+
+def test_a_group_is_paused_by_sql_too(queue: Queue) -> None:
+    queue.add("tasks.note", group_id=3)
+    queue.sql("INSERT INTO jobs_queue_paused (group_id) VALUES (3)")
+    assert_silent(queue.worker())
+    queue.sql("DELETE FROM jobs_queue_paused WHERE group_id = 3")
+    assert queue.statuses() == [0]
+    assert_silent(queue.worker())
+    assert queue.statuses() == []
+
+
+def test_status_and_doctor_tell_paused_groups_and_blame_nobody_for_them(queue: Queue, client: Run) -> None:
+    for group in (3, 3, 4):
+        queue.add("tasks.note", group_id=group)
+    queue.worker(1, 5)
+    client("pause", 3)
+    words = "group 3 is paused, with 2 new tasks: client.py resume GROUP has workers take them again"
+    status = client("status").stdout
+    assert words in status.splitlines()
+    assert "1 new task in group 4, which no worker takes" in status
+    report = json.loads(client("status", "--json").stdout)
+    assert (report["paused_groups"], report["unserved_groups"]) == ([3], [4])
+    checks = {check["check"]: check for check in json.loads(client("doctor", "--json").stdout)["checks"]}
+    assert (checks["paused"]["level"], checks["paused"]["found"]) == ("ok", words)
+    assert "group 4" in checks["groups"]["found"]
+    client("resume", 3)
+    assert "paused" not in client("status").stdout
+
+
+# ---- run
+
+
+def test_a_task_is_run_here_with_what_it_prints(queue: Queue) -> None:
+    task = put(queue, task="tasks.speak", group_id=3)
+    put(queue, task="tasks.note", priority=-5)
+    queue.sql("INSERT INTO jobs_queue_paused (group_id) VALUES (3)")
+    ended = queue.client("run", task)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    first, last = ended.stdout.splitlines()
+    assert first == "it speaks"
+    assert last.startswith(f"task {task} is done after 0.")
+    assert queue.statuses() == [0]
+    assert queue.sql("SELECT COUNT(*) FROM jobs_queue_workers") == [(0,)]  # it is no run of cron's
+
+
+def test_a_task_that_fails_here_shows_its_whole_traceback(queue: Queue) -> None:
+    task = put(queue, task="tasks.fail", args='["not today"]')
+    ended = queue.client("run", task)
+    assert ended.returncode == 0
+    assert "Traceback (most recent call last):" in ended.stderr
+    assert ended.stderr.endswith("\nValueError: not today\n")
+    assert re.search(rf"^task {task} failed after \d\.\d s, and comes again at 20.* UTC$", ended.stdout, re.MULTILINE)
+    assert queue.rows("status, attempts") == [(3, 1)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "attempts"), [("new", 1), ("waiting", 1), ("error", 3), ("fatal", 1), ("cancelled", 1), ("lost", 1)]
+)
+def test_what_can_be_run_is_started_once_more(queue: Queue, server: TaskServer, kind: str, attempts: int) -> None:
+    queue.define("def fatal(): raise taskserver.Fatal('seen')\n")
+    put(queue, **KINDS[kind] | {"task": "tasks.fatal"})  # type: ignore[arg-type]
+    ended = queue.client("run", 1)
+    assert ended.returncode == 0, ended.stderr
+    assert re.fullmatch(r"task 1 failed after \d\.\d s, and is fatal\n", ended.stdout)
+    assert queue.first_lines() == ["Fatal: seen"]
+    assert queue.rows("status, attempts, claim") == [(4, attempts, None)]
+
+
+def test_what_cannot_be_run_is_refused_in_a_sentence(queue: Queue, client: Run) -> None:
+    ids = put_all_kinds(queue)
+    queue.sql("INSERT INTO jobs_queue_dependencies VALUES (?, ?)", ids["new"], ids["waiting for others"])
+    before = queue.rows()
+    refused = {
+        "claimed": "is in progress: a worker has it, or had it until its lease ended, at 2036-01-01",
+        "running": "is in progress",
+        "done": "is done: add it again",
+        "waiting for others": f"waits for task {ids['new']}: run or retry that one",
+        "strange": "has the status 9",
+    }
+    for kind, words in refused.items():
+        assert_one_line(client("run", ids[kind]), 2, f"client.py: task {ids[kind]} {words}")
+    assert_one_line(client("run", 999), 2, "there is no task 999 in jobs_queue or jobs_queue_done")
+    assert queue.rows() == before
+
+
+def test_ctrl_c_interrupts_the_task_that_runs_here_and_counts_as_its_failure(queue: Queue) -> None:
+    queue.add("tasks.wait")
+    process = queue.deployment.popen("client.py", "run", 1)
+    wait_until(queue.notes)
+    process.send_signal(signal.SIGINT)
+    code, output, errors = end_of(process)
+    assert code == 0
+    assert errors.endswith("TaskInterrupted: stopped by Ctrl-C\n")
+    assert re.match(r"task 1 failed after \d+\.\d s, and comes again at ", output)
+    assert queue.rows("status, attempts, claim") == [(3, 1, None)]
+    assert queue.first_lines() == ["TaskInterrupted: stopped by Ctrl-C"]
+
+
+def test_a_task_whose_run_here_was_killed_is_taken_back_like_any_other(queue: Queue) -> None:
+    queue.add("tasks.wait")
+    process = queue.deployment.popen("client.py", "run", 1)
+    wait_until(queue.notes)
+    assert_one_line(queue.client("run", 1), 2, "task 1 is in progress")
+    kill(process)
+    queue.end_leases()
+    assert queue.worker().returncode == 0
+    assert queue.first_lines()[0].startswith("lost: ")
+    assert queue.rows("status, attempts") == [(3, 1)]
+
+
+def test_what_became_of_a_task_that_was_run_by_a_program_is_returned(queue: Queue) -> None:
+    queue.add("tasks.note")
+    program = queue.deployment.home / "program.py"
+    program.write_text(
+        f"import sys; sys.path.insert(0, {str(queue.folder)!r})\n"
+        "from taskserver import TaskServer\n"
+        f"result = TaskServer.from_env({str(queue.folder)!r}).run_task(1)\n"
+        "print(result.taken, result.done, result.reason.value)\n"
+    )
+    assert queue.deployment.run(str(program)).stdout == "1 1 max_tasks\n"
+
+
+# ---- errors
+
+
+def put_errors(queue: Queue) -> None:
+    for text, status, group in (
+        ("E: one\nhere", 4, 0), ("E: one\nthere", 3, 0), ("E: two", 4, 3), ("E: one", 4, 3), (None, 3, 0), ("x", 0, 0),
+    ):  # fmt: skip
+        due_at = FAR if status == 3 else None
+        put(queue, status, error_text=text, group_id=group, due_at=due_at, task=f"tasks.of_{group}")
+    queue.sql(
+        "UPDATE jobs_queue SET finished_at = '2026-01-02 03:04:05.000000', updated_at = '2026-01-03 00:00:00.000000'"
+    )
+    queue.sql("UPDATE jobs_queue SET finished_at = '2026-02-02 03:04:05.000000', updated_at = updated_at WHERE id = 4")
+
+
+def test_errors_are_counted_by_their_first_lines(queue: Queue, client: Run, server: TaskServer) -> None:
+    assert client("errors").stdout == "no task is in error or fatal\n"
+    put_errors(queue)
+    assert [tuple(error) for error in server.errors()] == [
+        ("E: one", 3, 2, "2026-01-02 03:04:05.000000", "2026-02-02 03:04:05.000000", 4),
+        ("", 1, 0, "2026-01-03 00:00:00.000000", "2026-01-03 00:00:00.000000", 5),
+        ("E: two", 1, 1, "2026-01-02 03:04:05.000000", "2026-01-02 03:04:05.000000", 3),
+    ]
+    heads, first, *_ = client("errors").stdout.splitlines()
+    assert heads.split() == ["tasks", "fatal", "first", "seen", "(UTC)", "last", "seen", "(UTC)", "example", "error"]
+    assert first.split() == ["3", "2", "2026-01-02", "03:04:05", "2026-02-02", "03:04:05", "4", "E:", "one"]
+
+
+def test_errors_are_counted_of_some_groups_and_tasks_and_as_json(queue: Queue, client: Run) -> None:
+    put_errors(queue)
+    assert [error["rows"] for error in json.loads(client("errors", "--group", 3, "--json").stdout)] == [1, 1]
+    (error,) = json.loads(client("errors", "--task", "tasks.of_0", "--limit", 1, "--json").stdout)
+    assert error == {
+        "line": "E: one", "rows": 2, "fatal": 1, "first_seen": "2026-01-02T03:04:05.000000Z",
+        "last_seen": "2026-01-03T00:00:00.000000Z", "example_id": 2,
+    }  # fmt: skip
+    assert client("errors", "--group", 9).stdout == "no such task is in error or fatal\n"
+
+
+# ---- prune
+
+
+def put_old(queue: Queue) -> dict[str, int]:
+    """Rows of each kind, old and young."""
+    young = "2036-01-01 00:00:00"
+    return {
+        "old done": put(queue, 2, finished_at=LONG_AGO),
+        "young done": put(queue, 2, finished_at=young),
+        "old fatal": put(queue, 4, finished_at=LONG_AGO),
+        "young fatal": put(queue, 4, finished_at=young),
+        "fatal by hand": put(queue, 4, updated_at=LONG_AGO),
+        "old done with key": put(queue, 2, finished_at=LONG_AGO, unique_key="a"),
+        "old fatal with key": put(queue, 4, finished_at=LONG_AGO, unique_key="b"),
+        "old new": put(queue, 0, finished_at=LONG_AGO, updated_at=LONG_AGO, created_at=LONG_AGO),
+        "old error": put(queue, 3, finished_at=LONG_AGO, updated_at=LONG_AGO, due_at=FAR),
+        "running": put(queue, 1, updated_at=LONG_AGO, started_at=LONG_AGO, due_at=FAR, claim=TOKEN),
+    }
+
+
+def archive(queue: Queue, finished_at: str, unique_key: str | None = None) -> None:
+    queue.sql(
+        "INSERT INTO jobs_queue_done (id, task, finished_at, unique_key) VALUES (7, 'tasks.note', ?, ?)",
+        finished_at,
+        unique_key,
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "gone", "words"),
+    [
+        (["--done"], {"old done"}, "1 done task, older than 30 d: deleted"),
+        (["--fatal"], {"old fatal", "fatal by hand"}, "2 fatal tasks, older than 30 d: deleted"),
+        (["--archived"], set(), "2 archived tasks, older than 30 d: deleted"),
+        (["--stats"], set(), "3 rows of figures, older than 30 d: deleted"),
+        ([], {"old done"}, "1 done task, 2 archived tasks, older than 30 d: deleted"),
+        (
+            ["--done", "--fatal", "--keys"],
+            {"old done", "old fatal", "fatal by hand", "old done with key", "old fatal with key"},
+            "2 done tasks, 3 fatal tasks, older than 30 d: deleted",
+        ),
+    ],
+)
+def test_a_prune_deletes_what_is_named_and_old(
+    queue: Queue, client: Run, options: list[str], gone: set[str], words: str
+) -> None:
+    ids = put_old(queue)
+    archive(queue, LONG_AGO, "a")
+    archive(queue, LONG_AGO)
+    archive(queue, FAR)
+    for hour, group in ((LONG_AGO, 0), (LONG_AGO, 3), ("2021-01-01 01:00:00", 0), (FAR, 0)):
+        queue.sql("INSERT INTO jobs_queue_stats (hour, group_id, task) VALUES (?, ?, 'tasks.note')", hour, group)
+    tables = ("jobs_queue", "jobs_queue_done", "jobs_queue_stats")
+    before = [queue.sql(f"SELECT * FROM {table}") for table in tables]
+    ended = client("prune", "--older-than", "30d", *options, "--dry-run")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.splitlines()[0] == words.replace("deleted", "would be deleted")
+    assert "disk" not in ended.stdout
+    assert [queue.sql(f"SELECT * FROM {table}") for table in tables] == before
+    ended = client("prune", "--older-than", "30d", *options)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.splitlines()[0] == words
+    assert {kind for kind, one in ids.items() if (one,) not in queue.rows("id")} == gone
+    left = [queue.sql(f"SELECT COUNT(*) FROM {table}")[0][0] for table in tables[1:]]
+    assert left == [1 if "archived" in words else 3, 1 if "figures" in words else 4]
+    spares = ("done task" in words or "fatal task" in words) and "--keys" not in options
+    assert ("1 task spared, for holding a unique_key" in ended.stdout) == spares
+    changed = {
+        "jobs_queue": bool(gone),
+        "jobs_queue_done": "archived" in words,
+        "jobs_queue_stats": "figures" in words,
+    }
+    named = ", ".join(table for table, is_changed in changed.items() if is_changed)
+    space = "VACUUM" if queue.is_sqlite else f"OPTIMIZE TABLE {named} copies"
+    assert space in ended.stdout.splitlines()[-1]
+
+
+def test_a_prune_must_say_how_old(sqlite_queue: Queue) -> None:
+    assert_one_line(sqlite_queue.client("prune", "--done"), 2, "--older-than")
+    for wrong in ("30", "d", "1.5d", "1y", ""):
+        assert_one_line(sqlite_queue.client("prune", "--done", "--older-than", wrong), 2, "is not a span of time")
+    assert_one_line(
+        sqlite_queue.client("prune", "--done", "--older-than", "36501d"), 2, "'36501d' is not", "at most 36500d"
+    )
+    assert (
+        sqlite_queue.client("prune", "--done", "--older-than", "1s").stdout == "0 done tasks, older than 1 s: deleted\n"
+    )
+
+
+def test_a_program_prunes_by_seconds_or_a_timedelta(queue: Queue, server: TaskServer) -> None:
+    put_old(queue)
+    assert server.prune(3600.0, done=True) == (1, 0, 0, 0, 1, 0)
+    assert server.prune(timedelta(days=30), fatal=True, keys=True) == (0, 3, 0, 0, 0, 0)
+    assert server.prune(timedelta(days=30), keys=True) == (1, 0, 0, 0, 0, 0)
+    for wrong in (-1, True, float("nan"), "30d", timedelta(days=-1)):
+        with pytest.raises(InvalidTask, match="older_than is"):
+            server.prune(wrong, done=True)  # type: ignore[arg-type]
+
+
+def test_a_prune_that_was_broken_off_goes_on_the_next_time(
+    queue: Queue, server: TaskServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_writes, "MAX_IDS_PER_STATEMENT", 4)
+    for _ in range(10):
+        put(queue, 2, finished_at=LONG_AGO)
+        archive(queue, LONG_AGO)
+    pruning = Pruning(server.store, 60, ["done", "archived"], keys=False)
+    heard: list[int] = []
+
+    def break_off(deleted: int) -> None:
+        heard.append(deleted)
+        if deleted > 10:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pruning.run(break_off)
+    assert heard == [4, 8, 10, 14]
+    assert len(queue.rows("id")) == 0
+    assert pruning.count().archived == 6
+    assert pruning.run() == (0, 0, 6, 0, 0, 0)
+
+
+def test_a_prune_shows_a_person_how_far_it_is(sqlite_queue: Queue) -> None:
+    sqlite_queue.sql(
+        "INSERT INTO jobs_queue (task, status, finished_at) WITH RECURSIVE n (i) AS "
+        f"(SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000) SELECT 'tasks.note', 2, '{LONG_AGO}' FROM n"
+    )
+    seen_by_person = run_on_terminal(sqlite_queue.deployment, "client.py", "prune", "--older-than", "1d", "--done")
+    assert seen_by_person.code == 0
+    assert "[#####.........................]  17% 500 rows deleted" in seen_by_person.screen
+    assert "3000 done tasks, older than 24 h: deleted" in seen_by_person.screen
+
+
+# ---- reclaim
+
+
+def put_due(queue: Queue) -> None:
+    for status in (3, 5):
+        put(queue, status, due_at=LONG_AGO)
+        put(queue, status, due_at=FAR)
+    claimed = {"claim": TOKEN, "attempts": 1}
+    put(queue, 1, due_at=LONG_AGO, **claimed)
+    put(queue, 1, due_at=LONG_AGO, started_at=LONG_AGO, **claimed)
+    put(queue, 1, due_at=LONG_AGO, started_at=LONG_AGO, max_attempts=1, **claimed)
+    put(queue, 1, due_at=FAR, **claimed)
+    put(queue, 1, due_at=FAR, started_at=LONG_AGO, **claimed)
+
+
+def test_a_reclaim_does_at_once_what_is_due(queue: Queue, client: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taskserver.stores.queue.due.MAX_DUE_PER_LOOK", 1)  # so that there is more than one look
+    put_due(queue)
+    ended = client("reclaim")
+    assert (ended.returncode, ended.stdout.splitlines()) == (
+        0,
+        ["2 tasks woken, 1 taken back unstarted, 2 in whose midst a worker vanished: that attempt failed"],
+    )
+    assert queue.statuses() == [0, 3, 0, 5, 0, 3, 4, 1, 1]
+    assert client("reclaim").stdout == "0 tasks woken, 0 taken back unstarted\n"
+
+
+def test_a_reclaim_by_force_takes_tasks_from_workers_whose_lease_holds(queue: Queue, client: Run) -> None:
+    put_due(queue)
+    ended = client("reclaim", "--force", 8, 9, 1)
+    assert ended.returncode == 0
+    assert ended.stdout.startswith(
+        "2 tasks taken from their workers\n2 tasks woken, 2 taken back unstarted, 3 in whose"
+    )
+    assert ended.stderr.splitlines()[0].startswith("task 1 was left as it is: error")
+    assert ended.stderr.splitlines()[1] == (
+        "A worker that is alive may still be running such a task, which may so run twice."
+    )
+    assert queue.statuses() == [0, 3, 0, 5, 0, 3, 4, 0, 3]
+    assert_one_line(client("reclaim", 8), 2, "tasks are chosen for --force alone")
+    assert_one_line(client("reclaim", "--dry-run"), 2, "client.py: --dry-run goes with --force")
+
+
+def test_a_reclaim_by_force_of_one_task_takes_it_from_its_worker(sqlite_queue: Queue) -> None:
+    put(sqlite_queue, **KINDS["claimed"])  # type: ignore[arg-type]
+    ended = sqlite_queue.client("reclaim", "--force", 1, "--dry-run")
+    assert ended.stdout.endswith("\n1 task would be taken from its worker; nothing was changed\n")
+    assert sqlite_queue.client("reclaim", "--force", 1).stdout.startswith("1 task taken from its worker\n")
+
+
+def test_a_worker_whose_task_was_taken_by_force_can_write_nothing_more(queue: Queue, server: TaskServer) -> None:
+    for _ in range(2):
+        server.add_task("tasks.note")
+    started, unstarted = server.store.claims.claim(2, ()).tasks
+    server.store.finishes.advance([], Start(started, 10))
+    assert server.reclaim() == (0, 0, 0, 0, 0, 0)
+    assert server.reclaim(Selection(groups=[0])) == (2, 0, 1, 1, 0, 0)
+    assert server.store.finishes.advance([Finish(started)], Start(unstarted, 10)) == ([Outcome.LOST], False)
+    assert not server.store.leases.renew(started)
+    assert queue.rows("status, attempts, claim") == [(3, 1, None), (0, 0, None)]
+
+
+# ---- all of it beside workers
+
+OLD_DONE, OLD_FATAL = 6, 7
+"""Groups of rows that are to be pruned."""
+
+
+def fill(queue: Queue, each: int) -> None:
+    """So many tasks of five groups, each with its number; and old rows."""
+    kinds = {1: "fail_first", 2: "note", 3: "note", 4: "note", 5: "note"}
+    rows: list[tuple[object, ...]] = [
+        (f"tasks.{task}", json.dumps([f"{group}-{number}"]), group, 0, 1, None)
+        for number in range(each)
+        for group, task in kinds.items()
+    ]
+    rows += [("tasks.old", None, OLD_DONE, 2, None, LONG_AGO)] * each
+    rows += [("tasks.old", None, OLD_FATAL, 4, None, LONG_AGO)] * each
+    columns = "task, args, group_id, status, max_attempts, finished_at"
+    for first in range(0, len(rows), 150):
+        portion = rows[first : first + 150]
+        marks = ", ".join(["(?, ?, ?, ?, ?, ?)"] * len(portion))
+        queue.sql(f"INSERT INTO jobs_queue ({columns}) VALUES {marks}", *(value for row in portion for value in row))
+
+
+class Crew:
+    """Workers that are started again when they end, until they are told to stop: then they drain the queue."""
+
+    def __init__(self, queue: Queue, size: int) -> None:
+        self._queue = queue
+        self._env = {"TASKSERVER_MODE": "mark", "TASKSERVER_TIMEOUT": "0"}
+        self.workers = [self._start() for _ in range(size)]
+
+    def _start(self) -> subprocess.Popen[str]:
+        return self._queue.start("--batch", 20, "--slots", 0, **self._env)
+
+    def keep_up(self) -> None:
+        for place, worker in enumerate(self.workers):
+            if worker.poll() is not None:
+                assert worker.returncode == 0, worker.stderr.read() if worker.stderr else ""
+                self.workers[place] = self._start()
+
+
+def ran(queue: Queue) -> Counter[str]:
+    return Counter(queue.notes())
+
+
+def act_beside_workers(queue: Queue, each: int) -> None:
+    fill(queue, each)
+    queue.sql("INSERT INTO jobs_queue_paused (group_id) VALUES (3)")  # until its tasks are moved for the first time
+    crew = Crew(queue, 3)
+    retried = cancelled = moved = pruned = rounds = 0
+    noted_at_acts: list[int] = []
+    with TaskServer(queue.dsn, folder=queue.folder) as server:
+        operator = Operations(server.store)
+        wait_until(queue.notes)
+        deadline = time.monotonic() + max(WAIT_SECONDS, each / 10)
+        while queue.sql("SELECT COUNT(*) FROM jobs_queue WHERE status NOT IN (2, 4) OR group_id = 1 AND status = 4")[0][
+            0
+        ]:
+            assert time.monotonic() < deadline, queue.sql(
+                "SELECT group_id, status, COUNT(*) FROM jobs_queue GROUP BY 1, 2"
+            )
+            rounds += 1
+            noted_at_acts.append(len(queue.notes()))
+            retried += server.retry(Selection(groups=[1]))
+            cancelled += server.cancel(Selection(groups=[2], limit=max(each // 20, 1)))
+            moved += operator.set_priority(Selection(groups=[3]), -rounds)
+            server.resume(3)
+            (server.pause if rounds % 2 else server.resume)(4)
+            pruned += server.prune(3600, done=rounds % 2 == 0, fatal=rounds % 2 == 1).deleted
+            crew.keep_up()
+        server.resume(4)
+        pruned += server.prune(3600, done=True, fatal=True).deleted
+    for worker in crew.workers:
+        wait_for(worker)
+    told = ran(queue)
+    of_group = {group: Counter({name: n for name, n in told.items() if name[0] == str(group)}) for group in range(1, 6)}
+    rows = Counter(queue.rows("group_id, status, error_text"))
+    # Each failed once, was retried once, and ran well then.
+    assert (retried, of_group[1]) == (each, Counter({f"1-{n}": 2 for n in range(each)}))
+    assert rows[1, 2, None] == each
+    # Each was either cancelled and did not run, or ran once.
+    gone = rows[2, 4, "cancelled"]
+    assert rows[2, 2, None] == len(of_group[2]) == each - gone
+    assert gone <= cancelled <= gone + 3 * rounds  # those that ran when they were cancelled, and succeeded
+    for group in (3, 4, 5):
+        assert of_group[group] == Counter({f"{group}-{n}": 1 for n in range(each)}), group
+        assert rows[group, 2, None] == each
+    assert set(told.values()) == {1, 2}
+    assert (pruned, rows[OLD_DONE, 2, None], rows[OLD_FATAL, 4, None]) == (2 * each, 0, 0)
+    assert moved > 0
+    # It was a race: workers went on between the first act and the last.
+    assert rounds > 2
+    assert noted_at_acts[0] < noted_at_acts[-1]
+
+
+def test_operators_act_beside_running_workers_and_the_counts_add_up(queue: Queue) -> None:
+    act_beside_workers(queue, each=60)
+
+
+@pytest.mark.long
+def test_operators_act_on_40_000_rows_beside_running_workers(queue: Queue) -> None:
+    act_beside_workers(queue, each=40_000 // 7)
+
+
+@pytest.mark.long
+def test_40_000_errors_are_counted_and_retried_by_one_command_each(queue: Queue) -> None:
+    fill(queue, each=40_000 // 7)
+    queue.sql("UPDATE jobs_queue SET status = 4, error_text = 'E: e' WHERE group_id < 6")
+    each = 40_000 // 7
+    ((line, count, *_), *_) = (tuple(error) for error in TaskServer(queue.dsn).errors())
+    assert (line, count) == ("E: e", 5 * each)
+    assert queue.client("retry", "--error", "E: e").stdout == f"{5 * each} tasks retried\n"
+    assert queue.client("cancel", "--all").stdout == f"{5 * each} tasks cancelled\n"
+    assert queue.client("prune", "--older-than", "0s", "--fatal", "--done").stdout.startswith(
+        f"{each} done tasks, {6 * each} fatal tasks, older than 0 s: deleted"
+    )
+
+
+def test_the_reference_has_everything_by_which_tasks_are_chosen() -> None:
+    assert list(table("docs/reference.md", "Selection")) == list(Selection._fields)

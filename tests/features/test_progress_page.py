@@ -1,0 +1,221 @@
+"""examples/progress.php in PHP's own web server, and in Chromium: a bar that moves."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterator
+from http.cookiejar import CookieJar
+from pathlib import Path
+from typing import Any
+from urllib.request import HTTPCookieProcessor, OpenerDirector, build_opener
+
+import pytest
+
+from tests.support.browser import Browser
+from tests.support.processes import WAIT_SECONDS, assert_silent, end_of, wait_until
+from tests.support.queues import Queue
+from tests.support.servers import MySQLServer
+from tests.support.websites import WEB_PASSWORD, Answer, Website, example, php_website, shown_in_comment, web_user
+
+TASK_OF_COMMENT = shown_in_comment("progress.php").partition("GRANT")[0]
+GRANTS = re.findall(r"GRANT SELECT \((.*)\) ON you_site\.(\w+) TO", shown_in_comment("progress.php"))
+
+STEPS = """
+import time
+import taskserver
+
+
+def make_report(ticket):
+    for step in range(4):
+        taskserver.progress(step, 4, f"<b>step {step}</b> & more")
+        note(f"step {step}")
+        while not (HERE / f"go{step}").exists():
+            time.sleep(0.01)
+    return "<i>ready</i>"
+"""
+"""Each step waits until the test lets it go on."""
+
+
+@pytest.fixture
+def website(php: str, tmp_path: Path, mysql_queue: Queue, mysql_server: MySQLServer) -> Iterator[Website]:
+    database = mysql_queue.dsn.rpartition("/")[2]
+    (tmp_path / "sessions").mkdir()
+    with web_user(mysql_server, database, "jobs_queue") as user:
+        # With the rights that its comment names, and no others.
+        assert [table for _, table in GRANTS] == ["jobs_queue", "jobs_queue_done"]
+        grants = [f"GRANT SELECT ({columns}) ON `{database}`.{table} TO '{user}'@'%'" for columns, table in GRANTS]
+        mysql_server.execute(*grants)
+        edits = {
+            "host=localhost": f"host={mysql_server.host};port={mysql_server.port}",
+            "dbname=you_site": f"dbname={database}",
+            "'you_web', 'web-password'": f"'{user}', '{WEB_PASSWORD}'",
+        }
+        example("progress.php", tmp_path / "site", edits)
+        with php_website(php, tmp_path / "site", "-d", f"session.save_path={tmp_path}/sessions") as website:
+            yield website
+
+
+class Visitor:
+    """Somebody with a browser of his own, which keeps cookies."""
+
+    def __init__(self, website: Website) -> None:
+        self._url = f"{website.url}/progress.php"
+        self._browser: OpenerDirector = build_opener(HTTPCookieProcessor(CookieJar()))
+
+    def open(self, query: str = "", form: bytes | None = None) -> Answer:
+        with self._browser.open(self._url + query, form, timeout=WAIT_SECONDS) as answer:
+            return Answer(answer.status, answer.read().decode())
+
+    def press_button(self) -> Answer:
+        return self.open(form=b"")
+
+    def ask(self, query: str = "?json") -> dict[str, Any]:
+        now = json.loads(self.open(query).text)
+        assert isinstance(now, dict)
+        return now
+
+
+@pytest.mark.parametrize("mode", ["mark", "move"])
+def test_the_page_tells_growing_progress_and_then_the_result(mysql_queue: Queue, website: Website, mode: str) -> None:
+    mysql_queue.define(STEPS)
+    visitor = Visitor(website)
+    none = {"state": "none", "done": 0, "total": 0, "text": "", "result": None}
+    assert visitor.ask() == none
+    assert 'id="bar"' not in visitor.open().text
+    page = visitor.press_button().text  # and what that leads to
+    assert "waiting" in page
+    assert visitor.ask() == none | {"state": "waiting"}
+    worker = mysql_queue.start("--mode", mode)
+    for step in range(4):
+        wait_until(lambda: len(mysql_queue.notes()) == step + 1)  # noqa: B023 - at once
+        wait_until(lambda: visitor.ask()["done"] == step)  # noqa: B023 - at once
+        running = {"state": "running", "done": step, "total": 4, "text": f"<b>step {step}</b> & more", "result": None}
+        assert visitor.ask() == running
+        mysql_queue.go(f"go{step}")
+    assert end_of(worker) == (0, "", "")
+    assert visitor.ask() | {"text": ""} == none | {"state": "done", "done": 3, "total": 4, "result": "<i>ready</i>"}
+    assert 'value="1"' in visitor.open().text
+    assert website.log.count("report:") == 0
+
+
+def test_without_javascript_the_page_shows_the_same_and_loads_itself_anew(mysql_queue: Queue, website: Website) -> None:
+    mysql_queue.define(STEPS)
+    visitor = Visitor(website)
+    visitor.press_button()
+    worker = mysql_queue.start("--mode", "mark")
+    mysql_queue.go("go0")
+    mysql_queue.go("go1")
+    wait_until(lambda: visitor.ask()["done"] == 2)
+    page = visitor.open().text
+    assert '<noscript><meta http-equiv="refresh" content="2"></noscript>' in page
+    assert 'value="0.5"' in page
+    assert f'<p id="text">{html.escape("<b>step 2</b> & more")}</p>' in page
+    assert " disabled>Make a report" in page
+    mysql_queue.go("go2")
+    mysql_queue.go("go3")
+    assert end_of(worker)[0] == 0
+    page = visitor.open().text
+    assert "refresh" not in page
+    assert "<script>" not in page
+    assert f'<p id="result">{html.escape("<i>ready</i>")}</p>' in page
+
+
+def test_a_visitor_has_one_task_at_a_time_and_cannot_ask_for_that_of_another(
+    mysql_queue: Queue, website: Website
+) -> None:
+    one, other = Visitor(website), Visitor(website)
+    one.press_button()
+    one.press_button()
+    assert mysql_queue.rows("id, task") == [(1, "tasks.make_report")]
+    for query in ("?json", "?json&id=1", "?json&report[id]=1", "?id=1&json"):
+        assert other.ask(query)["state"] == "none"
+    other.press_button()
+    mysql_queue.sql("UPDATE jobs_queue SET status = 4 WHERE id = 1")
+    assert (one.ask()["state"], other.ask()["state"]) == ("failed", "waiting")
+    one.press_button()
+    assert [task_id for (task_id,) in mysql_queue.rows("id")] == [1, 2, 3]
+    assert one.ask()["state"] == "waiting"
+
+
+def test_an_id_that_was_given_again_shows_nothing_of_another_visitors_task(
+    mysql_queue: Queue, website: Website
+) -> None:
+    visitor = Visitor(website)
+    visitor.press_button()
+    mysql_queue.sql("""UPDATE jobs_queue SET status = 2, args = '{"ticket":"other"}', result = '"secret"'""")
+    assert visitor.ask()["state"] == "none"
+    assert "secret" not in visitor.open().text
+
+
+@pytest.mark.parametrize(
+    ("told", "result"),
+    [
+        ("no JSON", "no JSON"),
+        ('{"done": "1", "total": [], "text": 5}', "[1]"),
+        ('{"done": -1, "total": 1e400}', '{"a": 1}'),
+        ('"text"', "null"),
+        ('{"done": null, "text": "\\ud800"}', '"</script><script>alert(1)</script>"'),
+    ],
+)
+def test_whatever_the_row_holds_the_page_and_its_answer_stand(
+    mysql_queue: Queue, website: Website, told: str, result: str
+) -> None:
+    visitor = Visitor(website)
+    visitor.press_button()
+    mysql_queue.sql("UPDATE jobs_queue SET status = 2, progress = ?, result = ?", told, result)
+    now = visitor.ask()
+    assert (now["state"], now["done"], now["total"], now["text"]) == ("done", 0, 0, "")
+    page = visitor.open()
+    assert page.status == 200
+    assert "alert(1)</script>" not in page.text
+    assert "PHP" not in website.log.partition("started")[2].replace("PHP 8", "")
+
+
+def test_the_task_of_its_comment_runs(mysql_queue: Queue, website: Website) -> None:
+    mysql_queue.define(TASK_OF_COMMENT)
+    visitor = Visitor(website)
+    visitor.press_button()
+    assert_silent(mysql_queue.worker("--mode", "move"))
+    assert visitor.ask() == {"state": "done", "done": 30, "total": 30, "text": "", "result": "30 days"}
+
+
+def test_the_page_tells_no_more_than_that_something_went_wrong(mysql_queue: Queue, website: Website) -> None:
+    visitor = Visitor(website)
+    visitor.press_button()
+    mysql_queue.sql("RENAME TABLE jobs_queue TO away")
+    with pytest.raises(OSError, match="500"):
+        visitor.ask()
+    assert "report: " in website.log
+    assert WEB_PASSWORD not in website.log
+
+
+# ---- in a browser
+
+ASK = """
+const bar = document.getElementById('bar');
+return [document.getElementById('state').textContent, bar && bar.getAttribute('value')];
+"""
+
+
+def test_the_bar_of_the_page_moves_to_its_end_in_a_browser(
+    mysql_queue: Queue, website: Website, tmp_path: Path
+) -> None:
+    mysql_queue.define(STEPS)
+    with Browser(tmp_path) as browser:
+        browser.open(f"{website.url}/progress.php")
+        assert browser.script(ASK) == ["none", None]
+        browser.script("document.getElementById('button').click()")
+        wait_until(lambda: browser.script(ASK)[0] == "waiting")
+        worker = mysql_queue.start("--mode", "mark")
+        for step in range(4):
+            wait_until(lambda: browser.script(ASK) == ["running", str(step / 4).removesuffix(".0")])  # noqa: B023
+            text = browser.script("return document.getElementById('text').textContent")
+            assert text == f"<b>step {step}</b> & more"
+            mysql_queue.go(f"go{step}")
+        assert end_of(worker) == (0, "", "")
+        wait_until(lambda: browser.script(ASK) == ["done", "1"])
+        assert browser.script("return document.getElementById('result').textContent") == "<i>ready</i>"
+        assert browser.script("return document.querySelectorAll('b, i').length") == 0
+        assert browser.script("return document.getElementById('button').disabled") is False

@@ -1,0 +1,979 @@
+"""What tasks return, as it is kept in their rows and told to pages and operators.
+
+Workers are real processes, on every store; where a server's limits or a library's own code is meant, they run here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pymysql
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskserver import InvalidTask, Progress, SettingError, Status, TaskServer, TaskState
+from taskserver.model.results import MAX_RESULT_BYTES, read_result, write_result
+from tests.support.documents import read, sections, table
+from tests.support.processes import assert_one_line, assert_silent, end_of, freeze, thaw, wait_until
+from tests.support.proxy import Proxy, contains
+from tests.support.queues import Queue
+from tests.support.reader import Reader
+from tests.support.servers import MariaDB, MySQLServer
+
+REFERENCE = "docs/reference.md"
+RESULTS = "docs/kinds/results.md"
+
+EACH_KEEPING_MODE = pytest.mark.parametrize("mode", ["move", "mark"])
+ONE_KEEPING_MODE = pytest.mark.parametrize("mode", ["mark", pytest.param("move", marks=pytest.mark.long)])
+"""Where the mode should change nothing."""
+SETTINGS = {"TASKSERVER_LEASE": "600", "TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERVER_BACKOFF": "fixed:500"}
+"""Nothing ends or comes back while a test looks, unless it says so."""
+
+TASKS = """
+import datetime
+import decimal
+import enum
+import json
+import os
+import time
+from collections import OrderedDict, namedtuple
+
+import taskserver
+
+
+def wait(name="go"):
+    while not (HERE / name).exists():
+        time.sleep(0.005)
+
+
+def give(value):
+    return value
+
+
+def give_another(value):
+    return value
+
+
+def hold(value):
+    note(f"hold {value}")
+    wait(f"go-{value}")
+    return value
+
+
+def fail(*args):
+    raise ValueError("as it was asked to")
+
+
+def first(number):
+    return {"number": number + 1}
+
+
+def second(number):
+    return {"number": number * 2}
+
+
+@taskserver.task(max_attempts=1)
+def give_once_mended(value):
+    if not (HERE / "mended").exists():
+        raise ValueError("not yet")
+    return value
+
+
+def give_something_else(error, value):
+    return "what nobody keeps"
+
+
+@taskserver.task(max_attempts=1, on_fatal=give_something_else)
+def fail_with_an_end(value):
+    raise ValueError("as it was asked to")
+
+
+@taskserver.task(max_attempts=1)
+def hold_once(value):
+    note("hold_once")
+    wait()
+    return value
+
+
+@taskserver.task(batch=50)
+def give_each(items):
+    note("give_each")
+    return [OUTCOMES[item["give"]]() for item in items]
+
+
+OUTCOMES = {
+    "a text": lambda: "text",
+    "none": lambda: None,
+    "a dict": lambda: {"größe": [1]},
+    "an error": lambda: ValueError("as it was asked to"),
+    "false": lambda: False,
+    "a set": lambda: {1},
+    "a fatal error": lambda: taskserver.Fatal("never"),
+    "another set": lambda: {2},
+    "a number": lambda: 7,
+}
+
+
+class Own(dict):
+    pass
+
+
+class OwnText(str):
+    def __str__(self):
+        return "something else"
+
+
+class Colour(enum.IntEnum):
+    RED = 3
+
+
+Point = namedtuple("Point", "x y")
+
+
+def nested(depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+class Raises(dict):
+    def items(self):
+        note("written")
+        1 / 0
+
+
+class Ends(dict):
+    def items(self):
+        raise SystemExit(3)
+
+
+class Loud(dict):
+    def items(self):
+        raise ValueError("\\x1b[2J\\nloud\\ud800")
+
+
+class LongWinded(dict):
+    def __init__(self):
+        self["a"] = 1
+
+    def items(self):
+        raise ValueError("x" * 300_000)
+
+
+class Slow(dict):
+    def items(self):
+        note("being written")
+        wait("what never comes")
+
+
+class Lies:
+    __class__ = dict
+
+
+class Hostile:
+    def __repr__(self):
+        raise RuntimeError("no text")
+
+
+def return_what_raises():
+    return Raises(a=1)
+
+
+@taskserver.task(timeout=1)
+def return_what_never_ends():
+    note("its effect")
+    return [Slow(a=1)]
+
+
+def return_what_hangs():
+    note("its effect")
+    return Slow(a=1)
+
+
+@taskserver.task(batch=5, timeout=1)
+def return_what_never_ends_for_one(items):
+    note("its effect")
+    return ["before", Slow(a=1), "behind"]
+
+
+@taskserver.task(batch=10, timeout=1)
+def return_what_never_ends_for_each(items):
+    note("its effect")
+    return [Slow(a=1) for _ in items]
+
+
+def return_a_generator():
+    return (number for number in range(3))
+
+
+async def nothing():
+    return 1
+
+
+def return_a_coroutine():
+    return nothing()
+
+
+KEPT = {
+    # a name, what is returned, and its JSON
+    "true": (True, "true"),
+    "false": (False, "false"),
+    "zero": (0, "0"),
+    "a negative number": (-17, "-17"),
+    "a large number": (2**80, str(2**80)),
+    "a fraction": (0.1, "0.1"),
+    "a very small one": (5e-324, "5e-324"),
+    "an empty text": ("", '""'),
+    "a text": ("größe 🎉 日本語", '"größe 🎉 日本語"'),
+    "odd text": ("\\0 \\x1b\\u2028 ' \\" \\\\ % %s ? {ids} :x -- ;", None),
+    "a text that is JSON": ('{"a": 1}', '"{\\\\"a\\\\": 1}"'),
+    "an empty list": ([], "[]"),
+    "a list": ([1, "two", [None]], '[1,"two",[null]]'),
+    "a tuple": ((1, (2,)), "[1,[2]]"),
+    "an empty dict": ({}, "{}"),
+    "a dict": ({"größe": {"k": [True, None]}}, '{"größe":{"k":[true,null]}}'),
+    "keys that are no text": ({1: "a", None: "b", True: "c", 2.5: "d"}, None),
+    "keys that are the same": ({1: "a", "1": "b"}, '{"1":"a","1":"b"}'),
+    "a dict's subclass": (Own(a=1), '{"a":1}'),
+    "an ordered dict": (OrderedDict(b=1, a=2), '{"b":1,"a":2}'),
+    "a text's subclass": (OwnText("as it is"), '"as it is"'),
+    "a named tuple": (Point(1, 2), "[1,2]"),
+    "a number with a name": (Colour.RED, "3"),
+    "nested as deep as may be": (nested(499), "[" * 500 + "]" * 500),
+    "as long as may be": ("x" * 65534, None),
+    "as long as may be, of two bytes each": ("é" * 32767, None),
+    "as long as may be, of four bytes each": ("😀" * 16383 + "xx", None),
+    "as long as may be, all escaped": ('"' * 32767, None),
+    "as long as may be, in a list": (["x" * 1000] * 65 + ["x" * (65536 - 2 - 65 * 1003 - 2)], None),
+}
+CANNOT = {
+    # what is returned, and what is said
+    "not_a_number": (lambda: float("nan"), "cannot be written as JSON: Out of range float values"),
+    "infinite_key": (lambda: {float("inf"): 1}, "cannot be written as JSON: Out of range float values"),
+    "a_set": (lambda: {1}, "cannot be written as JSON: Object of type set is not JSON serializable"),
+    "some_bytes": (lambda: b"{}", "Object of type bytes is not JSON serializable"),
+    "a_date": (lambda: datetime.date(2026, 1, 31), "Object of type date is not JSON serializable"),
+    "a_decimal": (lambda: decimal.Decimal(1), "Object of type Decimal is not JSON serializable"),
+    "a_class": (lambda: dict, "Object of type type is not JSON serializable"),
+    "an_object": (Hostile, "Object of type Hostile is not JSON serializable"),
+    "an_object_within": (lambda: {"a": [Hostile()]}, "Object of type Hostile is not JSON serializable"),
+    "what_lies": (Lies, "cannot be written as JSON"),
+    "a_tuple_as_key": (lambda: {(1, 2): 3}, "keys must be str, int, float, bool or None, not tuple"),
+    "a_circle": (lambda: (lambda made: made.append(made) or made)([]), "Circular reference detected"),
+    "a_huge_number": (lambda: 10**5000, "cannot be written as JSON"),
+    "no_utf_8": (lambda: ["\\ud800"], "surrogates not allowed"),
+    "no_utf_8_as_key": (lambda: {"\\udfff": 1}, "surrogates not allowed"),
+    "too_deep": (lambda: nested(500), "is nested more than 500 deep"),
+    "much_too_deep": (lambda: nested(100_000), "cannot be written as JSON"),
+    "too_long": (lambda: "x" * 65535, "takes 65537 bytes as JSON; allowed: 65536"),
+    "too_long_of_two_bytes_each": (lambda: "é" * 32767 + "x", "takes 65537 bytes as JSON; allowed: 65536"),
+    "too_long_of_four_bytes_each": (lambda: "😀" * 16384, "takes 65538 bytes as JSON; allowed: 65536"),
+    "too_long_as_it_is_escaped": (lambda: '"' * 32768, "takes 65538 bytes as JSON; allowed: 65536"),
+    "much_too_long": (lambda: ["x" * 1_000_000] * 20, "takes 20000061 bytes as JSON; allowed: 65536"),
+    "what_raises": (lambda: [Raises(a=1)], "raises ZeroDivisionError as JSON"),
+    "what_ends_the_process": (lambda: Ends(a=1), "raises SystemExit as JSON"),
+    "what_says_too_much": (LongWinded, "cannot be written as JSON: xxx"),
+    "what_says_it_loudly": (lambda: Loud(a=1), r"cannot be written as JSON: \\x1b[2J\\nloud\\ud800"),
+}
+
+
+def give_kept(name):
+    return KEPT[name][0]
+
+
+for _name in CANNOT:
+    exec(f"def give_{_name}(): return CANNOT['{_name}'][0]()")
+"""
+
+
+class Samples(NamedTuple):
+    """What the tasks above return, by name."""
+
+    kept: dict[str, tuple[Any, str | None]]
+    cannot: dict[str, tuple[Any, str]]
+
+
+@pytest.fixture
+def samples(tmp_path: Path) -> Samples:
+    scope: dict[str, Any] = {"note": lambda text: None, "__name__": "tasks"}
+    exec(TASKS, scope)
+    return Samples(scope["KEPT"], scope["CANNOT"])
+
+
+@pytest.fixture
+def server(queue: Queue) -> Iterator[TaskServer]:
+    """A producer's, and a page's that asks."""
+    with TaskServer(queue.dsn, folder=queue.folder, lease=600) as server:
+        yield server
+
+
+@pytest.fixture
+def one_server(one_queue: Queue) -> Iterator[TaskServer]:
+    with TaskServer(one_queue.dsn, folder=one_queue.folder, lease=600) as server:
+        yield server
+
+
+def state_of(server: TaskServer, task_id: int) -> TaskState:
+    state = server.get(task_id)
+    assert state is not None
+    return state
+
+
+def results(server: TaskServer, ids: list[int]) -> list[Any]:
+    return [state_of(server, task_id).result for task_id in ids]
+
+
+def table_of(mode: str) -> str:
+    return "jobs_queue_done" if mode == "move" else "jobs_queue"
+
+
+def assert_told_once(ended: Any, *words: str) -> None:
+    """The worker went on, and said one thing, that it keeps no result."""
+    assert_one_line(ended, 0, "and its result is not kept: what it returned", "(said once a run)", *words)
+
+
+# ---- what is kept
+
+
+@EACH_KEEPING_MODE
+def test_what_a_task_returned_can_be_asked_for(queue: Queue, server: TaskServer, mode: str, samples: Samples) -> None:
+    ids = server.add_tasks([{"task": "tasks.give_kept", "args": [name]} for name in samples.kept])
+    assert_silent(queue.worker("--mode", mode))
+    texts = [text for (text,) in queue.rows("result", table_of(mode))]
+    for task_id, (name, (value, text)), found in zip(ids, samples.kept.items(), texts, strict=True):
+        as_json = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        assert found == (text or as_json), name
+        result = json.loads(as_json)
+        assert server.get(task_id) == TaskState(task_id, "tasks.give_kept", 2, 1, result, None, None), name
+        assert type(state_of(server, task_id).result) is type(result), name
+    assert max(len(text.encode()) for text in texts) == MAX_RESULT_BYTES
+    assert (queue.rows() == []) is (mode == "move")
+
+
+def test_in_mode_delete_nothing_is_kept_nor_looked_at(queue: Queue, server: TaskServer) -> None:
+    ids = server.add_tasks([{"task": "tasks.return_what_raises"}, {"task": "tasks.give", "args": [1]}])
+    assert_silent(queue.worker())
+    assert [server.get(task_id) for task_id in ids] == [None, None]
+    assert queue.notes() == []
+    assert queue.rows("*", "jobs_queue_done") == []
+
+
+@EACH_KEEPING_MODE
+def test_what_returns_none_keeps_nothing(queue: Queue, server: TaskServer, mode: str) -> None:
+    task_id = server.add_task("tasks.give", [None])
+    assert_silent(queue.worker("--mode", mode))
+    assert queue.rows("status, result", table_of(mode)) == [(2, None)]
+    assert server.get(task_id) == TaskState(task_id, "tasks.give", 2, 1, None, None, None)
+
+
+def test_a_task_that_an_operator_runs_keeps_its_result(one_queue: Queue, one_server: TaskServer) -> None:
+    task_id = one_server.add_task("tasks.give", ["by hand"])
+    ended = one_queue.client("run", task_id)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.endswith(" s\n")
+    one_queue.deployment.write_env(TASKSERVER_DSN=one_queue.dsn, TASKSERVER_MODE="mark")
+    other_id = one_server.add_task("tasks.give", ["by hand"])
+    ended = one_queue.client("run", other_id)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.endswith(' s, and returned "by hand"\n')
+    assert one_server.get(task_id) is None
+    assert state_of(one_server, other_id).result == "by hand"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(JSON)
+def test_what_is_json_is_read_as_it_was_written(value: Any) -> None:
+    assert read_result(write_result(value)) == value
+
+
+# ---- what cannot be kept
+
+
+@EACH_KEEPING_MODE
+def test_a_task_whose_result_cannot_be_kept_is_done_and_that_is_told(
+    queue: Queue, server: TaskServer, mode: str, samples: Samples
+) -> None:
+    ids = server.add_tasks([{"task": f"tasks.give_{name}"} for name in samples.cannot])
+    server.add_task("tasks.note", ["the next one"])
+    ended = queue.worker("--mode", mode)
+    assert (ended.returncode, ended.stdout) == (0, "")
+    said = ended.stderr.splitlines()
+    for task_id, (name, (_, words)), line in zip(ids, samples.cannot.items(), said, strict=True):
+        begin = f"task {task_id} tasks.give_{name} is done, and its result is not kept: what it returned "
+        assert begin in line, (name, line)
+        assert words in line, (name, line)
+        assert line.endswith(" (said once a run)"), (name, line)
+        assert len(line) < 500, name
+    assert queue.rows("status, attempts, result, error_text", table_of(mode)) == [(2, 1, None, None)] * (len(ids) + 1)
+    assert server.get(ids[0]) == TaskState(ids[0], "tasks.give_not_a_number", 2, 1, None, None, None)
+    assert queue.notes() == ["written", "the next one"]
+
+
+@ONE_KEEPING_MODE
+def test_it_is_told_once_a_run_of_each_callable(one_queue: Queue, one_server: TaskServer, mode: str) -> None:
+    for name in ("a_set", "a_set", "a_date", "a_set", "a_date"):
+        one_server.add_task(f"tasks.give_{name}")
+    ended = one_queue.worker("--mode", mode)
+    assert ended.returncode == 0
+    first, second = ended.stderr.splitlines()
+    assert "task 1 tasks.give_a_set is done" in first
+    assert "task 3 tasks.give_a_date is done" in second
+    one_server.add_task("tasks.give_a_set")
+    assert_told_once(one_queue.worker("--mode", mode), "task 6 tasks.give_a_set is done")
+    assert one_server.get(6) == TaskState(6, "tasks.give_a_set", 2, 1, None, None, None)
+
+
+@EACH_KEEPING_MODE
+def test_a_timeout_that_strikes_while_a_result_is_written_costs_the_result_alone(
+    queue: Queue, server: TaskServer, mode: str
+) -> None:
+    task_id = server.add_task("tasks.return_what_never_ends")
+    next_id = server.add_task("tasks.give", ["the next one"])
+    assert_told_once(queue.worker("--mode", mode), "tasks.return_what_never_ends", "raises TaskInterrupted as JSON")
+    assert queue.notes() == ["its effect", "being written"]
+    assert server.get(task_id) == TaskState(task_id, "tasks.return_what_never_ends", 2, 1, None, None, None)
+    assert state_of(server, next_id).result == "the next one"
+    assert_silent(queue.worker("--mode", mode))
+    assert queue.notes() == ["its effect", "being written"]
+
+
+def test_a_second_signal_that_comes_while_a_result_is_written_costs_the_result_alone(
+    one_queue: Queue, one_server: TaskServer
+) -> None:
+    task_id = one_server.add_task("tasks.return_what_hangs")
+    process = one_queue.start("--mode", "mark")
+    wait_until(lambda: one_queue.notes() == ["its effect", "being written"])
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)  # two of one kind may come as one
+    code, _, errors = end_of(process)
+    assert code == 0
+    assert "tasks.return_what_hangs is done, and its result is not kept" in errors
+    assert one_server.get(task_id) == TaskState(task_id, "tasks.return_what_hangs", 2, 1, None, None, None)
+
+
+@pytest.mark.parametrize("name", ["generator", "coroutine"])
+def test_what_did_not_run_fails_as_ever(one_queue: Queue, one_server: TaskServer, name: str) -> None:
+    task_id = one_server.add_task(f"tasks.return_a_{name}")
+    assert_silent(one_queue.worker("--mode", "mark"))
+    state = state_of(one_server, task_id)
+    assert (state.status, state.result, state.is_over) == (Status.ERROR, None, False)
+    assert str(state.error).startswith(f"TypeError: it returned a {name}, which nobody runs")
+
+
+# ---- kinds of tasks
+
+
+@EACH_KEEPING_MODE
+def test_of_a_pipeline_the_result_of_the_last_stage_is_kept(queue: Queue, server: TaskServer, mode: str) -> None:
+    task_id = server.add_pipeline(["tasks.first", "tasks.second"], [3])
+    assert_silent(queue.worker(1, "--mode", mode))
+    assert server.get(task_id) == TaskState(task_id, "tasks.second", 0, 0, None, None, None)
+    assert queue.rows("result") == [(None,)]
+    assert_silent(queue.worker("--mode", mode))
+    assert server.get(task_id) == TaskState(task_id, "tasks.second", 2, 1, {"number": 8}, None, None)
+
+
+@EACH_KEEPING_MODE
+def test_of_a_call_of_several_each_element_is_the_result_of_its_task(
+    queue: Queue, server: TaskServer, mode: str
+) -> None:
+    names = ["a text", "none", "a dict", "an error", "false", "a set", "a fatal error", "another set", "a number"]
+    ids = server.add_tasks([{"task": "tasks.give_each", "args": {"give": name}} for name in names])
+    ended = queue.worker("--mode", mode)
+    assert ended.returncode == 0
+    not_kept, fatal = ended.stderr.splitlines()
+    assert f"task {ids[5]} tasks.give_each is done, and its result is not kept" in not_kept
+    assert f"task {ids[6]} tasks.give_each is fatal: Fatal: never" in fatal
+    assert queue.notes() == ["give_each"]
+    states = [state_of(server, task_id) for task_id in ids]
+    assert [state.result for state in states] == ["text", None, {"größe": [1]}, None, False, None, None, None, 7]
+    assert [state.status for state in states] == [2, 2, 2, 3, 2, 2, 4, 2, 2]
+    assert [str(state.error).partition("\n")[0] for state in states if state.error] == [
+        "ValueError: as it was asked to",
+        "Fatal: never",
+    ]
+    assert [state.attempts for state in states] == [1] * len(names)
+
+
+@ONE_KEEPING_MODE
+def test_a_call_of_several_with_a_list_of_one_keeps_its_element(
+    one_queue: Queue, one_server: TaskServer, mode: str
+) -> None:
+    task_id = one_server.add_task("tasks.give_each", {"give": "a dict"})
+    other_id = one_server.add_task("tasks.give", [[1]])
+    assert_silent(one_queue.worker("--mode", mode))
+    assert results(one_server, [task_id, other_id]) == [{"größe": [1]}, [1]]
+
+
+def test_in_mode_delete_nothing_of_a_call_of_several_is_kept(queue: Queue, server: TaskServer) -> None:
+    server.add_tasks([{"task": "tasks.give_each", "args": {"give": name}} for name in ("a text", "a set", "a dict")])
+    assert_silent(queue.worker())
+    assert queue.rows() == []
+    assert queue.rows("*", "jobs_queue_done") == []
+
+
+def test_of_a_call_of_several_a_result_that_never_ends_costs_no_other_one(
+    one_queue: Queue, one_server: TaskServer
+) -> None:
+    ids = one_server.add_tasks([{"task": "tasks.return_what_never_ends_for_one"}] * 3)
+    assert_told_once(one_queue.worker("--mode", "mark"), f"task {ids[1]} ", "raises TaskInterrupted as JSON")
+    assert one_queue.notes() == ["its effect", "being written"]
+    assert results(one_server, ids) == ["before", None, "behind"]
+    assert one_queue.rows("status, attempts") == [(2, 1)] * 3
+
+
+def test_results_that_never_end_do_not_end_the_worker(one_queue: Queue, one_server: TaskServer) -> None:
+    ids = one_server.add_tasks([{"task": "tasks.return_what_never_ends_for_each"}] * 10)
+    assert_told_once(one_queue.worker("--mode", "mark", TASKSERVER_LEASE="10"), f"task {ids[0]} ")
+    assert one_queue.notes() == ["its effect", *["being written"] * 3]
+    assert one_queue.rows("status, attempts, result") == [(2, 1, None)] * 10
+
+
+@pytest.mark.parametrize("mode", ["delete", "move", "mark"])
+def test_a_task_that_others_wait_for_keeps_its_result_too(queue: Queue, server: TaskServer, mode: str) -> None:
+    parents = [
+        server.add_task("tasks.give", [{"of": "a parent"}]),
+        *server.add_tasks([{"task": "tasks.give_each", "args": {"give": "a number"}}] * 2),
+    ]
+    child = server.add_task("tasks.give", ["of the child"], depends_on=parents)
+    assert_silent(queue.worker(3, "--mode", mode))
+    while queue.sql("SELECT 1 FROM jobs_queue WHERE id = ? AND status <> 2", child):
+        assert_silent(queue.worker("--mode", mode))
+    if mode == "delete":
+        assert [server.get(task_id) for task_id in (*parents, child)] == [None] * 4
+        return
+    assert results(server, [*parents, child]) == [{"of": "a parent"}, 7, 7, "of the child"]
+    assert queue.rows("id, status", table_of(mode)) == [(task_id, 2) for task_id in (*parents, child)]
+
+
+# ---- what happens to a task besides
+
+
+def test_a_result_that_stands_in_a_row_that_is_not_done_is_not_told(one_queue: Queue, one_server: TaskServer) -> None:
+    one_queue.deployment.write_env(TASKSERVER_DSN=one_queue.dsn, TASKSERVER_MODE="mark")
+    task_id = one_server.add_task("tasks.give", ["old"])
+    assert_silent(one_queue.worker())
+    assert state_of(one_server, task_id).result == "old"
+    for status in (0, 1, 3, 4, 5):  # as by an UPDATE of somebody's that says nothing of it
+        one_queue.sql(f"UPDATE jobs_queue SET status = {status}")
+        assert state_of(one_server, task_id).result is None
+
+
+def test_texts_that_sqlite_holds_as_bytes_are_told_as_texts(sqlite_queue: Queue) -> None:
+    sqlite_queue.sql("INSERT INTO jobs_queue (task, status, error_text) VALUES (x'ff41', 4, x'fe42')")
+    with TaskServer(sqlite_queue.dsn) as server:
+        state = state_of(server, 1)
+    assert (state.task, state.error) == ("\\xffA", "\\xfeB")
+
+
+@EACH_KEEPING_MODE
+def test_a_rerun_that_comes_while_it_runs_keeps_the_result_of_the_second_run_alone(
+    queue: Queue, server: TaskServer, mode: str
+) -> None:
+    task_id = server.add_task("tasks.hold", ["first"], unique_key="one")
+    process = queue.start_task(1, "--mode", mode)
+    assert server.add_task("tasks.hold", ["second"], unique_key="one", rerun=True) == task_id
+    queue.go("go-first")
+    assert end_of(process) == (0, "", "")
+    assert server.get(task_id) == TaskState(task_id, "tasks.hold", 0, 0, None, None, None)
+    assert queue.rows("result") == [(None,)]
+    queue.go("go-second")
+    assert_silent(queue.worker("--mode", mode))
+    assert server.get(task_id) == TaskState(task_id, "tasks.hold", 2, 1, "second", None, None)
+
+
+def test_a_rerun_of_what_is_done_takes_its_result_away_at_once_but_not_one_of_an_older_version(
+    queue: Queue, server: TaskServer
+) -> None:
+    def add(value: str, version: int, **more: Any) -> int:
+        return server.add_task("tasks.give", [value], unique_key="one", rerun=True, version=version, **more)
+
+    task_id = add("first", 2)
+    assert_silent(queue.worker("--mode", "mark"))
+    assert add("older", 1) == task_id
+    assert add("the same", 2, delay=60) == task_id
+    assert state_of(server, task_id).result == "first"
+    assert state_of(server, task_id).status is Status.DONE
+    assert add("second", 3) == task_id
+    assert server.get(task_id) == TaskState(task_id, "tasks.give", 0, 0, None, None, None)
+    assert_silent(queue.worker("--mode", "mark"))
+    assert state_of(server, task_id).result == "second"
+    assert add("third", 4, delay=60) == task_id
+    assert server.get(task_id) == TaskState(task_id, "tasks.give", 5, 0, None, None, None)
+
+
+def test_a_start_takes_the_result_of_an_earlier_run_away(queue: Queue, server: TaskServer) -> None:
+    """As a row has it that a statement of a page put back to new."""
+    alone = server.add_task("tasks.fail")
+    several = server.add_tasks([{"task": "tasks.give_each", "args": {"give": "an error"}}] * 3)
+    queue.sql("UPDATE jobs_queue SET result = '\"old\"'")
+    assert results(server, [alone, *several]) == [None] * 4
+    assert_silent(queue.worker("--mode", "mark"))
+    assert queue.rows("status, result") == [(3, None)] * 4
+
+
+@EACH_KEEPING_MODE
+def test_what_is_retried_after_it_was_fatal_keeps_its_result_then(queue: Queue, server: TaskServer, mode: str) -> None:
+    task_id = server.add_task("tasks.give_once_mended", ["at last"])
+    queue.worker("--mode", mode)
+    state = state_of(server, task_id)
+    assert (state.status, state.attempts, state.result, state.is_over) == (Status.FATAL, 1, None, True)
+    assert str(state.error).startswith("ValueError: not yet\n")
+    queue.go("mended")
+    assert server.retry(task_id) == 1
+    assert state_of(server, task_id).is_over is False
+    assert_silent(queue.worker("--mode", mode))
+    assert server.get(task_id) == TaskState(task_id, "tasks.give_once_mended", 2, 1, "at last", None, None)
+
+
+@EACH_KEEPING_MODE
+def test_a_task_that_on_fatal_completed_has_no_result(queue: Queue, server: TaskServer, mode: str) -> None:
+    task_id = server.add_task("tasks.fail_with_an_end", {"value": "text"})
+    assert_silent(queue.worker("--mode", mode))
+    assert server.get(task_id) == TaskState(task_id, "tasks.fail_with_an_end", 2, 1, None, None, None)
+
+
+@EACH_KEEPING_MODE
+def test_a_completion_that_comes_late_brings_its_result(queue: Queue, server: TaskServer, mode: str) -> None:
+    task_id = server.add_task("tasks.hold_once", ["late"])
+    process = queue.start_task("--mode", mode)
+    freeze(process)
+    queue.end_leases()
+    queue.worker(0, 9)  # a run begins with what is due, whatever its groups are
+    state = state_of(server, task_id)
+    assert (state.status, state.result) == (Status.FATAL, None)
+    assert str(state.error).startswith("lost: ")
+    queue.go()
+    thaw(process)
+    assert end_of(process) == (0, "", "")
+    assert server.get(task_id) == TaskState(task_id, "tasks.hold_once", 2, 1, "late", None, None)
+
+
+def test_the_result_of_a_task_that_was_taken_over_is_dropped(queue: Queue, server: TaskServer) -> None:
+    task_id = server.add_task("tasks.hold", ["lost"])
+    process = queue.start_task("--mode", "mark")
+    freeze(process)
+    queue.end_leases()
+    queue.worker(0, 9)
+    queue.go("go-lost")
+    thaw(process)
+    code, _, errors = end_of(process)
+    assert (code, "the lease was lost" in errors) == (0, True)
+    assert queue.rows("status, result") == [(3, None)]
+    assert state_of(server, task_id).is_over is False
+
+
+def test_pruned_tasks_are_gone_with_their_results(queue: Queue, server: TaskServer) -> None:
+    ids = server.add_tasks([{"task": "tasks.give", "args": [1]}] * 2)
+    assert_silent(queue.worker(1, "--mode", "mark"))
+    assert_silent(queue.worker(1, "--mode", "move"))
+    assert results(server, ids) == [1, 1]
+    server.prune(0)
+    assert [server.get(task_id) for task_id in ids] == [None, None]
+
+
+# ---- what asks
+
+
+def test_a_task_can_be_asked_for_all_its_life(queue: Queue, server: TaskServer) -> None:
+    waiting = server.add_task("tasks.give", [1], delay=600)
+    running = server.add_task("tasks.hold", ["x"])
+    assert server.get(waiting) == TaskState(waiting, "tasks.give", 5, 0, None, None, None)
+    assert server.get(running) == TaskState(running, "tasks.hold", 0, 0, None, None, None)
+    process = queue.start_task("--mode", "move")
+    state = state_of(server, running)
+    assert (state.status, state.attempts, state.is_over) == (Status.IN_PROGRESS, 1, False)
+    queue.go("go-x")
+    assert end_of(process) == (0, "", "")
+    state = state_of(server, running)
+    assert (state.status, state.result, state.is_over) == (Status.DONE, "x", True)
+    assert all(type(state_of(server, task_id).status) is Status for task_id in (waiting, running))
+    assert server.get(10**6) is None
+
+
+def test_of_archived_tasks_of_one_id_the_newest_is_told_and_before_it_the_one_of_the_queue(
+    queue: Queue, server: TaskServer
+) -> None:
+    for result in ('"older"', '"newer"'):
+        queue.sql(
+            "INSERT INTO jobs_queue_done (id, task, status, attempts, created_at, updated_at, result) "
+            f"VALUES (7, 'tasks.give', 2, 1, {queue.now}, {queue.now}, ?)",
+            result,
+        )
+    assert state_of(server, 7).result == "newer"
+    queue.sql("INSERT INTO jobs_queue (id, task) VALUES (7, 'tasks.give')")
+    assert server.get(7) == TaskState(7, "tasks.give", 0, 0, None, None, None)
+
+
+@pytest.mark.parametrize("task_id", [-1, 2**63, True, 1.0, "1", None, b"1", [1]])
+def test_what_is_no_id_is_refused(sqlite_queue: Queue, task_id: Any) -> None:
+    with TaskServer(sqlite_queue.dsn) as server, pytest.raises(SettingError, match=r"task_id is .*; allowed: a whole"):
+        server.get(task_id)
+
+
+FORGED = {
+    "no JSON": "beach.jpg",
+    "nothing": "",
+    "half of it": '{"a": [1',
+    "two of them": "1 2",
+    "no number": "NaN",
+    "infinite": "[1e999]",
+    "a huge number": "1" * 5000,
+    "too deep": "[" * 501 + "]" * 501,
+    "much too deep": "[" * 60_000,
+    "for a terminal": '\x1b[2J\n\x07{"a"',
+    "null": "null",
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_what_is_no_json_counts_as_not_there_and_is_shown_harmlessly(
+    queue: Queue, server: TaskServer, name: str
+) -> None:
+    text = FORGED[name]
+    queue.sql("INSERT INTO jobs_queue (task, status, result) VALUES ('tasks.give', 2, ?)", text)
+    assert server.get(1) == TaskState(1, "tasks.give", 2, 0, None, None, None)
+    shown = queue.client("show", 1)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert all(line.isprintable() for line in shown.stdout.splitlines())
+    assert f"  result       {text[:4]}".rstrip().replace("\x1b", r"\x1b") in shown.stdout
+    assert json.loads(queue.client("show", 1, "--json").stdout)["result"] == text
+
+
+@pytest.mark.parametrize("value", ["x'7b7d'", "x'ff00'", "CAST(x'22ff22' AS TEXT)"])
+def test_a_result_that_is_no_text_counts_as_not_there(sqlite_queue: Queue, value: str) -> None:
+    sqlite_queue.sql(f"INSERT INTO jobs_queue (task, status, result) VALUES ('tasks.give', 2, {value})")
+    with TaskServer(sqlite_queue.dsn) as server:
+        assert server.get(1) == TaskState(1, "tasks.give", 2, 0, None, None, None)
+    shown = sqlite_queue.client("show", 1)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert sqlite_queue.client("show", 1, "--json").returncode == 0
+
+
+def test_a_status_of_somebody_s_own_is_told_as_it_stands(queue: Queue, server: TaskServer) -> None:
+    queue.sql("INSERT INTO jobs_queue (task, status, result) VALUES ('tasks.give', 99, '[1]')")
+    state = state_of(server, 1)
+    assert (state.status, type(state.status), state.is_over, state.result) == (99, int, False, None)
+
+
+@EACH_KEEPING_MODE
+def test_show_prints_the_result(queue: Queue, server: TaskServer, mode: str) -> None:
+    task_id = server.add_task("tasks.give", [{"größe": "two\nlines"}])
+    assert "result" not in queue.client("show", task_id).stdout
+    assert json.loads(queue.client("show", task_id, "--json").stdout)["result"] is None
+    assert_silent(queue.worker("--mode", mode))
+    assert '\n  result       {"größe":"two\\nlines"}\n' in queue.client("show", task_id).stdout
+    report = json.loads(queue.client("show", task_id, "--json").stdout)
+    assert (report["result"], report["archived"]) == ('{"größe":"two\\nlines"}', mode == "move")
+
+
+# ---- pages: their rights, PHP, and what the documents say
+
+
+@pytest.fixture
+def reader(tmp_path: Path, mysql_server: MySQLServer, php: str) -> Iterator[Reader]:
+    reader = Reader(tmp_path, mysql_server, php)
+    try:
+        reader.install()
+        for block in dict(sections("docs/security.md"))["Least rights"]:
+            reader.follow(block)
+        yield reader
+    finally:
+        reader.close()
+
+
+def test_the_rights_of_a_page_that_asks_are_enough_and_no_more(reader: Reader) -> None:
+    with TaskServer(reader.dsn("you_page", "page-password"), folder=reader.folder) as page:
+        done, new = page.add_tasks([{"task": "tasks.greet", "args": ["Ada"]}] * 2)
+        with TaskServer(reader.dsn("you_worker", "worker-password"), folder=reader.folder, mode="move") as worker:
+            assert worker.run(1).done == 1
+        assert (state_of(page, done).status, state_of(page, new).status) == (Status.DONE, Status.NEW)
+        assert page.get(10**6) is None
+    refused = [f"SELECT {column} FROM {table}" for column in ("args", "claim") for table in ALL_ROWS]
+    refused += [f"UPDATE {table} SET result = '1'" for table in ALL_ROWS] + [
+        f"DELETE FROM {table}" for table in ALL_ROWS
+    ]
+    refused += ["INSERT INTO jobs_queue (task, result) VALUES ('tasks.greet', '1')"]
+    with reader.connect("you_page", "page-password") as connection, connection.cursor() as cursor:
+        for statement in refused:
+            with pytest.raises(pymysql.MySQLError, match="denied"):
+                cursor.execute(statement)
+
+
+ALL_ROWS = ("jobs_queue", "jobs_queue_done")
+
+
+@pytest.mark.parametrize("mode", ["delete", "move", "mark"])
+def test_a_php_page_finds_out_what_the_document_says(reader: Reader, mode: str) -> None:
+    (block,) = dict(sections(RESULTS))["From SQL"]
+    assert block.kind == "php"
+    (reader.folder / "tasks.py").write_text(
+        "def give(value): return value\ndef fail(): raise ValueError\ndef once(): 1 / 0\n"
+    )
+    with TaskServer(reader.dsn("you_worker", "worker-password"), folder=reader.folder) as server:
+        values = [{"größe": [1, None]}, False, None]
+        server.add_tasks(
+            [{"task": "tasks.give", "args": [value]} for value in values]
+            + [{"task": "tasks.fail"}, {"task": "tasks.once", "max_attempts": 1}, {"task": "tasks.give", "delay": 600}]
+        )
+    subprocess.run(
+        [sys.executable, str(reader.folder / "worker.py"), "--mode", mode], check=True, capture_output=True, timeout=60
+    )
+    reader.execute("UPDATE jobs_queue SET result = '\"old\"' WHERE status <> 2")
+    ask = "".join(f'echo "\\n", json_encode(task_state($pdo, {task_id}));\n' for task_id in range(1, 8))
+    reader.follow(block._replace(text="$pdo->exec('SET NAMES utf8mb4');\n" + block.text + ask))
+    first, *answers = reader._printed.splitlines()
+    assert first == "The report is being made."
+    told = [json.loads(line) for line in answers]
+    assert told[:3] == (
+        [None] * 3 if mode == "delete" else [{"result": value, "status": 2, "error_text": None} for value in values]
+    )
+    assert [(row["status"], row["result"]) for row in told[3:6]] == [(3, None), (4, None), (5, None)]
+    assert told[4]["error_text"].startswith("ZeroDivisionError: division by zero\n")
+    assert told[6]["status"] == 0  # the one that the page added
+
+
+def test_the_reference_has_everything_of_a_state_and_of_a_progress() -> None:
+    assert list(table(REFERENCE, "TaskState", "is")) == [*TaskState._fields, "is_over"]
+    assert list(table(REFERENCE, "Progress", "is")) == [*Progress._fields, "fraction"]
+
+
+@pytest.mark.parametrize(("document", "row"), [(REFERENCE, "| `status` | a"), (RESULTS, "| `status` | a")])
+def test_the_documents_name_every_status_of_a_state(document: str, row: str) -> None:
+    (line,) = [line for line in read(document).splitlines() if line.startswith(row)]
+    assert re.findall(r"`([A-Z_]+)`", line) == [status.name for status in Status]
+
+
+# ---- a server's limits, and connections that break
+
+LONG = """
+import taskserver
+
+LETTERS = {"ascii": "x", "quotes": '"', "wide": "😀"}
+
+
+def fill(letter):
+    size = {"ascii": 1, "quotes": 2, "wide": 4}[letter]
+    return LETTERS[letter] * (60 * 1024 // size)
+
+
+def alone(letter):
+    return fill(letter)
+
+
+@taskserver.task(batch=40)
+def together(items):
+    return [fill(letter) for letter, in items]
+
+
+def short():
+    return "short"
+"""
+
+
+def run_with_packet(mariadb: MariaDB, folder: Path, size: int, add: Callable[[TaskServer], list[int]]) -> Any:
+    """Adds and runs tasks of LONG in mode mark on a server that takes statements of so many bytes.
+
+    What the run did, and the results of those that were added.
+    """
+    (folder / "long_results.py").write_text(LONG)
+    [[packet]] = mariadb.execute("SELECT @@GLOBAL.max_allowed_packet")
+    with mariadb.database() as name:
+        try:
+            mariadb.execute(f"SET GLOBAL max_allowed_packet = {size}")
+            dsn = mariadb.dsn(name)
+            with TaskServer(dsn, modules="long_results", folder=folder, mode="mark") as server:
+                server.create_tables()
+                ids = add(server)
+                result = server.run()
+        finally:
+            mariadb.execute(f"SET GLOBAL max_allowed_packet = {packet}")
+        with TaskServer(dsn) as server:
+            return result, [state_of(server, task_id) for task_id in ids]
+
+
+@pytest.mark.parametrize("letter", ["ascii", "quotes", "wide"])
+@pytest.mark.parametrize("name", ["alone", "together"])
+def test_many_long_results_make_no_statement_that_the_server_refuses(
+    mariadb: MariaDB, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, letter: str
+) -> None:
+    tasks = [{"task": f"long_results.{name}", "args": [letter]}] * 100
+    ran, states = run_with_packet(mariadb, tmp_path, 1024 * 1024, lambda server: server.add_tasks(tasks))
+    assert (ran.done, ran.failed, ran.fatal) == (100, 0, 0)
+    assert {len(write_result(state.result).encode()) for state in states} == {60 * 1024 + 2}
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+
+
+@pytest.mark.parametrize("name", ["alone", "together"])
+def test_a_result_that_is_longer_than_the_server_takes_is_dropped_and_its_task_is_done(
+    mariadb: MariaDB, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    def add(server: TaskServer) -> list[int]:
+        first = server.add_task("long_results.short")
+        long = [server.add_task(f"long_results.{name}", ["ascii"]) for _ in range(3)]
+        return [first, *long, server.add_task("long_results.short")]
+
+    ran, states = run_with_packet(mariadb, tmp_path, 48 * 1024, add)
+    assert (ran.done, ran.failed, ran.fatal, ran.lost) == (5, 0, 0, 0)
+    assert [(state.status, state.attempts) for state in states] == [(Status.DONE, 1)] * 5
+    assert [state.result for state in states] == ["short", None, None, None, "short"]
+    [told] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert told.startswith(f"task {states[1].id} long_results.{name} is done, and its result is not kept")
+    assert "longer than the server takes (max_allowed_packet)" in told
+
+
+@pytest.mark.server
+@EACH_KEEPING_MODE
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_connection_that_breaks_as_a_result_is_written_keeps_it_once(
+    make_queue: Callable[..., Queue], mariadb: MariaDB, mysql_dsn: str, mode: str, is_done: bool
+) -> None:
+    with Proxy("127.0.0.1", mariadb.port) as proxy:
+        queue = make_queue(mysql_dsn)
+        queue.deployment.write_env(TASKSERVER_DSN=proxy.dsn(mysql_dsn), TASKSERVER_LEASE="600")
+        with TaskServer(mysql_dsn) as server:
+            task_id = server.add_task("tasks.hold", ["x"])
+            process = queue.start_task("--mode", mode)
+            cut = (proxy.cut_after if is_done else proxy.cut_before)(contains(b"SET result = "))
+            queue.go("go-x")
+            assert end_of(process) == (0, "", "")
+            assert cut.has_struck
+            assert server.get(task_id) == TaskState(task_id, "tasks.hold", 2, 1, "x", None, None)
+            assert queue.notes() == ["hold x"]
+            assert len(queue.rows("id", table_of(mode))) == 1
+
+
+# ---- in words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({1}, "cannot be written as JSON: Object of type set is not JSON serializable"),
+        ("x" * MAX_RESULT_BYTES, f"takes {MAX_RESULT_BYTES + 2} bytes as JSON; allowed: {MAX_RESULT_BYTES}"),
+    ],
+)
+def test_what_is_no_result_is_said_in_a_sentence(value: object, words: str) -> None:
+    with pytest.raises(InvalidTask) as raised:
+        write_result(value)
+    assert str(raised.value) == words
+
+
+@pytest.mark.parametrize("status", Status)
+def test_a_task_is_over_once_it_is_done_or_fatal(status: Status) -> None:
+    assert TaskState(1, "x", status, 0, None, None, None).is_over is (status.name in ("DONE", "FATAL"))

@@ -1,0 +1,186 @@
+"""Deadlocks between producers, workers and operators: the server breaks them, and no caller hears of them.
+
+Each test shows that it raced. Of the two transactions of a deadlock a server undoes the smaller one, whoever's that is.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskserver import TaskServer
+from taskserver.cli.commands.add import _Tasks
+from taskserver.errors import DatabaseError
+from taskserver.model.new_task import NewTask
+from taskserver.model.selection import Selection
+from taskserver.stores.mysql.dialect import MySQLDialect
+from taskserver.stores.mysql.errors import number_of
+from tests.support.processes import WAIT_SECONDS
+
+DEADLOCK, WAITED = 1213, 1205
+MOST_ROUNDS = 100
+KEYS = [f"key {number:03}" for number in range(300)]
+"""More than fit into one statement of rows with keys, so that a transaction takes them step by step."""
+
+TASKS = """
+ran = []
+
+def note(key, version):
+    ran.append((key, version))
+"""
+
+
+@pytest.fixture
+def met(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
+    """How often stores here met which error of a server's: DEADLOCK says that it broke one by undoing this side."""
+    numbers: Counter[int] = Counter()
+    error_of = MySQLDialect.error
+
+    def error(dialect: MySQLDialect, error: BaseException) -> DatabaseError:
+        numbers[number_of(error) or 0] += 1
+        return error_of(dialect, error)
+
+    monkeypatch.setattr(MySQLDialect, "error", error)
+    return numbers
+
+
+@contextmanager
+def together(*works: Callable[[], object]) -> Iterator[None]:
+    """Does all of these, each in a thread of its own, until the end of the `with`; what they raise, it raises."""
+    failures: list[BaseException] = []
+
+    def do(work: Callable[[], object]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=do, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for thread in threads:
+            thread.join(2 * WAIT_SECONDS)
+        assert not any(thread.is_alive() for thread in threads)
+    if failures:
+        raise failures[0]
+
+
+def lines_of(tasks: Sequence[NewTask]) -> _Tasks:
+    """The same tasks in a file, as `client.py add --bulk` takes them."""
+    lines = ({"task": task.task, "unique_key": task.unique_key, "rerun": task.rerun} for task in tasks)
+    return _Tasks(io.BytesIO("\n".join(map(json.dumps, lines)).encode()))
+
+
+@pytest.mark.parametrize("given_as", [list, lines_of])
+@pytest.mark.parametrize("is_rerun", [False, True], ids=["unique", "rerun"])
+@pytest.mark.parametrize("stand", [False, True], ids=["new keys", "standing keys"])
+def test_two_producers_that_add_the_same_keys_in_opposite_order_both_succeed(
+    mysql_dsn: str, met: Counter[int], stand: bool, is_rerun: bool, given_as: Callable[..., Iterable[NewTask]]
+) -> None:
+    """Each has taken its first keys before either goes on, so that one of them must be undone, and does it again."""
+    with TaskServer(mysql_dsn) as one, TaskServer(mysql_dsn) as two:
+        one.create_tables()
+        tasks = [NewTask("tasks.note", None, 0, 0, unique_key=key, rerun=is_rerun) for key in KEYS]
+        if stand:
+            one.store.producing.add_many(tasks, lambda ids: None)
+        met.clear()
+        both_are_inside = threading.Barrier(2)
+        added: dict[str, list[int]] = {}
+
+        def add(name: str, server: TaskServer, tasks: Sequence[NewTask]) -> None:
+            wait_after_first_statement(server, both_are_inside)
+            ids = added.setdefault(name, [])
+            server.store.producing.add_many(given_as(tasks), ids.extend, ids.clear)
+
+        with together(partial(add, "one", one, tasks), partial(add, "two", two, tasks[::-1])):
+            pass
+        assert met[DEADLOCK] + met[WAITED] > 0  # on a busy machine the second one may come to wait too late
+        assert added["one"] == added["two"][::-1]
+        assert len(set(added["one"])) == len(KEYS)
+        assert [count.rows for count in one.store.views.counts()] == [len(KEYS)]
+
+
+def wait_after_first_statement(server: TaskServer, barrier: threading.Barrier) -> None:
+    store: Any = server.store
+    insert = store.producing._adding.insert
+    first = iter([True])
+
+    def insert_and_wait(tasks: Sequence[NewTask]) -> Sequence[int]:
+        ids: Sequence[int] = insert(tasks)
+        if next(first, False):
+            barrier.wait(WAIT_SECONDS)
+        return ids
+
+    store.producing._adding.insert = insert_and_wait
+
+
+@pytest.mark.parametrize("with_cancels", [False, True], ids=["reruns", "reruns and cancels"])
+def test_reruns_beside_workers_are_errors_to_nobody_and_the_newest_arguments_run_last(
+    mysql_dsn: str, met: Counter[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_cancels: bool
+) -> None:
+    module = f"deadlock_tasks_{with_cancels}".lower()
+    (tmp_path / f"{module}.py").write_text(TASKS)
+    monkeypatch.syspath_prepend(tmp_path)
+    ran: list[tuple[str, int]] = __import__(module).ran
+    versions = itertools.count(1)
+    is_over = threading.Event()
+    keys = KEYS[:60]
+
+    def open_server() -> TaskServer:
+        return TaskServer(mysql_dsn, modules=module, folder=tmp_path)
+
+    def change(keys: Sequence[str]) -> None:
+        with open_server() as server:
+            for number in range(MOST_ROUNDS):
+                if met[DEADLOCK] > 2 and number > 10:
+                    break
+                add_all(server, keys)
+
+    def add_all(server: TaskServer, keys: Sequence[str]) -> None:
+        version = next(versions)
+        tasks = [
+            {"task": f"{module}.note", "args": [key, version], "unique_key": key, "rerun": True, "version": version}
+            for key in keys
+        ]
+        assert len(server.add_tasks(tasks)) == len(keys)
+
+    def work() -> None:
+        with open_server() as server:
+            while not is_over.is_set():
+                server.run(batch=10)
+
+    def cancel() -> None:
+        with open_server() as server:
+            while with_cancels and not is_over.is_set():
+                server.cancel(Selection(limit=20))
+
+    with open_server() as server:
+        server.create_tables()
+        with together(work, work, cancel):
+            try:
+                with together(partial(change, keys), partial(change, keys[::-1])):
+                    pass
+                add_all(server, keys)
+            finally:
+                is_over.set()
+        assert met[DEADLOCK] > 0
+        # What was cancelled after the last change of its key does not run: its wish came later.
+        add_all(server, keys)
+        result = server.run()
+        assert result.failed == result.lost == 0
+        newest = next(versions) - 1
+        assert dict(ran) == dict.fromkeys(keys, newest)
+        assert server.store.views.counts() == []

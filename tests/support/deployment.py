@@ -1,0 +1,146 @@
+"""A folder as a user of taskserver has it, and its two commands run as cron runs them: as processes, from elsewhere."""
+
+from __future__ import annotations
+
+import atexit
+import compileall
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_SECONDS = 60.0
+
+
+@cache
+def _package() -> tuple[str, list[tuple[str, list[str]]]]:
+    """A copy of taskserver/ with its bytecode, and the names in each of its folders."""
+    compileall.compile_dir(ROOT / "taskserver", quiet=2)
+    folder = tempfile.mkdtemp(prefix="taskserver-package-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    # Times are kept, so that the bytecode stays valid.
+    package = shutil.copytree(ROOT / "taskserver", f"{folder}/taskserver")
+    return package, [(os.path.relpath(found, package), names) for found, _, names in os.walk(package)]
+
+
+def _place_package(target: Path) -> None:
+    """By hard links to one copy, which take a tenth of a copy's time."""
+    package, tree = _package()
+    for folder, names in tree:
+        (target / folder).mkdir()
+        for name in names:
+            _link(f"{package}/{folder}/{name}", f"{target}/{folder}/{name}")
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # on another file system
+        shutil.copy2(source, target)
+
+
+class Deployment:
+    """worker.py, client.py and taskserver/ copied to a folder of their own; tasks.py and .env as a test writes them.
+
+    No symbolic link leads to them: worker.py finds its settings beside the place where it really lies.
+    """
+
+    def __init__(self, folder: Path, python: str = sys.executable) -> None:
+        self.folder = folder / "deployment"
+        self.home = folder / "home"
+        self.python = python
+        self._started: list[subprocess.Popen[str]] = []
+        self.folder.mkdir()
+        self.home.mkdir()
+        for name in ("worker.py", "client.py"):
+            shutil.copy2(ROOT / name, self.folder)
+        _place_package(self.folder / "taskserver")
+
+    def write_tasks(self, text: str, name: str = "tasks.py") -> Path:
+        """The module of callables."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def write_env(self, text: str = "", **settings: object) -> Path:
+        """The .env beside worker.py: a text as it stands, then settings, each in single quotes."""
+        path = self.folder / ".env"
+        path.write_text(text + "".join(f"{key}='{value}'\n" for key, value in settings.items()), encoding="utf-8")
+        path.chmod(0o600)
+        return path
+
+    def wrap_python(self, prefix: Sequence[str]) -> None:
+        """From here on this command comes before Python, which it executes in its own place."""
+        wrapper = self.home / "python"
+        wrapper.write_text(f'#!/bin/sh\nexec {shlex.join(prefix)} {shlex.quote(self.python)} "$@"\n')
+        wrapper.chmod(0o700)
+        self.python = str(wrapper)
+
+    def worker(
+        self, *args: object, env: Mapping[str, str] | None = None, timeout: float = TIMEOUT_SECONDS
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs worker.py to its end."""
+        return self.run("worker.py", *args, env=env, timeout=timeout)
+
+    def client(
+        self,
+        *args: object,
+        env: Mapping[str, str] | None = None,
+        stdin: str | None = None,
+        timeout: float = TIMEOUT_SECONDS,
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs client.py to its end."""
+        return self.run("client.py", *args, env=env, stdin=stdin, timeout=timeout)
+
+    def run(
+        self,
+        script: str,
+        *args: object,
+        env: Mapping[str, str] | None = None,
+        stdin: str | None = None,
+        timeout: float = TIMEOUT_SECONDS,
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a script of the folder to its end, and kills it after so many seconds."""
+        process = self.popen(script, *args, env=env)
+        try:
+            output, errors = process.communicate(stdin, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, errors = process.communicate()
+            raise AssertionError(f"{script} did not end in {timeout} s\n{output}\n{errors}") from None
+        return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+    def popen(self, script: str, *args: object, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        """Starts a script of the folder and returns at once, for tests that send signals.
+
+        As under cron: no terminal, a minimal environment (and what is in env), the home folder as current one.
+        """
+        process = subprocess.Popen(
+            [self.python, str(self.folder / script), *map(str, args)],
+            cwd=self.home,
+            env={"PATH": os.defpath, "HOME": str(self.home), **(env or {})},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+        )
+        self._started.append(process)
+        return process
+
+    def close(self) -> None:
+        """Kills what a test left running."""
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()

@@ -1,0 +1,150 @@
+"""Processes of a test: awaited, frozen, killed; what they said as they ended, and what a person saw on a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.deployment import Deployment
+
+WAIT_SECONDS = 30.0
+"""For what comes in milliseconds, unless it never comes."""
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "what was waited for did not come"
+        time.sleep(0.01)
+
+
+def wait_for(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    """A process that must end by itself, once it has."""
+    try:
+        output, errors = process.communicate(timeout=WAIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        pytest.fail("the process did not end")
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def end_of(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of a process that must end by itself."""
+    ended = wait_for(process)
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    assert process.wait(WAIT_SECONDS) == -signal.SIGKILL
+
+
+def freeze(process: subprocess.Popen[str]) -> None:
+    """SIGSTOP; returns once the whole process stands still."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+
+
+def thaw(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGCONT)
+
+
+def assert_silent(ended: subprocess.CompletedProcess[str]) -> None:
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+def assert_one_line(ended: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    """The program ended with this code, and said why in one line on standard error that has these words."""
+    assert ended.returncode == code, ended.stderr
+    assert ended.stdout == ""
+    assert len(ended.stderr.splitlines()) == 1, ended.stderr
+    assert "Traceback" not in ended.stderr
+    for word in words:
+        assert word in ended.stderr, f"{word!r} is not in {ended.stderr!r}"
+
+
+Main = Callable[[Path, list[str]], int]
+
+
+def run_here(
+    main: Main, capsys: pytest.CaptureFixture[str], folder: Path, *args: object
+) -> subprocess.CompletedProcess[str]:
+    """A command inside this process, for the many forms of a mistake that it finds before it begins."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    words = [str(arg) for arg in args]
+    try:
+        code = main(folder, words)
+    except SystemExit as exit_:
+        code = int(exit_.code or 0)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    output, errors = capsys.readouterr()
+    return subprocess.CompletedProcess(words, code, output, errors)
+
+
+# The system's own count of a process begins with what its parent held: the process asks for itself.
+TELL_PEAK = """
+import re, runpy, sys
+try:
+    sys.argv = sys.argv[1:]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+finally:
+    print(re.search("VmHWM:(.*) kB", open("/proc/self/status").read())[1], file=sys.stderr)
+"""
+needs_peak = pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="the peak of a process's memory is read from Linux's /proc"
+)
+
+
+def run_telling_peak(
+    deployment: Deployment, script: str, *args: object, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs a script, which says at its end on standard error how many kilobytes it took at its peak."""
+    program = deployment.home / "tell_peak.py"
+    program.write_text(TELL_PEAK)
+    return deployment.run(str(program), deployment.folder / script, *args, env=env)
+
+
+class Terminal(NamedTuple):
+    """What a person saw of a program that ran on a terminal."""
+
+    code: int
+    screen: str
+
+
+def run_on_terminal(deployment: Deployment, script: str, *args: object) -> Terminal:
+    """Runs a script with a terminal as standard input, output and error."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [deployment.python, str(deployment.folder / script), *map(str, args)],
+        cwd=deployment.home,
+        env={"PATH": os.defpath, "HOME": str(deployment.home)},
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+        start_new_session=True,
+    )
+    os.close(follower)
+    screen = b"".join(_screen_of(leader))
+    os.close(leader)
+    return Terminal(process.wait(WAIT_SECONDS), screen.decode())
+
+
+def _screen_of(leader: int) -> Iterator[bytes]:
+    while True:
+        try:
+            part = os.read(leader, 65536)
+        except OSError:  # Linux says EIO once the last program has closed the terminal
+            return
+        if not part:
+            return
+        yield part

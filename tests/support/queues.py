@@ -1,0 +1,178 @@
+"""A deployment and its queue: rows by SQL alone, as a web script writes them, and runs of worker.py and client.py."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pymysql
+
+from taskserver import TaskServer
+from taskserver.stores.mysql.dialect import MySQLDialect
+from tests.support.deployment import Deployment
+from tests.support.processes import WAIT_SECONDS, wait_until
+from tests.support.servers import plain_connection
+
+NOTE = """
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+def note(text="noted"):
+    with open(HERE / "notes", "a") as file:
+        file.write(f"{text}\\n")
+
+"""
+"""With what every tasks.py begins."""
+
+LONG_AGO = "2020-01-01 00:00:00.000000"
+
+
+class Queue:
+    """The queue of a deployment whose tasks.py has `note` and these tasks, and whose .env has these settings."""
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        dsn: str,
+        tasks: str = "",
+        settings: Mapping[str, str] | None = None,
+        tables: bool = True,
+    ) -> None:
+        self.deployment = deployment
+        self.folder = deployment.folder
+        self.client = deployment.client
+        self.dsn = dsn
+        self.is_sqlite = dsn.startswith("sqlite:")
+        self._mysql: pymysql.Connection[Any] | None = None
+        self._tasks = tasks
+        self.define("")
+        deployment.write_env(TASKSERVER_DSN=dsn, **settings or {})
+        if tables:
+            with TaskServer(dsn, folder=deployment.folder) as server:
+                server.create_tables()
+
+    def define(self, code: str) -> None:
+        """Have this in tasks.py too, in place of what was defined before."""
+        self.deployment.write_tasks(NOTE + self._tasks + code)
+
+    # ---- rows
+
+    @property
+    def path(self) -> Path:
+        """The file of an SQLite database."""
+        return Path(self.folder, self.dsn.removeprefix("sqlite:///"))
+
+    @property
+    def now(self) -> str:
+        """SQL for it."""
+        return "strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'" if self.is_sqlite else "NOW(6)"
+
+    def seconds_between(self, earlier: str, later: str) -> str:
+        """SQL for the seconds from one instant to another."""
+        if self.is_sqlite:
+            return f"(julianday({later}) - julianday({earlier})) * 86400.0"
+        return f"TIMESTAMPDIFF(MICROSECOND, {earlier}, {later}) / 1e6"
+
+    def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """Runs one statement; its rows."""
+        if self.is_sqlite:
+            connection = sqlite3.connect(self.path, isolation_level=None, timeout=WAIT_SECONDS)
+            try:
+                return connection.execute(statement, values).fetchall()
+            finally:
+                connection.close()
+        if self._mysql is None:
+            self._mysql = self.connect()
+        with self._mysql.cursor() as cursor:
+            cursor.execute(statement.replace("?", "%s"), values)
+            return list(cursor.fetchall())
+
+    def connect(self) -> pymysql.Connection[Any]:
+        parts = urlsplit(self.dsn)
+        assert parts.hostname is not None
+        return plain_connection(
+            host=parts.hostname,
+            port=parts.port or 3306,
+            user=parts.username,
+            password=parts.password or "",
+            database=parts.path.strip("/"),
+            charset="utf8mb4",
+            autocommit=True,
+        )
+
+    def add(self, task: object, args: object = None, group_id: int = 0, priority: int = 0) -> None:
+        self.sql(
+            "INSERT INTO jobs_queue (task, args, group_id, priority) VALUES (?, ?, ?, ?)",
+            task,
+            args,
+            group_id,
+            priority,
+        )
+
+    def rows(self, columns: str = "*", table: str = "jobs_queue") -> list[tuple[Any, ...]]:
+        """In order of id."""
+        return self.sql(f"SELECT {columns} FROM {table} ORDER BY id")
+
+    def statuses(self) -> list[int]:
+        return [status for (status,) in self.rows("status")]
+
+    def errors(self) -> list[str]:
+        """The error_text of each row, empty where there is none."""
+        return [text or "" for (text,) in self.rows("error_text")]
+
+    def first_lines(self) -> list[str]:
+        """Of the errors."""
+        return [text.partition("\n")[0] for text in self.errors()]
+
+    def reason(self) -> str:
+        """Why the last run ended."""
+        ((reason,),) = self.sql("SELECT reason FROM jobs_queue_workers")
+        return str(reason)
+
+    def end_leases(self) -> None:
+        """As if the lease of every claim had passed."""
+        self.sql(f"UPDATE jobs_queue SET due_at = '{LONG_AGO}' WHERE status = 1")
+
+    def end_backoffs(self) -> None:
+        """As if every task that failed had waited long enough."""
+        self.sql(f"UPDATE jobs_queue SET due_at = '{LONG_AGO}' WHERE status = 3")
+
+    # ---- runs
+
+    def worker(self, *args: object, **env: str) -> subprocess.CompletedProcess[str]:
+        """Runs worker.py to its end."""
+        return self.deployment.worker(*args, env=env)
+
+    def start(self, *args: object, **env: str) -> subprocess.Popen[str]:
+        """Starts worker.py and returns at once."""
+        return self.deployment.popen("worker.py", *args, env=env)
+
+    def start_task(self, *args: object, **env: str) -> subprocess.Popen[str]:
+        """Starts worker.py and returns once it is in the midst of a task, which leaves a note as it begins."""
+        before = len(self.notes())
+        process = self.start(*args, **env)
+        wait_until(lambda: len(self.notes()) > before)
+        return process
+
+    def notes(self) -> list[str]:
+        """What tasks wrote down."""
+        path = self.folder / "notes"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def go(self, name: str = "go") -> None:
+        """Make the file that a task waits for."""
+        (self.folder / name).touch()
+
+
+def server_skips_locked(dsn: str) -> bool:
+    """Whether a server has SKIP LOCKED; asks by a claim, so it is for an empty queue."""
+    with TaskServer(dsn) as server:
+        server.create_tables()
+        server.store.claims.claim(1, ())
+        return isinstance(server.store.database.dialect, MySQLDialect) and server.store.database.dialect.skips_locked

@@ -1,0 +1,335 @@
+"""A reader of a document, who does what its blocks say: with a home folder, a shell, PHP and databases of their own.
+
+The documents speak of an account `you`: /home/you, databases and users that begin with you_, a server on localhost,
+/usr/bin/python3. Each of these words is replaced by what this reader has. That Python knows no installed package, so
+what the documents say of the bundle is tried, too.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pty
+import re
+import secrets
+import shlex
+import shutil
+import sqlite3
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+import cronsim
+import dotenv
+import pymysql
+import pytest
+
+from taskserver import TaskServer, __version__
+from taskserver.settings.load import load_settings
+from tests.support.deployment import ROOT, TIMEOUT_SECONDS, Deployment
+from tests.support.documents import Block
+from tests.support.servers import MySQLServer, find_program
+
+PASSWORDS = {"you_worker": "worker-password", "you_web": "web-password"}
+TASKS = """
+def greet(name): ...
+def send_letter(to, subject="Hello"): ...
+def rebuild_index(): ...
+def remind(order): ...
+def charge_card(order): ...
+def index(page): ...
+def fetch_rates(day): ...
+def download(order): ...
+def resize(): ...
+def publish(): ...
+def make_report(month): ...
+"""
+MYSQL_WORDS = re.compile(r"NOW\(|UNIX_TIMESTAMP|\b(DUPLICATE|IGNORE|GRANT|RENAME|LIMIT|OPTIMIZE)\b")
+SQLITE_WORDS = re.compile(r"ON CONFLICT|strftime")
+CRON_FIELD = r"(\*|\d+(-\d+)?(,\d+(-\d+)?)*)(/\d+)?"
+CRON_LINE = re.compile(rf"((?:{CRON_FIELD}\s+){{5}})(?P<command>\S.*)")
+LIMITS = [(0, 59), (0, 23), (1, 31), (1, 12), (0, 7)]
+FAILED = "SELECT task, error_text FROM jobs_queue WHERE status IN (3, 4)"
+
+
+class Reader:
+    """Follows blocks in their order; what a block printed is what the next one may say that one sees."""
+
+    def __init__(self, folder: Path, server: MySQLServer, php: str) -> None:
+        self._server = server
+        self._php = php
+        self._prefix = f"t{secrets.token_hex(3)}_"  # MySQL 5.6 takes 16 letters for a user
+        self.home = folder / "home"
+        self.folder = self.home / "taskserver"
+        self._bin = folder / "bin"
+        self._cwd = self.home
+        self._printed = ""
+        self.database = server.create_database(f"{self._prefix}queue")
+        (self.home / "public_html").mkdir(parents=True)
+        self._bin.mkdir()
+        self._write_programs()
+
+    def close(self) -> None:
+        """Drops its database, and the users that it or a document made."""
+        self._server.drop_database(self.database)
+        users = self._server.execute(f"SELECT user, host FROM mysql.user WHERE user LIKE '{self._prefix[:-1]}\\_%'")
+        for user, host in users:
+            self._server.execute(f"DROP USER '{user}'@'{host}'")
+
+    # ---- what there is before the first block
+
+    def make_users(self) -> None:
+        """As in the host's panel: all rights on the database, and INSERT alone."""
+        for user, password in PASSWORDS.items():
+            rights = "INSERT" if user == "you_web" else "ALL PRIVILEGES"
+            self.execute(
+                f"CREATE USER '{user}'@'localhost' IDENTIFIED BY '{password}'",
+                f"GRANT {rights} ON you_queue.* TO '{user}'@'localhost'",
+            )
+
+    def upload(self) -> None:
+        """The zip of the bundle, in the home folder."""
+        made = self._unpack("bundle")
+        with zipfile.ZipFile(self.home / f"taskserver-{__version__}.zip", "w") as file:
+            for path in sorted(made.rglob("*")):
+                file.write(path, f"taskserver-{__version__}/{path.relative_to(made)}")
+
+    def install(self) -> None:
+        """A deployment with tables in the database, and an SQLite file."""
+        self._unpack("installed").rename(self.folder)
+        shutil.copytree(Path(str(cronsim.__file__)).parent, self.folder / "cronsim")  # as periodic.md has it installed
+        password = PASSWORDS["you_worker"]
+        text = f"TASKSERVER_DSN=mysql://you_worker@localhost/you_queue\nTASKSERVER_PASSWORD='{password}'\n"
+        (self.folder / ".env").write_text(self.translated(text))
+        (self.folder / ".env").chmod(0o600)
+        (self.folder / "tasks.py").write_text(TASKS)
+        (self.folder / "var").mkdir(mode=0o700)
+        for dsn in (self._server.dsn(self.database), self._sqlite_dsn):
+            with TaskServer(dsn, folder=self.folder) as server:
+                server.create_tables()
+
+    def _unpack(self, scratch: str) -> Path:
+        """What the zip holds, in a folder of that name."""
+        place = self._bin.parent / scratch
+        place.mkdir()
+        unpacked = Deployment(place).folder
+        for package in (pymysql, dotenv):
+            source = Path(str(package.__file__)).parent
+            shutil.copytree(source, unpacked / source.name, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("schema.sql", "crontab.example", ".env.example", ".htaccess"):
+            shutil.copy2(ROOT / name, unpacked)
+        return unpacked
+
+    @property
+    def _sqlite_dsn(self) -> str:
+        return f"sqlite:///{self.folder}/var/taskserver.db"
+
+    def _write_programs(self) -> None:
+        """What the shell finds by name: a Python without packages, and others that cannot be as they are."""
+        self._write_program("python3", f'exec {shlex.quote(sys.executable)} -S "$@"')
+        make = find_program("make") or pytest.skip("make is not installed")
+        # A dry run, which fails where there is no such target.
+        self._write_program("make", f'exec {make} -n -C {shlex.quote(str(ROOT))} "$@" >/dev/null')
+        if not find_program("unzip"):
+            self._write_program("unzip", 'exec python3 -m zipfile -e "$2" .')
+        if not find_program("mysqldump"):
+            self._write_program("mysqldump", 'exec mariadb-dump "$@"')
+
+    def _write_program(self, name: str, line: str) -> None:
+        path = self._bin / name
+        path.write_text(f"#!/bin/sh\n{line}\n")
+        path.chmod(0o755)
+
+    # ---- words
+
+    def translated(self, text: str) -> str:
+        """The words of the documents, as they are for this reader."""
+        at = f"{self._server.host}:{self._server.port}"
+        for pattern, replacement in (
+            (r"/home/you\b", str(self.home)),
+            (r"/usr/bin/python3\b(?!\.)", str(self._bin / "python3")),
+            (r"'@'localhost'", "'@'%'"),
+            (r"\byou_", self._prefix),
+            (r"@localhost/", f"@{at}/"),
+            (r"\blocalhost:3306/", f"{at}/"),
+            (r"\bhost=localhost\b", f"host={self._server.host};port={self._server.port}"),
+            (r"new mysqli\('localhost', (.*)\)", rf"new mysqli('{self._server.host}', \1, {self._server.port})"),
+            (r'host="localhost"', f'host="{self._server.host}", port={self._server.port}'),
+            (r"-h localhost\b", f"-h {self._server.host} -P {self._server.port}"),
+        ):
+            text = re.sub(pattern, replacement.replace("\\", "\\\\") if "\\1" not in replacement else replacement, text)
+        return text
+
+    def dsn(self, user: str, password: str) -> str:
+        """Of the queue, for a user of a document."""
+        return self.translated(f"mysql://{user}:{password}@localhost/you_queue")
+
+    def connect(self, user: str, password: str) -> pymysql.Connection[Any]:
+        """To the queue, as a user of a document."""
+        return self._server.connect(user=self.translated(user), password=password, database=self.database)
+
+    def execute(self, *statements: str) -> tuple[tuple[object, ...], ...]:
+        return self._server.execute(*map(self.translated, statements), database=self.database)
+
+    # ---- blocks
+
+    def follow(self, block: Block) -> None:
+        """Do what a block says, and fail where it does not go well."""
+        kinds: dict[str, Callable[[str], None]] = {
+            "sh": self._type,
+            "text": self._compare,
+            "dotenv": self._set,
+            "python": self._write_python,
+            "php": self._open_page,
+            "sql": self._query,
+            "crontab": self._schedule,
+        }
+        assert block.kind in kinds, f"{block}: blocks are between fences, with a kind: {', '.join(kinds)}"
+        try:
+            kinds[block.kind](self.translated(block.text))
+            return
+        except (AssertionError, pymysql.MySQLError) as error:
+            fault = error
+        pytest.fail(f"{block}\n{fault}", pytrace=False)
+
+    def assert_that_every_task_ran(self) -> None:
+        """The tasks that the blocks added are real ones, with arguments that fit."""
+        if self.folder.exists() and self.execute("SHOW TABLES LIKE 'jobs_queue'"):
+            self._run([str(self._bin / "python3"), str(self.folder / "worker.py")])
+            assert self.execute(FAILED) == ()
+
+    def _type(self, text: str) -> None:
+        """On a terminal, in the folder in which the block before left it."""
+        where = self._bin.parent / "cwd"
+        script = f"set -e\n{text}\npwd > {shlex.quote(str(where))}\n"
+        code, self._printed = run_on_terminal(["sh", "-c", script], self._cwd, self._environ)
+        # The doctor has an opinion of the machine on which the tests run.
+        assert code == 0 or (code == 1 and text.strip().endswith("client.py doctor")), f"code {code}: {self._printed}"
+        if code == 0:
+            self._cwd = Path(where.read_text().strip())
+
+    def _compare(self, text: str) -> None:
+        """`…` is anything, and a line of it any lines; blanks may be more or fewer, and a run takes its time."""
+        parts = [re.escape(" ".join(part.split())) for part in text.strip().split("…")]
+        pattern = re.sub(r"\\ 0\\\.0\\ s", r" \\d+\\.\\d s", ".*".join(parts))
+        printed = " ".join(self._printed.split())
+        if not re.fullmatch(pattern.replace("\\ .*", ".*").replace(".*\\ ", ".*"), printed, re.DOTALL):
+            raise AssertionError(f"one does not see that, but\n{self._printed}")
+
+    def _set(self, text: str) -> None:
+        scratch = self._bin.parent / "settings"
+        scratch.mkdir(exist_ok=True)
+        (scratch / ".env").write_text(text)
+        load_settings(scratch, {})
+        if not (self.folder / ".env").exists():
+            (self.folder / ".env").write_text(text)
+
+    def _write_python(self, text: str) -> None:
+        """A program that uses TaskServer is run; anything else is the module of tasks."""
+        if "import TaskServer" not in text:
+            (self.folder / "tasks.py").write_text(text)
+            self._run([str(self._bin / "python3"), "-c", "import tasks"], self.folder)
+            return
+        program = self.folder / "program_of_a_reader.py"
+        program.write_text(text)
+        self._run([str(self._bin / "python3"), str(program)])
+
+    def _open_page(self, text: str) -> None:
+        if not text.startswith("<?php"):
+            server = self._server
+            address = f"mysql:host={server.host};port={server.port};dbname={self.database}"
+            text = f"<?php $pdo = new PDO('{address}', '{server.user}', '{server.password}');\n{text}"
+        named = re.search(r"^// (/\S+\.php)$", text, re.MULTILINE)
+        page = Path(named[1]) if named else self.home / "public_html" / "page.php"
+        page.write_text(text)
+        self._run([self._php, "-d", "display_errors=stderr", "-d", "error_reporting=-1", str(page)])
+
+    def _query(self, text: str) -> None:
+        """On MySQL or MariaDB and on SQLite, but for those that have words of the other."""
+        statements = [part.strip() for part in re.sub(r"^--.*$", "", text, flags=re.MULTILINE).split(";\n")]
+        if not SQLITE_WORDS.search(text):
+            self.execute(*filter(None, statements))
+        if not MYSQL_WORDS.search(text):
+            connection = sqlite3.connect(self.folder / "var" / "taskserver.db")
+            connection.executescript(text)
+            connection.close()
+
+    def _schedule(self, text: str) -> None:
+        """Each line is one of cron's, and its command, as cron starts it, says nothing."""
+        assert_that_cron_takes(text, self._bin.parent / "crontab")
+        for line in filter(None, map(str.strip, text.splitlines())):
+            if line.startswith("#") or re.fullmatch(r"[A-Z]+=\S*", line):
+                continue
+            command = command_of(line)
+            home = {"HOME": str(self.home), "LOGNAME": "you", "PATH": "/usr/bin:/bin", "SHELL": "/bin/sh"}
+            done = subprocess.run(
+                ["/bin/sh", "-c", command],
+                cwd=self.home,
+                env=home,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_SECONDS,
+            )
+            assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), done
+
+    @property
+    def _environ(self) -> dict[str, str]:
+        folders = os.pathsep.join([str(self._bin), "/usr/local/bin", "/usr/bin", "/bin"])
+        return {"PATH": folders, "HOME": str(self.home), "TERM": "dumb", "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def _run(self, command: Sequence[str], cwd: Path | None = None) -> None:
+        done = subprocess.run(
+            command, cwd=cwd or self.home, env=self._environ, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
+        )
+        assert done.returncode == 0, f"{shlex.join(command)}: code {done.returncode}\n{done.stdout}{done.stderr}"
+        assert done.stderr == "", done.stderr
+        self._printed = done.stdout
+
+
+def assert_that_cron_takes(text: str, scratch: Path) -> None:
+    """By its own dry run, where there is a crontab that has one."""
+    program = find_program("crontab")
+    if program:
+        codes = []
+        for content in ("* * * * * true\n", text):
+            scratch.write_text(content)
+            codes.append(subprocess.run([program, "-n", str(scratch)], capture_output=True).returncode)
+        assert codes[0] != 0 or codes[1] == 0, f"crontab refuses\n{text}"
+
+
+def command_of(line: str) -> str:
+    """The command of a crontab's line, if its times are such that cron takes it."""
+    found = CRON_LINE.fullmatch(line)
+    assert found, f"no line of a crontab: {line}"
+    for field, (least, most) in zip(found[1].split(), LIMITS, strict=True):
+        numbers = [int(number) for number in re.findall(r"\d+", field.partition("/")[0])]
+        assert all(least <= number <= most for number in numbers), f"cron refuses {field} in {line}"
+    command = found["command"]
+    assert "%" not in command.replace("\\%", ""), f"cron ends the command at the % in {line}"
+    return command.replace("\\%", "%")
+
+
+def run_on_terminal(command: Sequence[str], cwd: Path, env: dict[str, str]) -> tuple[int, str]:
+    """Exit code, and what stands on the screen at the end: lines that were written over are gone."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        command, cwd=cwd, env=env, stdin=follower, stdout=follower, stderr=follower, start_new_session=True
+    )
+    os.close(follower)
+    overdue = Timer(TIMEOUT_SECONDS, process.kill)
+    overdue.start()
+    screen = b""
+    try:
+        while part := os.read(leader, 65536):
+            screen += part
+    except OSError as error:
+        if error.errno != errno.EIO:  # so Linux says that the last program has closed the terminal
+            raise
+    os.close(leader)
+    overdue.cancel()
+    text = screen.decode().replace("\r\n", "\n")
+    return process.wait(TIMEOUT_SECONDS), re.sub(r"[^\n]*\r\x1b\[K", "", text)

@@ -1,0 +1,211 @@
+"""Websites that add tasks: a PHP page, PHP's and Python's own web servers, a CGI script; and the files of examples/.
+
+An example runs as it lies in the repository, but for the places that its user edits too: folders, user, password.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from tests.support.deployment import ROOT
+from tests.support.processes import WAIT_SECONDS, wait_until
+from tests.support.servers import MySQLServer, free_port
+
+EXAMPLES = ROOT / "examples"
+PORT_ATTEMPTS = 5
+WEB_PASSWORD = "p@ss#1"
+MINIMAL = {"PATH": os.defpath}
+PHP_OPTIONS = ["-d", "display_errors=0", "-d", "log_errors=1", "-d", "sendmail_path=/bin/true"]
+"""Errors go to the log and not to the visitor, as on a host; and no letter leaves the machine."""
+
+SERVE_WSGI = """
+import sys
+from importlib import import_module
+from wsgiref.simple_server import make_server
+
+sys.path.insert(0, sys.argv[1])
+server = make_server("127.0.0.1", 0, import_module(sys.argv[2]).application)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+def example(name: str, folder: Path, edits: Mapping[str, str] | None = None) -> Path:
+    """A file of examples/, copied to a folder and edited as its user would."""
+    text = (EXAMPLES / name).read_text(encoding="utf-8")
+    for old, new in (edits or {}).items():
+        assert old in text, f"examples/{name} has no {old}"
+        text = text.replace(old, new)
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def shown_in_comment(name: str) -> str:
+    """The code that the opening comment of a PHP example shows: its lines that are indented."""
+    comment = (EXAMPLES / name).read_text(encoding="utf-8").partition("*/")[0]
+    return "\n".join(re.findall(r"^ \*     (.*)$", comment, re.MULTILINE))
+
+
+class Answer(NamedTuple):
+    """What a visitor gets."""
+
+    status: int
+    text: str
+
+
+def visit(url: str, form: Mapping[str, str] | None = None) -> Answer:
+    """Open a page, or send it a form."""
+    body = None if form is None else urlencode(form).encode()
+    try:
+        with urllib.request.urlopen(url, body, timeout=WAIT_SECONDS) as answer:
+            return Answer(answer.status, answer.read().decode())
+    except urllib.error.HTTPError as error:
+        with error:
+            return Answer(error.code, error.read().decode())
+
+
+class Website(NamedTuple):
+    """A running web server."""
+
+    url: str
+    log_file: Path
+
+    def visit(self, page: str = "", form: Mapping[str, str] | None = None) -> Answer:
+        return visit(f"{self.url}/{page}", form)
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text(encoding="utf-8", errors="replace")
+
+
+@contextmanager
+def php_website(php: str, folder: Path, *options: str) -> Iterator[Website]:
+    """PHP's own web server with the pages of a folder."""
+    log = folder.parent / "php.log"
+    for _ in range(PORT_ATTEMPTS):
+        port = free_port()
+        command = [php, *PHP_OPTIONS, *options, "-S", f"127.0.0.1:{port}"]
+        with open(log, "wb") as output:
+            process = subprocess.Popen(
+                [*command, "-t", str(folder)], cwd=folder, env=MINIMAL, stdout=output, stderr=output
+            )
+        try:
+            # Its own word, not an answer: another server may have got the port.
+            wait_until(lambda: process.poll() is not None or b"started" in log.read_bytes())  # noqa: B023 - at once
+            if process.poll() is None:
+                yield Website(f"http://127.0.0.1:{port}", log)
+                return
+        finally:
+            process.kill()
+            process.wait()
+    raise AssertionError(f"PHP's web server did not start: {log.read_text()}")
+
+
+@contextmanager
+def wsgi_website(python: str, folder: Path, module: str) -> Iterator[Website]:
+    """The `application` of a module, on the web server of Python's standard library."""
+    log = folder.parent / "wsgi.log"
+    with open(log, "wb") as errors:
+        process = subprocess.Popen(
+            [python, "-c", SERVE_WSGI, str(folder), module],
+            cwd=folder.parent,
+            env=MINIMAL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        )
+    assert process.stdout is not None
+    try:
+        port = process.stdout.readline().decode().strip()
+        assert port, log.read_text()
+        yield Website(f"http://127.0.0.1:{port}", log)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def run_cgi(script: Path, form: str | None) -> tuple[Answer, str]:
+    """Runs a CGI script as a web server does, by its own first line; the answer, and what goes to the site's log."""
+    script.chmod(0o755)
+    body = None if form is None else form.encode()
+    ended = subprocess.run(
+        [str(script)],
+        cwd=script.parent,
+        env={
+            **MINIMAL,
+            "GATEWAY_INTERFACE": "CGI/1.1",
+            "SERVER_PROTOCOL": "HTTP/1.1",
+            "REQUEST_METHOD": "GET" if body is None else "POST",
+            "SCRIPT_NAME": f"/cgi-bin/{script.name}",
+            "LC_ALL": "C",
+            **({} if body is None else {"CONTENT_LENGTH": str(len(body))}),
+        },
+        input=body or b"",
+        capture_output=True,
+        timeout=WAIT_SECONDS,
+    )
+    assert ended.returncode == 0, ended.stderr
+    head, _, text = ended.stdout.partition(b"\r\n\r\n")
+    fields = dict(line.split(": ", 1) for line in head.decode("ascii").split("\r\n"))
+    assert fields["Content-Type"] == "text/plain; charset=utf-8"
+    return Answer(int(fields["Status"].split()[0]), text.decode()), ended.stderr.decode()
+
+
+class Page:
+    """A PHP page that a test writes, run by PHP's command line."""
+
+    def __init__(self, php: str, folder: Path, server: MySQLServer, database: str) -> None:
+        self._php = php
+        self._path = folder / "page.php"
+        self.place = {
+            "host": server.host,
+            "port": server.port,
+            "socket": None,
+            "user": server.user,
+            "password": server.password,
+            "database": database,
+        }
+
+    def run(self, code: str, tasks: Any = None, flags: str = "0") -> str:
+        """Runs PHP code that has $at, $tasks and $flags; warnings are errors. What it prints."""
+        self._path.write_text(
+            "<?php\n"
+            "set_error_handler(function ($number, $text) { throw new ErrorException($text); });\n"
+            "$given = json_decode(stream_get_contents(STDIN));\n"
+            f"$at = $given->at; $tasks = $given->tasks; $flags = {flags};\n{code}",
+            encoding="utf-8",
+        )
+        ended = subprocess.run(
+            [self._php, str(self._path)],
+            input=json.dumps({"at": self.place, "tasks": tasks or []}),
+            capture_output=True,
+            text=True,
+        )
+        assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout
+        return ended.stdout
+
+
+@contextmanager
+def web_user(server: MySQLServer, database: str, *tables: str) -> Iterator[str]:
+    """The name of a database user who may INSERT into these tables and nothing else."""
+    name = database[:16]
+    server.execute(
+        f"CREATE USER '{name}'@'%' IDENTIFIED BY '{WEB_PASSWORD}'",
+        *(f"GRANT INSERT ON `{database}`.{table} TO '{name}'@'%'" for table in tables),
+    )
+    try:
+        yield name
+    finally:
+        server.execute(f"DROP USER '{name}'@'%'")

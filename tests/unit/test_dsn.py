@@ -1,0 +1,469 @@
+"""TASKSERVER_DSN, taken apart; and its password, which must stand in no error, no repr and no traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import pprint
+import traceback
+from pathlib import Path
+from urllib.parse import quote, quote_from_bytes
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskserver import TaskServer
+from taskserver.errors import DatabaseError, SettingError
+from taskserver.settings.dsn import MySQLDsn, SQLiteDsn, parse_dsn
+from taskserver.settings.load import Settings, load_settings
+from tests.support.deployment import Deployment
+from tests.support.servers import MySQLServer
+
+SECRET = "Hush4ever"
+ODD_PASSWORD = "p@:/?#%&=+ '\"\\$[];ß"
+
+
+def mysql(text: str, password: str = "") -> MySQLDsn:
+    dsn = parse_dsn(text, password)
+    assert isinstance(dsn, MySQLDsn)
+    return dsn
+
+
+def everything_it_says(error: BaseException) -> str:
+    """An error in all the ways in which it could come before somebody's eyes."""
+    return "\n".join([str(error), repr(error), repr(error.args), *traceback.format_exception(error)])
+
+
+# ---- MySQL
+
+
+@pytest.mark.parametrize(
+    ("text", "user", "password", "host", "port", "database"),
+    [
+        ("mysql://user:password@host:3307/database", "user", "password", "host", 3307, "database"),
+        ("mysql://user:password@host/database", "user", "password", "host", 3306, "database"),
+        ("MySQL://user:password@host/database", "user", "password", "host", 3306, "database"),
+        ("mariadb://user:password@host/database", "user", "password", "host", 3306, "database"),
+        ("  mysql://user:password@host/database\n", "user", "password", "host", 3306, "database"),
+        ("mysql://host/db", "", "", "host", 3306, "db"),
+        ("mysql://@host/db", "", "", "host", 3306, "db"),
+        ("mysql://user@host/db", "user", "", "host", 3306, "db"),
+        ("mysql://user:@host/db", "user", "", "host", 3306, "db"),
+        ("mysql://:secret@host/db", "", "secret", "host", 3306, "db"),
+        ("mysql://u:p#ss@h/db", "u", "p#ss", "h", 3306, "db"),
+        ("mysql://u:p@ss@h/db", "u", "p@ss", "h", 3306, "db"),
+        ("mysql://u:p@@h/db", "u", "p@", "h", 3306, "db"),
+        ("mysql://u:p/ss@h/db", "u", "p/ss", "h", 3306, "db"),
+        ("mysql://u:p?ss@h/db", "u", "p?ss", "h", 3306, "db"),
+        ("mysql://u:p?a=b&c@h/db", "u", "p?a=b&c", "h", 3306, "db"),
+        ("mysql://u:p:ss@h/db", "u", "p:ss", "h", 3306, "db"),
+        ("mysql://u:p://x@h/db", "u", "p://x", "h", 3306, "db"),
+        ("mysql://u:100%@h/db", "u", "100%", "h", 3306, "db"),
+        ("mysql://u:%zz@h/db", "u", "%zz", "h", 3306, "db"),
+        ("mysql://u:[p]@h/db", "u", "[p]", "h", 3306, "db"),
+        ("mysql://u:p ss@h/db", "u", "p ss", "h", 3306, "db"),
+        ("mysql://u:p+ss@h/db", "u", "p+ss", "h", 3306, "db"),
+        ("mysql://u:'p\"@h/db", "u", "'p\"", "h", 3306, "db"),
+        ("mysql://u:pä€😀@h/db", "u", "pä€😀", "h", 3306, "db"),
+        ("mysql://u%3Ax%40y:p%40%2F%3F%23%25%3A@h/db", "u:x@y", "p@/?#%:", "h", 3306, "db"),
+        ("mysql://u:%C3%A9@h/db", "u", "é", "h", 3306, "db"),
+        ("mysql://u:p%2540@h/db", "u", "p%40", "h", 3306, "db"),
+        ("mysql://u:p@[::1]/db", "u", "p", "::1", 3306, "db"),
+        ("mysql://u:p@[2001:db8::5]:3307/db", "u", "p", "2001:db8::5", 3307, "db"),
+        ("mysql://u:p@h:/db", "u", "p", "h", 3306, "db"),
+        ("mysql://u:p@h:1/db", "u", "p", "h", 1, "db"),
+        ("mysql://u:p@h:65535/db", "u", "p", "h", 65535, "db"),
+        ("mysql://u:p@h/my%20db", "u", "p", "h", 3306, "my db"),
+        ("mysql://u:p@h/größe", "u", "p", "h", 3306, "größe"),
+        ("mysql://u:p@h/db?", "u", "p", "h", 3306, "db"),
+    ],
+)
+def test_a_mysql_dsn_is_split_at_the_last_at_sign_and_percent_decoded(
+    text: str, user: str, password: str, host: str, port: int, database: str
+) -> None:
+    assert mysql(text)._asdict() == {
+        "user": user,
+        "password": password,
+        "host": host,
+        "port": port,
+        "database": database,
+        "unix_socket": "",
+        "ssl_mode": "",
+        "ssl_ca": "",
+    }
+
+
+def test_bytes_that_are_no_utf8_stay_the_bytes_they_were() -> None:
+    assert mysql("mysql://u:caf%E9@h/db").password.encode("utf-8", "surrogateescape") == b"caf\xe9"
+    # As the environment hands over what a latin-1 crontab holds.
+    assert mysql("mysql://u:caf\udce9@h/db").password.encode("utf-8", "surrogateescape") == b"caf\xe9"
+
+
+def test_a_password_of_its_own_is_taken_as_it_is_and_wins() -> None:
+    assert mysql("mysql://u@h/db", "100%40@h/x").password == "100%40@h/x"
+    assert mysql("mysql://u:other@h/db", "p%40").password == "p%40"
+    assert mysql("mysql://u:other@h/db", "").password == "other"
+    assert parse_dsn("sqlite:///x.db", SECRET) == SQLiteDsn("x.db")
+
+
+@pytest.mark.parametrize(
+    ("query", "field", "value"),
+    [
+        ("unix_socket=/run/mysqld/mysqld.sock", "unix_socket", "/run/mysqld/mysqld.sock"),
+        ("unix_socket=%2Frun%2Fa%20b.sock", "unix_socket", "/run/a b.sock"),
+        ("ssl-mode=disabled", "ssl_mode", "disabled"),
+        ("ssl-mode=preferred", "ssl_mode", "preferred"),
+        ("ssl-mode=REQUIRED", "ssl_mode", "required"),
+        ("ssl-mode=verify_identity", "ssl_mode", "verify_identity"),
+        ("ssl-mode=verify_identity&ssl-ca=/etc/ca.pem", "ssl_ca", "/etc/ca.pem"),
+        ("&&ssl-ca=/etc/ca.pem&", "ssl_ca", "/etc/ca.pem"),
+    ],
+)
+def test_options_follow_a_question_mark(query: str, field: str, value: str) -> None:
+    assert getattr(mysql(f"mysql://u:p@h/db?{query}"), field) == value
+
+
+def test_a_socket_stands_in_for_a_host() -> None:
+    dsn = mysql("mysql://u:p@/db?unix_socket=/run/x.sock")
+    assert (dsn.host, dsn.unix_socket, dsn.database) == ("", "/run/x.sock", "db")
+    assert dsn.place == "/run/x.sock/db"
+    assert dsn.is_loopback
+
+
+@pytest.mark.parametrize(
+    ("host", "is_loopback"),
+    [
+        ("localhost", True),
+        ("127.0.0.1", True),
+        ("127.1.2.3", True),
+        ("[::1]", True),
+        ("db.example.org", False),
+        ("10.0.0.1", False),
+        ("[2001:db8::1]", False),
+        ("localhost.example.org", False),
+    ],
+)
+def test_tls_may_be_left_out_on_the_own_machine_alone(host: str, is_loopback: bool) -> None:
+    assert mysql(f"mysql://u:p@{host}/db").is_loopback is is_loopback
+
+
+@pytest.mark.parametrize("host", ["127.example.org", "127.0.0.1.example.org"])
+def test_a_name_that_only_begins_as_a_loopback_address_is_another_machine(host: str) -> None:
+    assert not mysql(f"mysql://u:p@{host}/db").is_loopback
+
+
+# ---- SQLite
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("sqlite:///relative.db", "relative.db"),
+        ("sqlite:///var/taskserver.db", "var/taskserver.db"),
+        ("sqlite:////absolute/path.db", "/absolute/path.db"),
+        ("sqlite:///:memory:", ":memory:"),
+        ("SQLite:///x.db", "x.db"),
+        (" sqlite:///x.db\n", "x.db"),
+        ("sqlite:///with%20space.db", "with space.db"),
+        ("sqlite:///with space.db", "with space.db"),
+        ("sqlite:///größe.db", "größe.db"),
+        ("sqlite:///../up.db", "../up.db"),
+        ("sqlite:///100%.db", "100%.db"),
+        ("sqlite:///a#b.db", "a#b.db"),
+        ("sqlite:///a@b.db", "a@b.db"),
+    ],
+)
+def test_an_sqlite_dsn_has_three_slashes_and_a_path(text: str, path: str) -> None:
+    dsn = parse_dsn(text)
+    assert dsn == SQLiteDsn(path)
+    assert dsn.place == path
+
+
+# ---- wrong ones
+
+WRONG = {
+    "": "no '://'",
+    " ": "no '://'",
+    SECRET: "no '://'",
+    f"u:{SECRET}@h/db": "no '://'",
+    f"mysql:u:{SECRET}@h/db": "no '://'",
+    f"mysql:/u:{SECRET}@h/db": "no '://'",
+    f"mysql//u:{SECRET}@h/db": "no '://'",
+    f"{SECRET}://u@h/db": "scheme",
+    f"://u:{SECRET}@h/db": "scheme",
+    f"postgresql://u:{SECRET}@h/db": "scheme",
+    f"mysql+pymysql://u:{SECRET}@h/db": "scheme",
+    f"mysqli://u:{SECRET}@h/db": "scheme",
+    f"http://u:{SECRET}@h/db": "scheme",
+    f"my sql://u:{SECRET}@h/db": "scheme",
+    f"'mysql://u:{SECRET}@h/db'": "scheme",
+    f"TASKSERVER_DSN=mysql://u:{SECRET}@h/db": "scheme",
+    "mysql://": "names no database",
+    "mysql:///": "names no database",
+    f"mysql://{SECRET}": "names no database",
+    f"mysql://u:{SECRET}@h": "names no database",
+    f"mysql://u:{SECRET}@h/": "names no database",
+    f"mysql://u:{SECRET}@h:3306": "names no database",
+    f"mysql://u:{SECRET}@h:3306/": "names no database",
+    f"mysql://u:p#ss{SECRET}@h": "names no database",
+    f"mysql://u:{SECRET}@h//db": "names no database",
+    f"mysql://u:{SECRET}@h/db/table": "names no database",
+    f"mysql://u:{SECRET}@h/db%2Ftable": "names no database",
+    f"mysql://u:{SECRET}@": "names no database",
+    f"mysql://u:{SECRET}@/db": "names no host",
+    "mysql:///db": "names no host",
+    f"mysql://u:{SECRET}@:3306/db": "names no host",
+    f"mysql://u:{SECRET}@/db?unix_socket=": "names no host",
+    f"mysql://u:{SECRET}/db": "port",
+    f"mysql://u:{SECRET}@h:port/db": "port",
+    f"mysql://u:{SECRET}@h:0/db": "port",
+    f"mysql://u:{SECRET}@h:-1/db": "port",
+    f"mysql://u:{SECRET}@h:+1/db": "port",
+    f"mysql://u:{SECRET}@h:65536/db": "port",
+    f"mysql://u:{SECRET}@h:3306:3307/db": "port",
+    f"mysql://u:{SECRET}@h:33_06/db": "port",
+    f"mysql://u:{SECRET}@h:٣٣٠٦/db": "port",
+    f"mysql://u:{SECRET}@h:²/db": "port",
+    f"mysql://u:{SECRET}@h:{'9' * 5000}/db": "port",
+    f"mysql://u:{SECRET}@h:0000000800000/db": "port",
+    f"mysql://u:{SECRET}@h:00000008{'0' * 5000}/db": "port",
+    f"mysql://u:{SECRET}@::1/db": "",
+    f"mysql://u:{SECRET}@[::1/db": "IPv6",
+    f"mysql://u:{SECRET}@[::1]3306/db": "IPv6",
+    f"mysql://u:{SECRET}@[]/db": "names no host",
+    f"mysql://u:{SECRET}@h/db?charset=utf8": "something other",
+    f"mysql://u:x@h/db?{SECRET}": "something other",
+    f"mysql://u:x@h/db?password={SECRET}": "something other",
+    f"mysql://u:x@h/db?ssl-mode={SECRET}": "ssl-mode",
+    f"mysql://u:{SECRET}@h/db?ssl-mode=verify_ca": "ssl-mode",
+    f"mysql://h/db?u:{SECRET}@": "names no database",
+    f"sqlite://{SECRET}.db": "three slashes",
+    f"sqlite://u:{SECRET}@h/db": "three slashes",
+    "sqlite://": "three slashes",
+    "sqlite:///": "names no database file",
+    "sqlite:////": "names no database file",
+    "sqlite:///var/": "names no database file",
+    "sqlite:///a%00b": "names no database file",
+    "sqlite:///a\0b": "names no database file",
+}
+
+
+@pytest.mark.parametrize("text", WRONG, ids=lambda text: text[:60] or "nothing")
+def test_a_wrong_dsn_is_refused_in_words_that_repeat_none_of_it(text: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        parse_dsn(text)
+    message = str(caught.value)
+    assert message.startswith("TASKSERVER_DSN is wrong: ")
+    assert WRONG[text] in message
+    assert "allowed: mysql://user:password@host:3306/database" in message
+    assert SECRET not in everything_it_says(caught.value)
+
+
+@pytest.mark.parametrize("text", [text for text in WRONG if SECRET in text], ids=lambda text: text[:60])
+def test_a_wrong_dsn_is_not_shown_by_what_opens_it_either(text: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingError) as caught:
+        TaskServer(text)
+    opened = [everything_it_says(caught.value)]
+    with pytest.raises(SettingError) as caught:
+        load_settings(tmp_path, {"TASKSERVER_DSN": text})
+    opened.append(everything_it_says(caught.value))
+    assert SECRET not in "".join(opened)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"mysql://u:{SECRET}@h",
+        f"mysql://u:{SECRET}/db",
+        f"mysql://u:p#{SECRET}@h:port/db",
+        f"mysql:/u:{SECRET}@h/db",
+    ],
+)
+def test_the_programs_do_not_show_a_wrong_dsn(deployment: Deployment, text: str) -> None:
+    deployment.write_env(TASKSERVER_DSN=text)
+    for program in (deployment.worker("--verbose"), deployment.client("status"), deployment.client("init")):
+        assert program.returncode == 2
+        assert program.stdout == ""
+        assert len(program.stderr.splitlines()) == 1
+        assert "TASKSERVER_DSN is wrong" in program.stderr
+        assert SECRET not in program.stderr
+
+
+# ---- what is shown of a right one
+
+
+def shown(thing: object) -> str:
+    return "\n".join(
+        [repr(thing), str(thing), f"{thing}", f"{thing!a}", pprint.pformat([thing]), repr([thing, {1: thing}])]
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "password"),
+    [
+        (f"mysql://user:{SECRET}@host/db", ""),
+        ("mysql://user@host/db", SECRET),
+        (f"mysql://user:a@{SECRET}@host/db", ""),
+        (f"mysql://user:{SECRET}@/db?unix_socket=/run/x.sock", ""),
+    ],
+)
+def test_what_holds_a_dsn_shows_its_place_and_no_password(text: str, password: str, tmp_path: Path) -> None:
+    dsn = mysql(text, password)
+    settings = load_settings(tmp_path, {"TASKSERVER_DSN": text, "TASKSERVER_PASSWORD": password})
+    server = TaskServer(text, password=password)
+    for thing in (
+        dsn,
+        dsn._replace(port=1),
+        settings,
+        settings._replace(mode="mark"),
+        server,
+        server.store,
+        vars(server),
+    ):
+        assert SECRET not in shown(thing)
+    assert dsn.place in repr(dsn)
+    assert "/db" in repr(server)
+    assert isinstance(settings, Settings)
+
+
+def test_a_database_that_cannot_be_reached_is_named_without_the_password() -> None:
+    with TaskServer(f"mysql://user:{SECRET}@127.0.0.1:1/db") as server, pytest.raises(DatabaseError) as caught:
+        server.add_task("tasks.send")
+    assert "127.0.0.1:1" in str(caught.value)
+    assert SECRET not in everything_it_says(caught.value)
+
+
+def test_a_refused_login_is_told_without_the_password(mysql_server: MySQLServer) -> None:
+    address = f"{mysql_server.host}:{mysql_server.port}"
+    for password in (SECRET, f"{SECRET}%E9", f"{SECRET}€😀"):
+        with (
+            TaskServer(f"mysql://nobody_known:{password}@{address}/db") as server,
+            pytest.raises(DatabaseError) as caught,
+        ):
+            server.add_task("tasks.send")
+        assert SECRET not in everything_it_says(caught.value)
+
+
+@pytest.mark.parametrize("way", ["percent-encoded", "as it is", "in single quotes"])
+def test_an_odd_password_opens_the_database_however_it_is_written(
+    mysql_server: MySQLServer, mysql_dsn: str, deployment: Deployment, way: str
+) -> None:
+    user = "odd_one"
+    database = mysql_dsn.partition("?")[0].rpartition("/")[2]
+    with mysql_server.connect(database=None) as connection:
+        literal = connection.escape(ODD_PASSWORD)
+    mysql_server.execute(
+        f"DROP USER IF EXISTS {user}@'%'",
+        f"CREATE USER {user}@'%' IDENTIFIED BY {literal}",
+        f"GRANT ALL ON {database}.* TO {user}@'%'",
+    )
+    address = f"{mysql_server.host}:{mysql_server.port}/{database}"
+    escaped = ODD_PASSWORD.replace("\\", "\\\\").replace("'", "\\'")
+    if way == "percent-encoded":
+        deployment.write_env(f"TASKSERVER_DSN=mysql://{user}:{quote(ODD_PASSWORD, safe='')}@{address}\n")
+    elif way == "as it is":
+        # A bare per cent sign followed by no two hexadecimal digits stands for itself.
+        deployment.write_env(f"TASKSERVER_DSN='mysql://{user}:{escaped}@{address}'\n")
+    else:
+        deployment.write_env(f"TASKSERVER_DSN=mysql://{user}@{address}\nTASKSERVER_PASSWORD='{escaped}'\n")
+    try:
+        init = deployment.client("init")
+        assert init.returncode == 0, init.stderr
+        assert ODD_PASSWORD not in init.stdout
+    finally:
+        mysql_server.execute(f"DROP USER {user}@'%'")
+
+
+# ---- whatever is written
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)
+
+
+@given(user=TEXTS, password=TEXTS, database=TEXTS.filter(lambda text: text and "/" not in text))
+def test_percent_encoded_parts_come_back_exactly(user: str, password: str, database: str) -> None:
+    parts = [quote(part, safe="") for part in (user, password, database)]
+    dsn = mysql("mysql://{}:{}@h/{}".format(*parts))
+    assert (dsn.user, dsn.password, dsn.host, dsn.database) == (user, password, "h", database)
+
+
+@given(st.binary(max_size=30))
+def test_percent_encoded_bytes_come_back_exactly(password: bytes) -> None:
+    dsn = mysql(f"mysql://u:{quote_from_bytes(password, safe='')}@h/db")
+    assert dsn.password.encode("utf-8", "surrogateescape") == password
+
+
+@given(st.text(max_size=30).filter(lambda text: "%" not in text))
+def test_a_password_without_per_cent_signs_needs_no_encoding(password: str) -> None:
+    assert mysql(f"mysql://u:{password}@h/db").password == password
+
+
+@given(st.text(max_size=30))
+def test_a_password_of_its_own_needs_no_encoding_at_all(password: str) -> None:
+    assert mysql("mysql://u@h/db", password).password == password
+
+
+SCRAPS = st.one_of(
+    st.text(max_size=8),
+    st.sampled_from(
+        [
+            "mysql",
+            "sqlite",
+            "mariadb",
+            "://",
+            "mysql://",
+            "sqlite:///",
+            ":",
+            "/",
+            "//",
+            "@",
+            "?",
+            "#",
+            "%",
+            "%00",
+            "%E9",
+            "&",
+            "=",
+            "[",
+            "]",
+            "::1",
+            "h",
+            "db",
+            "u",
+            ":3306",
+            "0" * 30,
+            "9" * 5000,
+            "ssl-mode=",
+            "unix_socket=",
+            "\0",
+            "ssl-ca=",
+            "required",
+            "\udce9",
+            "²",
+            "\n",
+            " ",
+        ]
+    ),
+)
+
+
+@given(st.lists(SCRAPS, max_size=12).map("".join), st.lists(SCRAPS, max_size=12).map("".join))
+def test_no_text_raises_anything_but_a_setting_error_and_none_echoes_it(before: str, after: str) -> None:
+    for text in (
+        before + SECRET + after,
+        f"mysql://{before}{SECRET}{after}",
+        f"mysql://u:{before}{SECRET}{after}@h/db",
+    ):
+        said = ""
+        try:
+            dsn = parse_dsn(text)
+            if isinstance(dsn, MySQLDsn) and SECRET in dsn.password:
+                said = shown(dsn)
+        except SettingError as error:
+            said = everything_it_says(error)
+        assert SECRET not in said
+
+
+@given(st.text())
+def test_a_text_of_any_kind_is_a_dsn_or_a_setting_error(text: str) -> None:
+    with contextlib.suppress(SettingError):
+        parse_dsn(text)

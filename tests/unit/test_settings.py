@@ -1,0 +1,502 @@
+"""Settings: from the environment, then from the .env in the program's folder; wrong ones named, secrets kept."""
+
+from __future__ import annotations
+
+import os
+import pprint
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from taskserver import TaskServer
+from taskserver.errors import SettingError
+from taskserver.model.backoff import Backoff
+from taskserver.settings.dsn import MySQLDsn, SQLiteDsn
+from taskserver.settings.load import Settings, load_settings, program_folder
+from tests.support.deployment import ROOT, Deployment
+
+DSN = "sqlite:///var/taskserver.db"
+SECRET = "Hush4ever"
+
+
+def load(folder: Path, **environ: str) -> Settings:
+    """Settings by an environment alone (`table="x"` for TASKSERVER_TABLE) and whatever .env lies in the folder."""
+    return load_settings(folder, {f"TASKSERVER_{key.upper()}": value for key, value in environ.items()})
+
+
+def load_env_file(folder: Path, text: str | bytes) -> Settings:
+    content = text if isinstance(text, bytes) else text.encode()
+    (folder / ".env").write_bytes(content)
+    return load_settings(folder, {})
+
+
+def password_of(settings: Settings) -> str:
+    assert isinstance(settings.dsn, MySQLDsn)
+    return settings.dsn.password
+
+
+# ---- each key
+
+
+def test_everything_but_the_dsn_has_the_default_of_the_contract(tmp_path: Path) -> None:
+    assert load(tmp_path, dsn=DSN) == Settings(
+        folder=tmp_path,
+        dsn=SQLiteDsn("var/taskserver.db"),
+        table="jobs_queue",
+        mode="delete",
+        modules=("tasks",),
+        max_attempts=10,
+        backoff=Backoff("exponential", 60),
+        lease_seconds=120,
+        timeout_seconds=600,
+        patience_seconds=30,
+        log_file=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "field", "expected"),
+    [
+        ("table", "jobs_queue", "table", "jobs_queue"),
+        ("table", "_", "table", "_"),
+        ("table", "A" * 40, "table", "A" * 40),
+        ("table", "Q9_x", "table", "Q9_x"),
+        ("mode", "delete", "mode", "delete"),
+        ("mode", "move", "mode", "move"),
+        ("mode", "mark", "mode", "mark"),
+        ("modules", "tasks", "modules", ("tasks",)),
+        ("modules", "tasks,shop.jobs.*", "modules", ("tasks", "shop.jobs.*")),
+        ("modules", " tasks , shop.jobs ", "modules", ("tasks", "shop.jobs")),
+        ("modules", "tasks,tasks", "modules", ("tasks",)),
+        ("modules", "größe._intern", "modules", ("größe._intern",)),
+        ("max_attempts", "1", "max_attempts", 1),
+        ("max_attempts", "25", "max_attempts", 25),
+        ("backoff", "exponential:60", "backoff", Backoff("exponential", 60)),
+        ("backoff", "linear:300", "backoff", Backoff("linear", 300)),
+        ("backoff", "fixed:30", "backoff", Backoff("fixed", 30)),
+        ("backoff", "fixed:86400", "backoff", Backoff("fixed", 86400)),
+        ("lease", "1", "lease_seconds", 1),
+        ("lease", "3600", "lease_seconds", 3600),
+        ("timeout", "0", "timeout_seconds", 0),
+        ("timeout", "86400", "timeout_seconds", 86400),
+        ("db_patience", "0", "patience_seconds", 0),
+        ("db_patience", "300", "patience_seconds", 300),
+    ],
+)
+def test_a_right_value_is_taken_from_the_environment_and_from_the_file(
+    tmp_path: Path, key: str, value: str, field: str, expected: object
+) -> None:
+    assert (
+        getattr(load_settings(tmp_path, {"TASKSERVER_DSN": DSN, f"TASKSERVER_{key.upper()}": value}), field) == expected
+    )
+    in_file = load_env_file(tmp_path, f"TASKSERVER_DSN={DSN}\nTASKSERVER_{key.upper()}='{value}'\n")
+    assert getattr(in_file, field) == expected
+
+
+NUMBERS = ["x", "1.5", "1e2", "-1", "+1", "0x10", "1_0", "٣", "²", "1 0", "10s", "9" * 30, "9" * 5000, "'5'", "None"]
+WRONG = [
+    (
+        "table",
+        "up to 39 letters, digits or _",
+        ["1x", "a-b", "a.b", "a b", "größe", "A" * 41, "x;", "`x`", "x\n", "*", " "],
+    ),
+    ("mode", "delete or move or mark", ["Delete", "DELETE", "remove", "delete,move", "delete ", "0"]),
+    (
+        "modules",
+        "module names with commas between them",
+        [
+            "*",
+            "tasks,",
+            ",",
+            ".tasks",
+            "tasks.",
+            "shop..jobs",
+            "shop.*.jobs",
+            "shop*",
+            "tasks;os",
+            "tasks os",
+            "1a",
+            "a/b",
+            "tasks.py:",
+            "*.tasks",
+            "tasks.**",
+            "tasks:send",
+            "-",
+            " ",
+        ],
+    ),
+    ("max_attempts", "a whole number from 1 to", ["0", *NUMBERS]),
+    ("lease", "a whole number from 1 to", ["0", *NUMBERS]),
+    ("timeout", "a whole number from 0 to", NUMBERS),
+    ("db_patience", "a whole number from 0 to", NUMBERS),
+    (
+        "backoff",
+        "exponential:60, linear:300 or fixed:30",
+        [
+            "60",
+            "exponential",
+            "exponential:",
+            ":60",
+            "random:60",
+            "Fixed:30",
+            "fixed:-1",
+            "fixed:1.5",
+            "fixed:86401",
+            "fixed: 30",
+            "fixed:30s",
+            "fixed:999999",
+            "fixed:30,60",
+            "fixed=30",
+            "fixed:٣",
+            "fixed:30\n",
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("key", "allowed", "value"), [(key, allowed, value) for key, allowed, values in WRONG for value in values]
+)
+def test_a_wrong_value_is_named_shown_and_set_right(tmp_path: Path, key: str, allowed: str, value: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        load_settings(tmp_path, {"TASKSERVER_DSN": DSN, f"TASKSERVER_{key.upper()}": value})
+    message = str(caught.value)
+    assert message.startswith(f"TASKSERVER_{key.upper()} is wrong: {value[:100]!r}; allowed: ")
+    assert allowed in message
+    assert len(message) < 300
+    assert len(message.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("key", "value"), [("table", "1x"), ("mode", "x"), ("modules", "*"), ("lease", "0")])
+def test_a_wrong_value_in_the_file_ends_both_programs_with_code_2_and_one_line(
+    deployment: Deployment, key: str, value: str
+) -> None:
+    deployment.write_env(TASKSERVER_DSN=DSN, **{f"TASKSERVER_{key.upper()}": value})
+    for program in (deployment.worker(), deployment.client("status"), deployment.client("init")):
+        assert program.returncode == 2
+        assert program.stdout == ""
+        assert len(program.stderr.splitlines()) == 1
+        assert f"TASKSERVER_{key.upper()} is wrong: {value!r}" in program.stderr
+
+
+def test_the_same_is_checked_where_a_server_is_made_by_hand() -> None:
+    values: tuple[dict[str, Any], ...] = (
+        {"table": "1x"},
+        {"mode": "x"},
+        {"modules": "*"},
+        {"backoff": "60"},
+        {"max_attempts": 0},
+        {"lease": 0.5},
+        {"timeout": -1},
+        {"db_patience": "30"},
+    )
+    for wrong in values:
+        (key,) = wrong
+        with pytest.raises(SettingError, match=f"{key} is "):
+            TaskServer(DSN, **wrong)
+
+
+# ---- where they come from
+
+
+def test_without_a_dsn_it_says_where_it_looked_and_what_to_do(tmp_path: Path) -> None:
+    for environ in ({}, {"TASKSERVER_DSN": ""}, {"TASKSERVER_TABLE": "x"}, {"taskserver_dsn": DSN}):
+        with pytest.raises(SettingError) as caught:
+            load_settings(tmp_path, environ)
+        assert "TASKSERVER_DSN is not set" in str(caught.value)
+        assert str(tmp_path / ".env") in str(caught.value)
+        assert "client.py init" in str(caught.value)
+
+
+def test_the_environment_wins_over_the_file_and_a_blank_there_does_not_count(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("TASKSERVER_DSN=sqlite:///file.db\nTASKSERVER_TABLE=of_file\nTASKSERVER_MODE=mark\n")
+    found = load(tmp_path, dsn=DSN, table="of_environment", mode="")
+    assert (found.dsn, found.table, found.mode) == (SQLiteDsn("var/taskserver.db"), "of_environment", "mark")
+
+
+def test_a_blank_in_the_file_means_the_default(tmp_path: Path) -> None:
+    keys = ("TABLE", "MODE", "MODULES", "MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE", "LOG", "PASSWORD")
+    text = f"TASKSERVER_DSN={DSN}\n"
+    for end in ("=\n", "=''\n", '=""\n', "= \n", "\n", "= # nothing\n"):
+        found = load_env_file(tmp_path, text + "".join(f"TASKSERVER_{key}{end}" for key in keys))
+        assert (end, found) == (end, load(tmp_path, dsn=DSN))
+
+
+def test_the_file_is_left_alone_where_it_says_nothing_of_ours(tmp_path: Path) -> None:
+    before = dict(os.environ)
+    (tmp_path / ".env").write_text("PATH=/evil\nDB_PASSWORD=x\nDSN=y\nSERVER_DSN=z\n")
+    with pytest.raises(SettingError, match="not set"):
+        load_settings(tmp_path, {})
+    assert dict(os.environ) == before
+
+
+def test_the_file_beside_the_program_is_read_and_none_in_the_current_folder(deployment: Deployment) -> None:
+    (deployment.home / ".env").write_text(f"TASKSERVER_DSN={DSN}\nTASKSERVER_TABLE=of_home\n")
+    (deployment.folder.parent / ".env").write_text(f"TASKSERVER_DSN={DSN}\nTASKSERVER_TABLE=of_parent\n")
+    worker = deployment.worker()
+    assert worker.returncode == 2
+    assert "TASKSERVER_DSN is not set" in worker.stderr
+    deployment.write_env(TASKSERVER_DSN=DSN)
+    assert deployment.client("init").returncode == 0
+    assert deployment.worker().returncode == 0
+    assert (deployment.folder / "var" / "taskserver.db").exists()
+    assert not (deployment.home / "var").exists()
+
+
+def test_a_linked_program_finds_the_file_where_it_really_lies(deployment: Deployment) -> None:
+    deployment.write_env(TASKSERVER_DSN=DSN)
+    assert deployment.client("init").returncode == 0
+    (deployment.home / "worker.py").symlink_to(deployment.folder / "worker.py")
+    linked = deployment.folder.parent / "home" / "worker.py"
+    worker = deployment.run(str(linked))
+    assert worker.returncode == 0, worker.stderr
+
+
+def test_init_writes_a_file_only_where_nothing_is_set(deployment: Deployment) -> None:
+    assert deployment.client("init", env={"TASKSERVER_DSN": DSN}).returncode == 0
+    assert not (deployment.folder / ".env").exists()
+    assert deployment.client("init").returncode == 0
+    env_file = deployment.folder / ".env"
+    assert env_file.stat().st_mode & 0o777 == 0o600
+    first = env_file.read_text()
+    assert f"TASKSERVER_DSN={DSN}" in first
+    assert deployment.client("init").returncode == 0
+    assert env_file.read_text() == first
+
+
+def test_a_program_of_ones_own_finds_the_file_beside_itself_or_in_a_named_folder(tmp_path: Path) -> None:
+    site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
+    site.mkdir()
+    elsewhere.mkdir()
+    (site / ".env").write_text("TASKSERVER_DSN=sqlite:///of_site.db\n")
+    (elsewhere / ".env").write_text("TASKSERVER_DSN=sqlite:///of_elsewhere.db\n")
+    program = "import sys\nfrom taskserver import TaskServer\n"
+    (site / "program.py").write_text(f"{program}print(TaskServer.from_env().settings.dsn.path)\n")
+    (site / "named.py").write_text(f"{program}print(TaskServer.from_env({str(elsewhere)!r}).settings.dsn.path)\n")
+    environ = {"PATH": os.defpath, "PYTHONPATH": str(ROOT)}
+    for name, path in (("program.py", "of_site.db"), ("named.py", "of_elsewhere.db")):
+        command = [sys.executable, str(site / name)]
+        done = subprocess.run(command, cwd=elsewhere, env=environ, capture_output=True, text=True)
+        assert (done.stdout, done.stderr) == (f"{path}\n", "")
+    command = [sys.executable, "-c", f"{program}print(TaskServer.from_env().settings.folder)"]
+    done = subprocess.run(command, cwd=elsewhere, env=environ, capture_output=True, text=True)
+    assert done.stdout == f"{elsewhere}\n", done.stderr
+
+
+def test_the_programs_folder_is_that_of_the_started_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("")
+    (tmp_path / "link.py").symlink_to(tmp_path / "program.py")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "link.py"), raising=False)
+    assert program_folder() == tmp_path
+    monkeypatch.delattr(sys.modules["__main__"], "__file__")
+    assert program_folder() == Path.cwd()
+
+
+@pytest.mark.parametrize(
+    ("written", "folders_path"),
+    [
+        ("log.txt", "log.txt"),
+        ("var/worker.log", "var/worker.log"),
+        ("../up.log", "../up.log"),
+        ("größe .log", "größe .log"),
+    ],
+)
+def test_a_relative_log_starts_in_the_folder(tmp_path: Path, written: str, folders_path: str) -> None:
+    assert load(tmp_path, dsn=DSN, log=written).log_file == tmp_path / folders_path
+
+
+def test_an_absolute_log_stays_where_it_is(tmp_path: Path) -> None:
+    assert load(tmp_path / "site", dsn=DSN, log="/var/log/worker.log").log_file == Path("/var/log/worker.log")
+
+
+def test_a_workers_relative_log_lies_beside_it_and_is_private(deployment: Deployment) -> None:
+    deployment.write_env(TASKSERVER_DSN=DSN, TASKSERVER_LOG="worker.log")
+    assert deployment.client("init").returncode == 0
+    assert deployment.worker().returncode == 0
+    log = deployment.folder / "worker.log"
+    assert "run begins" in log.read_text()
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
+# ---- the file's own grammar
+
+
+@pytest.mark.parametrize(
+    ("line", "password"),
+    [
+        ("TASKSERVER_PASSWORD=plain", "plain"),
+        ("TASKSERVER_PASSWORD='single'", "single"),
+        ('TASKSERVER_PASSWORD="double"', "double"),
+        ("TASKSERVER_PASSWORD = spaced ", "spaced"),
+        ("export TASKSERVER_PASSWORD=exported", "exported"),
+        ("TASKSERVER_PASSWORD='  spaces inside  '", "  spaces inside  "),
+        ("TASKSERVER_PASSWORD=a#b", "a#b"),
+        ("TASKSERVER_PASSWORD=a # a comment", "a"),
+        ("TASKSERVER_PASSWORD='a # no comment'  # a comment", "a # no comment"),
+        ("TASKSERVER_PASSWORD='$HOME ${HOME} $(id) `id` %HOME%'", "$HOME ${HOME} $(id) `id` %HOME%"),
+        ("TASKSERVER_PASSWORD=$HOME${HOME}", "$HOME${HOME}"),
+        ('TASKSERVER_PASSWORD="${TASKSERVER_TABLE}"', "${TASKSERVER_TABLE}"),
+        ("TASKSERVER_PASSWORD='${TASKSERVER_TABLE:-x}'", "${TASKSERVER_TABLE:-x}"),
+        ("TASKSERVER_PASSWORD='p@:/?#%&=+;[]{}!~^|<>*'", "p@:/?#%&=+;[]{}!~^|<>*"),
+        ("TASKSERVER_PASSWORD='100%40'", "100%40"),
+        ("TASKSERVER_PASSWORD='say \"it\"'", 'say "it"'),
+        ("TASKSERVER_PASSWORD='it\\'s'", "it's"),
+        ("TASKSERVER_PASSWORD='back\\slash\\n'", "back\\slash\\n"),
+        ("TASKSERVER_PASSWORD='pä€😀'", "pä€😀"),
+        ("TASKSERVER_PASSWORD=first\nTASKSERVER_PASSWORD=last", "last"),
+        ("# TASKSERVER_PASSWORD=commented", "in_dsn"),
+        ("TASKSERVER_PASSWORD=", "in_dsn"),
+    ],
+)
+def test_a_value_in_the_file_is_read_without_interpolation(tmp_path: Path, line: str, password: str) -> None:
+    text = f"# a comment\n\nTASKSERVER_DSN=mysql://u:in_dsn@h/db\n{line}\nTASKSERVER_TABLE=after\n"
+    found = load_env_file(tmp_path, text)
+    assert password_of(found) == password
+    assert found.table == "after"
+
+
+@pytest.mark.parametrize("quotes", ["", "'", '"'])
+def test_a_dsn_may_hold_what_means_something_in_such_files(tmp_path: Path, quotes: str) -> None:
+    found = load_env_file(tmp_path, f"TASKSERVER_DSN={quotes}mysql://u:p#s$HOME%40=${{x}}@h/db{quotes}\n")
+    assert password_of(found) == "p#s$HOME@=${x}"
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_the_file_may_come_from_windows(tmp_path: Path, mark: bytes, end: bytes) -> None:
+    lines = [b"TASKSERVER_DSN=mysql://u@h/db", b"TASKSERVER_PASSWORD='x'", b"TASKSERVER_TABLE=t", b""]
+    found = load_env_file(tmp_path, mark + end.join(lines))
+    assert (found.dsn.place, password_of(found), found.table) == ("h:3306/db", "x", "t")
+
+
+def test_a_last_line_without_an_end_counts(tmp_path: Path) -> None:
+    assert load_env_file(tmp_path, f"TASKSERVER_TABLE=x\nTASKSERVER_DSN={DSN}").dsn == SQLiteDsn("var/taskserver.db")
+
+
+PASSWORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1, max_size=30)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(PASSWORDS)
+def test_any_password_stands_in_single_quotes_with_backslash_and_quote_escaped(tmp_path: Path, password: str) -> None:
+    escaped = password.replace("\\", "\\\\").replace("'", "\\'")
+    found = load_env_file(tmp_path, f"TASKSERVER_DSN=mysql://u@h/db\nTASKSERVER_PASSWORD='{escaped}'\n")
+    assert password_of(found) == password
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["TASKSERVER_MODE='mark", 'TASKSERVER_MODE="mark', "TASKSERVER_MODE='mark' x", "TASKSERVER_MODE 'mark'"],
+)
+def test_a_line_that_cannot_be_read_is_an_error_and_not_a_silent_default(tmp_path: Path, line: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        load_env_file(tmp_path, f"TASKSERVER_DSN={DSN}\n{line}\n")
+    assert str(tmp_path / ".env") in str(caught.value)
+    assert "line 2" in str(caught.value)
+
+
+def test_a_broken_password_line_is_told_by_its_number_alone(tmp_path: Path) -> None:
+    with pytest.raises(SettingError) as caught:
+        load_env_file(tmp_path, f"TASKSERVER_DSN=mysql://u@h/db\nTASKSERVER_PASSWORD='{SECRET}'s'\n")
+    assert SECRET not in "".join(traceback.format_exception(caught.value)) + repr(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xff\xfeT\0A\0S\0K\0",
+        f"TASKSERVER_DSN=mysql://u:{SECRET}ä@h/db\n".encode("latin-1"),
+        f"TASKSERVER_DSN=mysql://u@h/db\nTASKSERVER_PASSWORD='{SECRET}ä'\n".encode("latin-1"),
+    ],
+)
+def test_a_file_that_is_no_utf8_is_named_and_nothing_of_it_shown(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(SettingError) as caught:
+        load_env_file(tmp_path, content)
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path / '.env'} cannot be read: ")
+    assert SECRET not in "".join(traceback.format_exception(caught.value)) + repr(caught.value)
+
+
+def test_a_folder_in_the_place_of_the_file_counts_as_none(tmp_path: Path) -> None:
+    (tmp_path / ".env").mkdir()
+    assert load(tmp_path, dsn=DSN).table == "jobs_queue"
+    with pytest.raises(SettingError):
+        load_settings(tmp_path, {})
+
+
+def test_a_file_that_may_not_be_read_is_named_by_both_programs(deployment: Deployment) -> None:
+    env_file = deployment.write_env(TASKSERVER_DSN=DSN)
+    if os.getuid() == 0:
+        # root reads everything: let the system refuse in its place.
+        (deployment.folder / "sitecustomize.py").write_text(
+            "import builtins, io, os\nordinary = io.open\n"
+            "def refusing(file, *args, **kwargs):\n"
+            "    if str(file).endswith('.env'): raise PermissionError(13, 'Permission denied', str(file))\n"
+            "    return ordinary(file, *args, **kwargs)\n"
+            "builtins.open = io.open = refusing\n"
+        )
+    else:
+        env_file.chmod(0)
+    for script, *arguments in (("worker.py",), ("client.py", "status"), ("client.py", "init")):
+        program = deployment.run(script, *arguments, env={"PYTHONPATH": str(deployment.folder)})
+        assert program.returncode == 2, program.stderr
+        assert len(program.stderr.splitlines()) == 1
+        assert f"{env_file} cannot be read" in program.stderr
+        assert program.stdout == ""
+
+
+def test_a_missing_dotenv_is_told_in_one_line_and_only_where_there_is_a_file(deployment: Deployment) -> None:
+    (deployment.folder / "dotenv.py").write_text("raise ImportError('not installed')\n")
+    assert deployment.client("init", env={"TASKSERVER_DSN": DSN}).returncode == 0
+    assert deployment.worker(env={"TASKSERVER_DSN": DSN}).returncode == 0
+    deployment.write_env(TASKSERVER_DSN=DSN)
+    worker = deployment.worker()
+    assert worker.returncode == 2
+    assert len(worker.stderr.splitlines()) == 1
+    assert "python-dotenv is missing" in worker.stderr
+    assert "pip install" in worker.stderr
+
+
+# ---- what is shown of them
+
+
+def test_settings_show_no_password_however_they_are_printed(tmp_path: Path) -> None:
+    for found in (
+        load(tmp_path, dsn=f"mysql://user:{SECRET}@h/db"),
+        load(tmp_path, dsn="mysql://user@h/db", password=SECRET),
+    ):
+        assert password_of(found) == SECRET
+        for text in (repr(found), str(found), f"{found}", pprint.pformat(found), repr(found._asdict())):
+            assert SECRET not in text
+
+
+def test_another_wrong_key_does_not_bring_the_password_to_light(tmp_path: Path) -> None:
+    with pytest.raises(SettingError) as caught:
+        load(tmp_path, dsn=f"mysql://user:{SECRET}@h/db", password=SECRET, table="1x")
+    assert SECRET not in "".join(traceback.format_exception(caught.value)) + repr(caught.value)
+
+
+# ---- the example
+
+
+def test_the_example_names_every_setting_with_its_default(tmp_path: Path) -> None:
+    lines = [line.lstrip("# ") for line in (ROOT / ".env.example").read_text().splitlines()]
+    written = dict(line.split("=", 1) for line in lines if line.startswith("TASKSERVER_"))
+    keys = ("DSN", "PASSWORD", "TABLE", "MODE", "MODULES", "MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE")
+    assert sorted(written) == sorted(f"TASKSERVER_{key}" for key in (*keys, "LOG"))
+    all_of_it = load_env_file(tmp_path, "".join(f"{key}={value}\n" for key, value in written.items()))
+    assert all_of_it == load(tmp_path, dsn=written["TASKSERVER_DSN"])
+    for key, value in written.items():
+        if key not in ("TASKSERVER_DSN", "TASKSERVER_PASSWORD", "TASKSERVER_LOG"):
+            assert value, f"{key} has no default in .env.example"
+
+
+def test_the_example_as_it_stands_sets_nothing(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="TASKSERVER_DSN is not set"):
+        load_env_file(tmp_path, (ROOT / ".env.example").read_bytes())

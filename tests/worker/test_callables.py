@@ -1,0 +1,1090 @@
+"""What a row may run: the public functions and static and class methods of the listed modules, and nothing else.
+
+The modules under test note whatever of their code a look-up runs; most tests end with `site.noted == []`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from taskserver.errors import BadTask, ModuleBroken
+from taskserver.model.task import Status
+from taskserver.worker.callables import BROKEN_SECONDS, Callables, TaskCallable
+from tests.support.deployment import Deployment
+
+TASKS = '''
+import functools, os, string
+import os.path as paths
+from collections import OrderedDict
+from functools import cached_property, lru_cache, partial
+from os import makedirs, system
+from note import note
+from elsewhere import Other, forgetful, mannered, other_function
+
+def send(to="nobody"): return f"sent to {to}"
+also_send = send
+def _private(): note("_private")
+def __dunder__(): note("__dunder__")
+anonymous = lambda: note("anonymous")
+part = partial(send, "x")
+NUMBER = 5
+TEXT = "send"
+NOTHING = None
+builtin = print
+
+@mannered
+def decorated(a, b=2): return a + b
+@forgetful
+def undecorated(): note("undecorated")
+
+def own_forgetful(function):
+    def inside(): return function()
+    return inside
+@own_forgetful
+def also_undecorated(): note("also_undecorated")
+
+def own_mannered(function):
+    @functools.wraps(function)
+    def inside(*args): return function(*args)
+    return inside
+@own_mannered
+def also_decorated(x): return x * 2
+
+@lru_cache
+def cached(): note("cached")
+@functools.wraps(os.getcwd)
+def says_it_is_os(): note("says_it_is_os")
+@functools.singledispatch
+def dispatched(x): note("dispatched")
+async def coroutine(): note("coroutine")
+def generator(): yield note("generator")
+async def async_generator(): yield note("async_generator")
+
+class Descriptor:
+    def __get__(self, instance, owner=None): note("descriptor"); return send
+class CallableThing:
+    def __call__(self): note("called")
+    def method(self): note("method")
+thing = CallableThing()
+bound = thing.method
+
+class Nosy:
+    """Reports every attribute that is asked of it, its class too."""
+    @property
+    def __class__(self): note("__class__ asked"); return type(send)
+    def __getattr__(self, name): note(f"{name} asked"); return "tasks"
+    def __call__(self): note("called")
+nosy = Nosy()
+
+class OddStatic(staticmethod): pass
+
+class Base:
+    @staticmethod
+    def inherited_static(): return "Base static"
+    @classmethod
+    def inherited_class(cls): return cls.__name__
+class Letter(Base):
+    descriptor = Descriptor()
+    callable_thing = thing
+    class_thing = classmethod(CallableThing())
+    static_thing = staticmethod(thing)
+    static_partial = staticmethod(part)
+    static_foreign = staticmethod(makedirs)
+    static_builtin = staticmethod(system)
+    static_other = staticmethod(other_function)
+    static_of_module = staticmethod(send)
+    odd_static = OddStatic(send)
+    NUMBER = 5
+    def __init__(self): note("Letter made")
+    def __class_getitem__(cls, item): note("class_getitem")
+    def __init_subclass__(cls): note("init_subclass")
+    def method(self): note("method")
+    @property
+    def prop(self): note("property")
+    @cached_property
+    def kept(self): note("cached_property")
+    @staticmethod
+    def post(to="nobody"): return f"posted to {to}"
+    @classmethod
+    def write(cls, text=""): return f"{cls.__name__}: {text}"
+    also_write = write
+    @staticmethod
+    def _hidden(): note("_hidden")
+    @staticmethod
+    async def static_coroutine(): note("static_coroutine")
+    @staticmethod
+    @mannered
+    def static_decorated(x): return x
+    @staticmethod
+    @forgetful
+    def static_undecorated(): note("static_undecorated")
+    class Inner:
+        @staticmethod
+        def deep(): note("deep")
+letter = object.__new__(Letter)
+
+class _Hidden:
+    @staticmethod
+    def post(): note("_Hidden.post")
+AliasOfHidden = _Hidden
+class FromElsewhere(Other): pass
+'''
+
+ELSEWHERE = """
+import functools
+from note import note
+def other_function(): note("other_function")
+def forgetful(function):
+    def wrapper(*args, **kwargs): return function(*args, **kwargs)
+    return wrapper
+def mannered(function):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs): return function(*args, **kwargs)
+    return wrapper
+class Other:
+    @staticmethod
+    def static(): note("Other.static")
+    @classmethod
+    def of_class(cls): note("Other.of_class")
+"""
+
+SENTINEL = """
+from note import note
+note(f"{__name__} was imported")
+def run(): note("sentinel ran")
+class Thing:
+    @staticmethod
+    def run(): note("sentinel ran")
+"""
+
+
+class Site:
+    """A folder of modules, importable, and a record of what their code noted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.noted: list[str] = []
+
+    def write(self, name: str, text: str) -> None:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        importlib.invalidate_caches()
+
+    def note(self, text: str) -> None:
+        self.noted.append(text)
+
+    def find(self, name: str, modules: str = "tasks") -> TaskCallable:
+        return Callables(tuple(modules.split(","))).find(name)
+
+    def run(self, name: str, *args: Any, modules: str = "tasks", **kwargs: Any) -> Any:
+        return self.find(name, modules).call(*args, **kwargs)
+
+    def refuse(self, name: str, modules: str = "tasks") -> str:
+        """The words in which it refuses a name; that it imported nothing but what was listed."""
+        before = set(sys.modules)
+        with pytest.raises(BadTask) as caught:
+            self.find(name, modules)
+        for module in set(sys.modules) - before:
+            assert not module.startswith("sentinel"), f"{module} was imported"
+        return str(caught.value)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    site = Site(tmp_path / "site")
+    modules = dict(sys.modules)
+    monkeypatch.syspath_prepend(str(site.folder))
+    note = ModuleType("note")
+    vars(note)["note"] = site.note
+    sys.modules["note"] = note
+    site.write("tasks.py", TASKS)
+    site.write("elsewhere.py", ELSEWHERE)
+    for name in ("sentinel.py", "sentinel_package/__init__.py", "sentinel_package/below.py"):
+        site.write(name, SENTINEL)
+    yield site
+    for name in set(sys.modules) - set(modules):
+        del sys.modules[name]
+    sys.modules.update(modules)
+
+
+@pytest.fixture
+def shop(site: Site) -> Site:
+    """Packages: shop is not listed, shop.jobs.* is."""
+    site.write("shop/__init__.py", "def of_shop(): pass\n")
+    site.write("shop/other.py", SENTINEL)
+    site.write("shop/jobsite.py", SENTINEL)
+    site.write("shop/jobs/__init__.py", "import os, string\ndef of_jobs(): return 'of_jobs'\n")
+    site.write("shop/jobs/__main__.py", SENTINEL)
+    site.write("shop/jobs/_internal.py", SENTINEL)
+    site.write("shop/jobs/_hidden/__init__.py", SENTINEL)
+    site.write("shop/jobs/_hidden/mail.py", SENTINEL)
+    site.write("shop/jobs/deep/__init__.py", "")
+    site.write("shop/jobs/deep/er.py", "def run(): return 'deeper'\n")
+    site.write(
+        "shop/jobs/mail.py",
+        """
+import os
+def send(): return "mail.send"
+class Letter:
+    @staticmethod
+    def post(): return "mail.post"
+    @classmethod
+    def write(cls): return f"mail.write of {cls.__name__}"
+""",
+    )
+    return site
+
+
+# ---- what runs
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "result"),
+    [
+        ("tasks.send", ["Ann"], "sent to Ann"),
+        ("tasks:send", ["Ann"], "sent to Ann"),
+        ("tasks.also_send", [], "sent to nobody"),
+        ("tasks.decorated", [1], 3),
+        ("tasks.also_decorated", [4], 8),
+        ("tasks.Letter.post", ["Ann"], "posted to Ann"),
+        ("tasks:Letter.post", ["Ann"], "posted to Ann"),
+        ("tasks.Letter.write", ["Hi"], "Letter: Hi"),
+        ("tasks:Letter.write", ["Hi"], "Letter: Hi"),
+        ("tasks.Letter.also_write", ["Hi"], "Letter: Hi"),
+        ("tasks.Letter.static_decorated", [7], 7),
+        ("tasks.Letter.inherited_static", [], "Base static"),
+        ("tasks.Letter.inherited_class", [], "Letter"),
+        ("tasks.Base.inherited_class", [], "Base"),
+        ("tasks.AliasOfHidden.post", [], None),
+    ],
+)
+def test_public_functions_and_static_and_class_methods_of_a_listed_module_run(
+    site: Site, name: str, args: list[Any], result: object
+) -> None:
+    found = site.find(name)
+    assert site.noted == []
+    assert found.call(*args) == result
+
+
+def test_a_callable_is_looked_up_once_and_then_kept(site: Site) -> None:
+    callables = Callables(("tasks",))
+    first = callables.find("tasks.send")
+    assert callables.find("tasks.send") is first
+
+
+def test_it_is_known_beforehand_whether_finding_a_name_runs_the_code_of_its_module(site: Site) -> None:
+    callables = Callables(("tasks", "shop.*"))
+    sys.modules.pop("tasks", None)
+    assert callables.would_import("tasks.send")
+    assert callables.would_import("tasks.missing")
+    assert callables.would_import("shop.mail.send")
+    assert not callables.would_import("os.remove")
+    assert not callables.would_import("no name at all")
+    callables.find("tasks.send")
+    assert not callables.would_import("tasks.send")
+    assert not callables.would_import("tasks.missing")
+
+
+def test_a_name_in_letters_of_any_script_runs(site: Site) -> None:
+    site.write("añadir.py", "def größe(): return 'ja'\nclass Ωmega:\n    @staticmethod\n    def 送信(): return '済'\n")
+    assert site.run("añadir.größe", modules="añadir") == "ja"
+    assert site.run("añadir.Ωmega.送信", modules="añadir") == "済"
+
+
+def test_the_outermost_function_says_which_arguments_are_taken(site: Site) -> None:
+    site.find("tasks.decorated").check_arguments([1, 2, 3, 4], {})  # its wrapper takes anything
+    with pytest.raises(TypeError):
+        site.find("tasks.send").check_arguments([1, 2], {})
+
+
+def test_arguments_named_as_pythons_own_reach_a_function_that_takes_keywords(site: Site) -> None:
+    site.write("tasks.py", "def f(**kwargs): return sorted(kwargs)\n")
+    found = site.find("tasks.f")
+    kwargs = {"self": 1, "args": 2, "kwargs": 3, "cls": 4, "": 5, "a b": 6}
+    found.check_arguments([], kwargs)
+    assert found.call(**kwargs) == sorted(kwargs)
+
+
+# ---- what does not
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("os.system", "none of the modules that may run: tasks"),
+        ("os:system", "none of the modules"),
+        ("posix.system", "none of the modules"),
+        ("builtins.eval", "none of the modules"),
+        ("builtins:exec", "none of the modules"),
+        ("subprocess.Popen.communicate", "none of the modules"),
+        ("importlib.import_module", "none of the modules"),
+        ("taskserver.server.TaskServer.from_env", "none of the modules"),
+        ("sentinel.run", "none of the modules"),
+        ("sentinel:run", "none of the modules"),
+        ("sentinel.Thing.run", "none of the modules"),
+        ("sentinel:Thing.run", "none of the modules"),
+        ("sentinel_package.run", "none of the modules"),
+        ("sentinel_package.below.run", "none of the modules"),
+        ("sentinel_package.below:run", "none of the modules"),
+        ("tasks.sentinel.run", "has no 'sentinel'"),
+        ("tasks.sentinel.Thing.run", "none of the modules"),
+        ("tasks:sentinel.run", "has no 'sentinel'"),
+        ("tasks.os.system", "os is a module, not a class"),
+        ("tasks:os.system", "os is a module, not a class"),
+        ("tasks.os", "is a module"),
+        ("tasks.paths.join", "paths is a module"),
+        ("tasks.os.path.join", "none of the modules"),
+        ("tasks:os.path.join", "none of the modules"),
+        ("tasks.makedirs", "comes from os"),
+        ("tasks.system", "an object of type builtin_function_or_method"),
+        ("tasks.builtin", "an object of type builtin_function_or_method"),
+        ("tasks.other_function", "comes from elsewhere"),
+        ("tasks.mannered", "comes from elsewhere"),
+        ("tasks.partial", "is a class"),
+        ("tasks.OrderedDict", "is a class"),
+        ("tasks.OrderedDict.fromkeys", "class OrderedDict is not defined in tasks"),
+        ("tasks.Other.static", "class Other is not defined in tasks"),
+        ("tasks.FromElsewhere.static", "has no method 'static' of a listed module"),
+        ("tasks.FromElsewhere.of_class", "has no method 'of_class' of a listed module"),
+        ("tasks._private", "'_private' begins with an underscore"),
+        ("tasks.__dunder__", "begins with an underscore"),
+        ("tasks.__builtins__", "begins with an underscore"),
+        ("tasks.__builtins__.eval", "begins with an underscore"),
+        ("tasks.__loader__.load_module", "begins with an underscore"),
+        ("tasks.Letter._hidden", "begins with an underscore"),
+        ("tasks._Hidden.post", "begins with an underscore"),
+        ("tasks.Letter.__subclasses__", "begins with an underscore"),
+        ("tasks.Letter.__init__", "begins with an underscore"),
+        ("tasks.Letter.__class_getitem__", "begins with an underscore"),
+        ("tasks.Letter.__init_subclass__", "begins with an underscore"),
+        ("tasks.send.__globals__", "begins with an underscore"),
+        ("tasks.send.__call__", "begins with an underscore"),
+        ("tasks.Letter.mro", "has no method 'mro'"),
+        ("tasks.Letter", "is a class"),
+        ("tasks.letter", "an object of type Letter"),
+        ("tasks.letter.post", "letter is an object of type Letter, not a class"),
+        ("tasks.thing", "an object of type CallableThing"),
+        ("tasks.bound", "an object of type method"),
+        ("tasks.part", "an object of type partial"),
+        ("tasks.part.func", "part is an object of type partial, not a class"),
+        ("tasks.send.anything", "send is a plain function, not a class"),
+        ("tasks.NUMBER", "an object of type int"),
+        ("tasks.NUMBER.bit_length", "an object of type int, not a class"),
+        ("tasks.TEXT", "an object of type str"),
+        ("tasks.TEXT.upper", "an object of type str"),
+        ("tasks.NOTHING", "an object of type NoneType"),
+        ("tasks.anonymous", "a lambda"),
+        ("tasks.undecorated", "functools.wraps"),
+        ("tasks.also_undecorated", "functools.wraps"),
+        ("tasks.says_it_is_os", "comes from posix"),
+        ("tasks.cached", "_lru_cache_wrapper"),
+        ("tasks.cached.cache_clear", "not a class"),
+        ("tasks.coroutine", "coroutine or generator function"),
+        ("tasks.generator", "coroutine or generator function"),
+        ("tasks.async_generator", "coroutine or generator function"),
+        ("tasks.Letter.static_coroutine", "coroutine or generator function"),
+        ("tasks.Letter.method", "only static and class methods"),
+        ("tasks.Letter.prop", "an object of type property inside a class"),
+        ("tasks.Letter.kept", "an object of type cached_property inside a class"),
+        ("tasks.Letter.descriptor", "an object of type Descriptor inside a class"),
+        ("tasks.Letter.callable_thing", "an object of type CallableThing inside a class"),
+        ("tasks.Letter.class_thing", "is not a function that is defined in a listed module"),
+        ("tasks.Letter.static_thing", "is not a function that is defined in a listed module"),
+        ("tasks.Letter.static_partial", "is not a function that is defined in a listed module"),
+        ("tasks.Letter.static_foreign", "is not a function that is defined in a listed module"),
+        ("tasks.Letter.static_builtin", "is not a function that is defined in a listed module"),
+        ("tasks.Letter.static_other", "is not a function that is defined in a listed module"),
+        ("tasks.Letter.odd_static", "an object of type OddStatic inside a class"),
+        ("tasks.Letter.static_undecorated", ""),
+        ("tasks.Letter.NUMBER", "an object of type int inside a class"),
+        ("tasks.Letter.Inner", "is a class inside a class"),
+        ("tasks.Letter.Inner.deep", "none of the modules"),
+        ("tasks:Letter.Inner.deep", "none of the modules"),
+        ("tasks.Letter.missing", "has no method 'missing'"),
+        ("tasks.missing", "module tasks has no 'missing'"),
+        ("tasks.missing.too", "module tasks has no 'missing'"),
+        ("tasks.class", "has no 'class'"),
+    ],
+)
+def test_nothing_else_runs_and_looking_for_it_runs_no_code(site: Site, name: str, reason: str) -> None:
+    message = site.refuse(name)
+    assert name in message
+    assert reason in message
+    assert site.noted == []
+
+
+ODD_NAMES = [
+    "",
+    " ",
+    ".",
+    ":",
+    "..",
+    "::",
+    "tasks",
+    "tasks.",
+    "tasks:",
+    ".send",
+    ":send",
+    ".tasks.send",
+    "tasks..send",
+    "tasks.send.",
+    "tasks::send",
+    "tasks:.send",
+    "tasks.:send",
+    "tasks:send:send",
+    "tasks:Letter:post",
+    "tasks.Letter:post",
+    " tasks.send",
+    "tasks.send ",
+    "tasks. send",
+    "tasks.send\n",
+    "tasks.send\r",
+    "tasks\n.send",
+    "tasks.send\0",
+    "tasks\0.send",
+    "\0",
+    "tasks.send()",
+    "tasks.send; import sentinel",
+    "tasks.send\nimport sentinel",
+    "import sentinel",
+    "tasks/send",
+    "../tasks.send",
+    "/etc/passwd",
+    "tasks.py",
+    "TASKS.send",
+    "Tasks.send",
+    "tasks.Send",
+    "tasks.SEND",
+    "\ufefftasks.send",
+    "tasks\u200b.send",
+    "t\u0430sks.send",  # a Cyrillic a
+    "\uff54\uff41\uff53\uff4b\uff53.send",  # full width, tasks.send once normalised
+    "tasks.\uff53end",
+    "ta\u017fks.send",
+    "tasks.\uff3fprivate",
+    "tasks.\u203f\u203fdunder__",
+    "tasks.\udce9",
+    "\udce9.send",
+    "\U0001f4e8.send",
+    "tasks.\U0001f4e8",
+    "tasks.²",
+    "tasks.1",
+    "0.0",
+    "tasks.send'; DROP TABLE jobs_queue; --",
+    "{tasks}.send",
+    "%s.%s",
+    "tasks.%s",
+    "a" * 255,
+    "." * 255,
+    ":" * 255,
+    "tasks." + "a" * 249,
+    "a" * 249 + ".send",
+    "tasks." * 42,
+    "tasks." * 42 + "run",
+    "a." * 127 + "a",
+    "é" * 255,
+    "tasks." + "\U0001f4e8" * 249,
+    "tasks." + "\0" * 249,
+    "".join(chr(33 + number % 94) for number in range(255)),
+    "".join(map(chr, range(255))),
+]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_an_odd_name_is_a_bad_task_in_one_short_message(site: Site, name: str) -> None:
+    message = site.refuse(name)
+    assert message
+    assert len(message.splitlines()) == 1
+    assert site.noted == []
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_an_odd_name_is_a_bad_task_below_a_listed_package_too(shop: Site, name: str) -> None:
+    shop.refuse(f"shop.jobs.{name}"[:255], "shop.jobs.*")
+    shop.refuse(f"shop.jobs:{name}"[:255], "shop.jobs.*")
+    shop.refuse(name, "shop.jobs.*")
+    assert shop.noted == []
+
+
+PARTS = (
+    "tasks os system sentinel sentinel_package below run Thing send Letter post write Inner deep letter "
+    "__class__ __subclasses__ __init__ _private __globals__ __builtins__ eval mro thing nosy elsewhere Other static "
+    "shop jobs mail of_jobs _internal __main__ path join"
+)
+LEGAL: dict[str, set[tuple[str, ...]]] = {
+    "tasks": {("send",), ("Letter", "post"), ("Letter", "write")},
+    "shop.jobs": {("of_jobs",)},
+    "shop.jobs.mail": {("send",), ("Letter", "post"), ("Letter", "write")},
+}
+LEGAL_NAMES = {
+    module + separator + ".".join(path) for module, paths in LEGAL.items() for path in paths for separator in ".:"
+}
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.one_of(
+        st.text(max_size=255),
+        st.lists(st.tuples(st.sampled_from(["", *PARTS.split()]), st.sampled_from("..:")), max_size=7).map(
+            lambda parts: "".join(part + separator for part, separator in parts)[:-1]
+        ),
+    )
+)
+def test_of_random_names_the_legal_ones_run_and_the_others_are_bad_tasks(shop: Site, name: str) -> None:
+    callables = Callables(("tasks", "shop.jobs.*"))
+    try:
+        callables.find(name)
+    except BadTask:
+        assert name not in LEGAL_NAMES
+    else:
+        assert name in LEGAL_NAMES
+    assert [module for module in sys.modules if module.startswith("sentinel")] == []
+    assert shop.noted == []
+
+
+def test_bad_rows_of_every_kind_become_fatal_and_stop_neither_the_worker_nor_the_good_row(
+    deployment: Deployment, sqlite_dsn: str
+) -> None:
+    trace = deployment.folder / "imported"
+    deployment.write_env(TASKSERVER_DSN=sqlite_dsn)
+    deployment.write_tasks(f"open({str(trace)!r}, 'a').write(__name__ + chr(10))\ndef run(): pass\n", "sentinel.py")
+    deployment.write_tasks(
+        "import os\nfrom os.path import join\n"
+        "class Letter:\n    @property\n    def prop(self): raise SystemExit\n    post = 5\n"
+        "def _private(): pass\ndef send(): print('sent')\nletter = Letter()\n"
+        "def __getattr__(name): raise SystemExit(name)\n"
+    )
+    assert deployment.client("init").returncode == 0
+    names = ["os.system", "tasks.os.system", "tasks.Letter.__subclasses__", "tasks._private", "tasks.Letter"]
+    names += ["tasks.letter", "tasks.join", "tasks.missing", "tasks.Letter.prop", "tasks.Letter.post", "sentinel.run"]
+    names += [name for name in ODD_NAMES if "\udce9" not in name]
+    add_rows = """
+import json, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1])
+connection.executemany("INSERT INTO jobs_queue (task) VALUES (?)", [(name,) for name in json.load(sys.stdin)])
+connection.commit()
+"""
+    path = sqlite_dsn.removeprefix("sqlite:///")
+    rows = json.dumps([*names, "tasks.send"])
+    subprocess.run([sys.executable, "-c", add_rows, path], input=rows, text=True, check=True)
+    worker = deployment.worker()
+    assert worker.returncode == 0, worker.stderr
+    assert worker.stdout == ""
+    left = json.loads(deployment.client("list", "--json", "--limit", 1000).stdout)
+    tasks = left["tasks"] if isinstance(left, dict) else left
+    assert sorted(task["task"] for task in tasks) == sorted(names)
+    assert {task["status"] for task in tasks} == {Status.FATAL}
+    assert all(task["error_text"] for task in tasks)
+    assert not trace.exists()
+
+
+def test_clumsy_tasks_become_fatal_and_stop_neither_the_worker_nor_the_good_row(
+    deployment: Deployment, sqlite_dsn: str
+) -> None:
+    deployment.write_env(TASKSERVER_DSN=sqlite_dsn, TASKSERVER_MAX_ATTEMPTS=1)
+    deployment.write_tasks(
+        """
+class Unshowable:
+    def __repr__(self): raise RuntimeError("cannot be shown")
+class Odd(Exception):
+    def __str__(self): raise SystemExit(5)
+class Meta(type):
+    def __getattribute__(cls, name): raise SystemExit(name)
+class Tricky(metaclass=Meta):
+    @staticmethod
+    def send(): pass
+class Letter:
+    @classmethod
+    def without_cls(): pass
+def with_default(to, by=Unshowable()): pass
+def odd_signature(): pass
+odd_signature.__signature__ = 5
+def odd_error(): raise Odd
+def odd_exit(): raise SystemExit(Unshowable())
+def good(): pass
+""",
+    )
+    assert deployment.client("init").returncode == 0
+    bad = ["Letter.without_cls", "with_default", "odd_signature", "odd_error", "odd_exit", "Tricky.missing"]
+    for name in [*bad, "good"]:
+        assert deployment.client("add", f"tasks.{name}").returncode == 0
+    worker = deployment.worker()
+    assert worker.returncode == 0, worker.stderr
+    left = json.loads(deployment.client("list", "--json", "--limit", 1000).stdout)
+    tasks = left["tasks"] if isinstance(left, dict) else left
+    assert sorted(task["task"] for task in tasks) == sorted(f"tasks.{name}" for name in bad)
+    assert {task["status"] for task in tasks} == {Status.FATAL}
+
+
+# ---- look-ups run nothing of what they look at
+
+
+def test_an_object_that_reports_every_question_about_it_is_asked_none(site: Site) -> None:
+    assert "an object of type Nosy" in site.refuse("tasks.nosy")
+    assert site.noted == []
+
+
+def test_an_object_that_says_it_is_a_function_is_not_believed(site: Site) -> None:
+    site.write(
+        "tasks.py",
+        """
+from note import note
+def model(): pass
+class Pretender:
+    __class__ = type(model)
+    __module__ = "tasks"
+    __name__ = "pretender"
+    __qualname__ = "pretender"
+    __code__ = model.__code__
+    def __call__(self): note("called")
+pretender = Pretender()
+""",
+    )
+    assert "Pretender" in site.refuse("tasks.pretender")
+
+
+def test_a_modules_getattr_is_not_run(site: Site) -> None:
+    site.write(
+        "tasks.py",
+        "from note import note\ndef __getattr__(name): note(name); return lambda: 1\n"
+        "def __dir__(): note('__dir__')\ndef send(): return 'sent'\n"
+        "class Letter:\n    @staticmethod\n    def post(): return 'posted'\n",
+    )
+    assert site.run("tasks.send") == "sent"
+    assert site.run("tasks.Letter.post") == "posted"
+    for name in ("tasks.missing", "tasks.missing.too", "tasks.Letter.missing", "tasks:missing", "tasks.os.system"):
+        site.refuse(name)
+    assert site.noted == []
+
+
+@pytest.mark.parametrize("name", ["shop.jobs.lazy.Letter.post", "shop.jobs.lazy.send", "shop.jobs.lazy:Letter.post"])
+def test_a_modules_getattr_is_not_run_below_a_listed_package(shop: Site, name: str) -> None:
+    shop.write(
+        "shop/jobs/lazy.py",
+        "from note import note\ndef __getattr__(name): note(name); raise AttributeError(name)\n"
+        "def send(): return 'sent'\n"
+        "class Letter:\n    @staticmethod\n    def post(): return 'posted'\n",
+    )
+    assert shop.run(name, modules="shop.jobs.*") in ("sent", "posted")
+    assert shop.noted == []
+
+
+def test_a_modules_getattr_is_not_run_for_what_stands_nowhere_below_a_listed_package(shop: Site) -> None:
+    shop.write(
+        "shop/jobs/lazy.py",
+        "from note import note\ndef __getattr__(name): note(name); return ['/']\n",
+    )
+    shop.refuse("shop.jobs.lazy.missing.too", "shop.jobs.*")
+    assert shop.noted == []
+
+
+METACLASS = """
+from note import note
+class Meta(type):
+    {trick}
+class Letter(metaclass=Meta):
+    NUMBER = 5
+    def method(self): pass
+    @staticmethod
+    def post(): return "posted"
+    @classmethod
+    def write(cls): return "written"
+class Child(Letter): pass
+instance = object.__new__(Child)
+"""
+TRICKS = {
+    "__getattribute__": "def __getattribute__(cls, name): note(name); return type.__getattribute__(cls, name)",
+    "__getattr__": "def __getattr__(cls, name): note(name); return print",
+    "__dict__": "__dict__ = property(lambda cls: note('__dict__') or {'post': print})",
+    "__mro__": "__mro__ = property(lambda cls: note('__mro__') or (cls,))",
+    "__name__": "__name__ = property(lambda cls: note('__name__') or 'x')",
+    "__module__": "__module__ = property(lambda cls: note('__module__') or 'tasks')",
+    "__class__": "__class__ = property(lambda cls: note('__class__') or type)",
+    "__instancecheck__": "def __instancecheck__(cls, other): note('__instancecheck__'); return True",
+    "__subclasscheck__": "def __subclasscheck__(cls, other): note('__subclasscheck__'); return True",
+    "__bool__": "def __bool__(cls): note('__bool__'); return False",
+    "__eq__": "__hash__ = None\n    def __eq__(cls, other): note('__eq__'); return True",
+    "__contains__": "def __contains__(cls, other): note('__contains__'); return True",
+    "__repr__": "def __repr__(cls): note('__repr__'); return 'x'",
+    "__call__": "def __call__(cls): note('__call__')",
+}
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+def test_a_metaclass_has_no_say_when_a_method_is_found(site: Site, trick: str) -> None:
+    site.write("tasks.py", METACLASS.format(trick=TRICKS[trick]))
+    importlib.import_module("tasks")
+    site.noted.clear()
+    for name in (
+        "tasks.Letter.post",
+        "tasks.Letter.write",
+        "tasks.Child.post",
+        "tasks.Child.write",
+        "tasks:Child.post",
+    ):
+        site.find(name)
+        assert (name, site.noted) == (name, [])
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+def test_a_metaclass_has_no_say_when_nothing_is_found(site: Site, trick: str) -> None:
+    site.write("tasks.py", METACLASS.format(trick=TRICKS[trick]))
+    importlib.import_module("tasks")
+    site.noted.clear()
+    for name in (
+        "tasks.Letter",
+        "tasks.Letter.missing",
+        "tasks.Child.missing",
+        "tasks.Letter.NUMBER",
+        "tasks.Letter.method",
+        "tasks.instance",
+        "tasks.instance.post",
+    ):
+        site.refuse(name)
+        assert (name, site.noted) == (name, [])
+
+
+def test_a_metaclass_that_raises_at_every_question_makes_bad_tasks_only(site: Site) -> None:
+    site.write(
+        "tasks.py",
+        METACLASS.format(trick="def __getattribute__(cls, name): raise SystemExit(name)"),
+    )
+    for name in ("tasks.Letter", "tasks.Letter.missing", "tasks.Letter.NUMBER", "tasks.instance"):
+        site.refuse(name)
+
+
+def test_a_module_that_put_another_module_in_its_place_lends_it_no_right_to_run(site: Site) -> None:
+    site.write("tasks.py", "import os, sys\nsys.modules[__name__] = os\n")
+    assert "comes from os" in site.refuse("tasks.makedirs")
+    site.refuse("tasks.system")
+    site.refuse("tasks.PathLike.register")
+
+
+def test_a_module_that_put_an_object_in_its_place_is_refused_unasked(site: Site) -> None:
+    site.write(
+        "tasks.py",
+        """
+import sys
+from note import note
+class Fake:
+    __spec__ = None
+    __class__ = type(sys)
+    @property
+    def send(self): note("property")
+    def __getattr__(self, name): note(name); return print
+sys.modules[__name__] = Fake()
+""",
+    )
+    assert "something else in the place of its module" in site.refuse("tasks.send")
+    assert site.noted == []
+
+
+def test_a_module_of_a_class_of_its_own_is_read_past_that_class(site: Site) -> None:
+    site.write(
+        "tasks.py",
+        """
+import sys, types
+from note import note
+def send(): return "sent"
+class Lazy(types.ModuleType):
+    @property
+    def prop(self): note("prop")
+    def __getattribute__(self, name):
+        if name not in ("__spec__", "__class__"): note(name)
+        return super().__getattribute__(name)
+sys.modules[__name__].__class__ = Lazy
+""",
+    )
+    assert site.run("tasks.send") == "sent"
+    site.refuse("tasks.prop")
+    site.refuse("tasks.missing")
+    assert site.noted == []
+
+
+# ---- __all__
+
+
+@pytest.mark.parametrize("exported", ["['send', 'Letter']", "('send', 'Letter')", "['Letter', 'send', 'missing']"])
+def test_where_a_module_has_all_only_what_it_names_runs(site: Site, exported: str) -> None:
+    site.write("tasks.py", f"{TASKS}\n__all__ = {exported}\n")
+    assert site.run("tasks.send") == "sent to nobody"
+    assert site.run("tasks.Letter.post") == "posted to nobody"
+    for name in ("tasks.also_send", "tasks.decorated", "tasks.Base.inherited_static"):
+        assert "not in __all__ of tasks" in site.refuse(name)
+
+
+def test_a_private_function_stays_private_though_all_names_it(site: Site) -> None:
+    site.write("tasks.py", "__all__ = ['_private', 'missing']\ndef _private(): pass\n")
+    assert "underscore" in site.refuse("tasks._private")
+    assert "has no 'missing'" in site.refuse("tasks.missing")
+
+
+@pytest.mark.parametrize(
+    "exported", ["[]", "()", "'send'", "5", "True", "{'send': 1}", "[b'send']", "[None]", "[['send']]", "object()"]
+)
+def test_an_odd_all_exports_nothing(site: Site, exported: str) -> None:
+    site.write("tasks.py", f"{TASKS}\n__all__ = {exported}\n")
+    assert "__all__" in site.refuse("tasks.send")
+    assert site.noted == []
+
+
+def test_an_all_that_is_an_object_with_a_mind_of_its_own_is_not_asked(site: Site) -> None:
+    site.write("tasks.py", f"{TASKS}\n__all__ = nosy\n")
+    assert "__all__" in site.refuse("tasks.send")
+    assert site.noted == []
+
+
+# ---- inheritance across modules
+
+
+def test_a_method_inherited_from_another_listed_module_runs_on_the_named_class(shop: Site) -> None:
+    shop.write("tasks.py", "from shop.jobs.mail import Letter\nclass Bill(Letter): pass\n")
+    assert shop.run("tasks.Bill.post", modules="tasks,shop.jobs.*") == "mail.post"
+    assert shop.run("tasks.Bill.write", modules="tasks,shop.jobs.mail") == "mail.write of Bill"
+    assert "of a listed module" in shop.refuse("tasks.Bill.post")
+
+
+def test_an_unlisted_class_that_overrides_a_listed_method_hides_it(site: Site) -> None:
+    site.write("mixins.py", "class Mixin:\n    @staticmethod\n    def post(): return 'of the mixin'\n")
+    site.write(
+        "tasks.py",
+        "from mixins import Mixin\nclass Base:\n    @staticmethod\n    def post(): return 'of the base'\n"
+        "class Letter(Mixin, Base): pass\n",
+    )
+    assert "of a listed module" in site.refuse("tasks.Letter.post")
+    assert site.run("tasks.Base.post") == "of the base"
+
+
+def test_a_function_of_another_listed_module_runs_under_its_own_modules_name_alone(shop: Site) -> None:
+    shop.write("tasks.py", "from shop.jobs.mail import send\n")
+    assert "comes from shop.jobs.mail" in shop.refuse("tasks.send", "tasks,shop.jobs.*")
+    assert shop.run("shop.jobs.mail.send", modules="tasks,shop.jobs.*") == "mail.send"
+
+
+# ---- packages
+
+
+@pytest.mark.parametrize(
+    ("name", "result"),
+    [
+        ("shop.jobs.of_jobs", "of_jobs"),
+        ("shop.jobs:of_jobs", "of_jobs"),
+        ("shop.jobs.mail.send", "mail.send"),
+        ("shop.jobs.mail:send", "mail.send"),
+        ("shop.jobs.mail.Letter.post", "mail.post"),
+        ("shop.jobs.mail:Letter.write", "mail.write of Letter"),
+        ("shop.jobs.deep.er.run", "deeper"),
+        ("shop.jobs.deep.er:run", "deeper"),
+    ],
+)
+def test_a_star_lists_a_package_with_all_below_it(shop: Site, name: str, result: str) -> None:
+    assert shop.run(name, modules="shop.jobs.*") == result
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "shop.of_shop",
+        "shop:of_shop",
+        "shop.other.run",
+        "shop.jobsite.run",
+        "shop.jobs.__main__.run",
+        "shop.jobs.__main__:run",
+        "shop.jobs._internal.run",
+        "shop.jobs._internal:run",
+        "shop.jobs._internal.Thing.run",
+        "shop.jobs._hidden.run",
+        "shop.jobs._hidden.mail.run",
+        "shop.jobs._hidden.mail:run",
+        "shop.jobs.deep._hidden.run",
+        "shop.jobs.mail.os.system",
+        "shop.jobs.mail:os.system",
+        "shop.jobs.os.system",
+        "shop.jobs:os.system",
+        "shop.jobs.os:system",
+        "shop.jobs.mail",
+        "shop.jobs",
+        "shop.jobs.deep",
+        "shop.jobs.deep.er",
+        "shop.jobs.missing.run",
+        "shop.jobs.missing:run",
+        "shop.jobs.missing.Thing.run",
+        "shop.jobs.mail.missing.send",
+        "shop.jobs.mail.Letter.Inner.post",
+        "shop.jobs.deep.er.run.__call__",
+        "shop.jobs.__init__.of_jobs",
+        "shop.jobs.__init__:of_jobs",
+        "sentinel_package.below.run",
+        "shop.jobs.sentinel.run",
+        "shop.jobs.sentinel_package.below.run",
+    ],
+)
+def test_of_a_listed_package_private_parts_and_neighbours_are_not_even_imported(shop: Site, name: str) -> None:
+    shop.refuse(name, "shop.jobs.*")
+    assert shop.noted == []
+
+
+def test_a_module_that_is_listed_alone_opens_no_package(shop: Site) -> None:
+    assert shop.run("shop.jobs.of_jobs", modules="shop.jobs") == "of_jobs"
+    shop.refuse("shop.jobs.mail.send", "shop.jobs")
+    assert "shop.jobs.mail" not in sys.modules
+    shop.refuse("shop.jobs.mail.Letter.post", "shop.jobs")
+
+
+def test_a_private_module_runs_where_it_is_listed_by_name(shop: Site) -> None:
+    shop.write("shop/jobs/_internal.py", "def run(): return 'internal'\n")
+    assert shop.run("shop.jobs._internal.run", modules="shop.jobs._internal") == "internal"
+
+
+@pytest.mark.parametrize("modules", ["shop.jobs.*,shop.jobs._internals.*", "shop.jobs._internals.*,shop.jobs.*"])
+def test_a_private_package_runs_where_it_is_listed_by_name_whatever_else_is_listed(shop: Site, modules: str) -> None:
+    shop.write("shop/jobs/_internals/__init__.py", "")
+    shop.write("shop/jobs/_internals/mail.py", "def run(): return 'internal'\n")
+    assert shop.run("shop.jobs._internals.mail.run", modules=modules) == "internal"
+    shop.refuse("shop.jobs._hidden.mail.run", modules)
+    assert shop.noted == []
+
+
+def test_a_package_whose_path_is_odd_is_a_bad_task_or_broken(shop: Site) -> None:
+    shop.write("shop/jobs/deep/__init__.py", "__path__ = 5\n")
+    with pytest.raises((BadTask, ModuleBroken)):
+        shop.find("shop.jobs.deep.er.run", "shop.jobs.*")
+
+
+def test_a_package_without_an_init_file_works(site: Site) -> None:
+    site.write("plain/jobs/mail.py", "def send(): return 'plain'\n")
+    assert site.run("plain.jobs.mail.send", modules="plain.jobs.*") == "plain"
+    site.refuse("plain.jobs.send", "plain.jobs.*")
+
+
+def test_an_alias_in_the_table_of_modules_opens_no_other_module(shop: Site) -> None:
+    shop.write("shop/jobs/__init__.py", "import os, sys\nsys.modules['shop.jobs.moved'] = os\n")
+    shop.refuse("shop.jobs.moved.makedirs", "shop.jobs.*")
+    shop.refuse("shop.jobs.moved.system", "shop.jobs.*")
+    shop.refuse("shop.jobs.moved:PathLike.register", "shop.jobs.*")
+
+
+# ---- modules that cannot be imported
+
+FAILURES = {
+    "raises": "raise ValueError('no such shop')",
+    "exits": "raise SystemExit(3)",
+    "is interrupted": "raise KeyboardInterrupt",
+    "lacks a package": "import a_package_that_nobody_installed",
+    "lacks a name": "from os import no_such_name",
+    "runs out of stack": "def f(): f()\nf()",
+    "raises what cannot be shown": "class Odd(Exception):\n    def __str__(self): raise RuntimeError\nraise Odd",
+    "raises what exits when shown": "class Odd(Exception):\n    def __str__(self): raise SystemExit\nraise Odd",
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_module_that_fails_is_broken_and_tried_once(site: Site, failure: str) -> None:
+    site.write("tasks.py", f"from note import note\nnote('tried')\n{FAILURES[failure]}\n")
+    callables = Callables(("tasks",))
+    for name in ("tasks.send", "tasks.send", "tasks.Letter.post", "tasks:send"):
+        with pytest.raises(ModuleBroken, match="module tasks cannot be imported: "):
+            callables.find(name)
+    assert site.noted == ["tried"]
+
+
+def test_a_broken_module_is_tried_again_a_while_later(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.write("tasks.py", "from note import note\nnote('tried')\ndef send(")
+    callables = Callables(("tasks",))
+    for _ in range(2):
+        with pytest.raises(ModuleBroken):
+            callables.find("tasks.send")
+    assert not callables.would_import("tasks.send")
+    site.write("tasks.py", "def send(): pass")
+    passed = time.monotonic() + BROKEN_SECONDS + 1
+    monkeypatch.setattr(time, "monotonic", lambda: passed)
+    with pytest.raises(ModuleBroken):  # nobody asked whether it may be imported here
+        callables.find("tasks.send")
+    assert callables.would_import("tasks.send")
+    callables.find("tasks.send")
+
+
+def test_a_module_with_a_syntax_error_is_broken_in_words_that_name_the_line(site: Site) -> None:
+    site.write("tasks.py", "x = 1\ndef send(:\n    pass\n")
+    with pytest.raises(ModuleBroken, match=r"tasks cannot be imported: SyntaxError: .*line 2"):
+        site.find("tasks.send")
+
+
+def test_a_listed_module_that_is_not_there_is_broken_not_a_bad_row(site: Site) -> None:
+    with pytest.raises(ModuleBroken, match=r"there is no module nowhere: put nowhere\.py beside worker\.py"):
+        site.find("nowhere.send", "nowhere")
+
+
+def test_an_unlisted_name_is_a_bad_row_though_the_listed_module_is_broken(site: Site) -> None:
+    site.write("tasks.py", "raise ValueError")
+    site.refuse("os.system")
+    site.refuse("tasks._private")
+
+
+@pytest.mark.parametrize("failure", ["raises", "exits", "lacks a package"])
+@pytest.mark.parametrize(
+    "name", ["shop.jobs.ill.send", "shop.jobs.ill:send", "shop.jobs.ill.Letter.post", "shop.jobs.ill:Letter.post"]
+)
+def test_a_broken_module_below_a_listed_package_is_named_and_tried_once(shop: Site, name: str, failure: str) -> None:
+    shop.write("shop/jobs/ill.py", f"from note import note\nnote('tried')\n{FAILURES[failure]}\n")
+    callables = Callables(("shop.jobs.*",))
+    for _ in range(3):
+        with pytest.raises(ModuleBroken, match=r"module shop\.jobs\.ill cannot be imported: "):
+            callables.find(name)
+    assert shop.noted == ["tried"]
+
+
+@pytest.mark.parametrize("failure", ["raises", "exits", "lacks a package"])
+@pytest.mark.parametrize(
+    "name", ["shop.jobs.mail.send", "shop.jobs.mail:send", "shop.jobs.mail.Letter.post", "shop.jobs.of_jobs"]
+)
+def test_a_broken_package_breaks_what_is_below_it_and_is_tried_once(shop: Site, name: str, failure: str) -> None:
+    shop.write("shop/jobs/__init__.py", f"from note import note\nnote('tried')\n{FAILURES[failure]}\n")
+    callables = Callables(("shop.jobs.*",))
+    for _ in range(3):
+        with pytest.raises(ModuleBroken):
+            callables.find(name)
+    assert shop.noted == ["tried"]
+
+
+def test_a_package_that_is_not_there_is_broken_for_every_form_of_a_name(site: Site) -> None:
+    for name in ("nowhere.jobs.mail.send", "nowhere.jobs.mail:send", "nowhere.jobs.mail.Letter.post"):
+        with pytest.raises(ModuleBroken, match="nowhere"):
+            site.find(name, "nowhere.jobs.*")
+
+
+# ---- functions whose arguments cannot be told
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("class Letter:\n    @classmethod\n    def write(): pass\n", "tasks.Letter.write"),
+        ("class Letter:\n    @classmethod\n    def write(*, text): pass\n", "tasks.Letter.write"),
+        ("def send(): pass\nsend.__signature__ = 5\n", "tasks.send"),
+        ("def send(): pass\nsend.__signature__ = lambda: 1 / 0\n", "tasks.send"),
+    ],
+)
+def test_a_function_whose_arguments_cannot_be_told_is_a_bad_task(site: Site, text: str, name: str) -> None:
+    site.write("tasks.py", text)
+    assert name in site.refuse(name)
+
+
+def test_annotations_that_name_what_is_not_there_do_no_harm(site: Site) -> None:
+    site.write("tasks.py", "from __future__ import annotations\ndef send(to: Missing = 'x') -> Absent: return to\n")
+    found = site.find("tasks.send")
+    found.check_arguments(["y"], {})
+    assert found.call("y") == "y"

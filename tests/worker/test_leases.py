@@ -1,0 +1,848 @@
+"""Leases and claims: workers that are killed, frozen or slow, as processes; rows as SQL sees them.
+
+Where a test says that a lease ended, SQL has put its end into the past, which is all that time would do: so no test
+depends on how fast this machine is. Two tests wait for a real lease.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from taskserver import RunResult, Stop, TaskServer
+from taskserver.interrupts.time_limit import time_limit
+from taskserver.model.attempt import Start
+from taskserver.model.task import ClaimedTask
+from taskserver.worker import heartbeat
+from taskserver.worker.heartbeat import Heartbeat
+from taskserver.worker.watched_call import CallPlan
+from tests.support.processes import WAIT_SECONDS, assert_one_line, assert_silent, end_of, freeze, kill, thaw, wait_until
+from tests.support.queues import Queue
+from tests.support.servers import lock_waits
+
+OTHER_GROUP = "4294967295"
+"""Without a task: whoever works for it takes back what is due, and runs nothing."""
+LOST = "lost: its worker vanished, hung, or could not record its end, and its lease ended"
+SETTINGS = {"TASKSERVER_LEASE": "600", "TASKSERVER_MAX_ATTEMPTS": "10", "TASKSERVER_BACKOFF": "fixed:500"}
+"""Nothing ends, is renewed or comes back while a test looks, unless it says so."""
+ONCE = {"TASKSERVER_MAX_ATTEMPTS": "1"}
+
+TASKS = """
+import os
+import signal
+import time
+
+WORKER = os.environ.get("WORKER", "")  # the name that a test gave it
+
+
+def hold(name="task"):
+    note(f"{name} started by {WORKER}")
+    while not (HERE / f"go-{WORKER}").exists():
+        time.sleep(0.01)
+    note(f"{name} finished by {WORKER}")
+
+
+def hold_and_fail():
+    hold()
+    raise ValueError("too late")
+
+
+def kill_worker():
+    note("killing")
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def exit_worker():
+    note("killing")
+    os._exit(3)
+
+"""
+
+
+def start_holding(queue: Queue, *args: object, name: str = "first", **env: str) -> subprocess.Popen[str]:
+    """A worker of that name that has begun to run `hold`, and goes on once `let_go` is called."""
+    return queue.start_task(*args, WORKER=name, **env)
+
+
+def let_go(queue: Queue, name: str = "first") -> None:
+    queue.go(f"go-{name}")
+
+
+def take_back(queue: Queue) -> None:
+    """The lease of the running task ends, another worker takes it back, and its backoff ends too."""
+    queue.end_leases()
+    assert_silent(queue.worker(0, OTHER_GROUP))
+    queue.end_backoffs()
+    assert queue.statuses() == [3]
+
+
+def assert_lost(process: subprocess.Popen[str], *task_ids: int) -> None:
+    """It ended well and said in one line for each of these tasks (none: the first) that its lease was lost."""
+    code, output, errors = end_of(process)
+    assert (code, output) == (0, ""), errors
+    for line, task_id in zip(errors.splitlines(), task_ids or (1,), strict=True):
+        assert f"task {task_id} " in line
+        assert "lease was lost" in line
+
+
+def assert_too_late(queue: Queue, process: subprocess.Popen[str], *task_ids: int) -> None:
+    """The first worker, which was frozen, goes on, finds its tasks lost, and changes nothing of what is there now."""
+    before = queue.rows(), queue.rows(table="jobs_queue_done")
+    let_go(queue)
+    thaw(process)
+    assert_lost(process, *task_ids)
+    assert (queue.rows(), queue.rows(table="jobs_queue_done")) == before
+
+
+# ---- a worker that was killed
+
+
+def test_the_tasks_of_a_killed_worker_come_back_once_its_lease_has_ended_and_not_before(queue: Queue) -> None:
+    queue.add("tasks.hold", None, 0, -1)
+    for number, priority in enumerate([5, 0, 5, 0]):
+        queue.add("tasks.note", f'["{number}"]', 0, priority)
+    queue.sql("UPDATE jobs_queue SET attempts = 3 WHERE id = 3")
+    kill(start_holding(queue))
+    claimed = queue.rows()
+    assert queue.statuses() == [1] * 5
+    queue.add("tasks.note", '["later"]', 0, 5)
+    assert_silent(queue.worker())
+    assert queue.notes()[1:] == ["later"]
+    assert queue.rows() == claimed
+    queue.add("tasks.note", '["latest"]', 0, 0)
+    queue.end_leases()
+    assert_silent(queue.worker("--mode", "mark"))
+    assert queue.notes()[2:] == ["1", "3", "latest", "0", "2"]
+    assert queue.rows("status, attempts, claim") == [(3, 1, None), *[(2, 1, None), (2, 4, None)], *[(2, 1, None)] * 3]
+
+
+def test_the_task_that_a_killed_worker_was_running_has_used_its_attempt_and_waits(queue: Queue) -> None:
+    queue.add("tasks.hold")
+    kill(start_holding(queue))
+    queue.end_leases()
+    assert_silent(queue.worker())
+    wait = queue.seconds_between("updated_at", "due_at")
+    ((status, attempts, most, claim, error_text, seconds),) = queue.rows(
+        f"status, attempts, max_attempts, claim, error_text, {wait}"
+    )
+    assert (status, attempts, most, claim, error_text) == (3, 1, 10, None, LOST)
+    assert 500 <= float(seconds) <= 550.01
+    queue.end_backoffs()
+    let_go(queue, "second")
+    assert_silent(queue.worker(WORKER="second"))
+    assert queue.notes() == ["task started by first", "task started by second", "task finished by second"]
+    assert queue.rows() == []
+
+
+def test_a_lost_task_that_has_no_attempt_left_is_fatal(queue: Queue) -> None:
+    for max_attempts, attempts in [(1, 0), (7, 6), (2, 0)]:
+        queue.add("tasks.hold")
+        queue.sql(
+            "UPDATE jobs_queue SET max_attempts = ?, attempts = ? WHERE max_attempts IS NULL", max_attempts, attempts
+        )
+    for _ in range(3):
+        kill(start_holding(queue, 1))
+    tokens = [claim for (claim,) in queue.rows("claim")]
+    assert len(set(tokens)) == 3
+    queue.end_leases()
+    ended = queue.worker()
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert sorted(ended.stderr.splitlines()) == [f"task {number} tasks.hold is fatal: {LOST}" for number in (1, 2)]
+    # Only what may start once keeps its token, for a worker that turns out to be alive.
+    assert queue.rows("status, attempts, claim, error_text, finished_at IS NOT NULL, due_at IS NULL") == [
+        (4, 1, tokens[0], LOST, 1, 1),
+        (4, 7, None, LOST, 1, 1),
+        (3, 1, None, LOST, 0, 0),
+    ]
+
+
+def test_a_lease_is_counted_by_the_database_and_its_tasks_are_not_taken_before_its_end(one_queue: Queue) -> None:
+    one_queue.add("tasks.hold")
+    for number in range(3):
+        one_queue.add("tasks.note", f'["{number}"]')
+    kill(start_holding(one_queue, TASKSERVER_LEASE="2"))
+    lease = one_queue.seconds_between("updated_at", "due_at")  # it begins anew once the task's module is imported
+    assert float(one_queue.rows(lease)[0][0]) == pytest.approx(2, abs=0.01)
+    ends = one_queue.rows("due_at")
+
+    def run() -> bool:
+        assert_silent(one_queue.worker("--mode", "mark"))
+        return 1 not in one_queue.statuses()
+
+    wait_until(run)
+    assert one_queue.notes()[1:] == ["0", "1", "2"]
+    assert one_queue.statuses() == [3, 2, 2, 2]
+    (lost_at,), *started = one_queue.rows("CASE status WHEN 3 THEN updated_at ELSE started_at END")
+    assert lost_at >= ends[0][0]
+    for (started_at,), (end,) in zip(started, ends[1:], strict=True):
+        assert started_at > end
+
+
+@pytest.mark.parametrize("task", ["kill_worker", "exit_worker"])
+def test_a_task_that_kills_its_worker_each_time_ends_fatal_and_lets_the_others_run(one_queue: Queue, task: str) -> None:
+    settings = {"TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERVER_BACKOFF": "fixed:0"}
+    one_queue.add(f"tasks.{task}")
+    one_queue.add("tasks.note")
+    codes = []
+    while 1 in (statuses := one_queue.statuses()) or 0 in statuses or 3 in statuses:
+        codes.append(one_queue.worker(**settings).returncode)
+        one_queue.end_leases()
+        assert len(codes) < 12
+    assert one_queue.notes().count("killing") == 3
+    assert one_queue.notes().count("noted") == 1
+    assert codes.count(0) == len(codes) - 3
+    assert one_queue.rows("task, status, attempts, error_text") == [(f"tasks.{task}", 4, 3, LOST)]
+
+
+def test_a_module_that_kills_the_process_when_imported_uses_attempts_and_does_not_loop(queue: Queue) -> None:
+    settings = {
+        "TASKSERVER_MAX_ATTEMPTS": "2",
+        "TASKSERVER_BACKOFF": "fixed:0",
+        "TASKSERVER_MODULES": "tasks,deadly",
+    }
+    queue.deployment.write_tasks("import os, tasks\n\ntasks.note('imported')\nos._exit(9)\n", "deadly.py")
+    queue.add("deadly.task")
+    queue.add("tasks.note")
+    for expected in ([1, 1], [1]):
+        assert queue.worker(**settings).returncode == 9
+        assert queue.statuses()[: len(expected)] == expected
+        queue.end_leases()
+    for _ in range(2):
+        assert queue.worker(**settings).returncode == 0
+        queue.end_leases()
+    assert queue.notes().count("imported") == 2
+    assert queue.notes().count("noted") == 1
+    assert queue.rows("task, status, attempts, error_text") == [("deadly.task", 4, 2, LOST)]
+
+
+def test_a_module_that_kills_the_process_starts_a_task_of_one_attempt_at_most_once(one_queue: Queue) -> None:
+    one_queue.deployment.write_tasks("import os, tasks\n\ntasks.note('imported')\nos._exit(9)\n", "deadly.py")
+    one_queue.add("deadly.task")
+    for expected in (9, 0, 0):
+        assert one_queue.worker(**ONCE, TASKSERVER_MODULES="tasks,deadly").returncode == expected
+        one_queue.end_leases()
+    assert one_queue.notes() == ["imported"]
+    assert one_queue.rows("status, attempts, error_text") == [(4, 1, LOST)]
+
+
+def test_a_callable_that_says_one_attempt_is_not_run_twice_by_a_worker_that_dies_in_between(one_queue: Queue) -> None:
+    code = "\nfrom taskserver import task\n\n@task(max_attempts=1)\ndef once():\n    note('once')\n    os._exit(3)\n"
+    one_queue.define(code)
+    one_queue.add("tasks.once")
+    codes = []
+    for _ in range(3):
+        codes.append(one_queue.worker().returncode)
+        one_queue.end_leases()
+        one_queue.end_backoffs()
+    assert codes == [3, 0, 0]
+    assert one_queue.notes() == ["once"]
+    ((status, attempts, most, claim, error_text),) = one_queue.rows("status, attempts, max_attempts, claim, error_text")
+    assert (status, attempts, most, error_text) == (4, 1, 1, LOST)
+    assert claim is not None
+
+
+def test_a_half_uploaded_module_is_tried_again_after_its_backoff_and_runs_once_mended(queue: Queue) -> None:
+    queue.define("def half(:\n")
+    queue.add("tasks.note")
+    queue.add("tasks.note")
+    assert_one_line(queue.worker(), 0, "module tasks cannot be imported", "said once a run")
+    wait = queue.seconds_between("updated_at", "due_at")
+    for status, attempts, claim, error_text, seconds in queue.rows(f"status, attempts, claim, error_text, {wait}"):
+        assert (status, attempts, claim) == (3, 1, None)
+        assert "SyntaxError" in error_text.partition("\n")[0]
+        assert 500 <= float(seconds) <= 550.01
+    queue.define("")
+    assert_silent(queue.worker())
+    assert queue.notes() == [], "before its backoff ended"
+    queue.end_backoffs()
+    assert_silent(queue.worker("--mode", "mark"))
+    assert queue.rows("status, attempts, error_text") == [(2, 2, None)] * 2
+    assert queue.notes() == ["noted"] * 2
+
+
+# ---- a worker that is slow
+
+
+def test_a_task_that_runs_for_several_leases_is_not_taken_over_by_a_worker_that_looks_all_the_time(
+    one_queue: Queue,
+) -> None:
+    lease = 2
+    one_queue.add("tasks.hold")
+    process = start_holding(one_queue, TASKSERVER_LEASE=str(lease))
+    ends: set[object] = set()
+    looks = 0
+    passed = one_queue.seconds_between("started_at", one_queue.now)
+    with TaskServer(one_queue.dsn, folder=one_queue.folder, backoff="fixed:0") as other:
+        while float(one_queue.rows(passed)[0][0]) < 2.1 * lease:
+            result = other.run()
+            assert result.taken == 0
+            ends.add(one_queue.rows("due_at")[0][0])
+            looks += 1
+            time.sleep(0.02)
+    let_go(one_queue)
+    assert end_of(process) == (0, "", "")
+    assert one_queue.notes() == ["task started by first", "task finished by first"]
+    assert one_queue.rows() == []
+    assert looks > 10
+    assert len(ends) >= 4, "renewed each third of a lease"
+
+
+def test_tasks_that_wait_under_a_long_one_are_given_back_after_a_third_of_a_lease(queue: Queue) -> None:
+    lease = 3
+    queue.add("tasks.hold")
+    for number in range(3):
+        queue.add("tasks.note", f'["{number}"]')
+    queue.sql("UPDATE jobs_queue SET attempts = 2 WHERE id = 3")
+    process = start_holding(queue, TASKSERVER_LEASE=str(lease))
+    assert queue.statuses() == [1] * 4
+    wait_until(lambda: queue.statuses() == [1, 0, 0, 0])
+    assert queue.rows("attempts, claim, due_at, started_at")[1:] == [(n, None, None, None) for n in (0, 2, 0)]
+    ((passed,),) = queue.sql(f"SELECT {queue.seconds_between('started_at', queue.now)} FROM jobs_queue WHERE id = 1")
+    assert float(passed) >= lease / 3 - 0.05
+    assert_silent(queue.worker())
+    assert queue.notes()[1:] == ["0", "1", "2"]
+    assert process.poll() is None
+    let_go(queue)
+    assert end_of(process) == (0, "", "")
+    assert queue.rows() == []
+    # The record is that of the run that ended last.
+    assert queue.sql("SELECT taken, done, lost, released FROM jobs_queue_workers") == [(1, 1, 0, 3)]
+
+
+def test_tasks_that_wait_under_a_task_without_a_time_limit_are_given_back_too(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.hold")
+    sqlite_queue.add("tasks.note")
+    process = start_holding(sqlite_queue, TASKSERVER_LEASE="1", TASKSERVER_TIMEOUT="0")
+    wait_until(lambda: sqlite_queue.statuses() == [1, 0])
+    let_go(sqlite_queue)
+    assert end_of(process) == (0, "", "")
+    assert sqlite_queue.notes()[-1] == "noted"
+
+
+class Clock:
+    """In the place of `time`: its instants are the test's, in seconds."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self._reads = 0
+
+    def monotonic(self) -> float:
+        self._reads += 1
+        return self.now
+
+    def turn_to(self, instant: float) -> None:
+        """Returns once the heartbeat, which reads it some times a look, has looked what is due by then."""
+        self.now = instant
+        before = self._reads
+        wait_until(lambda: self._reads > before + 30)
+
+
+@pytest.mark.parametrize(
+    ("begins_at", "given_back_at"), [(0.0, 1 / 3), (0.3, 1 / 2)], ids=["under one task", "of a claim"]
+)
+def test_unstarted_tasks_are_given_back_after_a_third_of_a_lease_under_one_task_and_half_in_all(
+    sqlite_queue: Queue, monkeypatch: pytest.MonkeyPatch, begins_at: float, given_back_at: float
+) -> None:
+    """Instants are in parts of a lease, from the claim on."""
+    lease_seconds = 0.06  # by which the heartbeat looks often; what is due it learns from this clock alone
+    clock = Clock()
+    claimed_at = clock.now
+    for module in (heartbeat, sys.modules[CallPlan.__module__]):
+        monkeypatch.setattr(module, "time", clock)
+    for _ in range(3):
+        sqlite_queue.add("tasks.hold")
+    with (
+        TaskServer(sqlite_queue.dsn) as server,
+        Heartbeat(server.store, time_limit(Stop(), 1), lease_seconds, 0, None) as beat,
+    ):
+        batch = beat.guard(server.store.claims.claim(3, ()).tasks, claimed_at)
+        task = batch.take()
+        assert task is not None
+        assert server.store.finishes.advance([], Start(task, None)) == ([], True)
+        clock.now += begins_at * lease_seconds
+        beat.begin(CallPlan([task], 0, 10))
+        beat.start()
+        clock.turn_to(claimed_at + (given_back_at - 0.01) * lease_seconds)
+        assert sqlite_queue.statuses() == [1, 1, 1]
+        clock.turn_to(claimed_at + (given_back_at + 0.01) * lease_seconds)
+        assert sqlite_queue.statuses() == [1, 0, 0]
+
+
+def test_between_tasks_a_worker_gives_back_what_it_has_held_for_half_a_lease(one_queue: Queue) -> None:
+    lease = 2
+    code = "\ndef tick():\n    note('tick')\n    time.sleep(0.25)\n"
+    one_queue.define(code)
+    for _ in range(6):
+        one_queue.add("tasks.tick")
+    assert_silent(one_queue.worker("--mode", "mark", TASKSERVER_LEASE=str(lease)))
+    assert one_queue.notes() == ["tick"] * 6
+    assert one_queue.sql("SELECT taken, done, lost FROM jobs_queue_workers") == [(6, 6, 0)]
+    ((released,),) = one_queue.sql("SELECT released FROM jobs_queue_workers")
+    assert released > 0
+    assert one_queue.rows("status, attempts") == [(2, 1)] * 6
+
+
+# ---- a worker that was frozen
+
+
+def test_a_worker_that_was_frozen_beyond_its_lease_changes_nothing_in_a_task_that_waits_for_its_retry(
+    queue: Queue,
+) -> None:
+    queue.add("tasks.hold")
+    queue.add("tasks.note", '["taken over"]')
+    process = start_holding(queue, 0, "0")
+    freeze(process)
+    queue.end_leases()
+    assert_silent(queue.worker())
+    assert queue.notes()[1:] == ["taken over"]
+    assert queue.statuses() == [3]
+    # Its clock says that the lease still holds, so it tries to start the next one too: the token forbids it. That one
+    # may have been changed by its producer, for all that it knows, so it has nothing to complain of.
+    assert_too_late(queue, process, 1)
+    assert queue.notes()[1:] == ["taken over", "task finished by first"]
+    assert queue.sql("SELECT taken, done, fatal, lost FROM jobs_queue_workers WHERE group_ids = '0'") == [(2, 0, 0, 2)]
+
+
+@pytest.mark.parametrize("task", ["hold", "hold_and_fail"])
+def test_a_worker_that_was_frozen_changes_nothing_in_a_task_that_another_runs(queue: Queue, task: str) -> None:
+    queue.add(f"tasks.{task}")
+    first = start_holding(queue)
+    freeze(first)
+    take_back(queue)
+    second = start_holding(queue, name="second")
+    assert queue.rows("status, attempts, started_at IS NOT NULL") == [(1, 2, 1)]
+    assert_too_late(queue, first)
+    let_go(queue, "second")
+    assert end_of(second) == (0, "", "")
+    assert queue.rows("status, attempts") == ([] if task == "hold" else [(3, 2)])
+
+
+@pytest.mark.parametrize("mode", ["delete", "move", "mark"])
+def test_a_worker_that_was_frozen_changes_nothing_in_a_task_that_another_completed(one_queue: Queue, mode: str) -> None:
+    one_queue.add("tasks.hold")
+    first = start_holding(one_queue, "--mode", mode)
+    freeze(first)
+    take_back(one_queue)
+    let_go(one_queue, "second")
+    assert_silent(one_queue.worker("--mode", mode, WORKER="second"))
+    kept = [len(one_queue.rows(table=table)) for table in ("jobs_queue", "jobs_queue_done")]
+    assert kept == [mode == "mark", mode == "move"]
+    assert_too_late(one_queue, first)
+
+
+def test_a_worker_whose_lease_ended_and_was_not_taken_may_still_finish(one_queue: Queue) -> None:
+    one_queue.add("tasks.hold")
+    process = start_holding(one_queue)
+    freeze(process)
+    one_queue.end_leases()
+    let_go(one_queue)
+    thaw(process)
+    assert end_of(process) == (0, "", "")
+    assert one_queue.rows() == []
+
+
+@pytest.mark.long
+def test_a_worker_that_is_frozen_for_longer_than_a_real_lease_loses_its_task(one_queue: Queue) -> None:
+    one_queue.add("tasks.hold")
+    first = start_holding(one_queue, TASKSERVER_LEASE="3")
+    freeze(first)
+    ((end,),) = one_queue.rows("due_at")
+    second = one_queue.start(WORKER="second")
+    while end_of(second) == (0, "", "") and one_queue.statuses() == [1]:
+        second = one_queue.start(WORKER="second")
+    ((status, updated_at),) = one_queue.rows("status, updated_at")
+    assert status == 3
+    assert updated_at >= end
+    assert_too_late(one_queue, first)
+
+
+@contextmanager
+def transaction(queue: Queue) -> Iterator[Callable[[str], object]]:
+    """Another program's transaction that holds the queue's rows until it commits; runs SQL in it."""
+    if queue.is_sqlite:
+        connection = sqlite3.connect(queue.path, isolation_level=None, timeout=WAIT_SECONDS)
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield connection.execute
+            connection.execute("COMMIT")
+        finally:
+            connection.close()
+        return
+    with queue.connect() as page, page.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute("SELECT * FROM jobs_queue FOR UPDATE")
+        yield cursor.execute
+        cursor.execute("COMMIT")
+
+
+def test_a_worker_that_was_frozen_before_a_start_does_not_start_what_another_took_over(queue: Queue) -> None:
+    queue.add("tasks.hold")
+    queue.add("tasks.note", '["started all the same"]')
+    process = start_holding(queue)
+    with transaction(queue) as execute:
+        let_go(queue)
+        wait_until(lambda: "task finished by first" in queue.notes())
+        if not queue.is_sqlite:  # its start waits for our lock
+            while not lock_waits(queue.sql):
+                assert process.poll() is None
+        freeze(process)
+        execute(f"UPDATE jobs_queue SET claim = 7, attempts = 1, started_at = {queue.now} WHERE id = 2")
+    before = queue.rows()
+    thaw(process)
+    assert end_of(process) == (0, "", "")  # within the lease, its producer may have changed it
+    assert "started all the same" not in queue.notes()
+    assert queue.rows() == [row for row in before if row[0] == 2]
+
+
+# ---- at most once, and a completion that comes late
+
+
+def test_a_task_of_one_attempt_whose_worker_was_killed_never_starts_again(queue: Queue) -> None:
+    queue.add("tasks.hold")
+    kill(start_holding(queue, **ONCE))
+    queue.end_leases()
+    ended = queue.worker(**ONCE)
+    assert (ended.returncode, ended.stderr) == (0, f"task 1 tasks.hold is fatal: {LOST}\n")
+    before = queue.rows()
+    for _ in range(2):
+        assert_silent(queue.worker())
+    assert queue.rows() == before
+    assert queue.notes() == ["task started by first"]
+
+
+def give_up(queue: Queue) -> None:
+    """Its lease ends, and another worker takes it for lost."""
+    queue.end_leases()
+    assert queue.worker(0, OTHER_GROUP, **ONCE).returncode == 0
+
+
+def frozen_and_given_up(queue: Queue, *args: object, name: str = "first") -> subprocess.Popen[str]:
+    """A worker that stands still in the midst of a task that may start once, and that is taken for lost."""
+    process = start_holding(queue, *args, name=name, **ONCE)
+    freeze(process)
+    give_up(queue)
+    assert queue.rows("status, error_text") == [(4, LOST)]
+    return process
+
+
+def retried(queue: Queue) -> subprocess.Popen[str]:
+    """The worker of a task that was lost like that, and that a person let start again."""
+    first = frozen_and_given_up(queue)
+    queue.sql("UPDATE jobs_queue SET status = 0, attempts = 0")
+    return first
+
+
+@pytest.mark.parametrize("mode", ["delete", "move", "mark"])
+def test_the_completion_of_a_worker_that_was_only_frozen_is_accepted(queue: Queue, mode: str) -> None:
+    queue.add("tasks.hold")
+    process = frozen_and_given_up(queue, "--mode", mode)
+    let_go(queue)
+    thaw(process)
+    assert end_of(process) == (0, "", "")
+    columns = "id, status, attempts, claim, due_at, error_text, started_at <= finished_at"
+    places = {"move": "jobs_queue_done", "mark": "jobs_queue"}
+    for table in ("jobs_queue", "jobs_queue_done"):
+        completed = [(1, 2, 1, None, None, None, 1)] if places.get(mode) == table else []
+        assert queue.rows(columns, table) == completed
+    assert queue.sql("SELECT done, fatal, lost FROM jobs_queue_workers WHERE group_ids = 'all'") == [(1, 0, 0)]
+
+
+def test_a_failure_that_comes_late_changes_nothing(queue: Queue) -> None:
+    queue.add("tasks.hold_and_fail")
+    assert_too_late(queue, frozen_and_given_up(queue))
+
+
+BY_A_PERSON = {
+    "retried": "UPDATE jobs_queue SET status = 0 WHERE group_id = {group}",
+    "retried, all attempts anew": "UPDATE jobs_queue SET status = 0, attempts = 0, error_text = NULL, "
+    "max_attempts = NULL, claim = NULL, started_at = NULL, finished_at = NULL WHERE group_id = {group}",
+    "retried later": "UPDATE jobs_queue SET status = 5, due_at = '2037-01-01 00:00:00', attempts = 0 "
+    "WHERE group_id = {group}",
+    "deleted": "DELETE FROM jobs_queue WHERE group_id = {group}",
+    "cancelled with a reason": "UPDATE jobs_queue SET error_text = 'cancelled by hand' WHERE group_id = {group}",
+    "cancelled without one": "UPDATE jobs_queue SET error_text = NULL WHERE group_id = {group}",
+    "cancelled by its claim": "UPDATE jobs_queue SET claim = NULL WHERE group_id = {group}",
+    "called done": "UPDATE jobs_queue SET status = 2 WHERE group_id = {group}",
+}
+
+
+@pytest.mark.parametrize("mode", ["delete", pytest.param("move", marks=pytest.mark.long)])
+def test_a_completion_is_not_accepted_once_a_person_has_retried_or_cancelled_the_task(queue: Queue, mode: str) -> None:
+    groups = dict(enumerate(BY_A_PERSON.values(), start=1))
+    workers = {}
+    for group in groups:
+        queue.add("tasks.hold", f'["{group}"]', group)
+        workers[group] = queue.start(1, group, "--mode", mode, WORKER="first", **ONCE)
+    wait_until(lambda: len(queue.notes()) == len(groups))
+    for process in workers.values():
+        freeze(process)
+    give_up(queue)
+    assert queue.statuses() == [4] * len(groups)
+    for group, statement in groups.items():
+        queue.sql(statement.format(group=group))
+    before = queue.rows()
+    let_go(queue)
+    for process in workers.values():
+        thaw(process)
+    for group, process in workers.items():
+        code, output, errors = end_of(process)
+        assert (code, output) == (0, ""), errors
+        assert [line for line in errors.splitlines() if "lease was lost" in line] == errors.splitlines()
+        assert len(errors.splitlines()) == 1, (groups[group], errors)
+    assert queue.rows() == before
+    assert queue.rows(table="jobs_queue_done") == []
+
+
+def test_a_completion_is_not_accepted_while_and_after_a_retry_of_the_task_runs(one_queue: Queue) -> None:
+    one_queue.add("tasks.hold")
+    first = retried(one_queue)
+    second = start_holding(one_queue, name="second", **ONCE)
+    ((claim,),) = one_queue.rows("claim")
+    assert_too_late(one_queue, first)
+    kill(second)
+    give_up(one_queue)
+    assert one_queue.rows("claim, error_text") == [(claim, LOST)]
+
+
+def test_a_second_frozen_worker_s_token_is_not_taken_for_that_of_the_first(one_queue: Queue) -> None:
+    """Lost, retried by a person, and lost again: only the worker of the last claim may still complete it."""
+    one_queue.add("tasks.hold")
+    first = retried(one_queue)
+    second = frozen_and_given_up(one_queue, name="second")
+    assert_too_late(one_queue, first)
+    let_go(one_queue, "second")
+    thaw(second)
+    assert end_of(second) == (0, "", "")
+    assert one_queue.rows() == []
+
+
+# ---- the heartbeat's connection and thread
+
+CONNECTIONS = "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()"
+
+
+def renewals(queue: Queue, count: int, look: Callable[[], object]) -> None:
+    """Waits until the running task's lease was renewed so often, and calls `look` all the while."""
+    ends: set[object] = set()
+
+    def seen() -> bool:
+        ends.update(queue.sql("SELECT due_at FROM jobs_queue WHERE status = 1"))
+        look()
+        return len(ends) > count
+
+    wait_until(seen)
+
+
+def test_a_worker_has_one_connection_even_while_a_long_task_is_renewed(mysql_queue: Queue) -> None:
+    mysql_queue.add("tasks.hold")
+    mysql_queue.add("tasks.note")
+    process = start_holding(mysql_queue, TASKSERVER_LEASE="1")
+    counts: list[int] = []
+    renewals(mysql_queue, 3, lambda: counts.append(mysql_queue.sql(CONNECTIONS)[0][0]))
+    assert set(counts) == {1}
+    let_go(mysql_queue)
+    assert end_of(process) == (0, "", "")
+
+
+@pytest.fixture
+def importable(tmp_path: Path) -> Iterator[str]:
+    """The name of a module of tasks that this process can import, under a name of its own."""
+    name = f"lease_tasks_{tmp_path.name.rpartition('-')[2]}_{os.getpid()}_{time.monotonic_ns()}"
+    yield name
+    sys.modules.pop(name, None)
+    if str(tmp_path) in sys.path:
+        sys.path.remove(str(tmp_path))
+
+
+HOLDING = """
+from taskserver import task
+
+server = None
+may_end = None
+
+def hold_connection():
+    def tasks():
+        yield {"task": f"{__name__}.nothing"}
+        may_end.wait(30)
+    server.add_tasks(tasks())
+
+def use_connection():
+    with server.store.database.session().in_use:
+        may_end.wait(30)
+
+def nothing():
+    pass
+
+def wait():
+    may_end.wait(30)
+
+@task(timeout=0.1)
+def wait_too_long():
+    may_end.wait(30)
+"""
+
+
+class Here(NamedTuple):
+    """A TaskServer of this process, and its module of tasks, which wait until they may end."""
+
+    server: TaskServer
+    module: Any
+
+    def add(self, task: str) -> None:
+        self.server.add_task(f"{self.module.__name__}.{task}")
+
+
+@pytest.fixture
+def open_here(importable: str, tmp_path: Path) -> Iterator[Callable[[str], Here]]:
+    (tmp_path / f"{importable}.py").write_text(HOLDING)
+    with ExitStack() as opened:
+
+        def opens(dsn: str) -> Here:
+            server = opened.enter_context(TaskServer(dsn, modules=importable, folder=tmp_path, lease=1))
+            server.create_tables()
+            server.add_task(f"{importable}.nothing")
+            assert server.run().done == 1
+            module: Any = sys.modules[importable]
+            module.server, module.may_end = server, threading.Event()
+            return Here(server, module)
+
+        yield opens
+
+
+@pytest.fixture
+def here(open_here: Callable[[str], Here], dsn: str) -> Here:
+    return open_here(dsn)
+
+
+@contextmanager
+def running(here: Here, task: str) -> Iterator[futures.Future[RunResult]]:
+    """In the `with`, a thread runs this task, which may end after it at the latest."""
+    here.add(task)
+    with futures.ThreadPoolExecutor(1) as pool:
+        run = pool.submit(here.server.run, 1)
+        try:
+            yield run
+        finally:
+            here.module.may_end.set()
+
+
+def test_a_task_that_holds_the_worker_s_own_connection_is_renewed_all_the_same(
+    mysql_queue: Queue, open_here: Callable[[str], Here]
+) -> None:
+    here = open_here(mysql_queue.dsn)
+    with running(here, "hold_connection") as run:
+        renewals(mysql_queue, 3, lambda: None)
+    assert (run.result().done, run.result().lost) == (1, 0)
+    assert mysql_queue.rows("task, status") == [(f"{here.module.__name__}.nothing", 0)]
+
+
+def test_what_could_not_be_given_back_as_a_task_began_is_tried_again_soon(here: Here) -> None:
+    here.add("nothing")
+    here.add("nothing")
+    store = here.server.store
+    task, other = store.claims.claim(2, ()).tasks
+    beat = Heartbeat(store, time_limit(Stop(), 1), 60, 60, None)
+    batch = beat.guard([other], time.monotonic() - 60)
+    beat.begin(CallPlan([task], 60, 10))  # when it was about to, no task ran
+    now = time.monotonic()
+    assert beat._give_back(None, now) < now + 60 / 12
+    assert len(batch) == 1
+
+
+def test_a_lease_is_renewed_for_the_last_time_when_the_task_s_timeout_has_passed(here: Here, queue: Queue) -> None:
+    """Of a task that nothing interrupts, by a worker that lives on: with the lease of one second it can be lost."""
+    least = (
+        1.1 - 0.002
+    )  # from the start to the end of the lease that was renewed at the timeout; SQLite has milliseconds
+    length = queue.seconds_between("started_at", "due_at")
+    with running(here, "wait_too_long") as run:
+        wait_until(lambda: queue.sql(f"SELECT 1 FROM jobs_queue WHERE {length} >= {least} AND due_at < {queue.now}"))
+        assert not run.done()
+        assert len(heartbeats()) == 1
+    assert (run.result().failed, run.result().lost) == (1, 0), "the claim stood, though its time was over"
+
+
+def heartbeats() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "taskserver-heartbeat"]
+
+
+def test_the_heartbeat_s_thread_ends_with_its_run(here: Here) -> None:
+    with running(here, "wait") as run:
+        wait_until(heartbeats)
+    assert run.result().done == 1
+    assert heartbeats() == []
+
+
+def test_a_run_returns_once_its_heartbeat_s_last_write_is_over_and_not_before(
+    here: Here, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a connection of its own, while the worker's is in use: the run need not wait for it before its very end."""
+    writes, may_write = threading.Event(), threading.Event()
+    renew = here.server.store.leases.renew
+
+    def renew_late(task: ClaimedTask) -> bool:
+        writes.set()
+        assert may_write.wait(WAIT_SECONDS)
+        return renew(task)
+
+    monkeypatch.setattr(here.server.store.leases, "renew", renew_late)
+    with running(here, "use_connection") as run:
+        try:
+            assert writes.wait(WAIT_SECONDS)
+            assert queue.sql("SELECT reason FROM jobs_queue_workers") == [(None,)]
+            here.module.may_end.set()
+            wait_until(lambda: queue.sql("SELECT reason FROM jobs_queue_workers") == [("max_tasks",)])
+            assert not futures.wait([run], 0.2).done
+        finally:
+            may_write.set()
+    assert (run.result().done, run.result().lost) == (1, 0)
+    assert heartbeats() == []
+
+
+def test_the_heartbeat_s_thread_ends_with_a_run_that_an_error_ends(here: Here) -> None:
+    here.add("nothing")
+    seen: list[threading.Thread] = []
+
+    def break_down(result: object) -> None:
+        seen.extend(heartbeats())
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        here.server.run(on_progress=break_down)
+    assert len(seen) == 1
+    assert heartbeats() == []
+
+
+def run_many(queue: Queue, count: int, at_once: int) -> None:
+    """Workers that leave while their heartbeat is at work; each must end with code 0 and without a word."""
+    queue.define("\ndef nap(seconds):\n    time.sleep(seconds)\n")
+    settings = {"TASKSERVER_LEASE": "1"}
+    for first in range(0, count, at_once):
+        groups = range(first, first + at_once)
+        for group in groups:
+            # Just before, at and after the moment at which the heartbeat wakes, a third of a lease.
+            queue.add("tasks.nap", f"[{0.32 + 0.02 * (group % 3)}]", group)
+        for ended in [end_of(process) for process in [queue.start(0, group, **settings) for group in groups]]:
+            assert ended == (0, "", "")
+    assert queue.rows() == []
+
+
+def test_workers_end_with_code_0_while_their_heartbeat_is_at_work(one_queue: Queue) -> None:
+    run_many(one_queue, count=12, at_once=6)
+
+
+@pytest.mark.long
+def test_hundreds_of_workers_end_with_code_0_while_their_heartbeat_is_at_work(queue: Queue) -> None:
+    run_many(queue, count=240, at_once=6)

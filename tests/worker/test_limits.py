@@ -1,0 +1,855 @@
+"""Limits: a task's time, a run's time and memory, workers at once, and what a second signal stops.
+
+Most run worker.py as a process. The interrupts that must strike in a task's own code alone are hammered by a small
+program that calls TaskServer.run itself, in its main thread or in another one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskserver import Reason, TaskServer
+from taskserver.cli.worker import main
+from tests.support.processes import (
+    WAIT_SECONDS,
+    assert_one_line,
+    assert_silent,
+    end_of,
+    freeze,
+    kill,
+    run_here,
+    thaw,
+    wait_until,
+)
+from tests.support.queues import Queue
+from tests.support.servers import MySQLServer
+
+SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "10", "TASKSERVER_BACKOFF": "fixed:500", "TASKSERVER_LEASE": "600"}
+SHORT = {"TASKSERVER_LEASE": "1", "TASKSERVER_TIMEOUT": "1"}
+
+TASKS = """
+import ctypes
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+from taskserver import TaskServer, task
+
+server = None
+
+
+def nap(seconds=60):
+    note("started")
+    time.sleep(seconds)
+    note("slept")
+
+
+def hold():
+    note("started")
+    while not (HERE / "go").exists():
+        time.sleep(0.01)
+
+
+def busy():
+    note("started")
+    while True:
+        pass
+
+
+def search():
+    re.match("(a+)+$", "a" * 60 + "b")
+
+
+def wait_for_lock():
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+
+def wait_for_event():
+    threading.Event().wait()
+
+
+def wait_for_program():
+    subprocess.run(["sleep", "60"])
+
+
+def swallow_once():
+    try:
+        time.sleep(60)
+    except BaseException:
+        note("swallowed")
+
+
+def swallow():
+    note("started")
+    while True:
+        try:
+            time.sleep(0.05)
+        except BaseException:
+            note("swallowed")
+
+
+def hold_interpreter():
+    note("started")
+    sum(itertools.repeat(0))
+
+"""
+
+
+# ---- a task's time
+
+SLOW = ["nap", "busy", "search", "wait_for_lock", "wait_for_event", "wait_for_program"]
+
+
+def test_a_task_that_takes_too_long_is_interrupted_and_the_next_one_runs(one_queue: Queue) -> None:
+    one_queue.define("".join(f"{name} = task(timeout=0.2)({name})\n" for name in SLOW))
+    for name in SLOW:
+        one_queue.add(f"tasks.{name}")
+        one_queue.add("tasks.note", f'["after {name}"]')
+    assert_silent(one_queue.worker())
+    assert one_queue.rows("task, status, attempts, claim") == [(f"tasks.{name}", 3, 1, None) for name in SLOW]
+    assert set(one_queue.first_lines()) == {"TaskInterrupted: it ran for longer than its timeout of 0.2 s"}
+    assert [note for note in one_queue.notes() if note.startswith("after")] == [f"after {name}" for name in SLOW]
+
+
+def test_the_setting_is_the_limit_of_a_callable_that_has_none_of_its_own(one_queue: Queue) -> None:
+    one_queue.define("@task(timeout=30)\ndef longer(): nap(1.2)\n")
+    one_queue.add("tasks.nap")
+    one_queue.add("tasks.longer")
+    ended = one_queue.worker(TASKSERVER_TIMEOUT="1", TASKSERVER_MAX_ATTEMPTS="1")
+    line = "TaskInterrupted: it ran for longer than its timeout of 1 s"
+    assert (ended.returncode, ended.stderr) == (0, f"task 1 tasks.nap is fatal: {line}\n")
+    assert one_queue.rows("status, attempts") == [(4, 1)]
+    assert one_queue.notes() == ["started", "started", "slept"]
+
+
+@pytest.mark.parametrize(
+    ("said_by", "seconds"),
+    [
+        ("the callable", 1.6),  # longer than the setting
+        # Longer than timeout and lease together, with all the grace that there is.
+        pytest.param("the callable", 5, marks=pytest.mark.long),
+        pytest.param("the setting", 5, marks=pytest.mark.long),
+    ],
+)
+def test_a_timeout_of_0_is_no_limit(sqlite_queue: Queue, said_by: str, seconds: float) -> None:
+    if said_by == "the callable":
+        sqlite_queue.define("nap = task(timeout=0)(nap)\n")
+    sqlite_queue.add("tasks.nap", f"[{seconds}]")
+    timeout = "0" if said_by == "the setting" else "1"
+    assert_silent(sqlite_queue.worker(**SHORT | {"TASKSERVER_TIMEOUT": timeout}))
+    assert sqlite_queue.notes() == ["started", "slept"]
+
+
+def test_a_task_that_swallows_its_interrupt_and_returns_holds_up_nobody(one_queue: Queue) -> None:
+    one_queue.define("swallow_once = task(timeout=0.2)(swallow_once)\n")
+    one_queue.add("tasks.swallow_once")
+    one_queue.add("tasks.nap", "[0]")
+    assert_silent(one_queue.worker())
+    assert one_queue.notes() == ["swallowed", "started", "slept"]
+
+
+def test_a_task_that_swallows_one_interrupt_is_interrupted_again(sqlite_queue: Queue) -> None:
+    sqlite_queue.define("@task(timeout=0.2)\ndef stubborn():\n    swallow_once()\n    nap()\n")
+    sqlite_queue.add("tasks.stubborn")
+    sqlite_queue.add("tasks.note")
+    assert_silent(sqlite_queue.worker(**SHORT))
+    assert sqlite_queue.notes() == ["swallowed", "started", "noted"]
+    assert sqlite_queue.first_lines() == ["TaskInterrupted: it ran for longer than its timeout of 0.2 s"]
+
+
+def test_a_module_that_hangs_when_imported_is_interrupted_too(one_queue: Queue) -> None:
+    one_queue.deployment.write_tasks("import time\n\ntime.sleep(60)\n", "hanging.py")
+    one_queue.add("hanging.task")
+    one_queue.add("tasks.note")
+    ended = one_queue.worker(TASKSERVER_TIMEOUT="1", TASKSERVER_MODULES="tasks,hanging")
+    assert_one_line(ended, 0, "module hanging cannot be imported", "TaskInterrupted")
+    assert one_queue.rows("status, attempts") == [(3, 1)]
+    assert "TaskInterrupted" in one_queue.first_lines()[0]
+    assert one_queue.notes() == ["noted"]
+
+
+def test_tasks_that_end_just_at_their_timeout_are_done_or_failed_and_nothing_else(queue: Queue) -> None:
+    queue.define("@task(timeout=0.02)\ndef close(seconds): time.sleep(seconds)\n")
+    for number in range(60):
+        queue.add("tasks.close", f"[{0.015 + 0.0002 * number}]")
+    queue.add("tasks.note")
+    assert_silent(queue.worker())
+    ((done, lost),) = queue.sql("SELECT done, lost FROM jobs_queue_workers")
+    assert (done + len(queue.rows()), lost) == (61, 0)
+    assert set(queue.rows("status, attempts")) == {(3, 1)}, "none was late: nothing was raced"
+    assert done > 1, "all were late: nothing was raced"
+    assert all(line.startswith("TaskInterrupted: ") for line in queue.first_lines())
+
+
+# ---- a task that uses the alarm itself
+
+ALARMS = {
+    "a handler that raises, again and again": "signal.signal(signal.SIGALRM, lambda *_: 1 / 0)\n"
+    "    signal.setitimer(signal.ITIMER_REAL, 0.2, 0.002)",
+    "no handler, and an alarm to come": "signal.signal(signal.SIGALRM, signal.SIG_DFL)\n"
+    "    signal.setitimer(signal.ITIMER_REAL, 0.3)",
+    "an alarm cancelled": "signal.alarm(0)",
+    "an alarm of its own that came": "signal.signal(signal.SIGALRM, lambda *_: note('its own'))\n"
+    "    signal.setitimer(signal.ITIMER_REAL, 0.01)\n    time.sleep(0.05)",
+}
+PARTS_OF_THESE = {
+    "an alarm to come, the handler left alone": "signal.setitimer(signal.ITIMER_REAL, 0.3)",
+    "an alarm that is ignored": "signal.signal(signal.SIGALRM, signal.SIG_IGN)\n    signal.alarm(1)",
+    "a handler alone": "signal.signal(signal.SIGALRM, lambda *_: None)",
+}
+
+
+@pytest.mark.parametrize("timeout", ["600", pytest.param("0", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "code",
+    [
+        *(pytest.param(code, id=name) for name, code in ALARMS.items()),
+        *(pytest.param(code, id=name, marks=pytest.mark.long) for name, code in PARTS_OF_THESE.items()),
+    ],
+)
+def test_a_task_that_sets_the_alarm_breaks_neither_the_run_nor_the_limits_of_later_tasks(
+    sqlite_queue: Queue, code: str, timeout: str
+) -> None:
+    sqlite_queue.define(
+        f"def set_alarm():\n    {code}\n\n@task(timeout=0.2)\ndef late(): time.sleep(60)\n\n"
+        "def rest(): time.sleep(0.03)\n",
+    )
+    sqlite_queue.add("tasks.set_alarm")
+    for _ in range(15):
+        sqlite_queue.add("tasks.rest")
+    sqlite_queue.add("tasks.late")
+    sqlite_queue.add("tasks.note")
+    assert_silent(sqlite_queue.worker(**SHORT | {"TASKSERVER_TIMEOUT": timeout}))
+    assert sqlite_queue.rows("task, status, attempts") == [("tasks.late", 3, 1)]
+    assert sqlite_queue.notes()[-1] == "noted"
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["signal.alarm(0)", pytest.param("signal.signal(signal.SIGALRM, signal.SIG_IGN)", marks=pytest.mark.long)],
+)
+def test_a_task_that_takes_its_own_alarm_away_does_not_hang_for_ever(sqlite_queue: Queue, code: str) -> None:
+    sqlite_queue.define(f"@task(timeout=0.2)\ndef hide():\n    {code}\n    nap(60)\n")
+    sqlite_queue.add("tasks.hide")
+    sqlite_queue.add("tasks.note")
+    process = sqlite_queue.start_task(**SHORT)
+    code_at_end, output, errors = end_of(process)
+    assert (code_at_end, output) in ((0, ""), (1, ""))
+    assert len(errors.splitlines()) == code_at_end, errors
+    sqlite_queue.end_leases()
+    assert_silent(sqlite_queue.worker())
+    assert sqlite_queue.rows("task, status, attempts") == [("tasks.hide", 3, 1)]
+    assert sqlite_queue.notes() == ["started", "noted"]
+
+
+# ---- what an interrupt cannot stop
+
+
+@pytest.mark.parametrize("task", ["hold_interpreter", "swallow"])
+def test_what_cannot_be_interrupted_ends_its_worker_at_timeout_and_lease_and_is_taken_back(
+    one_queue: Queue, task: str
+) -> None:
+    one_queue.add(f"tasks.{task}")
+    one_queue.add("tasks.note")
+    process = one_queue.start_task(**SHORT)
+    code, output, errors = end_of(process)
+    assert (code, output) == (1, ""), errors
+    assert len(errors.splitlines()) == 1, errors
+    assert "timeout" in errors
+    passed = one_queue.seconds_between("started_at", one_queue.now)
+    assert float(one_queue.sql(f"SELECT {passed} FROM jobs_queue WHERE id = 1")[0][0]) >= 2
+    assert one_queue.rows("status, attempts")[0] == (1, 1)
+    wait_until(lambda: not one_queue.sql(f"SELECT 1 FROM jobs_queue WHERE status = 1 AND due_at > {one_queue.now}"))
+    assert_silent(one_queue.worker())
+    assert one_queue.rows("id, status, attempts") == [(1, 3, 1)]
+    assert one_queue.first_lines()[0].startswith("lost: ")
+    assert one_queue.notes()[-1] == "noted"
+    assert ("swallowed" in one_queue.notes()) == (task == "swallow")
+
+
+def test_a_task_whose_own_timeout_is_short_ends_its_worker_by_that_one(sqlite_queue: Queue) -> None:
+    sqlite_queue.define("hold_interpreter = task(timeout=0.1)(hold_interpreter)\n")
+    sqlite_queue.add("tasks.note")
+    sqlite_queue.add("tasks.hold_interpreter")
+    process = sqlite_queue.start_task(**SHORT | {"TASKSERVER_TIMEOUT": "0"})
+    code, _, errors = end_of(process)
+    assert (code, len(errors.splitlines())) == (1, 1), errors
+
+
+@pytest.mark.long
+def test_a_task_without_a_limit_may_hold_the_interpreter_after_one_that_had_a_limit(sqlite_queue: Queue) -> None:
+    sqlite_queue.define(
+        "@task(timeout=1)\ndef short(): time.sleep(0.05)\n\n"
+        "def hold_it_a_while():\n    note('started')\n    ctypes.PyDLL(None).sleep(5)\n    note('ended')\n",
+    )
+    sqlite_queue.add("tasks.short")
+    sqlite_queue.add("tasks.hold_it_a_while")
+    ended = sqlite_queue.worker(**SHORT | {"TASKSERVER_TIMEOUT": "0"})
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert sqlite_queue.notes() == ["started", "ended"]
+    assert sqlite_queue.rows() == []
+
+
+@pytest.mark.long
+def test_a_host_that_stands_still_is_not_taken_for_a_task_that_holds_the_interpreter(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.nap")
+    sqlite_queue.add("tasks.note")
+    process = sqlite_queue.start_task(**SHORT)
+    freeze(process)
+    passed = sqlite_queue.seconds_between("started_at", sqlite_queue.now)
+    wait_until(lambda: float(sqlite_queue.rows(passed)[0][0]) > 4)
+    thaw(process)
+    code, output, errors = end_of(process)
+    assert (code, output, errors) == (0, "", "")
+    assert sqlite_queue.rows("task, status, attempts") == [("tasks.nap", 3, 1)]
+    assert sqlite_queue.first_lines() == ["TaskInterrupted: it ran for longer than its timeout of 1 s"]
+
+
+# ---- a program that runs tasks itself, in its main thread or in another
+
+PROGRAM = """
+import json
+import logging
+import sys
+import threading
+
+folder, where, *groups = sys.argv[1:]
+sys.path.insert(0, folder)
+logging.basicConfig(filename=folder + "/log", filemode="w", level="INFO")
+
+import tasks
+from taskserver import TaskServer
+
+server = tasks.server = TaskServer.from_env(folder)
+results = []
+
+def run():
+    results.append(server.run(groups=[int(group) for group in groups] or None))
+
+if where == "main":
+    run()
+else:
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+print(json.dumps([results[0].reason.value, results[0].done, results[0].failed, results[0].lost]))
+"""
+
+
+def run_program(queue: Queue, where: str, *groups: int, **env: str) -> list[Any]:
+    """Runs tasks by TaskServer.run in a program's thread: reason, done, failed and lost."""
+    program = queue.deployment.home / "program.py"
+    program.write_text(PROGRAM)
+    ended = subprocess.run(
+        [queue.deployment.python, str(program), str(queue.folder), where, *map(str, groups)],
+        env={"PATH": os.defpath, **env},
+        capture_output=True,
+        text=True,
+        timeout=4 * WAIT_SECONDS,  # each interrupt waits until no write is under way
+    )
+    assert ended.returncode == 0, ended.stderr
+    counts: list[Any] = json.loads(ended.stdout.splitlines()[-1])
+    return counts
+
+
+def test_in_another_thread_than_the_main_one_python_code_is_interrupted(one_queue: Queue) -> None:
+    one_queue.define(
+        "@task(timeout=0.3)\ndef spin():\n    while True:\n        time.sleep(0.01)\n\n"
+        "@task(timeout=0.3)\ndef count():\n    while True:\n        pass\n\n"
+        "@task(timeout=0.3)\ndef sleep_once():\n    time.sleep(0.8)\n    while True:\n        pass\n\n"
+        "@task(timeout=0.3)\ndef swallow_one():\n    try:\n        spin()\n    except BaseException as error:\n"
+        "        note(type(error).__name__)\n",
+    )
+    for name in ("spin", "count", "sleep_once"):
+        one_queue.add(f"tasks.{name}")
+    one_queue.add("tasks.swallow_one")
+    one_queue.add("tasks.note")
+    assert run_program(one_queue, "thread") == ["empty", 2, 3, 0]
+    assert set(one_queue.first_lines()) == {"TaskInterrupted: it ran for longer than its timeout of 0.3 s"}
+    assert one_queue.notes() == ["TaskInterrupted", "noted"]
+
+
+ADDING = """
+@task(timeout=0.04)
+def add():
+    while True:
+        new_id = server.add_task("tasks.note", group_id=9)
+        note(new_id)
+"""
+
+
+def assert_struck_in_no_write(queue: Queue, count: int) -> None:
+    """So many tasks were interrupted, none of them in a use of a connection, all of which are inside of _try.
+
+    By the whole tracebacks, which the log has; in the rows they are those of the task's own code.
+    """
+    _, *traces = (queue.folder / "log").read_text().split(" raised:\n")
+    assert len(traces) == count
+    for trace in traces:
+        assert "\ntaskserver.interrupts.stopping.TaskInterrupted: " in trace, trace
+        assert "in _try\n" not in trace, trace
+
+
+def hammer(queue: Queue, where: str, count: int) -> int:
+    """Run tasks that add tasks through the TaskServer that runs them, until their time is up; how many they added."""
+    queue.define(ADDING)
+    for _ in range(count):
+        queue.add("tasks.add", None, 1)
+    queue.add("tasks.note", '["last"]', 1, 1)
+    assert run_program(queue, where, 1) == ["empty", 1, count, 0]
+    assert queue.notes()[-1] == "last"
+    failed = queue.sql("SELECT error_text FROM jobs_queue WHERE group_id = 1 AND status = 3")
+    assert [text.startswith("TaskInterrupted: ") for (text,) in failed] == [True] * count
+    assert_struck_in_no_write(queue, count)
+    added = {new_id for (new_id,) in queue.sql("SELECT id FROM jobs_queue WHERE group_id = 9")}
+    acknowledged = {int(note) for note in queue.notes()[:-1] if note.isdigit()}
+    assert acknowledged <= added
+    # At most the one whose id the interrupt kept from being noted.
+    assert len(added - acknowledged) <= count
+    return len(acknowledged)
+
+
+@pytest.mark.parametrize("where", ["main", pytest.param("thread", marks=pytest.mark.long)])
+def test_an_interrupt_never_strikes_inside_a_write_to_the_queue(one_queue: Queue, where: str) -> None:
+    assert hammer(one_queue, where, 8) > 8
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("where", ["main", "thread"])
+def test_of_hundreds_of_interrupts_none_strikes_inside_a_write_to_the_queue(queue: Queue, where: str) -> None:
+    assert hammer(queue, where, 200) > 200
+
+
+@pytest.mark.long
+def test_the_first_interrupt_of_a_thread_strikes_inside_no_write_either(sqlite_queue: Queue) -> None:
+    """What is made ready for the first interrupt takes a while, in which the thread goes on."""
+    added = 0
+    for _ in range(20):
+        sqlite_queue.sql("DELETE FROM jobs_queue")
+        (sqlite_queue.folder / "notes").unlink(missing_ok=True)
+        added += hammer(sqlite_queue, "thread", 1)
+    assert added >= 2 * 20
+
+
+@pytest.fixture
+def own_alarm() -> Iterator[None]:
+    """Leaves this process's alarm as it was."""
+    handler = signal.getsignal(signal.SIGALRM)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+
+
+@pytest.fixture
+def server(sqlite_dsn: str, tmp_path: Path) -> Iterator[TaskServer]:
+    """Runs tasks in this process's main thread."""
+    name = f"limit_tasks_{os.getpid()}_{time.monotonic_ns()}"
+    (tmp_path / f"{name}.py").write_text(
+        "import time\nfrom taskserver import task\n\ndef nothing(): pass\n\ndef nap(seconds): time.sleep(seconds)\n\n"
+        "@task(timeout=0.1)\ndef late(): time.sleep(60)\n"
+    )
+    with TaskServer(sqlite_dsn, modules=name, folder=tmp_path) as server:
+        server.create_tables()
+        yield server
+    sys.modules.pop(name, None)
+    sys.path.remove(str(tmp_path))
+
+
+def add(server: TaskServer, name: str, *args: object) -> None:
+    server.add_task(f"{server.settings.modules[0]}.{name}", list(args))
+
+
+@pytest.mark.usefixtures("own_alarm")
+def test_a_program_has_its_own_alarm_back_after_a_run(server: TaskServer) -> None:
+    def handler(number: int, frame: object) -> None:
+        raise AssertionError("it is an hour away")
+
+    signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 3600, 60)
+    others = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for name in ("nothing", "late", "nothing"):
+        add(server, name)
+    result = server.run()
+    assert (result.done, result.failed) == (2, 1)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, 0)
+    assert signal.getsignal(signal.SIGALRM) is handler
+    assert 3000 < left < 3600
+    assert interval == 60
+    assert {number: signal.getsignal(number) for number in others} == others
+
+
+@pytest.mark.usefixtures("own_alarm")
+def test_a_program_s_alarm_that_fell_due_during_a_run_comes_after_it(server: TaskServer) -> None:
+    came: list[int] = []
+    signal.signal(signal.SIGALRM, lambda number, frame: came.append(len(server.store.views.counts())))
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    add(server, "nap", 0.5)
+    assert server.run().done == 1
+    wait_until(lambda: came)
+    assert came == [0]
+
+
+@pytest.mark.usefixtures("own_alarm")
+@pytest.mark.parametrize("handler", [signal.SIG_DFL, signal.SIG_IGN])
+def test_a_program_without_an_alarm_has_none_after_a_run(server: TaskServer, handler: signal.Handlers) -> None:
+    signal.signal(signal.SIGALRM, handler)
+    add(server, "late")
+    assert server.run().failed == 1
+    assert signal.getsignal(signal.SIGALRM) is handler
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+@pytest.mark.usefixtures("own_alarm")
+def test_a_run_that_an_error_ends_gives_the_alarm_back_too(server: TaskServer) -> None:
+    def handler(number: int, frame: object) -> None: ...
+
+    def break_down(result: object) -> None:
+        raise ZeroDivisionError
+
+    signal.signal(signal.SIGALRM, handler)
+    add(server, "nothing")
+    with pytest.raises(ZeroDivisionError):
+        server.run(on_progress=break_down)
+    assert signal.getsignal(signal.SIGALRM) is handler
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+# ---- a run's time and memory
+
+
+def status_of(queue: Queue) -> dict[str, Any]:
+    """The last run, as client.py tells it."""
+    ended = queue.client("status", "--json")
+    assert ended.returncode == 0, ended.stderr
+    (run,) = json.loads(ended.stdout)["runs"]
+    assert isinstance(run, dict)
+    return run
+
+
+def test_max_time_starts_nothing_that_would_not_fit_and_releases_the_rest(queue: Queue) -> None:
+    for _ in range(8):
+        queue.add("tasks.nap", "[0.4]")
+    assert_silent(queue.worker("--max-time", 1))
+    run = status_of(queue)
+    # A third one would, by what the first ones took, end after the time.
+    assert 1 <= run["done"] <= 2
+    assert (run["reason"], run["taken"], run["released"]) == ("max_time", run["done"], 8 - run["done"])
+    assert set(queue.rows("status, attempts, claim, due_at, started_at")) == {(0, 0, None, None, None)}
+    assert len(queue.notes()) == 2 * run["done"]
+
+
+def test_max_memory_starts_nothing_once_the_process_is_larger_and_releases_the_rest(one_queue: Queue) -> None:
+    one_queue.define("kept = []\n\ndef grow():\n    note('grown')\n    kept.append(bytearray(150_000_000))\n")
+    for _ in range(3):
+        one_queue.add("tasks.grow")
+    assert_silent(one_queue.worker("--max-memory", 150))
+    run = status_of(one_queue)
+    assert (run["reason"], run["taken"], run["done"], run["released"]) == ("max_memory", 1, 1, 2)
+    assert one_queue.notes() == ["grown"]
+    assert one_queue.rows("status, attempts, claim") == [(0, 0, None)] * 2
+
+
+def test_a_process_that_is_too_large_already_starts_nothing(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.note")
+    assert_silent(sqlite_queue.worker("--max-memory", 1))
+    assert status_of(sqlite_queue)["reason"] == "max_memory"
+    assert sqlite_queue.rows("status, attempts") == [(0, 0)]
+
+
+def test_limits_that_are_not_met_end_no_run(server: TaskServer) -> None:
+    add(server, "nothing")
+    result = server.run(max_time=3600, max_memory=1e6)
+    assert (result.done, result.reason) == (1, Reason.EMPTY)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [option, value]
+        for option, values in {
+            "--max-memory": ["0", "-1", "nan", "inf", "much", ""],
+            "--max-time": ["-1", ""],
+            "--slots": ["-1", "1001", "1.5", "many", ""],
+        }.items()
+        for value in values
+    ]
+    + [["--max-memory"], ["--slots"]],
+)
+def test_a_wrong_limit_is_one_line_and_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert_one_line(run_here(main, capsys, tmp_path, *arguments), 2, "worker.py", arguments[0])
+
+
+# ---- workers at once
+
+
+def test_one_worker_more_than_there_are_places_leaves_at_once_and_says_nothing(queue: Queue) -> None:
+    for _ in range(2):
+        queue.add("tasks.hold")
+    queue.add("tasks.note")
+    first, second = (queue.start_task(1, "--slots", 2) for _ in range(2))
+    before = queue.sql("SELECT pid, started_at FROM jobs_queue_workers")
+    assert_silent(queue.worker("--slots", 2))
+    assert queue.statuses() == [1, 1, 0]
+    assert queue.sql("SELECT pid, started_at FROM jobs_queue_workers") == before
+    kill(first)
+    assert_silent(queue.worker("--slots", 2))
+    assert queue.statuses() == [1, 1]
+    assert queue.notes()[-1] == "noted"
+    queue.go()
+    assert end_of(second) == (0, "", "")
+
+
+def test_four_workers_may_run_at_once_unless_it_is_said_otherwise(sqlite_queue: Queue) -> None:
+    for _ in range(4):
+        sqlite_queue.add("tasks.hold")
+    sqlite_queue.add("tasks.note")
+    workers = [sqlite_queue.start_task(1) for _ in range(4)]
+    assert_silent(sqlite_queue.worker())
+    assert sqlite_queue.statuses() == [1] * 4 + [0]
+    for options in (["--slots", 0], ["--slots", 5]):
+        assert_silent(sqlite_queue.worker(*options))
+        assert sqlite_queue.statuses() == [1] * 4
+        sqlite_queue.add("tasks.note")
+    sqlite_queue.go()
+    assert [end_of(process) for process in workers] == [(0, "", "")] * 4
+
+
+def test_verbose_says_why_a_worker_leaves(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.hold")
+    sqlite_queue.start_task(1, "--slots", 1)
+    ended = sqlite_queue.worker("--slots", 1, "--verbose")
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert "1 workers" in ended.stderr or "1 worker " in ended.stderr
+
+
+def test_other_groups_and_other_tables_have_places_of_their_own(one_queue: Queue) -> None:
+    other = {"TASKSERVER_TABLE": "other_queue"}
+    assert one_queue.client("init", env=other).returncode == 0
+    assert one_queue.client("add", "tasks.note", '["other table"]', "--group", 5, env=other).returncode == 0
+    one_queue.add("tasks.hold", None, 3)
+    process = one_queue.start_task(1, "5,3", "--slots", 1)
+    one_queue.add("tasks.note", '["same groups"]', 5)
+    one_queue.add("tasks.note", '["other groups"]', 6)
+    assert_silent(one_queue.worker(0, "3,5", "--slots", 1))
+    assert_silent(one_queue.worker(0, "6", "--slots", 1))
+    assert_silent(one_queue.worker(0, "5,3", "--slots", 1, **other))
+    assert one_queue.notes() == ["started", "other groups", "other table"]
+    assert_silent(one_queue.worker("--slots", 1))
+    assert one_queue.notes()[-1] == "same groups"
+    one_queue.go()
+    assert end_of(process) == (0, "", "")
+
+
+def test_other_databases_have_places_of_their_own(
+    mysql_queue: Queue, sqlite_dsn: str, mysql_server: MySQLServer
+) -> None:
+    mysql_queue.add("tasks.hold")
+    process = mysql_queue.start_task("--slots", 1)
+    with mysql_server.database() as name:
+        for dsn in (sqlite_dsn, mysql_server.dsn(name)):
+            other = {"TASKSERVER_DSN": dsn}
+            assert mysql_queue.client("init", env=other).returncode == 0
+            assert mysql_queue.client("add", "tasks.note", env=other).returncode == 0
+            assert_silent(mysql_queue.worker("--slots", 1, **other))
+    assert mysql_queue.notes() == ["started", "noted", "noted"]
+    mysql_queue.go()
+    assert end_of(process) == (0, "", "")
+
+
+CHILDREN = {
+    "forked": "if os.fork() == 0:\n        os.setsid()\n        time.sleep(60)\n        os._exit(0)",
+    "a program": "subprocess.Popen(['sleep', '60'], start_new_session=True, stdin=-3, stdout=-3, stderr=-3)",
+    "a program with every file": "subprocess.Popen(['sleep', '60'], close_fds=False, start_new_session=True)",
+}
+
+
+@pytest.mark.parametrize("code", CHILDREN.values(), ids=CHILDREN.keys())
+def test_a_child_that_a_task_leaves_behind_does_not_hold_its_worker_s_place(sqlite_queue: Queue, code: str) -> None:
+    sqlite_queue.define(f"def leave_child():\n    {code}\n    note('started')\n    time.sleep(60)\n")
+    sqlite_queue.add("tasks.leave_child")
+    process = sqlite_queue.start_task("--slots", 1)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    pids = [int(pid) for pid in children.read_text().split()] if children.exists() else []
+    try:
+        kill(process)
+        sqlite_queue.add("tasks.note")
+        assert_silent(sqlite_queue.worker("--slots", 1))
+        assert sqlite_queue.notes() == ["started", "noted"]
+        if children.parent.parent.parent.exists():
+            assert pids, "no child lived on: nothing was shown"
+        for pid in pids:
+            os.kill(pid, 0)
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_task_that_reads_the_whole_folder_does_not_free_its_worker_s_place(sqlite_queue: Queue) -> None:
+    """As one does that makes a backup."""
+    sqlite_queue.define(
+        "def back_up():\n"
+        "    files = [path for path in (HERE / 'var' / 'slots').iterdir() if path.read_bytes() is not None]\n"
+        "    assert files\n"
+        "    hold()\n"
+    )
+    sqlite_queue.add("tasks.back_up")
+    worker = sqlite_queue.start_task("--slots", 1)
+    sqlite_queue.add("tasks.note")
+    assert_silent(sqlite_queue.worker("--slots", 1))
+    assert sqlite_queue.statuses() == [1, 0]
+    sqlite_queue.go()
+    assert end_of(worker) == (0, "", "")
+    assert sqlite_queue.notes() == ["started", "noted"]
+
+
+def test_a_worker_that_ended_leaves_its_place(sqlite_queue: Queue) -> None:
+    for _ in range(3):
+        sqlite_queue.add("tasks.note")
+        assert_silent(sqlite_queue.worker("--slots", 1))
+    assert sqlite_queue.notes() == ["noted"] * 3
+
+
+@pytest.mark.parametrize("place", ["var", "var/slots"])
+def test_a_place_that_cannot_be_written_is_one_line_that_says_the_way_out(sqlite_queue: Queue, place: str) -> None:
+    path = sqlite_queue.folder / place
+    shutil.rmtree(path, ignore_errors=True)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("a file where a folder should be")
+    sqlite_queue.add("tasks.note")
+    assert_one_line(sqlite_queue.worker(), 2, "worker.py", str(path), "--slots 0")
+    assert sqlite_queue.statuses() == [0]
+    assert_silent(sqlite_queue.worker("--slots", 0))
+    assert sqlite_queue.notes() == ["noted"]
+
+
+def test_the_files_of_the_places_are_private(sqlite_queue: Queue) -> None:
+    umask = os.umask(0)
+    try:
+        assert_silent(sqlite_queue.worker())
+    finally:
+        os.umask(umask)
+    slots = sqlite_queue.folder / "var" / "slots"
+    files = list(slots.iterdir())
+    assert files
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+    assert {path.stat().st_mode & 0o777 for path in (slots, slots.parent)} == {0o700}
+
+
+# ---- a second signal
+
+TWO_SIGNALS = [(signal.SIGTERM, signal.SIGINT), (signal.SIGINT, signal.SIGTERM), (signal.SIGTERM, signal.SIGTERM)]
+
+
+def signal_until_heard(process: subprocess.Popen[str], first: signal.Signals, second: signal.Signals) -> None:
+    """Two of one kind would become one if the process had no time between them."""
+    process.send_signal(first)
+    if first == second:
+        time.sleep(0.3)
+    process.send_signal(second)
+
+
+@pytest.mark.parametrize(("first", "second"), TWO_SIGNALS)
+def test_a_second_signal_stops_the_running_task_which_has_failed_and_comes_again(
+    one_queue: Queue, first: signal.Signals, second: signal.Signals
+) -> None:
+    one_queue.add("tasks.busy")
+    one_queue.add("tasks.note")
+    process = one_queue.start_task()
+    signal_until_heard(process, first, second)
+    assert end_of(process) == (0, "", "")
+    assert one_queue.rows("status, attempts, claim") == [(3, 1, None), (0, 0, None)]
+    assert one_queue.first_lines() == ["TaskInterrupted: stopped by a second signal", ""]
+    assert status_of(one_queue)["reason"] == "stopped"
+
+
+STUBBORN = """
+def stubborn():
+    try:
+        nap()
+    except BaseException:
+        note("swallowed")
+    busy()
+"""
+
+
+def test_a_third_signal_stops_a_task_that_swallowed_the_second(sqlite_queue: Queue) -> None:
+    sqlite_queue.define(STUBBORN)
+    sqlite_queue.add("tasks.stubborn")
+    process = sqlite_queue.start_task()
+    signal_until_heard(process, signal.SIGTERM, signal.SIGTERM)
+    wait_until(lambda: sqlite_queue.notes() == ["started", "swallowed", "started"])
+    process.send_signal(signal.SIGTERM)
+    assert end_of(process) == (0, "", "")
+    assert sqlite_queue.rows("status, attempts") == [(3, 1)]
+
+
+def test_two_signals_at_once_wake_a_task_that_sleeps(sqlite_queue: Queue) -> None:
+    """The kernel gives the second to any thread that is free: one that takes it would leave the sleeper asleep."""
+    count = 12
+    for group in range(count):
+        sqlite_queue.add("tasks.nap", None, group)
+    workers = [sqlite_queue.start(0, group) for group in range(count)]
+    wait_until(lambda: len(sqlite_queue.notes()) == count)
+    for process in workers:
+        signal_until_heard(process, signal.SIGTERM, signal.SIGINT)
+    deadline = time.monotonic() + 15
+    codes: list[int | None] = []
+    for process in workers:
+        try:
+            codes.append(process.wait(max(deadline - time.monotonic(), 0.1)))
+        except subprocess.TimeoutExpired:
+            codes.append(None)
+    assert codes == [0] * count
+    assert sqlite_queue.rows("status, attempts") == [(3, 1)] * count
+
+
+def test_a_second_signal_that_comes_inside_a_write_stops_the_task_after_it(queue: Queue) -> None:
+    queue.define(
+        # Once before it starts: what strikes in an import is lost where Python has to compile, which drops errors.
+        "def add():\n    with TaskServer.from_env(HERE) as own:\n        own.add_task('tasks.note', group_id=9)\n"
+        "        note('started')\n        while True:\n            own.add_task('tasks.note', group_id=9)\n",
+    )
+    queue.add("tasks.add")
+    process = queue.start_task(1, TASKSERVER_LOG="log")
+    signal_until_heard(process, signal.SIGTERM, signal.SIGINT)
+    try:
+        assert process.wait(8) == 0
+    except subprocess.TimeoutExpired:
+        pytest.fail("the second signal was not heard")
+    assert queue.sql("SELECT status, attempts FROM jobs_queue WHERE task = 'tasks.add'") == [(3, 1)]
+    assert_struck_in_no_write(queue, 1)
+
+
+def test_a_second_signal_stops_a_rescue_too(sqlite_queue: Queue) -> None:
+    sqlite_queue.define(
+        "def rescue(error):\n    busy()\n\n@task(on_fatal='tasks.rescue', max_attempts=1)\n"
+        "def fail():\n    raise ValueError('no luck')\n",
+    )
+    sqlite_queue.add("tasks.fail")
+    process = sqlite_queue.start_task()
+    signal_until_heard(process, signal.SIGTERM, signal.SIGINT)
+    code, output, errors = end_of(process)
+    assert (code, output, errors) == (0, "", "task 1 tasks.fail is fatal: ValueError: no luck\n")
+    assert "TaskInterrupted: stopped by a second signal" in sqlite_queue.errors()[0]

@@ -1,0 +1,127 @@
+"""Signals where they are easily forgotten: while a worker starts, in what a task forked, and after the run's end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.support.deployment import Deployment
+
+TASKS = """
+import multiprocessing
+import threading
+import time
+from pathlib import Path
+
+
+def nothing():
+    pass
+
+
+def ends_its_child():
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    child.start()
+    time.sleep(0.1)
+    child.terminate()
+    child.join()
+    Path(__file__).with_name("child").write_text(str(child.exitcode))
+
+
+def leaves_a_thread():
+    threading.Thread(target=time.sleep, args=(600,)).start()
+
+
+def leaves_a_thread_that_ends():
+    threading.Thread(target=time.sleep, args=(0.5,)).start()
+
+
+def leaves_a_child():
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    child.start()
+    Path(__file__).with_name("child").write_text(str(child.pid))
+"""
+
+# Signals itself at the first import from the package.
+STARTS_SLOWLY = """
+import os, runpy, signal, sys
+
+class Signalling:
+    def find_spec(self, name, path=None, target=None):
+        if name == "taskserver":
+            os.kill(os.getpid(), {number:d})
+
+sys.meta_path.insert(0, Signalling())
+sys.argv = ["{program}", *{arguments}]
+runpy.run_path("{program}", run_name="__main__")
+"""
+
+
+@pytest.fixture
+def folder(deployment: Deployment) -> Deployment:
+    deployment.write_env(TASKSERVER_DSN="sqlite:///var/queue.db")
+    deployment.write_tasks(TASKS)
+    assert deployment.client("init").returncode == 0
+    return deployment
+
+
+def signalled(folder: Deployment, program: str, arguments: list[str], number: int) -> tuple[int, str, str]:
+    """How a program ends that is signalled while it imports what it needs."""
+    code = STARTS_SLOWLY.format(number=number, program=folder.folder / program, arguments=arguments)
+    ended = subprocess.run([folder.python, "-c", code], capture_output=True, text=True, timeout=60)
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_that_is_stopped_while_it_starts_ends_well(folder: Deployment, number: int) -> None:
+    folder.client("add", "tasks.nothing")
+    assert signalled(folder, "worker.py", [], number) == (0, "", "")
+    assert '"new": 1' in folder.client("status", "--json").stdout
+    assert "ended: stopped" in folder.client("status").stdout
+
+
+def test_client_that_is_interrupted_while_it_starts_says_nothing(folder: Deployment) -> None:
+    assert signalled(folder, "client.py", ["status"], signal.SIGINT) == (130, "", "")
+
+
+def test_what_a_task_forked_obeys_signals_itself(folder: Deployment) -> None:
+    folder.client("add", "tasks.ends_its_child")
+    ended = folder.worker(env={"TASKSERVER_TIMEOUT": "30"})
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    assert (folder.folder / "child").read_text() == f"{-signal.SIGTERM}"
+
+
+@pytest.mark.parametrize("task", ["leaves_a_thread", "leaves_a_child"])
+def test_what_a_task_left_behind_keeps_its_worker_for_no_longer_than_a_timeout_and_a_lease(
+    folder: Deployment, task: str
+) -> None:
+    folder.client("add", f"tasks.{task}")
+    process = folder.popen("worker.py", env={"TASKSERVER_TIMEOUT": "1", "TASKSERVER_LEASE": "1"})
+    code = process.wait(timeout=30)
+    child = folder.folder / "child"
+    if child.exists():  # it outlives its parent, and holds its standard error open
+        os.kill(int(child.read_text()), signal.SIGKILL)
+    _, errors = process.communicate(timeout=30)
+    assert code == 1
+    assert errors.startswith("worker.py: a thread or a process that a task left behind"), errors
+    assert errors.count("\n") == 1
+    assert folder.client("list").stdout.strip() == "no tasks"
+
+
+def test_a_worker_waits_for_a_thread_that_ends(folder: Deployment) -> None:
+    folder.client("add", "tasks.leaves_a_thread_that_ends")
+    ended = folder.worker()
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_worker_that_waits_for_a_thread_ends_at_the_first_signal(folder: Deployment) -> None:
+    folder.client("add", "tasks.leaves_a_thread")
+    process = folder.popen("worker.py")
+    while "ended: empty" not in folder.client("status").stdout:
+        time.sleep(0.05)
+    process.terminate()
+    assert process.communicate(timeout=30) == ("", "")
+    assert process.returncode == 0

@@ -1,0 +1,1030 @@
+"""worker.py as cron starts it: a process, real rows written by SQL alone, real signals and a real terminal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from taskserver.cli.worker import main
+from tests.support.deployment import Deployment
+from tests.support.processes import (
+    WAIT_SECONDS,
+    assert_one_line,
+    assert_silent,
+    end_of,
+    needs_peak,
+    run_here,
+    run_on_terminal,
+    run_telling_peak,
+    wait_for,
+    wait_until,
+)
+from tests.support.queues import Queue
+from tests.support.servers import MariaDB, MySQLServer, free_port, missing_programs
+
+# One attempt: what fails is fatal at once. Tests of retries have more.
+SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "1"}
+TASKS = """
+import os
+import sys
+import time
+
+
+def fail(message="no luck"):
+    raise ValueError(message)
+
+
+def say(text="said"):
+    print(text)
+
+
+def sleep(seconds):
+    time.sleep(seconds)
+
+
+def note_claimed(path):
+    import sqlite3
+
+    # How many rows are claimed while this one runs.
+    note(sqlite3.connect(path).execute("SELECT COUNT(*) FROM jobs_queue WHERE status = 1").fetchone()[0])
+
+
+def wait_for_go():
+    note("started")
+    while not (HERE / "go").exists():
+        time.sleep(0.01)
+    note("finished")
+
+
+def spin():
+    note("started")
+    while True:
+        time.sleep(0.1)
+
+
+def spin_past_exceptions():
+    note("started")
+    while True:
+        try:
+            time.sleep(0.1)
+        except Exception:
+            pass
+
+"""
+
+
+# ---- order and limits
+
+
+def test_tasks_of_the_named_groups_run_in_order_of_priority_then_id_across_them(queue: Queue) -> None:
+    rows = [(3, 10), (5, -1), (6, 10), (4, -9), (3, 0), (5, 10), (6, -1), (3, -2_000_000_000), (5, 0), (6, 0)]
+    for number, (group_id, priority) in enumerate(rows):
+        queue.add("tasks.note", f'["{number}"]', group_id, priority)
+    assert_silent(queue.worker(0, "3,5,6", "--batch", 4))
+    named = [(priority, number) for number, (group_id, priority) in enumerate(rows) if group_id != 4]
+    assert queue.notes() == [str(number) for _, number in sorted(named)]
+    assert queue.rows("group_id, status, attempts") == [(4, 0, 0)]
+
+
+def test_a_worker_without_groups_takes_from_all(queue: Queue) -> None:
+    for group_id, priority in [(0, 5), (7, -5), (4_294_967_295, 0)]:
+        queue.add("tasks.note", f'["{group_id}"]', group_id, priority)
+    assert_silent(queue.worker())
+    assert queue.notes() == ["7", "4294967295", "0"]
+
+
+def test_max_tasks_counts_bad_rows_and_failing_tasks_too(queue: Queue) -> None:
+    for task in ["os.system", "tasks.note", "tasks.fail", "tasks.note", "tasks.note"]:
+        queue.add(task)
+    assert queue.worker(4).returncode == 0
+    assert queue.rows("id, status, attempts") == [(1, 4, 0), (3, 4, 1), (5, 0, 0)]
+    assert queue.notes() == ["noted"] * 2
+    assert queue.reason() == "max_tasks"
+
+
+def test_max_tasks_below_the_batch_claims_no_more_than_it_may_run(sqlite_queue: Queue) -> None:
+    for _ in range(6):
+        sqlite_queue.add("tasks.note_claimed", f'["{sqlite_queue.path}"]')
+    assert_silent(sqlite_queue.worker(3))
+    assert sqlite_queue.notes() == ["3", "2", "1"]
+    assert sqlite_queue.statuses() == [0, 0, 0]
+
+
+def test_batch_is_the_most_that_is_claimed_at_once(sqlite_queue: Queue) -> None:
+    for _ in range(5):
+        sqlite_queue.add("tasks.note_claimed", f'["{sqlite_queue.path}"]')
+    assert_silent(sqlite_queue.worker(0, "--batch", 2))
+    # The finish of one task and the start of the next share a commit, so a finished one is never seen.
+    assert sqlite_queue.notes() == ["2", "1", "2", "1", "1"]
+
+
+def test_max_time_ends_a_run_and_gives_back_the_rest_unstarted(queue: Queue) -> None:
+    for _ in range(12):
+        queue.add("tasks.sleep", "[0.15]")
+    assert_silent(queue.worker("--max-time", 0.6))
+    rows = queue.rows("status, attempts, claim, started_at, due_at")
+    ((taken, done, released, reason),) = queue.sql("SELECT taken, done, released, reason FROM jobs_queue_workers")
+    assert set(rows) == {(0, 0, None, None, None)}
+    assert (taken, released, reason) == (done, len(rows), "max_time")
+    assert done + len(rows) == 12
+
+
+def test_an_empty_queue_ends_a_run_at_once_and_quietly(queue: Queue) -> None:
+    assert_silent(queue.worker(100, "3,5,6"))
+    assert queue.reason() == "empty"
+
+
+def test_verbose_says_on_standard_error_what_it_does(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.note")
+    sqlite_queue.add("tasks.fail")
+    ended = sqlite_queue.worker("--verbose")
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert "task 1 tasks.note is done" in ended.stderr
+    assert "task 2 tasks.fail is fatal: ValueError: no luck" in ended.stderr
+    assert "empty" in ended.stderr
+    last = ended.stderr.partition("task 2 tasks.fail raised:\n")[2]
+    assert last.startswith("Traceback (most recent call last):\n")
+    assert "\nValueError: no luck\n" in last
+
+
+# ---- modes
+
+
+@pytest.mark.parametrize("said_by", ["option", "setting"])
+@pytest.mark.parametrize("mode", ["delete", "move", "mark"])
+def test_a_completed_task_goes_where_the_mode_says(queue: Queue, mode: str, said_by: str) -> None:
+    queue.add("tasks.note", '{"text": "grün 🎉"}', 3, -7)
+    queue.add("tasks.fail")
+    if said_by == "option":
+        ended = queue.worker("--mode", mode, TASKSERVER_MODE="move" if mode == "delete" else "delete")
+    else:
+        ended = queue.worker(TASKSERVER_MODE=mode)
+    assert ended.returncode == 0
+    assert queue.notes() == ["grün 🎉"]
+    # What failed stays, whatever the mode.
+    assert queue.sql("SELECT status, attempts FROM jobs_queue WHERE id = 2") == [(4, 1)]
+    places = {"move": "jobs_queue_done", "mark": "jobs_queue"}
+    for table in ("jobs_queue", "jobs_queue_done"):
+        rows = queue.sql(
+            "SELECT task, args, group_id, priority, status, attempts, max_attempts, due_at, claim, unique_key, "
+            "error_text, created_at <= started_at, started_at <= finished_at, finished_at <= updated_at "
+            f"FROM {table} WHERE id = 1"
+        )
+        completed = ("tasks.note", '{"text": "grün 🎉"}', 3, -7, 2, 1, 1, None, None, None, None, 1, 1, 1)
+        assert rows == ([completed] if table == places.get(mode) else [])
+
+
+def test_a_completed_task_that_failed_before_keeps_no_error(queue: Queue) -> None:
+    queue.add("tasks.note")
+    queue.sql("UPDATE jobs_queue SET error_text = 'ValueError: old', attempts = 2")
+    assert_silent(queue.worker("--mode", "mark", TASKSERVER_MAX_ATTEMPTS="10"))
+    assert queue.rows("status, attempts, error_text") == [(2, 3, None)]
+
+
+# ---- exit codes
+
+
+@pytest.mark.parametrize("script", ["worker.py", "client.py"])
+def test_a_database_that_is_away_is_one_line_and_code_1(deployment: Deployment, script: str) -> None:
+    dsn = f"mysql://someone:s3cret@127.0.0.1:{free_port()}/db"
+    deployment.write_env(TASKSERVER_DSN=dsn, TASKSERVER_DB_PATIENCE="0")
+    ended = deployment.run(script, *(["status"] if script == "client.py" else []))
+    assert_one_line(ended, 1, script, "127.0.0.1")
+    assert "s3cret" not in ended.stderr
+
+
+def test_a_database_that_refuses_the_login_is_one_line_and_code_1(
+    deployment: Deployment, mysql_server: MySQLServer
+) -> None:
+    dsn = f"mysql://nobody-of-that-name:s3cret@{mysql_server.host}:{mysql_server.port}/db"
+    deployment.write_env(TASKSERVER_DSN=dsn)
+    ended = deployment.worker()
+    assert_one_line(ended, 1, "TASKSERVER_PASSWORD")
+    assert "s3cret" not in ended.stderr
+
+
+def test_a_database_that_does_not_exist_is_one_line_and_code_1(
+    deployment: Deployment, mysql_server: MySQLServer
+) -> None:
+    deployment.write_env(TASKSERVER_DSN=mysql_server.dsn("t_not_there"))
+    assert_one_line(deployment.worker(), 1, "t_not_there")
+
+
+def test_missing_tables_are_one_line_and_code_1(make_queue: Callable[..., Queue], dsn: str) -> None:
+    queue = make_queue(dsn, tables=False)
+    assert_one_line(queue.worker(), 1, "run client.py init")
+    assert_one_line(queue.client("status"), 1, "run client.py init")
+    assert_one_line(queue.client("add", "tasks.note"), 1, "run client.py init")
+
+
+@pytest.fixture
+def bare_queue(make_queue: Callable[..., Queue], sqlite_dsn: str) -> Queue:
+    """Without tables, and without a file."""
+    return make_queue(sqlite_dsn, tables=False)
+
+
+def test_an_sqlite_file_without_tables_is_one_line_and_code_1(bare_queue: Queue) -> None:
+    bare_queue.path.touch()
+    assert_one_line(bare_queue.worker(), 1, "run client.py init")
+
+
+@pytest.mark.parametrize("change", ["DELETE FROM jobs_queue_schema", "UPDATE jobs_queue_schema SET version = 0"])
+def test_tables_older_than_the_program_are_one_line_and_code_1(queue: Queue, change: str) -> None:
+    queue.add("tasks.note")
+    queue.sql(change)
+    assert_one_line(queue.worker(), 1, "run client.py init")
+    assert queue.statuses() == [0]
+
+
+def test_tables_newer_than_the_program_are_one_line_and_code_1(queue: Queue) -> None:
+    queue.sql("UPDATE jobs_queue_schema SET version = 99")
+    assert_one_line(queue.worker(), 1, "99")
+
+
+WRONG_SETTINGS = [
+    ("TASKSERVER_DSN", "oracle://db"),
+    ("TASKSERVER_DSN", "sqlite:relative.db"),
+    ("TASKSERVER_TABLE", "jobs; DROP TABLE x"),
+    ("TASKSERVER_TABLE", "x" * 41),
+    ("TASKSERVER_MODE", "keep"),
+    ("TASKSERVER_MODULES", "tasks,../evil"),
+    ("TASKSERVER_MAX_ATTEMPTS", "0"),
+    ("TASKSERVER_BACKOFF", "exponential"),
+    ("TASKSERVER_LEASE", "2m"),
+    ("TASKSERVER_TIMEOUT", "-1"),
+    ("TASKSERVER_DB_PATIENCE", "1e3"),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), WRONG_SETTINGS)
+def test_a_wrong_setting_is_one_line_that_names_its_key_and_code_2(
+    deployment: Deployment,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    key: str,
+    value: str,
+) -> None:
+    deployment.write_env(TASKSERVER_DSN="sqlite:///q.db")
+    monkeypatch.setenv(key, value)
+    assert_one_line(run_here(main, capsys, deployment.folder), 2, "worker.py", key)
+
+
+@pytest.mark.parametrize(("key", "value"), [("TASKSERVER_MODE", "keep"), ("TASKSERVER_LOG", "not/there/log")])
+def test_with_a_wrong_setting_no_task_runs(sqlite_queue: Queue, key: str, value: str) -> None:
+    sqlite_queue.add("tasks.note")
+    assert_one_line(sqlite_queue.worker(**{key: value}), 2, "worker.py", key)
+    assert sqlite_queue.statuses() == [0]
+
+
+WRONG_USAGE = [
+    ["many"],
+    ["-1"],
+    ["1.5"],
+    ["1_000"],
+    ["٣"],
+    ["10", "3,x"],
+    ["10", ""],
+    ["10", "3,,5"],
+    ["10", "3, 5"],
+    ["10", "-3"],
+    ["10", "4294967296"],
+    ["10", "3", "5"],
+    ["--mode", "keep"],
+    ["--mode"],
+    ["--batch", "0"],
+    ["--batch", "1001"],
+    ["--max-time", "0"],
+    ["--max-time", "nan"],
+    ["--max-time", "inf"],
+    ["--max-time", "soon"],
+    ["--evil\x1b[2J"],
+]
+
+
+@pytest.mark.parametrize("arguments", WRONG_USAGE)
+def test_wrong_usage_is_one_line_and_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    ended = run_here(main, capsys, tmp_path, *arguments)
+    assert_one_line(ended, 2, "worker.py")
+    assert "\x1b" not in ended.stderr
+
+
+def test_with_wrong_usage_no_task_runs(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.note")
+    assert_one_line(sqlite_queue.worker("all"), 2, "worker.py")
+    assert sqlite_queue.statuses() == [0]
+
+
+@pytest.mark.parametrize(
+    "script_and_arguments",
+    [["worker.py"], ["worker.py", "100", "3,5,6"], ["client.py", "status"], ["client.py", "add", "tasks.note"]],
+)
+def test_without_a_dsn_every_command_but_init_says_so_with_code_2(
+    deployment: Deployment, script_and_arguments: list[str]
+) -> None:
+    assert_one_line(deployment.run(*script_and_arguments), 2, "TASKSERVER_DSN")
+    assert not (deployment.folder / "var").exists()
+
+
+def test_a_file_that_is_no_database_is_one_line_and_code_1(bare_queue: Queue) -> None:
+    bare_queue.path.write_text("Dear diary, " * 1000)
+    assert_one_line(bare_queue.worker(), 1, str(bare_queue.path))
+    assert_one_line(bare_queue.client("init"), 1, str(bare_queue.path))
+    assert_one_line(bare_queue.client("status"), 1, str(bare_queue.path))
+
+
+def test_a_folder_in_the_place_of_the_database_is_one_line_and_code_1(bare_queue: Queue) -> None:
+    bare_queue.path.mkdir()
+    assert_one_line(bare_queue.worker(), 1, str(bare_queue.path))
+    assert_one_line(bare_queue.client("init"), 1, str(bare_queue.path))
+
+
+@pytest.mark.parametrize("arguments", [["worker.py"], ["client.py", "status"]])
+def test_a_package_that_is_not_installed_is_one_line(deployment: Deployment, arguments: list[str]) -> None:
+    bare_python = deployment.home / "python"
+    bare_python.write_text(f'#!/bin/sh\nexec "{deployment.python}" -S "$@"\n')
+    bare_python.chmod(0o700)
+    deployment.python = str(bare_python)
+    dsn = {"TASKSERVER_DSN": "mysql://someone@127.0.0.1/db"}
+    assert_one_line(deployment.run(*arguments, env=dsn), 1, "PyMySQL", "pip install")
+    deployment.write_env(**dsn)
+    assert_one_line(deployment.run(*arguments), 2, "python-dotenv", "pip install")
+
+
+@pytest.mark.long
+def test_a_database_that_dies_under_a_run_is_one_line_and_code_1(make_queue: Callable[..., Queue]) -> None:
+    if missing := missing_programs():
+        pytest.skip(f"MariaDB is not installed ({', '.join(missing)} not found)")
+    with MariaDB() as server, server.database() as name:
+        queue = make_queue(server.dsn(name))
+        queue.add("tasks.wait_for_go")
+        queue.add("tasks.note")
+        process = queue.start_task(TASKSERVER_DB_PATIENCE="0")
+        server.kill()
+        queue.go()
+        assert_one_line(wait_for(process), 1)
+        assert queue.notes() == ["started", "finished"]
+        server.start()
+
+
+@pytest.mark.usefixtures("bound_by_rights")
+@pytest.mark.parametrize(("name", "rights"), [("var", 0o000), ("var", 0o500), ("var/q.db", 0o000), ("var/q.db", 0o400)])
+def test_a_database_that_this_user_may_not_use_is_one_line_and_code_1(
+    make_queue: Callable[..., Queue], name: str, rights: int
+) -> None:
+    queue = make_queue("sqlite:///var/q.db")
+    queue.add("tasks.note")
+    (queue.folder / name).chmod(rights)
+    try:
+        assert_one_line(queue.worker(), 1, "var/q.db")
+    finally:
+        (queue.folder / name).chmod(0o700)
+    assert queue.notes() == []
+
+
+@pytest.mark.usefixtures("bound_by_rights")
+def test_an_env_file_that_this_user_may_not_read_is_one_line_and_code_2(sqlite_queue: Queue) -> None:
+    (sqlite_queue.folder / ".env").chmod(0o000)
+    assert_one_line(sqlite_queue.worker(), 2, ".env")
+    assert_one_line(sqlite_queue.client("status"), 2, ".env")
+    assert_one_line(sqlite_queue.client("init"), 2, ".env")
+
+
+# ---- what it says
+
+
+def test_a_worker_prints_nothing_on_standard_output_even_if_tasks_print(sqlite_queue: Queue) -> None:
+    sqlite_queue.define(
+        "def say_in_bytes():\n"
+        "    sys.stdout.write('half a line')\n"
+        "    sys.stdout.flush()\n"
+        "    print('lines', 'of text', sep='\\n')\n"
+        "    print('no end', end='')\n"
+        "    print('unencodable \\udcff')\n"
+    )
+    sqlite_queue.add("tasks.say")
+    sqlite_queue.add("tasks.say_in_bytes")
+    assert_silent(sqlite_queue.worker())
+    assert sqlite_queue.statuses() == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "sys.stdout.buffer.write(b'bytes')",
+        "import subprocess; subprocess.run(['echo', 'from a child'])",
+    ],
+)
+def test_what_a_task_sends_past_print_stays_off_standard_output_too(sqlite_queue: Queue, code: str) -> None:
+    sqlite_queue.define(f"def past_print():\n    {code}\n")
+    sqlite_queue.add("tasks.past_print")
+    assert_silent(sqlite_queue.worker())
+    assert sqlite_queue.statuses() == []
+
+
+def test_each_fatal_task_has_one_line_on_standard_error(queue: Queue) -> None:
+    queue.add("tasks.fail", '["first line\\nsecond line"]')
+    queue.add("tasks.note")
+    queue.add("os.system", '["true"]')
+    ended = queue.worker()
+    assert (ended.returncode, ended.stdout) == (0, "")
+    first, second = ended.stderr.splitlines()
+    assert first == "task 1 tasks.fail is fatal: ValueError: first line"
+    assert second.startswith("task 3 os.system is fatal: BadTask: 'os.system' is in none of the modules")
+
+
+@pytest.mark.parametrize(("fatal", "lines"), [(20, 20), (21, 21), (45, 21)])
+def test_a_run_shows_twenty_fatal_tasks_and_counts_the_rest(sqlite_queue: Queue, fatal: int, lines: int) -> None:
+    for number in range(fatal):
+        sqlite_queue.add("tasks.fail" if number % 2 else "os.system")
+    ended = sqlite_queue.worker()
+    shown = ended.stderr.splitlines()
+    assert (ended.returncode, len(shown)) == (0, lines)
+    assert all("is fatal" in line for line in shown[:20])
+    if fatal > 20:
+        assert f" {fatal - 20} more" in shown[20]
+
+
+def test_what_rows_and_tasks_say_reaches_standard_error_with_control_characters_escaped(queue: Queue) -> None:
+    queue.add("tasks.\x1b[2Jx\r\x07")
+    queue.add("tasks.fail", '["\\u001b]0;title\\u0007 \\u202e \\u0085 \\u2028 \\ud800 end"]')
+    queue.add("tasks.fail", '["nul \\u0000 end"]')
+    ended = queue.worker()
+    assert ended.returncode == 0
+    assert len(ended.stderr.splitlines()) == 3
+    assert not [character for character in ended.stderr if not character.isprintable() and character != "\n"]
+    assert "\\x1b[2J" in ended.stderr
+    assert "\\x1b]0;title\\x07 \\u202e \\x85 \\u2028 \\ud800 end" in ended.stderr
+
+
+# ---- the log
+
+
+@pytest.fixture
+def log(sqlite_queue: Queue) -> Path:
+    """Where TASKSERVER_LOG="var/worker.log" lies; a relative one begins in the deployment's folder."""
+    path = sqlite_queue.folder / "var" / "worker.log"
+    path.parent.mkdir(exist_ok=True)
+    return path
+
+
+def test_the_log_is_private_and_has_what_tasks_print_and_the_traceback_of_what_they_raise(
+    sqlite_queue: Queue, log: Path
+) -> None:
+    sqlite_queue.add("tasks.say", '["first\\nsecond \\u001b[2J"]')
+    sqlite_queue.add("tasks.fail", '["with \\u001b[2J"]')
+    umask = os.umask(0)
+    try:
+        ended = sqlite_queue.worker(TASKSERVER_LOG="var/worker.log")
+    finally:
+        os.umask(umask)
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert log.stat().st_mode & 0o777 == 0o600
+    text = log.read_text()
+    assert "printed: first\n" in text
+    assert "printed: second \\x1b[2J\n" in text
+    assert "Traceback" in text
+    assert "    raise ValueError(message)\n" in text
+    assert "\x1b" not in text
+    assert "Traceback" not in ended.stderr
+
+
+def test_the_log_goes_on_where_the_last_run_ended(sqlite_queue: Queue, log: Path) -> None:
+    for text in ("one", "two"):
+        sqlite_queue.add("tasks.say", f'["{text}"]')
+        assert_silent(sqlite_queue.worker(TASKSERVER_LOG="var/worker.log"))
+    text = log.read_text()
+    assert text.index("printed: one") < text.index("printed: two")
+
+
+def test_the_log_is_rotated_at_10_megabytes(sqlite_queue: Queue, log: Path) -> None:
+    os.close(os.open(log, os.O_CREAT | os.O_WRONLY, 0o600))
+    log.write_bytes(b"old line\n" * 1_111_112)
+    assert log.stat().st_size > 10_000_000
+    sqlite_queue.add("tasks.say")
+    assert_silent(sqlite_queue.worker(TASKSERVER_LOG="var/worker.log"))
+    rotated = log.with_name("worker.log.1")
+    assert rotated.read_bytes()[:9] == b"old line\n"
+    assert "printed: said" in log.read_text()
+    assert log.stat().st_size < 10_000
+    assert {path.stat().st_mode & 0o777 for path in (log, rotated)} == {0o600}
+
+
+def test_a_log_below_10_megabytes_is_not_rotated(sqlite_queue: Queue, log: Path) -> None:
+    log.write_bytes(b"old line\n" * 1_000_000)
+    sqlite_queue.add("tasks.say")
+    assert_silent(sqlite_queue.worker(TASKSERVER_LOG="var/worker.log"))
+    assert [path.name for path in log.parent.glob("worker.log*")] == ["worker.log"]
+
+
+def test_a_log_on_a_full_disk_ends_no_run(sqlite_queue: Queue, log: Path) -> None:
+    log.symlink_to("/dev/full")
+    sqlite_queue.add("tasks.say")
+    sqlite_queue.add("tasks.note")
+    assert_silent(sqlite_queue.worker(TASKSERVER_LOG="var/worker.log"))
+    assert sqlite_queue.notes() == ["noted"]
+
+
+def test_a_worker_whose_log_another_one_rotates_goes_on_in_the_new_file(sqlite_queue: Queue, log: Path) -> None:
+    sqlite_queue.add("tasks.wait_for_go")
+    sqlite_queue.add("tasks.say", '["after the rotation"]')
+    process = sqlite_queue.start_task(TASKSERVER_LOG="var/worker.log")
+    rotated = log.rename(log.with_name("worker.log.1"))
+    sqlite_queue.go()
+    assert end_of(process) == (0, "", "")
+    assert "after the rotation" not in rotated.read_text()
+    assert "printed: after the rotation" in log.read_text()
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
+@needs_peak
+@pytest.mark.parametrize("log_file", ["", "var/worker.log"])
+def test_what_a_task_prints_without_ending_a_line_is_not_gathered_in_memory(
+    sqlite_queue: Queue, log: Path, log_file: str
+) -> None:
+    code = "def print_on():\n    for _ in range(40):\n        print('.' * 1_000_000, end='')\n"
+    sqlite_queue.define(code)
+    sqlite_queue.add("tasks.print_on")
+    ended = run_telling_peak(sqlite_queue.deployment, "worker.py", TASKSERVER_LOG=log_file)
+    assert (ended.returncode, ended.stdout, sqlite_queue.statuses()) == (0, "", [])
+    assert int(ended.stderr) < 60_000
+
+
+# ---- a terminal
+
+
+def test_a_terminal_has_a_live_progress_line_and_a_summary(sqlite_queue: Queue) -> None:
+    for _ in range(3):
+        sqlite_queue.add("tasks.note")
+    sqlite_queue.add("tasks.fail")
+    code, screen = run_on_terminal(sqlite_queue.deployment, "worker.py")
+    assert code == 0
+    # Written over in place: back to the begin of the line, and clear it.
+    assert "\r\x1b[K0 done, 0 fatal, 1 taken up\r\x1b[K" in screen
+    assert "task 4 tasks.fail is fatal: ValueError: no luck\r\n" in screen
+    summary = screen.rstrip().splitlines()[-1]
+    assert summary.startswith("\r\x1b[K") or "\x1b" not in summary
+    assert "3 done, 1 fatal" in summary
+    assert summary.endswith("ended: empty")
+
+
+def test_on_a_terminal_tasks_print_to_it(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.say", '["for a person"]')
+    code, screen = run_on_terminal(sqlite_queue.deployment, "worker.py")
+    assert code == 0
+    assert "for a person" in screen
+
+
+def test_a_task_that_closes_standard_output_breaks_no_run_on_a_terminal(sqlite_queue: Queue) -> None:
+    sqlite_queue.define("def close_stdout():\n    sys.stdout.close()\n")
+    sqlite_queue.add("tasks.close_stdout")
+    sqlite_queue.add("tasks.note")
+    code, screen = run_on_terminal(sqlite_queue.deployment, "worker.py")
+    assert (code, sqlite_queue.notes(), sqlite_queue.reason()) == (0, ["noted"], "empty")
+    assert "Traceback" not in screen
+
+
+# ---- signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_the_running_task_finish_and_gives_the_rest_back(queue: Queue, number: signal.Signals) -> None:
+    queue.add("tasks.wait_for_go")
+    for _ in range(4):
+        queue.add("tasks.note")
+    process = queue.start_task(100)
+    assert queue.statuses() == [1] * 5
+    process.send_signal(number)
+    queue.go()
+    assert end_of(process) == (0, "", "")
+    assert queue.notes() == ["started", "finished"]
+    assert set(
+        queue.sql("SELECT status, attempts, claim, due_at, started_at, error_text FROM jobs_queue WHERE id > 1")
+    ) == {(0, 0, None, None, None, None)}
+    assert len(queue.statuses()) == 4
+    assert queue.sql("SELECT reason, taken, done, fatal, released FROM jobs_queue_workers") == [("stopped", 1, 1, 0, 4)]
+
+
+@pytest.mark.parametrize("task", ["spin", "spin_past_exceptions"])
+def test_a_second_signal_interrupts_the_running_task_which_counts_as_failed(sqlite_queue: Queue, task: str) -> None:
+    sqlite_queue.add(f"tasks.{task}")
+    sqlite_queue.add("tasks.note")
+    process = sqlite_queue.start_task()
+    # Two kinds: two of one kind would become one if the process had no time between them.
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
+    code, output, errors = end_of(process)
+    assert (code, output) == (0, "")
+    assert len(errors.splitlines()) == 1
+    assert f"task 1 tasks.{task} is fatal" in errors
+    assert sqlite_queue.notes() == ["started"]
+    assert sqlite_queue.rows("status, attempts") == [(4, 1), (0, 0)]
+    assert "signal" in sqlite_queue.errors()[0]
+    assert sqlite_queue.reason() == "stopped"
+
+
+def test_a_second_signal_on_mysql_leaves_a_clean_queue(mysql_queue: Queue) -> None:
+    mysql_queue.add("tasks.spin")
+    mysql_queue.add("tasks.note")
+    process = mysql_queue.start_task()
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
+    assert end_of(process)[0] == 0
+    assert mysql_queue.rows("status, attempts, claim") == [(4, 1, None), (0, 0, None)]
+
+
+def test_one_signal_does_not_interrupt_a_task_that_runs_on(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.spin")
+    process = sqlite_queue.start_task()
+    process.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    process.send_signal(signal.SIGTERM)
+    assert end_of(process)[0] == 0
+    assert sqlite_queue.statuses() == [4]
+
+
+def test_a_second_signal_interrupts_a_module_that_hangs_when_imported(sqlite_queue: Queue) -> None:
+    sqlite_queue.deployment.write_tasks("import tasks\n\ntasks.spin()\n", "hanging.py")
+    sqlite_queue.add("hanging.task")
+    sqlite_queue.add("tasks.note")
+    process = sqlite_queue.start_task(TASKSERVER_MODULES="tasks,hanging")
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
+    assert end_of(process)[0] == 0
+    assert sqlite_queue.statuses() == [4, 0]
+
+
+def test_a_signal_ends_a_worker_that_waits_for_rows_which_others_hold(mysql_queue: Queue) -> None:
+    mysql_queue.add("tasks.note")
+
+    def updates() -> int:
+        rows = mysql_queue.sql("SHOW GLOBAL STATUS WHERE Variable_name IN ('Com_update', 'Com_update_multi')")
+        return sum(int(value) for _, value in rows)
+
+    with mysql_queue.connect() as holder, holder.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute("SELECT * FROM jobs_queue FOR UPDATE")
+        before = updates()
+        process = mysql_queue.start()
+        # It records its begin, and each claim that gets nothing is one more.
+        wait_until(lambda: updates() > before + 4)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert end_of(process) == (0, "", "")
+    assert mysql_queue.rows("status, attempts") == [(0, 0)]
+    assert mysql_queue.reason() == "stopped"
+
+
+def test_rows_that_others_hold_are_waited_for_and_then_run(mysql_queue: Queue) -> None:
+    mysql_queue.add("tasks.note")
+    with mysql_queue.connect() as holder, holder.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute("SELECT * FROM jobs_queue FOR UPDATE")
+        process = mysql_queue.start()
+        wait_until(lambda: mysql_queue.sql("SELECT 1 FROM jobs_queue_workers"))
+        cursor.execute("ROLLBACK")
+    assert end_of(process) == (0, "", "")
+    assert mysql_queue.notes() == ["noted"]
+
+
+# ---- what tasks raise, and do to the process
+
+RAISING = {
+    "SystemExit": "sys.exit(3)",
+    "KeyboardInterrupt": "raise KeyboardInterrupt",
+    "GeneratorExit": "raise GeneratorExit('done')",
+    "StopIteration": "next(iter([]))",
+    "RecursionError": "return deep()",
+    "MemoryError": "return bytearray(1 << 62)",
+    "BaseException": "raise BaseException('of the root')",
+    "ExceptionGroup": "raise ExceptionGroup('many', [ValueError(1), SystemExit])"
+    if sys.version_info >= (3, 13)
+    else "raise type('ExceptionGroup', (Exception,), {})('many')",
+    "Unspeakable": "raise type('Unspeakable', (Exception,), {'__str__': lambda self: 1 / 0})()",
+    "Wordy": "raise type('Wordy', (Exception,), {})('x' * 5000)",
+    "UnicodeError": "raise UnicodeError('\\ud800 \\x00 \\U0001f389')",
+    "AssertionError": "assert not 'a task'",
+}
+
+
+def test_whatever_a_task_raises_is_recorded_and_stops_nothing_else(queue: Queue) -> None:
+    code = "\ndef deep():\n    return deep()\n"
+    for name, statement in RAISING.items():
+        code += f"\ndef raise_{name}():\n    {statement}\n"
+        queue.add(f"tasks.raise_{name}")
+        queue.add("tasks.note")
+    queue.define(code)
+    ended = queue.worker()
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert "Traceback" not in ended.stderr
+    assert queue.notes() == ["noted"] * len(RAISING)
+    rows = queue.rows("status, attempts, claim, error_text")
+    assert [row[:3] for row in rows] == [(4, 1, None)] * len(RAISING)
+    for name, (*_, error_text) in zip(RAISING, rows, strict=True):
+        assert error_text.partition(":")[0] == name
+        assert len(error_text) <= 1000
+
+
+@pytest.mark.parametrize("raised", ["SystemExit(1)", "KeyboardInterrupt()", "BaseException()"])
+def test_an_exception_whose_text_ends_the_process_is_recorded_and_stops_nothing_else(
+    sqlite_queue: Queue, raised: str
+) -> None:
+    sqlite_queue.define(
+        f"class Trap(Exception):\n    def __str__(self):\n        raise {raised}\n\ndef spring():\n    raise Trap\n"
+    )
+    sqlite_queue.add("tasks.spring")
+    sqlite_queue.add("tasks.note")
+    ended = sqlite_queue.worker()
+    assert ended.returncode == 0, ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+    assert sqlite_queue.statuses() == [4]
+    assert sqlite_queue.notes() == ["noted"]
+    assert sqlite_queue.errors()[0].startswith("Trap: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("import sys\nsys.exit(0)\n", "SystemExit"),
+        ("raise KeyboardInterrupt\n", "KeyboardInterrupt"),
+        ("raise type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})\n", "Mute"),
+        ("raise type('Trap', (Exception,), {'__str__': lambda self: exit(1)})\n", "Trap"),
+        ("def task(:\n", "SyntaxError"),
+        ("import not_installed_here\n", "not_installed_here"),
+        ("text = '\\0'\0\n", "broken"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_a_failed_attempt_and_stops_nothing_else(
+    sqlite_queue: Queue, text: str, word: str
+) -> None:
+    sqlite_queue.deployment.write_tasks(text, "broken.py")
+    sqlite_queue.add("broken.task")
+    sqlite_queue.add("broken.task")
+    sqlite_queue.add("tasks.note")
+    ended = sqlite_queue.worker(TASKSERVER_MODULES="tasks,broken")
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert "Traceback" not in ended.stderr
+    assert sqlite_queue.rows("status, attempts") == [(4, 1)] * 2
+    assert sqlite_queue.notes() == ["noted"]
+    assert all("module broken cannot be imported" in error and word in error for error in sqlite_queue.errors())
+
+
+BREAKING = {
+    "standard output closed": "sys.stdout.close()",
+    "standard error closed": "sys.stderr.close()",
+    "standard output gone": "sys.stdout = None",
+    "standard error gone": "sys.stderr = None",
+    "descriptor of standard output closed": "os.close(1)",
+    "descriptor of standard error closed": "os.close(2)",
+    "another current folder": "os.chdir('/')",
+    "a current folder that is gone": "os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')",
+    "no environment": "os.environ.clear()",
+    "another time zone": "os.environ['TZ'] = 'Asia/Tokyo'; time.tzset()",
+    "no module path": "sys.path.clear()",
+    "a log set up anew": "import logging.config; logging.config.dictConfig({'version': 1})",
+    "a log switched off": "import logging; logging.disable()",
+    "an alarm": "import signal; signal.signal(signal.SIGALRM, lambda *_: None); signal.alarm(1)",
+    "a trace function": "sys.settrace(lambda *_: None)",
+    "a thread of its own": "import threading; threading.Thread(target=time.sleep, args=(0.2,)).start()",
+}
+
+
+@pytest.mark.parametrize("code", BREAKING.values(), ids=BREAKING.keys())
+def test_what_a_task_does_to_the_process_breaks_no_run(make_queue: Callable[..., Queue], code: str) -> None:
+    queue = make_queue("sqlite:///var/q.db")
+    queue.define(f"def do_damage():\n    {code}\n")
+    for task in ("do_damage", "say", "fail", "note"):
+        queue.add(f"tasks.{task}")
+    ended = queue.worker("--mode", "mark")
+    assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert queue.statuses() == [2, 2, 4, 2]
+    assert queue.reason() == "empty"
+
+
+# ---- bad rows
+
+MEBIBYTE = 1024 * 1024
+
+BAD_ROWS: list[tuple[str, str | None, str]] = [
+    ("os.system", '["true"]', "none of the modules"),
+    ("tasks.os.system", '["true"]', "os is a module"),
+    ("tasks.not_there", None, "no 'not_there'"),
+    ("tasks", None, "none of the modules"),
+    ("", None, "none of the modules"),
+    ("tasks.note", '{"text": ', "not valid JSON"),
+    ("tasks.note", "{'text': 1}", "not valid JSON"),
+    ("tasks.note", '["a"] ["b"]', "not valid JSON"),
+    ("tasks.note", "5", "a bare number"),
+    ("tasks.note", '"text"', "a bare string"),
+    ("tasks.note", "true", "true or false"),
+    ("tasks.note", "[NaN]", "NaN"),
+    ("tasks.note", "NaN", "NaN"),
+    ("tasks.note", "[Infinity]", "Infinity"),
+    ("tasks.note", '{"text": -Infinity}', "-Infinity"),
+    ("tasks.note", "[1e999]", "1e999"),
+    ("tasks.note", "[-1e999]", "too large"),
+    ("tasks.note", f"[{'9' * 5000}]", "not valid JSON"),
+    ("tasks.note", "[" * 3000, "nested"),
+    ("tasks.note", "[" * 3000 + "]" * 3000, "nested"),
+    ("tasks.note", '{"a":' * 3000 + "1" + "}" * 3000, "nested"),
+    ("tasks.note", f'["{"x" * MEBIBYTE}"]', "1048580 bytes"),
+    ("tasks.note", f'["{"ü" * (MEBIBYTE // 2)}"]', "1048580 bytes"),
+    ("tasks.note", '["\\ud800', "not valid JSON"),
+    ("tasks.note", '["a", "b"]', "too many positional arguments"),
+    ("tasks.note", '{"txet": "a"}', "unexpected keyword argument 'txet'"),
+    ("tasks.sleep", None, "missing a required argument: 'seconds'"),
+    ("tasks.sleep", "{}", "missing a required argument: 'seconds'"),
+]
+
+
+def test_every_bad_row_becomes_fatal_unstarted_and_the_good_ones_among_them_run(queue: Queue) -> None:
+    for task, args, _ in BAD_ROWS:
+        queue.add(task, args)
+        queue.add("tasks.note")
+    ended = queue.worker()
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert "Traceback" not in ended.stderr
+    assert queue.notes() == ["noted"] * len(BAD_ROWS)
+    rows = queue.rows("status, attempts, started_at, claim, due_at, error_text")
+    assert len(rows) == len(BAD_ROWS)
+    for (task, args, words), (*others, error_text) in zip(BAD_ROWS, rows, strict=True):
+        assert others == [4, 0, None, None, None], (task, (args or "")[:50])
+        assert error_text.startswith("BadTask: "), error_text
+        assert words in error_text, (task, (args or "")[:50], error_text)
+        assert len(error_text) <= 1000
+
+
+@pytest.mark.parametrize("args", [None, "", "  ", "null", "{}", "[]", " { } "])
+def test_no_arguments_can_be_written_in_many_ways(sqlite_queue: Queue, args: str | None) -> None:
+    sqlite_queue.add("tasks.note", args)
+    assert_silent(sqlite_queue.worker())
+    assert sqlite_queue.notes() == ["noted"]
+
+
+def test_arguments_of_one_mebibyte_are_passed(queue: Queue) -> None:
+    queue.define("def measure(text):\n    note(len(text))\n")
+    queue.add("tasks.measure", f'["{"x" * (MEBIBYTE - 4)}"]')
+    assert_silent(queue.worker())
+    assert queue.notes() == [str(MEBIBYTE - 4)]
+
+
+@pytest.mark.parametrize(
+    ("task", "args"),
+    [
+        (b"tasks.note", None),
+        (b"\xff\xfe", None),
+        ("tasks.note", b'["bytes"]'),
+        ("tasks.note", b"\xff"),
+        ("tasks.note", 5),
+        (7, None),
+    ],
+)
+def test_an_sqlite_row_with_values_of_other_types_stops_nothing_else(
+    sqlite_queue: Queue, task: object, args: object
+) -> None:
+    sqlite_queue.add(task, args)
+    sqlite_queue.add("tasks.note", '["good"]')
+    ended = sqlite_queue.worker()
+    assert ended.returncode == 0, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert sqlite_queue.notes()[-1] == "good"
+    assert all(status == 4 for status in sqlite_queue.statuses())
+
+
+def test_an_sqlite_row_whose_text_is_not_utf8_becomes_fatal_and_stops_nothing_else(sqlite_queue: Queue) -> None:
+    sqlite_queue.sql("INSERT INTO jobs_queue (task) VALUES (CAST(x'7461736b732eff' AS TEXT))")
+    sqlite_queue.sql("INSERT INTO jobs_queue (task, args) VALUES ('tasks.note', CAST(x'5b22ff225d' AS TEXT))")
+    sqlite_queue.add("tasks.note")
+    ended = sqlite_queue.worker()
+    assert ended.returncode == 0, ended.stderr
+    assert sqlite_queue.statuses() == [4, 4]
+    assert sqlite_queue.notes() == ["noted"]
+    assert "UTF-8" in sqlite_queue.errors()[1]
+
+
+def test_forged_attempts_and_limits_are_fatal_and_stop_nothing_else(queue: Queue) -> None:
+    for _ in range(3):
+        queue.add("tasks.note")
+    queue.sql("UPDATE jobs_queue SET attempts = 4294967295 WHERE id = 1")
+    queue.sql("UPDATE jobs_queue SET max_attempts = 0 WHERE id = 2")
+    assert queue.worker().returncode == 0
+    assert queue.rows("id, status") == [(1, 4), (2, 4)]
+    assert queue.notes() == ["noted"]
+
+
+# ---- the record of runs
+
+
+def test_each_host_and_groups_have_one_row_that_tells_of_the_last_run(queue: Queue) -> None:
+    queue.add("tasks.note", None, 3)
+    queue.add("tasks.fail", None, 5)
+    queue.add("os.system", None, 6)
+    queue.add("tasks.note", None, 7)
+    queue.worker(2, "6,3,5")
+    queue.worker(0, "3,5,6")
+    queue.worker()
+    rows = queue.sql(
+        "SELECT host, group_ids, reason, taken, done, fatal, lost, released, started_at <= ended_at, pid > 0 "
+        "FROM jobs_queue_workers ORDER BY group_ids"
+    )
+    host = socket.gethostname()
+    assert rows == [
+        (host, "3,5,6", "empty", 1, 0, 1, 0, 0, 1, 1),
+        (host, "all", "empty", 1, 1, 0, 0, 0, 1, 1),
+    ]
+
+
+def test_the_record_of_a_run_that_was_killed_has_no_end(queue: Queue) -> None:
+    queue.add("tasks.wait_for_go")
+    process = queue.start_task()
+    process.kill()
+    process.wait()
+    assert queue.sql("SELECT ended_at, reason, pid FROM jobs_queue_workers") == [(None, None, process.pid)]
+
+
+def test_instants_of_a_run_are_utc(queue: Queue) -> None:
+    queue.add("tasks.note")
+    queue.worker("--mode", "mark", TZ="Asia/Tokyo")
+    instants = ["created_at", "started_at", "finished_at", "updated_at"]
+    for table, columns in {"jobs_queue": instants, "jobs_queue_workers": ["started_at", "ended_at"]}.items():
+        for column in columns:
+            near = (
+                f"ABS(julianday({column}) - julianday('now')) < 60 / 86400.0"
+                if queue.is_sqlite
+                else f"ABS(TIMESTAMPDIFF(SECOND, {column}, NOW(6))) < 60"
+            )
+            assert queue.sql(f"SELECT {near} FROM {table}") == [(1,)], column
+
+
+# ---- how it is started
+
+
+@pytest.mark.parametrize("script", ["worker.py", "client.py"])
+def test_a_script_refuses_to_run_as_cgi(sqlite_queue: Queue, script: str) -> None:
+    sqlite_queue.add("tasks.note")
+    ended = sqlite_queue.deployment.run(script, env={"GATEWAY_INTERFACE": "CGI/1.1"})
+    assert_one_line(ended, 2, script, "web server")
+    assert sqlite_queue.statuses() == [0]
+
+
+def test_the_worker_is_found_through_a_symlink_from_any_current_folder(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.note")
+    link = sqlite_queue.deployment.home / "bin" / "run-tasks"
+    link.parent.mkdir()
+    link.symlink_to(sqlite_queue.folder / "worker.py")
+    # What lies in the current folder is none of its business.
+    for name, text in {".env": "TASKSERVER_MODE=nonsense\n", "tasks.py": "raise SystemExit\n"}.items():
+        (sqlite_queue.deployment.home / name).write_text(text)
+    assert_silent(sqlite_queue.deployment.run(str(link)))
+    assert sqlite_queue.notes() == ["noted"]
+
+
+@pytest.mark.parametrize("script", ["worker.py", "client.py"])
+def test_the_env_file_of_the_current_folder_and_of_those_above_is_ignored(deployment: Deployment, script: str) -> None:
+    for folder in (deployment.home, deployment.home.parent):
+        (folder / ".env").write_text("TASKSERVER_DSN=sqlite:///elsewhere.db\n")
+    ended = deployment.run(script, *(["status"] if script == "client.py" else []))
+    assert_one_line(ended, 2, "TASKSERVER_DSN is not set")
+
+
+def test_the_environment_wins_over_the_env_file(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.note")
+    sqlite_queue.deployment.write_env(TASKSERVER_DSN=sqlite_queue.dsn, TASKSERVER_MODE="move")
+    assert_silent(sqlite_queue.worker(TASKSERVER_MODE="mark"))
+    assert sqlite_queue.statuses() == [2]
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&-", ">&- <&-", "2>&-", ">&- 2>&- <&-"])
+def test_a_worker_without_one_of_the_standard_streams_runs_all_the_same(sqlite_queue: Queue, closed: str) -> None:
+    for task in ("say", "fail", "note"):
+        sqlite_queue.add(f"tasks.{task}")
+    command = ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", sqlite_queue.deployment.python]
+    ended = subprocess.run(
+        [*command, str(sqlite_queue.folder / "worker.py")],
+        cwd=sqlite_queue.deployment.home,
+        env={"PATH": os.defpath},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+    )
+    assert "Traceback" not in ended.stderr
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert sqlite_queue.notes() == ["noted"]
+    assert sqlite_queue.statuses() == [4]
+
+
+@pytest.mark.parametrize("script", ["worker.py", "client.py"])
+def test_help_is_printed_with_code_0(deployment: Deployment, script: str) -> None:
+    ended = deployment.run(script, "--help")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith(f"usage: {script}")
