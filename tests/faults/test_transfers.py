@@ -50,10 +50,10 @@ import random
 import time
 
 import taskserver
-from taskserver.stores.mysql import task_session as mysql_task_session
+from taskserver.stores.mysql import task_connection
 
 # In place of the minute that a worker waits for the answer to its COMMIT.
-mysql_task_session.SECONDS_OF_OURS = 1.0
+task_connection.SECONDS_OF_OURS = 1.0
 
 SEED = json.loads((HERE / "seed").read_text())
 TRACE = os.open(HERE / f"trace-{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)

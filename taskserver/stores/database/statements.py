@@ -60,6 +60,8 @@ class Words(ABC):
     """The hint that a SELECT reads the queue's table `{}` by an index that begins with status and group_id."""
     delete_by_key: str
     """A DELETE from the table `{}` that reaches its rows by the primary key, without its WHERE."""
+    any_text = "?"
+    """The mark of a bound text, which may hold any character."""
     any_row = "(?, ?, ?, ?, ?, ?, COALESCE({after}, ?), ?, ?, ?)"
     """The values of one row with more columns than a plain one: see adding.ADD_ANY."""
 
@@ -100,6 +102,7 @@ def words_of(words: Words, table: str, quoted: str) -> dict[str, str]:
         "hour_text": words.instant_text.format("hour"),
         "after": words.after,
         "this_hour": words.this_hour,
+        "any_text": words.any_text,
         "greatest": words.greatest,
         "insert_or_ignore": words.insert_or_ignore,
         "by_key": words.by_key,
