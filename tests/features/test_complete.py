@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import pymysql
 import pytest
 
 import taskserver
 from taskserver import TaskServer, TaskServerError
+from tests.conftest import without
 from tests.support import effects as common
+from tests.support.deployment import ROOT
 from tests.support.effects import OTHER_GROUP, add, effects, set_settings, states, with_effects
 from tests.support.processes import assert_one_line, assert_silent, end_of
 from tests.support.proxy import Proxy, contains
@@ -423,3 +428,44 @@ def test_a_commit_that_was_cut_off_is_found_out(
         assert effects(queue) == [2, 102]
         assert states(queue)[0] == (3, 1)
     assert queue.sql("SELECT taken, done, lost FROM jobs_queue_workers") == [(2, 2 if is_after else 1, 0)]
+
+
+# ---- other drivers
+
+SYSTEM_PYTHON = "/usr/bin/python3"
+BY_MYSQLCLIENT = """
+import sys
+
+import MySQLdb
+import taskserver
+
+server = taskserver.TaskServer(sys.argv[1], modules="__main__", mode="mark")
+AT = server.settings.dsn
+
+
+def pay(number):
+    place = {"host": AT.host, "port": AT.port, "user": AT.user, "password": AT.password, "database": AT.database}
+    connection = MySQLdb.connect(**place, charset="latin1")
+    connection.cursor().execute("INSERT INTO effects (number) VALUES (%s)", [number])
+    taskserver.complete(connection, {"größe": number})
+    connection.commit() if number < 3 else connection.rollback()
+
+
+for number in (1, 2, 3):
+    server.add_task("__main__.pay", [number])
+ended = server.run()
+print(ended.done, ended.failed)
+"""
+
+
+def test_a_connection_of_mysqlclient_completes(mysql_queue: Queue, tmp_path: Path) -> None:
+    if subprocess.run([SYSTEM_PYTHON, "-c", "import MySQLdb"], capture_output=True).returncode != 0:
+        without(f"{SYSTEM_PYTHON} has no mysqlclient")
+    (tmp_path / "pymysql").symlink_to(Path(pymysql.__file__).parent)
+    (tmp_path / "taskserver").symlink_to(ROOT / "taskserver")
+    (tmp_path / "program.py").write_text(BY_MYSQLCLIENT)
+    command = [SYSTEM_PYTHON, str(tmp_path / "program.py"), mysql_queue.dsn]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("2 1\n", "")
+    assert effects(mysql_queue) == [1, 2]
+    assert mysql_queue.rows("status, result") == [(2, '{"größe":1}'), (2, '{"größe":2}'), (3, None)]
