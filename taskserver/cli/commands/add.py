@@ -20,7 +20,7 @@ from ...model.task import MAX_ATTEMPTS, MAX_ID
 from ...server import TaskServer
 from ...settings.load import load_settings
 from ...stores.queue.adding import WaitsForNewer
-from ..terminal.arguments import whole_number
+from ..terminal.arguments import number_of, whole_number
 from ..terminal.live_line import LiveLine, bar
 from ..terminal.program import Exit
 from ..terminal.task_arguments import QUOTING, describe_order, describe_task, read_args
@@ -37,7 +37,9 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("add", help="add one task and print its id, or many from JSON lines")
     describe_task(parser, is_required=False)
     describe_order(parser)
-    parser.add_argument("--delay", metavar="S", type=_seconds, help="run it after S seconds at the earliest")
+    parser.add_argument(
+        "--delay", metavar="S", type=number_of("seconds", or_zero=True), help="run it after S seconds at the earliest"
+    )
     parser.add_argument(
         "--at", metavar="INSTANT", help="run it from then on, as 2026-01-31T12:00:00+01:00; Z at the end is UTC"
     )
@@ -225,14 +227,3 @@ def _task_ids(text: str) -> list[int]:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not right: write ids, each from 1 to {MAX_ID}, with commas and no spaces, as 17,18"
         ) from None
-
-
-def _seconds(text: str) -> float:
-    """An argument's type: seconds from 0 on."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 on")
-    return value
