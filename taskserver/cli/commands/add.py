@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import islice
-from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import Any, BinaryIO, cast
 
@@ -18,11 +17,9 @@ from ...model.arguments import parse_json
 from ...model.new_task import MAX_VERSION, TASK_KEYS, NewTask, new_task_from
 from ...model.task import MAX_ATTEMPTS, MAX_ID
 from ...server import TaskServer
-from ...settings.load import load_settings
 from ...stores.queue.adding import WaitsForNewer
 from ..terminal.arguments import number_of, whole_number
 from ..terminal.live_line import LiveLine, bar
-from ..terminal.program import Exit
 from ..terminal.task_arguments import QUOTING, describe_order, describe_task, read_args
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -79,7 +76,7 @@ def add_parser(subparsers: Any) -> None:
     parser.about_more = QUOTING
 
 
-def run(folder: Path, options: argparse.Namespace) -> int:
+def run(server: TaskServer, options: argparse.Namespace) -> None:
     one_task = {key: getattr(options, _OPTIONS.get(key, key), None) for key in TASK_KEYS}
     if options.following is not None:
         one_task |= {"task": None, "stages": [*filter(None, [options.task]), *options.following]}
@@ -88,12 +85,10 @@ def run(folder: Path, options: argparse.Namespace) -> int:
         raise InvalidTask("--bulk takes everything from its file: give it alone")
     if options.bulk is None and options.task is None:
         raise InvalidTask("name a TASK, or --bulk FILE")
-    with TaskServer.from_settings(load_settings(folder)) as server:
-        if options.bulk is not None:
-            print(_add_lines(server, options.bulk))
-        else:
-            print(_add_one(server, given))
-    return Exit.OK
+    if options.bulk is not None:
+        print(_add_lines(server, options.bulk))
+    else:
+        print(_add_one(server, given))
 
 
 def _add_one(server: TaskServer, given: dict[str, Any]) -> int:
