@@ -79,8 +79,6 @@ class MySQLFacts(NamedTuple):
     """The variables of a connection like a worker's, by name in lower case."""
     clock_ahead_seconds: float
     """How far the server's clock is ahead of this host's."""
-    last_instant: str
-    """The last day that a column of the tables can hold: YYYY-MM-DD."""
     skips_locked: bool
     """Whether a SELECT can pass over rows that others hold."""
     denied: tuple[str, ...]

@@ -31,8 +31,6 @@ SERVER_VARIABLES = "SHOW GLOBAL VARIABLES"
 SESSION_VARIABLES = "SHOW SESSION VARIABLES"
 CIPHER = "SHOW SESSION STATUS LIKE 'Ssl_cipher'"
 CLOCK = "SELECT UNIX_TIMESTAMP(NOW(6))"
-# MariaDB before 11.5 answers 0 or NULL. New MySQL servers know later instants, but their columns hold none.
-REACHES_2106 = "SELECT UNIX_TIMESTAMP('2100-01-01 00:00:00')"
 # InnoDB gives trx_started in the time zone of its host, whatever the session's.
 IN_ITS_OWN_ZONE = "SET time_zone = 'SYSTEM'"
 IN_OURS = "SET time_zone = '+00:00'"
@@ -128,7 +126,6 @@ def read_facts(database: Connected, mode: str) -> MySQLFacts:
         variables=variables,
         session=_by_name(_allowed(database, SESSION_VARIABLES)),
         clock_ahead_seconds=_clock_ahead(database),
-        last_instant="2106-02-07" if is_mariadb and any(map(any, _allowed(database, REACHES_2106))) else "2038-01-19",
         skips_locked=skips_locked,
         denied=tuple(right.name for right in denied if mode not in right.needless_in),
         spared=tuple(f"{right.name} (for {right.what_for})" for right in denied if mode in right.needless_in),
