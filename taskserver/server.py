@@ -120,17 +120,7 @@ class TaskServer:
         from .model.new_task import new_task  # a worker's run seldom adds a task
 
         new = new_task(
-            task,
-            args,
-            group_id,
-            priority,
-            max_attempts=max_attempts,
-            delay=delay,
-            at=at,
-            unique_key=unique_key,
-            rerun=rerun,
-            version=version,
-            depends_on=depends_on,
+            task, args, group_id, priority, max_attempts, delay, at, unique_key, rerun, version, None, depends_on
         )
         return self._add(new, connection)
 
@@ -158,19 +148,9 @@ class TaskServer:
         """
         from .model.new_task import new_task  # a worker's run seldom adds a task
 
+        given = () if stages is None else stages  # an empty list is refused, too
         new = new_task(
-            None,
-            args,
-            group_id,
-            priority,
-            max_attempts=max_attempts,
-            delay=delay,
-            at=at,
-            unique_key=unique_key,
-            rerun=rerun,
-            version=version,
-            stages=() if stages is None else stages,  # an empty list is refused, too
-            depends_on=depends_on,
+            None, args, group_id, priority, max_attempts, delay, at, unique_key, rerun, version, given, depends_on
         )
         return self._add(new, connection)
 

@@ -123,8 +123,9 @@ LINES = [
 
 @pytest.mark.parametrize("row", LINES, ids=by_what)
 def test_a_wrong_line_is_answered_with_what_is_meant(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], row: Line
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, row: Line
 ) -> None:
+    monkeypatch.setenv("TASKSERVER_DSN", "sqlite:///:memory:")
     script, *arguments = row.arguments
     assert_told(run_here(MAINS[script], capsys, tmp_path, *arguments), 2, script.partition(".")[0], *row.words)
 

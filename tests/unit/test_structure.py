@@ -171,7 +171,6 @@ WITHOUT_A_PUBLIC_WORD = {
     ("taskserver.stores.mysql.session", "_write_timeout"),
     ("taskserver.stores.mysql.task_session", "_read_timeout"),
     ("taskserver.stores.mysql.task_session", "_write_timeout"),
-    ("taskserver.interrupts.c_timer", "_fields_"),
 }
 
 

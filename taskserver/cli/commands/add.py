@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import islice
-from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import Any, BinaryIO, cast
 
@@ -18,11 +17,9 @@ from ...model.arguments import parse_json
 from ...model.new_task import MAX_VERSION, TASK_KEYS, NewTask, new_task_from
 from ...model.task import MAX_ATTEMPTS, MAX_ID
 from ...server import TaskServer
-from ...settings.load import load_settings
 from ...stores.queue.adding import WaitsForNewer
-from ..terminal.arguments import whole_number
+from ..terminal.arguments import number_of, whole_number
 from ..terminal.live_line import LiveLine, bar
-from ..terminal.program import Exit
 from ..terminal.task_arguments import QUOTING, describe_order, describe_task, read_args
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -37,7 +34,9 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("add", help="add one task and print its id, or many from JSON lines")
     describe_task(parser, is_required=False)
     describe_order(parser)
-    parser.add_argument("--delay", metavar="S", type=_seconds, help="run it after S seconds at the earliest")
+    parser.add_argument(
+        "--delay", metavar="S", type=number_of("seconds", or_zero=True), help="run it after S seconds at the earliest"
+    )
     parser.add_argument(
         "--at", metavar="INSTANT", help="run it from then on, as 2026-01-31T12:00:00+01:00; Z at the end is UTC"
     )
@@ -77,7 +76,7 @@ def add_parser(subparsers: Any) -> None:
     parser.about_more = QUOTING
 
 
-def run(folder: Path, options: argparse.Namespace) -> int:
+def run(server: TaskServer, options: argparse.Namespace) -> None:
     one_task = {key: getattr(options, _OPTIONS.get(key, key), None) for key in TASK_KEYS}
     if options.following is not None:
         one_task |= {"task": None, "stages": [*filter(None, [options.task]), *options.following]}
@@ -86,12 +85,10 @@ def run(folder: Path, options: argparse.Namespace) -> int:
         raise InvalidTask("--bulk takes everything from its file: give it alone")
     if options.bulk is None and options.task is None:
         raise InvalidTask("name a TASK, or --bulk FILE")
-    with TaskServer.from_settings(load_settings(folder)) as server:
-        if options.bulk is not None:
-            print(_add_lines(server, options.bulk))
-        else:
-            print(_add_one(server, given))
-    return Exit.OK
+    if options.bulk is not None:
+        print(_add_lines(server, options.bulk))
+    else:
+        print(_add_one(server, given))
 
 
 def _add_one(server: TaskServer, given: dict[str, Any]) -> int:
@@ -225,14 +222,3 @@ def _task_ids(text: str) -> list[int]:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not right: write ids, each from 1 to {MAX_ID}, with commas and no spaces, as 17,18"
         ) from None
-
-
-def _seconds(text: str) -> float:
-    """An argument's type: seconds from 0 on."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 on")
-    return value
