@@ -46,7 +46,7 @@ class AloneExecution:
 
     def _was_completed(self, completion: Completion, attempt: Attempt, failure: Failure | None) -> bool:
         """Whether the task's code has completed the task, or lost it; it is reported then."""
-        ended = completion.end()
+        ended = self._completions.end(completion)
         if ended is None:
             return False
         finish, outcome = ended

@@ -7,7 +7,6 @@ says afterwards whether that commit came to pass: a row that still carries the c
 from __future__ import annotations
 
 from operator import methodcaller
-from typing import Any
 
 from ..errors import Fatal, LeaseLost, TaskServerError, TooLong
 from ..interrupts.stopping import TaskInterrupted
@@ -76,18 +75,19 @@ class Completions:
         finish = finish._replace(result=None)
         return finish, self._callers.complete(connection, finish)
 
-    def find_committed(self, finish: Finish, outcome: Outcome) -> Outcome | None:
-        """The outcome of a completion as a look without locks finds it; None while the row carries the claim."""
-        return self._run.store.finishes.find_committed(finish, outcome)
+    def end(self, completion: Completion) -> tuple[Finish, Outcome] | None:
+        """After the task's code: the finish that was committed, and its outcome; None where none was.
 
-    def find_out(self, finish: Finish, outcome: Outcome) -> Outcome | None:
-        """The same, once no transaction can change it any more. Raises DatabaseError."""
-        return self._run.store.finishes.find_out(finish, outcome)
-
-    def roll_back(self, connection: Any) -> None:
-        """Roll back what the task's code left open: it may have locked the task's row, and on SQLite all others."""
-        # The driver may raise anything where the connection is closed, and wait for ever where the network is silent.
-        run_foreign(self._run.time_limit, MAX_ROLLBACK_SECONDS, methodcaller("rollback"), connection)
+        What the code left open is rolled back: it may have locked the task's row, and on SQLite all others. Raises
+        DatabaseError.
+        """
+        finishes, written = self._run.store.finishes, completion.written
+        found = finishes.find_committed(*written) if written else None
+        if found is None:
+            # The driver may raise anything where the connection is closed, and wait long where the network is silent.
+            run_foreign(self._run.time_limit, MAX_ROLLBACK_SECONDS, methodcaller("rollback"), completion.connection)
+            found = finishes.find_out(*written) if written else None
+        return (written[0], found) if written and found else None
 
 
 class Completion:
@@ -97,8 +97,10 @@ class Completion:
         self._completions = completions
         self._task = task
         self._next_stage = next_stage
-        self._connection: Any = None
-        self._written: tuple[Finish, Outcome] | None = None
+        self.connection: object = None
+        """The connection on which the task's code completed it last."""
+        self.written: tuple[Finish, Outcome] | None = None
+        """The finish that was written there, and its outcome."""
         self.is_asked_for = False
         """Whether the task's code has begun to complete it."""
 
@@ -107,27 +109,18 @@ class Completion:
 
         Raises LeaseLost, TaskServerError, TaskInterrupted.
         """
-        self.is_asked_for, self._connection = True, connection
+        self.is_asked_for, self.connection = True, connection
         self._completions.check_interrupts()
         finish = self._completions.finish(self._task, self._next_stage, value)
         written = self._completions.write(connection, finish)
         if written[1] is not Outcome.LOST:
-            self._written = written
-        elif self._written is not None:
-            raise TaskServerError("taskserver.complete() was called before, and has completed this task")
+            self.written = written
+        elif self.written is not None:
+            raise TaskServerError(
+                "taskserver.complete() was called before, which completed this task, unless its lease was lost since"
+            )
         else:
             raise LeaseLost(
                 f"task {self._task.id} is not this worker's any more, so this transaction must not be committed: its "
                 "lease was lost, or connection leads to another server than TASKSERVER_DSN"
             )
-
-    def end(self) -> tuple[Finish, Outcome] | None:
-        """The finish that was committed, and its outcome; None where none was. Raises DatabaseError."""
-        found: Outcome | None = None
-        if self._written is not None:
-            found = self._completions.find_committed(*self._written)
-        if found is None:
-            self._completions.roll_back(self._connection)
-            if self._written is not None:
-                found = self._completions.find_out(*self._written)
-        return None if self._written is None or found is None else (self._written[0], found)

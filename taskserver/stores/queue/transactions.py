@@ -14,7 +14,7 @@ from ...errors import Conflict, DatabaseError, Fatal, Unavailable
 from ...model.attempt import Finish, Outcome
 from ...model.task import ClaimedTask
 from ..database.database import P, T
-from ..database.retrying import RetryPolicy, Scope, Tries
+from ..database.retrying import RetryPolicy, Scope
 from ..database.task_connection import RELEASE_SAVEPOINT, TaskConnection
 from .store import Store
 
@@ -64,14 +64,8 @@ class Transactions:
     IS_OURS = "SELECT 1 FROM {table} WHERE id = ? AND status = 1 AND claim = ?"
 
     def open(self) -> None:
-        """Open a connection, unless one stands. Raises DatabaseError."""
-        tries = self._tries()
-        while self._task_connection is None:
-            try:
-                self._task_connection = self._database.open_task_connection()
-            except (Conflict, Unavailable) as error:
-                if not tries.go_on_after(error):
-                    raise
+        """Open a connection. Raises DatabaseError."""
+        self._task_connection = self._tried((Conflict, Unavailable), self._database.open_task_connection)
 
     def begin(self, task: ClaimedTask) -> bool:
         """Begin the transaction of a started task. False where the task is not ours any more.
@@ -79,22 +73,22 @@ class Transactions:
         That is asked only where the database has one writer: the wait for its lock may have been longer than the lease.
         Raises DatabaseError.
         """
-        tries = self._tries()
-        while True:
-            try:
-                self.open()
-                self._translated(self._open.begin)
-                return not self._store.has_one_writer or self._is_ours(task)
-            except DatabaseError as error:
-                self.close()
-                if not (isinstance(error, (Conflict, Unavailable)) and tries.go_on_after(error)):
-                    raise
-
-    def _is_ours(self, task: ClaimedTask) -> bool:
+        if self._task_connection is None:
+            self.open()
+        self._tried((Conflict,), self._open.begin)
+        if not self._store.has_one_writer:
+            return True
         return bool(self._database.fetch(self.IS_OURS, (task.id, task.claim)))
 
-    def _tries(self) -> Tries:
-        return self._database.tries(RetryPolicy(Scope.STATEMENT, self._database.conflict_seconds))
+    def _tried(self, kinds: tuple[type[DatabaseError], ...], do: Callable[[], T]) -> T:
+        """Do something; again after an error of these kinds, with the patience of the run."""
+        tries = self._database.tries(RetryPolicy(Scope.STATEMENT, self._database.conflict_seconds))
+        while True:
+            try:
+                return self._translated(do)
+            except kinds as error:
+                if not tries.go_on_after(error):
+                    raise
 
     # ---- after the task's code
 
