@@ -40,8 +40,9 @@ KINDS = (
 TOLD = (
     "producers/callers_connection",
     "features/transactional",
-    "features/task_sessions",
-    "features/undone_sessions",
+    "features/transaction_ends",
+    "features/complete",
+    "faults/commits",
     "faults/transfers",
     "features/results",
     "features/progress",
