@@ -7,9 +7,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ..model.task import ClaimedTask
+
+
+class OwnCompletion(Protocol):
+    """The completion of a task by its own code: see completion.py."""
+
+    is_asked_for: bool
+    """Whether the task's code has begun to complete it."""
+
+    def complete(self, connection: object, value: object) -> None:
+        """Complete the task, with this value as its result, in the transaction of a connection."""
 
 
 class CallPlan(NamedTuple):
@@ -25,6 +35,8 @@ class CallPlan(NamedTuple):
     """Whether the call is interrupted once a person cancels one of its tasks."""
     connection: Any = None
     """The driver's connection, which holds the task's own transaction; None outside of one."""
+    completion: OwnCompletion | None = None
+    """The completion by the task's own code; None where that cannot complete it."""
     holds_lock: bool = False
     """Whether that transaction keeps everybody else, and the run's own connection, from writing. Then nobody can take
     the task away, and nothing can be renewed."""

@@ -22,7 +22,7 @@ from .session import Pace, Session
 from .statements import Statements, Words, Write, with_ids, words_of
 
 if TYPE_CHECKING:
-    from .task_session import TaskSession
+    from .task_connection import TaskConnection
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -158,9 +158,9 @@ class Database:
         finally:
             session.in_transaction = False
 
-    def open_task_session(self) -> TaskSession:
-        """A new connection for tasks' own transactions. Raises DatabaseError."""
-        return self.dialect.open_task_session(self._pace)
+    def open_task_connection(self) -> TaskConnection:
+        """A new connection for a task's own transaction. Raises DatabaseError."""
+        return self.dialect.open_task_connection(self._pace)
 
     def tries(self, policy: RetryPolicy) -> Tries:
         """The tries of work on another connection, with this thread's patience."""

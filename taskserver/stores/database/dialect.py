@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ...model.new_task import NewTask
     from .facts import Facts
-    from .task_session import TaskSession
+    from .task_connection import TaskConnection
 
     # Faces for the type checker alone: a run that finds no task need not pay for them.
 
@@ -142,8 +142,6 @@ class Dialect(ABC):
     """The end of a SELECT that locks rows and passes over rows that others hold."""
     for_update = ""
     """The end of a SELECT that locks rows and waits for rows that others hold."""
-    set_our_names = ""
-    """The statement that has a session read our texts as UTF-8, where a task may have chosen another character set."""
     joins_statements = False
     """Whether several statements go in one round trip; False once the server refused that."""
 
@@ -160,11 +158,6 @@ class Dialect(ABC):
         """A place for the tasks of an iterator; None where a transaction may wait for them."""
         return None
 
-    @property
-    def quoted_in_full(self) -> str:
-        """A table's name `{}` that means the same table in any database of the server."""
-        return self.words.quoted
-
     def with_marks(self, sql: str) -> str:
         """A statement with the driver's parameter marks for `?`."""
         return sql
@@ -174,12 +167,8 @@ class Dialect(ABC):
         """A session for one thread, not yet connected."""
 
     @abstractmethod
-    def open_task_session(self, pace: Pace) -> TaskSession:
-        """A new connection for tasks' own transactions. Raises DatabaseError."""
-
-    @abstractmethod
-    def send(self, cursor: Any, sql: str, values: Sequence[Any]) -> None:
-        """Send a composed statement. Raises the driver's errors."""
+    def open_task_connection(self, pace: Pace) -> TaskConnection:
+        """A new connection for a task's own transaction. Raises DatabaseError."""
 
     @abstractmethod
     def error(self, error: BaseException) -> DatabaseError:

@@ -60,6 +60,8 @@ class Words(ABC):
     """The hint that a SELECT reads the queue's table `{}` by an index that begins with status and group_id."""
     delete_by_key: str
     """A DELETE from the table `{}` that reaches its rows by the primary key, without its WHERE."""
+    any_text = "?"
+    """The mark of a bound text, which may hold any character."""
     any_row = "(?, ?, ?, ?, ?, ?, COALESCE({after}, ?), ?, ?, ?)"
     """The values of one row with more columns than a plain one: see adding.ADD_ANY."""
 
@@ -89,7 +91,7 @@ class Words(ABC):
 
 
 AS_THEY_ARE = (
-    *("now", "after", "this_hour", "greatest", "insert_or_ignore", "by_key"),
+    *("now", "after", "this_hour", "any_text", "greatest", "insert_or_ignore", "by_key"),
     *("instant_type", "number_type", "small_type", "flag_type", "text_type", "long_text_type"),
 )
 """Words that statements name as `Words` does."""
