@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from taskserver.doctor import database, files, mysql
+from taskserver.doctor import files, mysql, sqlite
 from taskserver.doctor.findings import Finding, Level
 from taskserver.doctor.queue import MAX_SCHEDULES_NAMED, _cron, _ended_badly, _schedules
 from taskserver.model.schedule import Schedule
@@ -603,12 +603,12 @@ def level_of(check: str, facts: MySQLFacts, dsn: str = "mysql://u@127.0.0.1/db")
 
 
 def of_mysql(facts: MySQLFacts, dsn: str) -> list[Finding]:
-    return list(database.findings(facts, Settings(folder=None, dsn=parse_dsn(dsn))))  # type: ignore[arg-type]
+    return list(mysql.findings(facts, Settings(folder=None, dsn=parse_dsn(dsn))))  # type: ignore[arg-type]
 
 
 def of_sqlite(**facts: Any) -> list[Finding]:
     whole = SQLiteFacts("3.40", "wal", "ok", (), ("claim_by_group", "claim_any_group"))._replace(**facts)
-    return list(database.findings(whole, Settings(folder=None, dsn=parse_dsn("sqlite:///x.db"))))  # type: ignore[arg-type]
+    return list(sqlite.findings(whole, Settings(folder=None, dsn=parse_dsn("sqlite:///x.db"))))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

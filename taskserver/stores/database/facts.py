@@ -92,11 +92,6 @@ class MySQLFacts(NamedTuple):
     oldest_transaction_seconds: float | None
     """The age of the server's oldest open transaction, 0 without one; None where this account may not see them."""
 
-    @property
-    def kind(self) -> str:
-        """The kind of database, by which doctor/ finds its checks."""
-        return "mysql"
-
 
 class SQLiteFacts(NamedTuple):
     """Facts about an SQLite file and the queue's tables there."""
@@ -107,11 +102,6 @@ class SQLiteFacts(NamedTuple):
     """The answer of SQLite's own check, `ok` where it finds nothing; None where the file is too large to be checked."""
     faults: tuple[TableFault, ...]
     claim_indexes: tuple[str, ...]
-
-    @property
-    def kind(self) -> str:
-        """The kind of database, by which doctor/ finds its checks."""
-        return "sqlite"
 
 
 Facts = MySQLFacts | SQLiteFacts

@@ -50,64 +50,49 @@ DROP = f"DROP TEMPORARY TABLE {COMPARED_WITH}"
 
 
 class _Right(NamedTuple):
-    """A worker's right on one of the tables, and a statement that needs the right and changes nothing."""
+    """A worker's right on one of the tables, and what takes it."""
 
-    name: str
-    statement: str
+    verb: str
+    table: str
+    """As statements name it: `done`, for one."""
+    column: str = ""
     needless_in: tuple[str, ...] = ()
     """Modes whose workers do without the right."""
     what_for: str = ""
     """The use of the right in other modes, for a person."""
 
+    def named(self, queue: str) -> str:
+        """The right in words, as `DELETE on jobs_queue`."""
+        return f"{self.verb} on {queue}{'' if self.table == 'table' else f'_{self.table}'}"
 
+
+TRIED = {
+    "SELECT": "SELECT {column} FROM {{{table}}} WHERE 1 = 0",
+    "INSERT": "INSERT INTO {{{table}}} ({column}) SELECT NULL FROM DUAL WHERE 1 = 0",
+    "UPDATE": "UPDATE {{{table}}} SET {column} = {column} WHERE 1 = 0",
+    "DELETE": "DELETE FROM {{{table}}} WHERE 1 = 0",
+}
+"""Statements that need a right and change nothing."""
 WORKER_RIGHTS = (
-    _Right("SELECT on {queue}", "SELECT {columns} FROM {table} WHERE id = 0"),
-    _Right("UPDATE on {queue}", "UPDATE {table} SET priority = priority WHERE id = 0"),
-    _Right("DELETE on {queue}", "DELETE FROM {table} WHERE id = 0", ("mark",), "the modes delete and move"),
-    _Right(
-        "INSERT on {queue}",
-        "INSERT INTO {table} (task) SELECT '' FROM DUAL WHERE 1 = 0",
-        MODES,
-        "tasks that add tasks, and periodic ones",
-    ),
-    _Right(
-        "INSERT on {queue}_done",
-        "INSERT INTO {done} (id, task) SELECT 0, '' FROM DUAL WHERE 1 = 0",
-        ("delete", "mark"),
-        "the mode move",
-    ),
-    _Right("SELECT on {queue}_done", "SELECT id FROM {done} WHERE done_id = 0", MODES, "client.py show"),
-    _Right("SELECT on {queue}_workers", "SELECT pid FROM {workers} WHERE host = ''"),
-    _Right(
-        "INSERT on {queue}_workers",
-        "INSERT INTO {workers} (host, group_ids, pid) SELECT '', '', 0 FROM DUAL WHERE 1 = 0",
-    ),
-    _Right("UPDATE on {queue}_workers", "UPDATE {workers} SET pid = pid WHERE host = ''"),
-    _Right("SELECT on {queue}_paused", "SELECT group_id FROM {paused} WHERE group_id = 0"),
-    _Right("SELECT on {queue}_schedules", "SELECT name FROM {schedules} WHERE name = ''"),
-    _Right("UPDATE on {queue}_schedules", "UPDATE {schedules} SET next_at = next_at WHERE name = ''"),
-    _Right("SELECT on {queue}_dependencies", "SELECT child_id FROM {dependencies} WHERE parent_id = 0"),
-    _Right(
-        "DELETE on {queue}_dependencies",
-        "DELETE FROM {dependencies} WHERE parent_id = 0",
-        MODES,
-        "tasks that wait for others",
-    ),
-    _Right(
-        "INSERT on {queue}_dependencies",
-        "INSERT INTO {dependencies} (parent_id, child_id) SELECT 0, 0 FROM DUAL WHERE 1 = 0",
-        MODES,
-        "tasks that add some which wait for others",
-    ),
-    _Right("SELECT on {queue}_stats", "SELECT task FROM {stats} WHERE hour = NOW()", MODES, "figures"),
-    _Right(
-        "INSERT on {queue}_stats",
-        "INSERT INTO {stats} (group_id, task) SELECT 0, '' FROM DUAL WHERE 1 = 0",
-        MODES,
-        "figures",
-    ),
-    _Right("UPDATE on {queue}_stats", "UPDATE {stats} SET done = done WHERE hour = NOW()", MODES, "figures"),
-    _Right("SELECT on {queue}_schema", "SELECT version FROM {schema} WHERE version = 0"),
+    _Right("SELECT", "table", "{columns}"),
+    _Right("UPDATE", "table", "priority"),
+    _Right("DELETE", "table", "", ("mark",), "the modes delete and move"),
+    _Right("INSERT", "table", "task", MODES, "tasks that add tasks, and periodic ones"),
+    _Right("INSERT", "done", "id", ("delete", "mark"), "the mode move"),
+    _Right("SELECT", "done", "id", MODES, "client.py show"),
+    _Right("SELECT", "workers", "pid"),
+    _Right("INSERT", "workers", "pid"),
+    _Right("UPDATE", "workers", "pid"),
+    _Right("SELECT", "paused", "group_id"),
+    _Right("SELECT", "schedules", "name"),
+    _Right("UPDATE", "schedules", "next_at"),
+    _Right("SELECT", "dependencies", "child_id"),
+    _Right("DELETE", "dependencies", "", MODES, "tasks that wait for others"),
+    _Right("INSERT", "dependencies", "parent_id", MODES, "tasks that add some which wait for others"),
+    _Right("SELECT", "stats", "task", MODES, "figures"),
+    _Right("INSERT", "stats", "task", MODES, "figures"),
+    _Right("UPDATE", "stats", "done", MODES, "figures"),
+    _Right("SELECT", "schema", "version"),
 )
 
 
@@ -115,7 +100,7 @@ def read_facts(database: Connected, mode: str) -> MySQLFacts:
     """All facts, each asked for by itself. Raises DatabaseError."""
     skips_locked = _skips_locked(database)
     version, user = database.fetch(IDENTITY)[0]
-    denied = list(_denied(database))
+    denied, queue = list(_denied(database)), database.dialect.table
     variables = _by_name(_allowed(database, SERVER_VARIABLES))
     is_mariadb = "mariadb" in f"{version} {variables.get('version_comment', '')}".lower()
     return MySQLFacts(
@@ -127,8 +112,8 @@ def read_facts(database: Connected, mode: str) -> MySQLFacts:
         session=_by_name(_allowed(database, SESSION_VARIABLES)),
         clock_ahead_seconds=_clock_ahead(database),
         skips_locked=skips_locked,
-        denied=tuple(right.name for right in denied if mode not in right.needless_in),
-        spared=tuple(f"{right.name} (for {right.what_for})" for right in denied if mode in right.needless_in),
+        denied=tuple(right.named(queue) for right in denied if mode not in right.needless_in),
+        spared=tuple(f"{one.named(queue)} (for {one.what_for})" for one in denied if mode in one.needless_in),
         faults=_faults(database),
         claim_indexes=claim_indexes(database),
         oldest_transaction_seconds=_oldest_transaction(database),
@@ -177,12 +162,12 @@ def _oldest_transaction(database: Connected) -> float | None:
 def _denied(database: Connected) -> Iterator[_Right]:
     for right in WORKER_RIGHTS:
         try:
-            database.fetch(right.statement)
+            database.fetch(TRIED[right.verb].format(table=right.table, column=right.column))
         except Unavailable:
             raise
         except DatabaseError as error:
             if number_of(error.__cause__) in RIGHTS_MISSING:  # other errors are told as the table's faults
-                yield right._replace(name=right.name.format(queue=database.dialect.table))
+                yield right
 
 
 # ---- the tables beside the schema file

@@ -14,12 +14,10 @@ import time
 from contextlib import suppress
 
 from ...interrupts.stopping import uninterrupted
+from ..database.retrying import rest_after
 from ..database.session import Session
 from ..database.task_connection import SET_SAVEPOINT, TaskConnection
 from .lent_locks import lent_in
-
-MAX_REST_SECONDS = 0.12
-"""The longest pause after a transaction: a waiting process tries the lock every tenth of a second, after a while."""
 
 
 class SQLiteTaskConnection(TaskConnection):
@@ -77,8 +75,7 @@ class SQLiteTaskConnection(TaskConnection):
         self.connection.close()
 
     def _let_others_in(self) -> None:
-        # A process that waits for the lock tries it now and then, and would never find it free between two tasks.
-        time.sleep(min(time.monotonic() - self._began_at, MAX_REST_SECONDS))
+        rest_after(self._began_at)
 
 
 class MemoryTaskConnection(SQLiteTaskConnection):
