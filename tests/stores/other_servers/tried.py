@@ -37,7 +37,7 @@ CONTRACT = (
     "stores/upgrades",
     "stores/mysql_claims",
 )
-BESIDE_OTHERS = ("worker/retries", "stores/schema", "cli/client", "faults/held_rows", "worker/runner")
+BESIDE_OTHERS = ("worker/retries", "stores/schema", "stores/forks", "cli/client", "faults/held_rows", "worker/runner")
 KINDS = (
     "features/kinds",
     "features/schedules",
@@ -60,7 +60,7 @@ ALONE = ("faults/races", "worker/leases", "worker/worker", "stores/connections")
 """They count the server's deadlocks, statements and waiting transactions, or change its variables."""
 RUNS = (
     Run("the store contract", CONTRACT),
-    Run("retries, schema, client, held_rows, runner", BESIDE_OTHERS),
+    Run("retries, schema, forks, client, held_rows, runner", BESIDE_OTHERS),
     Run("the kinds of queues", KINDS),
     Run("exactly once, results, progress", TOLD),
     Run("races, leases, worker, connections", ALONE, processes=0),
