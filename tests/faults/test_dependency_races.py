@@ -33,10 +33,10 @@ from taskserver.stores.queue.dependencies import Dependencies
 from taskserver.stores.queue.operations import Operations
 from taskserver.stores.sqlite import session as sqlite
 from tests.conftest import without
-from tests.stores.test_store_contract import MODES, Rows
 from tests.support.deployment import ROOT
 from tests.support.interleaving import Plan, by_chance, in_order, interrupted_once, interrupted_twice, watch
 from tests.support.processes import WAIT_SECONDS, wait_until
+from tests.support.rows import MODES, Rows
 from tests.support.servers import MariaDB, MySQLServer, lock_waits, missing_programs
 from tests.support.sessions import whenever_connected
 

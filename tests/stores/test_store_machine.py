@@ -40,7 +40,7 @@ from taskserver.stores import Store
 from taskserver.stores.queue.dependencies import Dependencies
 from taskserver.stores.queue.operations import Operations
 from taskserver.worker.maintenance import LOST_TEXT
-from tests.stores.test_store_contract import Rows
+from tests.support.rows import Rows
 
 T = TypeVar("T")
 

@@ -27,7 +27,17 @@ class Run(NamedTuple):
     processes: int = 2
 
 
-BESIDE_OTHERS = ("worker/retries", "stores/schema", "cli/client", "faults/held_rows", "worker/runner")
+CONTRACT = (
+    "stores/adding",
+    "stores/claims",
+    "stores/due_rows",
+    "stores/finishes",
+    "stores/reruns",
+    "stores/views",
+    "stores/upgrades",
+    "stores/mysql_claims",
+)
+BESIDE_OTHERS = ("worker/retries", "stores/schema", "stores/forks", "cli/client", "faults/held_rows", "worker/runner")
 KINDS = (
     "features/kinds",
     "features/schedules",
@@ -50,8 +60,8 @@ TOLD = (
 ALONE = ("faults/races", "worker/leases", "worker/worker", "stores/connections")
 """They count the server's deadlocks, statements and waiting transactions, or change its variables."""
 RUNS = (
-    Run("the store contract", ("stores/store_contract",)),
-    Run("retries, schema, client, held_rows, runner", BESIDE_OTHERS),
+    Run("the store contract", CONTRACT),
+    Run("retries, schema, forks, client, held_rows, runner", BESIDE_OTHERS),
     Run("the kinds of queues", KINDS),
     Run("exactly once, results, progress", TOLD),
     Run("races, leases, worker, connections", ALONE, processes=0),
