@@ -385,7 +385,8 @@ def test_a_task_that_two_workers_ran_has_the_effects_of_one(mysql_queue: Queue) 
 
 
 def test_on_sqlite_a_task_that_was_taken_over_before_its_transaction_began_does_not_run(sqlite_queue: Queue) -> None:
-    add(sqlite_queue, "effect", 1)
+    add(sqlite_queue, "hold", 1)
+    sqlite_queue.go()
     (result,) = run_program(
         sqlite_queue,
         f"""
@@ -406,6 +407,7 @@ print(server.run())
     assert "lost=1" in result
     assert "done=0" in result
     assert (effects(sqlite_queue), sqlite_queue.rows("status, error_text")) == ([], [(4, "theirs")])
+    assert sqlite_queue.notes() == []
 
 
 @EACH_MODE
