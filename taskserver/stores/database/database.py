@@ -148,16 +148,6 @@ class Database:
         finally:
             self._pace.is_unhurried = was_unhurried
 
-    @contextmanager
-    def occupied(self) -> Iterator[None]:
-        """In the `with`, this thread's verbs that begin a transaction raise DatabaseError, as in a transaction."""
-        session = self._used_session
-        session.in_transaction = True
-        try:
-            yield
-        finally:
-            session.in_transaction = False
-
     def open_task_connection(self) -> TaskConnection:
         """A new connection for a task's own transaction. Raises DatabaseError."""
         return self.dialect.open_task_connection(self._pace)

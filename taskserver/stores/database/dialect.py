@@ -7,8 +7,8 @@ take, put a word for it into `Words`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 
         def skipping_locked(self, work: Callable[[str], T]) -> T: ...
 
-        def occupied(self) -> AbstractContextManager[None]: ...
-
     class Claiming(Protocol):
         """The claim of a dialect: its hard part."""
 
@@ -75,18 +73,6 @@ if TYPE_CHECKING:
 
         def indexes(self, database: Connected, groups: Sequence[int]) -> Sequence[str]:
             """The indexes by which the claim of these groups (none: of all) reads the queue."""
-
-    class Gathering(Protocol):
-        """A place for the tasks of an iterator, for a database whose transactions must not wait for an iterator."""
-
-        def gather(self, database: Connected, tasks: Iterable[NewTask]) -> None:
-            """Take all tasks that an iterator gives."""
-
-        def gathered(self, database: Connected) -> Iterator[NewTask]:
-            """The gathered tasks, in the iterator's order."""
-
-        def forget(self, database: Connected) -> None:
-            """Give the space of the gathered tasks back."""
 
 
 class Inserts(ABC):
@@ -152,11 +138,6 @@ class Dialect(ABC):
     @abstractmethod
     def inserts(self) -> Inserts:
         """How rows are added on connections of ours."""
-
-    @property
-    def gathering(self) -> Gathering | None:
-        """A place for the tasks of an iterator; None where a transaction may wait for them."""
-        return None
 
     def with_marks(self, sql: str) -> str:
         """A statement with the driver's parameter marks for `?`."""

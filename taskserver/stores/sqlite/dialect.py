@@ -20,7 +20,7 @@ from .session import MemorySession, SQLiteSession, open_connection
 from .words import SQLiteWords
 
 if TYPE_CHECKING:
-    from ..database.dialect import Connected, Gathering
+    from ..database.dialect import Connected
     from ..database.facts import SQLiteFacts
     from .inserts import SQLiteInserts
     from .task_connection import SQLiteTaskConnection
@@ -54,12 +54,6 @@ class SQLiteDialect(Dialect):
         from .inserts import SQLiteInserts  # an empty run adds nothing
 
         return SQLiteInserts()
-
-    @property
-    def gathering(self) -> Gathering:
-        from .gathering import SQLiteGathering
-
-        return SQLiteGathering()
 
     def error(self, error: BaseException) -> DatabaseError:
         return error_of(error, self._path, self.table)
