@@ -1,0 +1,204 @@
+"""Adding on connections of mysqlclient and Django, in the Python that has them, with taskserver in its path."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+from tests.support.deployment import ROOT
+from tests.support.shops import AT, ODD_TEXT, Shop
+
+CONNECT = {
+    "MySQLdb": """
+import MySQLdb, MySQLdb.cursors
+from taskserver import TaskServer
+server = TaskServer(place["dsn"])
+at = server.settings.dsn
+connection = MySQLdb.connect(
+    host=at.host, port=at.port, user=at.user, password=at.password, database=at.database, charset="latin1",
+    cursorclass=MySQLdb.cursors.SSDictCursor,
+)
+connection.query("SET time_zone = '+05:00'")
+""",
+    "django": """
+import django
+from django.conf import settings
+settings.configure(DATABASES={"default": place["django"]}, USE_TZ=True, DEBUG=place["debug"])
+django.setup()
+from django.db import connection, transaction
+from taskserver import TaskServer
+server = TaskServer(place["dsn"])
+""",
+}
+PROGRAM = """
+import json, sys
+place = json.loads(sys.argv[1])
+from taskserver import DatabaseError
+from datetime import datetime, timezone
+AT = datetime(2031, 3, 4, 5, 6, 7, 89_000, timezone.utc)
+"""
+ADD_SOME = """
+def add_some():
+    cursor = connection.cursor()
+    cursor.execute("INSERT INTO orders (customer) VALUES (%s)", ["Ada"])
+    cursor.close()
+    first = server.add_task("tasks.note", [place["text"]], connection=connection)
+    return [
+        first,
+        server.add_task("tasks.note", at=AT, connection=connection),
+        server.add_task("tasks.note", depends_on=[first], connection=connection),
+        server.add_pipeline(["tasks.first", "tasks.note"], unique_key="p", connection=connection),
+        *server.add_tasks(
+            [
+                *({"task": "tasks.note", "unique_key": key, "rerun": True} for key in ("a", "é", "a")),
+                *({"task": "tasks.note", "delay": 3600} for _ in range(3)),
+            ],
+            connection=connection,
+        ),
+    ]
+"""
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run(django_python: str, tmp_path: Path) -> Run:
+    """Runs code that has `connection`, `server` and `add_some`; what it prints, which is JSON."""
+    path = tmp_path / "path"
+    path.mkdir()
+    for package in (ROOT / "taskserver", Path(pymysql.__file__).parent):
+        (path / package.name).symlink_to(package)
+
+    def run(shop: Shop, driver: str, code: str, debug: bool = False) -> Any:
+        place = {"dsn": shop.dsn, "django": place_in_django(shop), "debug": debug, "text": ODD_TEXT}
+        done = subprocess.run(
+            [django_python, "-c", PROGRAM + CONNECT[driver] + ADD_SOME + code, json.dumps(place)],
+            env={"PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONIOENCODING": "utf-8"},
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return json.loads(done.stdout)
+
+    return run
+
+
+def place_in_django(shop: Shop) -> dict[str, Any]:
+    """The database, as in Django's settings."""
+    if shop.is_sqlite:
+        return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(shop.path)}
+    place = {("name" if key == "database" else key).upper(): value for key, value in shop.place.items()}
+    return {"ENGINE": "django.db.backends.mysql", "OPTIONS": {"charset": "utf8mb4"}, **place}
+
+
+def assert_added(shop: Shop, ids: list[int]) -> None:
+    shop.assert_added(ids)
+    assert shop.added()[0] == [ODD_TEXT]
+    seconds = [None if value is None else round(value, -1) for value in shop.due_in()]
+    assert seconds[0] is None
+    assert seconds[-3:] == [3600] * 3
+    assert shop.customers() == ["Ada"]
+
+
+# ---- mysqlclient
+
+
+def test_a_connection_of_mysqlclient_serves(mysql_shop: Shop, run: Run) -> None:
+    code = "ids = add_some(); connection.commit(); add_some(); connection.rollback(); print(ids)"
+    assert_added(mysql_shop, run(mysql_shop, "MySQLdb", code))
+    assert float(mysql_shop.rows("UNIX_TIMESTAMP(due_at)")[1][0]) == AT.timestamp()
+
+
+FAILED_IN_MYSQLCLIENT = """
+said = []
+cursor = connection.cursor()
+cursor.execute("RENAME TABLE jobs_queue TO elsewhere")
+cursor.close()
+for _ in range(2):
+    try:
+        server.add_task("tasks.note", connection=connection)
+    except DatabaseError as error:
+        said.append(f"{type(error).__name__} {type(error.__cause__).__module__} {error}")
+    if len(said) == 1:
+        connection.close()
+print(json.dumps(said))
+"""
+
+
+def test_errors_of_mysqlclient_are_ours(mysql_shop: Shop, run: Run) -> None:
+    missing, closed = run(mysql_shop, "MySQLdb", FAILED_IN_MYSQLCLIENT)
+    assert re.match(r"TablesMissing MySQLdb\S* the connection that was given reaches no tables of jobs_queue", missing)
+    assert re.match(r"ConnectionLost MySQLdb\S* on the connection that was given: .*open another", closed)
+
+
+# ---- Django
+
+COMMITTED_AND_ROLLED_BACK = """
+class Undo(Exception):
+    pass
+
+with transaction.atomic():
+    ids = add_some()
+    for undo in (True, False):
+        try:
+            with transaction.atomic():
+                server.add_task("tasks.note", unique_key="inner", connection=connection)
+                raise Undo
+        except Undo:
+            pass
+try:
+    with transaction.atomic():
+        add_some()
+        raise Undo
+except Undo:
+    pass
+print(ids)
+"""
+
+
+@pytest.mark.parametrize("debug", [False, True], ids=["", "debug"])
+def test_djangos_own_connection_serves(shop: Shop, run: Run, debug: bool) -> None:
+    assert_added(shop, run(shop, "django", COMMITTED_AND_ROLLED_BACK, debug))
+
+
+FAILED_IN_DJANGO = """
+said = []
+with transaction.atomic():
+    connection.cursor().execute("INSERT INTO orders (customer) VALUES ('Ada')")
+    try:
+        with transaction.atomic():
+            connection.cursor().execute("INSERT INTO orders (customer) VALUES ('Grace')")
+            other = TaskServer(place["dsn"], table="elsewhere")
+            other.add_task("tasks.note", connection=connection)
+    except DatabaseError as error:
+        said.append(f"{type(error).__name__} {type(error.__cause__).__module__} {error}")
+    server.add_task("tasks.note", ["after"], connection=connection)
+print(json.dumps(said))
+"""
+
+
+def test_an_error_in_djangos_atomic_block_rolls_that_back_and_no_more(shop: Shop, run: Run) -> None:
+    (said,) = run(shop, "django", FAILED_IN_DJANGO)
+    assert said.startswith("TablesMissing django.db.utils the connection that was given reaches no tables of elsewhere")
+    assert (shop.customers(), shop.added()) == (["Ada"], [["after"]])
+
+
+REFUSED_IN_DJANGO = """
+from taskserver import InvalidTask
+try:
+    TaskServer("sqlite:///x.db").add_task("tasks.note", connection=connection)
+except InvalidTask as error:
+    print(json.dumps(str(error)))
+"""
+
+
+def test_djangos_connection_to_another_kind_of_database_is_refused(mysql_shop: Shop, run: Run) -> None:
+    said = run(mysql_shop, "django", REFUSED_IN_DJANGO)
+    assert "connection is one to MySQL, and the queue of TASKSERVER_DSN lies in SQLite" in said

@@ -1,0 +1,139 @@
+"""A shop whose orders lie in the queue's own database, and which adds tasks on its own connections."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import suppress
+from datetime import datetime, timezone
+from typing import Any
+
+from taskserver import TaskServer
+from tests.support.deployment import Deployment
+from tests.support.queues import Queue
+from tests.support.servers import MySQLServer, plain_connection
+
+TASKS = """
+import json
+
+note_text = note
+
+def note(*args, **kwargs):
+    note_text(json.dumps([args, kwargs]))
+
+def first(*args):
+    return args
+
+def send_letter(**kwargs):
+    note(**kwargs)
+
+confirm_order = check_comment = send_letter
+"""
+ODD_TEXT = "Grüße 🎉 日本語 'quoted' \"twice\" \\ back / slash \t tab %s %d ? {x} :y <b>bold</b>"
+AT = datetime(2031, 3, 4, 5, 6, 7, 89_000, timezone.utc)
+ORDERS = {
+    True: "CREATE TABLE orders (id INTEGER PRIMARY KEY, customer VARCHAR(100) NOT NULL)",
+    False: "CREATE TABLE orders (id BIGINT AUTO_INCREMENT PRIMARY KEY, customer VARCHAR(100) NOT NULL) "
+    "ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4",
+}
+"""By whether it is for SQLite."""
+
+LEAP = 1774746000
+"""The clocks of a made-up zone go forward by an hour at this instant."""
+FALL = LEAP + 15_000_000
+"""And back again at this one."""
+ZONE = f"""
+INSERT INTO mysql.time_zone (Use_leap_seconds) VALUES ('N');
+SET @zone = LAST_INSERT_ID();
+INSERT INTO mysql.time_zone_name VALUES ('{{name}}', @zone);
+INSERT INTO mysql.time_zone_transition_type VALUES (@zone, 0, 3600, 0, 'CET'), (@zone, 1, 7200, 1, 'CEST');
+INSERT INTO mysql.time_zone_transition VALUES (@zone, {LEAP - 15_000_000}, 0), (@zone, {LEAP}, 1), (@zone, {FALL}, 0)
+"""
+
+
+def zone_with_summer_time(server: MySQLServer, database: str) -> str:
+    """The name of a new one, which this server knows."""
+    server.execute(*ZONE.format(name=f"Zone/{database}").split(";\n"))
+    return f"Zone/{database}"
+
+
+class Shop(Queue):
+    """A queue beside a table of orders, and a server of the shop's to add tasks with."""
+
+    def __init__(self, deployment: Deployment, dsn: str) -> None:
+        super().__init__(deployment, dsn, TASKS)
+        self.database = dsn.rpartition("/")[2]
+        self.server = TaskServer(dsn, folder=self.folder)
+        self._opened: list[Any] = []
+        self.sql(ORDERS[self.is_sqlite])
+
+    def open(self, **kwargs: Any) -> Any:
+        """A connection of the shop's own, that has begun nothing yet."""
+        if self.is_sqlite:
+            connection: Any = sqlite3.connect(self.path, **kwargs)
+        else:
+            connection = plain_connection(**(self.place | kwargs))
+        self._opened.append(connection)
+        return connection
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """Of a MySQL database, as drivers want it."""
+        at: Any = self.server.settings.dsn
+        return {"host": at.host, "port": at.port, "user": at.user, "password": at.password, "database": at.database}
+
+    def order(self, connection: Any) -> None:
+        """A row of the shop's own."""
+        cursor = connection.cursor()
+        cursor.execute("INSERT INTO orders (customer) VALUES ('Ada')")
+        cursor.close()
+
+    def customers(self) -> list[str]:
+        return [customer for (customer,) in self.rows("customer", "orders")]
+
+    def added(self) -> list[Any]:
+        """The arguments of all tasks."""
+        return [args and json.loads(args) for (args,) in self.rows("args")]
+
+    def noted(self) -> list[Any]:
+        """With what `note` was called."""
+        return [json.loads(note) for note in self.notes()]
+
+    def due_in(self) -> list[float | None]:
+        """Seconds until the tasks are due."""
+        rows = self.rows(self.seconds_between(self.now, "due_at"))
+        return [None if value is None else float(value) for (value,) in rows]
+
+    def add_some(self, connection: Any) -> list[int]:
+        """Tasks of several kinds, by statements of all forms."""
+        server = self.server
+        first = server.add_task("tasks.note", [ODD_TEXT], connection=connection)
+        return [
+            first,
+            server.add_task("tasks.note", delay=60, connection=connection),
+            server.add_task("tasks.note", depends_on=[first], connection=connection),
+            server.add_pipeline(["tasks.first", "tasks.note"], unique_key="p", connection=connection),
+            *server.add_tasks(
+                [
+                    *({"task": "tasks.note", "unique_key": key, "rerun": True} for key in ("a", "é", "a")),
+                    *({"task": "tasks.note", "at": AT} for _ in range(3)),
+                ],
+                connection=connection,
+            ),
+        ]
+
+    def assert_added(self, ids: list[int]) -> None:
+        """The rows of `add_some` are there, and no other ones."""
+        rows = {row[0]: row[1:] for row in self.rows("id, unique_key, status")}
+        assert set(rows) == set(ids)
+        assert len(rows) == len(ids) - 1
+        key = str if self.is_sqlite else str.encode
+        keys = [None, None, None, key("p"), key("a"), key("é"), key("a"), None, None, None]
+        assert [rows[task_id][0] for task_id in ids] == keys
+        assert self.sql("SELECT parent_id, child_id FROM jobs_queue_dependencies") == [(ids[0], ids[2])]
+
+    def close(self) -> None:
+        for connection in self._opened:
+            with suppress(Exception):
+                connection.close()
+        self.server.close()
