@@ -32,8 +32,8 @@ class AloneExecution:
         attempt = attempt or self._attempts.start(task, max_attempts)
         if attempt is None:
             return
-        completion = self._completions.of(task, call.next_stage)
-        plan = self._attempts.plan([task], call)._replace(completion=completion)
+        completion = Completion(self._completions, task, call.next_stage)
+        plan = self._attempts.plan([task], call, completion)
         failure, returned = self._attempts.call(plan, attempt, run_alone, call, self._keeps_results)
         if completion.is_asked_for:
             if self._was_completed(completion, attempt, failure):

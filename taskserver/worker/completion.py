@@ -43,10 +43,6 @@ class Completions:
         self._reporter = reporter
         self._callers: Callers | None = None
 
-    def of(self, task: ClaimedTask, next_stage: NextStage | None) -> Completion:
-        """The completion of a task that is about to be called."""
-        return Completion(self, task, next_stage)
-
     def check_interrupts(self) -> None:
         """Raises TaskInterrupted where an interrupt struck the running code, which kept that to itself.
 
@@ -93,16 +89,17 @@ class Completions:
 class Completion:
     """The completion of one running task by its own code."""
 
+    connection: object = None
+    """The connection on which the task's code completed it last."""
+    written: tuple[Finish, Outcome] | None = None
+    """The finish that was written there, and its outcome."""
+    is_asked_for = False
+    """Whether the task's code has begun to complete it."""
+
     def __init__(self, completions: Completions, task: ClaimedTask, next_stage: NextStage | None) -> None:
         self._completions = completions
         self._task = task
         self._next_stage = next_stage
-        self.connection: object = None
-        """The connection on which the task's code completed it last."""
-        self.written: tuple[Finish, Outcome] | None = None
-        """The finish that was written there, and its outcome."""
-        self.is_asked_for = False
-        """Whether the task's code has begun to complete it."""
 
     def complete(self, connection: object, value: object) -> None:
         """Complete the task in the transaction of a connection.

@@ -31,12 +31,12 @@ class CallPlan(NamedTuple):
     """0: no limit."""
     max_attempts: int
     """How often the first of the tasks may start."""
+    completion: OwnCompletion | None = None
+    """The completion by the task's own code; None where that cannot complete it."""
     heeds_cancel: bool = True
     """Whether the call is interrupted once a person cancels one of its tasks."""
     connection: Any = None
     """The driver's connection, which holds the task's own transaction; None outside of one."""
-    completion: OwnCompletion | None = None
-    """The completion by the task's own code; None where that cannot complete it."""
     holds_lock: bool = False
     """Whether that transaction keeps everybody else, and the run's own connection, from writing. Then nobody can take
     the task away, and nothing can be renewed."""
