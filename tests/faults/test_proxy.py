@@ -98,22 +98,6 @@ def test_much_passes_both_ways_as_it_was_and_closes_are_told(proxy: Proxy, echo:
     wait_until(lambda: not proxy.open_links)
 
 
-def test_a_client_is_let_go_when_the_server_is_away(echo: Echo) -> None:
-    with socket.create_server((HOST, 0)) as gone:
-        port = gone.getsockname()[1]
-    with Proxy(HOST, port) as proxy, connect(proxy) as client:
-        assert client.recv(1) == b""
-
-
-def test_a_dsn_leads_through_the_proxy_and_keeps_user_password_and_options() -> None:
-    with Proxy(HOST, 3306) as proxy:
-        assert (
-            proxy.dsn("mysql://an:p%40ss@db.example:3307/shop?ssl-mode=disabled")
-            == f"mysql://an:p%40ss@127.0.0.1:{proxy.port}/shop?ssl-mode=disabled"
-        )
-        assert proxy.dsn("mysql://db.example/shop") == f"mysql://127.0.0.1:{proxy.port}/shop"
-
-
 # ---- drop
 
 
