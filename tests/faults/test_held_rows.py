@@ -128,26 +128,6 @@ def test_no_patience_with_an_absent_database_is_some_with_those_who_hold_a_row(s
     assert shared_queue.notes() == ["first", "second", "third"]
 
 
-@pytest.mark.long
-def test_a_row_that_was_left_for_later_takes_no_patience_from_what_comes_after(shared_queue: FailingQueue) -> None:
-    shared_queue.set(DB_PATIENCE=0)
-    shared_queue.add_named("lost")
-    shared_queue.sql(
-        "UPDATE jobs_queue SET status = 1, attempts = 1, claim = 7, started_at = NOW(6),"
-        " due_at = NOW(6) - INTERVAL 1 SECOND"
-    )
-    with shared_queue.locking(LOCK_TASK, 1):
-        shared_queue.add_named("first", task="wait_for_go")
-        worker = shared_queue.start()
-        wait_until(lambda: shared_queue.notes() == ["first"])
-        with shared_queue.locking(LOCK_TASK, 2):
-            shared_queue.go()
-            wait_until(shared_queue.waiting_since)
-            time.sleep(1.5)  # more than one turn of waiting for a lock
-        assert end_of(worker) == (0, "", "")
-    assert shared_queue.sql("SELECT id, status FROM jobs_queue") == [(1, 1)]
-
-
 def test_a_second_signal_while_a_start_waits_keeps_its_task_from_being_called(shared_queue: FailingQueue) -> None:
     worker = shared_queue.start_first()
     with shared_queue.locking(LOCK_TASK, 2):

@@ -43,40 +43,10 @@ def note(number, seconds=0.0):
     os.write(LOG, f"{number} {os.getpid()} {began} {time.monotonic()}\\n".encode())
 """
 
-# A worker's process: made ready, then waiting for the word, so that its start-up is no part of the race.
+# Workers in one process, each a thread with a TaskServer of its own: made ready, then waiting for the word, so that
+# their start-up is no part of the race.
 RACER = """
-import json, os, sys, time
-from taskserver import TaskServer
-import taskserver.worker.equipment, taskserver.worker.run
-
-wish = json.loads(sys.argv[1])
-server = TaskServer(wish["dsn"], mode=wish["mode"], modules="race_tasks", folder=wish["folder"])
-server.store.tables.check()
-if not wish["skips_locked"]:
-    server.store.database.dialect.skips_locked = False
-sys.path.insert(0, wish["folder"])
-import race_tasks
-
-print("ready", flush=True)
-sys.stdin.readline()
-total = {"done": 0, "fatal": 0, "lost": 0, "released": 0, "reasons": [], "pid": os.getpid()}
-while True:
-    last = not wish["until"] or os.path.exists(wish["until"])
-    result = server.run(groups=wish["groups"], batch=wish["batch"])
-    for name in ("done", "fatal", "lost", "released"):
-        total[name] += getattr(result, name)
-    if result.reason.value not in total["reasons"]:
-        total["reasons"].append(result.reason.value)
-    if last:
-        break
-    time.sleep(0.002)
-print(json.dumps(total))
-"""
-
-
-# One process of several workers, each a thread with a TaskServer of its own.
-CROWD = """
-import json, sys, threading
+import json, os, sys, threading, time
 from taskserver import TaskServer
 import taskserver.worker.equipment, taskserver.worker.run
 
@@ -85,14 +55,28 @@ sys.path.insert(0, wish["folder"])
 import race_tasks
 
 race_tasks.os.getpid = threading.get_native_id  # each thread is a worker
-results = []
+totals = []
 
 
 def work():
-    with TaskServer(wish["dsn"], modules="race_tasks", folder=wish["folder"], db_patience=600) as server:
+    settings = {"mode": wish["mode"], "db_patience": wish["db_patience"]}
+    with TaskServer(wish["dsn"], modules="race_tasks", folder=wish["folder"], **settings) as server:
         server.store.tables.check()
+        if not wish["skips_locked"]:
+            server.store.database.dialect.skips_locked = False
         line.wait()
-        results.append(server.run(batch=20))
+        total = {"pid": threading.get_native_id(), "done": 0, "fatal": 0, "lost": 0, "released": 0, "reasons": []}
+        while True:
+            last = not wish["until"] or os.path.exists(wish["until"])
+            result = server.run(groups=wish["groups"], batch=wish["batch"])
+            for name in ("done", "fatal", "lost", "released"):
+                total[name] += getattr(result, name)
+            if result.reason.value not in total["reasons"]:
+                total["reasons"].append(result.reason.value)
+            if last:
+                break
+            time.sleep(0.002)
+        totals.append(total)
 
 
 line = threading.Barrier(wish["threads"] + 1)
@@ -104,7 +88,7 @@ sys.stdin.readline()
 line.wait()
 for thread in threads:
     thread.join()
-print(json.dumps([[result.done, result.taken, result.lost] for result in results]))
+print(json.dumps(totals))
 """
 
 
@@ -128,47 +112,15 @@ class Outcome(NamedTuple):
     reasons: list[str]
 
 
-def start_processes(count: int, folder: Path, script: str, wish: dict[str, Any]) -> list[subprocess.Popen[str]]:
-    """Some that stand at the line, where they wait for the word."""
-    (folder / "race_tasks.py").write_text(RACE_TASKS)
-    (folder / "racer.py").write_text(script)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(folder / "racer.py"), json.dumps(wish | {"folder": str(folder)})],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(count)
-    ]
-    for process in processes:
-        assert process.stdout is not None
-        if process.stdout.readline() != "ready\n":
-            raise AssertionError(process.communicate()[1])
-    return processes
-
-
-def end_processes(processes: Sequence[subprocess.Popen[str]]) -> None:
-    """However far they are."""
-    for process in processes:
-        process.kill()
-        process.communicate()
-
-
-def read_runs(folder: Path) -> list[Ran]:
-    lines = (line.split() for line in (folder / "ran.log").read_text().splitlines())
-    return [Ran(int(number), int(pid), float(began), float(ended)) for number, pid, began, ended in lines]
-
-
 class Race:
-    """Workers' processes over one queue, in a folder of their own."""
+    """Workers over one queue, in processes of theirs and a folder of their own."""
 
     def __init__(self, folder: Path, dsn: str, mode: str = "delete") -> None:
         self.folder = folder
-        self._wish = {"dsn": dsn, "mode": mode, "groups": GROUPS}
+        self._wish = {"dsn": dsn, "mode": mode, "folder": str(folder), "groups": GROUPS, "db_patience": 30}
         self._racers: list[subprocess.Popen[str]] = []
+        (folder / "race_tasks.py").write_text(RACE_TASKS)
+        (folder / "racer.py").write_text(RACER)
         with TaskServer(dsn) as server:
             server.create_tables()
 
@@ -177,10 +129,25 @@ class Race:
         """Once this file is there, racers with `until` make their last run."""
         return self.folder / "producers_are_done"
 
-    def get_ready(self, workers: int, batch: int = 5, skips_locked: bool = True, until: bool = False) -> None:
-        """Start the processes; returns once all of them stand at the line."""
-        more = {"batch": batch, "skips_locked": skips_locked, "until": str(self.producers_are_done) if until else ""}
-        self._racers = start_processes(workers, self.folder, RACER, self._wish | more)
+    def get_ready(self, processes: int, until: bool = False, **wish: object) -> None:
+        """Start the workers; returns once all of them stand at the line."""
+        usual = {"threads": 1, "batch": 5, "skips_locked": True}
+        more = {**usual, "until": str(self.producers_are_done) if until else "", **wish}
+        for _ in range(processes):
+            self._racers.append(
+                subprocess.Popen(
+                    [sys.executable, str(self.folder / "racer.py"), json.dumps(self._wish | more)],
+                    env={**os.environ, "PYTHONPATH": str(ROOT)},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        for racer in self._racers:
+            assert racer.stdout is not None
+            if racer.stdout.readline() != "ready\n":
+                raise AssertionError(racer.communicate()[1])
 
     def go(self) -> None:
         for racer in self._racers:
@@ -188,20 +155,24 @@ class Race:
             racer.stdin.write("go\n")
             racer.stdin.flush()
 
-    def outcomes(self) -> list[Outcome]:
-        """Wait for all of them to end. One that ended with an error, or that said anything, fails the test."""
+    def outcomes(self, timeout: float = AWAIT_SECONDS) -> list[Outcome]:
+        """Wait for all of them to end. One that ended with an error fails the test."""
         found = []
         for racer in self._racers:
-            output, errors = racer.communicate(timeout=AWAIT_SECONDS)
+            output, errors = racer.communicate(timeout=timeout)
             assert racer.returncode == 0, errors
-            found.append(Outcome(**json.loads(output)))
+            found += [Outcome(**outcome) for outcome in json.loads(output)]
         return found
 
     def ran(self) -> list[Ran]:
-        return read_runs(self.folder)
+        lines = (line.split() for line in (self.folder / "ran.log").read_text().splitlines())
+        return [Ran(int(number), int(pid), float(began), float(ended)) for number, pid, began, ended in lines]
 
     def close(self) -> None:
-        end_processes([racer for racer in self._racers if racer.poll() is None])
+        for racer in self._racers:
+            if racer.poll() is None:
+                racer.kill()
+                racer.communicate()
 
 
 @pytest.fixture
@@ -318,34 +289,21 @@ def test_workers_where_the_binlog_holds_statements_run_each_task_once(
 # ---- a hundred workers write each number once
 
 
-def crowd_around(folder: Path, dsn: str, tasks: int, processes: int = 4, threads: int = 25) -> None:
+def assert_each_number_is_there_once(racing: Race, dsn: str, tasks: int) -> None:
     """A hundred workers on so many tasks, each of which writes its number."""
-    with TaskServer(dsn) as server:
-        server.create_tables()
     add_notes(dsn, range(tasks))
-    started = start_processes(processes, folder, CROWD, {"dsn": dsn, "threads": threads})
-    try:
-        results: list[list[int]] = []
-        outputs = list(ThreadPoolExecutor().map(lambda process: process.communicate("go\n", timeout=3600), started))
-        for process, (output, errors) in zip(started, outputs, strict=True):
-            assert (process.returncode, errors) == (0, "")
-            results += json.loads(output)
-    finally:
-        end_processes([process for process in started if process.poll() is None])
-    assert len(results) == processes * threads
-    assert sum(done for done, _, _ in results) == tasks
-
-
-def assert_each_number_is_there_once(folder: Path, dsn: str, tasks: int) -> None:
-    crowd_around(folder, dsn, tasks)
-    runs = read_runs(folder)
-    assert_each_ran_once(runs, tasks)
-    assert_it_raced(runs, 100)
+    racing.get_ready(4, threads=25, batch=20, db_patience=600)
+    racing.go()
+    outcomes = racing.outcomes(timeout=3600)
+    assert len(outcomes) == 100
+    assert sum(one.done for one in outcomes) == tasks
+    assert_each_ran_once(racing.ran(), tasks)
+    assert_it_raced(racing.ran(), 100)
     assert count_unfinished(dsn) == 0
 
 
-def test_many_workers_write_each_number_once(tmp_path: Path, dsn: str) -> None:
-    assert_each_number_is_there_once(tmp_path, dsn, 10_000)
+def test_many_workers_write_each_number_once(race: Callable[..., Race], dsn: str) -> None:
+    assert_each_number_is_there_once(race(dsn), dsn, 10_000)
 
 
 @pytest.fixture(params=["sqlite", "mysql"])
@@ -366,8 +324,8 @@ def tidy_dsn(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.mark.long
-def test_a_hundred_workers_write_a_hundred_thousand_numbers_once(tmp_path: Path, tidy_dsn: str) -> None:
-    assert_each_number_is_there_once(tmp_path, tidy_dsn, 100_000)
+def test_a_hundred_workers_write_a_hundred_thousand_numbers_once(race: Callable[..., Race], tidy_dsn: str) -> None:
+    assert_each_number_is_there_once(race(tidy_dsn), tidy_dsn, 100_000)
 
 
 # ---- beside producers
@@ -406,7 +364,7 @@ def test_workers_beside_producers_and_woken_tasks_run_each_task_once(
     race: Callable[..., Race], mysql_server: MySQLServer, mysql_dsn: str, skips_locked: bool
 ) -> None:
     racing = race(mysql_dsn)
-    racing.get_ready(4, batch=10, skips_locked=skips_locked, until=True)
+    racing.get_ready(4, until=True, batch=10, skips_locked=skips_locked)
     racing.go()
     each = 200
     produce(mysql_server, mysql_dsn, each)

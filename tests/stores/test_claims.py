@@ -1,4 +1,7 @@
-"""What every store does with a claim: which tasks it takes, what it tells of them, and how they are given back."""
+"""What every store does with a claim: which tasks it takes, what it tells of them, and how they are given back.
+
+That it takes new rows alone, each once, test_store_machine.py shows.
+"""
 
 from __future__ import annotations
 
@@ -41,32 +44,6 @@ def test_a_claim_takes_tasks_by_priority_then_id_across_groups(store: Store, gro
         assert ids(claim(store, limit, *groups)) == expected
 
 
-def test_a_claim_leaves_other_groups_alone(store: Store, rows: Rows) -> None:
-    other, ours = add(store, 4_294_967_295, -100), add(store, 3, 100)
-    assert ids(claim(store, 100, 3, 5)) == [ours]
-    assert rows.row(other)["status"] == 0
-    assert claim(store, 100, 5) == []
-    assert ids(claim(store)) == [other]
-
-
-@pytest.mark.parametrize("status", [1, 2, 3, 4, 5])
-def test_a_claim_takes_new_rows_alone(store: Store, rows: Rows, status: int) -> None:
-    add(store)
-    rows.set(f"status = {status}")
-    before = rows.all()
-    assert store.claims.claim(100, ()) == ([], 0)
-    assert not store.claims.has_new(())
-    assert rows.all() == before
-
-
-def test_has_new_sees_new_rows_of_its_groups_alone(store: Store) -> None:
-    assert not store.claims.has_new(())
-    add(store, 3)
-    assert [store.claims.has_new(groups) for groups in ((), (3,), (5, 3), (5, 6))] == [True, True, True, False]
-    claim_one(store)
-    assert not store.claims.has_new(())
-
-
 def test_a_look_for_new_rows_waits_for_nobody(store: Store, rows: Rows) -> None:
     add(store, 3)
     rows.execute("BEGIN" if rows.is_mysql else "BEGIN IMMEDIATE")
@@ -105,11 +82,6 @@ def test_a_claim_writes_its_token_and_its_lease_and_counts_no_attempt(store: Sto
     task = claim_one(store)
     assert rows.one("status", "claim", "attempts", "started_at") == (1, task.claim, 0, None)
     assert rows.seconds_from_now(rows.one("due_at")) == pytest.approx(LEASE_SECONDS, abs=30)
-
-
-def test_each_claim_has_a_token_of_its_own(store: Store) -> None:
-    add_many(store, [PLAIN] * 20)
-    assert len({claim(store, 1)[0].claim for _ in range(20)}) == 20
 
 
 def test_a_claim_tells_what_the_row_says(store: Store, rows: Rows) -> None:
@@ -237,20 +209,6 @@ def test_a_claim_of_given_groups_passes_over_those_that_are_paused(store: Store,
     rows.execute("DELETE FROM jobs_queue_paused")
     assert store.claims.has_new((3, 5))
     assert ids(claim(store, 100, 3, 5, 6)) == [six, five]
-
-
-def test_a_claim_of_all_groups_passes_over_those_that_are_paused(store: Store, rows: Rows) -> None:
-    order = [(3, 5), (5, -9), (6, 1), (3, 0), (4_294_967_295, 2), (0, 3), (5, 0)]
-    added = [(priority, add(store, group, priority), group) for group, priority in order]
-    pause(rows, 5, 77)
-    assert store.claims.has_new(())
-    assert ids(claim(store, 3)) == [task_id for _, task_id, group in sorted(added) if group != 5][:3]
-    assert len(claim(store)) == 2
-    assert not store.claims.has_new(())
-    assert store.claims.claim(100, ()) == ([], 0)
-    rows.execute("DELETE FROM jobs_queue_paused")
-    assert store.claims.has_new(())
-    assert len(claim(store)) == 2
 
 
 def test_a_claim_puts_off_what_is_not_due_beside_paused_groups_and_in_none_of_them(store: Store, rows: Rows) -> None:

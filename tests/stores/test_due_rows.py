@@ -29,18 +29,6 @@ def test_a_new_row_whose_time_lies_ahead_waits_and_is_woken_when_it_is_due(store
     assert ids(claim(store)) == [later]
 
 
-def test_a_claim_that_meets_only_rows_whose_time_lies_ahead_says_that_it_changed_rows(store: Store, rows: Rows) -> None:
-    add_many(store, [PLAIN] * 3)
-    rows.set(f"due_at = {rows.after(3600)}")
-    assert [store.claims.claim(2, ()) for _ in range(3)] == [([], 2), ([], 1), ([], 0)]
-
-
-def test_a_new_row_whose_time_has_come_is_claimed_without_a_wake(store: Store, rows: Rows) -> None:
-    task_id = add(store)
-    rows.set(f"due_at = {rows.after(-1)}")
-    assert ids(claim(store)) == [task_id]
-
-
 @pytest.mark.parametrize("due_at", ["past", "ahead", "none"])
 def test_waiting_and_failed_rows_alone_are_woken_and_those_alone_that_are_due(
     store: Store, rows: Rows, due_at: str

@@ -26,7 +26,6 @@ from tests.stores.verbs import (
     claim,
     claim_one,
     end,
-    end_leases,
     finish,
     give_up_as_lost,
     rerun,
@@ -89,12 +88,6 @@ def test_a_failed_task_stays_as_fatal_with_its_error_in_every_mode(
     assert not store.claims.has_new(())
 
 
-def test_a_task_may_be_failed_before_it_was_started(store: Store, rows: Rows) -> None:
-    add(store)
-    assert finish(store, claim_one(store), "BadTask: no such callable")
-    assert rows.one("status", "attempts") == (4, 0)
-
-
 # ---- the fence
 
 
@@ -123,16 +116,6 @@ def test_a_stale_token_starts_finishes_renews_and_releases_nothing(
     rows.execute("DELETE FROM jobs_queue")
     assert store.finishes.advance([Finish(stale)], Start(stale, 1)) == ([Outcome.LOST], False)
     assert rows.all("jobs_queue_done") == []
-
-
-def test_a_claim_that_ran_out_and_was_not_taken_back_may_still_start_and_finish(store: Store, rows: Rows) -> None:
-    add(store)
-    task = claim_one(store)
-    end_leases(rows)
-    assert start(store, task)
-    end_leases(rows)
-    assert finish(store, task)
-    assert rows.all() == []
 
 
 @pytest.mark.parametrize("mode", MODES)

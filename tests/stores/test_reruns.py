@@ -15,13 +15,10 @@ from taskserver.model.task import Status
 from taskserver.stores import Store
 from taskserver.stores.queue.finish_writes import RUN_AGAIN
 from tests.stores.verbs import (
-    ENDINGS,
     STATES,
     a_running_task,
-    add,
     add_many,
     cancel_running,
-    claim,
     claim_one,
     end,
     end_leases,
@@ -101,16 +98,6 @@ def test_a_claimed_task_that_is_run_again_is_taken_from_its_worker(store: Store,
     assert claim_one(store).args == "[2]"
 
 
-def test_a_finish_of_a_task_that_is_run_again_and_the_next_start_are_one_answer(store: Store, rows: Rows) -> None:
-    store.producing.add(rerun("[1]"))
-    add(store)
-    first, second = claim(store)
-    assert start(store, first)
-    store.producing.add(rerun("[2]"))
-    assert store.finishes.advance([Finish(first)], Start(second, 3)) == ([Outcome.RUN_AGAIN], True)
-    assert rows.statuses() == [0, 1]
-
-
 def test_a_limit_found_for_the_callable_of_before_is_not_written_to_a_row_that_is_run_again(
     store: Store, rows: Rows
 ) -> None:
@@ -156,30 +143,6 @@ def test_a_lost_task_that_was_cancelled_since_the_look_is_left_to_the_next_look(
     before = rows.all()
     assert not store.due.reclaim_lost(lost, 3, "lost: x", 0.0)
     assert rows.all() == before
-
-
-@pytest.mark.parametrize(("text", "kept"), [("cancelled", None), ("E: cancelled", "E: cancelled")])
-def test_a_start_forgets_that_a_task_was_cancelled_and_no_other_error(
-    store: Store, rows: Rows, text: str, kept: str | None
-) -> None:
-    """A person may set the status of a cancelled row alone."""
-    add(store)
-    rows.set(f"error_text = '{text}'")
-    task = claim_one(store)
-    assert start(store, task)
-    assert rows.one("error_text") == kept
-    assert not store.leases.is_cancelled(task)
-    assert end(store, ENDINGS["to be retried"](task)) == Outcome.AS_ASKED
-    assert rows.one("status") == Status.ERROR
-
-
-def test_a_bad_row_that_a_person_set_to_new_after_it_was_cancelled_is_fatal_as_any_other(
-    store: Store, rows: Rows
-) -> None:
-    add(store)
-    rows.set("error_text = 'cancelled'")
-    assert finish(store, claim_one(store), "BadTask: x")
-    assert rows.one("status", "error_text") == (4, "BadTask: x")
 
 
 def test_a_task_that_is_cancelled_just_before_it_would_be_run_again_is_fatal_in_the_same_turn(

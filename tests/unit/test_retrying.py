@@ -10,7 +10,14 @@ import pytest
 from taskserver import TaskServer
 from taskserver.errors import Conflict, ConnectionLost, DatabaseError, ServerFull, Unavailable
 from taskserver.stores.database import retrying
-from taskserver.stores.database.retrying import Patience, RetryPolicy, Scope, Tries
+from taskserver.stores.database.retrying import (
+    HELD_PATIENCE_SECONDS,
+    MIN_CONFLICT_SECONDS,
+    Patience,
+    RetryPolicy,
+    Scope,
+    Tries,
+)
 
 PASSING = {
     # Lock waits, deadlocks and losers of two nodes, ended statements, snapshots, time limits of MariaDB and MySQL.
@@ -98,3 +105,23 @@ def test_what_has_no_patience_or_cannot_be_repeated_is_not_tried_again(
     tries = Tries(RetryPolicy(Scope.STATEMENT, 0, is_repeatable), patience)
     tries.succeeded()
     assert not tries.go_on_after(ConnectionLost("away"))
+
+
+@pytest.mark.parametrize(
+    ("conflict_seconds", "is_repeatable", "uses_up"),
+    [(MIN_CONFLICT_SECONDS, True, True), (HELD_PATIENCE_SECONDS, True, False), (MIN_CONFLICT_SECONDS, False, False)],
+    ids=["waited for", "left for later", "an add"],
+)
+def test_others_in_the_way_use_up_the_patience_only_of_work_that_the_run_cannot_do_without(
+    conflict_seconds: float, is_repeatable: bool, uses_up: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it is used up, what comes after is tried once."""
+    clock = Clock()
+    monkeypatch.setattr(retrying, "time", clock)
+    patience = Patience(0)
+    tries = Tries(RetryPolicy(Scope.STATEMENT, conflict_seconds, is_repeatable), patience)
+    while tries.go_on_after(Conflict("held")):
+        pass
+    assert sum(clock.pauses) == pytest.approx(conflict_seconds)
+    assert patience.is_over == uses_up
+    assert Tries(RetryPolicy(Scope.STATEMENT, 5), patience).go_on_after(Conflict("held")) == (not uses_up)
