@@ -39,6 +39,9 @@ KINDS = (
 )
 TOLD = (
     "producers/callers_connection",
+    "producers/callers_sessions",
+    "producers/callers_errors",
+    "producers/callers_django",
     "features/transactional",
     "features/task_sessions",
     "features/undone_sessions",
