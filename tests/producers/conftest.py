@@ -7,7 +7,7 @@ django_python   path of a Python that has Django and mysqlclient
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -15,7 +15,9 @@ import pytest
 
 from tests.conftest import without
 from tests.support.deployment import Deployment
+from tests.support.servers import MySQLServer
 from tests.support.shops import Shop
+from tests.support.websites import web_user
 
 
 @pytest.fixture
@@ -43,3 +45,28 @@ def django_python() -> str:
     if not Path(python).exists() or subprocess.run(check, capture_output=True).returncode != 0:
         without(f"{python} has no Django with mysqlclient")
     return python
+
+
+@pytest.fixture
+def site(mysql_shop: Shop, tmp_path: Path) -> Path:
+    """The folder of a website whose orders lie beside the queue."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def user(mysql_server: MySQLServer, mysql_shop: Shop) -> Iterator[str]:
+    """May INSERT orders and tasks, and nothing else."""
+    with web_user(mysql_server, mysql_shop.database, "jobs_queue", "orders") as name:
+        yield name
+
+
+@pytest.fixture
+def refuse_tasks(mysql_server: MySQLServer, mysql_shop: Shop, user: str) -> Callable[[], None]:
+    """From its call on the website may add orders, but no tasks."""
+
+    def refuse() -> None:
+        mysql_server.execute(f"REVOKE INSERT ON `{mysql_shop.database}`.jobs_queue FROM '{user}'@'%'")
+
+    return refuse

@@ -134,7 +134,7 @@ EVERY_COLUMN = (
     "stage, awaited, result, progress"
 )
 STAGES = ["tasks.first", {"task": "tasks.note", "group_id": 5}]
-NEWEST = {"unique_key": "k", "rerun": True, "version": 17}
+NEWEST: dict[str, Any] = {"unique_key": "k", "rerun": True, "version": 17}
 ALL = {"args": {"a": 1}, "at": AT, "max_attempts": 2, "group_id": 9, **NEWEST}
 KINDS: list[dict[str, Any]] = [
     {},

@@ -76,7 +76,7 @@ def run(django_python: str, tmp_path: Path) -> Run:
         (path / package.name).symlink_to(package)
 
     def run(shop: Shop, driver: str, code: str, debug: bool = False) -> Any:
-        place = {"dsn": shop.dsn, "django": place_in_django(shop), "debug": debug, "text": ODD_TEXT}
+        place = {"dsn": shop.dsn, "django": shop.place_in_django, "debug": debug, "text": ODD_TEXT}
         done = subprocess.run(
             [django_python, "-c", PROGRAM + CONNECT[driver] + ADD_SOME + code, json.dumps(place)],
             env={"PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONIOENCODING": "utf-8"},
@@ -88,14 +88,6 @@ def run(django_python: str, tmp_path: Path) -> Run:
         return json.loads(done.stdout)
 
     return run
-
-
-def place_in_django(shop: Shop) -> dict[str, Any]:
-    """The database, as in Django's settings."""
-    if shop.is_sqlite:
-        return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(shop.path)}
-    place = {("name" if key == "database" else key).upper(): value for key, value in shop.place.items()}
-    return {"ENGINE": "django.db.backends.mysql", "OPTIONS": {"charset": "utf8mb4"}, **place}
 
 
 def assert_added(shop: Shop, ids: list[int]) -> None:

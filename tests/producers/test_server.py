@@ -243,9 +243,10 @@ def test_a_task_is_added_with_its_arguments_group_and_priority(
 
 
 def test_a_wrong_part_of_a_task_is_named_and_nothing_is_added(server: TaskServer) -> None:
-    for wrong in ({"args": "text"}, {"group_id": -1}, {"priority": 2**31}, {"max_attempts": 0}, {"delay": "1"}):
-        with pytest.raises(InvalidTask, match=rf"^{next(iter(wrong))} is .*; allowed: "):
-            server.add_task("tasks.a", **wrong)
+    wrong: dict[str, Any] = {"args": "text", "group_id": -1, "priority": 2**31, "max_attempts": 0, "delay": "1"}
+    for name, value in wrong.items():
+        with pytest.raises(InvalidTask, match=rf"^{name} is .*; allowed: "):
+            server.add_task("tasks.a", **{name: value})
     assert counts_by_status(server) == {}
 
 
@@ -432,7 +433,7 @@ def test_a_server_adds_and_runs_again_after_a_run(server: TaskServer, tasks: Any
     ("wrong", "told"),
     [
         *(({"max_tasks": wrong}, "max_tasks is .*whole number from 0") for wrong in (-1, "100", None, 1.0, True)),
-        *(({"groups": wrong}, "groups names .*None for every group") for wrong in ([], range(1000))),
+        *(({"groups": wrong}, "groups names .*None for every group") for wrong in ((), range(1000))),
         ({"groups": 3}, "groups is 3; allowed: a list of numbers"),
         *(({"groups": wrong}, "a group is .*whole number from 0 to 4294967295") for wrong in ("3,5", [3, -1], [None])),
         *(({"batch": wrong}, "batch is .*1 to 1000") for wrong in (0, 1001, None)),

@@ -10,6 +10,7 @@ from typing import Any
 
 from taskserver import TaskServer
 from tests.support.deployment import Deployment
+from tests.support.processes import assert_silent
 from tests.support.queues import Queue
 from tests.support.servers import MySQLServer, plain_connection
 
@@ -30,6 +31,13 @@ def send_letter(**kwargs):
 confirm_order = check_comment = send_letter
 """
 ODD_TEXT = "Grüße 🎉 日本語 'quoted' \"twice\" \\ back / slash \t tab %s %d ? {x} :y <b>bold</b>"
+DEEP = {"tief": [1, 2.0, -2.5, True, None]}
+VALUES: list[list[Any]] = [
+    [[], {"to": "a@example.org", "text": ODD_TEXT, "größe": DEEP, "list": [], "dict": {}}],
+    [[ODD_TEXT, 9007199254740993], {}],
+    [[], {}],
+]
+"""Positions and keywords of tasks that every language should add unchanged."""
 AT = datetime(2031, 3, 4, 5, 6, 7, 89_000, timezone.utc)
 ORDERS = {
     True: "CREATE TABLE orders (id INTEGER PRIMARY KEY, customer VARCHAR(100) NOT NULL)",
@@ -82,6 +90,14 @@ class Shop(Queue):
         at: Any = self.server.settings.dsn
         return {"host": at.host, "port": at.port, "user": at.user, "password": at.password, "database": at.database}
 
+    @property
+    def place_in_django(self) -> dict[str, Any]:
+        """The database, as in Django's settings."""
+        if self.is_sqlite:
+            return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(self.path)}
+        place = {"NAME" if key == "database" else key.upper(): value for key, value in self.place.items()}
+        return {"ENGINE": "django.db.backends.mysql", "OPTIONS": {"charset": "utf8mb4"}, **place}
+
     def order(self, connection: Any) -> None:
         """A row of the shop's own."""
         cursor = connection.cursor()
@@ -103,6 +119,27 @@ class Shop(Queue):
         """Seconds until the tasks are due."""
         rows = self.rows(self.seconds_between(self.now, "due_at"))
         return [None if value is None else float(value) for (value,) in rows]
+
+    def run_all(self) -> None:
+        assert_silent(self.worker(100, "3,5,6"))
+
+    def assert_values_arrived(self, printed: str) -> None:
+        """VALUES, in their types too: 2.0 equals 2, and is another thing. What was printed are their ids."""
+        assert [int(word) for word in printed.split()] == [task_id for (task_id,) in self.rows("id")]
+        self.run_all()
+        assert list(map(repr, self.noted())) == list(map(repr, VALUES))
+
+    def assert_waits_an_hour(self) -> None:
+        """The only task."""
+        self.run_all()
+        assert self.rows("status, attempts") == [(5, 0)]
+        assert [round(seconds or 0, -2) for seconds in self.due_in()] == [3600]
+
+    def assert_ordered(self) -> None:
+        """An order of ODD_TEXT and its task, which runs."""
+        assert self.rows("id, customer", "orders") == [(1, ODD_TEXT)]
+        self.run_all()
+        assert self.noted() == [[[], {"order": 1, "customer": ODD_TEXT}]]
 
     def add_some(self, connection: Any) -> list[int]:
         """Tasks of several kinds, by statements of all forms."""

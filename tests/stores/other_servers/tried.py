@@ -49,6 +49,9 @@ KINDS = (
 )
 TOLD = (
     "producers/callers_connection",
+    "producers/callers_sessions",
+    "producers/callers_errors",
+    "producers/callers_django",
     "features/transactional",
     "features/transaction_ends",
     "features/complete",

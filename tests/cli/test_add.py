@@ -1,0 +1,253 @@
+"""client.py add as a person or a script starts it: a process, with the rows that it made read back by SQL alone."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import termios
+from array import array
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.processes import (
+    assert_one_line,
+    assert_silent,
+    end_of,
+    needs_peak,
+    run_on_terminal,
+    run_telling_peak,
+    wait_until,
+)
+from tests.support.queues import Queue
+
+FIRST_LINE = '{"task": "tasks.note", "args": ["first"], "group_id": 3, "priority": -7}\n'
+FIRST = ("tasks.note", '["first"]', 3, -7)
+
+
+def rows_of(queue: Queue) -> list[tuple[Any, ...]]:
+    return queue.rows("task, args, group_id, priority")
+
+
+def add(queue: Queue, *args: object, stdin: str | None = None) -> str:
+    """What `client.py add` prints."""
+    ended = queue.client("add", *args, stdin=stdin)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout
+
+
+def parents_of(queue: Queue) -> list[tuple[int, int]]:
+    return sorted(queue.sql("SELECT parent_id, child_id FROM jobs_queue_dependencies"))
+
+
+# ---- one task
+
+
+def test_add_prints_the_id_of_the_task_and_nothing_else(queue: Queue) -> None:
+    for task_id in (1, 2):
+        args = ("tasks.note", '{"text": "grün 🎉"}', "--group", 3, "--priority", -7)
+        assert add(queue, *args) == f"{task_id}\n"
+    assert rows_of(queue) == [("tasks.note", '{"text":"grün 🎉"}', 3, -7)] * 2
+    assert_silent(queue.worker())
+    assert queue.notes() == ["grün 🎉"] * 2
+
+
+def test_add_has_defaults_and_takes_the_limits_and_needs_no_tasks_file(queue: Queue) -> None:
+    queue.define("raise SystemExit\n")
+    add(queue, "tasks.note")
+    add(queue, "tasks:Letter.send", "[]", "--group", 4294967295, "--priority", 2147483647)
+    add(queue, "tasks.Letter.send", "{}", "--priority", -2147483648)
+    assert rows_of(queue) == [
+        ("tasks.note", None, 0, 0),
+        ("tasks:Letter.send", "[]", 4294967295, 2147483647),
+        ("tasks.Letter.send", "{}", 0, -2147483648),
+    ]
+
+
+def test_a_wrong_task_is_one_line_and_code_2_and_adds_nothing(sqlite_queue: Queue) -> None:
+    assert_one_line(sqlite_queue.client("add", "tasks.note", "{"), 2, "client.py", "ARGS_JSON")
+    assert rows_of(sqlite_queue) == []
+
+
+def test_add_takes_when_how_often_and_of_what_kind(queue: Queue) -> None:
+    assert add(queue, "tasks.note", "--delay", "3600.5") == "1\n"
+    assert add(queue, "tasks.note", "--at", "2037-01-31T12:00:00+01:00") == "2\n"
+    assert add(queue, "tasks.note", "--max-attempts", 1, "--unique", "ä ") == "3\n"
+    columns = "status, max_attempts, unique_key"
+    assert queue.rows(columns)[:2] == [(5, None, None)] * 2
+    key = "ä " if queue.is_sqlite else "ä ".encode()
+    assert queue.rows(columns)[2] == (0, 1, key)
+    assert "2037-01-31 11:00:00" in str(queue.rows("due_at")[1][0])
+
+
+def test_add_of_a_key_that_stands_prints_its_id_and_with_rerun_changes_it(queue: Queue) -> None:
+    def add_one(text: str, *options: object) -> str:
+        return add(queue, "tasks.note", json.dumps([text]), "--unique", "one", *options)
+
+    assert add_one("first") == add_one("second") == "1\n"
+    assert queue.rows("args") == [('["first"]',)]
+    for text, version in (("third", 8), ("fourth", 8), ("fifth", 0)):
+        assert add_one(text, "--rerun", "--version", version) == "1\n"
+    assert queue.rows("args, version") == [('["third"]', 8)]
+    assert add_one("sixth", "--rerun", "--group", 3) == "1\n"
+    assert queue.rows("args, version, group_id") == [('["sixth"]', 8, 3)]
+
+
+def test_add_takes_what_runs_then(queue: Queue) -> None:
+    second = '{"task": "tasks.note", "group_id": 5, "max_attempts": 2}'
+    assert add(queue, "tasks.note", '["x"]', "--then", second, "--then", "tasks.fail", "--priority", -1) == "1\n"
+    assert rows_of(queue) == [("tasks.note", '["x"]', 0, -1)]
+    ((stages, stage),) = queue.rows("stages, stage")
+    assert stage == 0
+    assert json.loads(stages) == [
+        {"task": "tasks.note", "group_id": 0, "priority": -1},
+        {"task": "tasks.note", "group_id": 5, "priority": -1, "max_attempts": 2},
+        {"task": "tasks.fail", "group_id": 0, "priority": -1},
+    ]
+
+
+def test_add_takes_what_is_waited_for_and_refuses_by_name_what_cannot_be(queue: Queue) -> None:
+    for _ in range(3):
+        add(queue, "tasks.note")
+    assert add(queue, "tasks.note", "--depends-on", "1,3", "--depends-on", 2, "--then", "tasks.note") == "4\n"
+    assert parents_of(queue) == [(1, 4), (2, 4), (3, 4)]
+    assert queue.statuses() == [0, 0, 0, 5]
+    for wrong in (10**6, f"1,{10**6}"):
+        ended = queue.client("add", "tasks.note", "--depends-on", wrong)
+        assert_one_line(ended, 2, f"depends_on names {10**6}, and this task would be ", "nothing was added")
+    assert (len(queue.rows()), len(parents_of(queue))) == (4, 3)
+
+
+# ---- --bulk
+
+
+def test_bulk_adds_the_lines_of_a_file_in_their_order(queue: Queue) -> None:
+    path = queue.deployment.home / "tasks.jsonl"
+    lines = [
+        "\ufeff" + FIRST_LINE,
+        "\n",
+        "  \t\r\n",
+        '{"task":"tasks.fail"}\r\n',
+        '{"args": {"text": "grün 🎉 \\u00e4"}, "task": "tasks.note"}\n',
+        '{"task": "tasks.note", "args": null, "group_id": 5}',
+    ]
+    path.write_bytes("".join(lines).encode())
+    assert add(queue, "--bulk", "tasks.jsonl") == "4 tasks added\n"
+    assert rows_of(queue) == [
+        FIRST,
+        ("tasks.fail", None, 0, 0),
+        ("tasks.note", '{"text":"grün 🎉 ä"}', 0, 0),
+        ("tasks.note", None, 5, 0),
+    ]
+
+
+def test_bulk_reads_standard_input(queue: Queue) -> None:
+    assert add(queue, "--bulk", "-", stdin=FIRST_LINE * 3) == "3 tasks added\n"
+    assert add(queue, "--bulk", "-", stdin="\n\n \n") == "0 tasks added\n"
+    assert rows_of(queue) == [FIRST] * 3
+
+
+def test_bulk_reads_a_pipe_with_more_than_is_kept_in_memory(queue: Queue, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    line = json.dumps({"task": "tasks.note", "args": ["x" * 1000], "unique_key": "k"})
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(pipe.write_text, f"{line}\n" * 2000)
+        said = add(queue, "--bulk", pipe)
+    assert said == "2000 tasks added, or there already: 2000 have a unique_key\n"
+    assert len(queue.rows()) == 1
+
+
+def test_bulk_takes_lines_of_all_kinds(queue: Queue) -> None:
+    lines = [
+        {"task": "tasks.note", "args": [1]},
+        {"task": "tasks.note", "args": [2], "delay": 3600},
+        {"task": "tasks.note", "args": [3], "at": "2037-01-31T12:00:00+01:00", "max_attempts": 2},
+        {"task": "tasks.note", "args": [4], "unique_key": "one"},
+        {"task": "tasks.note", "args": [5], "unique_key": "one"},
+        {"task": "tasks.note", "args": [6], "unique_key": "two", "rerun": True},
+        {"task": "tasks.note", "args": [7], "unique_key": "two", "rerun": True, "version": 3},
+        {"task": "tasks.note", "args": [8], "unique_key": "two", "rerun": True, "version": 2},
+        {"task": "tasks.note", "args": [9], "unique_key": None, "rerun": False, "delay": None, "version": None},
+        {"stages": ["tasks.note", {"task": "tasks.note", "priority": 3}], "args": [10], "group_id": 4},
+        {"stages": ["tasks.note"], "args": [11], "task": None, "depends_on": [1, 1], "delay": 60},
+        {"task": "tasks.note", "args": [12], "depends_on": [], "stages": None},
+    ]
+    text = "\n".join(map(json.dumps, lines))
+    add(queue, "--bulk", "-", stdin=text)
+    found = {json.loads(args)[0]: rest for args, *rest in queue.rows("args, status, max_attempts, version")}
+    new, waiting = [0, None, None], [5, None, None]
+    others = {3: [5, 2, None], 7: [0, None, 3]}
+    assert found == dict.fromkeys((1, 4, 9, 10, 12), new) | dict.fromkeys((2, 11), waiting) | others
+    ids = {json.loads(args)[0]: task_id for task_id, args in queue.rows("id, args")}
+    assert parents_of(queue) == [(1, ids[11])]
+    before = queue.rows()
+    wrong = json.dumps({"task": "tasks.note", "depends_on": [10**6]})
+    ended = queue.client("add", "--bulk", "-", stdin=f"{text}\n\n{wrong}")
+    assert_one_line(ended, 2, "line 14: depends_on names 1000000")
+    assert queue.rows() == before
+
+
+def test_a_bad_line_after_many_good_ones_leaves_nothing_behind(queue: Queue) -> None:
+    ended = queue.client("add", "--bulk", "-", stdin=FIRST_LINE * 3000 + "oops\n")
+    assert_one_line(ended, 2, "line 3001: ", "nothing was added")
+    assert rows_of(queue) == []
+
+
+def test_a_line_may_hold_arguments_of_one_mebibyte_however_they_are_written(sqlite_queue: Queue) -> None:
+    text = "\\u00e4" * ((1024 * 1024 - 4) // 2)
+    add(sqlite_queue, "--bulk", "-", stdin=f'{{"task": "tasks.note", "args": ["{text}"]}}\n')
+    assert sqlite_queue.rows("length(CAST(args AS BLOB))") == [(1024 * 1024,)]
+
+
+def peak_kilobytes(queue: Queue, lines: int) -> int:
+    """The most memory that adding so many lines of 400 bytes took."""
+    path = queue.deployment.home / f"{lines}.jsonl"
+    path.write_text(f'{{"task": "tasks.note", "args": ["{"x" * 350}"]}}\n' * lines)
+    ended = run_telling_peak(queue.deployment, "client.py", "add", "--bulk", path)
+    assert (ended.returncode, ended.stdout) == (0, f"{lines} tasks added\n")
+    return int(ended.stderr)
+
+
+@pytest.mark.long
+@needs_peak
+def test_100000_lines_take_no_more_memory_than_1000(queue: Queue) -> None:
+    few, many = peak_kilobytes(queue, 1000), peak_kilobytes(queue, 100_000)
+    # The lines alone are 40 MB; what is left is the size of a statement and the cache of SQLite.
+    assert many - few < 10_000, (few, many)
+    assert queue.sql("SELECT COUNT(*) FROM jobs_queue") == [(101_000,)]
+
+
+def test_bulk_shows_a_bar_on_a_terminal(sqlite_queue: Queue) -> None:
+    path = sqlite_queue.deployment.home / "tasks.jsonl"
+    path.write_text(FIRST_LINE * 2000)
+    code, screen = run_on_terminal(sqlite_queue.deployment, "client.py", "add", "--bulk", path)
+    assert code == 0
+    assert "\r\x1b[K[" in screen
+    assert "%" in screen
+    assert screen.endswith("\r\x1b[K2000 tasks added\r\n")
+
+
+def test_ctrl_c_during_bulk_adds_nothing(sqlite_queue: Queue) -> None:
+    process = sqlite_queue.deployment.popen("client.py", "add", "--bulk", "-")
+    assert process.stdin is not None
+    process.stdin.write(FIRST_LINE * 1000)
+    process.stdin.flush()
+    descriptor = process.stdin.fileno()
+    wait_until(lambda: unread_bytes(descriptor) == 0)
+    process.send_signal(signal.SIGINT)
+    code, output, errors = end_of(process)
+    assert (code, output) == (130, "")
+    assert "Traceback" not in errors
+    assert rows_of(sqlite_queue) == []
+
+
+def unread_bytes(pipe: int) -> int:
+    """How many were written into a pipe and not yet read from it."""
+    count = array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, count)
+    return count[0]

@@ -1,0 +1,97 @@
+"""client.py status, and the overview behind it, which whatever else watches a queue shows too."""
+
+from __future__ import annotations
+
+import pytest
+
+from taskserver import TaskServer
+from taskserver.model.task import Status
+from taskserver.monitoring.overview import MAX_RUNNING, read_overview
+from tests.support.printed import json_of, text_of
+from tests.support.processes import assert_silent
+from tests.support.queues import Queue
+
+NONE = {status.name.lower(): 0 for status in Status}
+
+
+def test_status_counts_rows_by_group_and_status(queue: Queue) -> None:
+    for group_id, status in [(3, 0), (3, 0), (3, 4), (5, 2), (5, 77), (6, 1), (6, 3), (6, 5)]:
+        queue.sql(f"INSERT INTO jobs_queue (task, group_id, status) VALUES ('tasks.note', {group_id}, {status})")
+    three_hours_ago = "datetime('now', '-3 hours')" if queue.is_sqlite else "NOW(6) - INTERVAL 3 HOUR"
+    queue.sql(f"UPDATE jobs_queue SET created_at = {three_hours_ago} WHERE id = 1")
+    report = json_of(queue, "status")
+    ages = [group.pop("oldest_new_seconds") for group in report["groups"]]
+    assert report["groups"] == [
+        NONE | {"group_id": 3, "new": 2, "fatal": 1},
+        NONE | {"group_id": 5, "done": 1, "status_77": 1},
+        NONE | {"group_id": 6, "in_progress": 1, "error": 1, "waiting": 1},
+    ]
+    assert report["total"] == dict.fromkeys(NONE, 1) | {"new": 2, "status_77": 1}
+    assert ages[1:] == [None, None]
+    assert 3 * 3600 <= ages[0] == report["oldest_new_seconds"] < 3 * 3600 + 60
+    assert (report["table"], report["mode"], report["runs"]) == ("jobs_queue", "delete", [])
+    text = text_of(queue, "status")
+    assert "status 77" in text
+    assert "3 h" in text
+    assert ["5", "0", "0", "1", "0", "0", "0", "1"] in [line.split() for line in text.splitlines()]
+
+
+def test_status_of_an_empty_queue_asks_for_a_crontab(queue: Queue) -> None:
+    said = text_of(queue, "status")
+    assert "no tasks" in said
+    assert "crontab" in said
+    report = json_of(queue, "status")
+    assert (report["groups"], report["oldest_new_seconds"], report["runs"]) == ([], None, [])
+    assert report["total"] == NONE
+
+
+def test_status_tells_when_which_worker_ran_and_why_it_ended(queue: Queue) -> None:
+    queue.add("tasks.note", None, 3)
+    queue.add("os.system", None, 5)
+    queue.worker(100, "3,5,6")
+    (run,) = json_of(queue, "status")["runs"]
+    assert (run["group_ids"], run["reason"]) == ("3,5,6", "empty")
+    assert [run[key] for key in ("taken", "done", "fatal", "lost", "released")] == [2, 1, 1, 0, 0]
+    assert run["started_at"] < run["ended_at"]
+    assert 0 <= run["started_seconds_ago"] < 60
+    text = text_of(queue, "status")
+    for words in ("groups 3,5,6", "ended: empty", "2 taken up, 1 done, 1 fatal"):
+        assert words in text
+
+
+def test_status_tells_of_a_run_that_did_not_end_and_escapes_what_hosts_say_of_themselves(queue: Queue) -> None:
+    insert = "INSERT INTO jobs_queue_workers (host, group_ids, pid, started_at, reason) VALUES (?, ?, 7, {}, ?)"
+    queue.sql(insert.format(queue.now), "h\x1b[2J", "all", None)
+    (run,) = json_of(queue, "status")["runs"]
+    assert (run["host"], run["ended_at"], run["reason"]) == ("h\x1b[2J", None, None)
+    text = text_of(queue, "status")
+    assert "not ended (pid 7 runs, or was killed)" in text
+    assert "\\x1b[2J" in text
+
+
+def test_groups_that_no_run_serves_and_paused_groups_are_named_in_words(one_queue: Queue) -> None:
+    assert_silent(one_queue.worker(1, "3"))
+    for group_id in (3, 4, 5):
+        one_queue.add("tasks.note", group_id=group_id)
+    with TaskServer(one_queue.dsn) as server:
+        server.pause(5)
+        overview = read_overview(server)
+    assert [run.groups for run in overview.runs] == ["groups 3"]
+    assert (list(overview.paused_groups), list(overview.unserved_groups)) == ([5], [4])
+    unserved, paused = overview.warnings
+    assert "1 new task in group 4, which no worker takes" in unserved
+    assert "group 5 is paused, with 1 new task" in paused
+
+
+@pytest.mark.parametrize("count", [MAX_RUNNING, MAX_RUNNING + 1])
+def test_an_overview_holds_the_first_running_tasks_that_tell_their_progress(one_queue: Queue, count: int) -> None:
+    for _ in range(count):
+        one_queue.sql(
+            "INSERT INTO jobs_queue (task, status, started_at, progress) "
+            f"VALUES ('tasks.note', 1, {one_queue.now}, '{{\"done\":1,\"total\":4}}')"
+        )
+    with TaskServer(one_queue.dsn) as server:
+        overview = read_overview(server)
+    assert [task.id for task in overview.running] == list(range(1, MAX_RUNNING + 1))
+    assert {task.progress.fraction for task in overview.running} == {0.25}
+    assert overview.has_more_running is (count > MAX_RUNNING)

@@ -1,0 +1,27 @@
+"""What client.py prints, for programs and for people."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.support.queues import Queue
+
+HOSTILE = "\x1b[2J\x1b]0;title\x07\r\n\x9b31m\u202e\u2028 'end' \\x1b ü🎉"
+
+
+def json_of(queue: Queue, *args: object) -> Any:
+    """What a reading command prints with --json, which must be JSON alone."""
+    ended = queue.client(*args, "--json")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.isascii()
+    return json.loads(ended.stdout)
+
+
+def text_of(queue: Queue, *args: object) -> str:
+    """What a command prints for a person: never a character that a terminal would obey."""
+    ended = queue.client(*args)
+    assert ended.returncode == 0, ended.stderr
+    both = ended.stdout + ended.stderr
+    assert not [character for character in both if not character.isprintable() and character != "\n"]
+    return both

@@ -1,0 +1,175 @@
+"""Wrong lines in a crontab or a shell: each is answered with one line that says what is meant, without a database."""
+
+from __future__ import annotations
+
+import io
+import shlex
+from pathlib import Path
+
+import pytest
+
+from taskserver.cli import client, worker
+from taskserver.cli.commands.add import MAX_LINE_BYTES, _Tasks
+from taskserver.errors import InvalidTask
+from taskserver.model.task import MAX_ID
+from tests.support.processes import assert_one_line, run_here
+
+MAINS = {"worker.py": worker.main, "client.py": client.main}
+COMMAS = "with commas and no spaces"
+NAMES = "module.function, module.Class.method or module:Class.method"
+IDS = f"write ids, each from 1 to {MAX_ID}"
+JSON = """in single quotes, as '{"to": "a@example.org"}'"""
+SECONDS = "is not a number of seconds from 0 on"
+KEY = "allowed: a text of 1 to 255 bytes"
+WHOLE = "a whole number from"
+
+WORKER = {
+    "100 '3, 5, 6'": ("'3, 5, 6'", COMMAS, "3,5,6"),
+    "100 3, 5, 6": ("'3,'", COMMAS, "3,5,6"),
+    "100 3 5 6": ("5 6", f"{COMMAS}, as 3,5,6"),
+    "3,5,6": ("MAX_TASKS", "'3,5,6'", "worker.py 0 3,5,6"),
+    "all": ("'all'", "0 is for all"),
+    "-100": ("'-100'", "from 0 on"),
+    "100 4294967296": ("4294967296", "from 0 to 4294967295"),
+    "--mode=done": ("--mode", "'done'", "delete", "move", "mark"),
+    "--slot=2": ("--slot", "did you mean --slots?"),
+    "--max-time 55s": ("--max-time", "'55s'", "seconds"),
+}
+CLIENT = {
+    "": ("COMMAND", "client.py --help"),
+    "jobs": ("'jobs'", "'add'", "'status'", "'list'"),
+    "evil\x1b[2J": ("'add'",),
+    "init now": ("now",),
+    "status 3": ("3",),
+    "list --status failed": ("'failed'", "error", "fatal"),
+    "list --limit 0": ("--limit", WHOLE),
+    "list --group all": ("--group", "'all'", "as 3,5,6"),
+    "list --group 3 5": ("5", COMMAS),
+    "show": ("ID",),
+    "show tasks.a": ("ID", "'tasks.a'", WHOLE),
+    "show -1": ("ID",),
+    f"show {2**64}": ("ID", WHOLE),
+    "show 1 2": ("2",),
+    **dict.fromkeys(
+        [f"stats --since={span}" for span in ("''", "24", "h", "1.5h", "-1h", "24H", "١h", "36501d", "1h30m")],
+        ("--since", "is not a span of time; allowed: as 90s, 30m, 24h, 7d or 4w, at most 36500d"),
+    ),
+}
+ADD = {
+    "": ("TASK", "--bulk FILE"),
+    "send_letter": ("'send_letter'", NAMES),
+    "tasks/send_letter": ("'tasks/send_letter'", NAMES),
+    "'tasks.send_letter()'": ("'tasks.send_letter()'", NAMES),
+    "'tasks->send_letter'": ("'tasks->send_letter'", NAMES),
+    f"x.{'y' * 254}": (NAMES,),
+    "tasks.a [] []": ("[]",),
+    "tasks.send_letter {to: a}": ("a}", "ARGS_JSON", JSON),
+    "tasks.a '{to: a}'": ("ARGS_JSON", "double quotes", JSON),
+    """tasks.a "{'to': 'a'}" """: ("ARGS_JSON", "single quotes", '{"to": "a@example.org"}'),
+    "tasks.a a@example.org": ("ARGS_JSON", JSON),
+    """tasks.a '"a@example.org"'""": ("a bare string", '["text"]'),
+    "tasks.a 5": ("a bare number", "[5]"),
+    """tasks.a 'a:1:{s:2:"to";s:1:"a";}'""": ("serialize()", "json_encode()"),
+    "tasks.a [NaN]": ("NaN",),
+    "tasks.a [1e999]": ("too large",),
+    f"tasks.a {'[' * 3000}": ("nested",),
+    """tasks.a '["\udcff"]'""": ("ARGS_JSON",),
+    "tasks.a --groups 3": ("did you mean --group?",),
+    "tasks.a --group -1": ("--group",),
+    "tasks.a --group 4294967296": ("--group", WHOLE),
+    "tasks.a --priority 1.5": ("--priority", WHOLE),
+    "tasks.a --priority 2147483648": ("--priority", WHOLE),
+    "tasks.a --max-attempts 0": ("--max-attempts", WHOLE),
+    "tasks.a --max-attempts 1000001": ("--max-attempts", WHOLE),
+    "tasks.a --rerun": ("it has rerun and no unique_key",),
+    "tasks.a --version 3": ("it has a version and no rerun",),
+    "tasks.a [] --unique k --rerun yes": ("yes",),
+    "tasks.a --unique k --rerun --version -1": ("--version",),
+    f"tasks.a --unique k --rerun --version {2**63}": ("--version", WHOLE),
+    "tasks.a --unique ''": ("unique_key is ''", KEY),
+    f"tasks.a --unique {'ä' * 128}": ("256 bytes long", KEY),
+    "tasks.a --delay 5 --at 2037-01-31T12:00:00Z": ("it has delay and at; allowed: one of them",),
+    **{f"tasks.a --delay {wrong}": (f"'{wrong}' {SECONDS}",) for wrong in ("-1", "soon", "inf", "nan")},
+    "tasks.a --delay 1e10": ("allowed: seconds or a timedelta, from 0 to 3660 days",),
+    "tasks.a --at tomorrow": ("at is 'tomorrow'; allowed: a datetime, or its text as 2026-01-31T12:00:00+01:00",),
+    "tasks.a --at 2037-01-31T12:00:00": ("which has no time zone",),
+    "tasks.a --then note": ("stage 2: ",),
+    "tasks.a --then {": ("--then",),
+    "tasks.a --then {}": ('stage 2: it has no "task"',),
+    """tasks.a --then '{"task": "tasks.b", "args": [1]}'""": ("stage 2: it has 'args'",),
+    """tasks.a --then '{"task": "tasks.b", "priority": NaN}'""": ("NaN is no JSON number",),
+    f"tasks.a {'--then tasks.b ' * 100}": ("allowed: a list of 1 to 100",),
+    "--then tasks.a": ("TASK",),
+    "tasks.a --depends-on ''": (f"{COMMAS}, as 17,18",),
+    **{f"tasks.a --depends-on {wrong}": (IDS,) for wrong in ("0", "1,", "'1, 2'", "one", str(2**63))},
+    "tasks.a --depends-on 1 --unique k": ("it has depends_on and a unique_key",),
+    "--bulk not-there.jsonl": ("not-there.jsonl cannot be read",),
+    "--bulk /": ("/ cannot be read",),
+    **{
+        f"--bulk - {given}": ("--bulk", "give it alone")
+        for given in ("tasks.a", "--group 3", "--delay 0", "--unique k", "--rerun", "--then tasks.a", "--depends-on 1")
+    },
+}
+LINES = {
+    **{f"worker.py {line}": words for line, words in WORKER.items()},
+    **{f"client.py {line}": words for line, words in CLIENT.items()},
+    **{f"client.py add {line}": words for line, words in ADD.items()},
+}
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: ascii(line[:60]))
+def test_a_wrong_line_is_answered_with_what_is_meant(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    (tmp_path / ".env").write_text("TASKSERVER_DSN=sqlite:///q.db\n")
+    script, *arguments = shlex.split(line)
+    ended = run_here(MAINS[script], capsys, tmp_path, *arguments)
+    assert_one_line(ended, 2, script.removesuffix(".py"), *LINES[line])
+    assert "\x1b" not in ended.stderr
+    assert len(ended.stderr) < 700
+    assert not (tmp_path / "q.db").exists()
+
+
+# ---- JSON lines
+
+GOOD = b'{"task": "tasks.note"}'
+BAD_LINES: list[tuple[bytes, str]] = [
+    (GOOD[:-1], "it is not valid JSON"),
+    (b"{'task': 'tasks.note'}", "single quotes"),
+    (GOOD + b" " + GOOD, "it is not valid JSON"),
+    *((line, "allowed: an object") for line in (b'["tasks.note"]', b'"tasks.note"', b"5", b"null")),
+    (b"{}", 'it has no "task"'),
+    (b'{"task": 5}', "task is 5"),
+    (b'{"task": "tasks.note", "arguments": []}', "'arguments'"),
+    (b'{"task": "tasks.note", "\\u001b[2J": []}', "allowed: task, args"),
+    (b'{"task": "tasks.note", "args": "text"}', "args is 'text'"),
+    (b'{"task": "tasks.note", "args": [NaN]}', "NaN is no JSON number"),
+    (b'{"task": "tasks.note", "args": [1e999]}', "too large"),
+    (b'{"task": "tasks.note", "args": ["\\ud800"]}', "args"),
+    (b'{"task": "tasks.note", "args": %s}' % (b"[" * 3000), "nested"),
+    (b'{"task": "tasks.note", "args": ["%s"]}' % (b"x" * 1024 * 1024), "1048576"),
+    (b'{"task": "tasks.note", "group_id": true}', "group_id is True"),
+    (b'{"task": "tasks.note", "priority": null}', "priority is None"),
+    (b'{"task": "tasks.note", "rerun": true}', "it has rerun and no unique_key"),
+    (b'{"task": "tasks.note", "delay": "60"}', "delay is '60'"),
+    (b'{"task": "tasks.note", "at": 1900000000}', "at is 1900000000"),
+    (b'{"stages": []}', "stages is []"),
+    (b'{"stages": ["tasks.note", "note"]}', "stage 2: "),
+    (b'{"task": "tasks.note", "stages": ["tasks.note"]}', "it has task and stages"),
+    (b'{"task": "tasks.note", "depends_on": 1}', "depends_on is 1"),
+    (b'{"task": "tasks.note", "depends_on": [1], "unique_key": "k"}', "it has depends_on and a unique_key"),
+    (b'{"task": "tasks.note", "args": ["\xff\xfe"]}', "it is not UTF-8 text"),
+    (GOOD.decode().encode("utf-16"), "it is not UTF-8 text"),
+    (GOOD + b" " * MAX_LINE_BYTES, f"it is longer than {MAX_LINE_BYTES} bytes"),
+]
+
+
+@pytest.mark.parametrize(("line", "words"), BAD_LINES, ids=lambda value: ascii(value[:50]))
+def test_a_bad_json_line_is_named_by_its_number(line: bytes, words: str) -> None:
+    with pytest.raises(InvalidTask) as caught:
+        list(_Tasks(io.BytesIO(GOOD + b"\n\n" + line + b"\n" + GOOD)))
+    told = str(caught.value)
+    assert told.startswith("line 3: ")
+    assert words in told
+    assert told.endswith("; nothing was added")
+    assert len(told) < 600

@@ -1,0 +1,92 @@
+"""What is computed for whoever watches a queue: totals of stats, hours without any, and which groups no run serves."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from taskserver.doctor.database import CHECKS
+from taskserver.model.task import Status
+from taskserver.monitoring.coverage import describe_unserved, unserved
+from taskserver.monitoring.history import ended_attempts, totals_by, with_empty_hours
+from taskserver.stores.database.facts import Facts
+from taskserver.stores.database.records import LastRun, QueueCount
+from taskserver.stores.queue.stats import HourStats, total
+
+# ---- stats by the hour
+
+FIRST = HourStats("2026-11-22 10:00:00", 3, "tasks.a", attempts=3, done=1, failed=1, lost=1)
+SECOND = HourStats("2026-11-22 12:00:00", 3, "tasks.b", attempts=2, done=2)
+THIRD = HourStats("2026-11-22 12:00:00", 2, "tasks.a", attempts=1, done=1)
+
+
+@pytest.mark.parametrize(
+    ("column", "done"),
+    [
+        ("hour", {FIRST.hour: 1, SECOND.hour: 3}),
+        ("group_id", {2: 1, 3: 3}),
+        ("task", {"tasks.a": 2, "tasks.b": 2}),
+    ],
+)
+def test_stats_are_summed_by_hour_group_or_name_in_order(column: str, done: dict[object, int]) -> None:
+    totals = totals_by(column, [THIRD, FIRST, SECOND])
+    assert [(getattr(one, column), one.done) for one in totals] == list(done.items())
+
+
+def test_a_total_adds_up_and_has_the_greatest_of_the_slowest() -> None:
+    several = [
+        HourStats(FIRST.hour, 0, "a", 1, 2, 3, 4, 5, 6, 7.0, 8.0, 9.0, 10.0),
+        HourStats(FIRST.hour, 1, "b", 1, 1, 1, 1, 1, 1, 1.0, 9.0, 1.0, 1.0),
+    ]
+    assert total(several) == HourStats(FIRST.hour, 0, "a", 2, 3, 4, 5, 6, 7, 8.0, 9.0, 10.0, 10.0)
+
+
+def test_an_hour_in_which_nothing_was_done_is_filled_in() -> None:
+    hours = list(with_empty_hours([FIRST, SECOND]))
+    assert [(one.hour[11:13], ended_attempts(one)) for one in hours] == [("10", 3), ("11", 0), ("12", 2)]
+
+
+# ---- groups that no run serves
+
+
+def a_run(group_ids: str, seconds_ago: float = 60.0) -> LastRun:
+    return LastRun("host", group_ids, 1, "", seconds_ago, "x", "empty", 0, 0, 0, 0, 0, None)
+
+
+def rows_of(group_id: int, status: Status = Status.NEW) -> QueueCount:
+    return QueueCount(group_id, status, 1, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("groups", "runs", "expected"),
+    [
+        ([1], [], []),
+        ([1], [a_run("all")], []),
+        ([1, 2], [a_run("1")], [2]),
+        ([1, 2], [a_run("1"), a_run("2")], []),
+        ([1, 2], [a_run("1"), a_run("2", 8 * 86_400)], [2]),
+        ([1, 2], [a_run("1"), a_run("all", 8 * 86_400)], [2]),
+        ([1, 2], [a_run("3"), a_run("all", -400_000.0)], [1, 2]),
+        ([1, 2], [a_run("1,3,...deadbeef")], []),
+        ([1, 2], [a_run("1,²")], [2]),
+    ],
+)
+def test_a_group_is_served_by_a_worker_of_the_last_days(
+    groups: list[int], runs: list[LastRun], expected: list[int]
+) -> None:
+    counts = [rows_of(group) for group in groups]
+    assert [count.group_id for count in unserved(counts, runs)] == expected
+    assert bool(describe_unserved(counts, runs)) == bool(expected)
+
+
+def test_only_new_tasks_of_a_group_count_as_unserved() -> None:
+    assert unserved([rows_of(2, Status.FATAL)], [a_run("1")]) == []
+
+
+# ---- kinds of databases
+
+
+def test_the_doctor_has_checks_for_every_kind_of_facts() -> None:
+    kinds = {facts.kind.fget(None) for facts in get_args(Facts)}
+    assert kinds == set(CHECKS)
