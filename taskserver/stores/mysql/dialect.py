@@ -78,9 +78,9 @@ class MySQLDialect(Dialect):
                 cursor.execute(self.abilities.isolation)
                 if self.abilities.isolation != READ_COMMITTED:
                     _bear_with_renewals(cursor)
+            return MySQLTaskConnection(connection)
         except Exception as error:
             raise self.login_error(error) from None
-        return MySQLTaskConnection(connection)
 
     # ---- for client.py doctor
 
