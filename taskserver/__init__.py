@@ -12,6 +12,7 @@ from .errors import (
     DatabaseError,
     Fatal,
     InvalidTask,
+    LeaseLost,
     Retry,
     SettingError,
     TablesMissing,
@@ -23,7 +24,7 @@ from .server import TaskServer
 from .interrupts.stopping import Stop
 
 if TYPE_CHECKING:
-    from .worker.task_context import CurrentTask, connection, current_task, progress
+    from .worker.task_context import CurrentTask, complete, connection, current_task, progress
     from .model.task import Status
     from .model.task_options import task
     from .model.results import Progress, TaskState
@@ -34,6 +35,7 @@ __all__ = [
     "DatabaseError",
     "Fatal",
     "InvalidTask",
+    "LeaseLost",
     "Progress",
     "Reason",
     "Retry",
@@ -48,6 +50,7 @@ __all__ = [
     "TaskServerError",
     "TaskState",
     "__version__",
+    "complete",
     "connection",
     "current_task",
     "progress",
@@ -61,6 +64,7 @@ _LATER = {
     "CurrentTask": "worker.task_context",
     "Progress": "model.results",
     "Selection": "model.selection",
+    "complete": "worker.task_context",
     "connection": "worker.task_context",
     "current_task": "worker.task_context",
     "progress": "worker.task_context",

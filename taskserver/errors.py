@@ -85,5 +85,9 @@ def is_delay(value: object) -> bool:
     return type(value) in (int, float) and 0 <= value <= MAX_RETRY_DELAY_SECONDS  # type: ignore[operator]
 
 
+class LeaseLost(TaskServerError):
+    """A task that completes itself has lost its claim: its transaction must be rolled back, as another may run it."""
+
+
 class Fatal(TaskServerError):
     """Raised by a task: it failed for good; no other attempt follows."""

@@ -14,7 +14,7 @@ from .interrupts.stopping import Stop
 from .model.task import DEFAULT_TABLE
 from .settings.checks import check_group_id, check_groups, check_task_id
 from .settings.load import Settings, load_settings, make_importable, make_settings, program_folder
-from .stores import Store, open_callers_adding, open_store
+from .stores import Store, open_callers, open_store
 from .stores.queue.claims import MAX_GROUPS
 from .worker.result import RunResult
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .model.new_task import NewTask
     from .model.results import TaskState
     from .model.selection import Selection
-    from .stores.queue.callers import CallersAdding
+    from .stores.queue.callers import Callers
     from .stores.queue.operations import ErrorCount, Operations, Reclaimed
     from .stores.queue.pruning import Pruned
     from .stores.queue.stats import HourStats
@@ -120,17 +120,7 @@ class TaskServer:
         from .model.new_task import new_task  # a worker's run seldom adds a task
 
         new = new_task(
-            task,
-            args,
-            group_id,
-            priority,
-            max_attempts=max_attempts,
-            delay=delay,
-            at=at,
-            unique_key=unique_key,
-            rerun=rerun,
-            version=version,
-            depends_on=depends_on,
+            task, args, group_id, priority, max_attempts, delay, at, unique_key, rerun, version, None, depends_on
         )
         return self._add(new, connection)
 
@@ -158,26 +148,16 @@ class TaskServer:
         """
         from .model.new_task import new_task  # a worker's run seldom adds a task
 
+        given = () if stages is None else stages  # an empty list is refused, too
         new = new_task(
-            None,
-            args,
-            group_id,
-            priority,
-            max_attempts=max_attempts,
-            delay=delay,
-            at=at,
-            unique_key=unique_key,
-            rerun=rerun,
-            version=version,
-            stages=() if stages is None else stages,  # an empty list is refused, too
-            depends_on=depends_on,
+            None, args, group_id, priority, max_attempts, delay, at, unique_key, rerun, version, given, depends_on
         )
         return self._add(new, connection)
 
     def _add(self, task: NewTask, connection: object) -> int:
         if connection is not None:
             # A worker settles whether the task has to wait: until the commit no connection of ours sees it.
-            return self._callers_adding.add(connection, task)
+            return self._callers.add(connection, task)
         task_id = self.store.producing.add(task)
         if task.depends_on is not None:
             from .stores.queue.dependencies import Dependencies
@@ -188,8 +168,8 @@ class TaskServer:
         return task_id
 
     @cached_property
-    def _callers_adding(self) -> CallersAdding:
-        return open_callers_adding(self.settings)
+    def _callers(self) -> Callers:
+        return open_callers(self.settings)
 
     def add_tasks(self, tasks: Iterable[Mapping[str, Any]], *, connection: object = None) -> list[int]:
         """Add many tasks in one transaction, all or none; return their ids.
@@ -207,7 +187,7 @@ class TaskServer:
         new_tasks = new_tasks_from(tasks)
         try:
             if connection is not None:
-                return self._callers_adding.add_many(connection, new_tasks)
+                return self._callers.add_many(connection, new_tasks)
             self.store.producing.add_many(new_tasks, ids.extend, ids.clear)
         except WaitsForNewer as error:
             raise InvalidTask(f"task {error.number}: {error}") from None

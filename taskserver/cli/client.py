@@ -27,8 +27,10 @@ from .commands import (
     status,
     unschedule,
 )
-from .terminal.program import run_program
+from ..server import TaskServer
+from ..settings.load import load_settings
 from .terminal.arguments import Parser
+from .terminal.program import Exit, run_program
 
 COMMANDS = (
     init,
@@ -50,7 +52,9 @@ COMMANDS = (
     prune,
     doctor,
 )
-"""Each has `add_parser`, which describes its arguments and names its `run(folder, options) → exit code`."""
+"""Each has `add_parser`, which describes its arguments and names its `run(server, options)`.
+
+init and doctor need no server, and name their `run_in_folder(folder, options) → exit code`."""
 
 
 def main(folder: Path, arguments: Sequence[str]) -> int:
@@ -66,8 +70,12 @@ def _run(folder: Path, arguments: Sequence[str]) -> int:
     for command in COMMANDS:
         command.add_parser(subparsers)
     options = parser.parse_args(arguments)
-    code: int = options.run(folder, options)
-    return code
+    if "run_in_folder" in options:
+        code: int = options.run_in_folder(folder, options)
+        return code
+    with TaskServer.from_settings(load_settings(folder)) as server:
+        options.run(server, options)
+    return Exit.OK
 
 
 def _survive_any_terminal() -> None:

@@ -52,7 +52,7 @@ def _is_plain_number(text: str) -> bool:
 
 def _read_any(arguments: Sequence[str]) -> Options:
     # argparse is imported here: see _read_plain.
-    from .terminal.arguments import ABOUT_GROUPS, Parser, group_ids, whole_number
+    from .terminal.arguments import ABOUT_GROUPS, Parser, group_ids, number_of, whole_number
 
     parser = Parser(prog="worker.py", description="Run tasks of the queue until MAX_TASKS ran or none is left.")
     parser.about_more = ABOUT_GROUPS
@@ -74,10 +74,13 @@ def _read_any(arguments: Sequence[str]) -> Options:
         help=f"claim at most N at once (default 100, at most {MAX_BATCH})",
     )
     parser.add_argument(
-        "--max-time", metavar="S", type=_seconds, help="start nothing that would not fit into S seconds"
+        "--max-time", metavar="S", type=number_of("seconds"), help="start nothing that would not fit into S seconds"
     )
     parser.add_argument(
-        "--max-memory", metavar="MB", type=_megabytes, help="start nothing once the process is larger than MB megabytes"
+        "--max-memory",
+        metavar="MB",
+        type=number_of("megabytes"),
+        help="start nothing once the process is larger than MB megabytes",
     )
     parser.add_argument(
         "--slots",
@@ -89,23 +92,3 @@ def _read_any(arguments: Sequence[str]) -> Options:
     )
     parser.add_argument("--verbose", action="store_true", help="say on standard error what it does")
     return Options(**vars(parser.parse_args(arguments)))
-
-
-def _seconds(text: str) -> float:
-    return _positive(text, "seconds")
-
-
-def _megabytes(text: str) -> float:
-    return _positive(text, "megabytes")
-
-
-def _positive(text: str, unit: str) -> float:
-    from argparse import ArgumentTypeError
-
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise ArgumentTypeError(f"{text!r} is not a number of {unit} above 0")
-    return value

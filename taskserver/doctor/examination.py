@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from ..errors import DatabaseError, SettingError
 from ..settings.load import Settings, load_settings
 from ..stores import Store, open_store
-from . import database, files, modules, queue
+from ..stores.database.facts import MySQLFacts, SQLiteFacts
+from . import files, modules, mysql, queue, sqlite
 from .findings import Finding, broken, ok
+
+CHECKS: Mapping[type, Callable[[Any, Settings], Iterator[Finding]]] = {
+    MySQLFacts: mysql.findings,
+    SQLiteFacts: sqlite.findings,
+}
+"""The checks of a database, by the kind of its facts."""
 
 
 def examine(folder: Path) -> Iterator[Finding]:
@@ -52,4 +60,5 @@ def _of_database(settings: Settings) -> Iterator[Finding]:
 
 def _of_tables(store: Store, settings: Settings) -> Iterator[Finding]:
     store.tables.check()
-    yield from database.findings(store.diagnosis.facts(), settings)
+    facts = store.diagnosis.facts()
+    yield from CHECKS[type(facts)](facts, settings)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import select
-import signal
+import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import NamedTuple
 
 from ..errors import BadTask, ModuleBroken
@@ -23,8 +23,12 @@ MAX_IMPORT_SECONDS = 60
 MAX_NAMES_SHOWN = 5
 MAX_REFUSED = 100
 """Names that are looked up: suggestions take time, and who may INSERT can make up any number of names."""
-END = b"\0"
-"""The end of an answer: a process that an import left behind would hold the pipe open."""
+PROGRAM = """
+import json, sys
+sys.path[:], given = json.load(sys.stdin)
+from taskserver.doctor.modules import write_answer
+write_answer(sys.argv[1], **given)
+"""
 
 
 class _Outcome(NamedTuple):
@@ -88,62 +92,45 @@ def _callables(names: Sequence[str] | None, outcome: _Outcome) -> Finding:
 
 
 def _import_apart(settings: Settings, names: Sequence[str]) -> _Outcome | None:
-    """Import and look up in a child process. None where the child ended without an answer."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        _answer(settings, names, writing)
-    os.close(writing)
-    try:
-        text = _read_all(reading)
-    finally:
-        os.close(reading)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+    """Import and look up in another process. None where it ended without an answer."""
+    given = {"folder": str(settings.folder), "modules": settings.modules, "names": list(names)}
+    # The answer is a file: a process that an import left behind would hold a pipe open.
+    with NamedTemporaryFile() as answer:
+        try:
+            subprocess.run(
+                [sys.executable, "-c", PROGRAM, answer.name],
+                check=False,
+                input=json.dumps([sys.path, given]).encode(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=MAX_IMPORT_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            return None
+        text = answer.read()
     return _Outcome(*json.loads(text)) if text else None
 
 
-def _read_all(descriptor: int) -> bytes:
-    """The child's answer; empty where the child ended before it, or took too long."""
-    until = time.monotonic() + MAX_IMPORT_SECONDS
-    text = b""
-    while (left := until - time.monotonic()) > 0 and select.select([descriptor], [], [], left)[0]:
-        part = os.read(descriptor, 65536)
-        text += part
-        if text.endswith(END):
-            return text.removesuffix(END)
-        if not part:
-            break
-    return b""
-
-
-def _answer(settings: Settings, names: Sequence[str], descriptor: int) -> None:
-    """In the child: import, look up, write the answer, and end at once, without Python's own clean-up."""
-    child = os.getpid()
+def write_answer(path: str, folder: str, modules: Sequence[str], names: Sequence[str]) -> None:
+    """In the other process: import, look up, write the answer, and end at once, without Python's own clean-up."""
+    process = os.getpid()
     try:
-        null = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(null, stream)
-        text = json.dumps(_look_up(settings, names)).encode()
-        if os.getpid() == child:  # a module that forks would answer twice
-            with open(descriptor, "wb") as file:
-                file.write(text + END)
+        text = json.dumps(_look_up(Path(folder), modules, names))
+        if os.getpid() == process:  # a module that forks would answer twice
+            Path(path).write_text(text)
     finally:
         os._exit(0)
 
 
-def _look_up(settings: Settings, names: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+def _look_up(folder: Path, modules: Sequence[str], names: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
     """The fields of an _Outcome."""
     from ..worker.callables import Callables
 
-    make_importable(settings.folder)
-    callables = Callables(settings.modules, settings.folder)
+    make_importable(folder)
+    callables = Callables(modules, folder)
     broken_modules: dict[str, str] = {}
     refused: dict[str, str] = {}
-    for module in settings.modules:
+    for module in modules:
         try:
             callables.check_module(module.removesuffix(".*"))
         except (ModuleBroken, BadTask) as error:

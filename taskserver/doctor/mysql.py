@@ -36,14 +36,11 @@ def findings(facts: MySQLFacts, settings: Settings) -> Iterator[Finding]:
         )
     yield _clock(facts)
     yield _transactions(facts)
-    yield _dates(facts)
 
 
 def _of_variables(facts: MySQLFacts) -> Iterator[Finding]:
     yield _character_set(facts)
     yield _strict_mode(facts)
-    yield _time_zone(facts)
-    yield _isolation(facts)
     yield _binlog(facts)
     yield _durability(facts)
     yield _wait_timeout(facts)
@@ -121,15 +118,6 @@ def _strict_mode(facts: MySQLFacts) -> Finding:
     )
 
 
-def _time_zone(facts: MySQLFacts) -> Finding:
-    zone = facts.variables.get("time_zone", "")
-    system = facts.variables.get("system_time_zone", "")
-    return ok(
-        "time_zone",
-        f"the server's is {zone}{f' ({system})' if zone == 'SYSTEM' else ''}; instants are kept in UTC anyway",
-    )
-
-
 def _clock(facts: MySQLFacts) -> Finding:
     ahead = facts.clock_ahead_seconds
     if abs(ahead) <= MAX_CLOCK_DIFFERENCE_SECONDS:
@@ -140,14 +128,6 @@ def _clock(facts: MySQLFacts) -> Finding:
         "the queue goes by the server's clock alone, but what PHP or a task takes for now is another time",
         "write due dates as NOW() + INTERVAL … in SQL, and have the host set its clocks",
     )
-
-
-def _isolation(facts: MySQLFacts) -> Finding:
-    session = facts.session
-    level = session.get("transaction_isolation") or session.get("tx_isolation") or "unknown"
-    if level == "READ-COMMITTED":
-        return ok("isolation", "READ COMMITTED: claims lock nothing but the rows that they take")
-    return ok("isolation", f"{level}, as this server's binary log takes nothing else: claims lock gaps, too")
 
 
 def _binlog(facts: MySQLFacts) -> Finding:
@@ -235,7 +215,3 @@ def _transactions(facts: MySQLFacts) -> Finding:
         "the server keeps all that was deleted since then, and every claim reads past it",
         "find it with SHOW FULL PROCESSLIST and end the program, or KILL its connection",
     )
-
-
-def _dates(facts: MySQLFacts) -> Finding:
-    return ok("dates", f"due dates reach up to {facts.last_instant}; the server refuses later ones")

@@ -11,8 +11,15 @@ CLAIM_INDEXES = ("claim_by_group", "claim_any_group")
 MAX_FAULTS_NAMED = 3
 
 
-def check_tables(faults: Sequence[TableFault]) -> Finding:
-    """Whether tables and indexes are as the schema file makes them."""
+def check_tables(faults: Sequence[TableFault] | str) -> Finding:
+    """Whether tables and indexes are as the schema file makes them; a text tells why that cannot be found out."""
+    if isinstance(faults, str):
+        return unknown(
+            "tables",
+            f"this account cannot compare them with those that this version makes: {faults}",
+            "where they differ, claims would fail, be slow, or wait for one another",
+            "let an account run this once that may SELECT and CREATE TEMPORARY TABLES in the whole database",
+        )
     if not faults:
         return ok("tables", "tables and indexes are as this version makes them")
     named = "; ".join(f"{fault.table}: {fault.what}" for fault in faults[:MAX_FAULTS_NAMED])

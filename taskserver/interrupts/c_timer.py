@@ -1,15 +1,14 @@
-"""A timer of the C library: at its end a thread of that library makes C calls, whoever holds the interpreter.
+"""The end of this process by a timer of the C library, whoever holds the interpreter.
 
-Such a thread calls one function with one argument, which is too little for a line on standard error and an exit code.
-So the function is `setcontext`, and the context holds a chain of calls, prepared here.
+A thread of that library calls one function with one argument, which is too little for a line on standard error and an
+exit code. So the function is `setcontext`, and the context begins a chain of calls, prepared here.
 """
 
 from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 LIBRARY = ctypes.CDLL(None, use_errno=True)
 # Before glibc 2.34 the timers stood in a library of their own.
@@ -17,10 +16,11 @@ TIMERS = LIBRARY if hasattr(LIBRARY, "timer_create") else ctypes.CDLL("librt.so.
 HAS_CONTEXTS = hasattr(LIBRARY, "setcontext")
 """False with musl, for one."""
 
+EXIT_CODE = 1
 STANDARD_ERROR = 2
 SIGEV_THREAD = 2
 CLOCK_MONOTONIC = 1
-REGISTERS_BYTES = 8192
+CONTEXT_BYTES = 8192
 """More than the registers of any machine need."""
 SEMAPHORE_BYTES = 64
 STACK_BYTES = 65536
@@ -29,100 +29,69 @@ STACK_BYTES = 65536
 _kept: list[Any] = []
 
 
-class Call(NamedTuple):
-    """A function of the C library, and its arguments: numbers and addresses."""
+class Bite:
+    """Says words and ends the process, a grace after its time, unless it is held back until then."""
 
-    function: Any
-    arguments: Sequence[int]
-
-
-class _Context(ctypes.Structure):
-    _fields_ = (
-        ("flags", ctypes.c_ulong),
-        ("next", ctypes.c_void_p),
-        ("stack", ctypes.c_void_p),
-        ("stack_flags", ctypes.c_int),
-        ("stack_bytes", ctypes.c_size_t),
-        ("registers", ctypes.c_char * REGISTERS_BYTES),
-    )
-
-
-class Timer:
-    """Makes a call of one argument when its time is over."""
-
-    def __init__(self, call: Call) -> None:
+    def __init__(self, words: bytes, grace_seconds: float, max_words_seconds: float) -> None:
         """Raises OSError where there are no more timers."""
-        function = ctypes.cast(call.function, ctypes.c_void_p).value
-        # struct sigevent: value, signal and kind of notification, function; no attributes, and the rest unused
-        event = ctypes.create_string_buffer(struct.pack("@PiiP", *call.arguments, 0, SIGEV_THREAD, function), 128)
-        self._timer = ctypes.c_void_p()
-        if TIMERS.timer_create(CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer)):
-            raise _error("timer_create")
+        self._token = _memory(SEMAPHORE_BYTES)
+        """Taken once: by the chain of calls, or by Python before the chain takes it."""
+        LIBRARY.sem_init(self._token, 0, 1)
+        end = _timer(LIBRARY._exit, EXIT_CODE)
+        if not HAS_CONTEXTS:
+            self._timer = end  # at once, and without words
+            return
+        text, spec = _memory(words), _memory(_spec(max_words_seconds))
+        chain = _chain(
+            (LIBRARY.usleep, int(grace_seconds * 1e6)),
+            (LIBRARY.sem_wait, ctypes.addressof(self._token)),  # where Python has the token, this waits forever
+            (TIMERS.timer_settime, end.value or 0, 0, ctypes.addressof(spec), 0),
+            (LIBRARY.write, STANDARD_ERROR, ctypes.addressof(text), len(words)),
+            (LIBRARY._exit, EXIT_CODE),
+        )
+        self._timer = _timer(LIBRARY.setcontext, chain)
 
     def set(self, seconds: float) -> None:
-        """Let the timer end so many seconds from now; 0 stops it."""
-        TIMERS.timer_settime(self._timer, 0, ctypes.byref(_spec(seconds)), None)
+        """Let its time come so many seconds from now; 0: never."""
+        TIMERS.timer_settime(self._timer, 0, _spec(seconds), None)
 
-    def setting(self, seconds: float) -> Call:
-        """The call that sets the timer, for a chain."""
-        spec = _spec(seconds)
-        _kept.append(spec)
-        return Call(TIMERS.timer_settime, (self._timer.value or 0, 0, ctypes.addressof(spec), 0))
-
-
-class Token:
-    """Taken once: by a chain of calls, or by Python before the chain takes it."""
-
-    def __init__(self) -> None:
-        self._semaphore = ctypes.create_string_buffer(SEMAPHORE_BYTES)
-        _kept.append(self._semaphore)
-        if LIBRARY.sem_init(ctypes.byref(self._semaphore), 0, 1):
-            raise _error("sem_init")
-
-    def take(self) -> bool:
-        """Take the token; False where it is taken already."""
-        return not LIBRARY.sem_trywait(ctypes.byref(self._semaphore))
-
-    def taking(self) -> Call:
-        """The call that takes the token, for a chain; a chain that comes too late waits forever."""
-        return Call(LIBRARY.sem_wait, (ctypes.addressof(self._semaphore),))
+    def hold_back(self) -> None:
+        """Prevent the end for good, though its time may have come."""
+        self.set(0)
+        LIBRARY.sem_trywait(self._token)
 
 
-def waiting(seconds: float) -> Call:
-    """The call that pauses a chain."""
-    return Call(LIBRARY.usleep, (int(seconds * 1e6),))
+def _timer(function: Any, argument: int) -> ctypes.c_void_p:
+    """A timer that makes a call when its time is over. Raises OSError."""
+    # struct sigevent: value, signal and kind of notification, function; no attributes, and the rest unused
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    event = struct.pack("@PiiP96x", argument, 0, SIGEV_THREAD, address)
+    timer = ctypes.c_void_p()
+    if TIMERS.timer_create(CLOCK_MONOTONIC, event, ctypes.byref(timer)):
+        raise OSError(ctypes.get_errno(), "timer_create")
+    return timer
 
 
-def ending(exit_code: int) -> Call:
-    """The call that ends the process at once."""
-    return Call(LIBRARY._exit, (exit_code,))
-
-
-def saying(words: str) -> Call:
-    """The call that writes words to standard error."""
-    text = ctypes.create_string_buffer(words.encode())
-    _kept.append(text)
-    return Call(LIBRARY.write, (STANDARD_ERROR, ctypes.addressof(text), len(text.value)))
-
-
-def chain(*calls: Call) -> Call:
-    """One call that makes several in turn; the last of them must not return. Needs HAS_CONTEXTS."""
-    following = None
-    for function, arguments in reversed(calls):
-        context, stack = _Context(), ctypes.create_string_buffer(STACK_BYTES)
-        _kept.extend((context, stack))
-        if LIBRARY.getcontext(ctypes.byref(context)):
-            raise _error("getcontext")
-        context.next, context.stack, context.stack_bytes = following, ctypes.addressof(stack), STACK_BYTES
-        LIBRARY.makecontext(ctypes.byref(context), function, len(arguments), *map(ctypes.c_void_p, arguments))
-        following = ctypes.addressof(context)
-    return Call(LIBRARY.setcontext, (following or 0,))
-
-
-def _spec(seconds: float) -> Any:
+def _spec(seconds: float) -> bytes:
     """A struct itimerspec: no interval, then the time from now."""
-    return (ctypes.c_long * 4)(0, 0, int(seconds), int(seconds % 1 * 1e9))
+    return struct.pack("@llll", 0, 0, int(seconds), int(seconds % 1 * 1e9))
 
 
-def _error(function: str) -> OSError:
-    return OSError(ctypes.get_errno(), function)
+def _chain(*calls: tuple[Any, ...]) -> int:
+    """The address of a context that makes calls in turn; the last of them must not return."""
+    following = 0
+    for function, *arguments in reversed(calls):
+        context, stack = _memory(CONTEXT_BYTES), _memory(STACK_BYTES)
+        LIBRARY.getcontext(context)
+        # struct ucontext: its flags stay; then the next context, and the stack with its flags and size
+        struct.pack_into("@PPiN", context, struct.calcsize("@L"), following, ctypes.addressof(stack), 0, STACK_BYTES)
+        LIBRARY.makecontext(context, function, len(arguments), *map(ctypes.c_void_p, arguments))
+        following = ctypes.addressof(context)
+    return following
+
+
+def _memory(content: bytes | int) -> ctypes.Array[ctypes.c_char]:
+    """Memory of this content, or of so many bytes."""
+    memory = ctypes.create_string_buffer(content)
+    _kept.append(memory)
+    return memory

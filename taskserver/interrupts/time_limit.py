@@ -28,6 +28,9 @@ STRIKE_AGAIN_SECONDS = 0.02
 class TimeLimit(Protocol):
     """Interrupts the tasks of one run; used in a `with` around the run."""
 
+    has_struck: bool
+    """Whether it interrupted the code of the last call, which may have kept that to itself."""
+
     def __enter__(self) -> TimeLimit: ...
 
     def __exit__(
@@ -76,6 +79,7 @@ class _ByAlarm:
         self._seconds = 0.0
         self._ends_at = 0.0
         self._wish: _Wish | None = None
+        self.has_struck = False
 
     def __enter__(self) -> _ByAlarm:
         self._began_at = time.monotonic()
@@ -97,6 +101,7 @@ class _ByAlarm:
     def call(self, seconds: float, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         self._seconds = seconds
         self._wish = None
+        self.has_struck = False
         self._ends_at = time.monotonic() + seconds if seconds else float("inf")
         # Set without a limit, too: an interrupt that came too late for the task before may have left its alarm.
         signal.setitimer(signal.ITIMER_REAL, seconds, self._again_after_seconds)
@@ -127,6 +132,7 @@ class _ByAlarm:
             self._forget_wish()
             return
         is_inside = is_in_task(frame)
+        self.has_struck = self.has_struck or bool(is_inside)
         if is_inside and self._stop.insisted:
             raise TaskInterrupted(STOPPED)
         if is_inside:
@@ -152,7 +158,9 @@ class _ByException:
         self._thread = threading.get_ident()
         self._why: str | None = None
         self._is_inside = False
-        self._struck = False
+        self._is_due = False
+        """Whether an exception was set that may not be raised yet."""
+        self.has_struck = False
 
     def __enter__(self) -> _ByException:
         return self
@@ -162,6 +170,7 @@ class _ByException:
 
     def call(self, seconds: float, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         self._why = None
+        self.has_struck = False
         try:
             try:
                 self._is_inside = True
@@ -183,7 +192,7 @@ class _ByException:
         with self._lock:
             if not self._is_inside or not wish.is_meant() or not is_in_task(sys._current_frames().get(self._thread)):
                 return False
-            self._struck = True
+            self._is_due = self.has_struck = True
             self._why = wish.why or self._why
             _raise_in(self._thread, TaskInterrupted)
             return True
@@ -201,9 +210,9 @@ class _ByException:
     def _leave(self) -> None:
         with self._lock:
             self._is_inside = False
-        if self._struck:
+        if self._is_due:
             _raise_in(self._thread, None)  # takes back an exception that was not raised yet
-            self._struck = False
+            self._is_due = False
 
 
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:

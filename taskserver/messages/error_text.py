@@ -11,11 +11,11 @@ MAX_ERROR_LENGTH = 1000
 MAX_MESSAGE_LENGTH = 500
 """Characters of the message where a traceback follows it."""
 
-_OUR_FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+OUR_FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
 # Read from the base classes: a class of exceptions may override both.
 _name_of: Callable[[type], str] = type.__dict__["__name__"].__get__
-_traceback_of: Callable[[BaseException], TracebackType | None] = BaseException.__dict__["__traceback__"].__get__
+traceback_of: Callable[[BaseException], TracebackType | None] = BaseException.__dict__["__traceback__"].__get__
 
 
 def type_name(error: BaseException) -> str:
@@ -49,7 +49,7 @@ def both(first: str, second: str) -> str:
 
 def full_traceback(error: BaseException) -> str:
     """The whole traceback as Python prints it, for the log."""
-    return "".join(traceback.format_exception(type(error), error, _traceback_of(error))).rstrip("\n")
+    return "".join(traceback.format_exception(type(error), error, traceback_of(error))).rstrip("\n")
 
 
 def storable(text: str) -> str:
@@ -60,7 +60,7 @@ def storable(text: str) -> str:
 
 
 def _describe_one(error: BaseException, most: int) -> str:
-    trace = _own_traceback(_traceback_of(error))
+    trace = _own_traceback(traceback_of(error))
     if not trace:
         return describe(error)[:most]
     what = describe(error)[: min(MAX_MESSAGE_LENGTH, most)]
@@ -73,7 +73,7 @@ def _describe_one(error: BaseException, most: int) -> str:
 def _own_traceback(trace: TracebackType | None) -> str:
     """The lines of a traceback that stand in the task's own code; empty where they cannot be had."""
     try:
-        frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith(_OUR_FOLDER)]
+        frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith(OUR_FOLDER)]
         return "".join(traceback.format_list(frames)).rstrip("\n")
     except Exception:  # a source file that cannot be read, for example
         return ""

@@ -6,20 +6,14 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from traceback import walk_tb
-from types import TracebackType
 
-from .error_text import describe
+from .error_text import OUR_FOLDER, describe, traceback_of
 from .misplaced_files import module_elsewhere
 
-_OUR_FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _PYTHONS_OWN = os.path.join(os.path.dirname(importlib.__file__), "")
 _IS_ENCODING = re.compile(r"codec can't|null byte|Non-UTF-8|unknown encoding|encoding problem")
-
-# Read from the base class: a class of exceptions may override it.
-_traceback_of: Callable[[BaseException], TracebackType | None] = BaseException.__dict__["__traceback__"].__get__
 
 
 def why_not_imported(module: str, error: BaseException, folder: Path | None) -> str:
@@ -49,8 +43,8 @@ def _broken(module: str, error: BaseException) -> str:
 
 def _raised_at(error: BaseException) -> str:
     """The file and line that raised an error; empty for a file that could not be read: its error says where."""
-    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(_traceback_of(error))]
-    own = [(file, line) for file, line in frames if not file.startswith(("<", _OUR_FOLDER, _PYTHONS_OWN))]
+    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(traceback_of(error))]
+    own = [(file, line) for file, line in frames if not file.startswith(("<", OUR_FOLDER, _PYTHONS_OWN))]
     return f" ({os.path.basename(own[-1][0])}, line {own[-1][1]})" if own else ""
 
 

@@ -14,22 +14,6 @@ from .field_checks import check_group_id, check_key, check_max_attempts, check_n
 from .pipeline import new_stages
 from .task import MAX_ID
 
-TASK_KEYS = (
-    "task",
-    "args",
-    "group_id",
-    "priority",
-    "max_attempts",
-    "delay",
-    "at",
-    "unique_key",
-    "rerun",
-    "version",
-    "stages",
-    "depends_on",
-)
-"""The keys that describe a task, in add_tasks and in JSON lines."""
-
 MAX_DELAY_DAYS = 3660
 FIRST_INSTANT = datetime(1970, 1, 2, tzinfo=timezone.utc)
 LAST_INSTANT = datetime(2038, 1, 19, 3, 14, 7, tzinfo=timezone.utc)
@@ -66,7 +50,6 @@ def new_task(
     args: object = None,
     group_id: int = 0,
     priority: int = 0,
-    *,
     max_attempts: int | None = None,
     delay: float | timedelta | None = None,
     at: datetime | str | None = None,
@@ -110,6 +93,8 @@ def new_task(
 
 
 NOTHING_MORE = (None, None, None, None, False, None, None, None)
+TASK_KEYS = new_task.__code__.co_varnames[: new_task.__code__.co_argcount]
+"""The keys that describe a task, in add_tasks and in JSON lines."""
 
 
 def _check_rerun(unique_key: str | None, rerun: bool, version: int | None) -> None:

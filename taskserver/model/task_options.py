@@ -71,11 +71,11 @@ def task(
     Raises SettingError; the module then cannot be imported.
     """
     options = Options(
-        max_attempts=None if max_attempts is None else _check_attempts(max_attempts),
+        max_attempts=None if max_attempts is None else _check_number("max_attempts", max_attempts, MAX_ATTEMPTS),
         backoff=None if backoff is None else parse_backoff("backoff", backoff),
         timeout_seconds=None if timeout is None else _check_timeout(timeout),
         on_fatal=None if on_fatal is None else _check_on_fatal(on_fatal),
-        batch=None if batch is None else _check_batch(batch),
+        batch=None if batch is None else _check_number("batch", batch, MAX_TASKS_PER_CALL),
         transactional=_check_transactional(transactional, batch),
     )
 
@@ -95,9 +95,9 @@ def options_of(function: FunctionType) -> Options:
     return options if type(options) is Options else NO_OPTIONS
 
 
-def _check_attempts(value: int) -> int:
-    if type(value) is not int or not 1 <= value <= MAX_ATTEMPTS:
-        raise SettingError(f"max_attempts is {value!r:.80}; allowed: a whole number from 1 to {MAX_ATTEMPTS}")
+def _check_number(name: str, value: int, most: int) -> int:
+    if type(value) is not int or not 1 <= value <= most:
+        raise SettingError(f"{name} is {value!r:.80}; allowed: a whole number from 1 to {most}")
     return value
 
 
@@ -106,12 +106,6 @@ def _check_on_fatal(value: str | Callable[..., Any]) -> str:
         return name_of(value)
     except InvalidTask as error:
         raise SettingError(f"on_fatal: {error}") from None
-
-
-def _check_batch(value: int) -> int:
-    if type(value) is not int or not 1 <= value <= MAX_TASKS_PER_CALL:
-        raise SettingError(f"batch is {value!r:.80}; allowed: a whole number from 1 to {MAX_TASKS_PER_CALL}")
-    return value
 
 
 def _check_transactional(value: bool, batch: int | None) -> bool:

@@ -11,10 +11,11 @@ from ..settings.load import Settings, how_to_install
 from .queue.store import Store
 
 if TYPE_CHECKING:
+    from .database.callers import CallersDialect
     from .database.dialect import Dialect
-    from .queue.callers import CallersAdding
+    from .queue.callers import Callers
 
-__all__ = ["Store", "open_callers_adding", "open_store"]
+__all__ = ["Store", "open_callers", "open_store"]
 
 
 def open_store(settings: Settings) -> Store:
@@ -35,21 +36,21 @@ def _dialect(settings: Settings) -> Dialect:
     return MySQLDialect(dsn, settings.table)
 
 
-def open_callers_adding(settings: Settings) -> CallersAdding:
-    """The verbs of producers for callers' own connections to the same queue.
-
-    Call it where a store is open: the driver is there then.
-    """
-    from .queue.callers import CallersAdding
+def open_callers(settings: Settings) -> Callers:
+    """The verbs on callers' own connections to the same queue. Call it where a store is open: the driver is there."""
+    from .queue.callers import Callers
 
     dsn = settings.dsn
+    dialect: CallersDialect
     if isinstance(dsn, SQLiteDsn):
         from .sqlite.callers import SQLiteCallers
 
-        return CallersAdding(SQLiteCallers(_path(settings, dsn), settings.table))
-    from .mysql.callers import MySQLCallers
+        dialect = SQLiteCallers(_path(settings, dsn), settings.table)
+    else:
+        from .mysql.callers import MySQLCallers
 
-    return CallersAdding(MySQLCallers(dsn, settings.table))
+        dialect = MySQLCallers(dsn, settings.table)
+    return Callers(dialect, settings.mode, settings.lease_seconds)
 
 
 def _path(settings: Settings, dsn: SQLiteDsn) -> str | Path:

@@ -23,7 +23,7 @@ from .reporting import Reporter
 from .run_context import RunContext
 from .stats import Attempt
 from .task_context import inside
-from .watched_call import CallPlan
+from .watched_call import CallPlan, OwnCompletion
 
 LOG = getLogger("taskserver")
 
@@ -81,11 +81,13 @@ class Attempts:
 
     # ---- call
 
-    def plan(self, tasks: Sequence[ClaimedTask], call: Call | None) -> CallPlan:
+    def plan(
+        self, tasks: Sequence[ClaimedTask], call: Call | None, completion: OwnCompletion | None = None
+    ) -> CallPlan:
         """The plan of one call for these tasks; without a `call` it is the import of their module."""
         own = call.callable.options.timeout_seconds if call else None
         seconds = self._settings.timeout_seconds if own is None else own
-        return CallPlan(tasks, seconds, self.max_attempts(tasks[0], call))
+        return CallPlan(tasks, seconds, self.max_attempts(tasks[0], call), completion)
 
     def call(
         self, plan: CallPlan, attempt: Attempt, function: Callable[..., object], *args: Any

@@ -125,10 +125,11 @@ def run_alone(call: Call, keeps_result: bool) -> Returned:
 
     Raises whatever the callable raises, and Fatal where the return value can't be the arguments of the next stage.
     """
-    return _returned(run_call(call), call.next_stage, keeps_result)
+    return returned_as(run_call(call), call.next_stage, keeps_result)
 
 
-def _returned(value: object, following: NextStage | None, keeps_result: bool) -> Returned:
+def returned_as(value: object, following: NextStage | None, keeps_result: bool) -> Returned:
+    """A return value as the task's result, or as the next stage's arguments. Raises Fatal where it can't be those."""
     if following is not None:
         return Returned(stage_after(value, following))
     return NOTHING if value is None or not keeps_result else _kept(value)
@@ -193,7 +194,7 @@ def _outcome(value: object, following: NextStage | None, keeps_result: bool) -> 
     if issubclass(type(value), type) and issubclass(cast(type, value), BaseException):
         return cast("type[BaseException]", value)()  # as `raise` would
     try:
-        return _returned(value, following, keeps_result)
+        return returned_as(value, following, keeps_result)
     except Fatal as error:
         return error
 

@@ -6,7 +6,7 @@ Most runs of a crontab find no task, and need neither json nor inspect.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from ..interrupts.stopping import Stop
@@ -18,6 +18,7 @@ from .alone import AloneExecution
 from .attempts import Attempts
 from .batch import BatchExecution
 from .callables import Callables
+from .completion import Completions
 from .executor import Executions, Executor
 from .finishing import Finishing
 from .heartbeat import Heartbeat
@@ -57,9 +58,11 @@ def equipped(
         reporter = Reporter(run)
         finishing = Finishing(store, reporter)
         attempts = Attempts(run, finishing, reporter)
-        transactional = TransactionalExecution(run, attempts, finishing, reporter)
-        batch = BatchExecution(run, attempts, finishing, reporter)
-        executions = Executions(AloneExecution(run, attempts), transactional, batch)
-        with closing(transactional):
-            executor = Executor(run, attempts, finishing, reporter, executions)
-            yield Equipment(executor, finishing, heartbeat, stats)
+        completions = Completions(run, attempts, reporter)
+        executions = Executions(
+            AloneExecution(run, attempts, finishing, reporter, completions),
+            TransactionalExecution(run, attempts, finishing, reporter, completions),
+            BatchExecution(run, attempts, finishing, reporter),
+        )
+        executor = Executor(run, attempts, finishing, reporter, executions)
+        yield Equipment(executor, finishing, heartbeat, stats)

@@ -97,6 +97,12 @@ class Reporter:
                 fault,
             )
 
+    def report_failed_after(self, task: ClaimedTask, text: str) -> None:
+        """Log a failure of a task whose code had completed it: what was committed is not undone."""
+        LOG.warning(
+            "task %d %s has completed itself, and failed after that: %s", task.id, task.task, text.partition("\n")[0]
+        )
+
     def report_unrecorded(self, tasks: Sequence[ClaimedTask]) -> None:
         """Log tasks that have ended, and whose finishes could not be written."""
         for task in tasks:

@@ -1,4 +1,4 @@
-"""The face of a run towards a task's own code: current_task(), progress(), connection().
+"""The face of a run towards a task's own code: current_task(), progress(), complete(), connection().
 
 They find the task by a context variable, which is set for the length of its call. Outside of a task the first two do
 nothing, so that a function can be called by hand, or in a test, as it is.
@@ -21,7 +21,7 @@ from ..model.results import write_progress
 from ..model.task import CANCELLED
 from ..stores import Store
 from ..stores.database.session import Session
-from .watched_call import WatchedCall
+from .watched_call import OwnCompletion, WatchedCall
 
 LOG = getLogger("taskserver")
 
@@ -74,6 +74,23 @@ def progress(done: float, total: float | None = None, text: str | None = None) -
     context = _context_of_call()
     if context is not None:
         context.tell_progress(written)
+
+
+def complete(connection: object, result: object = None) -> None:
+    """Complete the task whose code runs here, in the open transaction of a connection to the queue's database.
+
+    The connection is any that `add_task(connection=…)` takes. The completion counts once you commit it there, with
+    whatever else you wrote; where that transaction is rolled back, or never committed, this attempt has failed.
+    `result` is kept as a return value would be, and goes to the next stage of a pipeline; what the function itself
+    returns does not count then.
+    Raises LeaseLost where the task is not this worker's any more: the transaction must be rolled back. Raises
+    InvalidTask for a connection that cannot be used, DatabaseError, and TaskServerError where no task runs here that
+    can be completed so, or where it was completed before.
+    """
+    context = _context_of_call()
+    if context is None:
+        raise TaskServerError("taskserver.complete() is for tasks, while they run, and none runs here")
+    context.completion.complete(connection, result)
 
 
 def connection() -> Any:
@@ -129,10 +146,25 @@ class TaskContext:
         """The driver's connection; None outside of a transaction."""
         return self._call.plan.connection
 
+    @property
+    def completion(self) -> OwnCompletion:
+        """The task's completion by its own code. Raises TaskServerError where that cannot complete it."""
+        completion = self._call.plan.completion
+        if self.connection is not None:
+            raise TaskServerError(
+                "taskserver.complete() is not for a transactional task, which is completed as it returns"
+            )
+        if completion is None or os.getpid() != self._pid:
+            raise TaskServerError(
+                "taskserver.complete() is for the code of one task, in the worker's own process: not for a batch, an "
+                "import, on_fatal or a forked process"
+            )
+        return completion
+
     def tell_progress(self, progress: str) -> None:
         """Store this progress now, or have the heartbeat do it. Raises TaskInterrupted as `current` does."""
         self._check()
-        if self._call.plan.holds_lock:
+        if self._call.plan.holds_lock or self._has_completion:
             return
         is_planned = self._unstored is not None
         self._unstored = progress
@@ -142,7 +174,15 @@ class TaskContext:
         if not is_planned and self._unstored is not None:
             self._wake()
 
+    @property
+    def _has_completion(self) -> bool:
+        """Whether the task's code writes to its row itself, so that there is nothing to look for and to store."""
+        completion = self._call.plan.completion
+        return completion is not None and completion.is_asked_for
+
     def _check(self) -> None:
+        if self._has_completion:
+            return
         now = time.monotonic()
         may_look = self._looked_seconds < LOOK_SECONDS + LOOK_SHARE * (now - self._began_at)
         if may_look and now >= self._ask_again_at and not self._call.is_cancelled:

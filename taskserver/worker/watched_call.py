@@ -7,9 +7,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ..model.task import ClaimedTask
+
+
+class OwnCompletion(Protocol):
+    """The completion of a task by its own code: see completion.py."""
+
+    is_asked_for: bool
+    """Whether the task's code has begun to complete it."""
+
+    def complete(self, connection: object, value: object) -> None:
+        """Complete the task, with this value as its result, in the transaction of a connection."""
 
 
 class CallPlan(NamedTuple):
@@ -21,6 +31,8 @@ class CallPlan(NamedTuple):
     """0: no limit."""
     max_attempts: int
     """How often the first of the tasks may start."""
+    completion: OwnCompletion | None = None
+    """The completion by the task's own code; None where that cannot complete it."""
     heeds_cancel: bool = True
     """Whether the call is interrupted once a person cancels one of its tasks."""
     connection: Any = None

@@ -7,18 +7,13 @@ waits for, and nothing is left that says otherwise.
 
 from __future__ import annotations
 
-import json
 import random
-import re
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -33,10 +28,9 @@ from taskserver.stores.queue.dependencies import Dependencies
 from taskserver.stores.queue.operations import Operations
 from taskserver.stores.sqlite import session as sqlite
 from tests.conftest import without
-from tests.stores.test_store_contract import MODES, Rows
-from tests.support.deployment import ROOT
 from tests.support.interleaving import Plan, by_chance, in_order, interrupted_once, interrupted_twice, watch
 from tests.support.processes import WAIT_SECONDS, wait_until
+from tests.support.rows import MODES, Rows
 from tests.support.servers import MariaDB, MySQLServer, lock_waits, missing_programs
 from tests.support.sessions import whenever_connected
 
@@ -81,8 +75,8 @@ class Line(NamedTuple):
     id: int
 
 
-class Site:
-    """A queue, some workers with connections of their own, and what they did."""
+class Family:
+    """Tasks that wait for others in a queue, some workers with connections of their own, and what they did."""
 
     def __init__(self, dsn: str, mode: str) -> None:
         self.dsn = dsn
@@ -148,6 +142,30 @@ class Site:
                 return
         assert rounds < 1000, "it goes on for ever"
 
+    def end_and_work(self, store: Store, task: ClaimedTask, rounds: int = 2) -> None:
+        self.end(store, task)
+        self.work(store, rounds)
+
+    def add_and_work(self, store: Store, parent: int, rounds: int = 2) -> None:
+        self.add(parent, store=store)
+        self.work(store, rounds)
+
+    def retry_and_work(self, store: Store, parent: int) -> None:
+        Operations(store).retry(Selection(ids=[parent]))
+        self.work(store, 3)
+
+    def fail(self, parent: int) -> None:
+        self.end(self.stores[0], self.begin(parent), "no")
+
+    def chain(self, length: int, key: str | None = None) -> int:
+        """So many tasks, each of which waits for the one before it and was looked at; the first one."""
+        first = last = self.add(key=key)
+        for _ in range(length - 1):
+            last = self.add(last)
+        while self.settle(self.stores[0]):
+            pass
+        return first
+
     # ---- verdict
 
     def assert_all_ran_once(self) -> None:
@@ -156,9 +174,7 @@ class Site:
             assert self.rows.execute("SELECT id FROM jobs_queue WHERE status <> 4") == []
             Operations(self.stores[0]).retry(Selection(ids=self.to_retry))
             self.work(self.stores[0])
-        self.rows.execute(
-            f"UPDATE jobs_queue SET due_at = {self.rows.after(0)} WHERE status = 5 AND due_at IS NOT NULL"
-        )
+        self.rows.set(f"due_at = {self.rows.after(0)} WHERE status = 5 AND due_at IS NOT NULL")
         self.work(self.stores[0])
         assert self.rows.all("jobs_queue_dependencies", "parent_id, child_id", "1") == []
         left = self.rows.all(columns="id, status, due_at, awaited")
@@ -184,228 +200,151 @@ class Site:
 
 
 @pytest.fixture(params=["delete", *(pytest.param(mode, marks=pytest.mark.long) for mode in MODES[1:])])
-def site(request: pytest.FixtureRequest, kept_dsn: str) -> Iterator[Site]:
-    made = Site(kept_dsn, request.param)
-    made.empty()
-    yield made
-    made.close()
+def family(request: pytest.FixtureRequest, kept_dsn: str) -> Iterator[Family]:
+    with closing(Family(kept_dsn, request.param)) as made:
+        made.empty()
+        yield made
 
 
 @pytest.fixture
-def mysql_site(kept_mysql_dsn: str) -> Iterator[Site]:
-    made = Site(kept_mysql_dsn, "delete")
-    made.empty()
-    yield made
-    made.close()
+def mysql_family(kept_mysql_dsn: str) -> Iterator[Family]:
+    with closing(Family(kept_mysql_dsn, "delete")) as made:
+        made.empty()
+        yield made
 
 
-Works = Sequence[Callable[[], object]]
+Works = Sequence[Callable[[Store], object]]
+"""What workers do at the same time, each with a store of its own."""
+Scene = Callable[[Family], Works]
 MOST_PLANS = 150
 
 
-Scene = Callable[[Site], Works]
+def try_each(family: Family, scene: Scene, orders: Callable[[Sequence[int]], Iterator[Plan]]) -> int:
+    """How many orders of a scene were tried."""
 
+    def works() -> Iterator[Callable[[], object]]:
+        return (partial(work, store) for work, store in zip(scene(family), family.stores, strict=False))
 
-def try_each(site: Site, scene: Callable[[], Works], orders: Callable[[Sequence[int]], Iterator[Plan]]) -> int:
-    """A scene gives the works that are done at the same time. How many orders were tried."""
-    steps = in_order([], *scene())
-    site.empty()
+    steps = in_order([], *works())
+    family.empty()
     tried = 0
     for plan in orders(steps):
-        works = scene()
-        in_order(plan, *works)
+        in_order(plan, *works())
         try:
-            site.assert_all_ran_once()
+            family.assert_all_ran_once()
         except AssertionError as error:
             raise AssertionError(f"in the order {plan}: {error}") from error
-        site.empty()
+        family.empty()
         tried += 1
     return tried
 
 
-def last_parents(site: Site) -> Works:
-    first, second = site.add(), site.add()
-    child = site.add(first, second)
-    site.add(child)
-    site.settle(site.stores[0])
-    ends = [site.begin(first), site.begin(second)]
-
-    def end(store: Store, task: ClaimedTask) -> None:
-        site.end(store, task)
-        site.work(store, 3)
-
-    return [partial(end, store, task) for store, task in zip(site.stores[:2], ends, strict=True)]
+def last_parents(family: Family) -> Works:
+    parents = [family.add(), family.add()]
+    family.add(family.add(*parents))
+    family.settle(family.stores[0])
+    return [partial(family.end_and_work, task=family.begin(parent), rounds=3) for parent in parents]
 
 
-def child_is_added(site: Site) -> Works:
-    parent = site.begin(site.add())
-
-    def end(store: Store) -> None:
-        site.end(store, parent)
-        site.work(store, 2)
-
-    def add(store: Store) -> None:
-        site.add(parent.id, store=store)
-        site.work(store, 2)
-
-    return [partial(end, site.stores[0]), partial(add, site.stores[1])]
+def child_is_added(family: Family) -> Works:
+    parent = family.begin(family.add())
+    return [partial(family.end_and_work, task=parent), partial(family.add_and_work, parent=parent.id)]
 
 
-def child_is_added_while_another_waits(site: Site) -> Works:
-    parent = site.add()
-    site.add(parent)
-    site.settle(site.stores[0])
-    task = site.begin(parent)
-
-    def end(store: Store) -> None:
-        site.end(store, task)
-        site.work(store, 2)
-
-    def add(store: Store) -> None:
-        site.add(parent, store=store)
-        site.work(store, 2)
-
-    return [partial(end, site.stores[0]), partial(add, site.stores[1])]
+def child_is_added_while_another_waits(family: Family) -> Works:
+    parent = family.begin(family.chain(2))
+    return [partial(family.end_and_work, task=parent), partial(family.add_and_work, parent=parent.id)]
 
 
-def fatal_parent_is_retried(site: Site) -> Works:
+def fatal_parent_is_retried(family: Family) -> Works:
     """And a child is added, one given up with all that waits for it."""
-    parent = site.add()
-    child = site.add(parent)
-    site.add(child)
-    site.settle(site.stores[0])
-    site.settle(site.stores[0])
-    task = site.begin(parent)
+    parent = family.chain(3)
+    task = family.begin(parent)
 
     def fail(store: Store) -> None:
-        site.end(store, task, "no")
-        site.settle(store)
-        site.settle(store)
+        family.end(store, task, "no")
+        family.settle(store)
+        family.settle(store)
         Operations(store).retry(Selection(ids=[parent]))
+
+    return [fail, partial(family.add_and_work, parent=parent, rounds=3)]
+
+
+def fatal_parent_is_retried_by_another(family: Family) -> Works:
+    parent = family.chain(3)
+    family.fail(parent)
+    return [partial(family.work, rounds=3), partial(family.retry_and_work, parent=parent)]
+
+
+def first_child_of_a_fatal_parent(family: Family) -> Works:
+    parent = family.add()
+    family.fail(parent)
 
     def add(store: Store) -> None:
-        site.add(parent, store=store)
-        site.work(store, 3)
+        family.add(parent, store=store)
+        family.settle(store)
 
-    return [partial(fail, site.stores[0]), partial(add, site.stores[1])]
-
-
-def fatal_parent_is_retried_by_another(site: Site) -> Works:
-    parent = site.add()
-    child = site.add(parent)
-    site.add(child)
-    site.settle(site.stores[0])
-    site.settle(site.stores[0])
-    site.end(site.stores[0], site.begin(parent), "no")
-
-    def retry(store: Store) -> None:
-        Operations(store).retry(Selection(ids=[parent]))
-        site.work(store, 3)
-
-    return [partial(site.work, site.stores[0], 3), partial(retry, site.stores[1])]
+    return [add, partial(family.retry_and_work, parent=parent)]
 
 
-def first_child_of_a_fatal_parent(site: Site) -> Works:
-    parent = site.add()
-    site.end(site.stores[0], site.begin(parent), "no")
-
-    def retry(store: Store) -> None:
-        Operations(store).retry(Selection(ids=[parent]))
-        site.work(store, 3)
-
-    def add(store: Store) -> None:
-        site.add(parent, store=store)
-        site.settle(store)
-
-    return [partial(add, site.stores[0]), partial(retry, site.stores[1])]
+def delayed_child_of_a_fatal_parent(family: Family) -> Works:
+    parent = family.chain(2)
+    family.add(parent, delay=3600.0)
+    family.fail(parent)
+    return [partial(family.work, rounds=3), partial(family.retry_and_work, parent=parent)]
 
 
-def delayed_child_of_a_fatal_parent(site: Site) -> Works:
-    parent = site.add()
-    site.add(parent)
-    site.settle(site.stores[0])
-    site.add(parent, delay=3600.0)
-    site.end(site.stores[0], site.begin(parent), "no")
-
-    def retry(store: Store) -> None:
-        Operations(store).retry(Selection(ids=[parent]))
-        site.work(store, 3)
-
-    return [partial(site.work, site.stores[0], 3), partial(retry, site.stores[1])]
-
-
-def done_parent_runs_again(site: Site) -> Works:
+def done_parent_runs_again(family: Family) -> Works:
     """A producer changes it just then, and adds another task that waits for it."""
-    parent = site.add(key="key")
-    site.add(parent)
-    site.settle(site.stores[0])
-    site.end(site.stores[0], site.begin(parent))
+    parent = family.chain(2, key="key")
+    family.end(family.stores[0], family.begin(parent))
 
     def run_again(store: Store) -> None:
-        again = site.add(store=store, key="key")
-        site.may_run_again = {parent, again}
-        site.add(again, store=store)
-        site.work(store, 3)
+        again = family.add(store=store, key="key")
+        family.may_run_again = {parent, again}
+        family.add_and_work(store, again, 3)
 
-    return [partial(site.settle, site.stores[0]), partial(run_again, site.stores[1])]
+    return [family.settle, run_again]
 
 
-def lost_parent_is_completed_late(site: Site) -> Works:
+def lost_parent_is_completed_late(family: Family) -> Works:
     """It may start once only, so that it was fatal meanwhile."""
-    parent = site.add()
-    child = site.add(parent)
-    site.add(child)
-    site.settle(site.stores[0])
-    site.settle(site.stores[0])
-    task = site.begin(parent, max_attempts=1)
-    site.rows.execute("UPDATE jobs_queue SET due_at = '2020-01-01 00:00:00' WHERE status = 1")
+    task = family.begin(family.chain(3), max_attempts=1)
+    family.rows.set("due_at = '2020-01-01 00:00:00' WHERE status = 1")
 
     def take_back(store: Store) -> None:
         for lost in store.due.look().lost:
             store.due.reclaim_lost(lost, 1, "lost: its worker vanished", None)
-        site.work(store, 3)
+        family.work(store, 3)
 
-    def end(store: Store) -> None:
-        site.end(store, task)
-        site.work(store, 2)
-
-    return [partial(take_back, site.stores[0]), partial(end, site.stores[1])]
+    return [take_back, partial(family.end_and_work, task=task)]
 
 
-def orphans_are_looked_for(site: Site) -> Works:
-    parent = site.add()
-    site.add(parent)
-    site.settle(site.stores[0])
-    task = site.begin(parent)
-
-    def end(store: Store) -> None:
-        site.end(store, task)
-        site.work(store, 2)
+def orphans_are_looked_for(family: Family) -> Works:
+    task = family.begin(family.chain(2))
 
     def look(store: Store) -> None:
         Dependencies(store).sign_orphans()
-        site.work(store, 2)
+        family.work(store, 2)
 
-    return [partial(end, site.stores[0]), partial(look, site.stores[1])]
+    return [partial(family.end_and_work, task=task), look]
 
 
-def parent_is_fatal_twice(site: Site) -> Works:
+def parent_is_fatal_twice(family: Family) -> Works:
     """A person retries it in between, and another task is added that waits for it."""
-    parent = site.add()
-    site.add(parent)
-    site.settle(site.stores[0])
-    site.end(site.stores[0], site.begin(parent), "no")
-    site.to_retry = [parent]
+    parent = family.chain(2)
+    family.fail(parent)
+    family.to_retry = [parent]
 
     def retry_and_fail(store: Store) -> None:
         Operations(store).retry(Selection(ids=[parent]))
-        site.add(parent, store=store)
-        site.settle(store)
+        family.add(parent, store=store)
+        family.settle(store)
         for task in store.claims.claim(100, ()).tasks:
-            site.end(store, site.start(store, task), "no")
-        site.settle(store)
+            family.end(store, family.start(store, task), "no")
+        family.settle(store)
 
-    return [partial(site.settle, site.stores[0]), partial(retry_and_fail, site.stores[1])]
+    return [family.settle, retry_and_fail]
 
 
 SCENES = [
@@ -425,16 +364,16 @@ SCENES = [
 
 @pytest.mark.parametrize("scene", SCENES)
 def test_each_task_runs_once_and_after_those_that_it_waits_for_wherever_one_worker_stood_still(
-    site: Site, scene: Scene
+    family: Family, scene: Scene
 ) -> None:
     """For each instant of one of two workers: the other one does all that it has to do just then."""
-    assert try_each(site, partial(scene, site), interrupted_once) > 15
+    assert try_each(family, scene, interrupted_once) > 15
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("scene", SCENES)
 def test_each_task_runs_once_and_after_those_that_it_waits_for_wherever_both_workers_stood_still(
-    site: Site, scene: Scene
+    family: Family, scene: Scene
 ) -> None:
     """Of all pairs of instants some at random: one goes on to its end while the other stands still in the middle."""
 
@@ -442,35 +381,35 @@ def test_each_task_runs_once_and_after_those_that_it_waits_for_wherever_both_wor
         plans = list(interrupted_twice(steps))
         yield from random.Random(6).sample(plans, min(len(plans), MOST_PLANS))
 
-    assert try_each(site, partial(scene, site), some) > 30
+    assert try_each(family, scene, some) > 30
 
 
 @pytest.mark.parametrize("times", [4, pytest.param(100, marks=pytest.mark.long)])
-def test_a_web_of_tasks_is_done_once_each_by_workers_that_take_turns_at_random(site: Site, times: int) -> None:
+def test_a_web_of_tasks_is_done_once_each_by_workers_that_take_turns_at_random(family: Family, times: int) -> None:
     chance = random.Random(times)
 
-    def web() -> Works:
-        ids = [site.add() for _ in range(3)]
+    def web(family: Family) -> Works:
+        ids = [family.add() for _ in range(3)]
         for _ in range(9):
-            ids.append(site.add(*chance.sample(ids, min(len(ids), chance.choice((1, 2, 4))))))
-        return [partial(site.work, store, 12) for store in site.stores[:3]]
+            ids.append(family.add(*chance.sample(ids, min(len(ids), chance.choice((1, 2, 4))))))
+        return [partial(family.work, rounds=12)] * 3
 
-    assert try_each(site, web, lambda steps: by_chance(3, times, seed=times)) == times
+    assert try_each(family, web, lambda steps: by_chance(3, times, seed=times)) == times
 
 
 # ---- in the midst of it
 
 
 def test_two_workers_that_let_go_of_the_same_task_at_the_same_moment_lose_it_not(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each has the last parent but the other's: the one that comes later finds the row held, and leaves its own."""
     monkeypatch.setattr(sqlite, "LOCK_WAIT_SECONDS", 0.05)
-    parents = [site.add(), site.add()]
-    child = site.add(*parents)
-    site.settle(site.stores[0])
+    parents = [family.add(), family.add()]
+    child = family.add(*parents)
+    family.settle(family.stores[0])
     for parent in parents:
-        site.end(site.stores[0], site.begin(parent))
+        family.end(family.stores[0], family.begin(parent))
     is_in_it, may_go_on = threading.Event(), threading.Event()
 
     class Slow(Dependencies):
@@ -479,80 +418,76 @@ def test_two_workers_that_let_go_of_the_same_task_at_the_same_moment_lose_it_not
             is_in_it.set()
             assert may_go_on.wait(WAIT_SECONDS)
 
-    first = threading.Thread(target=Slow(site.stores[1]).settle, args=(parents[:1],))
+    first = threading.Thread(target=Slow(family.stores[1]).settle, args=(parents[:1],))
     first.start()
     try:
         assert is_in_it.wait(WAIT_SECONDS)
-        assert Dependencies(site.stores[2]).settle(parents[1:]) == 0
-        assert site.rows.row(parents[1])["due_at"] is not None  # it is to be looked at again
+        assert Dependencies(family.stores[2]).settle(parents[1:]) == 0
+        assert family.rows.row(parents[1])["due_at"] is not None  # it is to be looked at again
     finally:
         may_go_on.set()
         first.join()
-    assert site.rows.row(child)["status"] == 5
-    assert Dependencies(site.stores[2]).settle(parents[1:])
-    assert site.rows.row(child)["status"] == 0
-    site.assert_all_ran_once()
+    assert family.rows.row(child)["status"] == 5
+    assert Dependencies(family.stores[2]).settle(parents[1:])
+    assert family.rows.row(child)["status"] == 0
+    family.assert_all_ran_once()
 
 
-def test_one_that_has_run_again_since_its_end_was_looked_at_is_told_of_once_more(site: Site) -> None:
-    parent = site.add(key="key")
-    site.add(parent)
-    site.settle(site.stores[0])
-    site.end(site.stores[0], site.begin(parent))
-    site.may_run_again = {parent}
+def test_one_that_has_run_again_since_its_end_was_looked_at_is_told_of_once_more(family: Family) -> None:
+    parent = family.chain(2, key="key")
+    family.end(family.stores[0], family.begin(parent))
+    family.may_run_again = {parent}
 
     class Slow(Dependencies):
         def _end(self, parents: Sequence[int]) -> int:
-            site.add(store=site.stores[1], key="key")
-            site.add(parent, store=site.stores[1])
-            site.settle(site.stores[1])
-            site.end(site.stores[0], site.begin(parent))
+            family.add(store=family.stores[1], key="key")
+            family.add(parent, store=family.stores[1])
+            family.settle(family.stores[1])
+            family.end(family.stores[0], family.begin(parent))
             return super()._end(parents)
 
-    Slow(site.stores[2]).settle([parent])
-    assert site.rows.row(parent)["due_at"] is not None
-    site.assert_all_ran_once()
+    Slow(family.stores[2]).settle([parent])
+    assert family.rows.row(parent)["due_at"] is not None
+    family.assert_all_ran_once()
 
 
-def test_one_that_is_fatal_again_since_its_end_was_looked_at_is_told_of_once_more(site: Site) -> None:
-    parent = site.add()
-    site.add(parent)
-    site.settle(site.stores[0])
-    site.end(site.stores[0], site.begin(parent), "no")
-    site.to_retry = [parent]
+def test_one_that_is_fatal_again_since_its_end_was_looked_at_is_told_of_once_more(family: Family) -> None:
+    parent = family.chain(2)
+    family.fail(parent)
+    family.to_retry = [parent]
 
     class Slow(Dependencies):
         def _give_up(self, *args: Any) -> set[int]:
             held = super()._give_up(*args)
-            Operations(site.stores[1]).retry(Selection(ids=[parent]))
-            site.add(parent, store=site.stores[1])
-            site.settle(site.stores[1])
-            site.end(site.stores[0], site.begin(parent), "no")
+            Operations(family.stores[1]).retry(Selection(ids=[parent]))
+            family.add(parent, store=family.stores[1])
+            family.settle(family.stores[1])
+            family.end(family.stores[0], family.begin(parent), "no")
             return held
 
-    Slow(site.stores[2]).settle([parent])
-    assert site.rows.row(parent)["due_at"] is not None
-    site.assert_all_ran_once()
+    Slow(family.stores[2]).settle([parent])
+    assert family.rows.row(parent)["due_at"] is not None
+    family.assert_all_ran_once()
 
 
-def test_one_that_is_cancelled_while_it_is_looked_at_stays_so(site: Site) -> None:
-    child = site.add(site.add())
+def test_one_that_is_cancelled_while_it_is_looked_at_stays_so(family: Family) -> None:
+    child = family.add(family.add())
 
     class Slow(Dependencies):
         def _look_at(self, children: Sequence[int]) -> Any:
             looked = super()._look_at(children)
-            Operations(site.stores[1]).cancel(Selection(ids=[child]))
+            Operations(family.stores[1]).cancel(Selection(ids=[child]))
             return looked
 
-    Slow(site.stores[2]).settle([child])
-    row = site.rows.row(child)
+    Slow(family.stores[2]).settle([child])
+    row = family.rows.row(child)
     assert (row["status"], row["error_text"]) == (4, "cancelled")
 
 
 @contextmanager
-def transaction(site: Site, statement: str) -> Iterator[Rows]:
+def transaction(family: Family, statement: str) -> Iterator[Rows]:
     """Another worker is in the midst of this; it is committed at the end, unless it was rolled back."""
-    other = Rows(site.dsn)
+    other = Rows(family.dsn)
     try:
         other.execute("BEGIN")
         other.execute(statement)
@@ -563,150 +498,35 @@ def transaction(site: Site, statement: str) -> Iterator[Rows]:
 
 
 def test_a_parent_that_ends_while_it_is_marked_as_awaited_is_told_of(
-    mysql_site: Site, mysql_server: MySQLServer
+    mysql_family: Family, mysql_server: MySQLServer
 ) -> None:
-    site = mysql_site
-    parent = site.begin(site.add())
-    site.add(parent.id)
+    parent = mysql_family.begin(mysql_family.add())
+    mysql_family.add(parent.id)
     with ThreadPoolExecutor(1) as worker:
-        with transaction(site, f"UPDATE jobs_queue SET awaited = 1 WHERE id = {parent.id}"):
-            ending = worker.submit(site.stores[1].finishes.advance, [Finish(parent)], None)
+        with transaction(mysql_family, f"UPDATE jobs_queue SET awaited = 1 WHERE id = {parent.id}"):
+            ending = worker.submit(mysql_family.stores[1].finishes.advance, [Finish(parent)], None)
             wait_until(lambda: lock_waits(mysql_server.execute))
             assert not ending.done()
         assert ending.result(WAIT_SECONDS) == ([Outcome.AWAITED], False)
-    site.record.append(Line("ended", parent.id))
-    site.assert_all_ran_once()
+    mysql_family.record.append(Line("ended", parent.id))
+    mysql_family.assert_all_ran_once()
 
 
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
-def test_whether_to_wait_for_one_that_is_just_ending_is_found_out_at_the_next_look(mysql_site: Site, end: str) -> None:
-    site = mysql_site
-    task = site.begin(site.add())
-    child = site.add(task.id)
-    with transaction(site, f"DELETE FROM jobs_queue WHERE id = {task.id} AND awaited = 0") as other:
-        assert site.settle(site.stores[1]) == 0
-        row = site.rows.row(child)
+def test_whether_to_wait_for_one_that_is_just_ending_is_found_out_at_the_next_look(
+    mysql_family: Family, end: str
+) -> None:
+    task = mysql_family.begin(mysql_family.add())
+    child = mysql_family.add(task.id)
+    with transaction(mysql_family, f"DELETE FROM jobs_queue WHERE id = {task.id} AND awaited = 0") as other:
+        assert mysql_family.settle(mysql_family.stores[1]) == 0
+        row = mysql_family.rows.row(child)
         assert (row["status"], row["due_at"] is not None) == (5, True)
         other.execute(end)
-    assert site.settle(site.stores[1]) == 1
-    assert site.rows.row(child)["status"] == (0 if end == "COMMIT" else 5)
+    assert mysql_family.settle(mysql_family.stores[1]) == 1
+    assert mysql_family.rows.row(child)["status"] == (0 if end == "COMMIT" else 5)
     if end == "ROLLBACK":
-        site.end(site.stores[0], task)
+        mysql_family.end(mysql_family.stores[0], task)
     else:
-        site.record.append(Line("ended", task.id))
-    site.assert_all_ran_once()
-
-
-# ---- a worker is killed in the midst of it
-
-KILLED = """
-import json, os, signal, sys
-sys.path.insert(0, sys.argv[1])
-from taskserver import TaskServer
-from taskserver.stores.queue.dependencies import Dependencies
-
-folder, dsn, mode = sys.argv[2:]
-settle = Dependencies.settle
-
-def open_server():
-    return TaskServer(dsn, mode=mode, modules="killed_tasks", folder=folder)
-
-def die_before(number):
-    \"\"\"Run as a worker, and be killed before this statement of those by which others are told.\"\"\"
-    server, left, is_settling = open_server(), number, False
-
-    def counted(send):
-        def count_and_send(*args):
-            nonlocal left
-            left -= is_settling
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return send(*args)
-        return count_and_send
-
-    def settle_and_count(self, ids):
-        nonlocal is_settling
-        is_settling = True
-        try:
-            return settle(self, ids)
-        finally:
-            is_settling = False
-
-    store = server.store
-    session = store.database.session()
-    session.send, session.send_joined = counted(session.send), counted(session.send_joined)
-    Dependencies.settle = settle_and_count
-    server.run()
-    os._exit(0)
-
-def add(server, name, *parents):
-    return server.add_task("killed_tasks.note", [name], depends_on=parents)
-
-def scene():
-    with open_server() as server:
-        for table in ("jobs_queue", "jobs_queue_done", "jobs_queue_dependencies"):
-            server.store.database.change(f"DELETE FROM {table}")
-        first, second = add(server, "first"), add(server, "second")
-        child = add(server, "child", first, second)
-        add(server, "grandchild", child)
-        fatal = add(server, "fatal")
-        add(server, "never", add(server, "never", fatal))
-
-def state():
-    with open_server() as server:
-        look = server.store.database.fetch
-        server.store.database.change("UPDATE {table} SET due_at = '2020-01-01 00:00:00' WHERE status = 1")
-        server.run()
-        rows = look("SELECT status, due_at, error_text FROM {table} WHERE status <> 2 ORDER BY id")
-        edges = look("SELECT COUNT(*) FROM {dependencies}")[0][0]
-    with open(os.path.join(folder, "noted"), "r+") as noted:
-        names = sorted(noted.read().split())
-        noted.truncate(0)
-    return [[[status, due_at, text.partition(chr(10))[0]] for status, due_at, text in rows], edges, names]
-
-number, states = 0, []
-while True:
-    number += 1
-    scene()
-    child = os.fork()
-    if child == 0:
-        die_before(number)
-    killed = os.WIFSIGNALED(os.waitpid(child, 0)[1])
-    states.append(state())
-    if not killed:
-        break
-print(json.dumps(states))
-"""
-KILLED_TASKS = """
-import os, pathlib
-from taskserver import Fatal
-
-def note(name):
-    file = os.open(pathlib.Path(__file__).parent / "noted", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.write(file, f"{name}\\n".encode())
-    os.close(file)
-    if name == "fatal":
-        raise Fatal("no")
-"""
-
-
-@pytest.mark.parametrize("mode", ["delete", *(pytest.param(mode, marks=pytest.mark.long) for mode in MODES[1:])])
-def test_what_a_killed_worker_began_another_one_ends_wherever_it_was(kept_dsn: str, tmp_path: Path, mode: str) -> None:
-    with TaskServer(kept_dsn) as server:
-        server.create_tables()
-    (tmp_path / "killed.py").write_text(KILLED)
-    (tmp_path / "killed_tasks.py").write_text(KILLED_TASKS)
-    (tmp_path / "noted").touch()
-    ended = subprocess.run(
-        [sys.executable, tmp_path / "killed.py", ROOT, tmp_path, kept_dsn, mode],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert ended.returncode == 0, ended.stderr
-    states = json.loads(ended.stdout)
-    assert len(states) > 40  # so often it was killed
-    fatal = [[4, None, "Fatal: no"]] + [[4, None, "dependency: task {}, for which it waits, is fatal"]] * 2
-    for number, (rows, edges, names) in enumerate(states, start=1):
-        told = [[status, due_at, re.sub(r"task \d+", "task {}", text)] for status, due_at, text in rows]
-        assert (told, edges, names) == (fatal, 2, ["child", "fatal", "first", "grandchild", "second"]), number
+        mysql_family.record.append(Line("ended", task.id))
+    mysql_family.assert_all_ran_once()

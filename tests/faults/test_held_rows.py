@@ -11,202 +11,169 @@ from contextlib import closing
 import pytest
 
 from taskserver import TaskServer
-from tests.faults.test_database_faults import LOCK_TASK, Site, add, locking, running
-from tests.support.deployment import Deployment
+from tests.faults.failing import LOCK_TASK, LOCK_TASKS, FailingQueue
 from tests.support.processes import end_of, wait_until
 from tests.support.queues import server_skips_locked
-from tests.support.servers import MySQLServer
-
-HELD_TASKS = "SELECT id FROM jobs_queue WHERE id BETWEEN %s AND %s FOR UPDATE"
 
 
 @pytest.fixture
-def site(deployment: Deployment, mysql_server: MySQLServer) -> Iterator[Site]:
-    with mysql_server.database() as name:
-        yield Site(deployment, mysql_server, name)
-        deployment.close()
-
-
-@pytest.fixture
-def skipping_site(site: Site) -> Site:
+def skipping_queue(shared_queue: FailingQueue) -> FailingQueue:
     """A queue whose server can skip rows that others hold."""
-    if not server_skips_locked(site.dsn):
+    if not server_skips_locked(shared_queue.dsn):
         pytest.skip("this server has no SKIP LOCKED: many held rows leave some of the others for later")
-    return site
+    return shared_queue
 
 
-def test_a_held_row_costs_the_running_task_no_lease(site: Site) -> None:
+def test_a_held_row_costs_the_running_task_no_lease(shared_queue: FailingQueue) -> None:
     """What the worker gives back, and cannot, must not keep it from renewing."""
-    site.set(LEASE=5)
-    worker = running(site)
-    with locking(site, LOCK_TASK, 2):
-        wait_until(site.waiting_since)
+    shared_queue.set(LEASE=5)
+    worker = shared_queue.start_first()
+    with shared_queue.locking(LOCK_TASK, 2):
+        wait_until(shared_queue.waiting_since)
         first_lease_ended = "SELECT 1 FROM jobs_queue WHERE id = 1 AND started_at < NOW(6) - INTERVAL 5 SECOND"
-        wait_until(lambda: site.sql(first_lease_ended))
-        assert site.worker("1").returncode == 0  # it takes what is due
-        assert site.sql("SELECT status, attempts FROM jobs_queue WHERE id = 1") == [(1, 1)]
-    site.go()
+        wait_until(lambda: shared_queue.sql(first_lease_ended))
+        assert shared_queue.worker("1").returncode == 0  # it takes what is due
+        assert shared_queue.sql("SELECT status, attempts FROM jobs_queue WHERE id = 1") == [(1, 1)]
+    shared_queue.go()
     assert end_of(worker)[0] == 0
-    assert sorted(site.notes()) == ["first", "second", "third"]
+    assert sorted(shared_queue.notes()) == ["first", "second", "third"]
 
 
-def test_a_worker_that_is_stopped_releases_all_rows_but_those_that_are_held(site: Site) -> None:
-    worker = running(site)
-    with locking(site, LOCK_TASK, 2):
+def test_a_worker_that_is_stopped_releases_all_rows_but_those_that_are_held(shared_queue: FailingQueue) -> None:
+    worker = shared_queue.start_first()
+    with shared_queue.locking(LOCK_TASK, 2):
         worker.send_signal(signal.SIGTERM)
-        site.go()
+        shared_queue.go()
         assert end_of(worker) == (0, "", "")
-        assert site.sql("SELECT id, status, attempts FROM jobs_queue") == [(2, 1, 0), (3, 0, 0)]
+        assert shared_queue.sql("SELECT id, status, attempts FROM jobs_queue") == [(2, 1, 0), (3, 0, 0)]
 
 
-def test_what_is_due_wakes_though_a_row_beside_it_is_held(site: Site) -> None:
-    site.set()
-    add(site, "first", "second", "third")
-    site.sql("UPDATE jobs_queue SET status = 3, attempts = 1, due_at = NOW(6)")
-    with locking(site, LOCK_TASK, 2):
-        ended = site.worker()
+def test_what_is_due_wakes_though_a_row_beside_it_is_held(shared_queue: FailingQueue) -> None:
+    shared_queue.add_named("first", "second", "third")
+    shared_queue.sql("UPDATE jobs_queue SET status = 3, attempts = 1, due_at = NOW(6)")
+    with shared_queue.locking(LOCK_TASK, 2):
+        ended = shared_queue.worker()
         assert (ended.returncode, ended.stderr) == (0, "")
-        assert site.notes() == ["first", "third"]
-    assert site.worker().returncode == 0
-    assert site.notes() == ["first", "third", "second"]
+        assert shared_queue.notes() == ["first", "third"]
+    assert shared_queue.worker().returncode == 0
+    assert shared_queue.notes() == ["first", "third", "second"]
 
 
-def test_rows_that_are_held_keep_none_of_those_behind_them_from_waking(skipping_site: Site) -> None:
+def test_rows_that_are_held_keep_none_of_those_behind_them_from_waking(skipping_queue: FailingQueue) -> None:
     """However many they are: these are more than a worker waits for."""
-    site = skipping_site
-    site.set()
-    names = add(site, *(f"n{number}" for number in range(12)))
-    site.sql("UPDATE jobs_queue SET status = 3, attempts = 1, due_at = NOW(6)")
-    with locking(site, HELD_TASKS, 1, 6):
-        ended = site.worker()
+    names = skipping_queue.add_named(*(f"n{number}" for number in range(12)))
+    skipping_queue.sql("UPDATE jobs_queue SET status = 3, attempts = 1, due_at = NOW(6)")
+    with skipping_queue.locking(LOCK_TASKS, 1, 6):
+        ended = skipping_queue.worker()
         assert (ended.returncode, ended.stderr) == (0, "")
-        assert site.notes() == names[6:]
-    assert site.worker().returncode == 0
-    assert site.notes() == names[6:] + names[:6]
+        assert skipping_queue.notes() == names[6:]
+    assert skipping_queue.worker().returncode == 0
+    assert skipping_queue.notes() == names[6:] + names[:6]
 
 
-def test_rows_that_are_held_keep_none_of_those_behind_them_from_being_released(skipping_site: Site) -> None:
-    site = skipping_site
-    add(site, "first", task="wait_for_go")
-    add(site, *(f"n{number}" for number in range(12)))
-    worker = site.start()
-    wait_until(lambda: site.notes() == ["first"])
-    with locking(site, HELD_TASKS, 2, 7):
+def test_rows_that_are_held_keep_none_of_those_behind_them_from_being_released(skipping_queue: FailingQueue) -> None:
+    skipping_queue.add_named("first", task="wait_for_go")
+    skipping_queue.add_named(*(f"n{number}" for number in range(12)))
+    worker = skipping_queue.start()
+    wait_until(lambda: skipping_queue.notes() == ["first"])
+    with skipping_queue.locking(LOCK_TASKS, 2, 7):
         worker.send_signal(signal.SIGTERM)
-        site.go()
+        skipping_queue.go()
         assert end_of(worker) == (0, "", "")
-        assert site.statuses() == [1] * 6 + [0] * 6
+        assert skipping_queue.statuses() == [1] * 6 + [0] * 6
 
 
-def test_where_held_rows_cannot_be_skipped_some_behind_them_are_woken_all_the_same(site: Site) -> None:
+def test_where_held_rows_cannot_be_skipped_some_behind_them_are_woken_all_the_same(shared_queue: FailingQueue) -> None:
     """As on servers without SKIP LOCKED: each look tries them in another order."""
-    add(site, *(f"n{number}" for number in range(12)))
-    site.sql("UPDATE jobs_queue SET status = 3, attempts = 1, due_at = NOW(6)")
-    with TaskServer(site.dsn) as server, locking(site, HELD_TASKS, 1, 3):
+    shared_queue.add_named(*(f"n{number}" for number in range(12)))
+    shared_queue.sql("UPDATE jobs_queue SET status = 3, attempts = 1, due_at = NOW(6)")
+    with TaskServer(shared_queue.dsn) as server, shared_queue.locking(LOCK_TASKS, 1, 3):
         server.store.database.dialect.skips_locked = False
         wait_until(lambda: server.store.due.wake(server.store.due.look().to_wake))
 
 
-def test_a_finish_does_not_wait_for_the_held_row_of_the_next_task(site: Site) -> None:
-    worker = running(site)
-    with locking(site, LOCK_TASK, 2):
-        site.go()
-        wait_until(lambda: not site.sql("SELECT 1 FROM jobs_queue WHERE id = 1"))
-        assert site.notes() == ["first"]
+def test_a_finish_does_not_wait_for_the_held_row_of_the_next_task(shared_queue: FailingQueue) -> None:
+    worker = shared_queue.start_first()
+    with shared_queue.locking(LOCK_TASK, 2):
+        shared_queue.go()
+        wait_until(lambda: not shared_queue.sql("SELECT 1 FROM jobs_queue WHERE id = 1"))
+        assert shared_queue.notes() == ["first"]
     assert end_of(worker) == (0, "", "")
-    assert site.notes() == ["first", "second", "third"]
+    assert shared_queue.notes() == ["first", "second", "third"]
 
 
 @pytest.mark.long
-def test_a_finish_is_not_lost_where_the_held_row_of_the_next_task_outlasts_the_patience(site: Site) -> None:
-    site.set(DB_PATIENCE=0)
-    worker = running(site)
-    with locking(site, LOCK_TASK, 2):
-        site.go()
+def test_a_finish_is_not_lost_where_the_held_row_of_the_next_outlasts_the_patience(
+    shared_queue: FailingQueue,
+) -> None:
+    shared_queue.set(DB_PATIENCE=0)
+    worker = shared_queue.start_first()
+    with shared_queue.locking(LOCK_TASK, 2):
+        shared_queue.go()
         code, output, errors = end_of(worker)
     assert (code, output) == (1, "")
     assert "(1205)" in errors
     assert errors.count("\n") == 1
-    assert site.statuses() == [1, 0]  # what could not be started is left to its lease
+    assert shared_queue.statuses() == [1, 0]  # what could not be started is left to its lease
 
 
-def test_no_patience_with_an_absent_database_is_some_with_those_who_hold_a_row(site: Site) -> None:
-    site.set(DB_PATIENCE=0)
-    worker = running(site)
-    with locking(site, LOCK_TASK, 1):
-        site.go()
-        wait_until(site.waiting_since)
+def test_no_patience_with_an_absent_database_is_some_with_those_who_hold_a_row(shared_queue: FailingQueue) -> None:
+    shared_queue.set(DB_PATIENCE=0)
+    worker = shared_queue.start_first()
+    with shared_queue.locking(LOCK_TASK, 1):
+        shared_queue.go()
+        wait_until(shared_queue.waiting_since)
         time.sleep(1.5)  # more than one turn of waiting for a lock
     assert end_of(worker) == (0, "", "")
-    assert site.notes() == ["first", "second", "third"]
+    assert shared_queue.notes() == ["first", "second", "third"]
 
 
-@pytest.mark.long
-def test_a_row_that_was_left_for_later_takes_no_patience_from_what_comes_after(site: Site) -> None:
-    site.set(DB_PATIENCE=0)
-    add(site, "lost")
-    site.sql(
-        "UPDATE jobs_queue SET status = 1, attempts = 1, claim = 7, started_at = NOW(6),"
-        " due_at = NOW(6) - INTERVAL 1 SECOND"
-    )
-    with locking(site, LOCK_TASK, 1):
-        add(site, "first", task="wait_for_go")
-        worker = site.start()
-        wait_until(lambda: site.notes() == ["first"])
-        with locking(site, LOCK_TASK, 2):
-            site.go()
-            wait_until(site.waiting_since)
-            time.sleep(1.5)  # more than one turn of waiting for a lock
-        assert end_of(worker) == (0, "", "")
-    assert site.sql("SELECT id, status FROM jobs_queue") == [(1, 1)]
-
-
-def test_a_second_signal_while_a_start_waits_keeps_its_task_from_being_called(site: Site) -> None:
-    worker = running(site)
-    with locking(site, LOCK_TASK, 2):
-        site.go()
-        wait_until(site.waiting_since)
+def test_a_second_signal_while_a_start_waits_keeps_its_task_from_being_called(shared_queue: FailingQueue) -> None:
+    worker = shared_queue.start_first()
+    with shared_queue.locking(LOCK_TASK, 2):
+        shared_queue.go()
+        wait_until(shared_queue.waiting_since)
         for _ in range(2):
             worker.send_signal(signal.SIGTERM)
             time.sleep(0.2)  # two of a kind at once are one
     assert end_of(worker) == (0, "", "")
-    assert site.notes() == ["first"]
-    assert site.sql("SELECT id, status, attempts, error_text FROM jobs_queue") == [
+    assert shared_queue.notes() == ["first"]
+    assert shared_queue.sql("SELECT id, status, attempts, error_text FROM jobs_queue") == [
         (2, 3, 1, "TaskInterrupted: stopped by a second signal"),
         (3, 0, 0, None),
     ]
 
 
-def test_tasks_behind_a_start_that_waits_are_given_back_after_half_a_lease(site: Site) -> None:
-    site.set(LEASE=4)
-    worker = running(site)
-    with locking(site, LOCK_TASK, 2):
-        site.go()
-        wait_until(site.waiting_since)
-        wait_until(lambda: site.sql("SELECT 1 FROM jobs_queue WHERE id = 3 AND status = 0"))
-        assert site.sql("SELECT 1 FROM jobs_queue WHERE id = 2 AND status = 1 AND started_at IS NULL")
+def test_tasks_behind_a_start_that_waits_are_given_back_after_half_a_lease(shared_queue: FailingQueue) -> None:
+    shared_queue.set(LEASE=4)
+    worker = shared_queue.start_first()
+    with shared_queue.locking(LOCK_TASK, 2):
+        shared_queue.go()
+        wait_until(shared_queue.waiting_since)
+        wait_until(lambda: shared_queue.sql("SELECT 1 FROM jobs_queue WHERE id = 3 AND status = 0"))
+        assert shared_queue.sql("SELECT 1 FROM jobs_queue WHERE id = 2 AND status = 1 AND started_at IS NULL")
     assert end_of(worker) == (0, "", "")
-    assert site.notes() == ["first", "second", "third"]
+    assert shared_queue.notes() == ["first", "second", "third"]
 
 
-def test_a_lock_on_the_whole_table_costs_no_connections(site: Site) -> None:
+def test_a_lock_on_the_whole_table_costs_no_connections(shared_queue: FailingQueue) -> None:
     """As a backup sets it: what waits must wait on the connection that there is."""
-    site.set(LEASE=4, MODE="mark")
-    worker = running(site)
-    before = site.connections()
-    with closing(site.connect()) as backup, backup.cursor() as cursor:
+    shared_queue.set(LEASE=4, MODE="mark")
+    worker = shared_queue.start_first()
+    before = shared_queue.connections()
+    with closing(shared_queue.connect()) as backup, backup.cursor() as cursor:
         cursor.execute("LOCK TABLES jobs_queue READ")
-        wait_until(lambda: site.log().count("the heartbeat cannot write: Conflict") >= 2)
-        assert len(site.connections()) == len(before) + 1, "more than the backup's"
+        wait_until(lambda: shared_queue.log().count("the heartbeat cannot write: Conflict") >= 2)
+        assert len(shared_queue.connections()) == len(before) + 1, "more than the backup's"
         cursor.execute("UNLOCK TABLES")
-    site.go()
+    shared_queue.go()
     assert end_of(worker) == (0, "", "")
-    assert site.notes() == ["first", "second", "third"]
+    assert shared_queue.notes() == ["first", "second", "third"]
 
 
-def test_a_producer_waits_for_a_lock_on_the_whole_table(site: Site) -> None:
+def test_a_producer_waits_for_a_lock_on_the_whole_table(shared_queue: FailingQueue) -> None:
     """What add_tasks was given cannot be tried again: so it waits where a worker looks again."""
-    with TaskServer(site.dsn) as server, closing(site.connect()) as backup, backup.cursor() as cursor:
+    with TaskServer(shared_queue.dsn) as server, closing(shared_queue.connect()) as backup, backup.cursor() as cursor:
         cursor.execute("LOCK TABLES jobs_queue READ")
         producer = threading.Thread(target=server.add_tasks, args=([{"task": "tasks.note", "args": ["added"]}],))
         producer.start()
@@ -214,8 +181,8 @@ def test_a_producer_waits_for_a_lock_on_the_whole_table(site: Site) -> None:
         assert producer.is_alive()
         cursor.execute("UNLOCK TABLES")
         producer.join(60)
-    assert site.worker().returncode == 0
-    assert site.notes() == ["added"]
+    assert shared_queue.worker().returncode == 0
+    assert shared_queue.notes() == ["added"]
 
 
 def test_tasks_that_come_slowly_keep_nobody_from_the_queue(dsn: str) -> None:

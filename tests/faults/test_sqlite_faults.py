@@ -1,4 +1,4 @@
-"""SQLite files that fail: held by others, on a full disk, read-only, damaged, replaced and deleted under a run.
+"""SQLite files that fail: held by others, on a full disk, and read-only.
 
 Real processes and real faults. Whatever happens, a program ends with code 1 and one line that names the file, never
 with a traceback; once the fault is gone the next run goes on, and what was acknowledged is still there.
@@ -7,16 +7,13 @@ with a traceback; once the fault is gone the next run goes on, and what was ackn
 from __future__ import annotations
 
 import os
-import random
 import resource
-import shlex
 import shutil
-import socket
 import sqlite3
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from itertools import pairwise
@@ -24,87 +21,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from taskserver import TaskServer
-from taskserver.host.private_folder import make_private_folder
 from taskserver.stores.sqlite.session import LOCK_WAIT_SECONDS
+from tests.faults.failing_files import (
+    AFTER_A_CRASH,
+    IMPATIENT,
+    TASKS,
+    SmallDisk,
+    add,
+    assert_one_line_each,
+    ran,
+    run_until_empty,
+)
 from tests.support.deployment import Deployment
 from tests.support.processes import assert_one_line, assert_silent, end_of, kill, wait_for, wait_until
 from tests.support.queues import Queue
 
-TASKS = '''
-import os
-import time
-
-NOTES = os.open(HERE / "notes", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-
-
-def note(name, seconds=0.0):
-    """Its name and the process that ran it. A short write to the end of a file is one piece."""
-    os.write(NOTES, f"{name} {os.getpid()}\\n".encode())
-    time.sleep(seconds)
-
-
-def wait_for_go(name):
-    note(name)
-    while not (HERE / "go").exists():
-        time.sleep(0.01)
-
-
-def fill(name, path):
-    """Take all the space there is on a disk; the first time only."""
-    note(name)
-    if (HERE / "filled").exists():
-        return
-    (HERE / "filled").touch()
-    with open(path, "wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(4096))
-        except OSError:
-            pass
-'''
-IMPATIENT = {"TASKSERVER_DB_PATIENCE": "1"}
-AFTER_A_CRASH = {"TASKSERVER_LEASE": "1", "TASKSERVER_BACKOFF": "fixed:0"}
-"""So that what a worker left behind is taken back while a test waits."""
-
 
 @pytest.fixture
-def queue(make_queue: Callable[..., Queue]) -> Queue:
-    return make_queue("sqlite:///var/taskserver.db")
-
-
-def add(queue: Queue, *names: object, seconds: float = 0.0) -> None:
-    for name in names:
-        queue.add("tasks.note", f'["{name}", {seconds}]')
-
-
-def ran(queue: Queue) -> list[str]:
-    """The names of the tasks that ran, in order."""
-    return [line.split()[0] for line in queue.notes()]
-
-
-def assert_one_line_each(queue: Queue, *words: str) -> None:
-    """Every command that uses the queue fails in the same way."""
-    for arguments in (["worker.py"], ["client.py", "add", "tasks.note", '["lost"]'], ["client.py", "status"]):
-        assert_one_line(queue.deployment.run(*arguments, env=IMPATIENT), 1, *words)
-
-
-def run_until_empty(queue: Queue) -> None:
-    """Runs worker.py again and again, as cron does, until no row is left that a run could take."""
-
-    def is_empty() -> bool:
-        assert_silent_but_for_fatal(queue.worker(**AFTER_A_CRASH))
-        return not queue.sql("SELECT 1 FROM jobs_queue WHERE status IN (0, 1, 3)")
-
-    wait_until(is_empty)
-
-
-def assert_silent_but_for_fatal(ended: subprocess.CompletedProcess[str]) -> None:
-    assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
-    assert all(" is fatal: " in line for line in ended.stderr.splitlines()), ended.stderr
+def queue(deployment: Deployment) -> Queue:
+    return Queue(deployment, "sqlite:///var/taskserver.db", TASKS)
 
 
 # ---- held by others
@@ -262,19 +199,6 @@ def test_tables_are_made_by_four_at_once(queue: Queue) -> None:
     assert ran(queue) == ["first"]
 
 
-def test_a_folder_that_another_made_meanwhile_is_taken_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The race of the test above, which is seldom lost: it was not there when we looked, and is when we make it."""
-    folder = tmp_path / "var"
-    folder.mkdir()
-    first_looks = [False]
-    is_dir = Path.is_dir
-    monkeypatch.setattr(Path, "is_dir", lambda path: first_looks.pop() if first_looks else is_dir(path))
-    make_private_folder(folder)
-    assert folder.is_dir()
-
-
 def test_many_short_runs_at_once_on_an_empty_queue_see_no_locked_database(queue: Queue) -> None:
     """The last one to close a database clears its log away while the next one opens it."""
     with Probe(queue.path) as probe:
@@ -285,73 +209,6 @@ def test_many_short_runs_at_once_on_an_empty_queue_see_no_locked_database(queue:
 
 
 # ---- a full disk
-
-
-class SmallDisk:
-    """A file system of its own, of twelve mebibytes, that is seen by those alone who are sent into it.
-
-    In a mount namespace (and a user namespace, which gives an ordinary user the right to mount): nothing of it is left
-    once its holder ends, which it does when this process does.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.mkdir()
-        self._holder = next(filter(None, map(self._hold, (["--user", "--map-root-user"], []))), None)
-        if self._holder is None:
-            pytest.skip("no file system may be mounted here, not even in a namespace; a quota stands for it")
-
-    def _hold(self, namespaces: Sequence[str]) -> subprocess.Popen[str] | None:
-        mount = f"mount -t tmpfs -o size=12m,mode=0700 small {shlex.quote(str(self.path))} && echo ready && exec cat"
-        try:
-            holder = subprocess.Popen(
-                ["unshare", *namespaces, "--mount", "sh", "-c", mount],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-            )
-        except OSError:
-            return None
-        assert holder.stdout is not None
-        self._entry = ["nsenter", f"--target={holder.pid}", "--mount"]
-        self._entry += ["--user", "--preserve-credentials"] if namespaces else []
-        if holder.stdout.readline() == "ready\n" and self._sees():
-            return holder
-        holder.kill()
-        holder.communicate()
-        return None
-
-    def _sees(self) -> bool:
-        return subprocess.run([*self._entry, "mountpoint", "-q", str(self.path)]).returncode == 0
-
-    def run(self, *command: object) -> str:
-        """Runs a command that sees this disk; what it printed."""
-        words = [*self._entry, *map(str, command)]
-        return subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
-
-    def free_blocks(self) -> int:
-        return int(self.run("stat", "--file-system", "--format=%f", self.path))
-
-    def fill(self) -> None:
-        self.run("dd", "if=/dev/zero", f"of={self.path}/filler", "bs=4096")
-        assert self.free_blocks() == 0
-
-    def clear(self) -> None:
-        self.run("rm", self.path / "filler")
-        assert self.free_blocks() > 0
-
-    def remount(self, rights: str) -> None:
-        self.run("mount", "-o", f"remount,bind,{rights}", self.path)
-        assert rights in self.run("findmnt", "--noheadings", "--output=OPTIONS", self.path).split(",")
-
-    def let_in(self, deployment: Deployment) -> None:
-        """From here on the deployment's programs see this disk."""
-        deployment.wrap_python(self._entry)
-
-    def close(self) -> None:
-        if self._holder is not None:
-            self._holder.communicate()
 
 
 @pytest.fixture
@@ -365,9 +222,9 @@ def small_disk(tmp_path: Path, deployment: Deployment) -> Iterator[SmallDisk]:
 
 
 @pytest.fixture
-def small_queue(make_queue: Callable[..., Queue], small_disk: SmallDisk) -> Queue:
+def small_queue(deployment: Deployment, small_disk: SmallDisk) -> Queue:
     """A queue on the small disk; only programs of the deployment reach it."""
-    queue = make_queue(f"sqlite:///{small_disk.path}/taskserver.db", tables=False)
+    queue = Queue(deployment, f"sqlite:///{small_disk.path}/taskserver.db", TASKS, tables=False)
     assert queue.client("init").returncode == 0
     return queue
 
@@ -477,19 +334,6 @@ def test_a_task_that_may_start_once_is_not_run_again_because_its_end_could_not_b
     assert queue.errors()[0].startswith("lost")
 
 
-def test_a_quota_that_is_used_up_is_one_clear_line_and_with_space_again_all_goes_on(queue: Queue) -> None:
-    add(queue, "first")
-    python = queue.deployment.python
-    # Bytecode would be cut off too, and Python would not notice.
-    queue.deployment.wrap_python(["env", "PYTHONDONTWRITEBYTECODE=1", "prlimit", "--fsize=4096"])
-    assert_one_line_each(queue, str(queue.path))
-    assert_full(queue.worker(**IMPATIENT), queue.path)
-    assert queue.notes() == []
-    queue.deployment.python = python
-    assert_silent(queue.worker())
-    assert ran(queue) == ["first"]
-
-
 # ---- read-only
 
 
@@ -507,7 +351,7 @@ def rights(*given: tuple[Path, int]) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("bound_by_rights")
-@pytest.mark.parametrize("read_only", [["folder"], ["file"], ["file", "folder"]], ids=" and ".join)
+@pytest.mark.parametrize("read_only", [["folder"], ["file", "folder"]], ids=" and ".join)
 def test_a_read_only_database_is_one_line_and_nothing_is_lost(queue: Queue, read_only: list[str]) -> None:
     add(queue, "first")
     places = {"file": (queue.path, 0o400), "folder": (queue.path.parent, 0o500)}
@@ -539,242 +383,3 @@ def test_a_database_that_becomes_read_only_with_the_log_of_a_killed_worker_besid
     run_until_empty(queue)
     assert ran(queue).count("second") == 1
     assert queue.statuses() == []
-
-
-# ---- damaged, and other things in its place
-
-
-def zero_the_header(path: Path) -> None:
-    with path.open("r+b") as file:
-        file.write(bytes(100))
-
-
-def cut_in_half(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def cut_to_nothing(path: Path) -> None:
-    os.truncate(path, 0)
-
-
-def fill_with_noise(path: Path) -> None:
-    with path.open("r+b") as file:
-        file.seek(4096)
-        file.write(random.Random(7).randbytes(path.stat().st_size - 4096))
-
-
-def put_a_folder_in_its_place(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def put_a_folder_in_the_place_of_its_log(path: Path) -> None:
-    path.with_name(f"{path.name}-wal").mkdir()
-
-
-def put_a_pipe_in_its_place(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def put_a_socket_in_its_place(path: Path) -> None:
-    path.unlink()
-    here = os.open(path.parent, os.O_RDONLY)
-    try:
-        # By the short way, as a socket's address has room for 100 bytes alone.
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(f"/proc/self/fd/{here}/{path.name}")
-    finally:
-        os.close(here)
-
-
-def put_a_link_to_nothing_in_its_place(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("nowhere")
-
-
-def put_a_link_to_itself_in_its_place(path: Path) -> None:
-    path.unlink()
-    path.symlink_to(path.name)
-
-
-def put_a_null_device_in_its_place(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("/dev/null")
-
-
-def put_a_text_in_its_place(path: Path) -> None:
-    path.write_text("Dear diary, " * 1000)
-
-
-def delete_it(path: Path) -> None:
-    path.unlink()
-
-
-def delete_its_folder(path: Path) -> None:
-    shutil.rmtree(path.parent)
-
-
-DAMAGES = [
-    zero_the_header,
-    cut_in_half,
-    cut_to_nothing,
-    fill_with_noise,
-    put_a_folder_in_its_place,
-    put_a_folder_in_the_place_of_its_log,
-    put_a_pipe_in_its_place,
-    put_a_link_to_nothing_in_its_place,
-    put_a_null_device_in_its_place,
-    delete_it,
-    delete_its_folder,
-]
-LIKE_ONE_OF_THESE = [put_a_socket_in_its_place, put_a_link_to_itself_in_its_place, put_a_text_in_its_place]
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [*DAMAGES, *(pytest.param(damage, marks=pytest.mark.long) for damage in LIKE_ONE_OF_THESE)],
-    ids=lambda damage: damage.__name__,
-)
-def test_a_damaged_or_missing_database_is_one_line_that_names_it(queue: Queue, damage: Callable[[Path], None]) -> None:
-    add(queue, *(f"{number}{'x' * 100}" for number in range(200)))
-    queue.sql("VACUUM")
-    damage(queue.path)
-    assert_one_line_each(queue, str(queue.path))
-    assert queue.notes() == []
-
-
-@pytest.mark.parametrize("damage", [cut_in_half, fill_with_noise], ids=lambda damage: damage.__name__)
-def test_a_database_that_is_damaged_under_a_run_is_one_line_and_code_1(
-    queue: Queue, damage: Callable[[Path], None]
-) -> None:
-    queue.add("tasks.wait_for_go", '["first"]')
-    add(queue, *(f"{number}{'x' * 100}" for number in range(200)))
-    queue.sql("VACUUM")
-    process = queue.start_task(0, "--batch", 1, **IMPATIENT)
-    # What the worker wrote so far goes from the log into the file, so that only the file counts.
-    queue.sql("PRAGMA wal_checkpoint(TRUNCATE)")
-    damage(queue.path)
-    queue.go()
-    assert_one_line(wait_for(process), 1, str(queue.path))
-
-
-@pytest.mark.parametrize("damage", [delete_it, delete_its_folder], ids=lambda damage: damage.__name__)
-def test_a_database_that_is_deleted_under_a_run_ends_in_one_line_and_no_traceback(
-    queue: Queue, damage: Callable[[Path], None]
-) -> None:
-    """The system keeps a deleted file for those who have it open: the run may end well, the next one must say it."""
-    queue.add("tasks.wait_for_go", '["first"]')
-    add(queue, "second")
-    process = queue.start_task(**IMPATIENT)
-    damage(queue.path)
-    queue.go()
-    code, output, errors = end_of(process)
-    assert code in (0, 1)
-    assert output == ""
-    assert len(errors.splitlines()) == (1 if code else 0), errors
-    assert_one_line_each(queue, str(queue.path), "no database")
-    assert ran(queue).count("first") == 1
-
-
-def test_a_database_made_anew_under_a_run_is_left_alone_by_the_old_worker(queue: Queue) -> None:
-    queue.add("tasks.wait_for_go", '["old"]')
-    process = queue.start_task(**IMPATIENT)
-    delete_its_folder(queue.path)
-    assert queue.client("init").returncode == 0
-    add(queue, "new")
-    queue.go()
-    code, output, errors = end_of(process)
-    assert code in (0, 1)
-    assert output == ""
-    assert len(errors.splitlines()) == (1 if code else 0), errors
-    assert queue.statuses() == [0]
-    assert_silent(queue.worker())
-    assert ran(queue) == ["old", "new"]
-    assert queue.sql("PRAGMA integrity_check") == [("ok",)]
-
-
-def make_afresh(queue: Queue, rows: int) -> None:
-    """A new file in the place of the old one, with so many tasks of three groups, and no log beside it."""
-    delete_its_folder(queue.path)
-    with TaskServer(queue.dsn, folder=queue.folder) as server:
-        server.create_tables()
-        server.add_tasks(
-            {"task": "tasks.note", "args": [f"{number}{'x' * 100}"], "group_id": number % 3} for number in range(rows)
-        )
-
-
-def assert_ends_by_itself(queue: Queue) -> list[int]:
-    """Whatever was hit: what looks and what runs ends with code 0, or with 1 and one line. The codes."""
-    codes = []
-    for arguments in (["client.py", "status"], ["client.py", "list", "--limit", "1000"], ["worker.py"]):
-        ended = queue.deployment.run(*arguments, env=IMPATIENT)
-        assert ended.returncode in (0, 1), ended.stderr
-        assert "Traceback" not in ended.stderr, ended.stderr
-        if ended.returncode == 1:
-            assert str(queue.path) in ended.stderr.splitlines()[-1]
-        codes.append(ended.returncode)
-    return codes
-
-
-def test_a_schema_that_is_no_text_any_more_is_one_line(queue: Queue) -> None:
-    """SQLite quotes it in its message, which is then no text either."""
-    content = queue.path.read_bytes()
-    assert b"CREATE TABLE" in content
-    queue.path.write_bytes(content.replace(b"CREATE TABLE", b"CR\x80ATE TABLE"))
-    assert_one_line_each(queue, str(queue.path))
-
-
-def pages_without(content: bytes) -> Iterator[bytes]:
-    """A database's file with one page wiped, for each but the first."""
-    for first in range(4096, len(content), 4096):
-        yield content[:first] + bytes(4096) + content[first + 4096 :]
-
-
-def fails_while_it_reads(path: Path) -> bool:
-    """Whether reading all tasks begins well, and then fails."""
-    with closing(sqlite3.connect(path)) as connection:
-        try:
-            rows = connection.execute("SELECT * FROM jobs_queue ORDER BY id DESC")
-        except sqlite3.DatabaseError:
-            return False
-        try:
-            return not rows.fetchall()
-        except sqlite3.DatabaseError:
-            return True
-
-
-def test_a_page_that_is_missed_while_rows_are_read_is_one_line(queue: Queue) -> None:
-    make_afresh(queue, 200)
-    for content in pages_without(queue.path.read_bytes()):
-        queue.path.write_bytes(content)
-        if fails_while_it_reads(queue.path):
-            break
-    else:
-        pytest.fail("no page was missed in the midst of reading")
-    assert_one_line(queue.client("list", "--limit", 1000, env=IMPATIENT), 1, str(queue.path))
-
-
-@pytest.mark.long
-def test_a_page_that_was_wiped_is_one_line_whichever_it_is(queue: Queue) -> None:
-    """Some are met when a statement begins, some while its rows are read, some never."""
-    codes: list[int] = []
-    make_afresh(queue, 200)
-    for content in pages_without(queue.path.read_bytes()):
-        for left in queue.path.parent.glob("taskserver.db-*"):
-            left.unlink()
-        queue.path.write_bytes(content)
-        codes += assert_ends_by_itself(queue)
-    assert set(codes) == {0, 1}, "no page was met, or all of them"
-
-
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
-@given(places=st.lists(st.integers(0, 2**32), min_size=1, max_size=8), noise=st.binary(min_size=1, max_size=64))
-def test_bytes_that_a_bad_disk_turned_are_one_line_at_the_worst(queue: Queue, places: list[int], noise: bytes) -> None:
-    make_afresh(queue, 60)
-    size = queue.path.stat().st_size
-    with queue.path.open("r+b") as file:
-        for place in places:
-            file.seek(place % size)
-            file.write(noise)
-    assert_ends_by_itself(queue)

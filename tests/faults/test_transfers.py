@@ -40,7 +40,8 @@ SETTINGS = {
 }
 CALM_SHARE = 0.1
 """Once no more than this is left the storm ends."""
-COMMIT = contains(b"COMMIT /* of a task")
+COMMITS = {"transactional": contains(b"COMMIT /* of a task"), "complete": contains(b"\x03COMMIT")}
+"""The COMMIT of tasks, on the connections that are cut: the worker's own, and those of a framework."""
 WAYS_TO_CUT = [(is_after, silent) for is_after in (False, True) for silent in (False, True)]
 
 TASKS = """
@@ -50,41 +51,160 @@ import random
 import time
 
 import taskserver
-from taskserver.stores.mysql import task_session as mysql_task_session
+from taskserver.stores.mysql import task_connection
 
 # In place of the minute that a worker waits for the answer to its COMMIT.
-mysql_task_session.SECONDS_OF_OURS = 1.0
+task_connection.SECONDS_OF_OURS = 1.0
 
 SEED = json.loads((HERE / "seed").read_text())
 TRACE = os.open(HERE / f"trace-{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
 
-def run(statement):
-    taskserver.connection().cursor().execute(statement)
+
+def chance_of(number):
+    return random.Random(f"{SEED} {number} {taskserver.current_task().attempt}")
 
 
-@taskserver.task(transactional=True)
-def transfer(number, source, target, amount):
-    chance = random.Random(f"{SEED} {number} {taskserver.current_task().attempt}")
+def made_by(change, record, number, source, target, amount):
+    # With pauses in which anything may die; now and then it fails after its writes.
+    chance = chance_of(number)
     os.write(TRACE, b"b")
-    for account, change in sorted([(source, -amount), (target, amount)]):  # in one order: nobody waits in a circle
-        run(f"UPDATE accounts SET balance = balance + {change} WHERE id = {account}")
+    for account, by in sorted([(source, -amount), (target, amount)]):  # in one order: nobody waits in a circle
+        change(account, by)
         time.sleep(chance.uniform(0, 0.04))
-    run(f"INSERT INTO transfers (number, source, target, amount) VALUES ({number}, {source}, {target}, {amount})")
+    record(number, source, target, amount)
     time.sleep(chance.uniform(0, 0.04))
     if chance.random() < 0.15:
         os.write(TRACE, b"r")
         raise ValueError("after its writes")
     os.write(TRACE, b"e")
     return number
+
 """
+WAYS = {
+    "transactional": """
+def run(statement):
+    taskserver.connection().cursor().execute(statement)
+
+
+@taskserver.task(transactional=True)
+def transfer(*args):
+    return made_by(
+        lambda account, by: run(f"UPDATE accounts SET balance = balance + {by} WHERE id = {account}"),
+        lambda *row: run(f"INSERT INTO transfers (number, source, target, amount) VALUES {row}"),
+        *args,
+    )
+""",
+    "django": """
+import django
+import pymysql
+from django.conf import settings
+
+pymysql.install_as_MySQLdb()
+AT = taskserver.TaskServer((HERE / "bank").read_text()).settings.dsn
+if hasattr(AT, "path"):
+    PLACE = {"ENGINE": "django.db.backends.sqlite3", "NAME": AT.path, "OPTIONS": {"timeout": 60}}
+else:
+    PLACE = {
+        "ENGINE": "django.db.backends.mysql", "HOST": AT.host, "PORT": AT.port, "NAME": AT.database, "USER": AT.user,
+        "PASSWORD": AT.password, "OPTIONS": {"read_timeout": 1, "ssl_disabled": True},
+    }
+settings.configure(DATABASES={"default": PLACE}, USE_TZ=True)
+django.setup()
+from django.db import close_old_connections, connection, models, transaction
+
+
+class Account(models.Model):
+    id = models.IntegerField(primary_key=True)
+    balance = models.IntegerField()
+
+    class Meta:
+        app_label, db_table = "bank", "accounts"
+
+
+class Transfer(models.Model):
+    id = models.AutoField(primary_key=True)
+    number = models.IntegerField()
+    source = models.IntegerField()
+    target = models.IntegerField()
+    amount = models.IntegerField()
+
+    class Meta:
+        app_label, db_table = "bank", "transfers"
+
+
+def record(number, source, target, amount):
+    Transfer.objects.create(number=number, source=source, target=target, amount=amount)
+
+
+def transfer(*args):
+    close_old_connections()
+    with transaction.atomic():
+        number = made_by(
+            lambda account, by: Account.objects.filter(id=account).update(balance=models.F("balance") + by),
+            record,
+            *args,
+        )
+        taskserver.complete(connection, number)
+""",
+    "sqlalchemy": """
+import sqlalchemy
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+AT = taskserver.TaskServer((HERE / "bank").read_text()).settings.dsn
+if hasattr(AT, "path"):
+    engine = sqlalchemy.create_engine(f"sqlite:///{AT.path}", connect_args={"timeout": 60})
+else:
+    url = sqlalchemy.URL.create("mysql+pymysql", AT.user, AT.password, AT.host, AT.port, AT.database)
+    options = {"read_timeout": 1, "ssl_disabled": True}
+    engine = sqlalchemy.create_engine(url, connect_args=options, pool_pre_ping=True)
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Account(Base):
+    __tablename__ = "accounts"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    balance: Mapped[int]
+
+
+class Transfer(Base):
+    __tablename__ = "transfers"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    number: Mapped[int]
+    source: Mapped[int]
+    target: Mapped[int]
+    amount: Mapped[int]
+
+
+def transfer(*args):
+    with Session(engine) as session, session.begin():
+
+        def change(account, by):
+            session.execute(
+                sqlalchemy.update(Account).where(Account.id == account).values(balance=Account.balance + by)
+            )
+
+        def record(number, source, target, amount):
+            session.add(Transfer(number=number, source=source, target=target, amount=amount))
+            session.flush()
+
+        number = made_by(change, record, *args)
+        taskserver.complete(session.connection().connection, number)
+""",
+}
 
 
 class Bank:
     """Accounts, the transfers that were made, and the tasks that make them."""
 
-    def __init__(self, queue: Queue, seed: int, count: int) -> None:
+    def __init__(self, queue: Queue, seed: int, count: int, way: str) -> None:
         self.queue = queue
+        self.way = way
+        queue.define(WAYS[way])
+        (queue.folder / "bank").write_text(queue.dsn)
         self.count = count
         chance = random.Random(seed)
         (queue.folder / "seed").write_text(json.dumps(seed))
@@ -141,6 +261,8 @@ class Storm:
         self._frozen: dict[int, float] = {}
         """By the worker's process id, until when."""
         self._due: dict[Callable[[], bool], float] = {}
+        self.pause = 1 if bank.way == "transactional" else 3
+        """A framework takes its time to begin, in which a worker that is killed too soon does nothing."""
 
     # ---- workers
 
@@ -225,7 +347,7 @@ class Storm:
                 now = time.monotonic()
                 due_at = self._due.setdefault(step, now + self._chance.uniform(0, least))
                 if now >= due_at and step():
-                    self._due[step] = time.monotonic() + self._chance.uniform(least, most)
+                    self._due[step] = time.monotonic() + self.pause * self._chance.uniform(least, most)
             time.sleep(0.02)
 
     def calm(self) -> None:
@@ -284,7 +406,7 @@ class ServerStorm(Storm):
         is_after, silent = WAYS_TO_CUT[self._cuts % len(WAYS_TO_CUT)]
         self._cuts += 1
         cut = self._proxy.cut_after if is_after else self._proxy.cut_before
-        self._cut = cut(COMMIT, silent=silent)
+        self._cut = cut(COMMITS.get(self.bank.way, COMMITS["complete"]), silent=silent)
         return True
 
     def _count_cut(self, cut: Cut) -> None:
@@ -324,28 +446,47 @@ def make_storm(request: pytest.FixtureRequest, make_queue: Callable[..., Queue])
     """Makes a storm over so many transfers."""
     with ExitStack() as stack:
 
-        def make(seed: int, count: int, mode: str) -> Storm:
+        def make(seed: int, count: int, mode: str, way: str) -> Storm:
             if request.param == "sqlite":
-                return Storm(Bank(make_queue(request.getfixturevalue("sqlite_dsn")), seed, count), seed, mode)
+                return Storm(Bank(make_queue(request.getfixturevalue("sqlite_dsn")), seed, count, way), seed, mode)
             server: MariaDB = request.getfixturevalue("durable_server")
             server.start()
             dsn = server.dsn(server.create_database())
-            bank = Bank(make_queue(dsn), seed, count)
+            bank = Bank(make_queue(dsn), seed, count, way)
             proxy = stack.enter_context(Proxy(server.host, server.port))
-            bank.queue.deployment.write_env(**{"TASKSERVER_DSN": proxy.dsn(dsn), **SETTINGS})
+            if way == "transactional":
+                bank.queue.deployment.write_env(**{"TASKSERVER_DSN": proxy.dsn(dsn), **SETTINGS})
+            else:
+                (bank.queue.folder / "bank").write_text(proxy.dsn(dsn))
             return ServerStorm(bank, seed, mode, server, proxy)
 
         yield make
 
 
-@pytest.mark.parametrize(
-    ("mode", "count"),
-    [("delete", FEW), *(pytest.param(mode, MANY, marks=pytest.mark.long) for mode in ("delete", "move", "mark"))],
-)
+def few_and_many(*modes: str) -> pytest.MarkDecorator:
+    """A few transfers in one mode; many in each of these among the long tests."""
+    many = [pytest.param(mode, MANY, marks=pytest.mark.long) for mode in modes]
+    return pytest.mark.parametrize(("mode", "count"), [("delete", FEW), *many])
+
+
+@few_and_many("delete", "move", "mark")
 def test_each_transfer_is_made_once_whatever_dies(make_storm: Callable[..., Storm], mode: str, count: int) -> None:
+    weather(make_storm, count, mode, "transactional")
+
+
+@few_and_many("move")
+@pytest.mark.parametrize("way", ["django", "sqlalchemy"])
+def test_each_transfer_by_a_framework_is_made_once_whatever_dies(
+    make_storm: Callable[..., Storm], way: str, mode: str, count: int
+) -> None:
+    """The tasks write by Django's ORM and by SQLAlchemy's session, and complete themselves in that transaction."""
+    weather(make_storm, count, mode, way)
+
+
+def weather(make_storm: Callable[..., Storm], count: int, mode: str, way: str) -> None:
     seed = random.SystemRandom().randrange(1_000_000)
     print(f"seed {seed}")
-    storm = make_storm(seed, count, mode)
+    storm = make_storm(seed, count, mode, way)
     storm.rage()
     storm.calm()
     print(dict(storm.struck))

@@ -25,10 +25,10 @@ from taskserver.stores.mysql.dialect import MySQLDialect
 from taskserver.stores.queue.batches import Batches
 from taskserver.worker import batch, call
 from taskserver.worker.result import Reason
-from tests.stores.test_store_contract import Rows
 from tests.support.processes import end_of, wait_until
 from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
+from tests.support.rows import Rows
 from tests.support.servers import MariaDB
 from tests.support.sessions import new_connection
 

@@ -24,10 +24,10 @@ from taskserver.stores.mysql.dialect import MySQLDialect
 from taskserver.stores.queue.dependencies import MAX_EDGES_PER_LOOK, Dependencies
 from taskserver.stores.queue.due import MAX_DUE_PER_LOOK
 from taskserver.stores.queue.operations import Operations
-from tests.stores.test_store_contract import MODES, Rows
 from tests.support.documents import blocks
 from tests.support.processes import kill
 from tests.support.queues import LONG_AGO, Queue, server_skips_locked
+from tests.support.rows import MODES, Rows
 from tests.support.servers import MySQLServer
 from tests.support.sessions import whenever_connected
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +18,10 @@ from typing import Any
 import pytest
 
 from taskserver import InvalidTask, Reason, SettingError, TaskServer, TaskServerError
+from taskserver.errors import Conflict
+from taskserver.model.arguments import write_arguments
+from taskserver.model.new_task import NewTask
+from taskserver.stores.queue.adding import Adding
 from tests.support.deployment import ROOT
 from tests.support.processes import wait_until
 
@@ -297,6 +301,26 @@ def test_a_generator_may_read_the_queue_while_its_tasks_are_added(server: TaskSe
 
     assert len(server.add_tasks(reading())) == 3
     assert counts_by_status(server) == {0: 4}
+
+
+def test_all_tasks_of_a_generator_are_added_again_after_a_conflict(
+    server: TaskServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insert_all, conflicts = Adding.insert_all, [Conflict("a deadlock")]
+
+    def insert_until_a_conflict(adding: Adding, tasks: Iterable[NewTask]) -> Iterator[Sequence[int]]:
+        for ids in insert_all(adding, tasks):
+            yield ids
+            if conflicts:
+                raise conflicts.pop()
+
+    monkeypatch.setattr(Adding, "insert_all", insert_until_a_conflict)
+    texts = ("ä\n\u2028", *map(str, range(1, 2500)))
+    ids = server.add_tasks({"task": "tasks.a", "args": [text], "unique_key": f"key {text}"} for text in texts)
+    rows = {task.id: (task.args, task.unique_key) for task in server.store.views.list([], [], 3000)}
+    assert conflicts == []
+    assert [rows[task_id] for task_id in ids] == [(write_arguments([text]), f"key {text}") for text in texts]
+    assert len(rows) == 2500
 
 
 @pytest.mark.parametrize("inner", ["add_task", "add_tasks"])

@@ -10,8 +10,7 @@ import itertools
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from taskserver.model.selection import Selection
 from taskserver.stores.mysql.dialect import MySQLDialect
 from taskserver.stores.mysql.errors import number_of
 from tests.support.processes import WAIT_SECONDS
+from tests.support.threads import together
 
 DEADLOCK, WAITED = 1213, 1205
 MOST_ROUNDS = 100
@@ -52,30 +52,6 @@ def met(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
 
     monkeypatch.setattr(MySQLDialect, "error", error)
     return numbers
-
-
-@contextmanager
-def together(*works: Callable[[], object]) -> Iterator[None]:
-    """Does all of these, each in a thread of its own, until the end of the `with`; what they raise, it raises."""
-    failures: list[BaseException] = []
-
-    def do(work: Callable[[], object]) -> None:
-        try:
-            work()
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=do, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        for thread in threads:
-            thread.join(2 * WAIT_SECONDS)
-        assert not any(thread.is_alive() for thread in threads)
-    if failures:
-        raise failures[0]
 
 
 def lines_of(tasks: Sequence[NewTask]) -> _Tasks:

@@ -1,23 +1,33 @@
-"""A table that tasks write to inside their own transaction, and what of it was committed."""
+"""A table that tasks write to inside a transaction that completes them, and what of it was committed."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 from tests.support.queues import Queue
 
 EFFECTS = {
-    True: "CREATE TABLE effects (number INTEGER, CHECK (number < 1000))",
-    False: "CREATE TABLE effects (number INT) ENGINE=InnoDB",
+    True: "CREATE TABLE effects (id INTEGER PRIMARY KEY AUTOINCREMENT, number INTEGER, CHECK (number < 2000))",
+    False: "CREATE TABLE effects (id INT PRIMARY KEY AUTO_INCREMENT, number INT) ENGINE=InnoDB",
 }
 """By whether it is for SQLite."""
-SETTINGS = {"TASKSERVER_LEASE": "60", "TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERVER_BACKOFF": "fixed:500"}
+SETTINGS = {"TASKSERVER_LEASE": "600", "TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERVER_BACKOFF": "fixed:500"}
+"""Nothing ends, is renewed or comes back while a test looks, unless it says so."""
+OTHER_GROUP = 4294967295
+"""Without a task: whoever works for it takes back what is due, and runs nothing."""
 TASKS = """
+import json
 import os
 import sqlite3
 import time
 
 import taskserver
+from taskserver.stores.mysql import task_connection
+
+# In place of the minute that a worker waits for the answer to its COMMIT.
+task_connection.SECONDS_OF_OURS = 1.5
 
 transactional = taskserver.task(transactional=True)
 
@@ -33,18 +43,59 @@ def run(statement):
     return cursor
 
 
+def write(number):
+    run(f"INSERT INTO effects (number) VALUES ({number})")
+
+
+def plain(name="plain"):
+    note(name)
+    wait(f"go-{name}")
+
+
 @transactional
 def effect(number, value=None):
-    run(f"INSERT INTO effects (number) VALUES ({number})")
+    write(number)
     return value
+
+
+@transactional
+def effect_of(**row):
+    write(row["number"])
+    return {"number": row["number"] + 1}
+
+
+@transactional
+def fail(number):
+    write(number)
+    raise ValueError("after its write")
+
+
+@transactional
+def hold(number, name="go"):
+    write(number)
+    note(f"hold {number}")
+    wait(name)
+    write(number + 100)
+    return {"number": number}
+
+
+@transactional
+def do(*statements):
+    for statement in statements:
+        run(statement)
 
 """
 
 
-def with_effects(queue: Queue) -> Queue:
-    """A queue in whose database that table was made."""
-    queue.sql(EFFECTS[queue.is_sqlite])
-    return queue
+def with_effects(make_queue: Callable[..., Queue]) -> Callable[..., Queue]:
+    """Makes a queue with that table in its database."""
+
+    def make(dsn: str) -> Queue:
+        queue = make_queue(dsn)
+        queue.sql(EFFECTS[queue.is_sqlite])
+        return queue
+
+    return make
 
 
 def add(queue: Queue, name: str, *args: object) -> None:
@@ -55,3 +106,23 @@ def add(queue: Queue, name: str, *args: object) -> None:
 def effects(queue: Queue) -> list[int]:
     """What was committed, in order."""
     return [number for (number,) in queue.sql("SELECT number FROM effects ORDER BY number")]
+
+
+def states(queue: Queue) -> list[tuple[Any, ...]]:
+    """The status and the attempts of each row."""
+    return queue.rows("status, attempts")
+
+
+def set_settings(queue: Queue, **settings: str) -> None:
+    queue.deployment.write_env(**{"TASKSERVER_DSN": queue.dsn, **SETTINGS, **settings})
+
+
+def run_program(queue: Queue, code: str) -> list[str]:
+    """What a program of the queue's folder prints, which has a `server` and says nothing else."""
+    (queue.folder / "program.py").write_text(
+        "import logging, sqlite3, threading\nlogging.disable()\n"
+        "from taskserver import TaskServer\nserver = TaskServer.from_env()\n" + code
+    )
+    ended = queue.deployment.run("program.py")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout.splitlines()

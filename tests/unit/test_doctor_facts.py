@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from taskserver.doctor import database
+from taskserver.doctor import mysql, sqlite
 from taskserver.doctor.findings import Finding, Level
 from taskserver.doctor.queue import _cron, _ended_badly, _schedules
 from taskserver.model.schedule import Schedule
@@ -25,9 +25,8 @@ FACTS = MySQLFacts(
     user="u@%",
     cipher="",
     variables={"sql_mode": "STRICT_TRANS_TABLES", "log_bin": "OFF", "max_allowed_packet": "16777216"},
-    session={"character_set_connection": "utf8mb4", "tx_isolation": "READ-COMMITTED"},
+    session={"character_set_connection": "utf8mb4"},
     clock_ahead_seconds=0.0,
-    last_instant="2038-01-19",
     skips_locked=True,
     denied=(),
     spared=(),
@@ -39,13 +38,13 @@ FACTS = MySQLFacts(
 
 def of_mysql(dsn: str = LOCAL, **facts: Any) -> list[Finding]:
     settings: Any = Settings(folder=None, dsn=parse_dsn(dsn))  # type: ignore[arg-type]
-    return list(database.findings(FACTS._replace(**facts), settings))
+    return list(mysql.findings(FACTS._replace(**facts), settings))
 
 
 def of_sqlite(**facts: Any) -> list[Finding]:
     whole = SQLiteFacts("3.40", "wal", "ok", (), ("claim_by_group", "claim_any_group"))._replace(**facts)
     settings: Any = Settings(folder=None, dsn=parse_dsn("sqlite:///x.db"))  # type: ignore[arg-type]
-    return list(database.findings(whole, settings))
+    return list(sqlite.findings(whole, settings))
 
 
 def one_of(found: list[Finding], check: str) -> Finding:
@@ -91,7 +90,7 @@ def test_variables_that_a_proxy_hides_or_makes_up_are_no_trouble() -> None:
     assert {one.level for one in of_mysql(session=made_up, variables={"x": "y"})} == {OK, WARNING}
     hidden = of_mysql(variables={}, session={})
     assert {one.level for one in hidden} == {OK, UNKNOWN}
-    assert not {"character_set", "strict_mode", "isolation"} & {one.check for one in hidden}
+    assert not {"character_set", "strict_mode", "binlog"} & {one.check for one in hidden}
 
 
 @pytest.mark.parametrize(

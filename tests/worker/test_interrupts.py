@@ -15,8 +15,8 @@ from taskserver.interrupts.stopping import Stop, TaskInterrupted
 from taskserver.interrupts.time_limit import TimeLimit, time_limit
 from taskserver.model.selection import Selection
 from taskserver.model.task import CANCELLED, Status
-from tests.stores.test_store_contract import Rows
 from tests.support.processes import WAIT_SECONDS, wait_until
+from tests.support.rows import Rows
 from tests.support.threads import in_another_thread
 
 TASKS = """

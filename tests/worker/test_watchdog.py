@@ -101,18 +101,18 @@ def test_a_process_that_stood_still_just_as_it_armed_its_watchdog_and_lives_goes
     code = """
 import time
 from taskserver.interrupts import watchdog
-from taskserver.interrupts.c_timer import Timer
+from taskserver.interrupts.c_timer import Bite
 watchdog.GRACE_SECONDS = 1
 dog = watchdog.Watchdog("worker.py", "a task holds the interpreter")
-set = Timer.set
+set = Bite.set
 
-def set_and_stand_still(timer, seconds):
-    set(timer, seconds)
+def set_and_stand_still(bite, seconds):
+    set(bite, seconds)
     time.sleep(0.5)
 
-Timer.set = set_and_stand_still
+Bite.set = set_and_stand_still
 dog.arm(0.7)
-Timer.set = set
+Bite.set = set
 time.sleep(0.4)
 dog.arm(60)
 time.sleep(1.5)

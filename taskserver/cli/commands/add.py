@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from itertools import islice
-from pathlib import Path
-from tempfile import SpooledTemporaryFile
-from typing import Any, BinaryIO, cast
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, BinaryIO
 
 from ...errors import BadTask, InvalidTask, SettingError
 from ...model.arguments import parse_json
 from ...model.new_task import MAX_VERSION, TASK_KEYS, NewTask, new_task_from
 from ...model.task import MAX_ATTEMPTS, MAX_ID
 from ...server import TaskServer
-from ...settings.load import load_settings
 from ...stores.queue.adding import WaitsForNewer
-from ..terminal.arguments import whole_number
+from ..terminal.arguments import number_of, whole_number
 from ..terminal.live_line import LiveLine, bar
-from ..terminal.program import Exit
 from ..terminal.task_arguments import QUOTING, describe_order, describe_task, read_args
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """Arguments of 1 MiB take several MiB as JSON text with every character escaped."""
-MAX_BYTES_IN_MEMORY = 1024 * 1024
-"""Bytes of lines that can be read only once; a longer input goes to a temporary file."""
 _OPTIONS = {"group_id": "group", "unique_key": "unique"}
 """The options of keys that have another name."""
 
@@ -37,7 +28,9 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("add", help="add one task and print its id, or many from JSON lines")
     describe_task(parser, is_required=False)
     describe_order(parser)
-    parser.add_argument("--delay", metavar="S", type=_seconds, help="run it after S seconds at the earliest")
+    parser.add_argument(
+        "--delay", metavar="S", type=number_of("seconds", or_zero=True), help="run it after S seconds at the earliest"
+    )
     parser.add_argument(
         "--at", metavar="INSTANT", help="run it from then on, as 2026-01-31T12:00:00+01:00; Z at the end is UTC"
     )
@@ -77,7 +70,7 @@ def add_parser(subparsers: Any) -> None:
     parser.about_more = QUOTING
 
 
-def run(folder: Path, options: argparse.Namespace) -> int:
+def run(server: TaskServer, options: argparse.Namespace) -> None:
     one_task = {key: getattr(options, _OPTIONS.get(key, key), None) for key in TASK_KEYS}
     if options.following is not None:
         one_task |= {"task": None, "stages": [*filter(None, [options.task]), *options.following]}
@@ -86,12 +79,10 @@ def run(folder: Path, options: argparse.Namespace) -> int:
         raise InvalidTask("--bulk takes everything from its file: give it alone")
     if options.bulk is None and options.task is None:
         raise InvalidTask("name a TASK, or --bulk FILE")
-    with TaskServer.from_settings(load_settings(folder)) as server:
-        if options.bulk is not None:
-            print(_add_lines(server, options.bulk))
-        else:
-            print(_add_one(server, given))
-    return Exit.OK
+    if options.bulk is not None:
+        print(_add_lines(server, options.bulk))
+    else:
+        print(_add_one(server, given))
 
 
 def _add_one(server: TaskServer, given: dict[str, Any]) -> int:
@@ -104,7 +95,6 @@ def _add_lines(server: TaskServer, name: str) -> str:
     """Add the tasks of a file; return the words that say how many."""
     count = 0
     with _open(name) as file, LiveLine(sys.stderr) as live:
-        size = file.seek(0, os.SEEK_END)
         tasks = _Tasks(file)
 
         def begun() -> None:
@@ -114,7 +104,7 @@ def _add_lines(server: TaskServer, name: str) -> str:
         def added(ids: Sequence[int]) -> None:
             nonlocal count
             count += len(ids)
-            live.show(f"{bar(file.tell() / size)} {count} tasks")
+            live.show(f"{bar(count / tasks.count)} {count} tasks")
 
         try:
             server.store.producing.add_many(tasks, added, begun)
@@ -125,60 +115,42 @@ def _add_lines(server: TaskServer, name: str) -> str:
 
 
 class _Tasks:
-    """The tasks of a file of JSON lines; each iteration reads the file anew."""
+    """The tasks of a file of JSON lines, read once."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
+        self._empty_lines: list[int] = []
+        self.count = 0
         self.keyed = 0
-        """How many tasks have a unique_key, in the last iteration so far."""
+        """How many of these tasks have a unique_key."""
 
     def line_of(self, number: int) -> int:
         """The line of the task with this number, counted from 1; empty lines hold no task."""
-        self._file.seek(0)
-        lines = (line for line, text in enumerate(_lines(self._file), start=1) if text.strip())
-        return next(islice(lines, number - 1, None))
+        for line in self._empty_lines:
+            number += line <= number
+        return number
 
     def __iter__(self) -> Iterator[NewTask]:
-        self._file.seek(0)
-        self.keyed = 0
-        for task in _tasks_of(self._file):
+        for number, line in enumerate(_lines(self._file), start=1):
+            if not line.strip():
+                self._empty_lines.append(number)
+                continue
+            try:
+                task = _task_of(line)
+            except InvalidTask as error:
+                raise InvalidTask(f"line {number}: {error}; nothing was added") from None
+            self.count += 1
             self.keyed += task.unique_key is not None
             yield task
 
 
-@contextmanager
-def _open(name: str) -> Iterator[BinaryIO]:
+def _open(name: str) -> AbstractContextManager[BinaryIO]:
     if name == "-":
-        with _kept(sys.stdin.buffer) as file:
-            yield file
-        return
+        return nullcontext(sys.stdin.buffer)
     try:
-        file = open(name, "rb")  # noqa: SIM115
+        return open(name, "rb")
     except OSError as error:
         raise SettingError(f"{name} cannot be read: {error.strerror}") from None
-    with file, nullcontext(file) if file.seekable() else _kept(file) as lines:
-        yield lines
-
-
-@contextmanager
-def _kept(stream: BinaryIO) -> Iterator[BinaryIO]:
-    """Copy a whole stream to a file: it can be read again, and no transaction waits for a slow stream."""
-    with SpooledTemporaryFile(MAX_BYTES_IN_MEMORY) as file:
-        try:
-            shutil.copyfileobj(stream, file)
-        except OSError as error:
-            raise SettingError(f"the lines cannot be read, or kept in a file: {error.strerror}") from None
-        yield cast("BinaryIO", file)
-
-
-def _tasks_of(file: BinaryIO) -> Iterator[NewTask]:
-    for number, line in enumerate(_lines(file), start=1):
-        if not line.strip():
-            continue
-        try:
-            yield _task_of(line)
-        except InvalidTask as error:
-            raise InvalidTask(f"line {number}: {error}; nothing was added") from None
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
@@ -225,14 +197,3 @@ def _task_ids(text: str) -> list[int]:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not right: write ids, each from 1 to {MAX_ID}, with commas and no spaces, as 17,18"
         ) from None
-
-
-def _seconds(text: str) -> float:
-    """An argument's type: seconds from 0 on."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 on")
-    return value

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from ...server import TaskServer
-from ...settings.load import load_settings
 from ...stores.queue.operations import CANCEL, Operations
-from ..terminal.program import Exit
 from ..terminal.selecting import add_selection, change_chosen
 
 
@@ -19,17 +16,15 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def run(folder: Path, options: argparse.Namespace) -> int:
-    with TaskServer.from_settings(load_settings(folder)) as server:
-        changed = change_chosen(server, CANCEL, options, "cancelled")
-        running = Operations(server.store).still_running() if changed and not options.dry_run else 0
-        if running:
-            # A worker looks when it renews its lease, three times in its length.
-            seconds = server.settings.lease_seconds / 3
-            subject = "1 cancelled task is" if running == 1 else f"{running} cancelled tasks are"
-            print(
-                f"{subject} still running, to be interrupted at the next call of taskserver.progress() or "
-                f"current_task(), or else within some {seconds:.0f} s, by the workers' TASKSERVER_LEASE; one that "
-                "succeeds before that is done, unless it is a stage that others follow"
-            )
-    return Exit.OK
+def run(server: TaskServer, options: argparse.Namespace) -> None:
+    changed = change_chosen(server, CANCEL, options, "cancelled")
+    running = Operations(server.store).still_running() if changed and not options.dry_run else 0
+    if running:
+        # A worker looks when it renews its lease, three times in its length.
+        seconds = server.settings.lease_seconds / 3
+        subject = "1 cancelled task is" if running == 1 else f"{running} cancelled tasks are"
+        print(
+            f"{subject} still running, to be interrupted at the next call of taskserver.progress() or "
+            f"current_task(), or else within some {seconds:.0f} s, by the workers' TASKSERVER_LEASE; one that "
+            "succeeds before that is done, unless it is a stage that others follow"
+        )

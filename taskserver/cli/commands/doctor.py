@@ -34,7 +34,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.usage_exit = Health.USAGE
     parser.add_argument("--json", action="store_true", help="print JSON alone")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run_in_folder=run)
 
 
 def run(folder: Path, options: argparse.Namespace) -> int:

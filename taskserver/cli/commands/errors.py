@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from ...server import TaskServer
-from ...settings.load import load_settings
 from ...stores.queue.operations import ErrorCount
 from ..terminal.arguments import whole_number
 from ..terminal.output import as_json, instant_as_json, print_table
-from ..terminal.program import Exit
 from ..terminal.selecting import add_filters
 
 DEFAULT_LIMIT = 20
@@ -25,10 +22,9 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def run(folder: Path, options: argparse.Namespace) -> int:
-    with TaskServer.from_settings(load_settings(folder)) as server:
-        server.store.tables.check()
-        errors = server.errors(options.groups or None, options.task, options.limit)
+def run(server: TaskServer, options: argparse.Namespace) -> None:
+    server.store.tables.check()
+    errors = server.errors(options.groups or None, options.task, options.limit)
     if options.json:
         print(as_json([_report(error) for error in errors]))
     elif not errors:
@@ -41,7 +37,6 @@ def run(folder: Path, options: argparse.Namespace) -> int:
                 for error in errors
             ],
         )
-    return Exit.OK
 
 
 def _report(error: ErrorCount) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "init", help="write .env where nothing is set, create or upgrade the tables; safe to repeat"
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run_in_folder=run)
 
 
 def run(folder: Path, options: argparse.Namespace) -> int:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from ...model.field_checks import check_text
 from ...model.task import Status
 from ...server import TaskServer
-from ...settings.load import load_settings
 from ...stores.database.records import StoredTask
 from ...stores.queue.dependency_trees import DependencyTrees, Links
 from ..terminal.arguments import add_groups, whole_number
 from ..terminal.dependency_trees import some_ids, stage_of
 from ..terminal.output import as_json, print_table, status_name, task_as_json
-from ..terminal.program import Exit
 
 DEFAULT_LIMIT = 20
 
@@ -34,20 +31,18 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def run(folder: Path, options: argparse.Namespace) -> int:
+def run(server: TaskServer, options: argparse.Namespace) -> None:
     statuses = [Status[name.upper()] for name in options.status]
-    with TaskServer.from_settings(load_settings(folder)) as server:
-        server.store.tables.check()
-        task = None if options.task is None else check_text("--task", options.task)
-        tasks = server.store.views.list(statuses, options.groups, options.limit, task)
-        links = DependencyTrees(server.store).links([task.id for task in tasks])
+    server.store.tables.check()
+    task = None if options.task is None else check_text("--task", options.task)
+    tasks = server.store.views.list(statuses, options.groups, options.limit, task)
+    links = DependencyTrees(server.store).links([task.id for task in tasks])
     if options.json:
         print(as_json([task_as_json(task, links[task.id]) for task in tasks]))
     elif not tasks:
         print("no such tasks" if statuses or options.groups or options.task else "no tasks")
     else:
         _print(tasks, links)
-    return Exit.OK
 
 
 def _print(tasks: Sequence[StoredTask], links: dict[int, Links]) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from ...model.task import MAX_PRIORITY, MIN_PRIORITY
 from ...server import TaskServer
-from ...settings.load import load_settings
 from ...stores.queue.operations import PRIORITY
 from ..terminal.arguments import whole_number
-from ..terminal.program import Exit
 from ..terminal.selecting import add_selection, change_chosen
 
 
@@ -22,7 +19,5 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def run(folder: Path, options: argparse.Namespace) -> int:
-    with TaskServer.from_settings(load_settings(folder)) as server:
-        change_chosen(server, PRIORITY, options, f"moved to priority {options.number}", (options.number,))
-    return Exit.OK
+def run(server: TaskServer, options: argparse.Namespace) -> None:
+    change_chosen(server, PRIORITY, options, f"moved to priority {options.number}", (options.number,))

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
 from ...messages.printable import age
 from ...server import TaskServer
-from ...settings.load import load_settings
 from ...stores import Store
 from ...stores.queue.pruning import KINDS, Pruned, Pruning
 from ..terminal.arguments import span
 from ..terminal.live_line import LiveLine, bar
-from ..terminal.program import Exit
 from ..terminal.selecting import counted
 
 
@@ -32,14 +29,12 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def run(folder: Path, options: argparse.Namespace) -> int:
+def run(server: TaskServer, options: argparse.Namespace) -> None:
     named = [kind for kind in KINDS if getattr(options, kind)]
-    with TaskServer.from_settings(load_settings(folder)) as server:
-        server.store.tables.check()
-        pruning = Pruning(server.store, options.older_than, named, options.keys)
-        pruned = pruning.count() if options.dry_run else _prune(pruning)
-        _show(server.store, pruned, pruning.kinds, options)
-    return Exit.OK
+    server.store.tables.check()
+    pruning = Pruning(server.store, options.older_than, named, options.keys)
+    pruned = pruning.count() if options.dry_run else _prune(pruning)
+    _show(server.store, pruned, pruning.kinds, options)
 
 
 def _prune(pruning: Pruning) -> Pruned:

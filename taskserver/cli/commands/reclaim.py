@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
 from ...errors import InvalidTask
 from ...server import TaskServer
-from ...settings.load import load_settings
 from ...stores.queue.operations import END_LEASE
-from ..terminal.program import Exit
 from ..terminal.selecting import add_selection, change_chosen, counted, is_chosen
 
 
@@ -26,24 +23,22 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def run(folder: Path, options: argparse.Namespace) -> int:
+def run(server: TaskServer, options: argparse.Namespace) -> None:
     if options.dry_run and not options.force:
         raise InvalidTask("--dry-run goes with --force")
     if not options.force and (is_chosen(options) or options.limit):
         raise InvalidTask("tasks are chosen for --force alone: without it everything that is due is taken back")
-    with TaskServer.from_settings(load_settings(folder)) as server:
-        server.store.tables.check()
-        forced = _force(server, options) if options.force else 0
-        if forced and not options.dry_run:
-            print("A worker that is alive may still be running such a task, which may so run twice.", file=sys.stderr)
-        if not options.dry_run:
-            reclaimed = server.reclaim()
-            lost = f", {reclaimed.lost} in whose midst a worker vanished: that attempt failed" if reclaimed.lost else ""
-            orphaned = f", {reclaimed.orphaned} that waited for tasks which are gone" if reclaimed.orphaned else ""
-            print(f"{counted(reclaimed.woken)} woken, {reclaimed.unstarted} taken back unstarted{lost}{orphaned}")
-            if reclaimed.left:
-                print(f"{counted(reclaimed.left)} left, as other programs hold them: try again", file=sys.stderr)
-    return Exit.OK
+    server.store.tables.check()
+    forced = _force(server, options) if options.force else 0
+    if forced and not options.dry_run:
+        print("A worker that is alive may still be running such a task, which may so run twice.", file=sys.stderr)
+    if not options.dry_run:
+        reclaimed = server.reclaim()
+        lost = f", {reclaimed.lost} in whose midst a worker vanished: that attempt failed" if reclaimed.lost else ""
+        orphaned = f", {reclaimed.orphaned} that waited for tasks which are gone" if reclaimed.orphaned else ""
+        print(f"{counted(reclaimed.woken)} woken, {reclaimed.unstarted} taken back unstarted{lost}{orphaned}")
+        if reclaimed.left:
+            print(f"{counted(reclaimed.left)} left, as other programs hold them: try again", file=sys.stderr)
 
 
 def _force(server: TaskServer, options: argparse.Namespace) -> int:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from ...model.task import MAX_GROUP_ID
 from ...server import TaskServer
-from ...settings.load import load_settings
 from ..terminal.arguments import whole_number
-from ..terminal.program import Exit
 
 
 def add_parser(subparsers: Any) -> None:
@@ -19,9 +16,7 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def run(folder: Path, options: argparse.Namespace) -> int:
-    with TaskServer.from_settings(load_settings(folder)) as server:
-        server.store.tables.check()
-        was_paused = server.resume(options.group_id)
+def run(server: TaskServer, options: argparse.Namespace) -> None:
+    server.store.tables.check()
+    was_paused = server.resume(options.group_id)
     print(f"group {options.group_id} is served again" if was_paused else f"group {options.group_id} was not paused")
-    return Exit.OK

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from ...server import TaskServer
-from ...settings.load import load_settings
 from ...stores.queue.operations import RETRY
-from ..terminal.program import Exit
 from ..terminal.selecting import add_selection, change_chosen
 
 
@@ -19,7 +16,5 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def run(folder: Path, options: argparse.Namespace) -> int:
-    with TaskServer.from_settings(load_settings(folder)) as server:
-        change_chosen(server, RETRY, options, "retried")
-    return Exit.OK
+def run(server: TaskServer, options: argparse.Namespace) -> None:
+    change_chosen(server, RETRY, options, "retried")

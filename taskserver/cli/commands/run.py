@@ -16,13 +16,11 @@ from ...interrupts.stopping import Stop, TaskInterrupted, is_in_task
 from ...messages.printable import printable
 from ...model.task import MAX_ID, Status
 from ...server import TaskServer
-from ...settings.load import load_settings
 from ...stores.database.records import StoredTask
 from ...worker.result import RunResult
 from ..terminal.arguments import whole_number
 from ..terminal.log import LOG, file_handler
 from ..terminal.output import status_name
-from ..terminal.program import Exit
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -35,20 +33,18 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def run(folder: Path, options: argparse.Namespace) -> int:
-    settings = load_settings(folder)
+def run(server: TaskServer, options: argparse.Namespace) -> None:
+    settings = server.settings
     stop = Stop()
     stop.ends_process = "client.py"
-    with TaskServer.from_settings(settings) as server:
-        server.store.tables.check()
-        with _full_output(settings.log_file), _interrupting(stop):
-            result = server.run_task(options.id, stop=stop)
-        row = server.store.views.show(options.id)
+    server.store.tables.check()
+    with _full_output(settings.log_file), _interrupting(stop):
+        result = server.run_task(options.id, stop=stop)
+    row = server.store.views.show(options.id)
     sys.stdout.flush()
     # In mode delete the row may be an older one from the archive.
     returned = _returned(row) if result.done and settings.mode != "delete" else ""
     print(printable(f"task {options.id} {_outcome(result, row)}{returned}"))
-    return Exit.OK
 
 
 class _InFull(logging.Handler):

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from ...messages.printable import printable
 from ...model.schedule import CRON_EXAMPLE, MAX_EVERY_SECONDS, UTC
 from ...server import TaskServer
-from ...settings.load import load_settings
 from ...stores.queue.schedules import Schedules
 from ..terminal.arguments import whole_number
-from ..terminal.program import Exit
 from ..terminal.task_arguments import QUOTING, describe_order, describe_task, read_args
 
 
@@ -30,20 +27,18 @@ def add_parser(subparsers: Any) -> None:
     parser.about_more = f"{QUOTING}, and EXPR too, as '{CRON_EXAMPLE}'"
 
 
-def run(folder: Path, options: argparse.Namespace) -> int:
-    with TaskServer.from_settings(load_settings(folder)) as server:
-        server.store.tables.check()
-        server.schedule(
-            options.name,
-            options.task,
-            None if options.args is None else read_args(options.args),
-            every=options.every,
-            cron=options.cron,
-            timezone=options.timezone,
-            group_id=options.group or 0,
-            priority=options.priority or 0,
-        )
-        found = Schedules(server.store).find(options.name)
+def run(server: TaskServer, options: argparse.Namespace) -> None:
+    server.store.tables.check()
+    server.schedule(
+        options.name,
+        options.task,
+        None if options.args is None else read_args(options.args),
+        every=options.every,
+        cron=options.cron,
+        timezone=options.timezone,
+        group_id=options.group or 0,
+        priority=options.priority or 0,
+    )
+    found = Schedules(server.store).find(options.name)
     if found:
         print(printable(f"{options.name}: next at {found.next_at} UTC"))
-    return Exit.OK

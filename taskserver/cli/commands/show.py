@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from ...errors import InvalidTask
@@ -13,13 +12,11 @@ from ...messages.printable import printable
 from ...model.results import read_progress
 from ...model.task import MAX_ID
 from ...server import TaskServer
-from ...settings.load import load_settings
 from ...stores.database.records import StoredTask
 from ...stores.queue.dependency_trees import DependencyTrees, Links
 from ..terminal.arguments import whole_number
 from ..terminal.dependency_trees import some_ids, stage_lines, stage_of, tree
 from ..terminal.output import as_json, status_name, task_as_json
-from ..terminal.program import Exit
 
 WIDTH = 13
 """Characters of a column's name."""
@@ -38,26 +35,22 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def run(folder: Path, options: argparse.Namespace) -> int:
-    with TaskServer.from_settings(load_settings(folder)) as server:
-        task = server.store.views.show(options.id)
-        if task is None:
-            table = server.settings.table
-            raise InvalidTask(
-                f"there is no task {options.id} in {table} or {table}_done; a completed one may be deleted"
-            )
-        chains = DependencyTrees(server.store)
-        # An archived task waits for nothing; by now another task of the queue may have its id.
-        links = Links([], []) if task.archived else chains.links([task.id])[task.id]
-        if options.json:
-            print(as_json(task_as_json(task, links)))
-            return Exit.OK
-        where = "in the archive" if task.archived else "in the queue"
-        print(f"task {task.id}: {status_name(task.status)}, {where} (times are UTC)")
-        for name, text in _columns_of(task):
-            _print(name, text.split("\n"))
-        _print_links(chains, task, links)
-    return Exit.OK
+def run(server: TaskServer, options: argparse.Namespace) -> None:
+    task = server.store.views.show(options.id)
+    if task is None:
+        table = server.settings.table
+        raise InvalidTask(f"there is no task {options.id} in {table} or {table}_done; a completed one may be deleted")
+    chains = DependencyTrees(server.store)
+    # An archived task waits for nothing; by now another task of the queue may have its id.
+    links = Links([], []) if task.archived else chains.links([task.id])[task.id]
+    if options.json:
+        print(as_json(task_as_json(task, links)))
+        return
+    where = "in the archive" if task.archived else "in the queue"
+    print(f"task {task.id}: {status_name(task.status)}, {where} (times are UTC)")
+    for name, text in _columns_of(task):
+        _print(name, text.split("\n"))
+    _print_links(chains, task, links)
 
 
 def _columns_of(task: StoredTask) -> Iterator[tuple[str, str]]:

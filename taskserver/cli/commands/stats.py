@@ -6,19 +6,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 from ...messages.printable import printable
 from ...model.new_task import read_instant
 from ...monitoring.history import ended_attempts, totals_by, with_empty_hours
 from ...server import TaskServer
-from ...settings.load import load_settings
 from ...stores.queue.stats import HourStats, total
 from ..terminal.arguments import add_groups, span
 from ..terminal.live_line import terminal_width
 from ..terminal.output import Amount, as_json, print_table, stats_as_json
-from ..terminal.program import Exit
 
 DEFAULT_SINCE = "24h"
 BY = {"hour": "hour", "group": "group_id", "task": "task"}
@@ -55,10 +52,9 @@ def _since(text: str) -> int | datetime:
     return instant if instant.utcoffset() is not None else instant.replace(tzinfo=timezone.utc)
 
 
-def run(folder: Path, options: argparse.Namespace) -> int:
-    with TaskServer.from_settings(load_settings(folder)) as server:
-        server.store.tables.check()
-        found = server.stats(options.since)
+def run(server: TaskServer, options: argparse.Namespace) -> None:
+    server.store.tables.check()
+    found = server.stats(options.since)
     chosen = [
         one
         for one in found
@@ -71,7 +67,6 @@ def run(folder: Path, options: argparse.Namespace) -> int:
         print(NOTHING)
     else:
         _show(totals, options.by)
-    return Exit.OK
 
 
 # ---- the table

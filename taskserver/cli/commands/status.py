@@ -5,19 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from ...messages.printable import age, printable
 from ...model.task import Status
 from ...monitoring.overview import Overview, RowCounts, read_overview
 from ...server import TaskServer
-from ...settings.load import load_settings
 from ...stores.database.records import LastRun, TellingTask
 from ...stores.queue.schedules import StoredSchedule
 from ...stores.queue.stats import HourStats
 from ..terminal.output import as_json, instant_as_json, print_table, stats_as_json, status_name
-from ..terminal.program import Exit
 
 
 def add_parser(subparsers: Any) -> None:
@@ -26,14 +23,12 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def run(folder: Path, options: argparse.Namespace) -> int:
-    with TaskServer.from_settings(load_settings(folder)) as server:
-        overview = read_overview(server)
+def run(server: TaskServer, options: argparse.Namespace) -> None:
+    overview = read_overview(server)
     if options.json:
         print(as_json(_report(overview)))
     else:
         _show(overview)
-    return Exit.OK
 
 
 # ---- for programs

@@ -69,6 +69,21 @@ def whole_number(least: int, most: int | None = None, hint: str = "") -> Callabl
     return parse
 
 
+def number_of(unit: str, or_zero: bool = False) -> Callable[[str], float]:
+    """An argument's type: a number of seconds, or of another unit, above 0 or from 0 on."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if 0 < value < float("inf") or (or_zero and value == 0):
+            return value
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of {unit} {'from 0 on' if or_zero else 'above 0'}")
+
+    return parse
+
+
 ABOUT_GROUPS = "write group ids with commas and no spaces, as 3,5,6"
 
 

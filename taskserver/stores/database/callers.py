@@ -1,8 +1,9 @@
-"""A caller's own connection, whatever driver made it: rows are added there, as a part of the caller's transaction.
+"""A caller's own connection, whatever driver made it: rows are written there, as a part of the caller's transaction.
 
-Only the statements of queue/adding.py go there: no COMMIT, no ROLLBACK, no savepoint, no SET. No statement is tried
-again: a deadlock undoes the caller's writes, too, and only the caller can repeat those. A caller's session may differ
-in its time zone, its character set and the form of its rows; mysql/callers.py and sqlite/callers.py deal with that.
+Only the statements of queue/adding.py and of a completion go there: no COMMIT, no ROLLBACK, no SET. No statement is
+tried again: a deadlock undoes the caller's writes, too, and only the caller can repeat those. A caller's session may
+differ in its time zone, its character set and the form of its rows; mysql/callers.py and sqlite/callers.py deal with
+that.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
 from ...errors import DatabaseError, InvalidTask, TablesMissing
+from ...model.attempt import Finish
 from .dialect import Inserts
 from .statements import Statements, Words
 
@@ -48,7 +50,7 @@ MARKS: dict[str, Callable[[str], str]] = {"qmark": str, "format": _for_format, "
 
 
 class CallersDialect(ABC):
-    """The parts of a dialect for adding on a caller's connection."""
+    """The parts of a dialect for writing on a caller's connection."""
 
     database: str
     """One of the names in DATABASES."""
@@ -63,6 +65,18 @@ class CallersDialect(ABC):
 
     def suit(self, cursor: Any) -> None:  # noqa: B027
         """Have our cursor return plain rows."""
+
+    def finish_as_sent(self, finish: Finish) -> Finish:
+        """The finish with its texts in a form that any session passes on unchanged."""
+        return finish
+
+    @abstractmethod
+    def check_transaction(self, database: CallersDatabase) -> None:
+        """Raises InvalidTask where the connection would commit each of our statements by itself."""
+
+    def most_bytes(self, database: CallersDatabase) -> float:
+        """The longest statement that the connection takes."""
+        return float("inf")
 
     def check_place(self, database: CallersDatabase) -> None:  # noqa: B027
         """Raises InvalidTask where the session is in another database, if asking costs next to nothing."""
@@ -82,11 +96,16 @@ class _Cursor(NamedTuple):
 
 
 class CallersDatabase:
-    """A caller's connection, for as long as rows are added there."""
+    """A caller's connection, for as long as rows are written there."""
 
     def __init__(self, dialect: CallersDialect, cursor: _Cursor) -> None:
         self._dialect = dialect
         self._cursor, self._with_marks = cursor
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own connection, beneath that of a framework; None where the driver does not tell."""
+        return getattr(self._cursor, "connection", None)
 
     @property
     def words(self) -> Words:
@@ -170,6 +189,14 @@ def callers_error(kind: type[DatabaseError], text: str, hint: str) -> DatabaseEr
     """An error with the caller's driver's text, for a person."""
     what = f"on the connection that was given: {text}"
     return kind(f"{what}: {hint}" if hint else what)
+
+
+def no_transaction() -> InvalidTask:
+    """The error of a completion on a connection that commits each statement by itself."""
+    return InvalidTask(
+        "connection is in no transaction, and commits each statement by itself; allowed: one on which a transaction "
+        "has begun, whose commit is to complete the task"
+    )
 
 
 def wrong_place(theirs: object, ours: object) -> InvalidTask:

@@ -22,7 +22,7 @@ from .session import Pace, Session
 from .statements import Statements, Words, Write, with_ids, words_of
 
 if TYPE_CHECKING:
-    from .task_session import TaskSession
+    from .task_connection import TaskConnection
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -148,19 +148,9 @@ class Database:
         finally:
             self._pace.is_unhurried = was_unhurried
 
-    @contextmanager
-    def occupied(self) -> Iterator[None]:
-        """In the `with`, this thread's verbs that begin a transaction raise DatabaseError, as in a transaction."""
-        session = self._used_session
-        session.in_transaction = True
-        try:
-            yield
-        finally:
-            session.in_transaction = False
-
-    def open_task_session(self) -> TaskSession:
-        """A new connection for tasks' own transactions. Raises DatabaseError."""
-        return self.dialect.open_task_session(self._pace)
+    def open_task_connection(self) -> TaskConnection:
+        """A new connection for a task's own transaction. Raises DatabaseError."""
+        return self.dialect.open_task_connection(self._pace)
 
     def tries(self, policy: RetryPolicy) -> Tries:
         """The tries of work on another connection, with this thread's patience."""

@@ -7,8 +7,8 @@ take, put a word for it into `Words`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ...model.new_task import NewTask
     from .facts import Facts
-    from .task_session import TaskSession
+    from .task_connection import TaskConnection
 
     # Faces for the type checker alone: a run that finds no task need not pay for them.
 
@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 
         def skipping_locked(self, work: Callable[[str], T]) -> T: ...
 
-        def occupied(self) -> AbstractContextManager[None]: ...
-
     class Claiming(Protocol):
         """The claim of a dialect: its hard part."""
 
@@ -75,18 +73,6 @@ if TYPE_CHECKING:
 
         def indexes(self, database: Connected, groups: Sequence[int]) -> Sequence[str]:
             """The indexes by which the claim of these groups (none: of all) reads the queue."""
-
-    class Gathering(Protocol):
-        """A place for the tasks of an iterator, for a database whose transactions must not wait for an iterator."""
-
-        def gather(self, database: Connected, tasks: Iterable[NewTask]) -> None:
-            """Take all tasks that an iterator gives."""
-
-        def gathered(self, database: Connected) -> Iterator[NewTask]:
-            """The gathered tasks, in the iterator's order."""
-
-        def forget(self, database: Connected) -> None:
-            """Give the space of the gathered tasks back."""
 
 
 class Inserts(ABC):
@@ -142,8 +128,6 @@ class Dialect(ABC):
     """The end of a SELECT that locks rows and passes over rows that others hold."""
     for_update = ""
     """The end of a SELECT that locks rows and waits for rows that others hold."""
-    set_our_names = ""
-    """The statement that has a session read our texts as UTF-8, where a task may have chosen another character set."""
     joins_statements = False
     """Whether several statements go in one round trip; False once the server refused that."""
 
@@ -155,16 +139,6 @@ class Dialect(ABC):
     def inserts(self) -> Inserts:
         """How rows are added on connections of ours."""
 
-    @property
-    def gathering(self) -> Gathering | None:
-        """A place for the tasks of an iterator; None where a transaction may wait for them."""
-        return None
-
-    @property
-    def quoted_in_full(self) -> str:
-        """A table's name `{}` that means the same table in any database of the server."""
-        return self.words.quoted
-
     def with_marks(self, sql: str) -> str:
         """A statement with the driver's parameter marks for `?`."""
         return sql
@@ -174,12 +148,8 @@ class Dialect(ABC):
         """A session for one thread, not yet connected."""
 
     @abstractmethod
-    def open_task_session(self, pace: Pace) -> TaskSession:
-        """A new connection for tasks' own transactions. Raises DatabaseError."""
-
-    @abstractmethod
-    def send(self, cursor: Any, sql: str, values: Sequence[Any]) -> None:
-        """Send a composed statement. Raises the driver's errors."""
+    def open_task_connection(self, pace: Pace) -> TaskConnection:
+        """A new connection for a task's own transaction. Raises DatabaseError."""
 
     @abstractmethod
     def error(self, error: BaseException) -> DatabaseError:

@@ -5,8 +5,8 @@ Each fact is asked for by itself, since the server may refuse an account some of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 
 class TableFault(NamedTuple):
@@ -15,6 +15,53 @@ class TableFault(NamedTuple):
     table: str
     what: str
     """The difference, as `column due_at is datetime, not timestamp(6)`."""
+
+
+class TableShape(NamedTuple):
+    """A table as its database describes it: ours, or one that the schema file makes beside it."""
+
+    columns: Mapping[str, str]
+    """Each column's kind, as `int unsigned default 0`."""
+    indexes: Mapping[str, str]
+    """Each index's columns, as `unique (id)` or `(status, due_at)`."""
+    engine: str = ""
+
+
+def kind_of_column(column_type: str, needs_no_value: bool, default: str | None) -> str:
+    """A column's kind, in words that `differences` understands."""
+    if needs_no_value:
+        return f"{column_type} or NULL"
+    return column_type if default is None else f"{column_type} default {default}"
+
+
+def shapes_of_indexes(rows: Iterable[Sequence[Any]]) -> dict[str, str]:
+    """Indexes by name, from rows of an index, whether it is unique, and one of its columns, in order."""
+    columns: dict[str, list[str]] = {}
+    unique: dict[str, str] = {}
+    for index, is_unique, column in rows:
+        columns.setdefault(index, []).append(str(column))
+        unique[index] = "unique " if is_unique else ""
+    return {index: f"{unique[index]}({', '.join(parts)})" for index, parts in columns.items()}
+
+
+def differences(table: str, wanted: TableShape, found: TableShape) -> Iterator[TableFault]:
+    """How a table differs from the schema file's; columns and indexes of others may stand beside ours."""
+    if not found.columns:
+        yield TableFault(table, "is missing, or hidden from this account")
+        return
+    for name, kind in wanted.columns.items():
+        if found.columns.get(name) != kind:
+            yield TableFault(table, f"column {name} is {found.columns.get(name, 'missing')}, not {kind}")
+    for name, kind in found.columns.items():
+        if name not in wanted.columns and not kind.endswith(" or NULL") and " default " not in kind:
+            yield TableFault(
+                table, f"column {name}, which is not ours, has no default: rows that leave it out are refused"
+            )
+    for name, index in wanted.indexes.items():
+        if found.indexes.get(name) != index:
+            yield TableFault(table, f"index {name} is {found.indexes.get(name, 'missing')}, not {index}")
+    if found.engine != wanted.engine:
+        yield TableFault(table, f"its engine is {found.engine}, not {wanted.engine}")
 
 
 class MySQLFacts(NamedTuple):
@@ -32,24 +79,18 @@ class MySQLFacts(NamedTuple):
     """The variables of a connection like a worker's, by name in lower case."""
     clock_ahead_seconds: float
     """How far the server's clock is ahead of this host's."""
-    last_instant: str
-    """The last day that a column of the tables can hold: YYYY-MM-DD."""
     skips_locked: bool
     """Whether a SELECT can pass over rows that others hold."""
     denied: tuple[str, ...]
     """Rights that this account lacks and a worker needs, as `DELETE on jobs_queue`."""
     spared: tuple[str, ...]
     """Rights that this account lacks and a worker of this mode does without, each with its use for others."""
-    faults: tuple[TableFault, ...]
+    faults: tuple[TableFault, ...] | str
+    """Or the reason why the tables cannot be compared with the schema file's."""
     claim_indexes: tuple[str, ...]
     """The indexes by which claims read the queue, of some groups and of all."""
     oldest_transaction_seconds: float | None
     """The age of the server's oldest open transaction, 0 without one; None where this account may not see them."""
-
-    @property
-    def kind(self) -> str:
-        """The kind of database, by which doctor/ finds its checks."""
-        return "mysql"
 
 
 class SQLiteFacts(NamedTuple):
@@ -61,11 +102,6 @@ class SQLiteFacts(NamedTuple):
     """The answer of SQLite's own check, `ok` where it finds nothing; None where the file is too large to be checked."""
     faults: tuple[TableFault, ...]
     claim_indexes: tuple[str, ...]
-
-    @property
-    def kind(self) -> str:
-        """The kind of database, by which doctor/ finds its checks."""
-        return "sqlite"
 
 
 Facts = MySQLFacts | SQLiteFacts

@@ -17,6 +17,13 @@ MIN_CONFLICT_SECONDS = 5.0
 HELD_PATIENCE_SECONDS = 0.2
 """A write that would rather be left to the next look waits so long for others. A run waits longer by looking again: it
 hears signals between two looks."""
+MAX_REST_SECONDS = 0.12
+"""The longest rest after a transaction of the one writer: a waiting process tries the lock every tenth of a second."""
+
+
+def rest_after(began_at: float) -> None:
+    """Rest as long as the one writer's transaction took: processes that try its lock would never find it free else."""
+    time.sleep(min(time.monotonic() - began_at, MAX_REST_SECONDS))
 
 
 class Scope(Enum):

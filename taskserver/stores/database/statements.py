@@ -60,6 +60,8 @@ class Words(ABC):
     """The hint that a SELECT reads the queue's table `{}` by an index that begins with status and group_id."""
     delete_by_key: str
     """A DELETE from the table `{}` that reaches its rows by the primary key, without its WHERE."""
+    any_text = "?"
+    """The mark of a bound text, which may hold any character."""
     any_row = "(?, ?, ?, ?, ?, ?, COALESCE({after}, ?), ?, ?, ?)"
     """The values of one row with more columns than a plain one: see adding.ADD_ANY."""
 
@@ -88,21 +90,23 @@ class Words(ABC):
         return {}
 
 
+AS_THEY_ARE = (
+    *("now", "after", "this_hour", "any_text", "greatest", "insert_or_ignore", "by_key"),
+    *("instant_type", "number_type", "small_type", "flag_type", "text_type", "long_text_type"),
+)
+"""Words that statements name as `Words` does."""
+
+
 def words_of(words: Words, table: str, quoted: str) -> dict[str, str]:
     """The text for each `{word}` in a queue's statements; `quoted` is the form of a table's name, perhaps in full."""
     columns = QUEUE_COLUMNS.split(", ")
     names = {"table": quoted.format(table)} | {name: quoted.format(f"{table}_{name}") for name in HELPERS}
     filled = {
         **names,
-        "now": words.now,
+        **{name: getattr(words, name) for name in AS_THEY_ARE},
         "now_text": words.instant_text.format(words.now),
         "next_at_text": words.instant_text.format("next_at"),
         "hour_text": words.instant_text.format("hour"),
-        "after": words.after,
-        "this_hour": words.this_hour,
-        "greatest": words.greatest,
-        "insert_or_ignore": words.insert_or_ignore,
-        "by_key": words.by_key,
         "by_status": words.by_status.format(table),
         "delete_task": words.delete_by_key.format(names["table"]),
         "delete_archived": words.delete_by_key.format(names["done"]),
@@ -116,12 +120,6 @@ def words_of(words: Words, table: str, quoted: str) -> dict[str, str]:
         "is_cancelled": f"CASE WHEN error_text = '{CANCELLED}' THEN 1 ELSE 0 END",
         # The table of dependencies has no column `id`: `id` is that of the task's row.
         "is_linked": f"(awaited <> 0 OR EXISTS (SELECT 1 FROM {names['dependencies']} WHERE child_id = id))",
-        "instant_type": words.instant_type,
-        "number_type": words.number_type,
-        "small_type": words.small_type,
-        "flag_type": words.flag_type,
-        "text_type": words.text_type,
-        "long_text_type": words.long_text_type,
     }
     filled |= {f"given_{column}": words.given.format(column) for column in columns}
     for column in INSTANTS:

@@ -1,4 +1,4 @@
-"""Adding on a caller's own connection to MySQL or MariaDB.
+"""Writing on a caller's own connection to MySQL or MariaDB.
 
 Differs from a connection of ours: the caller's session may be in any time zone, character set, isolation level and
 sql_mode, and we change none of these. So instants are converted in the statement, and texts are sent in ASCII.
@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import DatabaseError, InvalidTask
 from ...model.arguments import MAX_ARGS_BYTES, in_ascii
+from ...model.attempt import Finish
 from ...model.new_task import NewTask
 from ...model.pipeline import MAX_STAGES_BYTES
 from ...settings.dsn import MySQLDsn
-from ..database.callers import CallersDialect, callers_error
+from ..database.callers import CallersDatabase, CallersDialect, callers_error, no_transaction
 from ..database.dialect import Inserts, other_columns
 from ..database.statements import Statements, words_of
 from .dialect import in_full
@@ -25,6 +26,8 @@ from .errors import (
     HINTS,
     LOST_CONNECTION,
     RIGHTS_MISSING,
+    SAVEPOINT_MISSING,
+    SNAPSHOT_CHANGED,
     TABLE_MISSING,
     kind_of,
     number_of,
@@ -51,6 +54,7 @@ class CallersWords(MySQLWords):
     in the hour that comes twice. UNIX_TIMESTAMP() alone is right; it lacks the microseconds.
     """
 
+    any_text = "CONVERT(UNHEX(?) USING utf8mb4)"
     after = "FROM_UNIXTIME(UNIX_TIMESTAMP() + MICROSECOND(NOW(6)) * 0.000001 + ?)"
     any_row = """
         (?, ?, ?, ?, ?, ?, COALESCE({after}, CONVERT_TZ(?, '+00:00', @@SESSION.time_zone)), UNHEX(?), ?, ?)
@@ -100,6 +104,26 @@ class MySQLCallers(CallersDialect):
         # Names in full, as a caller's session may be in another database of the server.
         self.statements = Statements(words_of(self.words, table, in_full(dsn, self.words.quoted)), str)
 
+    def finish_as_sent(self, finish: Finish) -> Finish:
+        result, following = finish.result, finish.next_stage
+        if following is not None:
+            following = following._replace(args=in_ascii(following.args, MAX_ARGS_BYTES))
+        return finish._replace(result=None if result is None else result.encode().hex(), next_stage=following)
+
+    def check_transaction(self, database: CallersDatabase) -> None:
+        # No driver's attribute tells this in the same way as another's; a savepoint outside of a transaction is gone
+        # with its own statement.
+        database.execute("SAVEPOINT taskserver_completes")
+        try:
+            database.execute("RELEASE SAVEPOINT taskserver_completes")
+        except DatabaseError as error:
+            if number_of(error.__cause__) != SAVEPOINT_MISSING:
+                raise
+            raise no_transaction() from None
+
+    def most_bytes(self, database: CallersDatabase) -> float:
+        return int(database.rows("SELECT @@max_allowed_packet")[0][0])
+
     def error(self, error: Exception) -> DatabaseError:
         number = number_of(error)
         if number == TABLE_MISSING:
@@ -113,6 +137,7 @@ class MySQLCallers(CallersDialect):
 
 def _hint_at(number: int | None) -> str:
     hints = {
+        frozenset({SNAPSHOT_CHANGED}): f"{BEGIN_AGAIN}, in READ COMMITTED",
         CONFLICTS: BEGIN_AGAIN,
         frozenset({READ_ONLY_TRANSACTION}): "begin a transaction that may write",
         NO_DATABASE: "is it to the database of TASKSERVER_DSN?",

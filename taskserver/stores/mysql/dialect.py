@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,14 +16,14 @@ from ..database.session import Pace
 from .claiming import MySQLClaiming
 from .errors import DRIVER_ERRORS, error_of
 from .login import log_in
-from .session import READ_COMMITTED, Abilities, MySQLSession, filled
+from .session import READ_COMMITTED, Abilities, MySQLSession
 from .words import MySQLWords
 
 if TYPE_CHECKING:
     from ..database.dialect import Connected
     from ..database.facts import MySQLFacts
-    from ..database.task_session import TaskSession
     from .inserts import MySQLInserts
+    from .task_connection import MySQLTaskConnection
 
 
 class MySQLDialect(Dialect):
@@ -39,7 +38,6 @@ class MySQLDialect(Dialect):
     skips_locked = True
     skip_locked = " FOR UPDATE SKIP LOCKED"
     for_update = " FOR UPDATE"
-    set_our_names = "SET NAMES utf8mb4"
     joins_statements = True
 
     def __init__(self, dsn: MySQLDsn, table: str) -> None:
@@ -55,15 +53,8 @@ class MySQLDialect(Dialect):
 
         return MySQLInserts(self.abilities)
 
-    @property
-    def quoted_in_full(self) -> str:
-        return in_full(self._dsn, self.words.quoted)
-
     def with_marks(self, sql: str) -> str:
         return sql.replace("%", "%%").replace("?", "%s")
-
-    def send(self, cursor: Any, sql: str, values: Sequence[Any]) -> None:
-        cursor.execute(filled(cursor, sql, values))
 
     def error(self, error: BaseException) -> DatabaseError:
         return error_of(error, self._dsn, self.table)
@@ -77,22 +68,19 @@ class MySQLDialect(Dialect):
         """Our error for an error at login: a server that hangs up then may be none of MySQL's."""
         return error_of(error, self._dsn, self.table, is_login=True)
 
-    def open_task_session(self, pace: Pace) -> TaskSession:
-        from .task_session import MySQLTaskSession, TaskConnection
+    def open_task_connection(self, pace: Pace) -> MySQLTaskConnection:
+        from .task_connection import MySQLTaskConnection
 
         try:
             # With the defaults of the driver and the server: the task may do anything with it.
-            connection = log_in(self._dsn, partial(TaskConnection, autocommit=False), pace.answer_seconds)
-            session = MySQLTaskSession(connection)
+            connection = log_in(self._dsn, partial(pymysql.connect, autocommit=False), pace.answer_seconds)
             with connection.cursor() as cursor:
                 cursor.execute(self.abilities.isolation)
                 if self.abilities.isolation != READ_COMMITTED:
                     _bear_with_renewals(cursor)
-                cursor.execute("SELECT @@max_allowed_packet")
-                session.most_bytes = cursor.fetchone()[0]
         except Exception as error:
             raise self.login_error(error) from None
-        return session
+        return MySQLTaskConnection(connection)
 
     # ---- for client.py doctor
 

@@ -22,12 +22,10 @@ from ..database.dialect import no_tables, other_columns
 
 DRIVER_ERRORS = (pymysql.MySQLError, OSError, RuntimeError, ValueError)
 
-LOCK_WAIT = 1205
-# These errors undo the whole transaction: a deadlock, a server without room for more locks, and a row that was changed
-# since the transaction's snapshot, where MariaDB is set to refuse that.
-ROLL_BACK = frozenset({1213, 1206, 1020})
+SNAPSHOT_CHANGED = 1020
+"""A row was changed since the transaction's snapshot, where MariaDB is set to refuse a write to that."""
 # Deadlocks, locks that did not come in time, and statements that an administrator or a time limit ended.
-CONFLICTS = frozenset({1020, LOCK_WAIT, 1213, 1317, 1614, 1969, 3024})
+CONFLICTS = frozenset({SNAPSHOT_CHANGED, 1205, 1213, 1317, 1614, 1969, 3024})
 LOST_CONNECTION = frozenset(
     {0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1180, 1184, 1927, 2006, 2013, 2014, 2055, 3168, 3169, 4031}
 )

@@ -89,8 +89,7 @@ class MySQLSession(Session):
                 pass
 
     def hasten(self, pace: Pace) -> None:
-        # The driver has no public setter for these.
-        self.connection._read_timeout = self.connection._write_timeout = _read_seconds(pace)
+        wait_for_answers(self.connection, _read_seconds(pace))
 
     def suit(self, pace: Pace) -> None:
         # The connection may be from before the run, and be used after it.
@@ -162,6 +161,11 @@ class MySQLSession(Session):
         self.send(REPEATABLE_READ)
         if self.in_transaction:
             self.begin()
+
+
+def wait_for_answers(connection: Any, seconds: float | None) -> None:
+    """Set how long a connection waits for each answer; None: for ever."""
+    connection._read_timeout = connection._write_timeout = seconds  # the driver has no public setter for these
 
 
 def _read_seconds(pace: Pace) -> float | None:

@@ -7,11 +7,12 @@ writes that finish a task (finish_writes.py) ask for attempts above 0; a running
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 
-from ...errors import InvalidTask
+from ...errors import DatabaseError, InvalidTask
+from ...model.arguments import encode
 from ...model.new_task import NewTask
 from ...model.task import Status
 from ..database.database import Database
@@ -22,7 +23,7 @@ from ..database.statements import Words
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from ..database.dialect import Gathering, Rows
+    from ..database.dialect import Rows
 
     class AddingPlace(Rows, Protocol):
         """The connection on which tasks are added: our database's, or a caller's own."""
@@ -39,10 +40,8 @@ MAX_STATEMENT_BYTES = 400_000
 MAX_UTF8_BYTES = 4
 """The longest character."""
 
-MAX_KEPT_TASKS = 1000
-"""An iterator's tasks are kept up to here, so that they can be added again where others were in the way."""
-MAX_KEPT_CHARACTERS = 2_000_000
-"""The arguments of the kept tasks."""
+MAX_KEPT_BYTES = 1024 * 1024
+"""Bytes of an iterator's tasks that are kept in memory until its last one is there; more go to a temporary file."""
 
 MAX_KEYED_ROWS = 100
 """Rows with keys per portion, as a statement locks the rows that stand already until its transaction's end."""
@@ -208,52 +207,46 @@ class Producing:
         """→ new, or waiting, all or none. Raises WaitsForNewer, DatabaseError.
 
         `added` is called with the ids of each statement; they count once this returns. `begun` is called before the
-        first statement, and again where a conflict has all tasks added anew. Tasks of an iterator are added anew only
-        if they are few: more of them may be too many to keep.
+        first statement, and again where a conflict has all tasks added anew.
         """
-        database = self._database
-        gathering = database.dialect.gathering
-        if gathering is not None and not isinstance(tasks, Sequence):
-            policy = RetryPolicy(Scope.BARE, conflict_seconds=0, is_repeatable=False)
-            database.run(policy, self._gather_and_add, gathering, tasks, added)
+        if isinstance(tasks, Sequence):
+            self._add_all(tasks, added, begun)
             return
-        if isinstance(tasks, Iterator):
-            few = _few(tasks)
-            more = next(tasks, None)
-            tasks = few if more is None else chain(few, [more], tasks)
-        given = tasks
+        from tempfile import SpooledTemporaryFile  # most producers give a list
 
+        with SpooledTemporaryFile(MAX_KEPT_BYTES) as file:
+            self._add_all(_Kept(cast("BinaryIO", file), tasks), added, begun)
+
+    def _add_all(
+        self, tasks: Iterable[NewTask], added: Callable[[Sequence[int]], object], begun: Callable[[], object]
+    ) -> None:
         def insert_all() -> None:
             begun()
-            for ids in self._adding.insert_all(given):
+            for ids in self._adding.insert_all(tasks):
                 added(ids)
 
-        seconds = 0 if isinstance(given, Iterator) else database.conflict_seconds
-        database.run(RetryPolicy(Scope.TRANSACTION, seconds, is_repeatable=False), insert_all)
+        self._database.run(self._add_any, insert_all)
 
-    def _gather_and_add(
-        self, gathering: Gathering, tasks: Iterable[NewTask], added: Callable[[Sequence[int]], object]
-    ) -> None:
-        database = self._database
-        gathering.gather(database, tasks)
-        for ids in database.run(self._add_any, lambda: list(self._adding.insert_all(gathering.gathered(database)))):
-            added(ids)
-        gathering.forget(database)
+
+class _Kept:
+    """The tasks of an iterator, in a file: no transaction waits for an iterator, and each try reads them anew."""
+
+    def __init__(self, file: BinaryIO, tasks: Iterable[NewTask]) -> None:
+        self._file = file
+        for task in tasks:
+            try:
+                file.write(encode(task).encode() + b"\n")
+            except OSError as error:
+                raise DatabaseError(f"the tasks cannot be kept in a temporary file: {error.strerror}") from None
+
+    def __iter__(self) -> Iterator[NewTask]:
+        self._file.seek(0)
+        return (NewTask(*json.loads(line)) for line in self._file)
 
 
 _Kind = tuple[bool, bool, bool, bool, bool]
 """The tasks of one statement have in common whether they have a key, are reruns, have a version, are delayed, and wait
 for other tasks."""
-
-
-def _few(tasks: Iterator[NewTask]) -> list[NewTask]:
-    """The first tasks of an iterator: as many as may be kept to be added again."""
-    few: list[NewTask] = []
-    characters = 0
-    while len(few) < MAX_KEPT_TASKS and characters < MAX_KEPT_CHARACTERS and (task := next(tasks, None)):
-        few.append(task)
-        characters += len(task.args or "")
-    return few
 
 
 def is_plain(task: NewTask) -> bool:
@@ -284,14 +277,10 @@ def _is_later(task: NewTask) -> bool:
     return task.delay_seconds is not None or task.due_at is not None
 
 
-def portions(tasks: Iterable[NewTask], inserts: Inserts, max_plain: int = 0) -> Iterator[list[NewTask]]:
-    """The tasks of each statement: of one kind, few enough, and not too long, as servers limit a statement's length.
-
-    `max_plain` is the greatest number of plain tasks; 0: as the dialect's inserts say.
-    """
+def portions(tasks: Iterable[NewTask], inserts: Inserts) -> Iterator[list[NewTask]]:
+    """The tasks of each statement: of one kind, few enough, and not too long, as servers limit a statement's length."""
     portion: list[NewTask] = []
-    max_plain = max_plain or inserts.rows_per_statement
-    size, kind, most = 0, None, max_plain
+    size, kind, most = 0, None, 0
     for task in tasks:
         length = _length(task.args) + _length(task.stages)
         its_kind = _kind(task)
@@ -299,7 +288,7 @@ def portions(tasks: Iterable[NewTask], inserts: Inserts, max_plain: int = 0) -> 
             yield portion
             portion, size = [], 0
         if not portion:
-            kind, most = its_kind, _max_rows(its_kind, inserts, max_plain)
+            kind, most = its_kind, _max_rows(its_kind, inserts)
         portion.append(task)
         size += length
     if portion:
@@ -310,8 +299,8 @@ def _length(text: str | None) -> int:
     return 0 if text is None else len(text) * (1 if text.isascii() else MAX_UTF8_BYTES)
 
 
-def _max_rows(kind: _Kind | None, inserts: Inserts, max_plain: int) -> int:
+def _max_rows(kind: _Kind | None, inserts: Inserts) -> int:
     if kind is None:
-        return max_plain
-    most = max_plain * PLAIN_VALUES // ANY_VALUES
+        return inserts.rows_per_statement
+    most = inserts.rows_per_statement * PLAIN_VALUES // ANY_VALUES
     return min(most, MAX_KEYED_ROWS) if kind[0] else most

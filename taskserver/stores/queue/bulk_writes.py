@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ..database.database import MAX_IDS_PER_STATEMENT
 from ..database.free_rows import Lock
-from ..database.retrying import Pauses
+from ..database.retrying import Pauses, rest_after
 from ..database.statements import with_ids
 from .store import Store
 
@@ -24,8 +24,6 @@ MAX_IDS_PER_LOOK = 50_000
 """No index has the rows of some statuses in order of id, so each look reads all of them: the looks must be few."""
 COME_BACK_SECONDS = 5.0
 """Rows that others hold are tried again until so long after the last progress."""
-MAX_REST_SECONDS = 0.25
-"""The longest pause after a portion where the database has one writer."""
 
 OnWritten = Callable[[Sequence[int]], object]
 """Called with the ids of each written portion."""
@@ -142,8 +140,7 @@ class BulkWriter:
             began_at = time.monotonic()
             self._write_portion(portion)
             if self._store.has_one_writer:
-                # Processes that wait to write try it now and then: without a pause they would never find their turn.
-                time.sleep(min(time.monotonic() - began_at, MAX_REST_SECONDS))
+                rest_after(began_at)
 
     def _write_portion(self, ids: Sequence[int]) -> None:
         """Write to the rows of `ids` that nobody holds; note the held rows. Raises Conflict (one writer)."""

@@ -1,22 +1,35 @@
-"""Adding on a caller's own connection: the same adding, over another database."""
+"""Adding and completing on a caller's own connection: the same verbs, over another database."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from ...errors import TooLong
 from ...interrupts.stopping import uninterrupted
+from ...model.attempt import Finish, Outcome
 from ...model.new_task import NewTask
-from ..database.callers import CallersDialect, on_connection
+from ..database.callers import CallersDatabase, CallersDialect, on_connection
+from ..database.statements import Write
 from .adding import Adding
+from .finish_writes import FinishWrites, outcome_of, outcome_otherwise
 
 WHAT_NOW = "roll your transaction back, as its row is part of that"
+MAX_SHORT_CHARACTERS = 1000
+"""Any server takes a statement with so short a text."""
+MAX_OTHER_BYTES = 2000
+"""Bytes of such a statement beside that text."""
+MAX_BYTES_PER_CHARACTER = 2
+"""Bytes that a character takes in a statement: it is ASCII, and a driver doubles quotes and backslashes."""
 
 
-class CallersAdding:
-    """The verbs of producers, each on the connection that it is given."""
+class Callers:
+    """The verbs that write on a connection which each call is given, as a part of the transaction there."""
 
-    def __init__(self, dialect: CallersDialect) -> None:
+    def __init__(self, dialect: CallersDialect, mode: str, lease_seconds: int) -> None:
         self._dialect = dialect
+        self._writes = FinishWrites(mode, lease_seconds)
+
+    # ---- producers
 
     @uninterrupted
     def add(self, connection: object, task: NewTask) -> int:
@@ -39,3 +52,35 @@ class CallersAdding:
             adding = Adding(database, WHAT_NOW)
             as_sent = map(self._dialect.inserts.as_sent, tasks)
             return [task_id for ids in adding.insert_all(as_sent) for task_id in ids]
+
+    # ---- a task that completes itself
+
+    @uninterrupted
+    def complete(self, connection: object, finish: Finish) -> Outcome:
+        """In progress, started → gone, archived, done, or new as the next stage, once the caller commits.
+
+        LOST means that the row does not carry our claim any more. Raises InvalidTask where the connection is in no
+        transaction, TooLong where the server would not take the result, with nothing sent, and DatabaseError.
+        """
+        with on_connection(self._dialect, connection) as database:
+            self._dialect.check_transaction(database)
+            finish = self._dialect.finish_as_sent(finish)
+            self._check_length(database, finish)
+            if _write_all(database, self._writes.of(finish))[0]:
+                return outcome_of(finish)
+            outcome = outcome_otherwise(finish, _write_all(database, self._writes.otherwise(finish)))
+            if outcome is Outcome.LOST and _write_all(database, self._writes.late(finish))[0]:
+                return Outcome.AS_ASKED
+            return outcome
+
+    def _check_length(self, database: CallersDatabase, finish: Finish) -> None:
+        # A server hangs up on a statement that is too long, and so undoes the caller's writes.
+        text = (finish.next_stage.args if finish.next_stage else finish.result) or ""
+        if len(text) > MAX_SHORT_CHARACTERS:
+            most = self._dialect.most_bytes(database) - MAX_OTHER_BYTES
+            if len(text) * MAX_BYTES_PER_CHARACTER > most:
+                raise TooLong("the result is longer than the server takes (max_allowed_packet)")
+
+
+def _write_all(database: CallersDatabase, writes: Sequence[Write]) -> list[int]:
+    return [database.execute(sql, values).rowcount for sql, values in writes]

@@ -1,4 +1,4 @@
-"""The writes that finish a task, as SQL and values; sent by finishes.py, batches.py and transactions.py.
+"""The writes that finish a task, as SQL and values; sent by finishes.py, batches.py and callers.py.
 
 There are three sets: for a task that nobody touched while it ran; for a task that was changed, cancelled or awaited
 meanwhile; and for a task that was given up as lost and completes late.
@@ -148,4 +148,4 @@ def outcome_otherwise(finish: Finish, matched: Sequence[int]) -> Outcome:
 
 
 def _with_result(mark: str) -> str:
-    return mark.replace("SET status", "SET result = ?, status", 1)
+    return mark.replace("SET status", "SET result = {any_text}, status", 1)

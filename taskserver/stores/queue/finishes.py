@@ -14,7 +14,7 @@ from ...model.attempt import Finish, Outcome, Start
 from ...model.task import CANCELLED, ClaimedTask, Status
 from ..database.database import Database
 from .finish_writes import FinishWrites, outcome_of, outcome_otherwise
-from .leases import START
+from .leases import RENEW, START
 
 
 class Finishes:
@@ -108,9 +108,20 @@ class Finishes:
 
     FIND = "SELECT status, claim, started_at IS NOT NULL, error_text, attempts, stage FROM {table} WHERE id = ?"
 
-    def took_effect(self, finish: Finish) -> bool:
-        """Whether a row that does not carry our claim any more is as this finish would leave it."""
-        return self._effect_of(finish) is not Outcome.LOST
+    LOOK_FOR_CLAIM = "SELECT 1 FROM {table} WHERE id = ? AND claim = ?"
+
+    def find_committed(self, finish: Finish, outcome: Outcome) -> Outcome | None:
+        """The outcome of a finish that was written on another connection; None while the row carries our claim."""
+        if self._database.fetch(self.LOOK_FOR_CLAIM, (finish.task.id, finish.task.claim)):
+            return None
+        return outcome if self._effect_of(finish) is not Outcome.LOST else Outcome.LOST
+
+    def find_out(self, finish: Finish, outcome: Outcome) -> Outcome | None:
+        """The same, once no transaction can change it any more: waits for one that has the row's lock, and renews."""
+        renewal = (self._lease_seconds, finish.task.id, finish.task.claim)
+        if self._database.change(RENEW, renewal) == 1:
+            return None
+        return outcome if self._effect_of(finish) is not Outcome.LOST else Outcome.LOST
 
     def _was_started(self, task: ClaimedTask) -> bool:
         row = self._database.fetch_first(self.FIND, (task.id,))

@@ -146,27 +146,19 @@ class Operations:
     # ---- verbs to chosen rows
 
     def retry(self, selection: Selection) -> int:
-        """Error, fatal → new, with attempts 0; how many.
-
-        Raises InvalidTask, and Conflict where others held some rows.
-        """
+        """Error, fatal → new, with attempts 0; how many. Raises as `_changed` does."""
         return self._changed(RETRY, selection)
 
     def cancel(self, selection: Selection) -> int:
-        """New, waiting, error, claimed → fatal `cancelled`; a running task is interrupted. How many.
-
-        Raises InvalidTask, and Conflict where others held some rows.
-        """
+        """New, waiting, error, claimed → fatal `cancelled`; running tasks are interrupted. How many; raises alike."""
         return self._changed(CANCEL, selection)
 
     def set_priority(self, selection: Selection, priority: int) -> int:
-        """Give tasks that may run yet another priority; how many.
-
-        Raises InvalidTask, and Conflict where others held some rows.
-        """
+        """Give tasks that may run yet another priority; how many. Raises alike."""
         return self._changed(PRIORITY, selection, (priority,))
 
     def _changed(self, verb: Verb, selection: Selection, values: Sequence[int] = ()) -> int:
+        """How many rows a verb changed. Raises InvalidTask, and Conflict where others held some rows."""
         written = self.change(verb, selection, values)
         if written.held:
             raise Conflict(

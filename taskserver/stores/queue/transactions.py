@@ -3,48 +3,46 @@
 The transaction has a connection of its own, so that the run goes on with leases and failures meanwhile. The task's
 writes and the end of its row are one commit, so a worker or a database that dies has done both or neither. The row of
 the task is written last, by its claim: where the lease was lost the write matches nothing, and all is rolled back.
-
-A savepoint stands from the transaction's first statement to its last one. It goes with whatever ends the transaction,
-so while it stands the transaction is the one that was begun. The dialect's session (TaskSession) knows what ended it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from ...errors import Conflict, DatabaseError, Fatal, Unavailable
 from ...model.attempt import Finish, Outcome
 from ...model.task import ClaimedTask
-from ..database.database import P
-from ..database.retrying import RetryPolicy, Scope, Tries
-from ..database.statements import Statements, Write, words_of
-from ..database.task_session import MAY_NOT_END, RELEASE_SAVEPOINT, TaskSession
-from .finish_writes import outcome_of, outcome_otherwise
+from ..database.database import P, T
+from ..database.retrying import RetryPolicy, Scope
+from ..database.task_connection import RELEASE_SAVEPOINT, TaskConnection
 from .store import Store
 
 COMMIT = "COMMIT /* of a task, with its completion */"
-"""A text that no task uses: a task must not find a statement that was prepared for us."""
+"""A text by which an administrator, or a test, knows it from others."""
 
-ROLLED_BACK = "its transaction was rolled back, and it went on"
+MAY_NOT_END = (
+    "a task may not end its transaction itself, as what it writes to taskserver.connection() is committed with its "
+    "completion"
+)
+REFUSED = f"{MAY_NOT_END}: commit() or COMMIT was refused, and committed nothing"
+ENDED = (
+    f"{MAY_NOT_END}: it did, by COMMIT, BEGIN or a statement that commits by itself, as CREATE TABLE does; what that "
+    "committed a retry writes again"
+)
+ROLLED_BACK = (
+    "its transaction was rolled back, and it went on: by rollback(), or by the database after an error, as a deadlock, "
+    "that it kept to itself; ROLLBACK TO taskserver_task undoes its writes, and the transaction goes on"
+)
 
 
 class Transactions:
-    """The transactions of one run's tasks, one after the other, on one connection."""
+    """The transactions of one run's tasks, one after the other, each on a connection of its own."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._database = store.database
-        self._dialect = store.database.dialect
-        self._session: TaskSession | None = None
-        # The names of tables in full, as the task may have gone to another database of the server.
-        words = words_of(self._dialect.words, self._dialect.table, self._dialect.quoted_in_full)
-        self._statements = Statements(words, self._dialect.with_marks)
-
-    @property
-    def most_bytes(self) -> float:
-        """The longest statement that the open connection takes."""
-        return self._open.most_bytes
+        self._task_connection: TaskConnection | None = None
 
     @property
     def connection(self) -> Any:
@@ -52,25 +50,22 @@ class Transactions:
         return self._open.connection
 
     @property
-    def _open(self) -> TaskSession:
-        assert self._session is not None
-        return self._session
+    def _open(self) -> TaskConnection:
+        assert self._task_connection is not None
+        return self._task_connection
+
+    @property
+    def has_gone_on(self) -> bool:
+        """Whether the task's statements were refused, as its transaction was gone."""
+        return self._open.has_gone_on
 
     # ---- before the task's code
 
     IS_OURS = "SELECT 1 FROM {table} WHERE id = ? AND status = 1 AND claim = ?"
 
-    def prepare(self) -> None:
-        """Open a connection, unless one stands. Raises DatabaseError."""
-        if self._session is not None and not self._session.stands():
-            self.abandon()
-        tries = self._tries()
-        while self._session is None:
-            try:
-                self._session = self._database.open_task_session()
-            except (Conflict, Unavailable) as error:
-                if not tries.go_on_after(error):
-                    raise
+    def open(self) -> None:
+        """Open a connection. Raises DatabaseError."""
+        self._task_connection = self._tried((Conflict, Unavailable), self._database.open_task_connection)
 
     def begin(self, task: ClaimedTask) -> bool:
         """Begin the transaction of a started task. False where the task is not ours any more.
@@ -78,137 +73,71 @@ class Transactions:
         That is asked only where the database has one writer: the wait for its lock may have been longer than the lease.
         Raises DatabaseError.
         """
-        tries = self._tries()
+        if self._task_connection is None:
+            self.open()
+        self._tried((Conflict,), self._open.begin)
+        if not self._store.has_one_writer:
+            return True
+        return bool(self._database.fetch(self.IS_OURS, (task.id, task.claim)))
+
+    def _tried(self, kinds: tuple[type[DatabaseError], ...], do: Callable[[], T]) -> T:
+        """Do something; again after an error of these kinds, with the patience of the run."""
+        tries = self._database.tries(RetryPolicy(Scope.STATEMENT, self._database.conflict_seconds))
         while True:
             try:
-                self.prepare()
-                self._translated(self._open.begin)
-                break
-            except DatabaseError as error:
-                self.abandon()  # the task before may have left the session in a state of no use
-                if not (isinstance(error, (Conflict, Unavailable)) and tries.go_on_after(error)):
+                return self._translated(do)
+            except kinds as error:
+                if not tries.go_on_after(error):
                     raise
-        if self._store.has_one_writer and not self._is_ours(task):
-            self.abandon()
-            return False
-        session = self._open
-        session.ended_by = session.rolled_back_by = ""
-        session.hurry(False)
-        session.is_lent = True
-        return True
-
-    def _tries(self) -> Tries:
-        return self._database.tries(RetryPolicy(Scope.STATEMENT, self._database.conflict_seconds))
-
-    def _is_ours(self, task: ClaimedTask) -> bool:
-        return bool(self._execute(self.IS_OURS, (task.id, task.claim)).fetchall())
 
     # ---- after the task's code
 
     def check(self) -> None:
-        """Raises Fatal where the task ended its transaction itself, and DatabaseError where the database did."""
-        session = self._open
-        session.is_lent = False
-        if session.ended_by:
-            raise Fatal(f"{MAY_NOT_END}: {session.ended_by}")
-        if session.rolled_back_by:
-            raise Conflict(f"{ROLLED_BACK}: {session.rolled_back_by}")
-        session.hurry(True)
+        """Raises Fatal where the task may have committed by itself, and DatabaseError where all was rolled back."""
+        opened = self._open
+        opened.take_back()
+        if opened.refused:
+            raise Fatal(REFUSED)
         try:
             self._execute(RELEASE_SAVEPOINT)
         except DatabaseError as error:
-            if not session.is_savepoint_missing(error.__cause__):
+            if not opened.is_savepoint_missing(error.__cause__):
                 raise
-            if session.was_rolled_back():
-                raise Conflict(f"{ROLLED_BACK}: the database did so, and kept the reason to itself") from error
-            raise Fatal(
-                f"{MAY_NOT_END}: it did, by COMMIT, BEGIN, ROLLBACK or a statement that commits by itself, as CREATE "
-                "TABLE does; what that committed a retry writes again (taskserver.connection().rollback() is allowed)"
-            ) from error
+            if self._translated(opened.is_nothing_committed):
+                raise Conflict(ROLLED_BACK) from error
+            raise Fatal(ENDED) from error
 
-    def fault_of_failed(self) -> Fatal | None:
-        """Fatal if the failed task had already ended its transaction, so that it is not retried; else None."""
-        try:
-            self.check()
-        except Fatal as error:
-            return error
-        except DatabaseError:
-            pass  # the transaction was rolled back or broke, so nothing was committed
-        return None
+    def commit(self, finish: Finish, outcome: Outcome) -> Outcome:
+        """Commit the task's writes and its completion; what the completion came to, as its row tells.
 
-    def complete(self, finish: Finish) -> Outcome:
-        """Commit the task's writes together with its end; LOST where all was rolled back instead.
-
-        in progress, started → gone, archived or done; or new, as the next stage. Raises DatabaseError where nothing was
-        committed.
+        Raises DatabaseError where nothing was committed.
         """
-        try:
-            if self._dialect.set_our_names and not _is_ascii(finish):
-                self._execute(self._dialect.set_our_names)
-            outcome = self._finish(finish)
-            if outcome is Outcome.LOST:
-                self.abandon()
-                return outcome
-        except BaseException:
-            self.abandon()
-            raise
         try:
             self._execute(COMMIT)
-        except DatabaseError as error:
-            self.abandon()
-            return self._find_out(finish, outcome, error)
-        except BaseException:
-            self.abandon()
-            raise
-        self._open.finished()
+        except DatabaseError:
+            self.close()
+            # The broken transaction has the row's lock for as long as it may still be committed.
+            found = self._store.finishes.find_out(finish, outcome)
+            if found is None:
+                raise
+            return found
         return outcome
 
-    def _finish(self, finish: Finish) -> Outcome:
-        writes = self._store.finish_writes
-        if self._write_all(writes.of(finish))[0]:
-            return outcome_of(finish)
-        outcome = outcome_otherwise(finish, self._write_all(writes.otherwise(finish)))
-        if outcome is Outcome.LOST and self._write_all(writes.late(finish))[0]:
-            return Outcome.AS_ASKED
-        return outcome
-
-    def _find_out(self, finish: Finish, outcome: Outcome, error: DatabaseError) -> Outcome:
-        """The outcome of a commit whose answer is lost: the row tells. Raises the error where nothing was committed.
-
-        The broken transaction has the row's lock for as long as it may still be committed. So once a renewal could
-        write to the row, the transaction is over.
-        """
-        if self._store.leases.renew(finish.task):
-            raise error
-        return outcome if self._store.finishes.took_effect(finish) else Outcome.LOST
-
-    def abandon(self) -> None:
+    def close(self) -> None:
         """Close the connection, and so roll back its open transaction."""
-        session, self._session = self._session, None
-        if session is not None:
-            session.is_lent = False
-            session.close()
+        closing, self._task_connection = self._task_connection, None
+        if closing is not None:
+            closing.close()
 
     # ---- statements
 
-    def _write_all(self, writes: Sequence[Write]) -> list[int]:
-        return [self._execute(sql, values).rowcount for sql, values in writes]
-
-    def _execute(self, sql: str, values: Sequence[Any] = ()) -> Any:
+    def _execute(self, sql: str) -> None:
         # Not through Database.execute: a statement here must not be mended by sending it again in another transaction.
-        cursor = self.connection.cursor()
-        self._translated(self._dialect.send, cursor, self._statements.compose(sql), values)
-        return cursor
+        self._translated(lambda: self.connection.cursor().execute(sql))
 
-    def _translated(self, do: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+    def _translated(self, do: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do something with the driver; its errors become ours."""
         try:
-            do(*args, **kwargs)
-        except self._dialect.driver_errors as error:
-            raise self._dialect.error(error) from error
-
-
-def _is_ascii(finish: Finish) -> bool:
-    following = finish.next_stage
-    texts = [finish.result] if following is None else [following.task, following.args]
-    return all((text or "").isascii() for text in texts)
+            return do(*args, **kwargs)
+        except self._database.dialect.driver_errors as error:
+            raise self._database.dialect.error(error) from error

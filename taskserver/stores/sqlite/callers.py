@@ -1,4 +1,4 @@
-"""Adding on a caller's own connection to SQLite, whose session differs from ours in the form of its rows alone."""
+"""Writing on a caller's own connection to SQLite, whose session differs from ours in the form of its rows alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import Conflict, DatabaseError
 from ...settings.dsn import MEMORY
-from ..database.callers import CallersDatabase, CallersDialect, callers_error, wrong_place
+from ..database.callers import CallersDatabase, CallersDialect, callers_error, no_transaction, wrong_place
 from ..database.dialect import IDS_OF_KEYS, other_columns
 from ..database.statements import Statements, words_of
 from .errors import HINTS, error_of
@@ -66,6 +66,13 @@ class SQLiteCallers(CallersDialect):
         is_ours = not files[0] if self._path == MEMORY else any(_are_one(file, self._path) for file in files)
         if not is_ours:
             raise wrong_place(os.fsdecode(files[0]) or "a database in memory", self._path)
+
+    def check_transaction(self, database: CallersDatabase) -> None:
+        # The driver begins a transaction by itself before a write, unless it is told to leave that to its user.
+        connection = database.connection
+        begins = getattr(connection, "isolation_level", "") is not None and getattr(connection, "autocommit", 0) != 1
+        if not (begins or connection.in_transaction):
+            raise no_transaction()
 
     def error(self, error: Exception) -> DatabaseError:
         text = " ".join(str(error).split())

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...errors import DatabaseError
 from ...host.private_folder import make_private_folder
@@ -21,10 +20,10 @@ from .session import MemorySession, SQLiteSession, open_connection
 from .words import SQLiteWords
 
 if TYPE_CHECKING:
-    from ..database.dialect import Connected, Gathering
+    from ..database.dialect import Connected
     from ..database.facts import SQLiteFacts
-    from ..database.task_session import TaskSession
     from .inserts import SQLiteInserts
+    from .task_connection import SQLiteTaskConnection
 
 OLDEST = (3, 24, 0)
 _FILE_RIGHTS = 0o600
@@ -56,15 +55,6 @@ class SQLiteDialect(Dialect):
 
         return SQLiteInserts()
 
-    @property
-    def gathering(self) -> Gathering:
-        from .gathering import SQLiteGathering
-
-        return SQLiteGathering()
-
-    def send(self, cursor: Any, sql: str, values: Sequence[Any]) -> None:
-        cursor.execute(sql, values)
-
     def error(self, error: BaseException) -> DatabaseError:
         return error_of(error, self._path, self.table)
 
@@ -78,13 +68,14 @@ class SQLiteDialect(Dialect):
             raise DatabaseError("a database in memory belongs to the process that made it; a child needs one in a file")
         return self._memory
 
-    def open_task_session(self, pace: Pace) -> TaskSession:
-        from .task_session import MemoryTaskSession, SQLiteTaskSession
+    def open_task_connection(self, pace: Pace) -> SQLiteTaskConnection:
+        from .task_connection import MemoryTaskConnection, SQLiteTaskConnection
 
         if self._path == MEMORY:
-            return MemoryTaskSession(MEMORY, self._memory)
-        connect = lambda kind: open_connection(self._path, kind, self.error)  # noqa: E731
-        return SQLiteTaskSession(os.path.realpath(self._path), connect)
+            return MemoryTaskConnection(MEMORY, self._memory)
+        # SQLite asks the connection about a statement only when it is prepared: none are kept.
+        connection = open_connection(self._path, self.error, cached_statements=0)
+        return SQLiteTaskConnection(os.path.realpath(self._path), connection)
 
     # ---- tables
 

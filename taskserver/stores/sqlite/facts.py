@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from ..database.dialect import claim_indexes
-from ..database.facts import SQLiteFacts, TableFault
+from ..database.facts import SQLiteFacts, TableFault, TableShape, differences, kind_of_column, shapes_of_indexes
 from ..database.tables import schema_statements
 
 if TYPE_CHECKING:
@@ -51,35 +51,13 @@ def _faults(database: Connected) -> Iterator[TableFault]:
         for statement in schema_statements(database.dialect):
             fresh.execute(statement)
         wanted: Look = lambda sql, values: fresh.execute(sql, values).fetchall()  # noqa: E731
-        names = [name for (name,) in wanted(TABLE_NAMES, ())]
-        for name in names:
-            yield from _faults_of(name, wanted, database.fetch)
+        for (name,) in wanted(TABLE_NAMES, ()):
+            yield from differences(name, _shape(wanted, name), _shape(database.fetch, name))
 
 
-def _faults_of(table: str, wanted: Look, found: Look) -> Iterator[TableFault]:
-    stands = {name: kind for name, *kind in found(COLUMNS, (table,))}
-    if not stands:
-        yield TableFault(table, "is missing")
-        return
-    ours = {name: kind for name, *kind in wanted(COLUMNS, (table,))}
-    for name, kind in ours.items():
-        if stands.get(name) != kind:
-            yield TableFault(table, f"column {name} {'is of another kind' if name in stands else 'is missing'}")
-    for name, (_, not_null, default, key) in stands.items():
-        if name not in ours and not_null and default is None and not key:
-            yield TableFault(
-                table, f"column {name}, which is not ours, has no default: rows that leave it out are refused"
-            )
-    indexes = _indexes(found, table)
-    for name, index in _indexes(wanted, table).items():
-        if indexes.get(name) != index:
-            yield TableFault(table, f"index {name} is {indexes.get(name, 'missing')}, not {index}")
-
-
-def _indexes(look: Look, table: str) -> dict[str, str]:
-    columns: dict[str, list[str]] = {}
-    unique: dict[str, str] = {}
-    for index, is_unique, column in look(INDEX_COLUMNS, (table,)):
-        columns.setdefault(index, []).append(str(column))
-        unique[index] = "unique " if is_unique else ""
-    return {index: f"{unique[index]}({', '.join(parts)})" for index, parts in columns.items()}
+def _shape(look: Look, table: str) -> TableShape:
+    columns = {
+        name: kind_of_column(f"{kind}{' key' if key else ''}", not (not_null or key), default)
+        for name, kind, not_null, default, key in look(COLUMNS, (table,))
+    }
+    return TableShape(columns, shapes_of_indexes(look(INDEX_COLUMNS, (table,))))

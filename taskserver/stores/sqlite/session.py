@@ -13,20 +13,13 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import DatabaseError
 from ...settings.dsn import MEMORY
 from ..database.dialect import missing
 from ..database.session import Pace, Session
 from .errors import DRIVER_ERRORS
-
-if TYPE_CHECKING:
-    from typing import TypeVar
-
-    from .task_session import TaskConnection
-
-    C = TypeVar("C", "Connection", TaskConnection)
 
 LOCK_WAIT_SECONDS = 2.0
 """One turn of waiting for the writer; between turns a signal is heard and the patience ends."""
@@ -40,8 +33,8 @@ class Connection(sqlite3.Connection):
 
 
 # The open connections of this process, and the connections that a fork left in it in the midst of a transaction.
-_open: weakref.WeakSet[Connection | TaskConnection] = weakref.WeakSet()
-_unfinished: list[Connection | TaskConnection] = []
+_open: weakref.WeakSet[Connection] = weakref.WeakSet()
+_unfinished: list[Connection] = []
 
 
 def _close_inherited() -> None:
@@ -58,7 +51,7 @@ def _close_inherited() -> None:
     _open.clear()
 
 
-def _close_here(connection: Connection | TaskConnection) -> None:
+def _close_here(connection: Connection) -> None:
     # The parent's heartbeat may be in the midst of a statement: the child would wait for its end for ever.
     if connection.in_transaction or not connection.in_use.acquire(blocking=False):
         _unfinished.append(connection)
@@ -69,8 +62,10 @@ def _close_here(connection: Connection | TaskConnection) -> None:
 os.register_at_fork(after_in_child=_close_inherited)
 
 
-def open_connection(path: str | Path, kind: type[C], error_of: Callable[[BaseException], DatabaseError]) -> C:
-    """A connection of this class to an existing file. Raises DatabaseError."""
+def open_connection(
+    path: str | Path, error_of: Callable[[BaseException], DatabaseError], cached_statements: int = 128
+) -> Connection:
+    """A connection to an existing file. Raises DatabaseError."""
     if path != MEMORY and not os.path.exists(path):
         raise missing(f"there is no database {path}")
     if _unfinished:
@@ -81,9 +76,8 @@ def open_connection(path: str | Path, kind: type[C], error_of: Callable[[BaseExc
             timeout=LOCK_WAIT_SECONDS,
             isolation_level=None,  # our own statements begin and commit transactions
             check_same_thread=False,  # close() closes the connections of all threads
-            factory=kind,
-            # SQLite asks a task's connection about a statement only when it prepares it: none are kept there.
-            cached_statements=128 if kind is Connection else 0,
+            factory=Connection,
+            cached_statements=cached_statements,
         )
         _open.add(connection)
         # A commit is on the disk when it returns, as on MySQL.
@@ -102,9 +96,9 @@ class SQLiteSession(Session):
         self._error_of = error_of
 
     def connect(self, pace: Pace) -> None:
-        self._keep(open_connection(self._path, Connection, self._error_of))
+        self._keep(open_connection(self._path, self._error_of))
 
-    def _keep(self, connection: Connection | TaskConnection) -> None:
+    def _keep(self, connection: Connection) -> None:
         connection.text_factory = _text
         connection.in_use = self.in_use
         self.cursor = connection.cursor()
@@ -137,9 +131,8 @@ class MemorySession(SQLiteSession):
         self._schema = schema
 
     def connect(self, pace: Pace) -> None:
-        from .task_session import TaskConnection
-
-        self._keep(open_connection(MEMORY, TaskConnection, self._error_of))
+        # None kept: a task's connection, which this is, too, is to be asked about each.
+        self._keep(open_connection(MEMORY, self._error_of, cached_statements=0))
         for statement in self._schema():
             self.connection.execute(statement)
 

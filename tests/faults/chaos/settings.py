@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+SHORT_SECONDS = 12.0
+"""Of faults, in `make test`; each kind strikes within them."""
 SLOTS = 4
 PRODUCERS = 2
 KEYS = ("one", "two", "three")

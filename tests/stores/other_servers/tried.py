@@ -27,7 +27,17 @@ class Run(NamedTuple):
     processes: int = 2
 
 
-BESIDE_OTHERS = ("worker/retries", "stores/schema", "cli/client", "faults/held_rows", "worker/runner")
+CONTRACT = (
+    "stores/adding",
+    "stores/claims",
+    "stores/due_rows",
+    "stores/finishes",
+    "stores/reruns",
+    "stores/views",
+    "stores/upgrades",
+    "stores/mysql_claims",
+)
+BESIDE_OTHERS = ("worker/retries", "stores/schema", "stores/forks", "cli/client", "faults/held_rows", "worker/runner")
 KINDS = (
     "features/kinds",
     "features/schedules",
@@ -43,20 +53,21 @@ TOLD = (
     "producers/callers_errors",
     "producers/callers_django",
     "features/transactional",
-    "features/task_sessions",
-    "features/undone_sessions",
+    "features/transaction_ends",
+    "features/complete",
+    "faults/commits",
     "faults/transfers",
     "features/results",
     "features/progress",
 )
-ALONE = ("faults/races", "worker/leases", "worker/worker", "stores/connections")
+ALONE = ("faults/races", "faults/crowded_claims", "worker/leases", "worker/worker", "stores/connections")
 """They count the server's deadlocks, statements and waiting transactions, or change its variables."""
 RUNS = (
-    Run("the store contract", ("stores/store_contract",)),
-    Run("retries, schema, client, held_rows, runner", BESIDE_OTHERS),
+    Run("the store contract", CONTRACT),
+    Run("retries, schema, forks, client, held_rows, runner", BESIDE_OTHERS),
     Run("the kinds of queues", KINDS),
     Run("exactly once, results, progress", TOLD),
-    Run("races, leases, worker, connections", ALONE, processes=0),
+    Run("races, crowded claims, leases, worker, connections", ALONE, processes=0),
     Run("doctor, mistakes", ("cli/doctor", "cli/mistakes"), processes=0),
 )
 OK, TESTS_FAILED, NO_TESTS = 0, 1, 5

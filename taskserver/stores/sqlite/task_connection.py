@@ -1,0 +1,107 @@
+"""The connection that a task's code gets on SQLite: the standard library's own.
+
+Its transaction has the one writer's lock from its begin on, so nobody can take the task away meanwhile. SQLite asks us
+about each statement when it is prepared: a commit is refused, and so is everything once the transaction is gone, as
+each statement would be committed by itself then.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from contextlib import suppress
+
+from ...interrupts.stopping import uninterrupted
+from ..database.retrying import rest_after
+from ..database.session import Session
+from ..database.task_connection import SET_SAVEPOINT, TaskConnection
+from .lent_locks import lent_in
+
+
+class SQLiteTaskConnection(TaskConnection):
+    """A connection to SQLite for one task's own transaction."""
+
+    def __init__(self, path: str, connection: sqlite3.Connection) -> None:
+        """`path` is the file's real one."""
+        self.connection: sqlite3.Connection = connection
+        self._path = path
+        self._pid = os.getpid()
+        self._is_lent = False
+        """Whether a task's code has the connection."""
+        self._began_at = 0.0
+        connection.set_authorizer(self._authorize)
+
+    def _authorize(self, action: int, word: str | None, *others: str | None) -> int:
+        if not self._is_lent:
+            return sqlite3.SQLITE_OK
+        # A forked process is refused, too: its parent would not know of its writes.
+        if not self.connection.in_transaction or os.getpid() != self._pid:
+            self.has_gone_on = True
+            return sqlite3.SQLITE_DENY
+        if action == sqlite3.SQLITE_TRANSACTION and word == "COMMIT":
+            self.refused = word
+            return sqlite3.SQLITE_DENY
+        return sqlite3.SQLITE_OK
+
+    @uninterrupted
+    def begin(self) -> None:
+        self.connection.execute("BEGIN IMMEDIATE")
+        self.connection.execute(SET_SAVEPOINT)
+        lent_in[threading.get_ident()] = self._path
+        self._began_at = time.monotonic()
+        self._is_lent = True
+
+    def take_back(self) -> None:
+        self._is_lent = False
+
+    def is_savepoint_missing(self, error: BaseException | None) -> bool:
+        return "no such savepoint" in str(error)
+
+    def is_nothing_committed(self) -> bool:
+        return True  # as a commit is refused
+
+    def close(self) -> None:
+        self._is_lent = False
+        with suppress(sqlite3.Error):
+            # A close alone leaves the lock with the cursors of a failed task, which its traceback holds.
+            self.connection.rollback()
+        self._let_go()
+        if lent_in.pop(threading.get_ident(), None) is not None:
+            self._let_others_in()
+
+    def _let_go(self) -> None:
+        self.connection.close()
+
+    def _let_others_in(self) -> None:
+        rest_after(self._began_at)
+
+
+class MemoryTaskConnection(SQLiteTaskConnection):
+    """The one connection of a database in memory; other threads are kept away from it while a task has it."""
+
+    def __init__(self, path: str, shared: Session) -> None:
+        self._shared = shared
+        self._text_factory = shared.connection.text_factory
+        # The driver sets an authorizer with the GIL held, and would wait for ever for another thread's statement, which
+        # needs the GIL to be authorized.
+        with shared.in_use:
+            super().__init__(path, shared.connection)
+
+    @uninterrupted
+    def begin(self) -> None:
+        self._shared.in_use.acquire()
+        self._shared.in_transaction = True
+        super().begin()
+
+    def _let_go(self) -> None:
+        # The store goes on with the connection, in the state in which it was before.
+        self.connection.row_factory = self.connection.isolation_level = None
+        self.connection.text_factory = self._text_factory
+        if self._shared.in_transaction:
+            self._shared.in_transaction = False
+            self._shared.in_use.release()
+
+    def _let_others_in(self) -> None:
+        pass  # other threads wait for the session's lock, which wakes them up

@@ -1,0 +1,123 @@
+"""The completion of a task in a transaction of its own code: `taskserver.complete(connection)`.
+
+The task's code writes the end of its row on the connection on which it writes its own rows, and commits both. The row
+says afterwards whether that commit came to pass: a row that still carries the claim was not completed.
+"""
+
+from __future__ import annotations
+
+from operator import methodcaller
+
+from ..errors import Fatal, LeaseLost, TaskServerError, TooLong
+from ..interrupts.stopping import TaskInterrupted
+from ..model.attempt import Finish, NextStage, Outcome
+from ..model.task import ClaimedTask
+from ..stores import open_callers
+from ..stores.queue.callers import Callers
+from .attempts import Attempts
+from .call import returned_as, run_foreign
+from .finishing import TOO_LONG_RESULT, TOO_LONG_TEXT
+from .reporting import Reporter
+from .run_context import RunContext
+
+WENT_ON = "an interrupt struck it, and it went on; nothing may be committed after that"
+NOT_COMMITTED = (
+    "it called taskserver.complete(), and its transaction was rolled back or never committed: commit it on the "
+    "connection that was given"
+)
+
+
+MAX_ROLLBACK_SECONDS = 60.0
+
+
+class NotCompleted(TaskServerError):
+    """The task ended well, and the transaction in which it completed itself is not there."""
+
+
+class Completions:
+    """Makes the completions of one run's tasks."""
+
+    def __init__(self, run: RunContext, attempts: Attempts, reporter: Reporter) -> None:
+        self._run = run
+        self._attempts = attempts
+        self._reporter = reporter
+        self._callers: Callers | None = None
+
+    def check_interrupts(self) -> None:
+        """Raises TaskInterrupted where an interrupt struck the running code, which kept that to itself.
+
+        It may have cut off an answer of the database, so that each statement gets the answer to the one before it.
+        """
+        if self._run.time_limit.has_struck or self._run.stop.insisted:
+            raise TaskInterrupted(WENT_ON)
+
+    def finish(self, task: ClaimedTask, next_stage: NextStage | None, value: object) -> Finish:
+        """The finish of a task with this result. Raises Fatal where that can't be the arguments of the next stage."""
+        return self._attempts.completion(task, returned_as(value, next_stage, self._run.keeps_results))
+
+    def write(self, connection: object, finish: Finish) -> tuple[Finish, Outcome]:
+        """Write a completion in the transaction of a connection; the finish that was written, and its outcome.
+
+        Raises Fatal, InvalidTask, DatabaseError.
+        """
+        if self._callers is None:
+            self._callers = open_callers(self._run.settings)
+        try:
+            return finish, self._callers.complete(connection, finish)
+        except TooLong:
+            if finish.result is None:
+                raise Fatal(TOO_LONG_TEXT.removeprefix("Fatal: ")) from None
+        self._reporter.report_unkept_result(finish.task, TOO_LONG_RESULT)
+        finish = finish._replace(result=None)
+        return finish, self._callers.complete(connection, finish)
+
+    def end(self, completion: Completion) -> tuple[Finish, Outcome] | None:
+        """After the task's code: the finish that was committed, and its outcome; None where none was.
+
+        What the code left open is rolled back: it may have locked the task's row, and on SQLite all others. Raises
+        DatabaseError.
+        """
+        finishes, written = self._run.store.finishes, completion.written
+        found = finishes.find_committed(*written) if written else None
+        if found is None:
+            # The driver may raise anything where the connection is closed, and wait long where the network is silent.
+            run_foreign(self._run.time_limit, MAX_ROLLBACK_SECONDS, methodcaller("rollback"), completion.connection)
+            found = finishes.find_out(*written) if written else None
+        return (written[0], found) if written and found else None
+
+
+class Completion:
+    """The completion of one running task by its own code."""
+
+    connection: object = None
+    """The connection on which the task's code completed it last."""
+    written: tuple[Finish, Outcome] | None = None
+    """The finish that was written there, and its outcome."""
+    is_asked_for = False
+    """Whether the task's code has begun to complete it."""
+
+    def __init__(self, completions: Completions, task: ClaimedTask, next_stage: NextStage | None) -> None:
+        self._completions = completions
+        self._task = task
+        self._next_stage = next_stage
+
+    def complete(self, connection: object, value: object) -> None:
+        """Complete the task in the transaction of a connection.
+
+        Raises LeaseLost, TaskServerError, TaskInterrupted.
+        """
+        self.is_asked_for, self.connection = True, connection
+        self._completions.check_interrupts()
+        finish = self._completions.finish(self._task, self._next_stage, value)
+        written = self._completions.write(connection, finish)
+        if written[1] is not Outcome.LOST:
+            self.written = written
+        elif self.written is not None:
+            raise TaskServerError(
+                "taskserver.complete() was called before, which completed this task, unless its lease was lost since"
+            )
+        else:
+            raise LeaseLost(
+                f"task {self._task.id} is not this worker's any more, so this transaction must not be committed: its "
+                "lease was lost, or connection leads to another server than TASKSERVER_DSN"
+            )

@@ -1,0 +1,258 @@
+"""What becomes of a task's own transaction where the network or the server fails around its COMMIT."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from taskserver import TaskServer
+from tests.conftest import without
+from tests.support import effects as common
+from tests.support.effects import add, effects, set_settings, states, with_effects
+from tests.support.processes import assert_one_line, assert_silent, end_of
+from tests.support.proxy import Matches, Proxy, contains
+from tests.support.queues import Queue
+from tests.support.servers import MariaDB, MySQLServer, missing_programs
+
+EACH_MODE = pytest.mark.parametrize("mode", ["delete", "move", "mark"])
+COMMIT = contains(b"COMMIT /* of a task")
+ACCOUNT_PASSWORD = "worker"
+SETTINGS = common.SETTINGS
+TASKS = (
+    common.TASKS
+    + """
+@transactional
+def hold_before(number):
+    note(f"hold_before {taskserver.connection().thread_id()}")
+    wait()
+    write(number)
+"""
+)
+
+
+@pytest.fixture
+def make_queue(make_queue: Callable[..., Queue]) -> Callable[..., Queue]:
+    return with_effects(make_queue)
+
+
+@pytest.fixture
+def proxy(mysql_server: MySQLServer) -> Iterator[Proxy]:
+    with Proxy(mysql_server.host, mysql_server.port) as proxy:
+        yield proxy
+
+
+def go_through(queue: Queue, proxy: Proxy) -> None:
+    """The worker goes through the proxy from now on."""
+    set_settings(queue, TASKSERVER_DSN=proxy.dsn(queue.dsn))
+
+
+STATEMENTS = [
+    (b"COMMIT /* of a task", False),
+    (b"COMMIT /* of a task", True),
+    (b"RELEASE SAVEPOINT", False),
+    (b"RELEASE SAVEPOINT", True),
+    (b"INSERT INTO effects", False),
+]
+
+
+@EACH_MODE
+@pytest.mark.parametrize("silent", [False, True], ids=["loud", "silent"])
+def test_a_task_whose_commit_took_effect_unheard_is_done_once(
+    mysql_queue: Queue, proxy: Proxy, mode: str, silent: bool
+) -> None:
+    queue = mysql_queue
+    go_through(queue, proxy)
+    cut = proxy.cut_after(COMMIT, silent=silent)
+    add(queue, "effect", 1)
+    add(queue, "effect", 2)
+    assert_silent(queue.worker("--mode", mode))
+    assert cut.has_struck
+    assert effects(queue) == [1, 2]
+    assert states(queue) == ([(2, 1)] * 2 if mode == "mark" else [])
+    assert len(queue.rows("id", "jobs_queue_done")) == (2 if mode == "move" else 0)
+    assert queue.sql("SELECT taken, done, lost FROM jobs_queue_workers") == [(2, 2, 0)]
+
+
+@EACH_MODE
+@pytest.mark.parametrize(("words", "silent"), STATEMENTS)
+def test_a_task_whose_commit_did_not_arrive_left_nothing_and_comes_again(
+    mysql_queue: Queue, proxy: Proxy, mode: str, silent: bool, words: bytes
+) -> None:
+    queue = mysql_queue
+    go_through(queue, proxy)
+    cut = proxy.cut_before(contains(words), silent=silent)
+    add(queue, "effect", 1)
+    add(queue, "effect", 2)
+    assert_silent(queue.worker("--mode", mode))
+    assert cut.has_struck
+    assert effects(queue) == [2]
+    assert states(queue)[0] == (3, 1)
+    assert queue.sql("SELECT taken, done, lost FROM jobs_queue_workers") == [(2, 1, 0)]
+    queue.end_backoffs()
+    assert_silent(queue.worker("--mode", mode))
+    assert effects(queue) == [1, 2]
+
+
+@EACH_MODE
+def test_a_completion_whose_answer_was_lost_is_not_committed(mysql_queue: Queue, proxy: Proxy, mode: str) -> None:
+    """The statement before the COMMIT."""
+    queue = mysql_queue
+    go_through(queue, proxy)
+    add(queue, "hold", 1)
+    process = queue.start_task("--mode", mode)
+    cut = proxy.cut_after(contains(b"jobs_queue"))
+    queue.go()
+    assert end_of(process) == (0, "", "")
+    assert cut.has_struck
+    assert (effects(queue), states(queue)) == ([], [(3, 1)])
+
+
+def test_a_stage_whose_commit_took_effect_unheard_is_not_done_again(mysql_queue: Queue, proxy: Proxy) -> None:
+    queue = mysql_queue
+    with TaskServer(queue.dsn, folder=queue.folder) as server:
+        server.add_pipeline(["tasks.effect_of", "tasks.effect_of"], {"number": 1})
+    go_through(queue, proxy)
+    cut = proxy.cut_after(COMMIT)
+    assert_silent(queue.worker())
+    assert cut.has_struck
+    assert (effects(queue), states(queue)) == ([1, 2], [])
+
+
+def test_a_connection_that_breaks_before_the_first_statement_fails_the_attempt(mysql_queue: Queue) -> None:
+    queue = mysql_queue
+    add(queue, "hold_before", 1)
+    add(queue, "effect", 2)
+    process = queue.start_task()
+    queue.sql(f"KILL {queue.notes()[0].split()[1]}")
+    queue.go()
+    assert end_of(process) == (0, "", "")
+    assert (effects(queue), states(queue)) == ([2], [(3, 1)])
+
+
+def test_a_task_that_keeps_its_broken_connection_to_itself_is_not_done(mysql_queue: Queue) -> None:
+    queue = mysql_queue
+    queue.define(
+        """
+@transactional
+def keep_it():
+    note(f"keep_it {taskserver.connection().thread_id()}")
+    wait()
+    for try_again in (lambda: write(1), lambda: taskserver.connection().ping(True), lambda: write(2)):
+        try:
+            try_again()
+        except Exception:
+            pass
+"""
+    )
+    add(queue, "keep_it")
+    process = queue.start_task()
+    queue.sql(f"KILL {queue.notes()[0].split()[1]}")
+    queue.go()
+    assert end_of(process) == (0, "", "")
+    assert (effects(queue), states(queue)) == ([], [(3, 1)])
+
+
+# ---- a server that is killed
+
+
+@pytest.fixture(scope="module")
+def fragile_server() -> Iterator[MariaDB]:
+    """A durable server that these tests kill. Limits of an account can be set while it runs as there is one."""
+    if missing := missing_programs():
+        without(f"MariaDB is not installed ({', '.join(missing)} not found)")
+    with MariaDB(True, "--max-user-connections=1000") as server:
+        yield server
+
+
+@pytest.fixture
+def fragile_queue(fragile_server: MariaDB, make_queue: Callable[..., Queue]) -> Iterator[Queue]:
+    name = fragile_server.create_database()
+    yield make_queue(fragile_server.dsn(name))
+    fragile_server.start()
+    fragile_server.drop_database(name)
+
+
+def restarted(queue: Queue, server: MariaDB) -> Queue:
+    """The queue, of whose server the connections broke."""
+    server.start()
+    queue._mysql = None
+    return queue
+
+
+def killing_before(matches: Matches, server: MariaDB) -> Matches:
+    """The server is dead before a byte of such a request arrives."""
+
+    def kill_and_match(request: bytes) -> bool:
+        if matches(request):
+            server.kill()
+            return True
+        return False
+
+    return kill_and_match
+
+
+@pytest.mark.xdist_group("fragile")
+@EACH_MODE
+@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
+def test_a_database_that_is_killed_around_the_commit_has_done_all_or_nothing(
+    fragile_queue: Queue, fragile_server: MariaDB, mode: str, is_done: bool
+) -> None:
+    queue = fragile_queue
+    with Proxy(fragile_server.host, fragile_server.port) as proxy:
+        go_through(queue, proxy)
+        add(queue, "hold", 1)
+        process = queue.start_task("--mode", mode)
+        if is_done:
+            cut = proxy.cut_after(COMMIT)
+            proxy.cut_before(contains(b"SET due_at"), times=3)  # so that it cannot ask before the kill
+        else:
+            cut = proxy.cut_before(killing_before(COMMIT, fragile_server))
+        queue.go()
+        assert cut.wait(10)
+        fragile_server.kill()
+        proxy.pass_on()
+        restarted(queue, fragile_server)
+        assert end_of(process) == (0, "", "")
+    if is_done:
+        assert effects(queue) == [1, 101]
+        assert states(queue) == ([(2, 1)] if mode == "mark" else [])
+    else:
+        assert (effects(queue), states(queue)) == ([], [(3, 1)])
+
+
+@pytest.mark.xdist_group("fragile")
+def test_a_database_that_is_killed_under_a_task_fails_the_attempt(
+    fragile_queue: Queue, fragile_server: MariaDB
+) -> None:
+    queue = fragile_queue
+    add(queue, "hold", 1)
+    add(queue, "effect", 2)
+    process = queue.start_task()
+    fragile_server.kill()
+    queue.go()
+    restarted(queue, fragile_server)
+    assert end_of(process) == (0, "", "")
+    assert (effects(queue), states(queue)) == ([2], [(3, 1)])
+
+
+@pytest.mark.xdist_group("fragile")
+def test_where_the_second_connection_is_refused_no_attempt_is_counted(
+    fragile_queue: Queue, fragile_server: MariaDB
+) -> None:
+    queue = fragile_queue
+    database = queue.dsn.rpartition("/")[2]
+    fragile_server.execute(
+        f"CREATE USER '{database}'@'%' IDENTIFIED BY '{ACCOUNT_PASSWORD}' WITH MAX_USER_CONNECTIONS 1",
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON `{database}`.* TO '{database}'@'%'",
+    )
+    dsn = f"mysql://{database}:{ACCOUNT_PASSWORD}@{fragile_server.host}:{fragile_server.port}/{database}"
+    set_settings(queue, TASKSERVER_DSN=dsn, TASKSERVER_DB_PATIENCE="1")
+    queue.go("go-plain")
+    add(queue, "plain")  # which imports the module: an import is an attempt
+    add(queue, "effect", 1)
+    assert_one_line(queue.worker(), 1, "max_user_connections")
+    assert (effects(queue), states(queue)) == ([], [(0, 0)])
+    fragile_server.execute(f"ALTER USER '{database}'@'%' WITH MAX_USER_CONNECTIONS 2")
+    assert_silent(queue.worker())
+    assert (effects(queue), states(queue)) == ([1], [])

@@ -1,0 +1,224 @@
+"""Claims that meet rows which others hold: they are skipped where the server can do that, and else waited for."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pymysql
+import pytest
+
+from taskserver import TaskServer
+from taskserver.errors import DatabaseError
+from taskserver.worker.result import Reason, RunResult
+from tests.support.processes import WAIT_SECONDS, wait_until
+from tests.support.queues import server_skips_locked
+from tests.support.servers import MySQLServer, lock_waits
+from tests.support.sessions import whenever_connected
+
+GROUPS = (3, 5, 6)
+TASKS = """
+ran = []
+
+def note(number):
+    ran.append(number)
+"""
+
+
+class Crowd:
+    """A queue of tasks whose rows others hold, and a run in another thread."""
+
+    def __init__(self, folder: Path, server: MySQLServer, dsn: str, pool: ThreadPoolExecutor) -> None:
+        self._module = f"crowded_tasks_{folder.name}"
+        self._mysql = server
+        self._folder = folder
+        self._pool = pool
+        self.dsn = dsn
+        (folder / f"{self._module}.py").write_text(TASKS)
+
+    def open(self, tasks: int = 6, **settings: Any) -> TaskServer:
+        server = TaskServer(self.dsn, modules=self._module, folder=self._folder, **settings)
+        server.create_tables()
+        server.add_tasks(
+            {"task": f"{self._module}.note", "args": [number], "group_id": GROUPS[number % 3]}
+            for number in range(tasks)
+        )
+        return server
+
+    @contextmanager
+    def held(self, rows: str = "status = 0") -> Iterator[pymysql.Connection[Any]]:
+        """Holds the locks of all new rows, as a worker in its claim does; `.rollback()` lets go."""
+        with self._mysql.connect(database=urlsplit(self.dsn).path[1:], autocommit=False) as connection:
+            with connection.cursor() as cursor:
+                cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+                assert cursor.execute(f"SELECT id FROM jobs_queue WHERE {rows} FOR UPDATE")
+            yield connection
+            connection.rollback()
+
+    def run(self, server: TaskServer, groups: Sequence[int] | None = GROUPS) -> Future[RunResult]:
+        return self._pool.submit(server.run, groups=groups)
+
+    def ran(self) -> list[int]:
+        return sorted(getattr(sys.modules.get(self._module), "ran", []))
+
+    def await_lock_wait(self) -> None:
+        wait_until(lambda: lock_waits(self._mysql.execute))
+
+
+@pytest.fixture
+def crowd(tmp_path: Path, mysql_server: MySQLServer, mysql_dsn: str) -> Iterator[Crowd]:
+    with ThreadPoolExecutor() as pool:
+        yield Crowd(tmp_path, mysql_server, mysql_dsn, pool)
+
+
+@pytest.fixture
+def skipping_crowd(crowd: Crowd) -> Crowd:
+    if not server_skips_locked(crowd.dsn):
+        pytest.skip("this server has no SKIP LOCKED: its claims wait")
+    return crowd
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Callable[[TaskServer], list[bool]]:
+    """Of a server for new rows: what each of them found."""
+
+    def watch(server: TaskServer) -> list[bool]:
+        found: list[bool] = []
+        look = server.store.claims.has_new
+
+        def noted(groups: Sequence[int]) -> bool:
+            found.append(look(groups))
+            return found[-1]
+
+        monkeypatch.setattr(server.store.claims, "has_new", noted)
+        return found
+
+    return watch
+
+
+@pytest.mark.parametrize("groups", [None, GROUPS])
+@pytest.mark.parametrize("rows", ["status = 0", "id > 0"])
+def test_a_run_does_not_end_as_empty_while_others_hold_all_new_rows(
+    skipping_crowd: Crowd, looks: Callable[[TaskServer], list[bool]], groups: Sequence[int] | None, rows: str
+) -> None:
+    with skipping_crowd.open() as server, skipping_crowd.held(rows) as holder:
+        found = looks(server)
+        run = skipping_crowd.run(server, groups)
+        wait_until(lambda: len(found) >= 4)
+        assert not run.done()
+        assert skipping_crowd.ran() == []
+        holder.rollback()
+        result = run.result(WAIT_SECONDS)
+    assert (result.reason, result.done) == (Reason.EMPTY, 6)
+
+
+def test_a_run_takes_the_rows_that_others_do_not_hold(
+    skipping_crowd: Crowd, looks: Callable[[TaskServer], list[bool]]
+) -> None:
+    with skipping_crowd.open() as server, skipping_crowd.held("status = 0 AND group_id = 3") as holder:
+        found = looks(server)
+        run = skipping_crowd.run(server)
+        wait_until(lambda: len(found) >= 3)
+        assert skipping_crowd.ran() == [1, 2, 4, 5]
+        holder.rollback()
+        result = run.result(WAIT_SECONDS)
+    assert (result.reason, result.done) == (Reason.EMPTY, 6)
+
+
+@pytest.mark.parametrize("db_patience", [0, 1])
+def test_a_run_whose_patience_ran_out_ends_as_crowded(skipping_crowd: Crowd, db_patience: int) -> None:
+    with skipping_crowd.open(db_patience=db_patience) as server, skipping_crowd.held():
+        assert_crowded(server)
+
+
+def assert_crowded(server: TaskServer) -> None:
+    result = server.run(groups=GROUPS)
+    assert (result.reason, result.taken) == (Reason.CROWDED, 0)
+    assert [(count.status, count.rows) for count in server.store.views.counts()] == [(0, 2)] * 3
+    assert [run.reason for run in server.store.views.runs()] == ["crowded"]
+
+
+def test_a_run_ends_as_empty_where_others_hold_rows_of_other_groups_alone(crowd: Crowd) -> None:
+    with crowd.open() as server, crowd.held():
+        result = server.run(groups=[4, 9])
+    assert (result.reason, result.taken) == (Reason.EMPTY, 0)
+
+
+# ---- servers without SKIP LOCKED: a claim waits for the rows' locks
+
+
+@contextmanager
+def without_skip_locked(crowd: Crowd, tasks: int = 6, **settings: Any) -> Iterator[TaskServer]:
+    with crowd.open(tasks, **settings) as server:
+        server.store.database.dialect.skips_locked = False
+        yield server
+
+
+@pytest.mark.parametrize("groups", [None, GROUPS])
+def test_a_claim_without_skip_locked_waits_for_the_rows_and_takes_them(
+    crowd: Crowd, groups: Sequence[int] | None
+) -> None:
+    with without_skip_locked(crowd) as server, crowd.held() as holder:
+        run = crowd.run(server, groups)
+        crowd.await_lock_wait()
+        assert not run.done()
+        holder.rollback()
+        result = run.result(WAIT_SECONDS)
+    assert (result.reason, result.done) == (Reason.EMPTY, 6)
+
+
+def test_a_claim_without_skip_locked_that_loses_its_rows_to_another_takes_the_next_ones(crowd: Crowd) -> None:
+    with without_skip_locked(crowd, tasks=200) as server, crowd.held() as holder:
+        run = crowd.run(server)
+        crowd.await_lock_wait()
+        with holder.cursor() as cursor:
+            # Those that the waiting claim picked, and more: it changes nothing, though others are new.
+            taken = cursor.execute(
+                "UPDATE jobs_queue FORCE INDEX (claim_any_group) "
+                "SET status = 1, claim = 1, due_at = NOW(6) + INTERVAL 1 HOUR "
+                "WHERE status = 0 ORDER BY priority, id LIMIT 150"
+            )
+        assert taken == 150
+        holder.commit()
+        result = run.result(WAIT_SECONDS)
+    assert (result.reason, result.done) == (Reason.EMPTY, 50)
+
+
+def test_a_run_without_skip_locked_whose_patience_ran_out_ends_as_crowded(crowd: Crowd) -> None:
+    with without_skip_locked(crowd, db_patience=1) as server:
+        server.store.database.change("SET SESSION innodb_lock_wait_timeout = 1")
+        with crowd.held():
+            assert_crowded(server)
+
+
+def test_a_lock_that_did_not_come_in_time_is_tried_again(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
+    with without_skip_locked(crowd) as server:
+        failures: list[int] = []
+        failed = threading.Event()
+        dialect = server.store.database.dialect
+        real_error = dialect.error
+
+        def seen_error(error: BaseException) -> DatabaseError:
+            failures.append(error.args[0])
+            failed.set()
+            return real_error(error)
+
+        def be_impatient(connection: Any) -> None:
+            with connection.cursor() as cursor:
+                cursor.execute("SET SESSION innodb_lock_wait_timeout = 1")
+
+        monkeypatch.setattr(dialect, "error", seen_error)
+        whenever_connected(server.store, be_impatient)
+        with crowd.held() as holder:
+            run = crowd.run(server)
+            assert failed.wait(WAIT_SECONDS)
+            holder.rollback()
+            result = run.result(WAIT_SECONDS)
+    assert set(failures) == {1205}
+    assert (result.reason, result.done) == (Reason.EMPTY, 6)

@@ -1,0 +1,425 @@
+"""Answers of a MySQL or MariaDB that never arrive: what was asked was done, or it was not, and the worker finds out.
+
+A proxy cuts the network at a statement that it knows by its words, or falls silent there, or leaves connections half
+open. The proxy's counts show that it struck.
+"""
+
+from __future__ import annotations
+
+import itertools
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from typing import Any, NamedTuple
+
+import pytest
+
+from taskserver import DatabaseError, RunResult, TaskServer
+from taskserver.stores.mysql import session as mysql
+from tests.faults.failing import TASKS, FailingQueue
+from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
+from tests.support.proxy import Cut, Proxy, contains
+from tests.support.queues import NOTE
+
+LOST_CONNECTION = (0, 2006, 2013, 1927, 1053)
+SHORT_READ_SECONDS = 0.25
+"""In place of the ten that a worker waits for an answer."""
+WHEN = pytest.mark.parametrize("is_done", [True, False], ids=["done", "not-done"])
+
+_names = itertools.count()
+
+
+class Step(NamedTuple):
+    """A statement of a run, known by words of it, in a run where it occurs."""
+
+    name: str
+    words: bytes
+    mode: str = "mark"
+    task: str = "note"
+    args: str = '["second"]'
+    prepared: str = ""
+    """What is done to the second task's row before."""
+    ends_as: tuple[int, int] = (2, 1)
+    """Its status and attempts afterwards."""
+
+
+LONG_ARGS = f'["second", {" " * 20_000}0]'
+STEPS = [
+    Step("begin the run", b"ended_at = NULL"),
+    Step("look for what is due", b"UNION ALL"),
+    Step(
+        "wake",
+        b"SET status = 0, updated_at = CASE",
+        prepared="status = 3, attempts = 1, due_at = NOW(6) - INTERVAL 1 SECOND",
+        ends_as=(2, 2),
+    ),
+    Step(
+        "reclaim unstarted",
+        b"SET status = 0, claim = NULL",
+        prepared="status = 1, claim = 7, due_at = NOW(6) - INTERVAL 1 SECOND",
+    ),
+    Step(
+        "reclaim lost",
+        b"lost: its worker vanished",
+        prepared="status = 1, claim = 7, attempts = 1, started_at = NOW(6), due_at = NOW(6) - INTERVAL 1 SECOND",
+        ends_as=(3, 1),
+    ),
+    Step("claim", b"STRAIGHT_JOIN"),
+    Step("read the claim", b"SELECT id, task, CASE"),
+    Step("read long arguments", b"SELECT args FROM", args=LONG_ARGS),
+    Step("start", b"attempts = attempts + 1"),
+    Step("limit the attempts", b"SET max_attempts = "),
+    Step("delete", b"DELETE FROM `jobs_queue`", mode="delete"),
+    Step("move", b"INSERT INTO `jobs_queue_done`", mode="move"),
+    Step("mark", b"SET status = 2"),
+    Step("retry", b"SET status = 3, claim = NULL", task="fail", ends_as=(3, 1)),
+    Step("give up", b"SET status = 4, claim = NULL", task="fail", prepared="max_attempts = 1", ends_as=(4, 1)),
+    Step("look for new ones", b"SELECT 1 FROM"),
+    Step("end the run", b"reason = "),
+]
+
+
+def prepare(queue: FailingQueue, step: Step, module: str = "tasks") -> None:
+    queue.add(f"{module}.note", '["first"]')
+    queue.add(f"{module}.{step.task}", step.args)
+    queue.add(f"{module}.note", '["third"]')
+    if step.prepared:
+        queue.sql(f"UPDATE jobs_queue SET {step.prepared} WHERE id = 2")
+
+
+def assert_done_once(queue: FailingQueue, step: Step) -> None:
+    runs = step.ends_as != (3, 1) or step.task == "fail"
+    order = ["first", "second", "third"] if runs else ["first", "third"]
+    assert queue.notes() == order
+    counts = queue.counts()
+    done = 2 + (step.ends_as[0] == 2)
+    assert (counts["taken"], counts["done"], counts["lost"]) == (len(order), done, 0)
+    assert counts["fatal"] == (step.ends_as[0] == 4)
+    if step.mode != "delete":
+        table = "jobs_queue_done" if step.mode == "move" else "jobs_queue"
+        assert queue.rows("id, status, attempts", table) == [(1, 2, 1), (2, *step.ends_as), (3, 2, 1)]
+    assert step.mode == "mark" or queue.statuses() == []
+
+
+def cut_at(proxy: Proxy, words: bytes, is_done: bool, silent: bool = False) -> Cut:
+    return (proxy.cut_after if is_done else proxy.cut_before)(contains(words), silent=silent)
+
+
+@pytest.mark.parametrize("step", [step for step in STEPS if step.name in ("start", "delete", "move")])
+def test_a_worker_whose_answer_is_cut_off_finds_out_what_was_done(
+    proxied_queue: FailingQueue, proxy: Proxy, step: Step
+) -> None:
+    prepare(proxied_queue, step)
+    proxied_queue.set(MODE=step.mode, BACKOFF="fixed:60")
+    cut = cut_at(proxy, step.words, is_done=True)
+    assert_silent(proxied_queue.worker())
+    assert cut.has_struck
+    assert proxied_queue.tries(*LOST_CONNECTION) == 1
+    assert len(proxy.links) == 2
+    assert_done_once(proxied_queue, step)
+
+
+def test_a_finish_that_was_cut_off_when_patience_is_over_is_counted_as_what_it_was(
+    proxied_queue: FailingQueue, proxy: Proxy
+) -> None:
+    """The run ends, and what it saves then finds that finish done already."""
+    proxied_queue.set(DB_PATIENCE=0)
+    proxied_queue.add_named("first", "second", "third")
+    cut = cut_at(proxy, b"DELETE FROM `jobs_queue`", is_done=True)
+    assert_one_line(proxied_queue.worker(), 1, "(2013)")
+    assert cut.has_struck
+    counts = proxied_queue.counts()
+    assert (counts["taken"], counts["done"], counts["lost"], counts["reason"]) == (2, 1, 0, "error")
+
+
+def test_a_connection_that_breaks_at_a_run_s_first_statement_is_told_at_once(
+    proxied_queue: FailingQueue, proxy: Proxy
+) -> None:
+    """Whoever was never reached may be the wrong one."""
+    proxied_queue.add_named("first")
+    cut = cut_at(proxy, b"SELECT MAX(version)", is_done=False)
+    assert_one_line(proxied_queue.worker(), 1, "(2013)")
+    assert cut.has_struck
+    assert proxied_queue.notes() == []
+
+
+@WHEN
+def test_a_release_whose_answer_is_cut_off_is_done_once(
+    proxied_queue: FailingQueue, proxy: Proxy, is_done: bool
+) -> None:
+    worker = proxied_queue.start_first("--mode", "mark")
+    worker.send_signal(signal.SIGTERM)
+    cut = cut_at(proxy, b"SET status = 0, claim = NULL", is_done)
+    proxied_queue.go()
+    assert end_of(worker) == (0, "", "")
+    assert cut.has_struck
+    assert proxied_queue.tries(*LOST_CONNECTION) == 1
+    assert proxied_queue.rows("status, attempts, claim") == [(2, 1, None), (0, 0, None), (0, 0, None)]
+    assert proxied_queue.notes() == ["first"]
+
+
+@pytest.mark.parametrize("mode", ["delete", "move", "mark"])
+def test_a_finish_whose_answer_is_cut_off_again_and_again_is_done_once(
+    proxied_queue: FailingQueue, proxy: Proxy, mode: str
+) -> None:
+    def is_finish(request: bytes) -> bool:
+        """A transaction that a task's writes share, or the look whether it took effect."""
+        return request.endswith(b"; COMMIT") or b"SELECT status, claim" in request
+
+    proxied_queue.add_named("first", "second", "third")
+    proxied_queue.set(MODE=mode)
+    cut = proxy.cut_after(is_finish, times=3)
+    assert_silent(proxied_queue.worker())
+    assert cut.left == 0
+    assert proxied_queue.tries(*LOST_CONNECTION) == 3
+    assert proxied_queue.notes() == ["first", "second", "third"]
+    counts = proxied_queue.counts()
+    assert (counts["done"], counts["lost"]) == (3, 0)
+
+
+# ---- in this process, where an answer is waited for less long
+
+
+class Here(NamedTuple):
+    """A TaskServer of this process that reaches its queue through the proxy."""
+
+    queue: FailingQueue
+    server: TaskServer
+    module: str
+
+    def add(self, name: str, task: str = "note") -> None:
+        self.queue.add(f"{self.module}.{task}", f'["{name}"]')
+
+    def run_to_first(self, pool: ThreadPoolExecutor) -> Future[RunResult]:
+        """A run that is in the midst of its first task, and has claimed two more."""
+        self.add("first", "wait_for_go")
+        self.add("second")
+        self.add("third")
+        run = pool.submit(self.server.run)
+        wait_until(lambda: self.queue.notes() == ["first"])
+        return run
+
+
+@pytest.fixture
+def open_here(proxied_queue: FailingQueue, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Here]]:
+    monkeypatch.setattr(mysql, "READ_SECONDS_IN_A_RUN", SHORT_READ_SECONDS)
+    opened = ExitStack()
+
+    def opens(tasks: str = "", **settings: Any) -> Here:
+        module = f"fault_tasks_{next(_names)}"
+        proxied_queue.deployment.write_tasks(NOTE + TASKS + tasks, f"{module}.py")
+        server = TaskServer(proxied_queue.workers_dsn, modules=module, folder=proxied_queue.folder, **settings)
+        return Here(proxied_queue, opened.enter_context(server), module)
+
+    with opened:
+        yield opens
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor() as pool:
+        yield pool
+
+
+def is_quick(step: Step, is_done: bool, silent: bool) -> bool:
+    """Whether it is one for every day; `make test-long` runs them all."""
+    if silent:
+        return step.name == "mark" or (is_done and step.name == "start")
+    return is_done or step.name in ("claim", "start", "mark")
+
+
+@pytest.mark.parametrize(
+    ("step", "is_done", "silent"),
+    [
+        pytest.param(
+            *case,
+            id=f"{case[0].name.replace(' ', '-')}-{'done' if case[1] else 'not-done'}-{'never' if case[2] else 'cut'}",
+            marks=[] if is_quick(*case) else [pytest.mark.long],
+        )
+        for case in itertools.product(STEPS, (True, False), (True, False))
+    ],
+)
+def test_a_statement_whose_answer_is_cut_off_or_never_comes_is_done_once(
+    open_here: Callable[..., Here], proxy: Proxy, step: Step, is_done: bool, silent: bool
+) -> None:
+    """Where none comes, the connection stands, as far as the worker can see."""
+    here = open_here(mode=step.mode, backoff="fixed:60")
+    prepare(here.queue, step, here.module)
+    cut = cut_at(proxy, step.words, is_done, silent)
+    result = here.server.run()
+    assert cut.has_struck
+    assert len(proxy.links) == 2
+    assert result.lost == 0
+    assert_done_once(here.queue, step)
+
+
+def leave_half_open(proxy: Proxy) -> None:
+    """After the first `drop`: new connections pass once something that was said on those that stand is lost."""
+    wait_until(lambda: proxy.lost_bytes > 0)
+    proxy.pass_on()
+
+
+def test_a_worker_gets_away_from_a_connection_that_is_half_open(
+    open_here: Callable[..., Here], proxy: Proxy, pool: ThreadPoolExecutor
+) -> None:
+    here = open_here()
+    run = here.run_to_first(pool)
+    proxy.drop()
+    here.queue.go()
+    leave_half_open(proxy)
+    result = run.result()
+    assert (result.done, result.lost) == (3, 0)
+    assert here.queue.notes() == ["first", "second", "third"]
+    assert proxy.links[0].lost_at
+    assert len(proxy.links) == 2
+
+
+def test_a_heartbeat_gets_away_from_a_connection_that_is_half_open_before_its_lease_ends(
+    open_here: Callable[..., Here], proxy: Proxy, pool: ThreadPoolExecutor
+) -> None:
+    here = open_here(lease=6)
+    queue = here.queue
+
+    def due_at() -> Any:
+        return queue.rows("due_at")[0][0]
+
+    run = here.run_to_first(pool)
+    try:
+        started = due_at()
+        wait_until(lambda: due_at() > started)
+        renewed = due_at()
+        proxy.drop()
+        leave_half_open(proxy)
+        wait_until(lambda: due_at() > renewed or queue.sql("SELECT NOW(6) >= ?", renewed) == [(1,)])
+        assert due_at() > renewed, "the lease ended under a living worker, which others could reach"
+    finally:
+        proxy.reset()
+        queue.go()
+    result = run.result()
+    assert result.lost == 0
+    assert result.done >= 1
+    assert queue.notes()[0] == "first"
+
+
+@WHEN
+def test_a_late_completion_whose_answer_is_cut_off_is_done_once(
+    open_here: Callable[..., Here], proxy: Proxy, pool: ThreadPoolExecutor, is_done: bool
+) -> None:
+    """Of a task that may start once, was given up as lost, and whose worker turns out to be alive."""
+    here = open_here(max_attempts=1, mode="mark")
+    run = here.run_to_first(pool)
+    lost = "status = 4, error_text = 'lost: gone', due_at = NULL"
+    here.queue.sql(f"UPDATE jobs_queue SET {lost} WHERE started_at IS NOT NULL")
+    cut = cut_at(proxy, b"AND max_attempts = 1 AND error_text LIKE", is_done)
+    here.queue.go()
+    result = run.result()
+    assert cut.has_struck
+    assert here.queue.rows("status, attempts, error_text") == [(2, 1, None)] * 3
+    assert (result.done, result.lost) == (3, 0)
+
+
+def test_a_run_outlasts_a_backup_that_locks_all_tables(
+    open_here: Callable[..., Here], proxy: Proxy, pool: ThreadPoolExecutor
+) -> None:
+    """Statements that nobody waits for any more still stand on the server, and are done there once it goes on."""
+    here = open_here(mode="mark")
+    run = here.run_to_first(pool)
+    with closing(here.queue.connect()) as backup, backup.cursor() as cursor:
+        cursor.execute("LOCK TABLES jobs_queue READ")
+        here.queue.go()
+        wait_until(lambda: len(proxy.links) >= 4)
+        cursor.execute("SELECT COUNT(*) FROM information_schema.processlist WHERE state LIKE 'Waiting%%lock%%'")
+        assert cursor.fetchall() > ((1,),)
+        cursor.execute("UNLOCK TABLES")
+    result = run.result()
+    assert (result.done, result.lost) == (3, 0)
+    assert here.queue.notes() == ["first", "second", "third"]
+    assert here.queue.rows("status, attempts, error_text") == [(2, 1, None)] * 3
+
+
+# ---- producers do not repeat
+
+
+class Requests:
+    """Matches requests that have these words, and counts them."""
+
+    def __init__(self, words: bytes) -> None:
+        self._words = words
+        self.count = 0
+
+    def __call__(self, request: bytes) -> bool:
+        matches = self._words in request
+        self.count += matches
+        return matches
+
+
+class Adding(NamedTuple):
+    add: Callable[[TaskServer], object]
+    is_one: bool
+    """One INSERT that commits by itself; several tasks share a transaction."""
+
+
+@pytest.mark.parametrize(
+    "adding",
+    [
+        Adding(lambda server: server.add_task("tasks.note", ["new"]), True),
+        Adding(lambda server: server.add_tasks([{"task": "tasks.note"}] * 3), False),
+    ],
+    ids=["one", "many"],
+)
+@WHEN
+def test_an_add_whose_answer_is_cut_off_is_not_repeated(
+    proxied_queue: FailingQueue, proxy: Proxy, adding: Adding, is_done: bool
+) -> None:
+    inserts = Requests(b"INSERT INTO `jobs_queue` ")
+    with TaskServer(proxied_queue.workers_dsn) as server:
+        cut = (proxy.cut_after if is_done else proxy.cut_before)(inserts)
+        with pytest.raises(DatabaseError) as raised:
+            adding.add(server)
+        assert "\n" not in str(raised.value)
+        assert cut.has_struck
+        assert inserts.count == 1
+        is_there = is_done and adding.is_one
+        assert len(proxied_queue.statuses()) == is_there
+        adding.add(server)
+        assert len(proxied_queue.statuses()) > is_there
+
+
+def test_an_add_of_many_whose_commit_is_cut_off_is_not_repeated(proxied_queue: FailingQueue, proxy: Proxy) -> None:
+    with TaskServer(proxied_queue.workers_dsn) as server:
+        cut = proxy.cut_after(lambda request: request.endswith(b"COMMIT"))
+        with pytest.raises(DatabaseError):
+            server.add_tasks([{"task": "tasks.note"}] * 3)
+        assert cut.has_struck
+        assert proxied_queue.statuses() == [0, 0, 0]
+
+
+TASK_THAT_ADDS = """
+
+def add_another(name):
+    from taskserver import DatabaseError, TaskServer
+    try:
+        TaskServer.by_a_test.add_task(f"{__name__}.note", ["added"])
+    except DatabaseError as error:
+        note(f"told: {error}")
+"""
+
+
+def test_a_task_that_adds_by_its_run_s_server_is_told_at_once_and_the_run_goes_on(
+    open_here: Callable[..., Here], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The patience is the worker's own, not that of what its tasks add."""
+    here = open_here(TASK_THAT_ADDS, mode="mark")
+    inserts = Requests(b"INSERT INTO `jobs_queue` ")
+    cut = proxy.cut_after(inserts)
+    monkeypatch.setattr(TaskServer, "by_a_test", here.server, raising=False)
+    here.add("first", "add_another")
+    here.add("second")
+    result = here.server.run()
+    assert cut.has_struck
+    assert inserts.count == 1
+    told, second = here.queue.notes()
+    assert told.startswith("told: 127.0.0.1")
+    assert second == "second"
+    assert (result.done, result.lost) == (2, 0)

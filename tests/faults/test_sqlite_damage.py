@@ -1,0 +1,189 @@
+"""SQLite files that are damaged, replaced and deleted, under a run too: one line names the file, with no traceback."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from taskserver import TaskServer
+from tests.faults.failing_files import IMPATIENT, TASKS, add, assert_one_line_each, ran
+from tests.support.deployment import Deployment
+from tests.support.processes import assert_one_line, assert_silent, end_of, wait_for
+from tests.support.queues import Queue
+
+
+@pytest.fixture
+def queue(deployment: Deployment) -> Queue:
+    return Queue(deployment, "sqlite:///var/taskserver.db", TASKS)
+
+
+Damage = Callable[[Path], object]
+
+
+def write_at(path: Path, place: int, content: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(place)
+        file.write(content)
+
+
+def cut_in_half(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def fill_with_noise(path: Path) -> None:
+    write_at(path, 4096, random.Random(7).randbytes(path.stat().st_size - 4096))
+
+
+def replace(path: Path, put: Damage) -> None:
+    path.unlink()
+    put(path)
+
+
+def delete_its_folder(path: Path) -> None:
+    shutil.rmtree(path.parent)
+
+
+DAMAGES: dict[str, Damage] = {
+    "a header of zeros": lambda path: write_at(path, 0, bytes(100)),
+    "cut in half": cut_in_half,
+    "cut to nothing": lambda path: os.truncate(path, 0),
+    "noise": fill_with_noise,
+    "a folder in its place": lambda path: replace(path, Path.mkdir),
+    "a folder in the place of its log": lambda path: path.with_name(f"{path.name}-wal").mkdir(),
+    "a pipe in its place": lambda path: replace(path, os.mkfifo),
+    "a link to nothing in its place": lambda path: replace(path, lambda gone: gone.symlink_to("nowhere")),
+    "a null device in its place": lambda path: replace(path, lambda gone: gone.symlink_to("/dev/null")),
+    "deleted": Path.unlink,
+    "its folder deleted": delete_its_folder,
+    "a schema that is no text": lambda path: path.write_bytes(
+        # SQLite quotes it in its message, which is then no text either.
+        path.read_bytes().replace(b"CREATE TABLE", b"CR\x80ATE TABLE")
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_or_missing_database_is_one_line_that_names_it(queue: Queue, damage: Damage) -> None:
+    add(queue, *(f"{number}{'x' * 100}" for number in range(200)))
+    queue.sql("VACUUM")
+    damage(queue.path)
+    assert_one_line_each(queue, str(queue.path))
+    assert queue.notes() == []
+
+
+@pytest.mark.parametrize("damage", [cut_in_half, fill_with_noise])
+def test_a_database_that_is_damaged_under_a_run_is_one_line_and_code_1(queue: Queue, damage: Damage) -> None:
+    queue.add("tasks.wait_for_go", '["first"]')
+    add(queue, *(f"{number}{'x' * 100}" for number in range(200)))
+    queue.sql("VACUUM")
+    process = queue.start_task(0, "--batch", 1, **IMPATIENT)
+    # What the worker wrote so far goes from the log into the file, so that only the file counts.
+    queue.sql("PRAGMA wal_checkpoint(TRUNCATE)")
+    damage(queue.path)
+    queue.go()
+    assert_one_line(wait_for(process), 1, str(queue.path))
+
+
+def assert_ended_by_itself(process: subprocess.Popen[str]) -> None:
+    """Well, or with one line."""
+    code, output, errors = end_of(process)
+    assert code in (0, 1)
+    assert output == ""
+    assert len(errors.splitlines()) == code, errors
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, delete_its_folder])
+def test_a_database_that_is_deleted_under_a_run_ends_in_one_line_and_no_traceback(queue: Queue, damage: Damage) -> None:
+    """The system keeps a deleted file for those who have it open: the run may end well, the next one must say it."""
+    queue.add("tasks.wait_for_go", '["first"]')
+    add(queue, "second")
+    process = queue.start_task(**IMPATIENT)
+    damage(queue.path)
+    queue.go()
+    assert_ended_by_itself(process)
+    assert_one_line_each(queue, str(queue.path), "no database")
+    assert ran(queue).count("first") == 1
+
+
+def test_a_database_made_anew_under_a_run_is_left_alone_by_the_old_worker(queue: Queue) -> None:
+    queue.add("tasks.wait_for_go", '["old"]')
+    process = queue.start_task(**IMPATIENT)
+    delete_its_folder(queue.path)
+    assert queue.client("init").returncode == 0
+    add(queue, "new")
+    queue.go()
+    assert_ended_by_itself(process)
+    assert queue.statuses() == [0]
+    assert_silent(queue.worker())
+    assert ran(queue) == ["old", "new"]
+    assert queue.sql("PRAGMA integrity_check") == [("ok",)]
+
+
+def make_afresh(queue: Queue, rows: int) -> None:
+    """A new file in the place of the old one, with so many tasks of three groups, and no log beside it."""
+    delete_its_folder(queue.path)
+    with TaskServer(queue.dsn, folder=queue.folder) as server:
+        server.create_tables()
+        server.add_tasks(
+            {"task": "tasks.note", "args": [f"{number}{'x' * 100}"], "group_id": number % 3} for number in range(rows)
+        )
+
+
+def assert_ends_by_itself(queue: Queue) -> None:
+    """Whatever was hit: what looks and what runs ends with code 0, or with 1 and one line."""
+    for arguments in (["client.py", "status"], ["client.py", "list", "--limit", "1000"], ["worker.py"]):
+        ended = queue.deployment.run(*arguments, env=IMPATIENT)
+        assert ended.returncode in (0, 1), ended.stderr
+        assert "Traceback" not in ended.stderr, ended.stderr
+        if ended.returncode == 1:
+            assert str(queue.path) in ended.stderr.splitlines()[-1]
+
+
+def pages_without(content: bytes) -> Iterator[bytes]:
+    """A database's file with one page wiped, for each but the first."""
+    for first in range(4096, len(content), 4096):
+        yield content[:first] + bytes(4096) + content[first + 4096 :]
+
+
+def fails_while_it_reads(path: Path) -> bool:
+    """Whether reading all tasks begins well, and then fails."""
+    with closing(sqlite3.connect(path)) as connection:
+        try:
+            rows = connection.execute("SELECT * FROM jobs_queue ORDER BY id DESC")
+        except sqlite3.DatabaseError:
+            return False
+        try:
+            return not rows.fetchall()
+        except sqlite3.DatabaseError:
+            return True
+
+
+def test_a_page_that_is_missed_while_rows_are_read_is_one_line(queue: Queue) -> None:
+    make_afresh(queue, 200)
+    for content in pages_without(queue.path.read_bytes()):
+        queue.path.write_bytes(content)
+        if fails_while_it_reads(queue.path):
+            break
+    else:
+        pytest.fail("no page was missed in the midst of reading")
+    assert_one_line(queue.client("list", "--limit", 1000, env=IMPATIENT), 1, str(queue.path))
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(places=st.lists(st.integers(0, 2**32), min_size=1, max_size=8), noise=st.binary(min_size=1, max_size=64))
+def test_bytes_that_a_bad_disk_turned_are_one_line_at_the_worst(queue: Queue, places: list[int], noise: bytes) -> None:
+    make_afresh(queue, 60)
+    size = queue.path.stat().st_size
+    for place in places:
+        write_at(queue.path, place % size, noise)
+    assert_ends_by_itself(queue)

@@ -1,0 +1,472 @@
+"""Tasks that complete themselves in a transaction of their own code, by `taskserver.complete(connection)`.
+
+Each test is made on PyMySQL and on sqlite3; tests/producers has those on the connections of Django and SQLAlchemy. That
+many of them at once leave every sum right is in tests/faults/test_transfers.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pymysql
+import pytest
+
+import taskserver
+from taskserver import TaskServer, TaskServerError
+from tests.conftest import without
+from tests.support import effects as common
+from tests.support.deployment import ROOT
+from tests.support.effects import OTHER_GROUP, add, effects, set_settings, states, with_effects
+from tests.support.processes import assert_one_line, assert_silent, end_of
+from tests.support.proxy import Proxy, contains
+from tests.support.queues import Queue
+from tests.support.servers import MySQLServer
+
+EACH_MODE = pytest.mark.parametrize("mode", ["delete", "move", "mark"])
+SETTINGS = common.SETTINGS
+TASKS = (
+    common.TASKS
+    + """
+import pymysql
+
+DSN = taskserver.TaskServer.from_env(HERE).settings.dsn
+kept = []
+
+
+def connect(**how):
+    if hasattr(DSN, "path"):
+        return sqlite3.connect(DSN.path, timeout=30, **how)
+    place = {"host": DSN.host, "port": DSN.port, "user": DSN.user, "password": DSN.password, "database": DSN.database}
+    return pymysql.connect(ssl_disabled=True, read_timeout=1.5, **place, **how)
+
+
+def insert(connection, number):
+    connection.cursor().execute(f"INSERT INTO effects (number) VALUES ({number})")
+
+
+def pay(number, after="commit", result=None, returns=None):
+    connection = connect()
+    kept.append(connection)
+    insert(connection, number)
+    note(f"pay {number}")
+    wait(f"go-{number}")
+    taskserver.complete(connection, result)
+    insert(connection, number + 100)
+    if after == "hold":
+        note(f"completed {number}")
+        wait(f"commit-{number}")
+    if after == "raise":
+        raise ValueError("before the commit")
+    if after == "roll back":
+        connection.rollback()
+    if after not in ("leave open", "roll back"):
+        connection.cursor().execute("COMMIT /* by the task */")
+    if after == "commit, raise":
+        raise ValueError("after the commit")
+    return returns
+
+
+def swallow(number):
+    try:
+        pay(number)
+    except taskserver.LeaseLost as error:
+        note(f"{type(error).__mro__[1].__name__}: {error}")
+
+
+def twice(number, between):
+    connection = connect()
+    insert(connection, number)
+    taskserver.complete(connection)
+    if between == "rollback":
+        connection.rollback()
+        insert(connection, number)
+    elif between == "commit":
+        connection.commit()
+    try:
+        taskserver.complete(connection)
+    except taskserver.TaskServerError as error:
+        note(f"{type(error).__name__}: {error}")
+    connection.commit()
+
+
+def by_itself(number):
+    how = {"isolation_level": None} if hasattr(DSN, "path") else {"autocommit": True}
+    connection = connect(**how)
+    insert(connection, number)
+    taskserver.complete(connection)
+
+
+@taskserver.task(batch=5)
+def of_several(items):
+    taskserver.complete(connect())
+
+
+@transactional
+def in_its_own():
+    taskserver.complete(taskserver.connection())
+
+
+def rescue(number, error):
+    taskserver.complete(connect())
+
+
+@taskserver.task(max_attempts=1, on_fatal=rescue)
+def fail_for_good(number):
+    raise ValueError("for good")
+
+
+def in_a_child(number):
+    child = os.fork()
+    if not child:
+        try:
+            taskserver.complete(connect())
+        except taskserver.TaskServerError as error:
+            note(error)
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def on_nothing(what):
+    taskserver.complete({"none": None, "text": "here", "memory": sqlite3.connect(":memory:")}[what])
+
+
+def swallow_all(what):
+    try:
+        on_nothing(what)
+    except Exception:
+        pass
+
+
+@taskserver.task(timeout=0.5)
+def swallow_an_interrupt(number):
+    connection = connect()
+    insert(connection, number)
+    try:
+        time.sleep(20)
+    except BaseException:
+        pass
+    taskserver.complete(connection)
+    connection.commit()
+
+
+def tell_progress_after(number):
+    pay(number)
+    taskserver.progress(1, 1)
+    note(taskserver.current_task().id)
+
+
+def in_another_session(number):
+    connection = connect(charset="latin1", cursorclass=pymysql.cursors.DictCursor)
+    connection.cursor().execute("SET time_zone = '+05:00', sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'")
+    insert(connection, number)
+    taskserver.complete(connection, {"größe": "Käse 😀 \\\\ ' %s"})
+    connection.commit()
+"""
+)
+
+
+@pytest.fixture
+def make_queue(make_queue: Callable[..., Queue]) -> Callable[..., Queue]:
+    return with_effects(make_queue)
+
+
+@pytest.fixture(autouse=True)
+def _go(request: pytest.FixtureRequest) -> None:
+    """Tasks of the numbers 1 and 2 wait for nothing; one of 5 waits for its test."""
+    for name in ("queue", "mysql_queue", "sqlite_queue"):
+        if name in request.fixturenames:
+            for number in (1, 2):
+                request.getfixturevalue(name).go(f"go-{number}")
+
+
+def begin(queue: Queue, name: str, *args: object, mode: str = "delete") -> Callable[[], tuple[int, str, str]]:
+    """Starts a worker with a task that waits for its test in the midst of its transaction; to let it go on and end."""
+    add(queue, name, 5, *args)
+    process = queue.start_task("--mode", mode)
+
+    def end() -> tuple[int, str, str]:
+        queue.go("go-5")
+        return end_of(process)
+
+    return end
+
+
+# ---- effects and completion together
+
+
+@EACH_MODE
+def test_what_a_task_wrote_and_its_completion_are_one_commit(mysql_queue: Queue, mode: str) -> None:
+    queue = mysql_queue
+    add(queue, "pay", 1, "hold")
+    process = queue.start_task("--mode", mode)
+    while "completed 1" not in queue.notes():
+        assert process.poll() is None
+    assert (effects(queue), states(queue)) == ([], [(1, 1)])
+    queue.go("commit-1")
+    assert end_of(process) == (0, "", "")
+    assert effects(queue) == [1, 101]
+    assert states(queue) == ([(2, 1)] if mode == "mark" else [])
+    assert queue.rows("id, status, attempts", "jobs_queue_done") == ([(1, 2, 1)] if mode == "move" else [])
+    assert queue.sql("SELECT taken, done, lost FROM jobs_queue_workers") == [(1, 1, 0)]
+
+
+@EACH_MODE
+def test_the_next_tasks_run_after_it(queue: Queue, mode: str) -> None:
+    for number in (1, 2):
+        add(queue, "pay", number)
+        add(queue, "note")
+    assert_silent(queue.worker("--mode", mode))
+    assert effects(queue) == [1, 2, 101, 102]
+    assert states(queue) == ([(2, 1)] * 4 if mode == "mark" else [])
+
+
+NOT_COMMITTED = "NotCompleted: it called taskserver.complete(), and its transaction was rolled back or never committed"
+
+
+@EACH_MODE
+@pytest.mark.parametrize(
+    ("after", "error"),
+    [("leave open", NOT_COMMITTED), ("roll back", NOT_COMMITTED), ("raise", "ValueError: before the commit")],
+)
+def test_without_a_commit_the_attempt_has_failed(queue: Queue, mode: str, after: str, error: str) -> None:
+    add(queue, "pay", 1, after)
+    add(queue, "pay", 2)
+    assert_silent(queue.worker("--mode", mode))
+    assert effects(queue) == [2, 102]
+    assert states(queue)[0] == (3, 1)
+    assert queue.first_lines()[0].startswith(error)
+
+
+def test_a_failure_after_the_commit_is_told_and_the_task_is_done(queue: Queue) -> None:
+    add(queue, "pay", 1, "commit, raise")
+    assert_one_line(queue.worker("--mode", "mark"), 0, "has completed itself, and failed after that: ValueError: after")
+    assert (effects(queue), states(queue)) == ([1, 101], [(2, 1)])
+
+
+def test_a_stage_hands_its_result_on(queue: Queue) -> None:
+    with TaskServer(queue.dsn, folder=queue.folder) as server:
+        server.add_pipeline(["tasks.pay", "tasks.pay"], {"number": 1, "result": {"number": 2, "returns": 3}})
+        server.add_pipeline(["tasks.pay", "tasks.note"], {"number": 1, "result": 7})
+    assert_one_line(queue.worker("--mode", "mark"), 0, "is fatal: Fatal: what it returned is 7; allowed: a dict")
+    assert effects(queue) == [1, 2, 101, 102]
+    assert queue.rows("status, stage") == [(2, 1), (4, 0)]
+
+
+def test_its_result_is_kept_and_what_it_returns_is_not(queue: Queue) -> None:
+    add(queue, "pay", 1, "commit", {"größe": [1]}, "returned")
+    add(queue, "pay", 2, "commit", "x" * 70_000)
+    ended = queue.worker("--mode", "mark")
+    assert_one_line(ended, 0, "pay is done, and its result is not kept: what it returned takes 70002 bytes")
+    assert queue.rows("status, result") == [(2, '{"größe":[1]}'), (2, None)]
+
+
+def test_a_task_that_waits_for_it_runs_after_it(queue: Queue) -> None:
+    with TaskServer(queue.dsn, folder=queue.folder) as server:
+        first = server.add_task("tasks.pay", [1])
+        server.add_task("tasks.pay", [2], depends_on=[first])
+    assert_silent(queue.worker())
+    assert (effects(queue), queue.notes()) == ([1, 2, 101, 102], ["pay 1", "pay 2"])
+
+
+def test_a_session_of_any_kind_completes(mysql_queue: Queue) -> None:
+    add(mysql_queue, "in_another_session", 1)
+    assert_silent(mysql_queue.worker("--mode", "mark"))
+    ((result, age),) = mysql_queue.rows("result, ABS(TIMESTAMPDIFF(SECOND, finished_at, NOW(6)))")
+    assert (json.loads(result), age < 60) == ({"größe": "Käse 😀 \\ ' %s"}, True)
+
+
+# ---- whose task it is
+
+
+@EACH_MODE
+@pytest.mark.parametrize("name", ["pay", "swallow"])
+def test_a_task_that_was_taken_over_raises_lease_lost_and_leaves_nothing(
+    mysql_queue: Queue, mode: str, name: str
+) -> None:
+    queue = mysql_queue
+    end = begin(queue, name, mode=mode)
+    queue.end_leases()
+    assert_silent(queue.worker(0, OTHER_GROUP))
+    before = queue.rows()
+    code, output, errors = end()
+    assert (code, output) == (0, "")
+    assert "tasks." + name + ": the lease was lost while it ran" in errors
+    assert (effects(queue), queue.rows()) == ([], before)
+    if name == "swallow":
+        assert queue.notes()[1].startswith("TaskServerError: task 1 is not this worker's any more, so this transaction")
+
+
+@EACH_MODE
+def test_a_task_that_is_to_run_again_meanwhile_has_its_effects_and_runs_again(mysql_queue: Queue, mode: str) -> None:
+    queue = mysql_queue
+    adding = ("--unique", "key", "--rerun")
+    assert queue.client("add", "tasks.pay", "[5]", *adding).returncode == 0
+    process = queue.start_task(1, "--mode", mode)
+    assert queue.client("add", "tasks.pay", "[2]", *adding).returncode == 0
+    queue.go("go-5")
+    assert end_of(process) == (0, "", "")
+    assert (effects(queue), queue.rows("args, status, attempts, claim")) == ([5, 105], [("[2]", 0, 0, None)])
+
+
+def test_a_task_that_may_start_once_and_was_given_up_is_completed_late(mysql_queue: Queue) -> None:
+    queue = mysql_queue
+    end = begin(queue, "pay")
+    queue.sql("UPDATE jobs_queue SET max_attempts = 1")
+    queue.end_leases()
+    assert_one_line(queue.worker(0, OTHER_GROUP), 0, "is fatal: lost: ")
+    assert end() == (0, "", "")
+    assert (effects(queue), states(queue)) == ([5, 105], [])
+
+
+def test_a_cancelled_task_that_completes_before_it_hears_of_it_is_done(mysql_queue: Queue) -> None:
+    end = begin(mysql_queue, "pay", mode="mark")
+    assert mysql_queue.client("cancel", 1).returncode == 0
+    assert end() == (0, "", "")
+    assert (effects(mysql_queue), mysql_queue.statuses()) == ([5, 105], [2])
+
+
+def test_progress_after_it_interrupts_nobody(queue: Queue) -> None:
+    add(queue, "tell_progress_after", 1)
+    assert_silent(queue.worker())
+    assert (effects(queue), queue.notes()) == ([1, 101], ["pay 1", "1"])
+
+
+def test_an_interrupt_that_was_swallowed_lets_nothing_be_completed(queue: Queue) -> None:
+    add(queue, "swallow_an_interrupt", 1)
+    assert_silent(queue.worker())
+    assert (effects(queue), states(queue)) == ([], [(3, 1)])
+    assert queue.first_lines()[0].startswith("TaskInterrupted: an interrupt struck it, and it went on")
+
+
+# ---- where it is refused
+
+
+@pytest.mark.parametrize("between", ["nothing", "commit"])
+def test_a_second_time_it_says_so(queue: Queue, between: str) -> None:
+    add(queue, "twice", 1, between)
+    assert_silent(queue.worker())
+    assert (effects(queue), states(queue)) == ([1], [])
+    [note] = queue.notes()
+    assert note.startswith("TaskServerError: taskserver.complete() was called before, which completed this task")
+
+
+def test_after_a_rollback_it_may_be_called_again(queue: Queue) -> None:
+    add(queue, "twice", 1, "rollback")
+    assert_silent(queue.worker())
+    assert (effects(queue), states(queue), queue.notes()) == ([1], [], [])
+
+
+def test_outside_of_a_task_it_says_so() -> None:
+    with pytest.raises(TaskServerError, match=r"taskserver\.complete\(\) is for tasks, while they run, and none runs"):
+        taskserver.complete(None)
+
+
+@pytest.mark.parametrize("name", ["of_several", "in_its_own", "fail_for_good"])
+def test_code_that_cannot_be_completed_so_is_told(queue: Queue, name: str) -> None:
+    queue.add(f"tasks.{name}", "[1]" if name == "fail_for_good" else None)
+    queue.worker()
+    assert re.search(r"taskserver\.complete\(\) is (not )?for ", queue.errors()[0])
+    assert queue.statuses() == [4 if name == "fail_for_good" else 3]
+
+
+def test_a_forked_process_cannot_complete_its_parent_s_task(queue: Queue) -> None:
+    add(queue, "in_a_child", 1)
+    assert_silent(queue.worker("--mode", "mark"))
+    assert queue.statuses() == [2]
+    assert "or a forked process" in queue.notes()[0]
+
+
+def test_a_connection_without_a_transaction_is_refused(queue: Queue) -> None:
+    add(queue, "by_itself", 1)
+    assert_silent(queue.worker())
+    assert states(queue) == [(3, 1)]
+    assert "InvalidTask: connection is in no transaction, and commits each statement by" in queue.first_lines()[0]
+
+
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [("none", "connection is a NoneType"), ("text", "connection is a str"), ("memory", "connection is one to ")],
+)
+@pytest.mark.parametrize("name", ["on_nothing", "swallow_all"])
+def test_what_is_no_connection_to_the_queue_is_refused(queue: Queue, what: str, error: str, name: str) -> None:
+    add(queue, name, what)
+    assert_silent(queue.worker())
+    assert states(queue) == [(3, 1)]
+    assert (error if name == "on_nothing" else NOT_COMMITTED) in queue.first_lines()[0]
+
+
+# ---- connections that break
+
+
+@pytest.fixture
+def proxy(mysql_server: MySQLServer) -> Iterator[Proxy]:
+    with Proxy(mysql_server.host, mysql_server.port) as proxy:
+        yield proxy
+
+
+@EACH_MODE
+@pytest.mark.parametrize("silent", [False, True], ids=["loud", "silent"])
+@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
+def test_a_commit_that_was_cut_off_is_found_out(
+    mysql_queue: Queue, proxy: Proxy, mode: str, silent: bool, is_after: bool
+) -> None:
+    queue = mysql_queue
+    set_settings(queue, TASKSERVER_DSN=proxy.dsn(queue.dsn))
+    cut = (proxy.cut_after if is_after else proxy.cut_before)(contains(b"COMMIT /* by"), silent=silent)
+    add(queue, "pay", 1)
+    add(queue, "pay", 2)
+    ended = queue.worker("--mode", mode)
+    assert cut.has_struck
+    if is_after:
+        assert_one_line(ended, 0, "has completed itself, and failed after that: OperationalError: (2013")
+        assert effects(queue) == [1, 2, 101, 102]
+    else:
+        assert_silent(ended)
+        assert effects(queue) == [2, 102]
+        assert states(queue)[0] == (3, 1)
+    assert queue.sql("SELECT taken, done, lost FROM jobs_queue_workers") == [(2, 2 if is_after else 1, 0)]
+
+
+# ---- other drivers
+
+SYSTEM_PYTHON = "/usr/bin/python3"
+BY_MYSQLCLIENT = """
+import sys
+
+import MySQLdb
+import taskserver
+
+server = taskserver.TaskServer(sys.argv[1], modules="__main__", mode="mark")
+AT = server.settings.dsn
+
+
+def pay(number):
+    place = {"host": AT.host, "port": AT.port, "user": AT.user, "password": AT.password, "database": AT.database}
+    connection = MySQLdb.connect(**place, charset="latin1")
+    connection.cursor().execute("INSERT INTO effects (number) VALUES (%s)", [number])
+    taskserver.complete(connection, {"größe": number})
+    connection.commit() if number < 3 else connection.rollback()
+
+
+for number in (1, 2, 3):
+    server.add_task("__main__.pay", [number])
+ended = server.run()
+print(ended.done, ended.failed)
+"""
+
+
+def test_a_connection_of_mysqlclient_completes(mysql_queue: Queue, tmp_path: Path) -> None:
+    if subprocess.run([SYSTEM_PYTHON, "-c", "import MySQLdb"], capture_output=True).returncode != 0:
+        without(f"{SYSTEM_PYTHON} has no mysqlclient")
+    (tmp_path / "pymysql").symlink_to(Path(pymysql.__file__).parent)
+    (tmp_path / "taskserver").symlink_to(ROOT / "taskserver")
+    (tmp_path / "program.py").write_text(BY_MYSQLCLIENT)
+    command = [SYSTEM_PYTHON, str(tmp_path / "program.py"), mysql_queue.dsn]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("2 1\n", "")
+    assert effects(mysql_queue) == [1, 2]
+    assert mysql_queue.rows("status, result") == [(2, '{"größe":1}'), (2, '{"größe":2}'), (3, None)]

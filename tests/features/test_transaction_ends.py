@@ -1,0 +1,589 @@
+"""How tasks end their own transaction, or the database does, and what they leave behind: nothing is half committed."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+
+from tests.conftest import without
+from tests.support import effects as common
+from tests.support.effects import add, effects, states, with_effects
+from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
+from tests.support.proxy import Proxy, contains
+from tests.support.queues import Queue
+from tests.support.servers import MariaDB, MySQLServer, missing_programs
+
+MAY_NOT = "a task may not end its transaction itself"
+SETTINGS = common.SETTINGS
+TASKS = (
+    common.TASKS
+    + """
+kept = []
+
+ENDINGS = {
+    "commit()": lambda number: taskserver.connection().commit(),
+    "COMMIT": lambda number: run("  /* a comment */ commit"),
+    "COMMIT AND CHAIN": lambda number: run("COMMIT AND CHAIN"),
+    "END": lambda number: run("END"),
+    "BEGIN": lambda number: run("BEGIN"),
+    "with": lambda number: taskserver.connection().__enter__().__exit__(None, None, None),
+    "CREATE TABLE": lambda number: run(f"CREATE TABLE other_{number} (number INT)"),
+    "SET autocommit": lambda number: run("SET autocommit = 1"),
+    "procedure": lambda number: run("CALL commit_now()"),
+    "procedure that begins": lambda number: run("CALL commit_and_begin()"),
+    "prepared": lambda number: [run("PREPARE it FROM 'COMMIT'"), run("EXECUTE it")],
+    "executescript": lambda number: taskserver.connection().executescript("SELECT 1;"),
+    "isolation_level": lambda number: setattr(taskserver.connection(), "isolation_level", None),
+}
+
+
+@transactional
+def end(how, then, number):
+    write(number)
+    try:
+        ENDINGS[how](number)
+    except BaseException:
+        if then == "raises it":
+            raise
+    if then == "raises another":
+        raise ValueError("another one")
+    write(number + 1)
+
+
+@transactional
+def roll_back(number, how, then):
+    write(number)
+    if how == "rollback()":
+        taskserver.connection().rollback()
+    else:
+        run(how)
+    if then == "raises":
+        raise ValueError("after its rollback")
+    write(number + 1)
+
+
+@transactional
+def close(number):
+    write(number)
+    taskserver.connection().close()
+
+
+@transactional
+def meet_deadlock(then):
+    run("UPDATE effects SET number = number + 10 WHERE id = 1")
+    note("meet_deadlock")
+    wait()
+    try:
+        if then == "raises it, later":
+            run("CALL change_second()").nextset()
+        else:
+            run("UPDATE effects SET number = number + 10 WHERE id = 2")
+    except Exception:
+        if then.startswith("raises it"):
+            raise
+    write(7)
+
+
+@transactional
+def leave_a_factory(number):
+    write(number)
+    taskserver.connection().row_factory = lambda cursor, row: 1 / 0
+    taskserver.connection().text_factory = bytes
+    return run("SELECT 1") and None
+
+
+@transactional
+def change_session(number, statement, value=None):
+    write(number)
+    run(statement)
+    return value
+
+
+@transactional
+def have_a_child_write(number, first=None, does="write"):
+    if first is not None:
+        write(first)
+    child = os.fork()
+    if not child:
+        try:
+            write(number) if does == "write" else taskserver.connection().rollback()
+        except Exception:
+            os._exit(1)
+        os._exit(0)
+    assert os.WEXITSTATUS(os.waitpid(child, 0)[1]) == 1, "the child wrote"
+
+
+@transactional
+def keep(number):
+    kept.append(taskserver.connection())
+    write(number)
+
+
+def write_to_what_was_kept(number):
+    kept[0].cursor().execute(f"INSERT INTO effects (number) VALUES ({number})")
+
+
+@transactional
+def undo_by_the_way(number, then):
+    write(number)
+    try:
+        run("INSERT OR ROLLBACK INTO effects (number) VALUES (5000)")
+    except Exception:
+        if then == "raises it":
+            raise
+    write(number + 1)
+
+
+@transactional
+def leave_a_cursor_open(number):
+    reading = run("WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000) SELECT i FROM n")
+    reading.fetchone()
+    write(number)
+    raise ValueError("with a cursor in the midst of its rows")
+
+
+@transactional
+def wait_for_a_lock(number, then):
+    write(number)
+    try:
+        run("UPDATE effects SET number = 1 WHERE number = 0")
+    except Exception:
+        if then == "raises it":
+            raise
+    write(number + 1)
+
+
+@transactional
+def take_long(number):
+    write(number)
+    time.sleep(0.25)
+
+
+# ---- SQLite rolls back
+
+WITH = "WITH n (i) AS (SELECT {}) INSERT INTO effects (number) SELECT i FROM n"
+WAYS_ON = {
+    "as before": write,
+    "with": lambda number: run(WITH.format(number)),
+    "many": lambda number: taskserver.connection().executemany("INSERT INTO effects VALUES (NULL, ?)", [(number,)]),
+    "blob": lambda number: taskserver.connection().blobopen("effects", "number", 1).write(b"9"),
+    "table": lambda number: run(f"CREATE TABLE made{number} (n)"),
+    "begin": lambda number: (run("BEGIN"), write(number), taskserver.connection().commit()),
+}
+
+
+@transactional
+def go_on_after_it(how, number):
+    write(number)
+    try:
+        run("INSERT OR ROLLBACK INTO effects (number) VALUES (5000)")
+    except sqlite3.Error:
+        pass
+    try:
+        WAYS_ON[how](number + 1)
+    except Exception:
+        pass
+
+
+# ---- MySQL's answers
+
+
+@taskserver.task(transactional=True, timeout=0.5)
+def swallow_an_interrupt(then):
+    write(1)
+    try:
+        run("SELECT SLEEP(20)") if then != "outside" else time.sleep(20)
+    except BaseException:
+        note("struck")
+    wait()
+    try:
+        write(2)
+    except Exception:
+        if then == "raises it":
+            raise
+
+
+@transactional
+def swallow_what_cannot_be_read(number):
+    connection = taskserver.connection()
+    write(number)
+    decoders = connection.decoders
+    connection.decoders = {**decoders, **dict.fromkeys(decoders, lambda value: 1 / 0)}
+    try:
+        run("SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3")
+    except ZeroDivisionError:
+        pass
+    connection.decoders = decoders
+
+
+@taskserver.task(transactional=True, timeout=1)
+def roll_back_in_silence():
+    write(1)
+    wait()
+    taskserver.connection().rollback()
+
+
+@transactional
+def look_and_wait(number):
+    run("SELECT COUNT(*) FROM effects").fetchall()
+    note("looked")
+    wait()
+    write(number)
+"""
+)
+
+
+@pytest.fixture
+def make_queue(make_queue: Callable[..., Queue]) -> Callable[..., Queue]:
+    return with_effects(make_queue)
+
+
+# ---- a task that ends its transaction itself
+
+ENDED: dict[str, tuple[list[int] | None, list[int] | None]] = {
+    # how, for SQLite, for MySQL: what is committed of number and number + 1; None where there is no such thing
+    "commit()": ([], [0]),
+    "COMMIT": ([], [0]),
+    "COMMIT AND CHAIN": (None, [0]),
+    "END": ([], None),
+    "BEGIN": (None, [0]),
+    "with": ([], None),
+    "CREATE TABLE": (None, [0]),
+    "SET autocommit": (None, [0]),
+    "procedure": (None, [0]),
+    "procedure that begins": (None, [0]),
+    "prepared": (None, [0]),
+    "executescript": ([], None),
+    "isolation_level": ([], None),
+}
+
+
+@pytest.mark.parametrize("then", ["raises it", "raises another", "goes on"])
+def test_a_task_that_ends_its_transaction_itself_is_fatal(queue: Queue, then: str) -> None:
+    """What it committed before, it committed; it does not do so again, and nothing is committed after that."""
+    if not queue.is_sqlite:
+        queue.sql("CREATE PROCEDURE commit_now() COMMIT")
+        queue.sql("CREATE PROCEDURE commit_and_begin() BEGIN COMMIT; START TRANSACTION; END")
+    cases = [(how, ended[0 if queue.is_sqlite else 1]) for how, ended in ENDED.items()]
+    expected = []
+    for index, (how, offsets) in enumerate((how, offsets) for how, offsets in cases if offsets is not None):
+        add(queue, "end", how, then, index * 10)
+        expected += [index * 10 + offset for offset in offsets]
+        if how == "SET autocommit" and then != "raises another":
+            expected.append(index * 10 + 1)  # each statement by itself, as it asked for
+    add(queue, "effect", 1000)
+    ended = queue.worker()
+    rows = queue.rows("status, attempts, error_text, args")
+    assert len(rows) == sum(offsets is not None for _, offsets in cases)
+    for status, attempts, error_text, args in rows:
+        assert (status, attempts) == (4, 1), (args, error_text)
+        assert error_text.startswith(f"Fatal: {MAY_NOT}"), (args, error_text)
+    assert len([line for line in ended.stderr.splitlines() if MAY_NOT in line]) == len(rows)
+    assert effects(queue) == [*expected, 1000]
+    assert MAY_NOT in queue.client("show", 1).stdout
+
+
+def test_a_task_that_commits_is_shown_with_its_own_traceback_when_run_by_hand(sqlite_queue: Queue) -> None:
+    add(sqlite_queue, "end", "commit()", "raises it", 1)
+    ended = sqlite_queue.client("run", 1)
+    assert ended.stderr.count("Traceback (most recent call last):") == 1
+    assert re.search(r"COMMIT was refused, and committed nothing\nTraceback ", ended.stderr)
+    assert ended.stdout.endswith(", and is fatal\n")
+
+
+@pytest.mark.parametrize(
+    ("how", "then"), [("rollback()", "goes on"), ("ROLLBACK", "goes on"), ("rollback()", "raises")]
+)
+def test_a_task_that_rolls_back_fails_with_nothing_committed(queue: Queue, how: str, then: str) -> None:
+    add(queue, "roll_back", 1, how, then)
+    add(queue, "effect", 10)
+    assert_silent(queue.worker())
+    assert (effects(queue), states(queue)) == ([10], [(3, 1)])
+    begin = "Conflict: its transaction was rolled back" if then == "goes on" else "ValueError: after its rollback"
+    assert queue.first_lines()[0].startswith(begin)
+
+
+def test_a_task_may_undo_its_writes_and_go_on(queue: Queue) -> None:
+    add(queue, "roll_back", 1, "ROLLBACK TO taskserver_task", "goes on")
+    assert_silent(queue.worker())
+    assert (effects(queue), states(queue)) == ([2], [])
+
+
+def test_a_task_that_closes_its_connection_fails(queue: Queue) -> None:
+    add(queue, "close", 1)
+    add(queue, "effect", 2)
+    assert_silent(queue.worker())
+    assert (effects(queue), states(queue)) == ([2], [(3, 1)])
+    assert "closed" in queue.first_lines()[0]
+
+
+@pytest.mark.parametrize("task", ["effect", "note"])
+def test_a_connection_that_was_kept_from_an_earlier_task_takes_nothing(queue: Queue, task: str) -> None:
+    """Be it in another task, or in the next one of its kind before that begins."""
+    add(queue, "keep", 1)
+    add(queue, "write_to_what_was_kept", 2)
+    add(queue, task, 3)
+    assert_silent(queue.worker("--mode", "mark"))
+    assert queue.statuses() == [2, 3, 2]
+    assert re.match("InterfaceError|ProgrammingError: Cannot operate on a closed", queue.first_lines()[1])
+    assert effects(queue) == ([1, 3] if task == "effect" else [1])
+
+
+def test_on_sqlite_a_forked_process_cannot_write_to_its_parent_s_transaction(sqlite_queue: Queue) -> None:
+    add(sqlite_queue, "have_a_child_write", 1)
+    add(sqlite_queue, "effect", 2)
+    add(sqlite_queue, "have_a_child_write", 3, 3)  # by a statement that was prepared before the fork
+    add(sqlite_queue, "have_a_child_write", 0, 4, "rollback")
+    assert_silent(sqlite_queue.worker("--mode", "mark"))
+    assert sqlite_queue.errors() == ["", "", "", ""]
+    assert effects(sqlite_queue) == [2, 3, 4]
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["", "lost"])
+@pytest.mark.parametrize("then", ["raises it", "goes on", "outside"])
+def test_an_interrupt_that_was_swallowed_lets_nothing_be_committed(
+    mysql_queue: Queue, then: str, is_lost: bool
+) -> None:
+    """Else a statement might get the answer to the one before it, and the fence that to a write of the task."""
+    add(mysql_queue, "swallow_an_interrupt", then)
+    add(mysql_queue, "effect", 10)
+    worker = mysql_queue.start("--mode", "mark")
+    wait_until(lambda: mysql_queue.notes() == ["struck"])
+    if is_lost:
+        mysql_queue.sql("UPDATE jobs_queue SET claim = claim + 1 WHERE id = 1")
+    mysql_queue.go()
+    code, output, errors = end_of(worker)
+    assert (code, output, len(errors.splitlines())) == (0, "", int(is_lost))
+    assert mysql_queue.statuses() == [1 if is_lost else 3, 2]
+    if not is_lost:
+        begin = "InterfaceError" if then == "raises it" else "TaskInterrupted: an interrupt struck it, and it went on"
+        assert mysql_queue.first_lines()[0].startswith(begin)
+    assert effects(mysql_queue) == [10]
+
+
+@contextmanager
+def in_deadlock(queue: Queue) -> Iterator[None]:
+    """In the `with`, another transaction wants what the task `meet_deadlock` has, and has what that one wants."""
+    queue.sql("INSERT INTO effects (number) VALUES (0), (0)")
+    with closing(queue.connect()) as other, other.cursor() as cursor:
+        other.begin()
+        cursor.execute("UPDATE effects SET number = number + 1 WHERE id = 2")
+        # The heavier one: it is the task's that the server rolls back.
+        cursor.execute(f"INSERT INTO effects (number) VALUES {', '.join(['(-1)'] * 200)}")
+        wait_until(lambda: "meet_deadlock" in queue.notes())
+        wanting = threading.Thread(target=cursor.execute, args=("UPDATE effects SET number = 5 WHERE id = 1",))
+        wanting.start()
+        queue.go()
+        wanting.join()
+        other.rollback()
+    yield
+
+
+@pytest.mark.parametrize("then", ["raises it", "raises it, later", "goes on"])
+def test_a_task_that_the_server_rolled_back_is_not_half_committed(mysql_queue: Queue, then: str) -> None:
+    queue = mysql_queue
+    change = "UPDATE effects SET number = number + 10 WHERE id = 2"
+    queue.sql(f"CREATE PROCEDURE change_second() BEGIN SELECT 1; {change}; END")
+    add(queue, "meet_deadlock", then)
+    process = queue.start(1)
+    with in_deadlock(queue):
+        assert end_of(process) == (0, "", "")
+    assert (effects(queue), states(queue)) == ([0, 0], [(3, 1)])
+    assert ("was rolled back, and it went on" if then == "goes on" else "1213") in queue.first_lines()[0]
+    queue.end_backoffs()
+    assert_silent(queue.worker())
+    assert (effects(queue), states(queue)) == ([7, 10, 10], [])
+
+
+def test_on_sqlite_a_table_that_it_makes_is_its_effect_too(sqlite_queue: Queue) -> None:
+    add(sqlite_queue, "do", "CREATE TABLE other (number INT)")
+    sqlite_queue.define("\n@transactional\ndef make_and_fail():\n    run('CREATE TABLE third (n INT)')\n    1 / 0\n")
+    add(sqlite_queue, "make_and_fail")
+    assert_silent(sqlite_queue.worker())
+    names = [name for (name,) in sqlite_queue.sql("SELECT name FROM sqlite_master WHERE name IN ('other', 'third')")]
+    assert names == ["other"]
+
+
+def test_on_sqlite_a_second_begin_is_an_error_like_any_other(sqlite_queue: Queue) -> None:
+    add(sqlite_queue, "end", "BEGIN", "raises it", 0)
+    add(sqlite_queue, "end", "BEGIN", "goes on", 10)
+    assert_silent(sqlite_queue.worker())
+    assert (effects(sqlite_queue), states(sqlite_queue)) == ([10, 11], [(3, 1)])
+    assert "within a transaction" in sqlite_queue.first_lines()[0]
+
+
+@pytest.fixture(scope="module")
+def odd_server() -> Iterator[MariaDB]:
+    """A server that undoes a whole transaction when a lock is not to be had, and takes short statements alone."""
+    if missing := missing_programs():
+        without(f"MariaDB is not installed ({', '.join(missing)} not found)")
+    with MariaDB(
+        False, "--innodb-rollback-on-timeout=ON", "--innodb-lock-wait-timeout=1", "--max-allowed-packet=131072"
+    ) as server:
+        yield server
+
+
+@pytest.fixture
+def odd_queue(odd_server: MariaDB, make_queue: Callable[..., Queue]) -> Iterator[Queue]:
+    name = odd_server.create_database()
+    try:
+        yield make_queue(odd_server.dsn(name))
+    finally:
+        odd_server.drop_database(name)
+
+
+def test_a_factory_of_rows_that_a_task_left_is_not_the_next_one_s(sqlite_queue: Queue) -> None:
+    add(sqlite_queue, "leave_a_factory", 1)
+    add(sqlite_queue, "effect", 2)
+    assert_silent(sqlite_queue.worker("--mode", "mark"))
+    assert sqlite_queue.statuses() == [2, 2]
+    assert effects(sqlite_queue) == [1, 2]
+
+
+@pytest.mark.parametrize("mode", ["delete", "move", "mark"])
+def test_a_task_may_go_to_another_database_of_the_server(mysql_queue: Queue, mode: str) -> None:
+    for number in (1, 2):
+        add(mysql_queue, "change_session", number, "USE information_schema")
+        add(mysql_queue, "effect", 10 * number)
+    assert_silent(mysql_queue.worker("--mode", mode))
+    assert effects(mysql_queue) == [1, 2, 10, 20]
+
+
+def test_texts_come_through_a_character_set_that_a_task_chose(mysql_queue: Queue) -> None:
+    add(mysql_queue, "change_session", 1, "SET NAMES latin1", "Käse 😀")
+    add(mysql_queue, "effect", 2, "Brötchen")
+    assert_silent(mysql_queue.worker("--mode", "mark"))
+    results = [json.loads(result) for (result,) in mysql_queue.rows("result")]
+    assert results == ["Käse 😀", "Brötchen"]
+
+
+def test_a_cursor_in_the_midst_of_its_rows_keeps_no_lock(sqlite_queue: Queue) -> None:
+    add(sqlite_queue, "leave_a_cursor_open", 1)
+    add(sqlite_queue, "effect", 2)
+    assert_silent(sqlite_queue.worker("--mode", "mark"))
+    assert sqlite_queue.statuses() == [3, 2]
+    assert effects(sqlite_queue) == [2]
+
+
+@pytest.mark.parametrize("then", ["raises it", "goes on"])
+def test_a_task_that_sqlite_rolled_back_comes_again(sqlite_queue: Queue, then: str) -> None:
+    add(sqlite_queue, "undo_by_the_way", 1, then)
+    assert_silent(sqlite_queue.worker("--mode", "mark"))
+    assert sqlite_queue.statuses() == [3]
+    begin = "IntegrityError: " if then == "raises it" else "Conflict: its transaction was rolled back, and it went on"
+    assert sqlite_queue.first_lines()[0].startswith(begin)
+    assert effects(sqlite_queue) == []
+
+
+@pytest.mark.parametrize("then", ["raises it", "goes on"])
+def test_a_task_that_a_server_rolled_back_for_a_lock_comes_again(odd_queue: Queue, then: str) -> None:
+    odd_queue.sql("INSERT INTO effects (number) VALUES (0)")
+    add(odd_queue, "wait_for_a_lock", 1, then)
+    with closing(odd_queue.connect()) as other, other.cursor() as cursor:
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        other.begin()
+        cursor.execute("SELECT * FROM effects WHERE number = 0 FOR UPDATE")
+        assert_silent(odd_queue.worker("--mode", "mark"))
+        other.rollback()
+    assert odd_queue.statuses() == [3]
+    begin = "OperationalError: (1205, " if then == "raises it" else "Conflict: its transaction was rolled back"
+    assert odd_queue.first_lines()[0].startswith(begin)
+    assert effects(odd_queue) == [0]
+
+
+def test_a_result_that_is_longer_than_the_server_takes_leaves_the_task_done(odd_queue: Queue) -> None:
+    add(odd_queue, "effect", 1, "x" * 60_000)
+    ended = odd_queue.worker("--mode", "mark")
+    assert_one_line(ended, 0, "its result is not kept", "max_allowed_packet")
+    assert odd_queue.rows("status, attempts, result") == [(2, 1, None)]
+    assert effects(odd_queue) == [1]
+
+
+def test_who_waits_for_the_lock_finds_it_free_between_two_tasks(sqlite_queue: Queue) -> None:
+    for number in range(24):
+        add(sqlite_queue, "take_long", number)
+    worker = sqlite_queue.start("--mode", "mark")
+    waited: list[float] = []
+
+    def write_now_and_then() -> None:
+        while worker.poll() is None:
+            began_at = time.monotonic()
+            with closing(sqlite3.connect(sqlite_queue.path, timeout=60, isolation_level=None)) as page:
+                page.execute("INSERT INTO jobs_queue (task, group_id) VALUES ('tasks.note', 9)")
+            waited.append(time.monotonic() - began_at)
+            time.sleep(0.05)
+
+    page = threading.Thread(target=write_now_and_then)
+    page.start()
+    assert end_of(worker) == (0, "", "")
+    page.join()
+    assert len(waited) > 5
+    assert sorted(waited)[len(waited) // 2] < 24 * 0.25 / 3
+
+
+WAYS_ON = ("as before", "with", "many", "blob", "table", "begin")
+
+
+@pytest.mark.parametrize("how", WAYS_ON)
+def test_a_task_that_goes_on_after_sqlite_rolled_it_back_commits_nothing(sqlite_queue: Queue, how: str) -> None:
+    add(sqlite_queue, "go_on_after_it", how, 1)
+    add(sqlite_queue, "effect", 10)
+    assert_silent(sqlite_queue.worker("--mode", "mark"))
+    assert sqlite_queue.statuses() == [3, 2]
+    assert sqlite_queue.first_lines()[0].startswith("Conflict: its transaction was rolled back, and it went on")
+    assert effects(sqlite_queue) == [10]
+    assert sqlite_queue.sql("SELECT COUNT(*) FROM sqlite_master WHERE name LIKE 'made%'") == [(0,)]
+
+
+def test_rows_that_could_not_be_read_are_not_taken_for_the_answer_to_the_next_statement(mysql_queue: Queue) -> None:
+    add(mysql_queue, "swallow_what_cannot_be_read", 1)
+    add(mysql_queue, "effect", 2)
+    assert_silent(mysql_queue.worker("--mode", "mark"))
+    assert mysql_queue.statuses() == [3, 2]
+    assert "Packet sequence number wrong" in mysql_queue.first_lines()[0]
+    assert effects(mysql_queue) == [2]
+
+
+def test_a_rollback_that_gets_no_answer_is_interrupted_by_the_timeout(
+    mysql_queue: Queue, mysql_server: MySQLServer
+) -> None:
+    with Proxy(mysql_server.host, mysql_server.port) as proxy:
+        mysql_queue.deployment.write_env(TASKSERVER_DSN=proxy.dsn(mysql_queue.dsn), TASKSERVER_BACKOFF="fixed:500")
+        add(mysql_queue, "roll_back_in_silence")
+        cut = proxy.cut_before(contains(b"ROLLBACK"), silent=True)
+        worker = mysql_queue.start("--mode", "mark")
+        mysql_queue.go()
+        began_at = time.monotonic()
+        assert end_of(worker) == (0, "", "")
+        assert cut.has_struck
+        assert time.monotonic() - began_at < 15  # and not as long as the network is silent
+    assert mysql_queue.statuses() == [3]
+    assert mysql_queue.first_lines()[0].startswith("TaskInterrupted: ")
+    assert effects(mysql_queue) == []
+
+
+def test_a_lease_that_is_renewed_meanwhile_does_not_keep_a_task_from_its_end_where_snapshots_are_minded(
+    make_queue: Callable[..., Queue],
+) -> None:
+    """With statement-based replication there is no READ COMMITTED, so its transaction has a snapshot."""
+    if missing := missing_programs():
+        without(f"MariaDB is not installed ({', '.join(missing)} not found)")
+    flags = ("--log-bin", "--binlog-format=STATEMENT", "--innodb-snapshot-isolation=ON")
+    with MariaDB(False, *flags) as server:
+        queue = make_queue(server.dsn(server.create_database()))
+        add(queue, "effect", 10)
+        add(queue, "look_and_wait", 1)
+        worker = queue.start("--mode", "mark")
+        wait_until(lambda: queue.notes() == ["looked"])
+        queue.sql("UPDATE jobs_queue SET updated_at = NOW(6), due_at = due_at + INTERVAL 1 MINUTE WHERE status = 1")
+        queue.go()
+        assert end_of(worker) == (0, "", "")
+        assert queue.statuses() == [2, 2]
+        assert effects(queue) == [1, 10]

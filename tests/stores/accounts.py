@@ -1,0 +1,47 @@
+"""Accounts of a server with few rights, and the error of a database that cannot be used: it never tells a password."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import quote
+
+import pymysql
+import pytest
+
+from taskserver import DatabaseError, TaskServer
+from tests.support.servers import MySQLServer
+
+SECRET = "s3cret/ä@?#"
+QUOTED_SECRET = quote(SECRET, safe="")
+_names = itertools.count()
+
+
+def failure(dsn: str, password: str = "") -> str:
+    """What the error says with which a server that cannot be used fails: one line, and its password nowhere."""
+    with TaskServer(dsn, password=password) as server, pytest.raises(DatabaseError) as raised:
+        server.add_task("tasks.a")
+    text = str(raised.value)
+    assert text
+    assert "\n" not in text
+    for written in (SECRET, QUOTED_SECRET, "s3cret"):
+        for told in (text, repr(raised.value), "".join(traceback.format_exception(raised.value))):
+            assert written not in told
+    return text
+
+
+@contextmanager
+def account(server: MySQLServer, database: str, rights: str = "", requires: str = "") -> Iterator[str]:
+    """DSN of a database for a user of its own with some rights, whose password is another than SECRET."""
+    name, password = f"u{next(_names)}_{secrets.token_hex(3)}", f"{SECRET}x"
+    quoted = pymysql.converters.escape_string(password)
+    server.execute(f"CREATE USER '{name}'@'%' IDENTIFIED BY '{quoted}' {requires}")
+    try:
+        if rights:
+            server.execute(f"GRANT {rights} TO '{name}'@'%'")
+        yield f"mysql://{name}:{quote(password, safe='')}@{server.host}:{server.port}/{database}"
+    finally:
+        server.execute(f"DROP USER '{name}'@'%'")

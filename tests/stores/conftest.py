@@ -1,0 +1,82 @@
+"""Fixtures of the contract that every store keeps: its tests run for SQLite and for MySQL/MariaDB alike.
+
+store       one on a database whose tables are there, and empty
+open_store  opens more of them, each another worker, in a mode
+rows        the database itself, seen past the store
+mysql_store the same on MySQL/MariaDB alone
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from taskserver import TaskServer
+from taskserver.stores import Store
+from taskserver.stores.database.tables import SCHEMA_VERSION
+from tests.support.rows import Rows
+from tests.support.servers import MySQLServer
+
+TABLES = ("", "_done", "_workers", "_paused", "_schedules", "_stats", "_dependencies", "_schema")
+
+
+@pytest.fixture(scope="module")
+def kept_mysql_dsn(mysql_server: MySQLServer) -> Iterator[str]:
+    """One database for many tests, as making its tables anew for each takes longer than most tests."""
+    with mysql_server.database() as name:
+        dsn = mysql_server.dsn(name)
+        with TaskServer(dsn) as server:
+            server.create_tables()
+        yield dsn
+
+
+@pytest.fixture
+def emptied_mysql_dsn(kept_mysql_dsn: str) -> str:
+    rows = Rows(kept_mysql_dsn)
+    for name in TABLES:
+        rows.execute(f"DELETE FROM jobs_queue{name}")
+    rows.execute(f"INSERT INTO jobs_queue_schema (version) VALUES ({SCHEMA_VERSION})")
+    rows.close()
+    return kept_mysql_dsn
+
+
+@pytest.fixture(params=["sqlite", "mysql"])
+def queue_dsn(request: pytest.FixtureRequest) -> str:
+    if request.param == "mysql":
+        return str(request.getfixturevalue("emptied_mysql_dsn"))
+    dsn = str(request.getfixturevalue("sqlite_dsn"))
+    with TaskServer(dsn) as server:
+        server.create_tables()
+    return dsn
+
+
+@pytest.fixture
+def open_store(queue_dsn: str) -> Iterator[Callable[..., Store]]:
+    servers: list[TaskServer] = []
+
+    def open_one(mode: str = "delete") -> Store:
+        servers.append(TaskServer(queue_dsn, mode=mode))
+        return servers[-1].store
+
+    yield open_one
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def store(open_store: Callable[..., Store]) -> Store:
+    return open_store()
+
+
+@pytest.fixture
+def rows(queue_dsn: str) -> Iterator[Rows]:
+    seen = Rows(queue_dsn)
+    yield seen
+    seen.close()
+
+
+@pytest.fixture
+def mysql_store(emptied_mysql_dsn: str) -> Iterator[Store]:
+    with TaskServer(emptied_mysql_dsn) as server:
+        yield server.store

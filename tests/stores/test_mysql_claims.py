@@ -1,0 +1,71 @@
+"""What a claim costs on MySQL and MariaDB: the indexes of its plan, and the rows that it reads of a long queue."""
+
+from __future__ import annotations
+
+import pytest
+
+from taskserver.stores import Store
+from taskserver.stores.mysql import claiming
+from taskserver.stores.mysql.dialect import MySQLDialect
+from tests.stores.verbs import PLAIN, add_many, claim, pause
+from tests.support.rows import Rows
+
+
+def fill(store: Store, count: int) -> None:
+    """Rows of eight groups and five priorities; every fourth one is finished."""
+    add_many(store, (PLAIN._replace(group_id=n % 8, priority=n % 5) for n in range(count)))
+    store.database.change("UPDATE {table} SET status = 2 WHERE id % 4 = 0")
+
+
+def plan(store: Store, groups: tuple[int, ...]) -> dict[str, set[str | None]]:
+    """The key that the claim uses for each table of its plan.
+
+    MySQL calls the updated table by its alias alone, and MariaDB too; what is picked from stands under its name.
+    """
+    dialect = store.database.dialect
+    assert isinstance(dialect, MySQLDialect)
+    skip = dialect.skip_locked if dialect.skips_locked else ""
+    sql = "EXPLAIN FORMAT=TRADITIONAL " + claiming.claim_statement(groups, skip)
+    cursor = store.database.execute(sql, claiming.claim_values(1, 120, 50, groups))
+    names = [column[0].lower() for column in cursor.description]
+    lines = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    return {table: {line["key"] for line in lines if line["table"] == table} for table in ("task", "jobs_queue")}
+
+
+def rows_read(store: Store) -> int:
+    """Rows and index entries that the server's storage engine was asked for by this connection so far."""
+    return sum(int(value) for _, value in store.database.fetch("SHOW SESSION STATUS LIKE 'Handler_read%'"))
+
+
+@pytest.mark.parametrize("groups", [(), (1, 3, 5)])
+@pytest.mark.parametrize("paused", [(), (1, 4, 77)], ids=["none paused", "some paused"])
+def test_a_claim_picks_by_its_indexes_and_reads_no_more_of_a_long_queue_than_of_a_short_one(
+    mysql_store: Store, emptied_mysql_dsn: str, groups: tuple[int, ...], paused: tuple[int, ...]
+) -> None:
+    """Beside paused groups that of all groups goes from one to the next by the index, lest it read past the paused."""
+    rows = Rows(emptied_mysql_dsn)
+    claim(mysql_store)  # a first one, which finds out what the server can do
+    pause(rows, *paused)
+    rows.close()
+    reads = []
+    for count in (1_000, 20_000):
+        fill(mysql_store, count)
+        picked = groups
+        if paused and not groups:
+            picked = tuple(mysql_store.claims._groups_beside(mysql_store.claims.paused_groups()))
+            assert picked
+            assert not set(picked) & set(paused)
+        index = "claim_by_group" if picked else "claim_any_group"
+        assert plan(mysql_store, picked) == {"task": {"PRIMARY"}, "jobs_queue": {index}}
+        before = rows_read(mysql_store)
+        assert len(claim(mysql_store, 50, *groups)) == 50
+        reads.append(rows_read(mysql_store) - before)
+    short, long = reads
+    assert long <= short * 1.2
+
+
+def test_the_claim_picks_by_the_claim_indexes_where_a_queue_has_eight_rows(mysql_store: Store) -> None:
+    claim(mysql_store)
+    fill(mysql_store, 8)
+    assert plan(mysql_store, (3, 5, 6)) == {"task": {"PRIMARY"}, "jobs_queue": {"claim_by_group"}}
+    assert plan(mysql_store, ()) == {"task": {"PRIMARY"}, "jobs_queue": {"claim_any_group"}}

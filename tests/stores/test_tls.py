@@ -1,0 +1,174 @@
+"""TLS: used as the mode of a DSN says, verified where it says so, and never given up where it is required."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from taskserver import DatabaseError, TaskServer
+from tests.conftest import without
+from tests.stores.accounts import account, failure
+from tests.support.servers import NOBODY, MariaDB, find_program
+
+
+class Certificates(NamedTuple):
+    """A certificate for 127.0.0.1 and localhost, signed by `authority`; `stranger` signed nothing of it."""
+
+    authority: Path
+    stranger: Path
+    certificate: Path
+    key: Path
+
+
+@pytest.fixture(scope="module")
+def certificates() -> Iterator[Certificates]:
+    if find_program("openssl") is None:
+        without("openssl is not installed")
+    folder = Path(tempfile.mkdtemp(prefix="taskserver-tls-", dir="/tmp"))
+    try:
+        for name in ("authority", "stranger"):
+            make_authority(folder, name)
+        yield Certificates(folder / "authority.pem", folder / "stranger.pem", *sign(folder, "server"))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def openssl(folder: Path, *arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=60)
+
+
+EC_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+
+
+def make_authority(folder: Path, name: str) -> None:
+    openssl(folder, "req", "-x509", *EC_KEY, "-days", "2", "-subj", f"/CN={name}",
+            "-keyout", f"{name}.key", "-out", f"{name}.pem")  # fmt: skip
+
+
+def sign(folder: Path, name: str) -> tuple[Path, Path]:
+    openssl(folder, "req", *EC_KEY, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+    openssl(folder, "x509", "-req", "-in", f"{name}.csr", "-CA", "authority.pem", "-CAkey", "authority.key",
+            "-CAcreateserial", "-days", "2", "-extfile", "names", "-out", f"{name}.pem")  # fmt: skip
+    key, certificate = folder / f"{name}.key", folder / f"{name}.pem"
+    if os.getuid() == 0:
+        folder.chmod(0o755)
+        os.chown(key, NOBODY, NOBODY)
+    return certificate, key
+
+
+@pytest.fixture(scope="module")
+def tls_server(certificates: Certificates) -> Iterator[MariaDB]:
+    options = (f"--ssl-cert={certificates.certificate}", f"--ssl-key={certificates.key}")
+    if find_program("mariadbd") is None:
+        without("MariaDB is not installed")
+    with MariaDB(False, *options) as server:
+        yield server
+
+
+def cipher(dsn: str) -> str:
+    """The cipher of a server's own connection; empty without TLS."""
+    with TaskServer(dsn) as server:
+        server.create_tables()
+        server.add_task("tasks.a")
+        return str(server.store.database.fetch("SHOW SESSION STATUS LIKE 'Ssl_cipher'")[0][1])
+
+
+@pytest.mark.parametrize(
+    ("options", "encrypted"),
+    [
+        ("", False),
+        ("?ssl-mode=disabled", False),
+        ("?ssl-mode=preferred", True),
+        ("?ssl-mode=REQUIRED", True),
+        ("?ssl-mode=required&ssl-ca={certificates.authority}", True),
+        ("?ssl-mode=verify_identity&ssl-ca={certificates.authority}", True),
+    ],
+)
+def test_tls_is_used_as_the_mode_says(
+    tls_server: MariaDB, certificates: Certificates, options: str, encrypted: bool
+) -> None:
+    with tls_server.database() as name:
+        assert bool(cipher(tls_server.dsn(name) + options.format(certificates=certificates))) == encrypted
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "?ssl-mode=verify_identity",
+        "?ssl-mode=verify_identity&ssl-ca={certificates.stranger}",
+        "?ssl-mode=required&ssl-ca={certificates.stranger}",
+        "?ssl-mode=verify_identity&ssl-ca=/no/such/file.pem",
+        "?ssl-mode=verify_identity&ssl-ca={certificates.key}",
+    ],
+)
+def test_a_certificate_that_cannot_be_verified_is_a_database_error(
+    tls_server: MariaDB, certificates: Certificates, options: str
+) -> None:
+    failure(tls_server.dsn("mysql") + options.format(certificates=certificates))
+
+
+def test_the_identity_of_another_host_is_refused_and_required_alone_does_not_ask(
+    tls_server: MariaDB, certificates: Certificates
+) -> None:
+    # 127.0.0.2 reaches the server, too, where it listens on all addresses; the certificate does not name it.
+    with Relay(tls_server.port) as port:
+        address = f"mysql://root@127.0.0.2:{port}/mysql"
+        failure(f"{address}?ssl-mode=verify_identity&ssl-ca={certificates.authority}")
+        with pytest.raises(DatabaseError, match=r"client\.py init"):
+            TaskServer(f"{address}?ssl-mode=required&ssl-ca={certificates.authority}").add_task("tasks.a")
+
+
+class Relay:
+    """Passes bytes on from 127.0.0.2 to a port of 127.0.0.1."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._listening = socket.create_server(("127.0.0.2", 0))
+
+    def __enter__(self) -> int:
+        threading.Thread(target=self._serve, daemon=True).start()
+        return int(self._listening.getsockname()[1])
+
+    def __exit__(self, *exception: object) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                visitor = self._listening.accept()[0]
+                server = socket.create_connection(("127.0.0.1", self._port))
+                for one, other in ((visitor, server), (server, visitor)):
+                    threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
+
+    def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError):
+            while received := one.recv(65536):
+                other.sendall(received)
+        with suppress(OSError):
+            other.shutdown(socket.SHUT_RDWR)
+
+
+def test_required_tls_is_never_given_up_where_the_server_offers_none(mariadb: MariaDB) -> None:
+    with mariadb.database() as name:
+        for mode in ("required", "verify_identity"):
+            assert "SSL" in failure(mariadb.dsn(name) + f"?ssl-mode={mode}")
+        assert cipher(mariadb.dsn(name) + "?ssl-mode=preferred") == ""
+
+
+def test_an_account_that_requires_tls_connects_on_loopback_by_itself(tls_server: MariaDB) -> None:
+    with tls_server.database() as name, account(tls_server, name, f"ALL ON `{name}`.*", "REQUIRE SSL") as dsn:
+        assert cipher(dsn)
+        assert "1045" in failure(f"{dsn}?ssl-mode=disabled")
+        assert "1045" in failure(dsn.replace("x@", "@"))

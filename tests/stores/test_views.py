@@ -1,0 +1,103 @@
+"""What operators read of a queue, for every store: counts, runs, lists and single tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+import pytest
+
+from taskserver.stores import Store
+from tests.stores.verbs import add, claim, claim_one, finish, start
+from tests.support.rows import Rows, as_instant
+
+
+def test_counts_are_by_group_and_status_with_the_age_of_the_oldest_new_row(store: Store, rows: Rows) -> None:
+    for group in (6, 3, 3, 3):
+        add(store, group)
+    rows.set(f"created_at = {rows.after(-500)} WHERE group_id = 3")
+    assert finish(store, claim(store, 1, 3)[0], "E: x")
+    counts = store.views.counts()
+    assert [(count.group_id, count.status, count.rows) for count in counts] == [(3, 0, 2), (3, 4, 1), (6, 0, 1)]
+    assert [count.oldest_seconds for count in counts] == [pytest.approx(500, abs=30), None, pytest.approx(0, abs=30)]
+
+
+def test_an_empty_queue_has_no_counts_no_runs_and_no_tasks(store: Store) -> None:
+    views = store.views
+    assert (views.counts(), views.runs(), views.list((), (), 10), views.show(1)) == ([], [], [], None)
+
+
+def test_a_run_is_recorded_from_its_begin_to_its_end_in_one_row(store: Store, rows: Rows) -> None:
+    store.runs.begin("web1", "3,5")
+    (run,) = store.views.runs()
+    assert (run.host, run.group_ids, run.ended_at, run.reason) == ("web1", "3,5", None, None)
+    assert run.started_seconds_ago == pytest.approx(0, abs=30)
+    store.runs.end("web1", "3,5", 90.25, "empty", (5, 2, 1, 1, 7))
+    (run,) = store.views.runs()
+    assert (run.reason, run.taken, run.done, run.fatal, run.lost, run.released) == ("empty", 5, 2, 1, 1, 7)
+    assert rows.seconds_from_now(run.ended_at) == pytest.approx(0, abs=30)
+    assert (as_instant(run.ended_at) - as_instant(run.started_at)).total_seconds() == pytest.approx(90.25, abs=0.1)
+    store.runs.begin("web1", "3,5")
+    store.runs.begin("web1", "all")
+    first, second = store.views.runs()
+    assert (first.group_ids, first.reason, first.taken, first.ended_at) == ("3,5", None, 0, None)
+    assert second.group_ids == "all"
+
+
+@pytest.mark.parametrize("seconds", [1e-7, 12345678.9])
+def test_a_run_of_any_length_has_a_begin_and_an_end(store: Store, seconds: float) -> None:
+    store.runs.begin("web1", "all")
+    store.runs.end("web1", "all", seconds, "empty", (0, 0, 0, 0, 0))
+    (run,) = store.views.runs()
+    assert run.started_seconds_ago == pytest.approx(seconds, abs=30)
+    assert run.ended_at is not None
+
+
+def test_the_list_shows_the_newest_of_the_wanted_statuses_and_groups(store: Store) -> None:
+    added = [add(store, group) for group in (3, 5, 3, 6)]
+    assert finish(store, claim(store, 1)[0], "E: x")
+
+    def listed(statuses: tuple[int, ...] = (), groups: tuple[int, ...] = (), limit: int = 10) -> list[int]:
+        return [task.id for task in store.views.list(statuses, groups, limit)]
+
+    assert listed() == added[::-1]
+    assert listed(limit=2) == added[:1:-1]
+    assert listed(statuses=(4,)) == [added[0]]
+    assert listed(statuses=(0,), groups=(3, 5)) == [added[2], added[1]]
+    assert listed(statuses=(0, 4), groups=(3,)) == [added[2], added[0]]
+    assert listed(statuses=(2,)) == []
+
+
+def test_a_shown_task_has_every_column_with_instants_as_text_in_utc(store: Store, rows: Rows) -> None:
+    task_id = add(store, 3, -4, args='{"to":"ä"}')
+    rows.set("unique_key = 'schlüssel'")
+    task = claim_one(store)
+    assert start(store, task, 6)
+    shown = store.views.show(task_id)
+    assert shown is not None
+    row = rows.row(task_id)
+    assert (shown.task, shown.args, shown.group_id, shown.priority) == ("tasks.send", '{"to":"ä"}', 3, -4)
+    assert (shown.status, shown.attempts, shown.max_attempts, shown.claim) == (1, 1, 6, task.claim)
+    assert (shown.unique_key, shown.error_text, shown.finished_at, shown.archived) == ("schlüssel", None, None, False)
+    for name in ("created_at", "started_at", "due_at", "updated_at"):
+        text = getattr(shown, name)
+        assert datetime.strptime(text, "%Y-%m-%d %H:%M:%S.%f") == as_instant(row[name])  # noqa: DTZ007
+        assert len(text) == 26
+
+
+def test_a_task_in_the_queue_is_shown_before_archived_ones_of_its_id_and_of_those_the_newest(
+    open_store: Callable[..., Store], rows: Rows
+) -> None:
+    """Old servers give the id of a deleted row again after a restart; the archive keeps both, and a key twice."""
+    store = open_store("move")
+    for args in ("[1]", "[2]"):
+        rows.execute(f"INSERT INTO jobs_queue (id, task, args, unique_key) VALUES (7, 'tasks.send', '{args}', 'k')")
+        assert finish(store, claim_one(store))
+    assert rows.execute("SELECT id, args FROM jobs_queue_done ORDER BY done_id") == [(7, "[1]"), (7, "[2]")]
+    archived = store.views.show(7)
+    assert archived is not None
+    assert (archived.args, archived.status, archived.archived) == ("[2]", 2, True)
+    rows.execute("INSERT INTO jobs_queue (id, task) VALUES (7, 'tasks.other')")
+    shown = store.views.show(7)
+    assert shown is not None
+    assert (shown.task, shown.archived) == ("tasks.other", False)

@@ -1,0 +1,127 @@
+"""Which errors of a MySQL server are waited for, and with what pauses: no server is asked, and nobody sleeps."""
+
+from __future__ import annotations
+
+import itertools
+
+import pymysql
+import pytest
+
+from taskserver import TaskServer
+from taskserver.errors import Conflict, ConnectionLost, DatabaseError, ServerFull, Unavailable
+from taskserver.stores.database import retrying
+from taskserver.stores.database.retrying import (
+    HELD_PATIENCE_SECONDS,
+    MIN_CONFLICT_SECONDS,
+    Patience,
+    RetryPolicy,
+    Scope,
+    Tries,
+)
+
+PASSING = {
+    # Lock waits, deadlocks and losers of two nodes, ended statements, snapshots, time limits of MariaDB and MySQL.
+    Conflict: {1020, 1205, 1213, 1317, 1614, 1969, 3024},
+    # The connection is gone, by shutdowns, KILLs, idle timeouts and networks; and with it the answer, COMMIT's too.
+    ConnectionLost: {
+        *(0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1180, 1184),
+        *(1927, 2006, 2013, 2014, 2055, 3168, 3169, 4031),
+    },
+    # It is there, and takes nobody more: no memory, threads or connections, of the server or of the account.
+    ServerFull: {1037, 1040, 1041, 1135, 1203, 1226},
+    # Not reached; read-only or offline for a while; a full disk or table; no quorum.
+    Unavailable: {2002, 2003, 1036, 1290, 1792, 1836, 3032, 1021, 1030, 1114, 1637, 1047},
+}
+"""By the numbers of MySQL's and MariaDB's manuals and of the driver."""
+
+
+def test_an_error_that_passes_is_known_by_its_number_and_no_other_is_waited_for() -> None:
+    """As wrong passwords, missing rights and mistakes in SQL: no pause mends them."""
+    dialect = TaskServer("mysql://nobody@127.0.0.1:1/nothing").store.database.dialect
+    found: dict[type[DatabaseError], set[int]] = {}
+    for number in range(5000):
+        found.setdefault(type(dialect.error(pymysql.err.OperationalError(number, ""))), set()).add(number)
+    assert {kind: numbers for kind, numbers in found.items() if issubclass(kind, (Conflict, Unavailable))} == PASSING
+
+
+class Clock:
+    """In the place of `time`: pauses take no time, and are written down."""
+
+    def __init__(self) -> None:
+        self.pauses: list[float] = []
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self._now += seconds
+
+
+@pytest.mark.parametrize("kind", PASSING)
+def test_the_pauses_between_tries_grow_and_are_random_up_to_the_patience(
+    kind: type[DatabaseError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a hundred workers which lost their database at one instant do not come back at one."""
+    seconds, longest, count = 30.0, 5, 30
+
+    def pauses() -> list[float]:
+        clock = Clock()
+        monkeypatch.setattr(retrying, "time", clock)
+        patience = Patience(seconds)
+        tries = Tries(RetryPolicy(Scope.STATEMENT, seconds), patience)
+        tries.succeeded()
+        while tries.go_on_after(kind("away")):
+            pass
+        assert patience.is_over
+        return clock.pauses
+
+    drawn = [pauses() for _ in range(count)]
+    assert [sum(each) for each in drawn] == pytest.approx([seconds] * count)
+    assert max(itertools.chain(*drawn)) <= longest
+    first_ones = list(zip(*(each[:5] for each in drawn), strict=True))
+    means = [sum(step) / count for step in first_ones]
+    assert all(later > 1.5 * earlier for earlier, later in itertools.pairwise(means))
+    assert all(max(step) > 1.2 * min(step) for step in first_ones)
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_who_never_reached_the_database_waits_only_where_it_is_full(
+    is_full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong address is told at once."""
+    monkeypatch.setattr(retrying, "time", Clock())
+    tries = Tries(RetryPolicy(Scope.STATEMENT, 30), Patience(30))
+    assert tries.go_on_after(ServerFull("full") if is_full else Unavailable("away")) == is_full
+
+
+@pytest.mark.parametrize(
+    ("patience", "is_repeatable"), [(None, True), (Patience(30), False)], ids=["producer", "cannot be repeated"]
+)
+def test_what_has_no_patience_or_cannot_be_repeated_is_not_tried_again(
+    patience: Patience | None, is_repeatable: bool
+) -> None:
+    tries = Tries(RetryPolicy(Scope.STATEMENT, 0, is_repeatable), patience)
+    tries.succeeded()
+    assert not tries.go_on_after(ConnectionLost("away"))
+
+
+@pytest.mark.parametrize(
+    ("conflict_seconds", "is_repeatable", "uses_up"),
+    [(MIN_CONFLICT_SECONDS, True, True), (HELD_PATIENCE_SECONDS, True, False), (MIN_CONFLICT_SECONDS, False, False)],
+    ids=["waited for", "left for later", "an add"],
+)
+def test_others_in_the_way_use_up_the_patience_only_of_work_that_the_run_cannot_do_without(
+    conflict_seconds: float, is_repeatable: bool, uses_up: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it is used up, what comes after is tried once."""
+    clock = Clock()
+    monkeypatch.setattr(retrying, "time", clock)
+    patience = Patience(0)
+    tries = Tries(RetryPolicy(Scope.STATEMENT, conflict_seconds, is_repeatable), patience)
+    while tries.go_on_after(Conflict("held")):
+        pass
+    assert sum(clock.pauses) == pytest.approx(conflict_seconds)
+    assert patience.is_over == uses_up
+    assert Tries(RetryPolicy(Scope.STATEMENT, 5), patience).go_on_after(Conflict("held")) == (not uses_up)
