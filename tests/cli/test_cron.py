@@ -265,30 +265,14 @@ def seen(_cron_can_run: None, mysql_server: MySQLServer) -> Iterator[Evidence]:
 
 
 @pytest.mark.parametrize("database", DATABASES)
-def test_a_run_takes_a_hundred_tasks_of_its_groups_in_order_of_priority(seen: Evidence, database: str) -> None:
-    runs = seen.places[f"hundred-{database}"].runs()
-    wanted = in_order(3, 5, 6)
-    assert runs == [wanted[:100], wanted[100:]]
-
-
-@pytest.mark.parametrize("database", DATABASES)
-def test_a_run_takes_five_tasks_of_group_3(seen: Evidence, database: str) -> None:
-    runs = seen.places[f"five-{database}"].runs()
-    wanted = in_order(3)
-    assert runs == [wanted[:5], wanted[5:10]]
-
-
-@pytest.mark.parametrize("database", DATABASES)
-def test_a_run_without_numbers_takes_all_there_is(seen: Evidence, database: str) -> None:
-    place = seen.places[f"all-{database}"]
-    assert place.runs() == [in_order(*range(8))]
-    assert place.queue.rows() == []
-
-
-@pytest.mark.parametrize("database", DATABASES)
-def test_runs_that_go_well_send_no_mail(seen: Evidence, database: str) -> None:
-    for name in ("hundred", "five", "all"):
-        assert seen.mails_about(seen.places[f"{name}-{database}"].folder) == []
+def test_each_line_of_the_example_takes_what_it_says_in_order_and_sends_no_mail(seen: Evidence, database: str) -> None:
+    places = {name: seen.places[f"{name}-{database}"] for name in ("hundred", "five", "all")}
+    of_three, of_one = in_order(3, 5, 6), in_order(3)
+    assert places["hundred"].runs() == [of_three[:100], of_three[100:]]
+    assert places["five"].runs() == [of_one[:5], of_one[5:10]]
+    assert places["all"].runs() == [in_order(*range(8))]
+    assert places["all"].queue.rows() == []
+    assert [seen.mails_about(place.folder) for place in places.values()] == [[], [], []]
 
 
 # ---- runs that overlap
@@ -301,6 +285,7 @@ def test_of_five_runs_in_one_minute_four_work_and_later_ones_leave_at_once(seen:
     assert len({run for run, _ in turns}) == 4
     assert sorted(int(number) for _, number in turns) == list(range(12))
     assert place.exit_codes() == ["0"] * 10
+    assert seen.mails_about(place.folder) == []
 
 
 def test_with_one_slot_a_run_leaves_while_that_of_the_minute_before_works(seen: Evidence) -> None:
@@ -308,11 +293,7 @@ def test_with_one_slot_a_run_leaves_while_that_of_the_minute_before_works(seen: 
     assert seen.left_at_once["alone"] == ["0"]
     assert place.runs() == [list(range(12))]
     assert place.exit_codes() == ["0"] * 2
-
-
-def test_a_run_that_leaves_sends_no_mail(seen: Evidence) -> None:
-    assert seen.mails_about(seen.places["four"].folder) == []
-    assert seen.mails_about(seen.places["alone"].folder) == []
+    assert seen.mails_about(place.folder) == []
 
 
 # ---- what cron gives, and its traps
@@ -325,10 +306,7 @@ def test_tasks_find_the_environment_of_cron_and_their_text_unharmed(seen: Eviden
     assert path == "/usr/bin:/bin"
     assert folder == str(seen.home)
     assert text == TEXT
-
-
-def test_what_tasks_print_is_not_mailed(seen: Evidence) -> None:
-    assert seen.mails_about(seen.places["surroundings"].folder) == []
+    assert seen.mails_about(seen.places["surroundings"].folder) == []  # though it printed
 
 
 def test_a_percent_sign_needs_a_backslash(seen: Evidence) -> None:
@@ -340,45 +318,28 @@ def test_a_percent_sign_needs_a_backslash(seen: Evidence) -> None:
     assert len(seen.mails_about(place.folder, "0 2")) == MINUTES
 
 
-def test_a_mere_name_of_a_python_is_looked_for_in_crons_own_path(seen: Evidence) -> None:
+def test_mere_names_are_looked_for_in_crons_own_path_and_in_the_home_folder(seen: Evidence) -> None:
     place = seen.places["traps"]
-    mails = seen.mails_about("python-of-mine")
-    assert len(mails) == MINUTES
-    assert all("not found" in mail.get_content() for mail in mails)
+    pythons, scripts = seen.mails_about("python-of-mine"), seen.mails_about(place.folder, "python worker.py 0 4")
+    assert (len(pythons), len(scripts)) == (MINUTES, MINUTES)
+    assert all("not found" in mail.get_content() for mail in pythons)
+    assert all(f"{seen.home}/worker.py" in mail.get_content() for mail in scripts)
     assert [3] not in place.runs()
-
-
-def test_a_mere_name_of_the_script_is_looked_for_in_the_home_folder(seen: Evidence) -> None:
-    mails = seen.mails_about(seen.places["traps"].folder, "python worker.py 0 4")
-    assert len(mails) == MINUTES
-    assert all(f"{seen.home}/worker.py" in mail.get_content() for mail in mails)
 
 
 # ---- mail
 
 
-def test_a_fatal_task_is_mailed_once_in_one_line(seen: Evidence) -> None:
-    line = seen.line_mailed_about(seen.places["fatal"].folder, "0 1")
-    assert "fatal" in line
-    assert seen.places["fatal"].queue.statuses() == [4] * 4
-
-
-def test_mail_goes_where_mailto_says(seen: Evidence) -> None:
-    folder = seen.places["fatal"].folder
-    assert [mail["To"] for mail in seen.mails_about(folder, "0 1")] == ["nobody"]
-    assert [mail["To"] for mail in seen.mails_about(folder, "0 2")] == ["owner@example.org"]
-
-
-def test_an_empty_mailto_sends_none(seen: Evidence) -> None:
+def test_a_fatal_task_is_mailed_once_in_one_line_to_whom_mailto_names(seen: Evidence) -> None:
     place = seen.places["fatal"]
+    assert "fatal" in seen.line_mailed_about(place.folder, "0 1")
+    assert [mail["To"] for mail in seen.mails_about(place.folder, "0 1")] == ["nobody"]
+    assert [mail["To"] for mail in seen.mails_about(place.folder, "0 2")] == ["owner@example.org"]
+    assert "größer" not in seen.line_mailed_about(place.folder, "0 2")
+    assert "größer" in seen.line_mailed_about(place.folder, "0 3")  # by its content type
+    assert seen.mails_about(place.folder, "0 4") == []  # by an empty MAILTO
     assert [4] in place.runs()
-    assert seen.mails_about(place.folder, "0 4") == []
-
-
-def test_a_content_type_saves_other_letters_in_mail(seen: Evidence) -> None:
-    folder = seen.places["fatal"].folder
-    assert "größer" not in seen.line_mailed_about(folder, "0 2")
-    assert "größer" in seen.line_mailed_about(folder, "0 3")
+    assert place.queue.statuses() == [4] * 4
 
 
 def test_a_missing_setting_is_mailed_each_minute_in_one_line(seen: Evidence) -> None:
@@ -403,24 +364,16 @@ def dry_run(file: Path) -> subprocess.CompletedProcess[str]:
     return said
 
 
-def test_crontab_accepts_the_example() -> None:
-    said = dry_run(EXAMPLE)
-    assert said.returncode == 0, said.stderr
-
-
-def test_crontab_accepts_every_line_of_the_example_that_is_commented_out(tmp_path: Path) -> None:
+def test_crontab_accepts_the_example_and_every_line_of_it_that_is_commented_out(tmp_path: Path) -> None:
     file = tmp_path / "crontab"
     text = EXAMPLE.read_text(encoding="utf-8")
     lines, count = re.subn(r"(?m)^# (?=[A-Z_]+=|[\d*/-]+ [\d*])", "", text)
     assert count == 5
-    file.write_text(lines, encoding="utf-8")
-    said = dry_run(file)
-    assert said.returncode == 0, said.stderr
-
-
-def test_crontab_refuses_a_last_line_without_an_end(tmp_path: Path) -> None:
-    file = tmp_path / "crontab"
-    file.write_text(EXAMPLE.read_text(encoding="utf-8").rstrip("\n") + "\n* * * * * true", encoding="utf-8")
+    for good in (text, lines):
+        file.write_text(good, encoding="utf-8")
+        said = dry_run(file)
+        assert said.returncode == 0, said.stderr
+    file.write_text(text.rstrip("\n") + "\n* * * * * true", encoding="utf-8")  # which has no end
     assert dry_run(file).returncode != 0
 
 

@@ -7,38 +7,31 @@ killed, with a table that others hold, and with a network that a proxy cuts.
 from __future__ import annotations
 
 import itertools
-import json
 import random
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from taskserver import Reason, SettingError, TaskServer
-from taskserver.cli import client
+from taskserver import Reason, TaskServer
 from taskserver.errors import Conflict
 from taskserver.model.task import ClaimedTask
 from taskserver.stores import Store
 from taskserver.stores.database import retrying as tries
 from taskserver.stores.queue import stats
-from taskserver.stores.queue.stats import COLUMNS, HourStats, Stats, total
+from taskserver.stores.queue.stats import COLUMNS, HourStats, Stats
 from taskserver.stores.sqlite import session as sqlite
 from taskserver.worker import stats as run_stats
 from taskserver.worker.stats import ANY_OTHER, MAX_KEYS, MAX_WAIT_SECONDS, RunStats
 from tests.support.deployment import TIMEOUT_SECONDS
 from tests.support.processes import (
     WAIT_SECONDS,
-    assert_one_line,
     assert_silent,
     kill,
-    run_here,
-    run_on_terminal,
     wait_for,
     wait_until,
 )
@@ -179,17 +172,11 @@ def test_the_hour_is_the_database_s_own(queue: Queue) -> None:
     assert before <= found.hour <= after
 
 
-def test_how_long_tasks_ran_adds_up_and_the_slowest_one_stays(one_queue: Queue) -> None:
-    for number in ("0.3", "0.1"):
-        one_queue.add("tasks.sleep", f"[{number}]")
-    one_queue.worker()
-    found = seconds(one_queue, "tasks.sleep")
-    assert found["ran_seconds"] >= 0.4
-    assert 0.3 <= found["slowest_seconds"] <= found["ran_seconds"] - 0.1
-
-
-def test_what_is_called_after_the_last_attempt_runs_on_its_account(one_queue: Queue) -> None:
+def test_how_long_tasks_ran_and_waited_adds_up_and_the_slowest_one_stays(one_queue: Queue) -> None:
     one_queue.define("""
+time.sleep(1)  # on nobody's account
+
+
 @task(max_attempts=1, on_fatal="tasks.after")
 def before():
     time.sleep(0.2)
@@ -199,36 +186,36 @@ def before():
 def after(error):
     time.sleep(0.2)
 """)
-    one_queue.add("tasks.before")
+    for name, args in (("sleep", "[0.3]"), ("sleep", "[0.1]"), ("before", None), ("quick", None)):
+        one_queue.add(f"tasks.{name}", args)
     one_queue.worker()
-    assert seconds(one_queue, "tasks.before")["slowest_seconds"] >= 0.4
-
-
-def test_the_import_of_a_module_is_not_on_the_account_of_its_first_task(sqlite_queue: Queue) -> None:
-    sqlite_queue.define("time.sleep(1)")
-    sqlite_queue.add("tasks.quick")
-    sqlite_queue.worker()
-    assert seconds(sqlite_queue, "tasks.quick")["slowest_seconds"] < 1
+    slept, quick = seconds(one_queue, "tasks.sleep"), seconds(one_queue, "tasks.quick")
+    assert slept["ran_seconds"] >= 0.4
+    assert 0.3 <= slept["slowest_seconds"] <= slept["ran_seconds"] - 0.1
+    assert seconds(one_queue, "tasks.before")["slowest_seconds"] >= 0.4  # with what is called after its last attempt
+    assert quick["slowest_seconds"] < 0.3
+    assert quick["waited_seconds"] >= 0.8  # for those that its worker claimed before it
 
 
 # ---- how long tasks waited
 
 ADD_READY = "INSERT INTO jobs_queue (task, status, due_at, updated_at, created_at) VALUES ('tasks.quick', {})"
-READY = {
-    "new since it was added": "0, NULL, {ready}, {ready}",
-    "delayed since its time came": "5, {ready}, {early}, {early}",
-    "failed since its backoff ended": "3, {ready}, {early}, {early}",
-}
+READY = (
+    "0, NULL, {ready}, {ready}",  # new since it was added
+    "5, {ready}, {early}, {early}",  # delayed since its time came
+    "3, {ready}, {early}, {early}",  # failed since its backoff ended
+)
 
 
-@pytest.mark.parametrize("values", READY.values(), ids=READY)
-def test_a_task_waits_from_the_instant_at_which_it_is_ready(queue: Queue, values: str) -> None:
+def test_a_task_waits_from_the_instant_at_which_it_is_ready(queue: Queue) -> None:
     instants = {"ready": seconds_ago(queue, 1000), "early": seconds_ago(queue, 90_000)}
-    queue.sql(ADD_READY.format(values.format(**instants)))
-    queue.worker()
-    found = seconds(queue, "tasks.quick")
-    assert 1000 <= found["waited_seconds"] < 80_000
-    assert found["longest_wait_seconds"] == found["waited_seconds"]
+    for values in READY:
+        queue.sql("DELETE FROM jobs_queue_stats")
+        queue.sql(ADD_READY.format(values.format(**instants)))
+        queue.worker()
+        found = seconds(queue, "tasks.quick")
+        assert 1000 <= found["waited_seconds"] < 80_000
+        assert found["longest_wait_seconds"] == found["waited_seconds"]
 
 
 def test_a_task_that_was_given_back_or_left_behind_has_waited_since_it_was_ready_first(queue: Queue) -> None:
@@ -242,13 +229,6 @@ def test_a_task_that_was_given_back_or_left_behind_has_waited_since_it_was_ready
     queue.worker()
     assert len(queue.notes()) == 2
     assert seconds(queue, "tasks.quick")["waited_seconds"] >= 2000
-
-
-def test_a_task_waits_for_those_that_its_worker_claimed_before_it_too(one_queue: Queue) -> None:
-    one_queue.add("tasks.sleep", "[0.5]")
-    one_queue.add("tasks.quick")
-    one_queue.worker()
-    assert seconds(one_queue, "tasks.quick")["waited_seconds"] >= 0.5
 
 
 def test_forged_instants_harm_no_run(queue: Queue) -> None:
@@ -288,36 +268,22 @@ def test_a_lost_attempt_is_counted_though_the_worker_that_took_it_back_is_killed
     assert counts(queue) == {(0, "tasks.hold"): (1, 1, 0, 0, 1, 1)}
 
 
-def test_a_lost_attempt_that_was_the_last_one_makes_a_task_fatal(one_queue: Queue) -> None:
-    one_queue.add("tasks.hold")
-    kill(one_queue.start_task(TASKSERVER_MAX_ATTEMPTS="1"))
-    one_queue.end_leases()
-    one_queue.worker(TASKSERVER_MAX_ATTEMPTS="1")
-    assert counts(one_queue) == {(0, "tasks.hold"): (1, 1, 0, 0, 1, 1)}
-
-
-def test_a_killed_worker_takes_along_what_it_had_not_written_and_nothing_is_counted_twice(queue: Queue) -> None:
+@pytest.mark.parametrize(
+    ("code", "written"), [("", {}), (WRITE_EACH_TIME, {(0, "tasks.quick"): (2, 2, 2, 0, 0, 0)})], ids=["", "written"]
+)
+def test_a_killed_worker_takes_along_what_it_had_not_written_and_nothing_is_counted_twice(
+    queue: Queue, code: str, written: dict[tuple[int, str], tuple[int, ...]]
+) -> None:
+    queue.define(code)
     for name in ("quick", "quick", "hold"):
         queue.add(f"tasks.{name}")
     process = queue.start("--batch", 3)
     wait_until(lambda: "hold" in queue.notes())
     kill(process)
+    assert counts(queue) == written
     queue.end_leases()
     queue.worker()
-    assert counts(queue) == {(0, "tasks.hold"): (1, 1, 0, 0, 0, 1)}
-
-
-def test_what_was_written_before_a_worker_was_killed_stands(queue: Queue) -> None:
-    queue.define(WRITE_EACH_TIME)
-    for name in ("quick", "quick", "hold"):
-        queue.add(f"tasks.{name}")
-    process = queue.start("--batch", 3)
-    wait_until(lambda: "hold" in queue.notes())
-    kill(process)
-    assert counts(queue) == {(0, "tasks.quick"): (2, 2, 2, 0, 0, 0)}
-    queue.end_leases()
-    queue.worker()
-    assert counts(queue) == {(0, "tasks.quick"): (2, 2, 2, 0, 0, 0), (0, "tasks.hold"): (1, 1, 0, 0, 0, 1)}
+    assert counts(queue) == {**written, (0, "tasks.hold"): (1, 1, 0, 0, 0, 1)}
 
 
 def test_a_worker_that_is_killed_as_it_writes_has_written_nothing(mysql_queue: Queue) -> None:
@@ -505,29 +471,27 @@ def test_workers_that_begin_an_hour_at_once_lose_nothing(dsn: str, store: Store)
 # ---- names that would fill the table
 
 
-def test_names_that_nothing_is_called_by_do_not_get_into_the_table(queue: Queue) -> None:
-    hostile = ["tasks.\x1b[2J", "x" * 255, "tasks.a'; DROP TABLE jobs_queue_stats; --", "tasks.ü", "", " ", "tasks.💥"]
-    for name in hostile:
-        queue.add(name)
-    queue.worker()
-    assert counts(queue) == {(0, ""): (0, 0, 0, 0, len(hostile), 0)}
-
-
 ADD_LOST = f"""
     INSERT INTO jobs_queue (task, status, attempts, max_attempts, started_at, due_at)
     VALUES (?, 1, 1, 1, '{LONG_AGO}', '{LONG_AGO}')
 """
 
 
-def test_a_forged_lost_row_gets_no_name_into_the_table_that_none_can_be_called_by(queue: Queue) -> None:
-    hostile: list[object] = ["tasks.\x1b[2J", "tasks..x", "tasks.a b", "", "a'; --"]
+def test_names_that_nothing_is_called_by_do_not_get_into_the_table(queue: Queue) -> None:
+    hostile = ["tasks.\x1b[2J", "x" * 255, "tasks.a'; DROP TABLE jobs_queue_stats; --", "tasks.ü", "", " ", "tasks.💥"]
+    for name in hostile:
+        queue.add(name)
+    forged: list[object] = ["tasks.\x1b[2J", "tasks..x", "tasks.a b", "", "a'; --"]
     if queue.is_sqlite:
-        hostile.append(b"\xff\xfe")
-    for name in [*hostile, "tasks.quick"]:
-        queue.sql(ADD_LOST, name)
+        forged.append(b"\xff\xfe")
+    for lost in [*forged, "tasks.quick"]:
+        queue.sql(ADD_LOST, lost)
     queue.worker()
-    one = (1, 1, 0, 0, 1, 1)
-    assert counts(queue) == {(0, ""): tuple(len(hostile) * number for number in one), (0, "tasks.quick"): one}
+    lost_ones = len(forged)
+    assert counts(queue) == {
+        (0, ""): (lost_ones, lost_ones, 0, 0, len(hostile) + lost_ones, lost_ones),
+        (0, "tasks.quick"): (1, 1, 0, 0, 1, 1),
+    }
 
 
 def test_who_chooses_groups_at_will_does_not_fill_the_table(store: Store) -> None:
@@ -663,184 +627,3 @@ def test_tasks_wait_anew_from_the_instant_of_each_claim(
         server.run(batch=1)
     assert len(set(claimed)) == 3
     assert began_at < min(claimed)
-
-
-# ---- what operators read
-
-ADD_HOUR = """
-    INSERT INTO jobs_queue_stats (hour, group_id, task, begun, attempts, done, failed, fatal, lost,
-        ran_seconds, slowest_seconds, waited_seconds, longest_wait_seconds)
-    VALUES ({}, ?, ?, 6, 6, ?, 2, 1, 1, 8, 3, 16, 9.5)
-"""
-
-
-def hours_ago(queue: Queue, number: int) -> str:
-    """SQL for the hour so many hours ago."""
-    if queue.is_sqlite:
-        return f"strftime('%Y-%m-%d %H:00:00', 'now', '-{number} hours')"
-    return f"DATE_FORMAT(NOW() - INTERVAL {number} HOUR, '%%Y-%%m-%%d %%H:00:00')"
-
-
-@pytest.fixture
-def known(one_queue: Queue) -> Queue:
-    """A queue with known figures."""
-    return with_figures(one_queue)
-
-
-def with_figures(queue: Queue) -> Queue:
-    """Of this hour, of the one before, of three hours ago, and of a week ago."""
-    wait_until(lambda: not is_about_to_turn(queue))
-    for number, group, task, done in (
-        (0, 0, "tasks.a", 4),
-        (1, 0, "tasks.a", 40),
-        (1, 3, "tasks.b", 2),
-        (3, 3, "tasks.b", 7),
-        (168, 5, "", 1),
-    ):
-        queue.sql(ADD_HOUR.format(hours_ago(queue, number)), group, task, done)
-    return queue
-
-
-def is_about_to_turn(queue: Queue) -> bool:
-    """Whether the hour ends before a test does."""
-    of_hour = "strftime('%M%S', 'now')" if queue.is_sqlite else "DATE_FORMAT(NOW(), '%%i%%s')"
-    return int(queue.sql(f"SELECT {of_hour}")[0][0]) > 5945
-
-
-SINCE: dict[Any, list[int]] = {
-    None: [1, 7, 2, 40, 4],
-    0: [4],
-    3600: [2, 40, 4],
-    timedelta(hours=2): [2, 40, 4],
-    timedelta(hours=3): [7, 2, 40, 4],
-    1e12: [1, 7, 2, 40, 4],
-    datetime(1, 1, 1, tzinfo=timezone.utc): [1, 7, 2, 40, 4],
-    datetime.max.replace(tzinfo=timezone(timedelta(hours=-5))): [],
-}
-
-
-def test_since_tells_how_far_the_figures_go_back(queue: Queue) -> None:
-    with TaskServer(with_figures(queue).dsn) as server:
-        found = {since: sorted(one.done for one in server.stats(since)) for since in SINCE}
-    assert found == {since: sorted(done) for since, done in SINCE.items()}
-
-
-def test_an_instant_counts_in_its_own_time_zone(known: Queue) -> None:
-    with TaskServer(known.dsn) as server:
-        this_hour = datetime.fromisoformat(Stats(server.store).recent()[0].hour).replace(tzinfo=timezone.utc)
-        since = (this_hour - timedelta(minutes=30)).astimezone(timezone(timedelta(hours=5, minutes=30)))
-        assert sorted(one.done for one in server.stats(since)) == [2, 4, 40]
-        for text in (f"{since:%Y-%m-%dT%H:%M}+05:30", f"{this_hour - timedelta(minutes=30):%Y-%m-%d %H:%M}"):
-            hours = json.loads(known.client("stats", "--since", text, "--json").stdout)
-            assert [one["done"] for one in hours] == [42, 4]
-        days = json.loads(known.client("stats", f"--since={this_hour - timedelta(days=8):%Y-%m-%d}", "--json").stdout)
-        assert [one["done"] for one in days] == [1, 7, 42, 4]
-
-
-@pytest.mark.parametrize("since", [-1, float("nan"), float("inf"), "24h", True, datetime(2026, 1, 1), timedelta(-1)])  # noqa: DTZ001
-def test_a_wrong_since_is_refused(since: Any) -> None:
-    with TaskServer("sqlite:///:memory:") as server, pytest.raises(SettingError, match=r"^since is .*; allowed: "):
-        server.stats(since)
-
-
-def test_means_are_those_of_attempts_that_ran(known: Queue) -> None:
-    with TaskServer(known.dsn) as server:
-        (one,) = server.stats(0)
-    assert (one.mean_run_seconds, one.mean_wait_seconds) == (8 / 6, 16 / 6)
-    assert HourStats(ONE_HOUR, 0, "", fatal=3).mean_run_seconds is None
-
-
-def test_a_total_adds_up_and_has_the_greatest_of_the_slowest() -> None:
-    several = [
-        HourStats(ONE_HOUR, 0, "a", 1, 2, 3, 4, 5, 6, 7.0, 8.0, 9.0, 10.0),
-        HourStats(ONE_HOUR, 1, "b", 1, 1, 1, 1, 1, 1, 1.0, 9.0, 1.0, 1.0),
-    ]
-    assert total(several) == HourStats(ONE_HOUR, 0, "a", 2, 3, 4, 5, 6, 7, 8.0, 9.0, 10.0, 10.0)
-
-
-def test_the_table_has_a_line_for_each_hour_and_one_for_all(known: Queue) -> None:
-    ended = known.client("stats")
-    assert (ended.returncode, ended.stderr) == (0, "")
-    head, *hours, last = ended.stdout.splitlines()
-    assert head.split("  ")[0] == "hour (UTC)"
-    assert [line.split()[2:6] for line in hours] == [
-        ["7", "2", "1", "1"],
-        ["42", "4", "2", "2"],
-        ["4", "2", "1", "1"],
-    ]
-    assert re.split(" {2,}", last) == ["all", "53", "8", "4", "4", "32 s", "525 ms", "3.0 s", "1.0 s", "9.5 s"]
-
-
-def test_figures_are_chosen_by_group_and_task_and_put_together_by_either(known: Queue) -> None:
-    def firsts(*args: object) -> list[list[str]]:
-        return [re.split(" {2,}", line.strip())[:2] for line in known.client("stats", *args).stdout.splitlines()[1:]]
-
-    assert firsts("--by", "task") == [["tasks.a", "44"], ["tasks.b", "9"], ["all", "53"]]
-    assert firsts("--by", "group", "--since", "4w") == [["0", "44"], ["3", "9"], ["5", "1"], ["all", "54"]]
-    assert firsts("--by", "task", "--group", "3") == [["tasks.b", "9"]]
-    assert firsts("--by", "group", "--task", "tasks.a", "--since", "0s") == [["0", "4"]]
-    assert firsts("--by", "task", "--group", "5,3", "--since", "8d")[0] == ["(no callable)", "1"]
-
-
-def test_json_has_the_same_figures_for_programs(known: Queue) -> None:
-    first, *_, last = json.loads(known.client("stats", "--json").stdout)
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:00:00Z", first.pop("hour"))
-    assert list(first) == [*COLUMNS, "mean_run_seconds", "mean_wait_seconds"]
-    assert (first["done"], last["done"], first["mean_run_seconds"]) == (7, 4, 8 / 9)
-    by_task = json.loads(known.client("stats", "--json", "--by", "task").stdout)
-    assert [(one["task"], one["done"]) for one in by_task] == [("tasks.a", 44), ("tasks.b", 9)]
-
-
-def test_a_terminal_shows_bars_for_the_empty_hours_too(known: Queue) -> None:
-    screen = run_on_terminal(known.deployment, "client.py", "stats").screen.splitlines()
-    bars = [line.split()[2:] for line in screen[screen.index("# done, x failed or lost") + 1 :]]
-    assert [bar[0] for bar in bars] == ["10", "0", "48", "7"]
-    assert bars[1][1:] == []
-    assert [set(bar[1]) for bar in bars if bar[1:]] == [set("#x")] * 3
-    assert max(len(line) for line in screen[-4:]) == 79  # the longest one, to a terminal's width of 80
-
-
-def test_a_bar_shows_what_is_there_at_all_however_little(known: Queue) -> None:
-    known.sql("UPDATE jobs_queue_stats SET done = done * 1000000 WHERE done = 40")
-    screen = run_on_terminal(known.deployment, "client.py", "stats").screen.splitlines()
-    assert [line.split()[3:] for line in screen[-4:]] == [["x"], [], ["#" * 50 + "x"], ["x"]]
-
-
-def test_no_figures_are_said_to_be_none(one_queue: Queue) -> None:
-    assert one_queue.client("stats").stdout.startswith("no figures of that time")
-    assert json.loads(one_queue.client("stats", "--json").stdout) == []
-    screen = run_on_terminal(one_queue.deployment, "client.py", "stats").screen
-    assert len(screen.splitlines()) == 1
-
-
-@pytest.mark.parametrize("span", ["", "24", "h", "1.5h", "-1h", "24H", "١h", "99999999d", "36501d", "1h30m"])
-def test_a_wrong_span_gets_one_line_that_says_what_is_allowed(
-    sqlite_queue: Queue, capsys: pytest.CaptureFixture[str], span: str
-) -> None:
-    ended = run_here(client.main, capsys, sqlite_queue.folder, "stats", f"--since={span}")
-    assert_one_line(ended, 2, "--since", "is not a span of time; allowed: as 90s, 30m, 24h, 7d or 4w, at most 36500d")
-
-
-def test_names_from_the_table_cannot_command_the_terminal(sqlite_queue: Queue) -> None:
-    sqlite_queue.sql(ADD_HOUR.format(hours_ago(sqlite_queue, 0)), 0, "a\x1b[2J\nb", 1)
-    screen = run_on_terminal(sqlite_queue.deployment, "client.py", "stats", "--by", "task").screen
-    assert "\x1b" not in screen
-    assert "a\\x1b[2J\\nb" in screen
-
-
-def test_status_shows_what_was_done_in_this_hour_and_the_last(known: Queue) -> None:
-    said = known.client("status").stdout
-    line = (
-        r"since \d\d:00 UTC: 4 done, 2 failed, 1 fatal, 1 lost; in the hour before: 42 done, 4 failed, 2 fatal, 2 lost"
-    )
-    assert re.search(line, said)
-    report = json.loads(known.client("status", "--json").stdout)
-    assert (report["this_hour"]["done"], report["hour_before"]["done"]) == (4, 42)
-    hours = [datetime.fromisoformat(report[key]["hour"][:-1]) for key in ("hour_before", "this_hour")]
-    assert hours[1] - hours[0] == timedelta(hours=1)
-
-
-def test_status_says_nothing_of_hours_in_which_nothing_was_done(one_queue: Queue) -> None:
-    assert "hour before" not in one_queue.client("status").stdout
-    report = json.loads(one_queue.client("status", "--json").stdout)
-    assert (report["this_hour"]["done"], report["hour_before"]["mean_run_seconds"]) == (0, None)

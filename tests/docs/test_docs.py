@@ -1,35 +1,20 @@
-"""The documents: every block is run, every link leads somewhere, and the reference says what the code does."""
+"""The documents: every block is run, every link leads somewhere, and every name in backticks is there."""
 
 from __future__ import annotations
 
-import argparse
-import inspect
-import json
 import re
-import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pymysql
 import pytest
 
 import taskserver
-from taskserver import DatabaseError, Reason, RunResult, TaskServer
-from taskserver.cli import client
-from taskserver.cli.commands import stats as stats_command
-from taskserver.cli.commands.doctor import Health
-from taskserver.cli.terminal import arguments as usage
-from taskserver.cli.terminal.output import stats_as_json
+from taskserver import DatabaseError, Reason, TaskServer
 from taskserver.cli.terminal.program import Exit
-from taskserver.cli.worker_options import Options, read_options
-from taskserver.doctor.findings import Level
-from taskserver.model import new_task
 from taskserver.model.task import MODES, Status
-from taskserver.model.task_options import Options as TaskOptions
 from taskserver.settings.checks import SETTING_KEYS
-from taskserver.settings.load import Settings, load_settings
-from taskserver.stores.queue.stats import HourStats
+from tests.support.commands import arguments_of, parsers, parsers_of_client
 from tests.support.deployment import ROOT
 from tests.support.documents import (
     DOCUMENTS,
@@ -48,7 +33,6 @@ from tests.support.queues import Queue
 from tests.support.reader import Reader, command_of
 from tests.support.servers import MySQLServer
 
-REFERENCE = "docs/reference.md"
 TUTORIAL = "docs/shared-hosting.md"
 UPGRADING = "docs/upgrading.md"
 SECURITY = "docs/security.md"
@@ -272,39 +256,6 @@ def test_every_link_leads_to_a_file_and_a_heading_that_are_there(document: str) 
         assert not anchor or anchor in anchors(path), f"{document} links to {link}"
 
 
-def parsers() -> dict[str, argparse.ArgumentParser]:
-    """Those of worker.py, of client.py, and of its commands, by their names."""
-    return {"worker.py": _parser_of_worker(), **_parsers_of_client()}
-
-
-def _parser_of_worker() -> argparse.ArgumentParser:
-    found: list[argparse.ArgumentParser] = []
-
-    class Caught(Exception):
-        """The parser was made."""
-
-    def catch(self: argparse.ArgumentParser, *args: Any) -> None:
-        found.append(self)
-        raise Caught
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(usage.Parser, "parse_args", catch)
-        with pytest.raises(Caught):
-            read_options(["--verbose"])
-    return found[0]
-
-
-def _parsers_of_client() -> dict[str, argparse.ArgumentParser]:
-    subparsers = usage.Parser(prog="client.py").add_subparsers(parser_class=usage.Parser)
-    for command in client.COMMANDS:
-        command.add_parser(subparsers)
-    return dict(subparsers.choices)
-
-
-def arguments_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    return [action for action in parser._actions if action.dest != "help"]
-
-
 OPTIONS = {
     option for parser in parsers().values() for action in arguments_of(parser) for option in action.option_strings
 }
@@ -328,7 +279,7 @@ def faults_of(word: str) -> Iterator[str]:
     if FILE.fullmatch(word) and word not in OF_THE_READER and not word.startswith("/home/you/") and not _is_file(word):
         yield f"{word} is no file"
     command = re.match(r"(?:\S+ )?(?:\S*/)?client\.py ([a-z]+)", word)
-    if command and command[1] not in _parsers_of_client():
+    if command and command[1] not in parsers_of_client():
         yield f"client.py has no {command[1]}"
     target = re.match(r"make ([a-z.-]+)", word)
     if target and target[1] not in TARGETS:
@@ -344,7 +295,8 @@ def faults_of(word: str) -> Iterator[str]:
 
 
 def _is_file(word: str) -> bool:
-    return (ROOT / word).exists() or any(ROOT.glob(f"taskserver/**/{word}")) or any(ROOT.glob(f"examples/**/{word}"))
+    folders = ("taskserver", "examples", "tests")
+    return (ROOT / word).exists() or any(any(ROOT.glob(f"{folder}/**/{word}")) for folder in folders)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
@@ -374,180 +326,7 @@ def test_statuses_are_named_by_their_own_numbers(document: str) -> None:
     assert all(int(number) in list(Status) for number in re.findall(r"\bstatus (\d)\b", prose(document)))
 
 
-# ---- settings
-
-
-def settings_by_key() -> dict[str, object]:
-    """The value of each setting, by its key, as it is where the file names the database alone."""
-    settings = load_settings(Path("/nowhere"), {"TASKSERVER_DSN": "sqlite:///:memory:"})
-    values: dict[str, object] = dict(zip(SETTING_KEYS[2:], settings[2:], strict=True))
-    assert len(settings) == len(SETTING_KEYS)  # `folder` stands there, and the password is a part of the DSN
-    return values
-
-
-def written(value: object) -> str:
-    """A value as .env has it."""
-    if isinstance(value, tuple) and type(value) is tuple:
-        return ",".join(value)
-    return "none" if value is None else ":".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def test_the_reference_has_every_setting_with_its_default() -> None:
-    found = {key: default for key, (default, _) in table(REFERENCE, "setting", "default").items()}
-    defaults = {key: written(value) for key, value in settings_by_key().items()}
-    assert found == {"TASKSERVER_DSN": "none", "TASKSERVER_PASSWORD": "none"} | defaults
-
-
-def test_the_example_of_settings_has_every_setting_with_its_default() -> None:
-    found = dict(re.findall(r"^# (TASKSERVER_\w+)=(.*)$", (ROOT / ".env.example").read_text(), re.MULTILINE))
-    assert tuple(found) == SETTING_KEYS
-    for key, value in settings_by_key().items():
-        assert found[key] == ("" if value is None else written(value)), key
-    assert found["TASKSERVER_DSN"] in prose(REFERENCE)
-    assert found["TASKSERVER_PASSWORD"] == "''"
-
-
-def test_the_example_of_settings_can_be_used_with_every_line_taken_in(tmp_path: Path) -> None:
-    text = re.sub(r"^# (TASKSERVER_)", r"\1", (ROOT / ".env.example").read_text(), flags=re.MULTILINE)
-    (tmp_path / ".env").write_text(text)
-    as_it_is = load_settings(tmp_path, {})
-    assert as_it_is == Settings(tmp_path, as_it_is.dsn)
-
-
-@pytest.mark.parametrize("dsn", table(REFERENCE, "TASKSERVER_DSN", "is"))
-def test_every_address_of_the_reference_is_one(dsn: str) -> None:
-    load_settings(Path("/nowhere"), {"TASKSERVER_DSN": dsn})
-
-
-# ---- columns, statuses
-
-
-def columns_in_sqlite(name: str) -> list[str]:
-    connection = sqlite3.connect(":memory:")
-    connection.executescript((ROOT / "taskserver" / "stores" / "sqlite" / "schema.sql").read_text())
-    return [row[1] for row in connection.execute(f"PRAGMA table_info({name})")]
-
-
-def columns_in_mysql(name: str) -> list[str]:
-    found = re.search(rf"CREATE TABLE IF NOT EXISTS {name} \((.*?)\n\)", (ROOT / "schema.sql").read_text(), re.DOTALL)
-    assert found
-    return re.findall(r"^  ([a-z_]+) +[A-Z]", found[1], re.MULTILINE)
-
-
-@pytest.mark.parametrize("columns_of", [columns_in_sqlite, columns_in_mysql])
-def test_the_reference_has_every_column_in_its_order(columns_of: Any) -> None:
-    columns = list(table(REFERENCE, "column", "meaning"))
-    assert columns == columns_of("jobs_queue")
-    assert ["done_id", *columns] == columns_of("jobs_queue_done")
-    assert list(table(REFERENCE, "column of `jobs_queue_workers`")) == columns_of("jobs_queue_workers")
-
-
-def test_the_reference_has_every_table() -> None:
-    names = set(re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)", (ROOT / "schema.sql").read_text()))
-    assert set(table(REFERENCE, "table", "holds")) == names - {"jobs_queue"}
-
-
-def test_the_reference_has_every_status() -> None:
-    found = {number: name for number, (name, _) in table(REFERENCE, "status", "name").items()}
-    assert found == {str(status.value): status.name.lower() for status in Status}
-
-
-# ---- programs
-
-
-def default_of(action: argparse.Action) -> str:
-    if action.dest in ("group", "priority") and action.nargs is None:
-        parameters = inspect.signature(TaskServer.add_task).parameters
-        return str(parameters["group_id" if action.dest == "group" else "priority"].default)
-    known = {("list", "status"): "all", ("worker.py", "mode"): "TASKSERVER_MODE"}
-    if action.default is False:
-        return "off"
-    if action.default in (None, []):
-        return known.get((_program_of(action), action.dest), "none")
-    return str(action.default)
-
-
-def _program_of(action: argparse.Action) -> str:
-    return next(name for name, parser in parsers().items() if any(same(action, own) for own in parser._actions))
-
-
-def same(one: argparse.Action, other: argparse.Action) -> bool:
-    return (one.option_strings, one.dest, one.nargs, one.help) == (
-        other.option_strings,
-        other.dest,
-        other.nargs,
-        other.help,
-    )
-
-
-def shown(action: argparse.Action) -> str:
-    """An argument as it is written in a table."""
-    metavar = str(action.metavar or action.dest.upper()) if action.nargs != 0 else ""
-    return " ".join(filter(None, [*action.option_strings[:1], metavar]))
-
-
-def test_the_reference_has_every_option_of_the_worker_with_its_default() -> None:
-    actions = [action for action in arguments_of(parsers()["worker.py"]) if action.option_strings]
-    found = {option: default for option, (default, _) in table(REFERENCE, "option", "default").items()}
-    assert found == {shown(action): default_of(action) for action in actions}
-
-
-def test_the_worker_takes_the_same_defaults_on_its_short_way() -> None:
-    parser = parsers()["worker.py"]
-    assert Options(**vars(argparse.ArgumentParser.parse_args(parser, []))) == Options()
-
-
-def test_the_reference_has_every_command_and_says_which_print_json() -> None:
-    commands = parsers()
-    del commands["worker.py"]
-    found = {name: json for name, (_, json) in table(REFERENCE, "command", "does").items()}
-    prints_json = {
-        name: "yes" if any(action.dest == "json" for action in parser._actions) else "no"
-        for name, parser in commands.items()
-    }
-    assert found == prints_json
-
-
-def test_the_reference_has_every_argument_of_every_command_with_its_default() -> None:
-    found = {argument: default for argument, (default, _) in table(REFERENCE, "argument", "default").items()}
-    commands = parsers()
-    del commands["worker.py"]
-    assert found == {
-        f"{name} {shown(action)}": default_of(action)
-        for name, parser in commands.items()
-        for action in arguments_of(parser)
-    }
-
-
-def test_the_reference_has_every_exit_code() -> None:
-    codes = table(REFERENCE, "code", "of `worker.py` and of `client.py`")
-    assert list(codes) == [str(code.value) for code in Exit]
-
-
-def test_the_reference_has_every_exit_code_of_the_doctor() -> None:
-    assert list(table(REFERENCE, "code", "of `client.py doctor`")) == [str(code.value) for code in Health]
-
-
-def test_the_reference_has_what_status_and_doctor_print_as_json(sqlite_queue: Queue) -> None:
-    status = json.loads(sqlite_queue.client("status", "--json").stdout)
-    assert list(table(REFERENCE, "status --json")) == list(status)
-    health = json.loads(sqlite_queue.client("doctor", "--json").stdout)
-    assert list(table(REFERENCE, "doctor --json")) == list(health)
-    (meaning,) = table(REFERENCE, "doctor --json")["checks"]
-    assert re.findall("`([a-z]+)`", meaning) == list(health["checks"][0])
-    assert all(f"`{level.value}`" in prose(REFERENCE) for level in Level)
-
-
-@pytest.mark.parametrize("column", stats_command.BY.values())
-def test_the_reference_has_what_stats_prints_as_json(column: str) -> None:
-    first, *others = table(REFERENCE, "of each line of `stats --json`")
-    assert [column, *others] == list(stats_as_json(HourStats("2026-11-22 10:00:00", 0, "x"), column))
-    (meaning,) = table(REFERENCE, "of each line of `stats --json`")[first]
-    assert column in [first, *re.findall("`([a-z_]+)`", meaning)]
-
-
-def test_the_reference_has_every_reason_for_which_a_run_ends() -> None:
-    assert list(table(REFERENCE, "reason", "means")) == [reason.value for reason in Reason]
+# ---- other versions
 
 
 @pytest.mark.parametrize(("program", "change"), [("newer", -1), ("older", 1)])
@@ -559,45 +338,3 @@ def test_a_worker_says_of_tables_of_another_version_what_the_document_says(
     _, said = table(UPGRADING, "program", "tables")[program]
     assert_one_line(ended, Exit.DATABASE)
     assert re.sub(r"\d+", "…", said) == re.sub(r"\d+", "…", ended.stderr.partition(": ")[2].strip())
-
-
-# ---- Python
-
-
-def signature_of(name: str, function: Any) -> str:
-    names = [parameter for parameter in inspect.signature(function).parameters if parameter not in ("self", "cls")]
-    return f"{name}({', '.join(names)})"
-
-
-def test_the_reference_has_every_method_of_a_server_with_its_parameters() -> None:
-    methods = {
-        name: getattr(TaskServer, name)
-        for name, value in vars(TaskServer).items()
-        if not name.startswith("_") and callable(getattr(TaskServer, name))
-    }
-    expected = {signature_of("TaskServer", TaskServer)} | {signature_of(*method) for method in methods.items()}
-    assert set(table(REFERENCE, "TaskServer", "does")) == expected
-
-
-def test_a_server_made_by_hand_has_the_defaults_of_the_settings() -> None:
-    by_hand = TaskServer("sqlite:///:memory:", folder="/nowhere").settings
-    assert by_hand == load_settings(Path("/nowhere"), {"TASKSERVER_DSN": "sqlite:///:memory:"})
-
-
-def test_the_reference_has_everything_of_a_result() -> None:
-    assert list(table(REFERENCE, "RunResult", "is")) == list(vars(RunResult()))
-
-
-def test_the_reference_has_every_option_of_a_task() -> None:
-    parameters = [name for name in inspect.signature(taskserver.task).parameters if name != "function"]
-    assert list(table(REFERENCE, "@taskserver.task(…)")) == parameters
-    assert len(parameters) == len(TaskOptions._fields)
-
-
-def test_the_reference_has_everything_that_the_package_hands_out() -> None:
-    assert set(table(REFERENCE, "name in `taskserver`")) == set(taskserver.__all__) - {"__version__"}
-
-
-def test_json_lines_take_the_keys_that_the_reference_names() -> None:
-    _, meaning = table(REFERENCE, "argument", "default")["add --bulk FILE"]
-    assert re.findall(r"`([a-z_]+)`", meaning) == list(new_task.TASK_KEYS)

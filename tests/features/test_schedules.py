@@ -24,9 +24,8 @@ from taskserver.model.task import Status
 from taskserver.stores.queue import schedules
 from taskserver.stores.queue.due import MAX_DUE_PER_LOOK
 from taskserver.stores.queue.schedules import MAX_FAULTS_TOLD, PUT_OFF_SECONDS, Schedules
-from tests.docs.test_docs import REFERENCE, columns_in_mysql, columns_in_sqlite
 from tests.support.deployment import ROOT
-from tests.support.documents import table
+from tests.support.documents import REFERENCE, columns_in_mysql, columns_in_sqlite, table
 from tests.support.processes import WAIT_SECONDS, assert_one_line, assert_silent, kill, wait_until
 from tests.support.queues import LONG_AGO, Queue
 from tests.support.rows import Rows

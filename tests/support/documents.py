@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import groupby
@@ -11,6 +12,7 @@ from typing import NamedTuple
 
 from tests.support.deployment import ROOT
 
+REFERENCE = "docs/reference.md"
 DOCUMENTS = [
     "README.md",
     "CONTRIBUTING.md",
@@ -120,3 +122,18 @@ def _cells(line: str) -> list[str]:
     """Plain: `x` is x."""
     cells = re.split(r"(?<!\\)\|", line.strip()[1:-1])
     return [re.sub(r"^`([^`]+)`$", r"\1", cell.strip()).replace("\\|", "|") for cell in cells]
+
+
+# ---- the schema
+
+
+def columns_in_sqlite(name: str) -> list[str]:
+    connection = sqlite3.connect(":memory:")
+    connection.executescript((ROOT / "taskserver" / "stores" / "sqlite" / "schema.sql").read_text())
+    return [row[1] for row in connection.execute(f"PRAGMA table_info({name})")]
+
+
+def columns_in_mysql(name: str) -> list[str]:
+    found = re.search(rf"CREATE TABLE IF NOT EXISTS {name} \((.*?)\n\)", (ROOT / "schema.sql").read_text(), re.DOTALL)
+    assert found
+    return re.findall(r"^  ([a-z_]+) +[A-Z]", found[1], re.MULTILINE)

@@ -1,0 +1,204 @@
+"""docs/reference.md says what the code does: each setting, column, command, argument, code and name, and no other."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import taskserver
+from taskserver import Reason, RunResult, TaskServer
+from taskserver.cli.commands import stats as stats_command
+from taskserver.cli.commands.doctor import Health
+from taskserver.cli.terminal.output import stats_as_json
+from taskserver.cli.terminal.program import Exit
+from taskserver.cli.worker_options import Options
+from taskserver.doctor.findings import Level
+from taskserver.model import new_task
+from taskserver.model.task import Status
+from taskserver.model.task_options import Options as TaskOptions
+from taskserver.settings.checks import SETTING_KEYS
+from taskserver.settings.load import Settings, load_settings
+from taskserver.stores.queue.stats import HourStats
+from tests.support.commands import arguments_of, parsers
+from tests.support.deployment import ROOT
+from tests.support.documents import REFERENCE, columns_in_mysql, columns_in_sqlite, prose, table
+from tests.support.queues import Queue
+
+COMMANDS = {name: parser for name, parser in parsers().items() if name != "worker.py"}
+
+
+def signature_of(name: str, function: Any) -> str:
+    names = [parameter for parameter in inspect.signature(function).parameters if parameter not in ("self", "cls")]
+    return f"{name}({', '.join(names)})"
+
+
+METHODS = {name: getattr(TaskServer, name) for name in vars(TaskServer) if not name.startswith("_")}
+OPTIONS_OF_A_TASK = [name for name in inspect.signature(taskserver.task).parameters if name != "function"]
+COLUMNS = [*table(REFERENCE, "column", "meaning")]
+WORKERS = [*table(REFERENCE, "column of `jobs_queue_workers`")]
+ORDERED: dict[tuple[str, ...], list[str]] = {
+    ("code", "of `worker.py` and of `client.py`"): [str(code.value) for code in Exit],
+    ("code", "of `client.py doctor`"): [str(code.value) for code in Health],
+    ("reason", "means"): [reason.value for reason in Reason],
+    ("RunResult", "is"): list(vars(RunResult())),
+    ("@taskserver.task(…)",): OPTIONS_OF_A_TASK,
+}
+UNORDERED: dict[tuple[str, ...], set[str]] = {
+    ("table", "holds"): set(re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)", (ROOT / "schema.sql").read_text()))
+    - {"jobs_queue"},
+    ("TaskServer", "does"): {signature_of("TaskServer", TaskServer)}
+    | {signature_of(name, method) for name, method in METHODS.items() if callable(method)},
+    ("name in `taskserver`",): set(taskserver.__all__) - {"__version__"},
+}
+"""By the heads of a table: what stands in its first column."""
+
+
+@pytest.mark.parametrize("heads", ORDERED)
+def test_the_reference_has_every_code_reason_status_and_option_in_its_order(heads: tuple[str, ...]) -> None:
+    assert list(table(REFERENCE, *heads)) == ORDERED[heads]
+
+
+@pytest.mark.parametrize("heads", UNORDERED)
+def test_the_reference_has_every_table_method_and_name(heads: tuple[str, ...]) -> None:
+    assert set(table(REFERENCE, *heads)) == UNORDERED[heads]
+
+
+def test_the_reference_has_the_names_of_statuses_and_all_options_of_a_task() -> None:
+    names = {number: name for number, (name, _) in table(REFERENCE, "status", "name").items()}
+    assert names == {str(status.value): status.name.lower() for status in Status}
+    assert len(OPTIONS_OF_A_TASK) == len(TaskOptions._fields)
+
+
+@pytest.mark.parametrize("columns_of", [columns_in_sqlite, columns_in_mysql])
+def test_the_reference_has_every_column_in_its_order(columns_of: Any) -> None:
+    assert columns_of("jobs_queue") == COLUMNS
+    assert columns_of("jobs_queue_done") == ["done_id", *COLUMNS]
+    assert columns_of("jobs_queue_workers") == WORKERS
+
+
+# ---- settings
+
+
+def settings_by_key() -> dict[str, object]:
+    """The value of each setting, by its key, as it is where the file names the database alone."""
+    settings = load_settings(Path("/nowhere"), {"TASKSERVER_DSN": "sqlite:///:memory:"})
+    values: dict[str, object] = dict(zip(SETTING_KEYS[2:], settings[2:], strict=True))
+    assert len(settings) == len(SETTING_KEYS)  # `folder` stands there, and the password is a part of the DSN
+    return values
+
+
+def written(value: object) -> str:
+    """A value as .env has it."""
+    if isinstance(value, tuple) and type(value) is tuple:
+        return ",".join(value)
+    return "none" if value is None else ":".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def test_the_reference_has_every_setting_with_its_default() -> None:
+    found = {key: default for key, (default, _) in table(REFERENCE, "setting", "default").items()}
+    defaults = {key: written(value) for key, value in settings_by_key().items()}
+    assert found == {"TASKSERVER_DSN": "none", "TASKSERVER_PASSWORD": "none"} | defaults
+
+
+def test_the_example_of_settings_has_every_setting_with_its_default() -> None:
+    found = dict(re.findall(r"^# (TASKSERVER_\w+)=(.*)$", (ROOT / ".env.example").read_text(), re.MULTILINE))
+    assert tuple(found) == SETTING_KEYS
+    for key, value in settings_by_key().items():
+        assert found[key] == ("" if value is None else written(value)), key
+    assert found["TASKSERVER_DSN"] in prose(REFERENCE)
+    assert found["TASKSERVER_PASSWORD"] == "''"
+
+
+def test_the_example_of_settings_can_be_used_with_every_line_taken_in(tmp_path: Path) -> None:
+    text = re.sub(r"^# (TASKSERVER_)", r"\1", (ROOT / ".env.example").read_text(), flags=re.MULTILINE)
+    (tmp_path / ".env").write_text(text)
+    as_it_is = load_settings(tmp_path, {})
+    assert as_it_is == Settings(tmp_path, as_it_is.dsn)
+
+
+@pytest.mark.parametrize("dsn", table(REFERENCE, "TASKSERVER_DSN", "is"))
+def test_every_address_of_the_reference_is_one(dsn: str) -> None:
+    load_settings(Path("/nowhere"), {"TASKSERVER_DSN": dsn})
+
+
+def test_a_server_made_by_hand_has_the_defaults_of_the_settings() -> None:
+    by_hand = TaskServer("sqlite:///:memory:", folder="/nowhere").settings
+    assert by_hand == load_settings(Path("/nowhere"), {"TASKSERVER_DSN": "sqlite:///:memory:"})
+
+
+# ---- programs
+
+
+def default_of(program: str, action: argparse.Action) -> str:
+    if action.dest in ("group", "priority") and action.nargs is None:
+        parameters = inspect.signature(TaskServer.add_task).parameters
+        return str(parameters["group_id" if action.dest == "group" else "priority"].default)
+    if action.default is False:
+        return "off"
+    if action.default in (None, []):
+        return {("list", "status"): "all", ("worker.py", "mode"): "TASKSERVER_MODE"}.get((program, action.dest), "none")
+    return str(action.default)
+
+
+def shown(action: argparse.Action) -> str:
+    """An argument as it is written in a table."""
+    metavar = str(action.metavar or action.dest.upper()) if action.nargs != 0 else ""
+    return " ".join(filter(None, [*action.option_strings[:1], metavar]))
+
+
+def test_the_reference_has_every_option_of_the_worker_with_its_default() -> None:
+    actions = [action for action in arguments_of(parsers()["worker.py"]) if action.option_strings]
+    found = {option: default for option, (default, _) in table(REFERENCE, "option", "default").items()}
+    assert found == {shown(action): default_of("worker.py", action) for action in actions}
+
+
+def test_the_worker_takes_the_same_defaults_on_its_short_way() -> None:
+    parser = parsers()["worker.py"]
+    assert Options(**vars(argparse.ArgumentParser.parse_args(parser, []))) == Options()
+
+
+def test_the_reference_has_every_command_and_says_which_print_json() -> None:
+    found = {name: json for name, (_, json) in table(REFERENCE, "command", "does").items()}
+    prints_json = {
+        name: "yes" if any(action.dest == "json" for action in parser._actions) else "no"
+        for name, parser in COMMANDS.items()
+    }
+    assert found == prints_json
+
+
+def test_the_reference_has_every_argument_of_every_command_with_its_default() -> None:
+    found = {argument: default for argument, (default, _) in table(REFERENCE, "argument", "default").items()}
+    assert found == {
+        f"{name} {shown(action)}": default_of(name, action)
+        for name, parser in COMMANDS.items()
+        for action in arguments_of(parser)
+    }
+
+
+@pytest.mark.parametrize("column", stats_command.BY.values())
+def test_the_reference_has_what_stats_prints_as_json(column: str) -> None:
+    first, *others = table(REFERENCE, "of each line of `stats --json`")
+    assert [column, *others] == list(stats_as_json(HourStats("2026-11-22 10:00:00", 0, "x"), column))
+    (meaning,) = table(REFERENCE, "of each line of `stats --json`")[first]
+    assert column in [first, *re.findall("`([a-z_]+)`", meaning)]
+
+
+def test_json_lines_take_the_keys_that_the_reference_names() -> None:
+    _, meaning = table(REFERENCE, "argument", "default")["add --bulk FILE"]
+    assert re.findall(r"`([a-z_]+)`", meaning) == list(new_task.TASK_KEYS)
+
+
+def test_the_reference_has_what_status_and_doctor_print_as_json(sqlite_queue: Queue) -> None:
+    status = json.loads(sqlite_queue.client("status", "--json").stdout)
+    assert list(table(REFERENCE, "status --json")) == list(status)
+    health = json.loads(sqlite_queue.client("doctor", "--json").stdout)
+    assert list(table(REFERENCE, "doctor --json")) == list(health)
+    (meaning,) = table(REFERENCE, "doctor --json")["checks"]
+    assert re.findall("`([a-z]+)`", meaning) == list(health["checks"][0])
+    assert all(f"`{level.value}`" in prose(REFERENCE) for level in Level)

@@ -1,0 +1,168 @@
+"""Mistakes in .env and in the DSN: the error says what is wrong and the mend, in one line, and never the password."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from taskserver.cli.client import main
+from taskserver.errors import SettingError
+from taskserver.host import network_mounts as mounts
+from taskserver.settings.load import load_settings
+from tests.support.processes import assert_one_line, run_here
+
+SECRET = "s3cr3tOfTheShop"
+DSN = f"mysql://you_shop:{SECRET}@localhost/you_shop"
+RIGHT = f"TASKSERVER_DSN={DSN}\n"
+NOT_SET = "TASKSERVER_DSN is not set"
+UTF_8 = "save it as UTF-8"
+
+ENVS: dict[str, tuple[str | dict[str, bytes], tuple[str, ...]]] = {
+    "made no .env": ({}, (NOT_SET, "SHOP/taskserver/.env", "client.py init")),
+    "called it env": ({"env": b""}, ("SHOP/taskserver/env names one, and is not read", "make it SHOP/taskserver/.env")),
+    "had .txt put behind it": ({".env.txt": b""}, (".env.txt names one, and is not read", "make it")),
+    "edited the example itself": ({".env.example": b""}, (".env.example names one, and is not read", "make it")),
+    "put it into the folder above": ({"../.env": b""}, ("SHOP/.env names one", "make it SHOP/taskserver/.env")),
+    "put it into the web folder": ({"../public_html/.env": b""}, ("SHOP/public_html/.env names one", "make it")),
+    "put it into the package": ({"taskserver/.env": b""}, ("taskserver/taskserver/.env names one", "make it")),
+    "put it into the home folder": ({"../home/.env": b""}, ("SHOP/home/.env names one", "make it")),
+    "left the example's line a comment": (f"# {RIGHT}", (NOT_SET, "put it there, as")),
+    "left its value blank": ("TASKSERVER_DSN=\n", (NOT_SET, "put it there, as")),
+    "left out the prefix": (f"DSN={DSN}\n", ("has DSN", "every key begins with TASKSERVER_")),
+    "wrote it small": (RIGHT.replace("TASKSERVER_DSN", "taskserver_dsn"), ("did you mean TASKSERVER_DSN?",)),
+    "wrote it with a dash": (RIGHT.replace("_DSN", "-DSN"), ("TASKSERVER-DSN", "did you mean TASKSERVER_DSN?")),
+    "left an s out of a key": (f"{RIGHT}TASKSERVER_MODULE=a\n", ("_MODULE,", "did you mean TASKSERVER_MODULES?")),
+    "wrote a key that there is not": (f"{RIGHT}TASKSERVER_CHARSET=utf8\n", ("_CHARSET", "TASKSERVER_TABLE,")),
+    "wrote it as YAML": (f"TASKSERVER_DSN: {DSN}\n", ("line 1", "KEY=value")),
+    "wrote a DSN as YAML": (f"TASKSERVER_DSN:mysql://you:{SECRET}@localhost/db\n", ("TASKSERVER_DSN,",)),
+    "wrote a password as YAML": (f"{RIGHT}TASKSERVER_PASSWORD:{SECRET}\n", ("lacks its '='",)),
+    "forgot the = of a password": (f"TASKSERVER_PASSWORD'{SECRET}'\n", ("TASKSERVER_PASSWORD,", "lacks its")),
+    "wrote a password right behind": (f"TASKSERVER_PASSWORD{SECRET}\n", ("TASKSERVER_PASSWORD…",)),
+    "wrote a password small": (f"taskserver_password{SECRET}\n", ("TASKSERVER_PASSWORD…",)),
+    "wrote dashes": (f"TASKSERVER-PASSWORD-{SECRET}\n", (NOT_SET,)),
+    "wrote an arrow": (f"TASKSERVER_PASSWORD->{SECRET}\n", ("TASKSERVER_PASSWORD,",)),
+    "wrote it as a Windows batch": (f"set {RIGHT}", ("line 1", "KEY=value")),
+    "opened a quote and closed none": (f"TASKSERVER_DSN='{DSN}\n", ("line 1", "a quote in it is not closed")),
+    "let an editor curl the quotes": (f"TASKSERVER_DSN=“{DSN}”\n", ("a quote stands before it", "take both away")),
+    "set quotes in quotes": (f"TASKSERVER_DSN='\"{DSN}\"'\n", ("a quote stands before it", "take both away")),
+    "wrote the key twice": (f"TASKSERVER_DSN={RIGHT}", ("the key stands in its value once more",)),
+    "saved it as UTF-16": ({".env": RIGHT.encode("utf-16")}, (".env cannot be read", UTF_8)),
+    "saved it as UTF-16 without a mark": ({".env": RIGHT.encode("utf-16-le")}, ("UTF-16", UTF_8)),
+    "saved it as latin-1": ({".env": f"{RIGHT}# Größe\n".encode("latin-1")}, ("cannot be read", UTF_8)),
+}
+
+
+def put(folder: Path, files: dict[str, bytes]) -> None:
+    """Each of these files in a folder; one without content is a right .env."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content or RIGHT.encode())
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder `taskserver` beside a home folder, which is the current one."""
+    for name in ("taskserver", "home"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "home")
+    return tmp_path / "taskserver"
+
+
+def told(folder: Path, **environ: str) -> str:
+    """The error of settings that are wrong, without the password in it."""
+    with pytest.raises(SettingError) as caught:
+        load_settings(folder, environ)
+    message = str(caught.value)
+    assert len(message.splitlines()) == 1
+    assert SECRET not in message
+    return message
+
+
+@pytest.mark.parametrize("what", ENVS)
+def test_a_wrong_env_is_answered_with_its_mend(folder: Path, what: str) -> None:
+    content, words = ENVS[what]
+    put(folder, {".env": content.encode()} if isinstance(content, str) else content)
+    message = told(folder)
+    for word in words:
+        assert word.replace("SHOP", str(folder.parent)) in message
+
+
+def test_a_wrong_key_of_the_environment_is_answered_with_its_mend(folder: Path) -> None:
+    assert "small letters" in told(folder, taskserver_dsn=DSN)
+    message = told(folder, TASKSERVER_DSN=DSN, TASKSERVER_MODULE="shop")
+    assert "the environment names TASKSERVER_MODULE," in message
+    assert "did you mean TASKSERVER_MODULES?" in message
+
+
+def test_an_env_of_another_program_is_nobodys_mistake(folder: Path) -> None:
+    put(folder, {".env": b"DSN=x\nMODE=production\nTABLE=y\n", "env": b"", "../.env": b"A=b\n"})
+    settings = load_settings(folder, {"TASKSERVER_DSN": "sqlite:///q.db", "TASKSERVER_TEST_MYSQL": "of somebody else"})
+    assert settings.mode == "delete"
+
+
+FORGIVEN = {
+    "began with a byte order mark": b"\xef\xbb\xbfTASKSERVER_DSN=sqlite:///q.db\n",
+    "had Windows ends of lines": b"TASKSERVER_DSN=sqlite:///q.db\r\nTASKSERVER_MODE=delete\r\n",
+    "wrote spaces around the =": b"TASKSERVER_DSN = sqlite:///q.db\n",
+    "wrote export": b"export TASKSERVER_DSN=sqlite:///q.db\n",
+    "wrote straight quotes": b'TASKSERVER_DSN="sqlite:///q.db"\n',
+    "left a space behind it": b"TASKSERVER_DSN=sqlite:///q.db  \n",
+}
+
+
+@pytest.mark.parametrize("content", FORGIVEN.values(), ids=FORGIVEN)
+def test_what_is_clear_though_odd_is_understood(folder: Path, content: bytes) -> None:
+    put(folder, {".env": content})
+    assert load_settings(folder, {}) == load_settings(folder, {"TASKSERVER_DSN": "sqlite:///q.db"})
+
+
+DSNS = {
+    f"mysql:/you_shop:{SECRET}@localhost/you_shop": ("no '://'", "two slashes follow 'mysql:'"),
+    f"mysql:host=localhost;dbname=you_shop;password={SECRET}": ("PHP's PDO", "mysql://user:password@host"),
+    f"you_shop:{SECRET}@localhost/you_shop": ("no '://'", "it begins with mysql://"),
+    f"mysqli://you_shop:{SECRET}@localhost/you_shop": ("its scheme is none of mysql", "write mysql"),
+    f"postgresql://you_shop:{SECRET}@localhost/you_shop": ("its scheme is none of mysql, sqlite",),
+    f"mysql://you_shop:{SECRET}@localhost": ("it names no database", "host:3306/database"),
+    f"mysql://you_shop:{SECRET}/you_shop": ("port", "is the @ missing"),
+    f"mysql://you_shop:{SECRET}@/you_shop": ("it names no host", "localhost"),
+    f"mysql://you_shop:{SECRET}@localhost:https/you_shop": ("its port is not a number",),
+    f"mysql://you_shop:{SECRET}@localhost/you_shop?charset=utf8": ("after its '?'", "ssl-mode"),
+    "sqlite:var/taskserver.db": ("no '://'", "sqlite:///"),
+    "sqlite://var/taskserver.db": ("three slashes",),
+}
+
+
+@pytest.mark.parametrize("text", DSNS, ids=lambda text: text.replace(SECRET, "…"))
+def test_a_wrong_dsn_is_answered_with_its_mend(folder: Path, text: str) -> None:
+    message = told(folder, TASKSERVER_DSN=text)
+    for word in ("TASKSERVER_DSN is wrong", *DSNS[text]):
+        assert word in message
+
+
+# ---- init, before it makes a database
+
+
+@pytest.mark.parametrize("name", ["env", ".env.txt"])
+def test_init_makes_no_second_env_beside_one_of_a_wrong_name(
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    put(folder, {name: b""})
+    assert_one_line(run_here(main, capsys, folder, "init"), 2, f"{name} names one", "make it")
+    assert not (folder / ".env").exists()
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_init_refuses_an_sqlite_file_on_a_network_file_system_before_it_writes_anything(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, given: bool
+) -> None:
+    table = folder.parent / "mountinfo"
+    table.write_text(f"20 1 8:1 / / rw - ext4 /dev/sda rw\n21 20 0:9 / {folder} rw - nfs4 filer:/x rw\n")
+    monkeypatch.setattr(mounts, "MOUNT_TABLE", table)
+    if given:
+        put(folder, {".env": b"TASKSERVER_DSN=sqlite:///data/shop.db\n"})
+    before = sorted(folder.iterdir())
+    words = ("network file system (nfs4)", "MySQL", "TASKSERVER_DSN", "a disk of this host")
+    assert_one_line(run_here(main, capsys, folder, "init"), 2, *words)
+    assert sorted(folder.iterdir()) == before
