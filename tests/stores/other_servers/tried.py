@@ -40,6 +40,8 @@ CONTRACT = (
 BESIDE_OTHERS = ("worker/retries", "stores/schema", "stores/forks", "cli/client", "faults/held_rows", "worker/runner")
 KINDS = (
     "features/kinds",
+    "features/reruns",
+    "features/examples",
     "features/schedules",
     "features/pipelines",
     "features/dependencies",
