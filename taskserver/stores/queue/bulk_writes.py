@@ -149,8 +149,8 @@ class BulkWriter:
         """Write to the rows of `ids` that nobody holds; note the held rows. Raises Conflict (one writer)."""
         bulk = self._bulk_write
         lock = Lock(f"SELECT {bulk.key} FROM {bulk.table} {{by_key}} {self._where_of_ids()}", bulk.values)
-        seconds = self._database.conflict_seconds if self._store.has_one_writer else 0
-        written = sorted(self._store.free_rows.work(ids, self._write_locked, lock, conflict_seconds=seconds).ids)
+        seconds = self._database.conflict_seconds
+        written = sorted(self._store.free_rows.work(ids, self._write_locked, lock, seconds).ids)
         self._changed += len(written)
         if len(written) < len(ids):
             # A row that still meets the condition was held.
