@@ -7,14 +7,11 @@ are first gathered in a temporary table of the connection, which is on the disk 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from ...model.new_task import NewTask
+from ..database.database import Database
 from ..database.statements import marks
 from ..queue.adding import PLAIN_VALUES, portions
-
-if TYPE_CHECKING:
-    from ..database.dialect import Connected
 
 FORGET = "DROP TABLE IF EXISTS temp.taskserver_gathered"
 GATHER = """
@@ -30,7 +27,7 @@ VALUES = len(NewTask._fields)
 class SQLiteGathering:
     """The table of gathered tasks, on the connection of the thread that uses it."""
 
-    def gather(self, database: Connected, tasks: Iterable[NewTask]) -> None:
+    def gather(self, database: Database, tasks: Iterable[NewTask]) -> None:
         """Take all tasks that an iterator gives."""
         database.execute(FORGET)
         database.execute(GATHER)
@@ -40,13 +37,13 @@ class SQLiteGathering:
                 rows = ", ".join([mark] * len(portion))
                 database.execute(GATHER_ROWS + rows, [value for task in portion for value in task])
 
-    def gathered(self, database: Connected) -> Iterator[NewTask]:
+    def gathered(self, database: Database) -> Iterator[NewTask]:
         """The gathered tasks, in the iterator's order."""
         read = 0
         while rows := database.rows(GATHERED, (read, database.inserts.rows_per_statement)):
             read += len(rows)
             yield from (NewTask(*row) for row in rows)
 
-    def forget(self, database: Connected) -> None:
+    def forget(self, database: Database) -> None:
         """Give the space of the gathered tasks back."""
         database.execute(FORGET)
