@@ -20,7 +20,6 @@ from ..database.database import Database
 from ..database.dialect import claim_indexes
 from ..database.facts import MySQLFacts, TableFault, TableShape, differences, kind_of_column, shapes_of_indexes
 from ..database.free_rows import Lock
-from ..database.statements import with_ids
 from ..database.tables import schema_statements
 from .errors import RIGHTS_MISSING, number_of
 
@@ -203,7 +202,7 @@ def _faults(database: Database) -> tuple[TableFault, ...] | str:
             database.fetch(DROP)
             if not wanted[name].columns:
                 return UNSEEN
-    engines: dict[str, str] = dict(database.fetch(with_ids(ENGINES, list(wanted)), list(wanted)))
+    engines: dict[str, str] = dict(database.fetch_ids(ENGINES, list(wanted)))
     faults: list[TableFault] = []
     for name, shape in wanted.items():
         # Some servers keep the names of tables in small letters.

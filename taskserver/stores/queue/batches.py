@@ -14,7 +14,6 @@ from ...errors import Conflict
 from ...model.task import ClaimedTask
 from ..database.free_rows import Lock, RowsChanged
 from ..database.retrying import RetryPolicy, Scope
-from ..database.statements import with_ids
 from .finish_writes import COMPLETE
 from .leases import RENEW, START
 from .store import Store
@@ -129,9 +128,7 @@ class Batches:
         return self._store.free_rows.write(sql, ids, (claim,), values, self._database.conflict_seconds)
 
     def _ids(self, sql: str, tasks: Sequence[ClaimedTask]) -> set[int]:
-        ids = _ids_of(tasks)
-        rows = self._database.fetch(with_ids(sql, ids), (*ids, tasks[0].claim))
-        return {row[0] for row in rows}
+        return {row[0] for row in self._database.fetch_ids(sql, _ids_of(tasks), (tasks[0].claim,))}
 
 
 def _ids_of(tasks: Sequence[ClaimedTask]) -> list[int]:

@@ -118,12 +118,7 @@ class BulkWriter:
     def look_among(self, ids: Sequence[int]) -> list[int]:
         """The chosen rows among `ids`, in order."""
         sql = f"SELECT {self._bulk_write.key} FROM {self._bulk_write.table} {{by_key}} {self._where_of_ids()}"
-        found: list[int] = []
-        for first in range(0, len(ids), MAX_IDS_PER_STATEMENT):
-            portion = ids[first : first + MAX_IDS_PER_STATEMENT]
-            rows = self._database.fetch(with_ids(sql, portion), (*portion, *self._bulk_write.values))
-            found += (row[0] for row in rows)
-        return sorted(found)
+        return sorted(row[0] for row in self._database.fetch_ids(sql, ids, self._bulk_write.values))
 
     def _where_of_ids(self) -> str:
         return f"WHERE {self._bulk_write.key} IN ({{ids}}) AND ({self._bulk_write.condition})"
