@@ -2,7 +2,7 @@
 
 There are two ways to use it. `fetch`, `fetch_first` and `change` are one statement each, tried again while others are
 in its way and, in a run, while the database is away. For several statements, `run` does a piece of work under a policy;
-the work uses `execute`, `rows`, `first` and `write`.
+the work uses `execute`, `rows` and `write`.
 """
 
 from __future__ import annotations
@@ -255,9 +255,15 @@ class Database:
         """The rows of a SELECT."""
         return self.run(self._one_statement, self.rows, sql, values)
 
+    def fetch_ids(self, sql: str, ids: Sequence[object], values: Sequence[Any] = ()) -> list[Row]:
+        """The rows of a SELECT by ids, a portion of which fills `{ids}` each time. Other values stand behind them."""
+        portions = (ids[first : first + MAX_IDS_PER_STATEMENT] for first in range(0, len(ids), MAX_IDS_PER_STATEMENT))
+        return [row for some in portions for row in self.fetch(with_ids(sql, some), (*some, *values))]
+
     def fetch_first(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
         """The first row of a SELECT, if there is one."""
-        return self.run(self._one_statement, self.first, sql, values)
+        rows = self.fetch(sql, values)
+        return rows[0] if rows else None
 
     def fetch_value(self, sql: str, values: Sequence[Any] = ()) -> Any:
         """The first column of a SELECT's first row; None without a row."""
@@ -341,11 +347,6 @@ class Database:
         except self.dialect.driver_errors as error:
             raise self.dialect.error(error) from error
         return rows
-
-    def first(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
-        """The first row of a SELECT, if there is one."""
-        rows = self.rows(sql, values)
-        return rows[0] if rows else None
 
     def _mend(self, session: Session, error: BaseException) -> None:
         """Mend the session so that its statement can be sent again; else raise the error as one of ours."""

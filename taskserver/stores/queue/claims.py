@@ -14,7 +14,6 @@ from ...errors import Conflict
 from ...model.task import Claim, ClaimedTask
 from ..database.database import MAX_IDS_PER_STATEMENT, Database
 from ..database.retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
-from ..database.statements import with_ids
 
 if TYPE_CHECKING:
     from ..database.free_rows import FreeRows
@@ -136,16 +135,9 @@ class Claims:
         A row that others hold is left until its lease ends.
         """
         ids = sorted(task.id for task in tasks)
-        values = (next(task.claim for task in tasks),)
-        return sum(
-            self._release(ids[first : first + MAX_IDS_PER_STATEMENT], values)
-            for first in range(0, len(ids), MAX_IDS_PER_STATEMENT)
-        )
-
-    def _release(self, ids: Sequence[int], values: Sequence[int]) -> int:
-        if self._database.dialect.has_one_writer:
-            return self._database.change(with_ids(self.RELEASE, ids), (*ids, *values))
-        return self._free_rows().write_ids(self.RELEASE, ids, values)
+        values, seconds = [task.claim for task in tasks][:1], self._database.conflict_seconds
+        portions = (ids[first : first + MAX_IDS_PER_STATEMENT] for first in range(0, len(ids), MAX_IDS_PER_STATEMENT))
+        return sum(self._free_rows().write(self.RELEASE, portion, values, (), seconds) for portion in portions)
 
 
 def new_token() -> int:

@@ -71,8 +71,7 @@ class Leases:
 
     def claimed_still(self, tasks: Sequence[ClaimedTask]) -> dict[int, bool]:
         """The running tasks of one call that still carry their claim, by id; whether a person cancelled each."""
-        ids = [task.id for task in tasks]
-        rows = self._database.fetch(with_ids(self.CLAIMED_STILL, ids), (*ids, tasks[0].claim))
+        rows = self._database.fetch_ids(self.CLAIMED_STILL, [task.id for task in tasks], (tasks[0].claim,))
         return {row[0]: bool(row[1]) for row in rows}
 
     def write_progress(self, tasks: Sequence[ClaimedTask], progress: str, conflict_seconds: float) -> int:
