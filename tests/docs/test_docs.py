@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,12 +13,14 @@ import pytest
 import taskserver
 from taskserver import DatabaseError, Reason, TaskServer
 from taskserver.cli.terminal.program import Exit
+from taskserver.doctor.findings import Level
 from taskserver.model.task import MODES, Status
 from taskserver.settings.checks import SETTING_KEYS
 from tests.support.commands import arguments_of, parsers, parsers_of_client
 from tests.support.deployment import ROOT
 from tests.support.documents import (
     DOCUMENTS,
+    REFERENCE,
     Block,
     anchors,
     blocks,
@@ -326,7 +329,17 @@ def test_statuses_are_named_by_their_own_numbers(document: str) -> None:
     assert all(int(number) in list(Status) for number in re.findall(r"\bstatus (\d)\b", prose(document)))
 
 
-# ---- other versions
+# ---- what the programs print
+
+
+def test_the_reference_has_what_status_and_doctor_print_as_json(sqlite_queue: Queue) -> None:
+    status = json.loads(sqlite_queue.client("status", "--json").stdout)
+    assert list(table(REFERENCE, "status --json")) == list(status)
+    health = json.loads(sqlite_queue.client("doctor", "--json").stdout)
+    assert list(table(REFERENCE, "doctor --json")) == list(health)
+    (meaning,) = table(REFERENCE, "doctor --json")["checks"]
+    assert re.findall("`([a-z]+)`", meaning) == list(health["checks"][0])
+    assert all(f"`{level.value}`" in prose(REFERENCE) for level in Level)
 
 
 @pytest.mark.parametrize(("program", "change"), [("newer", -1), ("older", 1)])
