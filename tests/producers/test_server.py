@@ -271,14 +271,6 @@ def test_many_tasks_of_a_generator_get_the_ids_of_their_own_rows(server: TaskSer
     assert len(rows) == 2501
 
 
-def test_long_tasks_are_added_in_statements_that_an_old_server_takes(server: TaskServer) -> None:
-    texts = ["\\'" * 190_000, "ä" * 300_000, "'" * 999_000]
-    ids = server.add_tasks([{"task": "tasks.a", "args": [text]} for text in texts])
-    stored = [server.store.views.show(task_id) for task_id in ids]
-    lengths = [len(task.args) for task in stored if task is not None and task.args is not None]
-    assert lengths == [len(text) + text.count("\\") + 4 for text in texts]
-
-
 @pytest.mark.parametrize("position", [1, 1500, 2400])
 def test_one_wrong_task_of_many_is_named_by_number_and_none_is_added(server: TaskServer, position: int) -> None:
     descriptions: list[dict[str, Any]] = [{"task": "tasks.a"} for _ in range(2400)]
@@ -376,20 +368,6 @@ def test_a_run_of_some_groups_leaves_the_others_alone(server: TaskServer, tasks:
     assert {count.group_id for count in server.store.views.counts()} == {4, 5}
 
 
-@pytest.mark.parametrize(("mode", "left"), [("delete", {}), ("move", {}), ("mark", {2: 1})])
-def test_the_mode_of_a_server_decides_what_becomes_of_a_completed_task(
-    dsn: str, tasks: Any, tmp_path: Path, mode: str, left: dict[int, int]
-) -> None:
-    with TaskServer(dsn, mode=mode, modules=tasks.__name__, folder=tmp_path) as server:
-        server.create_tables()
-        task_id = server.add_task(tasks.note)
-        assert server.run().done == 1
-        assert counts_by_status(server) == left
-        stored = server.store.views.show(task_id)
-    assert (stored is None) == (mode == "delete")
-    assert stored is None or (stored.status, stored.archived) == (2, mode == "move")
-
-
 @pytest.mark.parametrize("batch", [1, 100])
 @pytest.mark.parametrize("own", [False, True], ids=["", "own"])
 def test_a_task_that_adds_tasks_through_its_worker_s_server_or_its_own_is_done_and_they_run(
@@ -411,14 +389,6 @@ def test_what_a_task_added_before_it_failed_stays_added(server: TaskServer, task
     result = server.run()
     assert (result.done, result.failed) == (1, 1)
     assert tasks.ran == [[["added"], {}]]
-
-
-def test_a_server_adds_and_runs_again_after_a_run(server: TaskServer, tasks: Any) -> None:
-    for _ in range(3):
-        server.add_task(tasks.note)
-        assert server.run().done == 1
-    server.add_task("tasks.later")
-    assert counts_by_status(server) == {0: 1}
 
 
 # ---- wrong parameters
