@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,6 @@ from taskserver.stores.queue.stats import COLUMNS, HourStats, Stats
 from taskserver.stores.sqlite import session as sqlite
 from taskserver.worker import stats as run_stats
 from taskserver.worker.stats import ANY_OTHER, MAX_KEYS, MAX_WAIT_SECONDS, RunStats
-from tests.support.deployment import TIMEOUT_SECONDS
 from tests.support.processes import (
     WAIT_SECONDS,
     assert_silent,
@@ -38,6 +38,7 @@ from tests.support.processes import (
 from tests.support.proxy import Matches, Proxy, contains
 from tests.support.queues import LONG_AGO, Queue
 from tests.support.servers import MySQLServer, lock_waits
+from tests.support.threads import together
 
 MODES = ("delete", "move", "mark")
 TASKS = """
@@ -435,14 +436,9 @@ def test_workers_that_write_the_same_figures_at_once_do_not_deadlock(
             for _ in range(10):
                 mine.add(counted(0, name) for name in random.Random(seed).sample(names, len(names)))
 
-    threads = [threading.Thread(target=write_often, args=(seed,)) for seed in range(4)]
-    with held(store, dsn):
-        for thread in threads:
-            thread.start()
-        for _ in threads:
+    with together(*(partial(write_often, seed) for seed in range(4))), held(store, dsn):
+        for _ in range(4):
             assert entered.acquire(timeout=WAIT_SECONDS)
-    for thread in threads:
-        thread.join(TIMEOUT_SECONDS)
     assert {one.done for one in Stats(store).hours()} == {1 + 4 * 10}
     assert not [text for text in conflicts if "(1213)" in text]
 
@@ -451,18 +447,15 @@ def test_workers_that_begin_an_hour_at_once_lose_nothing(dsn: str, store: Store)
     names = [f"tasks.t{number}" for number in range(40)]
     ready = threading.Barrier(4)
 
-    def begin_hours(seed: int) -> None:
+    def begin_hours() -> None:
         with TaskServer(dsn) as server:
             for hour in range(10):
                 mine = Stats(at_one_hour(server, f"2026-11-22 {hour:02}:00:00"))
                 ready.wait(WAIT_SECONDS)
                 mine.add(counted(0, name) for name in names)
 
-    threads = [threading.Thread(target=begin_hours, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(TIMEOUT_SECONDS)
+    with together(*[begin_hours] * 4):
+        pass
     found = Stats(store).hours()
     assert len(found) == 10 * len(names)
     assert {one.done for one in found} == {4}

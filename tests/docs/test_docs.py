@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,12 +13,14 @@ import pytest
 import taskserver
 from taskserver import DatabaseError, Reason, TaskServer
 from taskserver.cli.terminal.program import Exit
+from taskserver.doctor.findings import Level
 from taskserver.model.task import MODES, Status
 from taskserver.settings.checks import SETTING_KEYS
 from tests.support.commands import arguments_of, parsers, parsers_of_client
 from tests.support.deployment import ROOT
 from tests.support.documents import (
     DOCUMENTS,
+    REFERENCE,
     Block,
     anchors,
     blocks,
@@ -120,13 +123,6 @@ def guarded(reader: Reader) -> Reader:
 ADD = "INSERT INTO jobs_queue (task, args, group_id, priority) VALUES ('tasks.greet', '[1]', 3, 10)"
 
 
-def test_the_least_rights_of_a_website_are_to_add_tasks(guarded: Reader) -> None:
-    with guarded.connect("you_web", "web-password") as connection, connection.cursor() as cursor:
-        cursor.execute(ADD)
-    with TaskServer(guarded.dsn("you_web", "web-password"), folder=guarded.folder) as server:
-        assert len(server.add_tasks([{"task": "tasks.greet", "args": ["Ada"]}] * 2)) == 2
-
-
 REFUSED = [
     "SELECT task FROM jobs_queue",
     "INSERT INTO jobs_queue (task, status) VALUES ('tasks.greet', 4)",
@@ -146,11 +142,14 @@ REFUSED = [
 ]
 
 
-def test_a_website_with_the_least_rights_is_refused_all_else(guarded: Reader) -> None:
+def test_a_website_with_the_least_rights_adds_tasks_and_is_refused_all_else(guarded: Reader) -> None:
     with guarded.connect("you_web", "web-password") as connection, connection.cursor() as cursor:
+        cursor.execute(ADD)
         for statement in REFUSED:
             with pytest.raises(pymysql.MySQLError, match="denied"):
                 cursor.execute(statement)
+    with TaskServer(guarded.dsn("you_web", "web-password"), folder=guarded.folder) as server:
+        assert len(server.add_tasks([{"task": "tasks.greet", "args": ["Ada"]}] * 2)) == 2
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -213,25 +212,6 @@ def test_the_rights_for_making_tables_are_enough(guarded: Reader) -> None:
     with TaskServer(guarded.dsn("you_admin", "admin-password"), table="letters") as server:
         server.create_tables()
         server.create_tables()
-
-
-# ---- the lines of a crontab
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "*/5 * * * /usr/bin/true",
-        "60 * * * * /usr/bin/true",
-        "* * 0 * * /usr/bin/true",
-        "* * * * 8 /usr/bin/true",
-        "*/5 * * * * date +%H",
-        "every five minutes",
-    ],
-)
-def test_a_line_that_cron_would_refuse_is_found(line: str) -> None:
-    with pytest.raises(AssertionError):
-        command_of(line)
 
 
 # ---- the first screen
@@ -305,20 +285,14 @@ def test_every_file_setting_option_and_command_in_backticks_is_there(document: s
     assert faults == []
 
 
-@pytest.mark.parametrize(
-    "word",
-    [
-        "TASKSERVER_MODULE",
-        "--max-tim 5",
-        "docs/nothing.md",
-        "client.py statuses",
-        "make tests",
-        "python3 client.py doktor",
-        "taskserver.Retries",
-    ],
-)
-def test_a_name_that_is_not_there_would_be_found(word: str) -> None:
-    assert list(faults_of(word))
+def test_names_that_are_not_there_and_lines_that_cron_would_refuse_are_found() -> None:
+    """Or the tests of the documents could not fail."""
+    named = "TASKSERVER_MODULE|--max-tim 5|docs/nothing.md|client.py statuses|make tests|python3 client.py doktor"
+    for word in (*named.split("|"), "taskserver.Retries"):
+        assert list(faults_of(word)), word
+    for line in ("*/5 * * *", "60 * * * *", "* * 0 * *", "* * * * 8", "*/5 * * * * date +%H;", "every five minutes"):
+        with pytest.raises(AssertionError):
+            command_of(f"{line} /usr/bin/true")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
@@ -326,7 +300,17 @@ def test_statuses_are_named_by_their_own_numbers(document: str) -> None:
     assert all(int(number) in list(Status) for number in re.findall(r"\bstatus (\d)\b", prose(document)))
 
 
-# ---- other versions
+# ---- what the programs print
+
+
+def test_the_reference_has_what_status_and_doctor_print_as_json(sqlite_queue: Queue) -> None:
+    status = json.loads(sqlite_queue.client("status", "--json").stdout)
+    assert list(table(REFERENCE, "status --json")) == list(status)
+    health = json.loads(sqlite_queue.client("doctor", "--json").stdout)
+    assert list(table(REFERENCE, "doctor --json")) == list(health)
+    (meaning,) = table(REFERENCE, "doctor --json")["checks"]
+    assert re.findall("`([a-z]+)`", meaning) == list(health["checks"][0])
+    assert all(f"`{level.value}`" in prose(REFERENCE) for level in Level)
 
 
 @pytest.mark.parametrize(("program", "change"), [("newer", -1), ("older", 1)])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from taskserver import InvalidTask
 from tests.support.deployment import ROOT
 from tests.support.processes import assert_silent
 from tests.support.shops import AT, ODD_TEXT, Shop
+from tests.support.threads import together
 
 # ---- together or not at all
 
@@ -81,11 +82,8 @@ def test_threads_add_on_connections_of_their_own_with_one_server(mysql_shop: Sho
             mysql_shop.server.add_task("tasks.note", [number], connection=connection)
             (connection.rollback if number % 2 else connection.commit)()
 
-    threads = [threading.Thread(target=add, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with together(*(partial(add, number) for number in range(4))):
+        pass
     assert sorted(mysql_shop.added()) == [[0]] * 20 + [[2]] * 20
 
 

@@ -76,11 +76,6 @@ def test_a_driver_that_does_not_say_how_it_marks_values_is_refused(shop: Shop, m
     assert connection.closed == 2
 
 
-def test_a_mapping_of_add_tasks_may_not_hold_the_connection(shop: Shop) -> None:
-    with pytest.raises(InvalidTask, match="task 1: it has 'connection'; allowed: task, args"):
-        shop.server.add_tasks([{"task": "tasks.note", "connection": shop.open()}])
-
-
 # ---- connections to other databases
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.processes import assert_silent
 from tests.support.servers import MySQLServer
 from tests.support.shops import Shop
-from tests.support.websites import WEB_PASSWORD, Page
+from tests.support.websites import Page
 
 INSERT = "$insert = $db->prepare('INSERT INTO jobs_queue (task, args, group_id, priority) VALUES (?, ?, ?, ?)');"
 MYSQLI = f"""
@@ -62,15 +62,16 @@ def assert_near_now(shop: Shop, *columns: str) -> None:
         assert is_near == 1, column
 
 
-@pytest.mark.parametrize("flags", JSON_FLAGS)
 @WAYS
 def test_a_page_adds_tasks_that_run_at_once_with_exactly_these_arguments(
-    mysql_shop: Shop, page: Page, way: str, flags: str
+    mysql_shop: Shop, page: Page, way: str
 ) -> None:
-    page.run(way, [["tasks.note", args, 3, number] for number, args in enumerate(ARGUMENTS)], flags)
+    for flags in JSON_FLAGS:
+        page.run(way, [["tasks.note", args, 3, number] for number, args in enumerate(ARGUMENTS)], flags)
     assert_near_now(mysql_shop, "created_at", "updated_at")
     assert_silent(mysql_shop.worker(100, "3,5,6", "--mode", "mark"))
-    assert mysql_shop.noted() == [[[], args] if isinstance(args, dict) else [args or [], {}] for args in ARGUMENTS]
+    called = [[[], args] if isinstance(args, dict) else [args or [], {}] for args in ARGUMENTS]
+    assert mysql_shop.noted() == [one for one in called for _ in JSON_FLAGS]
     assert mysql_shop.sql("SELECT DISTINCT status, attempts, group_id FROM jobs_queue") == [(2, 1, 3)]
     assert_near_now(mysql_shop, "created_at", "started_at", "finished_at", "updated_at")
     backwards = "created_at > started_at OR started_at > finished_at"
@@ -85,14 +86,6 @@ def test_a_page_may_connect_over_the_socket(mysql_shop: Shop, page: Page, mysql_
     page.place |= {"host": "localhost", "socket": str(socket)}
     page.run(way, [["tasks.note", ["by socket"], 5, 0]])
     assert mysql_shop.added() == [["by socket"]]
-
-
-@WAYS
-def test_a_page_needs_no_right_but_insert(mysql_shop: Shop, page: Page, user: str, way: str) -> None:
-    page.place |= {"user": user, "password": WEB_PASSWORD}
-    page.run(way, [["tasks.note", {"text": "from the web"}, 3, 10]])
-    mysql_shop.run_all()
-    assert mysql_shop.noted() == [[[], {"text": "from the web"}]]
 
 
 def test_a_page_in_another_time_zone_delays_tasks_by_its_own_now(mysql_shop: Shop, page: Page) -> None:

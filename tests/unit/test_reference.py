@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from taskserver.cli.commands.doctor import Health
 from taskserver.cli.terminal.output import stats_as_json
 from taskserver.cli.terminal.program import Exit
 from taskserver.cli.worker_options import Options
-from taskserver.doctor.findings import Level
 from taskserver.model import new_task
 from taskserver.model.task import Status
 from taskserver.model.task_options import Options as TaskOptions
@@ -28,7 +26,6 @@ from taskserver.stores.queue.stats import HourStats
 from tests.support.commands import arguments_of, parsers
 from tests.support.deployment import ROOT
 from tests.support.documents import REFERENCE, columns_in_mysql, columns_in_sqlite, prose, table
-from tests.support.queues import Queue
 
 COMMANDS = {name: parser for name, parser in parsers().items() if name != "worker.py"}
 
@@ -192,13 +189,3 @@ def test_the_reference_has_what_stats_prints_as_json(column: str) -> None:
 def test_json_lines_take_the_keys_that_the_reference_names() -> None:
     _, meaning = table(REFERENCE, "argument", "default")["add --bulk FILE"]
     assert re.findall(r"`([a-z_]+)`", meaning) == list(new_task.TASK_KEYS)
-
-
-def test_the_reference_has_what_status_and_doctor_print_as_json(sqlite_queue: Queue) -> None:
-    status = json.loads(sqlite_queue.client("status", "--json").stdout)
-    assert list(table(REFERENCE, "status --json")) == list(status)
-    health = json.loads(sqlite_queue.client("doctor", "--json").stdout)
-    assert list(table(REFERENCE, "doctor --json")) == list(health)
-    (meaning,) = table(REFERENCE, "doctor --json")["checks"]
-    assert re.findall("`([a-z]+)`", meaning) == list(health["checks"][0])
-    assert all(f"`{level.value}`" in prose(REFERENCE) for level in Level)
