@@ -68,6 +68,7 @@ class BatchExecution:
     def __init__(self, run: RunContext, attempts: Attempts, finishing: Finishing, reporter: Reporter) -> None:
         self._fetch_args = run.store.claims.fetch_args
         self._batches = Batches(run.store)
+        self._claimed_still = run.store.leases.claimed_still
         self._lease_seconds = run.settings.lease_seconds
         self._heartbeat = run.heartbeat
         self._limits = run.limits
@@ -277,10 +278,10 @@ class BatchExecution:
             self._wrong.add(tasks[0].task)
             LOG.warning("%s: %s (so each is called again alone; said once a run)", tasks[0].task, failure.text)
         failure = failure._replace(full_text="", text=CANCELLED_BESIDE if was_cancelled else failure.text)
-        cancelled = self._batches.cancelled(tasks)
+        cancelled_by_id = self._claimed_still(tasks)
         for task, item in zip(self._in_turn(tasks), items, strict=True):
             attempt = self._stats.share(task, *share)
-            if task.id in cancelled:
+            if cancelled_by_id.get(task.id):
                 self._finishing.add(Finish(task, CANCELLED), attempt)
             elif self._attempts.max_attempts(task, call) < 2:
                 self._attempts.fail(task, call, attempt, failure)

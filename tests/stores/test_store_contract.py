@@ -1195,15 +1195,15 @@ def a_running_task(store: Store) -> ClaimedTask:
 
 def test_a_worker_sees_that_its_running_task_was_cancelled(store: Store, rows: Rows) -> None:
     task = a_running_task(store)
-    assert not store.leases.is_cancelled(task)
+    assert not any(store.leases.claimed_still([task]).values())
     rows.execute("UPDATE jobs_queue SET error_text = 'E: cancelled'")
-    assert not store.leases.is_cancelled(task)
+    assert not any(store.leases.claimed_still([task]).values())
     cancel_running(rows)
-    assert store.leases.is_cancelled(task)
-    assert not store.leases.is_cancelled(task._replace(claim=task.claim + 1))
-    assert not store.leases.is_cancelled(task._replace(id=task.id + 1))
+    assert any(store.leases.claimed_still([task]).values())
+    assert not any(store.leases.claimed_still([task._replace(claim=task.claim + 1)]).values())
+    assert not any(store.leases.claimed_still([task._replace(id=task.id + 1)]).values())
     assert store.leases.renew(task)
-    assert store.leases.is_cancelled(task)
+    assert any(store.leases.claimed_still([task]).values())
 
 
 @pytest.mark.parametrize("was_run_again", [False, True])
@@ -1238,7 +1238,7 @@ def test_a_task_that_is_run_again_after_it_was_cancelled_runs_again(store: Store
         task = a_running_task(store)
         cancel_running(rows)
         store.producing.add(rerun("[2]"))
-        assert not store.leases.is_cancelled(task)
+        assert not any(store.leases.claimed_still([task]).values())
         assert store.finishes.advance([finish_of(task)], None) == ([Outcome.RUN_AGAIN], False)
         row = rows.all()[0]
         assert (row["status"], row["attempts"], row["error_text"]) == (0, 0, None), ending
@@ -1278,7 +1278,7 @@ def test_a_start_forgets_that_a_task_was_cancelled_and_no_other_error(
     task = claim_one(store)
     assert start(store, task)
     assert rows.all()[0]["error_text"] == kept
-    assert not store.leases.is_cancelled(task)
+    assert not any(store.leases.claimed_still([task]).values())
     assert store.finishes.advance([Finish(task, "E: x", 60.0)], None) == ([Outcome.AS_ASKED], False)
     assert rows.all()[0]["status"] == Status.ERROR
 
