@@ -63,14 +63,13 @@ class Reporter:
             LOG.info("task %d %s raised:\n%s", task.id, task.task, text)
 
     def report_done_together(self, tasks: Sequence[ClaimedTask], waited_seconds: float, ran_seconds: float) -> None:
-        """Count and log tasks that one call completed at their first attempt.
+        """Count and log tasks that one call completed, as `report` does: a batch may be large.
 
         Seconds are per task: how long each waited from the claim on, and its share of the call.
         """
-        if not tasks:
-            return
         self._result.done += len(tasks)
-        self._stats.done_together(tasks, waited_seconds, ran_seconds)
+        for task in tasks:
+            self._stats.done(task, task.task, self._stats.share(task, waited_seconds, ran_seconds))
         if LOG.isEnabledFor(DEBUG):
             for task in tasks:
                 LOG.debug("task %d %s is done", task.id, task.task)
