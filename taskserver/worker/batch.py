@@ -27,7 +27,7 @@ from .call import (
     NOTHING,
     Failure,
     WrongOutcomes,
-    describe_each,
+    failure_of,
     is_error,
     run_batch,
     undescribed,
@@ -41,7 +41,7 @@ from .stats import Attempt
 LOG = getLogger("taskserver")
 
 MAX_MUTE = 3
-"""After so many exceptions of one call that take too long to give their texts, the others are not asked."""
+"""Where the exceptions of one call have taken as long as so many may, the others are not asked for their texts."""
 CANCELLED_BESIDE = "TaskInterrupted: another task of the same call was cancelled"
 
 
@@ -208,15 +208,15 @@ class BatchExecution:
         self, tasks: Sequence[ClaimedTask], errors: Sequence[BaseException], attempt: Attempt | None
     ) -> list[Failure]:
         """The failure of each of these tasks: its exception in words, though it may hang, or lie, when it is asked."""
-        failures: list[Failure] = []
         plan = self._attempts.plan(tasks, None)._replace(timeout_seconds=MAX_DESCRIBE_SECONDS)
-        for _ in range(MAX_MUTE):
-            failure, _ = self._attempts.watch(plan, attempt, describe_each, errors, failures)
-            if len(failures) == len(errors):
-                break
-            if failure is not None:
-                failures.append(undescribed(errors[len(failures)]))
-        return failures + [undescribed(error) for error in errors[len(failures) :]]
+        until = time.monotonic() + MAX_MUTE * MAX_DESCRIBE_SECONDS
+        failures: list[Failure] = []
+        for error in errors:
+            failure = None
+            if time.monotonic() < until:
+                _, failure = self._attempts.watch(plan, attempt, failure_of, error)
+            failures.append(failure or undescribed(error))
+        return failures
 
     # ---- finish: the call returned
 
