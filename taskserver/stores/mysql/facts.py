@@ -47,64 +47,53 @@ DROP = f"DROP TEMPORARY TABLE {COMPARED_WITH}"
 
 
 class _Right(NamedTuple):
-    """A worker's right on one of the tables, and a statement that needs the right and changes nothing."""
+    """A worker's right on one of the tables."""
 
-    name: str
-    statement: str
+    verb: str
+    table: str
+    columns: str = ""
     needless_in: tuple[str, ...] = ()
     """Modes whose workers do without the right."""
     what_for: str = ""
     """The use of the right in other modes, for a person."""
 
+    @property
+    def statement(self) -> str:
+        """A statement that needs the right and changes nothing."""
+        columns, nulls = self.columns, ", ".join(["NULL"] * len(self.columns.split(",")))
+        begin = {
+            "SELECT": f"SELECT {columns} FROM {{{self.table}}}",
+            "INSERT": f"INSERT INTO {{{self.table}}} ({columns}) SELECT {nulls} FROM DUAL",
+            "UPDATE": f"UPDATE {{{self.table}}} SET {columns} = {columns}",
+            "DELETE": f"DELETE FROM {{{self.table}}}",
+        }[self.verb]
+        return f"{begin} WHERE 1 = 0"
+
+    def name(self, queue: str) -> str:
+        """Such as `DELETE on jobs_queue`."""
+        return f"{self.verb} on {queue}" if self.table == "table" else f"{self.verb} on {queue}_{self.table}"
+
 
 WORKER_RIGHTS = (
-    _Right("SELECT on {queue}", "SELECT {columns} FROM {table} WHERE id = 0"),
-    _Right("UPDATE on {queue}", "UPDATE {table} SET priority = priority WHERE id = 0"),
-    _Right("DELETE on {queue}", "DELETE FROM {table} WHERE id = 0", ("mark",), "the modes delete and move"),
-    _Right(
-        "INSERT on {queue}",
-        "INSERT INTO {table} (task) SELECT '' FROM DUAL WHERE 1 = 0",
-        MODES,
-        "tasks that add tasks, and periodic ones",
-    ),
-    _Right(
-        "INSERT on {queue}_done",
-        "INSERT INTO {done} (id, task) SELECT 0, '' FROM DUAL WHERE 1 = 0",
-        ("delete", "mark"),
-        "the mode move",
-    ),
-    _Right("SELECT on {queue}_done", "SELECT id FROM {done} WHERE done_id = 0", MODES, "client.py show"),
-    _Right("SELECT on {queue}_workers", "SELECT pid FROM {workers} WHERE host = ''"),
-    _Right(
-        "INSERT on {queue}_workers",
-        "INSERT INTO {workers} (host, group_ids, pid) SELECT '', '', 0 FROM DUAL WHERE 1 = 0",
-    ),
-    _Right("UPDATE on {queue}_workers", "UPDATE {workers} SET pid = pid WHERE host = ''"),
-    _Right("SELECT on {queue}_paused", "SELECT group_id FROM {paused} WHERE group_id = 0"),
-    _Right("SELECT on {queue}_schedules", "SELECT name FROM {schedules} WHERE name = ''"),
-    _Right("UPDATE on {queue}_schedules", "UPDATE {schedules} SET next_at = next_at WHERE name = ''"),
-    _Right("SELECT on {queue}_dependencies", "SELECT child_id FROM {dependencies} WHERE parent_id = 0"),
-    _Right(
-        "DELETE on {queue}_dependencies",
-        "DELETE FROM {dependencies} WHERE parent_id = 0",
-        MODES,
-        "tasks that wait for others",
-    ),
-    _Right(
-        "INSERT on {queue}_dependencies",
-        "INSERT INTO {dependencies} (parent_id, child_id) SELECT 0, 0 FROM DUAL WHERE 1 = 0",
-        MODES,
-        "tasks that add some which wait for others",
-    ),
-    _Right("SELECT on {queue}_stats", "SELECT task FROM {stats} WHERE hour = NOW()", MODES, "figures"),
-    _Right(
-        "INSERT on {queue}_stats",
-        "INSERT INTO {stats} (group_id, task) SELECT 0, '' FROM DUAL WHERE 1 = 0",
-        MODES,
-        "figures",
-    ),
-    _Right("UPDATE on {queue}_stats", "UPDATE {stats} SET done = done WHERE hour = NOW()", MODES, "figures"),
-    _Right("SELECT on {queue}_schema", "SELECT version FROM {schema} WHERE version = 0"),
+    _Right("SELECT", "table", "{columns}"),
+    _Right("UPDATE", "table", "priority"),
+    _Right("DELETE", "table", "", ("mark",), "the modes delete and move"),
+    _Right("INSERT", "table", "task", MODES, "tasks that add tasks, and periodic ones"),
+    _Right("INSERT", "done", "id, task", ("delete", "mark"), "the mode move"),
+    _Right("SELECT", "done", "id", MODES, "client.py show"),
+    _Right("SELECT", "workers", "pid"),
+    _Right("INSERT", "workers", "host, group_ids, pid"),
+    _Right("UPDATE", "workers", "pid"),
+    _Right("SELECT", "paused", "group_id"),
+    _Right("SELECT", "schedules", "name"),
+    _Right("UPDATE", "schedules", "next_at"),
+    _Right("SELECT", "dependencies", "child_id"),
+    _Right("DELETE", "dependencies", "", MODES, "tasks that wait for others"),
+    _Right("INSERT", "dependencies", "parent_id, child_id", MODES, "tasks that add some which wait for others"),
+    _Right("SELECT", "stats", "task", MODES, "figures"),
+    _Right("INSERT", "stats", "group_id, task", MODES, "figures"),
+    _Right("UPDATE", "stats", "done", MODES, "figures"),
+    _Right("SELECT", "schema", "version"),
 )
 
 
@@ -112,7 +101,7 @@ def read_facts(database: Database, mode: str) -> MySQLFacts:
     """All facts, each asked for by itself. Raises DatabaseError."""
     skips_locked = _skips_locked(database)
     version, user = database.fetch(IDENTITY)[0]
-    denied = list(_denied(database))
+    denied, table = list(_denied(database)), database.dialect.table
     variables = _by_name(_allowed(database, SERVER_VARIABLES))
     is_mariadb = "mariadb" in f"{version} {variables.get('version_comment', '')}".lower()
     return MySQLFacts(
@@ -124,8 +113,8 @@ def read_facts(database: Database, mode: str) -> MySQLFacts:
         session=_by_name(_allowed(database, SESSION_VARIABLES)),
         clock_ahead_seconds=_clock_ahead(database),
         skips_locked=skips_locked,
-        denied=tuple(right.name for right in denied if mode not in right.needless_in),
-        spared=tuple(f"{right.name} (for {right.what_for})" for right in denied if mode in right.needless_in),
+        denied=tuple(right.name(table) for right in denied if mode not in right.needless_in),
+        spared=tuple(f"{right.name(table)} (for {right.what_for})" for right in denied if mode in right.needless_in),
         faults=_faults(database),
         claim_indexes=claim_indexes(database),
         oldest_transaction_seconds=_oldest_transaction(database),
@@ -179,7 +168,7 @@ def _denied(database: Database) -> Iterator[_Right]:
             raise
         except DatabaseError as error:
             if number_of(error.__cause__) in RIGHTS_MISSING:  # other errors are told as the table's faults
-                yield right._replace(name=right.name.format(queue=database.dialect.table))
+                yield right
 
 
 # ---- the tables beside the schema file
