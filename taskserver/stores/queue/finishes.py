@@ -20,9 +20,9 @@ from .leases import RENEW, START
 class Finishes:
     """The verbs of a worker at the end of a task, and at the start of the next."""
 
-    def __init__(self, database: Database, writes: FinishWrites, lease_seconds: int) -> None:
+    def __init__(self, database: Database, mode: str, lease_seconds: int) -> None:
         self._database = database
-        self._writes = writes
+        self._writes = FinishWrites(mode, lease_seconds)
         self._lease_seconds = lease_seconds
 
     def advance(
