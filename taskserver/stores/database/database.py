@@ -11,7 +11,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ...errors import ConnectionLost, DatabaseError, NotUnderstood, Unavailable
@@ -116,37 +116,28 @@ class Database:
                     session.in_use.release()
                     self._close_if_free(session)
 
-    @contextmanager
-    def tried_once(self, answer_seconds: float = float("inf")) -> Iterator[None]:
+    def tried_once(self, answer_seconds: float = float("inf")) -> AbstractContextManager[None]:
         """In the `with`, this thread tries each verb once, and waits `answer_seconds` at most for each answer."""
-        pace = self._pace
-        patience, longest = pace.patience, pace.answer_seconds
-        pace.patience = Patience(0)
-        pace.patience.is_over = True
-        pace.answer_seconds = min(answer_seconds, longest)
-        try:
-            yield
-        finally:
-            pace.patience, pace.answer_seconds = patience, longest
+        none = Patience(0)
+        none.is_over = True
+        return self._paced(patience=none, answer_seconds=min(answer_seconds, self._pace.answer_seconds))
 
-    @contextmanager
-    def patiently(self) -> Iterator[None]:
+    def patiently(self) -> AbstractContextManager[None]:
         """In the `with`, this thread is a run's: it waits for an absent database, from its first success on."""
-        outer = self._pace.patience  # a task of an outer run may run a queue itself
-        self._pace.patience = Patience(self._patience_seconds)
-        try:
-            yield
-        finally:
-            self._pace.patience = outer
+        return self._paced(patience=Patience(self._patience_seconds))
+
+    def unhurried(self) -> AbstractContextManager[None]:
+        """In the `with`, a statement of this thread may take as long as it takes."""
+        return self._paced(is_unhurried=True)
 
     @contextmanager
-    def unhurried(self) -> Iterator[None]:
-        """In the `with`, a statement of this thread may take as long as it takes."""
-        was_unhurried, self._pace.is_unhurried = self._pace.is_unhurried, True
+    def _paced(self, **changes: Any) -> Iterator[None]:
+        before = {name: getattr(self._pace, name) for name in changes}  # a task of an outer run may run a queue itself
+        vars(self._pace).update(changes)
         try:
             yield
         finally:
-            self._pace.is_unhurried = was_unhurried
+            vars(self._pace).update(before)
 
     def open_task_connection(self) -> TaskConnection:
         """A new connection for a task's own transaction. Raises DatabaseError."""

@@ -58,15 +58,10 @@ class Batches:
     # ---- while they run: the lease anew
 
     RENEW_SEVERAL = _of_many(RENEW)
-    SELECT_CANCELLED = f"{SELECT_STARTED} AND {{is_cancelled}} = 1"
 
     def renew(self, tasks: Sequence[ClaimedTask]) -> bool:
         """Let the leases of started tasks begin anew, except rows that others hold. Whether any claim still stands."""
         return bool(self._write(self.RENEW_SEVERAL, (self._store.lease_seconds,), tasks) or self.started(tasks))
-
-    def cancelled(self, tasks: Sequence[ClaimedTask]) -> set[int]:
-        """The ids of the tasks that a person cancelled while they ran."""
-        return self._ids(self.SELECT_CANCELLED, tasks)
 
     # ---- finish: in progress, started → done
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Collection, Sequence
+from itertools import count
 from typing import TYPE_CHECKING
 
 from ...errors import Conflict
@@ -65,19 +66,13 @@ class Claims:
             return len(self.read(token)) if error.may_have_taken_effect else 0
 
     def _claimer(self, token: int, limit: int, groups: Sequence[int]) -> Callable[[], int]:
-        """The claim as work. After a try that broke off, it first looks for the rows that this try may have claimed."""
-        broke_off = False
+        """The claim as work, which first looks for the rows that an earlier try may have claimed."""
+        database, tries = self._database, count()
 
         def claim() -> int:
-            nonlocal broke_off
-            if broke_off and (rows := self._database.rows(self.READ_CLAIM, (token,))):
+            if next(tries) and (rows := database.rows(self.READ_CLAIM, (token,))):
                 return len(rows)
-            database, before, broke_off = self._database, broke_off, True
-            try:
-                return database.dialect.claiming.claim(database, token, self._lease_seconds, limit, groups)
-            except Conflict:
-                broke_off = before  # this try claimed nothing
-                raise
+            return database.dialect.claiming.claim(database, token, self._lease_seconds, limit, groups)
 
         return claim
 

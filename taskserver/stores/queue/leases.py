@@ -50,14 +50,9 @@ class Leases:
         """Let the lease of a started task begin anew. Whether the claim still stands. Raises DatabaseError."""
         return self._database.change(RENEW, (self._lease_seconds, task.id, task.claim)) == 1
 
-    LOOK_WHETHER_CANCELLED = "SELECT 1 FROM {table} WHERE id = ? AND status = 1 AND claim = ? AND {is_cancelled} = 1"
     LOOK_WHETHER_CHANGED = """
         SELECT 1 FROM {table} WHERE id = ? AND status = 1 AND claim = ? AND attempts = 0 AND {is_cancelled} = 0
     """
-
-    def is_cancelled(self, task: ClaimedTask) -> bool:
-        """Whether a person cancelled a task that is running."""
-        return bool(self._database.fetch(self.LOOK_WHETHER_CANCELLED, (task.id, task.claim)))
 
     def is_to_run_again(self, task: ClaimedTask) -> bool:
         """Whether a rerun came while the task ran."""

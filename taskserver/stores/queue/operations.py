@@ -10,6 +10,7 @@ from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from ...errors import Conflict, InvalidTask
+from ...model.results import as_texts
 from ...model.selection import Selection
 from ...model.task import MAX_GROUP_ID, MAX_ID, ClaimedTask, Status
 from ..database.records import StoredTask, stored_task
@@ -279,7 +280,7 @@ class Operations:
             sql = sql.replace(f"{{{name}}}", words.instant_text.format(instant))
         with self._database.unhurried():
             rows = self._database.fetch(sql, ("\n", "\n", *bulk.values, most))
-        return [ErrorCount(_text(line), count, int(fatal), *rest) for line, count, fatal, *rest in rows]
+        return [ErrorCount(line, count, int(fatal), *rest) for line, count, fatal, *rest in map(as_texts, rows)]
 
 
 def _why_not_claimed(store: Store, task_id: int) -> str:
@@ -336,7 +337,3 @@ def _is_text(text: object) -> bool:
         return isinstance(text, str) and text.encode() != b""
     except UnicodeEncodeError:
         return False
-
-
-def _text(value: object) -> str:
-    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
