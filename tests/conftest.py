@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -62,6 +63,7 @@ def without(what: str) -> NoReturn:
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("TASKSERVER_")]:
         monkeypatch.delenv(name)
+    monkeypatch.delitem(sys.modules, "tasks", raising=False)  # of a test before, in this process
 
 
 @pytest.fixture(scope="session")
