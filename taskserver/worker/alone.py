@@ -5,6 +5,7 @@ Where the task's code has completed it (completion.py), the row tells whether th
 
 from __future__ import annotations
 
+from ..model.attempt import Outcome
 from .attempts import Attempts, ReadyTask
 from .call import Failure, failure_of, run_alone
 from .completion import NOT_COMMITTED, Completion, Completions, NotCompleted
@@ -50,7 +51,7 @@ class AloneExecution:
         if ended is None:
             return False
         finish, outcome = ended
-        if failure is not None:
+        if failure is not None and outcome is not Outcome.LOST:
             self._reporter.report_failed_after(finish.task, failure.text)
         self._finishing.settle(Ended(finish, attempt), outcome)
         return True

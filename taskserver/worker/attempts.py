@@ -41,13 +41,7 @@ class Attempts:
     """Starts, calls, completes and fails tasks, for all ways to execute."""
 
     def __init__(self, run: RunContext, finishing: Finishing, reporter: Reporter) -> None:
-        self._store = run.store
-        self._settings = run.settings
-        self._callables = run.callables
-        self._heartbeat = run.heartbeat
-        self._time_limit = run.time_limit
-        self._stop = run.stop
-        self._stats = run.stats
+        self._run = run
         self._finishing = finishing
         self._reporter = reporter
 
@@ -59,7 +53,7 @@ class Attempts:
 
     def usual_max_attempts(self, call: Call | None) -> int:
         """How often a task may start whose row does not say it."""
-        return (call.callable.options.max_attempts if call else None) or self._settings.max_attempts
+        return (call.callable.options.max_attempts if call else None) or self._run.settings.max_attempts
 
     # ---- start
 
@@ -68,14 +62,14 @@ class Attempts:
 
         `max_attempts` is recorded where the row does not say it; None leaves the row's. Raises DatabaseError.
         """
-        self._heartbeat.start()
+        self._run.heartbeat.start()
         asked_at = time.monotonic()
         started = self._finishing.save_and_start(Start(task, max_attempts))
-        if started and time.monotonic() - asked_at > self._settings.lease_seconds / 2:
+        if started and time.monotonic() - asked_at > self._run.settings.lease_seconds / 2:
             # It took so long, or the host stood still, that another may have taken the task back since it was started.
-            started = self._store.leases.renew(task)
+            started = self._run.store.leases.renew(task)
         if started:
-            return self._stats.started(task)
+            return self._run.stats.started(task)
         self._reporter.report_unstarted(task)
         return None
 
@@ -86,7 +80,7 @@ class Attempts:
     ) -> CallPlan:
         """The plan of one call for these tasks; without a `call` it is the import of their module."""
         own = call.callable.options.timeout_seconds if call else None
-        seconds = self._settings.timeout_seconds if own is None else own
+        seconds = self._run.settings.timeout_seconds if own is None else own
         return CallPlan(tasks, seconds, self.max_attempts(tasks[0], call), completion)
 
     def call(
@@ -96,7 +90,7 @@ class Attempts:
 
         Where a second signal came while they were started, the call fails without being made.
         """
-        if self._stop.insisted:
+        if self._run.stop.insisted:
             return failure_of(TaskInterrupted(STOPPED)), None
         return self.watch(plan, attempt, function, *args)
 
@@ -107,12 +101,12 @@ class Attempts:
 
         Its time is added to the attempt, where there is one.
         """
-        with inside(self._heartbeat.begin(plan)):
+        with inside(self._run.heartbeat.begin(plan)):
             began_at = time.monotonic()
-            ended = run_foreign(self._time_limit, plan.timeout_seconds, function, *args)
+            ended = run_foreign(self._run.time_limit, plan.timeout_seconds, function, *args)
         if attempt is not None:
             attempt.ran_seconds += time.monotonic() - began_at
-        self._heartbeat.end()
+        self._run.heartbeat.end()
         return ended
 
     # ---- complete
@@ -135,7 +129,7 @@ class Attempts:
 
         Without a `call` its module could not be imported. Raises DatabaseError.
         """
-        if self._heartbeat.was_cancelled:
+        if self._run.heartbeat.was_cancelled:
             self._finishing.add(Finish(task, CANCELLED), attempt, failure.full_text)
             return
         attempts = task.attempts + 1
@@ -153,7 +147,7 @@ class Attempts:
         """Seconds until a task is retried that failed in this attempt, counted from 1."""
         if failure.delay_seconds is not None:
             return failure.delay_seconds
-        backoff = (call.callable.options.backoff if call else None) or self._settings.backoff
+        backoff = (call.callable.options.backoff if call else None) or self._run.settings.backoff
         return backoff.seconds_after(attempts)
 
     def _hand_over(self, task: ClaimedTask, call: Call, attempt: Attempt, failure: Failure, on_fatal: str) -> None:
@@ -162,12 +156,12 @@ class Attempts:
         A task that was changed while it ran is run again instead.
         """
         self._finishing.save()  # tasks that have ended must not wait for this call
-        if self._store.leases.is_to_run_again(task):
+        if self._run.store.leases.is_to_run_again(task):
             self._finishing.add(Finish(task, failure.text), attempt, failure.full_text)
             return
         LOG.info("task %d %s failed for good, %s is called:\n%s", task.id, task.task, on_fatal, failure.full_text)
         # The lease may be nearly over, and the task may have changed the objects that it got as arguments.
-        if not self._store.leases.renew(task):
+        if not self._run.store.leases.renew(task):
             self._reporter.report_lost(task, "before what is called for that")
             return
         plan = self.plan([task], call)
@@ -179,7 +173,7 @@ class Attempts:
             self._finishing.add(Finish(task, text), attempt, failure.full_text, second.full_text or second.text)
 
     def _call_on_fatal(self, arguments: str | None, on_fatal: str, error: BaseException) -> None:
-        found = self._callables.find(on_fatal)
+        found = self._run.callables.find(on_fatal)
         args, kwargs = read_arguments(arguments)
         kwargs["error"] = error
         found.check_arguments(args, kwargs)

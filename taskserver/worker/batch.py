@@ -27,7 +27,7 @@ from .call import (
     NOTHING,
     Failure,
     WrongOutcomes,
-    describe_each,
+    failure_of,
     is_error,
     run_batch,
     undescribed,
@@ -41,7 +41,7 @@ from .stats import Attempt
 LOG = getLogger("taskserver")
 
 MAX_MUTE = 3
-"""After so many exceptions of one call that take too long to give their texts, the others are not asked."""
+"""Where the exceptions of one call have taken as long as so many may, the others are not asked for their texts."""
 CANCELLED_BESIDE = "TaskInterrupted: another task of the same call was cancelled"
 
 
@@ -66,17 +66,11 @@ class BatchExecution:
     """Executes tasks, several in one call where the claim has several."""
 
     def __init__(self, run: RunContext, attempts: Attempts, finishing: Finishing, reporter: Reporter) -> None:
-        self._fetch_args = run.store.claims.fetch_args
+        self._run = run
         self._batches = Batches(run.store)
-        self._lease_seconds = run.settings.lease_seconds
-        self._heartbeat = run.heartbeat
-        self._limits = run.limits
-        self._result = run.result
-        self._stats = run.stats
         self._attempts = attempts
         self._finishing = finishing
         self._reporter = reporter
-        self._keeps_results = run.keeps_results
         self._wrong: set[str] = set()
         """Names of callables that returned wrong outcomes; each is reported once."""
         self._renewed_at = 0.0
@@ -108,12 +102,12 @@ class BatchExecution:
         max_items = call.callable.options.batch
         if max_items is None or task.attempts:
             return []
-        return self._heartbeat.claimed.take_alike(task.task, self._limits.max_together(max_items) - 1)
+        return self._run.heartbeat.claimed.take_alike(task.task, self._run.limits.max_together(max_items) - 1)
 
     def _prepared(self, task: ClaimedTask) -> _Item | None:
         """The task with its arguments read. None of a bad row, which is over with that."""
         try:
-            task = fetch_arguments(task, self._fetch_args)
+            task = fetch_arguments(task, self._run.store.claims.fetch_args)
             if task.max_attempts is not None:
                 check_attempts(task, task.max_attempts)
             return _Item(task, read_item(task.args), None if task.stages is None else next_stage_of(task))
@@ -125,14 +119,14 @@ class BatchExecution:
 
     def _start_together(self, items: list[_Item], others: list[ClaimedTask], max_attempts: int) -> list[_Item]:
         """Start ready tasks, and others once they are ready, in one write. The items that were started."""
-        self._result.taken += len(others)
-        self._limits.called_with_others += len(others)
+        self._run.result.taken += len(others)
+        self._run.limits.called_with_others += len(others)
         try:
             items += [item for task in others if (item := self._prepared(task)) is not None]
             self._finishing.save()
             started = self._start([item.task for item in items], max_attempts)
         except BaseException:
-            self._heartbeat.claimed.put_last(others)  # a release leaves started ones alone
+            self._run.heartbeat.claimed.put_last(others)  # a release leaves started ones alone
             raise
         return items if len(started) == len(items) else [item for item in items if item.task.id in started]
 
@@ -140,10 +134,10 @@ class BatchExecution:
         """Start tasks in one write. The ids of the tasks that were started."""
         if not tasks:
             return set()
-        self._heartbeat.start()
+        self._run.heartbeat.start()
         self._renewed_at = time.monotonic()
         started = self._batches.start(tasks, max_attempts)
-        if started and time.monotonic() - self._renewed_at > self._lease_seconds / 2:
+        if started and time.monotonic() - self._renewed_at > self._run.settings.lease_seconds / 2:
             # As with a single task: another worker may have taken them back since.
             self._batches.renew(tasks)
             started = self._batches.started(tasks)
@@ -156,9 +150,9 @@ class BatchExecution:
         held = self._batches.unstarted(tasks)
         for task in tasks:
             if task.id in held:
-                self._result.taken -= 1
-                self._limits.called_with_others -= 1
-                self._heartbeat.claimed.put_last([task])
+                self._run.result.taken -= 1
+                self._run.limits.called_with_others -= 1
+                self._run.heartbeat.claimed.put_last([task])
             else:
                 self._reporter.report_unstarted(task)
 
@@ -168,12 +162,12 @@ class BatchExecution:
         """Call once for all of these started tasks."""
         if len(items) < 2:
             for item in items:
-                self._call_alone(item, call, self._stats.started(item.task))
+                self._call_alone(item, call, self._run.stats.started(item.task))
             return
-        attempt = Attempt(self._stats.waited_since_claim())
+        attempt = Attempt(self._run.stats.waited_since_claim())
         failure, outcomes = self._call(items, call, attempt)
         share = _Share(attempt.waited_seconds, attempt.ran_seconds / len(items))
-        was_cancelled, self._heartbeat.was_cancelled = self._heartbeat.was_cancelled, False
+        was_cancelled, self._run.heartbeat.was_cancelled = self._run.heartbeat.was_cancelled, False
         if failure is None:
             self._finish_together(items, call, outcomes, share)
         else:
@@ -200,22 +194,22 @@ class BatchExecution:
             run_batch,
             call._replace(args=[[item.value for item in items]]),
             [item.next_stage for item in items],
-            self._keeps_results,
+            self._run.keeps_results,
         )
 
     def _describe(
         self, tasks: Sequence[ClaimedTask], errors: Sequence[BaseException], attempt: Attempt | None
     ) -> list[Failure]:
         """The failure of each of these tasks: its exception in words, though it may hang, or lie, when it is asked."""
-        failures: list[Failure] = []
         plan = self._attempts.plan(tasks, None)._replace(timeout_seconds=MAX_DESCRIBE_SECONDS)
-        for _ in range(MAX_MUTE):
-            failure, _ = self._attempts.watch(plan, attempt, describe_each, errors, failures)
-            if len(failures) == len(errors):
-                break
-            if failure is not None:
-                failures.append(undescribed(errors[len(failures)]))
-        return failures + [undescribed(error) for error in errors[len(failures) :]]
+        until = time.monotonic() + MAX_MUTE * MAX_DESCRIBE_SECONDS
+        failures: list[Failure] = []
+        for error in errors:
+            failure = None
+            if time.monotonic() < until:
+                _, failure = self._attempts.watch(plan, attempt, failure_of, error)
+            failures.append(failure or undescribed(error))
+        return failures
 
     # ---- finish: the call returned
 
@@ -228,7 +222,7 @@ class BatchExecution:
         self._complete_together([task for task, outcome in ended if outcome is NOTHING], share)
         for task, outcome in ended:
             if outcome is not NOTHING and not is_error(outcome):
-                self._attempts.complete(task, self._stats.share(task, *share), outcome)
+                self._attempts.complete(task, self._run.stats.share(task, *share), outcome)
         failed = [(task, outcome) for task, outcome in ended if is_error(outcome)]
         if failed:
             self._fail_each([task for task, _ in failed], [error for _, error in failed], call, share)
@@ -250,7 +244,7 @@ class BatchExecution:
 
     def _complete_later(self, tasks: Sequence[ClaimedTask], share: _Share, may_be_saved: bool) -> None:
         """Leave tasks to be completed one by one, by a write that knows every special case."""
-        ended = [Ended(Finish(task), self._stats.share(task, *share)) for task in tasks]
+        ended = [Ended(Finish(task), self._run.stats.share(task, *share)) for task in tasks]
         self._finishing.add_all(ended, may_be_saved)
 
     def _fail_each(
@@ -260,7 +254,7 @@ class BatchExecution:
         self._finishing.save()
         failures = self._describe(tasks, errors, None)
         for task, failure in zip(self._in_turn(tasks), failures, strict=True):
-            self._attempts.fail(task, call, self._stats.share(task, *share), failure)
+            self._attempts.fail(task, call, self._run.stats.share(task, *share), failure)
 
     # ---- one by one: the call raised
 
@@ -277,14 +271,14 @@ class BatchExecution:
             self._wrong.add(tasks[0].task)
             LOG.warning("%s: %s (so each is called again alone; said once a run)", tasks[0].task, failure.text)
         failure = failure._replace(full_text="", text=CANCELLED_BESIDE if was_cancelled else failure.text)
-        cancelled = self._batches.cancelled(tasks)
+        cancelled_by_id = self._run.store.leases.claimed_still(tasks)
         for task, item in zip(self._in_turn(tasks), items, strict=True):
-            attempt = self._stats.share(task, *share)
-            if task.id in cancelled:
+            attempt = self._run.stats.share(task, *share)
+            if cancelled_by_id.get(task.id):
                 self._finishing.add(Finish(task, CANCELLED), attempt)
             elif self._attempts.max_attempts(task, call) < 2:
                 self._attempts.fail(task, call, attempt, failure)
-            elif self._limits.is_to_leave():
+            elif self._run.limits.is_to_leave():
                 seconds = self._attempts.retry_seconds(call, failure, 1)
                 self._finishing.add(Finish(task, failure.text, seconds), attempt)
             else:
@@ -305,17 +299,17 @@ class BatchExecution:
 
     def _in_turn(self, tasks: Sequence[ClaimedTask]) -> Iterator[ClaimedTask]:
         """Started tasks, one by one; the leases of tasks that wait for their turn are renewed meanwhile."""
-        waiting = self._heartbeat.waiting = deque(tasks)
+        waiting = self._run.heartbeat.waiting = deque(tasks)
         try:
             while waiting:
                 self._renew_waiting()
-                self._heartbeat.was_cancelled = False  # another task of the call was
+                self._run.heartbeat.was_cancelled = False  # another task of the call was
                 yield waiting.popleft()
         finally:
-            self._heartbeat.waiting = ()
+            self._run.heartbeat.waiting = ()
 
     def _renew_waiting(self) -> None:
         # The heartbeat does it only while a call runs for long.
-        if time.monotonic() - self._renewed_at >= self._lease_seconds / 3:
+        if time.monotonic() - self._renewed_at >= self._run.settings.lease_seconds / 3:
             self._renewed_at = time.monotonic()
-            self._batches.renew(tuple(self._heartbeat.waiting))
+            self._batches.renew(tuple(self._run.heartbeat.waiting))

@@ -6,7 +6,6 @@ Stands between the executor and foreign code: nothing that a row or a task does 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from types import CoroutineType, GeneratorType
 from typing import Any, NamedTuple, TypeGuard, cast
@@ -202,15 +201,6 @@ def _outcome(value: object, following: NextStage | None, keeps_result: bool) -> 
 def is_error(outcome: object) -> TypeGuard[BaseException]:
     """Whether an outcome is an exception, without asking it."""
     return issubclass(type(outcome), BaseException)
-
-
-def describe_each(errors: Sequence[BaseException], failures: list[Failure]) -> None:
-    """Append each exception in words to `failures`, until the time is over; the first ones may be there already."""
-    until = time.monotonic() + MAX_DESCRIBE_SECONDS
-    for error in errors[len(failures) :]:
-        if time.monotonic() >= until:  # interrupted, which one of the exceptions may have kept to itself
-            return
-        failures.append(failure_of(error))
 
 
 def undescribed(error: BaseException) -> Failure:

@@ -22,8 +22,8 @@ from .run_context import RunContext
 
 WENT_ON = "an interrupt struck it, and it went on; nothing may be committed after that"
 NOT_COMMITTED = (
-    "it called taskserver.complete(), and its transaction was rolled back or never committed: commit it on the "
-    "connection that was given"
+    "it called taskserver.complete(), and its transaction was rolled back or never committed, or a savepoint was "
+    "rolled back in which it called that: commit on the connection that was given"
 )
 
 
@@ -43,12 +43,16 @@ class Completions:
         self._reporter = reporter
         self._callers: Callers | None = None
 
+    def is_interrupted(self) -> bool:
+        """Whether an interrupt struck the running code."""
+        return self._run.time_limit.has_struck or self._run.stop.insisted
+
     def check_interrupts(self) -> None:
         """Raises TaskInterrupted where an interrupt struck the running code, which kept that to itself.
 
         It may have cut off an answer of the database, so that each statement gets the answer to the one before it.
         """
-        if self._run.time_limit.has_struck or self._run.stop.insisted:
+        if self.is_interrupted():
             raise TaskInterrupted(WENT_ON)
 
     def finish(self, task: ClaimedTask, next_stage: NextStage | None, value: object) -> Finish:
@@ -81,7 +85,13 @@ class Completions:
         found = finishes.find_committed(*written) if written else None
         if found is None:
             # The driver may raise anything where the connection is closed, and wait long where the network is silent.
-            run_foreign(self._run.time_limit, MAX_ROLLBACK_SECONDS, methodcaller("rollback"), completion.connection)
+            for how in ("rollback", "close"):
+                failure, _ = run_foreign(
+                    self._run.time_limit, MAX_ROLLBACK_SECONDS, methodcaller(how), completion.connection
+                )
+                if failure is None:
+                    break
+            completion.connection = None
             found = finishes.find_out(*written) if written else None
         return (written[0], found) if written and found else None
 
@@ -106,18 +116,23 @@ class Completion:
 
         Raises LeaseLost, TaskServerError, TaskInterrupted.
         """
-        self.is_asked_for, self.connection = True, connection
+        self.is_asked_for = True
+        if self.written is None:
+            self.connection = connection
         self._completions.check_interrupts()
         finish = self._completions.finish(self._task, self._next_stage, value)
+        self._completions.check_interrupts()  # it may have struck while the result was written as JSON
+        before, self.written = self.written, (finish, Outcome.AS_ASKED)  # an interrupt may strike from here on
         written = self._completions.write(connection, finish)
         if written[1] is not Outcome.LOST:
-            self.written = written
-        elif self.written is not None:
-            raise TaskServerError(
+            self.written, self.connection = written, connection
+            return
+        self.written = before
+        if before is not None:
+            raise LeaseLost(
                 "taskserver.complete() was called before, which completed this task, unless its lease was lost since"
             )
-        else:
-            raise LeaseLost(
-                f"task {self._task.id} is not this worker's any more, so this transaction must not be committed: its "
-                "lease was lost, or connection leads to another server than TASKSERVER_DSN"
-            )
+        raise LeaseLost(
+            f"task {self._task.id} is not this worker's any more, so this transaction must not be committed: its "
+            "lease was lost, or connection leads to another server than TASKSERVER_DSN"
+        )

@@ -53,10 +53,7 @@ class Executor:
     def __init__(
         self, run: RunContext, attempts: Attempts, finishing: Finishing, reporter: Reporter, executions: Executions
     ) -> None:
-        self._store = run.store
-        self._callables = run.callables
-        self._heartbeat = run.heartbeat
-        self._result = run.result
+        self._run = run
         self._attempts = attempts
         self._finishing = finishing
         self._reporter = reporter
@@ -67,11 +64,11 @@ class Executor:
 
         Raises DatabaseError.
         """
-        self._result.taken += 1
+        self._run.result.taken += 1
         attempt: Attempt | None = None
         try:
-            task = fetch_arguments(task, self._store.claims.fetch_args)
-            if self._callables.would_import(task.task):
+            task = fetch_arguments(task, self._run.store.claims.fetch_args)
+            if self._run.callables.would_import(task.task):
                 attempt = self._start_and_import(task)
                 if attempt is None:
                     return
@@ -90,7 +87,7 @@ class Executor:
 
     def _ready(self, task: ClaimedTask) -> ReadyTask:
         """The task with its callable. Raises BadTask, ModuleBroken."""
-        call = prepare(task, self._callables)
+        call = prepare(task, self._run.callables)
         max_attempts = self._attempts.max_attempts(task, call)
         check_attempts(task, max_attempts)
         return ReadyTask(task, call, max_attempts)
@@ -108,19 +105,21 @@ class Executor:
         if attempt is None:
             return None
         plan = self._attempts.plan([task], None)
-        failure, _ = self._attempts.call(plan, attempt, self._callables.find, task.task)
+        failure, _ = self._attempts.call(plan, attempt, self._run.callables.find, task.task)
         if failure is None or failure.is_a(BadTask):  # a bad row is told of when its callable is looked up again
             attempt.ran_seconds = 0.0  # the import was for all tasks of the module
             return attempt
-        if self._heartbeat.was_cancelled:  # which does not mean that the module is broken
-            self._callables.forget_breakage(task.task)
+        if self._run.heartbeat.was_cancelled:  # which does not mean that the module is broken
+            self._run.callables.forget_breakage(task.task)
         self._reporter.report_broken_modules()
         self._attempts.fail(task, None, attempt, failure)
         return None
 
     def _record_limit(self, ready: ReadyTask) -> bool:
         """Record the limit of attempts of a started task, unless its row says it. Whether the claim still stands."""
-        return ready.task.max_attempts is not None or self._store.leases.limit_attempts(ready.task, ready.max_attempts)
+        return ready.task.max_attempts is not None or self._run.store.leases.limit_attempts(
+            ready.task, ready.max_attempts
+        )
 
     def _fail_broken(self, task: ClaimedTask, attempt: Attempt | None, failure: Failure) -> None:
         """Fail a task whose module cannot be imported, in an attempt like any other: the module may be mended."""

@@ -195,9 +195,10 @@ class Heartbeat:
         """Renew the leases once it is time. The instant at which that is due."""
         if now >= call.renew_at:
             has_claim = self._write(call, lambda store: renew(store, [*call.tasks, *tuple(self.waiting)]))
-            heeds_cancel = has_claim and call.plan.heeds_cancel
-            if heeds_cancel and self._write(call, lambda store: is_cancelled(store, call.tasks)):
-                self._cancel(call)
+            if has_claim and call.plan.heeds_cancel:
+                cancelled_by_id = self._write(call, lambda store: store.leases.claimed_still(call.tasks))
+                if cancelled_by_id and any(cancelled_by_id.values()):
+                    self._cancel(call)
             # The last time at its timeout: whatever ends the call does so before a lease is over.
             is_last = now >= call.ends_at or not has_claim
             call.renew_at = float("inf") if is_last else min(now + self._lease_seconds / 3, call.ends_at)
@@ -266,8 +267,3 @@ class Heartbeat:
 def renew(store: Store, tasks: Sequence[ClaimedTask]) -> bool:
     """Let the leases of started tasks begin anew. Whether the claim of any of them still stands."""
     return store.leases.renew(tasks[0]) if len(tasks) == 1 else Batches(store).renew(tasks)
-
-
-def is_cancelled(store: Store, tasks: Sequence[ClaimedTask]) -> bool:
-    """Whether a person cancelled one of these tasks."""
-    return store.leases.is_cancelled(tasks[0]) if len(tasks) == 1 else bool(Batches(store).cancelled(tasks))

@@ -32,11 +32,7 @@ class Reporter:
     """Counts and logs the ends of one run's tasks."""
 
     def __init__(self, run: RunContext) -> None:
-        self._callables = run.callables
-        self._heartbeat = run.heartbeat
-        self._result = run.result
-        self._stats = run.stats
-        self._stop = run.stop
+        self._run = run
         self._without_result: set[str] = set()
         """Names of callables whose results could not be kept; each is reported once."""
 
@@ -48,29 +44,28 @@ class Reporter:
         self.count_attempt(finish, ended.attempt)
         task, error_text, retry_seconds = finish[:3]
         if error_text is None:
-            self._result.done += 1
+            self._run.result.done += 1
             stage = finish.next_stage if outcome is Outcome.AS_ASKED else None
             LOG.debug("task %d %s is done%s", task.id, task.task, f", and becomes {stage.task}" if stage else "")
             return
         first_line = error_text.partition("\n")[0]
         if retry_seconds is None:
-            self._result.fatal += 1
+            self._run.result.fatal += 1
             LOG.warning("task %d %s is fatal: %s", task.id, task.task, first_line, extra=FATAL)
         else:
-            self._result.failed += 1
+            self._run.result.failed += 1
             LOG.info("task %d %s failed, and comes again in %.0f s: %s", task.id, task.task, retry_seconds, first_line)
         for text in filter(None, ended.full_texts):
             LOG.info("task %d %s raised:\n%s", task.id, task.task, text)
 
     def report_done_together(self, tasks: Sequence[ClaimedTask], waited_seconds: float, ran_seconds: float) -> None:
-        """Count and log tasks that one call completed at their first attempt.
+        """Count and log tasks that one call completed, as `report` does: a batch may be large.
 
         Seconds are per task: how long each waited from the claim on, and its share of the call.
         """
-        if not tasks:
-            return
-        self._result.done += len(tasks)
-        self._stats.done_together(tasks, waited_seconds, ran_seconds)
+        self._run.result.done += len(tasks)
+        for task in tasks:
+            self._run.stats.done(task, task.task, self._run.stats.share(task, waited_seconds, ran_seconds))
         if LOG.isEnabledFor(DEBUG):
             for task in tasks:
                 LOG.debug("task %d %s is done", task.id, task.task)
@@ -78,13 +73,13 @@ class Reporter:
     def count_attempt(self, finish: Finish, attempt: Attempt | None) -> None:
         """Count an attempt in the stats alone; without one, a bad row that is refused."""
         task, error_text, retry_seconds = finish[:3]
-        name = task.task if self._callables.has_found(task.task) else NO_NAME
+        name = task.task if self._run.callables.has_found(task.task) else NO_NAME
         if attempt is None:
-            self._stats.refused(task, name)
+            self._run.stats.refused(task, name)
         elif error_text is None:
-            self._stats.done(task, name, attempt)
+            self._run.stats.done(task, name, attempt)
         else:
-            self._stats.failed(task, name, attempt, is_fatal=retry_seconds is None)
+            self._run.stats.failed(task, name, attempt, is_fatal=retry_seconds is None)
 
     def report_unkept_result(self, task: ClaimedTask, fault: str) -> None:
         """Log once for each callable that a result is not kept: to fail would have its tasks done again."""
@@ -112,24 +107,24 @@ class Reporter:
 
     def report_unstarted(self, task: ClaimedTask) -> None:
         """Count and log a claimed task that could not be started, as its row does not carry the claim any more."""
-        if self._heartbeat.is_within_lease():  # so no worker took it back
-            self._result.lost += 1
+        if self._run.heartbeat.is_within_lease():  # so no worker took it back
+            self._run.result.lost += 1
             LOG.info("task %d %s was run again, retried or cancelled before it started", task.id, task.task)
         else:
             self.report_lost(task, "before it started")
 
     def report_lost(self, task: ClaimedTask, when: str) -> None:
         """Count and log a task whose lease was lost; `when` goes on with that sentence."""
-        self._result.lost += 1
+        self._run.result.lost += 1
         LOG.warning("task %d %s: the lease was lost %s", task.id, task.task, when)
 
     # ---- modules
 
     def report_broken_modules(self) -> None:
         """Log once for each module that it cannot be imported, as many rows may name it."""
-        if self._stop.insisted:  # the second signal may have ended the import
+        if self._run.stop.insisted:  # the second signal may have ended the import
             return
-        for text in self._callables.newly_broken():
+        for text in self._run.callables.newly_broken():
             LOG.warning("%s (its tasks fail for now; said once a run)", text)
 
 

@@ -8,7 +8,6 @@ Counts that are not written yet are lost with a run that is killed.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from logging import getLogger
 
 from ..errors import Conflict, DatabaseError, Unavailable
@@ -56,19 +55,6 @@ class Counts:
         if attempt.waited_seconds > self.longest_wait_seconds:
             self.longest_wait_seconds = attempt.waited_seconds
 
-    def include_first(self, count: int, waited: float, longest: float, waited_each: float, ran_each: float) -> None:
-        """Add `count` first attempts that share one call.
-
-        In seconds: `waited` is the sum of their waits before the claim and `longest` the longest of these;
-        `waited_each` after the claim and `ran_each` are per task.
-        """
-        self.begun += count
-        self.attempts += count
-        self.ran_seconds += ran_each * count
-        self.slowest_seconds = max(self.slowest_seconds, ran_each)
-        self.waited_seconds += waited + waited_each * count
-        self.longest_wait_seconds = max(self.longest_wait_seconds, longest + waited_each)
-
     def columns(self) -> tuple[float, ...]:
         return tuple(getattr(self, column) for column in COLUMNS)
 
@@ -105,18 +91,6 @@ class RunStats:
     def share(self, task: ClaimedTask, waited_seconds: float, ran_seconds: float) -> Attempt:
         """One task's share of a call that it was in with others; it waited `waited_seconds` after its claim."""
         return Attempt(_waited_before(task) + waited_seconds, ran_seconds)
-
-    def done_together(self, tasks: Sequence[ClaimedTask], waited_seconds: float, ran_seconds: float) -> None:
-        """Count first attempts that shared one call and are done; seconds per task, the wait after the claim."""
-        waits: dict[int, list[float]] = {}
-        for task in tasks:
-            waits.setdefault(task.group_id, []).append(_waited_before(task))
-        for group_id, waited_before in waits.items():
-            counts = self._of(group_id, tasks[0].task)
-            counts.include_first(
-                len(waited_before), sum(waited_before), max(waited_before), waited_seconds, ran_seconds
-            )
-            counts.done += len(waited_before)
 
     def failed(self, task: ClaimedTask, name: str, attempt: Attempt, is_fatal: bool) -> None:
         """Count a failed attempt, the last one of its task where `is_fatal`."""

@@ -68,6 +68,8 @@ class TransactionalExecution:
     def _commit(self, task: ClaimedTask, attempt: Attempt, returned: Returned) -> Failure | None:
         """Commit the rows that the task wrote, and its completion. The failure where nothing was committed."""
         try:
+            if self._completions.is_interrupted():
+                self._transactions.check_unread()
             self._completions.check_interrupts()
             self._transactions.check()
             finish, outcome = self._completions.write(
@@ -82,10 +84,11 @@ class TransactionalExecution:
 
     def _with_fault(self, failure: Failure) -> Failure:
         """The failure of a task, which is not to be retried where the task may have committed by itself."""
-        if failure.is_a(TaskInterrupted):
-            return failure  # the connection is closed unread
         try:
-            self._transactions.check()
+            if failure.is_a(TaskInterrupted):
+                self._transactions.check_unread()
+            else:
+                self._transactions.check()
         except Fatal as error:
             text = describe(error)
             return Failure(error, text, f"{text}\n{failure.full_text or failure.text}")

@@ -138,7 +138,7 @@ def test_a_task_that_keeps_its_broken_connection_to_itself_is_not_done(mysql_que
 def keep_it():
     note(f"keep_it {taskserver.connection().thread_id()}")
     wait()
-    for try_again in (lambda: write(1), lambda: taskserver.connection().ping(True), lambda: write(2)):
+    for try_again in (lambda: write(1), lambda: taskserver.connection().ping(False), lambda: write(2)):
         try:
             try_again()
         except Exception:

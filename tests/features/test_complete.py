@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pymysql
@@ -21,10 +23,10 @@ from tests.conftest import without
 from tests.support import effects as common
 from tests.support.deployment import ROOT
 from tests.support.effects import OTHER_GROUP, add, effects, set_settings, states, with_effects
-from tests.support.processes import assert_one_line, assert_silent, end_of
+from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
 from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
-from tests.support.servers import MySQLServer
+from tests.support.servers import MySQLServer, lock_waits
 
 EACH_MODE = pytest.mark.parametrize("mode", ["delete", "move", "mark"])
 SETTINGS = common.SETTINGS
@@ -157,6 +159,38 @@ def tell_progress_after(number):
     pay(number)
     taskserver.progress(1, 1)
     note(taskserver.current_task().id)
+
+
+def swallow_an_error(number):
+    connection = connect()
+    insert(connection, number)
+    connection.cursor().execute("SET innodb_lock_wait_timeout = 1")
+    note("begun")
+    wait("go-5")
+    try:
+        taskserver.complete(connection)
+    except taskserver.DatabaseError as error:
+        note(type(error).__name__)
+    connection.commit()
+
+
+@taskserver.task(timeout=1)
+def wait_for_the_row(number):
+    connection = connect(charset="utf8mb4")
+    connection._read_timeout = None
+    insert(connection, number)
+    note("begun")
+    wait("go-5")
+    taskserver.complete(connection)
+    connection.commit()
+
+
+def complete_twice_elsewhere(number):
+    connection = connect()
+    kept.append(connection)
+    insert(connection, number)
+    taskserver.complete(connection)
+    taskserver.complete("here")
 
 
 def in_another_session(number):
@@ -342,6 +376,44 @@ def test_an_interrupt_that_was_swallowed_lets_nothing_be_completed(queue: Queue)
     assert queue.first_lines()[0].startswith("TaskInterrupted: an interrupt struck it, and it went on")
 
 
+def test_an_error_that_was_swallowed_leaves_no_part_of_a_completion(mysql_queue: Queue) -> None:
+    """In mode move the archive's lock is held: the row that was marked to be moved is as it was before."""
+    queue = mysql_queue
+    add(queue, "swallow_an_error", 5)
+    process = queue.start_task("--mode", "move")
+    with closing(queue.connect()) as other, other.cursor() as cursor:
+        cursor.execute("INSERT INTO jobs_queue_done (id, task) VALUES (1, 'theirs')")
+        other.begin()
+        cursor.execute("SELECT * FROM jobs_queue_done FOR UPDATE")
+        queue.go("go-5")
+        assert end_of(process) == (0, "", "")
+        other.rollback()
+    assert (queue.notes(), effects(queue)) == (["begun", "Conflict"], [5])
+    assert states(queue) == [(3, 1)]
+
+
+def test_a_wait_for_its_row_is_interrupted_by_the_timeout(mysql_queue: Queue) -> None:
+    queue = mysql_queue
+    add(queue, "wait_for_the_row", 5)
+    process = queue.start_task()
+    with closing(queue.connect()) as other, other.cursor() as cursor:
+        other.begin()
+        cursor.execute("SELECT * FROM jobs_queue WHERE id = 1 FOR UPDATE")
+        queue.go("go-5")
+        wait_until(lambda: lock_waits(queue.sql))
+        time.sleep(1.5)
+        other.rollback()
+    assert end_of(process) == (0, "", "")
+    assert (effects(queue), states(queue)) == ([], [(3, 1)])
+
+
+def test_the_connection_that_completed_it_is_rolled_back_though_another_was_given_later(queue: Queue) -> None:
+    add(queue, "complete_twice_elsewhere", 1)
+    add(queue, "pay", 2)
+    assert_silent(queue.worker())
+    assert (effects(queue), states(queue)) == ([2, 102], [(3, 1)])
+
+
 # ---- where it is refused
 
 
@@ -351,7 +423,7 @@ def test_a_second_time_it_says_so(queue: Queue, between: str) -> None:
     assert_silent(queue.worker())
     assert (effects(queue), states(queue)) == ([1], [])
     [note] = queue.notes()
-    assert note.startswith("TaskServerError: taskserver.complete() was called before, which completed this task")
+    assert note.startswith("LeaseLost: taskserver.complete() was called before, which completed this task")
 
 
 def test_after_a_rollback_it_may_be_called_again(queue: Queue) -> None:

@@ -12,15 +12,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pymysql
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from taskserver import InvalidTask, Progress, SettingError, Status, TaskServer, TaskState
-from taskserver.model.results import MAX_RESULT_BYTES, read_result, write_result
+from taskserver import Progress, Status, TaskServer, TaskState
+from taskserver.model.results import MAX_RESULT_BYTES, write_result
 from tests.support.documents import read, sections, table
 from tests.support.processes import assert_one_line, assert_silent, end_of, freeze, thaw, wait_until
 from tests.support.proxy import Proxy, contains
@@ -32,19 +30,28 @@ REFERENCE = "docs/reference.md"
 RESULTS = "docs/kinds/results.md"
 
 EACH_KEEPING_MODE = pytest.mark.parametrize("mode", ["move", "mark"])
-ONE_KEEPING_MODE = pytest.mark.parametrize("mode", ["mark", pytest.param("move", marks=pytest.mark.long)])
-"""Where the mode should change nothing."""
 SETTINGS = {"TASKSERVER_LEASE": "600", "TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERVER_BACKOFF": "fixed:500"}
 """Nothing ends or comes back while a test looks, unless it says so."""
 
-TASKS = """
-import datetime
-import decimal
-import enum
-import json
-import os
+KEPT: dict[str, Any] = {
+    "none": None,
+    "false": False,
+    "a fraction": 0.1,
+    "a text": "größe 🎉 日本語",
+    "odd text": "\0 \x1b\u2028 ' \" \\ % %s ? {ids} :x -- ;",
+    "a tuple": (1, (2,)),
+    "a dict": {"größe": {"k": [True, None]}},
+    "as long as may be, of four bytes each": "😀" * 16383 + "xx",
+    "as long as may be, all escaped": '"' * 32767,
+}
+"""What tasks return, by name."""
+
+TASKS = (
+    f"""
+KEPT = {KEPT!r}
+"""
+    + """
 import time
-from collections import OrderedDict, namedtuple
 
 import taskserver
 
@@ -58,8 +65,8 @@ def give(value):
     return value
 
 
-def give_another(value):
-    return value
+def give_kept(name):
+    return KEPT[name]
 
 
 def hold(value):
@@ -68,23 +75,12 @@ def hold(value):
     return value
 
 
-def fail(*args):
-    raise ValueError("as it was asked to")
-
-
 def first(number):
     return {"number": number + 1}
 
 
 def second(number):
     return {"number": number * 2}
-
-
-@taskserver.task(max_attempts=1)
-def give_once_mended(value):
-    if not (HERE / "mended").exists():
-        raise ValueError("not yet")
-    return value
 
 
 def give_something_else(error, value):
@@ -118,31 +114,7 @@ OUTCOMES = {
     "a set": lambda: {1},
     "a fatal error": lambda: taskserver.Fatal("never"),
     "another set": lambda: {2},
-    "a number": lambda: 7,
 }
-
-
-class Own(dict):
-    pass
-
-
-class OwnText(str):
-    def __str__(self):
-        return "something else"
-
-
-class Colour(enum.IntEnum):
-    RED = 3
-
-
-Point = namedtuple("Point", "x y")
-
-
-def nested(depth):
-    value = []
-    for _ in range(depth):
-        value = [value]
-    return value
 
 
 class Raises(dict):
@@ -151,37 +123,10 @@ class Raises(dict):
         1 / 0
 
 
-class Ends(dict):
-    def items(self):
-        raise SystemExit(3)
-
-
-class Loud(dict):
-    def items(self):
-        raise ValueError("\\x1b[2J\\nloud\\ud800")
-
-
-class LongWinded(dict):
-    def __init__(self):
-        self["a"] = 1
-
-    def items(self):
-        raise ValueError("x" * 300_000)
-
-
 class Slow(dict):
     def items(self):
         note("being written")
         wait("what never comes")
-
-
-class Lies:
-    __class__ = dict
-
-
-class Hostile:
-    def __repr__(self):
-        raise RuntimeError("no text")
 
 
 def return_what_raises():
@@ -199,114 +144,32 @@ def return_what_hangs():
     return Slow(a=1)
 
 
-@taskserver.task(batch=5, timeout=1)
-def return_what_never_ends_for_one(items):
-    note("its effect")
-    return ["before", Slow(a=1), "behind"]
-
-
 @taskserver.task(batch=10, timeout=1)
-def return_what_never_ends_for_each(items):
+def return_what_never_ends_for_most(items):
     note("its effect")
-    return [Slow(a=1) for _ in items]
+    return ["before", *[Slow(a=1)] * 9]
 
 
-def return_a_generator():
-    return (number for number in range(3))
+def give_a_set():
+    return {1}
 
 
-async def nothing():
-    return 1
+def give_what_is_too_long():
+    return "x" * 65535
 
 
-def return_a_coroutine():
-    return nothing()
+def give_a_loud_error():
+    class Loud(dict):
+        def items(self):
+            raise ValueError("\\x1b[2J\\nloud\\ud800" + "x" * 300_000)
+
+    return Loud(a=1)
 
 
-KEPT = {
-    # a name, what is returned, and its JSON
-    "true": (True, "true"),
-    "false": (False, "false"),
-    "zero": (0, "0"),
-    "a negative number": (-17, "-17"),
-    "a large number": (2**80, str(2**80)),
-    "a fraction": (0.1, "0.1"),
-    "a very small one": (5e-324, "5e-324"),
-    "an empty text": ("", '""'),
-    "a text": ("größe 🎉 日本語", '"größe 🎉 日本語"'),
-    "odd text": ("\\0 \\x1b\\u2028 ' \\" \\\\ % %s ? {ids} :x -- ;", None),
-    "a text that is JSON": ('{"a": 1}', '"{\\\\"a\\\\": 1}"'),
-    "an empty list": ([], "[]"),
-    "a list": ([1, "two", [None]], '[1,"two",[null]]'),
-    "a tuple": ((1, (2,)), "[1,[2]]"),
-    "an empty dict": ({}, "{}"),
-    "a dict": ({"größe": {"k": [True, None]}}, '{"größe":{"k":[true,null]}}'),
-    "keys that are no text": ({1: "a", None: "b", True: "c", 2.5: "d"}, None),
-    "keys that are the same": ({1: "a", "1": "b"}, '{"1":"a","1":"b"}'),
-    "a dict's subclass": (Own(a=1), '{"a":1}'),
-    "an ordered dict": (OrderedDict(b=1, a=2), '{"b":1,"a":2}'),
-    "a text's subclass": (OwnText("as it is"), '"as it is"'),
-    "a named tuple": (Point(1, 2), "[1,2]"),
-    "a number with a name": (Colour.RED, "3"),
-    "nested as deep as may be": (nested(499), "[" * 500 + "]" * 500),
-    "as long as may be": ("x" * 65534, None),
-    "as long as may be, of two bytes each": ("é" * 32767, None),
-    "as long as may be, of four bytes each": ("😀" * 16383 + "xx", None),
-    "as long as may be, all escaped": ('"' * 32767, None),
-    "as long as may be, in a list": (["x" * 1000] * 65 + ["x" * (65536 - 2 - 65 * 1003 - 2)], None),
-}
-CANNOT = {
-    # what is returned, and what is said
-    "not_a_number": (lambda: float("nan"), "cannot be written as JSON: Out of range float values"),
-    "infinite_key": (lambda: {float("inf"): 1}, "cannot be written as JSON: Out of range float values"),
-    "a_set": (lambda: {1}, "cannot be written as JSON: Object of type set is not JSON serializable"),
-    "some_bytes": (lambda: b"{}", "Object of type bytes is not JSON serializable"),
-    "a_date": (lambda: datetime.date(2026, 1, 31), "Object of type date is not JSON serializable"),
-    "a_decimal": (lambda: decimal.Decimal(1), "Object of type Decimal is not JSON serializable"),
-    "a_class": (lambda: dict, "Object of type type is not JSON serializable"),
-    "an_object": (Hostile, "Object of type Hostile is not JSON serializable"),
-    "an_object_within": (lambda: {"a": [Hostile()]}, "Object of type Hostile is not JSON serializable"),
-    "what_lies": (Lies, "cannot be written as JSON"),
-    "a_tuple_as_key": (lambda: {(1, 2): 3}, "keys must be str, int, float, bool or None, not tuple"),
-    "a_circle": (lambda: (lambda made: made.append(made) or made)([]), "Circular reference detected"),
-    "a_huge_number": (lambda: 10**5000, "cannot be written as JSON"),
-    "no_utf_8": (lambda: ["\\ud800"], "surrogates not allowed"),
-    "no_utf_8_as_key": (lambda: {"\\udfff": 1}, "surrogates not allowed"),
-    "too_deep": (lambda: nested(500), "is nested more than 500 deep"),
-    "much_too_deep": (lambda: nested(100_000), "cannot be written as JSON"),
-    "too_long": (lambda: "x" * 65535, "takes 65537 bytes as JSON; allowed: 65536"),
-    "too_long_of_two_bytes_each": (lambda: "é" * 32767 + "x", "takes 65537 bytes as JSON; allowed: 65536"),
-    "too_long_of_four_bytes_each": (lambda: "😀" * 16384, "takes 65538 bytes as JSON; allowed: 65536"),
-    "too_long_as_it_is_escaped": (lambda: '"' * 32768, "takes 65538 bytes as JSON; allowed: 65536"),
-    "much_too_long": (lambda: ["x" * 1_000_000] * 20, "takes 20000061 bytes as JSON; allowed: 65536"),
-    "what_raises": (lambda: [Raises(a=1)], "raises ZeroDivisionError as JSON"),
-    "what_ends_the_process": (lambda: Ends(a=1), "raises SystemExit as JSON"),
-    "what_says_too_much": (LongWinded, "cannot be written as JSON: xxx"),
-    "what_says_it_loudly": (lambda: Loud(a=1), r"cannot be written as JSON: \\x1b[2J\\nloud\\ud800"),
-}
-
-
-def give_kept(name):
-    return KEPT[name][0]
-
-
-for _name in CANNOT:
-    exec(f"def give_{_name}(): return CANNOT['{_name}'][0]()")
+def give_no_utf_8():
+    return ["\\ud800"]
 """
-
-
-class Samples(NamedTuple):
-    """What the tasks above return, by name."""
-
-    kept: dict[str, tuple[Any, str | None]]
-    cannot: dict[str, tuple[Any, str]]
-
-
-@pytest.fixture
-def samples(tmp_path: Path) -> Samples:
-    scope: dict[str, Any] = {"note": lambda text: None, "__name__": "tasks"}
-    exec(TASKS, scope)
-    return Samples(scope["KEPT"], scope["CANNOT"])
+)
 
 
 @pytest.fixture
@@ -345,34 +208,25 @@ def assert_told_once(ended: Any, *words: str) -> None:
 
 
 @EACH_KEEPING_MODE
-def test_what_a_task_returned_can_be_asked_for(queue: Queue, server: TaskServer, mode: str, samples: Samples) -> None:
-    ids = server.add_tasks([{"task": "tasks.give_kept", "args": [name]} for name in samples.kept])
+def test_what_a_task_returned_can_be_asked_for(queue: Queue, server: TaskServer, mode: str) -> None:
+    ids = server.add_tasks([{"task": "tasks.give_kept", "args": [name]} for name in KEPT])
     assert_silent(queue.worker("--mode", mode))
     texts = [text for (text,) in queue.rows("result", table_of(mode))]
-    for task_id, (name, (value, text)), found in zip(ids, samples.kept.items(), texts, strict=True):
+    for task_id, (name, value), text in zip(ids, KEPT.items(), texts, strict=True):
         as_json = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-        assert found == (text or as_json), name
-        result = json.loads(as_json)
-        assert server.get(task_id) == TaskState(task_id, "tasks.give_kept", 2, 1, result, None, None), name
-        assert type(state_of(server, task_id).result) is type(result), name
-    assert max(len(text.encode()) for text in texts) == MAX_RESULT_BYTES
+        assert text == (None if value is None else as_json), name
+        assert server.get(task_id) == TaskState(task_id, "tasks.give_kept", 2, 1, json.loads(as_json), None, None), name
+    assert max(len(text.encode()) for text in texts if text) == MAX_RESULT_BYTES
     assert (queue.rows() == []) is (mode == "move")
 
 
 def test_in_mode_delete_nothing_is_kept_nor_looked_at(queue: Queue, server: TaskServer) -> None:
-    ids = server.add_tasks([{"task": "tasks.return_what_raises"}, {"task": "tasks.give", "args": [1]}])
+    ids = [server.add_task("tasks.return_what_raises"), server.add_task("tasks.give", [1])]
+    ids += [server.add_task("tasks.give_each", {"give": name}) for name in ("a text", "a set", "a dict")]
     assert_silent(queue.worker())
-    assert [server.get(task_id) for task_id in ids] == [None, None]
-    assert queue.notes() == []
+    assert [server.get(task_id) for task_id in ids] == [None] * 5
+    assert queue.notes() == ["give_each"]
     assert queue.rows("*", "jobs_queue_done") == []
-
-
-@EACH_KEEPING_MODE
-def test_what_returns_none_keeps_nothing(queue: Queue, server: TaskServer, mode: str) -> None:
-    task_id = server.add_task("tasks.give", [None])
-    assert_silent(queue.worker("--mode", mode))
-    assert queue.rows("status, result", table_of(mode)) == [(2, None)]
-    assert server.get(task_id) == TaskState(task_id, "tasks.give", 2, 1, None, None, None)
 
 
 def test_a_task_that_an_operator_runs_keeps_its_result(one_queue: Queue, one_server: TaskServer) -> None:
@@ -389,53 +243,38 @@ def test_a_task_that_an_operator_runs_keeps_its_result(one_queue: Queue, one_ser
     assert state_of(one_server, other_id).result == "by hand"
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=20,
-)
-
-
-@given(JSON)
-def test_what_is_json_is_read_as_it_was_written(value: Any) -> None:
-    assert read_result(write_result(value)) == value
-
-
 # ---- what cannot be kept
 
 
 @EACH_KEEPING_MODE
 def test_a_task_whose_result_cannot_be_kept_is_done_and_that_is_told(
-    queue: Queue, server: TaskServer, mode: str, samples: Samples
+    queue: Queue, server: TaskServer, mode: str
 ) -> None:
-    ids = server.add_tasks([{"task": f"tasks.give_{name}"} for name in samples.cannot])
+    cannot = {
+        "return_what_raises": "raises ZeroDivisionError as JSON",
+        "give_a_set": "cannot be written as JSON: Object of type set is not JSON serializable",
+        "give_what_is_too_long": "takes 65537 bytes as JSON; allowed: 65536",
+        "give_a_loud_error": r"cannot be written as JSON: \x1b[2J\nloud\ud800xxx",
+        "give_no_utf_8": "surrogates not allowed",
+    }
+    ids = server.add_tasks([{"task": f"tasks.{name}"} for name in cannot])
+    server.add_task("tasks.give_a_set")  # of which a run tells once
     server.add_task("tasks.note", ["the next one"])
-    ended = queue.worker("--mode", mode)
-    assert (ended.returncode, ended.stdout) == (0, "")
-    said = ended.stderr.splitlines()
-    for task_id, (name, (_, words)), line in zip(ids, samples.cannot.items(), said, strict=True):
-        begin = f"task {task_id} tasks.give_{name} is done, and its result is not kept: what it returned "
-        assert begin in line, (name, line)
-        assert words in line, (name, line)
-        assert line.endswith(" (said once a run)"), (name, line)
-        assert len(line) < 500, name
-    assert queue.rows("status, attempts, result, error_text", table_of(mode)) == [(2, 1, None, None)] * (len(ids) + 1)
-    assert server.get(ids[0]) == TaskState(ids[0], "tasks.give_not_a_number", 2, 1, None, None, None)
-    assert queue.notes() == ["written", "the next one"]
-
-
-@ONE_KEEPING_MODE
-def test_it_is_told_once_a_run_of_each_callable(one_queue: Queue, one_server: TaskServer, mode: str) -> None:
-    for name in ("a_set", "a_set", "a_date", "a_set", "a_date"):
-        one_server.add_task(f"tasks.give_{name}")
-    ended = one_queue.worker("--mode", mode)
-    assert ended.returncode == 0
-    first, second = ended.stderr.splitlines()
-    assert "task 1 tasks.give_a_set is done" in first
-    assert "task 3 tasks.give_a_date is done" in second
-    one_server.add_task("tasks.give_a_set")
-    assert_told_once(one_queue.worker("--mode", mode), "task 6 tasks.give_a_set is done")
-    assert one_server.get(6) == TaskState(6, "tasks.give_a_set", 2, 1, None, None, None)
+    for first_id in (ids[0], ids[0] + 7):
+        ended = queue.worker("--mode", mode)
+        assert (ended.returncode, ended.stdout) == (0, "")
+        told = ended.stderr.splitlines()
+        for number, ((name, words), line) in enumerate(zip(cannot.items(), told, strict=True)):
+            begin = f"task {first_id + number} tasks.{name} is done, and its result is not kept: what it returned "
+            assert begin in line, (name, line)
+            assert words in line, (name, line)
+            assert line.endswith(" (said once a run)"), (name, line)
+            assert len(line) < 500, name
+        if first_id == ids[0]:
+            server.add_tasks([{"task": f"tasks.{name}"} for name in cannot])
+    assert queue.rows("status, attempts, result, error_text", table_of(mode)) == [(2, 1, None, None)] * 12
+    assert server.get(ids[0]) == TaskState(ids[0], "tasks.return_what_raises", 2, 1, None, None, None)
+    assert queue.notes() == ["written", "the next one", "written"]
 
 
 @EACH_KEEPING_MODE
@@ -466,15 +305,6 @@ def test_a_second_signal_that_comes_while_a_result_is_written_costs_the_result_a
     assert one_server.get(task_id) == TaskState(task_id, "tasks.return_what_hangs", 2, 1, None, None, None)
 
 
-@pytest.mark.parametrize("name", ["generator", "coroutine"])
-def test_what_did_not_run_fails_as_ever(one_queue: Queue, one_server: TaskServer, name: str) -> None:
-    task_id = one_server.add_task(f"tasks.return_a_{name}")
-    assert_silent(one_queue.worker("--mode", "mark"))
-    state = state_of(one_server, task_id)
-    assert (state.status, state.result, state.is_over) == (Status.ERROR, None, False)
-    assert str(state.error).startswith(f"TypeError: it returned a {name}, which nobody runs")
-
-
 # ---- kinds of tasks
 
 
@@ -492,7 +322,7 @@ def test_of_a_pipeline_the_result_of_the_last_stage_is_kept(queue: Queue, server
 def test_of_a_call_of_several_each_element_is_the_result_of_its_task(
     queue: Queue, server: TaskServer, mode: str
 ) -> None:
-    names = ["a text", "none", "a dict", "an error", "false", "a set", "a fatal error", "another set", "a number"]
+    names = ["a text", "none", "a dict", "an error", "false", "a set", "a fatal error", "another set"]
     ids = server.add_tasks([{"task": "tasks.give_each", "args": {"give": name}} for name in names])
     ended = queue.worker("--mode", mode)
     assert ended.returncode == 0
@@ -501,8 +331,8 @@ def test_of_a_call_of_several_each_element_is_the_result_of_its_task(
     assert f"task {ids[6]} tasks.give_each is fatal: Fatal: never" in fatal
     assert queue.notes() == ["give_each"]
     states = [state_of(server, task_id) for task_id in ids]
-    assert [state.result for state in states] == ["text", None, {"größe": [1]}, None, False, None, None, None, 7]
-    assert [state.status for state in states] == [2, 2, 2, 3, 2, 2, 4, 2, 2]
+    assert [state.result for state in states] == ["text", None, {"größe": [1]}, None, False, None, None, None]
+    assert [state.status for state in states] == [2, 2, 2, 3, 2, 2, 4, 2]
     assert [str(state.error).partition("\n")[0] for state in states if state.error] == [
         "ValueError: as it was asked to",
         "Fatal: never",
@@ -510,45 +340,20 @@ def test_of_a_call_of_several_each_element_is_the_result_of_its_task(
     assert [state.attempts for state in states] == [1] * len(names)
 
 
-@ONE_KEEPING_MODE
-def test_a_call_of_several_with_a_list_of_one_keeps_its_element(
-    one_queue: Queue, one_server: TaskServer, mode: str
-) -> None:
-    task_id = one_server.add_task("tasks.give_each", {"give": "a dict"})
-    other_id = one_server.add_task("tasks.give", [[1]])
-    assert_silent(one_queue.worker("--mode", mode))
-    assert results(one_server, [task_id, other_id]) == [{"größe": [1]}, [1]]
-
-
-def test_in_mode_delete_nothing_of_a_call_of_several_is_kept(queue: Queue, server: TaskServer) -> None:
-    server.add_tasks([{"task": "tasks.give_each", "args": {"give": name}} for name in ("a text", "a set", "a dict")])
-    assert_silent(queue.worker())
-    assert queue.rows() == []
-    assert queue.rows("*", "jobs_queue_done") == []
-
-
-def test_of_a_call_of_several_a_result_that_never_ends_costs_no_other_one(
+def test_of_a_call_of_several_results_that_never_end_cost_no_other_one_nor_the_worker(
     one_queue: Queue, one_server: TaskServer
 ) -> None:
-    ids = one_server.add_tasks([{"task": "tasks.return_what_never_ends_for_one"}] * 3)
-    assert_told_once(one_queue.worker("--mode", "mark"), f"task {ids[1]} ", "raises TaskInterrupted as JSON")
-    assert one_queue.notes() == ["its effect", "being written"]
-    assert results(one_server, ids) == ["before", None, "behind"]
-    assert one_queue.rows("status, attempts") == [(2, 1)] * 3
-
-
-def test_results_that_never_end_do_not_end_the_worker(one_queue: Queue, one_server: TaskServer) -> None:
-    ids = one_server.add_tasks([{"task": "tasks.return_what_never_ends_for_each"}] * 10)
-    assert_told_once(one_queue.worker("--mode", "mark", TASKSERVER_LEASE="10"), f"task {ids[0]} ")
+    ids = one_server.add_tasks([{"task": "tasks.return_what_never_ends_for_most"}] * 10)
+    assert_told_once(one_queue.worker("--mode", "mark", TASKSERVER_LEASE="10"), f"task {ids[1]} ")
     assert one_queue.notes() == ["its effect", *["being written"] * 3]
-    assert one_queue.rows("status, attempts, result") == [(2, 1, None)] * 10
+    assert one_queue.rows("status, attempts, result") == [(2, 1, '"before"'), *[(2, 1, None)] * 9]
 
 
 @pytest.mark.parametrize("mode", ["delete", "move", "mark"])
 def test_a_task_that_others_wait_for_keeps_its_result_too(queue: Queue, server: TaskServer, mode: str) -> None:
     parents = [
         server.add_task("tasks.give", [{"of": "a parent"}]),
-        *server.add_tasks([{"task": "tasks.give_each", "args": {"give": "a number"}}] * 2),
+        *server.add_tasks([{"task": "tasks.give_each", "args": {"give": "a text"}}] * 2),
     ]
     child = server.add_task("tasks.give", ["of the child"], depends_on=parents)
     assert_silent(queue.worker(3, "--mode", mode))
@@ -557,28 +362,11 @@ def test_a_task_that_others_wait_for_keeps_its_result_too(queue: Queue, server: 
     if mode == "delete":
         assert [server.get(task_id) for task_id in (*parents, child)] == [None] * 4
         return
-    assert results(server, [*parents, child]) == [{"of": "a parent"}, 7, 7, "of the child"]
+    assert results(server, [*parents, child]) == [{"of": "a parent"}, "text", "text", "of the child"]
     assert queue.rows("id, status", table_of(mode)) == [(task_id, 2) for task_id in (*parents, child)]
 
 
 # ---- what happens to a task besides
-
-
-def test_a_result_that_stands_in_a_row_that_is_not_done_is_not_told(one_queue: Queue, one_server: TaskServer) -> None:
-    one_queue.deployment.write_env(TASKSERVER_DSN=one_queue.dsn, TASKSERVER_MODE="mark")
-    task_id = one_server.add_task("tasks.give", ["old"])
-    assert_silent(one_queue.worker())
-    assert state_of(one_server, task_id).result == "old"
-    for status in (0, 1, 3, 4, 5):  # as by an UPDATE of somebody's that says nothing of it
-        one_queue.sql(f"UPDATE jobs_queue SET status = {status}")
-        assert state_of(one_server, task_id).result is None
-
-
-def test_texts_that_sqlite_holds_as_bytes_are_told_as_texts(sqlite_queue: Queue) -> None:
-    sqlite_queue.sql("INSERT INTO jobs_queue (task, status, error_text) VALUES (x'ff41', 4, x'fe42')")
-    with TaskServer(sqlite_queue.dsn) as server:
-        state = state_of(server, 1)
-    assert (state.task, state.error) == ("\\xffA", "\\xfeB")
 
 
 @EACH_KEEPING_MODE
@@ -611,34 +399,13 @@ def test_a_rerun_of_what_is_done_takes_its_result_away_at_once_but_not_one_of_an
     assert state_of(server, task_id).status is Status.DONE
     assert add("second", 3) == task_id
     assert server.get(task_id) == TaskState(task_id, "tasks.give", 0, 0, None, None, None)
-    assert_silent(queue.worker("--mode", "mark"))
-    assert state_of(server, task_id).result == "second"
-    assert add("third", 4, delay=60) == task_id
-    assert server.get(task_id) == TaskState(task_id, "tasks.give", 5, 0, None, None, None)
-
-
-def test_a_start_takes_the_result_of_an_earlier_run_away(queue: Queue, server: TaskServer) -> None:
-    """As a row has it that a statement of a page put back to new."""
-    alone = server.add_task("tasks.fail")
-    several = server.add_tasks([{"task": "tasks.give_each", "args": {"give": "an error"}}] * 3)
+    # Nor does a start leave one, as a row has it that a statement of a page put back to new.
+    several = server.add_tasks([{"task": "tasks.give_each", "args": {"give": "an error"}}] * 2)
+    queue.sql("UPDATE jobs_queue SET task = 'tasks.nothing', result = '\"old\"' WHERE id = ?", task_id)
     queue.sql("UPDATE jobs_queue SET result = '\"old\"'")
-    assert results(server, [alone, *several]) == [None] * 4
-    assert_silent(queue.worker("--mode", "mark"))
-    assert queue.rows("status, result") == [(3, None)] * 4
-
-
-@EACH_KEEPING_MODE
-def test_what_is_retried_after_it_was_fatal_keeps_its_result_then(queue: Queue, server: TaskServer, mode: str) -> None:
-    task_id = server.add_task("tasks.give_once_mended", ["at last"])
-    queue.worker("--mode", mode)
-    state = state_of(server, task_id)
-    assert (state.status, state.attempts, state.result, state.is_over) == (Status.FATAL, 1, None, True)
-    assert str(state.error).startswith("ValueError: not yet\n")
-    queue.go("mended")
-    assert server.retry(task_id) == 1
-    assert state_of(server, task_id).is_over is False
-    assert_silent(queue.worker("--mode", mode))
-    assert server.get(task_id) == TaskState(task_id, "tasks.give_once_mended", 2, 1, "at last", None, None)
+    assert results(server, [task_id, *several]) == [None] * 3
+    assert queue.worker("--mode", "mark").returncode == 0
+    assert queue.rows("status, result") == [(4, None), (3, None), (3, None)]
 
 
 @EACH_KEEPING_MODE
@@ -678,15 +445,6 @@ def test_the_result_of_a_task_that_was_taken_over_is_dropped(queue: Queue, serve
     assert state_of(server, task_id).is_over is False
 
 
-def test_pruned_tasks_are_gone_with_their_results(queue: Queue, server: TaskServer) -> None:
-    ids = server.add_tasks([{"task": "tasks.give", "args": [1]}] * 2)
-    assert_silent(queue.worker(1, "--mode", "mark"))
-    assert_silent(queue.worker(1, "--mode", "move"))
-    assert results(server, ids) == [1, 1]
-    server.prune(0)
-    assert [server.get(task_id) for task_id in ids] == [None, None]
-
-
 # ---- what asks
 
 
@@ -720,32 +478,10 @@ def test_of_archived_tasks_of_one_id_the_newest_is_told_and_before_it_the_one_of
     assert server.get(7) == TaskState(7, "tasks.give", 0, 0, None, None, None)
 
 
-@pytest.mark.parametrize("task_id", [-1, 2**63, True, 1.0, "1", None, b"1", [1]])
-def test_what_is_no_id_is_refused(sqlite_queue: Queue, task_id: Any) -> None:
-    with TaskServer(sqlite_queue.dsn) as server, pytest.raises(SettingError, match=r"task_id is .*; allowed: a whole"):
-        server.get(task_id)
-
-
-FORGED = {
-    "no JSON": "beach.jpg",
-    "nothing": "",
-    "half of it": '{"a": [1',
-    "two of them": "1 2",
-    "no number": "NaN",
-    "infinite": "[1e999]",
-    "a huge number": "1" * 5000,
-    "too deep": "[" * 501 + "]" * 501,
-    "much too deep": "[" * 60_000,
-    "for a terminal": '\x1b[2J\n\x07{"a"',
-    "null": "null",
-}
-
-
-@pytest.mark.parametrize("name", FORGED)
+@pytest.mark.parametrize("text", ["beach.jpg", "", "[" * 60_000, '\x1b[2J\n\x07{"a"'], ids=lambda text: text[:9])
 def test_what_is_no_json_counts_as_not_there_and_is_shown_harmlessly(
-    queue: Queue, server: TaskServer, name: str
+    queue: Queue, server: TaskServer, text: str
 ) -> None:
-    text = FORGED[name]
     queue.sql("INSERT INTO jobs_queue (task, status, result) VALUES ('tasks.give', 2, ?)", text)
     assert server.get(1) == TaskState(1, "tasks.give", 2, 0, None, None, None)
     shown = queue.client("show", 1)
@@ -755,20 +491,18 @@ def test_what_is_no_json_counts_as_not_there_and_is_shown_harmlessly(
     assert json.loads(queue.client("show", 1, "--json").stdout)["result"] == text
 
 
-@pytest.mark.parametrize("value", ["x'7b7d'", "x'ff00'", "CAST(x'22ff22' AS TEXT)"])
-def test_a_result_that_is_no_text_counts_as_not_there(sqlite_queue: Queue, value: str) -> None:
-    sqlite_queue.sql(f"INSERT INTO jobs_queue (task, status, result) VALUES ('tasks.give', 2, {value})")
+def test_what_is_no_text_in_sqlite_is_told_as_text_and_is_no_result(sqlite_queue: Queue) -> None:
+    for value in ("x'7b7d'", "CAST(x'22ff22' AS TEXT)"):
+        sqlite_queue.sql(
+            f"INSERT INTO jobs_queue (task, status, error_text, result) VALUES (x'ff41', 2, x'fe42', {value})"
+        )
     with TaskServer(sqlite_queue.dsn) as server:
-        assert server.get(1) == TaskState(1, "tasks.give", 2, 0, None, None, None)
-    shown = sqlite_queue.client("show", 1)
-    assert (shown.returncode, shown.stderr) == (0, "")
-    assert sqlite_queue.client("show", 1, "--json").returncode == 0
-
-
-def test_a_status_of_somebody_s_own_is_told_as_it_stands(queue: Queue, server: TaskServer) -> None:
-    queue.sql("INSERT INTO jobs_queue (task, status, result) VALUES ('tasks.give', 99, '[1]')")
-    state = state_of(server, 1)
-    assert (state.status, type(state.status), state.is_over, state.result) == (99, int, False, None)
+        assert server.get(1) == TaskState(1, "\\xffA", 2, 0, None, "\\xfeB", None)
+        assert state_of(server, 2).result is None
+    for number in (1, 2):
+        shown = sqlite_queue.client("show", number)
+        assert (shown.returncode, shown.stderr) == (0, "")
+        assert sqlite_queue.client("show", number, "--json").returncode == 0
 
 
 @EACH_KEEPING_MODE
@@ -956,24 +690,3 @@ def test_a_connection_that_breaks_as_a_result_is_written_keeps_it_once(
             assert server.get(task_id) == TaskState(task_id, "tasks.hold", 2, 1, "x", None, None)
             assert queue.notes() == ["hold x"]
             assert len(queue.rows("id", table_of(mode))) == 1
-
-
-# ---- in words
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        ({1}, "cannot be written as JSON: Object of type set is not JSON serializable"),
-        ("x" * MAX_RESULT_BYTES, f"takes {MAX_RESULT_BYTES + 2} bytes as JSON; allowed: {MAX_RESULT_BYTES}"),
-    ],
-)
-def test_what_is_no_result_is_said_in_a_sentence(value: object, words: str) -> None:
-    with pytest.raises(InvalidTask) as raised:
-        write_result(value)
-    assert str(raised.value) == words
-
-
-@pytest.mark.parametrize("status", Status)
-def test_a_task_is_over_once_it_is_done_or_fatal(status: Status) -> None:
-    assert TaskState(1, "x", status, 0, None, None, None).is_over is (status.name in ("DONE", "FATAL"))

@@ -38,6 +38,9 @@ ENDINGS = {
     "SET autocommit": lambda number: run("SET autocommit = 1"),
     "procedure": lambda number: run("CALL commit_now()"),
     "procedure that begins": lambda number: run("CALL commit_and_begin()"),
+    "commit(), close()": lambda number: (taskserver.connection().commit(), taskserver.connection().close()),
+    "commit(), connect()": lambda number: (taskserver.connection().commit(), taskserver.connection().connect()),
+    "FLUSH STATUS": lambda number: run("FLUSH STATUS"),
     "prepared": lambda number: [run("PREPARE it FROM 'COMMIT'"), run("EXECUTE it")],
     "executescript": lambda number: taskserver.connection().executescript("SELECT 1;"),
     "isolation_level": lambda number: setattr(taskserver.connection(), "isolation_level", None),
@@ -196,6 +199,23 @@ def go_on_after_it(how, number):
 
 
 @taskserver.task(transactional=True, timeout=0.5)
+def commit_and_hang():
+    write(1)
+    run("COMMIT")
+    time.sleep(20)
+
+
+@transactional
+def change_rows_of_an_iterator():
+    def rows():
+        yield (10,)
+        taskserver.connection().rollback()
+        yield (11,)
+
+    taskserver.connection().executemany("INSERT INTO effects (number) VALUES (?)", rows())
+
+
+@taskserver.task(transactional=True, timeout=0.5)
 def swallow_an_interrupt(then):
     write(1)
     try:
@@ -259,6 +279,9 @@ ENDED: dict[str, tuple[list[int] | None, list[int] | None]] = {
     "SET autocommit": (None, [0]),
     "procedure": (None, [0]),
     "procedure that begins": (None, [0]),
+    "commit(), close()": (None, [0]),
+    "commit(), connect()": (None, [0]),
+    "FLUSH STATUS": (None, [0]),
     "prepared": (None, [0]),
     "executescript": ([], None),
     "isolation_level": ([], None),

@@ -13,6 +13,7 @@ import pymysql
 import pytest
 
 from taskserver import DatabaseError, TaskServer
+from taskserver.errors import TablesMissing
 from tests.support.servers import MySQLServer
 
 SECRET = "s3cret/ä@?#"
@@ -24,6 +25,7 @@ def failure(dsn: str, password: str = "") -> str:
     """What the error says with which a server that cannot be used fails: one line, and its password nowhere."""
     with TaskServer(dsn, password=password) as server, pytest.raises(DatabaseError) as raised:
         server.add_task("tasks.a")
+    assert not isinstance(raised.value, TablesMissing), "it can be used, and has no tables"
     text = str(raised.value)
     assert text
     assert "\n" not in text

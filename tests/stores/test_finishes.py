@@ -249,6 +249,15 @@ def test_a_late_completion_is_accepted_though_an_answer_was_lost_on_the_way_to_i
     assert rows.all() == []
 
 
+def test_a_task_that_was_given_up_as_lost_is_completed_late_only_if_it_may_start_once(store: Store, rows: Rows) -> None:
+    task = a_running_task(store, max_attempts=1)
+    give_up_as_lost(store, rows)
+    rows.set("max_attempts = 2")
+    assert not finish(store, task)
+    rows.set("max_attempts = 1")
+    assert finish(store, task)
+
+
 def test_a_verb_within_a_transaction_is_tried_again_with_the_whole_of_it_alone(store: Store, rows: Rows) -> None:
     """A deadlock has undone the whole: by itself, the verb would be committed without the writes before it."""
     database, tries = store.database, []

@@ -143,6 +143,15 @@ class Queue:
         """As if every task that failed had waited long enough."""
         self.sql(f"UPDATE jobs_queue SET due_at = '{LONG_AGO}' WHERE status = 3")
 
+    def pass_time(self) -> None:
+        """As if every delayed task had waited long enough."""
+        self.sql(f"UPDATE jobs_queue SET due_at = '{LONG_AGO}' WHERE status = 5 AND due_at IS NOT NULL")
+
+    def seconds_ahead(self) -> list[float]:
+        """How far the due_at of each row that has one lies ahead by the database's clock, in order of id."""
+        found = self.rows(self.seconds_between(self.now, "due_at"))
+        return [float(seconds) for (seconds,) in found if seconds is not None]
+
     # ---- runs
 
     def worker(self, *args: object, **env: str) -> subprocess.CompletedProcess[str]:

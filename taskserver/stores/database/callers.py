@@ -32,6 +32,8 @@ DATABASES = {
 }
 """The database that a driver's package is for; a package that is not here may be another driver for one of them."""
 DJANGO = "django"
+SAVEPOINT = "taskserver_completes"
+"""It stands from before a completion's writes on, in the caller's transaction."""
 DJANGOS_DATABASES: dict[str | None, str] = {"mysql": "MySQL", "sqlite": "SQLite", "postgresql": "PostgreSQL"}
 """The database of a Django connection, by its `vendor`."""
 
@@ -71,8 +73,8 @@ class CallersDialect(ABC):
         return finish
 
     @abstractmethod
-    def check_transaction(self, database: CallersDatabase) -> None:
-        """Raises InvalidTask where the connection would commit each of our statements by itself."""
+    def set_savepoint(self, database: CallersDatabase) -> None:
+        """Set SAVEPOINT. Raises InvalidTask where the connection would commit each of our statements by itself."""
 
     def most_bytes(self, database: CallersDatabase) -> float:
         """The longest statement that the connection takes."""

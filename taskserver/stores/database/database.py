@@ -2,7 +2,7 @@
 
 There are two ways to use it. `fetch`, `fetch_first` and `change` are one statement each, tried again while others are
 in its way and, in a run, while the database is away. For several statements, `run` does a piece of work under a policy;
-the work uses `execute`, `rows`, `first` and `write`.
+the work uses `execute`, `rows` and `write`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ...errors import ConnectionLost, DatabaseError, NotUnderstood, Unavailable
@@ -116,37 +116,28 @@ class Database:
                     session.in_use.release()
                     self._close_if_free(session)
 
-    @contextmanager
-    def tried_once(self, answer_seconds: float = float("inf")) -> Iterator[None]:
+    def tried_once(self, answer_seconds: float = float("inf")) -> AbstractContextManager[None]:
         """In the `with`, this thread tries each verb once, and waits `answer_seconds` at most for each answer."""
-        pace = self._pace
-        patience, longest = pace.patience, pace.answer_seconds
-        pace.patience = Patience(0)
-        pace.patience.is_over = True
-        pace.answer_seconds = min(answer_seconds, longest)
-        try:
-            yield
-        finally:
-            pace.patience, pace.answer_seconds = patience, longest
+        none = Patience(0)
+        none.is_over = True
+        return self._paced(patience=none, answer_seconds=min(answer_seconds, self._pace.answer_seconds))
 
-    @contextmanager
-    def patiently(self) -> Iterator[None]:
+    def patiently(self) -> AbstractContextManager[None]:
         """In the `with`, this thread is a run's: it waits for an absent database, from its first success on."""
-        outer = self._pace.patience  # a task of an outer run may run a queue itself
-        self._pace.patience = Patience(self._patience_seconds)
-        try:
-            yield
-        finally:
-            self._pace.patience = outer
+        return self._paced(patience=Patience(self._patience_seconds))
+
+    def unhurried(self) -> AbstractContextManager[None]:
+        """In the `with`, a statement of this thread may take as long as it takes."""
+        return self._paced(is_unhurried=True)
 
     @contextmanager
-    def unhurried(self) -> Iterator[None]:
-        """In the `with`, a statement of this thread may take as long as it takes."""
-        was_unhurried, self._pace.is_unhurried = self._pace.is_unhurried, True
+    def _paced(self, **changes: Any) -> Iterator[None]:
+        before = {name: getattr(self._pace, name) for name in changes}  # a task of an outer run may run a queue itself
+        vars(self._pace).update(changes)
         try:
             yield
         finally:
-            self._pace.is_unhurried = was_unhurried
+            vars(self._pace).update(before)
 
     def open_task_connection(self) -> TaskConnection:
         """A new connection for a task's own transaction. Raises DatabaseError."""
@@ -255,9 +246,15 @@ class Database:
         """The rows of a SELECT."""
         return self.run(self._one_statement, self.rows, sql, values)
 
+    def fetch_ids(self, sql: str, ids: Sequence[object], values: Sequence[Any] = ()) -> list[Row]:
+        """The rows of a SELECT by ids, a portion of which fills `{ids}` each time. Other values stand behind them."""
+        portions = (ids[first : first + MAX_IDS_PER_STATEMENT] for first in range(0, len(ids), MAX_IDS_PER_STATEMENT))
+        return [row for some in portions for row in self.fetch(with_ids(sql, some), (*some, *values))]
+
     def fetch_first(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
         """The first row of a SELECT, if there is one."""
-        return self.run(self._one_statement, self.first, sql, values)
+        rows = self.fetch(sql, values)
+        return rows[0] if rows else None
 
     def fetch_value(self, sql: str, values: Sequence[Any] = ()) -> Any:
         """The first column of a SELECT's first row; None without a row."""
@@ -341,11 +338,6 @@ class Database:
         except self.dialect.driver_errors as error:
             raise self.dialect.error(error) from error
         return rows
-
-    def first(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
-        """The first row of a SELECT, if there is one."""
-        rows = self.rows(sql, values)
-        return rows[0] if rows else None
 
     def _mend(self, session: Session, error: BaseException) -> None:
         """Mend the session so that its statement can be sent again; else raise the error as one of ours."""

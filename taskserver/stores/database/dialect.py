@@ -7,71 +7,55 @@ take, put a word for it into `Words`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import DatabaseError, TablesMissing
-from .retrying import RetryPolicy
 from .session import Pace, Session
 from .statements import Words, with_ids
 
 if TYPE_CHECKING:
-    from typing import ParamSpec, Protocol, TypeVar
+    from typing import Protocol
 
     from ...model.new_task import NewTask
     from .facts import Facts
     from .task_connection import TaskConnection
 
-    # Faces for the type checker alone: a run that finds no task need not pay for them.
-
-    T = TypeVar("T")
-    P = ParamSpec("P")
+    # Faces for the type checker alone: a run that finds no task need not pay for them. A `database` in them is a
+    # database.Database, whose file imports this one.
 
     class Rows(Protocol):
-        """A connection on which rows are added: of our database, or a caller's own."""
+        """A connection on which rows are added: our database's, or a caller's own."""
+
+        @property
+        def words(self) -> Words: ...
+
+        @property
+        def inserts(self) -> Inserts: ...
 
         def execute(self, sql: str, values: Sequence[Any] = ()) -> Any: ...
 
         def rows(self, sql: str, values: Sequence[Any] = ()) -> Sequence[tuple[Any, ...]]: ...
 
-    class Connected(Rows, Protocol):
-        """A database as the parts of a dialect use it: see database.Database."""
-
-        @property
-        def dialect(self) -> Dialect: ...
-
-        @property
-        def inserts(self) -> Inserts: ...
-
-        def write(self, sql: str, values: Sequence[Any] = ()) -> int: ...
-
-        def fetch(self, sql: str, values: Sequence[Any] = ()) -> Sequence[tuple[Any, ...]]: ...
-
-        def fetch_value(self, sql: str, values: Sequence[Any] = ()) -> Any: ...
-
-        def run(self, policy: RetryPolicy, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
-
-        def skipping_locked(self, work: Callable[[str], T]) -> T: ...
-
     class Claiming(Protocol):
         """The claim of a dialect: its hard part."""
 
-        def claim(self, database: Connected, token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> int:
+        def claim(self, database: Any, token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> int:
             """New → in progress by one UPDATE, in order of priority, then id; how many rows it changed.
 
             A new row whose due_at lies ahead becomes waiting instead, and counts. Raises Conflict where others hold
             rows that cannot be passed over.
             """
 
-        def has_new(self, database: Connected, groups: Sequence[int]) -> bool:
+        def has_new(self, database: Any, groups: Sequence[int]) -> bool:
             """Whether a look without locks finds a new row in these groups (none: in any)."""
 
-        def groups_with_new(self, database: Connected) -> Sequence[int]:
+        def groups_with_new(self, database: Any) -> Sequence[int]:
             """The groups that have new rows, found by the index."""
 
-        def indexes(self, database: Connected, groups: Sequence[int]) -> Sequence[str]:
+        def indexes(self, database: Any, groups: Sequence[int]) -> Sequence[str]:
             """The indexes by which the claim of these groups (none: of all) reads the queue."""
 
 
@@ -156,10 +140,10 @@ class Dialect(ABC):
         """The error of ours that a driver's error means."""
 
     @abstractmethod
-    def read_facts(self, database: Connected, mode: str) -> Facts:
+    def read_facts(self, database: Any, mode: str) -> Facts:
         """Facts about the database and the tables, for `client.py doctor`. Raises DatabaseError."""
 
-    def make_place(self, database: Connected) -> None:  # noqa: B027
+    def make_place(self, database: Any) -> None:  # noqa: B027
         """Make the file, or other place, in which the tables are to lie. Raises DatabaseError."""
 
 
@@ -189,7 +173,7 @@ def assignments(changes: Mapping[str, str]) -> str:
     return ", ".join(f"{column} = {to}" for column, to in changes.items())
 
 
-def claim_indexes(database: Connected) -> tuple[str, ...]:
+def claim_indexes(database: Any) -> tuple[str, ...]:
     """The names of the indexes by which claims read the queue, of some groups and of all.
 
     Empty where an index or a right is missing.

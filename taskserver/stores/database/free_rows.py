@@ -47,58 +47,68 @@ class Freed(NamedTuple):
 
 
 class FreeRows:
-    """Writes that leave out the rows that others hold."""
+    """Writes that leave out the rows that others hold.
+
+    Where the database has one writer, others hold all of it or nothing: each verb waits for them for `writer_seconds`.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def write_ids(self, sql: str, ids: Sequence[int], values: Sequence[Any] = ()) -> int:
         """Write to rows by their ids; how many rows were changed. Held rows are left for the next look."""
-        database = self._database
+        with suppress(Conflict):
+            return self.write(sql, ids, values)
+        return 0
+
+    def write(
+        self,
+        sql: str,
+        ids: Sequence[int],
+        values: Sequence[Any] = (),
+        values_before: Sequence[Any] = (),
+        writer_seconds: float = HELD_PATIENCE_SECONDS,
+    ) -> int:
+        """The same; `values_before` stand before the ids. Raises Conflict where others are writing (one writer)."""
         if not ids:
             return 0
-        has_one_writer = database.dialect.has_one_writer
-        policy = RetryPolicy(Scope.STATEMENT, HELD_PATIENCE_SECONDS if has_one_writer else 0)
-        with suppress(Conflict):
-            return database.run(policy, database.write_ids, sql, ids, values)
-        if has_one_writer:
-            return 0
-        return sum(self.work(ids, lambda free: database.write_ids(sql, free, values), is_contended=True).results)
+
+        def write(free: Sequence[int]) -> int:
+            return self._database.write(with_ids(sql, free), (*values_before, *free, *values))
+
+        try:
+            return self._database.run(RetryPolicy(Scope.STATEMENT, self._seconds(writer_seconds)), write, ids)
+        except Conflict:
+            if self._database.dialect.has_one_writer:
+                raise
+        return sum(self.work(ids, write).results)
 
     def work(
         self,
         ids: Sequence[int],
         work: Work,
         lock: Lock = Lock(),  # noqa: B008  # immutable
-        *,
-        is_contended: bool = False,
-        conflict_seconds: float = 0.0,
+        writer_seconds: float = HELD_PATIENCE_SECONDS,
     ) -> Freed:
         """Do work to the free rows of `ids` under their locks: in one transaction, else in one for each row.
 
-        `is_contended` says that others are known to hold one of the rows. Raises Conflict where the database has one
-        writer and others write for longer than `conflict_seconds`: then the whole database is busy, not a row.
+        Raises Conflict where others are writing (one writer).
         """
-        database = self._database
-        in_doubt = False
-        if database.dialect.skips_locked or not is_contended:
-            try:
-                return self._work_at_once(ids, work, lock, conflict_seconds)
-            except RowsChanged as error:
-                in_doubt = error.may_have_taken_effect
-            except Conflict as error:
-                if database.dialect.has_one_writer:
-                    raise
-                in_doubt = error.may_have_taken_effect
-            if len(ids) == 1:
-                return Freed([], [], in_doubt)
-        return self._work_singly(ids, work, lock, in_doubt)
+        try:
+            return self._work_at_once(ids, work, lock, self._seconds(writer_seconds))
+        except (RowsChanged, Conflict) as error:
+            if isinstance(error, Conflict) and self._database.dialect.has_one_writer:
+                raise
+            in_doubt = error.may_have_taken_effect
+        return self._work_singly(ids, work, lock, in_doubt) if len(ids) > 1 else Freed([], [], in_doubt)
+
+    def _seconds(self, writer_seconds: float) -> float:
+        return writer_seconds if self._database.dialect.has_one_writer else 0
 
     def _work_at_once(self, ids: Sequence[int], work: Work, lock: Lock, conflict_seconds: float) -> Freed:
-        database = self._database
         policy = RetryPolicy(Scope.TRANSACTION, conflict_seconds)
-        (locked, result), in_doubt = database.skipping_locked(
-            lambda end: database.run_in_doubt(policy, self._lock_and_work, ids, work, lock, end)
+        (locked, result), in_doubt = self._database.skipping_locked(
+            lambda end: self._database.run_in_doubt(policy, self._lock_and_work, ids, work, lock, end)
         )
         return Freed(locked, [result] if locked else [], in_doubt)
 

@@ -42,10 +42,6 @@ class Words(ABC):
     """The begin of this hour, as YYYY-MM-DD HH:00:00 in UTC."""
     bytes_of: str
     """The length of the text `{}` in bytes."""
-    hex_of = "HEX({})"
-    """The bytes of the text `{}` in hexadecimal: a column of SQLite may hold bytes that are no text."""
-    position_in = "INSTR({}, ?)"
-    """The position of a bound text in the text `{}`, from 1 on, compared byte by byte; 0 where it does not occur."""
     greatest: str
     """The function that returns its greatest argument."""
     insert_or_ignore: str
@@ -115,7 +111,8 @@ def words_of(words: Words, table: str, quoted: str) -> dict[str, str]:
         "archived_columns": ", ".join({"claim": "NULL", "status": "2"}.get(column, column) for column in columns),
         "args_bytes": words.bytes_of.format("args"),
         "inline_bytes": str(INLINE_ARGS_BYTES),
-        "error_position": words.position_in.format("error_text"),
+        # The position of a bound text in the error, from 1 on, compared byte by byte; 0 where it does not occur.
+        "error_position": "INSTR(error_text, ?)",
         "cancelled": f"'{CANCELLED}'",
         "is_cancelled": f"CASE WHEN error_text = '{CANCELLED}' THEN 1 ELSE 0 END",
         # The table of dependencies has no column `id`: `id` is that of the task's row.
@@ -125,7 +122,7 @@ def words_of(words: Words, table: str, quoted: str) -> dict[str, str]:
     for column in INSTANTS:
         filled[f"{column}_text"] = words.instant_text.format(column)
         filled[f"{column}_age"] = words.seconds_since.format(column)
-    filled["due_at_sign"] = words.hex_of.format(filled["due_at_text"])
+    filled["due_at_sign"] = f"HEX({filled['due_at_text']})"  # a column of SQLite may hold bytes that are no text
     filled["readable"] = ", ".join(filled.get(f"{column}_text", column) for column in columns)
     return filled | words.of_table(table)
 

@@ -39,6 +39,11 @@ class TaskConnection(ABC):
     def is_savepoint_missing(self, error: BaseException | None) -> bool:
         """Whether the driver's error says that the savepoint is missing."""
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the last answer said that no transaction is open any more; nothing is read for that."""
+        return False
+
     @abstractmethod
     def is_nothing_committed(self) -> bool:
         """Where the savepoint is missing: whether it is known that nothing was committed on this connection.

@@ -16,7 +16,7 @@ from ...model.attempt import Finish
 from ...model.new_task import NewTask
 from ...model.pipeline import MAX_STAGES_BYTES
 from ...settings.dsn import MySQLDsn
-from ..database.callers import CallersDatabase, CallersDialect, callers_error, no_transaction
+from ..database.callers import SAVEPOINT, CallersDatabase, CallersDialect, callers_error, no_transaction
 from ..database.dialect import Inserts, other_columns
 from ..database.statements import Statements, words_of
 from .dialect import in_full
@@ -110,12 +110,12 @@ class MySQLCallers(CallersDialect):
             following = following._replace(args=in_ascii(following.args, MAX_ARGS_BYTES))
         return finish._replace(result=None if result is None else result.encode().hex(), next_stage=following)
 
-    def check_transaction(self, database: CallersDatabase) -> None:
+    def set_savepoint(self, database: CallersDatabase) -> None:
         # No driver's attribute tells this in the same way as another's; a savepoint outside of a transaction is gone
         # with its own statement.
-        database.execute("SAVEPOINT taskserver_completes")
+        database.execute(f"SAVEPOINT {SAVEPOINT}")
         try:
-            database.execute("RELEASE SAVEPOINT taskserver_completes")
+            database.execute(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
         except DatabaseError as error:
             if number_of(error.__cause__) != SAVEPOINT_MISSING:
                 raise

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from ..database.database import Database
 from ..database.retrying import AT_ONCE
 from ..database.statements import with_ids
 from ..queue.claims import MAX_GROUPS
-
-if TYPE_CHECKING:
-    from ..database.dialect import Connected
 
 # Each group gives its first rows in order straight from (status, group_id, priority, id); those few are put in
 # order together, and the UPDATE reaches the chosen ones by primary key. So a claim reads groups times limit
@@ -62,31 +59,31 @@ LAST_GROUP = "SELECT MAX(group_id) FROM {table} FORCE INDEX (claim_by_group) WHE
 class MySQLClaiming:
     """The claiming UPDATE, and looks at new rows."""
 
-    def claim(self, database: Connected, token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> int:
+    def claim(self, database: Database, token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> int:
         """New → in progress; how many rows it changed."""
         values = claim_values(token, lease_seconds, limit, groups)
         return database.skipping_locked(
             lambda end: database.write(claim_statement(groups, _skipping(database, end)), values)
         )
 
-    def indexes(self, database: Connected, groups: Sequence[int]) -> Sequence[str]:
+    def indexes(self, database: Database, groups: Sequence[int]) -> Sequence[str]:
         """The indexes by which the claim reads the queue."""
         skipping = _skipping(database, database.dialect.skip_locked)
         statement = f"EXPLAIN FORMAT = TRADITIONAL {claim_statement(groups, skipping)}"
         return database.run(AT_ONCE, self._indexes, database, statement, claim_values(0, 0, 1, groups))
 
-    def _indexes(self, database: Connected, sql: str, values: Sequence[int]) -> list[str]:
+    def _indexes(self, database: Database, sql: str, values: Sequence[int]) -> list[str]:
         cursor = database.execute(sql, values)
         key = [column[0] for column in cursor.description].index("key")
         return [row[key] for row in cursor.fetchall() if row[key]]
 
-    def has_new(self, database: Connected, groups: Sequence[int]) -> bool:
+    def has_new(self, database: Database, groups: Sequence[int]) -> bool:
         """Whether a look without locks finds a new row."""
         if not groups:
             return bool(database.fetch(LOOK_OF_ALL))
         return bool(database.fetch(with_ids(LOOK_OF_GROUPS, groups), groups))
 
-    def groups_with_new(self, database: Connected) -> Sequence[int]:
+    def groups_with_new(self, database: Database) -> Sequence[int]:
         """The groups that have new rows."""
         last = database.fetch_value(LAST_GROUP)
         if last is None:
@@ -96,7 +93,7 @@ class MySQLClaiming:
         return [*_groups_between(database, first, last), *_groups_between(database, 0, first - 1)]
 
 
-def _groups_between(database: Connected, first: int, last: int) -> Iterator[int]:
+def _groups_between(database: Database, first: int, last: int) -> Iterator[int]:
     for _ in range(MAX_GROUPS):
         group = database.fetch_value(NEXT_GROUP, (first,)) if first <= last else None
         if group is None or group > last:
@@ -105,7 +102,7 @@ def _groups_between(database: Connected, first: int, last: int) -> Iterator[int]
         first = group + 1
 
 
-def _skipping(database: Connected, end: str) -> str:
+def _skipping(database: Database, end: str) -> str:
     """The end of each SELECT in the claim: none where the server cannot pass over rows that others hold."""
     return end if database.dialect.skips_locked else ""
 

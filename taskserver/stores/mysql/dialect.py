@@ -11,6 +11,7 @@ import pymysql
 
 from ...errors import DatabaseError
 from ...settings.dsn import MySQLDsn
+from ..database.database import Database
 from ..database.dialect import Dialect
 from ..database.session import Pace
 from .claiming import MySQLClaiming
@@ -20,7 +21,6 @@ from .session import READ_COMMITTED, Abilities, MySQLSession
 from .words import MySQLWords
 
 if TYPE_CHECKING:
-    from ..database.dialect import Connected
     from ..database.facts import MySQLFacts
     from .inserts import MySQLInserts
     from .task_connection import MySQLTaskConnection
@@ -78,13 +78,13 @@ class MySQLDialect(Dialect):
                 cursor.execute(self.abilities.isolation)
                 if self.abilities.isolation != READ_COMMITTED:
                     _bear_with_renewals(cursor)
+            return MySQLTaskConnection(connection)
         except Exception as error:
             raise self.login_error(error) from None
-        return MySQLTaskConnection(connection)
 
     # ---- for client.py doctor
 
-    def read_facts(self, database: Connected, mode: str) -> MySQLFacts:
+    def read_facts(self, database: Database, mode: str) -> MySQLFacts:
         from .facts import read_facts
 
         return read_facts(database, mode)

@@ -12,19 +12,16 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ...errors import DatabaseError, Unavailable
 from ...model.task import MODES
+from ..database.database import Database
 from ..database.dialect import claim_indexes
 from ..database.facts import MySQLFacts, TableFault, TableShape, differences, kind_of_column, shapes_of_indexes
 from ..database.free_rows import Lock
-from ..database.statements import with_ids
 from ..database.tables import schema_statements
 from .errors import RIGHTS_MISSING, number_of
-
-if TYPE_CHECKING:
-    from ..database.dialect import Connected
 
 IDENTITY = "SELECT VERSION(), CURRENT_USER()"
 SERVER_VARIABLES = "SHOW GLOBAL VARIABLES"
@@ -96,7 +93,7 @@ WORKER_RIGHTS = (
 )
 
 
-def read_facts(database: Connected, mode: str) -> MySQLFacts:
+def read_facts(database: Database, mode: str) -> MySQLFacts:
     """All facts, each asked for by itself. Raises DatabaseError."""
     skips_locked = _skips_locked(database)
     version, user = database.fetch(IDENTITY)[0]
@@ -120,7 +117,7 @@ def read_facts(database: Connected, mode: str) -> MySQLFacts:
     )
 
 
-def _skips_locked(database: Connected) -> bool:
+def _skips_locked(database: Database) -> bool:
     """Whether the server can pass over rows that others hold: found out by trying it on no row."""
     if database.dialect.skips_locked:
         with suppress(DatabaseError):  # this account may lack the right
@@ -128,7 +125,7 @@ def _skips_locked(database: Connected) -> bool:
     return database.dialect.skips_locked
 
 
-def _allowed(database: Connected, sql: str) -> Sequence[Sequence[Any]]:
+def _allowed(database: Database, sql: str) -> Sequence[Sequence[Any]]:
     """The rows of a SELECT; none where the server refuses it. Raises Unavailable."""
     try:
         return database.fetch(sql)
@@ -142,13 +139,13 @@ def _by_name(rows: Sequence[Sequence[Any]]) -> dict[str, str]:
     return {name.lower(): str(value) for name, value in rows}
 
 
-def _clock_ahead(database: Connected) -> float:
+def _clock_ahead(database: Database) -> float:
     before = time.time()
     there = float(database.fetch(CLOCK)[0][0])
     return there - (before + time.time()) / 2
 
 
-def _oldest_transaction(database: Connected) -> float | None:
+def _oldest_transaction(database: Database) -> float | None:
     try:
         database.fetch(IN_ITS_OWN_ZONE)
         seconds = database.fetch(OLDEST_TRANSACTION)[0][0]
@@ -159,7 +156,7 @@ def _oldest_transaction(database: Connected) -> float | None:
     return float(seconds or 0)
 
 
-def _denied(database: Connected) -> Iterator[_Right]:
+def _denied(database: Database) -> Iterator[_Right]:
     for right in WORKER_RIGHTS:
         try:
             database.fetch(TRIED[right.verb].format(table=right.table, column=right.column))
@@ -173,7 +170,7 @@ def _denied(database: Connected) -> Iterator[_Right]:
 # ---- the tables beside the schema file
 
 
-def _faults(database: Connected) -> tuple[TableFault, ...] | str:
+def _faults(database: Database) -> tuple[TableFault, ...] | str:
     """The tables' faults, or the reason why they cannot be compared."""
     wanted = {}
     for statement in schema_statements(database.dialect):
@@ -190,7 +187,7 @@ def _faults(database: Connected) -> tuple[TableFault, ...] | str:
             database.fetch(DROP)
             if not wanted[name].columns:
                 return UNSEEN
-    engines = dict(database.fetch(with_ids(ENGINES, list(wanted)), list(wanted)))
+    engines: dict[str, str] = dict(database.fetch_ids(ENGINES, list(wanted)))
     faults: list[TableFault] = []
     for name, shape in wanted.items():
         # Some servers keep the names of tables in small letters.
@@ -199,7 +196,7 @@ def _faults(database: Connected) -> tuple[TableFault, ...] | str:
     return tuple(faults)
 
 
-def _shape(database: Connected, table: str, engine: str) -> TableShape:
+def _shape(database: Database, table: str, engine: str) -> TableShape:
     """A table as SHOW tells of it; without columns where the account sees none."""
     columns = {}
     for row in _allowed(database, COLUMNS + table):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pymysql
-from pymysql.connections import Connection
+from pymysql.constants.SERVER_STATUS import SERVER_STATUS_IN_TRANS
 from pymysql.cursors import Cursor
 
 from ..database.task_connection import SET_SAVEPOINT, TaskConnection
@@ -13,29 +15,21 @@ from .session import wait_for_answers
 SECONDS_OF_OURS = 60
 """The wait for the answer to a statement of ours: longer than the server waits for a lock."""
 
-# The server counts a connection's statements by their kinds, those inside a procedure, too. Where it has seen none but
-# these, nothing was committed: the three SETs and the BEGIN are the ones with which the connection begins.
-MOST = {"set_option": 3, "begin": 1}
-READS_AND_WRITES = [
-    "select",
-    "insert",
-    "insert_select",
-    "update",
-    "update_multi",
-    "delete",
-    "delete_multi",
-    "replace",
-    "replace_select",
-]
-GOES_BACK = ["savepoint", "release_savepoint", "rollback", "rollback_to_savepoint"]
-COMMITS_NOTHING = frozenset([*READS_AND_WRITES, *GOES_BACK, "admin_commands", "call_procedure", "change_db", "do"])
+COUNTS = "SHOW SESSION STATUS LIKE 'Com\\_%'"
+COUNT_OF_SETS = "SHOW SESSION STATUS LIKE 'Com\\_set\\_option'"
+READS_AND_WRITES = "select insert insert_select update update_multi delete delete_multi replace replace_select"
+GOES_BACK = "savepoint release_savepoint rollback rollback_to_savepoint"
+COMMITS_NOTHING = frozenset(f"{READS_AND_WRITES} {GOES_BACK} admin_commands call_procedure change_db do".split())
 
 
 class MySQLTaskConnection(TaskConnection):
     """A connection to MySQL or MariaDB for one task's own transaction."""
 
-    def __init__(self, connection: Connection[Cursor]) -> None:
-        self.connection: Connection[Cursor] = connection
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self._thread_id = connection.thread_id()
+        self._sets = self._counts(COUNT_OF_SETS)["set_option"]
+        """SETs with which the connection began: the driver's, the server's own and ours."""
 
     def begin(self) -> None:
         self.connection.query("BEGIN")
@@ -48,14 +42,26 @@ class MySQLTaskConnection(TaskConnection):
     def is_savepoint_missing(self, error: BaseException | None) -> bool:
         return number_of(error) == SAVEPOINT_MISSING
 
+    @property
+    def has_ended(self) -> bool:
+        return not int(self.connection.server_status) & SERVER_STATUS_IN_TRANS
+
     def is_nothing_committed(self) -> bool:
-        cursor = self.connection.cursor(Cursor)
-        cursor.execute("SHOW SESSION STATUS LIKE 'Com\\_%'")
-        counts = {str(name)[len("Com_") :].lower(): int(count) for name, count in cursor.fetchall()}
+        # The server counts a connection's statements by their kinds, those inside a procedure, too. A connection that
+        # was reset, or another one, lacks our BEGIN.
+        if self.connection.thread_id() != self._thread_id:
+            return False
+        counts = self._counts(COUNTS)
+        known = {"begin": counts["begin"] == 1, "set_option": counts["set_option"] == self._sets}
         return all(
-            count <= MOST.get(kind, 0) or kind in COMMITS_NOTHING or kind.startswith("show_")
+            known.get(kind, count == 0 or kind in COMMITS_NOTHING or kind.startswith("show_"))
             for kind, count in counts.items()
         )
+
+    def _counts(self, sql: str) -> dict[str, int]:
+        cursor = self.connection.cursor(Cursor)
+        cursor.execute(sql)
+        return {str(name)[len("Com_") :].lower(): int(count) for name, count in cursor.fetchall()}
 
     def close(self) -> None:
         try:

@@ -18,22 +18,9 @@ from ...model.task import Status
 from ..database.database import Database
 from ..database.dialect import Inserts
 from ..database.retrying import RetryPolicy, Scope
-from ..database.statements import Words
 
 if TYPE_CHECKING:
-    from typing import Protocol
-
     from ..database.dialect import Rows
-
-    class AddingPlace(Rows, Protocol):
-        """The connection on which tasks are added: our database's, or a caller's own."""
-
-        @property
-        def words(self) -> Words: ...
-
-        @property
-        def inserts(self) -> Inserts: ...
-
 
 MAX_STATEMENT_BYTES = 400_000
 """Old servers take 1 MiB a statement, and quoting may double its length."""
@@ -112,7 +99,7 @@ class Adding:
     # The condition of all assignments. It asks for the old version, so the version is assigned last.
     IS_NEWER = "{given_version} IS NULL OR version IS NULL OR {given_version} > version"
 
-    def __init__(self, place: AddingPlace, what_now: str = "nothing was added") -> None:
+    def __init__(self, place: Rows, what_now: str = "nothing was added") -> None:
         """`what_now` tells a person what to do where a task is found to be wrong after its row was inserted."""
         self._place = place
         self._what_now = what_now

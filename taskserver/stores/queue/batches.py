@@ -8,13 +8,12 @@ verbs of single tasks, which know every special case.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import partial
 
 from ...errors import Conflict
 from ...model.task import ClaimedTask
-from ..database.free_rows import Freed, Lock, RowsChanged
+from ..database.free_rows import Lock, RowsChanged
 from ..database.retrying import RetryPolicy, Scope
-from ..database.statements import Write, with_ids
 from .finish_writes import COMPLETE
 from .leases import RENEW, START
 from .store import Store
@@ -22,15 +21,6 @@ from .store import Store
 
 def _of_many(sql: str) -> str:
     return sql.replace("id = ?", "id IN ({ids})", 1)
-
-
-class _Change(NamedTuple):
-    """A change of several rows."""
-
-    writes: Sequence[Write]
-    """Each with the values before the ids; the claim follows the ids."""
-    condition: str
-    """The rows that the first write matches, as a condition that ends with the claim."""
 
 
 class Batches:
@@ -43,10 +33,9 @@ class Batches:
     # ---- start: in progress, unstarted → in progress, started
 
     START_SEVERAL = _of_many(START)
-    STARTABLE = "status = 1 AND started_at IS NULL AND claim = ?"
-    STARTED = "status = 1 AND started_at IS NOT NULL AND claim = ?"
-    SELECT_STARTED = f"SELECT id FROM {{table}} {{by_key}} WHERE id IN ({{ids}}) AND {STARTED}"
-    SELECT_UNSTARTED = f"SELECT id FROM {{table}} {{by_key}} WHERE id IN ({{ids}}) AND {STARTABLE}"
+    CLAIMED = "SELECT id FROM {table} {by_key} WHERE id IN ({ids}) AND status = 1 AND claim = ?"
+    SELECT_STARTED = f"{CLAIMED} AND started_at IS NOT NULL"
+    SELECT_UNSTARTED = f"{CLAIMED} AND started_at IS NULL"
 
     def start(self, tasks: Sequence[ClaimedTask], max_attempts: int) -> set[int]:
         """In progress, unstarted → in progress, started; the ids of the started tasks. Raises DatabaseError.
@@ -54,8 +43,7 @@ class Batches:
         Others hold the rows of the remaining tasks, or took them. `max_attempts` is the limit for tasks whose row has
         none.
         """
-        change = _Change([(self.START_SEVERAL, (max_attempts, self._store.lease_seconds))], self.STARTABLE)
-        matched = self._write_some(change, tasks)
+        matched = self._write(self.START_SEVERAL, (max_attempts, self._store.lease_seconds), tasks)
         # An earlier try whose connection broke may have started the others.
         return {task.id for task in tasks} if matched == len(tasks) else self.started(tasks)
 
@@ -70,20 +58,14 @@ class Batches:
     # ---- while they run: the lease anew
 
     RENEW_SEVERAL = _of_many(RENEW)
-    SELECT_CANCELLED = f"{SELECT_STARTED} AND {{is_cancelled}} = 1"
 
     def renew(self, tasks: Sequence[ClaimedTask]) -> bool:
         """Let the leases of started tasks begin anew, except rows that others hold. Whether any claim still stands."""
-        change = _Change([(self.RENEW_SEVERAL, (self._store.lease_seconds,))], self.STARTED)
-        return bool(self._write_some(change, tasks) or self.started(tasks))
-
-    def cancelled(self, tasks: Sequence[ClaimedTask]) -> set[int]:
-        """The ids of the tasks that a person cancelled while they ran."""
-        return self._ids(self.SELECT_CANCELLED, tasks)
+        return bool(self._write(self.RENEW_SEVERAL, (self._store.lease_seconds,), tasks) or self.started(tasks))
 
     # ---- finish: in progress, started → done
 
-    COMPLETABLE = "status = 1 AND attempts > 0 AND awaited = 0 AND claim = ?"
+    COMPLETABLE = f"{CLAIMED} AND attempts > 0 AND awaited = 0"
 
     def complete(self, tasks: Sequence[ClaimedTask]) -> tuple[set[int], bool]:
         """In progress, started → gone, archived or done; the ids of the completed tasks. Raises DatabaseError.
@@ -91,9 +73,25 @@ class Batches:
         The others are left to `advance`: tasks whose claim was taken away, changed or awaited tasks, rows that somebody
         holds. The flag tells whether they may be done all the same, as a connection broke before its answer came.
         """
-        writes = [(_of_many(sql), ()) for sql in COMPLETE[self._store.mode]]
-        completed = self._write_all_or_free(_Change(writes, self.COMPLETABLE), tasks)
-        return set(completed.ids), completed.in_doubt
+        ids, claim, has_one_writer = _ids_of(tasks), tasks[0].claim, self._store.has_one_writer
+        complete = partial(self._complete, claim)
+        policy = RetryPolicy(Scope.TRANSACTION, self._database.conflict_seconds if has_one_writer else 0)
+        try:
+            self._database.run(policy, complete, ids)
+            return set(ids), False
+        except (RowsChanged, Conflict) as error:
+            if isinstance(error, Conflict) and has_one_writer:
+                raise
+            in_doubt = error.may_have_taken_effect
+        lock = Lock(self.COMPLETABLE, (claim,))
+        freed = self._store.free_rows.work(ids, complete, lock, self._database.conflict_seconds)
+        return set(freed.ids), in_doubt or freed.in_doubt
+
+    def _complete(self, claim: int, ids: Sequence[int]) -> None:
+        """Raises RowsChanged where a write matches fewer rows than it should."""
+        for sql in COMPLETE[self._store.mode]:
+            if self._database.write_ids(_of_many(sql), ids, (claim,)) < len(ids):
+                raise RowsChanged(f"of {len(ids)} rows some were changed meanwhile")
 
     # ---- start again: in progress, started → in progress, started once more
 
@@ -117,62 +115,15 @@ class Batches:
             return bool(matched)
         return bool(self._database.fetch(self.WAS_STARTED_AGAIN, (task.id, task.claim, attempts + 1)))
 
-    # ---- writes to several rows
+    # ---- several rows
 
-    def _write_some(self, change: _Change, tasks: Sequence[ClaimedTask]) -> int:
-        """Write by one statement to the tasks' rows that are as they should be and that nobody holds; how many."""
-        database, ids, claim = self._database, _ids_of(tasks), tasks[0].claim
-        [(sql, before)] = change.writes
-        policy = RetryPolicy(Scope.STATEMENT, self._conflict_seconds())
-        try:
-            return database.run(policy, database.write, with_ids(sql, ids), (*before, *ids, claim))
-        except Conflict:
-            if self._store.has_one_writer:
-                raise
-            return len(self._write_free(change, ids, claim, is_contended=True).ids)
-
-    def _write_all_or_free(self, change: _Change, tasks: Sequence[ClaimedTask]) -> Freed:
-        """Write to all of the tasks' rows in one commit; where one was changed or is held, to the free rows alone."""
+    def _write(self, sql: str, values: Sequence[object], tasks: Sequence[ClaimedTask]) -> int:
+        """Write to the tasks' rows that nobody holds; how many. The values stand before the ids, the claim behind."""
         ids, claim = _ids_of(tasks), tasks[0].claim
-        policy = RetryPolicy(Scope.TRANSACTION, self._conflict_seconds())
-        is_contended = False
-        try:
-            self._database.run(policy, self._write_all, change, ids, claim)
-            return Freed(ids, [], in_doubt=False)
-        except RowsChanged as error:
-            in_doubt = error.may_have_taken_effect
-        except Conflict as error:
-            if self._store.has_one_writer:
-                raise
-            in_doubt, is_contended = error.may_have_taken_effect, True
-        freed = self._write_free(change, ids, claim, is_contended)
-        return freed._replace(in_doubt=in_doubt or freed.in_doubt)
-
-    def _conflict_seconds(self) -> float:
-        """0, as free rows are written at once beside held ones; but where the database has one writer, wait for it."""
-        return self._database.conflict_seconds if self._store.has_one_writer else 0
-
-    def _write_free(self, change: _Change, ids: Sequence[int], claim: int, is_contended: bool) -> Freed:
-        """Write to the rows that meet the change's condition, except rows that others hold."""
-        lock = Lock(f"SELECT id FROM {{table}} {{by_key}} WHERE id IN ({{ids}}) AND {change.condition}", (claim,))
-        return self._store.free_rows.work(
-            ids,
-            lambda free: self._write_all(change, free, claim),
-            lock,
-            is_contended=is_contended,
-            conflict_seconds=self._conflict_seconds(),
-        )
-
-    def _write_all(self, change: _Change, ids: Sequence[int], claim: int) -> None:
-        """Raises RowsChanged where a write matches fewer rows than it should."""
-        for sql, before in change.writes:
-            if self._database.write(with_ids(sql, ids), (*before, *ids, claim)) < len(ids):
-                raise RowsChanged(f"of {len(ids)} rows some were changed meanwhile")
+        return self._store.free_rows.write(sql, ids, (claim,), values, self._database.conflict_seconds)
 
     def _ids(self, sql: str, tasks: Sequence[ClaimedTask]) -> set[int]:
-        ids = _ids_of(tasks)
-        rows = self._database.fetch(with_ids(sql, ids), (*ids, tasks[0].claim))
-        return {row[0] for row in rows}
+        return {row[0] for row in self._database.fetch_ids(sql, _ids_of(tasks), (tasks[0].claim,))}
 
 
 def _ids_of(tasks: Sequence[ClaimedTask]) -> list[int]:

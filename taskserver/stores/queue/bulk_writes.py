@@ -116,12 +116,7 @@ class BulkWriter:
     def look_among(self, ids: Sequence[int]) -> list[int]:
         """The chosen rows among `ids`, in order."""
         sql = f"SELECT {self._bulk_write.key} FROM {self._bulk_write.table} {{by_key}} {self._where_of_ids()}"
-        found: list[int] = []
-        for first in range(0, len(ids), MAX_IDS_PER_STATEMENT):
-            portion = ids[first : first + MAX_IDS_PER_STATEMENT]
-            rows = self._database.fetch(with_ids(sql, portion), (*portion, *self._bulk_write.values))
-            found += (row[0] for row in rows)
-        return sorted(found)
+        return sorted(row[0] for row in self._database.fetch_ids(sql, ids, self._bulk_write.values))
 
     def _where_of_ids(self) -> str:
         return f"WHERE {self._bulk_write.key} IN ({{ids}}) AND ({self._bulk_write.condition})"
@@ -146,8 +141,8 @@ class BulkWriter:
         """Write to the rows of `ids` that nobody holds; note the held rows. Raises Conflict (one writer)."""
         bulk = self._bulk_write
         lock = Lock(f"SELECT {bulk.key} FROM {bulk.table} {{by_key}} {self._where_of_ids()}", bulk.values)
-        seconds = self._database.conflict_seconds if self._store.has_one_writer else 0
-        written = sorted(self._store.free_rows.work(ids, self._write_locked, lock, conflict_seconds=seconds).ids)
+        seconds = self._database.conflict_seconds
+        written = sorted(self._store.free_rows.work(ids, self._write_locked, lock, seconds).ids)
         self._changed += len(written)
         if len(written) < len(ids):
             # A row that still meets the condition was held.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
-from ...errors import TooLong
+from ...errors import DatabaseError, TooLong
 from ...interrupts.stopping import uninterrupted
 from ...model.attempt import Finish, Outcome
 from ...model.new_task import NewTask
-from ..database.callers import CallersDatabase, CallersDialect, on_connection
+from ..database.callers import SAVEPOINT, CallersDatabase, CallersDialect, on_connection
 from ..database.statements import Write
 from .adding import Adding
 from .finish_writes import FinishWrites, outcome_of, outcome_otherwise
@@ -55,7 +56,6 @@ class Callers:
 
     # ---- a task that completes itself
 
-    @uninterrupted
     def complete(self, connection: object, finish: Finish) -> Outcome:
         """In progress, started → gone, archived, done, or new as the next stage, once the caller commits.
 
@@ -63,15 +63,23 @@ class Callers:
         transaction, TooLong where the server would not take the result, with nothing sent, and DatabaseError.
         """
         with on_connection(self._dialect, connection) as database:
-            self._dialect.check_transaction(database)
             finish = self._dialect.finish_as_sent(finish)
             self._check_length(database, finish)
-            if _write_all(database, self._writes.of(finish))[0]:
-                return outcome_of(finish)
-            outcome = outcome_otherwise(finish, _write_all(database, self._writes.otherwise(finish)))
-            if outcome is Outcome.LOST and _write_all(database, self._writes.late(finish))[0]:
-                return Outcome.AS_ASKED
-            return outcome
+            self._dialect.set_savepoint(database)
+            try:
+                return self._complete(database, finish)
+            except BaseException:
+                with suppress(DatabaseError):  # else the caller could commit a part of the writes
+                    database.execute(f"ROLLBACK TO {SAVEPOINT}")
+                raise
+
+    def _complete(self, database: CallersDatabase, finish: Finish) -> Outcome:
+        if _write_all(database, self._writes.of(finish))[0]:
+            return outcome_of(finish)
+        outcome = outcome_otherwise(finish, _write_all(database, self._writes.otherwise(finish)))
+        if outcome is Outcome.LOST and _write_all(database, self._writes.late(finish))[0]:
+            return Outcome.AS_ASKED
+        return outcome
 
     def _check_length(self, database: CallersDatabase, finish: Finish) -> None:
         # A server hangs up on a statement that is too long, and so undoes the caller's writes.

@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Collection, Sequence
+from itertools import count
 from typing import TYPE_CHECKING
 
 from ...errors import Conflict
 from ...model.task import Claim, ClaimedTask
 from ..database.database import MAX_IDS_PER_STATEMENT, Database
 from ..database.retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
-from ..database.statements import with_ids
 
 if TYPE_CHECKING:
     from ..database.free_rows import FreeRows
@@ -66,19 +66,13 @@ class Claims:
             return len(self.read(token)) if error.may_have_taken_effect else 0
 
     def _claimer(self, token: int, limit: int, groups: Sequence[int]) -> Callable[[], int]:
-        """The claim as work. After a try that broke off, it first looks for the rows that this try may have claimed."""
-        broke_off = False
+        """The claim as work, which first looks for the rows that an earlier try may have claimed."""
+        database, tries = self._database, count()
 
         def claim() -> int:
-            nonlocal broke_off
-            if broke_off and (rows := self._database.rows(self.READ_CLAIM, (token,))):
+            if next(tries) and (rows := database.rows(self.READ_CLAIM, (token,))):
                 return len(rows)
-            database, before, broke_off = self._database, broke_off, True
-            try:
-                return database.dialect.claiming.claim(database, token, self._lease_seconds, limit, groups)
-            except Conflict:
-                broke_off = before  # this try claimed nothing
-                raise
+            return database.dialect.claiming.claim(database, token, self._lease_seconds, limit, groups)
 
         return claim
 
@@ -136,16 +130,9 @@ class Claims:
         A row that others hold is left until its lease ends.
         """
         ids = sorted(task.id for task in tasks)
-        values = (next(task.claim for task in tasks),)
-        return sum(
-            self._release(ids[first : first + MAX_IDS_PER_STATEMENT], values)
-            for first in range(0, len(ids), MAX_IDS_PER_STATEMENT)
-        )
-
-    def _release(self, ids: Sequence[int], values: Sequence[int]) -> int:
-        if self._database.dialect.has_one_writer:
-            return self._database.change(with_ids(self.RELEASE, ids), (*ids, *values))
-        return self._free_rows().write_ids(self.RELEASE, ids, values)
+        values, seconds = [task.claim for task in tasks][:1], self._database.conflict_seconds
+        portions = (ids[first : first + MAX_IDS_PER_STATEMENT] for first in range(0, len(ids), MAX_IDS_PER_STATEMENT))
+        return sum(self._free_rows().write(self.RELEASE, portion, values, (), seconds) for portion in portions)
 
 
 def new_token() -> int:

@@ -373,9 +373,8 @@ class Dependencies:
         ids = sorted(set(rows))
         if not ids:
             return set()
-        seconds = HELD_PATIENCE_SECONDS if self._store.has_one_writer else 0.0
         try:
-            done = self._store.free_rows.work(ids, work, conflict_seconds=seconds).ids
+            done = self._store.free_rows.work(ids, work).ids
         except Conflict:  # the database has one writer, and another process writes
             return set(ids)
         left = sorted(set(ids).difference(done))

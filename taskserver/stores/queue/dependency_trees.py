@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..database.database import MAX_IDS_PER_STATEMENT
-from ..database.statements import with_ids
+from ...model.results import as_texts
 from .store import Store
 
 MAX_NODES = 30
@@ -53,12 +52,10 @@ class DependencyTrees:
     def links(self, ids: Sequence[int]) -> dict[int, Links]:
         """The parents and children of each of these tasks."""
         found = {task_id: Links([], []) for task_id in ids}
-        for first in range(0, len(ids), MAX_IDS_PER_STATEMENT):
-            portion = ids[first : first + MAX_IDS_PER_STATEMENT]
-            for child, parent in self._database.fetch(with_ids(self.PARENTS, portion), portion):
-                found[child].waits_for.append(parent)
-            for parent, child in self._database.fetch(with_ids(self.CHILDREN, portion), portion):
-                found[parent].awaited_by.append(child)
+        for child, parent in self._database.fetch_ids(self.PARENTS, ids):
+            found[child].waits_for.append(parent)
+        for parent, child in self._database.fetch_ids(self.CHILDREN, ids):
+            found[parent].awaited_by.append(child)
         return found
 
     # ---- the trees before and behind one task
@@ -92,8 +89,8 @@ class DependencyTrees:
         """Find the tasks next to a task, and put them into `grown`; the ids of tasks that were not seen yet."""
         room = min(MAX_BRANCHES, MAX_NODES - len(seen))
         ids = [row[0] for row in self._database.fetch(next_of, (task_id, room))] if room > 0 else []
-        names = {row[0]: row[1:] for row in self._database.fetch(with_ids(self.NAMES, ids), ids)} if ids else {}
-        grown[task_id] = [Node(one, *_shown(names.get(one)), [], 0) for one in ids]
+        found = {row[0]: as_texts(row) for row in self._database.fetch_ids(self.NAMES, ids)}
+        grown[task_id] = [Node._make([*found.get(one, [one, None, None]), [], 0, False]) for one in ids]
         new = [one for one in ids if one not in seen]
         seen.update(new)
         return new
@@ -106,10 +103,3 @@ class DependencyTrees:
         nodes = [self._placed(one, grown, above, count_of) for one in grown.get(node.id, ())]
         count = self._database.fetch(count_of, (node.id,))[0][0]
         return node._replace(nodes=nodes, more=count - len(nodes))
-
-
-def _shown(row: Sequence[object] | None) -> tuple[str | None, int | None]:
-    if row is None:
-        return None, None
-    task, status = row
-    return task.decode(errors="backslashreplace") if isinstance(task, bytes) else str(task), int(str(status))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from ...errors import Conflict, DatabaseError
+from ...errors import DatabaseError
 from ...model.attempt import Finish, Outcome, Start
 from ...model.task import CANCELLED, ClaimedTask, Status
 from ..database.database import Database
@@ -20,9 +20,9 @@ from .leases import RENEW, START
 class Finishes:
     """The verbs of a worker at the end of a task, and at the start of the next."""
 
-    def __init__(self, database: Database, writes: FinishWrites, lease_seconds: int) -> None:
+    def __init__(self, database: Database, mode: str, lease_seconds: int) -> None:
         self._database = database
-        self._writes = writes
+        self._writes = FinishWrites(mode, lease_seconds)
         self._lease_seconds = lease_seconds
 
     def advance(
@@ -35,26 +35,9 @@ class Finishes:
 
         LOST means that the row does not carry our claim any more. `is_repeated` says that an earlier call with the same
         finishes may have taken effect: a row that is as that would have left it is not LOST. Raises DatabaseError.
-        With finishes and a start, a held row raises Conflict at once, with nothing written: the caller then writes the
-        finishes alone, so that ended tasks do not wait for the row of one that has not begun.
+        With finishes and a start, a held row raises Conflict at once: the caller then writes the finishes alone, as
+        ended tasks must not wait for the row of one that has not begun.
         """
-        conflict_seconds = self._database.conflict_seconds
-        if not finishes or start is None:
-            return self._advance(finishes, start, conflict_seconds, is_repeated)
-        try:
-            return self._advance(finishes, start, 0, is_repeated)
-        except Conflict as error:
-            if not error.may_have_taken_effect:
-                raise
-        try:
-            return self._advance(finishes, start, conflict_seconds, is_repeated=True)
-        except DatabaseError as error:
-            error.may_have_taken_effect = True
-            raise
-
-    def _advance(
-        self, finishes: Sequence[Finish], start: Start | None, conflict_seconds: float, is_repeated: bool
-    ) -> tuple[list[Outcome], bool]:
         writes = [self._writes.of(finish) for finish in finishes]
         # Only a finish's first write tells: the further writes of a move touch the row that it marked.
         firsts = list(accumulate((len(several) for several in writes), initial=0))[:-1]
@@ -63,6 +46,7 @@ class Finishes:
             flat.append((START, (start.max_attempts, self._lease_seconds, start.task.id, start.task.claim)))
         if not flat:
             return [], False
+        conflict_seconds = 0 if finishes and start is not None else self._database.conflict_seconds
         matched, in_doubt = self._database.write_together(flat, conflict_seconds)
         in_doubt = in_doubt or is_repeated
         try:

@@ -50,14 +50,9 @@ class Leases:
         """Let the lease of a started task begin anew. Whether the claim still stands. Raises DatabaseError."""
         return self._database.change(RENEW, (self._lease_seconds, task.id, task.claim)) == 1
 
-    LOOK_WHETHER_CANCELLED = "SELECT 1 FROM {table} WHERE id = ? AND status = 1 AND claim = ? AND {is_cancelled} = 1"
     LOOK_WHETHER_CHANGED = """
         SELECT 1 FROM {table} WHERE id = ? AND status = 1 AND claim = ? AND attempts = 0 AND {is_cancelled} = 0
     """
-
-    def is_cancelled(self, task: ClaimedTask) -> bool:
-        """Whether a person cancelled a task that is running."""
-        return bool(self._database.fetch(self.LOOK_WHETHER_CANCELLED, (task.id, task.claim)))
 
     def is_to_run_again(self, task: ClaimedTask) -> bool:
         """Whether a rerun came while the task ran."""
@@ -71,8 +66,7 @@ class Leases:
 
     def claimed_still(self, tasks: Sequence[ClaimedTask]) -> dict[int, bool]:
         """The running tasks of one call that still carry their claim, by id; whether a person cancelled each."""
-        ids = [task.id for task in tasks]
-        rows = self._database.fetch(with_ids(self.CLAIMED_STILL, ids), (*ids, tasks[0].claim))
+        rows = self._database.fetch_ids(self.CLAIMED_STILL, [task.id for task in tasks], (tasks[0].claim,))
         return {row[0]: bool(row[1]) for row in rows}
 
     def write_progress(self, tasks: Sequence[ClaimedTask], progress: str, conflict_seconds: float) -> int:

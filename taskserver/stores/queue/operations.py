@@ -10,11 +10,11 @@ from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from ...errors import Conflict, InvalidTask
+from ...model.results import as_texts
 from ...model.selection import Selection
 from ...model.task import MAX_GROUP_ID, MAX_ID, ClaimedTask, Status
-from ..database.database import MAX_IDS_PER_STATEMENT
 from ..database.records import StoredTask, stored_task
-from ..database.statements import marks, with_ids
+from ..database.statements import marks
 from .adding import Adding
 from .bulk_writes import BulkWrite, BulkWriter, OnWritten, Written
 from .claims import MAX_GROUPS, new_token
@@ -180,12 +180,11 @@ class Operations:
             self._settle()
         return written
 
-    GIVEN_UP_AMONG = f"SELECT COUNT(*) FROM {{table}} WHERE id IN ({{ids}}) AND {IS_GIVEN_UP}"
+    GIVEN_UP_AMONG = f"SELECT id FROM {{table}} WHERE id IN ({{ids}}) AND {IS_GIVEN_UP}"
 
     def given_up_among(self, ids: Sequence[int]) -> int:
         """How many of these tasks are fatal because of a task for which they wait."""
-        portions = (ids[first : first + MAX_IDS_PER_STATEMENT] for first in range(0, len(ids), MAX_IDS_PER_STATEMENT))
-        return sum(self._database.fetch_value(with_ids(self.GIVEN_UP_AMONG, portion), portion) for portion in portions)
+        return len(self._database.fetch_ids(self.GIVEN_UP_AMONG, ids))
 
     def _settle(self) -> None:
         """Settle the dependencies of the changed tasks, and theirs in turn; a worker settles the rest."""
@@ -209,9 +208,7 @@ class Operations:
 
     def show_all(self, ids: Sequence[int]) -> list[StoredTask]:
         """The tasks of these ids that stand in the queue, in order of id."""
-        if not ids:
-            return []
-        return [stored_task(row) for row in self._database.fetch(with_ids(self.SHOW_ALL, ids), ids)]
+        return [stored_task(row) for row in self._database.fetch_ids(self.SHOW_ALL, ids)]
 
     STILL_RUNNING = f"SELECT COUNT(*) FROM {{table}} {{by_status}} WHERE {RUNS} AND {{is_cancelled}} = 1"
 
@@ -283,7 +280,7 @@ class Operations:
             sql = sql.replace(f"{{{name}}}", words.instant_text.format(instant))
         with self._database.unhurried():
             rows = self._database.fetch(sql, ("\n", "\n", *bulk.values, most))
-        return [ErrorCount(_text(line), count, int(fatal), *rest) for line, count, fatal, *rest in rows]
+        return [ErrorCount(line, count, int(fatal), *rest) for line, count, fatal, *rest in map(as_texts, rows)]
 
 
 def _why_not_claimed(store: Store, task_id: int) -> str:
@@ -340,7 +337,3 @@ def _is_text(text: object) -> bool:
         return isinstance(text, str) and text.encode() != b""
     except UnicodeEncodeError:
         return False
-
-
-def _text(value: object) -> str:
-    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)

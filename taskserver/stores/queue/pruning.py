@@ -27,20 +27,6 @@ def seconds_of(older_than: float | timedelta) -> float:
     return float(seconds)
 
 
-class _Kind(NamedTuple):
-    """A kind of rows that can be pruned."""
-
-    condition: str
-    delete: str
-    table: str
-    key: str
-    hint: str
-    has_keys: bool
-    """Whether these rows may hold a unique_key, which keeps others from being added."""
-    then: str = ""
-    """As in BulkWrite."""
-
-
 # A person who sets the status by hand may leave finished_at empty.
 OLD = "COALESCE(finished_at, updated_at) < {after}"
 IS_SETTLED = "due_at IS NULL"
@@ -50,10 +36,12 @@ HOLDS_KEY = "unique_key IS NOT NULL"
 
 _KINDS = {
     # By key, as the old rows come first in order of id, and are most of the table.
-    "done": _Kind(f"status = 2 AND {IS_SETTLED}", "{delete_task}", "{table}", "id", "{by_key}", True),
-    "fatal": _Kind(f"status = 4 AND {IS_SETTLED}", "{delete_task}", "{table}", "id", "{by_status}", True, FORGET),
-    "archived": _Kind("status >= 0", "{delete_archived}", "{done}", "done_id", "{by_key}", False),
+    "done": BulkWrite(f"status = 2 AND {IS_SETTLED}", (), "{delete_task}", hint="{by_key}"),
+    "fatal": BulkWrite(f"status = 4 AND {IS_SETTLED}", (), "{delete_task}", then=FORGET),
+    "archived": BulkWrite("status >= 0", (), "{delete_archived}", (), "{done}", "done_id", hint="{by_key}"),
 }
+KEYED = ("done", "fatal")
+"""The kinds whose rows may hold a unique_key, which keeps others from being added."""
 KINDS = (*_KINDS, "stats")
 """The kinds that can be named: tasks that are done, fatal or archived, and stats."""
 COMPLETED = ("done", "archived")
@@ -103,7 +91,7 @@ class Pruning:
         return Pruned(**counts, spared=self._spared())
 
     def _spared(self) -> int:
-        kinds = [] if self._keys else [kind for kind in self.kinds if kind in _KINDS and _KINDS[kind].has_keys]
+        kinds = [] if self._keys else [kind for kind in self.kinds if kind in KEYED]
         return sum(BulkWriter(self._store, self._bulk_write(kind, HOLDS_KEY)).count() for kind in kinds)
 
     # ---- delete: done, fatal, archived → gone
@@ -128,14 +116,13 @@ class Pruning:
         return Pruned(**counts, spared=spared, held=sum(len(one.held) for one in written.values()))
 
     def _writer(self, kind: str, count_deleted: Callable[[int], object] = lambda more: None) -> BulkWriter:
-        spares = _KINDS[kind].has_keys and not self._keys
+        spares = kind in KEYED and not self._keys
         bulk_write = self._bulk_write(kind, "unique_key IS NULL" if spares else "")
         return BulkWriter(self._store, bulk_write, lambda ids: count_deleted(len(ids)))
 
     def _bulk_write(self, kind: str, more: str = "") -> BulkWrite:
-        rows = _KINDS[kind]
-        condition = " AND ".join(filter(None, [rows.condition, OLD, more]))
-        return BulkWrite(condition, (-self._seconds,), rows.delete, (), rows.table, rows.key, rows.then, rows.hint)
+        condition = " AND ".join(filter(None, [_KINDS[kind].condition, OLD, more]))
+        return _KINDS[kind]._replace(condition=condition, values=(-self._seconds,))
 
     # ---- stats: an hour a statement, as their key begins with the hour
 

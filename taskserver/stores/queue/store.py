@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ..database.free_rows import FreeRows
     from .adding import Producing
     from .diagnosis import Diagnosis
-    from .finish_writes import FinishWrites
     from .finishes import Finishes
     from .leases import Leases
     from .views import Views
@@ -70,16 +69,10 @@ class Store:
         return Leases(self.database, self.lease_seconds)
 
     @cached_property
-    def finish_writes(self) -> FinishWrites:
-        from .finish_writes import FinishWrites
-
-        return FinishWrites(self.mode, self.lease_seconds)
-
-    @cached_property
     def finishes(self) -> Finishes:
         from .finishes import Finishes
 
-        return Finishes(self.database, self.finish_writes, self.lease_seconds)
+        return Finishes(self.database, self.mode, self.lease_seconds)
 
     @cached_property
     def free_rows(self) -> FreeRows:

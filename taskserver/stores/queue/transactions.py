@@ -27,8 +27,8 @@ MAY_NOT_END = (
 )
 REFUSED = f"{MAY_NOT_END}: commit() or COMMIT was refused, and committed nothing"
 ENDED = (
-    f"{MAY_NOT_END}: it did, by COMMIT, BEGIN or a statement that commits by itself, as CREATE TABLE does; what that "
-    "committed a retry writes again"
+    f"{MAY_NOT_END}: it did, by COMMIT, BEGIN or a statement that commits by itself, as CREATE TABLE does, or what "
+    "ended it cannot be known; what that committed a retry writes again"
 )
 ROLLED_BACK = (
     "its transaction was rolled back, and it went on: by rollback(), or by the database after an error, as a deadlock, "
@@ -102,10 +102,16 @@ class Transactions:
             self._execute(RELEASE_SAVEPOINT)
         except DatabaseError as error:
             if not opened.is_savepoint_missing(error.__cause__):
+                self.check_unread()
                 raise
             if self._translated(opened.is_nothing_committed):
                 raise Conflict(ROLLED_BACK) from error
             raise Fatal(ENDED) from error
+
+    def check_unread(self) -> None:
+        """The same of a connection that broke, or may not be read: by its last answer. Raises Fatal."""
+        if self._open.has_ended:
+            raise Fatal(ENDED)
 
     def commit(self, finish: Finish, outcome: Outcome) -> Outcome:
         """Commit the task's writes and its completion; what the completion came to, as its row tells.

@@ -1,20 +1,14 @@
-"""An operator's views of a queue: counts, lists, single tasks, and the record of runs. Changes nothing.
-
-The classes of records are imported when one is made: a worker makes none.
-"""
+"""An operator's views of a queue: counts, lists, single tasks, and the record of runs. Changes nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from ...model.results import TaskState, task_state
 from ...model.task import Status
-from ..database.database import MAX_IDS_PER_STATEMENT, Database
-from ..database.statements import marks, with_ids
-
-if TYPE_CHECKING:
-    from ...model.results import TaskState
-    from ..database.records import LastRun, QueueCount, StoredTask, TellingTask
+from ..database.database import Database
+from ..database.records import LastRun, QueueCount, StoredTask, TellingTask, stored_task, telling_tasks
+from ..database.statements import marks
 
 
 class Views:
@@ -38,22 +32,15 @@ class Views:
 
     def counts(self) -> list[QueueCount]:
         """Rows by group and status, by one pass over an index. The new row with the smallest id counts as oldest."""
-        from ..database.records import QueueCount
-
         with self._database.unhurried():
             rows = self._database.fetch(self.COUNTS)
         oldest = [row[3] for row in rows if row[1] == Status.NEW]
-        ages: dict[int, float] = {}
-        for first in range(0, len(oldest), MAX_IDS_PER_STATEMENT):
-            ids = oldest[first : first + MAX_IDS_PER_STATEMENT]
-            found = self._database.fetch(with_ids(self.AGES, ids), ids)
-            ages.update((row[0], float(row[1])) for row in found if row[1] is not None)
+        found = self._database.fetch_ids(self.AGES, oldest)
+        ages = {row[0]: float(row[1]) for row in found if row[1] is not None}
         return [QueueCount(group, status, count, ages.get(least)) for group, status, count, least in rows]
 
     def runs(self) -> list[LastRun]:
         """The last run of each host and groups."""
-        from ..database.records import LastRun
-
         return [LastRun(*row) for row in self._database.fetch(self.RUNS)]
 
     TELLING = """
@@ -63,16 +50,12 @@ class Views:
 
     def telling(self, limit: int) -> list[TellingTask]:
         """The running tasks that store how far they have come, in order of id; `limit` at most."""
-        from ..database.records import telling_tasks
-
         return telling_tasks(self._database.fetch(self.TELLING, (limit,)))
 
     def list(
         self, statuses: Sequence[int], groups: Sequence[int], limit: int, task: str | None = None
     ) -> list[StoredTask]:
         """The newest tasks of these statuses and groups (none: of all), and of this name; `limit` at most."""
-        from ..database.records import stored_task
-
         names = () if task is None else (task,)
         wanted = {"status": statuses, "group_id": groups, "task": names}
         conditions = [f"{column} IN ({marks(len(values))})" for column, values in wanted.items() if values]
@@ -82,8 +65,6 @@ class Views:
 
     def show(self, task_id: int) -> StoredTask | None:
         """One task, from the queue, or else the last one of this id in the archive."""
-        from ..database.records import stored_task
-
         row = self._database.fetch_first(self.SHOW, (task_id,))
         row = row or self._database.fetch_first(self.SHOW_ARCHIVED, (task_id,))
         return stored_task(row) if row else None
@@ -93,8 +74,6 @@ class Views:
 
     def state(self, task_id: int) -> TaskState | None:
         """One task as a page may show it, found as `show` finds it."""
-        from ...model.results import task_state
-
         row = self._database.fetch_first(self.STATE, (task_id,))
         row = row or self._database.fetch_first(self.STATE_ARCHIVED, (task_id,))
         return task_state(row) if row else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import Conflict, DatabaseError
 from ...settings.dsn import MEMORY
-from ..database.callers import CallersDatabase, CallersDialect, callers_error, no_transaction, wrong_place
+from ..database.callers import SAVEPOINT, CallersDatabase, CallersDialect, callers_error, no_transaction, wrong_place
 from ..database.dialect import IDS_OF_KEYS, other_columns
 from ..database.statements import Statements, words_of
 from .errors import HINTS, error_of
@@ -67,12 +67,13 @@ class SQLiteCallers(CallersDialect):
         if not is_ours:
             raise wrong_place(os.fsdecode(files[0]) or "a database in memory", self._path)
 
-    def check_transaction(self, database: CallersDatabase) -> None:
+    def set_savepoint(self, database: CallersDatabase) -> None:
         # The driver begins a transaction by itself before a write, unless it is told to leave that to its user.
         connection = database.connection
         begins = getattr(connection, "isolation_level", "") is not None and getattr(connection, "autocommit", 0) != 1
         if not (begins or connection.in_transaction):
             raise no_transaction()
+        database.execute(f"SAVEPOINT {SAVEPOINT}")
 
     def error(self, error: Exception) -> DatabaseError:
         text = " ".join(str(error).split())

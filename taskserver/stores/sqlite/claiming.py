@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ..database.dialect import Connected
-
+from ..database.database import Database
 
 CLAIM = """
     UPDATE {table}
@@ -49,21 +46,21 @@ LOOK_OF_ALL = "SELECT EXISTS (SELECT 1 FROM {table} INDEXED BY {claim_any_group}
 class SQLiteClaiming:
     """The claiming UPDATE, and looks at new rows."""
 
-    def claim(self, database: Connected, token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> int:
+    def claim(self, database: Database, token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> int:
         """New → in progress; how many rows it changed."""
         return database.write(CLAIM.replace("{picked}", _picked(groups)), (token, lease_seconds, limit, *groups))
 
-    def has_new(self, database: Connected, groups: Sequence[int]) -> bool:
+    def has_new(self, database: Database, groups: Sequence[int]) -> bool:
         """Whether a look without locks finds a new row."""
         if not groups:
             return bool(database.fetch_value(LOOK_OF_ALL))
         return any(database.fetch_value(LOOK_OF_GROUP, (group,)) for group in groups)
 
-    def groups_with_new(self, database: Connected) -> Sequence[int]:
+    def groups_with_new(self, database: Database) -> Sequence[int]:
         """The groups that have new rows."""
         return [row[0] for row in database.fetch(GROUPS_WITH_NEW)]
 
-    def indexes(self, database: Connected, groups: Sequence[int]) -> Sequence[str]:
+    def indexes(self, database: Database, groups: Sequence[int]) -> Sequence[str]:
         """The indexes by which the claim reads the queue."""
         plan = database.fetch(f"EXPLAIN QUERY PLAN {_picked(groups)}", (0, 0, 1, *groups))
         # As: SEARCH jobs_queue USING INDEX jobs_queue_claim_by_group (status=? AND group_id=?)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ...errors import DatabaseError
 from ...host.private_folder import make_private_folder
 from ...settings.dsn import MEMORY
+from ..database.database import Database
 from ..database.dialect import Dialect
 from ..database.session import Pace, Session
 from ..database.tables import schema_statements
@@ -20,7 +21,6 @@ from .session import MemorySession, SQLiteSession, open_connection
 from .words import SQLiteWords
 
 if TYPE_CHECKING:
-    from ..database.dialect import Connected
     from ..database.facts import SQLiteFacts
     from .inserts import SQLiteInserts
     from .task_connection import SQLiteTaskConnection
@@ -79,7 +79,7 @@ class SQLiteDialect(Dialect):
 
     # ---- tables
 
-    def make_place(self, database: Connected) -> None:
+    def make_place(self, database: Database) -> None:
         """Make the file. Raises DatabaseError."""
         if self._path == MEMORY:
             return
@@ -102,7 +102,7 @@ class SQLiteDialect(Dialect):
 
     # ---- for client.py doctor
 
-    def read_facts(self, database: Connected, mode: str) -> SQLiteFacts:
+    def read_facts(self, database: Database, mode: str) -> SQLiteFacts:
         from .facts import read_facts
 
         return read_facts(database, os.path.getsize(self._path) if self._path != MEMORY else 0)

@@ -8,14 +8,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..database.database import Database
 from ..database.dialect import claim_indexes
 from ..database.facts import SQLiteFacts, TableFault, TableShape, differences, kind_of_column, shapes_of_indexes
 from ..database.tables import schema_statements
-
-if TYPE_CHECKING:
-    from ..database.dialect import Connected
 
 JOURNAL_MODE = "PRAGMA journal_mode"
 QUICK_CHECK = "PRAGMA quick_check(1)"
@@ -31,7 +29,7 @@ MAX_CHECKED_BYTES = 200_000_000
 Look = Callable[[str, Sequence[Any]], Sequence[Sequence[Any]]]
 
 
-def read_facts(database: Connected, size_bytes: int) -> SQLiteFacts:
+def read_facts(database: Database, size_bytes: int) -> SQLiteFacts:
     """All facts about a file of this size. Raises DatabaseError."""
     return SQLiteFacts(
         version=sqlite3.sqlite_version,
@@ -42,11 +40,11 @@ def read_facts(database: Connected, size_bytes: int) -> SQLiteFacts:
     )
 
 
-def _damage(database: Connected, size_bytes: int) -> str | None:
+def _damage(database: Database, size_bytes: int) -> str | None:
     return None if size_bytes > MAX_CHECKED_BYTES else str(database.fetch(QUICK_CHECK)[0][0])
 
 
-def _faults(database: Connected) -> Iterator[TableFault]:
+def _faults(database: Database) -> Iterator[TableFault]:
     with closing(sqlite3.connect(":memory:")) as fresh:
         for statement in schema_statements(database.dialect):
             fresh.execute(statement)

@@ -31,11 +31,14 @@ class SQLiteTaskConnection(TaskConnection):
         self._is_lent = False
         """Whether a task's code has the connection."""
         self._began_at = 0.0
+        self._changes = 0
+        """Rows that the connection had changed when a statement was prepared last."""
         connection.set_authorizer(self._authorize)
 
     def _authorize(self, action: int, word: str | None, *others: str | None) -> int:
         if not self._is_lent:
             return sqlite3.SQLITE_OK
+        self._changes = self.connection.total_changes
         # A forked process is refused, too: its parent would not know of its writes.
         if not self.connection.in_transaction or os.getpid() != self._pid:
             self.has_gone_on = True
@@ -60,7 +63,8 @@ class SQLiteTaskConnection(TaskConnection):
         return "no such savepoint" in str(error)
 
     def is_nothing_committed(self) -> bool:
-        return True  # as a commit is refused
+        # As a commit is refused. But a statement that is done again, for each row of an iterator, is prepared once.
+        return self.connection.total_changes == self._changes
 
     def close(self) -> None:
         self._is_lent = False

@@ -41,6 +41,8 @@ CLIENT = ("cli/client", "cli/add", "cli/status")
 BESIDE_OTHERS = ("worker/retries", "stores/schema", "stores/forks", *CLIENT, "faults/held_rows", "worker/runner")
 KINDS = (
     "features/kinds",
+    "features/reruns",
+    "features/examples",
     "features/schedules",
     "features/pipelines",
     "features/dependencies",

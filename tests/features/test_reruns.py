@@ -1,0 +1,496 @@
+"""Reruns, as producers see them: by the API and by SQL, of tasks that wait, that run, and racing with workers.
+
+Workers are real processes. A race shows that it raced: a change came in the midst of a run. What a rerun makes of a row
+in any state, with any version, is shown by tests/stores/test_reruns.py.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from taskserver import TaskServer
+from taskserver.model.attempt import Finish, Outcome, Start
+from tests.faults.test_races import GROUPS, Race
+from tests.support.processes import WAIT_SECONDS, assert_silent, end_of, freeze, kill, thaw, wait_until
+from tests.support.queues import Queue
+from tests.support.reruns import GOES_ON, STATES, assert_run_again, put_each_state, rerun_by_sql
+
+MODES = ("delete", "move", "mark")
+KEY = "index"
+PRODUCERS = 4
+WORKERS = 3
+SETTINGS = {"TASKSERVER_LEASE": "600", "TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERVER_BACKOFF": "fixed:500"}
+"""Nothing ends or comes back while a test looks, unless it says so."""
+
+TASKS = """
+import os
+import time
+
+import taskserver
+
+
+def wait(name):
+    while not (HERE / name).exists():
+        time.sleep(0.005)
+
+
+def hold(text):
+    note(text)
+    wait(os.environ.get("GO", "go"))
+
+
+def hold_by_name(text):
+    note(text)
+    wait(f"go-{text}")
+
+
+def hold_and_fail(text):
+    hold(text)
+    raise ValueError("as it was asked to")
+
+
+def hold_and_give_up(text):
+    hold(text)
+    raise taskserver.Fatal("as it was asked to")
+
+
+@taskserver.task(timeout=2)
+def hold_too_long(text):
+    note(text)
+    wait("what never comes")
+
+
+hold_until_killed = hold
+"""
+
+
+@pytest.fixture
+def server(queue: Queue) -> Iterator[TaskServer]:
+    """A producer's, in mode delete."""
+    with TaskServer(queue.dsn, folder=queue.folder, lease=600, max_attempts=3) as server:
+        yield server
+
+
+# ---- a task that does not run
+
+
+def test_a_rerun_by_sql_makes_a_row_new_unless_it_runs_or_waits_for_other_tasks(queue: Queue) -> None:
+    put_each_state(queue)
+    kept = "SELECT status, claim, due_at, started_at FROM jobs_queue WHERE unique_key = ?"
+    before = {state: queue.sql(kept, state) for state in GOES_ON}
+    for state in STATES:
+        rerun_by_sql(queue, [state], state)
+    assert_run_again(queue)
+    assert {state: queue.sql(kept, state) for state in GOES_ON} == before
+    assert_silent(queue.worker("--mode", "mark"))
+    assert queue.notes() == [state for state in STATES if state not in GOES_ON]
+    assert set(queue.sql("SELECT attempts, claim FROM jobs_queue WHERE status = 2")) == {(1, None)}
+
+
+def test_the_late_completion_of_a_lost_task_counts_no_more_once_it_was_run_again(
+    queue: Queue, server: TaskServer
+) -> None:
+    server.add_task("tasks.note", ["old"], unique_key=KEY, max_attempts=1)
+    (task,) = server.store.claims.claim(1, ()).tasks
+    assert server.store.finishes.advance([], Start(task, 1)) == ([], True)
+    queue.end_leases()
+    assert server.reclaim().lost == 1
+    rerun_by_sql(queue, ["new"], KEY)
+    before = queue.rows()
+    assert server.store.finishes.advance([Finish(task)], None) == ([Outcome.LOST], False)
+    assert queue.rows() == before
+    # Nor once it runs again.
+    (again,) = server.store.claims.claim(1, ()).tasks
+    assert server.store.finishes.advance([Finish(task)], Start(again, 3)) == ([Outcome.LOST], True)
+    assert queue.rows("status, attempts") == [(1, 1)]
+
+
+@pytest.mark.parametrize("is_taken", [False, True], ids=["left", "run by another worker"])
+def test_a_claimed_task_is_taken_from_its_worker_without_a_word(
+    queue: Queue, server: TaskServer, is_taken: bool
+) -> None:
+    server.add_task("tasks.hold", ["held"], priority=-1)
+    server.add_task("tasks.note", ["old"], unique_key=KEY)
+    process = queue.start_task()
+    assert queue.statuses() == [1, 1]
+    rerun_by_sql(queue, ["new"], KEY)
+    assert queue.statuses() == [1, 0]
+    if is_taken:
+        assert_silent(queue.worker(1))
+    queue.go()
+    assert end_of(process) == (0, "", "")
+    assert (queue.notes(), queue.rows()) == (["held", "new"], [])
+
+
+def test_a_rerun_of_a_version_that_is_not_newer_leaves_a_running_task_and_one_that_is_done(
+    queue: Queue, server: TaskServer
+) -> None:
+    server.add_task("tasks.hold", ["7"], unique_key=KEY, rerun=True, version=7)
+    process = queue.start_task("--mode", "mark")
+    for version in (6, 7):
+        server.add_task("tasks.note", ["older"], unique_key=KEY, rerun=True, version=version)
+    assert queue.rows("attempts, version") == [(1, 7)]
+    queue.go()
+    assert end_of(process) == (0, "", "")
+    server.add_task("tasks.note", ["older"], unique_key=KEY, rerun=True, version=6)
+    assert_silent(queue.worker("--mode", "mark"))
+    several = [
+        {"task": "tasks.note", "args": [n], "unique_key": KEY, "rerun": True, "version": n} for n in (8, 10, 7, 10, 9)
+    ]
+    assert len(set(server.add_tasks(several))) == 1
+    assert queue.rows("args, version") == [("[10]", 10)]
+    assert queue.notes() == ["7"]
+
+
+# ---- a task that runs
+
+
+def rerun_by_api(queue: Queue, args: list[object], key: str) -> None:
+    with TaskServer(queue.dsn, folder=queue.folder) as server:
+        server.add_task("tasks.note", args, unique_key=key, rerun=True)
+
+
+FIRST_RUNS = ["hold", "hold_and_fail", "hold_and_give_up", "hold_too_long", "hold_until_killed"]
+"""How the run ends that is under way when its task is changed."""
+EACH_FIRST_RUN = [
+    ("hold", "mark", rerun_by_sql),
+    *(("hold", mode, rerun_by_api) for mode in MODES),
+    *((name, "mark", rerun_by_api) for name in FIRST_RUNS[1:]),
+    *(
+        pytest.param(name, mode, rerun_by_api, marks=pytest.mark.long)
+        for name in FIRST_RUNS[1:]
+        for mode in ("delete", "move")
+    ),
+]
+
+
+def assert_ran_once_more(queue: Queue, mode: str) -> None:
+    assert queue.notes() == ["old", "new 5"]
+    left = {"delete": [], "move": [], "mark": [(2, 1, None)]}[mode]
+    assert queue.rows("status, attempts, error_text") == left
+    assert queue.rows("status, attempts, args", "jobs_queue_done") == ([(2, 1, '["new 5"]')] if mode == "move" else [])
+
+
+@pytest.mark.parametrize(("first", "mode", "rerun"), EACH_FIRST_RUN)
+def test_a_running_task_that_is_changed_five_times_runs_once_more_however_it_ends(
+    queue: Queue, server: TaskServer, first: str, mode: str, rerun: Callable[..., None]
+) -> None:
+    server.add_task(f"tasks.{first}", ["old"], unique_key=KEY)
+    process = queue.start_task("--mode", mode)
+    for number in range(1, 6):
+        rerun(queue, [f"new {number}"], KEY)
+    # It runs still.
+    assert queue.rows("status, attempts, started_at IS NOT NULL") == [(1, 0, 1)]
+    if first == "hold_until_killed":
+        kill(process)
+        assert_silent(queue.worker("--mode", mode))
+        assert (queue.statuses(), queue.notes()) == ([1], ["old"])  # while the lease holds
+        queue.end_leases()
+        assert_silent(queue.worker("--mode", mode))
+    else:
+        queue.go()
+        code, output, errors = end_of(process)
+        assert (code, output) == (0, "")
+        assert "lease was lost" not in errors
+    assert_ran_once_more(queue, mode)
+
+
+def test_a_worker_that_was_frozen_changes_nothing_in_a_task_that_was_changed_and_runs_elsewhere(
+    queue: Queue, server: TaskServer
+) -> None:
+    server.add_task("tasks.hold", ["old"], unique_key=KEY)
+    frozen = queue.start_task(GO="go-frozen")
+    freeze(frozen)
+    server.add_task("tasks.hold", ["new"], unique_key=KEY, rerun=True)
+    queue.end_leases()
+    other = queue.start_task()
+    before = queue.rows()
+    queue.go("go-frozen")
+    thaw(frozen)
+    code, output, errors = end_of(frozen)
+    assert (code, output) == (0, "")
+    assert "lease was lost" in errors
+    assert queue.rows() == before
+    queue.go()
+    assert end_of(other) == (0, "", "")
+    assert (queue.rows(), queue.notes()) == ([], ["old", "new"])
+
+
+def test_a_task_that_was_changed_again_in_its_second_run_runs_a_third_time(queue: Queue, server: TaskServer) -> None:
+    server.add_task("tasks.hold_by_name", ["first"], unique_key=KEY)
+    process = queue.start_task()
+    for now, then in (("first", "second"), ("second", "third")):
+        server.add_task("tasks.hold_by_name", [then], unique_key=KEY, rerun=True)
+        queue.go(f"go-{now}")
+        wait_until(lambda: then in queue.notes())  # noqa: B023 - at once
+        assert queue.rows("status, attempts") == [(1, 1)]
+    queue.go("go-third")
+    assert end_of(process) == (0, "", "")
+    assert queue.notes() == ["first", "second", "third"]
+
+
+def test_a_running_task_that_is_rerun_with_a_delay_for_another_group_runs_again_there_right_after(
+    queue: Queue, server: TaskServer
+) -> None:
+    server.add_task("tasks.hold", ["old"], unique_key=KEY, group_id=3)
+    process = queue.start_task(0, 3)
+    server.add_task("tasks.note", ["new"], unique_key=KEY, rerun=True, group_id=5, delay=3600)
+    queue.go()
+    assert end_of(process) == (0, "", "")
+    assert queue.notes() == ["old"]
+    assert_silent(queue.worker(0, 5))
+    assert (queue.notes(), queue.rows()) == (["old", "new"], [])
+
+
+# ---- races
+
+# What a task of a race leaves behind: a line as it begins and one as it ends. A short write to the end is one piece.
+STEPS = """
+import logging, os, pathlib, time
+
+HERE = pathlib.Path(__file__).resolve().parent
+STEPS = os.open(HERE / "steps", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+logging.getLogger("taskserver").addHandler(logging.FileHandler(HERE / "warnings", delay=True))
+
+
+def write(*words):
+    os.write(STEPS, (" | ".join(map(str, [*words, time.monotonic()])) + chr(10)).encode())
+
+
+def step(key, number, seconds):
+    write("begin", key, number)
+    time.sleep(seconds)
+    write("end", key, number)
+
+
+def hold(key, number):
+    write("begin", key, number)
+    while not (HERE / "changed").exists():
+        time.sleep(0.005)
+    write("end", key, number)
+"""
+
+
+class Step(NamedTuple):
+    """A run of a task begins, or ends; the clock is one for all processes of this machine."""
+
+    word: str
+    key: str
+    number: int
+    at: float
+
+
+class KindRace:
+    """Workers' processes that drain one queue until the producers are done."""
+
+    def __init__(self, folder: Path, dsn: str, mode: str) -> None:
+        self._race = Race(folder, dsn, mode)
+        self._folder = folder
+        (folder / "race_tasks.py").write_text(STEPS)
+        self._race.get_ready(WORKERS, batch=3, until=True)
+        self._race.go()
+
+    def produce(self, producer: Callable[[int, Callable[[], object]], list[Any]], producers: int) -> list[list[Any]]:
+        """What each of so many producers, which add at once and beside the workers, brings back.
+
+        Each is given what it has to call after its first change: once all have, `hold` in the workers comes to its end.
+        """
+        first = threading.Barrier(producers, (self._folder / "changed").touch, WAIT_SECONDS)
+        with ThreadPoolExecutor(producers) as pool:
+            found = list(pool.map(lambda number: producer(number, first.wait), range(producers)))
+        self._race.producers_are_done.touch()
+        return found
+
+    def wait_until_held(self) -> None:
+        """Until a worker is in the midst of a task."""
+        wait_until(lambda: (self._folder / "steps").exists() and (self._folder / "steps").read_text())
+
+    def finish(self) -> list[Step]:
+        """Once the workers found nothing more: what the tasks wrote. Workers had nothing to warn of."""
+        self._race.outcomes()
+        warnings = self._folder / "warnings"
+        assert not warnings.exists(), warnings.read_text()
+        lines = [line.split(" | ") for line in (self._folder / "steps").read_text().splitlines()]
+        return [Step(word, key, int(number), float(at)) for word, key, number, at in lines]
+
+    def close(self) -> None:
+        self._race.close()
+
+
+@contextmanager
+def racing(queue: Queue, folder: Path, mode: str) -> Iterator[KindRace]:
+    race = KindRace(folder, queue.dsn, mode)
+    try:
+        yield race
+    finally:
+        race.close()
+
+
+def assert_never_two_at_once(steps: Sequence[Step]) -> None:
+    for key in {step.key for step in steps}:
+        of_key = [step for step in steps if step.key == key]
+        for begin, end in zip(of_key[::2], of_key[1::2], strict=True):
+            assert (begin.word, end.word, begin.number) == ("begin", "end", end.number), of_key
+
+
+def last_run(steps: Sequence[Step], key: str) -> Step:
+    return [step for step in steps if step.key == key and step.word == "begin"][-1]
+
+
+class Change(NamedTuple):
+    """A producer wrote this number into the row of this key, between these instants."""
+
+    key: str
+    number: int
+    before: float
+    after: float
+
+
+def changes_within_runs(steps: Sequence[Step], changes: Sequence[Change]) -> int:
+    """How many came in the midst of a run of their own key."""
+    runs = [(begin, end) for key in {step.key for step in steps} for begin, end in _pairs(steps, key)]
+    return sum(
+        any(begin.key == change.key and begin.at < change.before and change.after < end.at for begin, end in runs)
+        for change in changes
+    )
+
+
+def _pairs(steps: Sequence[Step], key: str) -> Iterator[tuple[Step, Step]]:
+    of_key = [step for step in steps if step.key == key]
+    yield from zip(of_key[::2], of_key[1::2], strict=True)
+
+
+EACH_RACE = pytest.mark.parametrize(
+    ("store", "mode"),
+    [
+        ("sqlite", "delete"),
+        ("mysql", "mark"),
+        *(pytest.param("sqlite", mode, marks=pytest.mark.long) for mode in ("move", "mark")),
+        *(pytest.param("mysql", mode, marks=pytest.mark.long) for mode in ("delete", "move")),
+    ],
+)
+
+
+@EACH_RACE
+def test_the_last_change_of_each_key_is_run_after_it_and_no_key_by_two_workers_at_once(
+    request: pytest.FixtureRequest, tmp_path: Path, store: str, mode: str
+) -> None:
+    queue: Queue = request.getfixturevalue(f"{store}_queue")
+
+    def produce(producer: int, tell: Callable[[], object]) -> list[Change]:
+        changes = []
+        with TaskServer(queue.dsn, mode=mode) as server:
+            for number in range(40):
+                # Its own key, so that its last change is the last of all; and one that all of them change.
+                for key in (f"own {producer}", "shared"):
+                    before = time.monotonic()
+                    server.add_task(
+                        "race_tasks.step",
+                        [key, producer * 1000 + number, 0.03],
+                        unique_key=key,
+                        rerun=True,
+                        group_id=GROUPS[number % 3],
+                        priority=number % 5,
+                    )
+                    changes.append(Change(key, producer * 1000 + number, before, time.monotonic()))
+                if number == 0:
+                    tell()
+        return changes
+
+    with TaskServer(queue.dsn) as server:
+        server.add_task("race_tasks.hold", ["shared", 0], unique_key="shared", group_id=3)
+    with racing(queue, tmp_path, mode) as race:
+        race.wait_until_held()
+        changes = race.produce(produce, PRODUCERS)
+        steps = race.finish()
+    assert_never_two_at_once(steps)
+    for producer, own in enumerate(changes):
+        last = own[-2]
+        run = last_run(steps, f"own {producer}")
+        assert (run.number, run.at > last.before) == (last.number, True)
+    assert last_run(steps, "shared").number in {own[-1].number for own in changes}
+    assert changes_within_runs(steps, [change for own in changes for change in own]) > 0
+    left = queue.rows("status, attempts")
+    assert left == ([(2, 1)] * (PRODUCERS + 1) if mode == "mark" else [])
+
+
+@EACH_RACE
+def test_of_versions_in_any_order_the_newest_is_run_last_and_none_after_it(
+    request: pytest.FixtureRequest, tmp_path: Path, store: str, mode: str
+) -> None:
+    queue: Queue = request.getfixturevalue(f"{store}_queue")
+    versions = list(range(1, 121))
+    random.Random(mode).shuffle(versions)
+    with TaskServer(queue.dsn, mode=mode) as server:
+        server.add_task("race_tasks.hold", ["k", 0], unique_key="k", rerun=True, version=0, group_id=3)
+
+        def produce(producer: int, tell: Callable[[], object]) -> list[Change]:
+            changes = []
+            for version in versions[producer::PRODUCERS]:
+                before = time.monotonic()
+                args = ["k", version, 0.01]
+                server.add_task("race_tasks.step", args, unique_key="k", rerun=True, version=version, group_id=3)
+                changes.append(Change("k", version, before, time.monotonic()))
+                if len(changes) == 1:
+                    tell()
+            return changes
+
+        with racing(queue, tmp_path, mode) as race:
+            race.wait_until_held()
+            changes = [change for own in race.produce(produce, PRODUCERS) for change in own]
+            steps = race.finish()
+    assert_never_two_at_once(steps)
+    runs = [step.number for step in steps if step.word == "begin"]
+    assert max(runs) == 120
+    if mode == "mark":
+        # In delete and move a row goes with its run, and its version with it: an older one can come anew.
+        assert runs == sorted(set(runs))
+        assert queue.rows("status, version") == [(2, 120)]
+    assert changes_within_runs(steps, changes) > 0
+
+
+class Added(NamedTuple):
+    """What a producer got."""
+
+    task_id: int
+    before: float
+    after: float
+
+
+@pytest.mark.parametrize(("store", "mode"), [("sqlite", "delete"), ("mysql", "delete"), ("mysql", "move")])
+def test_producers_of_one_key_and_workers_that_drain_it_lose_nothing_and_run_each_row_once(
+    request: pytest.FixtureRequest, tmp_path: Path, store: str, mode: str
+) -> None:
+    queue: Queue = request.getfixturevalue(f"{store}_queue")
+    gives_up_at = time.monotonic() + 2 * WAIT_SECONDS
+    with racing(queue, tmp_path, mode) as race:
+
+        def produce(producer: int, tell: Callable[[], object]) -> list[Added]:
+            found: list[Added] = []
+            with TaskServer(queue.dsn, mode=mode) as server:
+                for number in count():
+                    if number >= 40 and len({one.task_id for one in found}) > 2:  # the workers took some meanwhile
+                        break
+                    before = time.monotonic()
+                    assert before < gives_up_at
+                    key = f"key {number % 2}"
+                    task_id = server.add_task("race_tasks.step", [key, number, 0.0], unique_key=key, group_id=3)
+                    found.append(Added(task_id, before, time.monotonic()))
+            return found
+
+        added = [one for several in race.produce(produce, 6) for one in several]
+        steps = race.finish()
+    runs = [step for step in steps if step.word == "begin"]
+    assert len(runs) == len({one.task_id for one in added})
+    assert 2 < len(runs) < len(added)  # some were added, and some stood already
+    assert queue.rows() == []

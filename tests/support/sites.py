@@ -1,0 +1,72 @@
+"""A queue whose tasks run in this process, out of a module of their own into which a test may look."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from taskserver import RunResult, TaskServer
+from taskserver.stores import Store
+from taskserver.stores.database.tables import SCHEMA_VERSION
+from tests.support.rows import Rows
+
+TABLES = ("", "_done", "_workers", "_paused", "_schedules", "_stats", "_dependencies", "_schema")
+_numbers = itertools.count()
+
+
+def empty_tables(dsn: str) -> None:
+    """Of a MySQL database, whose ids begin at 1 again: making them anew takes longer than most tests."""
+    rows = Rows(dsn)
+    for name in TABLES:
+        rows.execute(f"DELETE FROM jobs_queue{name}")
+    rows.execute(f"INSERT INTO jobs_queue_schema (version) VALUES ({SCHEMA_VERSION})")
+    rows.execute("ALTER TABLE jobs_queue AUTO_INCREMENT = 1")
+    rows.close()
+
+
+class Site:
+    """A server, the rows of its queue, and the module of its tasks."""
+
+    def __init__(self, dsn: str, folder: Path, code: str, settings: Mapping[str, Any]) -> None:
+        self.dsn = dsn
+        self.mode = settings.get("mode", "delete")
+        self.name = f"tasks_of_site_{next(_numbers)}"
+        self._folder = str(folder)
+        self.file = folder / f"{self.name}.py"
+        self.file.write_text(code)
+        self.server = TaskServer(dsn, modules=self.name, folder=folder, **settings)
+        self.server.create_tables()
+        self.store: Store = self.server.store
+        self.rows = Rows(dsn)
+
+    @property
+    def module(self) -> Any:
+        """Imported here at the latest, so that a test may say what its tasks do."""
+        if self._folder not in sys.path:
+            sys.path.insert(0, self._folder)
+        return import_module(self.name)
+
+    def add_args(self, name: str, args: Any = None, **more: Any) -> int:
+        """As one of many, so that a worker is the first to look whether the task has to wait."""
+        return self.server.add_tasks([{"task": f"{self.name}.{name}", "args": args, **more}])[0]
+
+    def run(self, max_tasks: int = 0, **how: Any) -> RunResult:
+        return self.server.run(max_tasks, **how)
+
+    def columns(self, columns: str, table: str = "jobs_queue") -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in self.rows.execute(f"SELECT {columns} FROM {table} ORDER BY id")]
+
+    def first_lines(self) -> list[str]:
+        """Of the errors."""
+        return [str(text or "").partition("\n")[0] for (text,) in self.columns("error_text")]
+
+    def close(self) -> None:
+        self.server.close()
+        self.rows.close()
+        sys.modules.pop(self.name, None)
+        if self._folder in sys.path:
+            sys.path.remove(self._folder)

@@ -1,0 +1,24 @@
+"""The options that @task gives to a function: what may be given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from taskserver import SettingError, task
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        *(({"batch": value}, "^batch is .*; allowed: a whole number from 1 to 500$") for value in (0, 501, True, 2.0)),
+        ({"max_attempts": 0}, "^max_attempts is 0; allowed: a whole number from 1 to"),
+        ({"timeout": -1}, "^timeout is -1; allowed: seconds from 0"),
+        ({"backoff": "soon"}, "^backoff is .*; allowed: "),
+        ({"on_fatal": "x"}, "^on_fatal: "),
+    ],
+)
+def test_a_wrong_option_is_named_with_what_is_allowed(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        task(**given)
