@@ -100,6 +100,7 @@ def test_a_wrong_env_is_answered_by_the_programs(shop: Deployment, program: list
 @pytest.mark.parametrize("line", [["worker.py", "3,5,6"], ["client.py", "add", LETTER, "{to:", "a}"]])
 def test_a_wrong_line_is_answered_by_the_programs(deployment: Deployment, line: list[str]) -> None:
     assert_told(deployment.run(*line), 2, line[0], line[-1])
+    assert not (deployment.folder / ".env").exists()
 
 
 # ---- rows
