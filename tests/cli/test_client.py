@@ -193,8 +193,3 @@ def test_a_reader_that_goes_away_is_no_traceback(sqlite_queue: Queue) -> None:
             timeout=WAIT_SECONDS,
         )
         assert ended.stderr == "", command
-
-
-def test_wrong_usage_is_one_line_and_code_2(deployment: Deployment) -> None:
-    assert_one_line(deployment.client("remove"), 2, "client.py")
-    assert not (deployment.folder / ".env").exists()

@@ -377,13 +377,9 @@ def test_crontab_accepts_the_example_and_every_line_of_it_that_is_commented_out(
     assert dry_run(file).returncode != 0
 
 
-def test_the_example_has_the_lines_of_the_first_article() -> None:
-    commands = re.findall(r"(?m)^(?:# )?((?:[\d*/-]+ ){5})/.*/worker.py (.*)$", EXAMPLE.read_text(encoding="utf-8"))
+def test_the_example_has_the_lines_of_the_first_article_and_prunes_as_the_tutorial_does() -> None:
+    text = EXAMPLE.read_text(encoding="utf-8")
+    commands = re.findall(r"(?m)^(?:# )?((?:[\d*/-]+ ){5})/.*/worker.py (.*)$", text)
     assert commands[:2] == [("*/5 * * * * ", "100 3,5,6"), ("0-59/5 * * * * ", "5 3")]
-
-
-def test_the_example_prunes_as_the_tutorial_does() -> None:
-    (command,) = re.findall(
-        r"(?m)^# (?:[\d*/-]+ ){5}/.*/(client\.py .*) >/dev/null$", EXAMPLE.read_text(encoding="utf-8")
-    )
+    (command,) = re.findall(r"(?m)^# (?:[\d*/-]+ ){5}/.*/(client\.py .*) >/dev/null$", text)
     assert f"python3 {command}\n" in read("docs/shared-hosting.md")

@@ -198,12 +198,9 @@ FAULTS_OF_SQLITE = [
 ]
 FAULTS_OF_MYSQL = [
     ("DROP INDEX wake_due ON jobs_queue", "index wake_due is missing"),
-    ("ALTER TABLE jobs_queue MODIFY due_at DATETIME NULL", "due_at is datetime or NULL, not timestamp(6) or NULL"),
-    ("ALTER TABLE jobs_queue MODIFY args TEXT NULL", "args is text utf8mb4_bin or NULL"),
     ("ALTER TABLE jobs_queue MODIFY args MEDIUMTEXT CHARACTER SET latin1", "args is mediumtext latin1_swedish_ci or"),
     ("ALTER TABLE jobs_queue MODIFY task VARCHAR(255) COLLATE utf8mb4_general_ci NOT NULL", "utf8mb4_general_ci"),
     ("ALTER TABLE jobs_queue MODIFY id BIGINT UNSIGNED NOT NULL", "id is bigint unsigned, not bigint unsigned auto_"),
-    ("ALTER TABLE jobs_queue MODIFY status TINYINT UNSIGNED NOT NULL", "status is tinyint unsigned, not"),
     ("ALTER TABLE jobs_queue MODIFY created_at TIMESTAMP(6) NOT NULL DEFAULT '2020-01-01'", "created_at is timestamp"),
     ("ALTER TABLE jobs_queue DROP KEY unique_key, ADD KEY unique_key (unique_key)", "(unique_key), not unique"),
     ("ALTER TABLE jobs_queue DROP KEY claim_by_group, ADD KEY claim_by_group (status, priority)", "claim_by_group"),
@@ -552,13 +549,9 @@ def test_how_often_cron_runs_it_is_told_and_that_it_stopped(healthy: Queue) -> N
     assert Report(healthy).checks["cron"]["level"] == "unknown"  # it may have been by hand
     assert_silent(healthy.worker())
 
-    def ran(seconds_ago: int, before_that: int) -> None:
-        then = "strftime('%Y-%m-%d %H:%M:%f', 'now', '-{} seconds') || '000'" if healthy.is_sqlite else ""
-        then = then or "NOW(6) - INTERVAL {} SECOND"
-        healthy.sql(
-            f"UPDATE jobs_queue_workers SET started_at = {then.format(seconds_ago)}, "
-            f"previous_started_at = {then.format(seconds_ago + before_that)}"
-        )
+    def ran(seconds: int, before_that: int) -> None:
+        instants = f"started_at = {healthy.ago(seconds)}, previous_started_at = {healthy.ago(seconds + before_that)}"
+        healthy.sql(f"UPDATE jobs_queue_workers SET {instants}")
 
     ran(100, 300)
     report = Report(healthy)

@@ -113,13 +113,6 @@ def seconds(queue: Queue, task: str) -> dict[str, float]:
     return dict(zip(COLUMNS[6:], row, strict=True))
 
 
-def seconds_ago(queue: Queue, number: int) -> str:
-    """SQL for an instant."""
-    if queue.is_sqlite:
-        return f"strftime('%Y-%m-%d %H:%M:%f', 'now', '-{number} seconds') || '000'"
-    return f"NOW(6) - INTERVAL {number} SECOND"
-
-
 # ---- what a run counts
 
 
@@ -209,7 +202,7 @@ READY = (
 
 
 def test_a_task_waits_from_the_instant_at_which_it_is_ready(queue: Queue) -> None:
-    instants = {"ready": seconds_ago(queue, 1000), "early": seconds_ago(queue, 90_000)}
+    instants = {"ready": queue.ago(1000), "early": queue.ago(90_000)}
     for values in READY:
         queue.sql("DELETE FROM jobs_queue_stats")
         queue.sql(ADD_READY.format(values.format(**instants)))
@@ -221,7 +214,7 @@ def test_a_task_waits_from_the_instant_at_which_it_is_ready(queue: Queue) -> Non
 
 def test_a_task_that_was_given_back_or_left_behind_has_waited_since_it_was_ready_first(queue: Queue) -> None:
     for _ in range(2):
-        queue.sql(ADD_READY.format(f"0, NULL, {seconds_ago(queue, 1000)}, {seconds_ago(queue, 1000)}"))
+        queue.sql(ADD_READY.format(f"0, NULL, {queue.ago(1000)}, {queue.ago(1000)}"))
     with TaskServer(queue.dsn) as server:
         first = server.store.claims.claim(1, ()).tasks
         server.store.claims.claim(1, ())

@@ -17,8 +17,7 @@ NONE = {status.name.lower(): 0 for status in Status}
 def test_status_counts_rows_by_group_and_status(queue: Queue) -> None:
     for group_id, status in [(3, 0), (3, 0), (3, 4), (5, 2), (5, 77), (6, 1), (6, 3), (6, 5)]:
         queue.sql(f"INSERT INTO jobs_queue (task, group_id, status) VALUES ('tasks.note', {group_id}, {status})")
-    three_hours_ago = "datetime('now', '-3 hours')" if queue.is_sqlite else "NOW(6) - INTERVAL 3 HOUR"
-    queue.sql(f"UPDATE jobs_queue SET created_at = {three_hours_ago} WHERE id = 1")
+    queue.sql(f"UPDATE jobs_queue SET created_at = {queue.ago(3 * 3600)} WHERE id = 1")
     report = json_of(queue, "status")
     ages = [group.pop("oldest_new_seconds") for group in report["groups"]]
     assert report["groups"] == [

@@ -46,10 +46,7 @@ NOT_RUN = {
     (UPGRADING, "ALTER TABLE jobs_queue ADD COLUMN stages"): "for tables of version 3: the same",
     (UPGRADING, "ALTER TABLE jobs_queue ADD COLUMN result"): "for tables of version 4: the same",
     (TUTORIAL, "/home/you/"): "a picture of folders",
-    (
-        "docs/kinds/exactly_once.md",
-        "import taskserver\nfrom django",
-    ): "as in tests/faults/test_transfers.py",
+    ("docs/kinds/exactly_once.md", "import taskserver\nfrom django"): "as in tests/faults/test_transfers.py",
     ("examples/demo/README.md", ".venv/bin/python -m examples.demo"): "looks at what make demo built, which takes long",
 }
 """Blocks that are no commands, or cost too much: by document, and how they begin."""

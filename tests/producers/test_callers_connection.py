@@ -150,12 +150,6 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
-def utc(shop: Shop, column: str) -> list[Any]:
-    """Of an instant, as text."""
-    convert = f"DATE_FORMAT(CONVERT_TZ({column}, @@time_zone, '+00:00'), '%%Y-%%m-%%d %%T.%%f')"
-    return [text for (text,) in shop.rows(column if shop.is_sqlite else convert)]
-
-
 @pytest.mark.parametrize(
     ("kind", "stands"),
     [(kind, stands) for kind in KINDS for stands in (False, True) if "unique_key" in kind or not stands],
@@ -180,7 +174,7 @@ def test_a_task_of_every_kind_is_the_same_row_as_without_the_connection(
     assert rows[0] == rows[1]
     assert due[1] == (None if due[0] is None else pytest.approx(due[0], abs=5))
     if "at" in kind:
-        assert utc(shop, "due_at") == ["2031-03-04 05:06:07.089000"]
+        assert shop.instants("due_at") == ["2031-03-04 05:06:07.089000"]
 
 
 def test_an_older_version_changes_nothing_and_its_id_is_known(shop: Shop) -> None:

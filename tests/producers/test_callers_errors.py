@@ -33,9 +33,7 @@ class Cursorless:
     ("wrong", "what"),
     [
         (lambda shop: shop.dsn, "a str"),
-        (lambda shop: shop.server, "a TaskServer"),
         (lambda shop: shop.open().cursor(), r"a \w*Cursor"),
-        (lambda shop: False, "a bool"),
         (lambda shop: Cursorless(), "a Cursorless"),
         (lambda shop: sqlite3.Connection, "the class Connection"),
     ],

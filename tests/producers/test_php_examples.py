@@ -6,10 +6,8 @@ PHP's command line and its own web server, WordPress, and Laravel's database pac
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,10 +18,12 @@ from tests.support.servers import MySQLServer
 from tests.support.shops import LEAP, ODD_TEXT, VALUES, Shop, zone_with_summer_time
 from tests.support.websites import (
     EXAMPLES,
+    LARAVEL_PAGE,
     WEB_PASSWORD,
     Answer,
     Page,
     Website,
+    WordPress,
     example,
     php_website,
     shown_in_comment,
@@ -196,57 +196,6 @@ def test_a_php_page_that_cannot_add_the_task_keeps_no_row_and_tells_the_log_alon
 # ---- WordPress
 
 WORDPRESS_FOLDERS = [Path("/usr/share/wordpress"), ROOT / ".servers" / "wordpress" / "usr" / "share" / "wordpress"]
-WP_CONFIG = """<?php
-define('DB_NAME', '{database}');
-define('DB_USER', '{user}');
-define('DB_PASSWORD', '{password}');
-define('DB_HOST', '{host}:{port}');
-define('DB_CHARSET', 'utf8mb4');
-define('DB_COLLATE', '');
-define('WP_HTTP_BLOCK_EXTERNAL', true);
-define('DISABLE_WP_CRON', true);
-$table_prefix = 'wp_';
-defined('ABSPATH') || define('ABSPATH', __DIR__ . '/');
-require ABSPATH . 'wp-settings.php';
-"""
-LOAD_WORDPRESS = """<?php
-$_SERVER['HTTP_HOST'] = '127.0.0.1';
-$_SERVER['REQUEST_URI'] = '/';
-function wp_mail() { return true; }
-"""
-INSTALL_WORDPRESS = """
-define('WP_INSTALLING', true);
-require 'wp-load.php';
-require ABSPATH . 'wp-admin/includes/upgrade.php';
-wp_install('A site', 'admin', 'a@example.org', false, '', 'password');
-"""
-
-
-class WordPress:
-    """An installed WordPress with our plugin, in the queue's own database."""
-
-    def __init__(self, program: Path, folder: Path, php: str, place: dict[str, Any]) -> None:
-        self.folder = folder
-        self._php = php
-        for file in program.glob("*.php"):
-            (folder / file.name).write_bytes(file.read_bytes())
-        for name in ("wp-includes", "wp-admin"):
-            (folder / name).symlink_to(program / name)
-        (folder / "wp-config.php").write_text(WP_CONFIG.format(**place))
-        self._run(INSTALL_WORDPRESS)
-        example("wordpress.php", folder / "wp-content" / "mu-plugins")
-
-    def call(self, code: str) -> str:
-        """Code in WordPress, by PHP's command line, that has $odd. What it prints."""
-        odd = f"$odd = json_decode(<<<'E'\n{json.dumps(ODD_TEXT)}\nE);\n"
-        return self._run(f"require 'wp-load.php';\n{odd}{code}")
-
-    def _run(self, code: str) -> str:
-        script = self.folder / "script.php"
-        script.write_text(LOAD_WORDPRESS + code, encoding="utf-8")
-        ended = subprocess.run([self._php, str(script)], cwd=self.folder, capture_output=True, text=True)
-        assert ended.returncode == 0, ended.stdout
-        return ended.stdout
 
 
 @pytest.fixture
@@ -271,8 +220,8 @@ def test_a_comment_in_wordpress_adds_a_task(mysql_shop: Shop, php: str, wordpres
 
 def test_wordpress_passes_values_unchanged_at_once_and_later(mysql_shop: Shop, wordpress: WordPress) -> None:
     adds = f"foreach ({PHP_VALUES} as $n => $args) echo taskserver_add_task('tasks.note', $args, 3, $n), ' ';"
-    mysql_shop.assert_values_arrived(wordpress.call(adds))
-    wordpress.call(f"taskserver_add_task('tasks.note', {PHP_VALUES}[0], 3, 0, 3600);")
+    mysql_shop.assert_values_arrived(wordpress.call(adds, ODD_TEXT))
+    wordpress.call(f"taskserver_add_task('tasks.note', {PHP_VALUES}[0], 3, 0, 3600);", ODD_TEXT)
     mysql_shop.assert_waits_an_hour()
     mysql_shop.sql("UPDATE jobs_queue SET due_at = NOW(6)")
     mysql_shop.run_all()
@@ -301,22 +250,6 @@ def test_a_task_of_wordpress_that_was_rolled_back_never_runs(mysql_shop: Shop, w
 # ---- Laravel
 
 ILLUMINATE = Path("/usr/share/php/Illuminate/Database/autoload.php")
-LARAVEL_PAGE = """<?php
-require '%(illuminate)s';
-require '%(example)s';
-
-use Illuminate\\Support\\Facades\\DB;
-
-$app = new Illuminate\\Container\\Container;
-Illuminate\\Support\\Facades\\Facade::setFacadeApplication($app);
-$manager = new Illuminate\\Database\\Capsule\\Manager($app);
-$manager->addConnection(json_decode('%(place)s', true));
-$app->instance('db', $manager->getDatabaseManager());
-
-$customer = $_POST['customer'];
-$odd = $customer;
-%(code)s
-"""
 Send = Callable[[str], Answer]
 
 

@@ -24,6 +24,7 @@ from tests.support.websites import (
     WEB_PASSWORD,
     Answer,
     Website,
+    django_site,
     example,
     run_cgi,
     wsgi_website,
@@ -35,47 +36,13 @@ ORDERED = Answer(202, "Thank you! Your order has the number 1.")
 
 # ---- Django
 
-DJANGO_SETTINGS = """
-SECRET_KEY = "of a test"
-ALLOWED_HOSTS = ["127.0.0.1"]
-INSTALLED_APPS = ["shop"]
-ROOT_URLCONF = "urls"
-USE_TZ = True
-LOGGING = {{
-    "version": 1,
-    "disable_existing_loggers": False,
-    "handlers": {{"log": {{"class": "logging.StreamHandler"}}}},
-    "root": {{"handlers": ["log"], "level": "WARNING"}},
-}}
-DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-DATABASES = {{"default": {place!r}}}
-"""
-DJANGO_FILES = {
-    "urls.py": "from django.urls import path\nfrom django_page import order\nurlpatterns = [path('order', order)]\n",
-    "shop/__init__.py": "",
-    "shop/models.py": (
-        "from django.db import models\n\n\nclass Order(models.Model):\n"
-        "    customer = models.CharField(max_length=100)\n\n"
-        "    class Meta:\n        db_table = 'orders'\n"
-    ),
-    "site_wsgi.py": (
-        "import os\nos.environ['DJANGO_SETTINGS_MODULE'] = 'settings'\n"
-        "from django.core.wsgi import get_wsgi_application\napplication = get_wsgi_application()\n"
-    ),
-}
-
 
 @pytest.fixture
 def django(site: Path, mysql_server: MySQLServer, mysql_shop: Shop, user: str) -> Path:
     """The folder of a Django site with django_page.py."""
     # Django has MariaDB return the ids of its own rows.
     mysql_server.execute(f"GRANT SELECT ON `{mysql_shop.database}`.orders TO '{user}'@'%'")
-    place = mysql_shop.place_in_django | {"USER": user, "PASSWORD": WEB_PASSWORD}
-    for name, text in {"settings.py": DJANGO_SETTINGS.format(place=place), **DJANGO_FILES}.items():
-        (site / name).parent.mkdir(exist_ok=True)
-        (site / name).write_text(text, encoding="utf-8")
-    example("django_page.py", site)
-    return site
+    return django_site(site, mysql_shop.place_in_django | {"USER": user, "PASSWORD": WEB_PASSWORD})
 
 
 Run = Callable[..., str]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import itertools
 import os
 import signal
 import subprocess
@@ -11,8 +9,8 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -24,6 +22,7 @@ from taskserver.model.new_task import NewTask
 from taskserver.stores.queue.adding import Adding
 from tests.support.deployment import ROOT
 from tests.support.processes import wait_until
+from tests.support.sites import Site
 
 TASKS = """
 import signal
@@ -72,28 +71,23 @@ class Letter:
 class Parcel(Letter):
     pass
 """
-_numbers = itertools.count()
 
 
 @pytest.fixture
-def tasks(tmp_path: Path) -> Iterator[Any]:
-    """A fresh module of callables, in a folder that a server's `folder` makes importable."""
-    name = f"callables_{next(_numbers)}"
-    (tmp_path / f"{name}.py").write_text(TASKS)
-    path = list(sys.path)
-    sys.path.insert(0, str(tmp_path))
-    try:
-        yield importlib.import_module(name)
-    finally:
-        sys.path[:] = path
-        sys.modules.pop(name, None)
+def site(dsn: str, tmp_path: Path) -> Iterator[Site]:
+    with closing(Site(dsn, tmp_path, TASKS, {})) as site:
+        yield site
 
 
 @pytest.fixture
-def server(dsn: str, tasks: ModuleType, tmp_path: Path) -> Iterator[TaskServer]:
-    with TaskServer(dsn, modules=tasks.__name__, folder=tmp_path) as server:
-        server.create_tables()
-        yield server
+def server(site: Site) -> TaskServer:
+    return site.server
+
+
+@pytest.fixture
+def tasks(site: Site) -> Any:
+    """The module."""
+    return site.module
 
 
 def counts_by_status(server: TaskServer) -> dict[int, int]:
@@ -206,18 +200,11 @@ def connections_to(mysql_server: Any, dsn: str) -> int:
     return int(found[0][0])
 
 
-def test_making_a_server_connects_to_nothing(tmp_path: Path) -> None:
-    TaskServer("mysql://nobody:wrong@host.invalid/none")
+def test_making_a_server_connects_to_nothing_and_shows_neither_user_nor_password(tmp_path: Path) -> None:
+    shown = repr(TaskServer("mysql://somebody:secret@host.invalid/shop", table="letters"))
+    assert shown == "TaskServer(host.invalid:3306/shop, table='letters', mode='delete')"
     TaskServer(f"sqlite:///{tmp_path}/none.db")
     assert not (tmp_path / "none.db").exists()
-
-
-def test_a_server_s_repr_shows_neither_user_nor_password(tmp_path: Path) -> None:
-    shown = repr(TaskServer("mysql://somebody:secret@db.example.org/shop", table="letters"))
-    assert "db.example.org" in shown
-    assert "letters" in shown
-    assert "secret" not in shown
-    assert "somebody" not in shown
 
 
 # ---- add_task
@@ -281,18 +268,6 @@ def test_one_wrong_task_of_many_is_named_by_number_and_none_is_added(server: Tas
     assert counts_by_status(server) == {}
     assert server.add_tasks([{"task": "tasks.a"}])
     assert counts_by_status(server) == {0: 1}
-
-
-def test_a_generator_may_read_the_queue_while_its_tasks_are_added(server: TaskServer) -> None:
-    server.add_task("tasks.first")
-
-    def reading() -> Iterator[dict[str, Any]]:
-        for number in range(3):
-            seen = server.store.views.show(1)
-            yield {"task": "tasks.a", "args": [number, seen is not None]}
-
-    assert len(server.add_tasks(reading())) == 3
-    assert counts_by_status(server) == {0: 4}
 
 
 def test_all_tasks_of_a_generator_are_added_again_after_a_conflict(

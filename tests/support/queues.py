@@ -73,6 +73,12 @@ class Queue:
         """SQL for it."""
         return "strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'" if self.is_sqlite else "NOW(6)"
 
+    def ago(self, seconds: int) -> str:
+        """SQL for an instant so many seconds ago."""
+        if self.is_sqlite:
+            return f"strftime('%Y-%m-%d %H:%M:%f', 'now', '-{seconds} seconds') || '000'"
+        return f"NOW(6) - INTERVAL {seconds} SECOND"
+
     def seconds_between(self, earlier: str, later: str) -> str:
         """SQL for the seconds from one instant to another."""
         if self.is_sqlite:

@@ -115,6 +115,11 @@ class Shop(Queue):
         """With what `note` was called."""
         return [json.loads(note) for note in self.notes()]
 
+    def instants(self, column: str) -> list[Any]:
+        """In UTC, as text."""
+        convert = f"DATE_FORMAT(CONVERT_TZ({column}, @@time_zone, '+00:00'), '%%Y-%%m-%%d %%T.%%f')"
+        return [text for (text,) in self.rows(column if self.is_sqlite else convert)]
+
     def due_in(self) -> list[float | None]:
         """Seconds until the tasks are due."""
         rows = self.rows(self.seconds_between(self.now, "due_at"))

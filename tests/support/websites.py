@@ -209,3 +209,114 @@ def web_user(server: MySQLServer, database: str, *tables: str) -> Iterator[str]:
         yield name
     finally:
         server.execute(f"DROP USER '{name}'@'%'")
+
+
+# ---- WordPress, Laravel, Django
+
+WP_CONFIG = """<?php
+define('DB_NAME', '{database}');
+define('DB_USER', '{user}');
+define('DB_PASSWORD', '{password}');
+define('DB_HOST', '{host}:{port}');
+define('DB_CHARSET', 'utf8mb4');
+define('DB_COLLATE', '');
+define('WP_HTTP_BLOCK_EXTERNAL', true);
+define('DISABLE_WP_CRON', true);
+$table_prefix = 'wp_';
+defined('ABSPATH') || define('ABSPATH', __DIR__ . '/');
+require ABSPATH . 'wp-settings.php';
+"""
+LOAD_WORDPRESS = """<?php
+$_SERVER['HTTP_HOST'] = '127.0.0.1';
+$_SERVER['REQUEST_URI'] = '/';
+function wp_mail() { return true; }
+"""
+INSTALL_WORDPRESS = """
+define('WP_INSTALLING', true);
+require 'wp-load.php';
+require ABSPATH . 'wp-admin/includes/upgrade.php';
+wp_install('A site', 'admin', 'a@example.org', false, '', 'password');
+"""
+
+
+class WordPress:
+    """An installed WordPress with our plugin, in the queue's own database."""
+
+    def __init__(self, program: Path, folder: Path, php: str, place: dict[str, Any]) -> None:
+        self.folder = folder
+        self._php = php
+        for file in program.glob("*.php"):
+            (folder / file.name).write_bytes(file.read_bytes())
+        for name in ("wp-includes", "wp-admin"):
+            (folder / name).symlink_to(program / name)
+        (folder / "wp-config.php").write_text(WP_CONFIG.format(**place))
+        self._run(INSTALL_WORDPRESS)
+        example("wordpress.php", folder / "wp-content" / "mu-plugins")
+
+    def call(self, code: str, odd: str = "") -> str:
+        """Code in WordPress, by PHP's command line, that has $odd. What it prints."""
+        given = f"$odd = json_decode(<<<'E'\n{json.dumps(odd)}\nE);\n"
+        return self._run(f"require 'wp-load.php';\n{given}{code}")
+
+    def _run(self, code: str) -> str:
+        script = self.folder / "script.php"
+        script.write_text(LOAD_WORDPRESS + code, encoding="utf-8")
+        ended = subprocess.run([self._php, str(script)], cwd=self.folder, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stdout
+        return ended.stdout
+
+
+LARAVEL_PAGE = """<?php
+require '%(illuminate)s';
+require '%(example)s';
+
+use Illuminate\\Support\\Facades\\DB;
+
+$app = new Illuminate\\Container\\Container;
+Illuminate\\Support\\Facades\\Facade::setFacadeApplication($app);
+$manager = new Illuminate\\Database\\Capsule\\Manager($app);
+$manager->addConnection(json_decode('%(place)s', true));
+$app->instance('db', $manager->getDatabaseManager());
+
+$customer = $_POST['customer'];
+$odd = $customer;
+%(code)s
+"""
+
+DJANGO_SETTINGS = """
+SECRET_KEY = "of a test"
+ALLOWED_HOSTS = ["127.0.0.1"]
+INSTALLED_APPS = ["shop"]
+ROOT_URLCONF = "urls"
+USE_TZ = True
+LOGGING = {{
+    "version": 1,
+    "disable_existing_loggers": False,
+    "handlers": {{"log": {{"class": "logging.StreamHandler"}}}},
+    "root": {{"handlers": ["log"], "level": "WARNING"}},
+}}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+DATABASES = {{"default": {place!r}}}
+"""
+DJANGO_FILES = {
+    "urls.py": "from django.urls import path\nfrom django_page import order\nurlpatterns = [path('order', order)]\n",
+    "shop/__init__.py": "",
+    "shop/models.py": (
+        "from django.db import models\n\n\nclass Order(models.Model):\n"
+        "    customer = models.CharField(max_length=100)\n\n"
+        "    class Meta:\n        db_table = 'orders'\n"
+    ),
+    "site_wsgi.py": (
+        "import os\nos.environ['DJANGO_SETTINGS_MODULE'] = 'settings'\n"
+        "from django.core.wsgi import get_wsgi_application\napplication = get_wsgi_application()\n"
+    ),
+}
+
+
+def django_site(folder: Path, place: Mapping[str, Any]) -> Path:
+    """Makes a folder a Django site with django_page.py, whose database lies at this place."""
+    for name, text in {"settings.py": DJANGO_SETTINGS.format(place=dict(place)), **DJANGO_FILES}.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    example("django_page.py", folder)
+    return folder

@@ -96,6 +96,7 @@ ADD = {
     **{f"tasks.a --depends-on {wrong}": (IDS,) for wrong in ("0", "1,", "'1, 2'", "one", str(2**63))},
     "tasks.a --depends-on 1 --unique k": ("it has depends_on and a unique_key",),
     "--bulk not-there.jsonl": ("not-there.jsonl cannot be read",),
+    "--bulk 'no\x1b[2J'": ("no\\x1b[2J cannot be read",),
     "--bulk /": ("/ cannot be read",),
     **{
         f"--bulk - {given}": ("--bulk", "give it alone")

@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
         (folder / name).mkdir(parents=True)
     for name in ("worker.py", "tasks.py", "var/slots/1", "../../data/queue.db"):
         (folder / name).touch(0o644)
-    set_env(folder, DSN)
+    set_env(folder, f"{DSN}TASKSERVER_LOG=../../data/worker.log\n")
     for name, mode in ((".env", 0o600), ("var", 0o700), ("../../data", 0o700)):
         (folder / name).chmod(mode)
     return folder

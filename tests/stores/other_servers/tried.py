@@ -37,7 +37,8 @@ CONTRACT = (
     "stores/upgrades",
     "stores/mysql_claims",
 )
-BESIDE_OTHERS = ("worker/retries", "stores/schema", "stores/forks", "cli/client", "faults/held_rows", "worker/runner")
+CLIENT = ("cli/client", "cli/add", "cli/status")
+BESIDE_OTHERS = ("worker/retries", "stores/schema", "stores/forks", *CLIENT, "faults/held_rows", "worker/runner")
 KINDS = (
     "features/kinds",
     "features/reruns",
