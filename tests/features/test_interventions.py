@@ -22,7 +22,6 @@ import pytest
 import taskserver
 from taskserver import DatabaseError, InvalidTask, SettingError, TaskServer
 from taskserver.cli.client import main
-from taskserver.cli.terminal import selecting as sel
 from taskserver.model.attempt import Finish, Outcome, Start
 from taskserver.model.selection import Selection
 from taskserver.stores.mysql.dialect import MySQLDialect
@@ -268,29 +267,6 @@ def test_a_wrong_choice_is_refused_in_a_sentence(sqlite_dsn: str, given: dict[st
         server.cancel(taskserver.Selection(**given))
 
 
-def test_many_rows_are_written_in_portions_that_each_count(
-    queue: Queue, server: TaskServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bulk_writes, "MAX_IDS_PER_STATEMENT", 3)
-    monkeypatch.setattr(bulk_writes, "MAX_IDS_PER_LOOK", 7)
-    ids = [put(queue, 4) for _ in range(20)]
-    portions: list[Sequence[int]] = []
-
-    def break_off_in_the_fourth(written: Sequence[int]) -> None:
-        portions.append(written)
-        if len(portions) == 4:
-            raise KeyboardInterrupt
-
-    operator = Operations(server.store)
-    with pytest.raises(KeyboardInterrupt):
-        operator.change(RETRY, Selection(), on_written=break_off_in_the_fourth)
-    assert [len(portion) for portion in portions] == [3, 3, 1, 3]
-    assert queue.statuses() == [0] * 10 + [4] * 10
-    assert operator.change(RETRY, Selection(limit=8)).changed == 8
-    assert queue.statuses() == [0] * 18 + [4] * 2
-    assert operator.change(RETRY, Selection(ids=ids)).changed == 2
-
-
 # ---- beside others
 
 
@@ -436,23 +412,6 @@ def test_ids_may_stand_before_behind_and_among_the_options(
     assert_one_line(run_here(main, capsys, sqlite_queue.folder, "priority"), 2, "arguments are required: N;")
 
 
-@pytest.mark.parametrize("fatal", [sel.MAX_TASKS_SHOWN - 1, sel.MAX_IDS_LOOKED_AT + 1])
-def test_a_dry_run_of_many_ids_shows_some_counts_all_and_blames_none_of_them(
-    sqlite_queue: Queue, capsys: pytest.CaptureFixture[str], fatal: int
-) -> None:
-    sqlite_queue.sql("INSERT INTO jobs_queue (task, status) VALUES " + ", ".join(["('tasks.note', 4)"] * fatal))
-    ended = run_here(main, capsys, sqlite_queue.folder, "retry", *range(1, fatal + 2), "--dry-run")
-    lines = ended.stdout.splitlines()
-    shown = min(fatal, sel.MAX_TASKS_SHOWN)
-    assert [line.split()[0] for line in lines[1 : shown + 1]] == [str(one) for one in range(1, shown + 1)]
-    assert lines[shown + 1 :] == [
-        *([f"… and {fatal - shown} more"] if fatal > shown else []),
-        f"{fatal} tasks would be retried; nothing was changed",
-    ]
-    told = f"task {fatal + 1} is not there; a completed one may be deleted\n"
-    assert ended.stderr == ("" if fatal > sel.MAX_IDS_LOOKED_AT else told)
-
-
 def test_ids_to_which_nothing_could_be_done_are_told_one_by_one(queue: Queue, client: Run) -> None:
     ids = put_all_kinds(queue)
     suits = "retry is for tasks that are in error or fatal"
@@ -469,19 +428,6 @@ def test_ids_to_which_nothing_could_be_done_are_told_one_by_one(queue: Queue, cl
     ended = client("cancel", *range(1000, 1030))
     assert ended.stdout == "0 tasks cancelled\n"
     assert ended.stderr.endswith("and 10 more like these\n")
-
-
-def test_a_retried_task_runs_at_once_and_a_cancelled_one_never(queue: Queue, client: Run) -> None:
-    for task in ("fail", "fail", "note"):
-        queue.add(f"tasks.{task}")
-    queue.worker("--max-time", 30)
-    assert queue.statuses() == [3, 3]
-    assert client("cancel", 2).stdout == "1 task cancelled\n"
-    assert client("retry", 1).stdout == "1 task retried\n"
-    queue.worker()
-    assert queue.notes() == ["no luck", "no luck", "noted", "no luck"]
-    assert queue.rows("id, status, attempts, error_text")[1] == (2, 4, 1, "cancelled")
-    assert queue.rows("status, attempts")[0] == (3, 1)
 
 
 # ---- cancel: what runs
@@ -541,24 +487,17 @@ def test_a_cancelled_task_whose_worker_is_killed_is_never_retried(queue: Queue, 
     assert_cancelled_for_good(queue)
 
 
-def test_a_cancel_interrupts_a_task_in_a_thread_of_a_program_of_one_s_own(queue: Queue) -> None:
+def test_a_cancel_interrupts_a_task_in_a_thread_of_a_program_of_one_s_own(queue: Queue, server: TaskServer) -> None:
     queue.add("tasks.wait")
-    program = queue.deployment.home / "program.py"
-    program.write_text(
-        "import sys, threading\n"
-        f"sys.path.insert(0, {str(queue.folder)!r})\n"
-        "from taskserver import TaskServer\n"
-        f"server = TaskServer.from_env({str(queue.folder)!r})\n"
-        "results = []\n"
-        "thread = threading.Thread(target=lambda: results.append(server.run()))\n"
-        "thread.start()\n"
-        "thread.join()\n"
-        "print(results[0].fatal, results[0].reason.value)\n"
+    program = queue.deployment.write_tasks(
+        "import threading\nfrom taskserver import TaskServer\nserver, results = TaskServer.from_env(), []\n"
+        "thread = threading.Thread(target=lambda: results.append(server.run()))\nthread.start()\nthread.join()\n"
+        "print(results[0].fatal, results[0].reason.value)\n",
+        "program.py",
     )
-    process = queue.deployment.popen(str(program), env={"TASKSERVER_LEASE": "1"})
+    process = queue.deployment.popen(program.name, env={"TASKSERVER_LEASE": "1"})
     wait_until(queue.notes)
-    with TaskServer(queue.dsn, folder=queue.folder) as server:
-        assert server.cancel(Selection(task="tasks.wait")) == 1
+    assert server.cancel(Selection(task="tasks.wait")) == 1
     code, output, _ = end_of(process)
     assert (code, output) == (0, "1 empty\n")
     assert_cancelled_for_good(queue)

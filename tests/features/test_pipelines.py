@@ -6,7 +6,6 @@ Workers are real processes, on every store. A race shows that it raced: several 
 from __future__ import annotations
 
 import json
-import signal
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,7 +20,7 @@ from taskserver.model.task import ClaimedTask
 from tests.support.processes import assert_silent, end_of, freeze, run_here, thaw, wait_until
 from tests.support.proxy import Proxy, contains
 from tests.support.queues import LONG_AGO, Queue
-from tests.support.reruns import GOES_ON, STATES
+from tests.support.reruns import BY_SQL, GOES_ON, STATES
 from tests.support.servers import MySQLServer
 
 EACH_MODE = pytest.mark.parametrize("mode", ["delete", "move", "mark"])
@@ -335,22 +334,6 @@ def test_what_can_be_no_arguments_is_fatal_and_says_what_can(one_queue: Queue, o
     assert one_queue.notes() == ['[["the next one"], {}]']
 
 
-def test_the_last_stage_may_return_anything(one_queue: Queue, one_server: TaskServer) -> None:
-    one_server.add_pipeline(["tasks.note", "tasks.give"])
-    one_queue.sql("UPDATE jobs_queue SET task = 'tasks.give', stage = 1, args = '[\"an object without text\"]'")
-    assert_silent(one_queue.worker())
-    assert one_queue.rows() == []
-
-
-def test_what_cannot_be_passed_to_the_next_stage_is_the_error_of_that_one(
-    one_queue: Queue, one_server: TaskServer
-) -> None:
-    one_server.add_pipeline(["tasks.give", "tasks.second"], ["tuple"])
-    assert one_queue.worker().returncode == 0
-    assert one_queue.rows(STATE) == [(4, 1, "tasks.second", 0)]
-    assert "tasks.second(by) does not take these arguments" in one_queue.errors()[0]
-
-
 def test_the_time_of_a_stage_includes_that_of_reading_what_it_returned(
     one_queue: Queue, one_server: TaskServer
 ) -> None:
@@ -454,43 +437,20 @@ def test_a_pipeline_that_is_rerun_as_a_plain_task_and_that_as_a_pipeline_are_wha
     assert queue.rows() == []
 
 
-BEGINS_ANEW = ("task", "args", "stages", "max_attempts")
-RERUN_BY_SQL = {
-    True: """
-        ON CONFLICT (unique_key) DO UPDATE SET {given}, stage = 0, attempts = 0, error_text = NULL,
-            status = CASE WHEN status = 1 AND started_at IS NOT NULL THEN 1 ELSE 0 END,
-            due_at = CASE WHEN status = 1 AND started_at IS NOT NULL THEN due_at END
-    """,
-    False: """
-        ON DUPLICATE KEY UPDATE {given}, stage = 0, attempts = 0, error_text = NULL,
-            status = IF(status = 1 AND started_at IS NOT NULL, 1, 0),
-            due_at = IF(status = 1 AND started_at IS NOT NULL, due_at, NULL)
-    """,
-}
-
-
 @pytest.mark.parametrize("is_running", [True, False])
 def test_a_rerun_by_sql_that_sets_the_stages_too_begins_anew(
     queue: Queue, server: TaskServer, is_running: bool
 ) -> None:
     """As docs/kinds/pipelines.md says, whether a stage runs or not."""
     server.add_pipeline(["tasks.note", {"task": "tasks.hold_1", "max_attempts": 1}], ["old"], unique_key="one")
-    if is_running:
-        process = hold_at(queue, 0)
-    else:
-        assert_silent(queue.worker(1))
-    excluded = "excluded.{0}" if queue.is_sqlite else "VALUES({0})"
-    given = ", ".join(f"{column} = {excluded.format(column)}" for column in BEGINS_ANEW)
-    queue.sql(
-        f"INSERT INTO jobs_queue (unique_key, {', '.join(BEGINS_ANEW)}) VALUES (?, ?, ?, ?, ?) "
-        + RERUN_BY_SQL[queue.is_sqlite].format(given=given),
-        *("one", "tasks.note", '["new"]', '["tasks.note", "tasks.first"]', None),
-    )
-    go_on(queue)
-    if is_running:
+    process = hold_at(queue, 0) if is_running else queue.start(1)
+    if not is_running:
         assert_ends_well(process)
-    else:
-        assert_silent(queue.worker())
+    stages = "task = 'tasks.note', stages = '[\"tasks.note\", \"tasks.first\"]', stage = 0, max_attempts = NULL"
+    statement = (BY_SQL.sqlite if queue.is_sqlite else BY_SQL.mysql).replace("attempts = 0", f"attempts = 0, {stages}")
+    queue.sql(statement, "tasks.note", '["new"]', "one")
+    go_on(queue)
+    assert_ends_well(process if is_running else queue.start())
     assert queue.notes()[-2:] == ['[["new"], {}]', "first"]
     assert queue.rows() == []
 
@@ -591,19 +551,6 @@ def test_a_late_end_of_a_stage_that_may_start_once_counts_and_the_next_one_follo
     assert queue.notes()[1:] == ['[["x"], {}]']
 
 
-def test_a_worker_that_is_asked_to_stop_leaves_the_next_stage_to_another_run(
-    one_queue: Queue, one_server: TaskServer
-) -> None:
-    one_server.add_pipeline(HOLDS, ["x"])
-    process = hold_at(one_queue, 0)
-    process.send_signal(signal.SIGTERM)
-    go_on(one_queue)
-    assert_ends_well(process)
-    assert one_queue.rows("status, stage, attempts") == [(0, 1, 0)]
-    assert_silent(one_queue.worker())
-    assert one_queue.notes() == [f'hold_{number} ["x"]' for number in (1, 2, 3)]
-
-
 @ONE_MODE
 def test_workers_that_race_run_each_stage_of_each_pipeline_once_and_in_order(
     queue: Queue, server: TaskServer, mode: str
@@ -694,18 +641,6 @@ def test_the_end_of_a_stage_that_may_have_been_written_is_known_by_the_row(queue
 # ---- together with the other kinds
 
 
-def test_a_key_is_held_through_all_stages(one_queue: Queue, one_server: TaskServer) -> None:
-    task_id = one_server.add_pipeline(HOLDS, ["x"], unique_key="one")
-    process = hold_at(one_queue, 1)
-    assert one_server.add_pipeline(THREE, unique_key="one") == task_id
-    assert one_server.add_task("tasks.note", unique_key="one") == task_id
-    go_on(one_queue)
-    assert_ends_well(process)
-    assert one_queue.rows() == []
-    assert one_queue.notes() == [f'hold_{number} ["x"]' for number in (1, 2, 3)]
-    assert one_server.add_task("tasks.note", unique_key="one") > task_id
-
-
 def test_figures_count_each_stage_under_its_own_name_and_group(one_queue: Queue, one_server: TaskServer) -> None:
     one_server.add_pipeline(["tasks.first", {"task": "tasks.second", "group_id": 4}, "tasks.third"])
     one_server.add_pipeline(["tasks.first", {"task": "tasks.fail", "group_id": 4, "max_attempts": 1}])
@@ -771,14 +706,3 @@ def test_a_forged_row_is_fatal_in_a_sentence_stops_nothing_else_and_is_shown_har
         ended = run_here(main, capsys, queue.folder, *command)
         assert (ended.returncode, ended.stderr) == (0, ""), command
         assert "\x1b" not in ended.stdout
-
-
-def test_a_row_whose_stages_were_cut_short_while_it_ran_ends_all_the_same(
-    one_queue: Queue, one_server: TaskServer
-) -> None:
-    one_server.add_pipeline(HOLDS, ["x"])
-    process = hold_at(one_queue, 0, "--mode", "mark")
-    one_queue.sql("UPDATE jobs_queue SET stages = 'x'")
-    go_on(one_queue)
-    assert end_of(process)[0] == 0
-    assert one_queue.rows("status, stage, task") == [(4, 1, "tasks.hold_2")]

@@ -1,0 +1,166 @@
+"""Schedules of periodic tasks: what may be given, and when the next time is."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from taskserver import InvalidTask, SettingError
+from taskserver.model.schedule import Schedule, check_schedule, new_schedule, next_time
+from tests.support.deployment import ROOT
+
+# ---- what may be given
+
+
+def schedule(**given: Any) -> Schedule:
+    known: dict[str, Any] = {"name": "nightly", "task": "tasks.note", "args": None, "every": None, "cron": None}
+    known |= {"timezone": "UTC", "group_id": 0, "priority": 0}
+    return new_schedule(**known | given)
+
+
+def test_a_schedule_is_what_was_given() -> None:
+    given = schedule(
+        name="täglich", args={"n": 1}, cron=" 0  3 * * * ", timezone="Europe/Berlin", group_id=3, priority=-1
+    )
+    assert given == ("täglich", "tasks.note", '{"n":1}', 3, -1, None, "0 3 * * *", "Europe/Berlin")
+    assert schedule(every=timedelta(minutes=5)).every_seconds == schedule(every=300.0).every_seconds == 300
+
+
+NAME = "name is .*; allowed: a text of 1 to 200 bytes"
+EVERY = "every is .*; allowed: whole seconds"
+CRON = "cron is .*; allowed: minute, hour, day"
+ZONE = "timezone is .*; allowed: UTC, or a name as Europe/Berlin"
+WRONG: list[tuple[dict[str, Any], str]] = [
+    *(({"name": name, "every": 60}, NAME) for name in ("", "ä" * 101, "a\nb", " a", "a\x85", "\ud800", 5, b"a")),
+    *(({"every": every}, EVERY) for every in (0, 0.5, 1.5, True, "60", 10**10, float("nan"), timedelta(days=4000))),
+    *(({"cron": cron}, CRON) for cron in ("", "daily", "* * * *", "0 * * * * *", "60 * * * *", "*/0 * * * *", 5)),
+    *(({"cron": cron}, CRON) for cron in ("0 0 31 2 *", "²L * * * *", "\udc80 * * * *", "*," * 200 + "* * * * *")),
+    *(({"cron": "* * * * *", "timezone": zone}, ZONE) for zone in ("", "Berlin", "../UTC", "/etc/localtime", "utc ")),
+    *(({"cron": "* * * * *", "timezone": zone}, ZONE) for zone in ("zone.tab", "a" * 5000, "\x00", "\udc80", 5, None)),
+    ({}, "neither every nor cron"),
+    ({"every": 60, "cron": "* * * * *"}, "it has every and cron; allowed: one of them"),
+    ({"every": 60, "timezone": "Europe/Berlin"}, "every and a timezone"),
+    ({"every": 60, "task": "note"}, "task is 'note'"),
+    ({"every": 60, "args": "x"}, "args is 'x'"),
+    ({"every": 60, "group_id": -1}, "group_id is -1"),
+    ({"every": 60, "priority": 2**31}, "priority is 2147483648"),
+]
+
+
+@pytest.mark.parametrize(("given", "fault"), WRONG, ids=lambda value: ascii(value)[:40])
+def test_what_is_wrong_is_named_with_what_is_allowed(given: dict[str, Any], fault: str) -> None:
+    with pytest.raises(InvalidTask, match=fault):
+        schedule(**given)
+
+
+ROW = Schedule("nightly", "tasks.note", None, 0, 0, None, None, "UTC")
+BROKEN: dict[str, dict[str, Any]] = {
+    "neither every nor cron": {},
+    "it has every and cron": {"every_seconds": 60, "cron": "* * * * *"},
+    "every is 0": {"every_seconds": 0},
+    "every is 4294967295": {"every_seconds": 4294967295},
+    "Bad minute": {"cron": "61 * * * *"},
+    "five fields": {"cron": "* * * * * *"},
+    "timezone is 'Berlin'": {"cron": "* * * * *", "timezone": "Berlin"},
+    "task is 'note'": {"every_seconds": 60, "task": "note"},
+    "not valid JSON": {"every_seconds": 60, "args": "{'a': 1}"},
+    "bare string": {"every_seconds": 60, "args": '"a"'},
+    "name is ": {"every_seconds": 60, "name": "ä" * 101},
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_row_that_is_no_schedule_is_told_what_it_lacks(fault: str) -> None:
+    with pytest.raises(InvalidTask, match=fault):
+        check_schedule(ROW._replace(**BROKEN[fault]))
+
+
+def test_a_time_that_the_database_cannot_hold_is_refused() -> None:
+    now = utc("2026-01-01 00:00")
+    with pytest.raises(InvalidTask, match="after 2038-01-19"):
+        next_time(schedule(cron="0 0 * 2 MON#5"), now, now)
+    with pytest.raises(InvalidTask, match="after 2038-01-19"):
+        next_time(schedule(every=86_400), utc("2038-01-18 12:00"), utc("2038-01-18 13:00"))
+
+
+# ---- when the next time is
+
+
+def utc(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=timezone.utc)
+
+
+def times(now: str, count: int, **given: Any) -> list[str]:
+    """The first times after an instant in UTC, as the clock of that place shows them in UTC."""
+    instant, found = utc(now), []
+    for _ in range(count):
+        instant = next_time(schedule(**given), instant, instant)
+        found.append(f"{instant:%d %H:%M}")
+        assert instant.tzinfo is timezone.utc
+    return found
+
+
+def test_every_counts_from_the_planned_time_however_late_it_is_looked_at() -> None:
+    every = schedule(every=300)
+    planned = utc("2026-01-01 00:00:00.250000")
+    for late in ("00:00:00.250000", "00:00:03", "00:05:00.249999"):
+        assert next_time(every, planned, utc(f"2026-01-01 {late}")) == utc("2026-01-01 00:05:00.250000")
+    assert next_time(every, planned, utc("2026-01-01 00:05:00.250000")) == utc("2026-01-01 00:10:00.250000")
+    assert next_time(every, planned, utc("2026-01-09 17:03:59")) == utc("2026-01-09 17:05:00.250000")
+
+
+def test_every_goes_on_from_a_planned_time_ahead() -> None:
+    assert next_time(schedule(every=60), utc("2026-01-01 00:10"), utc("2026-01-01 00:00")) == utc("2026-01-01 00:11")
+
+
+def test_a_fixed_hour_comes_once_where_the_clocks_go_forward_over_it() -> None:
+    """On the 29th Berlin has no 02:30: it comes at 03:00, which is 01:00 in UTC."""
+    found = times("2026-03-27 12:00", 4, cron="30 2 * * *", timezone="Europe/Berlin")
+    assert found == ["28 01:30", "29 01:00", "30 00:30", "31 00:30"]
+
+
+def test_a_fixed_hour_comes_once_where_the_clocks_go_back_over_it() -> None:
+    """On the 25th Berlin has 02:30 twice: it comes at the first one."""
+    found = times("2026-10-23 12:00", 4, cron="30 2 * * *", timezone="Europe/Berlin")
+    assert found == ["24 00:30", "25 00:30", "26 01:30", "27 01:30"]
+
+
+def test_a_star_follows_the_clock_as_it_goes() -> None:
+    star = {"cron": "*/30 2 * * *", "timezone": "Europe/Berlin"}
+    assert times("2026-03-28 12:00", 2, **star) == ["30 00:00", "30 00:30"]
+    assert times("2026-10-24 12:00", 5, **star) == ["25 00:00", "25 00:30", "25 01:00", "25 01:30", "26 01:00"]
+    assert times("2026-10-24 22:59", 4, cron="0 * * * *", timezone="Europe/Berlin") == [
+        f"{day} {hour}:00" for day, hour in (("24", "23"), ("25", "00"), ("25", "01"), ("25", "02"))
+    ]
+
+
+def test_utc_knows_no_summer_time() -> None:
+    assert times("2026-10-24 12:00", 2, cron="30 2 * * *") == ["25 02:30", "26 02:30"]
+
+
+def test_within_the_second_two_o_clock_the_next_time_is_not_the_first_one_that_is_past() -> None:
+    nightly = schedule(cron="30 2 * * *", timezone="Europe/Berlin")
+    now = utc("2026-10-25 01:10")  # 02:10 for the second time
+    assert next_time(nightly, utc("2026-10-25 00:30"), now) == utc("2026-10-26 01:30")
+
+
+# ---- hosts that lack something
+
+
+def test_without_the_library_every_works_and_cron_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cronsim", None)
+    check_schedule(schedule(every=60))
+    with pytest.raises(SettingError, match="cronsim is missing") as refused:
+        schedule(cron="* * * * *")
+    line = f"{sys.executable} -m pip install --target {ROOT} 'cronsim>=2.6,<3'; every needs none"
+    assert str(refused.value).endswith(line)
+
+
+def test_a_host_without_time_zones_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taskserver.model.schedule.available_timezones", set)
+    assert schedule(cron="* * * * *").timezone == "UTC"
+    with pytest.raises(SettingError, match=r"no time zones but UTC: .* -m pip install --target .* tzdata"):
+        schedule(cron="* * * * *", timezone="Nowhere/Nowhere")
