@@ -60,10 +60,11 @@ def without(what: str) -> NoReturn:
 
 
 @pytest.fixture(autouse=True)
-def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("TASKSERVER_")]:
         monkeypatch.delenv(name)
     monkeypatch.delitem(sys.modules, "tasks", raising=False)  # of a test before, in this process
+    monkeypatch.setattr(sys, "path", sys.path.copy())  # a run puts its folder there
 
 
 @pytest.fixture(scope="session")
