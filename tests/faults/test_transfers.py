@@ -261,7 +261,7 @@ class Storm:
         self._frozen: dict[int, float] = {}
         """By the worker's process id, until when."""
         self._due: dict[Callable[[], bool], float] = {}
-        self.pause = 1 if bank.way == "transactional" else 3
+        self.pause = 1 if bank.way == "transactional" else 2
         """A framework takes its time to begin, in which a worker that is killed too soon does nothing."""
 
     # ---- workers
