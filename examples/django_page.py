@@ -8,7 +8,7 @@ Where taskserver is importable, and its driver PyMySQL too, server.add_task(…,
 tasks of all kinds.
 """
 
-# mypy: disable-error-code="import-not-found, untyped-decorator"
+# mypy: disable-error-code="import-not-found, import-untyped, untyped-decorator"
 
 import json
 from typing import Any
