@@ -373,9 +373,7 @@ def test_an_outcome_for_each_task_is_what_becomes_of_it(any_site: Packets) -> No
         ((None for _ in range(3)), "WrongOutcomes: it returned a generator, which nobody runs"),
     ],
 )
-def test_what_does_not_tell_of_each_task_counts_as_a_failure_of_the_call(
-    sqlite_site: Packets, returned: object, text: str
-) -> None:
+def test_what_tells_not_of_each_task_counts_as_a_failed_call(sqlite_site: Packets, returned: object, text: str) -> None:
     site = sqlite_site
     site.module.does["once"] = lambda items: returned
     site.add("once", *range(3))
@@ -398,7 +396,7 @@ class Rude(Exception):
         raise SystemExit
 
 
-def test_exceptions_that_hang_or_end_the_process_when_they_are_asked_cost_no_other_task(
+def test_exceptions_that_hang_or_exit_when_asked_cost_no_other_task(
     make_site: Callable[..., Packets], sqlite_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of many that hang only some are asked."""
@@ -465,7 +463,7 @@ def test_a_task_that_is_added_again_while_its_call_runs_runs_once_more(any_site:
     assert site.calls() == [("many", [0, 1, 2]), *alone, ("many", [11])]
 
 
-def test_a_task_that_is_cancelled_while_its_call_runs_has_the_others_run_alone(
+def test_a_task_cancelled_in_its_call_has_the_others_run_alone(
     make_site: Callable[..., Packets], site_dsn: str
 ) -> None:
     site = make_site(site_dsn, lease=1)
@@ -483,7 +481,7 @@ def test_a_task_that_is_cancelled_while_its_call_runs_has_the_others_run_alone(
     assert site.columns("id, status, error_text") == [(2, 4, CANCELLED)]
 
 
-def test_a_call_with_one_that_may_not_start_again_is_not_interrupted_for_another(
+def test_a_call_with_one_of_one_start_is_not_interrupted_for_another(
     make_site: Callable[..., Packets], site_dsn: str
 ) -> None:
     site = make_site(site_dsn, lease=1)
@@ -501,7 +499,7 @@ def test_a_call_with_one_that_may_not_start_again_is_not_interrupted_for_another
     assert (site.calls(), site.columns("id")) == ([("many", [0, 1, 2])], [])
 
 
-def test_a_rescue_that_is_cancelled_leaves_the_next_task_its_own_and_a_cancelled_task_has_none(
+def test_a_cancelled_rescue_leaves_the_next_task_its_own_and_a_cancelled_task_has_none(
     make_site: Callable[..., Packets], sqlite_dsn: str
 ) -> None:
     site = make_site(sqlite_dsn, lease=1)
@@ -554,7 +552,7 @@ def test_a_task_that_was_taken_away_is_neither_called_alone_nor_finished(site: P
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
-def test_what_was_taken_away_before_its_start_is_not_called_and_all_are_given_back_where_no_start_can_be(
+def test_what_was_taken_away_is_not_called_and_what_cannot_be_started_is_given_back(
     site: Packets, monkeypatch: pytest.MonkeyPatch, is_gone: bool
 ) -> None:
     real = Batches.start
@@ -787,9 +785,7 @@ HANG = "\nwhile not (HERE / 'go').exists():\n    time.sleep(0.01)\n"
 
 
 @pytest.mark.parametrize("asked", [1, 2])
-def test_a_worker_that_is_asked_to_end_finishes_its_call_and_one_asked_twice_has_all_its_tasks_fail(
-    queue: Queue, asked: int
-) -> None:
+def test_a_worker_asked_to_end_finishes_its_call_and_one_asked_twice_fails_it(queue: Queue, asked: int) -> None:
     add_pack(queue, 12, HANG)
     process = queue.start_task()
     process.send_signal(signal.SIGTERM)

@@ -52,7 +52,7 @@ def test_a_tree_has_what_waits_and_what_waits_for_that_each_with_its_status(serv
     assert behind(server, third) == []
 
 
-def test_one_to_which_two_ways_lead_has_those_behind_it_at_the_first_place_and_the_others_point_there(
+def test_one_to_which_two_ways_lead_has_its_branch_once_and_the_other_way_points_there(
     server: TaskServer,
 ) -> None:
     """Also where the second place is nearer to the root."""

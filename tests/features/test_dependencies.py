@@ -302,9 +302,7 @@ def test_one_that_waits_can_be_cancelled_waits_again_when_retried_and_else_stays
 
 
 @pytest.mark.parametrize("comes_back", [False, True])
-def test_a_task_that_was_lost_and_may_start_once_only_is_fatal_until_its_worker_completes_it(
-    any_site: Family, comes_back: bool
-) -> None:
+def test_a_lost_task_of_one_attempt_is_fatal_until_its_worker_completes_it(any_site: Family, comes_back: bool) -> None:
     site = any_site
     parent = site.add("parent", max_attempts=1)
     child = site.add("child", parent)
@@ -501,7 +499,7 @@ MOST_ROWS_A_TRANSACTION = 2 * MAX_EDGES_PER_LOOK
 
 
 @pytest.mark.parametrize("many", MANY)
-def test_many_that_wait_for_one_are_given_up_revived_and_let_go_in_portions(
+def test_many_that_wait_for_one_are_given_up_and_let_go_in_portions(
     site: Family, many: int, matched: list[int]
 ) -> None:
     site.break_("parent")
@@ -651,9 +649,7 @@ def test_a_child_that_is_held_is_given_up_later_than_the_others(held_site: Famil
     assert site.run().done == 4
 
 
-def test_a_parent_that_is_held_keeps_waiting_those_alone_that_wait_for_it(
-    held_site: Family, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_held_parent_keeps_only_its_own_children_waiting(held_site: Family, monkeypatch: pytest.MonkeyPatch) -> None:
     site = held_site
     parents = [site.add("parent", delay=3600), site.add("parent")]
     children = [site.add("child", parent) for parent in parents]

@@ -77,7 +77,7 @@ def test_a_page_delays_a_task_by_the_clock_of_the_database(mysql_queue: Queue, p
     assert mysql_queue.notes() == ["later"]
 
 
-def test_a_page_adds_one_of_a_kind_with_the_right_to_insert_alone(
+def test_a_page_that_may_only_insert_adds_one_of_a_kind(
     mysql_queue: Queue, page: Page, mysql_server: MySQLServer
 ) -> None:
     with web_user(mysql_server, str(page.place["database"]), "jobs_queue") as user:
@@ -92,7 +92,7 @@ def test_a_page_adds_one_of_a_kind_with_the_right_to_insert_alone(
 
 
 @pytest.mark.parametrize(("stands", "is_newer"), [(7, True), (8, False), (9, False), (None, True)])
-def test_a_page_that_knows_an_older_version_changes_nothing(
+def test_a_page_with_an_older_version_changes_nothing(
     mysql_queue: Queue, page: Page, stands: int | None, is_newer: bool
 ) -> None:
     put_each_state(mysql_queue, stands)
@@ -156,7 +156,7 @@ def test_the_calls_in_the_comment_of_kinds_php_work(mysql_queue: Queue, page: Pa
     ]
 
 
-def test_a_rerun_from_sql_gets_by_with_the_rights_that_the_document_grants(
+def test_a_rerun_from_sql_needs_the_rights_that_the_document_grants(
     mysql_queue: Queue, mysql_server: MySQLServer
 ) -> None:
     database = mysql_queue.dsn.rpartition("/")[2]
@@ -181,9 +181,7 @@ def test_a_rerun_from_sql_gets_by_with_the_rights_that_the_document_grants(
 # ---- chains.php and chains.py
 
 
-def test_a_page_adds_steps_with_the_right_to_insert_alone(
-    mysql_queue: Queue, page: Page, mysql_server: MySQLServer
-) -> None:
+def test_a_page_that_may_only_insert_adds_steps(mysql_queue: Queue, page: Page, mysql_server: MySQLServer) -> None:
     database = str(page.place["database"])
     calls = """
     add_pipeline($pdo, ['tasks.first', ['task' => 'tasks.second', 'max_attempts' => 7], 'tasks.note'], []);

@@ -78,12 +78,6 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def server(queue: Queue) -> Iterator[TaskServer]:
-    with TaskServer(queue.dsn, folder=queue.folder) as opened:
-        yield opened
-
-
-@pytest.fixture
 def client(queue: Queue, capsys: pytest.CaptureFixture[str]) -> Run:
     """A command of client.py, inside this process."""
     return lambda *args: run_here(main, capsys, queue.folder, *args)
@@ -149,9 +143,9 @@ def assert_updated(queue: Queue, ids: dict[str, int], kinds: Iterable[str]) -> N
 # ---- what each verb does to each kind of row
 
 
-def test_a_retry_makes_error_and_fatal_tasks_new_and_leaves_all_others(queue: Queue, server: TaskServer) -> None:
+def test_a_retry_makes_error_and_fatal_tasks_new_and_leaves_all_others(queue: Queue) -> None:
     ids = put_all_kinds(queue)
-    count, found = changes(queue, ids, lambda: server.retry(Selection()))
+    count, found = changes(queue, ids, lambda: queue.server.retry(Selection()))
     new = {"status": 0, "attempts": 0}
     assert found == {
         "error": new | {"due_at": None},
@@ -163,9 +157,9 @@ def test_a_retry_makes_error_and_fatal_tasks_new_and_leaves_all_others(queue: Qu
     assert_updated(queue, ids, found)
 
 
-def test_a_cancel_ends_what_waits_and_marks_what_runs(queue: Queue, server: TaskServer) -> None:
+def test_a_cancel_ends_what_waits_and_marks_what_runs(queue: Queue) -> None:
     ids = put_all_kinds(queue)
-    count, found = changes(queue, ids, lambda: server.cancel(Selection()))
+    count, found = changes(queue, ids, lambda: queue.server.cancel(Selection()))
     ended_now = ("new", "waiting", "waiting for others", "error", "claimed", "lost")
     assert all(found[kind].pop("finished_at") is not None for kind in ended_now)
     ended = {"status": 4, "error_text": "cancelled"}
@@ -182,20 +176,20 @@ def test_a_cancel_ends_what_waits_and_marks_what_runs(queue: Queue, server: Task
     assert count == 8
 
 
-def test_a_priority_moves_what_may_run_yet_and_leaves_the_instants(queue: Queue, server: TaskServer) -> None:
+def test_a_priority_moves_what_may_run_yet_and_leaves_the_instants(queue: Queue) -> None:
     ids = put_all_kinds(queue)
-    count, found = changes(queue, ids, lambda: Operations(server.store).set_priority(Selection(), -7))
+    count, found = changes(queue, ids, lambda: Operations(queue.server.store).set_priority(Selection(), -7))
     may_run = ["new", "waiting", "waiting for others", "error", "claimed"]
     may_run += ["running", "running, to run again", "running, cancelled"]
     assert found == {kind: {"priority": -7} for kind in may_run}
     assert count == 8
     assert_updated(queue, ids, [])
-    assert server.set_priority(ids["new"], 5)
-    assert not server.set_priority(ids["done"], 5)
-    assert not server.set_priority(10**6, 5)
+    assert queue.server.set_priority(ids["new"], 5)
+    assert not queue.server.set_priority(ids["done"], 5)
+    assert not queue.server.set_priority(10**6, 5)
     assert queue.sql("SELECT id FROM jobs_queue WHERE priority = 5") == [(ids["new"],)]
     with pytest.raises(InvalidTask, match="priority is 2147483648"):
-        server.set_priority(ids["new"], 2**31)
+        queue.server.set_priority(ids["new"], 2**31)
 
 
 # ---- which rows are chosen
@@ -234,10 +228,10 @@ def put_choices(queue: Queue) -> dict[str, int]:
     return {name: put(queue, **{"status": 4} | row) for name, row in rows.items()}  # type: ignore[arg-type]
 
 
-def test_tasks_are_chosen_by_all_that_is_given(queue: Queue, server: TaskServer) -> None:
+def test_tasks_are_chosen_by_all_that_is_given(queue: Queue) -> None:
     ids = put_choices(queue)
     names = {one: name for name, one in ids.items()}
-    operator = Operations(server.store)
+    operator = Operations(queue.server.store)
     for given, expected in CHOICES:
         chosen = Selection(**given | ({"ids": [ids[name] for name in given["ids"]]} if "ids" in given else {}))
         preview = operator.preview(RETRY, chosen, most=3)
@@ -293,7 +287,7 @@ def old_or_new(mysql_queue: Queue, request: pytest.FixtureRequest) -> Iterator[t
         yield mysql_queue, Operations(server.store)
 
 
-def test_rows_that_others_hold_are_passed_over_come_back_to_and_told(
+def test_rows_that_others_hold_are_told_and_come_back_to(
     old_or_new: tuple[Queue, Operations], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue, operator = old_or_new
@@ -328,9 +322,7 @@ def test_a_program_and_a_person_hear_of_rows_that_others_hold(
     assert ended.stderr == "1 task left, as other programs hold them: try again\n"
 
 
-def test_a_limit_holds_for_each_of_several_who_found_the_same_rows(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_limit_holds_for_each_who_found_the_same_rows(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(50):
         put(queue, 4)
     barrier = threading.Barrier(4)
@@ -367,9 +359,7 @@ def test_a_limit_holds_for_each_of_several_who_found_the_same_rows(
         (["reclaim", "--force"], "taken from their workers", 4),
     ],
 )
-def test_a_dry_run_tells_what_would_be_and_changes_nothing(
-    queue: Queue, client: Run, command: list[str], done: str, rows: int
-) -> None:
+def test_a_dry_run_changes_nothing(queue: Queue, client: Run, command: list[str], done: str, rows: int) -> None:
     put_all_kinds(queue)
     before = queue.rows()
     ended = client(*command, "--all", "--dry-run")
@@ -384,9 +374,7 @@ def test_a_dry_run_tells_what_would_be_and_changes_nothing(
     assert ended.stdout.startswith(f"{rows} tasks {done}\n")
 
 
-def test_a_command_that_names_no_task_reaches_none_and_says_what_is_printed_harmless(
-    sqlite_queue: Queue, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_that_names_no_task_reaches_none(sqlite_queue: Queue, capsys: pytest.CaptureFixture[str]) -> None:
     put_all_kinds(sqlite_queue)
     put(sqlite_queue, 4, task="tasks.evil\x1b[2J", error_text="E: \x1b[2J\x07 evil\nmore")
     before = sqlite_queue.rows()
@@ -401,9 +389,7 @@ def test_a_command_that_names_no_task_reaches_none_and_says_what_is_printed_harm
     assert sqlite_queue.rows() == before
 
 
-def test_ids_may_stand_before_behind_and_among_the_options(
-    sqlite_queue: Queue, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ids_may_stand_among_the_options(sqlite_queue: Queue, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         put(sqlite_queue, 0, group_id=3)
     for line in ("-5 1 --group 3", "-5 --group 3 1", "--group 3 -5 1", "-5 --group 3 --group 4 1", "-5 1 --limit 5 1"):
@@ -487,17 +473,17 @@ def test_a_cancelled_task_whose_worker_is_killed_is_never_retried(queue: Queue, 
     assert_cancelled_for_good(queue)
 
 
-def test_a_cancel_interrupts_a_task_in_a_thread_of_a_program_of_one_s_own(queue: Queue, server: TaskServer) -> None:
+def test_a_cancel_interrupts_a_task_in_a_thread_of_a_program_of_one_s_own(queue: Queue) -> None:
     queue.add("tasks.wait")
     program = queue.deployment.write_tasks(
         "import threading\nfrom taskserver import TaskServer\nserver, results = TaskServer.from_env(), []\n"
-        "thread = threading.Thread(target=lambda: results.append(server.run()))\nthread.start()\nthread.join()\n"
+        "thread = threading.Thread(target=lambda: results.append(queue.server.run()))\nthread.start()\nthread.join()\n"
         "print(results[0].fatal, results[0].reason.value)\n",
         "program.py",
     )
     process = queue.deployment.popen(program.name, env={"TASKSERVER_LEASE": "1"})
     wait_until(queue.notes)
-    assert server.cancel(Selection(task="tasks.wait")) == 1
+    assert queue.server.cancel(Selection(task="tasks.wait")) == 1
     code, output, _ = end_of(process)
     assert (code, output) == (0, "1 empty\n")
     assert_cancelled_for_good(queue)
@@ -507,9 +493,7 @@ def test_a_cancel_interrupts_a_task_in_a_thread_of_a_program_of_one_s_own(queue:
 
 
 @pytest.mark.parametrize("groups", [[], ["3,5"]])
-def test_a_paused_group_is_not_claimed_and_the_rest_is_drained_in_order(
-    queue: Queue, client: Run, groups: list[str]
-) -> None:
+def test_a_paused_group_is_not_claimed_and_the_rest_is_drained(queue: Queue, client: Run, groups: list[str]) -> None:
     for number in range(12):
         group = [3, 4, 5][number % 3] if not groups else [3, 5][number % 2]
         queue.add("tasks.note", json.dumps([f"{number}"]), group, -number // 4)
@@ -541,17 +525,17 @@ def test_a_pause_holds_from_the_next_claim_on(queue: Queue, client: Run) -> None
     assert queue.rows("id, status") == [(3, 0)]
 
 
-def test_pause_and_resume_say_what_was_so_already(queue: Queue, client: Run, server: TaskServer) -> None:
+def test_pause_and_resume_say_what_was_so_already(queue: Queue, client: Run) -> None:
     assert client("resume", 3).stdout == "group 3 was not paused\n"
     assert client("pause", 3).returncode == 0
     assert client("pause", 3).stdout == "group 3 was paused already\n"
-    assert not server.pause(3)
-    assert server.pause(0)
-    assert server.store.claims.paused_groups() == [0, 3]
-    assert server.resume(0)
-    assert not server.resume(0)
+    assert not queue.server.pause(3)
+    assert queue.server.pause(0)
+    assert queue.server.store.claims.paused_groups() == [0, 3]
+    assert queue.server.resume(0)
+    assert not queue.server.resume(0)
     with pytest.raises(SettingError, match="group_id is -1"):
-        server.pause(-1)
+        queue.server.pause(-1)
 
 
 # ---- run
@@ -637,10 +621,10 @@ def put_errors(queue: Queue) -> None:
     queue.sql("UPDATE jobs_queue SET finished_at = '2026-02-02 03:04:05.000000', updated_at = updated_at WHERE id = 4")
 
 
-def test_errors_are_counted_by_their_first_lines(queue: Queue, client: Run, server: TaskServer) -> None:
+def test_errors_are_counted_by_their_first_lines(queue: Queue, client: Run) -> None:
     assert client("errors").stdout == "no task is in error or fatal\n"
     put_errors(queue)
-    assert [tuple(error) for error in server.errors()] == [
+    assert [tuple(error) for error in queue.server.errors()] == [
         ("E: one", 3, 2, "2026-01-02 03:04:05.000000", "2026-02-02 03:04:05.000000", 4),
         ("", 1, 0, "2026-01-03 00:00:00.000000", "2026-01-03 00:00:00.000000", 5),
         ("E: two", 1, 1, "2026-01-02 03:04:05.000000", "2026-01-02 03:04:05.000000", 3),
@@ -734,28 +718,26 @@ def test_a_prune_deletes_what_is_named_and_old(
     assert space in ended.stdout.splitlines()[-1]
 
 
-def test_a_prune_must_say_how_old(queue: Queue, client: Run, server: TaskServer) -> None:
+def test_a_prune_must_say_how_old(queue: Queue, client: Run) -> None:
     assert_one_line(client("prune", "--done"), 2, "--older-than")
     for wrong in ("30", "d", "1.5d", "1y", ""):
         assert_one_line(client("prune", "--done", "--older-than", wrong), 2, "is not a span of time")
     assert_one_line(client("prune", "--done", "--older-than", "36501d"), 2, "'36501d' is not", "at most 36500d")
     assert client("prune", "--done", "--older-than", "1s").stdout == "0 done tasks, older than 1 s: deleted\n"
     put_old(queue)
-    assert server.prune(3600.0, done=True) == (1, 0, 0, 0, 1, 0)
-    assert server.prune(timedelta(days=30), keys=True) == (1, 0, 0, 0, 0, 0)
+    assert queue.server.prune(3600.0, done=True) == (1, 0, 0, 0, 1, 0)
+    assert queue.server.prune(timedelta(days=30), keys=True) == (1, 0, 0, 0, 0, 0)
     for older_than in (-1, True, float("nan"), "30d", timedelta(days=-1)):
         with pytest.raises(InvalidTask, match="older_than is"):
-            server.prune(older_than, done=True)  # type: ignore[arg-type]
+            queue.server.prune(older_than, done=True)  # type: ignore[arg-type]
 
 
-def test_a_prune_that_was_broken_off_goes_on_the_next_time(
-    queue: Queue, server: TaskServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prune_that_was_broken_off_goes_on_the_next_time(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk_writes, "MAX_IDS_PER_STATEMENT", 4)
     for _ in range(10):
         put(queue, 2, finished_at=LONG_AGO)
         archive(queue, LONG_AGO)
-    pruning = Pruning(server.store, 60, ["done", "archived"], keys=False)
+    pruning = Pruning(queue.server.store, 60, ["done", "archived"], keys=False)
     heard: list[int] = []
 
     def break_off(deleted: int) -> None:
@@ -825,15 +807,15 @@ def test_a_reclaim_by_force_takes_tasks_from_workers_whose_lease_holds(queue: Qu
     assert_one_line(client("reclaim", "--dry-run"), 2, "client.py: --dry-run goes with --force")
 
 
-def test_a_worker_whose_task_was_taken_by_force_can_write_nothing_more(queue: Queue, server: TaskServer) -> None:
+def test_a_worker_whose_task_was_taken_by_force_can_write_nothing_more(queue: Queue) -> None:
     for _ in range(2):
-        server.add_task("tasks.note")
-    started, unstarted = server.store.claims.claim(2, ()).tasks
-    server.store.finishes.advance([], Start(started, 10))
-    assert server.reclaim() == (0, 0, 0, 0, 0, 0)
-    assert server.reclaim(Selection(groups=[0])) == (2, 0, 1, 1, 0, 0)
-    assert server.store.finishes.advance([Finish(started)], Start(unstarted, 10)) == ([Outcome.LOST], False)
-    assert not server.store.leases.renew(started)
+        queue.server.add_task("tasks.note")
+    started, unstarted = queue.server.store.claims.claim(2, ()).tasks
+    queue.server.store.finishes.advance([], Start(started, 10))
+    assert queue.server.reclaim() == (0, 0, 0, 0, 0, 0)
+    assert queue.server.reclaim(Selection(groups=[0])) == (2, 0, 1, 1, 0, 0)
+    assert queue.server.store.finishes.advance([Finish(started)], Start(unstarted, 10)) == ([Outcome.LOST], False)
+    assert not queue.server.store.leases.renew(started)
     assert queue.rows("status, attempts, claim") == [(3, 1, None), (0, 0, None)]
 
 

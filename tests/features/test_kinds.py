@@ -41,19 +41,12 @@ def linger():
 PRODUCERS = 16
 
 
-@pytest.fixture
-def server(queue: Queue) -> Iterator[TaskServer]:
-    """A producer's, in mode delete."""
-    with TaskServer(queue.dsn, folder=queue.folder, lease=600, max_attempts=3) as server:
-        yield server
-
-
 # ---- delayed
 
 
-def test_a_delayed_task_waits_by_the_clock_of_the_database_and_then_runs(queue: Queue, server: TaskServer) -> None:
+def test_a_delayed_task_waits_by_the_clock_of_the_database_and_then_runs(queue: Queue) -> None:
     for delay in (3600, 3600.5, timedelta(hours=1), timedelta(days=3660)):
-        server.add_task("tasks.note", ["later"], delay=delay)
+        queue.server.add_task("tasks.note", ["later"], delay=delay)
     assert_silent(queue.worker())
     assert (queue.statuses(), queue.notes()) == ([5] * 4, [])
     *hours, longest = queue.seconds_ahead()
@@ -64,12 +57,14 @@ def test_a_delayed_task_waits_by_the_clock_of_the_database_and_then_runs(queue: 
     assert (queue.notes(), queue.rows()) == (["later"] * 4, [])
 
 
-def test_a_task_waits_until_its_instant_in_whatever_zone_it_is_told(queue: Queue, server: TaskServer) -> None:
+def test_a_task_waits_until_its_instant_in_whatever_zone_it_is_told(queue: Queue) -> None:
     instant = datetime.now(timezone.utc) + timedelta(hours=2)
-    server.add_task("tasks.note", ["utc"], at=instant)
-    server.add_task("tasks.note", ["elsewhere"], at=instant.astimezone(timezone(timedelta(hours=-9, minutes=-30))))
-    server.add_task("tasks.note", ["text"], at=instant.isoformat())
-    server.add_task("tasks.note", ["past"], at=datetime(2020, 2, 29, tzinfo=timezone.utc))
+    queue.server.add_task("tasks.note", ["utc"], at=instant)
+    queue.server.add_task(
+        "tasks.note", ["elsewhere"], at=instant.astimezone(timezone(timedelta(hours=-9, minutes=-30)))
+    )
+    queue.server.add_task("tasks.note", ["text"], at=instant.isoformat())
+    queue.server.add_task("tasks.note", ["past"], at=datetime(2020, 2, 29, tzinfo=timezone.utc))
     assert all(7100 < seconds < 7300 for seconds in queue.seconds_ahead()[:3])
     assert len(set(queue.sql("SELECT due_at FROM jobs_queue"))) == 2
     assert_silent(queue.worker("--mode", "mark"))
@@ -99,12 +94,12 @@ def test_more_due_tasks_than_a_portion_run_in_one_run(one_queue: Queue) -> None:
     assert (len(one_queue.notes()), one_queue.rows()) == (2 * MAX_DUE_PER_LOOK + 20, [])
 
 
-def test_a_run_that_goes_on_wakes_a_task_whose_time_comes_meanwhile(queue: Queue, server: TaskServer) -> None:
+def test_a_run_that_goes_on_wakes_a_task_whose_time_comes_meanwhile(queue: Queue) -> None:
     # It looks once a second.
-    server.add_task("tasks.hold", ["held"], priority=-1)
-    server.add_tasks([{"task": "tasks.linger"}] * 60)
+    queue.server.add_task("tasks.hold", ["held"], priority=-1)
+    queue.server.add_tasks([{"task": "tasks.linger"}] * 60)
     process = queue.start_task("--batch", 1)
-    server.add_task("tasks.note", ["came due"], delay=3600, priority=-1)
+    queue.server.add_task("tasks.note", ["came due"], delay=3600, priority=-1)
     queue.pass_time()
     queue.go()
     assert end_of(process) == (0, "", "")
@@ -172,29 +167,27 @@ def test_a_key_is_free_after_its_task_in_delete_and_move_and_held_in_mark(queue:
     assert "too soon" not in queue.notes()
 
 
-def test_one_of_a_kind_by_sql_is_one_row_for_the_api_too(queue: Queue, server: TaskServer) -> None:
+def test_one_of_a_kind_by_sql_is_one_row_for_the_api_too(queue: Queue) -> None:
     ignore = "INSERT OR IGNORE" if queue.is_sqlite else "INSERT IGNORE"
     for _ in range(2):
         queue.sql(f"{ignore} INTO jobs_queue (task, unique_key) VALUES ('tasks.note', 'one')")
     ((task_id,),) = queue.rows("id")
-    assert server.add_task("tasks.note", unique_key="one") == task_id
+    assert queue.server.add_task("tasks.note", unique_key="one") == task_id
 
 
 # ---- priority
 
 
 @pytest.mark.parametrize("by_sql", [True, False])
-def test_a_waiting_task_moves_at_once_when_its_priority_is_changed(
-    queue: Queue, server: TaskServer, by_sql: bool
-) -> None:
-    server.add_task("tasks.hold", ["held"], priority=-9)
-    ids = server.add_tasks({"task": "tasks.note", "args": [name]} for name in ("1", "2", "3"))
+def test_a_waiting_task_moves_at_once_when_its_priority_is_changed(queue: Queue, by_sql: bool) -> None:
+    queue.server.add_task("tasks.hold", ["held"], priority=-9)
+    ids = queue.server.add_tasks({"task": "tasks.note", "args": [name]} for name in ("1", "2", "3"))
     process = queue.start_task("--batch", 1)
     for task_id, priority in ((ids[2], -1), (ids[0], 1)):
         if by_sql:
             queue.sql("UPDATE jobs_queue SET priority = ? WHERE id = ?", priority, task_id)
         else:
-            assert server.set_priority(task_id, priority)
+            assert queue.server.set_priority(task_id, priority)
     queue.go()
     assert end_of(process) == (0, "", "")
     assert queue.notes() == ["held", "3", "2", "1"]

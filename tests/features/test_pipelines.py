@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -169,19 +169,6 @@ def give(name):
 """
 
 
-@pytest.fixture
-def server(queue: Queue) -> Iterator[TaskServer]:
-    """A producer's, in mode mark."""
-    with TaskServer(queue.dsn, folder=queue.folder, mode="mark", lease=600, max_attempts=3) as server:
-        yield server
-
-
-@pytest.fixture
-def one_server(one_queue: Queue) -> Iterator[TaskServer]:
-    with TaskServer(one_queue.dsn, folder=one_queue.folder, mode="mark", lease=600, max_attempts=3) as server:
-        yield server
-
-
 STATE = "status, stage, task, attempts"
 THREE = ["tasks.first", "tasks.second", "tasks.third"]
 THREE_RAN = ["first", "second, by first", "third, by second 2"]
@@ -211,10 +198,8 @@ def assert_ends_well(process: Any) -> None:
 
 
 @EACH_MODE
-def test_one_row_moves_through_its_stages_and_then_ends_as_the_mode_says(
-    queue: Queue, server: TaskServer, mode: str
-) -> None:
-    task_id = server.add_pipeline(THREE, {"a": 1})
+def test_one_row_moves_through_its_stages_and_then_ends_as_the_mode_says(queue: Queue, mode: str) -> None:
+    task_id = queue.server.add_pipeline(THREE, {"a": 1})
     assert_silent(queue.worker("--mode", mode))
     assert queue.notes() == THREE_RAN
     ends = {"delete": [], "move": queue.rows(f"id, {STATE}", "jobs_queue_done"), "mark": queue.rows(f"id, {STATE}")}
@@ -223,11 +208,9 @@ def test_one_row_moves_through_its_stages_and_then_ends_as_the_mode_says(
     assert queue.sql("SELECT taken, done FROM jobs_queue_workers") == [(3, 3)]
 
 
-def test_between_two_stages_the_row_is_new_as_if_it_had_been_added_for_the_next_one(
-    queue: Queue, server: TaskServer
-) -> None:
+def test_between_two_stages_the_row_is_new_as_if_it_had_been_added_for_the_next_one(queue: Queue) -> None:
     second = {"task": "tasks.second", "group_id": 5, "priority": -3, "max_attempts": 7}
-    server.add_pipeline(["tasks.first", second, "tasks.third"], group_id=2, priority=9, max_attempts=4)
+    queue.server.add_pipeline(["tasks.first", second, "tasks.third"], group_id=2, priority=9, max_attempts=4)
     columns = f"{STATE}, args, group_id, priority, max_attempts, due_at, claim, error_text, started_at, finished_at"
     nothing = (None,) * 5
     assert queue.rows(columns) == [(0, 0, "tasks.first", 0, None, 2, 9, 4, *nothing)]
@@ -257,9 +240,9 @@ def test_what_a_stage_leaves_out_by_sql_stays_as_the_row_has_it(queue: Queue) ->
     assert queue.notes() == THREE_RAN
 
 
-def test_each_stage_belongs_to_the_workers_of_its_group(one_queue: Queue, one_server: TaskServer) -> None:
+def test_each_stage_belongs_to_the_workers_of_its_group(one_queue: Queue) -> None:
     stages = [{"task": task, "group_id": group} for task, group in zip(THREE, (1, 2, 1), strict=True)]
-    one_server.add_pipeline(stages)
+    one_queue.server.add_pipeline(stages)
     for groups, stage in [(2, 0), (1, 1), (1, 1), ("3,4", 1), (2, 2), (2, 2)]:
         assert_silent(one_queue.worker(0, groups))
         assert one_queue.rows("stage") == [(stage,)]
@@ -267,11 +250,11 @@ def test_each_stage_belongs_to_the_workers_of_its_group(one_queue: Queue, one_se
     assert (one_queue.notes(), one_queue.rows()) == (THREE_RAN, [])
 
 
-def test_each_stage_has_attempts_and_limits_of_its_own(one_queue: Queue, one_server: TaskServer) -> None:
+def test_each_stage_has_attempts_and_limits_of_its_own(one_queue: Queue) -> None:
     """That of its description, else that of its callable, else that of the settings."""
-    one_server.add_pipeline(["tasks.first", "tasks.twice_at_most"])
-    one_server.add_pipeline([{"task": "tasks.first", "max_attempts": 1}, "tasks.fail"])
-    one_server.add_pipeline(["tasks.first", {"task": "tasks.twice_at_most", "max_attempts": 1}])
+    one_queue.server.add_pipeline(["tasks.first", "tasks.twice_at_most"])
+    one_queue.server.add_pipeline([{"task": "tasks.first", "max_attempts": 1}, "tasks.fail"])
+    one_queue.server.add_pipeline(["tasks.first", {"task": "tasks.twice_at_most", "max_attempts": 1}])
     for _ in range(4):
         one_queue.worker()
         one_queue.end_backoffs()
@@ -280,10 +263,8 @@ def test_each_stage_has_attempts_and_limits_of_its_own(one_queue: Queue, one_ser
 
 
 @pytest.mark.parametrize("count", [1, MAX_STAGES])
-def test_one_stage_and_as_many_as_may_be_run_in_their_order(
-    one_queue: Queue, one_server: TaskServer, count: int
-) -> None:
-    one_server.add_pipeline(["tasks.passes", *["tasks.passes_on"] * (count - 1)], [7, 0])
+def test_one_stage_and_as_many_as_may_be_run_in_their_order(one_queue: Queue, count: int) -> None:
+    one_queue.server.add_pipeline(["tasks.passes", *["tasks.passes_on"] * (count - 1)], [7, 0])
     assert_silent(one_queue.worker())
     assert [one[:2] for one in passes(one_queue)] == [(7, stage) for stage in range(count)]
     assert one_queue.rows() == []
@@ -302,20 +283,20 @@ def pids_in(queue: Queue, stage: int) -> set[int]:
 # ---- what a stage returns
 
 
-def test_what_a_stage_returns_arrives_as_the_arguments_of_the_next_one(queue: Queue, server: TaskServer) -> None:
+def test_what_a_stage_returns_arrives_as_the_arguments_of_the_next_one(queue: Queue) -> None:
     arrives = {
         "dict": [[], {"größe 🎉": [1, -2.5, True, None, {"k": "v"}]}],
         "tuple": [[1, "two", [3]], {}],
         "None": [[], {}],
         "a megabyte": [["x" * (1024 * 1024 - 4)], {}],
     }
-    server.add_tasks([{"stages": ["tasks.give", "tasks.note"], "args": [name]} for name in arrives])
+    queue.server.add_tasks([{"stages": ["tasks.give", "tasks.note"], "args": [name]} for name in arrives])
     assert_silent(queue.worker())
     assert [json.loads(line) for line in queue.notes()] == list(arrives.values())
     assert queue.rows() == []
 
 
-def test_what_can_be_no_arguments_is_fatal_and_says_what_can(one_queue: Queue, one_server: TaskServer) -> None:
+def test_what_can_be_no_arguments_is_fatal_and_says_what_can(one_queue: Queue) -> None:
     said = "; the next stage, tasks.note, gets an object as keywords"
     cannot = {
         "a text": "what it returned is ''; allowed: a dict, a list, a tuple or None",
@@ -324,8 +305,8 @@ def test_what_can_be_no_arguments_is_fatal_and_says_what_can(one_queue: Queue, o
         "too large": "what it returned takes 1048577 bytes as JSON; allowed: 1048576",
         "a generator": "it returned a generator",  # its body did not run
     }
-    one_server.add_tasks([{"stages": ["tasks.give", "tasks.note"], "args": [name]} for name in cannot])
-    one_server.add_task("tasks.note", ["the next one"])
+    one_queue.server.add_tasks([{"stages": ["tasks.give", "tasks.note"], "args": [name]} for name in cannot])
+    one_queue.server.add_task("tasks.note", ["the next one"])
     assert one_queue.worker().returncode == 0
     assert one_queue.rows(STATE) == [(4, 0, "tasks.give", 1)] * len(cannot)
     for words, line in zip(cannot.values(), one_queue.first_lines(), strict=True):
@@ -334,11 +315,9 @@ def test_what_can_be_no_arguments_is_fatal_and_says_what_can(one_queue: Queue, o
     assert one_queue.notes() == ['[["the next one"], {}]']
 
 
-def test_the_time_of_a_stage_includes_that_of_reading_what_it_returned(
-    one_queue: Queue, one_server: TaskServer
-) -> None:
-    one_server.add_pipeline(["tasks.return_what_never_ends", "tasks.note"])
-    one_server.add_task("tasks.note", ["the next one"])
+def test_the_time_of_a_stage_includes_that_of_reading_what_it_returned(one_queue: Queue) -> None:
+    one_queue.server.add_pipeline(["tasks.return_what_never_ends", "tasks.note"])
+    one_queue.server.add_task("tasks.note", ["the next one"])
     assert_silent(one_queue.worker())
     assert one_queue.rows(STATE) == [(3, 0, "tasks.return_what_never_ends", 1)]
     assert one_queue.first_lines() == ["TaskInterrupted: it ran for longer than its timeout of 1 s"]
@@ -351,37 +330,33 @@ def test_the_time_of_a_stage_includes_that_of_reading_what_it_returned(
 NOT_ALLOWED = ["os.system", "tasks._hidden", "tasks.nothing", "other.work"]
 
 
-def test_each_stage_passes_the_allow_list_when_its_turn_comes(one_queue: Queue, one_server: TaskServer) -> None:
+def test_each_stage_passes_the_allow_list_when_its_turn_comes(one_queue: Queue) -> None:
     one_queue.deployment.write_tasks("def work(by): raise SystemExit", "other.py")
-    one_server.add_tasks([{"stages": ["tasks.first", name, "tasks.third"]} for name in NOT_ALLOWED])
-    one_server.add_task("tasks.note", ["the next one"])
+    one_queue.server.add_tasks([{"stages": ["tasks.first", name, "tasks.third"]} for name in NOT_ALLOWED])
+    one_queue.server.add_task("tasks.note", ["the next one"])
     errors = one_queue.worker().stderr
     assert all(f"{name} is fatal: " in errors for name in NOT_ALLOWED)
     assert one_queue.rows(STATE) == [(4, 1, name, 0) for name in NOT_ALLOWED]
     assert sorted(one_queue.notes()) == ['[["the next one"], {}]', *["first"] * len(NOT_ALLOWED)]
 
 
-def test_a_failed_stage_is_retried_and_by_hand_too_with_what_the_one_before_it_returned(
-    queue: Queue, server: TaskServer
-) -> None:
-    task_id = server.add_pipeline(["tasks.first", {"task": "tasks.fail_until", "max_attempts": 2}, "tasks.note"])
+def test_a_failed_stage_is_retried_and_by_hand_too_with_what_the_one_before_it_returned(queue: Queue) -> None:
+    task_id = queue.server.add_pipeline(["tasks.first", {"task": "tasks.fail_until", "max_attempts": 2}, "tasks.note"])
     assert_silent(queue.worker())
     assert queue.rows(f"{STATE}, args") == [(3, 1, "tasks.fail_until", 1, '{"by":"first"}')]
     queue.end_backoffs()
     assert "is fatal: ValueError: not yet" in queue.worker().stderr
     assert queue.rows(STATE) == [(4, 1, "tasks.fail_until", 2)]
     queue.go("mended")
-    assert server.retry(task_id) == 1
+    assert queue.server.retry(task_id) == 1
     assert queue.rows(STATE) == [(0, 1, "tasks.fail_until", 0)]
     assert_silent(queue.worker())
     assert queue.notes() == ["first", *["fail_until"] * 3, '[[], {"by": "first"}]']
 
 
 @EACH_MODE
-def test_what_is_called_when_a_stage_failed_for_good_ends_the_whole_pipeline(
-    one_queue: Queue, one_server: TaskServer, mode: str
-) -> None:
-    one_server.add_pipeline(["tasks.first", "tasks.fail_with_an_end", "tasks.third"])
+def test_what_is_called_when_a_stage_failed_for_good_ends_the_whole_pipeline(one_queue: Queue, mode: str) -> None:
+    one_queue.server.add_pipeline(["tasks.first", "tasks.fail_with_an_end", "tasks.third"])
     ended = one_queue.worker("--mode", mode)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert one_queue.notes() == ["first", "fail_with_an_end", "end_instead: as it was asked to"]
@@ -394,13 +369,11 @@ def test_what_is_called_when_a_stage_failed_for_good_ends_the_whole_pipeline(
 
 @pytest.mark.parametrize("stage", [0, 2])
 @ONE_MODE
-def test_a_rerun_while_a_stage_runs_begins_anew_when_that_one_has_ended(
-    queue: Queue, server: TaskServer, mode: str, stage: int
-) -> None:
-    task_id = server.add_pipeline(HOLDS, ["old"], unique_key="one")
+def test_a_rerun_while_a_stage_runs_begins_anew_when_that_one_has_ended(queue: Queue, mode: str, stage: int) -> None:
+    task_id = queue.server.add_pipeline(HOLDS, ["old"], unique_key="one")
     process = hold_at(queue, stage, "--mode", mode)
     for number in range(3):
-        assert server.add_pipeline(HOLDS, [f"new {number}"], unique_key="one", rerun=True) == task_id
+        assert queue.server.add_pipeline(HOLDS, [f"new {number}"], unique_key="one", rerun=True) == task_id
     assert queue.rows("status, attempts, stage") == [(1, 0, 0)]
     go_on(queue)
     assert_ends_well(process)
@@ -409,28 +382,28 @@ def test_a_rerun_while_a_stage_runs_begins_anew_when_that_one_has_ended(
     assert queue.rows(STATE) == ([(2, 2, "tasks.hold_3", 1)] if mode == "mark" else [])
 
 
-def test_a_rerun_of_a_pipeline_that_does_not_run_begins_anew(queue: Queue, server: TaskServer) -> None:
+def test_a_rerun_of_a_pipeline_that_does_not_run_begins_anew(queue: Queue) -> None:
     at_rest = [state for state in STATES if state not in GOES_ON]
     for state in at_rest:
-        server.add_pipeline(THREE, unique_key=state)
+        queue.server.add_pipeline(THREE, unique_key=state)
         queue.sql(f"UPDATE jobs_queue SET stage = 2, task = 'x.y', {STATES[state]} WHERE unique_key = ?", state)
     for state in at_rest:
-        server.add_pipeline(["tasks.note", "tasks.first"], [state], unique_key=state, rerun=True)
+        queue.server.add_pipeline(["tasks.note", "tasks.first"], [state], unique_key=state, rerun=True)
     assert queue.rows(f"{STATE}, args") == [(0, 0, "tasks.note", 0, f'["{state}"]') for state in at_rest]
     assert_silent(queue.worker())
     assert sorted(queue.notes()) == sorted([f'[["{state}"], {{}}]' for state in at_rest] + ["first"] * len(at_rest))
     assert queue.rows() == []
 
 
-def test_a_pipeline_that_is_rerun_as_a_plain_task_and_that_as_a_pipeline_are_what_they_were_made_last(
-    queue: Queue, server: TaskServer
+def test_a_pipeline_may_be_rerun_as_a_plain_task_and_that_as_a_pipeline(
+    queue: Queue,
 ) -> None:
-    server.add_pipeline(HOLDS, ["old"], unique_key="one")
+    queue.server.add_pipeline(HOLDS, ["old"], unique_key="one")
     process = hold_at(queue, 1)
-    server.add_task("tasks.hold_3", ["plain"], unique_key="one", rerun=True)
+    queue.server.add_task("tasks.hold_3", ["plain"], unique_key="one", rerun=True)
     queue.go("go2")
     wait_until(lambda: 'hold_3 ["plain"]' in queue.notes())
-    server.add_pipeline(THREE, unique_key="one", rerun=True)
+    queue.server.add_pipeline(THREE, unique_key="one", rerun=True)
     go_on(queue)
     assert_ends_well(process)
     assert queue.notes()[3:] == THREE_RAN
@@ -438,11 +411,9 @@ def test_a_pipeline_that_is_rerun_as_a_plain_task_and_that_as_a_pipeline_are_wha
 
 
 @pytest.mark.parametrize("is_running", [True, False])
-def test_a_rerun_by_sql_that_sets_the_stages_too_begins_anew(
-    queue: Queue, server: TaskServer, is_running: bool
-) -> None:
+def test_a_rerun_by_sql_that_sets_the_stages_too_begins_anew(queue: Queue, is_running: bool) -> None:
     """As docs/kinds/pipelines.md says, whether a stage runs or not."""
-    server.add_pipeline(["tasks.note", {"task": "tasks.hold_1", "max_attempts": 1}], ["old"], unique_key="one")
+    queue.server.add_pipeline(["tasks.note", {"task": "tasks.hold_1", "max_attempts": 1}], ["old"], unique_key="one")
     process = hold_at(queue, 0) if is_running else queue.start(1)
     if not is_running:
         assert_ends_well(process)
@@ -455,19 +426,19 @@ def test_a_rerun_by_sql_that_sets_the_stages_too_begins_anew(
     assert queue.rows() == []
 
 
-def test_an_older_version_leaves_a_pipeline_at_its_stage(one_queue: Queue, one_server: TaskServer) -> None:
-    one_server.add_pipeline(THREE, unique_key="one", rerun=True, version=7)
+def test_an_older_version_leaves_a_pipeline_at_its_stage(one_queue: Queue) -> None:
+    one_queue.server.add_pipeline(THREE, unique_key="one", rerun=True, version=7)
     assert_silent(one_queue.worker(1))
     before = one_queue.rows()
-    one_server.add_pipeline(["tasks.note"], unique_key="one", rerun=True, version=6)
+    one_queue.server.add_pipeline(["tasks.note"], unique_key="one", rerun=True, version=6)
     assert one_queue.rows() == before
     assert_silent(one_queue.worker())
     assert one_queue.notes() == THREE_RAN
 
 
-def test_the_task_of_a_schedule_has_no_stages_of_whatever_held_its_key(queue: Queue, server: TaskServer) -> None:
-    server.schedule("tidy", "tasks.note", ["tidied"], every=3600)
-    server.add_pipeline(["tasks.first", "tasks.fail"], unique_key="schedule:tidy", max_attempts=1)
+def test_the_task_of_a_schedule_has_no_stages_of_whatever_held_its_key(queue: Queue) -> None:
+    queue.server.schedule("tidy", "tasks.note", ["tidied"], every=3600)
+    queue.server.add_pipeline(["tasks.first", "tasks.fail"], unique_key="schedule:tidy", max_attempts=1)
     assert queue.worker().returncode == 0
     assert queue.rows(STATE) == [(4, 1, "tasks.fail", 1)]
     queue.sql(f"UPDATE jobs_queue_schedules SET next_at = '{LONG_AGO}'")
@@ -479,20 +450,18 @@ def test_the_task_of_a_schedule_has_no_stages_of_whatever_held_its_key(queue: Qu
 
 
 @ONE_MODE
-def test_a_cancel_while_a_stage_runs_ends_the_pipeline_and_a_retry_resumes_there(
-    queue: Queue, server: TaskServer, mode: str
-) -> None:
+def test_a_cancel_while_a_stage_runs_ends_the_pipeline_and_a_retry_resumes_there(queue: Queue, mode: str) -> None:
     """Also where that stage succeeds before its worker hears of it."""
     stage = 1
-    task_id = server.add_pipeline(HOLDS, ["x"])
+    task_id = queue.server.add_pipeline(HOLDS, ["x"])
     process = hold_at(queue, stage, "--mode", mode)
-    assert server.cancel(task_id) == 1
+    assert queue.server.cancel(task_id) == 1
     go_on(queue)
     assert end_of(process)[0] == 0
     assert queue.rows("status, stage, task, error_text, claim") == [(4, stage, HOLDS[stage], "cancelled", None)]
     assert_silent(queue.worker("--mode", mode))
     assert len(queue.notes()) == stage + 1
-    assert server.retry(task_id) == 1
+    assert queue.server.retry(task_id) == 1
     assert_silent(queue.worker("--mode", mode))
     assert queue.notes()[stage + 1 :] == [f'hold_{number} ["x"]' for number in range(stage + 1, 4)]
 
@@ -502,11 +471,9 @@ def test_a_cancel_while_a_stage_runs_ends_the_pipeline_and_a_retry_resumes_there
 
 @pytest.mark.parametrize("stage", [0, 1])
 @ONE_MODE
-def test_a_worker_whose_stage_was_taken_over_moves_nothing_on(
-    queue: Queue, server: TaskServer, mode: str, stage: int
-) -> None:
+def test_a_worker_whose_stage_was_taken_over_moves_nothing_on(queue: Queue, mode: str, stage: int) -> None:
     """It ends while another runs the same stage, and once more while the pipeline is at a later one already."""
-    server.add_pipeline(HOLDS, ["x"])
+    queue.server.add_pipeline(HOLDS, ["x"])
     late = hold_at(queue, stage, "--mode", mode)
     freeze(late)
     queue.end_leases()
@@ -532,10 +499,8 @@ def test_a_worker_whose_stage_was_taken_over_moves_nothing_on(
 
 
 @ONE_MODE
-def test_a_late_end_of_a_stage_that_may_start_once_counts_and_the_next_one_follows(
-    queue: Queue, server: TaskServer, mode: str
-) -> None:
-    server.add_pipeline([{"task": "tasks.hold_1", "max_attempts": 1}, "tasks.note"], ["x"])
+def test_a_late_end_of_a_stage_that_may_start_once_counts_and_the_next_one_follows(queue: Queue, mode: str) -> None:
+    queue.server.add_pipeline([{"task": "tasks.hold_1", "max_attempts": 1}, "tasks.note"], ["x"])
     late = hold_at(queue, 0, 1, "--mode", mode)
     freeze(late)
     queue.end_leases()
@@ -552,13 +517,11 @@ def test_a_late_end_of_a_stage_that_may_start_once_counts_and_the_next_one_follo
 
 
 @ONE_MODE
-def test_workers_that_race_run_each_stage_of_each_pipeline_once_and_in_order(
-    queue: Queue, server: TaskServer, mode: str
-) -> None:
+def test_workers_that_race_run_each_stage_of_each_pipeline_once_and_in_order(queue: Queue, mode: str) -> None:
     pipelines = 30
     second = {"task": "tasks.passes_together", "group_id": 4, "priority": -1}
     third = {"task": "tasks.passes_together", "priority": -2}
-    server.add_tasks(
+    queue.server.add_tasks(
         [{"stages": ["tasks.passes_together", second, third], "args": [number, 0]} for number in range(pipelines)]
     )
     workers = [queue.start("--batch", 2, "--mode", mode) for _ in range(3)]
@@ -641,9 +604,9 @@ def test_the_end_of_a_stage_that_may_have_been_written_is_known_by_the_row(queue
 # ---- together with the other kinds
 
 
-def test_figures_count_each_stage_under_its_own_name_and_group(one_queue: Queue, one_server: TaskServer) -> None:
-    one_server.add_pipeline(["tasks.first", {"task": "tasks.second", "group_id": 4}, "tasks.third"])
-    one_server.add_pipeline(["tasks.first", {"task": "tasks.fail", "group_id": 4, "max_attempts": 1}])
+def test_figures_count_each_stage_under_its_own_name_and_group(one_queue: Queue) -> None:
+    one_queue.server.add_pipeline(["tasks.first", {"task": "tasks.second", "group_id": 4}, "tasks.third"])
+    one_queue.server.add_pipeline(["tasks.first", {"task": "tasks.fail", "group_id": 4, "max_attempts": 1}])
     one_queue.worker()
     columns = "task, group_id, begun, attempts, done, failed, fatal, lost"
     assert sorted(one_queue.sql(f"SELECT {columns} FROM jobs_queue_stats")) == [
@@ -657,10 +620,8 @@ def test_figures_count_each_stage_under_its_own_name_and_group(one_queue: Queue,
 # ---- commands
 
 
-def test_one_stage_is_run_in_the_foreground_and_the_row_is_new_for_the_next_one(
-    queue: Queue, server: TaskServer
-) -> None:
-    task_id = server.add_pipeline(THREE)
+def test_one_stage_is_run_in_the_foreground_and_the_row_is_new_for_the_next_one(queue: Queue) -> None:
+    task_id = queue.server.add_pipeline(THREE)
     ended = queue.client("run", task_id)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert f"task {task_id} has done stage 1 after" in ended.stdout
@@ -688,9 +649,7 @@ FORGED_IN_SQLITE: list[tuple[object, int, str]] = [
 ]
 
 
-def test_a_forged_row_is_fatal_in_a_sentence_stops_nothing_else_and_is_shown_harmless(
-    queue: Queue, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_forged_row_is_fatal_and_is_shown_harmless(queue: Queue, capsys: pytest.CaptureFixture[str]) -> None:
     forged = FORGED + (FORGED_IN_SQLITE if queue.is_sqlite else [])
     for stages, stage, _ in forged:
         queue.sql("INSERT INTO jobs_queue (task, stages, stage) VALUES ('tasks.first', ?, ?)", stages, stage)

@@ -201,9 +201,7 @@ def test_it_is_stored_at_most_once_a_second_and_the_last_one_as_the_task_ends(qu
     assert json.loads(in_row(queue)) == {"done": last}
 
 
-def test_what_was_told_last_is_stored_within_about_a_second_while_the_task_says_no_more(
-    queue: Queue, server: TaskServer
-) -> None:
+def test_what_was_told_last_is_stored_within_about_a_second(queue: Queue, server: TaskServer) -> None:
     seconds: list[float] = []
 
     def work() -> None:
@@ -336,7 +334,7 @@ def test_a_cancelled_task_is_interrupted_at_its_next_call(
 
 
 @EACH_CALL
-def test_a_task_whose_claim_was_taken_is_interrupted_at_its_next_call_and_leaves_the_row_alone(
+def test_a_task_whose_claim_was_taken_is_interrupted_at_its_next_call(
     queue: Queue, server: TaskServer, call: Callable[[], object]
 ) -> None:
     heard: list[str] = []
@@ -361,9 +359,7 @@ def test_a_task_whose_claim_was_taken_is_interrupted_at_its_next_call_and_leaves
     assert queue.rows("status, claim, progress, error_text") == [(Status.IN_PROGRESS, 17, None, None)]
 
 
-def test_a_task_that_may_start_once_and_was_given_up_as_lost_goes_on_and_is_done(
-    queue: Queue, server: TaskServer
-) -> None:
+def test_a_task_of_one_start_that_was_given_up_as_lost_goes_on_and_is_done(queue: Queue, server: TaskServer) -> None:
     seen: list[object] = []
 
     def work() -> None:
@@ -408,7 +404,7 @@ def test_in_a_call_of_several_it_is_stored_for_each_of_them(queue: Queue, server
 
 
 @pytest.mark.parametrize("others_may_start_again", [True, False])
-def test_a_cancel_of_one_of_several_is_heard_unless_another_may_not_start_again(
+def test_a_cancel_of_one_of_several_is_heard_if_all_may_start_again(
     queue: Queue, server: TaskServer, others_may_start_again: bool
 ) -> None:
     heard: list[int] = []
@@ -497,7 +493,7 @@ def test_a_database_that_is_away_for_a_while_does_not_fail_the_task(
     assert read_progress(in_row(mysql_queue)) == Progress(3, 3)
 
 
-def test_a_server_that_says_nothing_at_all_holds_it_up_once_and_for_some_seconds(
+def test_a_server_that_says_nothing_holds_it_up_once_for_some_seconds(
     mysql_queue: Queue, mysql_server: MySQLServer
 ) -> None:
     seconds: list[float] = []
@@ -571,9 +567,7 @@ def test_tasks_of_two_threads_of_one_process_see_each_its_own(queue: Queue, serv
     assert told == [{"done": 199, "text": name} for name in ids]
 
 
-def test_it_works_in_an_event_loop_and_in_threads_that_have_a_copy_of_the_task_s_context(
-    queue: Queue, server: TaskServer
-) -> None:
+def test_it_works_in_an_event_loop_and_in_threads_with_the_task_s_context(queue: Queue, server: TaskServer) -> None:
     seen: list[int] = []
 
     def ask(number: int) -> None:
@@ -599,9 +593,7 @@ def test_it_works_in_an_event_loop_and_in_threads_that_have_a_copy_of_the_task_s
     assert (state.status, state.progress) == (Status.DONE, Progress(3, 3))
 
 
-def test_a_loop_that_calls_at_each_step_is_ended_by_a_cancel_in_less_than_a_second(
-    queue: Queue, server: TaskServer
-) -> None:
+def test_a_loop_that_calls_is_ended_by_a_cancel_in_less_than_a_second(queue: Queue, server: TaskServer) -> None:
     """An event loop, too."""
     seconds: list[float] = []
 
@@ -774,7 +766,7 @@ def test_control_characters_of_its_text_do_not_reach_the_terminal(queue: Queue) 
 
 
 @EACH_CALL
-def test_a_call_in_a_tight_loop_costs_far_less_than_a_look_at_the_row(
+def test_a_call_costs_far_less_than_a_look_at_the_row(
     queue: Queue, server: TaskServer, call: Callable[[], object]
 ) -> None:
     seconds: dict[str, float] = {}

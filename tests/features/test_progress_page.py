@@ -122,9 +122,7 @@ def test_without_javascript_the_page_shows_the_same_and_loads_itself_anew(mysql_
     assert f'<p id="result">{html.escape("<i>ready</i>")}</p>' in page
 
 
-def test_a_visitor_has_one_task_at_a_time_and_cannot_ask_for_that_of_another(
-    mysql_queue: Queue, website: Website
-) -> None:
+def test_a_visitor_has_one_task_at_a_time_and_sees_no_other_visitor_s(mysql_queue: Queue, website: Website) -> None:
     one, other = Visitor(website), Visitor(website)
     one.press_button()
     one.press_button()
@@ -139,9 +137,7 @@ def test_a_visitor_has_one_task_at_a_time_and_cannot_ask_for_that_of_another(
     assert one.ask()["state"] == "waiting"
 
 
-def test_an_id_that_was_given_again_shows_nothing_of_another_visitors_task(
-    mysql_queue: Queue, website: Website
-) -> None:
+def test_an_id_that_was_given_again_shows_nothing_of_another_task(mysql_queue: Queue, website: Website) -> None:
     visitor = Visitor(website)
     visitor.press_button()
     mysql_queue.sql("""UPDATE jobs_queue SET status = 2, args = '{"ticket":"other"}', result = '"secret"'""")
@@ -159,9 +155,7 @@ def test_an_id_that_was_given_again_shows_nothing_of_another_visitors_task(
         ('{"done": null, "text": "\\ud800"}', '"</script><script>alert(1)</script>"'),
     ],
 )
-def test_whatever_the_row_holds_the_page_and_its_answer_stand(
-    mysql_queue: Queue, website: Website, told: str, result: str
-) -> None:
+def test_the_page_stands_whatever_the_row_holds(mysql_queue: Queue, website: Website, told: str, result: str) -> None:
     visitor = Visitor(website)
     visitor.press_button()
     mysql_queue.sql("UPDATE jobs_queue SET status = 2, progress = ?, result = ?", told, result)
@@ -199,9 +193,7 @@ return [document.getElementById('state').textContent, bar && bar.getAttribute('v
 """
 
 
-def test_the_bar_of_the_page_moves_to_its_end_in_a_browser(
-    mysql_queue: Queue, website: Website, tmp_path: Path
-) -> None:
+def test_the_bar_moves_to_its_end_in_a_browser(mysql_queue: Queue, website: Website, tmp_path: Path) -> None:
     mysql_queue.define(STEPS)
     with Browser(tmp_path) as browser:
         browser.open(f"{website.url}/progress.php")

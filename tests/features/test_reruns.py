@@ -69,13 +69,6 @@ hold_until_killed = hold
 """
 
 
-@pytest.fixture
-def server(queue: Queue) -> Iterator[TaskServer]:
-    """A producer's, in mode delete."""
-    with TaskServer(queue.dsn, folder=queue.folder, lease=600, max_attempts=3) as server:
-        yield server
-
-
 # ---- a task that does not run
 
 
@@ -92,30 +85,26 @@ def test_a_rerun_by_sql_makes_a_row_new_unless_it_runs_or_waits_for_other_tasks(
     assert set(queue.sql("SELECT attempts, claim FROM jobs_queue WHERE status = 2")) == {(1, None)}
 
 
-def test_the_late_completion_of_a_lost_task_counts_no_more_once_it_was_run_again(
-    queue: Queue, server: TaskServer
-) -> None:
-    server.add_task("tasks.note", ["old"], unique_key=KEY, max_attempts=1)
-    (task,) = server.store.claims.claim(1, ()).tasks
-    assert server.store.finishes.advance([], Start(task, 1)) == ([], True)
+def test_the_late_completion_of_a_lost_task_counts_no_more_once_it_was_run_again(queue: Queue) -> None:
+    queue.server.add_task("tasks.note", ["old"], unique_key=KEY, max_attempts=1)
+    (task,) = queue.server.store.claims.claim(1, ()).tasks
+    assert queue.server.store.finishes.advance([], Start(task, 1)) == ([], True)
     queue.end_leases()
-    assert server.reclaim().lost == 1
+    assert queue.server.reclaim().lost == 1
     rerun_by_sql(queue, ["new"], KEY)
     before = queue.rows()
-    assert server.store.finishes.advance([Finish(task)], None) == ([Outcome.LOST], False)
+    assert queue.server.store.finishes.advance([Finish(task)], None) == ([Outcome.LOST], False)
     assert queue.rows() == before
     # Nor once it runs again.
-    (again,) = server.store.claims.claim(1, ()).tasks
-    assert server.store.finishes.advance([Finish(task)], Start(again, 3)) == ([Outcome.LOST], True)
+    (again,) = queue.server.store.claims.claim(1, ()).tasks
+    assert queue.server.store.finishes.advance([Finish(task)], Start(again, 3)) == ([Outcome.LOST], True)
     assert queue.rows("status, attempts") == [(1, 1)]
 
 
 @pytest.mark.parametrize("is_taken", [False, True], ids=["left", "run by another worker"])
-def test_a_claimed_task_is_taken_from_its_worker_without_a_word(
-    queue: Queue, server: TaskServer, is_taken: bool
-) -> None:
-    server.add_task("tasks.hold", ["held"], priority=-1)
-    server.add_task("tasks.note", ["old"], unique_key=KEY)
+def test_a_claimed_task_is_taken_from_its_worker_without_a_word(queue: Queue, is_taken: bool) -> None:
+    queue.server.add_task("tasks.hold", ["held"], priority=-1)
+    queue.server.add_task("tasks.note", ["old"], unique_key=KEY)
     process = queue.start_task()
     assert queue.statuses() == [1, 1]
     rerun_by_sql(queue, ["new"], KEY)
@@ -127,22 +116,20 @@ def test_a_claimed_task_is_taken_from_its_worker_without_a_word(
     assert (queue.notes(), queue.rows()) == (["held", "new"], [])
 
 
-def test_a_rerun_of_a_version_that_is_not_newer_leaves_a_running_task_and_one_that_is_done(
-    queue: Queue, server: TaskServer
-) -> None:
-    server.add_task("tasks.hold", ["7"], unique_key=KEY, rerun=True, version=7)
+def test_a_rerun_of_a_version_that_is_not_newer_leaves_a_running_task_and_one_that_is_done(queue: Queue) -> None:
+    queue.server.add_task("tasks.hold", ["7"], unique_key=KEY, rerun=True, version=7)
     process = queue.start_task("--mode", "mark")
     for version in (6, 7):
-        server.add_task("tasks.note", ["older"], unique_key=KEY, rerun=True, version=version)
+        queue.server.add_task("tasks.note", ["older"], unique_key=KEY, rerun=True, version=version)
     assert queue.rows("attempts, version") == [(1, 7)]
     queue.go()
     assert end_of(process) == (0, "", "")
-    server.add_task("tasks.note", ["older"], unique_key=KEY, rerun=True, version=6)
+    queue.server.add_task("tasks.note", ["older"], unique_key=KEY, rerun=True, version=6)
     assert_silent(queue.worker("--mode", "mark"))
     several = [
         {"task": "tasks.note", "args": [n], "unique_key": KEY, "rerun": True, "version": n} for n in (8, 10, 7, 10, 9)
     ]
-    assert len(set(server.add_tasks(several))) == 1
+    assert len(set(queue.server.add_tasks(several))) == 1
     assert queue.rows("args, version") == [("[10]", 10)]
     assert queue.notes() == ["7"]
 
@@ -178,9 +165,9 @@ def assert_ran_once_more(queue: Queue, mode: str) -> None:
 
 @pytest.mark.parametrize(("first", "mode", "rerun"), EACH_FIRST_RUN)
 def test_a_running_task_that_is_changed_five_times_runs_once_more_however_it_ends(
-    queue: Queue, server: TaskServer, first: str, mode: str, rerun: Callable[..., None]
+    queue: Queue, first: str, mode: str, rerun: Callable[..., None]
 ) -> None:
-    server.add_task(f"tasks.{first}", ["old"], unique_key=KEY)
+    queue.server.add_task(f"tasks.{first}", ["old"], unique_key=KEY)
     process = queue.start_task("--mode", mode)
     for number in range(1, 6):
         rerun(queue, [f"new {number}"], KEY)
@@ -200,13 +187,11 @@ def test_a_running_task_that_is_changed_five_times_runs_once_more_however_it_end
     assert_ran_once_more(queue, mode)
 
 
-def test_a_worker_that_was_frozen_changes_nothing_in_a_task_that_was_changed_and_runs_elsewhere(
-    queue: Queue, server: TaskServer
-) -> None:
-    server.add_task("tasks.hold", ["old"], unique_key=KEY)
+def test_a_worker_that_was_frozen_changes_nothing_in_a_task_that_was_changed_and_runs_elsewhere(queue: Queue) -> None:
+    queue.server.add_task("tasks.hold", ["old"], unique_key=KEY)
     frozen = queue.start_task(GO="go-frozen")
     freeze(frozen)
-    server.add_task("tasks.hold", ["new"], unique_key=KEY, rerun=True)
+    queue.server.add_task("tasks.hold", ["new"], unique_key=KEY, rerun=True)
     queue.end_leases()
     other = queue.start_task()
     before = queue.rows()
@@ -221,12 +206,10 @@ def test_a_worker_that_was_frozen_changes_nothing_in_a_task_that_was_changed_and
     assert (queue.rows(), queue.notes()) == ([], ["old", "new"])
 
 
-def test_a_running_task_that_is_rerun_with_a_delay_for_another_group_runs_again_there_right_after(
-    queue: Queue, server: TaskServer
-) -> None:
-    server.add_task("tasks.hold", ["old"], unique_key=KEY, group_id=3)
+def test_a_running_task_that_is_rerun_with_a_delay_for_another_group_runs_again_there_right_after(queue: Queue) -> None:
+    queue.server.add_task("tasks.hold", ["old"], unique_key=KEY, group_id=3)
     process = queue.start_task(0, 3)
-    server.add_task("tasks.note", ["new"], unique_key=KEY, rerun=True, group_id=5, delay=3600)
+    queue.server.add_task("tasks.note", ["new"], unique_key=KEY, rerun=True, group_id=5, delay=3600)
     queue.go()
     assert end_of(process) == (0, "", "")
     assert queue.notes() == ["old"]
@@ -364,7 +347,7 @@ EACH_RACE = pytest.mark.parametrize(
 
 
 @EACH_RACE
-def test_the_last_change_of_each_key_is_run_after_it_and_no_key_by_two_workers_at_once(
+def test_the_last_change_of_each_key_is_run_and_no_key_by_two_workers_at_once(
     request: pytest.FixtureRequest, tmp_path: Path, store: str, mode: str
 ) -> None:
     """Where rows are kept, the key that all change has versions that come in any order: the newest is run last."""
@@ -420,7 +403,7 @@ class Added(NamedTuple):
 
 
 @pytest.mark.parametrize(("store", "mode"), [("sqlite", "delete"), ("mysql", "delete"), ("mysql", "move")])
-def test_producers_of_one_key_and_workers_that_drain_it_lose_nothing_and_run_each_row_once(
+def test_producers_of_one_key_and_workers_that_drain_it_lose_nothing(
     request: pytest.FixtureRequest, tmp_path: Path, store: str, mode: str
 ) -> None:
     queue: Queue = request.getfixturevalue(f"{store}_queue")

@@ -172,19 +172,6 @@ def give_no_utf_8():
 )
 
 
-@pytest.fixture
-def server(queue: Queue) -> Iterator[TaskServer]:
-    """A producer's, and a page's that asks."""
-    with TaskServer(queue.dsn, folder=queue.folder, lease=600) as server:
-        yield server
-
-
-@pytest.fixture
-def one_server(one_queue: Queue) -> Iterator[TaskServer]:
-    with TaskServer(one_queue.dsn, folder=one_queue.folder, lease=600) as server:
-        yield server
-
-
 def state_of(server: TaskServer, task_id: int) -> TaskState:
     state = server.get(task_id)
     assert state is not None
@@ -208,48 +195,48 @@ def assert_told_once(ended: Any, *words: str) -> None:
 
 
 @EACH_KEEPING_MODE
-def test_what_a_task_returned_can_be_asked_for(queue: Queue, server: TaskServer, mode: str) -> None:
-    ids = server.add_tasks([{"task": "tasks.give_kept", "args": [name]} for name in KEPT])
+def test_what_a_task_returned_can_be_asked_for(queue: Queue, mode: str) -> None:
+    ids = queue.server.add_tasks([{"task": "tasks.give_kept", "args": [name]} for name in KEPT])
     assert_silent(queue.worker("--mode", mode))
     texts = [text for (text,) in queue.rows("result", table_of(mode))]
     for task_id, (name, value), text in zip(ids, KEPT.items(), texts, strict=True):
         as_json = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         assert text == (None if value is None else as_json), name
-        assert server.get(task_id) == TaskState(task_id, "tasks.give_kept", 2, 1, json.loads(as_json), None, None), name
+        assert queue.server.get(task_id) == TaskState(
+            task_id, "tasks.give_kept", 2, 1, json.loads(as_json), None, None
+        ), name
     assert max(len(text.encode()) for text in texts if text) == MAX_RESULT_BYTES
     assert (queue.rows() == []) is (mode == "move")
 
 
-def test_in_mode_delete_nothing_is_kept_nor_looked_at(queue: Queue, server: TaskServer) -> None:
-    ids = [server.add_task("tasks.return_what_raises"), server.add_task("tasks.give", [1])]
-    ids += [server.add_task("tasks.give_each", {"give": name}) for name in ("a text", "a set", "a dict")]
+def test_in_mode_delete_nothing_is_kept_nor_looked_at(queue: Queue) -> None:
+    ids = [queue.server.add_task("tasks.return_what_raises"), queue.server.add_task("tasks.give", [1])]
+    ids += [queue.server.add_task("tasks.give_each", {"give": name}) for name in ("a text", "a set", "a dict")]
     assert_silent(queue.worker())
-    assert [server.get(task_id) for task_id in ids] == [None] * 5
+    assert [queue.server.get(task_id) for task_id in ids] == [None] * 5
     assert queue.notes() == ["give_each"]
     assert queue.rows("*", "jobs_queue_done") == []
 
 
-def test_a_task_that_an_operator_runs_keeps_its_result(one_queue: Queue, one_server: TaskServer) -> None:
-    task_id = one_server.add_task("tasks.give", ["by hand"])
+def test_a_task_that_an_operator_runs_keeps_its_result(one_queue: Queue) -> None:
+    task_id = one_queue.server.add_task("tasks.give", ["by hand"])
     ended = one_queue.client("run", task_id)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.endswith(" s\n")
     one_queue.deployment.write_env(TASKSERVER_DSN=one_queue.dsn, TASKSERVER_MODE="mark")
-    other_id = one_server.add_task("tasks.give", ["by hand"])
+    other_id = one_queue.server.add_task("tasks.give", ["by hand"])
     ended = one_queue.client("run", other_id)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.endswith(' s, and returned "by hand"\n')
-    assert one_server.get(task_id) is None
-    assert state_of(one_server, other_id).result == "by hand"
+    assert one_queue.server.get(task_id) is None
+    assert state_of(one_queue.server, other_id).result == "by hand"
 
 
 # ---- what cannot be kept
 
 
 @EACH_KEEPING_MODE
-def test_a_task_whose_result_cannot_be_kept_is_done_and_that_is_told(
-    queue: Queue, server: TaskServer, mode: str
-) -> None:
+def test_a_task_whose_result_cannot_be_kept_is_done_and_that_is_told(queue: Queue, mode: str) -> None:
     cannot = {
         "return_what_raises": "raises ZeroDivisionError as JSON",
         "give_a_set": "cannot be written as JSON: Object of type set is not JSON serializable",
@@ -257,9 +244,9 @@ def test_a_task_whose_result_cannot_be_kept_is_done_and_that_is_told(
         "give_a_loud_error": r"cannot be written as JSON: \x1b[2J\nloud\ud800xxx",
         "give_no_utf_8": "surrogates not allowed",
     }
-    ids = server.add_tasks([{"task": f"tasks.{name}"} for name in cannot])
-    server.add_task("tasks.give_a_set")  # of which a run tells once
-    server.add_task("tasks.note", ["the next one"])
+    ids = queue.server.add_tasks([{"task": f"tasks.{name}"} for name in cannot])
+    queue.server.add_task("tasks.give_a_set")  # of which a run tells once
+    queue.server.add_task("tasks.note", ["the next one"])
     for first_id in (ids[0], ids[0] + 7):
         ended = queue.worker("--mode", mode)
         assert (ended.returncode, ended.stdout) == (0, "")
@@ -271,30 +258,26 @@ def test_a_task_whose_result_cannot_be_kept_is_done_and_that_is_told(
             assert line.endswith(" (said once a run)"), (name, line)
             assert len(line) < 500, name
         if first_id == ids[0]:
-            server.add_tasks([{"task": f"tasks.{name}"} for name in cannot])
+            queue.server.add_tasks([{"task": f"tasks.{name}"} for name in cannot])
     assert queue.rows("status, attempts, result, error_text", table_of(mode)) == [(2, 1, None, None)] * 12
-    assert server.get(ids[0]) == TaskState(ids[0], "tasks.return_what_raises", 2, 1, None, None, None)
+    assert queue.server.get(ids[0]) == TaskState(ids[0], "tasks.return_what_raises", 2, 1, None, None, None)
     assert queue.notes() == ["written", "the next one", "written"]
 
 
 @EACH_KEEPING_MODE
-def test_a_timeout_that_strikes_while_a_result_is_written_costs_the_result_alone(
-    queue: Queue, server: TaskServer, mode: str
-) -> None:
-    task_id = server.add_task("tasks.return_what_never_ends")
-    next_id = server.add_task("tasks.give", ["the next one"])
+def test_a_timeout_that_strikes_while_a_result_is_written_costs_the_result_alone(queue: Queue, mode: str) -> None:
+    task_id = queue.server.add_task("tasks.return_what_never_ends")
+    next_id = queue.server.add_task("tasks.give", ["the next one"])
     assert_told_once(queue.worker("--mode", mode), "tasks.return_what_never_ends", "raises TaskInterrupted as JSON")
     assert queue.notes() == ["its effect", "being written"]
-    assert server.get(task_id) == TaskState(task_id, "tasks.return_what_never_ends", 2, 1, None, None, None)
-    assert state_of(server, next_id).result == "the next one"
+    assert queue.server.get(task_id) == TaskState(task_id, "tasks.return_what_never_ends", 2, 1, None, None, None)
+    assert state_of(queue.server, next_id).result == "the next one"
     assert_silent(queue.worker("--mode", mode))
     assert queue.notes() == ["its effect", "being written"]
 
 
-def test_a_second_signal_that_comes_while_a_result_is_written_costs_the_result_alone(
-    one_queue: Queue, one_server: TaskServer
-) -> None:
-    task_id = one_server.add_task("tasks.return_what_hangs")
+def test_a_second_signal_that_comes_while_a_result_is_written_costs_the_result_alone(one_queue: Queue) -> None:
+    task_id = one_queue.server.add_task("tasks.return_what_hangs")
     process = one_queue.start("--mode", "mark")
     wait_until(lambda: one_queue.notes() == ["its effect", "being written"])
     process.send_signal(signal.SIGTERM)
@@ -302,35 +285,33 @@ def test_a_second_signal_that_comes_while_a_result_is_written_costs_the_result_a
     code, _, errors = end_of(process)
     assert code == 0
     assert "tasks.return_what_hangs is done, and its result is not kept" in errors
-    assert one_server.get(task_id) == TaskState(task_id, "tasks.return_what_hangs", 2, 1, None, None, None)
+    assert one_queue.server.get(task_id) == TaskState(task_id, "tasks.return_what_hangs", 2, 1, None, None, None)
 
 
 # ---- kinds of tasks
 
 
 @EACH_KEEPING_MODE
-def test_of_a_pipeline_the_result_of_the_last_stage_is_kept(queue: Queue, server: TaskServer, mode: str) -> None:
-    task_id = server.add_pipeline(["tasks.first", "tasks.second"], [3])
+def test_of_a_pipeline_the_result_of_the_last_stage_is_kept(queue: Queue, mode: str) -> None:
+    task_id = queue.server.add_pipeline(["tasks.first", "tasks.second"], [3])
     assert_silent(queue.worker(1, "--mode", mode))
-    assert server.get(task_id) == TaskState(task_id, "tasks.second", 0, 0, None, None, None)
+    assert queue.server.get(task_id) == TaskState(task_id, "tasks.second", 0, 0, None, None, None)
     assert queue.rows("result") == [(None,)]
     assert_silent(queue.worker("--mode", mode))
-    assert server.get(task_id) == TaskState(task_id, "tasks.second", 2, 1, {"number": 8}, None, None)
+    assert queue.server.get(task_id) == TaskState(task_id, "tasks.second", 2, 1, {"number": 8}, None, None)
 
 
 @EACH_KEEPING_MODE
-def test_of_a_call_of_several_each_element_is_the_result_of_its_task(
-    queue: Queue, server: TaskServer, mode: str
-) -> None:
+def test_of_a_call_of_several_each_element_is_the_result_of_its_task(queue: Queue, mode: str) -> None:
     names = ["a text", "none", "a dict", "an error", "false", "a set", "a fatal error", "another set"]
-    ids = server.add_tasks([{"task": "tasks.give_each", "args": {"give": name}} for name in names])
+    ids = queue.server.add_tasks([{"task": "tasks.give_each", "args": {"give": name}} for name in names])
     ended = queue.worker("--mode", mode)
     assert ended.returncode == 0
     not_kept, fatal = ended.stderr.splitlines()
     assert f"task {ids[5]} tasks.give_each is done, and its result is not kept" in not_kept
     assert f"task {ids[6]} tasks.give_each is fatal: Fatal: never" in fatal
     assert queue.notes() == ["give_each"]
-    states = [state_of(server, task_id) for task_id in ids]
+    states = [state_of(queue.server, task_id) for task_id in ids]
     assert [state.result for state in states] == ["text", None, {"größe": [1]}, None, False, None, None, None]
     assert [state.status for state in states] == [2, 2, 2, 3, 2, 2, 4, 2]
     assert [str(state.error).partition("\n")[0] for state in states if state.error] == [
@@ -340,29 +321,27 @@ def test_of_a_call_of_several_each_element_is_the_result_of_its_task(
     assert [state.attempts for state in states] == [1] * len(names)
 
 
-def test_of_a_call_of_several_results_that_never_end_cost_no_other_one_nor_the_worker(
-    one_queue: Queue, one_server: TaskServer
-) -> None:
-    ids = one_server.add_tasks([{"task": "tasks.return_what_never_ends_for_most"}] * 10)
+def test_of_a_call_of_several_results_that_never_end_cost_no_other_one_nor_the_worker(one_queue: Queue) -> None:
+    ids = one_queue.server.add_tasks([{"task": "tasks.return_what_never_ends_for_most"}] * 10)
     assert_told_once(one_queue.worker("--mode", "mark", TASKSERVER_LEASE="10"), f"task {ids[1]} ")
     assert one_queue.notes() == ["its effect", *["being written"] * 3]
     assert one_queue.rows("status, attempts, result") == [(2, 1, '"before"'), *[(2, 1, None)] * 9]
 
 
 @pytest.mark.parametrize("mode", ["delete", "move", "mark"])
-def test_a_task_that_others_wait_for_keeps_its_result_too(queue: Queue, server: TaskServer, mode: str) -> None:
+def test_a_task_that_others_wait_for_keeps_its_result_too(queue: Queue, mode: str) -> None:
     parents = [
-        server.add_task("tasks.give", [{"of": "a parent"}]),
-        *server.add_tasks([{"task": "tasks.give_each", "args": {"give": "a text"}}] * 2),
+        queue.server.add_task("tasks.give", [{"of": "a parent"}]),
+        *queue.server.add_tasks([{"task": "tasks.give_each", "args": {"give": "a text"}}] * 2),
     ]
-    child = server.add_task("tasks.give", ["of the child"], depends_on=parents)
+    child = queue.server.add_task("tasks.give", ["of the child"], depends_on=parents)
     assert_silent(queue.worker(3, "--mode", mode))
     while queue.sql("SELECT 1 FROM jobs_queue WHERE id = ? AND status <> 2", child):
         assert_silent(queue.worker("--mode", mode))
     if mode == "delete":
-        assert [server.get(task_id) for task_id in (*parents, child)] == [None] * 4
+        assert [queue.server.get(task_id) for task_id in (*parents, child)] == [None] * 4
         return
-    assert results(server, [*parents, child]) == [{"of": "a parent"}, "text", "text", "of the child"]
+    assert results(queue.server, [*parents, child]) == [{"of": "a parent"}, "text", "text", "of the child"]
     assert queue.rows("id, status", table_of(mode)) == [(task_id, 2) for task_id in (*parents, child)]
 
 
@@ -370,69 +349,65 @@ def test_a_task_that_others_wait_for_keeps_its_result_too(queue: Queue, server: 
 
 
 @EACH_KEEPING_MODE
-def test_a_rerun_that_comes_while_it_runs_keeps_the_result_of_the_second_run_alone(
-    queue: Queue, server: TaskServer, mode: str
-) -> None:
-    task_id = server.add_task("tasks.hold", ["first"], unique_key="one")
+def test_a_rerun_that_comes_while_it_runs_keeps_the_result_of_the_second_run_alone(queue: Queue, mode: str) -> None:
+    task_id = queue.server.add_task("tasks.hold", ["first"], unique_key="one")
     process = queue.start_task(1, "--mode", mode)
-    assert server.add_task("tasks.hold", ["second"], unique_key="one", rerun=True) == task_id
+    assert queue.server.add_task("tasks.hold", ["second"], unique_key="one", rerun=True) == task_id
     queue.go("go-first")
     assert end_of(process) == (0, "", "")
-    assert server.get(task_id) == TaskState(task_id, "tasks.hold", 0, 0, None, None, None)
+    assert queue.server.get(task_id) == TaskState(task_id, "tasks.hold", 0, 0, None, None, None)
     assert queue.rows("result") == [(None,)]
     queue.go("go-second")
     assert_silent(queue.worker("--mode", mode))
-    assert server.get(task_id) == TaskState(task_id, "tasks.hold", 2, 1, "second", None, None)
+    assert queue.server.get(task_id) == TaskState(task_id, "tasks.hold", 2, 1, "second", None, None)
 
 
-def test_a_rerun_of_what_is_done_takes_its_result_away_at_once_but_not_one_of_an_older_version(
-    queue: Queue, server: TaskServer
-) -> None:
+def test_a_rerun_of_what_is_done_takes_its_result_away_at_once_but_not_one_of_an_older_version(queue: Queue) -> None:
     def add(value: str, version: int, **more: Any) -> int:
-        return server.add_task("tasks.give", [value], unique_key="one", rerun=True, version=version, **more)
+        return queue.server.add_task("tasks.give", [value], unique_key="one", rerun=True, version=version, **more)
 
     task_id = add("first", 2)
     assert_silent(queue.worker("--mode", "mark"))
     assert add("older", 1) == task_id
     assert add("the same", 2, delay=60) == task_id
-    assert state_of(server, task_id).result == "first"
-    assert state_of(server, task_id).status is Status.DONE
+    assert state_of(queue.server, task_id).result == "first"
+    assert state_of(queue.server, task_id).status is Status.DONE
     assert add("second", 3) == task_id
-    assert server.get(task_id) == TaskState(task_id, "tasks.give", 0, 0, None, None, None)
+    assert queue.server.get(task_id) == TaskState(task_id, "tasks.give", 0, 0, None, None, None)
     # Nor does a start leave one, as a row has it that a statement of a page put back to new.
-    several = server.add_tasks([{"task": "tasks.give_each", "args": {"give": "an error"}}] * 2)
+    several = queue.server.add_tasks([{"task": "tasks.give_each", "args": {"give": "an error"}}] * 2)
     queue.sql("UPDATE jobs_queue SET task = 'tasks.nothing', result = '\"old\"' WHERE id = ?", task_id)
     queue.sql("UPDATE jobs_queue SET result = '\"old\"'")
-    assert results(server, [task_id, *several]) == [None] * 3
+    assert results(queue.server, [task_id, *several]) == [None] * 3
     assert queue.worker("--mode", "mark").returncode == 0
     assert queue.rows("status, result") == [(4, None), (3, None), (3, None)]
 
 
 @EACH_KEEPING_MODE
-def test_a_task_that_on_fatal_completed_has_no_result(queue: Queue, server: TaskServer, mode: str) -> None:
-    task_id = server.add_task("tasks.fail_with_an_end", {"value": "text"})
+def test_a_task_that_on_fatal_completed_has_no_result(queue: Queue, mode: str) -> None:
+    task_id = queue.server.add_task("tasks.fail_with_an_end", {"value": "text"})
     assert_silent(queue.worker("--mode", mode))
-    assert server.get(task_id) == TaskState(task_id, "tasks.fail_with_an_end", 2, 1, None, None, None)
+    assert queue.server.get(task_id) == TaskState(task_id, "tasks.fail_with_an_end", 2, 1, None, None, None)
 
 
 @EACH_KEEPING_MODE
-def test_a_completion_that_comes_late_brings_its_result(queue: Queue, server: TaskServer, mode: str) -> None:
-    task_id = server.add_task("tasks.hold_once", ["late"])
+def test_a_completion_that_comes_late_brings_its_result(queue: Queue, mode: str) -> None:
+    task_id = queue.server.add_task("tasks.hold_once", ["late"])
     process = queue.start_task("--mode", mode)
     freeze(process)
     queue.end_leases()
     queue.worker(0, 9)  # a run begins with what is due, whatever its groups are
-    state = state_of(server, task_id)
+    state = state_of(queue.server, task_id)
     assert (state.status, state.result) == (Status.FATAL, None)
     assert str(state.error).startswith("lost: ")
     queue.go()
     thaw(process)
     assert end_of(process) == (0, "", "")
-    assert server.get(task_id) == TaskState(task_id, "tasks.hold_once", 2, 1, "late", None, None)
+    assert queue.server.get(task_id) == TaskState(task_id, "tasks.hold_once", 2, 1, "late", None, None)
 
 
-def test_the_result_of_a_task_that_was_taken_over_is_dropped(queue: Queue, server: TaskServer) -> None:
-    task_id = server.add_task("tasks.hold", ["lost"])
+def test_the_result_of_a_task_that_was_taken_over_is_dropped(queue: Queue) -> None:
+    task_id = queue.server.add_task("tasks.hold", ["lost"])
     process = queue.start_task("--mode", "mark")
     freeze(process)
     queue.end_leases()
@@ -442,48 +417,44 @@ def test_the_result_of_a_task_that_was_taken_over_is_dropped(queue: Queue, serve
     code, _, errors = end_of(process)
     assert (code, "the lease was lost" in errors) == (0, True)
     assert queue.rows("status, result") == [(3, None)]
-    assert state_of(server, task_id).is_over is False
+    assert state_of(queue.server, task_id).is_over is False
 
 
 # ---- what asks
 
 
-def test_a_task_can_be_asked_for_all_its_life(queue: Queue, server: TaskServer) -> None:
-    waiting = server.add_task("tasks.give", [1], delay=600)
-    running = server.add_task("tasks.hold", ["x"])
-    assert server.get(waiting) == TaskState(waiting, "tasks.give", 5, 0, None, None, None)
-    assert server.get(running) == TaskState(running, "tasks.hold", 0, 0, None, None, None)
+def test_a_task_can_be_asked_for_all_its_life(queue: Queue) -> None:
+    waiting = queue.server.add_task("tasks.give", [1], delay=600)
+    running = queue.server.add_task("tasks.hold", ["x"])
+    assert queue.server.get(waiting) == TaskState(waiting, "tasks.give", 5, 0, None, None, None)
+    assert queue.server.get(running) == TaskState(running, "tasks.hold", 0, 0, None, None, None)
     process = queue.start_task("--mode", "move")
-    state = state_of(server, running)
+    state = state_of(queue.server, running)
     assert (state.status, state.attempts, state.is_over) == (Status.IN_PROGRESS, 1, False)
     queue.go("go-x")
     assert end_of(process) == (0, "", "")
-    state = state_of(server, running)
+    state = state_of(queue.server, running)
     assert (state.status, state.result, state.is_over) == (Status.DONE, "x", True)
-    assert all(type(state_of(server, task_id).status) is Status for task_id in (waiting, running))
-    assert server.get(10**6) is None
+    assert all(type(state_of(queue.server, task_id).status) is Status for task_id in (waiting, running))
+    assert queue.server.get(10**6) is None
 
 
-def test_of_archived_tasks_of_one_id_the_newest_is_told_and_before_it_the_one_of_the_queue(
-    queue: Queue, server: TaskServer
-) -> None:
+def test_of_archived_tasks_of_one_id_the_newest_is_told_and_before_it_the_one_of_the_queue(queue: Queue) -> None:
     for result in ('"older"', '"newer"'):
         queue.sql(
             "INSERT INTO jobs_queue_done (id, task, status, attempts, created_at, updated_at, result) "
             f"VALUES (7, 'tasks.give', 2, 1, {queue.now}, {queue.now}, ?)",
             result,
         )
-    assert state_of(server, 7).result == "newer"
+    assert state_of(queue.server, 7).result == "newer"
     queue.sql("INSERT INTO jobs_queue (id, task) VALUES (7, 'tasks.give')")
-    assert server.get(7) == TaskState(7, "tasks.give", 0, 0, None, None, None)
+    assert queue.server.get(7) == TaskState(7, "tasks.give", 0, 0, None, None, None)
 
 
 @pytest.mark.parametrize("text", ["beach.jpg", "", "[" * 60_000, '\x1b[2J\n\x07{"a"'], ids=lambda text: text[:9])
-def test_what_is_no_json_counts_as_not_there_and_is_shown_harmlessly(
-    queue: Queue, server: TaskServer, text: str
-) -> None:
+def test_what_is_no_json_counts_as_not_there_and_is_shown_harmlessly(queue: Queue, text: str) -> None:
     queue.sql("INSERT INTO jobs_queue (task, status, result) VALUES ('tasks.give', 2, ?)", text)
-    assert server.get(1) == TaskState(1, "tasks.give", 2, 0, None, None, None)
+    assert queue.server.get(1) == TaskState(1, "tasks.give", 2, 0, None, None, None)
     shown = queue.client("show", 1)
     assert (shown.returncode, shown.stderr) == (0, "")
     assert all(line.isprintable() for line in shown.stdout.splitlines())
@@ -506,8 +477,8 @@ def test_what_is_no_text_in_sqlite_is_told_as_text_and_is_no_result(sqlite_queue
 
 
 @EACH_KEEPING_MODE
-def test_show_prints_the_result(queue: Queue, server: TaskServer, mode: str) -> None:
-    task_id = server.add_task("tasks.give", [{"größe": "two\nlines"}])
+def test_show_prints_the_result(queue: Queue, mode: str) -> None:
+    task_id = queue.server.add_task("tasks.give", [{"größe": "two\nlines"}])
     assert "result" not in queue.client("show", task_id).stdout
     assert json.loads(queue.client("show", task_id, "--json").stdout)["result"] is None
     assert_silent(queue.worker("--mode", mode))
@@ -654,7 +625,7 @@ def test_many_long_results_make_no_statement_that_the_server_refuses(
 
 
 @pytest.mark.parametrize("name", ["alone", "together"])
-def test_a_result_that_is_longer_than_the_server_takes_is_dropped_and_its_task_is_done(
+def test_a_result_longer_than_the_server_takes_is_dropped_and_its_task_is_done(
     mariadb: MariaDB, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     def add(server: TaskServer) -> list[int]:

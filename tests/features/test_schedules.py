@@ -89,9 +89,7 @@ def seconds_to_next(rows: Rows, name: str = "nightly") -> float:
 # ---- put
 
 
-def test_the_first_time_comes_after_the_seconds_or_by_the_expression_that_was_given(
-    server: TaskServer, rows: Rows
-) -> None:
+def test_the_first_time_comes_after_the_seconds_or_by_the_expression(server: TaskServer, rows: Rows) -> None:
     server.schedule("nightly", "tasks.note", every=600)
     assert seconds_to_next(rows) == pytest.approx(600, abs=30)
     server.schedule("daily", "tasks.note", cron="7 3 * * *", timezone="Asia/Kathmandu")
@@ -405,7 +403,7 @@ def test_a_row_that_is_no_schedule_is_told_and_put_off(
     assert fault in str(stored.fault)
 
 
-def test_a_schedule_that_is_changed_just_as_its_time_comes_adds_what_it_was_changed_to(
+def test_a_schedule_changed_just_as_its_time_comes_adds_the_new_task(
     server: TaskServer, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.schedule("nightly", "tasks.note", ["old"], every=600)
@@ -422,7 +420,7 @@ def test_a_schedule_that_is_changed_just_as_its_time_comes_adds_what_it_was_chan
     assert (task_of(rows)["args"], task_of(rows)["priority"]) == ('["new"]', 5)
 
 
-def test_schedules_that_others_hold_are_left_for_a_while_and_the_others_come(
+def test_held_schedules_are_left_for_a_while_and_others_come(
     mysql_queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [f"number {number}" for number in range(6)]
@@ -517,7 +515,7 @@ def test_a_host_without_the_library_leaves_the_time_to_another_one(
     assert "cronsim is missing" in str(stored.fault)
 
 
-def test_a_host_without_the_library_still_comes_to_what_it_can_reckon(
+def test_a_host_without_the_library_comes_to_what_it_can_reckon(
     server: TaskServer, rows: Rows, no_library: None
 ) -> None:
     for number in range(MAX_DUE_PER_LOOK):
@@ -583,7 +581,7 @@ def test_the_command_ends_a_schedule_and_may_be_said_again(sqlite_queue: Queue, 
         (("nightly",), "TASK"),
     ],
 )
-def test_a_mistake_on_the_command_line_is_told_in_one_line(
+def test_a_mistake_is_told_in_one_line(
     sqlite_queue: Queue, client: Run, arguments: tuple[str, ...], fault: str
 ) -> None:
     assert_one_line(client("schedule", *arguments), 2, fault)

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -56,6 +56,7 @@ class Deployment:
         self.home = folder / "home"
         self.python = python
         self._started: list[subprocess.Popen[str]] = []
+        self.at_close: list[Callable[[], object]] = []
         self.folder.mkdir()
         self.home.mkdir()
         for name in ("worker.py", "client.py"):
@@ -136,7 +137,9 @@ class Deployment:
         return process
 
     def close(self) -> None:
-        """Kills what a test left running."""
+        """Kills what a test left running, and closes what it opened."""
+        for close in self.at_close:
+            close()
         for process in self._started:
             if process.poll() is None:
                 process.kill()

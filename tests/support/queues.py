@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -56,6 +57,13 @@ class Queue:
         if tables:
             with TaskServer(dsn, folder=deployment.folder) as server:
                 server.create_tables()
+
+    @cached_property
+    def server(self) -> TaskServer:
+        """A producer's and an operator's, by the settings of the deployment."""
+        server = TaskServer.from_env(self.folder)
+        self.deployment.at_close.append(server.close)
+        return server
 
     def define(self, code: str) -> None:
         """Have this in tasks.py too, in place of what was defined before."""
