@@ -13,7 +13,7 @@ PARALLEL = -n 4 --dist loadgroup
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONOPTIMIZE VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-test venv-dev packages demo bundle test test-sqlite test-long test-servers chaos lint format bench clean
+.PHONY: help venv venv-test venv-dev packages demo bundle test test-unit test-sqlite test-long test-servers chaos lint format bench clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z.-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -38,6 +38,9 @@ bundle: venv ## write a folder and a zip to upload, which need nothing but pytho
 
 test: venv-test packages ## run the tests on SQLite and a private MariaDB
 	@$(PYTHON) -m pytest -m "not long" $(PARALLEL) $(ARGS)
+
+test-unit: venv-test ## run the tests that need no database, in seconds
+	@$(PYTHON) -m pytest $(ARGS) tests/unit
 
 test-sqlite: venv-test ## run the tests that need no server, in a few minutes
 	@$(PYTHON) -m pytest -m "not long and not server" $(PARALLEL) $(ARGS)

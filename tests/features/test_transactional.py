@@ -396,7 +396,7 @@ begin = Transactions.begin
 
 def begin_late(self, task):
     other = sqlite3.connect({str(sqlite_queue.path)!r}, isolation_level=None)
-    other.execute("UPDATE jobs_queue SET status = 4, claim = NULL, error_text = 'theirs'")
+    other.execute("UPDATE jobs_queue SET claim = claim + 1, error_text = 'theirs'")
     other.close()
     return begin(self, task)
 
@@ -406,7 +406,7 @@ print(server.run())
     )
     assert "lost=1" in result
     assert "done=0" in result
-    assert (effects(sqlite_queue), sqlite_queue.rows("status, error_text")) == ([], [(4, "theirs")])
+    assert (effects(sqlite_queue), sqlite_queue.rows("status, error_text")) == ([], [(1, "theirs")])
     assert sqlite_queue.notes() == []
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import pymysql
 import pytest
 
 from taskserver.errors import Conflict, DatabaseError
@@ -101,15 +102,23 @@ def stale(store: Store, rows: Rows) -> ClaimedTask:
     return task
 
 
+# What became of the row while the other worker runs it: nothing, a rerun, a cancel.
+MEANWHILE = ("attempts = 1", "attempts = 0", "attempts = 1, error_text = 'cancelled'")
+
+
+@pytest.mark.parametrize("meanwhile", MEANWHILE)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_stale_token_starts_finishes_renews_and_releases_nothing(
-    open_store: Callable[..., Store], rows: Rows, stale: ClaimedTask, mode: str
+    open_store: Callable[..., Store], rows: Rows, stale: ClaimedTask, mode: str, meanwhile: str
 ) -> None:
-    store, before = open_store(mode), rows.all()
+    store = open_store(mode)
+    rows.execute(f"UPDATE jobs_queue SET started_at = created_at, {meanwhile}")
+    before = rows.all()
     assert not start(store, stale)
     for finish_of in ENDINGS.values():
         assert end(store, finish_of(stale)) == Outcome.LOST
-        assert end(store, finish_of(stale), is_repeated=True) == Outcome.LOST
+        if "cancelled" not in meanwhile:  # else the row is as an earlier try may have left it
+            assert end(store, finish_of(stale), is_repeated=True) == Outcome.LOST
     assert not store.leases.renew(stale)
     assert store.claims.release([stale]) == 0
     assert rows.all() == before
@@ -274,3 +283,24 @@ def test_a_verb_within_a_transaction_is_tried_again_with_the_whole_of_it_alone(s
     add(store)
     database.run(RetryPolicy(Scope.TRANSACTION, 5), work)
     assert (tries, rows.one("priority")) == ([1, 1], 1)
+
+
+def test_a_row_that_was_changed_meanwhile_is_locked_before_it_is_ended(
+    mysql_store: Store, emptied_mysql_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, database, rows = a_running_task(mysql_store), mysql_store.database, Rows(emptied_mysql_dsn)
+    rows.set("awaited = 1")
+    rows.execute("SET innodb_lock_wait_timeout = 1")
+    write = database.write
+
+    def write_and_disturb(sql: str, values: Sequence[Any] = ()) -> int:
+        matched = write(sql, values)
+        if sql == RUN_AGAIN:  # a rerun that came now would leave a row that no write matches
+            with pytest.raises(pymysql.OperationalError, match="Lock wait timeout"):
+                rows.set("attempts = 0")
+        return matched
+
+    monkeypatch.setattr(database.dialect, "joins_statements", False)
+    monkeypatch.setattr(database, "write", write_and_disturb)
+    assert end(mysql_store, Finish(task)) == Outcome.AWAITED
+    rows.close()
