@@ -46,7 +46,7 @@ class FailingQueue(Queue):
 
     def __init__(self, deployment: Deployment, server: MySQLServer, database: str, proxy: Proxy | None = None) -> None:
         super().__init__(deployment, server.dsn(database), TASKS)
-        self.server = server
+        self.database_server = server
         self.database = database
         self.workers_dsn = proxy.dsn(self.dsn) if proxy else self.dsn
         self.set()

@@ -30,11 +30,13 @@ REFUSED = 2003
 def plain_queue(fragile_queue: FailingQueue) -> FailingQueue:
     """The worker has an account of its own with no more rights than it needs, as on a shared host."""
     queue, database = fragile_queue, fragile_queue.database
-    queue.server.execute(
+    queue.database_server.execute(
         f"CREATE USER '{database}'@'%' IDENTIFIED BY '{ACCOUNT_PASSWORD}'",
         f"GRANT SELECT, INSERT, UPDATE, DELETE ON `{database}`.* TO '{database}'@'%'",
     )
-    queue.workers_dsn = f"mysql://{database}:{ACCOUNT_PASSWORD}@{queue.server.host}:{queue.server.port}/{database}"
+    queue.workers_dsn = (
+        f"mysql://{database}:{ACCOUNT_PASSWORD}@{queue.database_server.host}:{queue.database_server.port}/{database}"
+    )
     queue.set()
     return queue
 
@@ -153,7 +155,7 @@ class Refusal(NamedTuple):
 
 
 def connect_plainly(queue: FailingQueue) -> AbstractContextManager[pymysql.Connection[Any]]:
-    return closing(queue.server.connect(user=queue.database, password=ACCOUNT_PASSWORD))
+    return closing(queue.database_server.connect(user=queue.database, password=ACCOUNT_PASSWORD))
 
 
 @contextmanager
@@ -182,7 +184,7 @@ def connections_of_each_account_taken(queue: FailingQueue) -> Iterator[None]:
 @contextmanager
 def connections_of_this_account_taken(queue: FailingQueue) -> Iterator[None]:
     """More than this account was granted."""
-    queue.server.execute(f"ALTER USER '{queue.database}'@'%' WITH MAX_USER_CONNECTIONS 1")
+    queue.database_server.execute(f"ALTER USER '{queue.database}'@'%' WITH MAX_USER_CONNECTIONS 1")
     with connect_plainly(queue):
         yield
 

@@ -477,7 +477,7 @@ def test_a_cancel_interrupts_a_task_in_a_thread_of_a_program_of_one_s_own(queue:
     queue.add("tasks.wait")
     program = queue.deployment.write_tasks(
         "import threading\nfrom taskserver import TaskServer\nserver, results = TaskServer.from_env(), []\n"
-        "thread = threading.Thread(target=lambda: results.append(queue.server.run()))\nthread.start()\nthread.join()\n"
+        "thread = threading.Thread(target=lambda: results.append(server.run()))\nthread.start()\nthread.join()\n"
         "print(results[0].fatal, results[0].reason.value)\n",
         "program.py",
     )
