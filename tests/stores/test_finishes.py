@@ -120,6 +120,7 @@ def test_a_stale_token_starts_finishes_renews_and_releases_nothing(
         if "cancelled" not in meanwhile:  # else the row is as an earlier try may have left it
             assert end(store, finish_of(stale), is_repeated=True) == Outcome.LOST
     assert not store.leases.renew(stale)
+    assert not store.leases.limit_attempts(stale, 5)
     assert store.claims.release([stale]) == 0
     assert rows.all() == before
     rows.execute("DELETE FROM jobs_queue")
