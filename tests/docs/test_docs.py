@@ -166,7 +166,7 @@ def test_the_least_rights_of_a_worker_are_enough(guarded: Reader, mode: str) -> 
 BEYOND_THE_FOUR = "(status, max_attempts, due_at, unique_key, version, stages)"
 
 
-def test_a_producer_that_gives_more_than_the_four_columns_needs_the_rights_that_the_document_names(
+def test_a_producer_of_more_than_four_columns_needs_the_rights_that_the_document_names(
     guarded: Reader,
 ) -> None:
     assert all(f"`{column}`" in prose(SECURITY) for column in re.findall(r"\w+", BEYOND_THE_FOUR))

@@ -88,7 +88,7 @@ def test_a_task_is_finished_though_its_lease_ended_while_the_database_was_away(
     queue.assert_all_once(worker)
 
 
-def test_a_database_that_stays_away_ends_the_run_with_one_line_and_a_later_one_takes_up_the_rest(
+def test_a_database_that_stays_away_ends_the_run_with_a_line_and_a_later_one_goes_on(
     fragile_queue: FailingQueue, fragile: MariaDB
 ) -> None:
     queue = fragile_queue
@@ -125,7 +125,7 @@ def test_a_database_that_is_away_from_the_beginning_is_told_at_once(
     assert fragile_queue.tries() == 0
 
 
-def test_a_worker_that_is_asked_to_end_while_its_database_is_away_still_writes_what_it_did(
+def test_a_worker_asked_to_end_while_its_database_is_away_still_writes_what_it_did(
     fragile_queue: FailingQueue, fragile: MariaDB
 ) -> None:
     queue = fragile_queue

@@ -363,18 +363,14 @@ SCENES = [
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_each_task_runs_once_and_after_those_that_it_waits_for_wherever_one_worker_stood_still(
-    family: Family, scene: Scene
-) -> None:
+def test_each_task_runs_once_after_its_parents_wherever_one_worker_stood_still(family: Family, scene: Scene) -> None:
     """For each instant of one of two workers: the other one does all that it has to do just then."""
     assert try_each(family, scene, interrupted_once) > 15
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("scene", SCENES)
-def test_each_task_runs_once_and_after_those_that_it_waits_for_wherever_both_workers_stood_still(
-    family: Family, scene: Scene
-) -> None:
+def test_each_task_runs_once_after_its_parents_wherever_both_workers_stood_still(family: Family, scene: Scene) -> None:
     """Of all pairs of instants some at random: one goes on to its end while the other stands still in the middle."""
 
     def some(steps: Sequence[int]) -> Iterator[Plan]:

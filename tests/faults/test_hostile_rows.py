@@ -136,7 +136,7 @@ def test_every_hostile_row_becomes_what_it_must_and_the_good_ones_among_them_run
         assert notes.count(one.nasty.name) == ran, one.nasty.name
 
 
-def test_client_lives_through_hostile_rows_before_a_run_and_after_it_and_a_second_run_changes_none(
+def test_client_lives_through_hostile_rows_and_a_second_run_changes_none(
     queue: Queue,
 ) -> None:
     with web_script(queue) as script:

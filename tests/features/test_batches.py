@@ -209,7 +209,7 @@ def test_no_more_are_called_at_once_than_fit_into_the_time_that_is_left(site: Pa
     assert 1 <= len(first) <= 3
 
 
-def test_no_call_is_made_that_would_not_fit_by_what_calls_took_so_far_however_few_tasks_it_has(site: Packets) -> None:
+def test_no_call_is_made_that_would_not_fit_by_what_calls_took_so_far(site: Packets) -> None:
     site.module.does["five"] = lambda items: time.sleep(0.4)
     site.add("five", *range(40))
     result = site.run(max_time=1)

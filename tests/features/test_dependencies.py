@@ -179,7 +179,7 @@ def test_one_in_error_is_waited_for_until_it_succeeds(site: Family) -> None:
 # ---- when one is fatal
 
 
-def test_what_waits_for_a_fatal_task_is_fatal_down_the_chain_and_a_retry_of_it_revives_all(any_site: Family) -> None:
+def test_a_fatal_task_makes_all_behind_it_fatal_and_its_retry_revives_them(any_site: Family) -> None:
     site = any_site
     site.break_("parent")
     parent = site.add("parent")
@@ -247,7 +247,7 @@ def test_a_retry_of_all_by_the_sql_of_the_documents_has_them_wait_again(mysql_si
     site.assert_all_done(parent, child, grandchild)
 
 
-def test_one_of_two_fatal_parents_that_is_retried_leaves_the_child_fatal_because_of_the_other(site: Family) -> None:
+def test_a_retry_of_one_of_two_fatal_parents_leaves_the_child_fatal(site: Family) -> None:
     site.break_("first", "second")
     parents = [site.add("first"), site.add("second")]
     child = site.add("child", *parents)
@@ -279,7 +279,7 @@ def test_a_cancelled_task_counts_as_fatal(site: Family, status: str) -> None:
     assert site.run().done == 3
 
 
-def test_one_that_waits_can_be_cancelled_waits_again_when_retried_and_else_stays_cancelled(any_site: Family) -> None:
+def test_a_waiting_task_can_be_cancelled_and_waits_again_when_retried(any_site: Family) -> None:
     site = any_site
     parent = site.add("parent")
     child = site.add("child", parent)
@@ -437,7 +437,7 @@ def test_a_fatal_parent_that_is_run_by_hand_revives(any_site: Family) -> None:
     site.assert_all_done(parent, child)
 
 
-def test_a_prune_leaves_what_is_still_to_be_told_of_and_forgets_what_fatal_ones_waited_for(any_site: Family) -> None:
+def test_a_prune_leaves_what_is_to_be_told_and_forgets_what_fatal_ones_waited_for(any_site: Family) -> None:
     site = any_site
     done, fatal = site.add("done"), site.add("fatal")
     children = [site.add("child", done), site.add("child", fatal)]

@@ -116,7 +116,7 @@ def test_a_claimed_task_is_taken_from_its_worker_without_a_word(queue: Queue, is
     assert (queue.notes(), queue.rows()) == (["held", "new"], [])
 
 
-def test_a_rerun_of_a_version_that_is_not_newer_leaves_a_running_task_and_one_that_is_done(queue: Queue) -> None:
+def test_a_rerun_of_no_newer_version_leaves_a_running_task_and_one_that_is_done(queue: Queue) -> None:
     queue.server.add_task("tasks.hold", ["7"], unique_key=KEY, rerun=True, version=7)
     process = queue.start_task("--mode", "mark")
     for version in (6, 7):
@@ -187,7 +187,7 @@ def test_a_running_task_that_is_changed_five_times_runs_once_more_however_it_end
     assert_ran_once_more(queue, mode)
 
 
-def test_a_worker_that_was_frozen_changes_nothing_in_a_task_that_was_changed_and_runs_elsewhere(queue: Queue) -> None:
+def test_a_frozen_worker_changes_nothing_in_a_task_that_was_changed_and_runs_elsewhere(queue: Queue) -> None:
     queue.server.add_task("tasks.hold", ["old"], unique_key=KEY)
     frozen = queue.start_task(GO="go-frozen")
     freeze(frozen)
@@ -206,7 +206,7 @@ def test_a_worker_that_was_frozen_changes_nothing_in_a_task_that_was_changed_and
     assert (queue.rows(), queue.notes()) == ([], ["old", "new"])
 
 
-def test_a_running_task_that_is_rerun_with_a_delay_for_another_group_runs_again_there_right_after(queue: Queue) -> None:
+def test_a_running_task_rerun_for_another_group_runs_again_there_right_after(queue: Queue) -> None:
     queue.server.add_task("tasks.hold", ["old"], unique_key=KEY, group_id=3)
     process = queue.start_task(0, 3)
     queue.server.add_task("tasks.note", ["new"], unique_key=KEY, rerun=True, group_id=5, delay=3600)

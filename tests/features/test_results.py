@@ -362,7 +362,7 @@ def test_a_rerun_that_comes_while_it_runs_keeps_the_result_of_the_second_run_alo
     assert queue.server.get(task_id) == TaskState(task_id, "tasks.hold", 2, 1, "second", None, None)
 
 
-def test_a_rerun_of_what_is_done_takes_its_result_away_at_once_but_not_one_of_an_older_version(queue: Queue) -> None:
+def test_a_rerun_of_what_is_done_takes_its_result_away_but_an_older_version_does_not(queue: Queue) -> None:
     def add(value: str, version: int, **more: Any) -> int:
         return queue.server.add_task("tasks.give", [value], unique_key="one", rerun=True, version=version, **more)
 
@@ -439,7 +439,7 @@ def test_a_task_can_be_asked_for_all_its_life(queue: Queue) -> None:
     assert queue.server.get(10**6) is None
 
 
-def test_of_archived_tasks_of_one_id_the_newest_is_told_and_before_it_the_one_of_the_queue(queue: Queue) -> None:
+def test_of_archived_tasks_of_one_id_the_newest_is_told_after_the_queue_s(queue: Queue) -> None:
     for result in ('"older"', '"newer"'):
         queue.sql(
             "INSERT INTO jobs_queue_done (id, task, status, attempts, created_at, updated_at, result) "

@@ -450,7 +450,7 @@ def test_held_schedules_are_left_for_a_while_and_others_come(
         assert server.store.due.look().schedules == []
 
 
-def test_a_run_passes_over_what_is_no_schedule_and_a_row_without_a_next_time_comes_at_once(queue: Queue) -> None:
+def test_a_run_passes_over_what_is_no_schedule_and_one_without_a_time_comes_at_once(queue: Queue) -> None:
     queue.sql("INSERT INTO jobs_queue_schedules (name, task) VALUES ('bad one', 'tasks.note')")
     queue.sql("INSERT INTO jobs_queue_schedules (name, task, every_seconds) VALUES ('good one', 'tasks.note', 60)")
     ended = queue.worker()

@@ -592,7 +592,7 @@ def test_a_rollback_that_gets_no_answer_is_interrupted_by_the_timeout(
     assert effects(mysql_queue) == []
 
 
-def test_a_lease_that_is_renewed_meanwhile_does_not_keep_a_task_from_its_end_where_snapshots_are_minded(
+def test_a_renewed_lease_keeps_no_task_from_its_end_where_snapshots_are_minded(
     make_queue: Callable[..., Queue],
 ) -> None:
     """With statement-based replication there is no READ COMMITTED, so its transaction has a snapshot."""

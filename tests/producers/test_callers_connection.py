@@ -238,7 +238,7 @@ def test_a_task_waits_for_one_of_the_same_transaction(shop: Shop) -> None:
     assert [args for args, _ in shop.noted()] == [["parent"], ["child"], ["grandchild"]]
 
 
-def test_a_task_that_would_wait_for_a_newer_one_is_refused_and_does_not_run_if_it_is_committed(shop: Shop) -> None:
+def test_a_task_that_would_wait_for_a_newer_one_is_refused_and_never_runs(shop: Shop) -> None:
     connection = shop.open()
     first = shop.server.add_task("tasks.note", ["first"], connection=connection)
     with pytest.raises(InvalidTask, match=rf"depends_on names {first + 10}, .*; roll your transaction back"):

@@ -181,7 +181,7 @@ def test_a_deadlock_is_told_and_nothing_is_done_again(mysql_shop: Shop) -> None:
     assert len(mysql_shop.rows()) == 22
 
 
-def test_what_others_hold_is_a_conflict_that_is_not_repeated_and_leaves_the_rest_to_the_caller(shop: Shop) -> None:
+def test_what_others_hold_is_a_conflict_that_only_the_caller_can_repeat(shop: Shop) -> None:
     holder, connection = shop.open(), shop.open(**({"timeout": 0.2} if shop.is_sqlite else {}))
     shop.order(connection)
     if not shop.is_sqlite:

@@ -345,7 +345,7 @@ def test_a_run_of_some_groups_leaves_the_others_alone(server: TaskServer, tasks:
 
 @pytest.mark.parametrize("batch", [1, 100])
 @pytest.mark.parametrize("own", [False, True], ids=["", "own"])
-def test_a_task_that_adds_tasks_through_its_worker_s_server_or_its_own_is_done_and_they_run(
+def test_a_task_that_adds_tasks_by_its_worker_s_server_or_its_own_is_done(
     server: TaskServer, tasks: Any, dsn: str, own: bool, batch: int
 ) -> None:
     tasks.server = server

@@ -39,7 +39,7 @@ def rows_read(store: Store) -> int:
 
 @pytest.mark.parametrize("groups", [(), (1, 3, 5)])
 @pytest.mark.parametrize("paused", [(), (1, 4, 77)], ids=["none paused", "some paused"])
-def test_a_claim_picks_by_its_indexes_and_reads_no_more_of_a_long_queue_than_of_a_short_one(
+def test_a_claim_picks_by_its_indexes_and_reads_no_more_of_a_long_queue(
     mysql_store: Store, emptied_mysql_dsn: str, groups: tuple[int, ...], paused: tuple[int, ...]
 ) -> None:
     """Beside paused groups that of all groups goes from one to the next by the index, lest it read past the paused."""

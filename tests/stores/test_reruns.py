@@ -98,9 +98,7 @@ def test_a_claimed_task_that_is_run_again_is_taken_from_its_worker(store: Store,
     assert claim_one(store).args == "[2]"
 
 
-def test_a_limit_found_for_the_callable_of_before_is_not_written_to_a_row_that_is_run_again(
-    store: Store, rows: Rows
-) -> None:
+def test_a_limit_of_the_callable_before_is_not_written_to_a_row_that_is_run_again(store: Store, rows: Rows) -> None:
     store.producing.add(rerun("[1]"))
     task = claim_one(store)
     assert store.finishes.advance([], Start(task, None))[1]
@@ -145,7 +143,7 @@ def test_a_lost_task_that_was_cancelled_since_the_look_is_left_to_the_next_look(
     assert rows.all() == before
 
 
-def test_a_task_that_is_cancelled_just_before_it_would_be_run_again_is_fatal_in_the_same_turn(
+def test_a_task_cancelled_just_before_it_would_run_again_is_fatal_in_the_same_turn(
     store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the write that finds it changed by a rerun and the one that would make it new."""

@@ -293,7 +293,7 @@ def test_the_queue_on_sqlite_has_these_indexes_and_no_other(sqlite_file: sqlite3
     assert found == INDEXES
 
 
-def test_both_stores_have_the_same_columns_in_the_same_order_with_the_same_defaults_and_nulls(
+def test_both_stores_have_the_same_columns_in_order_with_the_same_defaults_and_nulls(
     loaded: Database, sqlite_file: sqlite3.Connection
 ) -> None:
     for table in TABLES:

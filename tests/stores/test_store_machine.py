@@ -149,7 +149,7 @@ def test_a_late_completion_is_accepted_unless_a_person_decided_otherwise(place: 
     machine.drain()
 
 
-def test_of_two_workers_that_seemed_to_vanish_under_a_task_the_second_alone_may_complete_it(place: Place) -> None:
+def test_of_two_workers_that_seemed_to_vanish_the_second_alone_may_complete(place: Place) -> None:
     machine, first, held = a_lost_task(place)
     machine.retry(machine.model.tasks[0])
     second, held_again = lose(machine, machine.workers[1])
@@ -265,7 +265,7 @@ def test_a_task_that_a_person_marked_done_under_its_worker_stays_as_it_is(place:
     assert place.rows.all("jobs_queue_done") == []
 
 
-def test_a_limit_that_became_known_after_a_look_is_not_overlooked_when_the_task_is_taken_back(place: Place) -> None:
+def test_a_limit_that_became_known_after_a_look_counts_when_the_task_is_taken_back(place: Place) -> None:
     store, claimed = a_started_task(place, None)
     place.rows.execute(f"UPDATE jobs_queue SET due_at = {place.rows.after(-1)}")
     (lost,) = store.due.look().lost

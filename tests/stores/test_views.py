@@ -85,7 +85,7 @@ def test_a_shown_task_has_every_column_with_instants_as_text_in_utc(store: Store
         assert len(text) == 26
 
 
-def test_a_task_in_the_queue_is_shown_before_archived_ones_of_its_id_and_of_those_the_newest(
+def test_a_task_in_the_queue_is_shown_before_archived_ones_of_its_id(
     open_store: Callable[..., Store], rows: Rows
 ) -> None:
     """Old servers give the id of a deleted row again after a restart; the archive keeps both, and a key twice."""

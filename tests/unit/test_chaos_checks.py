@@ -26,7 +26,7 @@ from tests.support.proxy import Link
 
 
 @pytest.mark.parametrize("dsn_kind", FAULTS)
-def test_a_seed_gives_one_schedule_and_the_short_form_plans_every_kind_of_fault_and_every_slot(dsn_kind: str) -> None:
+def test_a_seed_gives_one_schedule_and_the_short_form_plans_every_kind_of_fault(dsn_kind: str) -> None:
     assert make_schedule(dsn_kind, 60.0, 7) != make_schedule(dsn_kind, 60.0, 8)
     for seed in range(50):
         schedule = make_schedule(dsn_kind, SHORT_SECONDS, seed)
@@ -393,7 +393,7 @@ def test_what_a_worker_tells_of_leases_is_not_judged_where_its_connection_may_ha
     assert told(**worker(50, errors=""), strikes=other_slot) != []
 
 
-def test_what_a_worker_tells_of_leases_is_not_judged_where_starts_and_runs_cannot_be_told_apart() -> None:
+def test_told_leases_are_not_judged_where_starts_and_runs_cannot_be_told_apart() -> None:
     # A third worker began when two starts were counted already: either could be its own.
     events = [*STORY.events[:3], started(1, 105.05, 3, 21), *STORY.events[3:]]
     runs = [*STORY.runs, Run(1, 55, 105.12, 105.13, "Failed")]

@@ -114,7 +114,7 @@ def test_the_table_tells_what_ran_what_failed_and_what_could_not_be_had() -> Non
 @pytest.mark.parametrize(
     ("had", "failed", "code"), [(True, (), 0), (True, ("tests.test_a::fails",), 1), (False, (), 1)]
 )
-def test_a_test_that_failed_is_an_error_and_a_server_that_is_missing_is_none_unless_all_are(
+def test_a_failed_test_is_an_error_and_a_missing_server_is_none_unless_all_are(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], had: bool, failed: tuple[str, ...], code: int
 ) -> None:
     def try_recipe(recipe: object, arguments: object) -> Tried:

@@ -112,7 +112,7 @@ def test_what_has_no_patience_or_cannot_be_repeated_is_not_tried_again(
     [(MIN_CONFLICT_SECONDS, True, True), (HELD_PATIENCE_SECONDS, True, False), (MIN_CONFLICT_SECONDS, False, False)],
     ids=["waited for", "left for later", "an add"],
 )
-def test_others_in_the_way_use_up_the_patience_only_of_work_that_the_run_cannot_do_without(
+def test_others_in_the_way_use_up_the_patience_only_of_work_that_the_run_needs(
     conflict_seconds: float, is_repeatable: bool, uses_up: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where it is used up, what comes after is tried once."""

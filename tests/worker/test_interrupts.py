@@ -50,7 +50,7 @@ def in_helper_thread(work: Callable[[TimeLimit], None]) -> None:
 
 
 @pytest.mark.parametrize("in_thread", [in_main_thread, in_helper_thread])
-def test_an_interrupt_that_comes_once_its_task_has_ended_leaves_the_next_one_its_own_timeout(
+def test_a_late_interrupt_leaves_the_next_task_its_own_timeout(
     in_thread: Callable[[Callable[[TimeLimit], None]], None],
 ) -> None:
     """A worker's own thread may be two tasks on, by the time at which its heartbeat strikes."""
@@ -74,7 +74,7 @@ def test_an_interrupt_that_comes_once_its_task_has_ended_leaves_the_next_one_its
     in_thread(work)
 
 
-def test_an_interrupt_that_comes_once_its_task_has_ended_leaves_one_without_a_timeout_alone() -> None:
+def test_a_late_interrupt_leaves_a_task_without_a_timeout_alone() -> None:
     def work(limit: TimeLimit) -> None:
         def next_task() -> str:
             limit.interrupt(CANCELLED, lambda: False)

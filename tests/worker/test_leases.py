@@ -237,7 +237,7 @@ def test_a_module_that_kills_the_process_starts_a_task_of_one_attempt_at_most_on
     assert one_queue.rows("status, attempts, error_text") == [(4, 1, LOST)]
 
 
-def test_a_callable_that_says_one_attempt_is_not_run_twice_by_a_worker_that_dies_in_between(one_queue: Queue) -> None:
+def test_a_callable_of_one_attempt_is_not_run_twice_where_its_worker_dies_in_between(one_queue: Queue) -> None:
     code = "\nfrom taskserver import task\n\n@task(max_attempts=1)\ndef once():\n    note('once')\n    os._exit(3)\n"
     one_queue.define(code)
     one_queue.add("tasks.once")
@@ -275,7 +275,7 @@ def test_a_half_uploaded_module_is_tried_again_after_its_backoff_and_runs_once_m
 # ---- a worker that is slow
 
 
-def test_a_task_that_runs_for_several_leases_is_not_taken_over_by_a_worker_that_looks_all_the_time(
+def test_a_task_that_runs_for_several_leases_is_not_taken_over(
     one_queue: Queue,
 ) -> None:
     lease = 2
@@ -352,7 +352,7 @@ class Clock:
 @pytest.mark.parametrize(
     ("begins_at", "given_back_at"), [(0.0, 1 / 3), (0.3, 1 / 2)], ids=["under one task", "of a claim"]
 )
-def test_unstarted_tasks_are_given_back_after_a_third_of_a_lease_under_one_task_and_half_in_all(
+def test_unstarted_tasks_go_back_after_a_third_of_a_lease_under_one_task(
     sqlite_queue: Queue, monkeypatch: pytest.MonkeyPatch, begins_at: float, given_back_at: float
 ) -> None:
     """Instants are in parts of a lease, from the claim on."""
@@ -397,7 +397,7 @@ def test_between_tasks_a_worker_gives_back_what_it_has_held_for_half_a_lease(one
 # ---- a worker that was frozen
 
 
-def test_a_worker_that_was_frozen_beyond_its_lease_changes_nothing_in_a_task_that_waits_for_its_retry(
+def test_a_frozen_worker_changes_nothing_in_a_task_that_waits_for_its_retry(
     queue: Queue,
 ) -> None:
     queue.add("tasks.hold")

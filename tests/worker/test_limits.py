@@ -264,9 +264,7 @@ def test_a_task_that_takes_its_own_alarm_away_does_not_hang_for_ever(sqlite_queu
 
 
 @pytest.mark.parametrize("task", ["hold_interpreter", "swallow"])
-def test_what_cannot_be_interrupted_ends_its_worker_at_timeout_and_lease_and_is_taken_back(
-    one_queue: Queue, task: str
-) -> None:
+def test_what_cannot_be_interrupted_ends_its_worker_and_is_taken_back(one_queue: Queue, task: str) -> None:
     one_queue.add(f"tasks.{task}")
     one_queue.add("tasks.note")
     process = one_queue.start_task(**SHORT)

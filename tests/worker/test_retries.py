@@ -538,7 +538,7 @@ def test_a_task_whose_rescue_returns_counts_as_done(one_queue: Queue, mode: str)
     assert one_queue.sql("SELECT taken, done, fatal FROM jobs_queue_workers") == [(5, 5, 0)]
 
 
-def test_a_rescue_is_not_called_for_a_task_that_was_changed_while_it_ran_and_so_runs_again(queue: Queue) -> None:
+def test_a_rescue_is_not_called_for_a_task_that_was_changed_while_it_ran(queue: Queue) -> None:
     queue.define(
         f"{RESCUE}\nimport time\n"
         "@task(on_fatal='tasks.rescue', max_attempts=1)\ndef waits(text):\n    note(text)\n"
@@ -623,7 +623,7 @@ def test_a_rescue_is_not_called_for_lost_tasks_and_bad_rows(queue: Queue) -> Non
     assert queue.notes() == ["hangs"]
 
 
-def test_a_rescue_gets_the_arguments_of_the_row_however_long_and_whatever_the_task_made_of_its_own(
+def test_a_rescue_gets_the_arguments_of_the_row_whatever_the_task_made_of_its_own(
     queue: Queue,
 ) -> None:
     queue.define(

@@ -95,7 +95,7 @@ def test_what_a_task_forked_obeys_signals_itself(folder: Deployment) -> None:
 
 
 @pytest.mark.parametrize("task", ["leaves_a_thread", "leaves_a_child"])
-def test_what_a_task_left_behind_keeps_its_worker_for_no_longer_than_a_timeout_and_a_lease(
+def test_what_a_task_left_behind_keeps_its_worker_no_longer_than_timeout_and_lease(
     folder: Deployment, task: str
 ) -> None:
     folder.client("add", f"tasks.{task}")
