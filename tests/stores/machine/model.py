@@ -180,10 +180,13 @@ class Model:
         return task.status in (Status.DONE, Status.FATAL) and task.when is When.PAST
 
     def settle(self, ids: Iterable[int]) -> int:
-        signed = [task for task in map(self.find, ids) if task and self._is_forged_sign(task)]
+        found = [task for task in map(self.find, ids) if task]
+        signed = [task for task in found if self._is_forged_sign(task)]
         for task in signed:
             task.when = When.NEVER
-        return len(signed)
+        # Since the look a rerun may have delayed it until an instant that has come: then it is woken.
+        delayed = [task.id for task in found if task.status == Status.WAITING]
+        return len(signed) + self.wake(delayed)
 
     @staticmethod
     def _is_to_wake(task: Task) -> bool:

@@ -388,7 +388,7 @@ class QueueMachine(RuleBasedStateMachine):
     def settling_command(self, task: Task, verb: Callable[[Task], int], written: Callable[[Selection], int]) -> None:
         """One that tells those which wait for the task: so it meets what signs there are."""
         if self.command(task, verb, written):
-            self.model.settle([one.id for one in self.model.tasks])
+            self.model.settle([one.id for one in self.model.tasks if one.status != Status.WAITING])
 
     def command_retry(self, task: Task) -> None:
         self.note("retried after it was lost", task.may_complete_late)
