@@ -69,14 +69,6 @@ def spin():
         time.sleep(0.1)
 
 
-def spin_past_exceptions():
-    note("started")
-    while True:
-        try:
-            time.sleep(0.1)
-        except Exception:
-            pass
-
 """
 
 
@@ -123,17 +115,6 @@ def test_batch_is_the_most_that_is_claimed_at_once(sqlite_queue: Queue) -> None:
     assert_silent(sqlite_queue.worker(0, "--batch", 2))
     # The finish of one task and the start of the next share a commit, so a finished one is never seen.
     assert sqlite_queue.notes() == ["2", "1", "2", "1", "1"]
-
-
-def test_max_time_ends_a_run_and_gives_back_the_rest_unstarted(queue: Queue) -> None:
-    for _ in range(12):
-        queue.add("tasks.sleep", "[0.15]")
-    assert_silent(queue.worker("--max-time", 0.6))
-    rows = queue.rows("status, attempts, claim, started_at, due_at")
-    ((taken, done, released, reason),) = queue.sql("SELECT taken, done, released, reason FROM jobs_queue_workers")
-    assert set(rows) == {(0, 0, None, None, None)}
-    assert (taken, released, reason) == (done, len(rows), "max_time")
-    assert done + len(rows) == 12
 
 
 def test_an_empty_queue_ends_a_run_at_once_and_quietly(queue: Queue) -> None:
@@ -586,24 +567,6 @@ def test_a_signal_lets_the_running_task_finish_and_gives_the_rest_back(queue: Qu
     ) == {(0, 0, None, None, None, None)}
     assert len(queue.statuses()) == 4
     assert queue.sql("SELECT reason, taken, done, fatal, released FROM jobs_queue_workers") == [("stopped", 1, 1, 0, 4)]
-
-
-@pytest.mark.parametrize("task", ["spin", "spin_past_exceptions"])
-def test_a_second_signal_interrupts_the_running_task_which_counts_as_failed(queue: Queue, task: str) -> None:
-    queue.add(f"tasks.{task}")
-    queue.add("tasks.note")
-    process = queue.start_task()
-    # Two kinds: two of one kind would become one if the process had no time between them.
-    process.send_signal(signal.SIGTERM)
-    process.send_signal(signal.SIGINT)
-    code, output, errors = end_of(process)
-    assert (code, output) == (0, "")
-    assert len(errors.splitlines()) == 1
-    assert f"task 1 tasks.{task} is fatal" in errors
-    assert queue.notes() == ["started"]
-    assert queue.rows("status, attempts, claim") == [(4, 1, None), (0, 0, None)]
-    assert "signal" in queue.errors()[0]
-    assert queue.reason() == "stopped"
 
 
 def test_one_signal_does_not_interrupt_a_task_that_runs_on(sqlite_queue: Queue) -> None:
