@@ -325,75 +325,47 @@ def test_arguments_named_as_pythons_own_reach_a_function_that_takes_keywords(sit
     ("name", "reason"),
     [
         ("os.system", "none of the modules that may run: tasks"),
-        ("os:system", "none of the modules"),
         ("posix.system", "none of the modules"),
         ("builtins.eval", "none of the modules"),
-        ("builtins:exec", "none of the modules"),
-        ("subprocess.Popen.communicate", "none of the modules"),
-        ("importlib.import_module", "none of the modules"),
         ("taskserver.server.TaskServer.from_env", "none of the modules"),
         ("sentinel.run", "none of the modules"),
-        ("sentinel:run", "none of the modules"),
         ("sentinel.Thing.run", "none of the modules"),
-        ("sentinel:Thing.run", "none of the modules"),
         ("sentinel_package.run", "none of the modules"),
         ("sentinel_package.below.run", "none of the modules"),
-        ("sentinel_package.below:run", "none of the modules"),
         ("tasks.sentinel.run", "has no 'sentinel'"),
         ("tasks.sentinel.Thing.run", "none of the modules"),
-        ("tasks:sentinel.run", "has no 'sentinel'"),
         ("tasks.os.system", "os is a module, not a class"),
-        ("tasks:os.system", "os is a module, not a class"),
         ("tasks.os", "is a module"),
-        ("tasks.paths.join", "paths is a module"),
         ("tasks.os.path.join", "none of the modules"),
-        ("tasks:os.path.join", "none of the modules"),
         ("tasks.makedirs", "comes from os"),
         ("tasks.system", "an object of type builtin_function_or_method"),
-        ("tasks.builtin", "an object of type builtin_function_or_method"),
         ("tasks.other_function", "comes from elsewhere"),
-        ("tasks.mannered", "comes from elsewhere"),
         ("tasks.partial", "is a class"),
-        ("tasks.OrderedDict", "is a class"),
         ("tasks.OrderedDict.fromkeys", "class OrderedDict is not defined in tasks"),
         ("tasks.Other.static", "class Other is not defined in tasks"),
         ("tasks.FromElsewhere.static", "has no method 'static' of a listed module"),
         ("tasks.FromElsewhere.of_class", "has no method 'of_class' of a listed module"),
         ("tasks._private", "'_private' begins with an underscore"),
-        ("tasks.__dunder__", "begins with an underscore"),
-        ("tasks.__builtins__", "begins with an underscore"),
         ("tasks.__builtins__.eval", "begins with an underscore"),
-        ("tasks.__loader__.load_module", "begins with an underscore"),
         ("tasks.Letter._hidden", "begins with an underscore"),
         ("tasks._Hidden.post", "begins with an underscore"),
         ("tasks.Letter.__subclasses__", "begins with an underscore"),
-        ("tasks.Letter.__init__", "begins with an underscore"),
         ("tasks.Letter.__class_getitem__", "begins with an underscore"),
-        ("tasks.Letter.__init_subclass__", "begins with an underscore"),
         ("tasks.send.__globals__", "begins with an underscore"),
-        ("tasks.send.__call__", "begins with an underscore"),
         ("tasks.Letter.mro", "has no method 'mro'"),
-        ("tasks.Letter", "is a class"),
         ("tasks.letter", "an object of type Letter"),
         ("tasks.letter.post", "letter is an object of type Letter, not a class"),
-        ("tasks.thing", "an object of type CallableThing"),
         ("tasks.bound", "an object of type method"),
         ("tasks.part", "an object of type partial"),
-        ("tasks.part.func", "part is an object of type partial, not a class"),
         ("tasks.send.anything", "send is a plain function, not a class"),
         ("tasks.NUMBER", "an object of type int"),
-        ("tasks.NUMBER.bit_length", "an object of type int, not a class"),
-        ("tasks.TEXT", "an object of type str"),
-        ("tasks.TEXT.upper", "an object of type str"),
         ("tasks.NOTHING", "an object of type NoneType"),
         ("tasks.anonymous", "a lambda"),
         ("tasks.undecorated", "functools.wraps"),
-        ("tasks.also_undecorated", "functools.wraps"),
         ("tasks.says_it_is_os", "comes from posix"),
         ("tasks.cached", "_lru_cache_wrapper"),
         ("tasks.cached.cache_clear", "not a class"),
         ("tasks.coroutine", "coroutine or generator function"),
-        ("tasks.generator", "coroutine or generator function"),
         ("tasks.async_generator", "coroutine or generator function"),
         ("tasks.Letter.static_coroutine", "coroutine or generator function"),
         ("tasks.Letter.method", "only static and class methods"),
@@ -403,20 +375,14 @@ def test_arguments_named_as_pythons_own_reach_a_function_that_takes_keywords(sit
         ("tasks.Letter.callable_thing", "an object of type CallableThing inside a class"),
         ("tasks.Letter.class_thing", "is not a function that is defined in a listed module"),
         ("tasks.Letter.static_thing", "is not a function that is defined in a listed module"),
-        ("tasks.Letter.static_partial", "is not a function that is defined in a listed module"),
         ("tasks.Letter.static_foreign", "is not a function that is defined in a listed module"),
-        ("tasks.Letter.static_builtin", "is not a function that is defined in a listed module"),
-        ("tasks.Letter.static_other", "is not a function that is defined in a listed module"),
         ("tasks.Letter.odd_static", "an object of type OddStatic inside a class"),
         ("tasks.Letter.static_undecorated", ""),
         ("tasks.Letter.NUMBER", "an object of type int inside a class"),
         ("tasks.Letter.Inner", "is a class inside a class"),
         ("tasks.Letter.Inner.deep", "none of the modules"),
-        ("tasks:Letter.Inner.deep", "none of the modules"),
         ("tasks.Letter.missing", "has no method 'missing'"),
         ("tasks.missing", "module tasks has no 'missing'"),
-        ("tasks.missing.too", "module tasks has no 'missing'"),
-        ("tasks.class", "has no 'class'"),
     ],
 )
 def test_nothing_else_runs_and_looking_for_it_runs_no_code(site: Site, name: str, reason: str) -> None:
@@ -428,94 +394,52 @@ def test_nothing_else_runs_and_looking_for_it_runs_no_code(site: Site, name: str
 
 ODD_NAMES = [
     "",
-    " ",
     ".",
-    ":",
     "..",
-    "::",
     "tasks",
     "tasks.",
-    "tasks:",
     ".send",
-    ":send",
     ".tasks.send",
-    "tasks..send",
     "tasks.send.",
-    "tasks::send",
-    "tasks:.send",
     "tasks.:send",
-    "tasks:send:send",
     "tasks:Letter:post",
     "tasks.Letter:post",
     " tasks.send",
-    "tasks.send ",
-    "tasks. send",
     "tasks.send\n",
-    "tasks.send\r",
     "tasks\n.send",
     "tasks.send\0",
-    "tasks\0.send",
-    "\0",
     "tasks.send()",
     "tasks.send; import sentinel",
-    "tasks.send\nimport sentinel",
-    "import sentinel",
     "tasks/send",
     "../tasks.send",
-    "/etc/passwd",
-    "tasks.py",
     "TASKS.send",
-    "Tasks.send",
-    "tasks.Send",
-    "tasks.SEND",
     "\ufefftasks.send",
     "tasks\u200b.send",
     "t\u0430sks.send",  # a Cyrillic a
     "\uff54\uff41\uff53\uff4b\uff53.send",  # full width, tasks.send once normalised
-    "tasks.\uff53end",
-    "ta\u017fks.send",
     "tasks.\uff3fprivate",
-    "tasks.\u203f\u203fdunder__",
     "tasks.\udce9",
-    "\udce9.send",
-    "\U0001f4e8.send",
     "tasks.\U0001f4e8",
     "tasks.²",
-    "tasks.1",
     "0.0",
     "tasks.send'; DROP TABLE jobs_queue; --",
     "{tasks}.send",
-    "%s.%s",
     "tasks.%s",
     "a" * 255,
-    "." * 255,
     ":" * 255,
     "tasks." + "a" * 249,
-    "a" * 249 + ".send",
-    "tasks." * 42,
     "tasks." * 42 + "run",
     "a." * 127 + "a",
-    "é" * 255,
     "tasks." + "\U0001f4e8" * 249,
-    "tasks." + "\0" * 249,
     "".join(chr(33 + number % 94) for number in range(255)),
     "".join(map(chr, range(255))),
 ]
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
-def test_an_odd_name_is_a_bad_task_in_one_short_message(site: Site, name: str) -> None:
-    message = site.refuse(name)
-    assert message
-    assert len(message.splitlines()) == 1
-    assert site.noted == []
-
-
-@pytest.mark.parametrize("name", ODD_NAMES)
-def test_an_odd_name_is_a_bad_task_below_a_listed_package_too(shop: Site, name: str) -> None:
-    shop.refuse(f"shop.jobs.{name}"[:255], "shop.jobs.*")
-    shop.refuse(f"shop.jobs:{name}"[:255], "shop.jobs.*")
-    shop.refuse(name, "shop.jobs.*")
+def test_an_odd_name_is_a_bad_task_in_one_line_below_a_listed_package_too(shop: Site, name: str) -> None:
+    for odd in (name, f"shop.jobs.{name}"[:255], f"shop.jobs:{name}"[:255]):
+        assert len(shop.refuse(odd, "tasks,shop.jobs.*").splitlines()) == 1
     assert shop.noted == []
 
 
@@ -670,23 +594,14 @@ def test_a_modules_getattr_is_not_run(site: Site) -> None:
     assert site.noted == []
 
 
-@pytest.mark.parametrize("name", ["shop.jobs.lazy.Letter.post", "shop.jobs.lazy.send", "shop.jobs.lazy:Letter.post"])
-def test_a_modules_getattr_is_not_run_below_a_listed_package(shop: Site, name: str) -> None:
+def test_a_modules_getattr_is_not_run_below_a_listed_package(shop: Site) -> None:
     shop.write(
         "shop/jobs/lazy.py",
-        "from note import note\ndef __getattr__(name): note(name); raise AttributeError(name)\n"
-        "def send(): return 'sent'\n"
-        "class Letter:\n    @staticmethod\n    def post(): return 'posted'\n",
+        "from note import note\ndef __getattr__(name): note(name); return ['/']\n"
+        "def send(): return 'sent'\nclass Letter:\n    @staticmethod\n    def post(): return 'sent'\n",
     )
-    assert shop.run(name, modules="shop.jobs.*") in ("sent", "posted")
-    assert shop.noted == []
-
-
-def test_a_modules_getattr_is_not_run_for_what_stands_nowhere_below_a_listed_package(shop: Site) -> None:
-    shop.write(
-        "shop/jobs/lazy.py",
-        "from note import note\ndef __getattr__(name): note(name); return ['/']\n",
-    )
+    for name in ("shop.jobs.lazy.Letter.post", "shop.jobs.lazy.send", "shop.jobs.lazy:Letter.post"):
+        assert shop.run(name, modules="shop.jobs.*") == "sent"
     shop.refuse("shop.jobs.lazy.missing.too", "shop.jobs.*")
     assert shop.noted == []
 
@@ -723,37 +638,20 @@ TRICKS = {
 }
 
 
-@pytest.mark.parametrize("trick", TRICKS)
-def test_a_metaclass_has_no_say_when_a_method_is_found(site: Site, trick: str) -> None:
-    site.write("tasks.py", METACLASS.format(trick=TRICKS[trick]))
-    importlib.import_module("tasks")
-    site.noted.clear()
-    for name in (
-        "tasks.Letter.post",
-        "tasks.Letter.write",
-        "tasks.Child.post",
-        "tasks.Child.write",
-        "tasks:Child.post",
-    ):
-        site.find(name)
-        assert (name, site.noted) == (name, [])
+FOUND = ("tasks.Letter.post", "tasks.Letter.write", "tasks.Child.post", "tasks.Child.write", "tasks:Child.post")
+NOT_FOUND = (
+    *("tasks.Letter", "tasks.Letter.missing", "tasks.Child.missing", "tasks.Letter.NUMBER", "tasks.Letter.method"),
+    *("tasks.instance", "tasks.instance.post"),
+)
 
 
 @pytest.mark.parametrize("trick", TRICKS)
-def test_a_metaclass_has_no_say_when_nothing_is_found(site: Site, trick: str) -> None:
+def test_a_metaclass_has_no_say_whether_a_method_is_found(site: Site, trick: str) -> None:
     site.write("tasks.py", METACLASS.format(trick=TRICKS[trick]))
     importlib.import_module("tasks")
     site.noted.clear()
-    for name in (
-        "tasks.Letter",
-        "tasks.Letter.missing",
-        "tasks.Child.missing",
-        "tasks.Letter.NUMBER",
-        "tasks.Letter.method",
-        "tasks.instance",
-        "tasks.instance.post",
-    ):
-        site.refuse(name)
+    for name in (*FOUND, *NOT_FOUND):
+        (site.find if name in FOUND else site.refuse)(name)
         assert (name, site.noted) == (name, [])
 
 
@@ -898,38 +796,24 @@ def test_a_star_lists_a_package_with_all_below_it(shop: Site, name: str, result:
     "name",
     [
         "shop.of_shop",
-        "shop:of_shop",
         "shop.other.run",
         "shop.jobsite.run",
         "shop.jobs.__main__.run",
-        "shop.jobs.__main__:run",
         "shop.jobs._internal.run",
-        "shop.jobs._internal:run",
-        "shop.jobs._internal.Thing.run",
-        "shop.jobs._hidden.run",
         "shop.jobs._hidden.mail.run",
-        "shop.jobs._hidden.mail:run",
         "shop.jobs.deep._hidden.run",
         "shop.jobs.mail.os.system",
-        "shop.jobs.mail:os.system",
         "shop.jobs.os.system",
-        "shop.jobs:os.system",
-        "shop.jobs.os:system",
         "shop.jobs.mail",
         "shop.jobs",
-        "shop.jobs.deep",
         "shop.jobs.deep.er",
         "shop.jobs.missing.run",
-        "shop.jobs.missing:run",
-        "shop.jobs.missing.Thing.run",
         "shop.jobs.mail.missing.send",
         "shop.jobs.mail.Letter.Inner.post",
         "shop.jobs.deep.er.run.__call__",
         "shop.jobs.__init__.of_jobs",
-        "shop.jobs.__init__:of_jobs",
         "sentinel_package.below.run",
         "shop.jobs.sentinel.run",
-        "shop.jobs.sentinel_package.below.run",
     ],
 )
 def test_of_a_listed_package_private_parts_and_neighbours_are_not_even_imported(shop: Site, name: str) -> None:
@@ -1034,29 +918,17 @@ def test_an_unlisted_name_is_a_bad_row_though_the_listed_module_is_broken(site: 
     site.refuse("tasks._private")
 
 
+@pytest.mark.parametrize("broken", ["mail", "__init__"])
 @pytest.mark.parametrize("failure", ["raises", "exits", "lacks a package"])
-@pytest.mark.parametrize(
-    "name", ["shop.jobs.ill.send", "shop.jobs.ill:send", "shop.jobs.ill.Letter.post", "shop.jobs.ill:Letter.post"]
-)
-def test_a_broken_module_below_a_listed_package_is_named_and_tried_once(shop: Site, name: str, failure: str) -> None:
-    shop.write("shop/jobs/ill.py", f"from note import note\nnote('tried')\n{FAILURES[failure]}\n")
+@pytest.mark.parametrize("name", ["mail.send", "mail:send", "mail.Letter.post"])
+def test_a_broken_module_or_package_breaks_what_is_below_it_and_is_tried_once(
+    shop: Site, name: str, failure: str, broken: str
+) -> None:
+    shop.write(f"shop/jobs/{broken}.py", f"from note import note\nnote('tried')\n{FAILURES[failure]}\n")
     callables = Callables(("shop.jobs.*",))
     for _ in range(3):
-        with pytest.raises(ModuleBroken, match=r"module shop\.jobs\.ill cannot be imported: "):
-            callables.find(name)
-    assert shop.noted == ["tried"]
-
-
-@pytest.mark.parametrize("failure", ["raises", "exits", "lacks a package"])
-@pytest.mark.parametrize(
-    "name", ["shop.jobs.mail.send", "shop.jobs.mail:send", "shop.jobs.mail.Letter.post", "shop.jobs.of_jobs"]
-)
-def test_a_broken_package_breaks_what_is_below_it_and_is_tried_once(shop: Site, name: str, failure: str) -> None:
-    shop.write("shop/jobs/__init__.py", f"from note import note\nnote('tried')\n{FAILURES[failure]}\n")
-    callables = Callables(("shop.jobs.*",))
-    for _ in range(3):
-        with pytest.raises(ModuleBroken):
-            callables.find(name)
+        with pytest.raises(ModuleBroken, match=r"module shop\.jobs\S* cannot be imported: "):
+            callables.find(f"shop.jobs.{name}")
     assert shop.noted == ["tried"]
 
 

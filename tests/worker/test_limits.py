@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,10 @@ def hold():
 def busy():
     note("started")
     while True:
-        pass
+        try:
+            pass
+        except Exception:
+            note("swallowed")
 
 
 def search():
@@ -508,28 +512,20 @@ def test_a_program_s_alarm_that_fell_due_during_a_run_comes_after_it(server: Tas
 
 
 @pytest.mark.usefixtures("own_alarm")
-@pytest.mark.parametrize("handler", [signal.SIG_DFL, signal.SIG_IGN])
-def test_a_program_without_an_alarm_has_none_after_a_run(server: TaskServer, handler: signal.Handlers) -> None:
-    signal.signal(signal.SIGALRM, handler)
-    add(server, "late")
-    assert server.run().failed == 1
-    assert signal.getsignal(signal.SIGALRM) is handler
-    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
-
-
-@pytest.mark.usefixtures("own_alarm")
-def test_a_run_that_an_error_ends_gives_the_alarm_back_too(server: TaskServer) -> None:
-    def handler(number: int, frame: object) -> None: ...
-
+@pytest.mark.parametrize("handler", [signal.SIG_DFL, signal.SIG_IGN, lambda number, frame: None])
+def test_a_program_without_an_alarm_has_none_after_a_run_or_one_that_broke_down(
+    server: TaskServer, handler: signal.Handlers
+) -> None:
     def break_down(result: object) -> None:
         raise ZeroDivisionError
 
     signal.signal(signal.SIGALRM, handler)
-    add(server, "nothing")
-    with pytest.raises(ZeroDivisionError):
-        server.run(on_progress=break_down)
-    assert signal.getsignal(signal.SIGALRM) is handler
-    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    for on_progress in (None, break_down):
+        add(server, "late")
+        with pytest.raises(ZeroDivisionError) if on_progress else nullcontext():
+            assert server.run(on_progress=on_progress).failed == 1
+        assert signal.getsignal(signal.SIGALRM) is handler
+        assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
 # ---- a run's time and memory
@@ -564,14 +560,8 @@ def test_max_memory_starts_nothing_once_the_process_is_larger_and_releases_the_r
     run = status_of(one_queue)
     assert (run["reason"], run["taken"], run["done"], run["released"]) == ("max_memory", 1, 1, 2)
     assert one_queue.notes() == ["grown"]
+    assert_silent(one_queue.worker("--max-memory", 1))  # a process is larger from its begin on
     assert one_queue.rows("status, attempts, claim") == [(0, 0, None)] * 2
-
-
-def test_a_process_that_is_too_large_already_starts_nothing(sqlite_queue: Queue) -> None:
-    sqlite_queue.add("tasks.note")
-    assert_silent(sqlite_queue.worker("--max-memory", 1))
-    assert status_of(sqlite_queue)["reason"] == "max_memory"
-    assert sqlite_queue.rows("status, attempts") == [(0, 0)]
 
 
 def test_limits_that_are_not_met_end_no_run(server: TaskServer) -> None:
@@ -609,6 +599,7 @@ def test_one_worker_more_than_there_are_places_leaves_at_once_and_says_nothing(q
     first, second = (queue.start_task(1, "--slots", 2) for _ in range(2))
     before = queue.sql("SELECT pid, started_at FROM jobs_queue_workers")
     assert_silent(queue.worker("--slots", 2))
+    assert "2 workers of these groups run here" in queue.worker("--slots", 2, "--verbose").stderr
     assert queue.statuses() == [1, 1, 0]
     assert queue.sql("SELECT pid, started_at FROM jobs_queue_workers") == before
     kill(first)
@@ -632,14 +623,6 @@ def test_four_workers_may_run_at_once_unless_it_is_said_otherwise(sqlite_queue: 
         sqlite_queue.add("tasks.note")
     sqlite_queue.go()
     assert [end_of(process) for process in workers] == [(0, "", "")] * 4
-
-
-def test_verbose_says_why_a_worker_leaves(sqlite_queue: Queue) -> None:
-    sqlite_queue.add("tasks.hold")
-    sqlite_queue.start_task(1, "--slots", 1)
-    ended = sqlite_queue.worker("--slots", 1, "--verbose")
-    assert (ended.returncode, ended.stdout) == (0, "")
-    assert "1 workers" in ended.stderr or "1 worker " in ended.stderr
 
 
 def test_other_groups_and_other_tables_have_places_of_their_own(one_queue: Queue) -> None:
@@ -722,13 +705,6 @@ def test_a_task_that_reads_the_whole_folder_does_not_free_its_worker_s_place(sql
     assert sqlite_queue.notes() == ["started", "noted"]
 
 
-def test_a_worker_that_ended_leaves_its_place(sqlite_queue: Queue) -> None:
-    for _ in range(3):
-        sqlite_queue.add("tasks.note")
-        assert_silent(sqlite_queue.worker("--slots", 1))
-    assert sqlite_queue.notes() == ["noted"] * 3
-
-
 @pytest.mark.parametrize("place", ["var", "var/slots"])
 def test_a_place_that_cannot_be_written_is_one_line_that_says_the_way_out(sqlite_queue: Queue, place: str) -> None:
     path = sqlite_queue.folder / place
@@ -742,12 +718,15 @@ def test_a_place_that_cannot_be_written_is_one_line_that_says_the_way_out(sqlite
     assert sqlite_queue.notes() == ["noted"]
 
 
-def test_the_files_of_the_places_are_private(sqlite_queue: Queue) -> None:
+def test_a_worker_that_ended_leaves_its_place_and_private_files(sqlite_queue: Queue) -> None:
     umask = os.umask(0)
     try:
-        assert_silent(sqlite_queue.worker())
+        for _ in range(2):
+            sqlite_queue.add("tasks.note")
+            assert_silent(sqlite_queue.worker("--slots", 1))
     finally:
         os.umask(umask)
+    assert sqlite_queue.notes() == ["noted"] * 2
     slots = sqlite_queue.folder / "var" / "slots"
     files = list(slots.iterdir())
     assert files
@@ -770,16 +749,16 @@ def signal_until_heard(process: subprocess.Popen[str], first: signal.Signals, se
 
 @pytest.mark.parametrize(("first", "second"), TWO_SIGNALS)
 def test_a_second_signal_stops_the_running_task_which_has_failed_and_comes_again(
-    one_queue: Queue, first: signal.Signals, second: signal.Signals
+    queue: Queue, first: signal.Signals, second: signal.Signals
 ) -> None:
-    one_queue.add("tasks.busy")
-    one_queue.add("tasks.note")
-    process = one_queue.start_task()
+    queue.add("tasks.busy")
+    queue.add("tasks.note")
+    process = queue.start_task()
     signal_until_heard(process, first, second)
     assert end_of(process) == (0, "", "")
-    assert one_queue.rows("status, attempts, claim") == [(3, 1, None), (0, 0, None)]
-    assert one_queue.first_lines() == ["TaskInterrupted: stopped by a second signal", ""]
-    assert status_of(one_queue)["reason"] == "stopped"
+    assert queue.rows("status, attempts, claim") == [(3, 1, None), (0, 0, None)]
+    assert queue.first_lines() == ["TaskInterrupted: stopped by a second signal", ""]
+    assert status_of(queue)["reason"] == "stopped"
 
 
 STUBBORN = """

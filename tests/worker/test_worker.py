@@ -69,14 +69,6 @@ def spin():
         time.sleep(0.1)
 
 
-def spin_past_exceptions():
-    note("started")
-    while True:
-        try:
-            time.sleep(0.1)
-        except Exception:
-            pass
-
 """
 
 
@@ -125,17 +117,6 @@ def test_batch_is_the_most_that_is_claimed_at_once(sqlite_queue: Queue) -> None:
     assert sqlite_queue.notes() == ["2", "1", "2", "1", "1"]
 
 
-def test_max_time_ends_a_run_and_gives_back_the_rest_unstarted(queue: Queue) -> None:
-    for _ in range(12):
-        queue.add("tasks.sleep", "[0.15]")
-    assert_silent(queue.worker("--max-time", 0.6))
-    rows = queue.rows("status, attempts, claim, started_at, due_at")
-    ((taken, done, released, reason),) = queue.sql("SELECT taken, done, released, reason FROM jobs_queue_workers")
-    assert set(rows) == {(0, 0, None, None, None)}
-    assert (taken, released, reason) == (done, len(rows), "max_time")
-    assert done + len(rows) == 12
-
-
 def test_an_empty_queue_ends_a_run_at_once_and_quietly(queue: Queue) -> None:
     assert_silent(queue.worker(100, "3,5,6"))
     assert queue.reason() == "empty"
@@ -157,15 +138,14 @@ def test_verbose_says_on_standard_error_what_it_does(sqlite_queue: Queue) -> Non
 # ---- modes
 
 
-@pytest.mark.parametrize("said_by", ["option", "setting"])
+@pytest.mark.parametrize("said_by_option", [True, False])
 @pytest.mark.parametrize("mode", ["delete", "move", "mark"])
-def test_a_completed_task_goes_where_the_mode_says(queue: Queue, mode: str, said_by: str) -> None:
+def test_a_completed_task_goes_where_the_mode_says(queue: Queue, mode: str, said_by_option: bool) -> None:
     queue.add("tasks.note", '{"text": "grün 🎉"}', 3, -7)
     queue.add("tasks.fail")
-    if said_by == "option":
-        ended = queue.worker("--mode", mode, TASKSERVER_MODE="move" if mode == "delete" else "delete")
-    else:
-        ended = queue.worker(TASKSERVER_MODE=mode)
+    other = "move" if mode == "delete" else "delete"
+    options = ["--mode", mode] if said_by_option else []
+    ended = queue.worker(*options, TASKSERVER_MODE=other if said_by_option else mode)
     assert ended.returncode == 0
     assert queue.notes() == ["grün 🎉"]
     # What failed stays, whatever the mode.
@@ -200,21 +180,15 @@ def test_a_database_that_is_away_is_one_line_and_code_1(deployment: Deployment, 
     assert "s3cret" not in ended.stderr
 
 
-def test_a_database_that_refuses_the_login_is_one_line_and_code_1(
+def test_a_database_that_refuses_or_does_not_exist_is_one_line_and_code_1(
     deployment: Deployment, mysql_server: MySQLServer
 ) -> None:
-    dsn = f"mysql://nobody-of-that-name:s3cret@{mysql_server.host}:{mysql_server.port}/db"
-    deployment.write_env(TASKSERVER_DSN=dsn)
-    ended = deployment.worker()
-    assert_one_line(ended, 1, "TASKSERVER_PASSWORD")
-    assert "s3cret" not in ended.stderr
-
-
-def test_a_database_that_does_not_exist_is_one_line_and_code_1(
-    deployment: Deployment, mysql_server: MySQLServer
-) -> None:
-    deployment.write_env(TASKSERVER_DSN=mysql_server.dsn("t_not_there"))
-    assert_one_line(deployment.worker(), 1, "t_not_there")
+    refused = f"mysql://nobody-of-that-name:s3cret@{mysql_server.host}:{mysql_server.port}/db"
+    for dsn, word in ((refused, "TASKSERVER_PASSWORD"), (mysql_server.dsn("t_not_there"), "t_not_there")):
+        deployment.write_env(TASKSERVER_DSN=dsn)
+        ended = deployment.worker()
+        assert_one_line(ended, 1, word)
+        assert "s3cret" not in ended.stderr
 
 
 def test_missing_tables_are_one_line_and_code_1(make_queue: Callable[..., Queue], dsn: str) -> None:
@@ -230,22 +204,34 @@ def bare_queue(make_queue: Callable[..., Queue], sqlite_dsn: str) -> Queue:
     return make_queue(sqlite_dsn, tables=False)
 
 
-def test_an_sqlite_file_without_tables_is_one_line_and_code_1(bare_queue: Queue) -> None:
-    bare_queue.path.touch()
-    assert_one_line(bare_queue.worker(), 1, "run client.py init")
+@pytest.mark.parametrize("content", ["", "Dear diary, " * 1000, None])
+def test_a_file_that_is_no_database_and_a_folder_are_one_line_and_code_1(
+    bare_queue: Queue, content: str | None
+) -> None:
+    if content is None:
+        bare_queue.path.mkdir()
+    else:
+        bare_queue.path.write_text(content)
+    word = str(bare_queue.path) if content != "" else "run client.py init"
+    assert_one_line(bare_queue.worker(), 1, word)
+    assert_one_line(bare_queue.client("status"), 1, word)
+    if content != "":
+        assert_one_line(bare_queue.client("init"), 1, word)
 
 
-@pytest.mark.parametrize("change", ["DELETE FROM jobs_queue_schema", "UPDATE jobs_queue_schema SET version = 0"])
-def test_tables_older_than_the_program_are_one_line_and_code_1(queue: Queue, change: str) -> None:
+OTHER_VERSIONS = {
+    "DELETE FROM jobs_queue_schema": "run client.py init",
+    "UPDATE jobs_queue_schema SET version = 0": "run client.py init",
+    "UPDATE jobs_queue_schema SET version = 99": "99",
+}
+
+
+def test_tables_of_another_version_are_one_line_and_code_1(queue: Queue) -> None:
     queue.add("tasks.note")
-    queue.sql(change)
-    assert_one_line(queue.worker(), 1, "run client.py init")
+    for change, word in reversed(OTHER_VERSIONS.items()):
+        queue.sql(change)
+        assert_one_line(queue.worker(), 1, word)
     assert queue.statuses() == [0]
-
-
-def test_tables_newer_than_the_program_are_one_line_and_code_1(queue: Queue) -> None:
-    queue.sql("UPDATE jobs_queue_schema SET version = 99")
-    assert_one_line(queue.worker(), 1, "99")
 
 
 WRONG_SETTINGS = [
@@ -334,19 +320,6 @@ def test_without_a_dsn_every_command_but_init_says_so_with_code_2(
     assert not (deployment.folder / "var").exists()
 
 
-def test_a_file_that_is_no_database_is_one_line_and_code_1(bare_queue: Queue) -> None:
-    bare_queue.path.write_text("Dear diary, " * 1000)
-    assert_one_line(bare_queue.worker(), 1, str(bare_queue.path))
-    assert_one_line(bare_queue.client("init"), 1, str(bare_queue.path))
-    assert_one_line(bare_queue.client("status"), 1, str(bare_queue.path))
-
-
-def test_a_folder_in_the_place_of_the_database_is_one_line_and_code_1(bare_queue: Queue) -> None:
-    bare_queue.path.mkdir()
-    assert_one_line(bare_queue.worker(), 1, str(bare_queue.path))
-    assert_one_line(bare_queue.client("init"), 1, str(bare_queue.path))
-
-
 @pytest.mark.parametrize("arguments", [["worker.py"], ["client.py", "status"]])
 def test_a_package_that_is_not_installed_is_one_line(deployment: Deployment, arguments: list[str]) -> None:
     bare_python = deployment.home / "python"
@@ -409,23 +382,12 @@ def test_a_worker_prints_nothing_on_standard_output_even_if_tasks_print(sqlite_q
         "    print('lines', 'of text', sep='\\n')\n"
         "    print('no end', end='')\n"
         "    print('unencodable \\udcff')\n"
+        "\ndef say_past_print():\n"
+        "    sys.stdout.buffer.write(b'bytes')\n"
+        "    import subprocess; subprocess.run(['echo', 'from a child'])\n"
     )
-    sqlite_queue.add("tasks.say")
-    sqlite_queue.add("tasks.say_in_bytes")
-    assert_silent(sqlite_queue.worker())
-    assert sqlite_queue.statuses() == []
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "sys.stdout.buffer.write(b'bytes')",
-        "import subprocess; subprocess.run(['echo', 'from a child'])",
-    ],
-)
-def test_what_a_task_sends_past_print_stays_off_standard_output_too(sqlite_queue: Queue, code: str) -> None:
-    sqlite_queue.define(f"def past_print():\n    {code}\n")
-    sqlite_queue.add("tasks.past_print")
+    for task in ("say", "say_in_bytes", "say_past_print"):
+        sqlite_queue.add(f"tasks.{task}")
     assert_silent(sqlite_queue.worker())
     assert sqlite_queue.statuses() == []
 
@@ -441,7 +403,7 @@ def test_each_fatal_task_has_one_line_on_standard_error(queue: Queue) -> None:
     assert second.startswith("task 3 os.system is fatal: BadTask: 'os.system' is in none of the modules")
 
 
-@pytest.mark.parametrize(("fatal", "lines"), [(20, 20), (21, 21), (45, 21)])
+@pytest.mark.parametrize(("fatal", "lines"), [(20, 20), (45, 21)])
 def test_a_run_shows_twenty_fatal_tasks_and_counts_the_rest(sqlite_queue: Queue, fatal: int, lines: int) -> None:
     for number in range(fatal):
         sqlite_queue.add("tasks.fail" if number % 2 else "os.system")
@@ -507,22 +469,16 @@ def test_the_log_goes_on_where_the_last_run_ended(sqlite_queue: Queue, log: Path
 
 def test_the_log_is_rotated_at_10_megabytes(sqlite_queue: Queue, log: Path) -> None:
     os.close(os.open(log, os.O_CREAT | os.O_WRONLY, 0o600))
-    log.write_bytes(b"old line\n" * 1_111_112)
-    assert log.stat().st_size > 10_000_000
-    sqlite_queue.add("tasks.say")
-    assert_silent(sqlite_queue.worker(TASKSERVER_LOG="var/worker.log"))
     rotated = log.with_name("worker.log.1")
+    for lines in (1_000_000, 1_111_112):
+        assert not rotated.exists()
+        log.write_bytes(b"old line\n" * lines)
+        sqlite_queue.add("tasks.say")
+        assert_silent(sqlite_queue.worker(TASKSERVER_LOG="var/worker.log"))
     assert rotated.read_bytes()[:9] == b"old line\n"
     assert "printed: said" in log.read_text()
     assert log.stat().st_size < 10_000
     assert {path.stat().st_mode & 0o777 for path in (log, rotated)} == {0o600}
-
-
-def test_a_log_below_10_megabytes_is_not_rotated(sqlite_queue: Queue, log: Path) -> None:
-    log.write_bytes(b"old line\n" * 1_000_000)
-    sqlite_queue.add("tasks.say")
-    assert_silent(sqlite_queue.worker(TASKSERVER_LOG="var/worker.log"))
-    assert [path.name for path in log.parent.glob("worker.log*")] == ["worker.log"]
 
 
 def test_a_log_on_a_full_disk_ends_no_run(sqlite_queue: Queue, log: Path) -> None:
@@ -613,34 +569,6 @@ def test_a_signal_lets_the_running_task_finish_and_gives_the_rest_back(queue: Qu
     assert queue.sql("SELECT reason, taken, done, fatal, released FROM jobs_queue_workers") == [("stopped", 1, 1, 0, 4)]
 
 
-@pytest.mark.parametrize("task", ["spin", "spin_past_exceptions"])
-def test_a_second_signal_interrupts_the_running_task_which_counts_as_failed(sqlite_queue: Queue, task: str) -> None:
-    sqlite_queue.add(f"tasks.{task}")
-    sqlite_queue.add("tasks.note")
-    process = sqlite_queue.start_task()
-    # Two kinds: two of one kind would become one if the process had no time between them.
-    process.send_signal(signal.SIGTERM)
-    process.send_signal(signal.SIGINT)
-    code, output, errors = end_of(process)
-    assert (code, output) == (0, "")
-    assert len(errors.splitlines()) == 1
-    assert f"task 1 tasks.{task} is fatal" in errors
-    assert sqlite_queue.notes() == ["started"]
-    assert sqlite_queue.rows("status, attempts") == [(4, 1), (0, 0)]
-    assert "signal" in sqlite_queue.errors()[0]
-    assert sqlite_queue.reason() == "stopped"
-
-
-def test_a_second_signal_on_mysql_leaves_a_clean_queue(mysql_queue: Queue) -> None:
-    mysql_queue.add("tasks.spin")
-    mysql_queue.add("tasks.note")
-    process = mysql_queue.start_task()
-    process.send_signal(signal.SIGTERM)
-    process.send_signal(signal.SIGINT)
-    assert end_of(process)[0] == 0
-    assert mysql_queue.rows("status, attempts, claim") == [(4, 1, None), (0, 0, None)]
-
-
 def test_one_signal_does_not_interrupt_a_task_that_runs_on(sqlite_queue: Queue) -> None:
     sqlite_queue.add("tasks.spin")
     process = sqlite_queue.start_task()
@@ -710,6 +638,10 @@ RAISING = {
     if sys.version_info >= (3, 13)
     else "raise type('ExceptionGroup', (Exception,), {})('many')",
     "Unspeakable": "raise type('Unspeakable', (Exception,), {'__str__': lambda self: 1 / 0})()",
+    **{
+        f"Trap{number}": f"raise type('Trap{number}', (Exception,), {{'__str__': lambda self: hurl({raised})}})()"
+        for number, raised in enumerate(("SystemExit(1)", "KeyboardInterrupt()", "BaseException()"))
+    },
     "Wordy": "raise type('Wordy', (Exception,), {})('x' * 5000)",
     "UnicodeError": "raise UnicodeError('\\ud800 \\x00 \\U0001f389')",
     "AssertionError": "assert not 'a task'",
@@ -717,7 +649,7 @@ RAISING = {
 
 
 def test_whatever_a_task_raises_is_recorded_and_stops_nothing_else(queue: Queue) -> None:
-    code = "\ndef deep():\n    return deep()\n"
+    code = "\ndef deep():\n    return deep()\n\ndef hurl(error):\n    raise error\n"
     for name, statement in RAISING.items():
         code += f"\ndef raise_{name}():\n    {statement}\n"
         queue.add(f"tasks.raise_{name}")
@@ -734,48 +666,35 @@ def test_whatever_a_task_raises_is_recorded_and_stops_nothing_else(queue: Queue)
         assert len(error_text) <= 1000
 
 
-@pytest.mark.parametrize("raised", ["SystemExit(1)", "KeyboardInterrupt()", "BaseException()"])
-def test_an_exception_whose_text_ends_the_process_is_recorded_and_stops_nothing_else(
-    sqlite_queue: Queue, raised: str
-) -> None:
-    sqlite_queue.define(
-        f"class Trap(Exception):\n    def __str__(self):\n        raise {raised}\n\ndef spring():\n    raise Trap\n"
-    )
-    sqlite_queue.add("tasks.spring")
-    sqlite_queue.add("tasks.note")
-    ended = sqlite_queue.worker()
-    assert ended.returncode == 0, ended.stderr
-    assert len(ended.stderr.splitlines()) == 1
-    assert sqlite_queue.statuses() == [4]
-    assert sqlite_queue.notes() == ["noted"]
-    assert sqlite_queue.errors()[0].startswith("Trap: ")
+NOT_IMPORTABLE = {
+    "SystemExit": "import sys\nsys.exit(0)\n",
+    "KeyboardInterrupt": "raise KeyboardInterrupt\n",
+    "Mute": "raise type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})\n",
+    "Trap": "raise type('Trap', (Exception,), {'__str__': lambda self: exit(1)})\n",
+    "SyntaxError": "def task(:\n",
+    "not_installed_here": "import not_installed_here\n",
+    "broken_6": "text = '\\0'\0\n",
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [
-        ("import sys\nsys.exit(0)\n", "SystemExit"),
-        ("raise KeyboardInterrupt\n", "KeyboardInterrupt"),
-        ("raise type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})\n", "Mute"),
-        ("raise type('Trap', (Exception,), {'__str__': lambda self: exit(1)})\n", "Trap"),
-        ("def task(:\n", "SyntaxError"),
-        ("import not_installed_here\n", "not_installed_here"),
-        ("text = '\\0'\0\n", "broken"),
-    ],
-)
-def test_a_module_that_cannot_be_imported_is_a_failed_attempt_and_stops_nothing_else(
-    sqlite_queue: Queue, text: str, word: str
-) -> None:
-    sqlite_queue.deployment.write_tasks(text, "broken.py")
-    sqlite_queue.add("broken.task")
-    sqlite_queue.add("broken.task")
+def test_a_module_that_cannot_be_imported_is_a_failed_attempt_and_stops_nothing_else(sqlite_queue: Queue) -> None:
+    modules = [f"broken_{number}" for number in range(len(NOT_IMPORTABLE))]
+    for module, text in zip(modules, NOT_IMPORTABLE.values(), strict=True):
+        sqlite_queue.deployment.write_tasks(text, f"{module}.py")
+        sqlite_queue.add(f"{module}.task")
+        sqlite_queue.add(f"{module}.task")
     sqlite_queue.add("tasks.note")
-    ended = sqlite_queue.worker(TASKSERVER_MODULES="tasks,broken")
+    ended = sqlite_queue.worker(TASKSERVER_MODULES=",".join(["tasks", *modules]))
     assert (ended.returncode, ended.stdout) == (0, "")
     assert "Traceback" not in ended.stderr
-    assert sqlite_queue.rows("status, attempts") == [(4, 1)] * 2
+    assert sqlite_queue.rows("status, attempts") == [(4, 1)] * len(modules) * 2
     assert sqlite_queue.notes() == ["noted"]
-    assert all("module broken cannot be imported" in error and word in error for error in sqlite_queue.errors())
+    for module, word, first, second in zip(
+        modules, NOT_IMPORTABLE, sqlite_queue.errors()[::2], sqlite_queue.errors()[1::2], strict=True
+    ):
+        assert first == second
+        assert f"module {module} cannot be imported" in first
+        assert word in first
 
 
 BREAKING = {
@@ -864,11 +783,12 @@ def test_every_bad_row_becomes_fatal_unstarted_and_the_good_ones_among_them_run(
         assert len(error_text) <= 1000
 
 
-@pytest.mark.parametrize("args", [None, "", "  ", "null", "{}", "[]", " { } "])
-def test_no_arguments_can_be_written_in_many_ways(sqlite_queue: Queue, args: str | None) -> None:
-    sqlite_queue.add("tasks.note", args)
+def test_no_arguments_can_be_written_in_many_ways(sqlite_queue: Queue) -> None:
+    ways = [None, "", "  ", "null", "{}", "[]", " { } "]
+    for args in ways:
+        sqlite_queue.add("tasks.note", args)
     assert_silent(sqlite_queue.worker())
-    assert sqlite_queue.notes() == ["noted"]
+    assert sqlite_queue.notes() == ["noted"] * len(ways)
 
 
 def test_arguments_of_one_mebibyte_are_passed(queue: Queue) -> None:
@@ -878,38 +798,28 @@ def test_arguments_of_one_mebibyte_are_passed(queue: Queue) -> None:
     assert queue.notes() == [str(MEBIBYTE - 4)]
 
 
-@pytest.mark.parametrize(
-    ("task", "args"),
-    [
-        (b"tasks.note", None),
-        (b"\xff\xfe", None),
-        ("tasks.note", b'["bytes"]'),
-        ("tasks.note", b"\xff"),
-        ("tasks.note", 5),
-        (7, None),
-    ],
-)
-def test_an_sqlite_row_with_values_of_other_types_stops_nothing_else(
-    sqlite_queue: Queue, task: object, args: object
-) -> None:
-    sqlite_queue.add(task, args)
+OF_OTHER_TYPES = [
+    (b"tasks.note", None),
+    (b"\xff\xfe", None),
+    ("tasks.note", b'["bytes"]'),
+    ("tasks.note", b"\xff"),
+    ("tasks.note", 5),
+    (7, None),
+]
+
+
+def test_an_sqlite_row_with_values_that_are_no_text_becomes_fatal_and_stops_nothing_else(sqlite_queue: Queue) -> None:
+    for task, args in OF_OTHER_TYPES:
+        sqlite_queue.add(task, args)
+    sqlite_queue.sql("INSERT INTO jobs_queue (task) VALUES (CAST(x'7461736b732eff' AS TEXT))")
+    sqlite_queue.sql("INSERT INTO jobs_queue (task, args) VALUES ('tasks.note', CAST(x'5b22ff225d' AS TEXT))")
     sqlite_queue.add("tasks.note", '["good"]')
     ended = sqlite_queue.worker()
     assert ended.returncode == 0, ended.stderr
     assert "Traceback" not in ended.stderr
     assert sqlite_queue.notes()[-1] == "good"
-    assert all(status == 4 for status in sqlite_queue.statuses())
-
-
-def test_an_sqlite_row_whose_text_is_not_utf8_becomes_fatal_and_stops_nothing_else(sqlite_queue: Queue) -> None:
-    sqlite_queue.sql("INSERT INTO jobs_queue (task) VALUES (CAST(x'7461736b732eff' AS TEXT))")
-    sqlite_queue.sql("INSERT INTO jobs_queue (task, args) VALUES ('tasks.note', CAST(x'5b22ff225d' AS TEXT))")
-    sqlite_queue.add("tasks.note")
-    ended = sqlite_queue.worker()
-    assert ended.returncode == 0, ended.stderr
-    assert sqlite_queue.statuses() == [4, 4]
-    assert sqlite_queue.notes() == ["noted"]
-    assert "UTF-8" in sqlite_queue.errors()[1]
+    assert set(sqlite_queue.statuses()) == {4}
+    assert "UTF-8" in sqlite_queue.errors()[-1]
 
 
 def test_forged_attempts_and_limits_are_fatal_and_stop_nothing_else(queue: Queue) -> None:
@@ -1004,7 +914,7 @@ def test_the_environment_wins_over_the_env_file(sqlite_queue: Queue) -> None:
     assert sqlite_queue.statuses() == [2]
 
 
-@pytest.mark.parametrize("closed", [">&-", "<&-", ">&- <&-", "2>&-", ">&- 2>&- <&-"])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
 def test_a_worker_without_one_of_the_standard_streams_runs_all_the_same(sqlite_queue: Queue, closed: str) -> None:
     for task in ("say", "fail", "note"):
         sqlite_queue.add(f"tasks.{task}")
