@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from .interrupts.stopping import Stop
 from .model.task import DEFAULT_TABLE
 from .settings.checks import check_group_id, check_groups, check_task_id
 from .settings.load import Settings, load_settings, make_importable, make_settings, program_folder
-from .stores import Store, open_callers, open_store
+from .stores import Store, open_store
 from .stores.queue.claims import MAX_GROUPS
 from .worker.result import RunResult
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from .model.new_task import NewTask
     from .model.results import TaskState
     from .model.selection import Selection
-    from .stores.queue.callers import Callers
     from .stores.queue.operations import ErrorCount, Operations, Reclaimed
     from .stores.queue.pruning import Pruned
     from .stores.queue.stats import HourStats
@@ -157,7 +155,7 @@ class TaskServer:
     def _add(self, task: NewTask, connection: object) -> int:
         if connection is not None:
             # A worker settles whether the task has to wait: until the commit no connection of ours sees it.
-            return self._callers.add(connection, task)
+            return self.store.callers.add(connection, task)
         task_id = self.store.producing.add(task)
         if task.depends_on is not None:
             from .stores.queue.dependencies import Dependencies
@@ -166,10 +164,6 @@ class TaskServer:
             with suppress(DatabaseError):
                 Dependencies(self.store).settle([task_id])
         return task_id
-
-    @cached_property
-    def _callers(self) -> Callers:
-        return open_callers(self.settings)
 
     def add_tasks(self, tasks: Iterable[Mapping[str, Any]], *, connection: object = None) -> list[int]:
         """Add many tasks in one transaction, all or none; return their ids.
@@ -187,7 +181,7 @@ class TaskServer:
         new_tasks = new_tasks_from(tasks)
         try:
             if connection is not None:
-                return self._callers.add_many(connection, new_tasks)
+                return self.store.callers.add_many(connection, new_tasks)
             self.store.producing.add_many(new_tasks, ids.extend, ids.clear)
         except WaitsForNewer as error:
             raise InvalidTask(f"task {error.number}: {error}") from None

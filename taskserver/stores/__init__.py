@@ -11,11 +11,9 @@ from ..settings.load import Settings, how_to_install
 from .queue.store import Store
 
 if TYPE_CHECKING:
-    from .database.callers import CallersDialect
     from .database.dialect import Dialect
-    from .queue.callers import Callers
 
-__all__ = ["Store", "open_callers", "open_store"]
+__all__ = ["Store", "open_store"]
 
 
 def open_store(settings: Settings) -> Store:
@@ -28,30 +26,9 @@ def _dialect(settings: Settings) -> Dialect:
     if isinstance(dsn, SQLiteDsn):
         from .sqlite.dialect import SQLiteDialect
 
-        return SQLiteDialect(_path(settings, dsn), settings.table)
+        return SQLiteDialect(dsn.path if dsn.path == MEMORY else Path(settings.folder, dsn.path), settings.table)
     try:
         from .mysql.dialect import MySQLDialect
     except ImportError as error:
         raise DatabaseError(f"PyMySQL is missing ({error}): {how_to_install(settings.folder)}") from None
     return MySQLDialect(dsn, settings.table)
-
-
-def open_callers(settings: Settings) -> Callers:
-    """The verbs on callers' own connections to the same queue. Call it where a store is open: the driver is there."""
-    from .queue.callers import Callers
-
-    dsn = settings.dsn
-    dialect: CallersDialect
-    if isinstance(dsn, SQLiteDsn):
-        from .sqlite.callers import SQLiteCallers
-
-        dialect = SQLiteCallers(_path(settings, dsn), settings.table)
-    else:
-        from .mysql.callers import MySQLCallers
-
-        dialect = MySQLCallers(dsn, settings.table)
-    return Callers(dialect, settings.mode, settings.lease_seconds)
-
-
-def _path(settings: Settings, dsn: SQLiteDsn) -> str | Path:
-    return dsn.path if dsn.path == MEMORY else Path(settings.folder, dsn.path)

@@ -12,8 +12,6 @@ from ..errors import Fatal, LeaseLost, TaskServerError, TooLong
 from ..interrupts.stopping import TaskInterrupted
 from ..model.attempt import Finish, NextStage, Outcome
 from ..model.task import ClaimedTask
-from ..stores import open_callers
-from ..stores.queue.callers import Callers
 from .attempts import Attempts
 from .call import returned_as, run_foreign
 from .finishing import TOO_LONG_RESULT, TOO_LONG_TEXT
@@ -41,7 +39,6 @@ class Completions:
         self._run = run
         self._attempts = attempts
         self._reporter = reporter
-        self._callers: Callers | None = None
 
     def is_interrupted(self) -> bool:
         """Whether an interrupt struck the running code."""
@@ -64,16 +61,15 @@ class Completions:
 
         Raises Fatal, InvalidTask, DatabaseError.
         """
-        if self._callers is None:
-            self._callers = open_callers(self._run.settings)
+        callers = self._run.store.callers
         try:
-            return finish, self._callers.complete(connection, finish)
+            return finish, callers.complete(connection, finish)
         except TooLong:
             if finish.result is None:
                 raise Fatal(TOO_LONG_TEXT.removeprefix("Fatal: ")) from None
         self._reporter.report_unkept_result(finish.task, TOO_LONG_RESULT)
         finish = finish._replace(result=None)
-        return finish, self._callers.complete(connection, finish)
+        return finish, callers.complete(connection, finish)
 
     def end(self, completion: Completion) -> tuple[Finish, Outcome] | None:
         """After the task's code: the finish that was committed, and its outcome; None where none was.

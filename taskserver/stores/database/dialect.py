@@ -136,6 +136,10 @@ class Dialect(ABC):
         """A new connection for a task's own transaction. Raises DatabaseError."""
 
     @abstractmethod
+    def callers(self) -> Any:
+        """The callers.CallersDialect of the same queue."""
+
+    @abstractmethod
     def error(self, error: BaseException) -> DatabaseError:
         """The error of ours that a driver's error means."""
 

@@ -19,7 +19,6 @@ from ...settings.dsn import MySQLDsn
 from ..database.callers import SAVEPOINT, CallersDatabase, CallersDialect, callers_error, no_transaction
 from ..database.dialect import Inserts, other_columns
 from ..database.statements import Statements, words_of
-from .dialect import in_full
 from .errors import (
     COLUMN_MISSING,
     CONFLICTS,
@@ -102,7 +101,7 @@ class MySQLCallers(CallersDialect):
         self.words = CallersWords()
         self.inserts = CallersInserts()
         # Names in full, as a caller's session may be in another database of the server.
-        self.statements = Statements(words_of(self.words, table, in_full(dsn, self.words.quoted)), str)
+        self.statements = Statements(words_of(self.words, table, _in_full(dsn, self.words.quoted)), str)
 
     def finish_as_sent(self, finish: Finish) -> Finish:
         result, following = finish.result, finish.next_stage
@@ -145,3 +144,9 @@ def _hint_at(number: int | None) -> str:
         LOST_CONNECTION: "open another, and do all of your transaction again",
     }
     return next((hint for numbers, hint in hints.items() if number in numbers), HINTS.get(number or -1, ""))
+
+
+def _in_full(dsn: MySQLDsn, quoted: str) -> str:
+    """A table's name `{}` behind its database's."""
+    database = dsn.database.replace("`", "``").replace("{", "{{").replace("}", "}}")
+    return f"`{database}`.{quoted}"

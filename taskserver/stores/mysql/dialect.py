@@ -22,6 +22,7 @@ from .words import MySQLWords
 
 if TYPE_CHECKING:
     from ..database.facts import MySQLFacts
+    from .callers import MySQLCallers
     from .inserts import MySQLInserts
     from .task_connection import MySQLTaskConnection
 
@@ -82,18 +83,17 @@ class MySQLDialect(Dialect):
         except Exception as error:
             raise self.login_error(error) from None
 
+    def callers(self) -> MySQLCallers:
+        from .callers import MySQLCallers
+
+        return MySQLCallers(self._dsn, self.table)
+
     # ---- for client.py doctor
 
     def read_facts(self, database: Database, mode: str) -> MySQLFacts:
         from .facts import read_facts
 
         return read_facts(database, mode)
-
-
-def in_full(dsn: MySQLDsn, quoted: str) -> str:
-    """A table's name `{}` behind its database's."""
-    database = dsn.database.replace("`", "``").replace("{", "{{").replace("}", "}}")
-    return f"`{database}`.{quoted}"
 
 
 def _bear_with_renewals(cursor: Any) -> None:

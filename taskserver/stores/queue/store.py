@@ -20,6 +20,7 @@ from .runs import Runs
 if TYPE_CHECKING:
     from ..database.free_rows import FreeRows
     from .adding import Producing
+    from .callers import Callers
     from .diagnosis import Diagnosis
     from .finishes import Finishes
     from .leases import Leases
@@ -59,6 +60,13 @@ class Store:
         from .adding import Producing
 
         return Producing(self.database)
+
+    @cached_property
+    def callers(self) -> Callers:
+        """The verbs on callers' own connections to the same queue."""
+        from .callers import Callers
+
+        return Callers(self.database.dialect.callers(), self.mode, self.lease_seconds)
 
     # ---- for a worker that has a task
 

@@ -22,6 +22,7 @@ from .words import SQLiteWords
 
 if TYPE_CHECKING:
     from ..database.facts import SQLiteFacts
+    from .callers import SQLiteCallers
     from .inserts import SQLiteInserts
     from .task_connection import SQLiteTaskConnection
 
@@ -76,6 +77,11 @@ class SQLiteDialect(Dialect):
         # SQLite asks the connection about a statement only when it is prepared: none are kept.
         connection = open_connection(self._path, self.error, cached_statements=0)
         return SQLiteTaskConnection(os.path.realpath(self._path), connection)
+
+    def callers(self) -> SQLiteCallers:
+        from .callers import SQLiteCallers
+
+        return SQLiteCallers(self._path, self.table)
 
     # ---- tables
 
