@@ -17,8 +17,14 @@ __all__ = ["Store", "open_store"]
 
 
 def open_store(settings: Settings) -> Store:
-    """The store that the settings name; it connects when first used. Raises DatabaseError without its driver."""
-    return Store(_dialect(settings), settings.mode, settings.lease_seconds, settings.patience_seconds)
+    """The store that the settings name; it connects when first used. Raises DatabaseError without its driver.
+
+    A database in memory is a file of this process alone, with its tables.
+    """
+    store = Store(_dialect(settings), settings.mode, settings.lease_seconds, settings.patience_seconds)
+    if settings.dsn.place == MEMORY:
+        store.tables.create()
+    return store
 
 
 def _dialect(settings: Settings) -> Dialect:
@@ -26,7 +32,11 @@ def _dialect(settings: Settings) -> Dialect:
     if isinstance(dsn, SQLiteDsn):
         from .sqlite.dialect import SQLiteDialect
 
-        return SQLiteDialect(dsn.path if dsn.path == MEMORY else Path(settings.folder, dsn.path), settings.table)
+        if dsn.path == MEMORY:
+            from .sqlite.private_file import private_file  # for tests, mostly
+
+            return SQLiteDialect(private_file(), settings.table)
+        return SQLiteDialect(Path(settings.folder, dsn.path), settings.table)
     try:
         from .mysql.dialect import MySQLDialect
     except ImportError as error:

@@ -577,13 +577,6 @@ print([int(server.get(task_id).status) for task_id in ids])
     assert json.loads(numbers) == [[1], [4], [6]]
 
 
-def test_two_runs_in_two_threads_share_a_database_in_memory(sqlite_queue: Queue) -> None:
-    code = "for number in range(20):\n    server.add_task('tasks.effect', [number])\n"
-    done, count, numbers = run_program(sqlite_queue, IN_MEMORY + code + IN_THREADS + ASK)
-    assert (done, count) == ("1", "30")
-    assert json.loads(numbers) == [[number] for number in range(30)]
-
-
 def test_outside_of_such_a_task_there_is_no_connection(sqlite_queue: Queue) -> None:
     words = r"taskserver\.connection\(\) is for tasks with @task\(transactional=True\), while they run"
     with pytest.raises(TaskServerError, match=words):

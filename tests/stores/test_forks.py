@@ -1,13 +1,16 @@
-"""A server that is used on both sides of a fork, and a database in memory, which has one process alone."""
+"""A server that is used on both sides of a fork, and a database in memory, which is a file of its process."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -200,18 +203,27 @@ def test_a_database_in_memory_is_shared_by_the_threads_of_its_process() -> None:
         assert server.run().taken == 300
 
 
-@pytest.mark.parametrize("amid", [False, True], ids=["", "while a thread holds it"])
-def test_a_forked_child_is_told_that_a_database_in_memory_is_its_parent_s(amid: bool) -> None:
-    server = TaskServer("sqlite:///:memory:")
-    server.add_task("tasks.a")
-    if amid:
-        with amid_adding(server, 1):
-            child = Child(lambda: told(server))
-    else:
-        child = Child(lambda: told(server))
-    child.go()
-    outcome = child.outcome()
-    assert "memory" in outcome
-    assert "process" in outcome
-    server.add_task("tasks.b")
-    assert [count.rows for count in server.store.views.counts()] == [2 + amid]
+FORKING = """
+import os
+import sys
+
+from taskserver import TaskServer
+
+server = TaskServer("sqlite:///:memory:")
+server.add_task("tasks.parent")
+if os.fork() == 0:
+    server.add_task("tasks.child")
+    sys.exit()
+os.wait()
+rows = sum(count.rows for count in server.store.views.counts())
+print(rows, server.store.database.fetch("PRAGMA database_list")[0][2])
+"""
+
+
+def test_a_database_in_memory_outlives_a_forked_child_and_goes_with_its_maker() -> None:
+    rows, path = subprocess.run(
+        [sys.executable, "-c", FORKING], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert rows == "2"
+    assert "taskserver-" in path
+    assert not Path(path).parent.exists()

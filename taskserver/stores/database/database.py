@@ -81,7 +81,7 @@ class Database:
                 session.in_use.release()
 
     def session(self) -> Session:
-        """The calling thread's session. Raises DatabaseError in a fork's child where the database is in memory."""
+        """The calling thread's session."""
         session = self._pace.session
         if session is None or session.pid != os.getpid():
             if session is not None:
@@ -238,7 +238,7 @@ class Database:
         finally:
             if not rolled_back:
                 # The answer to a statement may still be under way: nobody can use this connection any more.
-                session.drop()
+                session.close()
 
     # ---- one statement each, outside of a transaction or within one
 

@@ -78,10 +78,6 @@ class Session(ABC):
     def roll_back(self) -> None:
         self.send("ROLLBACK")
 
-    def drop(self) -> None:
-        """Close a connection in an unknown state."""
-        self.close()
-
     @abstractmethod
     def send(self, sql: str, values: Sequence[Any] = ()) -> Any:
         """Send one composed statement; the cursor that has its rows."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import Conflict, DatabaseError
-from ...settings.dsn import MEMORY
 from ..database.callers import SAVEPOINT, CallersDatabase, CallersDialect, callers_error, no_transaction, wrong_place
 from ..database.dialect import IDS_OF_KEYS, other_columns
 from ..database.statements import Statements, words_of
@@ -47,7 +46,7 @@ class SQLiteCallers(CallersDialect):
 
     database = "SQLite"
 
-    def __init__(self, path: str | Path, table: str) -> None:
+    def __init__(self, path: Path, table: str) -> None:
         self._path = path
         self.table = table
         self.words = SQLiteWords()
@@ -63,8 +62,7 @@ class SQLiteCallers(CallersDialect):
         files = [row[-1] for row in database.rows("PRAGMA database_list")]
         if not all(isinstance(file, (str, bytes)) for file in files):
             return  # the caller's text_factory made something else of the names
-        is_ours = not files[0] if self._path == MEMORY else any(_are_one(file, self._path) for file in files)
-        if not is_ours:
+        if not any(_are_one(file, self._path) for file in files):
             raise wrong_place(os.fsdecode(files[0]) or "a database in memory", self._path)
 
     def set_savepoint(self, database: CallersDatabase) -> None:

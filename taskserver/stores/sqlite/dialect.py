@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 
 from ...errors import DatabaseError
 from ...host.private_folder import make_private_folder
-from ...settings.dsn import MEMORY
 from ..database.database import Database
 from ..database.dialect import Dialect
-from ..database.session import Pace, Session
-from ..database.tables import schema_statements
+from ..database.session import Pace
 from .claiming import SQLiteClaiming
 from .errors import DRIVER_ERRORS, error_of
-from .session import MemorySession, SQLiteSession, open_connection
+from .session import SQLiteSession, open_connection
 from .words import SQLiteWords
 
 if TYPE_CHECKING:
@@ -31,7 +29,7 @@ _FILE_RIGHTS = 0o600
 
 
 class SQLiteDialect(Dialect):
-    """A queue in an SQLite file, or in memory for one process."""
+    """A queue in an SQLite file."""
 
     driver_errors = DRIVER_ERRORS
     schema_file = Path(__file__).with_name("schema.sql")
@@ -41,14 +39,13 @@ class SQLiteDialect(Dialect):
     )
     has_one_writer = True
 
-    def __init__(self, path: str | Path, table: str) -> None:
+    def __init__(self, path: Path, table: str) -> None:
         if sqlite3.sqlite_version_info < OLDEST:
             raise DatabaseError(f"SQLite {sqlite3.sqlite_version} is too old: 3.24 or newer is needed")
         super().__init__(table)
         self._path = path
         self.words = SQLiteWords()
         self.claiming = SQLiteClaiming()
-        self._memory = MemorySession(self.error, lambda: list(schema_statements(self)))
 
     @cached_property
     def inserts(self) -> SQLiteInserts:
@@ -61,19 +58,12 @@ class SQLiteDialect(Dialect):
 
     # ---- connections
 
-    def new_session(self) -> Session:
-        if self._path != MEMORY:
-            return SQLiteSession(self._path, self.error)
-        # All threads share the one connection: another would be another database.
-        if self._memory.pid != os.getpid():
-            raise DatabaseError("a database in memory belongs to the process that made it; a child needs one in a file")
-        return self._memory
+    def new_session(self) -> SQLiteSession:
+        return SQLiteSession(self._path, self.error)
 
     def open_task_connection(self, pace: Pace) -> SQLiteTaskConnection:
-        from .task_connection import MemoryTaskConnection, SQLiteTaskConnection
+        from .task_connection import SQLiteTaskConnection
 
-        if self._path == MEMORY:
-            return MemoryTaskConnection(MEMORY, self._memory)
         # SQLite asks the connection about a statement only when it is prepared: none are kept.
         connection = open_connection(self._path, self.error, cached_statements=0)
         return SQLiteTaskConnection(os.path.realpath(self._path), connection)
@@ -87,9 +77,7 @@ class SQLiteDialect(Dialect):
 
     def make_place(self, database: Database) -> None:
         """Make the file. Raises DatabaseError."""
-        if self._path == MEMORY:
-            return
-        path = Path(self._path)
+        path = self._path
         try:
             make_private_folder(path.parent)
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, _FILE_RIGHTS))
@@ -111,4 +99,4 @@ class SQLiteDialect(Dialect):
     def read_facts(self, database: Database, mode: str) -> SQLiteFacts:
         from .facts import read_facts
 
-        return read_facts(database, os.path.getsize(self._path) if self._path != MEMORY else 0)
+        return read_facts(database, os.path.getsize(self._path))

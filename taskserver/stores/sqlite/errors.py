@@ -24,7 +24,7 @@ HINTS = {
 }
 
 
-def error_of(error: BaseException, path: str | Path, table: str) -> DatabaseError:
+def error_of(error: BaseException, path: Path, table: str) -> DatabaseError:
     """Our error for an error of the driver."""
     text = " ".join(str(error).split())
     if "is full" in text:

@@ -1,7 +1,7 @@
 """Connections to SQLite, on the standard library's driver, and what a fork does to them.
 
 Differs from MySQL: every transaction takes the write lock when it begins, as a reader that becomes a writer later could
-not wait for the lock. A database in memory is one connection that all threads share.
+not wait for the lock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import DatabaseError
-from ...settings.dsn import MEMORY
 from ..database.dialect import missing
 from ..database.session import Pace, Session
 from .errors import DRIVER_ERRORS
@@ -63,10 +62,10 @@ os.register_at_fork(after_in_child=_close_inherited)
 
 
 def open_connection(
-    path: str | Path, error_of: Callable[[BaseException], DatabaseError], cached_statements: int = 128
+    path: Path, error_of: Callable[[BaseException], DatabaseError], cached_statements: int = 128
 ) -> Connection:
     """A connection to an existing file. Raises DatabaseError."""
-    if path != MEMORY and not os.path.exists(path):
+    if not os.path.exists(path):
         raise missing(f"there is no database {path}")
     if _unfinished:
         raise DatabaseError(f"{path}: this process was forked while another thread wrote to SQLite; fork before that")
@@ -90,15 +89,13 @@ def open_connection(
 class SQLiteSession(Session):
     """One thread's connection of ours to a file."""
 
-    def __init__(self, path: str | Path, error_of: Callable[[BaseException], DatabaseError]) -> None:
+    def __init__(self, path: Path, error_of: Callable[[BaseException], DatabaseError]) -> None:
         super().__init__()
         self._path = path
         self._error_of = error_of
 
     def connect(self, pace: Pace) -> None:
-        self._keep(open_connection(self._path, self._error_of))
-
-    def _keep(self, connection: Connection) -> None:
+        connection = open_connection(self._path, self._error_of)
         connection.text_factory = _text
         connection.in_use = self.in_use
         self.cursor = connection.cursor()
@@ -120,25 +117,6 @@ class SQLiteSession(Session):
     def send(self, sql: str, values: Sequence[Any] = ()) -> Any:
         self.cursor.execute(sql, values)
         return self.cursor
-
-
-class MemorySession(SQLiteSession):
-    """The one connection to a database in memory, which all threads of a process share."""
-
-    def __init__(self, error_of: Callable[[BaseException], DatabaseError], schema: Callable[[], Sequence[str]]) -> None:
-        """`schema` returns the statements that make the tables; called whenever the database begins anew."""
-        super().__init__(MEMORY, error_of)
-        self._schema = schema
-
-    def connect(self, pace: Pace) -> None:
-        # None kept: a task's connection, which this is, too, is to be asked about each.
-        self._keep(open_connection(MEMORY, self._error_of, cached_statements=0))
-        for statement in self._schema():
-            self.connection.execute(statement)
-
-    def drop(self) -> None:
-        # The database would go with its connection.
-        self.roll_back()
 
 
 def _text(value: bytes) -> str:

@@ -15,7 +15,6 @@ from contextlib import suppress
 
 from ...interrupts.stopping import uninterrupted
 from ..database.retrying import rest_after
-from ..database.session import Session
 from ..database.task_connection import SET_SAVEPOINT, TaskConnection
 from .lent_locks import lent_in
 
@@ -71,41 +70,6 @@ class SQLiteTaskConnection(TaskConnection):
         with suppress(sqlite3.Error):
             # A close alone leaves the lock with the cursors of a failed task, which its traceback holds.
             self.connection.rollback()
-        self._let_go()
-        if lent_in.pop(threading.get_ident(), None) is not None:
-            self._let_others_in()
-
-    def _let_go(self) -> None:
         self.connection.close()
-
-    def _let_others_in(self) -> None:
-        rest_after(self._began_at)
-
-
-class MemoryTaskConnection(SQLiteTaskConnection):
-    """The one connection of a database in memory; other threads are kept away from it while a task has it."""
-
-    def __init__(self, path: str, shared: Session) -> None:
-        self._shared = shared
-        self._text_factory = shared.connection.text_factory
-        # The driver sets an authorizer with the GIL held, and would wait for ever for another thread's statement, which
-        # needs the GIL to be authorized.
-        with shared.in_use:
-            super().__init__(path, shared.connection)
-
-    @uninterrupted
-    def begin(self) -> None:
-        self._shared.in_use.acquire()
-        self._shared.in_transaction = True
-        super().begin()
-
-    def _let_go(self) -> None:
-        # The store goes on with the connection, in the state in which it was before.
-        self.connection.row_factory = self.connection.isolation_level = None
-        self.connection.text_factory = self._text_factory
-        if self._shared.in_transaction:
-            self._shared.in_transaction = False
-            self._shared.in_use.release()
-
-    def _let_others_in(self) -> None:
-        pass  # other threads wait for the session's lock, which wakes them up
+        if lent_in.pop(threading.get_ident(), None) is not None:
+            rest_after(self._began_at)
