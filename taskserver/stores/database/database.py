@@ -342,7 +342,7 @@ class Database:
     def _mend(self, session: Session, error: BaseException) -> None:
         """Mend the session so that its statement can be sent again; else raise the error as one of ours."""
         assert isinstance(error, Exception)
-        if not self._translated(session.mend, error, self._pace):
+        if not self._translated(session.mend, error):
             raise self.dialect.error(error) from error
 
     def _translated(self, do: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -86,6 +86,6 @@ class Session(ABC):
         """Send composed writes as one transaction in one round trip; how many rows each matched."""
         raise NotImplementedError
 
-    def mend(self, error: Exception, pace: Pace) -> bool:
+    def mend(self, error: Exception) -> bool:
         """Mend the session after an error of the driver. Whether the statement is worth sending again."""
         return False

@@ -35,6 +35,7 @@ READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 REPEATABLE_READ = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
 ANY_BYTES = "taskserver_any_bytes"
+"""UTF-8 that decodes each invalid byte to a lone surrogate: MariaDB keeps those that some programs make of emojis."""
 
 
 class Abilities:
@@ -42,8 +43,6 @@ class Abilities:
 
     isolation = READ_COMMITTED
     """REPEATABLE_READ where replication is by statements: it refuses writes in READ COMMITTED."""
-    reads_any_bytes = False
-    """Whether connections read text that is no UTF-8, once one has met it: some programs make it of emojis."""
 
 
 class MySQLSession(Session):
@@ -74,8 +73,7 @@ class MySQLSession(Session):
                 cursor.execute(self._isolation)
         except Exception as error:  # a server that is none of MySQL's may make the driver raise anything
             raise self._error_of(error) from None
-        if self._abilities.reads_any_bytes:
-            connection.encoding = ANY_BYTES
+        connection.encoding = ANY_BYTES
         self.cursor = connection.cursor()
         self.connection = connection
         self.is_in_run = pace.is_in_run
@@ -132,35 +130,16 @@ class MySQLSession(Session):
         # In a run many transactions follow one another: without autocommit none of them needs a BEGIN.
         return "SET autocommit = 0" if self.is_in_run else "BEGIN"
 
-    # ---- errors that a session can mend
-
-    def mend(self, error: Exception, pace: Pace) -> bool:
-        if isinstance(error, UnicodeDecodeError) and not self._abilities.reads_any_bytes:
-            self._read_any_bytes(pace)
-            return True
-        if number_of(error) == STATEMENT_BINLOG and self._isolation == READ_COMMITTED:
-            self._leave_read_committed()
-            return True
-        return False
-
-    def _read_any_bytes(self, pace: Pace) -> None:
-        """Read text that is no UTF-8, too: MariaDB keeps it, as the surrogates that some programs make of emojis.
-
-        The connection is a new one, as the driver stopped in the midst of an answer; a SELECT can be sent again.
-        """
-        codecs.register(_find_codec)
-        self._abilities.reads_any_bytes = True
-        self.close()
-        self.connect(pace)
-        self.hasten(pace)
-
-    def _leave_read_committed(self) -> None:
-        """Go on in REPEATABLE READ: statement-based replication refuses even a transaction's first write otherwise."""
+    def mend(self, error: Exception) -> bool:
+        if number_of(error) != STATEMENT_BINLOG or self._isolation != READ_COMMITTED:
+            return False
+        # Statement-based replication refuses even a transaction's first write otherwise.
         self._abilities.isolation = self._isolation = REPEATABLE_READ
         self.send("ROLLBACK")
         self.send(REPEATABLE_READ)
         if self.in_transaction:
             self.begin()
+        return True
 
 
 def wait_for_answers(connection: Any, seconds: float | None) -> None:
@@ -181,12 +160,9 @@ def filled(cursor: Any, sql: str, values: Sequence[Any]) -> str:
     return sql % tuple([value if type(value) is int else escape(value) for value in values])
 
 
-def _find_codec(name: str) -> codecs.CodecInfo | None:
-    """UTF-8 that decodes each invalid byte to a lone surrogate, as Python decodes the names of files."""
-    if name != ANY_BYTES:
-        return None
+def _decode(text: Any, errors: str = "strict") -> tuple[str, int]:
+    return codecs.utf_8_decode(text, "surrogateescape", True)
 
-    def decode(text: Any, errors: str = "strict") -> tuple[str, int]:
-        return codecs.utf_8_decode(text, "surrogateescape", True)
 
-    return codecs.CodecInfo(codecs.utf_8_encode, decode, name=ANY_BYTES)
+_CODEC = codecs.CodecInfo(codecs.utf_8_encode, _decode, name=ANY_BYTES)
+codecs.register({ANY_BYTES: _CODEC}.get)
