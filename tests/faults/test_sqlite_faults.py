@@ -6,6 +6,7 @@ with a traceback; once the fault is gone the next run goes on, and what was ackn
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import shutil
@@ -174,6 +175,27 @@ def test_a_lock_that_outlasts_the_patience_is_one_line_and_nothing_is_lost(queue
         assert_one_line(client.result(), 1, str(queue.path), "other processes")
     assert_silent(queue.worker())
     assert ran(queue) == ["first"]
+
+
+LEAVES_LOCKED = """
+import sqlite3
+
+def leave_locked(path):
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE jobs_queue SET priority = priority")
+    try:
+        raise KeyError("first")
+    except KeyError:
+        raise ValueError("second")
+"""
+
+
+def test_a_task_that_raises_amid_its_own_transaction_keeps_no_lock(queue: Queue) -> None:
+    """Its connection lies among the variables that the traceback holds."""
+    queue.define(LEAVES_LOCKED)
+    queue.add("tasks.leave_locked", json.dumps([str(queue.path)]))
+    assert_silent(queue.worker())
+    assert queue.first_lines() == ["ValueError: second"]
 
 
 def test_a_reader_that_stays_in_the_midst_of_reading_holds_up_nobody(queue: Queue) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sqlite3
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import DatabaseError
+from ...errors import Conflict, DatabaseError
 from ...host.private_folder import make_private_folder
 from ..database.database import Database
 from ..database.dialect import Dialect
@@ -54,7 +55,12 @@ class SQLiteDialect(Dialect):
         return SQLiteInserts()
 
     def error(self, error: BaseException) -> DatabaseError:
-        return error_of(error, self._path, self.table)
+        found = error_of(error, self._path, self.table)
+        if isinstance(found, Conflict):
+            # The lock may be that of a connection which a task left open as it failed: its cache of statements refers
+            # to it, so that nothing but a collection closes it.
+            gc.collect()
+        return found
 
     # ---- connections
 
