@@ -1,4 +1,4 @@
-"""Chaos' own checks: what its seed plans, how its witnesses are read, and that every lie in a story is found.
+"""Chaos' own checks: how its witnesses are read, and that every lie in a story is found.
 
 The chaos itself is run by tests/faults/test_chaos.py.
 """
@@ -11,57 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from taskserver.model.task import MODES as TASKSERVER_MODES
 from tests.faults.chaos.begins import match_begins
 from tests.faults.chaos.checks import check_all
 from tests.faults.chaos.evidence import DELETED, Event, Evidence, Kept, Row, Run, Strike, Tied, WorkerRun
-from tests.faults.chaos.schedule import FAULTS, make_modes, make_schedule, sure_kinds, wish
-from tests.faults.chaos.settings import LEASE_SECONDS, MODES, PRODUCERS, SHORT_SECONDS, SLOTS
+from tests.faults.chaos.settings import LEASE_SECONDS
 from tests.faults.chaos.spans import Span, merged, unreached
-from tests.faults.chaos.tasks import HOLD_WEIGHT, SHOWN_BY, TASK_KINDS
 from tests.faults.chaos.witnesses import read_runs
 from tests.support.proxy import Link
-
-# ---- the schedule
-
-
-@pytest.mark.parametrize("dsn_kind", FAULTS)
-def test_a_seed_gives_one_schedule_and_the_short_form_plans_every_kind_of_fault(dsn_kind: str) -> None:
-    assert make_schedule(dsn_kind, 60.0, 7) != make_schedule(dsn_kind, 60.0, 8)
-    for seed in range(50):
-        schedule = make_schedule(dsn_kind, SHORT_SECONDS, seed)
-        assert schedule == make_schedule(dsn_kind, SHORT_SECONDS, seed)
-        assert {fault.kind for fault in schedule} == set(FAULTS[dsn_kind])
-        assert {fault.slot for fault in schedule} == set(range(SLOTS))
-        assert [fault.at for fault in schedule] == sorted(fault.at for fault in schedule)
-
-
-def test_what_a_task_is_told_to_do_depends_on_seed_and_number_alone() -> None:
-    assert wish(1, 2, TASK_KINDS) == wish(1, 2, TASK_KINDS)
-    wishes = [wish(1, number, TASK_KINDS) for number in range(2000)]
-    assert {kind for kind, weight in TASK_KINDS.items() if weight} == {wished.kind for wished in wishes}
-    assert {None, 1, 2, 3} == {wished.max_attempts for wished in wishes}
-
-
-@pytest.mark.parametrize("weights", [TASK_KINDS, TASK_KINDS | {"hold": HOLD_WEIGHT}], ids=["short", "long"])
-def test_the_first_tasks_of_each_producer_misbehave_in_every_planned_way(weights: dict[str, float]) -> None:
-    assert SHOWN_BY.keys() == TASK_KINDS.keys()
-    misbehaving = {kind for kind, weight in weights.items() if weight} - {"quick", "nap"}
-    assert set(sure_kinds(weights)) == misbehaving
-    for producer in range(PRODUCERS):
-        wishes = [wish(7, producer + PRODUCERS * nth, weights) for nth in range(len(misbehaving))]
-        assert {wished.kind for wished in wishes} == misbehaving
-        assert all(wished.is_sure and wished.max_attempts is None for wished in wishes)
-    assert not any(wish(7, number, weights).is_sure for number in range(PRODUCERS * len(misbehaving), 2000))
-
-
-def test_a_seed_gives_each_slot_a_mode_and_uses_all_of_them() -> None:
-    assert set(MODES) == set(TASKSERVER_MODES)
-    for seed in range(50):
-        assert make_modes(seed) == make_modes(seed)
-        assert set(make_modes(seed)) == set(MODES)
-        assert len(make_modes(seed)) == SLOTS
-
 
 # ---- what the checks look at
 

@@ -34,6 +34,13 @@ WORKER = {
     "--mode=done": ("--mode", "'done'", "delete", "move", "mark"),
     "--slot=2": ("--slot", "did you mean --slots?"),
     "--max-time 55s": ("--max-time", "'55s'", "seconds"),
+    **{f"{wrong} 3": ("MAX_TASKS",) for wrong in ("1.5", "1_000", "٣")},
+    **{f"10 {wrong}": ("GROUP_IDS", COMMAS) for wrong in ("3,x", "''", "3,,5", "-3")},
+    **{f"--batch={wrong}": ("--batch", WHOLE) for wrong in ("0", "1001")},
+    **{f"--slots={wrong}": ("--slots", WHOLE) for wrong in ("-1", "1001", "1.5", "''")},
+    **{f"{one}={wrong}": (one,) for one in ("--max-time", "--max-memory") for wrong in ("0", "-1", "nan", "inf", "''")},
+    **{option: (option,) for option in ("--mode", "--slots", "--max-memory")},
+    "--evil\x1b[2J": (),
 }
 CLIENT = {
     "": ("COMMAND", "client.py --help"),

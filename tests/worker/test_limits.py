@@ -21,7 +21,6 @@ from typing import Any
 import pytest
 
 from taskserver import Reason, TaskServer
-from taskserver.cli.worker import main
 from tests.support.processes import (
     WAIT_SECONDS,
     assert_one_line,
@@ -29,7 +28,6 @@ from tests.support.processes import (
     end_of,
     freeze,
     kill,
-    run_here,
     thaw,
     wait_until,
 )
@@ -568,25 +566,6 @@ def test_limits_that_are_not_met_end_no_run(server: TaskServer) -> None:
     add(server, "nothing")
     result = server.run(max_time=3600, max_memory=1e6)
     assert (result.done, result.reason) == (1, Reason.EMPTY)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [option, value]
-        for option, values in {
-            "--max-memory": ["0", "-1", "nan", "inf", "much", ""],
-            "--max-time": ["-1", ""],
-            "--slots": ["-1", "1001", "1.5", "many", ""],
-        }.items()
-        for value in values
-    ]
-    + [["--max-memory"], ["--slots"]],
-)
-def test_a_wrong_limit_is_one_line_and_code_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
-) -> None:
-    assert_one_line(run_here(main, capsys, tmp_path, *arguments), 2, "worker.py", arguments[0])
 
 
 # ---- workers at once

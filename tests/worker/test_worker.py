@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from taskserver.cli.worker import main
 from tests.support.deployment import Deployment
 from tests.support.processes import (
     WAIT_SECONDS,
@@ -20,7 +19,6 @@ from tests.support.processes import (
     assert_silent,
     end_of,
     needs_peak,
-    run_here,
     run_on_terminal,
     run_telling_peak,
     wait_for,
@@ -234,73 +232,11 @@ def test_tables_of_another_version_are_one_line_and_code_1(queue: Queue) -> None
     assert queue.statuses() == [0]
 
 
-WRONG_SETTINGS = [
-    ("TASKSERVER_DSN", "oracle://db"),
-    ("TASKSERVER_DSN", "sqlite:relative.db"),
-    ("TASKSERVER_TABLE", "jobs; DROP TABLE x"),
-    ("TASKSERVER_TABLE", "x" * 41),
-    ("TASKSERVER_MODE", "keep"),
-    ("TASKSERVER_MODULES", "tasks,../evil"),
-    ("TASKSERVER_MAX_ATTEMPTS", "0"),
-    ("TASKSERVER_BACKOFF", "exponential"),
-    ("TASKSERVER_LEASE", "2m"),
-    ("TASKSERVER_TIMEOUT", "-1"),
-    ("TASKSERVER_DB_PATIENCE", "1e3"),
-]
-
-
-@pytest.mark.parametrize(("key", "value"), WRONG_SETTINGS)
-def test_a_wrong_setting_is_one_line_that_names_its_key_and_code_2(
-    deployment: Deployment,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    key: str,
-    value: str,
-) -> None:
-    deployment.write_env(TASKSERVER_DSN="sqlite:///q.db")
-    monkeypatch.setenv(key, value)
-    assert_one_line(run_here(main, capsys, deployment.folder), 2, "worker.py", key)
-
-
 @pytest.mark.parametrize(("key", "value"), [("TASKSERVER_MODE", "keep"), ("TASKSERVER_LOG", "not/there/log")])
 def test_with_a_wrong_setting_no_task_runs(sqlite_queue: Queue, key: str, value: str) -> None:
     sqlite_queue.add("tasks.note")
     assert_one_line(sqlite_queue.worker(**{key: value}), 2, "worker.py", key)
     assert sqlite_queue.statuses() == [0]
-
-
-WRONG_USAGE = [
-    ["many"],
-    ["-1"],
-    ["1.5"],
-    ["1_000"],
-    ["٣"],
-    ["10", "3,x"],
-    ["10", ""],
-    ["10", "3,,5"],
-    ["10", "3, 5"],
-    ["10", "-3"],
-    ["10", "4294967296"],
-    ["10", "3", "5"],
-    ["--mode", "keep"],
-    ["--mode"],
-    ["--batch", "0"],
-    ["--batch", "1001"],
-    ["--max-time", "0"],
-    ["--max-time", "nan"],
-    ["--max-time", "inf"],
-    ["--max-time", "soon"],
-    ["--evil\x1b[2J"],
-]
-
-
-@pytest.mark.parametrize("arguments", WRONG_USAGE)
-def test_wrong_usage_is_one_line_and_code_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
-) -> None:
-    ended = run_here(main, capsys, tmp_path, *arguments)
-    assert_one_line(ended, 2, "worker.py")
-    assert "\x1b" not in ended.stderr
 
 
 def test_with_wrong_usage_no_task_runs(sqlite_queue: Queue) -> None:
@@ -457,14 +393,6 @@ def test_the_log_is_private_and_has_what_tasks_print_and_the_traceback_of_what_t
     assert "    raise ValueError(message)\n" in text
     assert "\x1b" not in text
     assert "Traceback" not in ended.stderr
-
-
-def test_the_log_goes_on_where_the_last_run_ended(sqlite_queue: Queue, log: Path) -> None:
-    for text in ("one", "two"):
-        sqlite_queue.add("tasks.say", f'["{text}"]')
-        assert_silent(sqlite_queue.worker(TASKSERVER_LOG="var/worker.log"))
-    text = log.read_text()
-    assert text.index("printed: one") < text.index("printed: two")
 
 
 def test_the_log_is_rotated_at_10_megabytes(sqlite_queue: Queue, log: Path) -> None:
@@ -897,21 +825,6 @@ def test_the_worker_is_found_through_a_symlink_from_any_current_folder(sqlite_qu
         (sqlite_queue.deployment.home / name).write_text(text)
     assert_silent(sqlite_queue.deployment.run(str(link)))
     assert sqlite_queue.notes() == ["noted"]
-
-
-@pytest.mark.parametrize("script", ["worker.py", "client.py"])
-def test_the_env_file_of_the_current_folder_and_of_those_above_is_ignored(deployment: Deployment, script: str) -> None:
-    for folder in (deployment.home, deployment.home.parent):
-        (folder / ".env").write_text("TASKSERVER_DSN=sqlite:///elsewhere.db\n")
-    ended = deployment.run(script, *(["status"] if script == "client.py" else []))
-    assert_one_line(ended, 2, "TASKSERVER_DSN is not set")
-
-
-def test_the_environment_wins_over_the_env_file(sqlite_queue: Queue) -> None:
-    sqlite_queue.add("tasks.note")
-    sqlite_queue.deployment.write_env(TASKSERVER_DSN=sqlite_queue.dsn, TASKSERVER_MODE="move")
-    assert_silent(sqlite_queue.worker(TASKSERVER_MODE="mark"))
-    assert sqlite_queue.statuses() == [2]
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
