@@ -169,6 +169,7 @@ def test_a_wrong_row_is_fatal_with_what_is_wrong_and_its_mend(queue: Queue) -> N
     assert (ended.returncode, ended.stdout) == (0, "")
     assert "Traceback" not in ended.stderr
     assert queue.notes() == ["good"]
+    assert set(queue.rows("status, attempts, claim, due_at")) == {(4, 0, None, None)}
     wrong = [
         (task, str(args)[:80], answer)
         for (task, args, words), answer in zip(ROWS, queue.first_lines(), strict=True)
@@ -501,10 +502,3 @@ def test_a_script_in_the_web_folder_says_where_it_belongs(deployment: Deployment
     for script in SCRIPTS:
         ended = deployment.run(script, env={"GATEWAY_INTERFACE": "CGI/1.1"})
         assert_told(ended, 2, script, "not for a web server", "outside the web folder")
-
-
-def test_a_driver_that_was_not_installed_is_told_with_how_to_install_it(deployment: Deployment) -> None:
-    (deployment.folder / "pymysql.py").write_text("raise ImportError('not installed')\n")
-    deployment.write_env(TASKSERVER_DSN=DSN)
-    assert_told(deployment.worker(), 1, "PyMySQL is missing", "pip install")
-    assert_told(deployment.client("init"), 1, "PyMySQL is missing", "pip install")

@@ -25,7 +25,7 @@ from tests.support.processes import (
     wait_until,
 )
 from tests.support.queues import Queue
-from tests.support.servers import MariaDB, MySQLServer, free_port, missing_programs
+from tests.support.servers import MariaDB, free_port, missing_programs
 
 # One attempt: what fails is fatal at once. Tests of retries have more.
 SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "1"}
@@ -178,60 +178,6 @@ def test_a_database_that_is_away_is_one_line_and_code_1(deployment: Deployment, 
     assert "s3cret" not in ended.stderr
 
 
-def test_a_database_that_refuses_or_does_not_exist_is_one_line_and_code_1(
-    deployment: Deployment, mysql_server: MySQLServer
-) -> None:
-    refused = f"mysql://nobody-of-that-name:s3cret@{mysql_server.host}:{mysql_server.port}/db"
-    for dsn, word in ((refused, "TASKSERVER_PASSWORD"), (mysql_server.dsn("t_not_there"), "t_not_there")):
-        deployment.write_env(TASKSERVER_DSN=dsn)
-        ended = deployment.worker()
-        assert_one_line(ended, 1, word)
-        assert "s3cret" not in ended.stderr
-
-
-def test_missing_tables_are_one_line_and_code_1(make_queue: Callable[..., Queue], dsn: str) -> None:
-    queue = make_queue(dsn, tables=False)
-    assert_one_line(queue.worker(), 1, "run client.py init")
-    assert_one_line(queue.client("status"), 1, "run client.py init")
-    assert_one_line(queue.client("add", "tasks.note"), 1, "run client.py init")
-
-
-@pytest.fixture
-def bare_queue(make_queue: Callable[..., Queue], sqlite_dsn: str) -> Queue:
-    """Without tables, and without a file."""
-    return make_queue(sqlite_dsn, tables=False)
-
-
-@pytest.mark.parametrize("content", ["", "Dear diary, " * 1000, None])
-def test_a_file_that_is_no_database_and_a_folder_are_one_line_and_code_1(
-    bare_queue: Queue, content: str | None
-) -> None:
-    if content is None:
-        bare_queue.path.mkdir()
-    else:
-        bare_queue.path.write_text(content)
-    word = str(bare_queue.path) if content != "" else "run client.py init"
-    assert_one_line(bare_queue.worker(), 1, word)
-    assert_one_line(bare_queue.client("status"), 1, word)
-    if content != "":
-        assert_one_line(bare_queue.client("init"), 1, word)
-
-
-OTHER_VERSIONS = {
-    "DELETE FROM jobs_queue_schema": "run client.py init",
-    "UPDATE jobs_queue_schema SET version = 0": "run client.py init",
-    "UPDATE jobs_queue_schema SET version = 99": "99",
-}
-
-
-def test_tables_of_another_version_are_one_line_and_code_1(queue: Queue) -> None:
-    queue.add("tasks.note")
-    for change, word in reversed(OTHER_VERSIONS.items()):
-        queue.sql(change)
-        assert_one_line(queue.worker(), 1, word)
-    assert queue.statuses() == [0]
-
-
 @pytest.mark.parametrize(("key", "value"), [("TASKSERVER_MODE", "keep"), ("TASKSERVER_LOG", "not/there/log")])
 def test_with_a_wrong_setting_no_task_runs(sqlite_queue: Queue, key: str, value: str) -> None:
     sqlite_queue.add("tasks.note")
@@ -243,17 +189,6 @@ def test_with_wrong_usage_no_task_runs(sqlite_queue: Queue) -> None:
     sqlite_queue.add("tasks.note")
     assert_one_line(sqlite_queue.worker("all"), 2, "worker.py")
     assert sqlite_queue.statuses() == [0]
-
-
-@pytest.mark.parametrize(
-    "script_and_arguments",
-    [["worker.py"], ["worker.py", "100", "3,5,6"], ["client.py", "status"], ["client.py", "add", "tasks.note"]],
-)
-def test_without_a_dsn_every_command_but_init_says_so_with_code_2(
-    deployment: Deployment, script_and_arguments: list[str]
-) -> None:
-    assert_one_line(deployment.run(*script_and_arguments), 2, "TASKSERVER_DSN")
-    assert not (deployment.folder / "var").exists()
 
 
 @pytest.mark.parametrize("arguments", [["worker.py"], ["client.py", "status"]])
@@ -282,29 +217,6 @@ def test_a_database_that_dies_under_a_run_is_one_line_and_code_1(make_queue: Cal
         assert_one_line(wait_for(process), 1)
         assert queue.notes() == ["started", "finished"]
         server.start()
-
-
-@pytest.mark.usefixtures("bound_by_rights")
-@pytest.mark.parametrize(("name", "rights"), [("var", 0o000), ("var", 0o500), ("var/q.db", 0o000), ("var/q.db", 0o400)])
-def test_a_database_that_this_user_may_not_use_is_one_line_and_code_1(
-    make_queue: Callable[..., Queue], name: str, rights: int
-) -> None:
-    queue = make_queue("sqlite:///var/q.db")
-    queue.add("tasks.note")
-    (queue.folder / name).chmod(rights)
-    try:
-        assert_one_line(queue.worker(), 1, "var/q.db")
-    finally:
-        (queue.folder / name).chmod(0o700)
-    assert queue.notes() == []
-
-
-@pytest.mark.usefixtures("bound_by_rights")
-def test_an_env_file_that_this_user_may_not_read_is_one_line_and_code_2(sqlite_queue: Queue) -> None:
-    (sqlite_queue.folder / ".env").chmod(0o000)
-    assert_one_line(sqlite_queue.worker(), 2, ".env")
-    assert_one_line(sqlite_queue.client("status"), 2, ".env")
-    assert_one_line(sqlite_queue.client("init"), 2, ".env")
 
 
 # ---- what it says
@@ -594,37 +506,6 @@ def test_whatever_a_task_raises_is_recorded_and_stops_nothing_else(queue: Queue)
         assert len(error_text) <= 1000
 
 
-NOT_IMPORTABLE = {
-    "SystemExit": "import sys\nsys.exit(0)\n",
-    "KeyboardInterrupt": "raise KeyboardInterrupt\n",
-    "Mute": "raise type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})\n",
-    "Trap": "raise type('Trap', (Exception,), {'__str__': lambda self: exit(1)})\n",
-    "SyntaxError": "def task(:\n",
-    "not_installed_here": "import not_installed_here\n",
-    "broken_6": "text = '\\0'\0\n",
-}
-
-
-def test_a_module_that_cannot_be_imported_is_a_failed_attempt_and_stops_nothing_else(sqlite_queue: Queue) -> None:
-    modules = [f"broken_{number}" for number in range(len(NOT_IMPORTABLE))]
-    for module, text in zip(modules, NOT_IMPORTABLE.values(), strict=True):
-        sqlite_queue.deployment.write_tasks(text, f"{module}.py")
-        sqlite_queue.add(f"{module}.task")
-        sqlite_queue.add(f"{module}.task")
-    sqlite_queue.add("tasks.note")
-    ended = sqlite_queue.worker(TASKSERVER_MODULES=",".join(["tasks", *modules]))
-    assert (ended.returncode, ended.stdout) == (0, "")
-    assert "Traceback" not in ended.stderr
-    assert sqlite_queue.rows("status, attempts") == [(4, 1)] * len(modules) * 2
-    assert sqlite_queue.notes() == ["noted"]
-    for module, word, first, second in zip(
-        modules, NOT_IMPORTABLE, sqlite_queue.errors()[::2], sqlite_queue.errors()[1::2], strict=True
-    ):
-        assert first == second
-        assert f"module {module} cannot be imported" in first
-        assert word in first
-
-
 BREAKING = {
     "standard output closed": "sys.stdout.close()",
     "standard error closed": "sys.stderr.close()",
@@ -661,54 +542,6 @@ def test_what_a_task_does_to_the_process_breaks_no_run(make_queue: Callable[...,
 # ---- bad rows
 
 MEBIBYTE = 1024 * 1024
-
-BAD_ROWS: list[tuple[str, str | None, str]] = [
-    ("os.system", '["true"]', "none of the modules"),
-    ("tasks.os.system", '["true"]', "os is a module"),
-    ("tasks.not_there", None, "no 'not_there'"),
-    ("tasks", None, "none of the modules"),
-    ("", None, "none of the modules"),
-    ("tasks.note", '{"text": ', "not valid JSON"),
-    ("tasks.note", "{'text': 1}", "not valid JSON"),
-    ("tasks.note", '["a"] ["b"]', "not valid JSON"),
-    ("tasks.note", "5", "a bare number"),
-    ("tasks.note", '"text"', "a bare string"),
-    ("tasks.note", "true", "true or false"),
-    ("tasks.note", "[NaN]", "NaN"),
-    ("tasks.note", "NaN", "NaN"),
-    ("tasks.note", "[Infinity]", "Infinity"),
-    ("tasks.note", '{"text": -Infinity}', "-Infinity"),
-    ("tasks.note", "[1e999]", "1e999"),
-    ("tasks.note", "[-1e999]", "too large"),
-    ("tasks.note", f"[{'9' * 5000}]", "not valid JSON"),
-    ("tasks.note", "[" * 3000, "nested"),
-    ("tasks.note", "[" * 3000 + "]" * 3000, "nested"),
-    ("tasks.note", '{"a":' * 3000 + "1" + "}" * 3000, "nested"),
-    ("tasks.note", f'["{"x" * MEBIBYTE}"]', "1048580 bytes"),
-    ("tasks.note", f'["{"ü" * (MEBIBYTE // 2)}"]', "1048580 bytes"),
-    ("tasks.note", '["\\ud800', "not valid JSON"),
-    ("tasks.note", '["a", "b"]', "too many positional arguments"),
-    ("tasks.note", '{"txet": "a"}', "unexpected keyword argument 'txet'"),
-    ("tasks.sleep", None, "missing a required argument: 'seconds'"),
-    ("tasks.sleep", "{}", "missing a required argument: 'seconds'"),
-]
-
-
-def test_every_bad_row_becomes_fatal_unstarted_and_the_good_ones_among_them_run(queue: Queue) -> None:
-    for task, args, _ in BAD_ROWS:
-        queue.add(task, args)
-        queue.add("tasks.note")
-    ended = queue.worker()
-    assert (ended.returncode, ended.stdout) == (0, "")
-    assert "Traceback" not in ended.stderr
-    assert queue.notes() == ["noted"] * len(BAD_ROWS)
-    rows = queue.rows("status, attempts, started_at, claim, due_at, error_text")
-    assert len(rows) == len(BAD_ROWS)
-    for (task, args, words), (*others, error_text) in zip(BAD_ROWS, rows, strict=True):
-        assert others == [4, 0, None, None, None], (task, (args or "")[:50])
-        assert error_text.startswith("BadTask: "), error_text
-        assert words in error_text, (task, (args or "")[:50], error_text)
-        assert len(error_text) <= 1000
 
 
 def test_no_arguments_can_be_written_in_many_ways(sqlite_queue: Queue) -> None:
@@ -805,14 +638,6 @@ def test_instants_of_a_run_are_utc(queue: Queue) -> None:
 
 
 # ---- how it is started
-
-
-@pytest.mark.parametrize("script", ["worker.py", "client.py"])
-def test_a_script_refuses_to_run_as_cgi(sqlite_queue: Queue, script: str) -> None:
-    sqlite_queue.add("tasks.note")
-    ended = sqlite_queue.deployment.run(script, env={"GATEWAY_INTERFACE": "CGI/1.1"})
-    assert_one_line(ended, 2, script, "web server")
-    assert sqlite_queue.statuses() == [0]
 
 
 def test_the_worker_is_found_through_a_symlink_from_any_current_folder(sqlite_queue: Queue) -> None:
