@@ -436,24 +436,6 @@ def test_workers_that_write_the_same_figures_at_once_do_not_deadlock(
     assert not [text for text in conflicts if "(1213)" in text]
 
 
-def test_workers_that_begin_an_hour_at_once_lose_nothing(dsn: str, store: Store) -> None:
-    names = [f"tasks.t{number}" for number in range(40)]
-    ready = threading.Barrier(4)
-
-    def begin_hours() -> None:
-        with TaskServer(dsn) as server:
-            for hour in range(10):
-                mine = Stats(at_one_hour(server, f"2026-11-22 {hour:02}:00:00"))
-                ready.wait(WAIT_SECONDS)
-                mine.add(counted(0, name) for name in names)
-
-    with together(*[begin_hours] * 4):
-        pass
-    found = Stats(store).hours()
-    assert len(found) == 10 * len(names)
-    assert {one.done for one in found} == {4}
-
-
 # ---- names that would fill the table
 
 

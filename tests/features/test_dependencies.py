@@ -327,20 +327,6 @@ def test_a_lost_task_of_one_attempt_is_fatal_until_its_worker_completes_it(any_s
 # ---- with a delay, a key, a schedule, stages, a batch
 
 
-def test_first_the_delay_then_the_others(any_site: Family) -> None:
-    site = any_site
-    parent = site.add("parent")
-    child = site.add("child", parent, delay=3600)
-    task = site.begin(parent)
-    assert site.run().done == 0
-    site.rows.set(f"due_at = '{LONG_AGO}' WHERE status = 5")
-    assert site.run().done == 0
-    assert site.row(child) == (5, False, None)
-    assert site.end(task) == Outcome.AWAITED
-    assert site.run().done == 1
-    site.assert_all_done(parent, child)
-
-
 def test_one_with_a_delay_does_not_start_before_it_though_what_it_waits_for_is_done(any_site: Family) -> None:
     site = any_site
     parent = site.add("parent")
@@ -423,18 +409,6 @@ def test_a_batch_may_be_waited_for_and_wait(any_site: Family) -> None:
 
 
 # ---- operators
-
-
-def test_a_fatal_parent_that_is_run_by_hand_revives(any_site: Family) -> None:
-    site = any_site
-    site.break_("parent")
-    parent = site.add("parent")
-    child = site.add("child", parent)
-    site.run()
-    site.break_()
-    assert site.server.run_task(parent).done == 1
-    assert site.run().done == 1
-    site.assert_all_done(parent, child)
 
 
 def test_a_prune_leaves_what_is_to_be_told_and_forgets_what_fatal_ones_waited_for(any_site: Family) -> None:
@@ -730,17 +704,6 @@ def test_edges_of_rows_that_are_not_there_hold_up_nobody(site: Family) -> None:
     site.link(parent + 10**6, child + 10**6 + 1)
     assert site.run().done == 2
     assert site.edges() == [(parent + 10**6, child + 10**6 + 1)]
-
-
-def test_edges_of_rows_that_do_not_wait_change_nothing(site: Family) -> None:
-    """A producer wrote the row as new: it runs."""
-    parent = site.add("parent", delay=3600)
-    new = site.add("new")
-    site.link(parent, new)
-    assert site.run().done == 1
-    assert site.ran == ["new"]
-    site.pass_time()
-    assert site.run().done == 1
 
 
 def test_many_forged_signs_hold_up_no_real_one(site: Family) -> None:

@@ -23,11 +23,11 @@ import taskserver
 from taskserver import Progress, Retry, TaskServer, TaskState, current_task, progress
 from taskserver.cli.client import main
 from taskserver.interrupts.stopping import TaskInterrupted
-from taskserver.model.results import read_progress, write_progress
+from taskserver.model.results import read_progress
 from taskserver.model.selection import Selection
 from taskserver.model.task import CANCELLED, Status
 from taskserver.worker.task_context import CurrentTask
-from tests.support.processes import WAIT_SECONDS, run_here, wait_until
+from tests.support.processes import WAIT_SECONDS, run_here
 from tests.support.proxy import Proxy
 from tests.support.queues import Queue
 from tests.support.servers import MySQLServer
@@ -51,15 +51,6 @@ def act(name: str = "act") -> object:
 @taskserver.task(max_attempts=1)
 def act_once(name: str = "act") -> object:
     return _acts[name]()
-
-
-@taskserver.task(max_attempts=1, on_fatal=f"{__name__}.give_up")
-def act_in_vain(name: str = "act") -> object:
-    return _acts[name]()
-
-
-def give_up(name: str = "act", *, error: BaseException) -> None:
-    _acts["give_up"]()
 
 
 @taskserver.task(batch=50)
@@ -201,20 +192,6 @@ def test_it_is_stored_at_most_once_a_second_and_the_last_one_as_the_task_ends(qu
     assert json.loads(in_row(queue)) == {"done": last}
 
 
-def test_what_was_told_last_is_stored_within_about_a_second(queue: Queue, server: TaskServer) -> None:
-    seconds: list[float] = []
-
-    def work() -> None:
-        for number in range(4):
-            progress(number)
-        began_at = time.monotonic()
-        wait_until(lambda: json.loads(in_row(queue)) == {"done": 3})
-        seconds.append(time.monotonic() - began_at)
-
-    run(server, work)
-    assert 0.5 < seconds[0] < 5
-
-
 @pytest.mark.parametrize(
     ("status", "mode"), [(Status.DONE, "mark"), (Status.DONE, "move"), (Status.ERROR, "mark"), (Status.FATAL, "mark")]
 )
@@ -272,30 +249,6 @@ def test_the_time_left_grows_less_and_is_none_without_a_timeout(sqlite_queue: Qu
     assert 0.09 < first - second < 10
     assert first <= 20
     assert without == [None, None]
-
-
-def test_what_is_called_for_a_fatal_task_sees_it_too(queue: Queue, server: TaskServer) -> None:
-    seen: list[CurrentTask] = []
-
-    def after_all() -> None:
-        seen.append(this_task())
-        progress(5, 5, "given up in good order")
-
-    _acts["give_up"] = after_all
-    state = run(server, lambda: 1 / 0, act_in_vain)
-    assert [(task.ids, task.limit) for task in seen] == [((state.id,), 1)]
-    assert (state.status, state.progress) == (Status.DONE, Progress(5, 5, "given up in good order"))
-
-
-def test_a_module_that_is_imported_for_a_task_sees_it(queue: Queue) -> None:
-    queue.define(
-        "import taskserver\nnote(taskserver.current_task().id)\ntaskserver.progress(1, 4, 'imported')\n"
-        "def nothing(): pass\n"
-    )
-    queue.add("tasks.nothing")
-    assert queue.worker(1, "--mode", "mark").returncode == 0
-    assert queue.notes() == ["1"]
-    assert read_progress(in_row(queue)) == Progress(1, 4, "imported")
 
 
 # ---- a cancel, a lost lease
@@ -760,34 +713,3 @@ def test_control_characters_of_its_text_do_not_reach_the_terminal(queue: Queue) 
         assert ended.returncode == 0
         assert "evil" in ended.stdout
         assert not {"\x1b", "\x07", "\r", "\x9b"} & set(ended.stdout)
-
-
-# ---- what it costs
-
-
-@EACH_CALL
-def test_a_call_costs_far_less_than_a_look_at_the_row(
-    queue: Queue, server: TaskServer, call: Callable[[], object]
-) -> None:
-    seconds: dict[str, float] = {}
-
-    def work() -> None:
-        queue.add("tasks.other")
-        tasks = server.store.claims.claim(1, ()).tasks
-        call()
-        seconds["calls"] = seconds_of(100_000, call)
-        seconds["looks"] = seconds_of(2_000, lambda: server.store.leases.claimed_still(tasks)) * 50
-        seconds["texts"] = seconds_of(100_000, lambda: write_progress(2, None, None))
-
-    run(server, work)
-    assert queue.statuses() == [Status.DONE, Status.IN_PROGRESS]
-    texts = seconds["texts"] * 1.5 if call is not current_task else 0
-    # A look into SQLite takes little longer than to find out that there is to be none.
-    assert seconds["calls"] < seconds["looks"] * (1.5 if queue.is_sqlite else 0.5) + texts
-
-
-def seconds_of(times: int, call: Callable[[], object]) -> float:
-    began_at = time.perf_counter()
-    for _ in range(times):
-        call()
-    return time.perf_counter() - began_at

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ import pytest
 from taskserver import Progress, Status, TaskServer, TaskState
 from taskserver.model.results import MAX_RESULT_BYTES, write_result
 from tests.support.documents import read, sections, table
-from tests.support.processes import assert_one_line, assert_silent, end_of, freeze, thaw, wait_until
+from tests.support.processes import assert_one_line, assert_silent, end_of, freeze, thaw
 from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
 from tests.support.reader import Reader
@@ -218,20 +217,6 @@ def test_in_mode_delete_nothing_is_kept_nor_looked_at(queue: Queue) -> None:
     assert queue.rows("*", "jobs_queue_done") == []
 
 
-def test_a_task_that_an_operator_runs_keeps_its_result(one_queue: Queue) -> None:
-    task_id = one_queue.server.add_task("tasks.give", ["by hand"])
-    ended = one_queue.client("run", task_id)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.endswith(" s\n")
-    one_queue.deployment.write_env(TASKSERVER_DSN=one_queue.dsn, TASKSERVER_MODE="mark")
-    other_id = one_queue.server.add_task("tasks.give", ["by hand"])
-    ended = one_queue.client("run", other_id)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.endswith(' s, and returned "by hand"\n')
-    assert one_queue.server.get(task_id) is None
-    assert state_of(one_queue.server, other_id).result == "by hand"
-
-
 # ---- what cannot be kept
 
 
@@ -274,18 +259,6 @@ def test_a_timeout_that_strikes_while_a_result_is_written_costs_the_result_alone
     assert state_of(queue.server, next_id).result == "the next one"
     assert_silent(queue.worker("--mode", mode))
     assert queue.notes() == ["its effect", "being written"]
-
-
-def test_a_second_signal_that_comes_while_a_result_is_written_costs_the_result_alone(one_queue: Queue) -> None:
-    task_id = one_queue.server.add_task("tasks.return_what_hangs")
-    process = one_queue.start("--mode", "mark")
-    wait_until(lambda: one_queue.notes() == ["its effect", "being written"])
-    process.send_signal(signal.SIGTERM)
-    process.send_signal(signal.SIGINT)  # two of one kind may come as one
-    code, _, errors = end_of(process)
-    assert code == 0
-    assert "tasks.return_what_hangs is done, and its result is not kept" in errors
-    assert one_queue.server.get(task_id) == TaskState(task_id, "tasks.return_what_hangs", 2, 1, None, None, None)
 
 
 # ---- kinds of tasks

@@ -141,14 +141,6 @@ def test_another_timing_is_reckoned_from_now(
     assert stored.schedule == schedule(**then)
 
 
-def test_deploys_at_once_make_one_schedule(
-    server: TaskServer, rows: Rows, dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    meet_at_reckoning(monkeypatch)
-    run_at_once(dsn, lambda other: Schedules(other.store).put(schedule(every=600)))
-    assert rows.execute("SELECT name, every_seconds FROM jobs_queue_schedules") == [("nightly", 600)]
-
-
 def test_what_a_schedule_added_stays_where_it_is_ended(server: TaskServer, rows: Rows) -> None:
     server.schedule("nightly", "tasks.note", every=600)
     for name in (0, None, b"nightly", "\ud800"):
@@ -299,18 +291,6 @@ def test_a_worker_that_read_a_time_and_comes_late_does_not_add_its_task_again(
     monkeypatch.setattr(schedules, "next_time", let_another_go_first)
     assert not fire(server)
     assert rows.all() == []
-
-
-def test_workers_that_start_at_once_run_each_time_of_many_schedules_once(queue: Queue) -> None:
-    with TaskServer(queue.dsn) as server:
-        for number in range(20):
-            server.schedule(f"number {number}", "tasks.note", [str(number)], every=600)
-    queue.sql(f"UPDATE jobs_queue_schedules SET next_at = '{LONG_AGO}'")
-    workers = [queue.start("--batch", 1) for _ in range(3)]
-    for worker in workers:
-        assert worker.wait(WAIT_SECONDS) == 0
-    assert_silent(queue.worker())
-    assert sorted(queue.notes(), key=int) == [str(number) for number in range(20)]
 
 
 # ---- workers that are killed

@@ -185,33 +185,11 @@ def test_tasks_of_all_kinds_take_turns(queue: Queue) -> None:
     assert queue.notes() == ["plain"] * 2
 
 
-@EACH_MODE
-def test_a_stage_of_a_pipeline_hands_on_in_its_own_transaction(queue: Queue, mode: str) -> None:
-    with TaskServer(queue.dsn, folder=queue.folder) as server:
-        server.add_pipeline(["tasks.effect_of", "tasks.effect_of", "tasks.fail"], {"number": 1})
-    assert_silent(queue.worker(1, "--mode", mode))
-    assert effects(queue) == [1]
-    assert queue.rows("task, args, status, attempts") == [("tasks.effect_of", '{"number":2}', 0, 0)]
-    assert_silent(queue.worker("--mode", mode))
-    assert effects(queue) == [1, 2]
-    assert queue.rows("task, args, status, attempts") == [("tasks.fail", '{"number":3}', 3, 1)]
-
-
 def test_a_stage_that_returns_what_cannot_be_handed_on_leaves_nothing(queue: Queue) -> None:
     with TaskServer(queue.dsn, folder=queue.folder) as server:
         server.add_pipeline(["tasks.return_a_set", "tasks.effect"], [1])
     assert_fatal(queue.worker(), "what it returned is {1}; allowed: a dict, a list, a tuple or None")
     assert (effects(queue), states(queue)) == ([], [(4, 1)])
-
-
-@EACH_MODE
-def test_what_waits_for_such_a_task_runs_after_it(queue: Queue, mode: str) -> None:
-    with TaskServer(queue.dsn, folder=queue.folder) as server:
-        first = server.add_task("tasks.effect", [1])
-        server.add_task("tasks.effect", [2], depends_on=[first])
-    assert_silent(queue.worker("--mode", mode))
-    assert effects(queue) == [1, 2]
-    assert [status for status in queue.statuses() if status != 2] == []
 
 
 def test_a_task_that_it_adds_is_there_with_its_effects_or_not_at_all(queue: Queue) -> None:
@@ -228,18 +206,6 @@ def test_a_task_that_an_operator_runs_has_a_transaction_too(queue: Queue) -> Non
     assert "ValueError: after its write" in queue.client("run", 2).stderr
     assert effects(queue) == [1]
     assert states(queue)[0][0] == 3
-
-
-@pytest.mark.parametrize("mode", ["move", "mark"])
-def test_its_result_is_kept_and_shown(queue: Queue, mode: str) -> None:
-    add(queue, "effect", 1, {"größe": [1]})
-    assert_silent(queue.worker("--mode", mode))
-    assert effects(queue) == [1]
-    with TaskServer(queue.dsn) as server:
-        state = server.get(1)
-        assert state is not None
-        assert state.result == {"größe": [1]}
-    assert '\n  result       {"größe":[1]}\n' in queue.client("show", 1).stdout
 
 
 def test_a_result_that_cannot_be_kept_leaves_the_task_done(queue: Queue) -> None:
@@ -318,26 +284,6 @@ def test_a_cancelled_task_that_hears_of_it_leaves_nothing(mysql_queue: Queue) ->
     assert mysql_queue.first_lines()[0].startswith("cancelled")
 
 
-def test_a_cancelled_task_that_ends_well_before_it_hears_of_it_is_done(mysql_queue: Queue) -> None:
-    add(mysql_queue, "hold", 1)
-    process = mysql_queue.start_task("--mode", "mark")
-    assert mysql_queue.client("cancel", 1).returncode == 0
-    mysql_queue.go()
-    assert end_of(process) == (0, "", "")
-    assert (effects(mysql_queue), mysql_queue.statuses()) == ([1, 101], [2])
-
-
-def test_a_cancelled_stage_that_ends_well_has_its_effects_and_no_next_stage(mysql_queue: Queue) -> None:
-    with TaskServer(mysql_queue.dsn, folder=mysql_queue.folder) as server:
-        server.add_pipeline(["tasks.hold", "tasks.effect"], [1])
-    process = mysql_queue.start_task()
-    assert mysql_queue.client("cancel", 1).returncode == 0
-    mysql_queue.go()
-    assert end_of(process)[:2] == (0, "")
-    assert (effects(mysql_queue), mysql_queue.statuses()) == ([1, 101], [4])
-    assert mysql_queue.first_lines()[0].startswith("cancelled")
-
-
 def test_what_is_called_when_the_last_attempt_failed_is_outside_of_it(queue: Queue) -> None:
     add(queue, "fail_for_good", 1)
     assert_silent(queue.worker("--mode", "mark"))
@@ -408,38 +354,6 @@ print(server.run())
     assert "done=0" in result
     assert (effects(sqlite_queue), sqlite_queue.rows("status, error_text")) == ([], [(1, "theirs")])
     assert sqlite_queue.notes() == []
-
-
-@EACH_MODE
-def test_a_task_that_is_to_run_again_meanwhile_has_its_effects_and_runs_again(mysql_queue: Queue, mode: str) -> None:
-    queue = mysql_queue
-    adding = ("add", "tasks.hold", "--unique", "key", "--rerun")
-    assert queue.client(*adding[:2], "[1]", *adding[2:]).returncode == 0
-    process = queue.start_task(1, "--mode", mode)
-    assert queue.client(*adding[:2], "[2]", *adding[2:]).returncode == 0
-    queue.go()
-    assert end_of(process) == (0, "", "")
-    assert effects(queue) == [1, 101]
-    assert queue.rows("args, status, attempts, claim") == [("[2]", 0, 0, None)]
-    assert_silent(queue.worker("--mode", mode))
-    assert effects(queue) == [1, 2, 101, 102]
-
-
-@EACH_MODE
-def test_a_task_that_may_start_once_and_was_given_up_is_completed_late_with_its_effects(
-    mysql_queue: Queue, mode: str
-) -> None:
-    queue = mysql_queue
-    add(queue, "hold", 1)
-    queue.sql("UPDATE jobs_queue SET max_attempts = 1")
-    process = queue.start_task("--mode", mode)
-    queue.end_leases()
-    assert_fatal(queue.worker(0, OTHER_GROUP), "lost: ")
-    assert states(queue) == [(4, 1)]
-    queue.go()
-    assert end_of(process) == (0, "", "")
-    assert effects(queue) == [1, 101]
-    assert states(queue) == ([(2, 1)] if mode == "mark" else [])
 
 
 def test_a_task_that_was_given_up_and_fails_late_leaves_nothing(mysql_queue: Queue) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from taskserver import InvalidTask, Reason, SettingError, TaskServer, TaskServerError
+from taskserver import Reason, SettingError, TaskServer, TaskServerError
 from taskserver.errors import Conflict
 from taskserver.model.arguments import write_arguments
 from taskserver.model.new_task import NewTask
@@ -229,14 +229,6 @@ def test_a_task_is_added_with_its_arguments_group_and_priority(
     assert (found.status, found.attempts, found.claim, found.archived) == (0, 0, None, False)
 
 
-def test_a_wrong_part_of_a_task_is_named_and_nothing_is_added(server: TaskServer) -> None:
-    wrong: dict[str, Any] = {"args": "text", "group_id": -1, "priority": 2**31, "max_attempts": 0, "delay": "1"}
-    for name, value in wrong.items():
-        with pytest.raises(InvalidTask, match=rf"^{name} is .*; allowed: "):
-            server.add_task("tasks.a", **{name: value})
-    assert counts_by_status(server) == {}
-
-
 def test_a_function_itself_runs_as_its_name_would(server: TaskServer, tasks: Any) -> None:
     server.add_task(tasks.note, ["a", 1])
     server.add_task(tasks.note, {"b": [2, None]})
@@ -256,18 +248,6 @@ def test_many_tasks_of_a_generator_get_the_ids_of_their_own_rows(server: TaskSer
     rows = {task.id: (task.args, task.priority) for task in server.store.views.list([], [], 5000)}
     assert [rows[task_id] for task_id in ids] == [(f"[{number}]", number) for number in range(2501)]
     assert len(rows) == 2501
-
-
-@pytest.mark.parametrize("position", [1, 1500, 2400])
-def test_one_wrong_task_of_many_is_named_by_number_and_none_is_added(server: TaskServer, position: int) -> None:
-    descriptions: list[dict[str, Any]] = [{"task": "tasks.a"} for _ in range(2400)]
-    descriptions[position - 1] = {"task": "tasks.a", "group_id": -5}
-    with pytest.raises(InvalidTask, match=rf"^task {position}: group_id is -5; allowed: ") as raised:
-        server.add_tasks(iter(descriptions))
-    assert "4294967295" in str(raised.value)
-    assert counts_by_status(server) == {}
-    assert server.add_tasks([{"task": "tasks.a"}])
-    assert counts_by_status(server) == {0: 1}
 
 
 def test_all_tasks_of_a_generator_are_added_again_after_a_conflict(
@@ -324,23 +304,6 @@ def test_a_run_says_what_became_of_its_tasks_and_why_it_ended(server: TaskServer
     assert result.reason is Reason.EMPTY
     assert result.seconds > 0
     assert counts_by_status(server) == {3: 1, 4: 1}
-
-
-def test_limits_end_a_run_and_max_tasks_counts_what_was_taken_up_bad_rows_too(server: TaskServer, tasks: Any) -> None:
-    server.add_tasks([{"task": "os.getcwd"}, *[{"task": tasks.note}] * 4])
-    result = server.run(max_time=1e-9)  # nothing would fit into it
-    assert (result.taken, result.reason) == (0, Reason.MAX_TIME)
-    result = server.run(max_tasks=3)
-    assert (result.taken, result.done, result.fatal, result.reason) == (3, 2, 1, Reason.MAX_TASKS)
-    assert counts_by_status(server) == {0: 2, 4: 1}
-
-
-def test_a_run_of_some_groups_leaves_the_others_alone(server: TaskServer, tasks: Any) -> None:
-    server.add_tasks({"task": tasks.note, "args": [group], "group_id": group} for group in (3, 4, 5, 6, 3))
-    result = server.run(groups=(number for number in (6, 3, 3)))
-    assert (result.done, result.reason) == (3, Reason.EMPTY)
-    assert tasks.ran == [[[3], {}], [[6], {}], [[3], {}]]
-    assert {count.group_id for count in server.store.views.counts()} == {4, 5}
 
 
 @pytest.mark.parametrize("batch", [1, 100])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pprint
-import subprocess
 import sys
 import traceback
 from pathlib import Path
@@ -218,25 +217,6 @@ def test_the_file_beside_the_program_is_read_and_none_in_the_current_folder(depl
     assert deployment.worker().returncode == 0
     assert (deployment.folder / "var" / "taskserver.db").exists()
     assert not (deployment.home / "var").exists()
-
-
-def test_a_program_of_ones_own_finds_the_file_beside_itself_or_in_a_named_folder(tmp_path: Path) -> None:
-    site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
-    site.mkdir()
-    elsewhere.mkdir()
-    (site / ".env").write_text("TASKSERVER_DSN=sqlite:///of_site.db\n")
-    (elsewhere / ".env").write_text("TASKSERVER_DSN=sqlite:///of_elsewhere.db\n")
-    program = "import sys\nfrom taskserver import TaskServer\n"
-    (site / "program.py").write_text(f"{program}print(TaskServer.from_env().settings.dsn.path)\n")
-    (site / "named.py").write_text(f"{program}print(TaskServer.from_env({str(elsewhere)!r}).settings.dsn.path)\n")
-    environ = {"PATH": os.defpath, "PYTHONPATH": str(ROOT)}
-    for name, path in (("program.py", "of_site.db"), ("named.py", "of_elsewhere.db")):
-        command = [sys.executable, str(site / name)]
-        done = subprocess.run(command, cwd=elsewhere, env=environ, capture_output=True, text=True)
-        assert (done.stdout, done.stderr) == (f"{path}\n", "")
-    command = [sys.executable, "-c", f"{program}print(TaskServer.from_env().settings.folder)"]
-    done = subprocess.run(command, cwd=elsewhere, env=environ, capture_output=True, text=True)
-    assert done.stdout == f"{elsewhere}\n", done.stderr
 
 
 def test_the_programs_folder_is_that_of_the_started_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

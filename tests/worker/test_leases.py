@@ -227,16 +227,6 @@ def test_a_module_that_kills_the_process_when_imported_uses_attempts_and_does_no
     assert queue.rows("task, status, attempts, error_text") == [("deadly.task", 4, 2, LOST)]
 
 
-def test_a_module_that_kills_the_process_starts_a_task_of_one_attempt_at_most_once(one_queue: Queue) -> None:
-    one_queue.deployment.write_tasks("import os, tasks\n\ntasks.note('imported')\nos._exit(9)\n", "deadly.py")
-    one_queue.add("deadly.task")
-    for expected in (9, 0, 0):
-        assert one_queue.worker(**ONCE, TASKSERVER_MODULES="tasks,deadly").returncode == expected
-        one_queue.end_leases()
-    assert one_queue.notes() == ["imported"]
-    assert one_queue.rows("status, attempts, error_text") == [(4, 1, LOST)]
-
-
 def test_a_callable_of_one_attempt_is_not_run_twice_where_its_worker_dies_in_between(one_queue: Queue) -> None:
     code = "\nfrom taskserver import task\n\n@task(max_attempts=1)\ndef once():\n    note('once')\n    os._exit(3)\n"
     one_queue.define(code)

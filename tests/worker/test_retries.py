@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from taskserver import Fatal, Retry, SettingError, TaskServer, TaskServerError, task
 from taskserver.model.backoff import DAY_SECONDS, Backoff, parse_backoff
 from taskserver.model.task_options import options_of
-from tests.support.processes import assert_one_line, assert_silent, end_of, kill
+from tests.support.processes import assert_silent, end_of, kill
 from tests.support.queues import Queue
 
 SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERVER_BACKOFF": "linear:300", "TASKSERVER_LEASE": "600"}
@@ -350,19 +350,6 @@ def test_an_option_that_is_not_there_is_an_error() -> None:
 def test_only_functions_and_methods_take_options(marked: Any) -> None:
     with pytest.raises(SettingError, match="allowed: functions, static and class methods"):
         task(max_attempts=1)(marked)
-
-
-def test_a_module_with_a_wrong_option_is_broken_says_why_and_runs_once_mended(one_queue: Queue) -> None:
-    one_queue.define("@task(backoff='now and then')\ndef odd(): pass\n")
-    add_row(one_queue, "note")
-    assert_one_line(one_queue.worker(), 0, "module tasks cannot be imported", "backoff is wrong")
-    assert one_queue.rows("status, attempts") == [(3, 1)]
-    (text,) = one_queue.errors()
-    assert "backoff is wrong: 'now and then'; allowed: exponential:60" in text.partition("\n")[0]
-    one_queue.define("")
-    one_queue.end_backoffs()
-    assert_silent(one_queue.worker())
-    assert one_queue.notes() == ["noted"]
 
 
 def test_a_function_stays_what_it_is_under_its_options() -> None:
