@@ -33,24 +33,8 @@ from .terminal.arguments import Parser
 from .terminal.program import Exit, run_program
 
 COMMANDS = (
-    init,
-    add,
-    schedule,
-    unschedule,
-    status,
-    list,
-    show,
-    stats,
-    errors,
-    retry,
-    cancel,
-    priority,
-    pause,
-    resume,
-    run,
-    reclaim,
-    prune,
-    doctor,
+    *(init, add, schedule, unschedule, status, list, show, stats, errors),
+    *(retry, cancel, priority, pause, resume, run, reclaim, prune, doctor),
 )
 """Each has `add_parser`, which describes its arguments and names its `run(server, options)`.
 
