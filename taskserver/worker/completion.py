@@ -20,11 +20,9 @@ from .run_context import RunContext
 
 WENT_ON = "an interrupt struck it, and it went on; nothing may be committed after that"
 NOT_COMMITTED = (
-    "it called taskserver.complete(), and its transaction was rolled back or never committed, or a savepoint was "
-    "rolled back in which it called that: commit on the connection that was given"
+    "it called taskserver.complete(), and that was not committed: commit on the connection that was given, and roll "
+    "back neither the transaction nor a savepoint around that call"
 )
-
-
 MAX_ROLLBACK_SECONDS = 60.0
 
 

@@ -258,7 +258,7 @@ def test_the_next_tasks_run_after_it(queue: Queue, mode: str) -> None:
     assert states(queue) == ([(2, 1)] * 4 if mode == "mark" else [])
 
 
-NOT_COMMITTED = "NotCompleted: it called taskserver.complete(), and its transaction was rolled back or never committed"
+NOT_COMMITTED = "NotCompleted: it called taskserver.complete(), and that was not committed: commit on the connection"
 
 
 @EACH_MODE
