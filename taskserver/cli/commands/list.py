@@ -10,9 +10,9 @@ from ...model.field_checks import check_text
 from ...model.task import Status
 from ...server import TaskServer
 from ...stores.database.records import StoredTask
-from ...stores.queue.dependency_links import DependencyLinks, Links
+from ...stores.queue.dependency_trees import DependencyTrees, Links
 from ..terminal.arguments import add_groups, whole_number
-from ..terminal.links import some_ids, stage_of
+from ..terminal.dependency_trees import some_ids, stage_of
 from ..terminal.output import as_json, print_table, status_name, task_as_json
 
 DEFAULT_LIMIT = 20
@@ -36,7 +36,7 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     server.store.tables.check()
     task = None if options.task is None else check_text("--task", options.task)
     tasks = server.store.views.list(statuses, options.groups, options.limit, task)
-    links = DependencyLinks(server.store).links([task.id for task in tasks])
+    links = DependencyTrees(server.store).links([task.id for task in tasks])
     if options.json:
         print(as_json([task_as_json(task, links[task.id]) for task in tasks]))
     elif not tasks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,13 +13,15 @@ from ...model.results import read_progress
 from ...model.task import MAX_ID
 from ...server import TaskServer
 from ...stores.database.records import StoredTask
-from ...stores.queue.dependency_links import DependencyLinks, Links
+from ...stores.queue.dependency_trees import DependencyTrees, Links
 from ..terminal.arguments import whole_number
-from ..terminal.links import link_lines, stage_lines, stage_of
+from ..terminal.dependency_trees import some_ids, stage_lines, stage_of, tree
 from ..terminal.output import as_json, status_name, task_as_json
 
 WIDTH = 13
 """Characters of a column's name."""
+MAX_IDS = 100
+"""Ids in a line; JSON has all of them."""
 NOT_SHOWN = ("id", "status", "archived", "stage", "awaited")
 """Columns that stand in the first line, or beside another column."""
 
@@ -37,9 +40,9 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     if task is None:
         table = server.settings.table
         raise InvalidTask(f"there is no task {options.id} in {table} or {table}_done; a completed one may be deleted")
-    dependencies = DependencyLinks(server.store)
+    chains = DependencyTrees(server.store)
     # An archived task waits for nothing; by now another task of the queue may have its id.
-    links = Links([], []) if task.archived else dependencies.links([task.id])[task.id]
+    links = Links([], []) if task.archived else chains.links([task.id])[task.id]
     if options.json:
         print(as_json(task_as_json(task, links)))
         return
@@ -47,9 +50,7 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     print(f"task {task.id}: {status_name(task.status)}, {where} (times are UTC)")
     for name, text in _columns_of(task):
         _print(name, text.split("\n"))
-    for name, ids in links._asdict().items():
-        if ids:
-            _print(name, link_lines(ids, dependencies.linked(ids)))
+    _print_links(chains, task, links)
 
 
 def _columns_of(task: StoredTask) -> Iterator[tuple[str, str]]:
@@ -62,6 +63,16 @@ def _columns_of(task: StoredTask) -> Iterator[tuple[str, str]]:
             yield column, str(read_progress(value) or value)
         elif value is not None and column not in NOT_SHOWN:
             yield column, str(value)
+
+
+def _print_links(chains: DependencyTrees, task: StoredTask, links: Links) -> None:
+    """Print links as trees on a terminal, elsewhere as the ids of the next tasks alone."""
+    for name, ids, look in (
+        ("waits_for", links.waits_for, chains.before),
+        ("awaited_by", links.awaited_by, chains.behind),
+    ):
+        if ids:
+            _print(name, list(tree(look(task.id))) if sys.stdout.isatty() else [some_ids(ids, MAX_IDS)])
 
 
 def _print(name: str, lines: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from ...messages.printable import printable
 from ...model.task import Status
 from ...stores.database.records import StoredTask
 from ...stores.database.statements import INSTANTS
-from ...stores.queue.dependency_links import Links
+from ...stores.queue.dependency_trees import Links
 from ...stores.queue.stats import COLUMNS, HourStats
 
 MAX_CELL = 60

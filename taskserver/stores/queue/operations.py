@@ -19,7 +19,7 @@ from .adding import Adding
 from .bulk_writes import BulkWrite, BulkWriter, OnWritten, Written
 from .claims import MAX_GROUPS, new_token
 from .dependencies import GIVEN_UP, IS_GIVEN_UP, Dependencies
-from .dependency_links import DependencyLinks
+from .dependency_trees import DependencyTrees
 from .store import Store
 
 SETTLE_SECONDS = 10.0
@@ -291,7 +291,7 @@ def _why_not_claimed(store: Store, task_id: int) -> str:
         return f"task {task_id} is done: add it again to have it run again"
     if row.status == Status.IN_PROGRESS:
         return f"task {task_id} is in progress: a worker has it, or had it until its lease ended, at {row.due_at} (UTC)"
-    if parents := DependencyLinks(store).links([task_id])[task_id].waits_for:
+    if parents := DependencyTrees(store).links([task_id])[task_id].waits_for:
         return f"task {task_id} waits for task {parents[0]}: run or retry that one; client.py show {task_id} tells more"
     return f"task {task_id} has the status {row.status}, and cannot be run; look again"
 

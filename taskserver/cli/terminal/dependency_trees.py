@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from ...errors import BadTask
+from ...messages.printable import printable
 from ...model.pipeline import read_stages
 from ...stores.database.records import StoredTask
-from ...stores.queue.dependency_links import Linked
+from ...stores.queue.dependency_trees import Node
 from .output import status_name
 
 MAX_IDS_SHOWN = 5
-MAX_LINKS_SHOWN = 20
 
 
-def some_ids(ids: Sequence[int]) -> str:
+def some_ids(ids: Sequence[int], most: int = MAX_IDS_SHOWN) -> str:
     """The first ids, and how many more there are."""
-    shown = ", ".join(map(str, ids[:MAX_IDS_SHOWN]))
-    return f"{shown} and {len(ids) - MAX_IDS_SHOWN} more" if len(ids) > MAX_IDS_SHOWN else shown
+    shown = ", ".join(map(str, ids[:most]))
+    return f"{shown} and {len(ids) - most} more" if len(ids) > most else shown
 
 
-def link_lines(ids: Sequence[int], linked: Mapping[int, Linked]) -> list[str]:
-    """A line for each of the first of these tasks, and one that counts the rest."""
-    lines = [_line(one, linked.get(one)) for one in ids[:MAX_LINKS_SHOWN]]
-    return [*lines, f"and {len(ids) - MAX_LINKS_SHOWN} more"] if len(ids) > MAX_LINKS_SHOWN else lines
+def tree(node: Node, indent: str = "") -> Iterator[str]:
+    """The lines of a tree of tasks, below its root."""
+    for number, one in enumerate(node.nodes, start=1):
+        is_last = number == len(node.nodes) and not node.more
+        yield f"{indent}{'`--' if is_last else '|--'} {one.id} {_label(one)}{' (see above)' if one.is_above else ''}"
+        yield from tree(one, f"{indent}{'   ' if is_last else '|  '} ")
+    if node.more:
+        yield f"{indent}`-- {'and ' if node.nodes else ''}{node.more} more"
 
 
-def _line(task_id: int, task: Linked | None) -> str:
-    if task is None:
-        return f"{task_id} (gone: client.py reclaim lets go of what waits for it)"
-    return f"{task_id} {task.task}: {status_name(task.status)}"
+def _label(node: Node) -> str:
+    if node.status is None:
+        return "(gone: client.py reclaim lets go of what waits for it)"
+    return f"{printable(node.task or '')}: {status_name(node.status)}"
 
 
 def stage_of(task: StoredTask) -> str | None:
