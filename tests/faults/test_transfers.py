@@ -148,6 +148,8 @@ def transfer(*args):
         taskserver.complete(connection, number)
 """,
     "sqlalchemy": """
+import logging
+
 import sqlalchemy
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
@@ -158,6 +160,10 @@ else:
     url = sqlalchemy.URL.create("mysql+pymysql", AT.user, AT.password, AT.host, AT.port, AT.database)
     options = {"read_timeout": 1, "ssl_disabled": True}
     engine = sqlalchemy.create_engine(url, connect_args=options, pool_pre_ping=True)
+
+
+# The pool tells with a traceback of a rollback that a cut has kept from its answer.
+logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
 
 
 class Base(DeclarativeBase):
