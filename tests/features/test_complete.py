@@ -7,7 +7,6 @@ many of them at once leave every sum right is in tests/faults/test_transfers.py.
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ import pymysql
 import pytest
 
 import taskserver
-from taskserver import TaskServer, TaskServerError
+from taskserver import TaskServerError
 from tests.conftest import without
 from tests.support import effects as common
 from tests.support.deployment import ROOT
@@ -262,17 +261,16 @@ NOT_COMMITTED = "NotCompleted: it called taskserver.complete(), and its transact
 
 
 @EACH_MODE
-@pytest.mark.parametrize(
-    ("after", "error"),
-    [("leave open", NOT_COMMITTED), ("roll back", NOT_COMMITTED), ("raise", "ValueError: before the commit")],
-)
-def test_without_a_commit_the_attempt_has_failed(queue: Queue, mode: str, after: str, error: str) -> None:
-    add(queue, "pay", 1, after)
-    add(queue, "pay", 2)
+def test_without_a_commit_the_attempt_has_failed(queue: Queue, mode: str) -> None:
+    errors = {"leave open": NOT_COMMITTED, "roll back": NOT_COMMITTED, "raise": "ValueError: before the commit"}
+    for after in errors:
+        add(queue, "pay", 1, after)
+        add(queue, "pay", 2)
     assert_silent(queue.worker("--mode", mode))
-    assert effects(queue) == [2, 102]
-    assert states(queue)[0] == (3, 1)
-    assert queue.first_lines()[0].startswith(error)
+    assert effects(queue) == [2, 2, 2, 102, 102, 102]
+    assert states(queue) == ([(3, 1), (2, 1)] * 3 if mode == "mark" else [(3, 1)] * 3)
+    for line, error in zip([line for line in queue.first_lines() if line], errors.values(), strict=True):
+        assert line.startswith(error)
 
 
 def test_a_failure_after_the_commit_is_told_and_the_task_is_done(queue: Queue) -> None:
@@ -282,12 +280,13 @@ def test_a_failure_after_the_commit_is_told_and_the_task_is_done(queue: Queue) -
 
 
 def test_a_stage_hands_its_result_on(queue: Queue) -> None:
-    with TaskServer(queue.dsn, folder=queue.folder) as server:
-        server.add_pipeline(["tasks.pay", "tasks.pay"], {"number": 1, "result": {"number": 2, "returns": 3}})
-        server.add_pipeline(["tasks.pay", "tasks.note"], {"number": 1, "result": 7})
+    first = queue.server.add_pipeline(["tasks.pay", "tasks.pay"], [1, "commit", {"number": 2, "returns": 3}])
+    queue.server.add_pipeline(["tasks.pay", "tasks.note"], {"number": 1, "result": 7})
+    queue.server.add_task("tasks.note", ["what waited for it"], depends_on=[first])
     assert_one_line(queue.worker("--mode", "mark"), 0, "is fatal: Fatal: what it returned is 7; allowed: a dict")
     assert effects(queue) == [1, 2, 101, 102]
-    assert queue.rows("status, stage") == [(2, 1), (4, 0)]
+    assert queue.rows("status, stage") == [(2, 1), (4, 0), (2, 0)]
+    assert queue.notes()[-2:] == ["pay 2", "what waited for it"]
 
 
 def test_its_result_is_kept_and_what_it_returns_is_not(queue: Queue) -> None:
@@ -296,14 +295,6 @@ def test_its_result_is_kept_and_what_it_returns_is_not(queue: Queue) -> None:
     ended = queue.worker("--mode", "mark")
     assert_one_line(ended, 0, "pay is done, and its result is not kept: what it returned takes 70002 bytes")
     assert queue.rows("status, result") == [(2, '{"größe":[1]}'), (2, None)]
-
-
-def test_a_task_that_waits_for_it_runs_after_it(queue: Queue) -> None:
-    with TaskServer(queue.dsn, folder=queue.folder) as server:
-        first = server.add_task("tasks.pay", [1])
-        server.add_task("tasks.pay", [2], depends_on=[first])
-    assert_silent(queue.worker())
-    assert (effects(queue), queue.notes()) == ([1, 2, 101, 102], ["pay 1", "pay 2"])
 
 
 def test_a_session_of_any_kind_completes(mysql_queue: Queue) -> None:
@@ -417,19 +408,14 @@ def test_the_connection_that_completed_it_is_rolled_back_though_another_was_give
 # ---- where it is refused
 
 
-@pytest.mark.parametrize("between", ["nothing", "commit"])
-def test_a_second_time_it_says_so(queue: Queue, between: str) -> None:
-    add(queue, "twice", 1, between)
+def test_a_second_time_it_says_so_unless_the_first_was_rolled_back(queue: Queue) -> None:
+    for number, between in enumerate(("nothing", "commit", "rollback")):
+        add(queue, "twice", number, between)
     assert_silent(queue.worker())
-    assert (effects(queue), states(queue)) == ([1], [])
-    [note] = queue.notes()
-    assert note.startswith("LeaseLost: taskserver.complete() was called before, which completed this task")
-
-
-def test_after_a_rollback_it_may_be_called_again(queue: Queue) -> None:
-    add(queue, "twice", 1, "rollback")
-    assert_silent(queue.worker())
-    assert (effects(queue), states(queue), queue.notes()) == ([1], [], [])
+    assert (effects(queue), states(queue)) == ([0, 1, 2], [])
+    first, second = queue.notes()
+    assert first == second
+    assert first.startswith("LeaseLost: taskserver.complete() was called before, which completed this task")
 
 
 def test_outside_of_a_task_it_says_so() -> None:
@@ -437,38 +423,27 @@ def test_outside_of_a_task_it_says_so() -> None:
         taskserver.complete(None)
 
 
-@pytest.mark.parametrize("name", ["of_several", "in_its_own", "fail_for_good"])
-def test_code_that_cannot_be_completed_so_is_told(queue: Queue, name: str) -> None:
-    queue.add(f"tasks.{name}", "[1]" if name == "fail_for_good" else None)
-    queue.worker()
-    assert re.search(r"taskserver\.complete\(\) is (not )?for ", queue.errors()[0])
-    assert queue.statuses() == [4 if name == "fail_for_good" else 3]
+REFUSED: list[tuple[str, list[object], int, str]] = [
+    ("of_several", [], 3, "taskserver.complete() is for the code of one task"),
+    ("in_its_own", [], 3, "taskserver.complete() is "),
+    ("fail_for_good", [1], 4, "taskserver.complete() is "),
+    ("by_itself", [1], 3, "InvalidTask: connection is in no transaction, and commits each statement by"),
+    ("on_nothing", ["none"], 3, "connection is a NoneType"),
+    ("on_nothing", ["text"], 3, "connection is a str"),
+    ("on_nothing", ["memory"], 3, "connection is one to "),
+    ("swallow_all", ["text"], 3, NOT_COMMITTED),
+]
 
 
-def test_a_forked_process_cannot_complete_its_parent_s_task(queue: Queue) -> None:
+def test_where_it_cannot_be_it_is_refused(queue: Queue) -> None:
+    for name, args, _, _ in REFUSED:
+        add(queue, name, *args)
     add(queue, "in_a_child", 1)
-    assert_silent(queue.worker("--mode", "mark"))
-    assert queue.statuses() == [2]
+    queue.worker("--mode", "mark")
+    assert queue.rows("status, attempts") == [*((status, 1) for _, _, status, _ in REFUSED), (2, 1)]
+    for (name, _, _, words), error in zip(REFUSED, queue.errors(), strict=False):
+        assert words in error, name
     assert "or a forked process" in queue.notes()[0]
-
-
-def test_a_connection_without_a_transaction_is_refused(queue: Queue) -> None:
-    add(queue, "by_itself", 1)
-    assert_silent(queue.worker())
-    assert states(queue) == [(3, 1)]
-    assert "InvalidTask: connection is in no transaction, and commits each statement by" in queue.first_lines()[0]
-
-
-@pytest.mark.parametrize(
-    ("what", "error"),
-    [("none", "connection is a NoneType"), ("text", "connection is a str"), ("memory", "connection is one to ")],
-)
-@pytest.mark.parametrize("name", ["on_nothing", "swallow_all"])
-def test_what_is_no_connection_to_the_queue_is_refused(queue: Queue, what: str, error: str, name: str) -> None:
-    add(queue, name, what)
-    assert_silent(queue.worker())
-    assert states(queue) == [(3, 1)]
-    assert (error if name == "on_nothing" else NOT_COMMITTED) in queue.first_lines()[0]
 
 
 # ---- connections that break

@@ -13,13 +13,11 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 import taskserver
-from taskserver import SettingError, TaskServer, TaskServerError
+from taskserver import TaskServerError
 from tests.support import effects as common
 from tests.support.effects import (
     EFFECTS,
@@ -31,7 +29,7 @@ from tests.support.effects import (
     states,
     with_effects,
 )
-from tests.support.processes import assert_one_line, assert_silent, end_of, freeze, kill, thaw, wait_until
+from tests.support.processes import assert_one_line, assert_silent, end_of, kill, wait_until
 from tests.support.queues import Queue
 from tests.support.servers import lock_waits
 
@@ -187,8 +185,7 @@ def test_tasks_of_all_kinds_take_turns(queue: Queue) -> None:
 
 @EACH_MODE
 def test_a_stage_of_a_pipeline_hands_on_in_its_own_transaction(queue: Queue, mode: str) -> None:
-    with TaskServer(queue.dsn, folder=queue.folder) as server:
-        server.add_pipeline(["tasks.effect_of", "tasks.effect_of", "tasks.fail"], {"number": 1})
+    queue.server.add_pipeline(["tasks.effect_of", "tasks.effect_of", "tasks.fail"], {"number": 1})
     assert_silent(queue.worker(1, "--mode", mode))
     assert effects(queue) == [1]
     assert queue.rows("task, args, status, attempts") == [("tasks.effect_of", '{"number":2}', 0, 0)]
@@ -197,18 +194,10 @@ def test_a_stage_of_a_pipeline_hands_on_in_its_own_transaction(queue: Queue, mod
     assert queue.rows("task, args, status, attempts") == [("tasks.fail", '{"number":3}', 3, 1)]
 
 
-def test_a_stage_that_returns_what_cannot_be_handed_on_leaves_nothing(queue: Queue) -> None:
-    with TaskServer(queue.dsn, folder=queue.folder) as server:
-        server.add_pipeline(["tasks.return_a_set", "tasks.effect"], [1])
-    assert_fatal(queue.worker(), "what it returned is {1}; allowed: a dict, a list, a tuple or None")
-    assert (effects(queue), states(queue)) == ([], [(4, 1)])
-
-
 @EACH_MODE
 def test_what_waits_for_such_a_task_runs_after_it(queue: Queue, mode: str) -> None:
-    with TaskServer(queue.dsn, folder=queue.folder) as server:
-        first = server.add_task("tasks.effect", [1])
-        server.add_task("tasks.effect", [2], depends_on=[first])
+    first = queue.server.add_task("tasks.effect", [1])
+    queue.server.add_task("tasks.effect", [2], depends_on=[first])
     assert_silent(queue.worker("--mode", mode))
     assert effects(queue) == [1, 2]
     assert [status for status in queue.statuses() if status != 2] == []
@@ -230,41 +219,27 @@ def test_a_task_that_an_operator_runs_has_a_transaction_too(queue: Queue) -> Non
     assert states(queue)[0][0] == 3
 
 
-@pytest.mark.parametrize("mode", ["move", "mark"])
-def test_its_result_is_kept_and_shown(queue: Queue, mode: str) -> None:
+def test_its_result_is_kept_and_one_that_cannot_be_leaves_the_task_done(queue: Queue) -> None:
     add(queue, "effect", 1, {"größe": [1]})
-    assert_silent(queue.worker("--mode", mode))
-    assert effects(queue) == [1]
-    with TaskServer(queue.dsn) as server:
-        state = server.get(1)
-        assert state is not None
-        assert state.result == {"größe": [1]}
-    assert '\n  result       {"größe":[1]}\n' in queue.client("show", 1).stdout
-
-
-def test_a_result_that_cannot_be_kept_leaves_the_task_done(queue: Queue) -> None:
-    add(queue, "return_a_set", 1)
-    add(queue, "effect", 2, "x" * 70_000)
-    ended = queue.worker("--mode", "mark")
-    first, second = ended.stderr.splitlines()
-    assert "return_a_set is done, and its result is not kept" in first
-    assert "effect is done, and its result is not kept: what it returned takes 70002 bytes" in second
-    assert effects(queue) == [1, 2]
-    assert queue.rows("status, result") == [(2, None)] * 2
+    add(queue, "return_a_set", 2)
+    add(queue, "effect", 3, "x" * 70_000)
+    queue.server.add_pipeline(["tasks.return_a_set", "tasks.effect"], [4])  # which hands nothing on, and fails
+    second, third, stage = queue.worker("--mode", "mark").stderr.splitlines()
+    assert "return_a_set is done, and its result is not kept" in second
+    assert "effect is done, and its result is not kept: what it returned takes 70002 bytes" in third
+    assert "what it returned is {4}; allowed: a dict, a list, a tuple or None" in stage
+    assert effects(queue) == [1, 2, 3]
+    assert queue.rows("status, result") == [(2, '{"größe":[1]}'), (2, None), (2, None), (4, None)]
 
 
 def test_a_task_that_raises_leaves_nothing_and_comes_again(queue: Queue) -> None:
     add(queue, "fail", 1)
-    assert_silent(queue.worker())
-    assert (effects(queue), states(queue)) == ([], [(3, 1)])
-    assert queue.first_lines() == ["ValueError: after its write"]
-    for _ in range(2):
-        queue.end_backoffs()
+    for attempt in (1, 2, 3):
         ended = queue.worker()
+        assert (effects(queue), states(queue)) == ([], [(3 if attempt < 3 else 4, attempt)])
+        assert queue.first_lines() == ["ValueError: after its write"]
+        queue.end_backoffs()
     assert_fatal(ended, "ValueError: after its write")
-    assert (effects(queue), states(queue)) == ([], [(4, 3)])
-    shown = queue.client("show", 1).stdout
-    assert "ValueError: after its write" in shown
 
 
 def test_a_task_whose_time_is_up_leaves_nothing(queue: Queue) -> None:
@@ -275,14 +250,6 @@ def test_a_task_whose_time_is_up_leaves_nothing(queue: Queue) -> None:
     assert effects(queue) == [len(names)]
     assert states(queue) == [*[(3, 1)] * len(names), (2, 1)]
     assert all("TaskInterrupted" in line or "Timeout" in line for line in queue.first_lines()[:-1])
-
-
-def test_a_task_whose_time_is_up_in_another_thread_leaves_nothing(queue: Queue) -> None:
-    add(queue, "too_long", 1)
-    add(queue, "effect", 2)
-    code = "thread = threading.Thread(target=server.run)\nthread.start()\nthread.join()\n"
-    assert run_program(queue, code) == []
-    assert (effects(queue), states(queue)) == ([2], [(3, 1)])
 
 
 @pytest.mark.parametrize("name", ["hold", "busy"])
@@ -297,15 +264,6 @@ def test_a_second_signal_leaves_nothing(queue: Queue, name: str) -> None:
     assert queue.first_lines()[0] == "TaskInterrupted: stopped by a second signal"
 
 
-def test_one_signal_lets_it_end(queue: Queue) -> None:
-    add(queue, "hold", 1)
-    process = queue.start_task()
-    process.send_signal(signal.SIGTERM)
-    queue.go()
-    assert end_of(process) == (0, "", "")
-    assert (effects(queue), states(queue)) == ([1, 101], [])
-
-
 def test_a_cancelled_task_that_hears_of_it_leaves_nothing(mysql_queue: Queue) -> None:
     set_settings(mysql_queue, TASKSERVER_LEASE="2")
     add(mysql_queue, "hold", 1)
@@ -318,18 +276,8 @@ def test_a_cancelled_task_that_hears_of_it_leaves_nothing(mysql_queue: Queue) ->
     assert mysql_queue.first_lines()[0].startswith("cancelled")
 
 
-def test_a_cancelled_task_that_ends_well_before_it_hears_of_it_is_done(mysql_queue: Queue) -> None:
-    add(mysql_queue, "hold", 1)
-    process = mysql_queue.start_task("--mode", "mark")
-    assert mysql_queue.client("cancel", 1).returncode == 0
-    mysql_queue.go()
-    assert end_of(process) == (0, "", "")
-    assert (effects(mysql_queue), mysql_queue.statuses()) == ([1, 101], [2])
-
-
 def test_a_cancelled_stage_that_ends_well_has_its_effects_and_no_next_stage(mysql_queue: Queue) -> None:
-    with TaskServer(mysql_queue.dsn, folder=mysql_queue.folder) as server:
-        server.add_pipeline(["tasks.hold", "tasks.effect"], [1])
+    mysql_queue.server.add_pipeline(["tasks.hold", "tasks.effect"], [1])
     process = mysql_queue.start_task()
     assert mysql_queue.client("cancel", 1).returncode == 0
     mysql_queue.go()
@@ -364,24 +312,6 @@ def test_a_task_that_was_taken_over_leaves_nothing(mysql_queue: Queue, mode: str
     queue.end_backoffs()
     assert_silent(queue.worker("--mode", mode))
     assert effects(queue) == [1, 101]
-
-
-def test_a_task_that_two_workers_ran_has_the_effects_of_one(mysql_queue: Queue) -> None:
-    """The first one is frozen; the second one takes its task and completes it while the first transaction stands."""
-    queue = mysql_queue
-    add(queue, "hold", 1)
-    process = queue.start_task("--mode", "mark")
-    freeze(process)
-    queue.end_leases()
-    assert_silent(queue.worker(0, OTHER_GROUP))
-    queue.end_backoffs()
-    queue.go()
-    assert_silent(queue.worker("--mode", "mark"))
-    assert (effects(queue), states(queue)) == ([1, 101], [(2, 2)])
-    thaw(process)
-    code, _, errors = end_of(process)
-    assert (code, "the lease was lost" in errors) == (0, True)
-    assert (effects(queue), states(queue)) == ([1, 101], [(2, 2)])
 
 
 def test_on_sqlite_a_task_that_was_taken_over_before_its_transaction_began_does_not_run(sqlite_queue: Queue) -> None:
@@ -425,32 +355,22 @@ def test_a_task_that_is_to_run_again_meanwhile_has_its_effects_and_runs_again(my
     assert effects(queue) == [1, 2, 101, 102]
 
 
-@EACH_MODE
-def test_a_task_that_may_start_once_and_was_given_up_is_completed_late_with_its_effects(
-    mysql_queue: Queue, mode: str
+@pytest.mark.parametrize(
+    ("name", "mode"), [("hold", "delete"), ("hold", "move"), ("hold", "mark"), ("hold_and_fail", "mark")]
+)
+def test_a_task_that_was_given_up_has_its_effects_if_it_ends_well_and_late(
+    mysql_queue: Queue, mode: str, name: str
 ) -> None:
     queue = mysql_queue
-    add(queue, "hold", 1)
+    add(queue, name, 1)
     queue.sql("UPDATE jobs_queue SET max_attempts = 1")
     process = queue.start_task("--mode", mode)
     queue.end_leases()
     assert_fatal(queue.worker(0, OTHER_GROUP), "lost: ")
-    assert states(queue) == [(4, 1)]
     queue.go()
-    assert end_of(process) == (0, "", "")
-    assert effects(queue) == [1, 101]
-    assert states(queue) == ([(2, 1)] if mode == "mark" else [])
-
-
-def test_a_task_that_was_given_up_and_fails_late_leaves_nothing(mysql_queue: Queue) -> None:
-    add(mysql_queue, "hold_and_fail", 1)
-    mysql_queue.sql("UPDATE jobs_queue SET max_attempts = 1")
-    process = mysql_queue.start_task()
-    mysql_queue.end_leases()
-    assert_fatal(mysql_queue.worker(0, OTHER_GROUP), "lost: ")
-    mysql_queue.go()
     assert end_of(process)[:2] == (0, "")
-    assert (effects(mysql_queue), states(mysql_queue)) == ([], [(4, 1)])
+    assert effects(queue) == ([1, 101] if name == "hold" else [])
+    assert states(queue) == ([(4, 1)] if name != "hold" else [(2, 1)] if mode == "mark" else [])
 
 
 def test_the_transaction_leaves_the_row_to_others_until_its_last_statement(mysql_queue: Queue) -> None:
@@ -501,32 +421,18 @@ def test_on_sqlite_others_wait_for_it_without_an_error(sqlite_queue: Queue) -> N
 
 
 def test_on_sqlite_a_task_that_writes_past_its_transaction_is_told_what_to_do(sqlite_queue: Queue) -> None:
+    """And not to do it again, where it could not."""
     add(sqlite_queue, "add_by_server", 1)
+    add(sqlite_queue, "add_on_another_connection", 2)
     assert_silent(sqlite_queue.worker())
-    assert (effects(sqlite_queue), states(sqlite_queue)) == ([], [(3, 1)])
-    assert re.search(
-        r"the task that does this holds the lock itself.*let it use taskserver\.connection\(\)",
-        sqlite_queue.first_lines()[0],
-    )
-
-
-def test_on_sqlite_a_task_that_adds_past_its_transaction_is_not_told_to_do_it_again(sqlite_queue: Queue) -> None:
-    add(sqlite_queue, "add_on_another_connection", 1)
-    assert_silent(sqlite_queue.worker())
-    assert (effects(sqlite_queue), states(sqlite_queue)) == ([], [(3, 1)])
-    [line] = sqlite_queue.first_lines()
-    assert line.startswith("DatabaseError: on the connection that was given: database is locked")
-    assert "again" not in line
+    assert (effects(sqlite_queue), states(sqlite_queue)) == ([], [(3, 1)] * 2)
+    by_server, by_connection = sqlite_queue.first_lines()
+    assert re.search(r"the task that does this holds the lock itself.*let it use taskserver\.connection\(\)", by_server)
+    assert by_connection.startswith("DatabaseError: on the connection that was given: database is locked")
+    assert "again" not in by_connection
 
 
 # ---- one process
-
-
-def test_a_server_runs_twice(queue: Queue) -> None:
-    add(queue, "effect", 1)
-    code = "print(server.run().done)\nserver.add_task('tasks.effect', [2])\nprint(server.run().done)\n"
-    assert run_program(queue, code) == ["1", "1"]
-    assert effects(queue) == [1, 2]
 
 
 IN_THREADS = """
@@ -591,23 +497,3 @@ def test_outside_of_such_a_task_there_is_no_connection(sqlite_queue: Queue) -> N
     add(sqlite_queue, "ask_outside")
     assert_silent(sqlite_queue.worker())
     assert re.search(words, sqlite_queue.first_lines()[0])
-
-
-@pytest.mark.parametrize("value", [1, 0, None, "yes", "True", [True]])
-def test_what_is_neither_true_nor_false_is_refused(value: Any) -> None:
-    with pytest.raises(SettingError, match=r"transactional is .*; allowed: True or False"):
-        taskserver.task(transactional=value)
-
-
-def test_a_task_that_takes_several_at_once_has_no_transaction() -> None:
-    with pytest.raises(SettingError, match="it has transactional and batch; allowed: one of them"):
-        taskserver.task(transactional=True, batch=5)
-    taskserver.task(transactional=False, batch=5)
-
-
-def test_a_function_stays_what_it_is(tmp_path: Path) -> None:
-    @taskserver.task(transactional=True)
-    def double(number: int) -> int:
-        return number * 2
-
-    assert double(2) == 4
