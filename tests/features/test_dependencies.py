@@ -135,16 +135,6 @@ def test_a_task_starts_once_all_that_it_waits_for_are_done(any_site: Family) -> 
     site.assert_all_done(first, second, child)
 
 
-def test_one_run_does_a_whole_chain(any_site: Family) -> None:
-    site = any_site
-    ids = [site.add("0")]
-    for number in range(1, 12):
-        ids.append(site.add(str(number), ids[-1]))
-    assert site.run().done == 12
-    assert site.ran == [str(number) for number in range(12)]
-    site.assert_all_done(*ids)
-
-
 def test_what_is_done_or_gone_when_it_is_added_is_not_waited_for(any_site: Family) -> None:
     site = any_site
     ids = [site.add("done"), site.add("deleted by hand")]
@@ -327,32 +317,21 @@ def test_a_lost_task_of_one_attempt_is_fatal_until_its_worker_completes_it(any_s
 # ---- with a delay, a key, a schedule, stages, a batch
 
 
-def test_first_the_delay_then_the_others(any_site: Family) -> None:
+def test_one_with_a_delay_starts_after_that_and_after_what_it_waits_for(any_site: Family) -> None:
     site = any_site
     parent = site.add("parent")
-    child = site.add("child", parent, delay=3600)
+    child, later = (site.add("child", parent, delay=3600) for _ in range(2))
     task = site.begin(parent)
     assert site.run().done == 0
-    site.rows.set(f"due_at = '{LONG_AGO}' WHERE status = 5")
+    site.rows.set(f"due_at = '{LONG_AGO}' WHERE id = {child}")
     assert site.run().done == 0
     assert site.row(child) == (5, False, None)
     assert site.end(task) == Outcome.AWAITED
     assert site.run().done == 1
-    site.assert_all_done(parent, child)
-
-
-def test_one_with_a_delay_does_not_start_before_it_though_what_it_waits_for_is_done(any_site: Family) -> None:
-    site = any_site
-    parent = site.add("parent")
-    site.add("sooner", parent)
-    site.settle()
-    child = site.add("later", parent, delay=3600)
-    assert site.run().done == 2
-    assert site.row(child) == (5, True, None)
+    assert site.row(later) == (5, True, None)
     site.pass_time()
     assert site.run().done == 1
-    assert site.ran == ["parent", "sooner", "later"]
-    assert site.edges() == []
+    site.assert_all_done(parent, child, later)
 
 
 def test_a_parent_with_a_key_that_is_run_again_while_it_runs_is_waited_for_once_more(any_site: Family) -> None:
@@ -381,21 +360,6 @@ def test_a_fatal_parent_with_a_key_that_is_run_again_revives_once_it_is_done(any
     assert site.run().done == 3
     assert site.ran == ["parent", "parent, changed", "child", "grandchild"]
     site.assert_all_done(parent, child, grandchild)
-
-
-def test_a_parent_that_is_done_and_not_yet_told_of_may_be_run_again(any_site: Family) -> None:
-    """Its row is there still in each mode, and so is its key."""
-    site = any_site
-    parent = site.add("parent", unique_key="key")
-    child = site.add("child", parent)
-    site.settle()
-    assert site.end(site.begin(parent)) == Outcome.AWAITED
-    assert site.add("again", unique_key="key", rerun=True) == parent
-    site.settle()
-    assert site.row(child) == (5, False, None)
-    assert site.run().done == 2
-    assert site.ran == ["again", "child"]
-    site.assert_all_done(parent, child)
 
 
 def test_a_pipeline_is_done_after_its_last_stage_and_may_wait_before_its_first(any_site: Family) -> None:
@@ -529,11 +493,6 @@ def test_one_that_waits_for_many_is_let_go_by_the_last_of_them(site: Family, man
     site.assert_all_done()
 
 
-def test_a_look_finds_no_more_than_a_portion_of_those_that_wait(site: Family) -> None:
-    site.add_children(site.add("parent"), MAX_DUE_PER_LOOK + 1)
-    assert len(site.store.due.look().linked) == MAX_DUE_PER_LOOK
-
-
 # ---- none
 
 
@@ -613,16 +572,22 @@ def held_site(request: pytest.FixtureRequest, mysql_site: Family) -> Family:
     return mysql_site
 
 
-def test_a_child_that_is_held_keeps_no_other_one_waiting(held_site: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("table", "which"), [("jobs_queue", "id = 3"), ("jobs_queue_dependencies", "child_id = 3")], ids=["row", "edge"]
+)
+def test_a_child_that_is_held_keeps_no_other_one_waiting(
+    held_site: Family, monkeypatch: pytest.MonkeyPatch, table: str, which: str
+) -> None:
     site = held_site
     parent = site.add("parent")
     children = [site.add("child", parent) for _ in range(4)]
     site.settle()
     looks = count_looks(site, monkeypatch)
-    with held(site, "jobs_queue", f"id = {children[1]}"):
+    with held(site, table, which):
         result = site.server.run()
         assert (result.done, result.reason) == (4, Reason.EMPTY)
         assert site.row(parent)[:2] == (2, True)
+        assert site.row(children[1]) == (5, False, None)
         assert site.edges() == [(parent, children[1])]
         assert len(looks) < 12
     assert site.run().done == 1
@@ -662,19 +627,6 @@ def test_a_held_parent_keeps_only_its_own_children_waiting(held_site: Family, mo
         assert len(looks) < 12
     site.pass_time()
     assert site.run().done == 2
-    site.assert_all_done()
-
-
-def test_what_ties_two_tasks_and_is_held_keeps_no_others_waiting(held_site: Family) -> None:
-    site = held_site
-    parents = [site.add("parent"), site.add("parent")]
-    children = [site.add("child", parent) for parent in parents]
-    site.settle()
-    with held(site, "jobs_queue_dependencies", f"parent_id = {parents[0]} AND child_id = {children[0]}"):
-        result = site.server.run()
-        assert (result.done, result.reason) == (3, Reason.EMPTY)
-        assert site.row(children[0]) == (5, False, None)
-    assert site.run().done == 1
     site.assert_all_done()
 
 
@@ -722,25 +674,18 @@ def test_circles_are_fatal_and_keep_nobody_busy(site: Family) -> None:
     assert site.statuses() == [4] * 4
 
 
-def test_edges_of_rows_that_are_not_there_hold_up_nobody(site: Family) -> None:
-    parent = site.add("parent")
-    child = site.add("child", parent)
-    for number in range(1000):
-        site.link(parent, child + 100 + number)
-    site.link(parent + 10**6, child + 10**6 + 1)
-    assert site.run().done == 2
-    assert site.edges() == [(parent + 10**6, child + 10**6 + 1)]
-
-
-def test_edges_of_rows_that_do_not_wait_change_nothing(site: Family) -> None:
-    """A producer wrote the row as new: it runs."""
+def test_edges_of_rows_that_are_not_there_or_do_not_wait_hold_up_nobody(site: Family) -> None:
     parent = site.add("parent", delay=3600)
-    new = site.add("new")
-    site.link(parent, new)
+    child = site.add("child", parent)
+    new = site.add("new")  # a producer wrote it as new: it runs
+    for number in range(1000):
+        site.link(parent, new + number)
+    site.link(parent + 10**6, child + 10**6 + 1)
     assert site.run().done == 1
     assert site.ran == ["new"]
     site.pass_time()
-    assert site.run().done == 1
+    assert site.run().done == 2
+    assert site.edges() == [(parent + 10**6, child + 10**6 + 1)]
 
 
 def test_many_forged_signs_hold_up_no_real_one(site: Family) -> None:

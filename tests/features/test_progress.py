@@ -168,17 +168,6 @@ def another_writer(queue: Queue) -> Iterator[None]:
 # ---- stored
 
 
-def test_what_a_task_tells_first_is_stored_at_once(queue: Queue, server: TaskServer) -> None:
-    seen: list[object] = []
-
-    def work() -> None:
-        progress(3, 10, "reading")
-        seen.append(in_row(queue))
-
-    run(server, work)
-    assert seen == ['{"done":3,"total":10,"text":"reading"}'] == [in_row(queue)]
-
-
 def test_it_is_stored_at_most_once_a_second_and_the_last_one_as_the_task_ends(queue: Queue, server: TaskServer) -> None:
     writes = Writes(queue)
     last = 0
@@ -593,25 +582,6 @@ def test_it_works_in_an_event_loop_and_in_threads_with_the_task_s_context(queue:
     assert (state.status, state.progress) == (Status.DONE, Progress(3, 3))
 
 
-def test_a_loop_that_calls_is_ended_by_a_cancel_in_less_than_a_second(queue: Queue, server: TaskServer) -> None:
-    """An event loop, too."""
-    seconds: list[float] = []
-
-    async def wait() -> None:
-        cancel(queue, this_task().id)
-        began_at = time.monotonic()
-        try:
-            while True:
-                await asyncio.sleep(0.01)
-                progress(1)
-        finally:
-            seconds.append(time.monotonic() - began_at)
-
-    state = run(server, lambda: asyncio.run(wait()))
-    assert seconds[0] < 1
-    assert state.error == CANCELLED
-
-
 def test_a_thread_that_a_task_left_behind_tells_nothing_any_more(queue: Queue, server: TaskServer) -> None:
     writes = Writes(queue)
     over, left = threading.Event(), []
@@ -751,15 +721,6 @@ def test_status_and_show_tell_how_far_a_running_task_has_come(queue: Queue) -> N
         "progress": {"done": 3, "total": 8, "text": "reading"},
     }
     assert "  progress     3 of 8 (37 %): reading\n" in queue.client("show", 1).stdout
-
-
-def test_control_characters_of_its_text_do_not_reach_the_terminal(queue: Queue) -> None:
-    running_row(queue, json.dumps({"done": 1, "text": "\x1b[2J\x07\r\n\x9b evil \u202e"}))
-    for command in (["status"], ["show", 1]):
-        ended = queue.client(*command)
-        assert ended.returncode == 0
-        assert "evil" in ended.stdout
-        assert not {"\x1b", "\x07", "\r", "\x9b"} & set(ended.stdout)
 
 
 # ---- what it costs
