@@ -23,7 +23,7 @@ import taskserver
 from taskserver import Progress, Retry, TaskServer, TaskState, current_task, progress
 from taskserver.cli.client import main
 from taskserver.interrupts.stopping import TaskInterrupted
-from taskserver.model.results import read_progress, write_progress
+from taskserver.model.results import read_progress
 from taskserver.model.selection import Selection
 from taskserver.model.task import CANCELLED, Status
 from taskserver.worker.task_context import CurrentTask
@@ -180,7 +180,7 @@ def test_it_is_stored_at_most_once_a_second_and_the_last_one_as_the_task_ends(qu
             progress(last)
 
     run(server, work)
-    assert last > 100
+    assert last > 10_000  # a call costs less than a look into the database
     *timely, (at_the_end, _) = writes.all()
     assert at_the_end == last
     assert 3 <= len(timely) <= 4
@@ -256,10 +256,7 @@ def test_the_time_left_grows_less_and_is_none_without_a_timeout(sqlite_queue: Qu
         with server_of(sqlite_queue, timeout=timeout) as server:
             run(server, work)
     first, second, *without = lefts
-    assert first is not None
-    assert second is not None
-    assert 0.09 < first - second < 10
-    assert first <= 20
+    assert 20 >= (first or 0) > (second or 0) + 0.09 > 10
     assert without == [None, None]
 
 
@@ -453,57 +450,36 @@ def test_a_row_that_somebody_holds_costs_the_task_a_second_and_not_its_life(queu
     assert read_progress(in_row(queue)) == Progress(101, 10)
 
 
-@EACH_CALL
+@pytest.mark.parametrize("is_silent", [False, True], ids=["away", "silent"])
 def test_a_database_that_is_away_for_a_while_does_not_fail_the_task(
-    mysql_queue: Queue, mysql_server: MySQLServer, call: Callable[[], object]
+    mysql_queue: Queue, mysql_server: MySQLServer, is_silent: bool
 ) -> None:
+    """A server that says nothing holds one call up for some seconds; one that is away holds up none."""
     seconds: list[float] = []
 
-    with Proxy(mysql_server.host, mysql_server.port) as proxy:
-
-        def work() -> None:
-            progress(1, 3)
-            proxy.refuse()
-            assert proxy.reset() > 0
-            until = time.monotonic() + 1.5
-            while time.monotonic() < until:
-                began_at = time.monotonic()
-                call()
-                seconds.append(time.monotonic() - began_at)
-                time.sleep(0.01)
-            proxy.pass_on()
-            progress(3, 3)
-
-        with server_of(mysql_queue, proxy) as server:
-            run(server, work)
-    assert len(seconds) > 20
-    assert sum(seconds) < 0.75
-    assert mysql_queue.rows("status, attempts") == [(Status.DONE, 1)]
-    assert read_progress(in_row(mysql_queue)) == Progress(3, 3)
-
-
-def test_a_server_that_says_nothing_holds_it_up_once_for_some_seconds(
-    mysql_queue: Queue, mysql_server: MySQLServer
-) -> None:
-    seconds: list[float] = []
-
-    with Proxy(mysql_server.host, mysql_server.port) as proxy:
-
-        def work() -> None:
-            progress(1, 3)
+    def work() -> None:
+        progress(1, 3)
+        if is_silent:
             proxy.stall()
             time.sleep(1.1)
-            for call in (lambda: progress(2, 3), current_task) * 10:
+        else:
+            proxy.refuse()
+            assert proxy.reset() > 0
+        until = time.monotonic() + 1.5
+        while time.monotonic() < until or len(seconds) < 20:
+            for call in CALLS.values():
                 began_at = time.monotonic()
                 call()
                 seconds.append(time.monotonic() - began_at)
-            proxy.pass_on()
-            progress(3, 3)
+            time.sleep(0.01)
+        proxy.pass_on()
+        progress(3, 3)
 
-        with server_of(mysql_queue, proxy) as server:
-            run(server, work)
-    assert 2 < max(seconds) < 9
-    assert sum(seconds) - max(seconds) < 1
+    with Proxy(mysql_server.host, mysql_server.port) as proxy, server_of(mysql_queue, proxy) as server:
+        run(server, work)
+    if is_silent:
+        assert 2 < max(seconds) < 9
+    assert sum(seconds) - (max(seconds) if is_silent else 0) < 1
     assert mysql_queue.rows("status, attempts") == [(Status.DONE, 1)]
     assert read_progress(in_row(mysql_queue)) == Progress(3, 3)
 
@@ -662,17 +638,12 @@ def test_a_process_that_a_task_forked_may_tell_something_and_harms_nobody(queue:
 # ---- what may be told
 
 
-def test_a_wrong_value_fails_the_attempt_and_says_which(sqlite_queue: Queue) -> None:
-    with server_of(sqlite_queue) as server:
-        run(server, lambda: progress(-1))
-    assert sqlite_queue.statuses() == [Status.ERROR]
-    assert sqlite_queue.first_lines() == ["SettingError: progress: done is -1; allowed: a number from 0 to 2^53"]
-
-
-def test_a_long_text_is_cut_and_an_odd_one_fits_into_the_row(queue: Queue, server: TaskServer) -> None:
+def test_a_wrong_value_fails_the_attempt_and_says_which_and_an_odd_text_is_stored(
+    queue: Queue, server: TaskServer
+) -> None:
+    assert str(run(server, lambda: progress(-1)).error).startswith("SettingError: progress: done is -1; allowed: a")
     odd = "\x00\x1b[2J\ud800 Grüße 🎉\n" + "ü" * 300
-    state = run(server, lambda: progress(1, 2, odd))
-    assert state.progress == Progress(1, 2, odd.replace("\ud800", "?")[:200])
+    assert run(server, lambda: progress(1, 2, odd)).progress == Progress(1, 2, odd.replace("\ud800", "?")[:200])
 
 
 # ---- read
@@ -698,57 +669,27 @@ def test_a_forged_progress_counts_as_none_and_breaks_no_command(
 
 def running_row(queue: Queue, told: object, age_seconds: int = 0) -> None:
     """A row as that of a task that runs, and told this."""
-    began_at = f"strftime('%Y-%m-%d %H:%M:%f', 'now', '-{age_seconds} seconds') || '000'"
-    began_at = began_at if queue.is_sqlite else f"NOW(6) - INTERVAL {age_seconds} SECOND"
     queue.sql(
         "INSERT INTO jobs_queue (task, status, attempts, claim, due_at, started_at, progress) "
-        f"VALUES ('tasks.resize', 1, 1, 5, {queue.now}, {began_at}, ?)",
+        f"VALUES ('tasks.resize', 1, 1, 5, {queue.now}, {queue.ago(age_seconds)}, ?)",
         told,
     )
 
 
-def test_status_and_show_tell_how_far_a_running_task_has_come(queue: Queue) -> None:
+def test_status_and_show_tell_how_far_a_running_task_has_come(queue: Queue, capsys: pytest.CaptureFixture[str]) -> None:
+    def client(*args: object) -> str:
+        return run_here(main, capsys, queue.folder, *args).stdout
+
     running_row(queue, '{"done": 3, "total": 8, "text": "reading"}', 300)
     queue.add("tasks.resize")
-    assert "task 1 tasks.resize has run for 5 min: 3 of 8 (37 %): reading" in queue.client("status").stdout
-    (task,) = json.loads(queue.client("status", "--json").stdout)["running"]
+    assert "task 1 tasks.resize has run for 5 min: 3 of 8 (37 %): reading" in client("status")
+    (task,) = json.loads(client("status", "--json"))["running"]
     assert 300 <= task.pop("seconds") < 360
-    assert task == {
-        "id": 1,
-        "task": "tasks.resize",
-        "group_id": 0,
-        "attempts": 1,
-        "progress": {"done": 3, "total": 8, "text": "reading"},
-    }
-    assert "  progress     3 of 8 (37 %): reading\n" in queue.client("show", 1).stdout
-
-
-# ---- what it costs
-
-
-@EACH_CALL
-def test_a_call_costs_far_less_than_a_look_at_the_row(
-    queue: Queue, server: TaskServer, call: Callable[[], object]
-) -> None:
-    seconds: dict[str, float] = {}
-
-    def work() -> None:
-        queue.add("tasks.other")
-        tasks = server.store.claims.claim(1, ()).tasks
-        call()
-        seconds["calls"] = seconds_of(100_000, call)
-        seconds["looks"] = seconds_of(2_000, lambda: server.store.leases.claimed_still(tasks)) * 50
-        seconds["texts"] = seconds_of(100_000, lambda: write_progress(2, None, None))
-
-    run(server, work)
-    assert queue.statuses() == [Status.DONE, Status.IN_PROGRESS]
-    texts = seconds["texts"] * 1.5 if call is not current_task else 0
-    # A look into SQLite takes little longer than to find out that there is to be none.
-    assert seconds["calls"] < seconds["looks"] * (1.5 if queue.is_sqlite else 0.5) + texts
-
-
-def seconds_of(times: int, call: Callable[[], object]) -> float:
-    began_at = time.perf_counter()
-    for _ in range(times):
-        call()
-    return time.perf_counter() - began_at
+    told = {"done": 3, "total": 8, "text": "reading"}
+    assert task == {"id": 1, "task": "tasks.resize", "group_id": 0, "attempts": 1, "progress": told}
+    assert "  progress     3 of 8 (37 %): reading\n" in client("show", 1)
+    running_row(queue, json.dumps({"done": 1, "text": "\x1b[2J\x07\r\n\x9b evil \u202e"}))
+    for command in (["status"], ["show", 3]):
+        told_of_evil = client(*command)
+        assert "evil" in told_of_evil
+        assert not {"\x1b", "\x07", "\r", "\x9b"} & set(told_of_evil)
