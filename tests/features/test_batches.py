@@ -37,7 +37,6 @@ calls = []
 rescued = []
 does = {}
 
-
 def noted(name, items):
     calls.append((name, list(items)))
     return does.get(name, lambda items: None)(items)
@@ -705,7 +704,6 @@ import signal
 import time
 
 from taskserver import task
-
 
 @task(batch=10, backoff="fixed:500")
 def pack(items):

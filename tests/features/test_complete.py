@@ -37,17 +37,14 @@ import pymysql
 DSN = taskserver.TaskServer.from_env(HERE).settings.dsn
 kept = []
 
-
 def connect(**how):
     if hasattr(DSN, "path"):
         return sqlite3.connect(DSN.path, timeout=30, **how)
     place = {"host": DSN.host, "port": DSN.port, "user": DSN.user, "password": DSN.password, "database": DSN.database}
     return pymysql.connect(ssl_disabled=True, read_timeout=1.5, **place, **how)
 
-
 def insert(connection, number):
     connection.cursor().execute(f"INSERT INTO effects (number) VALUES ({number})")
-
 
 def pay(number, after="commit", result=None, returns=None):
     connection = connect()
@@ -70,13 +67,11 @@ def pay(number, after="commit", result=None, returns=None):
         raise ValueError("after the commit")
     return returns
 
-
 def swallow(number):
     try:
         pay(number)
     except taskserver.LeaseLost as error:
         note(f"{type(error).__mro__[1].__name__}: {error}")
-
 
 def twice(number, between):
     connection = connect()
@@ -93,32 +88,26 @@ def twice(number, between):
         note(f"{type(error).__name__}: {error}")
     connection.commit()
 
-
 def by_itself(number):
     how = {"isolation_level": None} if hasattr(DSN, "path") else {"autocommit": True}
     connection = connect(**how)
     insert(connection, number)
     taskserver.complete(connection)
 
-
 @taskserver.task(batch=5)
 def of_several(items):
     taskserver.complete(connect())
-
 
 @transactional
 def in_its_own():
     taskserver.complete(taskserver.connection())
 
-
 def rescue(number, error):
     taskserver.complete(connect())
-
 
 @taskserver.task(max_attempts=1, on_fatal=rescue)
 def fail_for_good(number):
     raise ValueError("for good")
-
 
 def in_a_child(number):
     child = os.fork()
@@ -130,17 +119,14 @@ def in_a_child(number):
         os._exit(0)
     os.waitpid(child, 0)
 
-
 def on_nothing(what):
     taskserver.complete({"none": None, "text": "here", "memory": sqlite3.connect(":memory:")}[what])
-
 
 def swallow_all(what):
     try:
         on_nothing(what)
     except Exception:
         pass
-
 
 @taskserver.task(timeout=0.5)
 def swallow_an_interrupt(number):
@@ -153,12 +139,10 @@ def swallow_an_interrupt(number):
     taskserver.complete(connection)
     connection.commit()
 
-
 def tell_progress_after(number):
     pay(number)
     taskserver.progress(1, 1)
     note(taskserver.current_task().id)
-
 
 def swallow_an_error(number):
     connection = connect()
@@ -172,7 +156,6 @@ def swallow_an_error(number):
         note(type(error).__name__)
     connection.commit()
 
-
 @taskserver.task(timeout=1)
 def wait_for_the_row(number):
     connection = connect(charset="utf8mb4")
@@ -183,14 +166,12 @@ def wait_for_the_row(number):
     taskserver.complete(connection)
     connection.commit()
 
-
 def complete_twice_elsewhere(number):
     connection = connect()
     kept.append(connection)
     insert(connection, number)
     taskserver.complete(connection)
     taskserver.complete("here")
-
 
 def in_another_session(number):
     connection = connect(charset="latin1", cursorclass=pymysql.cursors.DictCursor)
@@ -245,16 +226,6 @@ def test_what_a_task_wrote_and_its_completion_are_one_commit(mysql_queue: Queue,
     assert states(queue) == ([(2, 1)] if mode == "mark" else [])
     assert queue.rows("id, status, attempts", "jobs_queue_done") == ([(1, 2, 1)] if mode == "move" else [])
     assert queue.sql("SELECT taken, done, lost FROM jobs_queue_workers") == [(1, 1, 0)]
-
-
-@EACH_MODE
-def test_the_next_tasks_run_after_it(queue: Queue, mode: str) -> None:
-    for number in (1, 2):
-        add(queue, "pay", number)
-        add(queue, "note")
-    assert_silent(queue.worker("--mode", mode))
-    assert effects(queue) == [1, 2, 101, 102]
-    assert states(queue) == ([(2, 1)] * 4 if mode == "mark" else [])
 
 
 NOT_COMMITTED = "NotCompleted: it called taskserver.complete(), and its transaction was rolled back or never committed"
@@ -335,23 +306,6 @@ def test_a_task_that_is_to_run_again_meanwhile_has_its_effects_and_runs_again(my
     queue.go("go-5")
     assert end_of(process) == (0, "", "")
     assert (effects(queue), queue.rows("args, status, attempts, claim")) == ([5, 105], [("[2]", 0, 0, None)])
-
-
-def test_a_task_that_may_start_once_and_was_given_up_is_completed_late(mysql_queue: Queue) -> None:
-    queue = mysql_queue
-    end = begin(queue, "pay")
-    queue.sql("UPDATE jobs_queue SET max_attempts = 1")
-    queue.end_leases()
-    assert_one_line(queue.worker(0, OTHER_GROUP), 0, "is fatal: lost: ")
-    assert end() == (0, "", "")
-    assert (effects(queue), states(queue)) == ([5, 105], [])
-
-
-def test_a_cancelled_task_that_completes_before_it_hears_of_it_is_done(mysql_queue: Queue) -> None:
-    end = begin(mysql_queue, "pay", mode="mark")
-    assert mysql_queue.client("cancel", 1).returncode == 0
-    assert end() == (0, "", "")
-    assert (effects(mysql_queue), mysql_queue.statuses()) == ([5, 105], [2])
 
 
 def test_progress_after_it_interrupts_nobody(queue: Queue) -> None:
@@ -490,14 +444,12 @@ import taskserver
 server = taskserver.TaskServer(sys.argv[1], modules="__main__", mode="mark")
 AT = server.settings.dsn
 
-
 def pay(number):
     place = {"host": AT.host, "port": AT.port, "user": AT.user, "password": AT.password, "database": AT.database}
     connection = MySQLdb.connect(**place, charset="latin1")
     connection.cursor().execute("INSERT INTO effects (number) VALUES (%s)", [number])
     taskserver.complete(connection, {"größe": number})
     connection.commit() if number < 3 else connection.rollback()
-
 
 for number in (1, 2, 3):
     server.add_task("__main__.pay", [number])

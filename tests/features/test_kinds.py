@@ -27,12 +27,10 @@ SETTINGS = {"TASKSERVER_LEASE": "600", "TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERV
 TASKS = """
 import time
 
-
 def hold(text):
     note(text)
     while not (HERE / "go").exists():
         time.sleep(0.005)
-
 
 def linger():
     if "came due" not in (HERE / "notes").read_text():

@@ -43,35 +43,28 @@ import taskserver
 
 note_text = note
 
-
 def note(*args, **kwargs):
     note_text(json.dumps([args, kwargs], sort_keys=True))
-
 
 def first(*args, **kwargs):
     note_text("first")
     return {"by": "first"}
 
-
 def second(by):
     note_text(f"second, by {by}")
     return ["second", 2]
 
-
 def third(name, number):
     note_text(f"third, by {name} {number}")
-
 
 @taskserver.task(max_attempts=2)
 def twice_at_most(**kwargs):
     note_text("twice_at_most")
     raise ValueError("as it was asked to")
 
-
 def fail(*args, **kwargs):
     note_text("fail")
     raise ValueError("as it was asked to")
-
 
 def fail_until(*args, **kwargs):
     note_text("fail_until")
@@ -79,73 +72,59 @@ def fail_until(*args, **kwargs):
         raise ValueError("not yet")
     return kwargs or list(args)
 
-
 def end_instead(error, **kwargs):
     note_text(f"end_instead: {error}")
-
 
 @taskserver.task(max_attempts=1, on_fatal=end_instead)
 def fail_with_an_end(**kwargs):
     note_text("fail_with_an_end")
     raise ValueError("as it was asked to")
 
-
 def wait(name="go"):
     while not (HERE / name).exists():
         time.sleep(0.005)
-
 
 def hold_1(*args):
     note_text(f"hold_1 {json.dumps(args)}")
     wait("go")
     return list(args)
 
-
 def hold_2(*args):
     note_text(f"hold_2 {json.dumps(args)}")
     wait("go2")
     return list(args)
 
-
 def hold_3(*args):
     note_text(f"hold_3 {json.dumps(args)}")
     wait("go3")
-
 
 def passes(pipeline, stage):
     with open(HERE / "passes", "a") as file:
         file.write(f"{pipeline} {stage} {os.getpid()}\\n")
     return [pipeline, stage + 1]
 
-
 def passes_on(pipeline, stage):
     return passes(pipeline, stage)
-
 
 def passes_together(pipeline, stage):
     passed = passes(pipeline, stage)
     wait(f"go{stage}")
     return passed
 
-
 def _hidden(*args):
     note_text("hidden")
-
 
 class Slow(dict):
     def items(self):
         wait("what never comes")
 
-
 @taskserver.task(timeout=1)
 def return_what_never_ends():
     return Slow(a=1)
 
-
 class Hostile:
     def __repr__(self):
         raise RuntimeError("no text")
-
 
 def generator():
     note_text("body")
@@ -161,7 +140,6 @@ GIFTS = {
     "too large": lambda: ["x" * (1024 * 1024 - 3)],
     "a generator": generator,
 }
-
 
 def give(name):
     return GIFTS[name]()

@@ -55,42 +55,33 @@ import time
 
 import taskserver
 
-
 def wait(name="go"):
     while not (HERE / name).exists():
         time.sleep(0.005)
 
-
 def give(value):
     return value
 
-
 def give_kept(name):
     return KEPT[name]
-
 
 def hold(value):
     note(f"hold {value}")
     wait(f"go-{value}")
     return value
 
-
 def first(number):
     return {"number": number + 1}
-
 
 def second(number):
     return {"number": number * 2}
 
-
 def give_something_else(error, value):
     return "what nobody keeps"
-
 
 @taskserver.task(max_attempts=1, on_fatal=give_something_else)
 def fail_with_an_end(value):
     raise ValueError("as it was asked to")
-
 
 @taskserver.task(max_attempts=1)
 def hold_once(value):
@@ -98,12 +89,10 @@ def hold_once(value):
     wait()
     return value
 
-
 @taskserver.task(batch=50)
 def give_each(items):
     note("give_each")
     return [OUTCOMES[item["give"]]() for item in items]
-
 
 OUTCOMES = {
     "a text": lambda: "text",
@@ -116,42 +105,34 @@ OUTCOMES = {
     "another set": lambda: {2},
 }
 
-
 class Raises(dict):
     def items(self):
         note("written")
         1 / 0
-
 
 class Slow(dict):
     def items(self):
         note("being written")
         wait("what never comes")
 
-
 def return_what_raises():
     return Raises(a=1)
-
 
 @taskserver.task(timeout=1)
 def return_what_never_ends():
     note("its effect")
     return [Slow(a=1)]
 
-
 @taskserver.task(batch=10, timeout=1)
 def return_what_never_ends_for_most(items):
     note("its effect")
     return ["before", *[Slow(a=1)] * 9]
 
-
 def give_a_set():
     return {1}
 
-
 def give_what_is_too_long():
     return "x" * 65535
-
 
 def give_a_loud_error():
     class Loud(dict):
@@ -159,7 +140,6 @@ def give_a_loud_error():
             raise ValueError("\\x1b[2J\\nloud\\ud800" + "x" * 300_000)
 
     return Loud(a=1)
-
 
 def give_no_utf_8():
     return ["\\ud800"]
@@ -512,20 +492,16 @@ import taskserver
 
 LETTERS = {"ascii": "x", "quotes": '"', "wide": "😀"}
 
-
 def fill(letter):
     size = {"ascii": 1, "quotes": 2, "wide": 4}[letter]
     return LETTERS[letter] * (60 * 1024 // size)
 
-
 def alone(letter):
     return fill(letter)
-
 
 @taskserver.task(batch=40)
 def together(items):
     return [fill(letter) for letter, in items]
-
 
 def short():
     return "short"

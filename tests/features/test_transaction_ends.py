@@ -46,7 +46,6 @@ ENDINGS = {
     "isolation_level": lambda number: setattr(taskserver.connection(), "isolation_level", None),
 }
 
-
 @transactional
 def end(how, then, number):
     write(number)
@@ -59,7 +58,6 @@ def end(how, then, number):
         raise ValueError("another one")
     write(number + 1)
 
-
 @transactional
 def roll_back(number, how, then):
     write(number)
@@ -71,12 +69,10 @@ def roll_back(number, how, then):
         raise ValueError("after its rollback")
     write(number + 1)
 
-
 @transactional
 def close(number):
     write(number)
     taskserver.connection().close()
-
 
 @transactional
 def meet_deadlock(then):
@@ -93,13 +89,11 @@ def meet_deadlock(then):
             raise
     write(7)
 
-
 @transactional
 def change_session(number, statement, value=None):
     write(number)
     run(statement)
     return value
-
 
 @transactional
 def have_a_child_write(number, first=None, does="write"):
@@ -114,16 +108,13 @@ def have_a_child_write(number, first=None, does="write"):
         os._exit(0)
     assert os.WEXITSTATUS(os.waitpid(child, 0)[1]) == 1, "the child wrote"
 
-
 @transactional
 def keep(number):
     kept.append(taskserver.connection())
     write(number)
 
-
 def write_to_what_was_kept(number):
     kept[0].cursor().execute(f"INSERT INTO effects (number) VALUES ({number})")
-
 
 @transactional
 def leave_a_cursor_open(number):
@@ -131,7 +122,6 @@ def leave_a_cursor_open(number):
     reading.fetchone()
     write(number)
     raise ValueError("with a cursor in the midst of its rows")
-
 
 @transactional
 def wait_for_a_lock(number, then):
@@ -143,12 +133,10 @@ def wait_for_a_lock(number, then):
             raise
     write(number + 1)
 
-
 @transactional
 def take_long(number):
     write(number)
     time.sleep(0.25)
-
 
 # ---- SQLite rolls back
 
@@ -161,7 +149,6 @@ WAYS_ON = {
     "table": lambda number: run(f"CREATE TABLE made{number} (n)"),
     "begin": lambda number: (run("BEGIN"), write(number), taskserver.connection().commit()),
 }
-
 
 @transactional
 def go_on_after_it(how, number):
@@ -178,9 +165,7 @@ def go_on_after_it(how, number):
     except Exception:
         pass
 
-
 # ---- MySQL's answers
-
 
 @taskserver.task(transactional=True, timeout=0.5)
 def swallow_an_interrupt(then):
@@ -196,7 +181,6 @@ def swallow_an_interrupt(then):
         if then == "raises it":
             raise
 
-
 @transactional
 def swallow_what_cannot_be_read(number):
     connection = taskserver.connection()
@@ -209,13 +193,11 @@ def swallow_what_cannot_be_read(number):
         pass
     connection.decoders = decoders
 
-
 @taskserver.task(transactional=True, timeout=1)
 def roll_back_in_silence():
     write(1)
     wait()
     taskserver.connection().rollback()
-
 
 @transactional
 def look_and_wait(number):

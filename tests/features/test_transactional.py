@@ -29,7 +29,7 @@ from tests.support.effects import (
     states,
     with_effects,
 )
-from tests.support.processes import assert_one_line, assert_silent, end_of, kill, wait_until
+from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
 from tests.support.queues import Queue
 from tests.support.servers import lock_waits
 
@@ -43,7 +43,6 @@ def hold_and_fail(number):
     hold(number)
     raise ValueError("in the end")
 
-
 @transactional
 def busy(number):
     write(number)
@@ -51,19 +50,16 @@ def busy(number):
     while True:
         pass
 
-
 @taskserver.task(transactional=True, timeout=0.5)
 def too_long(number):
     write(number)
     while True:
         pass
 
-
 @taskserver.task(transactional=True, timeout=0.5)
 def too_long_in_the_database(number):
     write(number)
     run("SELECT SLEEP(20)")
-
 
 @transactional
 def add_child(number, fails):
@@ -72,12 +68,10 @@ def add_child(number, fails):
     if fails:
         raise ValueError("no child")
 
-
 @transactional
 def return_a_set(number):
     write(number)
     return {number}
-
 
 def rescue(number, error):
     note(f"rescue {number}: {error}")
@@ -86,23 +80,19 @@ def rescue(number, error):
     except taskserver.TaskServerError as refused:
         note(refused)
 
-
 @taskserver.task(transactional=True, max_attempts=1, on_fatal=rescue)
 def fail_for_good(number):
     write(number)
     raise ValueError("for good")
 
-
 def ask_outside():
     taskserver.connection()
-
 
 @transactional
 def add_by_server(number):
     write(number)
     with taskserver.TaskServer.from_env(HERE) as server:
         server.add_task("tasks.note")
-
 
 @transactional
 def add_on_another_connection(number):
@@ -111,19 +101,16 @@ def add_on_another_connection(number):
         other = sqlite3.connect(server.settings.dsn.database_file(HERE), timeout=0.1)
         server.add_task("tasks.note", connection=other)
 
-
 @transactional
 def change_settings(number):
     write(number)
     taskserver.connection().row_factory = lambda cursor, row: 1 / 0
     taskserver.connection().text_factory = bytes
 
-
 @transactional
 def commit(number):
     write(number)
     taskserver.connection().commit()
-
 
 @transactional
 def ask(statement):
@@ -154,21 +141,6 @@ def test_what_a_task_wrote_and_its_completion_come_at_once(queue: Queue, mode: s
     assert queue.rows("id, status, attempts", "jobs_queue_done") == archived
     assert_silent(queue.worker("--mode", mode))
     assert queue.notes() == ["hold 1"]
-
-
-@EACH_MODE
-def test_what_a_killed_worker_had_not_completed_is_not_there(queue: Queue, mode: str) -> None:
-    add(queue, "hold", 1)
-    kill(queue.start_task("--mode", mode))
-    assert (effects(queue), states(queue)) == ([], [(1, 1)])
-    queue.go()
-    queue.end_leases()
-    assert_silent(queue.worker("--mode", mode))
-    assert (effects(queue), states(queue)) == ([], [(3, 1)])
-    queue.end_backoffs()
-    assert_silent(queue.worker("--mode", mode))
-    assert effects(queue) == [1, 101]
-    assert states(queue) == ([(2, 2)] if mode == "mark" else [])
 
 
 def test_tasks_of_all_kinds_take_turns(queue: Queue) -> None:
