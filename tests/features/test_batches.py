@@ -757,25 +757,6 @@ def test_a_worker_asked_to_end_finishes_its_call_and_one_asked_twice_fails_it(qu
     assert queue.reason() == "stopped"
 
 
-def test_what_is_called_on_fatal_is_begun_for_no_other_task_after_a_second_signal(queue: Queue) -> None:
-    queue.define(
-        "import time\nfrom taskserver import Fatal, task\n"
-        "def rescue(error, n):\n    note(f'rescues {n}')\n    time.sleep(30)\n"
-        "@task(batch=10, on_fatal='tasks.rescue')\ndef none(items):\n    return [Fatal(item['n']) for item in items]\n"
-    )
-    for number in range(4):
-        queue.add("tasks.none", f'{{"n": {number}}}')
-    process = queue.start_task()
-    process.send_signal(signal.SIGTERM)
-    process.send_signal(signal.SIGINT)
-    assert end_of(process)[0] == 0
-    assert queue.notes() == ["rescues 0"]
-    assert queue.rows("status, attempts") == [(4, 1)] * 4
-    for number, text in enumerate(queue.errors()):
-        assert text.startswith(f"Fatal: {number}")
-        assert "stopped by a second signal" in text
-
-
 def test_workers_that_race_call_each_task_once(queue: Queue) -> None:
     """Both are in a call at the same time: neither ends before the other has begun."""
     meet = "(HERE / f'met-{os.getpid()}').touch()\nwhile len(list(HERE.glob('met-*'))) < 2:\n    time.sleep(0.01)\n"

@@ -88,19 +88,12 @@ def twice(number, between):
         note(f"{type(error).__name__}: {error}")
     connection.commit()
 
-def by_itself(number):
-    how = {"isolation_level": None} if hasattr(DSN, "path") else {"autocommit": True}
-    connection = connect(**how)
-    insert(connection, number)
-    taskserver.complete(connection)
+def work(code):
+    exec(code, globals(), {})
 
 @taskserver.task(batch=5)
 def of_several(items):
     taskserver.complete(connect())
-
-@transactional
-def in_its_own():
-    taskserver.complete(taskserver.connection())
 
 def rescue(number, error):
     taskserver.complete(connect())
@@ -119,15 +112,6 @@ def in_a_child(number):
         os._exit(0)
     os.waitpid(child, 0)
 
-def on_nothing(what):
-    taskserver.complete({"none": None, "text": "here", "memory": sqlite3.connect(":memory:")}[what])
-
-def swallow_all(what):
-    try:
-        on_nothing(what)
-    except Exception:
-        pass
-
 @taskserver.task(timeout=0.5)
 def swallow_an_interrupt(number):
     connection = connect()
@@ -138,11 +122,6 @@ def swallow_an_interrupt(number):
         pass
     taskserver.complete(connection)
     connection.commit()
-
-def tell_progress_after(number):
-    pay(number)
-    taskserver.progress(1, 1)
-    note(taskserver.current_task().id)
 
 def swallow_an_error(number):
     connection = connect()
@@ -166,19 +145,7 @@ def wait_for_the_row(number):
     taskserver.complete(connection)
     connection.commit()
 
-def complete_twice_elsewhere(number):
-    connection = connect()
-    kept.append(connection)
-    insert(connection, number)
-    taskserver.complete(connection)
-    taskserver.complete("here")
 
-def in_another_session(number):
-    connection = connect(charset="latin1", cursorclass=pymysql.cursors.DictCursor)
-    connection.cursor().execute("SET time_zone = '+05:00', sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'")
-    insert(connection, number)
-    taskserver.complete(connection, {"größe": "Käse 😀 \\\\ ' %s"})
-    connection.commit()
 """
 )
 
@@ -269,7 +236,14 @@ def test_its_result_is_kept_and_what_it_returns_is_not(queue: Queue) -> None:
 
 
 def test_a_session_of_any_kind_completes(mysql_queue: Queue) -> None:
-    add(mysql_queue, "in_another_session", 1)
+    modes = "time_zone = '+05:00', sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'"
+    code = f"""
+connection = connect(charset="latin1", cursorclass=pymysql.cursors.DictCursor)
+connection.cursor().execute("SET {modes}")
+taskserver.complete(connection, {{"größe": "Käse 😀 \\\\ ' %s"}})
+connection.commit()
+"""
+    add(mysql_queue, "work", code)
     assert_silent(mysql_queue.worker("--mode", "mark"))
     ((result, age),) = mysql_queue.rows("result, ABS(TIMESTAMPDIFF(SECOND, finished_at, NOW(6)))")
     assert (json.loads(result), age < 60) == ({"größe": "Käse 😀 \\ ' %s"}, True)
@@ -309,7 +283,7 @@ def test_a_task_that_is_to_run_again_meanwhile_has_its_effects_and_runs_again(my
 
 
 def test_progress_after_it_interrupts_nobody(queue: Queue) -> None:
-    add(queue, "tell_progress_after", 1)
+    add(queue, "work", "pay(1); taskserver.progress(1, 1); note(taskserver.current_task().id)")
     assert_silent(queue.worker())
     assert (effects(queue), queue.notes()) == ([1, 101], ["pay 1", "1"])
 
@@ -353,7 +327,8 @@ def test_a_wait_for_its_row_is_interrupted_by_the_timeout(mysql_queue: Queue) ->
 
 
 def test_the_connection_that_completed_it_is_rolled_back_though_another_was_given_later(queue: Queue) -> None:
-    add(queue, "complete_twice_elsewhere", 1)
+    begun = "connection = connect(); kept.append(connection); insert(connection, 1)"
+    add(queue, "work", f"{begun}; taskserver.complete(connection); taskserver.complete('here')")
     add(queue, "pay", 2)
     assert_silent(queue.worker())
     assert (effects(queue), states(queue)) == ([2, 102], [(3, 1)])
@@ -377,26 +352,28 @@ def test_outside_of_a_task_it_says_so() -> None:
         taskserver.complete(None)
 
 
-REFUSED: list[tuple[str, list[object], int, str]] = [
-    ("of_several", [], 3, "taskserver.complete() is for the code of one task"),
-    ("in_its_own", [], 3, "taskserver.complete() is "),
-    ("fail_for_good", [1], 4, "taskserver.complete() is "),
-    ("by_itself", [1], 3, "InvalidTask: connection is in no transaction, and commits each statement by"),
-    ("on_nothing", ["none"], 3, "connection is a NoneType"),
-    ("on_nothing", ["text"], 3, "connection is a str"),
-    ("on_nothing", ["memory"], 3, "connection is one to "),
-    ("swallow_all", ["text"], 3, NOT_COMMITTED),
+BY_ITSELF = "how = {'isolation_level': None} if hasattr(DSN, 'path') else {'autocommit': True}\n"
+REFUSED: list[tuple[str, list[object], str]] = [
+    ("of_several", [], "taskserver.complete() is for the code of one task"),
+    ("act", ["taskserver.complete(taskserver.connection())"], "taskserver.complete() is "),
+    ("fail_for_good", [1], "taskserver.complete() is "),
+    ("work", [f"{BY_ITSELF}taskserver.complete(connect(**how))"], "InvalidTask: connection is in no transaction, and"),
+    ("work", ["taskserver.complete(None)"], "connection is a NoneType"),
+    ("work", ["taskserver.complete('here')"], "connection is a str"),
+    ("work", ["taskserver.complete(sqlite3.connect(':memory:'))"], "connection is one to "),
+    ("work", ["try: taskserver.complete('here')\nexcept Exception: pass"], NOT_COMMITTED),
 ]
 
 
 def test_where_it_cannot_be_it_is_refused(queue: Queue) -> None:
-    for name, args, _, _ in REFUSED:
+    for name, args, _ in REFUSED:
         add(queue, name, *args)
     add(queue, "in_a_child", 1)
     queue.worker("--mode", "mark")
-    assert queue.rows("status, attempts") == [*((status, 1) for _, _, status, _ in REFUSED), (2, 1)]
-    for (name, _, _, words), error in zip(REFUSED, queue.errors(), strict=False):
-        assert words in error, name
+    failed = [(4 if name == "fail_for_good" else 3, 1) for name, _, _ in REFUSED]
+    assert states(queue) == [*failed, (2, 1)]
+    for (_, args, words), error in zip(REFUSED, queue.errors(), strict=False):
+        assert words in error, args
     assert "or a forked process" in queue.notes()[0]
 
 

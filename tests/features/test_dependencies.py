@@ -169,17 +169,21 @@ def test_one_in_error_is_waited_for_until_it_succeeds(site: Family) -> None:
 # ---- when one is fatal
 
 
-def test_a_fatal_task_makes_all_behind_it_fatal_and_its_retry_revives_them(any_site: Family) -> None:
+def test_a_fatal_task_makes_all_behind_it_fatal_and_its_retry_revives_them(
+    any_site: Family, caplog: pytest.LogCaptureFixture
+) -> None:
     site = any_site
     site.break_("parent")
     parent = site.add("parent")
-    child = site.add("child", parent)
+    child = site.add("child", parent, group_id=7)
     others = [site.add("grandchild", child), site.add("grandchild", child)]
     result = site.server.run()
     assert (result.done, result.fatal, result.reason) == (0, 1, Reason.EMPTY)
     assert site.row(parent) == (4, False, "Fatal: no")
     assert site.row(child) == (4, False, GIVEN_UP.format(parent))
     assert [site.row(one) for one in others] == [(4, False, GIVEN_UP.format(child))] * 2
+    assert [(one.group_id, one.fatal, one.attempts) for one in site.server.stats()] == [(0, 3, 1), (7, 1, 0)]
+    assert f"task {child} {site.name}.note is fatal: {GIVEN_UP.format(parent)}" in caplog.text
     assert all(row["finished_at"] is not None for row in site.rows.all())
     site.break_()
     assert site.server.retry(parent) == 1
@@ -188,15 +192,6 @@ def test_a_fatal_task_makes_all_behind_it_fatal_and_its_retry_revives_them(any_s
     assert site.run().done == 4
     assert site.ran[1:] == ["parent", "child", "grandchild", "grandchild"]
     site.assert_all_done(parent, child, *others)
-
-
-def test_those_that_are_given_up_are_counted_and_told(site: Family, caplog: pytest.LogCaptureFixture) -> None:
-    site.break_("parent")
-    parent = site.add("parent")
-    child = site.add("child", parent, group_id=7)
-    site.run()
-    assert [(one.group_id, one.fatal, one.attempts) for one in site.server.stats()] == [(0, 1, 1), (7, 1, 0)]
-    assert f"task {child} {site.name}.note is fatal: {GIVEN_UP.format(parent)}" in caplog.text
 
 
 def test_one_added_for_a_fatal_task_is_fatal_and_a_retry_of_it_alone_looks_again(any_site: Family) -> None:
@@ -235,20 +230,6 @@ def test_a_retry_of_all_by_the_sql_of_the_documents_has_them_wait_again(mysql_si
     site.run()
     assert site.ran == ["parent"] * 3 + ["child", "grandchild"]
     site.assert_all_done(parent, child, grandchild)
-
-
-def test_a_retry_of_one_of_two_fatal_parents_leaves_the_child_fatal(site: Family) -> None:
-    site.break_("first", "second")
-    parents = [site.add("first"), site.add("second")]
-    child = site.add("child", *parents)
-    site.run()
-    site.break_()
-    site.server.retry(parents[0])
-    assert site.run().done == 1
-    assert site.row(child) == (4, False, GIVEN_UP.format(parents[1]))
-    site.server.retry(parents[1])
-    assert site.run().done == 2
-    assert site.ran[-1] == "child"
 
 
 @pytest.mark.parametrize("status", ["new", "waiting", "running"])

@@ -494,7 +494,7 @@ def test_pause_and_resume_say_what_was_so_already(queue: Queue, client: Run) -> 
 # ---- run
 
 
-def test_a_task_is_run_here_with_what_it_prints(queue: Queue) -> None:
+def test_a_task_is_run_here_with_what_it_prints_and_its_whole_traceback(queue: Queue) -> None:
     task = put(queue, task="tasks.speak", group_id=3)
     put(queue, task="tasks.note", priority=-5)
     queue.sql("INSERT INTO jobs_queue_paused (group_id) VALUES (3)")
@@ -503,18 +503,14 @@ def test_a_task_is_run_here_with_what_it_prints(queue: Queue) -> None:
     first, last = ended.stdout.splitlines()
     assert first == "it speaks"
     assert last.startswith(f"task {task} is done after 0.")
-    assert queue.statuses() == [0]
-    assert queue.sql("SELECT COUNT(*) FROM jobs_queue_workers") == [(0,)]  # it is no run of cron's
-
-
-def test_a_task_that_fails_here_shows_its_whole_traceback(queue: Queue) -> None:
-    task = put(queue, task="tasks.fail", args='["not today"]')
-    ended = queue.client("run", task)
+    failing = put(queue, task="tasks.fail", args='["not today"]')
+    ended = queue.client("run", failing)
     assert ended.returncode == 0
     assert "Traceback (most recent call last):" in ended.stderr
     assert ended.stderr.endswith("\nValueError: not today\n")
-    assert re.search(rf"^task {task} failed after \d\.\d s, and comes again at 20.* UTC$", ended.stdout, re.MULTILINE)
-    assert queue.rows("status, attempts") == [(3, 1)]
+    assert re.match(rf"task {failing} failed after \d\.\d s, and comes again at 20.* UTC\n$", ended.stdout)
+    assert queue.rows("status, attempts") == [(0, 0), (3, 1)]
+    assert queue.sql("SELECT COUNT(*) FROM jobs_queue_workers") == [(0,)]  # it is no run of cron's
 
 
 def test_what_can_be_run_is_started_once_more(queue: Queue) -> None:

@@ -59,22 +59,6 @@ def end(how, then, number):
     write(number + 1)
 
 @transactional
-def roll_back(number, how, then):
-    write(number)
-    if how == "rollback()":
-        taskserver.connection().rollback()
-    else:
-        run(how)
-    if then == "raises":
-        raise ValueError("after its rollback")
-    write(number + 1)
-
-@transactional
-def close(number):
-    write(number)
-    taskserver.connection().close()
-
-@transactional
 def meet_deadlock(then):
     run("UPDATE effects SET number = number + 10 WHERE id = 1")
     note("meet_deadlock")
@@ -90,12 +74,6 @@ def meet_deadlock(then):
     write(7)
 
 @transactional
-def change_session(number, statement, value=None):
-    write(number)
-    run(statement)
-    return value
-
-@transactional
 def have_a_child_write(number, first=None, does="write"):
     if first is not None:
         write(first)
@@ -108,20 +86,8 @@ def have_a_child_write(number, first=None, does="write"):
         os._exit(0)
     assert os.WEXITSTATUS(os.waitpid(child, 0)[1]) == 1, "the child wrote"
 
-@transactional
-def keep(number):
-    kept.append(taskserver.connection())
-    write(number)
-
 def write_to_what_was_kept(number):
     kept[0].cursor().execute(f"INSERT INTO effects (number) VALUES ({number})")
-
-@transactional
-def leave_a_cursor_open(number):
-    reading = run("WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000) SELECT i FROM n")
-    reading.fetchone()
-    write(number)
-    raise ValueError("with a cursor in the midst of its rows")
 
 @transactional
 def wait_for_a_lock(number, then):
@@ -132,11 +98,6 @@ def wait_for_a_lock(number, then):
         if then == "raises it":
             raise
     write(number + 1)
-
-@transactional
-def take_long(number):
-    write(number)
-    time.sleep(0.25)
 
 # ---- SQLite rolls back
 
@@ -199,12 +160,6 @@ def roll_back_in_silence():
     wait()
     taskserver.connection().rollback()
 
-@transactional
-def look_and_wait(number):
-    run("SELECT COUNT(*) FROM effects").fetchall()
-    note("looked")
-    wait()
-    write(number)
 """
 )
 
@@ -271,25 +226,27 @@ def test_a_task_that_commits_is_shown_with_its_own_traceback_when_run_by_hand(sq
 
 
 def test_a_task_that_rolls_back_or_closes_its_connection_fails_with_nothing_committed(queue: Queue) -> None:
-    ways = [("rollback()", "goes on"), ("ROLLBACK", "goes on"), ("rollback()", "raises")]
-    for how, then in ways:
-        add(queue, "roll_back", 1, how, then)
+    errors = {
+        "taskserver.connection().rollback(); write(1)": "Conflict: its transaction was rolled back",
+        "run('ROLLBACK'); write(1)": "Conflict: its transaction was rolled back",
+        "taskserver.connection().rollback(); 1 / 0": "ZeroDivisionError: ",
+        "taskserver.connection().close()": "",
+    }
+    for code in errors:
+        add(queue, "act", f"write(0); {code}")
         add(queue, "effect", 10)
-    add(queue, "close", 2)
-    add(queue, "effect", 10)
-    add(queue, "roll_back", 20, "ROLLBACK TO taskserver_task", "goes on")  # which undoes its writes, and is well
+    add(queue, "act", "write(20); run('ROLLBACK TO taskserver_task'); write(21)")  # which is well
     assert_silent(queue.worker())
-    assert (effects(queue), states(queue)) == ([10] * 4 + [21], [(3, 1)] * 4)
-    *rolled_back, closed = queue.first_lines()
-    for (_, then), line in zip(ways, rolled_back, strict=True):
-        assert line.startswith("Conflict: its transaction was" if then == "goes on" else "ValueError: after its"), then
-    assert "closed" in closed
+    assert (effects(queue), states(queue)) == ([10] * len(errors) + [21], [(3, 1)] * len(errors))
+    for (code, error), line in zip(errors.items(), queue.first_lines(), strict=True):
+        assert line.startswith(error), code
+    assert "closed" in queue.first_lines()[-1]
 
 
 @pytest.mark.parametrize("task", ["effect", "note"])
 def test_a_connection_that_was_kept_from_an_earlier_task_takes_nothing(queue: Queue, task: str) -> None:
     """Be it in another task, or in the next one of its kind before that begins."""
-    add(queue, "keep", 1)
+    add(queue, "act", "kept.append(taskserver.connection()); write(1)")
     add(queue, "write_to_what_was_kept", 2)
     add(queue, task, 3)
     assert_silent(queue.worker("--mode", "mark"))
@@ -372,14 +329,6 @@ def test_on_sqlite_a_table_that_it_makes_is_its_effect_too(sqlite_queue: Queue) 
     assert names == [("other",)]
 
 
-def test_on_sqlite_a_second_begin_is_an_error_like_any_other(sqlite_queue: Queue) -> None:
-    add(sqlite_queue, "end", "BEGIN", "raises it", 0)
-    add(sqlite_queue, "end", "BEGIN", "goes on", 10)
-    assert_silent(sqlite_queue.worker())
-    assert (effects(sqlite_queue), states(sqlite_queue)) == ([10, 11], [(3, 1)])
-    assert "within a transaction" in sqlite_queue.first_lines()[0]
-
-
 @pytest.fixture(scope="module")
 def odd_server() -> Iterator[MariaDB]:
     """A server that undoes a whole transaction when a lock is not to be had, and takes short statements alone."""
@@ -403,14 +352,14 @@ def odd_queue(odd_server: MariaDB, make_queue: Callable[..., Queue]) -> Iterator
 @pytest.mark.parametrize("mode", ["delete", "move", "mark"])
 def test_a_task_may_go_to_another_database_of_the_server(mysql_queue: Queue, mode: str) -> None:
     for number in (1, 2):
-        add(mysql_queue, "change_session", number, "USE information_schema")
+        add(mysql_queue, "act", f"write({number}); run('USE information_schema')")
         add(mysql_queue, "effect", 10 * number)
     assert_silent(mysql_queue.worker("--mode", mode))
     assert effects(mysql_queue) == [1, 2, 10, 20]
 
 
 def test_texts_come_through_a_character_set_that_a_task_chose(mysql_queue: Queue) -> None:
-    add(mysql_queue, "change_session", 1, "SET NAMES latin1", "Käse 😀")
+    add(mysql_queue, "act", "run('SET NAMES latin1'); result = 'Käse 😀'")
     add(mysql_queue, "effect", 2, "Brötchen")
     assert_silent(mysql_queue.worker("--mode", "mark"))
     results = [json.loads(result) for (result,) in mysql_queue.rows("result")]
@@ -418,7 +367,8 @@ def test_texts_come_through_a_character_set_that_a_task_chose(mysql_queue: Queue
 
 
 def test_a_cursor_in_the_midst_of_its_rows_keeps_no_lock(sqlite_queue: Queue) -> None:
-    add(sqlite_queue, "leave_a_cursor_open", 1)
+    numbers = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000) SELECT i FROM n"
+    add(sqlite_queue, "act", f"reading = run('{numbers}'); reading.fetchone(); write(1); 1 / 0")
     add(sqlite_queue, "effect", 2)
     assert_silent(sqlite_queue.worker("--mode", "mark"))
     assert sqlite_queue.statuses() == [3, 2]
@@ -451,7 +401,7 @@ def test_a_result_that_is_longer_than_the_server_takes_leaves_the_task_done(odd_
 
 def test_who_waits_for_the_lock_finds_it_free_between_two_tasks(sqlite_queue: Queue) -> None:
     for number in range(24):
-        add(sqlite_queue, "take_long", number)
+        add(sqlite_queue, "act", f"write({number}); time.sleep(0.25)")
     worker = sqlite_queue.start("--mode", "mark")
     waited: list[float] = []
 
@@ -522,7 +472,7 @@ def test_a_renewed_lease_keeps_no_task_from_its_end_where_snapshots_are_minded(
     with MariaDB(False, *flags) as server:
         queue = make_queue(server.dsn(server.create_database()))
         add(queue, "effect", 10)
-        add(queue, "look_and_wait", 1)
+        add(queue, "act", "run('SELECT COUNT(*) FROM effects').fetchall(); note('looked'); wait(); write(1)")
         worker = queue.start("--mode", "mark")
         wait_until(lambda: queue.notes() == ["looked"])
         queue.sql("UPDATE jobs_queue SET updated_at = NOW(6), due_at = due_at + INTERVAL 1 MINUTE WHERE status = 1")

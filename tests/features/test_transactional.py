@@ -89,28 +89,11 @@ def ask_outside():
     taskserver.connection()
 
 @transactional
-def add_by_server(number):
-    write(number)
-    with taskserver.TaskServer.from_env(HERE) as server:
-        server.add_task("tasks.note")
-
-@transactional
 def add_on_another_connection(number):
     write(number)
     with taskserver.TaskServer.from_env(HERE) as server:
         other = sqlite3.connect(server.settings.dsn.database_file(HERE), timeout=0.1)
         server.add_task("tasks.note", connection=other)
-
-@transactional
-def change_settings(number):
-    write(number)
-    taskserver.connection().row_factory = lambda cursor, row: 1 / 0
-    taskserver.connection().text_factory = bytes
-
-@transactional
-def commit(number):
-    write(number)
-    taskserver.connection().commit()
 
 @transactional
 def ask(statement):
@@ -394,12 +377,13 @@ def test_on_sqlite_others_wait_for_it_without_an_error(sqlite_queue: Queue) -> N
 
 def test_on_sqlite_a_task_that_writes_past_its_transaction_is_told_what_to_do(sqlite_queue: Queue) -> None:
     """And not to do it again, where it could not."""
-    add(sqlite_queue, "add_by_server", 1)
+    by_server = "write(1)\nwith taskserver.TaskServer.from_env(HERE) as server: server.add_task('tasks.note')"
+    add(sqlite_queue, "act", by_server)
     add(sqlite_queue, "add_on_another_connection", 2)
     assert_silent(sqlite_queue.worker())
     assert (effects(sqlite_queue), states(sqlite_queue)) == ([], [(3, 1)] * 2)
-    by_server, by_connection = sqlite_queue.first_lines()
-    assert re.search(r"the task that does this holds the lock itself.*let it use taskserver\.connection\(\)", by_server)
+    first, by_connection = sqlite_queue.first_lines()
+    assert re.search(r"the task that does this holds the lock itself.*let it use taskserver\.connection\(\)", first)
     assert by_connection.startswith("DatabaseError: on the connection that was given: database is locked")
     assert "again" not in by_connection
 
@@ -445,7 +429,9 @@ print(server.get(task_id).result)
 
 def test_a_database_in_memory_has_transactions_too(sqlite_queue: Queue) -> None:
     code = """
-calls = [("effect", [1]), ("fail", [2]), ("too_long", [3]), ("change_settings", [4]), ("commit", [5]), ("effect", [6])]
+factories = "mine = taskserver.connection(); mine.row_factory = lambda *row: 1 / 0; mine.text_factory = bytes"
+codes = [f"write(4); {factories}", "write(5); taskserver.connection().commit()"]
+calls = [("effect", [1]), ("fail", [2]), ("too_long", [3]), *(("act", [code]) for code in codes), ("effect", [6])]
 ids = [server.add_task(f"tasks.{name}", args) for name, args in calls]
 server.run()
 print([int(server.get(task_id).status) for task_id in ids])
