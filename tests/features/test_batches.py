@@ -10,7 +10,6 @@ import json
 import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from typing import Any, ClassVar
 
 import pytest
@@ -22,6 +21,7 @@ from taskserver.stores.mysql.dialect import MySQLDialect
 from taskserver.stores.queue.batches import Batches
 from taskserver.worker import batch, call
 from taskserver.worker.result import Reason
+from tests.support.locks import holding
 from tests.support.processes import end_of, wait_until
 from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
@@ -615,14 +615,10 @@ def test_a_row_that_a_page_holds_has_the_others_started_and_finished_without_it(
     tasks = store.claims.claim(5, ()).tasks
     store.database.dialect.skips_locked = store.database.dialect.skips_locked and skips_locked
     batches = Batches(store)
-    with closing(new_connection(store)) as page:
-        page.begin()
-        page.cursor().execute("SELECT * FROM jobs_queue WHERE id = 3 FOR UPDATE")
+    with holding(site.dsn, "id = 3"):
         assert batches.start(tasks, 10) == {1, 2, 4, 5}
         assert batches.unstarted(tasks) == {3}
-        page.rollback()
-        page.begin()
-        page.cursor().execute("SELECT * FROM jobs_queue WHERE id = 4 FOR UPDATE")
+    with holding(site.dsn, "id = 4"):
         started = [task for task in tasks if task.id != 3]
         assert batches.renew(started)
         assert batches.complete(started) == ({1, 2, 5}, False)

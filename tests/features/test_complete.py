@@ -22,6 +22,7 @@ from tests.conftest import without
 from tests.support import effects as common
 from tests.support.deployment import ROOT
 from tests.support.effects import OTHER_GROUP, add, effects, set_settings, states, with_effects
+from tests.support.locks import holding
 from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
 from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
@@ -303,10 +304,9 @@ def test_an_error_that_was_swallowed_leaves_no_part_of_a_completion(mysql_queue:
     with closing(queue.connect()) as other, other.cursor() as cursor:
         cursor.execute("INSERT INTO jobs_queue_done (id, task) VALUES (1, 'theirs')")
         other.begin()
-        cursor.execute("SELECT * FROM jobs_queue_done FOR UPDATE")
+        cursor.execute("SELECT * FROM jobs_queue_done FOR UPDATE")  # and the gaps, for others' rows
         queue.go("go-5")
         assert end_of(process) == (0, "", "")
-        other.rollback()
     assert (queue.notes(), effects(queue)) == (["begun", "Conflict"], [5])
     assert states(queue) == [(3, 1)]
 
@@ -315,13 +315,10 @@ def test_a_wait_for_its_row_is_interrupted_by_the_timeout(mysql_queue: Queue) ->
     queue = mysql_queue
     add(queue, "wait_for_the_row", 5)
     process = queue.start_task()
-    with closing(queue.connect()) as other, other.cursor() as cursor:
-        other.begin()
-        cursor.execute("SELECT * FROM jobs_queue WHERE id = 1 FOR UPDATE")
+    with holding(queue.dsn):
         queue.go("go-5")
         wait_until(lambda: lock_waits(queue.sql))
         time.sleep(1.5)
-        other.rollback()
     assert end_of(process) == (0, "", "")
     assert (effects(queue), states(queue)) == ([], [(3, 1)])
 

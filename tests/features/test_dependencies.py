@@ -6,8 +6,7 @@ What parents, children and workers do at the same time stands in test_dependency
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -21,8 +20,8 @@ from taskserver.stores.queue.dependencies import MAX_EDGES_PER_LOOK, Dependencie
 from taskserver.stores.queue.due import MAX_DUE_PER_LOOK
 from taskserver.stores.queue.operations import Operations
 from tests.support.documents import blocks
+from tests.support.locks import holding
 from tests.support.queues import LONG_AGO, server_skips_locked
-from tests.support.rows import Rows
 from tests.support.servers import MySQLServer
 from tests.support.sessions import whenever_connected
 from tests.support.sites import Site
@@ -516,20 +515,6 @@ def test_a_task_for_which_none_waits_pays_nothing_at_its_finish(site: Family, se
 # ---- rows that others hold
 
 
-@contextmanager
-def held(site: Family, table: str, which: str) -> Iterator[None]:
-    """Another program's open transaction holds these rows."""
-    other = Rows(site.dsn)
-    other.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")  # those rows, and none beside them
-    other.execute("BEGIN")
-    assert other.execute(f"SELECT * FROM {table} WHERE {which} FOR UPDATE")
-    try:
-        yield
-    finally:
-        other.execute("ROLLBACK")
-        other.close()
-
-
 def count_looks(site: Family, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     looks: list[int] = []
     look = site.store.due.look
@@ -564,7 +549,7 @@ def test_a_child_that_is_held_keeps_no_other_one_waiting(
     children = [site.add("child", parent) for _ in range(4)]
     site.settle()
     looks = count_looks(site, monkeypatch)
-    with held(site, table, which):
+    with holding(site.dsn, which, table):
         result = site.server.run()
         assert (result.done, result.reason) == (4, Reason.EMPTY)
         assert site.row(parent)[:2] == (2, True)
@@ -581,7 +566,7 @@ def test_a_child_that_is_held_is_given_up_later_than_the_others(held_site: Famil
     parent = site.add("parent")
     children = [site.add("child", parent) for _ in range(3)]
     site.settle()
-    with held(site, "jobs_queue", f"id = {children[1]}"):
+    with holding(site.dsn, f"id = {children[1]}"):
         assert site.server.run().reason is Reason.EMPTY
         assert site.statuses() == [4, 4, 5, 4]
         assert site.row(parent)[:2] == (4, True)
@@ -589,7 +574,7 @@ def test_a_child_that_is_held_is_given_up_later_than_the_others(held_site: Famil
     assert site.statuses() == [4] * 4
     assert site.row(parent)[:2] == (4, False)
     site.break_()
-    with held(site, "jobs_queue", f"id = {children[1]}"):
+    with holding(site.dsn, f"id = {children[1]}"):
         site.server.retry(parent)
         assert site.run().done == 0
     assert site.run().done == 4
@@ -601,7 +586,7 @@ def test_a_held_parent_keeps_only_its_own_children_waiting(held_site: Family, mo
     children = [site.add("child", parent) for parent in parents]
     site.add("other")
     looks = count_looks(site, monkeypatch)
-    with held(site, "jobs_queue", f"id = {parents[0]}"):
+    with holding(site.dsn, f"id = {parents[0]}"):
         result = site.server.run()
         assert (result.done, result.reason) == (3, Reason.EMPTY)
         assert site.row(children[0]) == (5, True, None)  # it is looked at again
@@ -618,7 +603,7 @@ def test_more_children_that_are_held_than_a_portion_keep_no_other_one_waiting(my
     held_ones = MAX_EDGES_PER_LOOK + 50
     children = site.add_children(site.add("parent"), held_ones + 5)
     site.settle()
-    with held(site, "jobs_queue", f"id BETWEEN {children[0]} AND {children[held_ones - 1]}"):
+    with holding(site.dsn, f"id BETWEEN {children[0]} AND {children[held_ones - 1]}"):
         assert site.run().done == 6
     assert site.run().done == held_ones
 
@@ -630,7 +615,7 @@ def test_children_of_a_parent_that_is_held_hide_nothing_that_is_due(mysql_site: 
     site.add_children(parent, MAX_DUE_PER_LOOK + 5)
     last = site.add("last", delay=3600)
     site.rows.set(f"due_at = {site.rows.after(0)} WHERE id = {last}")
-    with held(site, "jobs_queue", f"id = {parent}"):
+    with holding(site.dsn, f"id = {parent}"):
         assert site.run().done + site.run().done == 1
     assert site.ran == ["last"]
 

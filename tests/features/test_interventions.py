@@ -13,7 +13,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -27,6 +26,7 @@ from taskserver.stores.mysql.dialect import MySQLDialect
 from taskserver.stores.queue import bulk_writes
 from taskserver.stores.queue.operations import RETRY, Operations
 from taskserver.stores.queue.pruning import Pruning
+from tests.support.locks import holding
 from tests.support.processes import (
     WAIT_SECONDS,
     assert_one_line,
@@ -242,20 +242,6 @@ def test_tasks_are_chosen_by_all_that_is_given(queue: Queue) -> None:
 # ---- beside others
 
 
-@contextmanager
-def holding(queue: Queue, *ids: int) -> Iterator[Any]:
-    """In the `with`, another program holds these rows."""
-    with queue.connect() as connection, connection.cursor() as cursor:
-        # These rows, and none beside them.
-        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        connection.begin()
-        cursor.execute(
-            f"SELECT id FROM jobs_queue FORCE INDEX (PRIMARY) WHERE id IN ({', '.join(map(str, ids))}) FOR UPDATE"
-        )
-        yield connection
-        connection.rollback()
-
-
 @pytest.fixture(params=["skips locked", "waits for locked"])
 def old_or_new(mysql_queue: Queue, request: pytest.FixtureRequest) -> Iterator[tuple[Queue, Operations]]:
     with TaskServer(mysql_queue.dsn, folder=mysql_queue.folder) as server:
@@ -271,17 +257,17 @@ def test_rows_that_others_hold_are_told_and_come_back_to(
     queue, operator = old_or_new
     monkeypatch.setattr(bulk_writes, "COME_BACK_SECONDS", 0.2)
     ids = [put(queue, 4) for _ in range(9)]
-    with holding(queue, ids[0]):
+    with holding(queue.dsn, f"id = {ids[0]}"):
         assert operator.change(RETRY, Selection(limit=2)) == (2, ())
         assert operator.change(RETRY, Selection(ids=ids[:6])) == (3, [ids[0]])
     monkeypatch.undo()
     portions: list[Sequence[int]] = []
-    with holding(queue, ids[0], ids[8]) as holder:
+    with holding(queue.dsn, f"id IN ({ids[0]}, {ids[8]})") as rollback:
 
         def let_go(written: Sequence[int]) -> None:
             portions.append(written)
             if len(portions) == 1:
-                holder.rollback()
+                rollback()
 
         assert operator.change(RETRY, Selection(), on_written=let_go) == (4, [])
     assert not {ids[0], ids[8]} & set(portions[0])
@@ -292,7 +278,8 @@ def test_a_program_and_a_person_hear_of_rows_that_others_hold(
 ) -> None:
     monkeypatch.setattr(bulk_writes, "COME_BACK_SECONDS", 0.2)
     ids = [put(mysql_queue, 0) for _ in range(3)]
-    with TaskServer(mysql_queue.dsn, folder=mysql_queue.folder) as server, holding(mysql_queue, ids[0]):
+    server = mysql_queue.server
+    with holding(mysql_queue.dsn, f"id = {ids[0]}"):
         with pytest.raises(DatabaseError, match=f"2 tasks of jobs_queue were changed, and 1 left .*, as {ids[0]}: try"):
             server.cancel(ids)
         ended = run_here(main, capsys, mysql_queue.folder, "cancel", str(ids[0]))

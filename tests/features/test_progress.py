@@ -8,11 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 import multiprocessing
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from contextvars import copy_context
 from itertools import pairwise
 from typing import Any
@@ -27,6 +25,7 @@ from taskserver.model.results import read_progress
 from taskserver.model.selection import Selection
 from taskserver.model.task import CANCELLED, Status
 from taskserver.worker.task_context import CurrentTask
+from tests.support.locks import holding
 from tests.support.processes import WAIT_SECONDS, run_here, wait_until
 from tests.support.proxy import Proxy
 from tests.support.queues import Queue
@@ -142,27 +141,6 @@ class Writes:
 
     def done(self) -> list[float]:
         return [done for done, _ in self.all()]
-
-
-@contextmanager
-def another_writer(queue: Queue) -> Iterator[None]:
-    """In the `with`, the row is held by somebody's transaction: on SQLite the whole file."""
-    if queue.is_sqlite:
-        file = sqlite3.connect(queue.path, isolation_level=None, timeout=WAIT_SECONDS)
-        file.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        finally:
-            file.close()
-        return
-    connection = queue.connect()
-    connection.begin()
-    with connection.cursor() as cursor:
-        assert cursor.execute("SELECT id FROM jobs_queue FOR UPDATE") == 1
-    try:
-        yield
-    finally:
-        connection.close()
 
 
 # ---- stored
@@ -435,7 +413,7 @@ def test_a_row_that_somebody_holds_costs_the_task_a_second_and_not_its_life(queu
 
     def work() -> None:
         call()
-        with another_writer(queue):
+        with holding(queue.dsn):
             time.sleep(1.1)
             call()
             for _ in range(100):
@@ -489,7 +467,7 @@ def test_the_last_one_is_stored_though_somebody_holds_the_row_as_the_task_ends(q
     holders: list[threading.Thread] = []
 
     def hold() -> None:
-        with another_writer(queue):
+        with holding(queue.dsn):
             holds.set()
             time.sleep(2.5)
 

@@ -15,6 +15,7 @@ import pytest
 from tests.conftest import without
 from tests.support import effects as common
 from tests.support.effects import add, effects, states, with_effects
+from tests.support.locks import holding
 from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
 from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
@@ -379,12 +380,8 @@ def test_a_cursor_in_the_midst_of_its_rows_keeps_no_lock(sqlite_queue: Queue) ->
 def test_a_task_that_a_server_rolled_back_for_a_lock_comes_again(odd_queue: Queue, then: str) -> None:
     odd_queue.sql("INSERT INTO effects (number) VALUES (0)")
     add(odd_queue, "wait_for_a_lock", 1, then)
-    with closing(odd_queue.connect()) as other, other.cursor() as cursor:
-        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        other.begin()
-        cursor.execute("SELECT * FROM effects WHERE number = 0 FOR UPDATE")
+    with holding(odd_queue.dsn, "number = 0", "effects"):
         assert_silent(odd_queue.worker("--mode", "mark"))
-        other.rollback()
     assert odd_queue.statuses() == [3]
     begin = "OperationalError: (1205, " if then == "raises it" else "Conflict: its transaction was rolled back"
     assert odd_queue.first_lines()[0].startswith(begin)

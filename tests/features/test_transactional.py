@@ -12,7 +12,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import closing
 
 import pytest
 
@@ -29,6 +28,7 @@ from tests.support.effects import (
     states,
     with_effects,
 )
+from tests.support.locks import holding
 from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
 from tests.support.queues import Queue
 from tests.support.servers import lock_waits
@@ -331,15 +331,10 @@ def test_a_task_that_was_given_up_has_its_effects_if_it_ends_well_and_late(
 def test_the_transaction_leaves_the_row_to_others_until_its_last_statement(mysql_queue: Queue) -> None:
     add(mysql_queue, "hold", 1)
     process = mysql_queue.start_task()
-    with closing(mysql_queue.connect()) as other, other.cursor() as cursor:
-        cursor.execute("SET SESSION innodb_lock_wait_timeout = 1")
-        other.begin()
-        cursor.execute("SELECT status, started_at IS NOT NULL FROM jobs_queue WHERE id = 1 FOR UPDATE")
-        assert cursor.fetchall() == ((1, 1),)
+    with holding(mysql_queue.dsn, "status = 1 AND started_at IS NOT NULL"):  # which is to be had
         mysql_queue.go()
         wait_until(lambda: lock_waits(mysql_queue.sql))
         assert process.poll() is None
-        other.rollback()
     assert end_of(process) == (0, "", "")
     assert effects(mysql_queue) == [1, 101]
 
