@@ -10,7 +10,6 @@ import json
 import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from typing import Any, ClassVar
 
 import pytest
@@ -22,6 +21,7 @@ from taskserver.stores.mysql.dialect import MySQLDialect
 from taskserver.stores.queue.batches import Batches
 from taskserver.worker import batch, call
 from taskserver.worker.result import Reason
+from tests.support.locks import holding
 from tests.support.processes import end_of, wait_until
 from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
@@ -36,7 +36,6 @@ from taskserver import task
 calls = []
 rescued = []
 does = {}
-
 
 def noted(name, items):
     calls.append((name, list(items)))
@@ -112,6 +111,11 @@ def raising(error: BaseException) -> Callable[[Any], None]:
     return do
 
 
+def once_together(does: Callable[[Any], None]) -> Callable[[Any], None]:
+    """It does this where it is called with several items, and nothing with one alone."""
+    return lambda items: does(items) if len(items) > 1 else None
+
+
 def bad_one(number: int) -> Callable[[Any], None]:
     """What a packet does of which one item is bad."""
 
@@ -158,13 +162,6 @@ def test_a_call_has_the_turn_of_its_first_task_wherever_the_others_stand_in_the_
     assert site.calls() == [("single", [0]), ("five", [1, 5]), ("many", [2, 4]), ("single", [3])]
 
 
-def test_a_run_of_so_many_tasks_calls_no_more_of_them(site: Packets) -> None:
-    site.add("many", *range(9))
-    assert (site.run(4).taken, site.run(2, batch=1).taken) == (4, 2)
-    assert site.calls() == [("many", [0, 1, 2, 3]), ("many", [4]), ("many", [5])]
-    assert site.columns("status, attempts") == [(0, 0)] * 3
-
-
 def test_an_item_is_what_the_arguments_of_its_row_say(site: Packets) -> None:
     long = "x" * 20_000
     texts = ['{"n": 1}', "[1, 2]", "[]", None, "", "null", "{}", f'["{long}"]']
@@ -199,7 +196,7 @@ def test_tasks_that_were_started_before_run_alone(site: Packets) -> None:
     assert site.calls() == [("many", [0]), ("many", [1, 3, 4]), ("many", [2])]
 
 
-def test_no_more_are_called_at_once_than_fit_into_the_time_that_is_left(site: Packets) -> None:
+def test_no_more_are_called_at_once_than_fit_by_what_tasks_and_calls_took_so_far(site: Packets) -> None:
     site.module.does["single"] = lambda items: time.sleep(0.3)
     site.add("single", 0)
     site.add("many", *range(50))
@@ -207,9 +204,7 @@ def test_no_more_are_called_at_once_than_fit_into_the_time_that_is_left(site: Pa
     assert result.reason == Reason.MAX_TIME or result.done == 51
     _, (_, first), *_ = site.calls()
     assert 1 <= len(first) <= 3
-
-
-def test_no_call_is_made_that_would_not_fit_by_what_calls_took_so_far(site: Packets) -> None:
+    site.rows.execute("DELETE FROM jobs_queue")
     site.module.does["five"] = lambda items: time.sleep(0.4)
     site.add("five", *range(40))
     result = site.run(max_time=1)
@@ -242,8 +237,7 @@ def test_the_second_start_of_each_is_counted_before_it_is_called(site: Packets) 
 
     def do(items: Any) -> None:
         seen.append(site.columns("attempts"))
-        if len(items) > 1:
-            raise ValueError
+        once_together(raising(ValueError()))(items)
 
     site.module.does["many"] = do
     site.add("many", 0, 1)
@@ -265,16 +259,12 @@ def test_what_a_call_did_to_its_items_is_not_seen_by_the_second_one(site: Packet
     assert [items for _, items in site.module.calls[1:]] == [[{"n": 101}], [{"n": 102}]]  # as noted, and changed then
 
 
-@pytest.mark.parametrize("error", [Retry("r", delay=3), Fatal("f"), SystemExit(3), KeyboardInterrupt()])
-def test_whatever_a_call_raises_each_is_called_alone(site: Packets, error: BaseException) -> None:
-    def do(items: Any) -> None:
-        if len(items) > 1:
-            raise error
-
-    site.module.does["many"] = do
-    site.add("many", 1, 2, 3)
-    assert site.run().done == 3
-    assert site.columns("id") == []
+def test_whatever_a_call_raises_each_is_called_alone(site: Packets) -> None:
+    for error in (Retry("r", delay=3), Fatal("f"), SystemExit(3), KeyboardInterrupt()):
+        site.module.does["many"] = once_together(raising(error))
+        site.add("many", 1, 2, 3)
+        assert site.run().done == 3
+        assert site.calls() == [("many", [1, 2, 3]), *(("many", [n]) for n in (1, 2, 3))]
 
 
 def test_tasks_at_their_limit_become_fatal_with_the_error_of_the_call(site: Packets) -> None:
@@ -351,35 +341,31 @@ def test_an_outcome_for_each_task_is_what_becomes_of_it(any_site: Packets) -> No
     assert len(site.calls()) == 1
     failed = [row for row in site.columns("id, status, attempts, error_text") if row[1] != 2]
     assert [(row[0], row[1], row[2]) for row in failed] == [(2, 3, 1), (3, 4, 1), (4, 3, 1), (6, 3, 1)]
-    assert [row[3].partition("\n")[0] for row in failed] == [
-        "Retry: later",
-        "Fatal: never",
-        "ValueError: now",
-        "Retry: ",
-    ]
+    lines = [row[3].partition("\n")[0] for row in failed]
+    assert lines == ["Retry: later", "Fatal: never", "ValueError: now", "Retry: "]
     assert site.figures() == (7, 7, 3, 4, 1)
     due = dict(site.rows.execute("SELECT id, due_at FROM jobs_queue WHERE status = 3"))
     assert site.rows.seconds_from_now(due[2]) == pytest.approx(1000, abs=30)
     assert site.rows.seconds_from_now(due[4]) == pytest.approx(52, abs=30)
 
 
-@pytest.mark.parametrize(
-    ("returned", "text"),
-    [
-        ([None], "WrongOutcomes: it returned a list of 1 for 3 tasks"),
-        ((None,) * 4, "WrongOutcomes: it returned a list of 4 for 3 tasks"),
-        ("abc", "WrongOutcomes: it returned str"),
-        (0, "WrongOutcomes: it returned int"),
-        ((None for _ in range(3)), "WrongOutcomes: it returned a generator, which nobody runs"),
-    ],
-)
-def test_what_tells_not_of_each_task_counts_as_a_failed_call(sqlite_site: Packets, returned: object, text: str) -> None:
+WRONG_OUTCOMES: dict[str, object] = {
+    "a list of 1 for 3 tasks": [None],
+    "a list of 4 for 3 tasks": (None,) * 4,
+    "str": "abc",
+    "int": 0,
+    "a generator, which nobody runs": (None for _ in range(3)),
+}
+
+
+def test_what_tells_not_of_each_task_counts_as_a_failed_call(sqlite_site: Packets) -> None:
     site = sqlite_site
-    site.module.does["once"] = lambda items: returned
-    site.add("once", *range(3))
-    assert site.run().fatal == 3
-    assert len(site.calls()) == 1
-    assert all(line.startswith(text) for line in site.first_lines())
+    for text, returned in WRONG_OUTCOMES.items():
+        site.module.does["once"] = lambda items, returned=returned: returned
+        site.add("once", *range(3))
+        assert site.run().fatal == 3
+        assert len(site.calls()) == 1
+        assert all(line.startswith(f"WrongOutcomes: it returned {text}") for line in site.first_lines()[-3:])
 
 
 class Mute(Exception):
@@ -426,16 +412,9 @@ def test_a_stage_that_takes_several_hands_each_on_what_it_returned_for_it(site: 
     outcomes.append("anything")
     result = site.run(7)
     assert (result.done, result.fatal, len(site.calls())) == (4, 3, 1)
-    rows = site.columns("id, status, stage, args, attempts")
-    assert [(row[0], row[1], row[2]) for row in rows] == [
-        (1, 0, 1),
-        (2, 4, 0),
-        (3, 0, 1),
-        (4, 4, 0),
-        (5, 4, 0),
-        (6, 0, 1),
-    ]
-    assert [row[3] and json.loads(row[3]) for row in rows if row[1] == 0] == [{"n": 10}, None, {"n": 60}]
+    assert site.columns("status, stage") == [(0, 1), (4, 0), (0, 1), (4, 0), (4, 0), (0, 1)]
+    args = [text and json.loads(text) for status, text in site.columns("status, args") if status == 0]
+    assert args == [{"n": 10}, None, {"n": 60}]
     lines = site.first_lines()
     assert lines[1].startswith("Fatal: what it returned cannot be written as JSON")
     assert lines[4].startswith("Fatal: what it returned is 'text'")
@@ -468,12 +447,11 @@ def test_a_task_cancelled_in_its_call_has_the_others_run_alone(
 ) -> None:
     site = make_site(site_dsn, lease=1)
 
-    def do(items: Any) -> None:
-        if len(items) > 1:
-            assert site.server.cancel(2) == 1
-            time.sleep(30)
+    def cancel(items: Any) -> None:
+        assert site.server.cancel(2) == 1
+        time.sleep(30)
 
-    site.module.does["many"] = do
+    site.module.does["many"] = once_together(cancel)
     site.add("many", 0, 1, 2)
     result = site.run()
     assert (result.done, result.failed, result.fatal) == (2, 0, 1)
@@ -637,14 +615,10 @@ def test_a_row_that_a_page_holds_has_the_others_started_and_finished_without_it(
     tasks = store.claims.claim(5, ()).tasks
     store.database.dialect.skips_locked = store.database.dialect.skips_locked and skips_locked
     batches = Batches(store)
-    with closing(new_connection(store)) as page:
-        page.begin()
-        page.cursor().execute("SELECT * FROM jobs_queue WHERE id = 3 FOR UPDATE")
+    with holding(site.dsn, "id = 3"):
         assert batches.start(tasks, 10) == {1, 2, 4, 5}
         assert batches.unstarted(tasks) == {3}
-        page.rollback()
-        page.begin()
-        page.cursor().execute("SELECT * FROM jobs_queue WHERE id = 4 FOR UPDATE")
+    with holding(site.dsn, "id = 4"):
         started = [task for task in tasks if task.id != 3]
         assert batches.renew(started)
         assert batches.complete(started) == ({1, 2, 5}, False)
@@ -718,26 +692,6 @@ def test_a_connection_that_breaks_has_each_task_run_once(
         assert len(site.columns("id", "jobs_queue_done")) == (4 if mode == "move" else 0)
 
 
-@pytest.mark.parametrize("is_done", [True, False])
-def test_a_second_start_whose_connection_breaks_counts_once(
-    make_site: Callable[..., Packets], mysql_server: MySQLServer, emptied_mysql_dsn: str, is_done: bool
-) -> None:
-    with Proxy(mysql_server.host, mysql_server.port) as proxy:
-        site = make_site(proxy.dsn(emptied_mysql_dsn), mode="mark")
-        cuts = []
-
-        def do(items: Any) -> None:
-            if len(items) > 1:
-                cuts.append((proxy.cut_after if is_done else proxy.cut_before)(contains(b"attempts + 1")))
-                raise ValueError
-
-        site.module.does["many"] = do
-        site.add("many", 0, 1)
-        assert site.run().done == 2
-        assert cuts[0].has_struck
-        assert site.columns("attempts") == [(2,), (2,)]
-
-
 # ---- real processes
 
 TASKS = """
@@ -746,7 +700,6 @@ import signal
 import time
 
 from taskserver import task
-
 
 @task(batch=10, backoff="fixed:500")
 def pack(items):
@@ -798,25 +751,6 @@ def test_a_worker_asked_to_end_finishes_its_call_and_one_asked_twice_fails_it(qu
     assert queue.rows("status, attempts") == [(3, 1)] * (10 if asked == 2 else 0) + [(0, 0)] * 2
     assert set(queue.first_lines()) - {""} == ({"TaskInterrupted: stopped by a second signal"} if asked == 2 else set())
     assert queue.reason() == "stopped"
-
-
-def test_what_is_called_on_fatal_is_begun_for_no_other_task_after_a_second_signal(queue: Queue) -> None:
-    queue.define(
-        "import time\nfrom taskserver import Fatal, task\n"
-        "def rescue(error, n):\n    note(f'rescues {n}')\n    time.sleep(30)\n"
-        "@task(batch=10, on_fatal='tasks.rescue')\ndef none(items):\n    return [Fatal(item['n']) for item in items]\n"
-    )
-    for number in range(4):
-        queue.add("tasks.none", f'{{"n": {number}}}')
-    process = queue.start_task()
-    process.send_signal(signal.SIGTERM)
-    process.send_signal(signal.SIGINT)
-    assert end_of(process)[0] == 0
-    assert queue.notes() == ["rescues 0"]
-    assert queue.rows("status, attempts") == [(4, 1)] * 4
-    for number, text in enumerate(queue.errors()):
-        assert text.startswith(f"Fatal: {number}")
-        assert "stopped by a second signal" in text
 
 
 def test_workers_that_race_call_each_task_once(queue: Queue) -> None:

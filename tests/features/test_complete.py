@@ -7,7 +7,6 @@ many of them at once leave every sum right is in tests/faults/test_transfers.py.
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -18,11 +17,12 @@ import pymysql
 import pytest
 
 import taskserver
-from taskserver import TaskServer, TaskServerError
+from taskserver import TaskServerError
 from tests.conftest import without
 from tests.support import effects as common
 from tests.support.deployment import ROOT
 from tests.support.effects import OTHER_GROUP, add, effects, set_settings, states, with_effects
+from tests.support.locks import holding
 from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
 from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
@@ -38,17 +38,14 @@ import pymysql
 DSN = taskserver.TaskServer.from_env(HERE).settings.dsn
 kept = []
 
-
 def connect(**how):
     if hasattr(DSN, "path"):
         return sqlite3.connect(DSN.path, timeout=30, **how)
     place = {"host": DSN.host, "port": DSN.port, "user": DSN.user, "password": DSN.password, "database": DSN.database}
     return pymysql.connect(ssl_disabled=True, read_timeout=1.5, **place, **how)
 
-
 def insert(connection, number):
     connection.cursor().execute(f"INSERT INTO effects (number) VALUES ({number})")
-
 
 def pay(number, after="commit", result=None, returns=None):
     connection = connect()
@@ -71,13 +68,11 @@ def pay(number, after="commit", result=None, returns=None):
         raise ValueError("after the commit")
     return returns
 
-
 def swallow(number):
     try:
         pay(number)
     except taskserver.LeaseLost as error:
         note(f"{type(error).__mro__[1].__name__}: {error}")
-
 
 def twice(number, between):
     connection = connect()
@@ -94,32 +89,19 @@ def twice(number, between):
         note(f"{type(error).__name__}: {error}")
     connection.commit()
 
-
-def by_itself(number):
-    how = {"isolation_level": None} if hasattr(DSN, "path") else {"autocommit": True}
-    connection = connect(**how)
-    insert(connection, number)
-    taskserver.complete(connection)
-
+def work(code):
+    exec(code, globals(), {})
 
 @taskserver.task(batch=5)
 def of_several(items):
     taskserver.complete(connect())
 
-
-@transactional
-def in_its_own():
-    taskserver.complete(taskserver.connection())
-
-
 def rescue(number, error):
     taskserver.complete(connect())
-
 
 @taskserver.task(max_attempts=1, on_fatal=rescue)
 def fail_for_good(number):
     raise ValueError("for good")
-
 
 def in_a_child(number):
     child = os.fork()
@@ -131,18 +113,6 @@ def in_a_child(number):
         os._exit(0)
     os.waitpid(child, 0)
 
-
-def on_nothing(what):
-    taskserver.complete({"none": None, "text": "here", "memory": sqlite3.connect(":memory:")}[what])
-
-
-def swallow_all(what):
-    try:
-        on_nothing(what)
-    except Exception:
-        pass
-
-
 @taskserver.task(timeout=0.5)
 def swallow_an_interrupt(number):
     connection = connect()
@@ -153,13 +123,6 @@ def swallow_an_interrupt(number):
         pass
     taskserver.complete(connection)
     connection.commit()
-
-
-def tell_progress_after(number):
-    pay(number)
-    taskserver.progress(1, 1)
-    note(taskserver.current_task().id)
-
 
 def swallow_an_error(number):
     connection = connect()
@@ -174,7 +137,6 @@ def swallow_an_error(number):
         note(type(error).__name__)
     connection.commit()
 
-
 @taskserver.task(timeout=1)
 def wait_for_the_row(number):
     connection = connect(charset="utf8mb4")
@@ -186,20 +148,6 @@ def wait_for_the_row(number):
     connection.commit()
 
 
-def complete_twice_elsewhere(number):
-    connection = connect()
-    kept.append(connection)
-    insert(connection, number)
-    taskserver.complete(connection)
-    taskserver.complete("here")
-
-
-def in_another_session(number):
-    connection = connect(charset="latin1", cursorclass=pymysql.cursors.DictCursor)
-    connection.cursor().execute("SET time_zone = '+05:00', sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'")
-    insert(connection, number)
-    taskserver.complete(connection, {"größe": "Käse 😀 \\\\ ' %s"})
-    connection.commit()
 """
 )
 
@@ -249,31 +197,20 @@ def test_what_a_task_wrote_and_its_completion_are_one_commit(mysql_queue: Queue,
     assert queue.sql("SELECT taken, done, lost FROM jobs_queue_workers") == [(1, 1, 0)]
 
 
-@EACH_MODE
-def test_the_next_tasks_run_after_it(queue: Queue, mode: str) -> None:
-    for number in (1, 2):
-        add(queue, "pay", number)
-        add(queue, "note")
-    assert_silent(queue.worker("--mode", mode))
-    assert effects(queue) == [1, 2, 101, 102]
-    assert states(queue) == ([(2, 1)] * 4 if mode == "mark" else [])
-
-
 NOT_COMMITTED = "NotCompleted: it called taskserver.complete(), and that was not committed: commit on the connection"
 
 
 @EACH_MODE
-@pytest.mark.parametrize(
-    ("after", "error"),
-    [("leave open", NOT_COMMITTED), ("roll back", NOT_COMMITTED), ("raise", "ValueError: before the commit")],
-)
-def test_without_a_commit_the_attempt_has_failed(queue: Queue, mode: str, after: str, error: str) -> None:
-    add(queue, "pay", 1, after)
-    add(queue, "pay", 2)
+def test_without_a_commit_the_attempt_has_failed(queue: Queue, mode: str) -> None:
+    errors = {"leave open": NOT_COMMITTED, "roll back": NOT_COMMITTED, "raise": "ValueError: before the commit"}
+    for after in errors:
+        add(queue, "pay", 1, after)
+        add(queue, "pay", 2)
     assert_silent(queue.worker("--mode", mode))
-    assert effects(queue) == [2, 102]
-    assert states(queue)[0] == (3, 1)
-    assert queue.first_lines()[0].startswith(error)
+    assert effects(queue) == [2, 2, 2, 102, 102, 102]
+    assert states(queue) == ([(3, 1), (2, 1)] * 3 if mode == "mark" else [(3, 1)] * 3)
+    for line, error in zip([line for line in queue.first_lines() if line], errors.values(), strict=True):
+        assert line.startswith(error)
 
 
 def test_a_failure_after_the_commit_is_told_and_the_task_is_done(queue: Queue) -> None:
@@ -283,12 +220,13 @@ def test_a_failure_after_the_commit_is_told_and_the_task_is_done(queue: Queue) -
 
 
 def test_a_stage_hands_its_result_on(queue: Queue) -> None:
-    with TaskServer(queue.dsn, folder=queue.folder) as server:
-        server.add_pipeline(["tasks.pay", "tasks.pay"], {"number": 1, "result": {"number": 2, "returns": 3}})
-        server.add_pipeline(["tasks.pay", "tasks.note"], {"number": 1, "result": 7})
+    first = queue.server.add_pipeline(["tasks.pay", "tasks.pay"], [1, "commit", {"number": 2, "returns": 3}])
+    queue.server.add_pipeline(["tasks.pay", "tasks.note"], {"number": 1, "result": 7})
+    queue.server.add_task("tasks.note", ["what waited for it"], depends_on=[first])
     assert_one_line(queue.worker("--mode", "mark"), 0, "is fatal: Fatal: what it returned is 7; allowed: a dict")
     assert effects(queue) == [1, 2, 101, 102]
-    assert queue.rows("status, stage") == [(2, 1), (4, 0)]
+    assert queue.rows("status, stage") == [(2, 1), (4, 0), (2, 0)]
+    assert queue.notes()[-2:] == ["pay 2", "what waited for it"]
 
 
 def test_its_result_is_kept_and_what_it_returns_is_not(queue: Queue) -> None:
@@ -299,16 +237,15 @@ def test_its_result_is_kept_and_what_it_returns_is_not(queue: Queue) -> None:
     assert queue.rows("status, result") == [(2, '{"größe":[1]}'), (2, None)]
 
 
-def test_a_task_that_waits_for_it_runs_after_it(queue: Queue) -> None:
-    with TaskServer(queue.dsn, folder=queue.folder) as server:
-        first = server.add_task("tasks.pay", [1])
-        server.add_task("tasks.pay", [2], depends_on=[first])
-    assert_silent(queue.worker())
-    assert (effects(queue), queue.notes()) == ([1, 2, 101, 102], ["pay 1", "pay 2"])
-
-
 def test_a_session_of_any_kind_completes(mysql_queue: Queue) -> None:
-    add(mysql_queue, "in_another_session", 1)
+    modes = "time_zone = '+05:00', sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'"
+    code = f"""
+connection = connect(charset="latin1", cursorclass=pymysql.cursors.DictCursor)
+connection.cursor().execute("SET {modes}")
+taskserver.complete(connection, {{"größe": "Käse 😀 \\\\ ' %s"}})
+connection.commit()
+"""
+    add(mysql_queue, "work", code)
     assert_silent(mysql_queue.worker("--mode", "mark"))
     ((result, age),) = mysql_queue.rows("result, ABS(TIMESTAMPDIFF(SECOND, finished_at, NOW(6)))")
     assert (json.loads(result), age < 60) == ({"größe": "Käse 😀 \\ ' %s"}, True)
@@ -347,25 +284,8 @@ def test_a_task_that_is_to_run_again_meanwhile_has_its_effects_and_runs_again(my
     assert (effects(queue), queue.rows("args, status, attempts, claim")) == ([5, 105], [("[2]", 0, 0, None)])
 
 
-def test_a_task_that_may_start_once_and_was_given_up_is_completed_late(mysql_queue: Queue) -> None:
-    queue = mysql_queue
-    end = begin(queue, "pay")
-    queue.sql("UPDATE jobs_queue SET max_attempts = 1")
-    queue.end_leases()
-    assert_one_line(queue.worker(0, OTHER_GROUP), 0, "is fatal: lost: ")
-    assert end() == (0, "", "")
-    assert (effects(queue), states(queue)) == ([5, 105], [])
-
-
-def test_a_cancelled_task_that_completes_before_it_hears_of_it_is_done(mysql_queue: Queue) -> None:
-    end = begin(mysql_queue, "pay", mode="mark")
-    assert mysql_queue.client("cancel", 1).returncode == 0
-    assert end() == (0, "", "")
-    assert (effects(mysql_queue), mysql_queue.statuses()) == ([5, 105], [2])
-
-
 def test_progress_after_it_interrupts_nobody(queue: Queue) -> None:
-    add(queue, "tell_progress_after", 1)
+    add(queue, "work", "pay(1); taskserver.progress(1, 1); note(taskserver.current_task().id)")
     assert_silent(queue.worker())
     assert (effects(queue), queue.notes()) == ([1, 101], ["pay 1", "1"])
 
@@ -385,10 +305,9 @@ def test_an_error_that_was_swallowed_leaves_no_part_of_a_completion(mysql_queue:
     with closing(queue.connect()) as other, other.cursor() as cursor:
         cursor.execute("INSERT INTO jobs_queue_done (id, task) VALUES (1, 'theirs')")
         other.begin()
-        cursor.execute("SELECT * FROM jobs_queue_done FOR UPDATE")
+        cursor.execute("SELECT * FROM jobs_queue_done FOR UPDATE")  # and the gaps, for others' rows
         queue.go("go-5")
         assert end_of(process) == (0, "", "")
-        other.rollback()
     assert (queue.notes(), effects(queue)) == (["begun", "Conflict"], [5])
     assert states(queue) == [(3, 1)]
 
@@ -397,19 +316,17 @@ def test_a_wait_for_its_row_is_interrupted_by_the_timeout(mysql_queue: Queue) ->
     queue = mysql_queue
     add(queue, "wait_for_the_row", 5)
     process = queue.start_task()
-    with closing(queue.connect()) as other, other.cursor() as cursor:
-        other.begin()
-        cursor.execute("SELECT * FROM jobs_queue WHERE id = 1 FOR UPDATE")
+    with holding(queue.dsn):
         queue.go("go-5")
         wait_until(lambda: lock_waits(queue.sql))
         time.sleep(1.5)
-        other.rollback()
     assert end_of(process) == (0, "", "")
     assert (effects(queue), states(queue)) == ([], [(3, 1)])
 
 
 def test_the_connection_that_completed_it_is_rolled_back_though_another_was_given_later(queue: Queue) -> None:
-    add(queue, "complete_twice_elsewhere", 1)
+    begun = "connection = connect(); kept.append(connection); insert(connection, 1)"
+    add(queue, "work", f"{begun}; taskserver.complete(connection); taskserver.complete('here')")
     add(queue, "pay", 2)
     assert_silent(queue.worker())
     assert (effects(queue), states(queue)) == ([2, 102], [(3, 1)])
@@ -418,19 +335,14 @@ def test_the_connection_that_completed_it_is_rolled_back_though_another_was_give
 # ---- where it is refused
 
 
-@pytest.mark.parametrize("between", ["nothing", "commit"])
-def test_a_second_time_it_says_so(queue: Queue, between: str) -> None:
-    add(queue, "twice", 1, between)
+def test_a_second_time_it_says_so_unless_the_first_was_rolled_back(queue: Queue) -> None:
+    for number, between in enumerate(("nothing", "commit", "rollback")):
+        add(queue, "twice", number, between)
     assert_silent(queue.worker())
-    assert (effects(queue), states(queue)) == ([1], [])
-    [note] = queue.notes()
-    assert note.startswith("LeaseLost: taskserver.complete() was called before, which completed this task")
-
-
-def test_after_a_rollback_it_may_be_called_again(queue: Queue) -> None:
-    add(queue, "twice", 1, "rollback")
-    assert_silent(queue.worker())
-    assert (effects(queue), states(queue), queue.notes()) == ([1], [], [])
+    assert (effects(queue), states(queue)) == ([0, 1, 2], [])
+    first, second = queue.notes()
+    assert first == second
+    assert first.startswith("LeaseLost: taskserver.complete() was called before, which completed this task")
 
 
 def test_outside_of_a_task_it_says_so() -> None:
@@ -438,38 +350,29 @@ def test_outside_of_a_task_it_says_so() -> None:
         taskserver.complete(None)
 
 
-@pytest.mark.parametrize("name", ["of_several", "in_its_own", "fail_for_good"])
-def test_code_that_cannot_be_completed_so_is_told(queue: Queue, name: str) -> None:
-    queue.add(f"tasks.{name}", "[1]" if name == "fail_for_good" else None)
-    queue.worker()
-    assert re.search(r"taskserver\.complete\(\) is (not )?for ", queue.errors()[0])
-    assert queue.statuses() == [4 if name == "fail_for_good" else 3]
+BY_ITSELF = "how = {'isolation_level': None} if hasattr(DSN, 'path') else {'autocommit': True}\n"
+REFUSED: list[tuple[str, list[object], str]] = [
+    ("of_several", [], "taskserver.complete() is for the code of one task"),
+    ("act", ["taskserver.complete(taskserver.connection())"], "taskserver.complete() is "),
+    ("fail_for_good", [1], "taskserver.complete() is "),
+    ("work", [f"{BY_ITSELF}taskserver.complete(connect(**how))"], "InvalidTask: connection is in no transaction, and"),
+    ("work", ["taskserver.complete(None)"], "connection is a NoneType"),
+    ("work", ["taskserver.complete('here')"], "connection is a str"),
+    ("work", ["taskserver.complete(sqlite3.connect(':memory:'))"], "connection is one to "),
+    ("work", ["try: taskserver.complete('here')\nexcept Exception: pass"], NOT_COMMITTED),
+]
 
 
-def test_a_forked_process_cannot_complete_its_parent_s_task(queue: Queue) -> None:
+def test_where_it_cannot_be_it_is_refused(queue: Queue) -> None:
+    for name, args, _ in REFUSED:
+        add(queue, name, *args)
     add(queue, "in_a_child", 1)
-    assert_silent(queue.worker("--mode", "mark"))
-    assert queue.statuses() == [2]
+    queue.worker("--mode", "mark")
+    failed = [(4 if name == "fail_for_good" else 3, 1) for name, _, _ in REFUSED]
+    assert states(queue) == [*failed, (2, 1)]
+    for (_, args, words), error in zip(REFUSED, queue.errors(), strict=False):
+        assert words in error, args
     assert "or a forked process" in queue.notes()[0]
-
-
-def test_a_connection_without_a_transaction_is_refused(queue: Queue) -> None:
-    add(queue, "by_itself", 1)
-    assert_silent(queue.worker())
-    assert states(queue) == [(3, 1)]
-    assert "InvalidTask: connection is in no transaction, and commits each statement by" in queue.first_lines()[0]
-
-
-@pytest.mark.parametrize(
-    ("what", "error"),
-    [("none", "connection is a NoneType"), ("text", "connection is a str"), ("memory", "connection is one to ")],
-)
-@pytest.mark.parametrize("name", ["on_nothing", "swallow_all"])
-def test_what_is_no_connection_to_the_queue_is_refused(queue: Queue, what: str, error: str, name: str) -> None:
-    add(queue, name, what)
-    assert_silent(queue.worker())
-    assert states(queue) == [(3, 1)]
-    assert (error if name == "on_nothing" else NOT_COMMITTED) in queue.first_lines()[0]
 
 
 # ---- connections that break
@@ -516,14 +419,12 @@ import taskserver
 server = taskserver.TaskServer(sys.argv[1], modules="__main__", mode="mark")
 AT = server.settings.dsn
 
-
 def pay(number):
     place = {"host": AT.host, "port": AT.port, "user": AT.user, "password": AT.password, "database": AT.database}
     connection = MySQLdb.connect(**place, charset="latin1")
     connection.cursor().execute("INSERT INTO effects (number) VALUES (%s)", [number])
     taskserver.complete(connection, {"größe": number})
     connection.commit() if number < 3 else connection.rollback()
-
 
 for number in (1, 2, 3):
     server.add_task("__main__.pay", [number])

@@ -6,8 +6,7 @@ What parents, children and workers do at the same time stands in test_dependency
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -21,8 +20,8 @@ from taskserver.stores.queue.dependencies import MAX_EDGES_PER_LOOK, Dependencie
 from taskserver.stores.queue.due import MAX_DUE_PER_LOOK
 from taskserver.stores.queue.operations import Operations
 from tests.support.documents import blocks
+from tests.support.locks import holding
 from tests.support.queues import LONG_AGO, server_skips_locked
-from tests.support.rows import Rows
 from tests.support.servers import MySQLServer
 from tests.support.sessions import whenever_connected
 from tests.support.sites import Site
@@ -135,16 +134,6 @@ def test_a_task_starts_once_all_that_it_waits_for_are_done(any_site: Family) -> 
     site.assert_all_done(first, second, child)
 
 
-def test_one_run_does_a_whole_chain(any_site: Family) -> None:
-    site = any_site
-    ids = [site.add("0")]
-    for number in range(1, 12):
-        ids.append(site.add(str(number), ids[-1]))
-    assert site.run().done == 12
-    assert site.ran == [str(number) for number in range(12)]
-    site.assert_all_done(*ids)
-
-
 def test_what_is_done_or_gone_when_it_is_added_is_not_waited_for(any_site: Family) -> None:
     site = any_site
     ids = [site.add("done"), site.add("deleted by hand")]
@@ -179,17 +168,21 @@ def test_one_in_error_is_waited_for_until_it_succeeds(site: Family) -> None:
 # ---- when one is fatal
 
 
-def test_a_fatal_task_makes_all_behind_it_fatal_and_its_retry_revives_them(any_site: Family) -> None:
+def test_a_fatal_task_makes_all_behind_it_fatal_and_its_retry_revives_them(
+    any_site: Family, caplog: pytest.LogCaptureFixture
+) -> None:
     site = any_site
     site.break_("parent")
     parent = site.add("parent")
-    child = site.add("child", parent)
+    child = site.add("child", parent, group_id=7)
     others = [site.add("grandchild", child), site.add("grandchild", child)]
     result = site.server.run()
     assert (result.done, result.fatal, result.reason) == (0, 1, Reason.EMPTY)
     assert site.row(parent) == (4, False, "Fatal: no")
     assert site.row(child) == (4, False, GIVEN_UP.format(parent))
     assert [site.row(one) for one in others] == [(4, False, GIVEN_UP.format(child))] * 2
+    assert [(one.group_id, one.fatal, one.attempts) for one in site.server.stats()] == [(0, 3, 1), (7, 1, 0)]
+    assert f"task {child} {site.name}.note is fatal: {GIVEN_UP.format(parent)}" in caplog.text
     assert all(row["finished_at"] is not None for row in site.rows.all())
     site.break_()
     assert site.server.retry(parent) == 1
@@ -198,15 +191,6 @@ def test_a_fatal_task_makes_all_behind_it_fatal_and_its_retry_revives_them(any_s
     assert site.run().done == 4
     assert site.ran[1:] == ["parent", "child", "grandchild", "grandchild"]
     site.assert_all_done(parent, child, *others)
-
-
-def test_those_that_are_given_up_are_counted_and_told(site: Family, caplog: pytest.LogCaptureFixture) -> None:
-    site.break_("parent")
-    parent = site.add("parent")
-    child = site.add("child", parent, group_id=7)
-    site.run()
-    assert [(one.group_id, one.fatal, one.attempts) for one in site.server.stats()] == [(0, 1, 1), (7, 1, 0)]
-    assert f"task {child} {site.name}.note is fatal: {GIVEN_UP.format(parent)}" in caplog.text
 
 
 def test_one_added_for_a_fatal_task_is_fatal_and_a_retry_of_it_alone_looks_again(any_site: Family) -> None:
@@ -245,20 +229,6 @@ def test_a_retry_of_all_by_the_sql_of_the_documents_has_them_wait_again(mysql_si
     site.run()
     assert site.ran == ["parent"] * 3 + ["child", "grandchild"]
     site.assert_all_done(parent, child, grandchild)
-
-
-def test_a_retry_of_one_of_two_fatal_parents_leaves_the_child_fatal(site: Family) -> None:
-    site.break_("first", "second")
-    parents = [site.add("first"), site.add("second")]
-    child = site.add("child", *parents)
-    site.run()
-    site.break_()
-    site.server.retry(parents[0])
-    assert site.run().done == 1
-    assert site.row(child) == (4, False, GIVEN_UP.format(parents[1]))
-    site.server.retry(parents[1])
-    assert site.run().done == 2
-    assert site.ran[-1] == "child"
 
 
 @pytest.mark.parametrize("status", ["new", "waiting", "running"])
@@ -327,18 +297,21 @@ def test_a_lost_task_of_one_attempt_is_fatal_until_its_worker_completes_it(any_s
 # ---- with a delay, a key, a schedule, stages, a batch
 
 
-def test_one_with_a_delay_does_not_start_before_it_though_what_it_waits_for_is_done(any_site: Family) -> None:
+def test_one_with_a_delay_starts_after_that_and_after_what_it_waits_for(any_site: Family) -> None:
     site = any_site
     parent = site.add("parent")
-    site.add("sooner", parent)
-    site.settle()
-    child = site.add("later", parent, delay=3600)
-    assert site.run().done == 2
-    assert site.row(child) == (5, True, None)
+    child, later = (site.add("child", parent, delay=3600) for _ in range(2))
+    task = site.begin(parent)
+    assert site.run().done == 0
+    site.rows.set(f"due_at = '{LONG_AGO}' WHERE id = {child}")
+    assert site.run().done == 0
+    assert site.row(child) == (5, False, None)
+    assert site.end(task) == Outcome.AWAITED
+    assert site.run().done == 1
+    assert site.row(later) == (5, True, None)
     site.pass_time()
     assert site.run().done == 1
-    assert site.ran == ["parent", "sooner", "later"]
-    assert site.edges() == []
+    site.assert_all_done(parent, child, later)
 
 
 def test_a_parent_with_a_key_that_is_run_again_while_it_runs_is_waited_for_once_more(any_site: Family) -> None:
@@ -367,21 +340,6 @@ def test_a_fatal_parent_with_a_key_that_is_run_again_revives_once_it_is_done(any
     assert site.run().done == 3
     assert site.ran == ["parent", "parent, changed", "child", "grandchild"]
     site.assert_all_done(parent, child, grandchild)
-
-
-def test_a_parent_that_is_done_and_not_yet_told_of_may_be_run_again(any_site: Family) -> None:
-    """Its row is there still in each mode, and so is its key."""
-    site = any_site
-    parent = site.add("parent", unique_key="key")
-    child = site.add("child", parent)
-    site.settle()
-    assert site.end(site.begin(parent)) == Outcome.AWAITED
-    assert site.add("again", unique_key="key", rerun=True) == parent
-    site.settle()
-    assert site.row(child) == (5, False, None)
-    assert site.run().done == 2
-    assert site.ran == ["again", "child"]
-    site.assert_all_done(parent, child)
 
 
 def test_a_pipeline_is_done_after_its_last_stage_and_may_wait_before_its_first(any_site: Family) -> None:
@@ -503,11 +461,6 @@ def test_one_that_waits_for_many_is_let_go_by_the_last_of_them(site: Family, man
     site.assert_all_done()
 
 
-def test_a_look_finds_no_more_than_a_portion_of_those_that_wait(site: Family) -> None:
-    site.add_children(site.add("parent"), MAX_DUE_PER_LOOK + 1)
-    assert len(site.store.due.look().linked) == MAX_DUE_PER_LOOK
-
-
 # ---- none
 
 
@@ -550,20 +503,6 @@ def test_a_task_for_which_none_waits_pays_nothing_at_its_finish(site: Family, se
 # ---- rows that others hold
 
 
-@contextmanager
-def held(site: Family, table: str, which: str) -> Iterator[None]:
-    """Another program's open transaction holds these rows."""
-    other = Rows(site.dsn)
-    other.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")  # those rows, and none beside them
-    other.execute("BEGIN")
-    assert other.execute(f"SELECT * FROM {table} WHERE {which} FOR UPDATE")
-    try:
-        yield
-    finally:
-        other.execute("ROLLBACK")
-        other.close()
-
-
 def count_looks(site: Family, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     looks: list[int] = []
     look = site.store.due.look
@@ -587,16 +526,22 @@ def held_site(request: pytest.FixtureRequest, mysql_site: Family) -> Family:
     return mysql_site
 
 
-def test_a_child_that_is_held_keeps_no_other_one_waiting(held_site: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("table", "which"), [("jobs_queue", "id = 3"), ("jobs_queue_dependencies", "child_id = 3")], ids=["row", "edge"]
+)
+def test_a_child_that_is_held_keeps_no_other_one_waiting(
+    held_site: Family, monkeypatch: pytest.MonkeyPatch, table: str, which: str
+) -> None:
     site = held_site
     parent = site.add("parent")
     children = [site.add("child", parent) for _ in range(4)]
     site.settle()
     looks = count_looks(site, monkeypatch)
-    with held(site, "jobs_queue", f"id = {children[1]}"):
+    with holding(site.dsn, which, table):
         result = site.server.run()
         assert (result.done, result.reason) == (4, Reason.EMPTY)
         assert site.row(parent)[:2] == (2, True)
+        assert site.row(children[1]) == (5, False, None)
         assert site.edges() == [(parent, children[1])]
         assert len(looks) < 12
     assert site.run().done == 1
@@ -609,7 +554,7 @@ def test_a_child_that_is_held_is_given_up_later_than_the_others(held_site: Famil
     parent = site.add("parent")
     children = [site.add("child", parent) for _ in range(3)]
     site.settle()
-    with held(site, "jobs_queue", f"id = {children[1]}"):
+    with holding(site.dsn, f"id = {children[1]}"):
         assert site.server.run().reason is Reason.EMPTY
         assert site.statuses() == [4, 4, 5, 4]
         assert site.row(parent)[:2] == (4, True)
@@ -617,7 +562,7 @@ def test_a_child_that_is_held_is_given_up_later_than_the_others(held_site: Famil
     assert site.statuses() == [4] * 4
     assert site.row(parent)[:2] == (4, False)
     site.break_()
-    with held(site, "jobs_queue", f"id = {children[1]}"):
+    with holding(site.dsn, f"id = {children[1]}"):
         site.server.retry(parent)
         assert site.run().done == 0
     assert site.run().done == 4
@@ -629,26 +574,13 @@ def test_a_held_parent_keeps_only_its_own_children_waiting(held_site: Family, mo
     children = [site.add("child", parent) for parent in parents]
     site.add("other")
     looks = count_looks(site, monkeypatch)
-    with held(site, "jobs_queue", f"id = {parents[0]}"):
+    with holding(site.dsn, f"id = {parents[0]}"):
         result = site.server.run()
         assert (result.done, result.reason) == (3, Reason.EMPTY)
         assert site.row(children[0]) == (5, True, None)  # it is looked at again
         assert len(looks) < 12
     site.pass_time()
     assert site.run().done == 2
-    site.assert_all_done()
-
-
-def test_what_ties_two_tasks_and_is_held_keeps_no_others_waiting(held_site: Family) -> None:
-    site = held_site
-    parents = [site.add("parent"), site.add("parent")]
-    children = [site.add("child", parent) for parent in parents]
-    site.settle()
-    with held(site, "jobs_queue_dependencies", f"parent_id = {parents[0]} AND child_id = {children[0]}"):
-        result = site.server.run()
-        assert (result.done, result.reason) == (3, Reason.EMPTY)
-        assert site.row(children[0]) == (5, False, None)
-    assert site.run().done == 1
     site.assert_all_done()
 
 
@@ -659,7 +591,7 @@ def test_more_children_that_are_held_than_a_portion_keep_no_other_one_waiting(my
     held_ones = MAX_EDGES_PER_LOOK + 50
     children = site.add_children(site.add("parent"), held_ones + 5)
     site.settle()
-    with held(site, "jobs_queue", f"id BETWEEN {children[0]} AND {children[held_ones - 1]}"):
+    with holding(site.dsn, f"id BETWEEN {children[0]} AND {children[held_ones - 1]}"):
         assert site.run().done == 6
     assert site.run().done == held_ones
 
@@ -671,7 +603,7 @@ def test_children_of_a_parent_that_is_held_hide_nothing_that_is_due(mysql_site: 
     site.add_children(parent, MAX_DUE_PER_LOOK + 5)
     last = site.add("last", delay=3600)
     site.rows.set(f"due_at = {site.rows.after(0)} WHERE id = {last}")
-    with held(site, "jobs_queue", f"id = {parent}"):
+    with holding(site.dsn, f"id = {parent}"):
         assert site.run().done + site.run().done == 1
     assert site.ran == ["last"]
 
@@ -696,12 +628,16 @@ def test_circles_are_fatal_and_keep_nobody_busy(site: Family) -> None:
     assert site.statuses() == [4] * 4
 
 
-def test_edges_of_rows_that_are_not_there_hold_up_nobody(site: Family) -> None:
-    parent = site.add("parent")
+def test_edges_of_rows_that_are_not_there_or_do_not_wait_hold_up_nobody(site: Family) -> None:
+    parent = site.add("parent", delay=3600)
     child = site.add("child", parent)
+    new = site.add("new")  # a producer wrote it as new: it runs
     for number in range(1000):
-        site.link(parent, child + 100 + number)
+        site.link(parent, new + number)
     site.link(parent + 10**6, child + 10**6 + 1)
+    assert site.run().done == 1
+    assert site.ran == ["new"]
+    site.pass_time()
     assert site.run().done == 2
     assert site.edges() == [(parent + 10**6, child + 10**6 + 1)]
 

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from taskserver import TaskServer
-from taskserver.stores.queue.due import MAX_DUE_PER_LOOK
 from tests.support.processes import WAIT_SECONDS, assert_silent, end_of, wait_until
 from tests.support.queues import Queue
 from tests.support.servers import lock_waits
@@ -27,16 +26,10 @@ SETTINGS = {"TASKSERVER_LEASE": "600", "TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERV
 TASKS = """
 import time
 
-
 def hold(text):
     note(text)
     while not (HERE / "go").exists():
         time.sleep(0.005)
-
-
-def linger():
-    if "came due" not in (HERE / "notes").read_text():
-        time.sleep(0.05)
 """
 PRODUCERS = 16
 
@@ -84,26 +77,6 @@ def test_by_sql_a_task_waits_by_status_5_and_by_a_due_at_that_lies_ahead_alone(q
     queue.pass_time()
     assert_silent(queue.worker())
     assert (queue.statuses(), queue.notes()) == ([], ["now", "5", "0"])
-
-
-def test_more_due_tasks_than_a_portion_run_in_one_run(one_queue: Queue) -> None:
-    with TaskServer(one_queue.dsn, folder=one_queue.folder) as server:
-        server.add_tasks({"task": "tasks.note", "delay": 60} for _ in range(2 * MAX_DUE_PER_LOOK + 20))
-    one_queue.pass_time()
-    assert_silent(one_queue.worker())
-    assert (len(one_queue.notes()), one_queue.rows()) == (2 * MAX_DUE_PER_LOOK + 20, [])
-
-
-def test_a_run_that_goes_on_wakes_a_task_whose_time_comes_meanwhile(queue: Queue) -> None:
-    # It looks once a second.
-    queue.server.add_task("tasks.hold", ["held"], priority=-1)
-    queue.server.add_tasks([{"task": "tasks.linger"}] * 60)
-    process = queue.start_task("--batch", 1)
-    queue.server.add_task("tasks.note", ["came due"], delay=3600, priority=-1)
-    queue.pass_time()
-    queue.go()
-    assert end_of(process) == (0, "", "")
-    assert queue.notes() == ["held", "came due"]
 
 
 # ---- unique

@@ -8,11 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 import multiprocessing
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from contextvars import copy_context
 from itertools import pairwise
 from typing import Any
@@ -27,6 +25,7 @@ from taskserver.model.results import read_progress
 from taskserver.model.selection import Selection
 from taskserver.model.task import CANCELLED, Status
 from taskserver.worker.task_context import CurrentTask
+from tests.support.locks import holding
 from tests.support.processes import WAIT_SECONDS, run_here
 from tests.support.proxy import Proxy
 from tests.support.queues import Queue
@@ -135,39 +134,7 @@ class Writes:
         return [done for done, _ in self.all()]
 
 
-@contextmanager
-def another_writer(queue: Queue) -> Iterator[None]:
-    """In the `with`, the row is held by somebody's transaction: on SQLite the whole file."""
-    if queue.is_sqlite:
-        file = sqlite3.connect(queue.path, isolation_level=None, timeout=WAIT_SECONDS)
-        file.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        finally:
-            file.close()
-        return
-    connection = queue.connect()
-    connection.begin()
-    with connection.cursor() as cursor:
-        assert cursor.execute("SELECT id FROM jobs_queue FOR UPDATE") == 1
-    try:
-        yield
-    finally:
-        connection.close()
-
-
 # ---- stored
-
-
-def test_what_a_task_tells_first_is_stored_at_once(queue: Queue, server: TaskServer) -> None:
-    seen: list[object] = []
-
-    def work() -> None:
-        progress(3, 10, "reading")
-        seen.append(in_row(queue))
-
-    run(server, work)
-    assert seen == ['{"done":3,"total":10,"text":"reading"}'] == [in_row(queue)]
 
 
 def test_it_is_stored_at_most_once_a_second_and_the_last_one_as_the_task_ends(queue: Queue, server: TaskServer) -> None:
@@ -182,7 +149,7 @@ def test_it_is_stored_at_most_once_a_second_and_the_last_one_as_the_task_ends(qu
             progress(last)
 
     run(server, work)
-    assert last > 100
+    assert last > 10_000  # a call costs less than a look into the database
     *timely, (at_the_end, _) = writes.all()
     assert at_the_end == last
     assert 3 <= len(timely) <= 4
@@ -244,10 +211,7 @@ def test_the_time_left_grows_less_and_is_none_without_a_timeout(sqlite_queue: Qu
         with server_of(sqlite_queue, timeout=timeout) as server:
             run(server, work)
     first, second, *without = lefts
-    assert first is not None
-    assert second is not None
-    assert 0.09 < first - second < 10
-    assert first <= 20
+    assert 20 >= (first or 0) > (second or 0) + 0.09 > 10
     assert without == [None, None]
 
 
@@ -402,7 +366,7 @@ def test_a_row_that_somebody_holds_costs_the_task_a_second_and_not_its_life(queu
 
     def work() -> None:
         call()
-        with another_writer(queue):
+        with holding(queue.dsn):
             time.sleep(1.1)
             call()
             for _ in range(100):
@@ -417,57 +381,36 @@ def test_a_row_that_somebody_holds_costs_the_task_a_second_and_not_its_life(queu
     assert read_progress(in_row(queue)) == Progress(101, 10)
 
 
-@EACH_CALL
+@pytest.mark.parametrize("is_silent", [False, True], ids=["away", "silent"])
 def test_a_database_that_is_away_for_a_while_does_not_fail_the_task(
-    mysql_queue: Queue, mysql_server: MySQLServer, call: Callable[[], object]
+    mysql_queue: Queue, mysql_server: MySQLServer, is_silent: bool
 ) -> None:
+    """A server that says nothing holds one call up for some seconds; one that is away holds up none."""
     seconds: list[float] = []
 
-    with Proxy(mysql_server.host, mysql_server.port) as proxy:
-
-        def work() -> None:
-            progress(1, 3)
-            proxy.refuse()
-            assert proxy.reset() > 0
-            until = time.monotonic() + 1.5
-            while time.monotonic() < until:
-                began_at = time.monotonic()
-                call()
-                seconds.append(time.monotonic() - began_at)
-                time.sleep(0.01)
-            proxy.pass_on()
-            progress(3, 3)
-
-        with server_of(mysql_queue, proxy) as server:
-            run(server, work)
-    assert len(seconds) > 20
-    assert sum(seconds) < 0.75
-    assert mysql_queue.rows("status, attempts") == [(Status.DONE, 1)]
-    assert read_progress(in_row(mysql_queue)) == Progress(3, 3)
-
-
-def test_a_server_that_says_nothing_holds_it_up_once_for_some_seconds(
-    mysql_queue: Queue, mysql_server: MySQLServer
-) -> None:
-    seconds: list[float] = []
-
-    with Proxy(mysql_server.host, mysql_server.port) as proxy:
-
-        def work() -> None:
-            progress(1, 3)
+    def work() -> None:
+        progress(1, 3)
+        if is_silent:
             proxy.stall()
             time.sleep(1.1)
-            for call in (lambda: progress(2, 3), current_task) * 10:
+        else:
+            proxy.refuse()
+            assert proxy.reset() > 0
+        until = time.monotonic() + 1.5
+        while time.monotonic() < until or len(seconds) < 20:
+            for call in CALLS.values():
                 began_at = time.monotonic()
                 call()
                 seconds.append(time.monotonic() - began_at)
-            proxy.pass_on()
-            progress(3, 3)
+            time.sleep(0.01)
+        proxy.pass_on()
+        progress(3, 3)
 
-        with server_of(mysql_queue, proxy) as server:
-            run(server, work)
-    assert 2 < max(seconds) < 9
-    assert sum(seconds) - max(seconds) < 1
+    with Proxy(mysql_server.host, mysql_server.port) as proxy, server_of(mysql_queue, proxy) as server:
+        run(server, work)
+    if is_silent:
+        assert 2 < max(seconds) < 9
+    assert sum(seconds) - (max(seconds) if is_silent else 0) < 1
     assert mysql_queue.rows("status, attempts") == [(Status.DONE, 1)]
     assert read_progress(in_row(mysql_queue)) == Progress(3, 3)
 
@@ -477,7 +420,7 @@ def test_the_last_one_is_stored_though_somebody_holds_the_row_as_the_task_ends(q
     holders: list[threading.Thread] = []
 
     def hold() -> None:
-        with another_writer(queue):
+        with holding(queue.dsn):
             holds.set()
             time.sleep(2.5)
 
@@ -544,25 +487,6 @@ def test_it_works_in_an_event_loop_and_in_threads_with_the_task_s_context(queue:
     state = run(server, lambda: asyncio.run(wait()))
     assert seen == [state.id] * 4
     assert (state.status, state.progress) == (Status.DONE, Progress(3, 3))
-
-
-def test_a_loop_that_calls_is_ended_by_a_cancel_in_less_than_a_second(queue: Queue, server: TaskServer) -> None:
-    """An event loop, too."""
-    seconds: list[float] = []
-
-    async def wait() -> None:
-        cancel(queue, this_task().id)
-        began_at = time.monotonic()
-        try:
-            while True:
-                await asyncio.sleep(0.01)
-                progress(1)
-        finally:
-            seconds.append(time.monotonic() - began_at)
-
-    state = run(server, lambda: asyncio.run(wait()))
-    assert seconds[0] < 1
-    assert state.error == CANCELLED
 
 
 def test_a_thread_that_a_task_left_behind_tells_nothing_any_more(queue: Queue, server: TaskServer) -> None:
@@ -645,17 +569,12 @@ def test_a_process_that_a_task_forked_may_tell_something_and_harms_nobody(queue:
 # ---- what may be told
 
 
-def test_a_wrong_value_fails_the_attempt_and_says_which(sqlite_queue: Queue) -> None:
-    with server_of(sqlite_queue) as server:
-        run(server, lambda: progress(-1))
-    assert sqlite_queue.statuses() == [Status.ERROR]
-    assert sqlite_queue.first_lines() == ["SettingError: progress: done is -1; allowed: a number from 0 to 2^53"]
-
-
-def test_a_long_text_is_cut_and_an_odd_one_fits_into_the_row(queue: Queue, server: TaskServer) -> None:
+def test_a_wrong_value_fails_the_attempt_and_says_which_and_an_odd_text_is_stored(
+    queue: Queue, server: TaskServer
+) -> None:
+    assert str(run(server, lambda: progress(-1)).error).startswith("SettingError: progress: done is -1; allowed: a")
     odd = "\x00\x1b[2J\ud800 Grüße 🎉\n" + "ü" * 300
-    state = run(server, lambda: progress(1, 2, odd))
-    assert state.progress == Progress(1, 2, odd.replace("\ud800", "?")[:200])
+    assert run(server, lambda: progress(1, 2, odd)).progress == Progress(1, 2, odd.replace("\ud800", "?")[:200])
 
 
 # ---- read
@@ -681,35 +600,27 @@ def test_a_forged_progress_counts_as_none_and_breaks_no_command(
 
 def running_row(queue: Queue, told: object, age_seconds: int = 0) -> None:
     """A row as that of a task that runs, and told this."""
-    began_at = f"strftime('%Y-%m-%d %H:%M:%f', 'now', '-{age_seconds} seconds') || '000'"
-    began_at = began_at if queue.is_sqlite else f"NOW(6) - INTERVAL {age_seconds} SECOND"
     queue.sql(
         "INSERT INTO jobs_queue (task, status, attempts, claim, due_at, started_at, progress) "
-        f"VALUES ('tasks.resize', 1, 1, 5, {queue.now}, {began_at}, ?)",
+        f"VALUES ('tasks.resize', 1, 1, 5, {queue.now}, {queue.ago(age_seconds)}, ?)",
         told,
     )
 
 
-def test_status_and_show_tell_how_far_a_running_task_has_come(queue: Queue) -> None:
+def test_status_and_show_tell_how_far_a_running_task_has_come(queue: Queue, capsys: pytest.CaptureFixture[str]) -> None:
+    def client(*args: object) -> str:
+        return run_here(main, capsys, queue.folder, *args).stdout
+
     running_row(queue, '{"done": 3, "total": 8, "text": "reading"}', 300)
     queue.add("tasks.resize")
-    assert "task 1 tasks.resize has run for 5 min: 3 of 8 (37 %): reading" in queue.client("status").stdout
-    (task,) = json.loads(queue.client("status", "--json").stdout)["running"]
+    assert "task 1 tasks.resize has run for 5 min: 3 of 8 (37 %): reading" in client("status")
+    (task,) = json.loads(client("status", "--json"))["running"]
     assert 300 <= task.pop("seconds") < 360
-    assert task == {
-        "id": 1,
-        "task": "tasks.resize",
-        "group_id": 0,
-        "attempts": 1,
-        "progress": {"done": 3, "total": 8, "text": "reading"},
-    }
-    assert "  progress     3 of 8 (37 %): reading\n" in queue.client("show", 1).stdout
-
-
-def test_control_characters_of_its_text_do_not_reach_the_terminal(queue: Queue) -> None:
+    told = {"done": 3, "total": 8, "text": "reading"}
+    assert task == {"id": 1, "task": "tasks.resize", "group_id": 0, "attempts": 1, "progress": told}
+    assert "  progress     3 of 8 (37 %): reading\n" in client("show", 1)
     running_row(queue, json.dumps({"done": 1, "text": "\x1b[2J\x07\r\n\x9b evil \u202e"}))
-    for command in (["status"], ["show", 1]):
-        ended = queue.client(*command)
-        assert ended.returncode == 0
-        assert "evil" in ended.stdout
-        assert not {"\x1b", "\x07", "\r", "\x9b"} & set(ended.stdout)
+    for command in (["status"], ["show", 3]):
+        told_of_evil = client(*command)
+        assert "evil" in told_of_evil
+        assert not {"\x1b", "\x07", "\r", "\x9b"} & set(told_of_evil)

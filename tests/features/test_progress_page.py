@@ -26,7 +26,6 @@ STEPS = """
 import time
 import taskserver
 
-
 def make_report(ticket):
     for step in range(4):
         taskserver.progress(step, 4, f"<b>step {step}</b> & more")

@@ -12,16 +12,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from taskserver import TaskServer
-from taskserver.model.attempt import Finish, Outcome, Start
 from tests.faults.test_races import GROUPS, Race
-from tests.support.processes import WAIT_SECONDS, assert_silent, end_of, freeze, kill, thaw, wait_until
+from tests.support.processes import WAIT_SECONDS, assert_silent, end_of, kill, wait_until
 from tests.support.queues import Queue
 from tests.support.reruns import GOES_ON, STATES, assert_run_again, put_each_state, rerun_by_sql
 
@@ -38,32 +36,26 @@ import time
 
 import taskserver
 
-
 def wait(name):
     while not (HERE / name).exists():
         time.sleep(0.005)
-
 
 def hold(text):
     note(text)
     wait(os.environ.get("GO", "go"))
 
-
 def hold_and_fail(text):
     hold(text)
     raise ValueError("as it was asked to")
-
 
 def hold_and_give_up(text):
     hold(text)
     raise taskserver.Fatal("as it was asked to")
 
-
 @taskserver.task(timeout=1)
 def hold_too_long(text):
     note(text)
     wait("what never comes")
-
 
 hold_until_killed = hold
 """
@@ -85,32 +77,14 @@ def test_a_rerun_by_sql_makes_a_row_new_unless_it_runs_or_waits_for_other_tasks(
     assert set(queue.sql("SELECT attempts, claim FROM jobs_queue WHERE status = 2")) == {(1, None)}
 
 
-def test_the_late_completion_of_a_lost_task_counts_no_more_once_it_was_run_again(queue: Queue) -> None:
-    queue.server.add_task("tasks.note", ["old"], unique_key=KEY, max_attempts=1)
-    (task,) = queue.server.store.claims.claim(1, ()).tasks
-    assert queue.server.store.finishes.advance([], Start(task, 1)) == ([], True)
-    queue.end_leases()
-    assert queue.server.reclaim().lost == 1
-    rerun_by_sql(queue, ["new"], KEY)
-    before = queue.rows()
-    assert queue.server.store.finishes.advance([Finish(task)], None) == ([Outcome.LOST], False)
-    assert queue.rows() == before
-    # Nor once it runs again.
-    (again,) = queue.server.store.claims.claim(1, ()).tasks
-    assert queue.server.store.finishes.advance([Finish(task)], Start(again, 3)) == ([Outcome.LOST], True)
-    assert queue.rows("status, attempts") == [(1, 1)]
-
-
-@pytest.mark.parametrize("is_taken", [False, True], ids=["left", "run by another worker"])
-def test_a_claimed_task_is_taken_from_its_worker_without_a_word(queue: Queue, is_taken: bool) -> None:
+def test_a_claimed_task_is_taken_from_its_worker_without_a_word(queue: Queue) -> None:
     queue.server.add_task("tasks.hold", ["held"], priority=-1)
     queue.server.add_task("tasks.note", ["old"], unique_key=KEY)
     process = queue.start_task()
     assert queue.statuses() == [1, 1]
     rerun_by_sql(queue, ["new"], KEY)
     assert queue.statuses() == [1, 0]
-    if is_taken:
-        assert_silent(queue.worker(1))
+    assert_silent(queue.worker(1))
     queue.go()
     assert end_of(process) == (0, "", "")
     assert (queue.notes(), queue.rows()) == (["held", "new"], [])
@@ -187,25 +161,6 @@ def test_a_running_task_that_is_changed_five_times_runs_once_more_however_it_end
     assert_ran_once_more(queue, mode)
 
 
-def test_a_frozen_worker_changes_nothing_in_a_task_that_was_changed_and_runs_elsewhere(queue: Queue) -> None:
-    queue.server.add_task("tasks.hold", ["old"], unique_key=KEY)
-    frozen = queue.start_task(GO="go-frozen")
-    freeze(frozen)
-    queue.server.add_task("tasks.hold", ["new"], unique_key=KEY, rerun=True)
-    queue.end_leases()
-    other = queue.start_task()
-    before = queue.rows()
-    queue.go("go-frozen")
-    thaw(frozen)
-    code, output, errors = end_of(frozen)
-    assert (code, output) == (0, "")
-    assert "lease was lost" in errors
-    assert queue.rows() == before
-    queue.go()
-    assert end_of(other) == (0, "", "")
-    assert (queue.rows(), queue.notes()) == ([], ["old", "new"])
-
-
 def test_a_running_task_rerun_for_another_group_runs_again_there_right_after(queue: Queue) -> None:
     queue.server.add_task("tasks.hold", ["old"], unique_key=KEY, group_id=3)
     process = queue.start_task(0, 3)
@@ -227,16 +182,13 @@ HERE = pathlib.Path(__file__).resolve().parent
 STEPS = os.open(HERE / "steps", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 logging.getLogger("taskserver").addHandler(logging.FileHandler(HERE / "warnings", delay=True))
 
-
 def write(*words):
     os.write(STEPS, (" | ".join(map(str, [*words, time.monotonic()])) + chr(10)).encode())
-
 
 def step(key, number, seconds):
     write("begin", key, number)
     time.sleep(seconds)
     write("end", key, number)
-
 
 def hold(key, number):
     write("begin", key, number)
@@ -392,40 +344,3 @@ def test_the_last_change_of_each_key_is_run_and_no_key_by_two_workers_at_once(
         assert runs[-1] in {own[-1].number for own in changes}
         assert queue.rows() == []
     assert changes_within_runs(steps, [change for own in changes for change in own]) > 0
-
-
-class Added(NamedTuple):
-    """What a producer got."""
-
-    task_id: int
-    before: float
-    after: float
-
-
-@pytest.mark.parametrize(("store", "mode"), [("sqlite", "delete"), ("mysql", "delete"), ("mysql", "move")])
-def test_producers_of_one_key_and_workers_that_drain_it_lose_nothing(
-    request: pytest.FixtureRequest, tmp_path: Path, store: str, mode: str
-) -> None:
-    queue: Queue = request.getfixturevalue(f"{store}_queue")
-    gives_up_at = time.monotonic() + 2 * WAIT_SECONDS
-    with racing(queue, tmp_path, mode) as race:
-
-        def produce(producer: int, tell: Callable[[], object]) -> list[Added]:
-            found: list[Added] = []
-            with TaskServer(queue.dsn, mode=mode) as server:
-                for number in count():
-                    if number >= 40 and len({one.task_id for one in found}) > 2:  # the workers took some meanwhile
-                        break
-                    before = time.monotonic()
-                    assert before < gives_up_at
-                    key = f"key {number % 2}"
-                    task_id = server.add_task("race_tasks.step", [key, number, 0.0], unique_key=key, group_id=3)
-                    found.append(Added(task_id, before, time.monotonic()))
-            return found
-
-        added = [one for several in race.produce(produce, 6) for one in several]
-        steps = race.finish()
-    runs = [step for step in steps if step.word == "begin"]
-    assert len(runs) == len({one.task_id for one in added})
-    assert 2 < len(runs) < len(added)  # some were added, and some stood already
-    assert queue.rows() == []

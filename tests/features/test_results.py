@@ -17,9 +17,10 @@ import pymysql
 import pytest
 
 from taskserver import Progress, Status, TaskServer, TaskState
+from taskserver.cli.client import main
 from taskserver.model.results import MAX_RESULT_BYTES, write_result
 from tests.support.documents import read, sections, table
-from tests.support.processes import assert_one_line, assert_silent, end_of, freeze, thaw
+from tests.support.processes import assert_one_line, assert_silent, end_of, freeze, run_here, thaw
 from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
 from tests.support.reader import Reader
@@ -54,42 +55,33 @@ import time
 
 import taskserver
 
-
 def wait(name="go"):
     while not (HERE / name).exists():
         time.sleep(0.005)
 
-
 def give(value):
     return value
 
-
 def give_kept(name):
     return KEPT[name]
-
 
 def hold(value):
     note(f"hold {value}")
     wait(f"go-{value}")
     return value
 
-
 def first(number):
     return {"number": number + 1}
-
 
 def second(number):
     return {"number": number * 2}
 
-
 def give_something_else(error, value):
     return "what nobody keeps"
-
 
 @taskserver.task(max_attempts=1, on_fatal=give_something_else)
 def fail_with_an_end(value):
     raise ValueError("as it was asked to")
-
 
 @taskserver.task(max_attempts=1)
 def hold_once(value):
@@ -97,12 +89,10 @@ def hold_once(value):
     wait()
     return value
 
-
 @taskserver.task(batch=50)
 def give_each(items):
     note("give_each")
     return [OUTCOMES[item["give"]]() for item in items]
-
 
 OUTCOMES = {
     "a text": lambda: "text",
@@ -115,47 +105,34 @@ OUTCOMES = {
     "another set": lambda: {2},
 }
 
-
 class Raises(dict):
     def items(self):
         note("written")
         1 / 0
-
 
 class Slow(dict):
     def items(self):
         note("being written")
         wait("what never comes")
 
-
 def return_what_raises():
     return Raises(a=1)
-
 
 @taskserver.task(timeout=1)
 def return_what_never_ends():
     note("its effect")
     return [Slow(a=1)]
 
-
-def return_what_hangs():
-    note("its effect")
-    return Slow(a=1)
-
-
 @taskserver.task(batch=10, timeout=1)
 def return_what_never_ends_for_most(items):
     note("its effect")
     return ["before", *[Slow(a=1)] * 9]
 
-
 def give_a_set():
     return {1}
 
-
 def give_what_is_too_long():
     return "x" * 65535
-
 
 def give_a_loud_error():
     class Loud(dict):
@@ -163,7 +140,6 @@ def give_a_loud_error():
             raise ValueError("\\x1b[2J\\nloud\\ud800" + "x" * 300_000)
 
     return Loud(a=1)
-
 
 def give_no_utf_8():
     return ["\\ud800"]
@@ -177,17 +153,8 @@ def state_of(server: TaskServer, task_id: int) -> TaskState:
     return state
 
 
-def results(server: TaskServer, ids: list[int]) -> list[Any]:
-    return [state_of(server, task_id).result for task_id in ids]
-
-
 def table_of(mode: str) -> str:
     return "jobs_queue_done" if mode == "move" else "jobs_queue"
-
-
-def assert_told_once(ended: Any, *words: str) -> None:
-    """The worker went on, and said one thing, that it keeps no result."""
-    assert_one_line(ended, 0, "and its result is not kept: what it returned", "(said once a run)", *words)
 
 
 # ---- what is kept
@@ -222,6 +189,7 @@ def test_in_mode_delete_nothing_is_kept_nor_looked_at(queue: Queue) -> None:
 
 @EACH_KEEPING_MODE
 def test_a_task_whose_result_cannot_be_kept_is_done_and_that_is_told(queue: Queue, mode: str) -> None:
+    """Once a run and task."""
     cannot = {
         "return_what_raises": "raises ZeroDivisionError as JSON",
         "give_a_set": "cannot be written as JSON: Object of type set is not JSON serializable",
@@ -229,36 +197,31 @@ def test_a_task_whose_result_cannot_be_kept_is_done_and_that_is_told(queue: Queu
         "give_a_loud_error": r"cannot be written as JSON: \x1b[2J\nloud\ud800xxx",
         "give_no_utf_8": "surrogates not allowed",
     }
-    ids = queue.server.add_tasks([{"task": f"tasks.{name}"} for name in cannot])
-    queue.server.add_task("tasks.give_a_set")  # of which a run tells once
-    queue.server.add_task("tasks.note", ["the next one"])
-    for first_id in (ids[0], ids[0] + 7):
+    for run in (0, 1):
+        ids = queue.server.add_tasks([{"task": f"tasks.{name}"} for name in (*cannot, "give_a_set")])
         ended = queue.worker("--mode", mode)
         assert (ended.returncode, ended.stdout) == (0, "")
-        told = ended.stderr.splitlines()
-        for number, ((name, words), line) in enumerate(zip(cannot.items(), told, strict=True)):
-            begin = f"task {first_id + number} tasks.{name} is done, and its result is not kept: what it returned "
-            assert begin in line, (name, line)
-            assert words in line, (name, line)
-            assert line.endswith(" (said once a run)"), (name, line)
+        for task_id, (name, words), line in zip(ids, cannot.items(), ended.stderr.splitlines(), strict=False):
+            assert f"task {task_id} tasks.{name} is done, and its result is not kept: what it returned " in line
+            assert words in line, name
+            assert line.endswith(" (said once a run)"), name
             assert len(line) < 500, name
-        if first_id == ids[0]:
-            queue.server.add_tasks([{"task": f"tasks.{name}"} for name in cannot])
-    assert queue.rows("status, attempts, result, error_text", table_of(mode)) == [(2, 1, None, None)] * 12
-    assert queue.server.get(ids[0]) == TaskState(ids[0], "tasks.return_what_raises", 2, 1, None, None, None)
-    assert queue.notes() == ["written", "the next one", "written"]
+        assert len(ended.stderr.splitlines()) == len(cannot)
+        assert queue.notes() == ["written"] * (run + 1)
+        done = queue.rows("status, attempts, result, error_text", table_of(mode))
+        assert done == [(2, 1, None, None)] * len(ids) * (run + 1)
 
 
 @EACH_KEEPING_MODE
 def test_a_timeout_that_strikes_while_a_result_is_written_costs_the_result_alone(queue: Queue, mode: str) -> None:
     task_id = queue.server.add_task("tasks.return_what_never_ends")
     next_id = queue.server.add_task("tasks.give", ["the next one"])
-    assert_told_once(queue.worker("--mode", mode), "tasks.return_what_never_ends", "raises TaskInterrupted as JSON")
+    words = ("tasks.return_what_never_ends is done, and its result is not kept", "raises TaskInterrupted as JSON")
+    assert_one_line(queue.worker("--mode", mode), 0, *words)
+    assert_silent(queue.worker("--mode", mode))
     assert queue.notes() == ["its effect", "being written"]
     assert queue.server.get(task_id) == TaskState(task_id, "tasks.return_what_never_ends", 2, 1, None, None, None)
     assert state_of(queue.server, next_id).result == "the next one"
-    assert_silent(queue.worker("--mode", mode))
-    assert queue.notes() == ["its effect", "being written"]
 
 
 # ---- kinds of tasks
@@ -287,16 +250,13 @@ def test_of_a_call_of_several_each_element_is_the_result_of_its_task(queue: Queu
     states = [state_of(queue.server, task_id) for task_id in ids]
     assert [state.result for state in states] == ["text", None, {"größe": [1]}, None, False, None, None, None]
     assert [state.status for state in states] == [2, 2, 2, 3, 2, 2, 4, 2]
-    assert [str(state.error).partition("\n")[0] for state in states if state.error] == [
-        "ValueError: as it was asked to",
-        "Fatal: never",
-    ]
-    assert [state.attempts for state in states] == [1] * len(names)
+    assert [line for line in queue.first_lines() if line] == ["ValueError: as it was asked to", "Fatal: never"]
 
 
 def test_of_a_call_of_several_results_that_never_end_cost_no_other_one_nor_the_worker(one_queue: Queue) -> None:
     ids = one_queue.server.add_tasks([{"task": "tasks.return_what_never_ends_for_most"}] * 10)
-    assert_told_once(one_queue.worker("--mode", "mark", TASKSERVER_LEASE="10"), f"task {ids[1]} ")
+    ended = one_queue.worker("--mode", "mark", TASKSERVER_LEASE="10")
+    assert_one_line(ended, 0, f"task {ids[1]} ", "and its result is not kept: what it returned")
     assert one_queue.notes() == ["its effect", *["being written"] * 3]
     assert one_queue.rows("status, attempts, result") == [(2, 1, '"before"'), *[(2, 1, None)] * 9]
 
@@ -314,7 +274,8 @@ def test_a_task_that_others_wait_for_keeps_its_result_too(queue: Queue, mode: st
     if mode == "delete":
         assert [queue.server.get(task_id) for task_id in (*parents, child)] == [None] * 4
         return
-    assert results(queue.server, [*parents, child]) == [{"of": "a parent"}, "text", "text", "of the child"]
+    results = [state_of(queue.server, task_id).result for task_id in (*parents, child)]
+    assert results == [{"of": "a parent"}, "text", "text", "of the child"]
     assert queue.rows("id, status", table_of(mode)) == [(task_id, 2) for task_id in (*parents, child)]
 
 
@@ -351,7 +312,7 @@ def test_a_rerun_of_what_is_done_takes_its_result_away_but_an_older_version_does
     several = queue.server.add_tasks([{"task": "tasks.give_each", "args": {"give": "an error"}}] * 2)
     queue.sql("UPDATE jobs_queue SET task = 'tasks.nothing', result = '\"old\"' WHERE id = ?", task_id)
     queue.sql("UPDATE jobs_queue SET result = '\"old\"'")
-    assert results(queue.server, [task_id, *several]) == [None] * 3
+    assert [state_of(queue.server, one).result for one in (task_id, *several)] == [None] * 3
     assert queue.worker("--mode", "mark").returncode == 0
     assert queue.rows("status, result") == [(4, None), (3, None), (3, None)]
 
@@ -377,20 +338,6 @@ def test_a_completion_that_comes_late_brings_its_result(queue: Queue, mode: str)
     thaw(process)
     assert end_of(process) == (0, "", "")
     assert queue.server.get(task_id) == TaskState(task_id, "tasks.hold_once", 2, 1, "late", None, None)
-
-
-def test_the_result_of_a_task_that_was_taken_over_is_dropped(queue: Queue) -> None:
-    task_id = queue.server.add_task("tasks.hold", ["lost"])
-    process = queue.start_task("--mode", "mark")
-    freeze(process)
-    queue.end_leases()
-    queue.worker(0, 9)
-    queue.go("go-lost")
-    thaw(process)
-    code, _, errors = end_of(process)
-    assert (code, "the lease was lost" in errors) == (0, True)
-    assert queue.rows("status, result") == [(3, None)]
-    assert state_of(queue.server, task_id).is_over is False
 
 
 # ---- what asks
@@ -424,29 +371,30 @@ def test_of_archived_tasks_of_one_id_the_newest_is_told_after_the_queue_s(queue:
     assert queue.server.get(7) == TaskState(7, "tasks.give", 0, 0, None, None, None)
 
 
-@pytest.mark.parametrize("text", ["beach.jpg", "", "[" * 60_000, '\x1b[2J\n\x07{"a"'], ids=lambda text: text[:9])
-def test_what_is_no_json_counts_as_not_there_and_is_shown_harmlessly(queue: Queue, text: str) -> None:
-    queue.sql("INSERT INTO jobs_queue (task, status, result) VALUES ('tasks.give', 2, ?)", text)
-    assert queue.server.get(1) == TaskState(1, "tasks.give", 2, 0, None, None, None)
-    shown = queue.client("show", 1)
-    assert (shown.returncode, shown.stderr) == (0, "")
-    assert all(line.isprintable() for line in shown.stdout.splitlines())
-    assert f"  result       {text[:4]}".rstrip().replace("\x1b", r"\x1b") in shown.stdout
-    assert json.loads(queue.client("show", 1, "--json").stdout)["result"] == text
+def test_what_is_no_json_counts_as_not_there_and_is_shown_harmlessly(
+    queue: Queue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = ["beach.jpg", "", "[" * 60_000, '\x1b[2J\n\x07{"a"']
+    for task_id, text in enumerate(texts, start=1):
+        queue.sql("INSERT INTO jobs_queue (task, status, result) VALUES ('tasks.give', 2, ?)", text)
+        assert queue.server.get(task_id) == TaskState(task_id, "tasks.give", 2, 0, None, None, None)
+        shown = run_here(main, capsys, queue.folder, "show", task_id)
+        assert all(line.isprintable() for line in shown.stdout.splitlines())
+        assert f"  result       {text[:4]}".rstrip().replace("\x1b", r"\x1b") in shown.stdout
+        assert json.loads(run_here(main, capsys, queue.folder, "show", task_id, "--json").stdout)["result"] == text
 
 
-def test_what_is_no_text_in_sqlite_is_told_as_text_and_is_no_result(sqlite_queue: Queue) -> None:
-    for value in ("x'7b7d'", "CAST(x'22ff22' AS TEXT)"):
+def test_what_is_no_text_in_sqlite_is_told_as_text_and_is_no_result(
+    sqlite_queue: Queue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for task_id, value in enumerate(("x'7b7d'", "CAST(x'22ff22' AS TEXT)"), start=1):
         sqlite_queue.sql(
             f"INSERT INTO jobs_queue (task, status, error_text, result) VALUES (x'ff41', 2, x'fe42', {value})"
         )
-    with TaskServer(sqlite_queue.dsn) as server:
-        assert server.get(1) == TaskState(1, "\\xffA", 2, 0, None, "\\xfeB", None)
-        assert state_of(server, 2).result is None
-    for number in (1, 2):
-        shown = sqlite_queue.client("show", number)
-        assert (shown.returncode, shown.stderr) == (0, "")
-        assert sqlite_queue.client("show", number, "--json").returncode == 0
+        assert sqlite_queue.server.get(task_id) == TaskState(task_id, "\\xffA", 2, 0, None, "\\xfeB", None)
+        for as_json in ((), ("--json",)):
+            shown = run_here(main, capsys, sqlite_queue.folder, "show", task_id, *as_json)
+            assert (shown.returncode, shown.stderr) == (0, "")
 
 
 @EACH_KEEPING_MODE
@@ -482,18 +430,14 @@ def test_the_rights_of_a_page_that_asks_are_enough_and_no_more(reader: Reader) -
             assert worker.run(1).done == 1
         assert (state_of(page, done).status, state_of(page, new).status) == (Status.DONE, Status.NEW)
         assert page.get(10**6) is None
-    refused = [f"SELECT {column} FROM {table}" for column in ("args", "claim") for table in ALL_ROWS]
-    refused += [f"UPDATE {table} SET result = '1'" for table in ALL_ROWS] + [
-        f"DELETE FROM {table}" for table in ALL_ROWS
-    ]
-    refused += ["INSERT INTO jobs_queue (task, result) VALUES ('tasks.greet', '1')"]
+    refused = ["INSERT INTO jobs_queue (task, result) VALUES ('tasks.greet', '1')"]
+    for rows in ("jobs_queue", "jobs_queue_done"):
+        refused += [f"SELECT {column} FROM {rows}" for column in ("args", "claim")]
+        refused += [f"UPDATE {rows} SET result = '1'", f"DELETE FROM {rows}"]
     with reader.connect("you_page", "page-password") as connection, connection.cursor() as cursor:
         for statement in refused:
             with pytest.raises(pymysql.MySQLError, match="denied"):
                 cursor.execute(statement)
-
-
-ALL_ROWS = ("jobs_queue", "jobs_queue_done")
 
 
 @pytest.mark.parametrize("mode", ["delete", "move", "mark"])
@@ -529,12 +473,9 @@ def test_a_php_page_finds_out_what_the_document_says(reader: Reader, mode: str) 
 def test_the_reference_has_everything_of_a_state_and_of_a_progress() -> None:
     assert list(table(REFERENCE, "TaskState", "is")) == [*TaskState._fields, "is_over"]
     assert list(table(REFERENCE, "Progress", "is")) == [*Progress._fields, "fraction"]
-
-
-@pytest.mark.parametrize(("document", "row"), [(REFERENCE, "| `status` | a"), (RESULTS, "| `status` | a")])
-def test_the_documents_name_every_status_of_a_state(document: str, row: str) -> None:
-    (line,) = [line for line in read(document).splitlines() if line.startswith(row)]
-    assert re.findall(r"`([A-Z_]+)`", line) == [status.name for status in Status]
+    for document in (REFERENCE, RESULTS):
+        (line,) = [line for line in read(document).splitlines() if line.startswith("| `status` | a")]
+        assert re.findall(r"`([A-Z_]+)`", line) == [status.name for status in Status]
 
 
 # ---- a server's limits, and connections that break
@@ -544,20 +485,16 @@ import taskserver
 
 LETTERS = {"ascii": "x", "quotes": '"', "wide": "😀"}
 
-
 def fill(letter):
     size = {"ascii": 1, "quotes": 2, "wide": 4}[letter]
     return LETTERS[letter] * (60 * 1024 // size)
 
-
 def alone(letter):
     return fill(letter)
-
 
 @taskserver.task(batch=40)
 def together(items):
     return [fill(letter) for letter, in items]
-
 
 def short():
     return "short"

@@ -15,6 +15,7 @@ import pytest
 from tests.conftest import without
 from tests.support import effects as common
 from tests.support.effects import add, effects, states, with_effects
+from tests.support.locks import holding
 from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
 from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
@@ -46,7 +47,6 @@ ENDINGS = {
     "isolation_level": lambda number: setattr(taskserver.connection(), "isolation_level", None),
 }
 
-
 @transactional
 def end(how, then, number):
     write(number)
@@ -58,25 +58,6 @@ def end(how, then, number):
     if then == "raises another":
         raise ValueError("another one")
     write(number + 1)
-
-
-@transactional
-def roll_back(number, how, then):
-    write(number)
-    if how == "rollback()":
-        taskserver.connection().rollback()
-    else:
-        run(how)
-    if then == "raises":
-        raise ValueError("after its rollback")
-    write(number + 1)
-
-
-@transactional
-def close(number):
-    write(number)
-    taskserver.connection().close()
-
 
 @transactional
 def meet_deadlock(then):
@@ -93,22 +74,6 @@ def meet_deadlock(then):
             raise
     write(7)
 
-
-@transactional
-def leave_a_factory(number):
-    write(number)
-    taskserver.connection().row_factory = lambda cursor, row: 1 / 0
-    taskserver.connection().text_factory = bytes
-    return run("SELECT 1") and None
-
-
-@transactional
-def change_session(number, statement, value=None):
-    write(number)
-    run(statement)
-    return value
-
-
 @transactional
 def have_a_child_write(number, first=None, does="write"):
     if first is not None:
@@ -122,35 +87,8 @@ def have_a_child_write(number, first=None, does="write"):
         os._exit(0)
     assert os.WEXITSTATUS(os.waitpid(child, 0)[1]) == 1, "the child wrote"
 
-
-@transactional
-def keep(number):
-    kept.append(taskserver.connection())
-    write(number)
-
-
 def write_to_what_was_kept(number):
     kept[0].cursor().execute(f"INSERT INTO effects (number) VALUES ({number})")
-
-
-@transactional
-def undo_by_the_way(number, then):
-    write(number)
-    try:
-        run("INSERT OR ROLLBACK INTO effects (number) VALUES (5000)")
-    except Exception:
-        if then == "raises it":
-            raise
-    write(number + 1)
-
-
-@transactional
-def leave_a_cursor_open(number):
-    reading = run("WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000) SELECT i FROM n")
-    reading.fetchone()
-    write(number)
-    raise ValueError("with a cursor in the midst of its rows")
-
 
 @transactional
 def wait_for_a_lock(number, then):
@@ -161,13 +99,6 @@ def wait_for_a_lock(number, then):
         if then == "raises it":
             raise
     write(number + 1)
-
-
-@transactional
-def take_long(number):
-    write(number)
-    time.sleep(0.25)
-
 
 # ---- SQLite rolls back
 
@@ -181,39 +112,22 @@ WAYS_ON = {
     "begin": lambda number: (run("BEGIN"), write(number), taskserver.connection().commit()),
 }
 
-
 @transactional
 def go_on_after_it(how, number):
     write(number)
     try:
         run("INSERT OR ROLLBACK INTO effects (number) VALUES (5000)")
     except sqlite3.Error:
-        pass
+        if how == "raises it":
+            raise
+    if how == "goes on":
+        write(number + 1)
     try:
         WAYS_ON[how](number + 1)
     except Exception:
         pass
 
-
 # ---- MySQL's answers
-
-
-@taskserver.task(transactional=True, timeout=0.5)
-def commit_and_hang():
-    write(1)
-    run("COMMIT")
-    time.sleep(20)
-
-
-@transactional
-def change_rows_of_an_iterator():
-    def rows():
-        yield (10,)
-        taskserver.connection().rollback()
-        yield (11,)
-
-    taskserver.connection().executemany("INSERT INTO effects (number) VALUES (?)", rows())
-
 
 @taskserver.task(transactional=True, timeout=0.5)
 def swallow_an_interrupt(then):
@@ -229,7 +143,6 @@ def swallow_an_interrupt(then):
         if then == "raises it":
             raise
 
-
 @transactional
 def swallow_what_cannot_be_read(number):
     connection = taskserver.connection()
@@ -242,20 +155,12 @@ def swallow_what_cannot_be_read(number):
         pass
     connection.decoders = decoders
 
-
 @taskserver.task(transactional=True, timeout=1)
 def roll_back_in_silence():
     write(1)
     wait()
     taskserver.connection().rollback()
 
-
-@transactional
-def look_and_wait(number):
-    run("SELECT COUNT(*) FROM effects").fetchall()
-    note("looked")
-    wait()
-    write(number)
 """
 )
 
@@ -321,36 +226,28 @@ def test_a_task_that_commits_is_shown_with_its_own_traceback_when_run_by_hand(sq
     assert ended.stdout.endswith(", and is fatal\n")
 
 
-@pytest.mark.parametrize(
-    ("how", "then"), [("rollback()", "goes on"), ("ROLLBACK", "goes on"), ("rollback()", "raises")]
-)
-def test_a_task_that_rolls_back_fails_with_nothing_committed(queue: Queue, how: str, then: str) -> None:
-    add(queue, "roll_back", 1, how, then)
-    add(queue, "effect", 10)
+def test_a_task_that_rolls_back_or_closes_its_connection_fails_with_nothing_committed(queue: Queue) -> None:
+    errors = {
+        "taskserver.connection().rollback(); write(1)": "Conflict: its transaction was rolled back",
+        "run('ROLLBACK'); write(1)": "Conflict: its transaction was rolled back",
+        "taskserver.connection().rollback(); 1 / 0": "ZeroDivisionError: ",
+        "taskserver.connection().close()": "",
+    }
+    for code in errors:
+        add(queue, "act", f"write(0); {code}")
+        add(queue, "effect", 10)
+    add(queue, "act", "write(20); run('ROLLBACK TO taskserver_task'); write(21)")  # which is well
     assert_silent(queue.worker())
-    assert (effects(queue), states(queue)) == ([10], [(3, 1)])
-    begin = "Conflict: its transaction was rolled back" if then == "goes on" else "ValueError: after its rollback"
-    assert queue.first_lines()[0].startswith(begin)
-
-
-def test_a_task_may_undo_its_writes_and_go_on(queue: Queue) -> None:
-    add(queue, "roll_back", 1, "ROLLBACK TO taskserver_task", "goes on")
-    assert_silent(queue.worker())
-    assert (effects(queue), states(queue)) == ([2], [])
-
-
-def test_a_task_that_closes_its_connection_fails(queue: Queue) -> None:
-    add(queue, "close", 1)
-    add(queue, "effect", 2)
-    assert_silent(queue.worker())
-    assert (effects(queue), states(queue)) == ([2], [(3, 1)])
-    assert "closed" in queue.first_lines()[0]
+    assert (effects(queue), states(queue)) == ([10] * len(errors) + [21], [(3, 1)] * len(errors))
+    for (code, error), line in zip(errors.items(), queue.first_lines(), strict=True):
+        assert line.startswith(error), code
+    assert "closed" in queue.first_lines()[-1]
 
 
 @pytest.mark.parametrize("task", ["effect", "note"])
 def test_a_connection_that_was_kept_from_an_earlier_task_takes_nothing(queue: Queue, task: str) -> None:
     """Be it in another task, or in the next one of its kind before that begins."""
-    add(queue, "keep", 1)
+    add(queue, "act", "kept.append(taskserver.connection()); write(1)")
     add(queue, "write_to_what_was_kept", 2)
     add(queue, task, 3)
     assert_silent(queue.worker("--mode", "mark"))
@@ -427,19 +324,10 @@ def test_a_task_that_the_server_rolled_back_is_not_half_committed(mysql_queue: Q
 
 def test_on_sqlite_a_table_that_it_makes_is_its_effect_too(sqlite_queue: Queue) -> None:
     add(sqlite_queue, "do", "CREATE TABLE other (number INT)")
-    sqlite_queue.define("\n@transactional\ndef make_and_fail():\n    run('CREATE TABLE third (n INT)')\n    1 / 0\n")
-    add(sqlite_queue, "make_and_fail")
+    add(sqlite_queue, "do", "CREATE TABLE third (n INT)", "no SQL")
     assert_silent(sqlite_queue.worker())
-    names = [name for (name,) in sqlite_queue.sql("SELECT name FROM sqlite_master WHERE name IN ('other', 'third')")]
-    assert names == ["other"]
-
-
-def test_on_sqlite_a_second_begin_is_an_error_like_any_other(sqlite_queue: Queue) -> None:
-    add(sqlite_queue, "end", "BEGIN", "raises it", 0)
-    add(sqlite_queue, "end", "BEGIN", "goes on", 10)
-    assert_silent(sqlite_queue.worker())
-    assert (effects(sqlite_queue), states(sqlite_queue)) == ([10, 11], [(3, 1)])
-    assert "within a transaction" in sqlite_queue.first_lines()[0]
+    names = sqlite_queue.sql("SELECT name FROM sqlite_master WHERE name IN ('other', 'third')")
+    assert names == [("other",)]
 
 
 @pytest.fixture(scope="module")
@@ -462,25 +350,17 @@ def odd_queue(odd_server: MariaDB, make_queue: Callable[..., Queue]) -> Iterator
         odd_server.drop_database(name)
 
 
-def test_a_factory_of_rows_that_a_task_left_is_not_the_next_one_s(sqlite_queue: Queue) -> None:
-    add(sqlite_queue, "leave_a_factory", 1)
-    add(sqlite_queue, "effect", 2)
-    assert_silent(sqlite_queue.worker("--mode", "mark"))
-    assert sqlite_queue.statuses() == [2, 2]
-    assert effects(sqlite_queue) == [1, 2]
-
-
 @pytest.mark.parametrize("mode", ["delete", "move", "mark"])
 def test_a_task_may_go_to_another_database_of_the_server(mysql_queue: Queue, mode: str) -> None:
     for number in (1, 2):
-        add(mysql_queue, "change_session", number, "USE information_schema")
+        add(mysql_queue, "act", f"write({number}); run('USE information_schema')")
         add(mysql_queue, "effect", 10 * number)
     assert_silent(mysql_queue.worker("--mode", mode))
     assert effects(mysql_queue) == [1, 2, 10, 20]
 
 
 def test_texts_come_through_a_character_set_that_a_task_chose(mysql_queue: Queue) -> None:
-    add(mysql_queue, "change_session", 1, "SET NAMES latin1", "Käse 😀")
+    add(mysql_queue, "act", "run('SET NAMES latin1'); result = 'Käse 😀'")
     add(mysql_queue, "effect", 2, "Brötchen")
     assert_silent(mysql_queue.worker("--mode", "mark"))
     results = [json.loads(result) for (result,) in mysql_queue.rows("result")]
@@ -488,7 +368,8 @@ def test_texts_come_through_a_character_set_that_a_task_chose(mysql_queue: Queue
 
 
 def test_a_cursor_in_the_midst_of_its_rows_keeps_no_lock(sqlite_queue: Queue) -> None:
-    add(sqlite_queue, "leave_a_cursor_open", 1)
+    numbers = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000) SELECT i FROM n"
+    add(sqlite_queue, "act", f"reading = run('{numbers}'); reading.fetchone(); write(1); 1 / 0")
     add(sqlite_queue, "effect", 2)
     assert_silent(sqlite_queue.worker("--mode", "mark"))
     assert sqlite_queue.statuses() == [3, 2]
@@ -496,25 +377,11 @@ def test_a_cursor_in_the_midst_of_its_rows_keeps_no_lock(sqlite_queue: Queue) ->
 
 
 @pytest.mark.parametrize("then", ["raises it", "goes on"])
-def test_a_task_that_sqlite_rolled_back_comes_again(sqlite_queue: Queue, then: str) -> None:
-    add(sqlite_queue, "undo_by_the_way", 1, then)
-    assert_silent(sqlite_queue.worker("--mode", "mark"))
-    assert sqlite_queue.statuses() == [3]
-    begin = "IntegrityError: " if then == "raises it" else "Conflict: its transaction was rolled back, and it went on"
-    assert sqlite_queue.first_lines()[0].startswith(begin)
-    assert effects(sqlite_queue) == []
-
-
-@pytest.mark.parametrize("then", ["raises it", "goes on"])
 def test_a_task_that_a_server_rolled_back_for_a_lock_comes_again(odd_queue: Queue, then: str) -> None:
     odd_queue.sql("INSERT INTO effects (number) VALUES (0)")
     add(odd_queue, "wait_for_a_lock", 1, then)
-    with closing(odd_queue.connect()) as other, other.cursor() as cursor:
-        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        other.begin()
-        cursor.execute("SELECT * FROM effects WHERE number = 0 FOR UPDATE")
+    with holding(odd_queue.dsn, "number = 0", "effects"):
         assert_silent(odd_queue.worker("--mode", "mark"))
-        other.rollback()
     assert odd_queue.statuses() == [3]
     begin = "OperationalError: (1205, " if then == "raises it" else "Conflict: its transaction was rolled back"
     assert odd_queue.first_lines()[0].startswith(begin)
@@ -531,7 +398,7 @@ def test_a_result_that_is_longer_than_the_server_takes_leaves_the_task_done(odd_
 
 def test_who_waits_for_the_lock_finds_it_free_between_two_tasks(sqlite_queue: Queue) -> None:
     for number in range(24):
-        add(sqlite_queue, "take_long", number)
+        add(sqlite_queue, "act", f"write({number}); time.sleep(0.25)")
     worker = sqlite_queue.start("--mode", "mark")
     waited: list[float] = []
 
@@ -551,17 +418,17 @@ def test_who_waits_for_the_lock_finds_it_free_between_two_tasks(sqlite_queue: Qu
     assert sorted(waited)[len(waited) // 2] < 24 * 0.25 / 3
 
 
-WAYS_ON = ("as before", "with", "many", "blob", "table", "begin")
-
-
-@pytest.mark.parametrize("how", WAYS_ON)
-def test_a_task_that_goes_on_after_sqlite_rolled_it_back_commits_nothing(sqlite_queue: Queue, how: str) -> None:
-    add(sqlite_queue, "go_on_after_it", how, 1)
-    add(sqlite_queue, "effect", 10)
+def test_a_task_that_goes_on_after_sqlite_rolled_it_back_commits_nothing(sqlite_queue: Queue) -> None:
+    ways_on = ("raises it", "goes on", "as before", "with", "many", "blob", "table", "begin")
+    for how in ways_on:
+        add(sqlite_queue, "go_on_after_it", how, 1)
+        add(sqlite_queue, "effect", 10)
     assert_silent(sqlite_queue.worker("--mode", "mark"))
-    assert sqlite_queue.statuses() == [3, 2]
-    assert sqlite_queue.first_lines()[0].startswith("Conflict: its transaction was rolled back, and it went on")
-    assert effects(sqlite_queue) == [10]
+    assert sqlite_queue.statuses() == [3, 2] * len(ways_on)
+    for how, line in zip(ways_on, sqlite_queue.first_lines()[::2], strict=True):
+        went_on = "Conflict: its transaction was rolled back, and it went on"
+        assert line.startswith("IntegrityError: " if how == "raises it" else went_on), how
+    assert effects(sqlite_queue) == [10] * len(ways_on)
     assert sqlite_queue.sql("SELECT COUNT(*) FROM sqlite_master WHERE name LIKE 'made%'") == [(0,)]
 
 
@@ -602,7 +469,7 @@ def test_a_renewed_lease_keeps_no_task_from_its_end_where_snapshots_are_minded(
     with MariaDB(False, *flags) as server:
         queue = make_queue(server.dsn(server.create_database()))
         add(queue, "effect", 10)
-        add(queue, "look_and_wait", 1)
+        add(queue, "act", "run('SELECT COUNT(*) FROM effects').fetchall(); note('looked'); wait(); write(1)")
         worker = queue.start("--mode", "mark")
         wait_until(lambda: queue.notes() == ["looked"])
         queue.sql("UPDATE jobs_queue SET updated_at = NOW(6), due_at = due_at + INTERVAL 1 MINUTE WHERE status = 1")

@@ -12,14 +12,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import closing
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 import taskserver
-from taskserver import SettingError, TaskServer, TaskServerError
+from taskserver import TaskServerError
 from tests.support import effects as common
 from tests.support.effects import (
     EFFECTS,
@@ -31,7 +28,8 @@ from tests.support.effects import (
     states,
     with_effects,
 )
-from tests.support.processes import assert_one_line, assert_silent, end_of, freeze, kill, thaw, wait_until
+from tests.support.locks import holding
+from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
 from tests.support.queues import Queue
 from tests.support.servers import lock_waits
 
@@ -45,7 +43,6 @@ def hold_and_fail(number):
     hold(number)
     raise ValueError("in the end")
 
-
 @transactional
 def busy(number):
     write(number)
@@ -53,19 +50,16 @@ def busy(number):
     while True:
         pass
 
-
 @taskserver.task(transactional=True, timeout=0.5)
 def too_long(number):
     write(number)
     while True:
         pass
 
-
 @taskserver.task(transactional=True, timeout=0.5)
 def too_long_in_the_database(number):
     write(number)
     run("SELECT SLEEP(20)")
-
 
 @transactional
 def add_child(number, fails):
@@ -74,12 +68,10 @@ def add_child(number, fails):
     if fails:
         raise ValueError("no child")
 
-
 @transactional
 def return_a_set(number):
     write(number)
     return {number}
-
 
 def rescue(number, error):
     note(f"rescue {number}: {error}")
@@ -88,23 +80,13 @@ def rescue(number, error):
     except taskserver.TaskServerError as refused:
         note(refused)
 
-
 @taskserver.task(transactional=True, max_attempts=1, on_fatal=rescue)
 def fail_for_good(number):
     write(number)
     raise ValueError("for good")
 
-
 def ask_outside():
     taskserver.connection()
-
-
-@transactional
-def add_by_server(number):
-    write(number)
-    with taskserver.TaskServer.from_env(HERE) as server:
-        server.add_task("tasks.note")
-
 
 @transactional
 def add_on_another_connection(number):
@@ -112,20 +94,6 @@ def add_on_another_connection(number):
     with taskserver.TaskServer.from_env(HERE) as server:
         other = sqlite3.connect(server.settings.dsn.database_file(HERE), timeout=0.1)
         server.add_task("tasks.note", connection=other)
-
-
-@transactional
-def change_settings(number):
-    write(number)
-    taskserver.connection().row_factory = lambda cursor, row: 1 / 0
-    taskserver.connection().text_factory = bytes
-
-
-@transactional
-def commit(number):
-    write(number)
-    taskserver.connection().commit()
-
 
 @transactional
 def ask(statement):
@@ -158,21 +126,6 @@ def test_what_a_task_wrote_and_its_completion_come_at_once(queue: Queue, mode: s
     assert queue.notes() == ["hold 1"]
 
 
-@EACH_MODE
-def test_what_a_killed_worker_had_not_completed_is_not_there(queue: Queue, mode: str) -> None:
-    add(queue, "hold", 1)
-    kill(queue.start_task("--mode", mode))
-    assert (effects(queue), states(queue)) == ([], [(1, 1)])
-    queue.go()
-    queue.end_leases()
-    assert_silent(queue.worker("--mode", mode))
-    assert (effects(queue), states(queue)) == ([], [(3, 1)])
-    queue.end_backoffs()
-    assert_silent(queue.worker("--mode", mode))
-    assert effects(queue) == [1, 101]
-    assert states(queue) == ([(2, 2)] if mode == "mark" else [])
-
-
 def test_tasks_of_all_kinds_take_turns(queue: Queue) -> None:
     queue.go("go-plain")
     for number in (1, 2):
@@ -185,11 +138,13 @@ def test_tasks_of_all_kinds_take_turns(queue: Queue) -> None:
     assert queue.notes() == ["plain"] * 2
 
 
-def test_a_stage_that_returns_what_cannot_be_handed_on_leaves_nothing(queue: Queue) -> None:
-    with TaskServer(queue.dsn, folder=queue.folder) as server:
-        server.add_pipeline(["tasks.return_a_set", "tasks.effect"], [1])
-    assert_fatal(queue.worker(), "what it returned is {1}; allowed: a dict, a list, a tuple or None")
-    assert (effects(queue), states(queue)) == ([], [(4, 1)])
+@EACH_MODE
+def test_what_waits_for_such_a_task_runs_after_it(queue: Queue, mode: str) -> None:
+    first = queue.server.add_task("tasks.effect", [1])
+    queue.server.add_task("tasks.effect", [2], depends_on=[first])
+    assert_silent(queue.worker("--mode", mode))
+    assert effects(queue) == [1, 2]
+    assert [status for status in queue.statuses() if status != 2] == []
 
 
 def test_a_task_that_it_adds_is_there_with_its_effects_or_not_at_all(queue: Queue) -> None:
@@ -208,29 +163,27 @@ def test_a_task_that_an_operator_runs_has_a_transaction_too(queue: Queue) -> Non
     assert states(queue)[0][0] == 3
 
 
-def test_a_result_that_cannot_be_kept_leaves_the_task_done(queue: Queue) -> None:
-    add(queue, "return_a_set", 1)
-    add(queue, "effect", 2, "x" * 70_000)
-    ended = queue.worker("--mode", "mark")
-    first, second = ended.stderr.splitlines()
-    assert "return_a_set is done, and its result is not kept" in first
-    assert "effect is done, and its result is not kept: what it returned takes 70002 bytes" in second
-    assert effects(queue) == [1, 2]
-    assert queue.rows("status, result") == [(2, None)] * 2
+def test_its_result_is_kept_and_one_that_cannot_be_leaves_the_task_done(queue: Queue) -> None:
+    add(queue, "effect", 1, {"größe": [1]})
+    add(queue, "return_a_set", 2)
+    add(queue, "effect", 3, "x" * 70_000)
+    queue.server.add_pipeline(["tasks.return_a_set", "tasks.effect"], [4])  # which hands nothing on, and fails
+    second, third, stage = queue.worker("--mode", "mark").stderr.splitlines()
+    assert "return_a_set is done, and its result is not kept" in second
+    assert "effect is done, and its result is not kept: what it returned takes 70002 bytes" in third
+    assert "what it returned is {4}; allowed: a dict, a list, a tuple or None" in stage
+    assert effects(queue) == [1, 2, 3]
+    assert queue.rows("status, result") == [(2, '{"größe":[1]}'), (2, None), (2, None), (4, None)]
 
 
 def test_a_task_that_raises_leaves_nothing_and_comes_again(queue: Queue) -> None:
     add(queue, "fail", 1)
-    assert_silent(queue.worker())
-    assert (effects(queue), states(queue)) == ([], [(3, 1)])
-    assert queue.first_lines() == ["ValueError: after its write"]
-    for _ in range(2):
-        queue.end_backoffs()
+    for attempt in (1, 2, 3):
         ended = queue.worker()
+        assert (effects(queue), states(queue)) == ([], [(3 if attempt < 3 else 4, attempt)])
+        assert queue.first_lines() == ["ValueError: after its write"]
+        queue.end_backoffs()
     assert_fatal(ended, "ValueError: after its write")
-    assert (effects(queue), states(queue)) == ([], [(4, 3)])
-    shown = queue.client("show", 1).stdout
-    assert "ValueError: after its write" in shown
 
 
 def test_a_task_whose_time_is_up_leaves_nothing(queue: Queue) -> None:
@@ -241,14 +194,6 @@ def test_a_task_whose_time_is_up_leaves_nothing(queue: Queue) -> None:
     assert effects(queue) == [len(names)]
     assert states(queue) == [*[(3, 1)] * len(names), (2, 1)]
     assert all("TaskInterrupted" in line or "Timeout" in line for line in queue.first_lines()[:-1])
-
-
-def test_a_task_whose_time_is_up_in_another_thread_leaves_nothing(queue: Queue) -> None:
-    add(queue, "too_long", 1)
-    add(queue, "effect", 2)
-    code = "thread = threading.Thread(target=server.run)\nthread.start()\nthread.join()\n"
-    assert run_program(queue, code) == []
-    assert (effects(queue), states(queue)) == ([2], [(3, 1)])
 
 
 @pytest.mark.parametrize("name", ["hold", "busy"])
@@ -263,15 +208,6 @@ def test_a_second_signal_leaves_nothing(queue: Queue, name: str) -> None:
     assert queue.first_lines()[0] == "TaskInterrupted: stopped by a second signal"
 
 
-def test_one_signal_lets_it_end(queue: Queue) -> None:
-    add(queue, "hold", 1)
-    process = queue.start_task()
-    process.send_signal(signal.SIGTERM)
-    queue.go()
-    assert end_of(process) == (0, "", "")
-    assert (effects(queue), states(queue)) == ([1, 101], [])
-
-
 def test_a_cancelled_task_that_hears_of_it_leaves_nothing(mysql_queue: Queue) -> None:
     set_settings(mysql_queue, TASKSERVER_LEASE="2")
     add(mysql_queue, "hold", 1)
@@ -281,6 +217,16 @@ def test_a_cancelled_task_that_hears_of_it_leaves_nothing(mysql_queue: Queue) ->
     assert (code, output) == (0, "")
     assert "cancelled" in errors
     assert (effects(mysql_queue), mysql_queue.statuses()) == ([], [4])
+    assert mysql_queue.first_lines()[0].startswith("cancelled")
+
+
+def test_a_cancelled_stage_that_ends_well_has_its_effects_and_no_next_stage(mysql_queue: Queue) -> None:
+    mysql_queue.server.add_pipeline(["tasks.hold", "tasks.effect"], [1])
+    process = mysql_queue.start_task()
+    assert mysql_queue.client("cancel", 1).returncode == 0
+    mysql_queue.go()
+    assert end_of(process)[:2] == (0, "")
+    assert (effects(mysql_queue), mysql_queue.statuses()) == ([1, 101], [4])
     assert mysql_queue.first_lines()[0].startswith("cancelled")
 
 
@@ -312,24 +258,6 @@ def test_a_task_that_was_taken_over_leaves_nothing(mysql_queue: Queue, mode: str
     assert effects(queue) == [1, 101]
 
 
-def test_a_task_that_two_workers_ran_has_the_effects_of_one(mysql_queue: Queue) -> None:
-    """The first one is frozen; the second one takes its task and completes it while the first transaction stands."""
-    queue = mysql_queue
-    add(queue, "hold", 1)
-    process = queue.start_task("--mode", "mark")
-    freeze(process)
-    queue.end_leases()
-    assert_silent(queue.worker(0, OTHER_GROUP))
-    queue.end_backoffs()
-    queue.go()
-    assert_silent(queue.worker("--mode", "mark"))
-    assert (effects(queue), states(queue)) == ([1, 101], [(2, 2)])
-    thaw(process)
-    code, _, errors = end_of(process)
-    assert (code, "the lease was lost" in errors) == (0, True)
-    assert (effects(queue), states(queue)) == ([1, 101], [(2, 2)])
-
-
 def test_on_sqlite_a_task_that_was_taken_over_before_its_transaction_began_does_not_run(sqlite_queue: Queue) -> None:
     add(sqlite_queue, "hold", 1)
     sqlite_queue.go()
@@ -356,29 +284,31 @@ print(server.run())
     assert sqlite_queue.notes() == []
 
 
-def test_a_task_that_was_given_up_and_fails_late_leaves_nothing(mysql_queue: Queue) -> None:
-    add(mysql_queue, "hold_and_fail", 1)
-    mysql_queue.sql("UPDATE jobs_queue SET max_attempts = 1")
-    process = mysql_queue.start_task()
-    mysql_queue.end_leases()
-    assert_fatal(mysql_queue.worker(0, OTHER_GROUP), "lost: ")
-    mysql_queue.go()
+@pytest.mark.parametrize(
+    ("name", "mode"), [("hold", "delete"), ("hold", "move"), ("hold", "mark"), ("hold_and_fail", "mark")]
+)
+def test_a_task_that_was_given_up_has_its_effects_if_it_ends_well_and_late(
+    mysql_queue: Queue, mode: str, name: str
+) -> None:
+    queue = mysql_queue
+    add(queue, name, 1)
+    queue.sql("UPDATE jobs_queue SET max_attempts = 1")
+    process = queue.start_task("--mode", mode)
+    queue.end_leases()
+    assert_fatal(queue.worker(0, OTHER_GROUP), "lost: ")
+    queue.go()
     assert end_of(process)[:2] == (0, "")
-    assert (effects(mysql_queue), states(mysql_queue)) == ([], [(4, 1)])
+    assert effects(queue) == ([1, 101] if name == "hold" else [])
+    assert states(queue) == ([(4, 1)] if name != "hold" else [(2, 1)] if mode == "mark" else [])
 
 
 def test_the_transaction_leaves_the_row_to_others_until_its_last_statement(mysql_queue: Queue) -> None:
     add(mysql_queue, "hold", 1)
     process = mysql_queue.start_task()
-    with closing(mysql_queue.connect()) as other, other.cursor() as cursor:
-        cursor.execute("SET SESSION innodb_lock_wait_timeout = 1")
-        other.begin()
-        cursor.execute("SELECT status, started_at IS NOT NULL FROM jobs_queue WHERE id = 1 FOR UPDATE")
-        assert cursor.fetchall() == ((1, 1),)
+    with holding(mysql_queue.dsn, "status = 1 AND started_at IS NOT NULL"):  # which is to be had
         mysql_queue.go()
         wait_until(lambda: lock_waits(mysql_queue.sql))
         assert process.poll() is None
-        other.rollback()
     assert end_of(process) == (0, "", "")
     assert effects(mysql_queue) == [1, 101]
 
@@ -415,32 +345,19 @@ def test_on_sqlite_others_wait_for_it_without_an_error(sqlite_queue: Queue) -> N
 
 
 def test_on_sqlite_a_task_that_writes_past_its_transaction_is_told_what_to_do(sqlite_queue: Queue) -> None:
-    add(sqlite_queue, "add_by_server", 1)
+    """And not to do it again, where it could not."""
+    by_server = "write(1)\nwith taskserver.TaskServer.from_env(HERE) as server: server.add_task('tasks.note')"
+    add(sqlite_queue, "act", by_server)
+    add(sqlite_queue, "add_on_another_connection", 2)
     assert_silent(sqlite_queue.worker())
-    assert (effects(sqlite_queue), states(sqlite_queue)) == ([], [(3, 1)])
-    assert re.search(
-        r"the task that does this holds the lock itself.*let it use taskserver\.connection\(\)",
-        sqlite_queue.first_lines()[0],
-    )
-
-
-def test_on_sqlite_a_task_that_adds_past_its_transaction_is_not_told_to_do_it_again(sqlite_queue: Queue) -> None:
-    add(sqlite_queue, "add_on_another_connection", 1)
-    assert_silent(sqlite_queue.worker())
-    assert (effects(sqlite_queue), states(sqlite_queue)) == ([], [(3, 1)])
-    [line] = sqlite_queue.first_lines()
-    assert line.startswith("DatabaseError: on the connection that was given: database is locked")
-    assert "again" not in line
+    assert (effects(sqlite_queue), states(sqlite_queue)) == ([], [(3, 1)] * 2)
+    first, by_connection = sqlite_queue.first_lines()
+    assert re.search(r"the task that does this holds the lock itself.*let it use taskserver\.connection\(\)", first)
+    assert by_connection.startswith("DatabaseError: on the connection that was given: database is locked")
+    assert "again" not in by_connection
 
 
 # ---- one process
-
-
-def test_a_server_runs_twice(queue: Queue) -> None:
-    add(queue, "effect", 1)
-    code = "print(server.run().done)\nserver.add_task('tasks.effect', [2])\nprint(server.run().done)\n"
-    assert run_program(queue, code) == ["1", "1"]
-    assert effects(queue) == [1, 2]
 
 
 IN_THREADS = """
@@ -481,7 +398,9 @@ print(server.get(task_id).result)
 
 def test_a_database_in_memory_has_transactions_too(sqlite_queue: Queue) -> None:
     code = """
-calls = [("effect", [1]), ("fail", [2]), ("too_long", [3]), ("change_settings", [4]), ("commit", [5]), ("effect", [6])]
+factories = "mine = taskserver.connection(); mine.row_factory = lambda *row: 1 / 0; mine.text_factory = bytes"
+codes = [f"write(4); {factories}", "write(5); taskserver.connection().commit()"]
+calls = [("effect", [1]), ("fail", [2]), ("too_long", [3]), *(("act", [code]) for code in codes), ("effect", [6])]
 ids = [server.add_task(f"tasks.{name}", args) for name, args in calls]
 server.run()
 print([int(server.get(task_id).status) for task_id in ids])
@@ -498,23 +417,3 @@ def test_outside_of_such_a_task_there_is_no_connection(sqlite_queue: Queue) -> N
     add(sqlite_queue, "ask_outside")
     assert_silent(sqlite_queue.worker())
     assert re.search(words, sqlite_queue.first_lines()[0])
-
-
-@pytest.mark.parametrize("value", [1, 0, None, "yes", "True", [True]])
-def test_what_is_neither_true_nor_false_is_refused(value: Any) -> None:
-    with pytest.raises(SettingError, match=r"transactional is .*; allowed: True or False"):
-        taskserver.task(transactional=value)
-
-
-def test_a_task_that_takes_several_at_once_has_no_transaction() -> None:
-    with pytest.raises(SettingError, match="it has transactional and batch; allowed: one of them"):
-        taskserver.task(transactional=True, batch=5)
-    taskserver.task(transactional=False, batch=5)
-
-
-def test_a_function_stays_what_it_is(tmp_path: Path) -> None:
-    @taskserver.task(transactional=True)
-    def double(number: int) -> int:
-        return number * 2
-
-    assert double(2) == 4

@@ -84,6 +84,13 @@ def do(*statements):
     for statement in statements:
         run(statement)
 
+
+@transactional
+def act(code):
+    scope = {}
+    exec(code, globals(), scope)
+    return scope.get("result")
+
 """
 
 

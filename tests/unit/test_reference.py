@@ -77,6 +77,7 @@ def test_the_reference_has_every_column_in_its_order(columns_of: Any) -> None:
     assert columns_of("jobs_queue") == COLUMNS
     assert columns_of("jobs_queue_done") == ["done_id", *COLUMNS]
     assert columns_of("jobs_queue_workers") == WORKERS
+    assert columns_of("jobs_queue_schedules") == list(table(REFERENCE, "column of `jobs_queue_schedules`"))
 
 
 # ---- settings

@@ -17,6 +17,8 @@ from taskserver import SettingError, task
         ({"timeout": -1}, "^timeout is -1; allowed: seconds from 0"),
         ({"backoff": "soon"}, "^backoff is .*; allowed: "),
         ({"on_fatal": "x"}, "^on_fatal: "),
+        *(({"transactional": value}, "^transactional is .*; allowed: True or False") for value in (1, None, "yes")),
+        ({"transactional": True, "batch": 5}, "^it has transactional and batch; allowed: one of them"),
     ],
 )
 def test_a_wrong_option_is_named_with_what_is_allowed(given: dict[str, Any], words: str) -> None:

@@ -1,0 +1,23 @@
+"""Rows that another program holds while a test looks what that costs whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tests.support.rows import Rows
+
+
+@contextmanager
+def holding(dsn: str, which: str = "1 = 1", table: str = "jobs_queue") -> Iterator[Callable[[], object]]:
+    """In the `with`, a transaction holds these rows and none beside them, on SQLite the whole file; what lets go."""
+    other = Rows(dsn)
+    if other.is_mysql:
+        other.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+    other.execute("BEGIN" if other.is_mysql else "BEGIN IMMEDIATE")
+    if other.is_mysql:
+        assert other.execute(f"SELECT * FROM {table} WHERE {which} FOR UPDATE")
+    try:
+        yield lambda: other.execute("ROLLBACK")
+    finally:
+        other.close()

@@ -1,0 +1,31 @@
+"""Which tasks an operator may mean; which rows that finds is shown by tests/features/test_interventions.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from taskserver import InvalidTask, Selection, TaskServer
+from tests.support.documents import table
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"ids": [2**63]}, "ids has 9223372036854775808; allowed: whole numbers from 0 to"),
+        ({"groups": [2**32]}, "groups has 4294967296; allowed: whole numbers from 0 to 4294967295"),
+        ({"groups": list(range(401))}, "401 groups are chosen; allowed: at most 400"),
+        ({"task": ""}, "task is ''; allowed: a text in UTF-8, not an empty one"),
+        ({"error": "\udc80"}, "error is '.udc80'; allowed: a text"),
+        ({"groups": 3}, "groups is 3; allowed: a list of whole numbers from 0 to 4294967295"),
+        ({"limit": True}, "limit is True; allowed: a whole number from 1 on"),
+    ],
+)
+def test_a_wrong_choice_is_refused_in_a_sentence(given: dict[str, Any], message: str) -> None:
+    with TaskServer("mysql://nobody@127.0.0.1:1/nothing") as server, pytest.raises(InvalidTask, match=message):
+        server.cancel(Selection(**given))
+
+
+def test_the_reference_has_everything_by_which_tasks_are_chosen() -> None:
+    assert list(table("docs/reference.md", "Selection")) == list(Selection._fields)
