@@ -272,6 +272,8 @@ class Storm:
         self._workers: list[subprocess.Popen[str]] = []
         self._frozen: dict[int, float] = {}
         """By the worker's process id, until when."""
+        self._spared: dict[int, float] = {}
+        """The same of those that go on, and are to find out that their lease is lost before they are killed."""
         self._due: dict[Callable[[], bool], float] = {}
         self.pause = 1 if bank.way == "transactional" else 2
         """A framework takes its time to begin, in which a worker that is killed too soon does nothing."""
@@ -307,8 +309,10 @@ class Storm:
         return [one for one in self._alive() if self._trace(one).endswith("b")]
 
     def _alive(self) -> list[subprocess.Popen[str]]:
-        """Those that run. The frozen ones are left alone: they are to find out that their lease is lost."""
-        return [worker for worker in self._workers if worker.poll() is None and worker.pid not in self._frozen]
+        """Those that run, and are neither frozen nor were just now."""
+        now = time.monotonic()
+        spared = {pid for pid, until in self._spared.items() if now < until} | self._frozen.keys()
+        return [worker for worker in self._workers if worker.poll() is None and worker.pid not in spared]
 
     def kill_worker(self) -> bool:
         victims = self._in_midst() or self._alive()
@@ -338,6 +342,7 @@ class Storm:
         for worker in self._workers:
             if worker.pid in self._frozen and (all_of_them or time.monotonic() > self._frozen[worker.pid]):
                 del self._frozen[worker.pid]
+                self._spared[worker.pid] = time.monotonic() + 1.0
                 thaw(worker)
 
     # ---- all of it
