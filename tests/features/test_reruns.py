@@ -90,24 +90,6 @@ def test_a_claimed_task_is_taken_from_its_worker_without_a_word(queue: Queue) ->
     assert (queue.notes(), queue.rows()) == (["held", "new"], [])
 
 
-def test_a_rerun_of_no_newer_version_leaves_a_running_task_and_one_that_is_done(queue: Queue) -> None:
-    queue.server.add_task("tasks.hold", ["7"], unique_key=KEY, rerun=True, version=7)
-    process = queue.start_task("--mode", "mark")
-    for version in (6, 7):
-        queue.server.add_task("tasks.note", ["older"], unique_key=KEY, rerun=True, version=version)
-    assert queue.rows("attempts, version") == [(1, 7)]
-    queue.go()
-    assert end_of(process) == (0, "", "")
-    queue.server.add_task("tasks.note", ["older"], unique_key=KEY, rerun=True, version=6)
-    assert_silent(queue.worker("--mode", "mark"))
-    several = [
-        {"task": "tasks.note", "args": [n], "unique_key": KEY, "rerun": True, "version": n} for n in (8, 10, 7, 10, 9)
-    ]
-    assert len(set(queue.server.add_tasks(several))) == 1
-    assert queue.rows("args, version") == [("[10]", 10)]
-    assert queue.notes() == ["7"]
-
-
 # ---- a task that runs
 
 

@@ -20,7 +20,7 @@ from taskserver import Progress, Status, TaskServer, TaskState
 from taskserver.cli.client import main
 from taskserver.model.results import MAX_RESULT_BYTES, write_result
 from tests.support.documents import read, sections, table
-from tests.support.processes import assert_one_line, assert_silent, end_of, freeze, run_here, thaw
+from tests.support.processes import assert_one_line, assert_silent, end_of, run_here
 from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
 from tests.support.reader import Reader
@@ -82,12 +82,6 @@ def give_something_else(error, value):
 @taskserver.task(max_attempts=1, on_fatal=give_something_else)
 def fail_with_an_end(value):
     raise ValueError("as it was asked to")
-
-@taskserver.task(max_attempts=1)
-def hold_once(value):
-    note("hold_once")
-    wait()
-    return value
 
 @taskserver.task(batch=50)
 def give_each(items):
@@ -329,22 +323,6 @@ def test_a_task_that_on_fatal_completed_has_no_result(queue: Queue, mode: str) -
     task_id = queue.server.add_task("tasks.fail_with_an_end", {"value": "text"})
     assert_silent(queue.worker("--mode", mode))
     assert queue.server.get(task_id) == TaskState(task_id, "tasks.fail_with_an_end", 2, 1, None, None, None)
-
-
-@EACH_KEEPING_MODE
-def test_a_completion_that_comes_late_brings_its_result(queue: Queue, mode: str) -> None:
-    task_id = queue.server.add_task("tasks.hold_once", ["late"])
-    process = queue.start_task("--mode", mode)
-    freeze(process)
-    queue.end_leases()
-    queue.worker(0, 9)  # a run begins with what is due, whatever its groups are
-    state = state_of(queue.server, task_id)
-    assert (state.status, state.result) == (Status.FATAL, None)
-    assert str(state.error).startswith("lost: ")
-    queue.go()
-    thaw(process)
-    assert end_of(process) == (0, "", "")
-    assert queue.server.get(task_id) == TaskState(task_id, "tasks.hold_once", 2, 1, "late", None, None)
 
 
 # ---- what asks
