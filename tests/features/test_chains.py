@@ -121,6 +121,7 @@ def test_show_draws_trees_on_a_terminal_and_writes_ids_elsewhere(queue: Queue, s
 
 def test_show_and_list_have_the_ids_in_json_and_list_has_columns_for_them(queue: Queue, server: TaskServer) -> None:
     parents = [server.add_task("tasks.note") for _ in range(7)]
+    assert "wait" not in queue.client("list").stdout
     child = server.add_task("tasks.note", depends_on=parents)
     shown: dict[str, Any] = json.loads(queue.client("show", child, "--json").stdout)
     assert (shown["waits_for"], shown["awaited_by"]) == (parents, [])
@@ -130,11 +131,6 @@ def test_show_and_list_have_the_ids_in_json_and_list_has_columns_for_them(queue:
     head, first, *_ = queue.client("list").stdout.splitlines()
     assert " ".join(head.split()) == "id status group priority attempts created (UTC) task waits for awaited by error"
     assert first.split("tasks.note")[1].strip() == f"{', '.join(map(str, parents[:5]))} and 2 more"
-
-
-def test_list_is_as_narrow_as_ever_where_nothing_waits(queue: Queue, server: TaskServer) -> None:
-    server.add_task("tasks.note")
-    assert "wait" not in queue.client("list").stdout
 
 
 def test_show_tells_the_stage_and_what_became_of_each(queue: Queue, server: TaskServer) -> None:

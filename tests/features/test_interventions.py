@@ -543,25 +543,19 @@ def test_ctrl_c_interrupts_the_task_that_runs_here_and_counts_as_its_failure(que
 # ---- errors
 
 
-def put_errors(queue: Queue) -> None:
-    for text, status, group in (
-        ("E: one\nhere", 4, 0), ("E: one\nthere", 3, 0), ("E: two", 4, 3), ("E: one", 4, 3), (None, 3, 0), ("x", 0, 0),
-    ):  # fmt: skip
-        due_at = FAR if status == 3 else None
-        put(queue, status, error_text=text, group_id=group, due_at=due_at, task=f"tasks.of_{group}")
-    queue.sql(
-        "UPDATE jobs_queue SET finished_at = '2026-01-02 03:04:05.000000', updated_at = '2026-01-03 00:00:00.000000'"
-    )
-    queue.sql("UPDATE jobs_queue SET finished_at = '2026-02-02 03:04:05.000000', updated_at = updated_at WHERE id = 4")
-
-
 def test_errors_are_counted_by_their_first_lines(queue: Queue, client: Run) -> None:
     assert client("errors").stdout == "no task is in error or fatal\n"
-    put_errors(queue)
+    first_seen, last_seen = "2026-01-02 03:04:05.000000", "2026-02-02 03:04:05.000000"
+    for text, status, group, finished_at in (
+        ("E: one\nhere", 4, 0, first_seen), ("E: one\nthere", 3, 0, None), ("E: two", 4, 3, first_seen),
+        ("E: one", 4, 3, last_seen), (None, 3, 0, None), ("x", 0, 0, None),
+    ):  # fmt: skip
+        row = {"error_text": text, "group_id": group, "task": f"tasks.of_{group}", "finished_at": finished_at}
+        put(queue, status, **row, due_at=FAR if status == 3 else None, updated_at="2026-01-03 00:00:00.000000")
     assert [tuple(error) for error in queue.server.errors()] == [
-        ("E: one", 3, 2, "2026-01-02 03:04:05.000000", "2026-02-02 03:04:05.000000", 4),
+        ("E: one", 3, 2, first_seen, last_seen, 4),
         ("", 1, 0, "2026-01-03 00:00:00.000000", "2026-01-03 00:00:00.000000", 5),
-        ("E: two", 1, 1, "2026-01-02 03:04:05.000000", "2026-01-02 03:04:05.000000", 3),
+        ("E: two", 1, 1, first_seen, first_seen, 3),
     ]
     heads, first, *_ = client("errors").stdout.splitlines()
     assert heads.split() == ["tasks", "fatal", "first", "seen", "(UTC)", "last", "seen", "(UTC)", "example", "error"]

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -48,23 +48,6 @@ def test_a_delayed_task_waits_by_the_clock_of_the_database_and_then_runs(queue: 
     queue.pass_time()
     assert_silent(queue.worker())
     assert (queue.notes(), queue.rows()) == (["later"] * 4, [])
-
-
-def test_a_task_waits_until_its_instant_in_whatever_zone_it_is_told(queue: Queue) -> None:
-    instant = datetime.now(timezone.utc) + timedelta(hours=2)
-    queue.server.add_task("tasks.note", ["utc"], at=instant)
-    queue.server.add_task(
-        "tasks.note", ["elsewhere"], at=instant.astimezone(timezone(timedelta(hours=-9, minutes=-30)))
-    )
-    queue.server.add_task("tasks.note", ["text"], at=instant.isoformat())
-    queue.server.add_task("tasks.note", ["past"], at=datetime(2020, 2, 29, tzinfo=timezone.utc))
-    assert all(7100 < seconds < 7300 for seconds in queue.seconds_ahead()[:3])
-    assert len(set(queue.sql("SELECT due_at FROM jobs_queue"))) == 2
-    assert_silent(queue.worker("--mode", "mark"))
-    assert queue.notes() == ["past"]
-    queue.pass_time()
-    assert_silent(queue.worker("--mode", "mark"))
-    assert queue.notes() == ["past", "utc", "elsewhere", "text"]
 
 
 def test_by_sql_a_task_waits_by_status_5_and_by_a_due_at_that_lies_ahead_alone(queue: Queue) -> None:

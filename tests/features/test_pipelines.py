@@ -103,9 +103,6 @@ def passes(pipeline, stage):
         file.write(f"{pipeline} {stage} {os.getpid()}\\n")
     return [pipeline, stage + 1]
 
-def passes_on(pipeline, stage):
-    return passes(pipeline, stage)
-
 def passes_together(pipeline, stage):
     passed = passes(pipeline, stage)
     wait(f"go{stage}")
@@ -129,6 +126,7 @@ class Hostile:
 def generator():
     note_text("body")
     yield 1
+
 GIFTS = {
     "dict": lambda: {"größe 🎉": [1, -2.5, True, None, {"k": "v"}]},
     "tuple": lambda: (1, "two", [3]),
@@ -241,7 +239,7 @@ def test_each_stage_has_attempts_and_limits_of_its_own(one_queue: Queue) -> None
 
 @pytest.mark.parametrize("count", [1, MAX_STAGES])
 def test_one_stage_and_as_many_as_may_be_run_in_their_order(one_queue: Queue, count: int) -> None:
-    one_queue.server.add_pipeline(["tasks.passes", *["tasks.passes_on"] * (count - 1)], [7, 0])
+    one_queue.server.add_pipeline(["tasks.passes"] * count, [7, 0])
     assert_silent(one_queue.worker())
     assert [one[:2] for one in passes(one_queue)] == [(7, stage) for stage in range(count)]
     assert one_queue.rows() == []

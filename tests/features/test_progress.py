@@ -356,7 +356,7 @@ def test_a_call_of_several_goes_on_while_one_of_them_is_ours(queue: Queue, serve
 # ---- others in the way
 
 
-def test_a_row_that_somebody_holds_costs_the_task_a_second_and_not_its_life(queue: Queue) -> None:
+def test_a_row_that_somebody_holds_costs_the_task_a_second_and_not_its_life(queue: Queue, server: TaskServer) -> None:
     seconds: list[float] = []
 
     def call() -> None:
@@ -373,12 +373,10 @@ def test_a_row_that_somebody_holds_costs_the_task_a_second_and_not_its_life(queu
                 time.sleep(0.01)
                 call()
 
-    with server_of(queue) as server:
-        run(server, work)
+    state = run(server, work)
     assert 0.5 < seconds[1] < 4  # it waited: so the row was held
     assert max(seconds[2:]) < 0.5
-    assert queue.rows("status, attempts") == [(Status.DONE, 1)]
-    assert read_progress(in_row(queue)) == Progress(101, 10)
+    assert (state.status, state.attempts, state.progress) == (Status.DONE, 1, Progress(101, 10))
 
 
 @pytest.mark.parametrize("is_silent", [False, True], ids=["away", "silent"])
@@ -407,15 +405,16 @@ def test_a_database_that_is_away_for_a_while_does_not_fail_the_task(
         progress(3, 3)
 
     with Proxy(mysql_server.host, mysql_server.port) as proxy, server_of(mysql_queue, proxy) as server:
-        run(server, work)
+        state = run(server, work)
     if is_silent:
         assert 2 < max(seconds) < 9
     assert sum(seconds) - (max(seconds) if is_silent else 0) < 1
-    assert mysql_queue.rows("status, attempts") == [(Status.DONE, 1)]
-    assert read_progress(in_row(mysql_queue)) == Progress(3, 3)
+    assert (state.status, state.attempts, state.progress) == (Status.DONE, 1, Progress(3, 3))
 
 
-def test_the_last_one_is_stored_though_somebody_holds_the_row_as_the_task_ends(queue: Queue) -> None:
+def test_the_last_one_is_stored_though_somebody_holds_the_row_as_the_task_ends(
+    queue: Queue, server: TaskServer
+) -> None:
     holds = threading.Event()
     holders: list[threading.Thread] = []
 
@@ -431,13 +430,11 @@ def test_the_last_one_is_stored_though_somebody_holds_the_row_as_the_task_ends(q
         assert holds.wait(WAIT_SECONDS)
         progress(10, 10)
 
-    with server_of(queue) as server:
-        began_at = time.monotonic()
-        run(server, work)
+    began_at = time.monotonic()
+    state = run(server, work)
     assert time.monotonic() - began_at > 2.5
     holders[0].join(WAIT_SECONDS)
-    assert queue.rows("status, attempts") == [(Status.DONE, 1)]
-    assert read_progress(in_row(queue)) == Progress(10, 10)
+    assert (state.status, state.attempts, state.progress) == (Status.DONE, 1, Progress(10, 10))
 
 
 # ---- threads, processes, event loops

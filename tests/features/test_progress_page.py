@@ -144,25 +144,25 @@ def test_an_id_that_was_given_again_shows_nothing_of_another_task(mysql_queue: Q
     assert "secret" not in visitor.open().text
 
 
-@pytest.mark.parametrize(
-    ("told", "result"),
-    [
-        ("no JSON", "no JSON"),
-        ('{"done": "1", "total": [], "text": 5}', "[1]"),
-        ('{"done": -1, "total": 1e400}', '{"a": 1}'),
-        ('"text"', "null"),
-        ('{"done": null, "text": "\\ud800"}', '"</script><script>alert(1)</script>"'),
-    ],
-)
-def test_the_page_stands_whatever_the_row_holds(mysql_queue: Queue, website: Website, told: str, result: str) -> None:
+ODD_ROWS = {
+    "no JSON": "no JSON",
+    '{"done": "1", "total": [], "text": 5}': "[1]",
+    '{"done": -1, "total": 1e400}': '{"a": 1}',
+    '"text"': "null",
+    '{"done": null, "text": "\\ud800"}': '"</script><script>alert(1)</script>"',
+}
+
+
+def test_the_page_stands_whatever_the_row_holds(mysql_queue: Queue, website: Website) -> None:
     visitor = Visitor(website)
     visitor.press_button()
-    mysql_queue.sql("UPDATE jobs_queue SET status = 2, progress = ?, result = ?", told, result)
-    now = visitor.ask()
-    assert (now["state"], now["done"], now["total"], now["text"]) == ("done", 0, 0, "")
-    page = visitor.open()
-    assert page.status == 200
-    assert "alert(1)</script>" not in page.text
+    for told, result in ODD_ROWS.items():
+        mysql_queue.sql("UPDATE jobs_queue SET status = 2, progress = ?, result = ?", told, result)
+        now = visitor.ask()
+        assert (now["state"], now["done"], now["total"], now["text"]) == ("done", 0, 0, ""), told
+        page = visitor.open()
+        assert page.status == 200
+        assert "alert(1)</script>" not in page.text
     assert "PHP" not in website.log.partition("started")[2].replace("PHP 8", "")
 
 

@@ -90,24 +90,6 @@ def test_a_claimed_task_is_taken_from_its_worker_without_a_word(queue: Queue) ->
     assert (queue.notes(), queue.rows()) == (["held", "new"], [])
 
 
-def test_a_rerun_of_no_newer_version_leaves_a_running_task_and_one_that_is_done(queue: Queue) -> None:
-    queue.server.add_task("tasks.hold", ["7"], unique_key=KEY, rerun=True, version=7)
-    process = queue.start_task("--mode", "mark")
-    for version in (6, 7):
-        queue.server.add_task("tasks.note", ["older"], unique_key=KEY, rerun=True, version=version)
-    assert queue.rows("attempts, version") == [(1, 7)]
-    queue.go()
-    assert end_of(process) == (0, "", "")
-    queue.server.add_task("tasks.note", ["older"], unique_key=KEY, rerun=True, version=6)
-    assert_silent(queue.worker("--mode", "mark"))
-    several = [
-        {"task": "tasks.note", "args": [n], "unique_key": KEY, "rerun": True, "version": n} for n in (8, 10, 7, 10, 9)
-    ]
-    assert len(set(queue.server.add_tasks(several))) == 1
-    assert queue.rows("args, version") == [("[10]", 10)]
-    assert queue.notes() == ["7"]
-
-
 # ---- a task that runs
 
 
@@ -207,61 +189,33 @@ class Step(NamedTuple):
     at: float
 
 
-class KindRace:
-    """Workers' processes that drain one queue until the producers are done."""
-
-    def __init__(self, folder: Path, dsn: str, mode: str) -> None:
-        self._race = Race(folder, dsn, mode)
-        self._folder = folder
-        (folder / "race_tasks.py").write_text(STEPS)
-        self._race.get_ready(WORKERS, batch=3, until=True)
-        self._race.go()
-
-    def produce(self, producer: Callable[[int, Callable[[], object]], list[Any]], producers: int) -> list[list[Any]]:
-        """What each of so many producers, which add at once and beside the workers, brings back.
-
-        Each is given what it has to call after its first change: once all have, `hold` in the workers comes to its end.
-        """
-        first = threading.Barrier(producers, (self._folder / "changed").touch, WAIT_SECONDS)
-        with ThreadPoolExecutor(producers) as pool:
-            found = list(pool.map(lambda number: producer(number, first.wait), range(producers)))
-        self._race.producers_are_done.touch()
-        return found
-
-    def wait_until_held(self) -> None:
-        """Until a worker is in the midst of a task."""
-        wait_until(lambda: (self._folder / "steps").exists() and (self._folder / "steps").read_text())
-
-    def finish(self) -> list[Step]:
-        """Once the workers found nothing more: what the tasks wrote. Workers had nothing to warn of."""
-        self._race.outcomes()
-        warnings = self._folder / "warnings"
-        assert not warnings.exists(), warnings.read_text()
-        lines = [line.split(" | ") for line in (self._folder / "steps").read_text().splitlines()]
-        return [Step(word, key, int(number), float(at)) for word, key, number, at in lines]
-
-    def close(self) -> None:
-        self._race.close()
-
-
 @contextmanager
-def racing(queue: Queue, folder: Path, mode: str) -> Iterator[KindRace]:
-    race = KindRace(folder, queue.dsn, mode)
+def racing(queue: Queue, folder: Path, mode: str) -> Iterator[Race]:
+    """In the `with`, workers' processes drain the queue until the producers are done."""
+    race = Race(folder, queue.dsn, mode)
+    (folder / "race_tasks.py").write_text(STEPS)
     try:
+        race.get_ready(WORKERS, batch=3, until=True)
+        race.go()
         yield race
     finally:
         race.close()
 
 
+def steps_in(folder: Path) -> list[Step]:
+    lines = [line.split(" | ") for line in (folder / "steps").read_text().splitlines()]
+    return [Step(word, key, int(number), float(at)) for word, key, number, at in lines]
+
+
+def runs_of(steps: Sequence[Step], key: str) -> Iterator[tuple[Step, Step]]:
+    of_key = [step for step in steps if step.key == key]
+    yield from zip(of_key[::2], of_key[1::2], strict=True)
+
+
 def assert_never_two_at_once(steps: Sequence[Step]) -> None:
     for key in {step.key for step in steps}:
-        of_key = [step for step in steps if step.key == key]
-        for begin, end in zip(of_key[::2], of_key[1::2], strict=True):
-            assert (begin.word, end.word, begin.number) == ("begin", "end", end.number), of_key
-
-
-def last_run(steps: Sequence[Step], key: str) -> Step:
-    return [step for step in steps if step.key == key and step.word == "begin"][-1]
+        for begin, end in runs_of(steps, key):
+            assert (begin.word, end.word, begin.number) == ("begin", "end", end.number), key
 
 
 class Change(NamedTuple):
@@ -272,19 +226,9 @@ class Change(NamedTuple):
     before: float
     after: float
 
-
-def changes_within_runs(steps: Sequence[Step], changes: Sequence[Change]) -> int:
-    """How many came in the midst of a run of their own key."""
-    runs = [(begin, end) for key in {step.key for step in steps} for begin, end in _pairs(steps, key)]
-    return sum(
-        any(begin.key == change.key and begin.at < change.before and change.after < end.at for begin, end in runs)
-        for change in changes
-    )
-
-
-def _pairs(steps: Sequence[Step], key: str) -> Iterator[tuple[Step, Step]]:
-    of_key = [step for step in steps if step.key == key]
-    yield from zip(of_key[::2], of_key[1::2], strict=True)
+    def came_within_a_run(self, steps: Sequence[Step]) -> bool:
+        """Of its own key."""
+        return any(begin.at < self.before and self.after < end.at for begin, end in runs_of(steps, self.key))
 
 
 EACH_RACE = pytest.mark.parametrize(
@@ -307,7 +251,10 @@ def test_the_last_change_of_each_key_is_run_and_no_key_by_two_workers_at_once(
     numbers = list(range(1, 40 * PRODUCERS + 1))
     random.Random(mode).shuffle(numbers)
 
-    def produce(producer: int, tell: Callable[[], object]) -> list[Change]:
+    # Once each producer has changed something, `hold` in a worker comes to its end.
+    all_began = threading.Barrier(PRODUCERS, (tmp_path / "changed").touch, WAIT_SECONDS)
+
+    def produce(producer: int) -> list[Change]:
         changes = []
         with TaskServer(queue.dsn, mode=mode) as server:
             for number in range(40):
@@ -321,21 +268,25 @@ def test_the_last_change_of_each_key_is_run_and_no_key_by_two_workers_at_once(
                     server.add_task("race_tasks.step", args, unique_key=key, rerun=True, **more)
                     changes.append(Change(key, number if key != "shared" else shared, before, time.monotonic()))
                 if number == 0:
-                    tell()
+                    all_began.wait()
         return changes
 
     with TaskServer(queue.dsn) as server:
         server.add_task("race_tasks.hold", ["shared", 0], unique_key="shared", rerun=True, version=0, group_id=3)
     with racing(queue, tmp_path, mode) as race:
-        race.wait_until_held()
-        changes = race.produce(produce, PRODUCERS)
-        steps = race.finish()
+        wait_until(lambda: (tmp_path / "steps").exists() and steps_in(tmp_path))
+        with ThreadPoolExecutor(PRODUCERS) as pool:
+            changes = list(pool.map(produce, range(PRODUCERS)))
+        race.producers_are_done.touch()
+        race.outcomes()
+    assert not (tmp_path / "warnings").exists()
+    steps = steps_in(tmp_path)
     assert_never_two_at_once(steps)
     for producer, own in enumerate(changes):
         last = own[-2]
-        run = last_run(steps, f"own {producer}")
+        *_, (run, _) = runs_of(steps, f"own {producer}")
         assert (run.number, run.at > last.before) == (last.number, True)
-    runs = [step.number for step in steps if (step.word, step.key) == ("begin", "shared")]
+    runs = [begin.number for begin, _ in runs_of(steps, "shared")]
     if mode == "mark":
         assert runs == sorted(set(runs))
         assert runs[-1] == max(numbers)
@@ -343,4 +294,4 @@ def test_the_last_change_of_each_key_is_run_and_no_key_by_two_workers_at_once(
     else:
         assert runs[-1] in {own[-1].number for own in changes}
         assert queue.rows() == []
-    assert changes_within_runs(steps, [change for own in changes for change in own]) > 0
+    assert any(change.came_within_a_run(steps) for own in changes for change in own)

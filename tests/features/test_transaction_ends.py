@@ -244,16 +244,18 @@ def test_a_task_that_rolls_back_or_closes_its_connection_fails_with_nothing_comm
     assert "closed" in queue.first_lines()[-1]
 
 
-@pytest.mark.parametrize("task", ["effect", "note"])
-def test_a_connection_that_was_kept_from_an_earlier_task_takes_nothing(queue: Queue, task: str) -> None:
+def test_a_connection_that_was_kept_from_an_earlier_task_takes_nothing(queue: Queue) -> None:
     """Be it in another task, or in the next one of its kind before that begins."""
     add(queue, "act", "kept.append(taskserver.connection()); write(1)")
     add(queue, "write_to_what_was_kept", 2)
-    add(queue, task, 3)
+    add(queue, "note")
+    add(queue, "write_to_what_was_kept", 3)
+    add(queue, "effect", 4)
     assert_silent(queue.worker("--mode", "mark"))
-    assert queue.statuses() == [2, 3, 2]
-    assert re.match("InterfaceError|ProgrammingError: Cannot operate on a closed", queue.first_lines()[1])
-    assert effects(queue) == ([1, 3] if task == "effect" else [1])
+    assert queue.statuses() == [2, 3, 2, 3, 2]
+    for line in queue.first_lines()[1::2]:
+        assert re.match("InterfaceError|ProgrammingError: Cannot operate on a closed", line)
+    assert effects(queue) == [1, 4]
 
 
 def test_on_sqlite_a_forked_process_cannot_write_to_its_parent_s_transaction(sqlite_queue: Queue) -> None:
@@ -376,15 +378,16 @@ def test_a_cursor_in_the_midst_of_its_rows_keeps_no_lock(sqlite_queue: Queue) ->
     assert effects(sqlite_queue) == [2]
 
 
-@pytest.mark.parametrize("then", ["raises it", "goes on"])
-def test_a_task_that_a_server_rolled_back_for_a_lock_comes_again(odd_queue: Queue, then: str) -> None:
+def test_a_task_that_a_server_rolled_back_for_a_lock_comes_again(odd_queue: Queue) -> None:
     odd_queue.sql("INSERT INTO effects (number) VALUES (0)")
-    add(odd_queue, "wait_for_a_lock", 1, then)
+    for number, then in enumerate(("raises it", "goes on"), start=1):
+        add(odd_queue, "wait_for_a_lock", number * 10, then)
     with holding(odd_queue.dsn, "number = 0", "effects"):
         assert_silent(odd_queue.worker("--mode", "mark"))
-    assert odd_queue.statuses() == [3]
-    begin = "OperationalError: (1205, " if then == "raises it" else "Conflict: its transaction was rolled back"
-    assert odd_queue.first_lines()[0].startswith(begin)
+    assert odd_queue.statuses() == [3, 3]
+    raised, went_on = odd_queue.first_lines()
+    assert raised.startswith("OperationalError: (1205, ")
+    assert went_on.startswith("Conflict: its transaction was rolled back")
     assert effects(odd_queue) == [0]
 
 

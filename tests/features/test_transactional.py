@@ -239,23 +239,28 @@ def test_what_is_called_when_the_last_attempt_failed_is_outside_of_it(queue: Que
     assert states(queue) == [(2, 1)]
 
 
-@EACH_MODE
-def test_a_task_that_was_taken_over_leaves_nothing(mysql_queue: Queue, mode: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "runs_elsewhere"), [("delete", False), ("move", False), ("mark", False), ("mark", True)]
+)
+def test_a_task_that_was_taken_over_leaves_nothing(mysql_queue: Queue, mode: str, runs_elsewhere: bool) -> None:
     queue = mysql_queue
     add(queue, "hold", 1)
     process = queue.start_task("--mode", mode)
-    queue.end_leases()
-    assert_silent(queue.worker(0, OTHER_GROUP))
+    if runs_elsewhere:
+        queue.sql("UPDATE jobs_queue SET claim = claim + 1")
+    else:
+        queue.end_leases()
+        assert_silent(queue.worker(0, OTHER_GROUP))
     before = queue.rows()
     queue.go()
     ended = end_of(process)
     assert ended[:2] == (0, "")
     assert "task 1 tasks.hold: the lease was lost while it ran" in ended[2]
     assert (effects(queue), queue.rows()) == ([], before)
-    assert states(queue) == [(3, 1)]
+    assert states(queue) == [(1 if runs_elsewhere else 3, 1)]
     queue.end_backoffs()
     assert_silent(queue.worker("--mode", mode))
-    assert effects(queue) == [1, 101]
+    assert effects(queue) == ([] if runs_elsewhere else [1, 101])
 
 
 def test_on_sqlite_a_task_that_was_taken_over_before_its_transaction_began_does_not_run(sqlite_queue: Queue) -> None:
