@@ -231,6 +231,20 @@ def test_a_retry_of_all_by_the_sql_of_the_documents_has_them_wait_again(mysql_si
     site.assert_all_done(parent, child, grandchild)
 
 
+def test_a_retry_of_one_of_two_fatal_parents_leaves_the_child_fatal(site: Family) -> None:
+    site.break_("first", "second")
+    parents = [site.add("first"), site.add("second")]
+    child = site.add("child", *parents)
+    site.run()
+    site.break_()
+    site.server.retry(parents[0])
+    assert site.run().done == 1
+    assert site.row(child) == (4, False, GIVEN_UP.format(parents[1]))
+    site.server.retry(parents[1])
+    assert site.run().done == 2
+    assert site.ran[-1] == "child"
+
+
 @pytest.mark.parametrize("status", ["new", "waiting", "running"])
 def test_a_cancelled_task_counts_as_fatal(site: Family, status: str) -> None:
     parent = site.add("parent", delay=3600 if status == "waiting" else None)
