@@ -19,12 +19,21 @@ __all__ = ["Store", "open_store"]
 def open_store(settings: Settings) -> Store:
     """The store that the settings name; it connects when first used. Raises DatabaseError without its driver.
 
-    A database in memory is a file of this process alone, with its tables.
+    A database in memory is a file of this process, made here with its tables; it goes with the store, or the process.
     """
-    store = Store(_dialect(settings), settings.mode, settings.lease_seconds, settings.patience_seconds)
-    if settings.dsn.place == MEMORY:
-        store.tables.create()
+    if settings.dsn != SQLiteDsn(MEMORY):
+        return _store(settings)
+    from .sqlite.private_file import make_private_file, remove_with  # for tests, mostly
+
+    path = make_private_file()
+    store = _store(settings._replace(dsn=SQLiteDsn(str(path))))
+    remove_with(store.database.dialect, path)
+    store.tables.create()
     return store
+
+
+def _store(settings: Settings) -> Store:
+    return Store(_dialect(settings), settings.mode, settings.lease_seconds, settings.patience_seconds)
 
 
 def _dialect(settings: Settings) -> Dialect:
@@ -32,10 +41,6 @@ def _dialect(settings: Settings) -> Dialect:
     if isinstance(dsn, SQLiteDsn):
         from .sqlite.dialect import SQLiteDialect
 
-        if dsn.path == MEMORY:
-            from .sqlite.private_file import private_file  # for tests, mostly
-
-            return SQLiteDialect(private_file(), settings.table)
         return SQLiteDialect(Path(settings.folder, dsn.path), settings.table)
     try:
         from .mysql.dialect import MySQLDialect

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -226,4 +227,15 @@ def test_a_database_in_memory_outlives_a_forked_child_and_goes_with_its_maker() 
     ).stdout.split()
     assert rows == "2"
     assert "taskserver-" in path
+    assert not Path(path).parent.exists()
+
+
+def test_a_database_in_memory_goes_with_the_last_use_of_its_server() -> None:
+    with TaskServer("sqlite:///:memory:") as server:
+        ((_, _, path),) = server.store.database.fetch("PRAGMA database_list")
+        assert Path(path).exists()
+    server.add_task("tasks.a")  # closed and used again
+    assert [count.rows for count in server.store.views.counts()] == [1]
+    del server
+    gc.collect()
     assert not Path(path).parent.exists()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import shutil
 import tempfile
+import weakref
 from pathlib import Path
 
 from ...errors import DatabaseError
@@ -13,16 +13,20 @@ from ...errors import DatabaseError
 IN_MEMORY = "/dev/shm"
 
 
-def private_file() -> Path:
-    """A path for a new file, which is removed when the process ends that asked for it. Raises DatabaseError."""
+def make_private_file() -> Path:
+    """A path for a new file, in a folder of its own. Raises DatabaseError."""
     try:
         folder = tempfile.mkdtemp(prefix="taskserver-", dir=IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None)
     except OSError as error:
         raise DatabaseError(f"no file can be made for :memory: ({error}): name a file in TASKSERVER_DSN") from None
-    atexit.register(_remove, folder, os.getpid())
     return Path(folder, "memory.db")
 
 
-def _remove(folder: str, pid: int) -> None:
-    if os.getpid() == pid:  # a forked child uses the same file, and ends before
+def remove_with(owner: object, path: Path) -> None:
+    """Remove the file with its folder once the owner is gone, or this process ends."""
+    weakref.finalize(owner, _remove, path.parent, os.getpid())
+
+
+def _remove(folder: Path, pid: int) -> None:
+    if os.getpid() == pid:  # a forked child uses its parent's file
         shutil.rmtree(folder, ignore_errors=True)
