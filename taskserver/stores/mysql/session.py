@@ -133,7 +133,7 @@ class MySQLSession(Session):
     def mend(self, error: Exception) -> bool:
         if number_of(error) != STATEMENT_BINLOG or self._isolation != READ_COMMITTED:
             return False
-        # Statement-based replication refuses even a transaction's first write otherwise.
+        # Go on in REPEATABLE READ: else statement-based replication refuses even a transaction's first write.
         self._abilities.isolation = self._isolation = REPEATABLE_READ
         self.send("ROLLBACK")
         self.send(REPEATABLE_READ)
