@@ -183,10 +183,7 @@ import sqlite3
 def leave_locked(path):
     connection = sqlite3.connect(path)
     connection.execute("UPDATE jobs_queue SET priority = priority")
-    try:
-        raise KeyError("first")
-    except KeyError:
-        raise ValueError("second")
+    raise ValueError("amid it")
 """
 
 
@@ -195,7 +192,7 @@ def test_a_task_that_raises_amid_its_own_transaction_keeps_no_lock(queue: Queue)
     queue.define(LEAVES_LOCKED)
     queue.add("tasks.leave_locked", json.dumps([str(queue.path)]))
     assert_silent(queue.worker())
-    assert queue.first_lines() == ["ValueError: second"]
+    assert queue.first_lines() == ["ValueError: amid it"]
 
 
 def test_a_reader_that_stays_in_the_midst_of_reading_holds_up_nobody(queue: Queue) -> None:
