@@ -15,6 +15,7 @@ from pathlib import Path
 from ..host.network_mounts import network_file_system
 from ..messages import misplaced_files
 from ..settings.load import Settings
+from . import code_rights
 from .findings import Finding, broken, ok, warning
 
 WEB_FOLDERS = {*misplaced_files.WEB_FOLDERS, "html", "public", "web", "wwwroot", "webroot", "docroot"}
@@ -26,12 +27,13 @@ def of_program(folder: Path) -> Iterator[Finding]:
     yield ok("python", f"Python {platform.python_version()} at {sys.executable or 'an unknown place'}")
     yield ok("packages", ", ".join(f"{name} {_version(name)}" for name in ("PyMySQL", "python-dotenv")))
     yield _web_folder(folder)
-    yield _code(folder)
+    yield code_rights.of_program(folder)
     yield _env_file(folder / ".env")
 
 
 def of_deployment(settings: Settings) -> Iterator[Finding]:
     """One finding for each check of the files that a deployment writes, which settings name. Raises OSError."""
+    yield code_rights.of_modules(settings)
     yield _var(settings.folder / "var")
     if settings.log_file is not None:
         yield _log(settings.log_file)
@@ -92,19 +94,6 @@ def _has_page(folder: Path) -> bool:
 
 
 # ---- files
-
-
-def _code(folder: Path) -> Finding:
-    paths = [folder, folder / "taskserver", *sorted(folder.glob("*.py"))]
-    writable_by_all = [path for path in paths if path.exists() and path.stat().st_mode & 0o002]
-    if not writable_by_all:
-        return ok("code", "not every account of this host may change the program")
-    return warning(
-        "code",
-        f"any account of this host may change {', '.join(path.name for path in writable_by_all[:3])}",
-        "whoever changes the program has it run as you",
-        f"chmod -R o-w {folder}",
-    )
 
 
 def _env_file(path: Path) -> Finding:
