@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from ..host.file_rights import trusted_accounts, who_else_may_replace
 from ..host.network_mounts import network_file_system
 from ..messages import misplaced_files
 from ..settings.load import Settings
@@ -36,7 +37,7 @@ def of_deployment(settings: Settings) -> Iterator[Finding]:
     yield code_rights.of_modules(settings)
     yield _var(settings.folder / "var")
     if settings.log_file is not None:
-        yield _log(settings.log_file)
+        yield _log(settings.log_file, settings.folder)
     database_file = settings.dsn.database_file(settings.folder)
     if database_file is not None:
         yield from _database_file(database_file)
@@ -153,9 +154,13 @@ def _owner(path: Path) -> str:
         return "another user"
 
 
-def _log(path: Path) -> Finding:
+def _log(path: Path, folder: Path) -> Finding:
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         return broken("log", f"{path} cannot be written", "a worker does not start without it", "mend TASKSERVER_LOG")
+    who = who_else_may_replace(path, trusted_accounts(folder))
+    if who:
+        why = "a link in its place would have the log written into any file of yours, so no worker starts"
+        return broken("log", f"{who}, where {path} would lie", why, "name a file in var/ as TASKSERVER_LOG")
     served = _served_by(path.parent)
     if served is None:
         return ok("log", str(path))

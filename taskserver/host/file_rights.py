@@ -36,6 +36,15 @@ def who_else(found: os.stat_result, trusted: frozenset[int], only_passed: bool =
     return ""
 
 
+def who_else_may_replace(path: Path, trusted: frozenset[int]) -> str:
+    """The others who may lay another file, or a link, in the place of a file; empty for nobody. Raises OSError."""
+    for folder in dict.fromkeys((path.parent, Path(os.path.realpath(path)).parent)):
+        who = who_else(folder.stat(), trusted)
+        if who:
+            return f"{who} of this host may write {folder}"
+    return ""
+
+
 def way_to(path: Path) -> Iterator[Path]:
     """Each folder and link on the way to a path that exists, from / on; last, what it leads to in the end."""
     here, ahead = Path("/"), list(reversed(path.absolute().parts[1:]))

@@ -186,6 +186,15 @@ def test_the_name_of_a_home_folder_and_of_those_above_it_is_the_hosts_choice(
     assert files._web_folder(inside).level is Level.WARNING
 
 
+def test_a_log_that_a_worker_refuses_for_its_folder_is_broken(folder: Path) -> None:
+    (folder / "logs").mkdir()
+    (folder / "logs").chmod(0o1777)
+    set_env(folder, f"{DSN}TASKSERVER_LOG=logs/worker.log\n")
+    (finding,) = worse(folder)
+    assert (finding.check, finding.level) == ("log", Level.BROKEN)
+    assert f"any account of this host may write {folder / 'logs'}" in finding.found
+
+
 def test_what_tasks_leave_in_the_folder_of_locks_is_their_own_affair(folder: Path) -> None:
     (folder / "var" / "latest.pdf").symlink_to("nowhere.pdf")
     (folder / "var" / "invoice.pdf").touch(0o400)
