@@ -10,6 +10,7 @@ import os
 import pwd
 import stat
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 ROOT = 0
@@ -75,6 +76,7 @@ def _group_name(gid: int) -> str:
         return str(gid)
 
 
+@lru_cache(maxsize=16)  # a host may list thousands of accounts, and a folder hold as many files
 def _has_no_others(gid: int, trusted: frozenset[int]) -> bool:
     """Whether nobody but trusted accounts is in a group, as in the private one that many hosts give each account."""
     names = {account_name(uid) for uid in trusted}

@@ -24,7 +24,7 @@ from .checks import (
     nearest_key,
     whole_number_as_text,
 )
-from .dsn import Dsn, MySQLDsn, parse_dsn
+from .dsn import Dsn, parse_dsn
 
 T = TypeVar("T")
 
@@ -131,13 +131,9 @@ def hide_secrets() -> None:
     """
     for key in ("TASKSERVER_PASSWORD", "TASKSERVER_DSN"):
         value = os.environ.get(key)
-        if value and (key != "TASKSERVER_DSN" or _has_password(parse_dsn(value))):
+        if value and (key != "TASKSERVER_DSN" or parse_dsn(value).has_password):
             _hidden[key] = value
             del os.environ[key]
-
-
-def _has_password(dsn: Dsn) -> bool:
-    return isinstance(dsn, MySQLDsn) and bool(dsn.password)
 
 
 def _settings_in(env_file: Path) -> dict[str, str]:

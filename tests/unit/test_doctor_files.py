@@ -13,7 +13,7 @@ import pytest
 
 from taskserver.doctor import code_rights, files
 from taskserver.doctor.findings import Finding, Level
-from taskserver.host.file_rights import who_else
+from taskserver.host.file_rights import _has_no_others, who_else
 from taskserver.settings.load import load_settings
 
 DSN = "TASKSERVER_DSN=sqlite:///../../data/queue.db\n"
@@ -155,7 +155,9 @@ def test_a_groups_right_counts_unless_nobody_else_can_be_in_it(monkeypatch: pyte
     monkeypatch.setattr("os.getgroups", list)
     monkeypatch.setattr("os.getegid", lambda: 0)
     found = os.stat_result((0o100664, 0, 0, 1, 5, 7, 0, 0, 0, 0))
+    _has_no_others.cache_clear()
     assert who_else(found, frozenset({0, 5})) == ("" if is_private else f"the group {name}")
+    _has_no_others.cache_clear()
 
 
 def test_what_another_unprivileged_account_owns_counts_as_open() -> None:
