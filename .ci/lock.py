@@ -45,7 +45,7 @@ def main() -> None:
 def compiled(extras: tuple[str, ...], *options: str) -> list[str]:
     """An entry for each package, over several lines: its version, where it is needed, its hashes."""
     command = [str(Path(sys.executable).with_name("uv")), "pip", "compile", "pyproject.toml", *options]
-    command += ["--universal", "--python-version", OLDEST_PYTHON, "--generate-hashes", "--upgrade"]
+    command += ["--universal", "--python-version", OLDEST_PYTHON, "--generate-hashes"]
     command += ["--no-annotate", "--no-header", "--quiet", *(f"--extra={extra}" for extra in extras)]
     text = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
     return re.split(r"\n(?=\S)", text.strip())

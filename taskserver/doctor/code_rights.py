@@ -164,8 +164,7 @@ class _Search:
                 f"whoever may change {what} has it run as you",
                 "name smaller packages in TASKSERVER_MODULES, with nothing but code in them",
             )
-        names = ", ".join(account_name(uid) for uid in sorted(self._trusted, reverse=True))
-        return ok(check, f"nobody but {names} may change {what}")
+        return ok(check, f"only {' and '.join(map(account_name, sorted(self._trusted)))} may change {what}")
 
     def _short(self, path: Path) -> str:
         return str(path.relative_to(self._folder)) if self._folder in path.parents else str(path)
