@@ -89,10 +89,10 @@ class _Search:
     def look_at(self, tops: Iterable[Path]) -> None:
         """Judge files and folders with all that is in them, and the ways to them; pass over what is not there."""
         for top in tops:
-            ahead = deque(self._at_the_end_of(top))
+            ahead = deque((end, end) for end in self._at_the_end_of(top))
             while ahead and not self._ran_out:
                 self._ran_out = time.monotonic() > self._until
-                ahead.extend(self._below(ahead.popleft(), top))
+                ahead.extend(self._below(*ahead.popleft()))
 
     def look_at_way(self, path: Path) -> None:
         """Judge the folders and links on the way to a path, and the owner of what stands there."""
@@ -111,18 +111,21 @@ class _Search:
             self._judge(step, step != end.parent, f"chmod go-w {shlex.quote(str(step))}")
         yield end
 
-    def _below(self, path: Path, top: Path) -> Iterator[Path]:
-        """Judge a path, and tell what is to be judged next: what is in a folder, or what a link leads to."""
+    def _below(self, path: Path, top: Path) -> Iterator[tuple[Path, Path]]:
+        """Judge a path, and tell what is to be judged next: what is in a folder, or what a link leads to.
+
+        Each with the top of its tree, which a command mends as a whole; a link leads to another tree.
+        """
         if path in self._walked:
             return
         self._walked.add(path)
-        top = self._folder if self._folder in top.parents else top
+        mended = self._folder if self._folder in top.parents else top
         try:
-            found = self._judge(path, False, f"chmod -R go-w {shlex.quote(str(top))}")
+            found = self._judge(path, False, f"chmod -R go-w {shlex.quote(str(mended))}")
             if stat.S_ISLNK(found.st_mode):
-                yield from self._at_the_end_of(path)
+                yield from ((end, end) for end in self._at_the_end_of(path))
             elif stat.S_ISDIR(found.st_mode):
-                yield from map(path.joinpath, sorted(os.listdir(path)))
+                yield from ((path / name, top) for name in sorted(os.listdir(path)))
         except (FileNotFoundError, PermissionError):
             pass  # gone meanwhile; or this account can't read it, so that a worker can't run it
 
