@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 PYTHON = .venv/bin/python
 # What is checked: of these, whatever is there.
-CODE = $(wildcard taskserver worker.py client.py tests bench examples packaging .ci/requirements.py)
+CODE = $(wildcard taskserver worker.py client.py tests bench examples packaging .ci/requirements.py .ci/lock.py)
 # More arguments, for example: make test ARGS="-k claim -x"
 ARGS =
 # Most of a test's time is waiting: for processes, leases, servers. With ARGS="-n 0" all run in one process.
@@ -13,7 +13,7 @@ PARALLEL = -n 4 --dist loadgroup
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONOPTIMIZE VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-test venv-dev packages demo bundle test test-unit test-sqlite test-long test-servers chaos lint format bench clean
+.PHONY: help venv venv-test venv-dev update packages demo bundle test test-unit test-sqlite test-long test-servers chaos lint format bench clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z.-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -68,6 +68,10 @@ chaos: venv-test packages ## kill, freeze and cut off workers, database and netw
 
 bench: venv-test packages ## measure, on a private MariaDB with durable settings
 	@$(PYTHON) -m bench $(ARGS)
+
+update: ## renew requirements.lock: the newest packages that pyproject.toml allows, with their hashes
+	@.ci/setup venv update
+	@$(PYTHON) .ci/lock.py
 
 schema.sql: taskserver/stores/mysql/schema.sql ## copy the tables from taskserver/stores/mysql/schema.sql
 	@cp taskserver/stores/mysql/schema.sql schema.sql

@@ -1,26 +1,28 @@
-"""Prints what taskserver requires, one a line: requirements.txt, then the named extras of pyproject.toml.
+"""Prints what is installed into .venv, from requirements.lock: what taskserver needs to run, then the named extras.
 
-`pip install -e .[test]` would do the same and also put an import hook into .venv, which every start of
+`pip install -e .[test]` would do the same without hashes, and also put an import hook into .venv, which every start of
 worker.py would pay for; and the benchmarks measure that start.
 """
 
+import re
 import sys
 from pathlib import Path
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # Python 3.10 has no TOML reader of its own; pip brings one
-    from pip._vendor import tomli as tomllib
-
 ROOT = Path(__file__).resolve().parent.parent
+RUN_TIME = "run time"
+
+
+def sections(lock: str) -> dict[str, str]:
+    """The lines of each section of a requirements.lock, by its title: "run time", then extras of pyproject.toml."""
+    titles_and_lines = re.split(r"^# ---- (.+)\n", lock, flags=re.MULTILINE)[1:]
+    return dict(zip(titles_and_lines[::2], titles_and_lines[1::2], strict=True))
 
 
 def requirements(extras: list[str]) -> list[str]:
-    """Requirement lines for these extras; their mentions of taskserver itself are left out."""
-    run_time = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    lines = run_time + [line for extra in extras for line in project["optional-dependencies"][extra]]
-    return [line for line in lines if line and not line.startswith(("#", "taskserver"))]
+    """Requirement lines with their hashes for these extras. Each adds to those before it: `dev` comes after `test`."""
+    found = sections((ROOT / "requirements.lock").read_text(encoding="utf-8"))
+    lines = [line for title in (RUN_TIME, *extras) for line in found[title].splitlines()]
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     dist/taskserver-VERSION/        worker.py, client.py, taskserver/, … and beside them pymysql/ and dotenv/
     dist/taskserver-VERSION.zip     that one folder
 
-The two packages of requirements.txt come from the environment that runs this, just as the tests ran with them. They
-need no mechanism: the folder of worker.py is the first place where Python looks.
+The two packages of requirements.txt come from the environment that runs this, just as the tests ran with them, and are
+what requirements.lock names. They need no mechanism: the folder of worker.py is the first place where Python looks.
 
 What is in it is named here, file by file or by folder and suffix, and git must know each: nothing of a developer's own
 folder gets in. The same commit with the same packages makes the same bytes.
@@ -88,7 +88,7 @@ def _bundle(target: Path) -> int:
     members = {place: _text(ROOT / source) for source, place in sources.items()}
     members |= {"var/.htaccess": DENY_ALL.encode(), LISTED: third_party(packages).encode()}
     for package in packages:
-        members |= dict(members_of(package))
+        members |= locked_members_of(package)
     instant = instant_of(sources)
     write(target, members, instant - instant % 2)  # a zip counts in steps of two seconds
     size = sum(map(len, members.values())) / 1e6
@@ -197,6 +197,35 @@ def _holds(version: str, bound: str) -> bool:
 def _numbers(version: str) -> list[int]:
     """Without zeros at the end: 2.0 is 2."""
     return [int(number) for number in re.sub(r"(\.0+)+$", "", version).split(".")]
+
+
+def locked_members_of(package: metadata.Distribution) -> Members:
+    """A package's members, if they are those of the file whose hash requirements.lock names.
+
+    RECORD alone says nothing: who changes a file where it is installed can change RECORD, too.
+    """
+    members = dict(members_of(package))
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    named = {name: rest for name, *rest in re.findall(r"^# in (\S+) (\S+): sha256:(\S+)$", lock, re.MULTILINE)}
+    version, digest = named.get(package.name, ("no release of it", ""))
+    if version != package.version:
+        raise BundleError(
+            f"{package.name} {package.version} is installed, and requirements.lock names {version}: run make bundle"
+        )
+    if digest != content_hash(members):
+        raise BundleError(f"{package.name} is not what requirements.lock names: remove .venv, and run make bundle")
+    return members
+
+
+def content_line(package: metadata.Distribution) -> str:
+    """The line of requirements.lock on what the bundle takes from a package."""
+    return f"# in {package.name} {package.version}: sha256:{content_hash(dict(members_of(package)))}"
+
+
+def content_hash(members: Members) -> str:
+    """One hash for the names and contents of files."""
+    lines = [f"{hashlib.sha256(content).hexdigest()} {place}\n" for place, content in sorted(members.items())]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def members_of(package: metadata.Distribution) -> Iterator[tuple[str, bytes]]:

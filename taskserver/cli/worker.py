@@ -16,7 +16,7 @@ from ..errors import SettingError
 from .terminal.log import LOG, PrintsToLog, set_up
 from ..worker.result import RunResult
 from ..server import TaskServer
-from ..settings.load import Settings, load_settings
+from ..settings.load import Settings, hide_secrets, load_settings
 from ..host.slots import Slots
 from ..worker.run import groups_text, host_name
 from ..interrupts.stopping import Stop
@@ -35,13 +35,14 @@ def main(folder: Path, arguments: list[str]) -> int:
 
 def _run(folder: Path, options: Options) -> int:
     settings = load_settings(folder)
+    hide_secrets()
     if options.mode:
         settings = settings._replace(mode=options.mode)
     stop = Stop()
     stop.ends_process = "worker.py"
     _obey_signals(stop)
     live = LiveLine(sys.stdout)
-    standard_error = set_up(options.verbose, settings.log_file, live.clear)
+    standard_error = set_up(options.verbose, settings.log_file, folder, live.clear)
     with _prints_to_log(sys.stdout), TaskServer.from_settings(settings) as server:
         if options.slots and not _take_slot(server, options):
             LOG.info("%d workers of these groups run here already: this one leaves", options.slots)

@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from ..host.file_rights import trusted_accounts, who_else_may_replace
 from ..host.network_mounts import network_file_system
 from ..messages import misplaced_files
 from ..settings.load import Settings
+from . import code_rights
 from .findings import Finding, broken, ok, warning
 
 WEB_FOLDERS = {*misplaced_files.WEB_FOLDERS, "html", "public", "web", "wwwroot", "webroot", "docroot"}
@@ -26,15 +28,16 @@ def of_program(folder: Path) -> Iterator[Finding]:
     yield ok("python", f"Python {platform.python_version()} at {sys.executable or 'an unknown place'}")
     yield ok("packages", ", ".join(f"{name} {_version(name)}" for name in ("PyMySQL", "python-dotenv")))
     yield _web_folder(folder)
-    yield _code(folder)
+    yield code_rights.of_program(folder)
     yield _env_file(folder / ".env")
 
 
 def of_deployment(settings: Settings) -> Iterator[Finding]:
     """One finding for each check of the files that a deployment writes, which settings name. Raises OSError."""
+    yield code_rights.of_modules(settings)
     yield _var(settings.folder / "var")
     if settings.log_file is not None:
-        yield _log(settings.log_file)
+        yield _log(settings.log_file, settings.folder)
     database_file = settings.dsn.database_file(settings.folder)
     if database_file is not None:
         yield from _database_file(database_file)
@@ -94,19 +97,6 @@ def _has_page(folder: Path) -> bool:
 # ---- files
 
 
-def _code(folder: Path) -> Finding:
-    paths = [folder, folder / "taskserver", *sorted(folder.glob("*.py"))]
-    writable_by_all = [path for path in paths if path.exists() and path.stat().st_mode & 0o002]
-    if not writable_by_all:
-        return ok("code", "not every account of this host may change the program")
-    return warning(
-        "code",
-        f"any account of this host may change {', '.join(path.name for path in writable_by_all[:3])}",
-        "whoever changes the program has it run as you",
-        f"chmod -R o-w {folder}",
-    )
-
-
 def _env_file(path: Path) -> Finding:
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -164,9 +154,13 @@ def _owner(path: Path) -> str:
         return "another user"
 
 
-def _log(path: Path) -> Finding:
+def _log(path: Path, folder: Path) -> Finding:
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         return broken("log", f"{path} cannot be written", "a worker does not start without it", "mend TASKSERVER_LOG")
+    who = who_else_may_replace(path, trusted_accounts(folder))
+    if who:
+        why = "a link in its place would have the log written into any file of yours, so no worker starts"
+        return broken("log", f"{who}, where {path} would lie", why, "name a file in var/ as TASKSERVER_LOG")
     served = _served_by(path.parent)
     if served is None:
         return ok("log", str(path))

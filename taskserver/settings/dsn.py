@@ -1,7 +1,7 @@
 """TASKSERVER_DSN, taken apart: which database, where, and as whom.
 
 Read by the settings, used by the stores. No error repeats any part of a DSN: in a mistyped one each part may be a
-piece of the password. Every kind of DSN answers to `place`, `is_loopback` and `database_file`.
+piece of the password. Every kind of DSN answers to `place`, `is_loopback`, `has_password` and `database_file`.
 """
 
 # Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
@@ -59,6 +59,11 @@ class MySQLDsn(NamedTuple):
         # 127.example.org is somebody else's.
         return self.host.startswith("127.") and self.host.replace(".", "").isdigit()
 
+    @property
+    def has_password(self) -> bool:
+        """Whether it holds a secret."""
+        return bool(self.password)
+
     def database_file(self, folder: Path) -> None:
         """The server keeps its own files; a program touches none of them."""
 
@@ -77,6 +82,11 @@ class SQLiteDsn(NamedTuple):
     def is_loopback(self) -> bool:
         """Whether the connection stays on this host, as a file's does."""
         return True
+
+    @property
+    def has_password(self) -> bool:
+        """Whether it holds a secret; a file has none."""
+        return False
 
     def database_file(self, folder: Path) -> Path | None:
         """The file, which programs of this host open themselves; None for `:memory:`. Relative to `folder`."""

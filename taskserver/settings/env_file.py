@@ -1,12 +1,14 @@
 """The `.env` file: read with python-dotenv, and every key in it checked.
 
+An error names a line by its number and repeats nothing of it: where a `=` or the end of a line is missing, each part of
+a line may be a piece of the password.
 Imported where there is such a file; an installation that keeps its settings in the environment does not pay for it.
 """
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 from dotenv.parser import Binding, parse_stream
@@ -14,17 +16,16 @@ from dotenv.parser import Binding, parse_stream
 from ..errors import SettingError
 from .checks import PREFIX, SETTING_KEYS, letters_of, nearest_key
 
-SECRET_KEYS = ("TASKSERVER_DSN", "TASKSERVER_PASSWORD")
+_ANOTHER_SETTING = re.compile(rf"({'|'.join(SETTING_KEYS)})\s*=")
 
 
 def read_env_file(path: Path) -> dict[str, str]:
     """The settings of a `.env` that are not empty, by key. Raises SettingError, and OSError where it can't be read."""
     bindings = _bindings_in(path)
-    # A line that is passed over could be the mode or the password.
-    broken = next((binding.original.line for binding in bindings if binding.error), None)
-    if broken is not None:
-        raise SettingError(f"{path}, line {broken} is not of the form KEY=value, or a quote in it is not closed")
-    _check_keys(path, [binding.key for binding in bindings if binding.key])
+    for binding in bindings:
+        fault = _fault_of(binding)
+        if fault:
+            raise SettingError(f"{path}, line {_line_of(binding)} {fault}")
     return {
         binding.key: binding.value
         for binding in bindings
@@ -33,25 +34,32 @@ def read_env_file(path: Path) -> dict[str, str]:
 
 
 def _bindings_in(path: Path) -> list[Binding]:
+    content = path.read_bytes()
     try:
         # utf-8-sig: Windows editors put a byte order mark before the first key.
-        with path.open(encoding="utf-8-sig") as file:
-            bindings = list(parse_stream(file))
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise SettingError(f"{path} cannot be read: {error}: save it as UTF-8 text") from None
-    if any("\0" in binding.original.string for binding in bindings):
+        number = content.count(b"\n", 0, error.start) + 1
+        raise SettingError(f"{path} cannot be read: line {number} is not UTF-8: save it as UTF-8 text") from None
+    if "\0" in text:
         raise SettingError(f"{path} cannot be read: it holds zero bytes, as UTF-16 does: save it as UTF-8 text")
-    return bindings
+    return list(parse_stream(io.StringIO(text)))
 
 
-def _check_keys(path: Path, keys: Iterable[str]) -> None:
-    """Refuse a mistyped key: its setting would keep the default, so mode delete where rows were to be kept."""
-    unknown = next((key for key in keys if key not in SETTING_KEYS and _is_meant_as_setting(key)), None)
-    if unknown is None:
-        return
-    meant = nearest_key(unknown, 0.6)
-    hint = f"; did you mean {meant}?" if meant else f"; allowed: {', '.join(SETTING_KEYS)}"
-    raise SettingError(f"{path} names {_without_secret(unknown)}, which is no setting, or lacks its '='{hint}")
+def _fault_of(binding: Binding) -> str:
+    """The end of the sentence about a line that is wrong; empty for one that is right."""
+    # A line that is passed over could be the mode or the password.
+    if binding.error:
+        return "is not of the form KEY=value, or a quote in it is not closed"
+    key = binding.key or ""
+    # A mistyped key's setting would keep the default, so mode delete where rows were to be kept.
+    if key not in SETTING_KEYS and _is_meant_as_setting(key):
+        meant = _meant_by(key)
+        hint = f"; did you mean {meant}?" if meant else f"; allowed: {', '.join(SETTING_KEYS)}"
+        return f"holds no setting, or lacks its '='{hint}"
+    if key in SETTING_KEYS and _ANOTHER_SETTING.search(binding.value or ""):
+        return "holds two settings, or the key stands in its value once more; each setting has a line of its own"
+    return ""
 
 
 def _is_meant_as_setting(key: str) -> bool:
@@ -59,13 +67,14 @@ def _is_meant_as_setting(key: str) -> bool:
     return key.upper().startswith(PREFIX) or letters_of(key) in map(letters_of, SETTING_KEYS)
 
 
-def _without_secret(key: str) -> str:
-    """The part of a mistyped key that an error may show: where the `=` is missing, the password follows the name."""
-    name = re.split(r"[^\w-]|->", key)[0][:60]
-    letters = letters_of(name)
-    secret = next((one for one in SECRET_KEYS if _goes_on_after(letters_of(one), letters)), None)
-    return name if secret is None else f"{secret}…"
+def _meant_by(key: str) -> str | None:
+    """The setting that a mistyped key may have meant: where the `=` is missing, the value follows its name."""
+    name = re.split(r"[^\w-]", key)[0]
+    begun = (one for one in SETTING_KEYS if letters_of(name).startswith(letters_of(one)))
+    return next(begun, None) or nearest_key(name, 0.6)
 
 
-def _goes_on_after(name: str, letters: str) -> bool:
-    return letters.startswith(name) and len(letters) > len(name) + 1
+def _line_of(binding: Binding) -> int:
+    """The number of a setting's own line: the parser counts the empty lines before it to it."""
+    text = binding.original.string
+    return int(binding.original.line) + len(re.findall(r"\r\n|\n|\r", text[: len(text) - len(text.lstrip())]))

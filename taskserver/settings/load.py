@@ -28,6 +28,9 @@ from .dsn import Dsn, parse_dsn
 
 T = TypeVar("T")
 
+_hidden: dict[str, str] = {}
+"""Settings that were taken out of the environment; this process alone still knows them."""
+
 
 class Settings(NamedTuple):
     """All settings, each as the type that the program works with."""
@@ -95,7 +98,7 @@ def make_settings(
 def load_settings(folder: Path, environ: Mapping[str, str] = os.environ) -> Settings:
     """Read and check every setting. Raises SettingError."""
     found = _settings_in(folder / ".env")
-    given = {key: value for key, value in environ.items() if key.startswith(PREFIX) and value}
+    given = {key: value for key, value in {**_hidden, **environ}.items() if key.startswith(PREFIX) and value}
     found.update(given)
     _check_environment(given)
     if not found.get("TASKSERVER_DSN"):
@@ -119,6 +122,18 @@ def load_settings(folder: Path, environ: Mapping[str, str] = os.environ) -> Sett
         patience_seconds=read("DB_PATIENCE", whole_number_as_text(0, DAY_SECONDS), defaults["patience_seconds"]),
         log_file=folder / found["TASKSERVER_LOG"] if found.get("TASKSERVER_LOG") else None,
     )
+
+
+def hide_secrets() -> None:
+    """Take passwords out of the environment, which programs that tasks start inherit.
+
+    `load_settings` still finds them in this process, and in those that it forks. Call it after a first `load_settings`.
+    """
+    for key in ("TASKSERVER_PASSWORD", "TASKSERVER_DSN"):
+        value = os.environ.get(key)
+        if value and (key != "TASKSERVER_DSN" or parse_dsn(value).has_password):
+            _hidden[key] = value
+            del os.environ[key]
 
 
 def _settings_in(env_file: Path) -> dict[str, str]:

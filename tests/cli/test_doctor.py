@@ -26,7 +26,7 @@ from tests.support.processes import assert_one_line, assert_silent
 from tests.support.queues import LONG_AGO, Queue
 from tests.support.servers import MariaDB, MySQLServer
 
-PLACE_CHECKS = {"python", "packages", "web_folder", "code", "env_file", "settings", "var"}
+PLACE_CHECKS = {"python", "packages", "web_folder", "code", "env_file", "settings", "module_files", "var"}
 QUEUE_CHECKS = {"cron", "groups", "leases", "fatal", "due_dates", "stray", "modules", "callables"}
 SQLITE_CHECKS = PLACE_CHECKS | QUEUE_CHECKS | {
     "database_file", "disk", "connection", "version", "journal", "file", "tables", "claim_index",

@@ -299,6 +299,9 @@ def test_what_there_can_be_no_bundle_with_is_named(repository: Path) -> None:
         ("1.5", ["pymysql/__init__.py"], "", "without its licence"),
         ("1.5", ["../../elsewhere.py", "pymysql/__pycache__/x.pyc"], "", "without its licence"),
         ("1.3rc1", ["pymysql/__init__.py", "LICENSE"], "", "PyMySQL 1.3rc1 is installed"),
+        ("1.5", ["pymysql/__init__.py", "LICENSE"], "", "PyMySQL 1.5 is installed, and requirements.lock names"),
+        # Changed together with its RECORD.
+        (version("PyMySQL"), ["pymysql/__init__.py", "LICENSE"], "", "PyMySQL is not what requirements.lock names"),
     ],
 )
 def test_a_package_that_is_not_as_released_is_refused(

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from taskserver.doctor import files
+from taskserver.doctor import code_rights, files
 from taskserver.doctor.findings import Finding, Level
+from taskserver.host.file_rights import _has_no_others, who_else
 from taskserver.settings.load import load_settings
 
 DSN = "TASKSERVER_DSN=sqlite:///../../data/queue.db\n"
+CODE = ("worker.py", "taskserver/call.py", "taskserver/stores/queue.py", "pymysql/__init__.py", "shop/__init__.py")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A deployment in which all is as it should be."""
     folder = tmp_path / "site" / "deployment"
-    for name in ("taskserver", "var/slots", "../../data"):
+    for name in ("taskserver/stores", "var/slots", "../../data", "pymysql", "shop/jobs/__pycache__", "__pycache__"):
         (folder / name).mkdir(parents=True)
-    for name in ("worker.py", "tasks.py", "var/slots/1", "../../data/queue.db"):
+    for name in (*CODE, "tasks.py", "var/slots/1", "../../data/queue.db"):
         (folder / name).touch(0o644)
-    set_env(folder, f"{DSN}TASKSERVER_LOG=../../data/worker.log\n")
+    for name in (".", "..", "shop", "pymysql"):
+        (folder / name).chmod(0o755)
+    (folder / "../../data/linked.py").touch(0o644)
+    (folder / "shop" / "linked.py").symlink_to("../../../data/linked.py")
+    set_env(folder, f"{DSN}TASKSERVER_LOG=../../data/worker.log\nTASKSERVER_MODULES=tasks,shop.jobs.*\n")
     for name, mode in ((".env", 0o600), ("var", 0o700), ("../../data", 0o700)):
         (folder / name).chmod(mode)
     return folder
@@ -59,9 +67,18 @@ def serve_log(folder: Path) -> None:
 FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     **{f"settings of {mode:04o}": (chmod(".env", mode), "env_file", f"{mode:04o}") for mode in (0o604, 0o640, 0o620)},
     **{
-        f"{name} that all may change": (chmod(name, 0o777), "code", "chmod -R o-w")
-        for name in ("tasks.py", "worker.py", "taskserver", ".")
+        f"{name} that all may change": (chmod(name, 0o777), "code", name)
+        for name in (*CODE[:4], "tasks.py", "taskserver", "taskserver/stores", "pymysql", "__pycache__")
     },
+    **{
+        f"a listed {name} that all may change": (
+            chmod(name, 0o777),
+            "module_files",
+            f"others of this host may change {name}",
+        )
+        for name in ("shop", "shop/__init__.py", "shop/jobs", "shop/jobs/__pycache__")
+    },
+    "the target of a link that all may change": (chmod("shop/linked.py", 0o666), "module_files", "data/linked.py"),
     "a site's pages beside it": (lambda folder: (folder / "index.php").write_text("<?php"), "web_folder", "web folder"),
     "an open folder of locks": (chmod("var", 0o755), "var", "0755"),
     "no folder of locks": (lambda folder: shutil.rmtree(folder / "var"), "var", "client.py init"),
@@ -79,6 +96,77 @@ def test_what_is_wrong_with_a_file_is_a_warning_that_names_it(folder: Path, what
     (finding,) = worse(folder)
     assert (finding.check, finding.level) == (check, Level.WARNING)
     assert words in f"{finding.found} {finding.mend}"
+    if finding.mend.startswith("chmod"):
+        subprocess.run(["/bin/sh", "-ec", finding.mend], check=True)
+        assert worse(folder) == []
+
+
+@pytest.mark.parametrize(("name", "mode"), [(".", 0o757), ("..", 0o757), ("../..", 0o757), (".", 0o1777)])
+def test_a_folder_on_the_way_that_all_may_change_is_a_warning(folder: Path, name: str, mode: int) -> None:
+    open_one = (folder / name).resolve()
+    open_one.chmod(mode)
+    (finding,) = worse(folder)
+    assert (finding.check, finding.level) == ("code", Level.WARNING)
+    assert f"{open_one} (any account)" in finding.found
+    assert finding.mend == f"chmod go-w {open_one}"
+    open_one.chmod(0o755)
+    assert worse(folder) == []
+
+
+def test_in_a_sticky_folder_above_nobody_else_can_rename_ours(folder: Path) -> None:
+    folder.parent.parent.chmod(0o1777)
+    assert worse(folder) == []
+
+
+def test_the_first_of_many_open_files_are_named_with_one_command_that_mends_all(folder: Path) -> None:
+    for number in range(10):
+        (folder / "taskserver" / f"{number}.py").touch()
+        (folder / "taskserver" / f"{number}.py").chmod(0o666)
+    (finding,) = worse(folder)
+    assert "change taskserver/0.py (any account), taskserver/1.py (any account), taskserver/2.py (" in finding.found
+    assert finding.found.endswith(" and 7 more")
+    subprocess.run(["/bin/sh", "-ec", finding.mend], check=True)
+    assert worse(folder) == []
+
+
+def test_a_walk_through_a_huge_package_ends_in_time_and_is_called_unknown(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_rights, "MAX_SECONDS", 0.0)
+    assert {one.check: one.level for one in worse(folder)} == dict.fromkeys(("code", "module_files"), Level.UNKNOWN)
+
+
+GROUPS = {
+    "of its own account": ("you", [], [("you", 7)], True),
+    "of an account that others joined": ("you", ["eve"], [("you", 7)], False),
+    "that is another's own, too": ("you", [], [("you", 7), ("eve", 7)], False),
+    "that all accounts share": ("users", [], [("you", 7), ("eve", 7)], False),
+    "that all share, of whom only we are listed": ("users", [], [("you", 7)], False),
+    "that nobody is in": ("staff", [], [("you", 8), ("eve", 9)], True),
+    "that only root joined": ("staff", ["root"], [("you", 8)], True),
+}
+
+
+@pytest.mark.parametrize("what", GROUPS)
+def test_a_groups_right_counts_unless_nobody_else_can_be_in_it(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    name, members, accounts, is_private = GROUPS[what]
+    group = SimpleNamespace(gr_name=name, gr_mem=members)
+    all_accounts = [SimpleNamespace(pw_name=account, pw_gid=gid) for account, gid in [("root", 0), *accounts]]
+    monkeypatch.setattr("grp.getgrgid", lambda gid: group)
+    monkeypatch.setattr("pwd.getpwall", lambda: all_accounts)
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: all_accounts[min(uid, 1)])
+    monkeypatch.setattr("os.getgroups", list)
+    monkeypatch.setattr("os.getegid", lambda: 0)
+    found = os.stat_result((0o100664, 0, 0, 1, 5, 7, 0, 0, 0, 0))
+    _has_no_others.cache_clear()
+    assert who_else(found, frozenset({0, 5})) == ("" if is_private else f"the group {name}")
+    _has_no_others.cache_clear()
+
+
+def test_what_another_unprivileged_account_owns_counts_as_open() -> None:
+    found = os.stat_result((0o100644, 0, 0, 1, 12345, 12345, 0, 0, 0, 0))
+    assert who_else(found, frozenset({0, 5})) == "its owner 12345"
+    assert who_else(found, frozenset({0, 12345})) == ""
 
 
 @pytest.mark.parametrize("name", ["public_html", "www", "htdocs"])
@@ -101,6 +189,15 @@ def test_the_name_of_a_home_folder_and_of_those_above_it_is_the_hosts_choice(
     assert files._web_folder(below).level is Level.WARNING
     (home / "index.php").touch()
     assert files._web_folder(inside).level is Level.WARNING
+
+
+def test_a_log_that_a_worker_refuses_for_its_folder_is_broken(folder: Path) -> None:
+    (folder / "logs").mkdir()
+    (folder / "logs").chmod(0o1777)
+    set_env(folder, f"{DSN}TASKSERVER_LOG=logs/worker.log\n")
+    (finding,) = worse(folder)
+    assert (finding.check, finding.level) == ("log", Level.BROKEN)
+    assert f"any account of this host may write {folder / 'logs'}" in finding.found
 
 
 def test_what_tasks_leave_in_the_folder_of_locks_is_their_own_affair(folder: Path) -> None:

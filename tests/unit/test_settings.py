@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from taskserver import TaskServer
 from taskserver.errors import SettingError
 from taskserver.model.backoff import Backoff
+from taskserver.settings import load as load_module
 from taskserver.settings.dsn import MySQLDsn, SQLiteDsn
-from taskserver.settings.load import Settings, load_settings, program_folder
+from taskserver.settings.load import Settings, hide_secrets, load_settings, program_folder
 from tests.support.deployment import ROOT, Deployment
 
 DSN = "sqlite:///var/taskserver.db"
@@ -243,6 +244,22 @@ def test_a_workers_relative_log_lies_beside_it_and_is_private(deployment: Deploy
     log = deployment.folder / "worker.log"
     assert "run begins" in log.read_text()
     assert log.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("dsn", "left"), [("mysql://u:p@h/db", []), ("mysql://u@h/db", ["TASKSERVER_DSN"]), (DSN, ["TASKSERVER_DSN"])]
+)
+def test_a_secret_that_is_hidden_from_programs_is_still_known_to_this_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dsn: str, left: list[str]
+) -> None:
+    monkeypatch.setattr(load_module, "_hidden", {})
+    monkeypatch.setattr(os, "environ", {"TASKSERVER_DSN": dsn, "TASKSERVER_PASSWORD": SECRET, "PATH": "/bin"})
+    before = load_settings(tmp_path, os.environ)
+    hide_secrets()
+    assert list(os.environ) == [*left, "PATH"]
+    assert load_settings(tmp_path, os.environ) == before
+    os.environ["TASKSERVER_DSN"] = "sqlite:///other.db"
+    assert load_settings(tmp_path, os.environ).dsn == SQLiteDsn("other.db")
 
 
 # ---- the file's own grammar

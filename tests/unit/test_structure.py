@@ -337,6 +337,7 @@ NEVER_IN_AN_EMPTY_RUN = {"pymysql", "dotenv", "ssl", "inspect", "json", "json.de
     "taskserver.messages.suggestions",
     "taskserver.messages.misplaced_files",
     "taskserver.host.network_mounts",
+    "taskserver.host.file_rights",
     "taskserver.stores.database.facts",
     "taskserver.stores.queue.stats",
     "taskserver.stores.queue.adding",

@@ -275,6 +275,37 @@ def test_what_rows_and_tasks_say_reaches_standard_error_with_control_characters_
     assert "\\x1b]0;title\\x07 \\u202e \\x85 \\u2028 \\ud800 end" in ended.stderr
 
 
+# ---- the environment
+
+
+TELLS_PASSWORD = """
+import os, subprocess
+from taskserver import TaskServer
+
+def tell():
+    started = subprocess.run(["env"], capture_output=True, text=True).stdout
+    server = TaskServer.from_env()
+    server.add_task("tasks.told", [started.count("hunter2"), str(os.environ).count("hunter2")])
+
+def told(*counts):
+    print(*counts)
+"""
+
+
+@pytest.mark.parametrize("program", ["worker", "client"])
+def test_a_password_in_the_environment_reaches_no_program_that_a_task_starts(sqlite_queue: Queue, program: str) -> None:
+    run = {
+        "worker": lambda env: sqlite_queue.worker("1", **env),
+        "client": lambda env: sqlite_queue.client("run", "1", env=env),
+    }
+    sqlite_queue.define(TELLS_PASSWORD)
+    sqlite_queue.add("tasks.tell")
+    env = {"TASKSERVER_PASSWORD": "hunter2", "TASKSERVER_DSN": sqlite_queue.dsn}
+    ended = run[program](env)
+    assert ended.returncode == 0, ended.stderr
+    assert sqlite_queue.sql("SELECT task, args FROM jobs_queue") == [("tasks.told", "[0,0]")]
+
+
 # ---- the log
 
 
@@ -339,6 +370,37 @@ def test_a_worker_whose_log_another_one_rotates_goes_on_in_the_new_file(sqlite_q
     assert "after the rotation" not in rotated.read_text()
     assert "printed: after the rotation" in log.read_text()
     assert log.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777])
+def test_a_log_in_a_folder_that_others_may_write_is_refused_and_no_link_there_followed(
+    sqlite_queue: Queue, mode: int
+) -> None:
+    mine, shared = sqlite_queue.folder / "mine", sqlite_queue.folder / "shared"
+    shared.mkdir()
+    shared.chmod(mode)
+    (shared / "worker.log").symlink_to(mine)
+    (sqlite_queue.folder / "linked.log").symlink_to(shared / "new.log")
+    sqlite_queue.add("tasks.say")
+    for name in ("shared/worker.log", "linked.log"):
+        ended = sqlite_queue.worker(TASKSERVER_LOG=name)
+        assert_one_line(ended, 2, "TASKSERVER_LOG: any account of this host may write", str(shared), "var/")
+        assert_one_line(sqlite_queue.client("run", "1", env={"TASKSERVER_LOG": name}), 2, "TASKSERVER_LOG: any account")
+    assert not mine.exists()
+    assert sqlite_queue.statuses() == [0]
+
+
+def test_a_log_that_others_may_read_is_mended_with_those_rotated_before(sqlite_queue: Queue, log: Path) -> None:
+    logs = [log, log.with_name("worker.log.1"), log.with_name("worker.log.3")]
+    for path in logs:
+        path.write_text("old\n")
+        path.chmod(0o644)
+    log.with_name("worker.log.2").symlink_to(log.with_name("other"))
+    log.with_name("other").touch(0o644)
+    assert_silent(sqlite_queue.worker(TASKSERVER_LOG="var/worker.log"))
+    assert {path.stat().st_mode & 0o777 for path in logs} == {0o600}
+    assert log.with_name("other").stat().st_mode & 0o777 == 0o644
+    assert log.read_text().startswith("old\n")
 
 
 @needs_peak

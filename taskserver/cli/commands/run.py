@@ -16,6 +16,7 @@ from ...interrupts.stopping import Stop, TaskInterrupted, is_in_task
 from ...messages.printable import printable
 from ...model.task import MAX_ID, Status
 from ...server import TaskServer
+from ...settings.load import hide_secrets
 from ...stores.database.records import StoredTask
 from ...worker.result import RunResult
 from ..terminal.arguments import whole_number
@@ -35,10 +36,11 @@ def add_parser(subparsers: Any) -> None:
 
 def run(server: TaskServer, options: argparse.Namespace) -> None:
     settings = server.settings
+    hide_secrets()
     stop = Stop()
     stop.ends_process = "client.py"
     server.store.tables.check()
-    with _full_output(settings.log_file), _interrupting(stop):
+    with _full_output(settings.log_file, settings.folder), _interrupting(stop):
         result = server.run_task(options.id, stop=stop)
     row = server.store.views.show(options.id)
     sys.stdout.flush()
@@ -56,10 +58,10 @@ class _InFull(logging.Handler):
 
 
 @contextmanager
-def _full_output(log_file: Path | None) -> Iterator[None]:
+def _full_output(log_file: Path | None, folder: Path) -> Iterator[None]:
     handlers: list[logging.Handler] = [_InFull(logging.INFO)]
     if log_file:
-        handlers.append(file_handler(log_file))
+        handlers.append(file_handler(log_file, folder))
     LOG.propagate = False
     LOG.setLevel(logging.DEBUG if log_file else logging.INFO)
     for handler in handlers:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import io
 import logging
 import os
+import stat
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -109,20 +111,23 @@ class PrintsToLog(io.TextIOBase):
         self._pieces, self._length = [], 0
 
 
-def set_up(verbose: bool, file: Path | None, before_line: Callable[[], None]) -> StandardError:
-    """Send the package's log to standard error, and to a file where one is set. Raises SettingError."""
+def set_up(verbose: bool, file: Path | None, folder: Path, before_line: Callable[[], None]) -> StandardError:
+    """Send the package's log to standard error, and to a file where one is set; `folder` is the program's.
+
+    Raises SettingError.
+    """
     logging.raiseExceptions = False  # a full disk under the log file must not fill cron's mail with tracebacks
     standard_error = StandardError(verbose, before_line)
     LOG.propagate = False
     LOG.setLevel(logging.DEBUG if verbose or file else logging.WARNING)
     LOG.addHandler(standard_error)
     if file:
-        LOG.addHandler(file_handler(file))
+        LOG.addHandler(file_handler(file, folder))
     return standard_error
 
 
-def file_handler(path: Path) -> logging.Handler:
-    """The handler that writes a log file and rotates it. Raises SettingError."""
+def file_handler(path: Path, folder: Path) -> logging.Handler:
+    """The handler that writes a log file and rotates it; `folder` is the program's. Raises SettingError."""
     # Imported here: this costs as much as a connection, and most workers have no log file.
     from logging.handlers import RotatingFileHandler
 
@@ -131,6 +136,7 @@ def file_handler(path: Path) -> logging.Handler:
 
         def _open(self) -> io.TextIOWrapper:
             descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            _make_private(descriptor)
             return open(descriptor, "a", encoding="utf-8", errors="backslashreplace")
 
         def shouldRollover(self, record: logging.LogRecord) -> int:  # noqa: N802
@@ -144,6 +150,8 @@ def file_handler(path: Path) -> logging.Handler:
                 self.stream = self._open()
 
     try:
+        _refuse_open_folder(path, folder)
+        _make_rotated_private(path)
         handler = PrivateFile(path, maxBytes=MAX_FILE_BYTES, backupCount=KEPT_FILES)
     except OSError as error:
         raise SettingError(
@@ -152,6 +160,30 @@ def file_handler(path: Path) -> logging.Handler:
         ) from None
     handler.setFormatter(_FileFormat("%(asctime)s %(process)d %(levelname)s %(message)s"))
     return handler
+
+
+def _refuse_open_folder(path: Path, folder: Path) -> None:
+    """Raise SettingError where others could have the log written into any file of ours, by a link in its place."""
+    from ...host.file_rights import trusted_accounts, who_else_may_replace  # most workers have no log file
+
+    who = who_else_may_replace(path, trusted_accounts(folder))
+    if who:
+        raise SettingError(f"TASKSERVER_LOG: {who}, where the log would lie: name a file in var/")
+
+
+def _make_rotated_private(path: Path) -> None:
+    for number in range(1, KEPT_FILES + 1):
+        with suppress(OSError):  # there is none, or only a link
+            descriptor = os.open(f"{path}.{number}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            _make_private(descriptor)
+            os.close(descriptor)
+
+
+def _make_private(descriptor: int) -> None:
+    """Take the rights of others away from a log of ours that another program made, or an older version."""
+    found = os.fstat(descriptor)
+    if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077 and found.st_uid == os.geteuid():
+        os.fchmod(descriptor, 0o600)
 
 
 def _is_at(path: Path, stream: io.TextIOWrapper) -> bool:

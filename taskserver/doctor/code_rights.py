@@ -1,0 +1,183 @@
+"""Whether others of this host may change what a worker runs: the program, its packages, the listed modules.
+
+Whoever may write a file of code, or its bytecode, or a folder in which Python looks for either, has it run as you; and
+so has whoever may rename a folder on the way to it. Modules are found by their paths: nothing is imported.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from ..host.file_rights import account_name, trusted_accounts, way_to, who_else
+from ..settings.load import Settings
+from .findings import Finding, ok, unknown, warning
+
+PACKAGES = ("pymysql", "dotenv")
+MAX_SECONDS = 5.0
+MAX_NAMED = 3
+
+
+def of_program(folder: Path) -> Finding:
+    """The finding on the program and the packages that it uses, which the bundle has inside. Raises OSError."""
+    return _search_of_program(folder).finding("code", "the program")
+
+
+def of_modules(settings: Settings) -> Finding:
+    """The finding on the listed modules, each with the whole package that it lies in. Raises OSError.
+
+    What the finding on the program names is not named again.
+    """
+    search = _search_of_program(settings.folder)
+    search.begin_anew()
+    tops = dict.fromkeys(module.partition(".")[0] for module in settings.modules)
+    search.look_at(_files_of(tops, settings.folder))
+    return search.finding("module_files", "the listed modules")
+
+
+def _search_of_program(folder: Path) -> _Search:
+    search = _Search(folder)
+    # .env and var/ themselves have checks of their own.
+    for path in (folder / ".env", folder / "var"):
+        search.look_at_way(path)
+    ours = (folder / "taskserver", Path(__file__).parent.parent, folder / "__pycache__", *sorted(folder.glob("*.py")))
+    search.look_at([*ours, *_files_of(PACKAGES, folder)])
+    return search
+
+
+def _files_of(modules: Iterable[str], folder: Path) -> Iterator[Path]:
+    """Where modules lie that are in no package: a file with its folder of bytecode, or the folders of a package."""
+    for name in modules:
+        spec = PathFinder.find_spec(name, [str(folder), *sys.path])
+        if spec is None:
+            continue  # another check tells of a missing one
+        if spec.submodule_search_locations is not None:
+            yield from map(Path, spec.submodule_search_locations)
+        elif spec.origin:
+            yield from (Path(spec.origin), Path(spec.origin).with_name("__pycache__"))
+
+
+class _Search:
+    """A search for what others may change, which ends after MAX_SECONDS: a listed package may be huge."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._trusted = trusted_accounts(folder)
+        self._judged: dict[tuple[Path, bool], os.stat_result] = {}
+        self._walked: set[Path] = set()
+        self._noted: set[Path] = set()
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Put what was found aside: it is not found again."""
+        self._until = time.monotonic() + MAX_SECONDS
+        self._ran_out = False
+        self._open: dict[Path, str] = {}
+        """Who else may change a path, by path, in the order in which they were found."""
+        self._mends: dict[str, None] = {}
+        """The commands that mend them, each once."""
+        self._of_others: list[Path] = []
+        """Those of them that this account has no right to mend."""
+
+    def look_at(self, tops: Iterable[Path]) -> None:
+        """Judge files and folders with all that is in them, and the ways to them; pass over what is not there."""
+        for top in tops:
+            ahead = deque((end, end) for end in self._at_the_end_of(top))
+            while ahead and not self._ran_out:
+                self._ran_out = time.monotonic() > self._until
+                ahead.extend(self._below(*ahead.popleft()))
+
+    def look_at_way(self, path: Path) -> None:
+        """Judge the folders and links on the way to a path, and the owner of what stands there."""
+        for end in self._at_the_end_of(path):
+            found = end.lstat()
+            if found.st_uid not in self._trusted:
+                self._note(end, who_else(found, self._trusted), found, f"chmod go-w {shlex.quote(str(end))}")
+
+    def _at_the_end_of(self, path: Path) -> Iterator[Path]:
+        """What a path leads to, once the way there is judged; nothing where it leads nowhere."""
+        if not path.exists():
+            return
+        *way, end = way_to(path)
+        for step in way:
+            # Who may add files beside a module may add one that Python finds before it.
+            self._judge(step, step != end.parent, f"chmod go-w {shlex.quote(str(step))}")
+        yield end
+
+    def _below(self, path: Path, top: Path) -> Iterator[tuple[Path, Path]]:
+        """Judge a path, and tell what is to be judged next: what is in a folder, or what a link leads to.
+
+        Each with the top of its tree, which a command mends as a whole; a link leads to another tree.
+        """
+        if path in self._walked:
+            return
+        self._walked.add(path)
+        mended = self._folder if self._folder in top.parents else top
+        try:
+            found = self._judge(path, False, f"chmod -R go-w {shlex.quote(str(mended))}")
+            if stat.S_ISLNK(found.st_mode):
+                yield from ((end, end) for end in self._at_the_end_of(path))
+            elif stat.S_ISDIR(found.st_mode):
+                yield from ((path / name, top) for name in sorted(os.listdir(path)))
+        except (FileNotFoundError, PermissionError):
+            pass  # gone meanwhile; or this account can't read it, so that a worker can't run it
+
+    def _judge(self, path: Path, only_passed: bool, mend: str) -> os.stat_result:
+        found = self._judged.get((path, only_passed))
+        if found is None:
+            found = self._judged[path, only_passed] = path.lstat()
+            who = who_else(found, self._trusted, only_passed)
+            if who:
+                self._note(path, who, found, mend)
+        return found
+
+    def _note(self, path: Path, who: str, found: os.stat_result, mend: str) -> None:
+        if path in self._noted:
+            return
+        self._noted.add(path)
+        self._open[path] = who
+        may_mend = os.geteuid() in (0, found.st_uid)
+        if may_mend and found.st_uid in self._trusted:
+            self._mends[mend] = None
+        else:
+            self._of_others.append(path)
+
+    def finding(self, check: str, what: str) -> Finding:
+        """The finding on all that was looked at."""
+        if self._open:
+            named = [f"{self._short(path)} ({who})" for path, who in list(self._open.items())[:MAX_NAMED]]
+            more = f" and {len(self._open) - MAX_NAMED} more" if len(self._open) > MAX_NAMED else ""
+            return warning(
+                check,
+                f"others of this host may change {', '.join(named)}{more}",
+                f"whoever changes {what} has it run as you",
+                self._mend(),
+            )
+        if self._ran_out:
+            return unknown(
+                check,
+                f"{len(self._walked)} files were looked at in {MAX_SECONDS:.0f} s, and there are more",
+                f"whoever may change {what} has it run as you",
+                "name smaller packages in TASKSERVER_MODULES, with nothing but code in them",
+            )
+        return ok(check, f"only {' and '.join(map(account_name, sorted(self._trusted)))} may change {what}")
+
+    def _short(self, path: Path) -> str:
+        return str(path.relative_to(self._folder)) if self._folder in path.parents else str(path)
+
+    def _mend(self) -> str:
+        mends = list(self._mends)
+        if len(mends) > MAX_NAMED:
+            mends = [*mends[:MAX_NAMED], "and look again"]
+        if self._of_others:
+            mends.append(
+                f"have your host mend {self._of_others[0]}, which is not yours, or put the folder where all is yours"
+            )
+        return "; ".join(mends)
