@@ -22,6 +22,8 @@ from .dependencies import GIVEN_UP, IS_GIVEN_UP, Dependencies
 from .dependency_trees import DependencyTrees
 from .store import Store
 
+MAX_ROWS = 2**63 - 1
+"""No LIMIT of SQLite is greater."""
 SETTLE_SECONDS = 10.0
 """After a retry or cancel, dependencies are settled for so long; a worker settles the rest."""
 ANY_GIVEN_UP = f"{GIVEN_UP}…, for which it waits, is fatal"
@@ -196,12 +198,12 @@ class Operations:
     def preview(self, verb: Verb, selection: Selection, most: int) -> Preview:
         """How many rows a verb would change, and the first `most` of them. Raises InvalidTask."""
         writer = BulkWriter(self._store, _bulk_write(verb, selection))
-        limit = MAX_ID if selection.limit is None else selection.limit
+        limit = MAX_ROWS if selection.limit is None else selection.limit
         if selection.ids is not None:
             found = writer.look_among(sorted(set(selection.ids)))
             count, first = len(found), found
         else:
-            count, first = writer.count(), writer.look(-1, most)
+            count, first = writer.count(), writer.look(None, most)
         return Preview(min(count, limit), self.show_all(first[: min(most, limit)]))
 
     SHOW_ALL = "SELECT {readable}, 0 FROM {table} WHERE id IN ({ids}) ORDER BY id"
@@ -272,7 +274,7 @@ class Operations:
         Raises InvalidTask.
         """
         words = self._database.words
-        most = MAX_ID if selection.limit is None else selection.limit
+        most = MAX_ROWS if selection.limit is None else selection.limit
         bulk = _bulk_write(RETRY, selection)
         sql = self.ERRORS.replace("{which}", bulk.condition).replace("{is_given_up}", IS_GIVEN_UP)
         sql = sql.replace("{given_up}", f"'{ANY_GIVEN_UP}'")
