@@ -10,6 +10,7 @@ from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from ...errors import Conflict, InvalidTask
+from ...messages.error_text import MAX_ERROR_LENGTH
 from ...model.results import as_texts
 from ...model.selection import Selection
 from ...model.task import MAX_GROUP_ID, MAX_ID, ClaimedTask, Status
@@ -260,9 +261,9 @@ class Operations:
         SELECT line, COUNT(*), SUM(CASE WHEN status = 4 THEN 1 ELSE 0 END), {first_seen}, {last_seen}, MAX(id)
         FROM (
             SELECT id, status, CASE WHEN status = 4 THEN COALESCE(finished_at, updated_at) ELSE updated_at END AS seen,
-                CASE WHEN {is_given_up} THEN {given_up}
+                SUBSTR(CASE WHEN {is_given_up} THEN {given_up}
                     WHEN {error_position} > 0 THEN SUBSTR(error_text, 1, {error_position} - 1)
-                    ELSE COALESCE(error_text, '') END AS line
+                    ELSE COALESCE(error_text, '') END, 1, {most_characters}) AS line
             FROM {table} {by_status} WHERE {which}
         ) AS failed
         GROUP BY line ORDER BY CASE WHEN line = {given_up} THEN 1 ELSE 0 END, COUNT(*) DESC, MAX(id) DESC LIMIT ?
@@ -277,7 +278,7 @@ class Operations:
         most = MAX_ROWS if selection.limit is None else selection.limit
         bulk = _bulk_write(RETRY, selection)
         sql = self.ERRORS.replace("{which}", bulk.condition).replace("{is_given_up}", IS_GIVEN_UP)
-        sql = sql.replace("{given_up}", f"'{ANY_GIVEN_UP}'")
+        sql = sql.replace("{given_up}", f"'{ANY_GIVEN_UP}'").replace("{most_characters}", str(MAX_ERROR_LENGTH))
         for name, instant in (("first_seen", "MIN(seen)"), ("last_seen", "MAX(seen)")):
             sql = sql.replace(f"{{{name}}}", words.instant_text.format(instant))
         with self._database.unhurried():

@@ -108,7 +108,8 @@ class Schedules:
 
     # ---- look
 
-    ALL = f"SELECT {COLUMNS}, {{next_at_text}}, {{now_text}} FROM {{schedules}}"
+    READ = COLUMNS.replace("args", "{read_args}")
+    ALL = f"SELECT {READ}, {{next_at_text}}, {{now_text}} FROM {{schedules}}"
 
     def all(self) -> list[StoredSchedule]:
         """All schedules, in order of their next times."""
