@@ -95,7 +95,7 @@ class BulkWriter:
             last = found[-1]
 
     def look(self, last: int | None, most: int) -> list[int]:
-        """The ids of chosen rows above `last` (None: all, as ids of SQLite may be below 0), in order; `most` at most."""
+        """The ids of chosen rows above `last`, in order; `most` at most. None: of all, as SQLite has ids below 0."""
         bulk = self._bulk_write
         above = "" if last is None else f" AND {bulk.key} > ?"
         values = (*bulk.values, most) if last is None else (*bulk.values, last, most)
