@@ -155,8 +155,8 @@ def _show_schedules(schedules: Sequence[StoredSchedule]) -> None:
     if len(schedules) > MAX_LINES:
         print(f"and {len(schedules) - MAX_LINES} more schedules, which come later: client.py status --json has them")
     for row in shown:
-        if row.fault:
-            print(printable(f"schedule {row.schedule.name}: {row.fault}"))
+        for words in filter(None, (row.fault, row.held)):
+            print(printable(f"schedule {row.schedule.name}: {words}"))
 
 
 def _when(seconds: float | None) -> str:
