@@ -28,7 +28,7 @@ def findings(facts: MySQLFacts, settings: Settings) -> Iterator[Finding]:
     yield _rights(facts)
     yield check_tables(facts.faults)
     yield check_claim_index(facts.claim_indexes, bool(facts.denied))
-    yield check_ids(facts.forged_ids, "a user with the rights DELETE and ALTER (not the worker's)")
+    yield check_ids(facts.forged_ids, "a user with the rights DELETE and ALTER, which a worker's need not have,")
     if facts.variables and facts.session:
         yield from _of_variables(facts)
     else:

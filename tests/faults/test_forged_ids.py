@@ -45,8 +45,12 @@ def test_a_table_without_ids_is_told_with_the_statements_that_mend_it(queue: Que
 
 def test_ids_far_from_all_others_are_a_warning_before_they_end(queue: Queue) -> None:
     queue.sql(FORGED, USUAL + 7)
+    queue.sql("INSERT INTO jobs_queue_done (done_id, id, task) VALUES (?, 1, 'tasks.note')", USUAL + 8)
     found = found_by_doctor(queue)
-    assert (found["level"], "1 row" in found["found"]) == ("warning", True)
+    assert found["level"] == "warning"
+    for table in ("jobs_queue", "jobs_queue_done"):
+        assert f"{table}, where 1 row has an id beyond {USUAL}" in found["found"]
+    assert f"DELETE FROM jobs_queue_done WHERE done_id > {USUAL};" in found["mend"]
 
 
 def test_an_operator_reaches_a_row_whatever_its_id(queue: Queue) -> None:
@@ -58,6 +62,8 @@ def test_an_operator_reaches_a_row_whatever_its_id(queue: Queue) -> None:
     state = queue.server.get(forged)
     assert state is not None
     assert state.error == "cancelled"
+    assert "is done" in text_of(queue, "run", forged)
+    assert queue.notes() == ["noted"]
 
 
 def test_an_id_that_no_row_can_have_is_not_there(queue: Queue) -> None:

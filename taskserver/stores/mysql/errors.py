@@ -142,7 +142,7 @@ def error_of(error: BaseException, dsn: MySQLDsn, table: str, is_login: bool = F
         return DatabaseError(
             f"{where}: no id is left in {table} or {table}_done, as somebody wrote a row with the greatest one: "
             f"client.py doctor tells which, and how to mend it (ALTER TABLE {table} AUTO_INCREMENT = 1, once that row "
-            "is deleted; a worker's user may not do that)"
+            "is deleted; that takes the right ALTER)"
         )
     if isinstance(error, RuntimeError):
         return DatabaseError(
