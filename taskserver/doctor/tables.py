@@ -57,11 +57,11 @@ def check_ids(found: Sequence[ForgedIds] | None, who: str) -> Finding:
         return unknown("ids", "the next ids of the tables cannot be told", why, "SHOW CREATE TABLE takes SELECT")
     if not found:
         return ok("ids", "the tables have ids left")
-    words = (
+    words = [
         f"{'no id is left in' if one.is_full else 'the ids are far from all usual ones in'} {one.table}, where "
-        f"{one.rows} row{' has an id' if one.rows == 1 else 's have ids'} beyond {MAX_USUAL_ID}"
+        f"{_rows_beyond(one.rows)} beyond {MAX_USUAL_ID}"
         for one in found
-    )
+    ]
     statements = " ".join(f"{statement};" for one in found for statement in one.mend)
     return (broken if any(one.is_full for one in found) else warning)(
         "ids",
@@ -70,3 +70,9 @@ def check_ids(found: Sequence[ForgedIds] | None, who: str) -> Finding:
         f"save what you need of these rows (client.py list shows the greatest ids first), or wait until workers have "
         f"done them; then have {who} run: {statements}",
     )
+
+
+def _rows_beyond(rows: int | None) -> str:
+    if rows is None:
+        return "the next one lies"
+    return f"{rows} row{' has an id' if rows == 1 else 's have ids'}"

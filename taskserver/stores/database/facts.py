@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ...errors import DatabaseError, Unavailable
+
 
 class TableFault(NamedTuple):
     """A table that differs from the schema file's."""
@@ -74,8 +76,8 @@ class ForgedIds(NamedTuple):
     table: str
     is_full: bool
     """Whether no id is left, so that every INSERT fails."""
-    rows: int
-    """How many of its rows have an id beyond MAX_USUAL_ID."""
+    rows: int | None
+    """How many of its rows have an id beyond MAX_USUAL_ID; None where the account may not look."""
     mend: tuple[str, ...]
     """The statements that mend it: the first deletes those rows."""
 
@@ -90,7 +92,12 @@ def forged_ids(database: Any, next_ids: Mapping[str, int], greatest: int, set_ba
         if next_id > MAX_USUAL_ID:
             table = database.dialect.table if key == "id" else f"{database.dialect.table}_done"
             beyond = f"FROM {table} WHERE {key} > {MAX_USUAL_ID}"
-            rows = database.fetch_value(f"SELECT COUNT(*) {beyond}")
+            try:
+                rows = database.fetch_value(f"SELECT COUNT(*) {beyond}")
+            except Unavailable:
+                raise
+            except DatabaseError:
+                rows = None
             mend = (f"DELETE {beyond}", set_back.format(table=table, key=key))
             found.append(ForgedIds(table, next_id > greatest, rows, mend))
     return tuple(found)

@@ -175,12 +175,12 @@ def _oldest_transaction(database: Database) -> float | None:
 def _forged_ids(database: Database) -> tuple[ForgedIds, ...] | None:
     next_ids = {}
     for key, table in (("id", "table"), ("done_id", "done")):
-        made_by = _allowed(database, MADE_BY.format(table=table))
-        if not made_by:
-            return None
-        # Without the words the next id is 1.
-        found = re.search(r"^\) .*?\bAUTO_INCREMENT=(\d+)", str(made_by[0][1]), re.MULTILINE)
-        next_ids[key] = int(found[1]) if found else 1
+        for _, made_by in _allowed(database, MADE_BY.format(table=table)):
+            # Without the words the next id is 1.
+            found = re.search(r"^\) .*?\bAUTO_INCREMENT=(\d+)", str(made_by), re.MULTILINE)
+            next_ids[key] = int(found[1]) if found else 1
+    if "id" not in next_ids:
+        return None  # of the archive few accounts need to know
     return forged_ids(database, next_ids, MAX_GIVEN_ID, SET_BACK)
 
 
