@@ -6,20 +6,22 @@
  *     import time
  *     import taskserver
  *
- *     def make_report(ticket):
+ *     def make_report():
  *         for day in range(30):
  *             taskserver.progress(day, 30, f"day {day + 1}")
  *             time.sleep(0.1)
  *         taskserver.progress(30, 30)
  *         return "30 days"
  *
- * The id stays in the session, so nobody can ask for a task of another visitor. The ticket is there since old servers give
- * an id again after a restart. The worker runs in mode move or mark: in mode delete nobody can tell what is done.
+ * The id stays in the session, so nobody can ask for a task of another visitor; and with it the instant at which the task
+ * was added, since old servers give an id again after a restart. The worker runs in mode move or mark: in mode delete
+ * nobody can tell what is done.
  *
- * For PHP 7.3 and later. Beside the right to INSERT it needs that to SELECT:
+ * For PHP 7.3 and later. Beside the right to INSERT it needs that to SELECT, though not the arguments of all tasks:
  *
- *     GRANT SELECT (id, task, args, status, progress, result) ON you_site.jobs_queue TO 'you_web'@'localhost';
- *     GRANT SELECT (done_id, id, task, args, status, progress, result) ON you_site.jobs_queue_done TO 'you_web'@'localhost';
+ *     GRANT SELECT (id, task, created_at, status, progress, result) ON you_site.jobs_queue TO 'you_web'@'localhost';
+ *     GRANT SELECT (done_id, id, task, created_at, status, progress, result)
+ *         ON you_site.jobs_queue_done TO 'you_web'@'localhost';
  */
 const TASK = 'tasks.make_report';
 const STATES = ['waiting', 'running', 'done', 'waiting', 'failed', 'waiting']; // by status
@@ -33,7 +35,8 @@ try {
         if (in_array(state($pdo, $_SESSION['report'] ?? null)['state'], ['none', 'done', 'failed'], true)) {
             $_SESSION['report'] = add_report($pdo); // one at a time for each visitor
         }
-        header('Location: ' . strtok($_SERVER['REQUEST_URI'], '?'), true, 303);
+        // Not the path that was asked for: one that begins with // would lead to another host.
+        header('Location: /' . ltrim($_SERVER['SCRIPT_NAME'], '/'), true, 303);
         exit;
     }
     $report = $_SESSION['report'] ?? null;
@@ -51,12 +54,15 @@ if (isset($_GET['json'])) {
     exit(as_json($now));
 }
 
-/** The id of the new task, and its arguments, by which it is known. */
+/** The id of the new task, and when it was added, by which it is known. */
 function add_report(PDO $pdo): array
 {
-    $args = json_encode(['ticket' => bin2hex(random_bytes(16))]);
-    $pdo->prepare('INSERT INTO jobs_queue (task, args) VALUES (?, ?)')->execute([TASK, $args]);
-    return ['id' => (int) $pdo->lastInsertId(), 'args' => $args];
+    $pdo->beginTransaction(); // no worker sees the task yet, and moves it
+    $pdo->prepare('INSERT INTO jobs_queue (task) VALUES (?)')->execute([TASK]);
+    $id = (int) $pdo->lastInsertId();
+    $added = $pdo->query("SELECT UNIX_TIMESTAMP(created_at) FROM jobs_queue WHERE id = $id")->fetchColumn();
+    $pdo->commit();
+    return ['id' => $id, 'added' => (string) $added];
 }
 
 /** What the visitor may know of it: state, done, total, text, result. */
@@ -64,8 +70,10 @@ function state(PDO $pdo, ?array $report): array
 {
     $row = null;
     foreach ($report ? ['jobs_queue', 'jobs_queue_done'] : [] as $table) { // in the order in which it moves
-        $select = $pdo->prepare("SELECT status, progress, result FROM $table WHERE id = ? AND task = ? AND args = ?");
-        $select->execute([$report['id'], TASK, $report['args']]);
+        $select = $pdo->prepare(
+            "SELECT status, progress, result FROM $table WHERE id = ? AND task = ? AND UNIX_TIMESTAMP(created_at) = ?"
+        );
+        $select->execute([$report['id'], TASK, $report['added']]);
         if ($row = $select->fetch(PDO::FETCH_ASSOC)) {
             break;
         }

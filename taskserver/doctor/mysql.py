@@ -9,7 +9,7 @@ from ..settings.dsn import Dsn
 from ..settings.load import Settings
 from ..stores.database.facts import MySQLFacts
 from .findings import Finding, broken, ok, unknown, warning
-from .tables import check_claim_index, check_tables
+from .tables import check_claim_index, check_ids, check_tables
 
 OLDEST_MARIADB = (10, 3)
 OLDEST_MYSQL = (5, 7)
@@ -28,6 +28,7 @@ def findings(facts: MySQLFacts, settings: Settings) -> Iterator[Finding]:
     yield _rights(facts)
     yield check_tables(facts.faults)
     yield check_claim_index(facts.claim_indexes, bool(facts.denied))
+    yield check_ids(facts.forged_ids, "a user with the rights DELETE and ALTER, which a worker's need not have,")
     if facts.variables and facts.session:
         yield from _of_variables(facts)
     else:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..settings.load import Settings
 from ..stores.database.facts import SQLiteFacts
 from .findings import Finding, broken, ok, unknown
-from .tables import check_claim_index, check_tables
+from .tables import check_claim_index, check_ids, check_tables
 
 
 def findings(facts: SQLiteFacts, settings: Settings) -> Iterator[Finding]:
@@ -18,6 +18,7 @@ def findings(facts: SQLiteFacts, settings: Settings) -> Iterator[Finding]:
     yield _damage(facts)
     yield check_tables(facts.faults)
     yield check_claim_index(facts.claim_indexes)
+    yield check_ids(facts.forged_ids, "whoever may write the file")
 
 
 def _journal(facts: SQLiteFacts) -> Finding:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..stores.database.facts import TableFault
-from .findings import Finding, broken, ok, unknown
+from ..stores.database.facts import MAX_USUAL_ID, ForgedIds, TableFault
+from .findings import Finding, broken, ok, unknown, warning
 
 CLAIM_INDEXES = ("claim_by_group", "claim_any_group")
 MAX_FAULTS_NAMED = 3
@@ -48,3 +48,31 @@ def check_claim_index(used: Sequence[str], lacks_rights: bool = False) -> Findin
         "they would read, and lock, the whole queue",
         "make that index as in schema.sql",
     )
+
+
+def check_ids(found: Sequence[ForgedIds] | None, who: str) -> Finding:
+    """Whether tables have ids left; `who` may run the statements that mend it. None: the account may not see it."""
+    why = "a table whose ids come to their end takes no more rows, so that no task can be added"
+    if found is None:
+        return unknown("ids", "the next ids of the tables cannot be told", why, "SHOW CREATE TABLE takes SELECT")
+    if not found:
+        return ok("ids", "the tables have ids left")
+    words = [
+        f"{'no id is left in' if one.is_full else 'the ids are far from all usual ones in'} {one.table}, where "
+        f"{_rows_beyond(one.rows)} beyond {MAX_USUAL_ID}"
+        for one in found
+    ]
+    statements = " ".join(f"{statement};" for one in found for statement in one.mend)
+    return (broken if any(one.is_full for one in found) else warning)(
+        "ids",
+        f"{'; '.join(words)}: somebody forged one",
+        why,
+        f"save what you need of these rows (client.py list shows the greatest ids first), or wait until workers have "
+        f"done them; then have {who} run: {statements}",
+    )
+
+
+def _rows_beyond(rows: int | None) -> str:
+    if rows is None:
+        return "the next one lies"
+    return f"{rows} row{' has an id' if rows == 1 else 's have ids'}"

@@ -9,7 +9,8 @@ from enum import IntEnum
 from typing import NamedTuple
 
 MAX_TASK_LENGTH = 255
-MAX_ID = 2**63 - 1
+MAX_ID = 2**64 - 1
+"""No id of MySQL is greater; those of SQLite end at 2^63 - 1."""
 MAX_GROUP_ID = 2**32 - 1
 MAX_PRIORITY = 2**31 - 1
 MIN_PRIORITY = -(2**31)

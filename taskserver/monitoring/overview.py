@@ -81,6 +81,16 @@ def read_overview(server: TaskServer) -> Overview:
     )
 
 
+def sum_of(several: Sequence[RowCounts]) -> RowCounts:
+    """The rows of several groups as those of one."""
+    by_status: dict[int, int] = {}
+    for rows in several:
+        for status, count in rows.by_status.items():
+            by_status[status] = by_status.get(status, 0) + count
+    ages = (rows.oldest_new_seconds for rows in several if rows.oldest_new_seconds is not None)
+    return RowCounts(by_status, max(ages, default=None))
+
+
 def _by_group(counts: Sequence[QueueCount]) -> dict[int, RowCounts]:
     of_group: dict[int, list[QueueCount]] = {}
     for count in counts:

@@ -27,7 +27,7 @@ from tests.support.queues import LONG_AGO, Queue
 from tests.support.servers import MariaDB, MySQLServer
 
 PLACE_CHECKS = {"python", "packages", "web_folder", "code", "env_file", "settings", "module_files", "var"}
-QUEUE_CHECKS = {"cron", "groups", "leases", "fatal", "due_dates", "stray", "modules", "callables"}
+QUEUE_CHECKS = {"cron", "groups", "leases", "fatal", "due_dates", "stray", "modules", "callables", "ids"}
 SQLITE_CHECKS = PLACE_CHECKS | QUEUE_CHECKS | {
     "database_file", "disk", "connection", "version", "journal", "file", "tables", "claim_index",
 }  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from taskserver import SettingError, TaskServer
+from taskserver.cli.terminal.output import MAX_LINES
 from taskserver.stores.queue.stats import COLUMNS, HourStats, Stats
 from tests.support.printed import json_of, text_of
 from tests.support.processes import run_on_terminal, wait_until
@@ -57,6 +58,18 @@ def is_about_to_turn(queue: Queue) -> bool:
 def screen_of(queue: Queue, *args: object) -> list[str]:
     """The lines that `client.py stats` shows on a terminal."""
     return run_on_terminal(queue.deployment, "client.py", "stats", *args).screen.splitlines()
+
+
+def test_of_many_groups_a_person_sees_the_largest_and_the_sum_of_the_rest(one_queue: Queue) -> None:
+    for group_id in range(MAX_LINES + 4):
+        one_queue.sql(ADD_HOUR.format(hours_ago(one_queue, 0)), group_id, "tasks.a", group_id)
+    _, first, *_, rest, everything = [
+        line.split() for line in text_of(one_queue, "stats", "--by", "group").splitlines()
+    ]
+    assert first[:2] == [str(MAX_LINES + 3), str(MAX_LINES + 3)]
+    assert rest[:4] == ["4", "more", "groups", "6"]
+    assert everything[:2] == ["all", str(sum(range(MAX_LINES + 4)))]
+    assert len(json_of(one_queue, "stats", "--by", "group")) == MAX_LINES + 4
 
 
 # ---- since when

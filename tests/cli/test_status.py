@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from taskserver import TaskServer
+from taskserver.cli.terminal.output import MAX_LINES
 from taskserver.model.task import Status
 from taskserver.monitoring.overview import MAX_RUNNING, read_overview
 from tests.support.printed import json_of, text_of
@@ -33,6 +34,38 @@ def test_status_counts_rows_by_group_and_status(queue: Queue) -> None:
     assert "status 77" in text
     assert "3 h" in text
     assert ["5", "0", "0", "1", "0", "0", "0", "1"] in [line.split() for line in text.splitlines()]
+
+
+def test_of_many_groups_a_person_sees_the_largest_and_how_many_more_there_are(one_queue: Queue) -> None:
+    groups = range(1000, 1000 + MAX_LINES + 5)
+    one_queue.add_many([(group_id, 0) for group_id in groups])
+    one_queue.add_many([(groups[-1], 4), (groups[-1], 0), (groups[-2], 0)])
+    lines = text_of(one_queue, "status").splitlines()
+    table = lines[1 : lines.index("")]
+    assert len(table) == 1 + MAX_LINES + 2
+    assert [line.split()[:2] for line in table[1:3]] == [[str(groups[-1]), "2"], [str(groups[-2]), "2"]]
+    assert table[-2].split()[:4] == ["5", "more", "groups", "5"]
+    assert table[-1].split()[:2] == ["all", str(MAX_LINES + 7)]
+    assert len(json_of(one_queue, "status")["groups"]) == len(groups)
+
+
+def test_of_many_runs_and_schedules_a_person_sees_some_and_how_many_more_there_are(one_queue: Queue) -> None:
+    for number in range(MAX_LINES + 3):
+        one_queue.sql(
+            f"INSERT INTO jobs_queue_workers (host, group_ids, pid, started_at) VALUES (?, 'all', 1, {one_queue.now})",
+            f"host-{number}",
+        )
+        one_queue.sql(
+            "INSERT INTO jobs_queue_schedules (name, task, cron, timezone) VALUES (?, 'tasks.note', '0 3 * * *', ?)",
+            f"name-{number}",
+            "Mars",
+        )
+    text = text_of(one_queue, "status")
+    assert [text.count(words) for words in ("last run on", "\nname-", "\nschedule name-")] == [MAX_LINES] * 3
+    assert "and 3 more runs" in text
+    assert "and 3 more schedules" in text
+    report = json_of(one_queue, "status")
+    assert (len(report["runs"]), len(report["schedules"])) == (MAX_LINES + 3, MAX_LINES + 3)
 
 
 def test_status_of_an_empty_queue_asks_for_a_crontab(queue: Queue) -> None:

@@ -293,9 +293,9 @@ def test_a_limit_holds_for_each_who_found_the_same_rows(queue: Queue, monkeypatc
     barrier = threading.Barrier(4)
     look, first_looks = bulk_writes.BulkWriter.look, []
 
-    def look_together(self: bulk_writes.BulkWriter, last: int, most: int) -> list[int]:
+    def look_together(self: bulk_writes.BulkWriter, last: int | None, most: int) -> list[int]:
         found = look(self, last, most)
-        if last < 0:
+        if last is None:
             first_looks.append(found)
             barrier.wait(WAIT_SECONDS)
         return found

@@ -6,6 +6,7 @@ import html
 import json
 import re
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from http.cookiejar import CookieJar
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,13 @@ from tests.support.servers import MySQLServer
 from tests.support.websites import WEB_PASSWORD, Answer, Website, example, php_website, shown_in_comment, web_user
 
 TASK_OF_COMMENT = shown_in_comment("progress.php").partition("GRANT")[0]
-GRANTS = re.findall(r"GRANT SELECT \((.*)\) ON you_site\.(\w+) TO", shown_in_comment("progress.php"))
+GRANTS = re.findall(r"GRANT SELECT \((.*)\)\s+ON you_site\.(\w+) TO", shown_in_comment("progress.php"))
 
 STEPS = """
 import time
 import taskserver
 
-def make_report(ticket):
+def make_report():
     for step in range(4):
         taskserver.progress(step, 4, f"<b>step {step}</b> & more")
         note(f"step {step}")
@@ -139,9 +140,24 @@ def test_a_visitor_has_one_task_at_a_time_and_sees_no_other_visitor_s(mysql_queu
 def test_an_id_that_was_given_again_shows_nothing_of_another_task(mysql_queue: Queue, website: Website) -> None:
     visitor = Visitor(website)
     visitor.press_button()
-    mysql_queue.sql("""UPDATE jobs_queue SET status = 2, args = '{"ticket":"other"}', result = '"secret"'""")
+    mysql_queue.sql(
+        """UPDATE jobs_queue SET status = 2, result = '"secret"', created_at = created_at + INTERVAL 1 SECOND"""
+    )
     assert visitor.ask()["state"] == "none"
     assert "secret" not in visitor.open().text
+
+
+@pytest.mark.parametrize("path", ["//evil.example/../progress.php", "//progress.php", "/progress.php"])
+def test_the_page_leads_to_itself_whatever_path_is_asked_for(website: Website, path: str) -> None:
+    connection = HTTPConnection(website.url.removeprefix("http://"), timeout=WAIT_SECONDS)
+    connection.request("POST", path)
+    answer = connection.getresponse()
+    assert (answer.status, answer.getheader("Location")) == (303, "/progress.php")
+    connection.close()
+
+
+def test_the_rights_of_the_comment_show_no_arguments() -> None:
+    assert all("args" not in columns for columns, _ in GRANTS)
 
 
 ODD_ROWS = {

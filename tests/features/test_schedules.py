@@ -226,6 +226,67 @@ def test_a_task_that_is_under_way_is_left_as_it_is_and_that_time_is_passed_over(
     assert seconds_to_next(rows) > 0
 
 
+def held_by(queue: Queue, status: int, due_at: str | None, group_id: int = 0) -> None:
+    """A schedule that is due, and a row that somebody wrote with its key."""
+    queue.server.schedule("nightly", "tasks.note", every=86_400)
+    make_due(queue)
+    queue.sql(
+        "INSERT INTO jobs_queue (task, unique_key, status, claim, group_id, due_at) "
+        f"VALUES ('tasks.note', 'schedule:nightly', {status}, 7, {group_id}, {due_at or 'NULL'})"
+    )
+
+
+FOREVER = "'2037-12-31 00:00:00'"
+
+
+@pytest.mark.parametrize(
+    ("status", "due_at", "words"),
+    [
+        (5, FOREVER, "waits until 2037-12-31 00:00:00 UTC"),
+        (1, FOREVER, "is in progress until 2037"),
+        (3, FOREVER, "is in error until 2037"),
+        (5, None, "waits: meanwhile"),
+        (9, None, "has the status 9"),
+    ],
+)
+def test_a_row_that_would_silence_a_schedule_for_years_is_told_everywhere(
+    queue: Queue, status: int, due_at: str | None, words: str
+) -> None:
+    held_by(queue, status, due_at)
+    ended = queue.worker()
+    assert_one_line(ended, 0, "schedule nightly: task 1", words, "its times are passed over")
+    assert words in queue.client("status").stdout
+    assert words in json.loads(queue.client("status", "--json").stdout)["schedules"][0]["held"]
+    doctor = json.loads(queue.client("doctor", "--json").stdout)["checks"]
+    (found,) = [check for check in doctor if check["check"] == "schedules"]
+    assert (found["level"], words in found["found"]) == ("warning", True)
+
+
+def test_a_row_in_a_group_that_the_schedule_has_not_is_told(one_queue: Queue) -> None:
+    held_by(one_queue, 0, None, group_id=77)
+    assert_one_line(one_queue.worker(100, "0"), 0, "is new in group 77")
+    assert one_queue.client("cancel", "1").returncode == 0
+    make_due(one_queue)
+    assert_silent(one_queue.worker())
+    assert one_queue.notes() == ["noted"]
+
+
+@pytest.mark.parametrize("state", [state for state in UNDER_WAY if state != "waiting for others"])
+def test_the_task_of_an_earlier_time_is_told_to_nobody(
+    server: TaskServer, rows: Rows, caplog: pytest.LogCaptureFixture, state: str
+) -> None:
+    server.schedule("nightly", "tasks.note", every=86_400)
+    move_to_past(rows)
+    assert fire(server)
+    rows.execute(f"UPDATE jobs_queue SET {UNDER_WAY[state]}")
+    if state == "running":
+        rows.set(f"due_at = {rows.after(100)}")  # as each heartbeat does
+    move_to_past(rows)
+    assert fire(server)
+    assert [stored.held for stored in Schedules(server.store).all()] == [None]
+    assert caplog.messages == []
+
+
 # ---- several at once
 
 
@@ -504,7 +565,7 @@ def test_the_command_makes_a_schedule_and_says_when_it_comes(sqlite_queue: Queue
     assert 0 < report.pop("next_seconds") <= 86_400
     assert report == {
         "name": "nightly", "task": "tasks.note", "args": '["ran"]', "group_id": 3, "priority": -5,
-        "every_seconds": None, "cron": "30 3 * * *", "timezone": "Asia/Kathmandu", "fault": None,
+        "every_seconds": None, "cron": "30 3 * * *", "timezone": "Asia/Kathmandu", "fault": None, "held": None,
     }  # fmt: skip
     ended = client("unschedule", "nightly")
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "nightly is scheduled no more\n", "")

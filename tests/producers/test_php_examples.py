@@ -13,8 +13,9 @@ import pytest
 
 from tests.conftest import without
 from tests.support.deployment import ROOT
+from tests.support.documents import blocks
 from tests.support.processes import assert_silent
-from tests.support.servers import MySQLServer
+from tests.support.servers import MySQLServer, free_port
 from tests.support.shops import LEAP, ODD_TEXT, VALUES, Shop, zone_with_summer_time
 from tests.support.websites import (
     EXAMPLES,
@@ -179,6 +180,12 @@ def test_a_php_page_adds_a_task_with_its_own_row_and_answers_at_once(mysql_shop:
     mysql_shop.assert_ordered()
 
 
+def test_a_php_page_takes_a_name_alone_and_shows_no_path(mysql_shop: Shop, website: Website) -> None:
+    assert website.visit("page.php", {"customer[]": "Grace"}).status == 400
+    assert mysql_shop.customers() == []
+    assert "PHP Warning" not in website.log
+
+
 def test_a_php_page_that_cannot_add_the_task_keeps_no_row_and_tells_the_log_alone(
     mysql_shop: Shop, mysql_server: MySQLServer, user: str, website: Website, refuse_tasks: Callable[[], None]
 ) -> None:
@@ -191,6 +198,23 @@ def test_a_php_page_that_cannot_add_the_task_keeps_no_row_and_tells_the_log_alon
     assert website.visit("page.php", {"customer": "Grace"}) == SORRY
     assert "Access denied" in website.log
     assert WEB_PASSWORD not in website.log
+
+
+# ---- the pages of the tutorial
+
+
+def test_the_tutorials_page_tells_the_log_alone_that_the_database_is_away(php: str, tmp_path: Path) -> None:
+    pages = {
+        block.text.splitlines()[1]: block.text for block in blocks("docs/shared-hosting.md") if block.kind == "php"
+    }
+    at = f"host=127.0.0.1;port={free_port()}"
+    (tmp_path / "queue.php").write_text(pages["// /home/you/queue.php"].replace("host=localhost", at))
+    (tmp_path / "site").mkdir()
+    hello = pages["// /home/you/public_html/hello.php"].replace("/home/you/", f"{tmp_path}/")
+    (tmp_path / "site" / "hello.php").write_text(hello)
+    with php_website(php, tmp_path / "site", "-d", "display_errors=1") as website:
+        assert website.visit("hello.php") == SORRY
+        assert "greet: SQLSTATE" in website.log
 
 
 # ---- WordPress

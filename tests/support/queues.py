@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -128,6 +128,10 @@ class Queue:
             group_id,
             priority,
         )
+
+    def add_many(self, groups_and_statuses: Sequence[tuple[int, int]]) -> None:
+        values = ", ".join(f"('tasks.note', {group_id}, {status})" for group_id, status in groups_and_statuses)
+        self.sql(f"INSERT INTO jobs_queue (task, group_id, status) VALUES {values}")
 
     def rows(self, columns: str = "*", table: str = "jobs_queue") -> list[tuple[Any, ...]]:
         """In order of id."""

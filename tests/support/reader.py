@@ -48,7 +48,7 @@ def resize(): ...
 def publish(): ...
 def make_report(month): ...
 """
-MYSQL_WORDS = re.compile(r"NOW\(|UNIX_TIMESTAMP|\b(DUPLICATE|IGNORE|GRANT|RENAME|LIMIT|OPTIMIZE)\b")
+MYSQL_WORDS = re.compile(r"NOW\(|UNIX_TIMESTAMP|\b(DUPLICATE|IGNORE|GRANT|RENAME|LIMIT|OPTIMIZE|TRIGGER)\b")
 SQLITE_WORDS = re.compile(r"ON CONFLICT|strftime")
 CRON_FIELD = r"(\*|\d+(-\d+)?(,\d+(-\d+)?)*)(/\d+)?"
 CRON_LINE = re.compile(rf"((?:{CRON_FIELD}\s+){{5}})(?P<command>\S.*)")
@@ -250,7 +250,8 @@ class Reader:
 
     def _query(self, text: str) -> None:
         """On MySQL or MariaDB and on SQLite, but for those that have words of the other."""
-        statements = [part.strip() for part in re.sub(r"^--.*$", "", text, flags=re.MULTILINE).split(";\n")]
+        plain = re.sub(r"^(--|DELIMITER ).*$", "", text, flags=re.MULTILINE)
+        statements = [part.strip() for part in re.split(r"(?:;|//)\n", plain)]
         if not SQLITE_WORDS.search(text):
             self.execute(*filter(None, statements))
         if not MYSQL_WORDS.search(text):

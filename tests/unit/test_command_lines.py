@@ -100,7 +100,7 @@ ADD = {
     f"tasks.a {'--then tasks.b ' * 100}": ("allowed: a list of 1 to 100",),
     "--then tasks.a": ("TASK",),
     "tasks.a --depends-on ''": (f"{COMMAS}, as 17,18",),
-    **{f"tasks.a --depends-on {wrong}": (IDS,) for wrong in ("0", "1,", "'1, 2'", "one", str(2**63))},
+    **{f"tasks.a --depends-on {wrong}": (IDS,) for wrong in ("0", "1,", "'1, 2'", "one", str(2**64))},
     "tasks.a --depends-on 1 --unique k": ("it has depends_on and a unique_key",),
     "--bulk not-there.jsonl": ("not-there.jsonl cannot be read",),
     "--bulk 'no\x1b[2J'": ("no\\x1b[2J cannot be read",),

@@ -33,6 +33,7 @@ FACTS = MySQLFacts(
     faults=(),
     claim_indexes=("claim_by_group", "claim_any_group"),
     oldest_transaction_seconds=0.0,
+    forged_ids=(),
 )
 
 
@@ -42,7 +43,7 @@ def of_mysql(dsn: str = LOCAL, **facts: Any) -> list[Finding]:
 
 
 def of_sqlite(**facts: Any) -> list[Finding]:
-    whole = SQLiteFacts("3.40", "wal", "ok", (), ("claim_by_group", "claim_any_group"))._replace(**facts)
+    whole = SQLiteFacts("3.40", "wal", "ok", (), ("claim_by_group", "claim_any_group"), ())._replace(**facts)
     settings: Any = Settings(folder=None, dsn=parse_dsn("sqlite:///x.db"))  # type: ignore[arg-type]
     return list(sqlite.findings(whole, settings))
 

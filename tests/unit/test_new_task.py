@@ -540,7 +540,7 @@ WRONG_PARENTS: list[tuple[Any, str]] = [
     ("17", "depends_on is '17'; allowed"),
     ({17: 18}, "depends_on is {17: 18}; allowed"),
     ([0], "an id in depends_on is 0; allowed: a whole number from 1 to"),
-    ([2**63], f"an id in depends_on is {2**63}; allowed"),
+    ([2**64], f"an id in depends_on is {2**64}; allowed"),
     ([1, "2"], "an id in depends_on is '2'; allowed"),
     ([1.0], "an id in depends_on is 1.0; allowed"),
     ([None], "an id in depends_on is None; allowed"),

@@ -13,7 +13,7 @@ from tests.support.documents import table
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"ids": [2**63]}, "ids has 9223372036854775808; allowed: whole numbers from 0 to"),
+        ({"ids": [2**64]}, "ids has 18446744073709551616; allowed: whole numbers from 0 to"),
         ({"groups": [2**32]}, "groups has 4294967296; allowed: whole numbers from 0 to 4294967295"),
         ({"groups": list(range(401))}, "401 groups are chosen; allowed: at most 400"),
         ({"task": ""}, "task is ''; allowed: a text in UTF-8, not an empty one"),

@@ -15,7 +15,7 @@ from ...server import TaskServer
 from ...stores.queue.stats import HourStats, total
 from ..terminal.arguments import add_groups, span
 from ..terminal.live_line import terminal_width
-from ..terminal.output import Amount, as_json, print_table, stats_as_json
+from ..terminal.output import Amount, as_json, largest, print_table, stats_as_json
 
 DEFAULT_SINCE = "24h"
 BY = {"hour": "hour", "group": "group_id", "task": "task"}
@@ -73,7 +73,10 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
 
 
 def _show(totals: Sequence[HourStats], by: str) -> None:
-    rows = [[_label(one, by), *_cells(one)] for one in totals]
+    shown, rest = (totals, ()) if by == "hour" else largest(totals, ended_attempts)
+    rows = [[_label(one, by), *_cells(one)] for one in shown]
+    if rest:
+        rows.append([f"{len(rest)} more {by}s", *_cells(total(rest))])
     if len(rows) > 1:
         rows.append(["all", *_cells(total(totals))])
     head = "hour (UTC)" if by == "hour" else by
@@ -82,7 +85,7 @@ def _show(totals: Sequence[HourStats], by: str) -> None:
         rows,
     )
     if sys.stdout.isatty():
-        _draw(list(with_empty_hours(totals)) if by == "hour" else totals, by)
+        _draw(list(with_empty_hours(totals)) if by == "hour" else shown, by)
 
 
 def _label(one: HourStats, by: str) -> object:

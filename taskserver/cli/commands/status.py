@@ -9,12 +9,13 @@ from typing import Any
 
 from ...messages.printable import age, printable
 from ...model.task import Status
-from ...monitoring.overview import Overview, RowCounts, read_overview
+from ...monitoring.coverage import seconds_since_start
+from ...monitoring.overview import Overview, RowCounts, read_overview, sum_of
 from ...server import TaskServer
 from ...stores.database.records import LastRun, TellingTask
 from ...stores.queue.schedules import StoredSchedule
 from ...stores.queue.stats import HourStats
-from ..terminal.output import as_json, instant_as_json, print_table, stats_as_json, status_name
+from ..terminal.output import MAX_LINES, as_json, instant_as_json, largest, print_table, stats_as_json, status_name
 
 
 def add_parser(subparsers: Any) -> None:
@@ -94,11 +95,13 @@ def _show_rows(overview: Overview) -> None:
         print("no tasks")
         return
     statuses = list(overview.total.by_status)
+    shown, rest = largest(list(overview.groups.items()), lambda group: sum(group[1].by_status.values()))
+    more = [(f"{len(rest)} more groups", sum_of([rows for _, rows in rest]))] if rest else []
     print_table(
         ["group", *(status_name(status).replace("_", " ") for status in statuses), "oldest new"],
         [
             [label, *(rows.by_status.get(status, 0) for status in statuses), age(rows.oldest_new_seconds)]
-            for label, rows in [*overview.groups.items(), ("all", overview.total)]
+            for label, rows in [*shown, *more, ("all", overview.total)]
         ],
     )
 
@@ -106,8 +109,11 @@ def _show_rows(overview: Overview) -> None:
 def _show_runs(runs: Sequence[LastRun]) -> None:
     if not runs:
         print("no worker ran yet: is worker.py in a crontab?", file=sys.stderr)
-    for run in runs:
+    shown, rest = largest(runs, lambda run: -seconds_since_start(run))
+    for run in shown:
         print(printable(_run_line(run)))
+    if rest:
+        print(f"and {len(rest)} more runs, which began before: client.py status --json has them")
 
 
 def _run_line(run: LastRun) -> str:
@@ -140,14 +146,17 @@ def _hour_words(one: HourStats) -> str:
 def _show_schedules(schedules: Sequence[StoredSchedule]) -> None:
     if not schedules:
         return
+    shown = schedules[:MAX_LINES]
     print()
     print_table(
         ["schedule", "task", "comes", "next"],
-        [[row.schedule.name, row.schedule.task, row.schedule.timing, _when(row.next_seconds)] for row in schedules],
+        [[row.schedule.name, row.schedule.task, row.schedule.timing, _when(row.next_seconds)] for row in shown],
     )
-    for row in schedules:
-        if row.fault:
-            print(printable(f"schedule {row.schedule.name}: {row.fault}"))
+    if len(schedules) > MAX_LINES:
+        print(f"and {len(schedules) - MAX_LINES} more schedules, which come later: client.py status --json has them")
+    for row in shown:
+        for words in filter(None, (row.fault, row.held)):
+            print(printable(f"schedule {row.schedule.name}: {words}"))
 
 
 def _when(seconds: float | None) -> str:

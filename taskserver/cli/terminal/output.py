@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isfinite
-from typing import Any
+from typing import Any, TypeVar
 
 from ...messages.printable import printable
 from ...model.task import Status
@@ -15,6 +15,18 @@ from ...stores.queue.dependency_trees import Links
 from ...stores.queue.stats import COLUMNS, HourStats
 
 MAX_CELL = 60
+MAX_LINES = 50
+"""Lines of a kind that a person sees of what rows may make up by the thousand; `--json` has all."""
+
+T = TypeVar("T")
+
+
+def largest(several: Sequence[T], size: Callable[[T], float]) -> tuple[Sequence[T], Sequence[T]]:
+    """The part that a person sees, and the rest: all as they stand, or the largest MAX_LINES, the largest first."""
+    if len(several) <= MAX_LINES:
+        return several, ()
+    ordered = sorted(several, key=size, reverse=True)
+    return ordered[:MAX_LINES], ordered[MAX_LINES:]
 
 
 class Amount(str):

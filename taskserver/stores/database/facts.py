@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ...errors import DatabaseError, Unavailable
+
 
 class TableFault(NamedTuple):
     """A table that differs from the schema file's."""
@@ -64,6 +66,43 @@ def differences(table: str, wanted: TableShape, found: TableShape) -> Iterator[T
         yield TableFault(table, f"its engine is {found.engine}, not {wanted.engine}")
 
 
+MAX_USUAL_ID = 2**62
+"""A queue that gets a million tasks a second reaches this id after 146,000 years: a greater one was forged."""
+
+
+class ForgedIds(NamedTuple):
+    """A table whose next id lies beyond MAX_USUAL_ID."""
+
+    table: str
+    is_full: bool
+    """Whether no id is left, so that every INSERT fails."""
+    rows: int | None
+    """How many of its rows have an id beyond MAX_USUAL_ID; None where the account may not look."""
+    mend: tuple[str, ...]
+    """The statements that mend it: the first deletes those rows."""
+
+
+def forged_ids(database: Any, next_ids: Mapping[str, int], greatest: int, set_back: str) -> tuple[ForgedIds, ...]:
+    """The tables among `next_ids` whose next id lies beyond MAX_USUAL_ID.
+
+    No id is left above `greatest`; `set_back` is the statement that sets the next id behind the rows that are there.
+    """
+    found = []
+    for key, next_id in next_ids.items():
+        if next_id > MAX_USUAL_ID:
+            table = database.dialect.table if key == "id" else f"{database.dialect.table}_done"
+            beyond = f"FROM {table} WHERE {key} > {MAX_USUAL_ID}"
+            try:
+                rows = database.fetch_value(f"SELECT COUNT(*) {beyond}")
+            except Unavailable:
+                raise
+            except DatabaseError:
+                rows = None
+            mend = (f"DELETE {beyond}", set_back.format(table=table, key=key))
+            found.append(ForgedIds(table, next_id > greatest, rows, mend))
+    return tuple(found)
+
+
 class MySQLFacts(NamedTuple):
     """Facts about a MySQL or MariaDB server and the queue's tables there."""
 
@@ -91,6 +130,8 @@ class MySQLFacts(NamedTuple):
     """The indexes by which claims read the queue, of some groups and of all."""
     oldest_transaction_seconds: float | None
     """The age of the server's oldest open transaction, 0 without one; None where this account may not see them."""
+    forged_ids: tuple[ForgedIds, ...] | None
+    """None where the account may not see it."""
 
 
 class SQLiteFacts(NamedTuple):
@@ -102,6 +143,7 @@ class SQLiteFacts(NamedTuple):
     """The answer of SQLite's own check, `ok` where it finds nothing; None where the file is too large to be checked."""
     faults: tuple[TableFault, ...]
     claim_indexes: tuple[str, ...]
+    forged_ids: tuple[ForgedIds, ...]
 
 
 Facts = MySQLFacts | SQLiteFacts

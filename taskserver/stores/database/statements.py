@@ -24,6 +24,11 @@ HELPERS = ("done", "workers", "paused", "schedules", "stats", "dependencies", "s
 INLINE_ARGS_BYTES = 16 * 1024
 """Longer arguments stay in the database until their task's turn: a thousand of 1 MiB each fit into no small host."""
 
+MAX_READ_BYTES = {"args": 1024 * 1024} | dict.fromkeys(("stages", "error_text", "result", "progress"), 64 * 1024)
+"""We write no longer text into these columns. A longer one was forged: whoever looks at the row must not hold it."""
+TOO_LONG = "(too long: not read)"
+"""What is read in the place of such a text."""
+
 Write = tuple[str, Sequence[Any]]
 """A statement and its values."""
 
@@ -123,7 +128,11 @@ def words_of(words: Words, table: str, quoted: str) -> dict[str, str]:
         filled[f"{column}_text"] = words.instant_text.format(column)
         filled[f"{column}_age"] = words.seconds_since.format(column)
     filled["due_at_sign"] = f"HEX({filled['due_at_text']})"  # a column of SQLite may hold bytes that are no text
-    filled["readable"] = ", ".join(filled.get(f"{column}_text", column) for column in columns)
+    for column, most in MAX_READ_BYTES.items():
+        too_long = f"{words.bytes_of.format(column)} > {most}"
+        filled[f"read_{column}"] = f"CASE WHEN {too_long} THEN '{TOO_LONG}' ELSE {column} END"
+    readable = {column: filled.get(f"{column}_text", filled.get(f"read_{column}", column)) for column in columns}
+    filled["readable"] = ", ".join(readable.values())
     return filled | words.of_table(table)
 
 

@@ -44,6 +44,7 @@ TABLE_MISSING = 1146
 COLUMN_MISSING = 1054
 ALREADY_THERE = frozenset({1060, 1061})  # a column, an index
 INDEX_MISSING = 1176
+NO_ID_LEFT = 1467
 TOO_LONG = 1153
 CANNOT_CONNECT = 2003
 CUT_OFF = frozenset({2006, 2013, 2014})
@@ -79,7 +80,6 @@ HINTS = {
     1290: READ_ONLY,
     1366: COLUMN,
     1406: COLUMN,
-    1467: "a row has the greatest id there is: delete it, then ALTER TABLE … AUTO_INCREMENT = 1",
     1698: LOGIN,
     1792: READ_ONLY,
     1836: READ_ONLY,
@@ -138,6 +138,12 @@ def error_of(error: BaseException, dsn: MySQLDsn, table: str, is_login: bool = F
         return other_columns(where, table, text)
     if number == INDEX_MISSING:
         return DatabaseError(f"{where}: {text}: make it as in schema.sql")
+    if number == NO_ID_LEFT:
+        return DatabaseError(
+            f"{where}: no id is left in {table} or {table}_done, as somebody wrote a row with the greatest one: "
+            f"client.py doctor tells which, and how to mend it (ALTER TABLE {table} AUTO_INCREMENT = 1, once that row "
+            "is deleted; that takes the right ALTER)"
+        )
     if isinstance(error, RuntimeError):
         return DatabaseError(
             f"{where}: this account's password needs TLS, which the server does not offer or ssl-mode forbids, "

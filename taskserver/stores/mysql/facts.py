@@ -18,7 +18,16 @@ from ...errors import DatabaseError, Unavailable
 from ...model.task import MODES
 from ..database.database import Database
 from ..database.dialect import claim_indexes
-from ..database.facts import MySQLFacts, TableFault, TableShape, differences, kind_of_column, shapes_of_indexes
+from ..database.facts import (
+    ForgedIds,
+    MySQLFacts,
+    TableFault,
+    TableShape,
+    differences,
+    forged_ids,
+    kind_of_column,
+    shapes_of_indexes,
+)
 from ..database.free_rows import Lock
 from ..database.tables import schema_statements
 from .errors import RIGHTS_MISSING, number_of
@@ -36,6 +45,12 @@ ENGINES = """
     SELECT table_name, engine FROM information_schema.tables
     WHERE table_schema = DATABASE() AND table_name IN ({ids})
 """
+MADE_BY = "SHOW CREATE TABLE {{{table}}}"
+"""Tells the next id as it is; MySQL from 8.0 on keeps that of information_schema for a day."""
+SET_BACK = "ALTER TABLE {table} AUTO_INCREMENT = 1"
+"""InnoDB never sets the next id below one that is there."""
+MAX_GIVEN_ID = 2**64 - 2
+"""InnoDB gives no greater id."""
 COLUMNS = "SHOW FULL COLUMNS FROM "
 INDEXES = "SHOW INDEX FROM "
 COMPARED_WITH = "`taskserver_doctor`"
@@ -114,6 +129,7 @@ def read_facts(database: Database, mode: str) -> MySQLFacts:
         faults=_faults(database),
         claim_indexes=claim_indexes(database),
         oldest_transaction_seconds=_oldest_transaction(database),
+        forged_ids=_forged_ids(database),
     )
 
 
@@ -154,6 +170,18 @@ def _oldest_transaction(database: Database) -> float | None:
     finally:
         database.fetch(IN_OURS)
     return float(seconds or 0)
+
+
+def _forged_ids(database: Database) -> tuple[ForgedIds, ...] | None:
+    next_ids = {}
+    for key, table in (("id", "table"), ("done_id", "done")):
+        for _, made_by in _allowed(database, MADE_BY.format(table=table)):
+            # Without the words the next id is 1.
+            found = re.search(r"^\) .*?\bAUTO_INCREMENT=(\d+)", str(made_by), re.MULTILINE)
+            next_ids[key] = int(found[1]) if found else 1
+    if "id" not in next_ids:
+        return None  # of the archive few accounts need to know
+    return forged_ids(database, next_ids, MAX_GIVEN_ID, SET_BACK)
 
 
 def _denied(database: Database) -> Iterator[_Right]:

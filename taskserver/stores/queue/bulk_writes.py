@@ -87,22 +87,24 @@ class BulkWriter:
         if ids is not None:
             yield sorted(set(ids))
             return
-        last = -1
+        last = None
         while self._room_left() and (found := self.look(last, MAX_IDS_PER_LOOK)):
             yield found
             if len(found) < MAX_IDS_PER_LOOK:
                 return
             last = found[-1]
 
-    def look(self, last: int, most: int) -> list[int]:
-        """The ids of chosen rows above `last`, in order; `most` at most."""
+    def look(self, last: int | None, most: int) -> list[int]:
+        """The ids of chosen rows above `last`, in order; `most` at most. None: of all, as SQLite has ids below 0."""
         bulk = self._bulk_write
+        above = "" if last is None else f" AND {bulk.key} > ?"
+        values = (*bulk.values, most) if last is None else (*bulk.values, last, most)
         sql = (
             f"SELECT {bulk.key} FROM {bulk.table} {bulk.hint} "
-            f"WHERE ({bulk.condition}) AND {bulk.key} > ? ORDER BY {bulk.key} LIMIT ?"
+            f"WHERE ({bulk.condition}){above} ORDER BY {bulk.key} LIMIT ?"
         )
         with self._database.unhurried():
-            return [row[0] for row in self._database.fetch(sql, (*bulk.values, last, most))]
+            return [row[0] for row in self._database.fetch(sql, values)]
 
     def count(self) -> int:
         """How many rows are chosen."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from ...errors import Conflict, InvalidTask
+from ...messages.error_text import MAX_ERROR_LENGTH
 from ...model.results import as_texts
 from ...model.selection import Selection
 from ...model.task import MAX_GROUP_ID, MAX_ID, ClaimedTask, Status
@@ -22,6 +23,8 @@ from .dependencies import GIVEN_UP, IS_GIVEN_UP, Dependencies
 from .dependency_trees import DependencyTrees
 from .store import Store
 
+MAX_ROWS = 2**63 - 1
+"""No LIMIT of SQLite is greater."""
 SETTLE_SECONDS = 10.0
 """After a retry or cancel, dependencies are settled for so long; a worker settles the rest."""
 ANY_GIVEN_UP = f"{GIVEN_UP}…, for which it waits, is fatal"
@@ -196,12 +199,12 @@ class Operations:
     def preview(self, verb: Verb, selection: Selection, most: int) -> Preview:
         """How many rows a verb would change, and the first `most` of them. Raises InvalidTask."""
         writer = BulkWriter(self._store, _bulk_write(verb, selection))
-        limit = MAX_ID if selection.limit is None else selection.limit
+        limit = MAX_ROWS if selection.limit is None else selection.limit
         if selection.ids is not None:
             found = writer.look_among(sorted(set(selection.ids)))
             count, first = len(found), found
         else:
-            count, first = writer.count(), writer.look(-1, most)
+            count, first = writer.count(), writer.look(None, most)
         return Preview(min(count, limit), self.show_all(first[: min(most, limit)]))
 
     SHOW_ALL = "SELECT {readable}, 0 FROM {table} WHERE id IN ({ids}) ORDER BY id"
@@ -258,9 +261,9 @@ class Operations:
         SELECT line, COUNT(*), SUM(CASE WHEN status = 4 THEN 1 ELSE 0 END), {first_seen}, {last_seen}, MAX(id)
         FROM (
             SELECT id, status, CASE WHEN status = 4 THEN COALESCE(finished_at, updated_at) ELSE updated_at END AS seen,
-                CASE WHEN {is_given_up} THEN {given_up}
+                SUBSTR(CASE WHEN {is_given_up} THEN {given_up}
                     WHEN {error_position} > 0 THEN SUBSTR(error_text, 1, {error_position} - 1)
-                    ELSE COALESCE(error_text, '') END AS line
+                    ELSE COALESCE(error_text, '') END, 1, {most_characters}) AS line
             FROM {table} {by_status} WHERE {which}
         ) AS failed
         GROUP BY line ORDER BY CASE WHEN line = {given_up} THEN 1 ELSE 0 END, COUNT(*) DESC, MAX(id) DESC LIMIT ?
@@ -272,10 +275,10 @@ class Operations:
         Raises InvalidTask.
         """
         words = self._database.words
-        most = MAX_ID if selection.limit is None else selection.limit
+        most = MAX_ROWS if selection.limit is None else selection.limit
         bulk = _bulk_write(RETRY, selection)
         sql = self.ERRORS.replace("{which}", bulk.condition).replace("{is_given_up}", IS_GIVEN_UP)
-        sql = sql.replace("{given_up}", f"'{ANY_GIVEN_UP}'")
+        sql = sql.replace("{given_up}", f"'{ANY_GIVEN_UP}'").replace("{most_characters}", str(MAX_ERROR_LENGTH))
         for name, instant in (("first_seen", "MIN(seen)"), ("last_seen", "MAX(seen)")):
             sql = sql.replace(f"{{{name}}}", words.instant_text.format(instant))
         with self._database.unhurried():

@@ -19,6 +19,7 @@ from ..database.database import P, Row
 from ..database.retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
 from .adding import Adding
 from .due import MAX_DUE_PER_LOOK
+from .schedule_holders import KEY_PREFIX, holders
 from .store import Store
 
 LOG = getLogger("taskserver")
@@ -26,12 +27,14 @@ LOG = getLogger("taskserver")
 MAX_FAULTS_TOLD = 20
 """Lines a run on standard error, which cron mails; the log has all of them."""
 
-KEY_PREFIX = "schedule:"
-"""This and the schedule's name are the unique_key of its tasks."""
 PAUSE_PER_SECOND = 4.0
 """After a wait for a row that others hold, the run goes on with its tasks for so many times as long."""
 PUT_OFF_SECONDS = 3600
 """A row that can be no schedule is looked at again after so long: cron would mail the same line each minute."""
+
+
+HOUR = len("2026-01-31 12")
+"""Characters of an instant up to its hour."""
 
 
 class StoredSchedule(NamedTuple):
@@ -44,6 +47,8 @@ class StoredSchedule(NamedTuple):
     """The seconds until then, below 0 where it is late; None where `next_at` is no instant."""
     fault: str | None
     """The reason why no task can be added; None without one."""
+    held: str | None = None
+    """The row that keeps it from adding tasks for longer than its own task would, in a sentence; None without one."""
 
 
 class _Planned(NamedTuple):
@@ -68,6 +73,7 @@ class Schedules:
 
     def __init__(self, store: Store) -> None:
         self._database = store.database
+        self._lease_seconds = store.lease_seconds
         self._names_told: set[str] = set()
         self._left_to_others: set[str] = set()
         """Schedules whose next time this host cannot reckon, and another host may."""
@@ -108,12 +114,22 @@ class Schedules:
 
     # ---- look
 
-    ALL = f"SELECT {COLUMNS}, {{next_at_text}}, {{now_text}} FROM {{schedules}}"
+    READ = COLUMNS.replace("args", "{read_args}")
+    ALL = f"SELECT {READ}, {{next_at_text}}, {{now_text}} FROM {{schedules}}"
 
     def all(self) -> list[StoredSchedule]:
         """All schedules, in order of their next times."""
         rows = self._database.fetch(f"{self.ALL} ORDER BY next_at, name")
-        return [_stored(_planned(row)) for row in rows]
+        found = [_stored(_planned(row)) for row in rows]
+        held = self._held([stored.schedule for stored in found])
+        return [stored._replace(held=held.get(stored.schedule.name)) for stored in found]
+
+    def _held(self, schedules: Sequence[Schedule]) -> dict[str, str]:
+        """A sentence on each row that keeps one of these schedules silent, by the schedule's name."""
+        by_name = {one.name: one for one in schedules if _is_utf8(one.name)}
+        found = holders(self._database, list(by_name))
+        words = {name: holder.keeps_silent(by_name[name], self._lease_seconds) for name, holder in found.items()}
+        return {name: told for name, told in words.items() if told}
 
     def find(self, name: str) -> StoredSchedule | None:
         """The schedule of this name, if there is one."""
@@ -169,7 +185,10 @@ class Schedules:
             return self._put_off(name, planned, error)
         except SettingError as error:
             return self._leave(name, planned, error)
-        return self._unless_held(name, self._move_and_add, name, planned, next_at)
+        moved = self._unless_held(name, self._move_and_add, name, planned, next_at)
+        if moved:
+            self._tell_holder(planned, next_at)
+        return moved
 
     def _move_and_add(self, name: str, planned: _Planned, next_at: str) -> int:
         moved = self._database.write(self.MOVE, (next_at, name, planned.next_at))
@@ -179,6 +198,11 @@ class Schedules:
             values = (schedule.task, schedule.args, schedule.group_id, schedule.priority, KEY_PREFIX + schedule.name)
             self._database.execute(f"{self.ADD} {self._database.words.upsert(self.ANEW, self.HAS_ENDED)}", values)
         return moved
+
+    def _tell_holder(self, planned: _Planned, next_at: str) -> None:
+        """Report a row that kept this time from adding its task; of a schedule that comes more often, once an hour."""
+        if planned.next_at[:HOUR] != next_at[:HOUR] and (told := self._held([planned.schedule])):
+            self._report(planned.schedule.name, *told.values())
 
     def _put_off(self, name: str, planned: _Planned, error: Exception) -> bool:
         self._report(name, error)

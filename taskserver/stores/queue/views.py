@@ -44,7 +44,7 @@ class Views:
         return [LastRun(*row) for row in self._database.fetch(self.RUNS)]
 
     TELLING = """
-        SELECT id, task, group_id, attempts, {started_at_age}, progress FROM {table} {by_status}
+        SELECT id, task, group_id, attempts, {started_at_age}, {read_progress} FROM {table} {by_status}
         WHERE status = 1 AND started_at IS NOT NULL AND progress IS NOT NULL ORDER BY id LIMIT ?
     """
 
@@ -69,7 +69,9 @@ class Views:
         row = row or self._database.fetch_first(self.SHOW_ARCHIVED, (task_id,))
         return stored_task(row) if row else None
 
-    STATE = "SELECT id, task, status, attempts, result, error_text, progress FROM {table} WHERE id = ?"
+    STATE = """
+        SELECT id, task, status, attempts, {read_result}, {read_error_text}, {read_progress} FROM {table} WHERE id = ?
+    """
     STATE_ARCHIVED = STATE.replace("{table}", "{done}") + " ORDER BY done_id DESC LIMIT 1"
 
     def state(self, task_id: int) -> TaskState | None:

@@ -28,7 +28,10 @@ def error_of(error: BaseException, path: Path, table: str) -> DatabaseError:
     """Our error for an error of the driver."""
     text = " ".join(str(error).split())
     if "is full" in text:
-        return Unavailable(f"{path}: {text}: free some space, or have your host raise the quota")
+        return Unavailable(
+            f"{path}: {text}: free some space, or have your host raise the quota; where there is space, a row with the "
+            "greatest id there is keeps new rows out: client.py doctor tells, and how to mend it"
+        )
     if "disk I/O error" in text:
         return Unavailable(f"{path}: {text}: is the disk full, or a quota used up?")
     if "no such table" in text:

@@ -12,7 +12,15 @@ from typing import Any
 
 from ..database.database import Database
 from ..database.dialect import claim_indexes
-from ..database.facts import SQLiteFacts, TableFault, TableShape, differences, kind_of_column, shapes_of_indexes
+from ..database.facts import (
+    SQLiteFacts,
+    TableFault,
+    TableShape,
+    differences,
+    forged_ids,
+    kind_of_column,
+    shapes_of_indexes,
+)
 from ..database.tables import schema_statements
 
 JOURNAL_MODE = "PRAGMA journal_mode"
@@ -23,6 +31,9 @@ INDEX_COLUMNS = """
     SELECT list.name, list."unique", info.name FROM pragma_index_list(?) AS list, pragma_index_info(list.name) AS info
     ORDER BY list.name, info.seqno
 """
+LAST_ID = "SELECT seq FROM sqlite_sequence WHERE name = ?"
+SET_BACK = "UPDATE sqlite_sequence SET seq = (SELECT COALESCE(MAX({key}), 0) FROM {table}) WHERE name = '{table}'"
+MAX_GIVEN_ID = 2**63 - 1
 MAX_CHECKED_BYTES = 200_000_000
 """SQLite's own check reads the whole file."""
 
@@ -37,7 +48,19 @@ def read_facts(database: Database, size_bytes: int) -> SQLiteFacts:
         damage=_damage(database, size_bytes),
         faults=tuple(_faults(database)),
         claim_indexes=claim_indexes(database),
+        forged_ids=forged_ids(database, _next_ids(database), MAX_GIVEN_ID, SET_BACK),
     )
+
+
+def _next_ids(database: Database) -> dict[str, int]:
+    table = database.dialect.table
+    tables = {"id": table, "done_id": f"{table}_done"}
+    return {key: _whole(database.fetch_value(LAST_ID, (name,))) + 1 for key, name in tables.items()}
+
+
+def _whole(value: object) -> int:
+    # Any program may write the table, too, which has no types; without a row no id was given yet.
+    return value if isinstance(value, int) else 0
 
 
 def _damage(database: Database, size_bytes: int) -> str | None:

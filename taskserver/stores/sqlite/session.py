@@ -115,8 +115,16 @@ class SQLiteSession(Session):
             super().roll_back()
 
     def send(self, sql: str, values: Sequence[Any] = ()) -> Any:
-        self.cursor.execute(sql, values)
+        try:
+            self.cursor.execute(sql, values)
+        except OverflowError:
+            self.cursor.execute(sql, [_bindable(value) for value in values])
         return self.cursor
+
+
+def _bindable(value: Any) -> Any:
+    """The value; in place of a whole number beyond 64 bits, as an id of MySQL may be, a float that equals no number."""
+    return float(value) if isinstance(value, int) and abs(value) >= 2**63 else value
 
 
 def _text(value: bytes) -> str:

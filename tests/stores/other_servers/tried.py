@@ -38,7 +38,15 @@ CONTRACT = (
     "stores/mysql_claims",
 )
 CLIENT = ("cli/client", "cli/add", "cli/status")
-BESIDE_OTHERS = ("worker/retries", "stores/schema", "stores/forks", *CLIENT, "faults/held_rows", "worker/runner")
+BESIDE_OTHERS = (
+    "worker/retries",
+    "stores/schema",
+    "stores/forks",
+    *CLIENT,
+    "faults/held_rows",
+    "faults/forged_ids",
+    "worker/runner",
+)
 KINDS = (
     "features/kinds",
     "features/reruns",
