@@ -246,7 +246,7 @@ class Operations:
         store = self._store
         token = new_token()
         self._database.change(self.CLAIM_ONE, (token, store.lease_seconds, task_id))
-        for task in store.claims.read(token):
+        for task in store.claims.read(token, 1):
             return task
         raise InvalidTask(_why_not_claimed(store, task_id))
 
