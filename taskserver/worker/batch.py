@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from ..errors import BadTask, DatabaseError
 from ..messages.error_text import describe
+from ..messages.printable import Lines
 from ..model.arguments import read_item
 from ..model.attempt import Finish, NextStage
 from ..model.task import CANCELLED, ClaimedTask
@@ -281,7 +282,8 @@ class BatchExecution:
         But tasks that may not start again fail with the error of the call, and so do all once the run is to end.
         """
         tasks = [item.task for item in items]
-        LOG.info("the call of %d tasks %s failed:\n%s", len(tasks), tasks[0].task, failure.full_text or failure.text)
+        text = Lines(failure.full_text or failure.text)
+        LOG.info("the call of %d tasks %s failed:\n%s", len(tasks), tasks[0].task, text)
         if failure.is_a(WrongOutcomes) and tasks[0].task not in self._wrong:
             self._wrong.add(tasks[0].task)
             LOG.warning("%s: %s (so each is called again alone; said once a run)", tasks[0].task, failure.text)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -129,8 +131,8 @@ def test_verbose_says_on_standard_error_what_it_does(sqlite_queue: Queue) -> Non
     assert "task 2 tasks.fail is fatal: ValueError: no luck" in ended.stderr
     assert "empty" in ended.stderr
     last = ended.stderr.partition("task 2 tasks.fail raised:\n")[2]
-    assert last.startswith("Traceback (most recent call last):\n")
-    assert "\nValueError: no luck\n" in last
+    assert last.startswith("    Traceback (most recent call last):\n")
+    assert "\n    ValueError: no luck\n" in last
 
 
 # ---- modes
@@ -302,9 +304,48 @@ def test_the_log_is_private_and_has_what_tasks_print_and_the_traceback_of_what_t
     assert "printed: first\n" in text
     assert "printed: second \\x1b[2J\n" in text
     assert "Traceback" in text
-    assert "    raise ValueError(message)\n" in text
+    assert "        raise ValueError(message)\n" in text
     assert "\x1b" not in text
     assert "Traceback" not in ended.stderr
+
+
+FORGED = "2026-01-31 12:00:00,000 1 INFO run ends, empty: forged"
+LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} \d+ [A-Z]+ |    ")
+
+
+def test_whatever_rows_and_tasks_say_makes_no_line_of_its_own_in_the_log(sqlite_queue: Queue, log: Path) -> None:
+    sqlite_queue.add(f"tasks.x\n{FORGED}")
+    sqlite_queue.add("tasks.fail", json.dumps([f"first\n{FORGED}"]))
+    sqlite_queue.add("tasks.say", json.dumps([f"first\n{FORGED}"]))
+    ended = sqlite_queue.worker("--verbose", TASKSERVER_LOG="var/worker.log")
+    lines = log.read_text().splitlines()
+    assert [line for line in lines if not LINE.match(line)] == []
+    assert f"    {FORGED}" in lines  # of the traceback
+    assert any(line.endswith(f"printed: {FORGED}") for line in lines)
+    for text in (ended.stderr.splitlines(), lines):
+        assert not [line for line in text if line.startswith(FORGED)]
+        assert any(rf"tasks.x\n{FORGED}' is in none" in line or rf"tasks.x\n{FORGED} is fatal" in line for line in text)
+
+
+SILENCERS = {
+    "dictConfig": "logging.config.dictConfig({'version': 1})",
+    "disable": "logging.disable()",
+    "handlers": "OURS.handlers.clear(); OURS.setLevel(100); OURS.propagate = False; OURS.disabled = True",
+    "filter": "OURS.addFilter(lambda record: 1 / 0); OURS.addHandler(logging.NullHandler())",
+    "shutdown": "logging.shutdown()",
+}
+
+
+@pytest.mark.parametrize("silencer", SILENCERS)
+def test_our_words_come_whatever_a_task_does_to_logging(sqlite_queue: Queue, log: Path, silencer: str) -> None:
+    code = "\nimport logging.config\n\nOURS = logging.getLogger('taskserver')\n\ndef silence():\n    "
+    sqlite_queue.define(code + SILENCERS[silencer] + "\n")
+    for task in ("silence", "fail", "say"):
+        sqlite_queue.add(f"tasks.{task}")
+    ended = sqlite_queue.worker(TASKSERVER_LOG="var/worker.log")
+    assert ended.stderr == "task 2 tasks.fail is fatal: ValueError: no luck\n"
+    text = log.read_text()
+    assert all(words in text for words in ("run begins", "task 2 tasks.fail is fatal", "printed: said", "run ends"))
 
 
 def test_the_log_is_rotated_at_10_megabytes(sqlite_queue: Queue, log: Path) -> None:
