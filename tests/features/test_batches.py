@@ -417,7 +417,7 @@ WRONG_OUTCOMES: dict[str, object] = {
     "a list of 4 for 3 tasks": (None,) * 4,
     "str": "abc",
     "int": 0,
-    "a generator, which nobody runs": (None for _ in range(3)),
+    "a value of type generator, which nobody runs": (None for _ in range(3)),
 }
 
 

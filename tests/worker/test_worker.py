@@ -547,6 +547,72 @@ def test_whatever_a_task_raises_is_recorded_and_stops_nothing_else(queue: Queue)
         assert len(error_text) <= 1000
 
 
+RETURNED = """
+import asyncio, collections.abc, concurrent.futures, contextlib, functools, types
+
+def body():
+    yield note("ran")
+
+async def async_body():
+    yield note("ran")
+
+async def sleep_not():
+    note("ran")
+
+class Lazy(collections.abc.Coroutine):
+    send = throw = __await__ = lambda *given: note("ran")
+    def close(self):
+        pass
+
+def in_loop(make, is_run=False):
+    loop = asyncio.new_event_loop()
+    made = make(loop)
+    if is_run:
+        loop.run_until_complete(made)
+    return made
+
+def entered():
+    manager = contextlib.contextmanager(body)()
+    with manager:
+        return manager
+"""
+NEVER_RAN = {
+    "coroutine": "sleep_not()",
+    "generator": "body()",
+    "async_generator": "async_body()",
+    "_GeneratorContextManager": "contextlib.contextmanager(body)()",
+    "_AsyncGeneratorContextManager": "contextlib.asynccontextmanager(async_body)()",
+    "Task": "in_loop(lambda loop: loop.create_task(sleep_not()))",
+    "Future": "in_loop(lambda loop: loop.create_future())",
+    "Lazy": "Lazy()",
+}
+HAS_RUN = {
+    "a task of a loop": "in_loop(lambda loop: loop.create_task(sleep_not()), is_run=True)",
+    "a context manager": "entered()",
+    "a file": "open(__file__)",
+    "a job in a pool": "concurrent.futures.Future()",
+    "a partial": "functools.partial(note)",
+    "a lock": "contextlib.nullcontext()",
+}
+
+
+def test_a_task_that_returns_work_which_nobody_runs_is_not_done(sqlite_queue: Queue) -> None:
+    returned = [*NEVER_RAN.values(), *HAS_RUN.values()]
+    code = RETURNED + "".join(f"\ndef task_{number}():\n    return {made}\n" for number, made in enumerate(returned))
+    code += "\nfrom taskserver import task\n\n@task(batch=2)\ndef each(items):\n    return [body(), None]\n"
+    sqlite_queue.define(code)
+    for number in range(len(returned)):
+        sqlite_queue.add(f"tasks.task_{number}")
+    for _ in range(2):
+        sqlite_queue.add("tasks.each")
+    assert sqlite_queue.worker().returncode == 0
+    mend = "which nobody runs: call plain functions"
+    assert sqlite_queue.first_lines() == [
+        f"TypeError: it returned a value of type {name}, {mend}" for name in (*NEVER_RAN, "generator")
+    ]
+    assert sqlite_queue.notes() == ["ran", "ran"]  # by those that have run
+
+
 BREAKING = {
     "standard output closed": "sys.stdout.close()",
     "standard error closed": "sys.stderr.close()",
