@@ -629,6 +629,11 @@ BREAKING = {
     "a log switched off": "import logging; logging.disable()",
     "an alarm": "import signal; signal.signal(signal.SIGALRM, lambda *_: None); signal.alarm(1)",
     "a trace function": "sys.settrace(lambda *_: None)",
+    "warnings as errors": "import warnings; warnings.simplefilter('error')",
+    "no patience with sockets": "import socket; socket.setdefaulttimeout(1e-6)",
+    "no rights on new files": "os.umask(0o777)",
+    "numbers of one digit": "import decimal; decimal.setcontext(decimal.Context(prec=1))",
+    "a low stack": "sys.setrecursionlimit(100)",
     "a thread of its own": "import threading; threading.Thread(target=time.sleep, args=(0.2,)).start()",
 }
 
