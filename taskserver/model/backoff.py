@@ -39,8 +39,8 @@ def parse_backoff(key: str, value: str) -> Backoff:
     """Read `exponential:60` and the like; `key` is what an error calls it. Raises SettingError."""
     match = re.fullmatch(_FORM, value) if isinstance(value, str) else None
     if match is None or int(match[2]) > DAY_SECONDS:
+        what = repr(value[:100]) if isinstance(value, str) else shown(value)
         raise SettingError(
-            f"{key} is wrong: {shown(value)}; "
-            f"allowed: exponential:60, linear:300 or fixed:30, at most {DAY_SECONDS} seconds"
+            f"{key} is wrong: {what}; allowed: exponential:60, linear:300 or fixed:30, at most {DAY_SECONDS} seconds"
         )
     return Backoff(match[1], int(match[2]))

@@ -84,7 +84,8 @@ def whole_number_as_text(least: int, most: int) -> Callable[[str, str], int]:
 
 
 def _wrong(key: str, value: object, allowed: str) -> SettingError:
-    return SettingError(f"{key} is wrong: {shown(value)}; allowed: {allowed}")
+    what = repr(value[:100]) if isinstance(value, str) else shown(value)
+    return SettingError(f"{key} is wrong: {what}; allowed: {allowed}")
 
 
 # ---- arguments in Python
