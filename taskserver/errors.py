@@ -75,9 +75,16 @@ class Retry(TaskServerError):
 
     def __init__(self, message: str = "", *, delay: float | None = None) -> None:
         if delay is not None and not is_delay(delay):
-            raise SettingError(f"delay is {delay!r:.80}; allowed: seconds from 0 to {MAX_RETRY_DELAY_SECONDS}")
+            raise SettingError(f"delay is {_shown(delay)}; allowed: seconds from 0 to {MAX_RETRY_DELAY_SECONDS}")
         super().__init__(message)
         self.delay = delay
+
+
+def _shown(value: object) -> str:
+    try:
+        return f"{value!r:.80}"
+    except Exception:  # an integer too long to be written, or a repr that fails
+        return f"a {type(value).__name__}"
 
 
 def is_delay(value: object) -> bool:

@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from .errors import DatabaseError, InvalidTask
 from .interrupts.stopping import Stop
 from .model.task import DEFAULT_TABLE
-from .settings.checks import check_group_id, check_groups, check_task_id
+from .settings.checks import check_group_id, check_groups, check_kind, check_task_id
 from .settings.load import Settings, load_settings, make_importable, make_settings, program_folder
 from .stores import Store, open_store
 from .stores.queue.claims import MAX_GROUPS
@@ -41,7 +42,7 @@ class TaskServer:
         *,
         table: str = DEFAULT_TABLE,
         mode: str = "delete",
-        modules: str = "tasks",
+        modules: str | Sequence[str] = "tasks",
         max_attempts: int = 10,
         backoff: str = "exponential:60",
         lease: int = 120,
@@ -50,7 +51,10 @@ class TaskServer:
         password: str = "",
         folder: str | Path | None = None,
     ) -> None:
-        """Each argument is the setting of its name; relative paths start in `folder`, by default the program's."""
+        """Each argument is the setting of its name; relative paths start in `folder`, by default the program's.
+
+        `modules` may be a list of names, too. Raises SettingError.
+        """
         self.settings = make_settings(
             folder, dsn, password, table, mode, modules, max_attempts, backoff, lease, timeout, db_patience
         )
@@ -64,6 +68,7 @@ class TaskServer:
     @classmethod
     def from_settings(cls, settings: Settings) -> TaskServer:
         """Take settings that are checked already."""
+        check_kind("settings", settings, Settings, "the settings of another TaskServer")
         server = cls.__new__(cls)
         server.settings, server.store = settings, open_store(settings)
         return server
@@ -294,6 +299,8 @@ class TaskServer:
         from .stores.queue.pruning import Pruning
 
         kinds = {"done": done, "fatal": fatal, "archived": archived, "stats": stats}
+        for name, flag in (*kinds.items(), ("keys", keys)):
+            check_kind(name, flag, bool, "True or False")
         return Pruning(self.store, older_than, [kind for kind in kinds if kinds[kind]], keys).run()
 
     def reclaim(self, force: Selection | None = None) -> Reclaimed:
@@ -302,9 +309,11 @@ class TaskServer:
         `force` also takes back chosen tasks whose lease still holds. A worker that is alive may run such a task on,
         and another one runs it a second time.
         """
+        from .model.selection import Selection
         from .stores.queue.operations import END_LEASE, Reclaimed
         from .worker.run import Runner
 
+        check_kind("force", force, (Selection, NoneType), "a Selection, or None")
         forced = 0 if force is None else self._operations().change(END_LEASE, force).changed
         return Reclaimed(forced, *Runner(self.store, self.settings).reclaim())
 
@@ -316,6 +325,7 @@ class TaskServer:
         from .worker.limits import Limits
         from .worker.run import Runner
 
+        check_kind("stop", stop, (Stop, NoneType), "a taskserver.Stop, or None")
         make_importable(self.settings.folder)
         claimed_at = time.monotonic()
         task = self._operations().claim_one(check_task_id(task_id))
@@ -352,6 +362,8 @@ class TaskServer:
         from .worker.run import Runner
 
         limits = checked_limits(max_tasks, batch, max_time, max_memory)
+        check_kind("stop", stop, (Stop, NoneType), "a taskserver.Stop, or None")
+        check_kind("on_progress", on_progress, (Callable, NoneType), "a function that takes a RunResult, or None")
         chosen = check_groups(groups, MAX_GROUPS) or ()
         make_importable(self.settings.folder)
         return Runner(self.store, self.settings, chosen, limits, stop, on_progress).run()

@@ -40,6 +40,7 @@ def _run(folder: Path, options: Options) -> int:
         settings = settings._replace(mode=options.mode)
     stop = Stop()
     stop.ends_process = "worker.py"
+    stop.signals = (*SIGNALS, signal.SIGPIPE)  # of SIGPIPE's own way a broken connection would end the process
     _obey_signals(stop)
     live = LiveLine(sys.stdout)
     standard_error = set_up(options.verbose, settings.log_file, folder, live.clear)

@@ -8,7 +8,7 @@ two instructions.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
@@ -53,6 +53,10 @@ class Stop:
     ends_process = ""
     """The name of our program, whose process may be ended with exit code 1 once a task that nothing can interrupt has
     outrun its timeout and a lease; empty where the process belongs to others."""
+
+    signals: Collection[int] = ()
+    """Signals whose handlers are put back after each task, as they belong to our program; beside SIGALRM, which is a
+    run's own."""
 
     def __init__(self) -> None:
         self.asked = False

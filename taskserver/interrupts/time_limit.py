@@ -10,13 +10,11 @@ import signal
 import sys
 import threading
 import time
-
-# signal.getsignal makes an enum of its answer, which would cost more than all else that is done here for a task.
-from _signal import getsignal  # type: ignore[import-not-found]
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from .kept_signals import KeptSignals
 from .stopping import STOPPED, Stop, TaskInterrupted, call_task, is_in_task
 
 T = TypeVar("T")
@@ -85,6 +83,7 @@ class _ByAlarm:
         self._began_at = time.monotonic()
         self._others_handler = signal.signal(signal.SIGALRM, self._on_alarm)
         self._others_timer = signal.setitimer(signal.ITIMER_REAL, 0)
+        self._kept = KeptSignals((signal.SIGALRM, *self._stop.signals))
         self._stop.strike_soon = self._strike_soon
         return self
 
@@ -110,8 +109,7 @@ class _ByAlarm:
         finally:
             # No alarm may strike after the task, not even an alarm that the task set for itself.
             signal.setitimer(signal.ITIMER_REAL, 0)
-            if getsignal(signal.SIGALRM) != self._on_alarm:
-                signal.signal(signal.SIGALRM, self._on_alarm)
+            self._kept.put_back()
 
     def strike(self) -> bool:
         # The timer strikes, unless the task replaced it by an alarm of its own.

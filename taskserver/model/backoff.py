@@ -7,6 +7,7 @@ import re
 from typing import NamedTuple
 
 from ..errors import SettingError
+from ..messages.printable import shown
 
 DAY_SECONDS = 86_400
 MAX_DOUBLINGS = 17
@@ -38,8 +39,8 @@ def parse_backoff(key: str, value: str) -> Backoff:
     """Read `exponential:60` and the like; `key` is what an error calls it. Raises SettingError."""
     match = re.fullmatch(_FORM, value) if isinstance(value, str) else None
     if match is None or int(match[2]) > DAY_SECONDS:
-        shown = value[:100] if isinstance(value, str) else value
+        what = repr(value[:100]) if isinstance(value, str) else shown(value)
         raise SettingError(
-            f"{key} is wrong: {shown!r}; allowed: exponential:60, linear:300 or fixed:30, at most {DAY_SECONDS} seconds"
+            f"{key} is wrong: {what}; allowed: exponential:60, linear:300 or fixed:30, at most {DAY_SECONDS} seconds"
         )
     return Backoff(match[1], int(match[2]))

@@ -67,8 +67,9 @@ def new_task(
     check_group_id(group_id)
     check_priority(priority)
     text = write_arguments(args)
-    given = (max_attempts, delay, at, unique_key, rerun, version, stages, depends_on)
-    if given == NOTHING_MORE:
+    given = (max_attempts, delay, at, unique_key, version, stages, depends_on)
+    # By identity: an array of numpy, say, has no one answer to whether it equals None.
+    if rerun is False and not [value for value in given if value is not None]:
         return NewTask(name, text, group_id, priority)
     if max_attempts is not None:
         check_max_attempts(max_attempts)
@@ -92,7 +93,6 @@ def new_task(
     )
 
 
-NOTHING_MORE = (None, None, None, None, False, None, None, None)
 TASK_KEYS = new_task.__code__.co_varnames[: new_task.__code__.co_argcount]
 """The keys that describe a task, in add_tasks and in JSON lines."""
 
@@ -159,10 +159,13 @@ def read_instant(text: str) -> datetime:
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
+_EXAMPLE = '{"task": …, "args": …}'
+
+
 def new_task_from(description: Mapping[str, Any]) -> NewTask:
     """A checked task from its description, such as {"task": "tasks.send", "args": {…}}. Raises InvalidTask."""
     if not isinstance(description, Mapping):
-        raise InvalidTask(f'it is {shown(description)}; allowed: an object such as {{"task": …, "args": …}}')
+        raise InvalidTask(f"it is {shown(description)}; allowed: an object such as {_EXAMPLE}")
     if "task" not in description and "stages" not in description:
         raise InvalidTask('it has no "task"')
     try:
@@ -180,6 +183,8 @@ def new_tasks_from(descriptions: Iterable[Mapping[str, Any]]) -> Iterable[NewTas
     Raises InvalidTask, which tells the number of the wrong description, counted from 1. All of a list are checked
     here, so that an adding that was interrupted can go through them again; others are checked one by one, on demand.
     """
+    if isinstance(descriptions, (str, bytes, Mapping)) or not isinstance(descriptions, Iterable):
+        raise InvalidTask(f"tasks is {shown(descriptions)}; allowed: a list of objects such as {_EXAMPLE}")
     tasks = _checked_in_turn(descriptions)
     return list(tasks) if isinstance(descriptions, (list, tuple)) else tasks
 

@@ -71,6 +71,8 @@ def new_schedule(
     """A checked schedule. Raises InvalidTask, and SettingError where the library for `cron` is missing."""
     check_schedule_name(name)
     described = new_task(task, args, group_id, priority)
+    if not isinstance(timezone, str):
+        raise InvalidTask(f"timezone is {shown(timezone)}; allowed: UTC, or a name as Europe/Berlin")
     if every is not None and timezone != UTC:
         raise InvalidTask("it has every and a timezone, which only cron has a use for; every counts seconds")
     schedule = Schedule(name, *described[:4], _seconds(every), _one_spaced(cron), timezone)

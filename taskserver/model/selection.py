@@ -2,10 +2,11 @@
 
 # Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..errors import InvalidTask
+from ..messages.printable import shown
 
 
 class Selection(NamedTuple):
@@ -31,6 +32,9 @@ def selection_of(tasks: int | Iterable[int] | Selection) -> Selection:
     if isinstance(tasks, int):
         return Selection(ids=[tasks])
     try:
-        return Selection(ids=list(tasks))
+        ids = None if isinstance(tasks, (str, bytes, Mapping)) else list(tasks)
     except TypeError:
-        raise InvalidTask(f"tasks is {tasks!r:.80}; allowed: an id, ids, or a Selection") from None
+        ids = None
+    if ids is None:
+        raise InvalidTask(f"tasks is {shown(tasks)}; allowed: an id, ids, or a Selection")
+    return Selection(ids=ids)

@@ -7,6 +7,7 @@ from types import FunctionType
 from typing import Any, NamedTuple, TypeVar, overload
 
 from ..errors import InvalidTask, SettingError
+from ..messages.printable import shown
 from .backoff import Backoff, parse_backoff
 from .field_checks import name_of
 from .task import MAX_ATTEMPTS, MAX_SECONDS
@@ -82,7 +83,7 @@ def task(
     def mark(marked: F) -> F:
         inner = getattr(marked, "__func__", marked)  # the function inside a static or class method
         if type(inner) is not FunctionType:
-            raise SettingError(f"@task stands before {marked!r:.80}; allowed: functions, static and class methods")
+            raise SettingError(f"@task stands before {shown(marked)}; allowed: functions, static and class methods")
         setattr(inner, _ATTRIBUTE, options)
         return marked
 
@@ -97,7 +98,7 @@ def options_of(function: FunctionType) -> Options:
 
 def _check_number(name: str, value: int, most: int) -> int:
     if type(value) is not int or not 1 <= value <= most:
-        raise SettingError(f"{name} is {value!r:.80}; allowed: a whole number from 1 to {most}")
+        raise SettingError(f"{name} is {shown(value)}; allowed: a whole number from 1 to {most}")
     return value
 
 
@@ -110,7 +111,7 @@ def _check_on_fatal(value: str | Callable[..., Any]) -> str:
 
 def _check_transactional(value: bool, batch: int | None) -> bool:
     if type(value) is not bool:
-        raise SettingError(f"transactional is {value!r:.80}; allowed: True or False")
+        raise SettingError(f"transactional is {shown(value)}; allowed: True or False")
     if value and batch is not None:
         raise SettingError("it has transactional and batch; allowed: one of them, as each task has a transaction")
     return value
@@ -118,5 +119,5 @@ def _check_transactional(value: bool, batch: int | None) -> bool:
 
 def _check_timeout(value: float) -> float:
     if type(value) not in (int, float) or not 0 <= value <= MAX_SECONDS:
-        raise SettingError(f"timeout is {value!r:.80}; allowed: seconds from 0 (no limit) to {MAX_SECONDS}")
+        raise SettingError(f"timeout is {shown(value)}; allowed: seconds from 0 (no limit) to {MAX_SECONDS}")
     return value

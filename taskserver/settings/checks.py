@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from ..errors import SettingError
+from ..messages.printable import shown
 from ..model.task import MAX_GROUP_ID, MAX_ID, MODES
 
 PREFIX = "TASKSERVER_"
@@ -53,17 +55,20 @@ def check_table(key: str, value: str) -> str:
 
 def check_mode(key: str, value: str) -> str:
     """One of MODES. Raises SettingError."""
-    if value not in MODES:
+    if not isinstance(value, str) or value not in MODES:
         raise _wrong(key, value, " or ".join(MODES))
     return value
 
 
-def check_modules(key: str, value: str) -> tuple[str, ...]:
-    """The listed modules, each once; they are given with commas between them. Raises SettingError."""
-    modules = tuple(dict.fromkeys(part.strip() for part in value.split(",")))
-    if not all(re.fullmatch(_MODULE, module) for module in modules):
-        raise _wrong(key, value, "module names with commas between them, as tasks,shop.jobs.*")
-    return modules
+def check_modules(key: str, value: str | Sequence[str]) -> tuple[str, ...]:
+    """The listed modules, each once, from a text with commas between them, or a list or tuple. Raises SettingError."""
+    parts: object = value.split(",") if isinstance(value, str) else value
+    names = [part.strip() for part in parts if isinstance(part, str)] if isinstance(parts, (list, tuple)) else []
+    is_all = bool(names) and isinstance(parts, (list, tuple)) and len(names) == len(parts)
+    if not is_all or not all(re.fullmatch(_MODULE, name) for name in names):
+        also = "" if isinstance(value, str) else ", or a list of them"
+        raise _wrong(key, value, f"module names with commas between them, as tasks,shop.jobs.*{also}")
+    return tuple(dict.fromkeys(names))
 
 
 def whole_number_as_text(least: int, most: int) -> Callable[[str, str], int]:
@@ -79,18 +84,24 @@ def whole_number_as_text(least: int, most: int) -> Callable[[str, str], int]:
 
 
 def _wrong(key: str, value: object, allowed: str) -> SettingError:
-    shown = value[:100] if isinstance(value, str) else value
-    return SettingError(f"{key} is wrong: {shown!r}; allowed: {allowed}")
+    what = repr(value[:100]) if isinstance(value, str) else shown(value)
+    return SettingError(f"{key} is wrong: {what}; allowed: {allowed}")
 
 
 # ---- arguments in Python
+
+
+def check_kind(name: str, value: object, kinds: Any, allowed: str) -> None:
+    """Refuse a value of any other types than `kinds`, as isinstance takes them. Raises SettingError."""
+    if not isinstance(value, kinds):
+        raise SettingError(f"{name} is {shown(value)}; allowed: {allowed}")
 
 
 def check_whole_number(name: str, value: int, least: int, most: int | None) -> int:
     """A whole number within limits, both allowed; `most` None is no limit. Raises SettingError."""
     if type(value) is not int or value < least or (most is not None and value > most):
         allowed = f"from {least} to {most}" if most is not None else f"from {least} on"
-        raise SettingError(f"{name} is {value!r}; allowed: a whole number {allowed}")
+        raise SettingError(f"{name} is {shown(value)}; allowed: a whole number {allowed}")
     return value
 
 
@@ -107,7 +118,7 @@ def check_group_id(group_id: int) -> int:
 def check_positive(name: str, value: float | None, unit: str) -> float | None:
     """A number above 0 of a unit, or None. Raises SettingError."""
     if value is not None and not (type(value) in (int, float) and value > 0):
-        raise SettingError(f"{name} is {value!r}; allowed: {unit} above 0")
+        raise SettingError(f"{name} is {shown(value)}; allowed: {unit} above 0")
     return value
 
 
@@ -118,7 +129,7 @@ def check_groups(groups: Iterable[int] | None, max_groups: int) -> Sequence[int]
     try:
         chosen = sorted({check_whole_number("a group", group, 0, MAX_GROUP_ID) for group in groups})
     except TypeError:
-        raise SettingError(f"groups is {groups!r}; allowed: a list of numbers, or None for every group") from None
+        raise SettingError(f"groups is {shown(groups)}; allowed: a list of numbers, or None for every group") from None
     if not 0 < len(chosen) <= max_groups:
         raise SettingError(f"groups names {len(chosen)} groups; allowed: 1 to {max_groups}, or None for every group")
     return chosen

@@ -101,6 +101,10 @@ def parse_dsn(text: str, password: str = "") -> Dsn:
 
     Raises SettingError, which says what is allowed and repeats nothing of the text.
     """
+    if not isinstance(text, str):
+        raise _wrong("it is no text")
+    if not isinstance(password, str):
+        raise SettingError("password is no text; allowed: a text, not percent-encoded")
     scheme, separator, rest = text.strip().partition("://")
     if not separator:
         raise _wrong(f"it has no '://'{_hint_at_form(scheme)}")

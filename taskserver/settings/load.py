@@ -7,11 +7,12 @@ Read once when a program starts. A wrong value is a SettingError that names the 
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from ..errors import SettingError
+from ..messages.printable import shown
 from ..model.backoff import DAY_SECONDS, Backoff, parse_backoff
 from ..model.task import DEFAULT_TABLE, MAX_ATTEMPTS, MAX_SECONDS
 from .checks import (
@@ -51,7 +52,12 @@ class Settings(NamedTuple):
 
 
 def program_folder(given: str | Path | None = None) -> Path:
-    """The folder that is given, or else that of the program that was started; of a prompt or `-c`, the current one."""
+    """The folder that is given, or else that of the program that was started; of a prompt or `-c`, the current one.
+
+    Raises SettingError.
+    """
+    if given is not None and not isinstance(given, (str, Path)):
+        raise SettingError(f"folder is {shown(given)}; allowed: a path, as a text or a pathlib.Path")
     if given:
         return Path(given).absolute()  # a task may change the current folder
     main_file = getattr(sys.modules.get("__main__"), "__file__", None)
@@ -70,7 +76,7 @@ def make_settings(
     password: str,
     table: str,
     mode: str,
-    modules: str,
+    modules: str | Sequence[str],
     max_attempts: int,
     backoff: str,
     lease: int,

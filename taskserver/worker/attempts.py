@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ..errors import Fatal
 from ..interrupts.stopping import STOPPED, TaskInterrupted
 from ..messages.error_text import both
+from ..messages.printable import Lines
 from ..model.arguments import read_arguments
 from ..model.attempt import Finish, Start
 from ..model.task import CANCELLED, ClaimedTask
@@ -159,7 +160,8 @@ class Attempts:
         if self._run.store.leases.is_to_run_again(task):
             self._finishing.add(Finish(task, failure.text), attempt, failure.full_text)
             return
-        LOG.info("task %d %s failed for good, %s is called:\n%s", task.id, task.task, on_fatal, failure.full_text)
+        full_text = Lines(failure.full_text)
+        LOG.info("task %d %s failed for good, %s is called:\n%s", task.id, task.task, on_fatal, full_text)
         # The lease may be nearly over, and the task may have changed the objects that it got as arguments.
         if not self._run.store.leases.renew(task):
             self._reporter.report_lost(task, "before what is called for that")

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from ..errors import BadTask, DatabaseError
 from ..messages.error_text import describe
+from ..messages.printable import Lines
 from ..model.arguments import read_item
 from ..model.attempt import Finish, NextStage
 from ..model.task import CANCELLED, ClaimedTask
@@ -33,13 +34,15 @@ from .call import (
     undescribed,
 )
 from .finishing import Finishing
-from .preparing import Call, check_attempts, fetch_arguments, next_stage_of
+from .preparing import Call, check_attempts, fetch_arguments, next_stage_of, no_room_for
 from .reporting import Ended, Reporter
 from .run_context import RunContext
 from .stats import Attempt
 
 LOG = getLogger("taskserver")
 
+MAX_CALL_BYTES = 2 * 1024 * 1024
+"""Arguments of one call, as JSON: as objects they may take thirty times as much memory."""
 MAX_MUTE = 3
 """Where the exceptions of one call have taken as long as so many may, the others are not asked for their texts."""
 CANCELLED_BESIDE = "TaskInterrupted: another task of the same call was cancelled"
@@ -102,27 +105,40 @@ class BatchExecution:
         max_items = call.callable.options.batch
         if max_items is None or task.attempts:
             return []
-        return self._run.heartbeat.claimed.take_alike(task.task, self._run.limits.max_together(max_items) - 1)
+        count, most_bytes = self._run.limits.max_together(max_items) - 1, MAX_CALL_BYTES - (task.args_bytes or 0)
+        return self._run.heartbeat.claimed.take_alike(task.task, count, most_bytes)
 
-    def _prepared(self, task: ClaimedTask) -> _Item | None:
-        """The task with its arguments read. None of a bad row, which is over with that."""
-        try:
-            task = fetch_arguments(task, self._run.store.claims.fetch_args)
-            if task.max_attempts is not None:
-                check_attempts(task, task.max_attempts)
-            return _Item(task, read_item(task.args), None if task.stages is None else next_stage_of(task))
-        except BadTask as error:
-            self._finishing.add(Finish(task, describe(error)), None)
-            return None
+    def _prepare(self, others: list[ClaimedTask]) -> list[_Item]:
+        """Read the arguments of tasks; bad rows are over with that. What memory has no room for is put back."""
+        items: list[_Item] = []
+        for index, task in enumerate(others):
+            try:
+                if self._run.limits.is_too_large():
+                    raise MemoryError
+                items.append(self._prepared(task))
+            except BadTask as error:
+                self._finishing.add(Finish(task, describe(error)), None)
+            except MemoryError:
+                self._run.heartbeat.claimed.put_back(*others[index:])
+                del others[index:]
+                break
+        self._run.result.taken += len(others)
+        self._run.limits.called_with_others += len(others)
+        return items
+
+    def _prepared(self, claimed: ClaimedTask) -> _Item:
+        """The task with its arguments read. Raises BadTask, DatabaseError."""
+        task = fetch_arguments(claimed, self._run.store.claims.fetch_args)
+        if task.max_attempts is not None:
+            check_attempts(task, task.max_attempts)
+        return _Item(task, read_item(task.args), None if task.stages is None else next_stage_of(task))
 
     # ---- start
 
     def _start_together(self, items: list[_Item], others: list[ClaimedTask], max_attempts: int) -> list[_Item]:
         """Start ready tasks, and others once they are ready, in one write. The items that were started."""
-        self._run.result.taken += len(others)
-        self._run.limits.called_with_others += len(others)
         try:
-            items += [item for task in others if (item := self._prepared(task)) is not None]
+            items += self._prepare(others)
             self._finishing.save()
             started = self._start([item.task for item in items], max_attempts)
         except BaseException:
@@ -266,7 +282,8 @@ class BatchExecution:
         But tasks that may not start again fail with the error of the call, and so do all once the run is to end.
         """
         tasks = [item.task for item in items]
-        LOG.info("the call of %d tasks %s failed:\n%s", len(tasks), tasks[0].task, failure.full_text or failure.text)
+        text = Lines(failure.full_text or failure.text)
+        LOG.info("the call of %d tasks %s failed:\n%s", len(tasks), tasks[0].task, text)
         if failure.is_a(WrongOutcomes) and tasks[0].task not in self._wrong:
             self._wrong.add(tasks[0].task)
             LOG.warning("%s: %s (so each is called again alone; said once a run)", tasks[0].task, failure.text)
@@ -293,9 +310,14 @@ class BatchExecution:
             self._finishing.add(failed, attempt)  # its write finds out how the task was changed while it ran
             return
         self._reporter.count_attempt(failed, attempt)
-        # The arguments are read once more: the call may have changed the objects that it got.
-        again = _Item(task._replace(attempts=1), read_item(task.args), item.next_stage)
-        self._call_alone(again, call, Attempt(0.0))
+        task, attempt = task._replace(attempts=1), Attempt(0.0)
+        try:
+            # The arguments are read once more: the call may have changed the objects that it got.
+            again = _Item(task, read_item(task.args), item.next_stage)
+        except MemoryError:
+            self._attempts.fail(task, call, attempt, failure_of(no_room_for(task)))
+            return
+        self._call_alone(again, call, attempt)
 
     def _in_turn(self, tasks: Sequence[ClaimedTask]) -> Iterator[ClaimedTask]:
         """Started tasks, one by one; the leases of tasks that wait for their turn are renewed meanwhile."""

@@ -6,8 +6,10 @@ Stands between the executor and foreign code: nothing that a row or a task does 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from types import CoroutineType, GeneratorType
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import _AsyncGeneratorContextManager, _GeneratorContextManager
+from types import AsyncGeneratorType, GeneratorType
 from typing import Any, NamedTuple, TypeGuard, cast
 
 from ..errors import BadTask, Fatal, InvalidTask, Retry, is_delay
@@ -20,8 +22,6 @@ from .preparing import Call
 
 MAX_DESCRIBE_SECONDS = 10.0
 """An exception may take so long to give its text."""
-NOT_RUN = (CoroutineType, GeneratorType)
-"""Types that a function returns whose body did not run."""
 
 
 class WrongOutcomes(TypeError):
@@ -109,14 +109,38 @@ def _chosen_delay(error: BaseException) -> float | None:
 
 def run_call(call: Call) -> object:
     """Call the callable. Its return value. Raises whatever the callable raises."""
-    returned = call.callable.call(*call.args, **call.kwargs)
-    if type(returned) in NOT_RUN:
-        returned.close()
+    returned: object = call.callable.call(*call.args, **call.kwargs)
+    if returned is not None and _has_not_run(returned):
         # No retry would help a stage, whose return value is wanted.
         alone = WrongOutcomes if call.callable.options.batch else TypeError
         kind = alone if call.next_stage is None else Fatal
-        raise kind(f"it returned a {type(returned).__name__}, which nobody runs: call plain functions")
+        raise kind(_not_run(returned))
     return returned
+
+
+def _has_not_run(returned: object) -> bool:
+    """Whether a return value holds a function's body that nobody has run, or will run: the work is not done then."""
+    kind = type(returned)
+    if issubclass(kind, Coroutine) or kind is GeneratorType:
+        cast(Any, returned).close()  # it would warn that it was never awaited
+        return True
+    if kind is _GeneratorContextManager or kind is _AsyncGeneratorContextManager:
+        body = cast(Any, returned).gen
+        # Without a frame it has come to its end.
+        return getattr(body, "gi_frame", None) is not None or getattr(body, "ag_frame", None) is not None
+    return kind is AsyncGeneratorType or _waits_for_its_loop(returned)
+
+
+def _waits_for_its_loop(returned: Any) -> bool:
+    """Whether this is a task or a future of asyncio that is not done, and whose event loop has stopped."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None or not asyncio.isfuture(returned):
+        return False
+    return not returned.done() and not returned.get_loop().is_running()
+
+
+def _not_run(returned: object) -> str:
+    return f"it returned a value of type {type(returned).__name__}, which nobody runs: call plain functions"
 
 
 def run_alone(call: Call, keeps_result: bool) -> Returned:
@@ -192,6 +216,8 @@ def _outcome(value: object, following: NextStage | None, keeps_result: bool) -> 
         return value
     if issubclass(type(value), type) and issubclass(cast(type, value), BaseException):
         return cast("type[BaseException]", value)()  # as `raise` would
+    if value is not None and _has_not_run(value):
+        return (TypeError if following is None else Fatal)(_not_run(value))
     try:
         return returned_as(value, following, keeps_result)
     except Fatal as error:

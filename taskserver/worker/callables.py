@@ -30,6 +30,9 @@ _class_qualified_name: Callable[[type], str] = type.__dict__["__qualname__"].__g
 _class_mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 
 MAX_SHAPES = 100
+MAX_KEYWORDS = 50
+MAX_KEYWORD_CHARACTERS = 1000
+"""Shapes with more are not remembered: a callable with **kwargs takes any that a row gives it."""
 
 BROKEN_SECONDS = 10.0
 """A module that could not be imported is tried again after so long. Not at once: its import may be slow, and many rows
@@ -72,7 +75,8 @@ class TaskCallable(NamedTuple):
         shape = (len(args), *kwargs)
         if shape not in self.taken:
             self.signature.bind(*args, **kwargs)
-            if len(self.taken) < MAX_SHAPES:
+            is_small = len(kwargs) <= MAX_KEYWORDS and sum(map(len, kwargs)) <= MAX_KEYWORD_CHARACTERS
+            if is_small and len(self.taken) < MAX_SHAPES:
                 self.taken.add(shape)
 
 

@@ -40,13 +40,19 @@ class ClaimedTasks:
         except IndexError:
             return None
 
-    def take_alike(self, name: str, count: int) -> list[ClaimedTask]:
-        """Up to `count` tasks of this name that were never started, wherever they stand; in their order."""
+    def take_alike(self, name: str, count: int, most_bytes: int) -> list[ClaimedTask]:
+        """Up to `count` tasks of this name that were never started, wherever they stand; in their order.
+
+        Their arguments have at most so many bytes together.
+        """
         taken: list[ClaimedTask] = []
         for task in tuple(self._unstarted):
             if len(taken) >= count:
                 break
             if task.task == name and not task.attempts:
+                most_bytes -= task.args_bytes or 0
+                if most_bytes < 0:
+                    break
                 try:
                     self._unstarted.remove(task)
                 except ValueError:  # the heartbeat gives it back
@@ -54,9 +60,9 @@ class ClaimedTasks:
                 taken.append(task)
         return taken
 
-    def put_back(self, task: ClaimedTask) -> None:
-        """Put a task that was taken before all others."""
-        self._unstarted.appendleft(task)
+    def put_back(self, *tasks: ClaimedTask) -> None:
+        """Put tasks that were taken before all others, in this order."""
+        self._unstarted.extendleft(reversed(tasks))
 
     def put_last(self, tasks: Iterable[ClaimedTask]) -> None:
         """Put tasks that were taken behind all others."""

@@ -16,7 +16,7 @@ from ..model.task import MAX_ATTEMPTS, ClaimedTask
 from .attempts import Attempts, ReadyTask
 from .call import Failure, failure_of
 from .finishing import Finishing
-from .preparing import Call, check_attempts, fetch_arguments, prepare
+from .preparing import Call, check_attempts, fetch_arguments, no_room_for, prepare
 from .reporting import Reporter
 from .run_context import RunContext
 from .stats import Attempt
@@ -59,7 +59,7 @@ class Executor:
         self._reporter = reporter
         self._executions = executions
 
-    def run(self, task: ClaimedTask) -> None:
+    def run(self, claimed: ClaimedTask) -> None:
         """Run one claimed task. Its finish is written with the next start, or by `Finishing.save`.
 
         Raises DatabaseError.
@@ -67,18 +67,22 @@ class Executor:
         self._run.result.taken += 1
         attempt: Attempt | None = None
         try:
-            task = fetch_arguments(task, self._run.store.claims.fetch_args)
+            task = fetch_arguments(claimed, self._run.store.claims.fetch_args)
             if self._run.callables.would_import(task.task):
                 attempt = self._start_and_import(task)
                 if attempt is None:
                     return
             ready = self._ready(task)
         except BadTask as error:
-            # Nothing of it was called: take back the attempt that was counted for the import of its module.
-            self._finishing.add(Finish(task, describe(error), uncount=attempt is not None), None)
+            # Nothing of it was called: take back the attempt that was counted for the import of its module. The
+            # arguments are let go: many bad rows may wait for their end to be written.
+            self._finishing.add(Finish(claimed, describe(error), uncount=attempt is not None), None)
             return
         except ModuleBroken as error:
-            self._fail_broken(task, attempt, failure_of(error))
+            self._fail_unready(claimed, attempt, failure_of(error))
+            return
+        except MemoryError:
+            self._fail_unready(claimed, attempt, failure_of(no_room_for(claimed)))
             return
         if attempt is not None and not self._record_limit(ready):
             self._reporter.report_lost(task, "while its module was imported")
@@ -121,8 +125,8 @@ class Executor:
             ready.task, ready.max_attempts
         )
 
-    def _fail_broken(self, task: ClaimedTask, attempt: Attempt | None, failure: Failure) -> None:
-        """Fail a task whose module cannot be imported, in an attempt like any other: the module may be mended."""
+    def _fail_unready(self, task: ClaimedTask, attempt: Attempt | None, failure: Failure) -> None:
+        """Fail a task that cannot be made ready for now, in an attempt like any other: the next one may go well."""
         self._reporter.report_broken_modules()
         try:
             _check_attempts_of_row(task)

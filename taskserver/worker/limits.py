@@ -68,9 +68,12 @@ class RunLimits:
         usual_seconds = self.elapsed() / calls if calls else 0.0
         if limits.max_seconds is not None and self.elapsed() + usual_seconds >= limits.max_seconds:
             return Reason.MAX_TIME
-        if limits.max_megabytes is not None and process_megabytes() > limits.max_megabytes:
-            return Reason.MAX_MEMORY
-        return None
+        return Reason.MAX_MEMORY if self.is_too_large() else None
+
+    def is_too_large(self) -> bool:
+        """Whether the process has more memory than the run may have."""
+        most = self._limits.max_megabytes
+        return most is not None and process_megabytes() > most
 
     def claim_size(self) -> int:
         """How many tasks to claim next."""

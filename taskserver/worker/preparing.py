@@ -1,6 +1,6 @@
 """Makes a claimed row ready to run: its arguments, its callable, and whether the two fit.
 
-Nothing of a row or of a listed module gets past it as an exception but BadTask and ModuleBroken.
+Nothing of a row or of a listed module gets past it as an exception but BadTask, ModuleBroken and MemoryError.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def fetch_arguments(task: ClaimedTask, fetch_args: Callable[[ClaimedTask], str |
 def prepare(task: ClaimedTask, callables: Callables) -> Call:
     """Make a row ready to run; `task` has all of its arguments.
 
-    Raises BadTask where the row can never run, ModuleBroken where its module cannot be imported.
+    Raises BadTask where the row can never run, ModuleBroken where its module cannot be imported, MemoryError.
     """
     try:
         return _prepare(task, callables)
-    except TaskServerError:
+    except (TaskServerError, MemoryError):
         raise
     except Exception as error:  # a listed module can hold objects as odd as any row
         raise BadTask(f"it cannot be made ready: {describe(error)}") from error
@@ -64,6 +64,11 @@ def _prepare(task: ClaimedTask, callables: Callables) -> Call:
         hint = ": with @task(batch=…) it gets one list" if takes_list else _hint_at_keyword(found, kwargs)
         raise BadTask(f"{task.task}{found.parameters} does not take these arguments: {error}{hint}") from None
     return Call(found, args, kwargs, None if task.stages is None else next_stage_of(task))
+
+
+def no_room_for(task: ClaimedTask) -> MemoryError:
+    """The error of a task whose arguments do not fit into memory; at another time, or on another host, they may."""
+    return MemoryError(f"its arguments, {task.args_bytes} bytes as JSON, do not fit into the memory of this worker")
 
 
 def next_stage_of(task: ClaimedTask) -> NextStage | None:

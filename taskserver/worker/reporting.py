@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from logging import DEBUG, getLogger
 from typing import NamedTuple
 
+from ..messages.printable import Lines
 from ..model.attempt import Finish, Outcome
 from ..model.task import CANCELLED, ClaimedTask
 from .result import FATAL
@@ -56,7 +57,7 @@ class Reporter:
             self._run.result.failed += 1
             LOG.info("task %d %s failed, and comes again in %.0f s: %s", task.id, task.task, retry_seconds, first_line)
         for text in filter(None, ended.full_texts):
-            LOG.info("task %d %s raised:\n%s", task.id, task.task, text)
+            LOG.info("task %d %s raised:\n%s", task.id, task.task, Lines(text))
 
     def report_done_together(self, tasks: Sequence[ClaimedTask], waited_seconds: float, ran_seconds: float) -> None:
         """Count and log tasks that one call completed, as `report` does: a batch may be large.

@@ -19,10 +19,10 @@ from taskserver.model.task import CANCELLED, Claim, Status
 from taskserver.model.task_options import MAX_TASKS_PER_CALL
 from taskserver.stores.mysql.dialect import MySQLDialect
 from taskserver.stores.queue.batches import Batches
-from taskserver.worker import batch, call
+from taskserver.worker import batch, call, limits, preparing
 from taskserver.worker.result import Reason
 from tests.support.locks import holding
-from tests.support.processes import end_of, wait_until
+from tests.support.processes import end_of, needs_peak, run_telling_peak, wait_until
 from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
 from tests.support.rows import MODES
@@ -213,6 +213,69 @@ def test_no_more_are_called_at_once_than_fit_by_what_tasks_and_calls_took_so_far
     assert result.seconds < 1.4  # three calls would not fit
 
 
+def test_a_call_gets_no_more_arguments_than_its_share_of_memory(site: Packets, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "MAX_CALL_BYTES", 25)  # of three tasks
+    site.add("many", *range(7))
+    site.add_text("many", '{"n": 7, "more": "than a share"}')
+    site.add("many", 8)
+    assert site.run().done == 9
+    assert [numbers for _, numbers in site.calls()] == [[0, 1, 2], [3, 4, 5], [6], [7], [8]]
+
+
+def test_tasks_for_which_the_run_has_no_memory_left_are_neither_called_nor_counted(
+    site: Packets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    megabytes = iter([10, 10, 10, 10])
+    monkeypatch.setattr(limits, "process_megabytes", lambda: next(megabytes, 200))
+    site.add("many", *range(9))
+    result = site.run(max_memory=150)
+    [(_, called)] = site.calls()
+    assert called == list(range(len(called)))
+    assert 1 < len(called) < 4
+    assert (result.reason, result.taken, result.released) == (Reason.MAX_MEMORY, len(called), 9 - len(called))
+    assert site.columns("status, attempts, claim") == [(0, 0, None)] * (9 - len(called))
+
+
+@pytest.mark.parametrize(("name", "reads"), [("five", 0), ("five", 1), ("single", 0)])
+def test_a_row_that_memory_has_no_room_for_fails_by_itself_and_comes_again(
+    site: Packets, monkeypatch: pytest.MonkeyPatch, name: str, reads: int
+) -> None:
+    """After one read that goes well, the call raises, and for the second call all are read again."""
+    left = iter(range(reads))
+
+    def read(text: str) -> Any:
+        if text == '{"n":2}' and next(left, None) is None:
+            raise MemoryError
+        return json.loads(text)
+
+    site.module.does["five"] = once_together(raising(ValueError("all of them"))) if reads else lambda items: None
+    site.add(name, *range(5))
+    with monkeypatch.context() as full:
+        for module in (batch, preparing):
+            full.setattr(module, "read_item", read)
+        full.setattr(preparing, "read_arguments", lambda text: ([], read(text)))
+        result = site.run()
+    assert (result.done, result.failed, result.taken) == (4, 1, 5)
+    assert site.first_lines() == [
+        "MemoryError: its arguments, 7 bytes as JSON, do not fit into the memory of this worker"
+    ]
+    assert site.columns("status, attempts") == [(Status.ERROR, 1 + reads)]
+    site.rows.set("status = 0, due_at = NULL")
+    assert site.run().done == 1
+
+
+@needs_peak
+def test_a_batch_of_the_largest_rows_there_may_be_needs_no_more_memory_than_two(sqlite_queue: Queue) -> None:
+    sqlite_queue.define("from taskserver import task\n\n@task(batch=50)\ndef eat(items):\n    note(len(items))\n")
+    largest = f"[{'1.5,' * 262_142}0]"
+    for _ in range(25):
+        sqlite_queue.add("tasks.eat", largest)
+    sqlite_queue.add("tasks.note")
+    ended = run_telling_peak(sqlite_queue.deployment, "worker.py")
+    assert (ended.returncode, sqlite_queue.notes()) == (0, ["2"] * 12 + ["1", "noted"])
+    assert int(ended.stderr) < 100_000  # some 350,000 for all of them at once
+
+
 # ---- the call raises
 
 
@@ -354,7 +417,7 @@ WRONG_OUTCOMES: dict[str, object] = {
     "a list of 4 for 3 tasks": (None,) * 4,
     "str": "abc",
     "int": 0,
-    "a generator, which nobody runs": (None for _ in range(3)),
+    "a value of type generator, which nobody runs": (None for _ in range(3)),
 }
 
 

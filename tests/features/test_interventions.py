@@ -510,7 +510,7 @@ def test_a_task_is_run_here_with_what_it_prints_and_its_whole_traceback(queue: Q
     ended = queue.client("run", failing)
     assert ended.returncode == 0
     assert "Traceback (most recent call last):" in ended.stderr
-    assert ended.stderr.endswith("\nValueError: not today\n")
+    assert ended.stderr.endswith("\n    ValueError: not today\n")
     assert re.match(rf"task {failing} failed after \d\.\d s, and comes again at 20.* UTC\n$", ended.stdout)
     assert queue.rows("status, attempts") == [(0, 0), (3, 1)]
     assert queue.sql("SELECT COUNT(*) FROM jobs_queue_workers") == [(0,)]  # it is no run of cron's

@@ -222,7 +222,7 @@ def test_a_task_that_commits_is_shown_with_its_own_traceback_when_run_by_hand(sq
     add(sqlite_queue, "end", "commit()", "raises it", 1)
     ended = sqlite_queue.client("run", 1)
     assert ended.stderr.count("Traceback (most recent call last):") == 1
-    assert re.search(r"COMMIT was refused, and committed nothing\nTraceback ", ended.stderr)
+    assert re.search(r"COMMIT was refused, and committed nothing\n    Traceback ", ended.stderr)
     assert ended.stdout.endswith(", and is fatal\n")
 
 

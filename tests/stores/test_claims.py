@@ -11,7 +11,8 @@ import pytest
 
 from taskserver.model.task import ClaimedTask
 from taskserver.stores import Store
-from taskserver.stores.database.statements import INLINE_ARGS_BYTES
+from taskserver.stores.queue import claims
+from taskserver.stores.queue.claims import MAX_INLINE_BYTES
 from tests.stores.verbs import (
     PLAIN,
     add,
@@ -95,14 +96,29 @@ def test_a_claim_tells_what_the_row_says(store: Store, rows: Rows) -> None:
 @pytest.mark.parametrize("letter", ["x", "ä", "🦊"])
 def test_arguments_are_left_in_the_database_by_their_bytes(store: Store, letter: str) -> None:
     width = len(letter.encode())
-    fits = '["' + letter * ((INLINE_ARGS_BYTES - 4) // width) + '"]' + " " * ((INLINE_ARGS_BYTES - 4) % width)
-    assert len(fits.encode()) == INLINE_ARGS_BYTES
+    fits = '["' + letter * ((MAX_INLINE_BYTES - 4) // width) + '"]' + " " * ((MAX_INLINE_BYTES - 4) % width)
+    assert len(fits.encode()) == MAX_INLINE_BYTES
     add(store, args=fits)
     add(store, args=fits + " ")
     short, long = claim(store)
-    assert (short.args, short.args_bytes) == (fits, INLINE_ARGS_BYTES)
-    assert (long.args, long.args_bytes) == (None, INLINE_ARGS_BYTES + 1)
+    assert (short.args, short.args_bytes) == (fits, MAX_INLINE_BYTES)
+    assert (long.args, long.args_bytes) == (None, MAX_INLINE_BYTES + 1)
     assert store.claims.fetch_args(long) == fits + " "
+
+
+def test_a_claim_of_many_rows_holds_no_more_arguments_than_one_of_few(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "MAX_CLAIM_BYTES", 30)
+    for _ in range(5):
+        add(store, args='["1234"]')
+    assert [task.args for task in claim(store, 3)] == ['["1234"]'] * 3
+    add(store, args='["12345"]')
+    for _ in range(2):
+        add(store, args="[]")
+    few = claim(store, 5)
+    assert [task.args for task in few] == [None, None, None, "[]", "[]"]
+    assert [store.claims.fetch_args(task) for task in few[:3]] == ['["1234"]', '["1234"]', '["12345"]']
 
 
 def test_arguments_of_a_mebibyte_come_back_unchanged_to_who_holds_the_claim(store: Store, rows: Rows) -> None:

@@ -19,7 +19,7 @@ from tests.support.documents import table
         ({"task": ""}, "task is ''; allowed: a text in UTF-8, not an empty one"),
         ({"error": "\udc80"}, "error is '.udc80'; allowed: a text"),
         ({"groups": 3}, "groups is 3; allowed: a list of whole numbers from 0 to 4294967295"),
-        ({"limit": True}, "limit is True; allowed: a whole number from 1 on"),
+        ({"limit": True}, "limit is True; allowed: a whole number from 1 to"),
     ],
 )
 def test_a_wrong_choice_is_refused_in_a_sentence(given: dict[str, Any], message: str) -> None:

@@ -318,6 +318,16 @@ def test_arguments_named_as_pythons_own_reach_a_function_that_takes_keywords(sit
     assert found.call(**kwargs) == sorted(kwargs)
 
 
+def test_names_of_arguments_are_kept_where_they_are_few_and_short(site: Site) -> None:
+    """Whoever may add rows chooses them, where a function takes **kwargs."""
+    site.write("tasks.py", "def f(*args, **kwargs): pass\n")
+    found = site.find("tasks.f")
+    few, many, long = {"a": 1, "b": 2}, {f"k{number}": 0 for number in range(100)}, {"k" * 1001: 0}
+    for kwargs in (few, many, long):
+        found.check_arguments([1], kwargs)
+    assert found.taken == {(1, "a", "b")}
+
+
 # ---- what does not
 
 

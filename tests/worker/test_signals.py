@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -45,6 +46,42 @@ def leaves_a_child():
     Path(__file__).with_name("child").write_text(str(child.pid))
 """
 
+# Each makes its process deaf in one way; a later task is late, one after it sends the process a signal.
+DEAFENING = {
+    "ignores": "for number in NUMBERS: signal.signal(number, signal.SIG_IGN)",
+    "dies of": "for number in NUMBERS: signal.signal(number, signal.SIG_DFL)",
+    "blocks": "signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)",
+    "handles": "for number in NUMBERS: signal.signal(number, lambda *_: None)",
+}
+DEAF = """
+import os, signal, socket, time
+from taskserver import task
+
+NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM, signal.SIGPIPE)
+
+def deafen():
+    {code}
+
+@task(timeout=0.2)
+def late():
+    time.sleep(60)
+
+def breaks_a_pipe():
+    one, other = socket.socketpair()
+    other.close()
+    try:
+        one.send(b"")
+        one.send(b"x")
+    except BrokenPipeError:
+        pass
+
+def signals(number):
+    os.kill(os.getpid(), number)
+
+def nothing():
+    pass
+"""
+
 # Signals itself at the first import from the package.
 STARTS_SLOWLY = """
 import os, runpy, signal, sys
@@ -85,6 +122,24 @@ def test_a_worker_that_is_stopped_while_it_starts_ends_well(folder: Deployment, 
 
 def test_client_that_is_interrupted_while_it_starts_says_nothing(folder: Deployment) -> None:
     assert signalled(folder, "client.py", ["status"], signal.SIGINT) == (130, "", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("code", DEAFENING.values(), ids=DEAFENING.keys())
+def test_a_task_that_ignores_or_blocks_signals_does_so_for_itself_alone(
+    folder: Deployment, code: str, number: int
+) -> None:
+    folder.write_tasks(DEAF.format(code=code))
+    for task, *args in (["deafen"], ["late"], ["deafen"], ["breaks_a_pipe"], ["signals", f"[{number:d}]"], ["nothing"]):
+        folder.client("add", f"tasks.{task}", *args)
+    ended = folder.worker()
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "ended: stopped" in folder.client("status").stdout
+    rows = json.loads(folder.client("list", "--json").stdout)
+    assert {row["task"]: (row["status_name"], row["attempts"]) for row in rows} == {
+        "tasks.late": ("error", 1),
+        "tasks.nothing": ("new", 0),
+    }
 
 
 def test_what_a_task_forked_obeys_signals_itself(folder: Deployment) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -129,8 +131,8 @@ def test_verbose_says_on_standard_error_what_it_does(sqlite_queue: Queue) -> Non
     assert "task 2 tasks.fail is fatal: ValueError: no luck" in ended.stderr
     assert "empty" in ended.stderr
     last = ended.stderr.partition("task 2 tasks.fail raised:\n")[2]
-    assert last.startswith("Traceback (most recent call last):\n")
-    assert "\nValueError: no luck\n" in last
+    assert last.startswith("    Traceback (most recent call last):\n")
+    assert "\n    ValueError: no luck\n" in last
 
 
 # ---- modes
@@ -333,9 +335,48 @@ def test_the_log_is_private_and_has_what_tasks_print_and_the_traceback_of_what_t
     assert "printed: first\n" in text
     assert "printed: second \\x1b[2J\n" in text
     assert "Traceback" in text
-    assert "    raise ValueError(message)\n" in text
+    assert "        raise ValueError(message)\n" in text
     assert "\x1b" not in text
     assert "Traceback" not in ended.stderr
+
+
+FORGED = "2026-01-31 12:00:00,000 1 INFO run ends, empty: forged"
+LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} \d+ [A-Z]+ |    ")
+
+
+def test_whatever_rows_and_tasks_say_makes_no_line_of_its_own_in_the_log(sqlite_queue: Queue, log: Path) -> None:
+    sqlite_queue.add(f"tasks.x\n{FORGED}")
+    sqlite_queue.add("tasks.fail", json.dumps([f"first\n{FORGED}"]))
+    sqlite_queue.add("tasks.say", json.dumps([f"first\n{FORGED}"]))
+    ended = sqlite_queue.worker("--verbose", TASKSERVER_LOG="var/worker.log")
+    lines = log.read_text().splitlines()
+    assert [line for line in lines if not LINE.match(line)] == []
+    assert f"    {FORGED}" in lines  # of the traceback
+    assert any(line.endswith(f"printed: {FORGED}") for line in lines)
+    for text in (ended.stderr.splitlines(), lines):
+        assert not [line for line in text if line.startswith(FORGED)]
+        assert any(rf"tasks.x\n{FORGED}' is in none" in line or rf"tasks.x\n{FORGED} is fatal" in line for line in text)
+
+
+SILENCERS = {
+    "dictConfig": "logging.config.dictConfig({'version': 1})",
+    "disable": "logging.disable()",
+    "handlers": "OURS.handlers.clear(); OURS.setLevel(100); OURS.propagate = False; OURS.disabled = True",
+    "filter": "OURS.addFilter(lambda record: 1 / 0); OURS.addHandler(logging.NullHandler())",
+    "shutdown": "logging.shutdown()",
+}
+
+
+@pytest.mark.parametrize("silencer", SILENCERS)
+def test_our_words_come_whatever_a_task_does_to_logging(sqlite_queue: Queue, log: Path, silencer: str) -> None:
+    code = "\nimport logging.config\n\nOURS = logging.getLogger('taskserver')\n\ndef silence():\n    "
+    sqlite_queue.define(code + SILENCERS[silencer] + "\n")
+    for task in ("silence", "fail", "say"):
+        sqlite_queue.add(f"tasks.{task}")
+    ended = sqlite_queue.worker(TASKSERVER_LOG="var/worker.log")
+    assert ended.stderr == "task 2 tasks.fail is fatal: ValueError: no luck\n"
+    text = log.read_text()
+    assert all(words in text for words in ("run begins", "task 2 tasks.fail is fatal", "printed: said", "run ends"))
 
 
 def test_the_log_is_rotated_at_10_megabytes(sqlite_queue: Queue, log: Path) -> None:
@@ -568,6 +609,72 @@ def test_whatever_a_task_raises_is_recorded_and_stops_nothing_else(queue: Queue)
         assert len(error_text) <= 1000
 
 
+RETURNED = """
+import asyncio, collections.abc, concurrent.futures, contextlib, functools, types
+
+def body():
+    yield note("ran")
+
+async def async_body():
+    yield note("ran")
+
+async def sleep_not():
+    note("ran")
+
+class Lazy(collections.abc.Coroutine):
+    send = throw = __await__ = lambda *given: note("ran")
+    def close(self):
+        pass
+
+def in_loop(make, is_run=False):
+    loop = asyncio.new_event_loop()
+    made = make(loop)
+    if is_run:
+        loop.run_until_complete(made)
+    return made
+
+def entered():
+    manager = contextlib.contextmanager(body)()
+    with manager:
+        return manager
+"""
+NEVER_RAN = {
+    "coroutine": "sleep_not()",
+    "generator": "body()",
+    "async_generator": "async_body()",
+    "_GeneratorContextManager": "contextlib.contextmanager(body)()",
+    "_AsyncGeneratorContextManager": "contextlib.asynccontextmanager(async_body)()",
+    "Task": "in_loop(lambda loop: loop.create_task(sleep_not()))",
+    "Future": "in_loop(lambda loop: loop.create_future())",
+    "Lazy": "Lazy()",
+}
+HAS_RUN = {
+    "a task of a loop": "in_loop(lambda loop: loop.create_task(sleep_not()), is_run=True)",
+    "a context manager": "entered()",
+    "a file": "open(__file__)",
+    "a job in a pool": "concurrent.futures.Future()",
+    "a partial": "functools.partial(note)",
+    "a lock": "contextlib.nullcontext()",
+}
+
+
+def test_a_task_that_returns_work_which_nobody_runs_is_not_done(sqlite_queue: Queue) -> None:
+    returned = [*NEVER_RAN.values(), *HAS_RUN.values()]
+    code = RETURNED + "".join(f"\ndef task_{number}():\n    return {made}\n" for number, made in enumerate(returned))
+    code += "\nfrom taskserver import task\n\n@task(batch=2)\ndef each(items):\n    return [body(), None]\n"
+    sqlite_queue.define(code)
+    for number in range(len(returned)):
+        sqlite_queue.add(f"tasks.task_{number}")
+    for _ in range(2):
+        sqlite_queue.add("tasks.each")
+    assert sqlite_queue.worker().returncode == 0
+    mend = "which nobody runs: call plain functions"
+    assert sqlite_queue.first_lines() == [
+        f"TypeError: it returned a value of type {name}, {mend}" for name in (*NEVER_RAN, "generator")
+    ]
+    assert sqlite_queue.notes() == ["ran", "ran"]  # by those that have run
+
+
 BREAKING = {
     "standard output closed": "sys.stdout.close()",
     "standard error closed": "sys.stderr.close()",
@@ -584,6 +691,11 @@ BREAKING = {
     "a log switched off": "import logging; logging.disable()",
     "an alarm": "import signal; signal.signal(signal.SIGALRM, lambda *_: None); signal.alarm(1)",
     "a trace function": "sys.settrace(lambda *_: None)",
+    "warnings as errors": "import warnings; warnings.simplefilter('error')",
+    "no patience with sockets": "import socket; socket.setdefaulttimeout(1e-6)",
+    "no rights on new files": "os.umask(0o777)",
+    "numbers of one digit": "import decimal; decimal.setcontext(decimal.Context(prec=1))",
+    "a low stack": "sys.setrecursionlimit(100)",
     "a thread of its own": "import threading; threading.Thread(target=time.sleep, args=(0.2,)).start()",
 }
 

@@ -20,7 +20,7 @@ from ...settings.load import hide_secrets
 from ...stores.database.records import StoredTask
 from ...worker.result import RunResult
 from ..terminal.arguments import whole_number
-from ..terminal.log import LOG, file_handler
+from ..terminal.log import file_handler, lines_of, steady_logger
 from ..terminal.output import status_name
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -54,23 +54,17 @@ class _InFull(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         sys.stdout.flush()  # the task's own prints came first
-        print("\n".join(map(printable, record.getMessage().split("\n"))), file=sys.stderr)
+        print("\n".join(lines_of(record)), file=sys.stderr)
 
 
 @contextmanager
 def _full_output(log_file: Path | None, folder: Path) -> Iterator[None]:
-    handlers: list[logging.Handler] = [_InFull(logging.INFO)]
-    if log_file:
-        handlers.append(file_handler(log_file, folder))
-    LOG.propagate = False
-    LOG.setLevel(logging.DEBUG if log_file else logging.INFO)
-    for handler in handlers:
-        LOG.addHandler(handler)
+    logger = steady_logger()
+    logger.send_to(_InFull(logging.INFO), *([file_handler(log_file, folder)] if log_file else ()))
     try:
         yield
     finally:
-        for handler in handlers:
-            LOG.removeHandler(handler)
+        logger.send_to()
 
 
 @contextmanager

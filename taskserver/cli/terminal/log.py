@@ -1,7 +1,7 @@
-"""The log of our own worker: warnings go to standard error, everything goes to TASKSERVER_LOG.
+"""The log of our own programs: warnings go to standard error, everything goes to TASKSERVER_LOG.
 
 The package logs to the logger `taskserver` as any library does. Here its lines are limited, so that cron sends no mail
-without need, and no endless mail.
+without need, and no endless mail; and they come whatever a task does to the module `logging`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import logging
 import os
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from ...errors import SettingError
-from ...messages.printable import printable
+from ...messages.printable import Lines, printable
 
 LOG = logging.getLogger("taskserver")
 
@@ -26,6 +26,57 @@ MAX_FILE_BYTES = 10_000_000
 KEPT_FILES = 3
 MAX_PRINTED_LINE = 10_000
 """Characters of one line; a task may print without ever ending a line."""
+
+
+INDENT = "    "
+
+
+def lines_of(record: logging.LogRecord) -> list[str]:
+    """The lines that a record takes: one, and the indented lines of its traceback.
+
+    Rows and tasks choose names and error texts; none of these may look like a line of ours.
+    """
+    message, last = record.getMessage(), record.args[-1] if isinstance(record.args, tuple) and record.args else None
+    if not isinstance(last, Lines):
+        return [printable(message)]
+    return [printable(message.removesuffix(last).removesuffix("\n")), *indented(last)]
+
+
+def indented(text: str) -> list[str]:
+    """The lines of a text as they stand below the line that they belong to."""
+    return [f"{INDENT}{printable(line)}" for line in text.split("\n")]
+
+
+class SteadyLogger(logging.Logger):
+    """The logger of the package in our own programs: has outlets that nothing done to `logging` takes away.
+
+    A tasks module may call `logging.disable`, or `logging.config.dictConfig`, which disables all loggers that it finds.
+    """
+
+    _outlets: Sequence[logging.Handler] = ()
+
+    def send_to(self, *outlets: logging.Handler) -> None:
+        """Send each record to these handlers, by their levels."""
+        self._outlets = outlets
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802
+        return any(level >= outlet.level for outlet in self._outlets)
+
+    def handle(self, record: logging.LogRecord) -> None:
+        for outlet in self._outlets:
+            if record.levelno >= outlet.level:
+                outlet.handle(record)
+        if self.handlers:  # added by a task, whose filters may raise anything
+            with suppress(Exception):
+                super().handle(record)
+
+
+def steady_logger() -> SteadyLogger:
+    """The package's logger, made steady; other parts of the package have it already, so it changes its class."""
+    LOG.__class__ = SteadyLogger
+    LOG.propagate = False
+    assert isinstance(LOG, SteadyLogger)
+    return LOG
 
 
 class StandardError(logging.Handler):
@@ -47,9 +98,7 @@ class StandardError(logging.Handler):
             self._fatal += 1
             if self._fatal > self._most:
                 return
-        message = record.getMessage()
-        # Records below a warning may hold a traceback, line by line; a warning is one line.
-        for line in message.split("\n") if record.levelno < logging.WARNING else [message]:
+        for line in lines_of(record):
             self._say(line)
 
     def end(self) -> None:
@@ -60,7 +109,7 @@ class StandardError(logging.Handler):
     def _say(self, line: str) -> None:
         self._before_line()
         try:
-            os.write(self._descriptor, f"{printable(line)}\n".encode())
+            os.write(self._descriptor, f"{line}\n".encode())
         except OSError:
             pass  # nobody reads standard error any more, which must not end the run
 
@@ -118,11 +167,7 @@ def set_up(verbose: bool, file: Path | None, folder: Path, before_line: Callable
     """
     logging.raiseExceptions = False  # a full disk under the log file must not fill cron's mail with tracebacks
     standard_error = StandardError(verbose, before_line)
-    LOG.propagate = False
-    LOG.setLevel(logging.DEBUG if verbose or file else logging.WARNING)
-    LOG.addHandler(standard_error)
-    if file:
-        LOG.addHandler(file_handler(file, folder))
+    steady_logger().send_to(standard_error, *([file_handler(file, folder)] if file else ()))
     return standard_error
 
 
@@ -195,4 +240,8 @@ def _is_at(path: Path, stream: io.TextIOWrapper) -> bool:
 
 class _FileFormat(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return "\n".join(map(printable, super().format(record).split("\n")))
+        record.message, *more = lines_of(record)
+        record.asctime = self.formatTime(record)
+        if record.exc_info:  # of a task that logs here
+            more += indented(self.formatException(record.exc_info))
+        return "\n".join((self.formatMessage(record), *more))

@@ -21,9 +21,6 @@ INSTANTS = ("due_at", "created_at", "started_at", "finished_at", "updated_at", "
 HELPERS = ("done", "workers", "paused", "schedules", "stats", "dependencies", "schema")
 """Tables beside the queue's: `{stats}` stands for jobs_queue_stats."""
 
-INLINE_ARGS_BYTES = 16 * 1024
-"""Longer arguments stay in the database until their task's turn: a thousand of 1 MiB each fit into no small host."""
-
 MAX_READ_BYTES = {"args": 1024 * 1024} | dict.fromkeys(("stages", "error_text", "result", "progress"), 64 * 1024)
 """We write no longer text into these columns. A longer one was forged: whoever looks at the row must not hold it."""
 TOO_LONG = "(too long: not read)"
@@ -115,7 +112,6 @@ def words_of(words: Words, table: str, quoted: str) -> dict[str, str]:
         "first_columns": QUEUE_COLUMNS.partition(", version")[0],
         "archived_columns": ", ".join({"claim": "NULL", "status": "2"}.get(column, column) for column in columns),
         "args_bytes": words.bytes_of.format("args"),
-        "inline_bytes": str(INLINE_ARGS_BYTES),
         # The position of a bound text in the error, from 1 on, compared byte by byte; 0 where it does not occur.
         "error_position": "INSTR(error_text, ?)",
         "cancelled": f"'{CANCELLED}'",

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 MAX_GROUPS = 400
 """A claim names each group; SQLite joins 500 parts in one statement at most."""
+MAX_INLINE_BYTES = 16 * 1024
+"""Longer arguments stay in the database until their task's turn: a thousand of 1 MiB each fit into no small host."""
+MAX_CLAIM_BYTES = 4 * 1024 * 1024
+"""Arguments that one claim holds at most: of a claim of many rows, shorter ones stay in the database, too."""
 
 
 class Claims:
@@ -36,7 +40,7 @@ class Claims:
 
     # updated_at may lie in the future or be no instant, as a producer wrote it: the wait then counts as 0.
     READ_CLAIM = """
-        SELECT id, task, CASE WHEN {args_bytes} <= {inline_bytes} THEN args END, {args_bytes},
+        SELECT id, task, CASE WHEN {args_bytes} <= ? THEN args END, {args_bytes},
             attempts, max_attempts, claim, group_id, CASE WHEN {updated_at_age} > 0 THEN {updated_at_age} ELSE 0.0 END,
             stages, stage, awaited
         FROM {table} WHERE status = 1 AND claim = ? ORDER BY priority, id
@@ -55,7 +59,7 @@ class Claims:
             changed = self._claim_unless_held(token, limit, others)
         if not changed:
             return Claim([], 0)
-        return Claim(self.read(token), changed)
+        return Claim(self.read(token, changed), changed)
 
     def _claim_unless_held(self, token: int, limit: int, groups: Sequence[int]) -> int:
         """How many rows one claim changed; none where others hold rows that it wants."""
@@ -63,22 +67,23 @@ class Claims:
         try:
             return self._database.run(policy, self._claimer(token, limit, groups))
         except Conflict as error:
-            return len(self.read(token)) if error.may_have_taken_effect else 0
+            return len(self.read(token, limit)) if error.may_have_taken_effect else 0
 
     def _claimer(self, token: int, limit: int, groups: Sequence[int]) -> Callable[[], int]:
         """The claim as work, which first looks for the rows that an earlier try may have claimed."""
         database, tries = self._database, count()
 
         def claim() -> int:
-            if next(tries) and (rows := database.rows(self.READ_CLAIM, (token,))):
+            if next(tries) and (rows := database.rows(self.READ_CLAIM, (0, token))):
                 return len(rows)
             return database.dialect.claiming.claim(database, token, self._lease_seconds, limit, groups)
 
         return claim
 
-    def read(self, token: int) -> list[ClaimedTask]:
-        """The tasks of a claim, in the order in which they are to run."""
-        return [ClaimedTask(*row) for row in self._database.fetch(self.READ_CLAIM, (token,))]
+    def read(self, token: int, count: int) -> list[ClaimedTask]:
+        """The tasks of a claim of up to `count` rows, in the order in which they are to run."""
+        inline_bytes = min(MAX_INLINE_BYTES, MAX_CLAIM_BYTES // count)
+        return [ClaimedTask(*row) for row in self._database.fetch(self.READ_CLAIM, (inline_bytes, token))]
 
     def fetch_args(self, task: ClaimedTask) -> str | None:
         """The arguments that the claim left in the database; None where there are none, or the claim was lost."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ...errors import Conflict, InvalidTask
 from ...messages.error_text import MAX_ERROR_LENGTH
+from ...messages.printable import shown
 from ...model.results import as_texts
 from ...model.selection import Selection
 from ...model.task import MAX_GROUP_ID, MAX_ID, ClaimedTask, Status
@@ -249,7 +250,7 @@ class Operations:
         store = self._store
         token = new_token()
         self._database.change(self.CLAIM_ONE, (token, store.lease_seconds, task_id))
-        for task in store.claims.read(token):
+        for task in store.claims.read(token, 1):
             return task
         raise InvalidTask(_why_not_claimed(store, task_id))
 
@@ -320,19 +321,19 @@ def _check(selection: Selection) -> None:
         raise InvalidTask(f"{len(selection.groups)} groups are chosen; allowed: at most {MAX_GROUPS}")
     for name, text in (("task", selection.task), ("error", selection.error)):
         if text is not None and not _is_text(text):
-            raise InvalidTask(f"{name} is {text!r:.80}; allowed: a text in UTF-8, not an empty one")
-    if selection.limit is not None and (type(selection.limit) is not int or selection.limit < 1):
-        raise InvalidTask(f"limit is {selection.limit!r:.80}; allowed: a whole number from 1 on")
+            raise InvalidTask(f"{name} is {shown(text)}; allowed: a text in UTF-8, not an empty one")
+    if selection.limit is not None and (type(selection.limit) is not int or not 1 <= selection.limit <= MAX_ID):
+        raise InvalidTask(f"limit is {shown(selection.limit)}; allowed: a whole number from 1 to {MAX_ID}")
 
 
 def _check_numbers(name: str, numbers: Sequence[int] | None, most: int) -> None:
     if numbers is None:
         return
     if not isinstance(numbers, (Sequence, Set)) or isinstance(numbers, (str, bytes)):
-        raise InvalidTask(f"{name} is {numbers!r:.80}; allowed: a list of whole numbers from 0 to {most}")
+        raise InvalidTask(f"{name} is {shown(numbers)}; allowed: a list of whole numbers from 0 to {most}")
     for number in numbers:
         if type(number) is not int or not 0 <= number <= most:
-            raise InvalidTask(f"{name} has {number!r:.80}; allowed: whole numbers from 0 to {most}")
+            raise InvalidTask(f"{name} has {shown(number)}; allowed: whole numbers from 0 to {most}")
 
 
 def _is_text(text: object) -> bool:

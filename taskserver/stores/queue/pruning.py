@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from ...errors import InvalidTask
+from ...messages.printable import shown
 from .bulk_writes import BulkWrite, BulkWriter
 from .store import Store
 
@@ -22,7 +23,7 @@ def seconds_of(older_than: float | timedelta) -> float:
     seconds = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
     if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_DAYS * 86_400:
         raise InvalidTask(
-            f"older_than is {older_than!r:.80}; allowed: seconds or a timedelta, from 0 to {MAX_DAYS} days"
+            f"older_than is {shown(older_than)}; allowed: seconds or a timedelta, from 0 to {MAX_DAYS} days"
         )
     return float(seconds)
 

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 from ...errors import SettingError
+from ...messages.printable import shown
 from ..database.retrying import RetryPolicy, Scope
 from .store import Store
 
@@ -158,5 +159,5 @@ def _since(since: object) -> tuple[str, Sequence[Any]]:
         return " WHERE hour > ?", (f"{first.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}",)
     seconds: Any = since.total_seconds() if isinstance(since, timedelta) else since
     if type(seconds) not in (int, float) or not 0 <= seconds < float("inf"):
-        raise SettingError(f"since is {since!r:.80}; allowed: seconds from 0 on, a timedelta, or an aware datetime")
+        raise SettingError(f"since is {shown(since)}; allowed: seconds from 0 on, a timedelta, or an aware datetime")
     return " WHERE hour > {after}", (-min(seconds, MAX_SINCE_SECONDS) - HOUR_SECONDS,)
