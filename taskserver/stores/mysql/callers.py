@@ -121,7 +121,7 @@ class MySQLCallers(CallersDialect):
             raise no_transaction() from None
 
     def most_bytes(self, database: CallersDatabase) -> float:
-        return int(database.rows("SELECT @@max_allowed_packet")[0][0])
+        return int(database.rows("SELECT @@max_allowed_packet LIMIT 1")[0][0])
 
     def error(self, error: Exception) -> DatabaseError:
         number = number_of(error)
