@@ -93,6 +93,7 @@ def cipher(dsn: str) -> str:
         ("?ssl-mode=REQUIRED", True),
         ("?ssl-mode=required&ssl-ca={certificates.authority}", True),
         ("?ssl-mode=verify_identity&ssl-ca={certificates.authority}", True),
+        ("?ssl-ca={certificates.authority}", True),
     ],
 )
 def test_tls_is_used_as_the_mode_says(
@@ -110,12 +111,21 @@ def test_tls_is_used_as_the_mode_says(
         "?ssl-mode=required&ssl-ca={certificates.stranger}",
         "?ssl-mode=verify_identity&ssl-ca=/no/such/file.pem",
         "?ssl-mode=verify_identity&ssl-ca={certificates.key}",
+        "?ssl-ca={certificates.stranger}",
     ],
 )
 def test_a_certificate_that_cannot_be_verified_is_a_database_error(
     tls_server: MariaDB, certificates: Certificates, options: str
 ) -> None:
     failure(tls_server.dsn("mysql") + options.format(certificates=certificates))
+
+
+@pytest.mark.parametrize(("file", "words"), [("nothing.pem", "No such file"), ("empty.pem", "it holds none")])
+def test_a_file_of_authorities_that_cannot_be_read_is_told_as_such(tmp_path: Path, file: str, words: str) -> None:
+    (tmp_path / "empty.pem").touch()
+    told = failure(f"mysql://u@127.0.0.1:1/shop?ssl-ca={tmp_path}/{file}")
+    assert "ssl-ca" in told
+    assert words in told
 
 
 def test_the_identity_of_another_host_is_refused_and_required_alone_does_not_ask(

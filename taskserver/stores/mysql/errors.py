@@ -46,6 +46,8 @@ ALREADY_THERE = frozenset({1060, 1061})  # a column, an index
 INDEX_MISSING = 1176
 TOO_LONG = 1153
 CANNOT_CONNECT = 2003
+UNREADABLE_CA = 2026
+CLEAR_PASSWORD = 2061
 CUT_OFF = frozenset({2006, 2013, 2014})
 PREFIX = "panels put the account's name before it, as in you_shop"
 LIMITED = "let fewer workers run at once (worker.py --slots), or ask your host for more"
@@ -83,7 +85,18 @@ HINTS = {
     1698: LOGIN,
     1792: READ_ONLY,
     1836: READ_ONLY,
+    UNREADABLE_CA: "name the file of the server's certificate authority there, by its absolute path",
 }
+SHOWN_ON_THIS_HOST = (
+    "whoever listens there is neither root nor this account, mysql or the owner of a socket's folder in which nobody "
+    "else may write: in TASKSERVER_DSN name localhost, which means the server's socket where that is at one of the "
+    "usual places, add ?unix_socket=/its/path, or ?ssl-ca=/path/of/ca.pem"
+)
+SHOWN_TO_ANOTHER = (
+    "it is shown only to a server whose certificate is verified: add ?ssl-ca=/path/of/ca.pem to TASKSERVER_DSN, the "
+    "certificate authority of the server (or ?ssl-mode=verify_identity alone, where a public one signed it; or "
+    "&ssl-mode=required behind ssl-ca, where its certificate does not name the host)"
+)
 STRANGER = "is that a MySQL server? its port is 3306 as a rule, and not that of a panel or a web page"
 
 
@@ -111,6 +124,8 @@ def hint_at(number: int | None, text: str, dsn: MySQLDsn, is_login: bool) -> str
     """Advice for a person about an error; empty where we have none."""
     if is_login and (number is None or number in CUT_OFF):
         return STRANGER
+    if number == CLEAR_PASSWORD:
+        return SHOWN_ON_THIS_HOST if dsn.is_loopback else SHOWN_TO_ANOTHER
     return _hint_at_address(text, dsn) if number == CANNOT_CONNECT else HINTS.get(number or 0, "")
 
 
@@ -121,7 +136,7 @@ def _hint_at_address(text: str, dsn: MySQLDsn) -> str:
         return "check unix_socket in TASKSERVER_DSN, and whether the server runs"
     if dsn.host == "localhost" and usual_socket("localhost") is None:
         return (
-            "no socket is at one of the usual places: where PHP's phpinfo() names one, add ?unix_socket=/its/path "
+            "no socket of the server's is at one of the usual places: where PHP's phpinfo() names one, add ?unix_socket=/its/path "
             "to TASKSERVER_DSN, else check host and port there, and whether the server runs"
         )
     return "check host and port in TASKSERVER_DSN, and whether the server runs"
@@ -139,9 +154,9 @@ def error_of(error: BaseException, dsn: MySQLDsn, table: str, is_login: bool = F
     if number == INDEX_MISSING:
         return DatabaseError(f"{where}: {text}: make it as in schema.sql")
     if isinstance(error, RuntimeError):
+        how = "or the package PyMySQL[rsa] (pip install 'PyMySQL[rsa]')" if dsn.is_loopback else SHOWN_TO_ANOTHER
         return DatabaseError(
-            f"{where}: this account's password needs TLS, which the server does not offer or ssl-mode forbids, "
-            "or the package PyMySQL[rsa] (pip install 'PyMySQL[rsa]')"
+            f"{where}: this account's password needs TLS, which the server does not offer or ssl-mode forbids: {how}"
         )
     hint = hint_at(number, text, dsn, is_login)
     what = f"{where}: {text or 'the connection is closed'} ({number or type(error).__name__})"

@@ -36,6 +36,7 @@ CONTRACT = (
     "stores/views",
     "stores/upgrades",
     "stores/mysql_claims",
+    "stores/session_variables",
 )
 CLIENT = ("cli/client", "cli/add", "cli/status")
 BESIDE_OTHERS = ("worker/retries", "stores/schema", "stores/forks", *CLIENT, "faults/held_rows", "worker/runner")
