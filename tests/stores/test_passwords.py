@@ -17,7 +17,7 @@ from taskserver.host import server_accounts
 from taskserver.settings import dsn as dsn_module
 from taskserver.settings.dsn import usual_socket
 from tests.stores.accounts import SECRET, failure
-from tests.stores.test_tls import Certificates, certificates  # noqa: F401  # a fixture
+from tests.support.certificates import Certificates
 from tests.support.deployment import Deployment
 from tests.support.processes import assert_one_line
 
@@ -115,7 +115,7 @@ def of_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_accounts, "accounts", lambda: frozenset({12_345_678}))
 
 
-def server_tls(certificates: Certificates) -> ssl.SSLContext:  # noqa: F811
+def server_tls(certificates: Certificates) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates.certificate, certificates.key)
     return context
@@ -132,7 +132,7 @@ def test_a_stranger_who_listens_in_the_servers_place_never_gets_the_password(
     certificates: Certificates,
     monkeypatch: pytest.MonkeyPatch,
     talk: str,
-    has_tls: bool,  # noqa: F811
+    has_tls: bool,
 ) -> None:
     monkeypatch.setattr("pymysql._auth._have_cryptography", True)  # as with PyMySQL[rsa]
     listening = socket.create_server(("127.0.0.1", 0))
@@ -148,7 +148,7 @@ def test_a_stranger_who_listens_in_the_servers_place_never_gets_the_password(
 
 def test_a_server_that_cannot_be_verified_on_another_host_never_gets_the_password(
     certificates: Certificates,
-    monkeypatch: pytest.MonkeyPatch,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(dsn_module.MySQLDsn, "is_loopback", False)
     listening = socket.create_server(("127.0.0.1", 0))

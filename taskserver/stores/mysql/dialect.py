@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 QUIET = (
-    "SET wait_timeout = 86400"
-    "/*M!100300 , idle_transaction_timeout = 0, idle_write_transaction_timeout = 0, idle_readonly_transaction_timeout = 0*/"
+    "SET wait_timeout = 86400 /*M!100300 , idle_transaction_timeout = 0, idle_write_transaction_timeout = 0, "
+    "idle_readonly_transaction_timeout = 0*/"
 )
 """A task may compute or wait for longer between two of its statements than hosts let a connection be quiet."""
 
