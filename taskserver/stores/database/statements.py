@@ -24,6 +24,9 @@ HELPERS = ("done", "workers", "paused", "schedules", "stats", "dependencies", "s
 INLINE_ARGS_BYTES = 16 * 1024
 """Longer arguments stay in the database until their task's turn: a thousand of 1 MiB each fit into no small host."""
 
+MAX_UTF8_BYTES = 4
+"""The longest character."""
+
 Write = tuple[str, Sequence[Any]]
 """A statement and its values."""
 
