@@ -59,6 +59,11 @@ class MySQLDsn(NamedTuple):
         # 127.example.org is somebody else's.
         return self.host.startswith("127.") and self.host.replace(".", "").isdigit()
 
+    @property
+    def is_verified(self) -> bool:
+        """Whether the server's certificate is verified."""
+        return self.ssl_mode == VERIFY_IDENTITY or bool(self.ssl_ca)
+
     def database_file(self, folder: Path) -> None:
         """The server keeps its own files; a program touches none of them."""
 

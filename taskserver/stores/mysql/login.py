@@ -54,7 +54,7 @@ def _log_in(dsn: MySQLDsn, ssl_mode: str, connect: Callable[..., Any], answer_se
     password = _Password(dsn.password.encode("utf-8", "surrogateescape"))
 
     def may_be_shown() -> bool:
-        if ssl_mode == VERIFY_IDENTITY or dsn.ssl_ca:
+        if dsn.is_verified:
             return True
         return is_of_server(unix_socket) if unix_socket else dsn.is_loopback and listens_for_server(dsn.port)
 
