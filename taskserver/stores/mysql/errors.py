@@ -90,13 +90,13 @@ HINTS = {
 WHEN_SHOWN = "MySQL 8 and newer do so after a restart, and where the password is wrong (check TASKSERVER_PASSWORD)"
 SHOWN_ON_THIS_HOST = (
     f"{WHEN_SHOWN}, but who listens there is neither root nor this account, mysql or the owner of a socket's folder in "
-    "which nobody else may write: in TASKSERVER_DSN name localhost, which means the server's socket where that is at one of the "
-    "usual places, add ?unix_socket=/its/path, or ?ssl-ca=/path/of/ca.pem"
+    "which nobody else may write: in TASKSERVER_DSN name localhost, which means the server's socket where that is at "
+    "one of the usual places, add ?unix_socket=/its/path, or ?ssl-ca=/path/of/ca.pem"
 )
 SHOWN_TO_ANOTHER = (
     f"{WHEN_SHOWN}, but it is shown only to a server whose certificate is verified: add ?ssl-ca=/path/of/ca.pem to "
-    "TASKSERVER_DSN, the certificate authority of the server (or ?ssl-mode=verify_identity alone, where a public one signed it; or "
-    "&ssl-mode=required behind ssl-ca, where its certificate does not name the host)"
+    "TASKSERVER_DSN, the certificate authority of the server (or ?ssl-mode=verify_identity alone, where a public one "
+    "signed it; or &ssl-mode=required behind ssl-ca, where its certificate does not name the host)"
 )
 STRANGER = "is that a MySQL server? its port is 3306 as a rule, and not that of a panel or a web page"
 
