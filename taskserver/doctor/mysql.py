@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from ..settings.dsn import Dsn
+from ..settings.dsn import Dsn, MySQLDsn
 from ..settings.load import Settings
 from ..stores.database.facts import MySQLFacts
 from .findings import Finding, broken, ok, unknown, warning
@@ -16,6 +16,22 @@ OLDEST_MYSQL = (5, 7)
 MIN_PACKET_BYTES = 4 * 1024 * 1024
 """A statement with arguments of 1 MiB, which quoting may double, and room to spare."""
 MIN_WAIT_SECONDS = 20
+USUAL = {
+    "max_join_size": ("18446744073709551615",),
+    "sql_safe_updates": ("OFF", "0"),
+    "sql_select_limit": ("18446744073709551615",),
+    "completion_type": ("NO_CHAIN", "0"),
+    "unique_checks": ("ON", "1"),
+    "autocommit": ("ON", "1"),
+    "max_statement_time": ("0.000000", "0"),
+    "max_execution_time": ("0",),
+    "idle_transaction_timeout": ("0",),
+    "idle_write_transaction_timeout": ("0",),
+    "tx_read_only": ("OFF", "0"),
+    "transaction_read_only": ("OFF", "0"),
+    "init_connect": ("",),
+}
+"""The variables that a host may set for each session to something that is in a program's way, and what is usual."""
 FEW_CONNECTIONS = 5
 MAX_TRANSACTION_SECONDS = 300
 MAX_CLOCK_DIFFERENCE_SECONDS = 60
@@ -44,6 +60,7 @@ def _of_variables(facts: MySQLFacts) -> Iterator[Finding]:
     yield _strict_mode(facts)
     yield _binlog(facts)
     yield _durability(facts)
+    yield _session_defaults(facts)
     yield _wait_timeout(facts)
     yield _connections(facts)
     yield _packet(facts)
@@ -51,6 +68,14 @@ def _of_variables(facts: MySQLFacts) -> Iterator[Finding]:
 
 def _connection(facts: MySQLFacts, dsn: Dsn) -> Finding:
     found = f"{dsn.place} as {facts.user}, {'TLS ' + facts.cipher if facts.cipher else 'without TLS'}"
+    is_unverified = isinstance(dsn, MySQLDsn) and not dsn.is_verified
+    if facts.cipher and is_unverified and not facts.is_mariadb and not dsn.is_loopback:
+        return warning(
+            "connection",
+            f"{found}, and its certificate is not verified",
+            "after a restart this server asks for the password itself, which is shown to no unverified one",
+            "add ?ssl-ca=/path/of/ca.pem to TASKSERVER_DSN, the certificate authority of the server",
+        )
     if facts.cipher or dsn.is_loopback:
         return ok("connection", found)
     return warning(
@@ -171,6 +196,22 @@ def _wait_timeout(facts: MySQLFacts) -> Finding:
         "workers connect again each time, which costs, and a page of yours may not",
         "connect in pages right before the INSERT, and ask the host for 60 s or more",
     )
+
+
+def _session_defaults(facts: MySQLFacts) -> Finding:
+    given = {name: facts.variables.get(name, usual[0]) for name, usual in USUAL.items()}
+    odd = [f"{name} {' '.join(value.split())[:60]}" for name, value in given.items() if value not in USUAL[name]]
+    if not odd:
+        return ok("session_defaults", "the host leaves them as servers come")
+    found = f"the host sets {', '.join(odd)}"
+    if "ON" in (given["tx_read_only"], given["transaction_read_only"]):
+        return warning(
+            "session_defaults",
+            found,
+            "no transaction may write: tasks can neither be added nor run",
+            "wait for the end of its maintenance, or ask the host",
+        )
+    return ok("session_defaults", f"{found}: workers and client.py set what they need, pages' own connections do not")
 
 
 def _connections(facts: MySQLFacts) -> Finding:

@@ -6,7 +6,6 @@ piece of the password. Every kind of DSN answers to `place`, `is_loopback`, `has
 
 # Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
 
-import os
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -16,7 +15,8 @@ from ..errors import SettingError
 FORMS = (
     "mysql://user:password@host:3306/database, sqlite:///relative.db, sqlite:////absolute/path.db or sqlite:///:memory:"
 )
-SSL_MODES = ("disabled", "preferred", "required", "verify_identity")
+VERIFY_IDENTITY = "verify_identity"
+SSL_MODES = ("disabled", "preferred", "required", VERIFY_IDENTITY)
 DEFAULT_PORT = 3306
 MEMORY = ":memory:"
 QUOTES = tuple("\"'`“”„‘’‚«»")
@@ -63,6 +63,11 @@ class MySQLDsn(NamedTuple):
     def has_password(self) -> bool:
         """Whether it holds a secret."""
         return bool(self.password)
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether the server's certificate is verified."""
+        return self.ssl_mode == VERIFY_IDENTITY or bool(self.ssl_ca)
 
     def database_file(self, folder: Path) -> None:
         """The server keeps its own files; a program touches none of them."""
@@ -185,16 +190,24 @@ def _parse_address(address: str, has_user: bool) -> tuple[str, int]:
 
 
 def _parse_options(query: str) -> dict[str, str]:
-    options = {"unix_socket": "", "ssl-mode": "", "ssl-ca": ""}
+    options = dict.fromkeys(("unix_socket", "ssl-mode", "ssl-ca"), "")
+    given: set[str] = set()
     for part in filter(None, query.split("&")):
         key, _, value = part.partition("=")
         key = {"ssl_mode": "ssl-mode", "ssl_ca": "ssl-ca", "unix-socket": "unix_socket"}.get(key, key)
         if key not in options:
             raise _wrong(f"after its '?' stands something other than {', '.join(options)}")
+        if key in given:
+            raise _wrong(f"it gives {key} twice")
+        given.add(key)
         options[key] = unquote(value)
+    if options["ssl-ca"]:
+        options["ssl-mode"] = options["ssl-mode"] or VERIFY_IDENTITY
     options["ssl-mode"] = options["ssl-mode"].lower()
     if options["ssl-mode"] and options["ssl-mode"] not in SSL_MODES:
         raise _wrong(f"its ssl-mode is none of {', '.join(SSL_MODES)}")
+    if options["ssl-ca"] and options["ssl-mode"] not in ("required", VERIFY_IDENTITY):
+        raise _wrong(f"its ssl-ca is for the ssl-modes required and {VERIFY_IDENTITY} alone")
     return options
 
 
@@ -203,7 +216,12 @@ def _wrong(why: str) -> SettingError:
 
 
 def usual_socket(host: str) -> str | None:
-    """The socket that `localhost` means, as it does for PHP on the same host; None without one, and for other hosts."""
+    """The socket that `localhost` means, as it does for PHP on the same host; None without one, and for other hosts.
+
+    A socket that another account made is none: in /tmp anyone could, while the server is away.
+    """
     if host != "localhost":
         return None
-    return next(filter(os.path.exists, SOCKETS), None)
+    from ..host.server_accounts import is_of_server
+
+    return next(filter(is_of_server, SOCKETS), None)

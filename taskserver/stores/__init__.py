@@ -45,5 +45,5 @@ def _dialect(settings: Settings) -> Dialect:
     try:
         from .mysql.dialect import MySQLDialect
     except ImportError as error:
-        raise DatabaseError(f"PyMySQL is missing ({error}): {how_to_install(settings.folder)}") from None
+        raise DatabaseError(f"PyMySQL 1.2 or newer is missing ({error}): {how_to_install(settings.folder)}") from None
     return MySQLDialect(dsn, settings.table)

@@ -76,6 +76,8 @@ class Finishing:
             )
         except DatabaseError as error:
             self._may_be_saved = self._may_be_saved or error.may_have_taken_effect
+            if isinstance(error, TooLong) and len(self._ended) > 1:
+                return self._save_one_by_one(start)
             if isinstance(error, TooLong) and (self._drop_results() or self._end_pipelines()):
                 return self.save_and_start(start)
             if isinstance(error, Conflict) and self._ended and start is not None:
@@ -104,6 +106,17 @@ class Finishing:
         self._reporter.report(ended, outcome)
 
     # ---- texts that a server does not take
+
+    def _save_one_by_one(self, start: Start | None) -> bool:
+        """Write each finish apart, then the start: one that is too long must not cost the others their texts."""
+        several, may_be_saved = self._ended, self._may_be_saved
+        try:
+            while several:
+                self._ended, self._may_be_saved, several = several[:1], may_be_saved, several[1:]
+                self.save()
+        finally:
+            self._ended += several  # after an error
+        return start is not None and self.save_and_start(start)
 
     def _drop_results(self) -> bool:
         """Drop the results of the gathered finishes. Whether there were any."""

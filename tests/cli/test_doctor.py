@@ -33,7 +33,7 @@ SQLITE_CHECKS = PLACE_CHECKS | QUEUE_CHECKS | {
 }  # fmt: skip
 MYSQL_CHECKS = PLACE_CHECKS | QUEUE_CHECKS | {
     "connection", "version", "rights", "tables", "claim_index", "character_set", "strict_mode", "clock",
-    "binlog", "durability", "wait_timeout", "connections", "packet", "transactions",
+    "binlog", "durability", "session_defaults", "wait_timeout", "connections", "packet", "transactions",
 }  # fmt: skip
 
 
@@ -314,6 +314,7 @@ def test_what_a_poor_server_costs_is_told(poor_queue: Queue) -> None:
     assert "ahead of" in report.told("clock")
     assert "at most 3" in report.told("connections")
     assert "--slots 1" in report.told("connections")
+    assert "init_connect SET timestamp" in report.told("session_defaults")
     assert report.checks["transactions"]["level"] == "unknown"
     assert "innodb_flush_log_at_trx_commit is 2" in report.told("durability")
 

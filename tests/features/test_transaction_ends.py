@@ -392,7 +392,7 @@ def test_a_task_that_a_server_rolled_back_for_a_lock_comes_again(odd_queue: Queu
 
 
 def test_a_result_that_is_longer_than_the_server_takes_leaves_the_task_done(odd_queue: Queue) -> None:
-    add(odd_queue, "effect", 1, "x" * 60_000)
+    add(odd_queue, "effect", 1, "x" * 65_500)
     ended = odd_queue.worker("--mode", "mark")
     assert_one_line(ended, 0, "its result is not kept", "max_allowed_packet")
     assert odd_queue.rows("status, attempts, result") == [(2, 1, None)]

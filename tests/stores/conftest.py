@@ -4,6 +4,7 @@ store       one on a database whose tables are there, and empty
 open_store  opens more of them, each another worker, in a mode
 rows        the database itself, seen past the store
 mysql_store the same on MySQL/MariaDB alone
+certificates of a server and of authorities
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import pytest
 from taskserver import TaskServer
 from taskserver.stores import Store
 from taskserver.stores.database.tables import SCHEMA_VERSION
+from tests.conftest import without
+from tests.support.certificates import Certificates, made_certificates
 from tests.support.rows import Rows
-from tests.support.servers import MySQLServer
+from tests.support.servers import MySQLServer, find_program
 
 TABLES = ("", "_done", "_workers", "_paused", "_schedules", "_stats", "_dependencies", "_schema")
 
@@ -80,3 +83,11 @@ def rows(queue_dsn: str) -> Iterator[Rows]:
 def mysql_store(emptied_mysql_dsn: str) -> Iterator[Store]:
     with TaskServer(emptied_mysql_dsn) as server:
         yield server.store
+
+
+@pytest.fixture(scope="module")
+def certificates() -> Iterator[Certificates]:
+    if find_program("openssl") is None:
+        without("openssl is not installed")
+    with made_certificates() as made:
+        yield made

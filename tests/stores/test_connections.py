@@ -165,7 +165,7 @@ def test_a_wrong_password_is_one_line_that_says_where_to_mend_it(mysql_dsn: str)
     address = mysql_dsn.rpartition("@")[2]
     told = failure(f"mysql://root:{QUOTED_SECRET}@{address}")
     assert "TASKSERVER_PASSWORD" in told
-    assert "1045" in told
+    assert "1045" in told or "2061" in told  # MySQL 8 asks a foreign account's login for the password itself
     failure(f"mysql://root:{SECRET}@{address}")
     failure(f"mysql://root@{address}", password=SECRET)
 

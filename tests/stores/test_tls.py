@@ -2,69 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import socket
-import subprocess
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from taskserver import DatabaseError, TaskServer
 from tests.conftest import without
 from tests.stores.accounts import account, failure
-from tests.support.servers import NOBODY, MariaDB, find_program
-
-
-class Certificates(NamedTuple):
-    """A certificate for 127.0.0.1 and localhost, signed by `authority`; `stranger` signed nothing of it."""
-
-    authority: Path
-    stranger: Path
-    certificate: Path
-    key: Path
-
-
-@pytest.fixture(scope="module")
-def certificates() -> Iterator[Certificates]:
-    if find_program("openssl") is None:
-        without("openssl is not installed")
-    folder = Path(tempfile.mkdtemp(prefix="taskserver-tls-", dir="/tmp"))
-    try:
-        for name in ("authority", "stranger"):
-            make_authority(folder, name)
-        yield Certificates(folder / "authority.pem", folder / "stranger.pem", *sign(folder, "server"))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def openssl(folder: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=60)
-
-
-EC_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-
-
-def make_authority(folder: Path, name: str) -> None:
-    openssl(folder, "req", "-x509", *EC_KEY, "-days", "2", "-subj", f"/CN={name}",
-            "-keyout", f"{name}.key", "-out", f"{name}.pem")  # fmt: skip
-
-
-def sign(folder: Path, name: str) -> tuple[Path, Path]:
-    openssl(folder, "req", *EC_KEY, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
-    openssl(folder, "x509", "-req", "-in", f"{name}.csr", "-CA", "authority.pem", "-CAkey", "authority.key",
-            "-CAcreateserial", "-days", "2", "-extfile", "names", "-out", f"{name}.pem")  # fmt: skip
-    key, certificate = folder / f"{name}.key", folder / f"{name}.pem"
-    if os.getuid() == 0:
-        folder.chmod(0o755)
-        os.chown(key, NOBODY, NOBODY)
-    return certificate, key
+from tests.support.certificates import Certificates
+from tests.support.servers import MariaDB, find_program
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +43,7 @@ def cipher(dsn: str) -> str:
         ("?ssl-mode=REQUIRED", True),
         ("?ssl-mode=required&ssl-ca={certificates.authority}", True),
         ("?ssl-mode=verify_identity&ssl-ca={certificates.authority}", True),
+        ("?ssl-ca={certificates.authority}", True),
     ],
 )
 def test_tls_is_used_as_the_mode_says(
@@ -110,12 +61,21 @@ def test_tls_is_used_as_the_mode_says(
         "?ssl-mode=required&ssl-ca={certificates.stranger}",
         "?ssl-mode=verify_identity&ssl-ca=/no/such/file.pem",
         "?ssl-mode=verify_identity&ssl-ca={certificates.key}",
+        "?ssl-ca={certificates.stranger}",
     ],
 )
 def test_a_certificate_that_cannot_be_verified_is_a_database_error(
     tls_server: MariaDB, certificates: Certificates, options: str
 ) -> None:
     failure(tls_server.dsn("mysql") + options.format(certificates=certificates))
+
+
+@pytest.mark.parametrize(("file", "words"), [("nothing.pem", "No such file"), ("empty.pem", "it holds none")])
+def test_a_file_of_authorities_that_cannot_be_read_is_told_as_such(tmp_path: Path, file: str, words: str) -> None:
+    (tmp_path / "empty.pem").touch()
+    told = failure(f"mysql://u@127.0.0.1:1/shop?ssl-ca={tmp_path}/{file}")
+    assert "ssl-ca" in told
+    assert words in told
 
 
 def test_the_identity_of_another_host_is_refused_and_required_alone_does_not_ask(

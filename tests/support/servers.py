@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -123,6 +123,21 @@ class MySQLServer:
                 except pymysql.MySQLError:
                     continue  # it went away by itself
             cursor.execute(f"DROP DATABASE IF EXISTS `{name}`")
+
+    @contextmanager
+    def set_globally(self, **variables: object) -> Iterator[None]:
+        """In the `with`, variables of the server that new connections begin with."""
+        before = {name: self.execute(f"SELECT @@GLOBAL.{name}")[0][0] for name in variables}
+        try:
+            self._set_globally(variables)
+            yield
+        finally:
+            self._set_globally(before)
+
+    def _set_globally(self, variables: Mapping[str, object]) -> None:
+        with self.connect() as connection, connection.cursor() as cursor:
+            for name, value in variables.items():
+                cursor.execute(f"SET GLOBAL {name} = %s", (value,))
 
     @contextmanager
     def database(self) -> Iterator[str]:

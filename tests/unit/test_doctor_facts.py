@@ -77,6 +77,7 @@ def test_a_server_that_nobody_tried_is_a_warning(version: str, is_mariadb: bool,
     [
         ("mysql://u@db.example.org/db", "", WARNING),
         ("mysql://u@db.example.org/db", "TLS_AES_256_GCM_SHA384", OK),
+        ("mysql://u@db.example.org/db?ssl-ca=/etc/ca.pem", "TLS_AES_256_GCM_SHA384", OK),
         ("mysql://u@localhost/db", "", OK),
         ("mysql://u@127.0.0.1/db", "", OK),
         ("mysql://u@/db?unix_socket=/s", "", OK),
@@ -84,6 +85,30 @@ def test_a_server_that_nobody_tried_is_a_warning(version: str, is_mariadb: bool,
 )
 def test_a_connection_over_the_net_without_tls_is_a_warning(dsn: str, cipher: str, level: Level) -> None:
     assert one_of(of_mysql(dsn, cipher=cipher), "connection").level is level
+
+
+def test_a_mysql_on_another_host_whose_certificate_is_not_verified_is_a_warning() -> None:
+    """Its full login shows the password: it is refused then."""
+    for query, level in (("", WARNING), ("?ssl-mode=required", WARNING), ("?ssl-ca=/ca.pem", OK)):
+        found = of_mysql(f"mysql://u@h/db{query}", cipher="TLS", version="8.0.36", is_mariadb=False)
+        assert one_of(found, "connection").level is level
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "level"),
+    [
+        ("max_join_size", "100000", OK),
+        ("sql_safe_updates", "ON", OK),
+        ("completion_type", "CHAIN", OK),
+        ("max_statement_time", "30.000000", OK),
+        ("tx_read_only", "ON", WARNING),
+    ],
+)
+def test_session_variables_that_a_host_sets_oddly_are_named(name: str, value: str, level: Level) -> None:
+    assert one_of(of_mysql(), "session_defaults").found == "the host leaves them as servers come"
+    found = one_of(of_mysql(variables={**FACTS.variables, name: value}), "session_defaults")
+    assert f"{name} {value}" in found.found
+    assert found.level is level
 
 
 def test_variables_that_a_proxy_hides_or_makes_up_are_no_trouble() -> None:

@@ -99,10 +99,26 @@ def test_a_password_of_its_own_is_taken_as_it_is_and_wins() -> None:
         ("ssl-mode=REQUIRED", "ssl_mode", "required"),
         ("ssl-mode=verify_identity&ssl-ca=/etc/ca.pem", "ssl_ca", "/etc/ca.pem"),
         ("&&ssl-ca=/etc/ca.pem&", "ssl_ca", "/etc/ca.pem"),
+        ("ssl-ca=/etc/ca.pem", "ssl_mode", "verify_identity"),
+        ("ssl-ca=/etc/ca.pem&ssl-mode=required", "ssl_mode", "required"),
     ],
 )
 def test_options_follow_a_question_mark(query: str, field: str, value: str) -> None:
     assert getattr(mysql(f"mysql://u:p@h/db?{query}"), field) == value
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("ssl-mode=required&ssl-mode=disabled", "it gives ssl-mode twice"),
+        ("ssl-mode=required&ssl_mode=", "it gives ssl-mode twice"),
+        ("ssl-ca=/a&ssl-ca=/b", "it gives ssl-ca twice"),
+        ("ssl-ca=/etc/ca.pem&ssl-mode=preferred", "its ssl-ca is for the ssl-modes required and verify_identity"),
+    ],
+)
+def test_options_that_contradict_one_another_are_refused(query: str, words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        parse_dsn(f"mysql://u:{SECRET}@h/db?{query}")
 
 
 def test_a_socket_stands_in_for_a_host() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
-from ...errors import DatabaseError, InvalidTask, TablesMissing
+from ...errors import DatabaseError, InvalidTask, TablesMissing, TooLong
 from ...model.attempt import Finish
 from .dialect import Inserts
 from .statements import Statements, Words
@@ -34,6 +34,11 @@ DATABASES = {
 DJANGO = "django"
 SAVEPOINT = "taskserver_completes"
 """It stands from before a completion's writes on, in the caller's transaction."""
+SHORT_BYTES = 16 * 1024
+"""Any server takes so long a statement."""
+MAX_NUMBER_BYTES = 24
+QUOTED = "\\'\""
+"""The characters before which drivers put a backslash; JSON has no other."""
 DJANGOS_DATABASES: dict[str | None, str] = {"mysql": "MySQL", "sqlite": "SQLite", "postgresql": "PostgreSQL"}
 """The database of a Django connection, by its `vendor`."""
 
@@ -76,6 +81,8 @@ class CallersDialect(ABC):
     def set_savepoint(self, database: CallersDatabase) -> None:
         """Set SAVEPOINT. Raises InvalidTask where the connection would commit each of our statements by itself."""
 
+    how_to_shorten = ""
+
     def most_bytes(self, database: CallersDatabase) -> float:
         """The longest statement that the connection takes."""
         return float("inf")
@@ -103,6 +110,8 @@ class CallersDatabase:
     def __init__(self, dialect: CallersDialect, cursor: _Cursor) -> None:
         self._dialect = dialect
         self._cursor, self._with_marks = cursor
+        self._most_bytes = 0.0
+        """The longest statement that the connection takes; 0 until a statement is long enough to ask for it."""
 
     @property
     def connection(self) -> Any:
@@ -118,9 +127,16 @@ class CallersDatabase:
         return self._dialect.inserts
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> Any:
-        """Send one statement; our cursor. Raises DatabaseError."""
-        # Django replaces marks only where it gets a list of values, even an empty one.
+        """Send one statement; our cursor. Raises TooLong, with nothing sent, and DatabaseError."""
         composed = self._with_marks(self._dialect.statements.compose(sql))
+        size = len(composed) + sum(map(_bytes_as_sent, values))
+        if size > SHORT_BYTES:
+            # A server hangs up on a statement that is too long, and so undoes the caller's writes.
+            self._most_bytes = self._most_bytes or self._dialect.most_bytes(self)
+            if size > self._most_bytes:
+                what = f"a statement would have more than {self._most_bytes:.0f} bytes"
+                raise callers_error(TooLong, what, self._dialect.how_to_shorten)
+        # Django replaces marks only where it gets a list of values, even an empty one.
         ask_driver(self._dialect, self._cursor.execute, composed, list(values))
         return self._cursor
 
@@ -128,6 +144,13 @@ class CallersDatabase:
         """The rows of a SELECT, as tuples, whatever form the caller's connection gives them."""
         rows = ask_driver(self._dialect, self.execute(sql, values).fetchall)
         return [tuple(row.values() if isinstance(row, Mapping) else row) for row in rows]
+
+
+def _bytes_as_sent(value: object) -> int:
+    """The most bytes that a value takes in a statement, and the quotes around it."""
+    if not isinstance(value, str):
+        return MAX_NUMBER_BYTES
+    return MAX_NUMBER_BYTES + len(value.encode(errors="surrogatepass")) + sum(map(value.count, QUOTED))
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from ...errors import ConnectionLost, DatabaseError, NotUnderstood, Unavailable
+from ...errors import ConnectionLost, DatabaseError, NotUnderstood, TooLong, Unavailable
 from ...interrupts.stopping import uninterrupted
 from .dialect import Dialect, Inserts
 from .retrying import MIN_CONFLICT_SECONDS, Patience, RetryPolicy, Scope, Tries
@@ -283,6 +283,8 @@ class Database:
                 return self.run_in_doubt(RetryPolicy(Scope.BARE, conflict_seconds), self._send_joined, writes)
             except NotUnderstood as error:  # a proxy takes one statement at a time; this try did nothing
                 self.dialect.joins_statements, was_in_doubt = False, error.may_have_taken_effect
+            except TooLong as error:  # each by itself may be short enough
+                was_in_doubt = error.may_have_taken_effect
         policy = RetryPolicy(Scope.TRANSACTION, conflict_seconds)
         matched, in_doubt = self.run_in_doubt(policy, self._write_each, writes)
         return matched, in_doubt or was_in_doubt

@@ -42,11 +42,13 @@ if TYPE_CHECKING:
     class Claiming(Protocol):
         """The claim of a dialect: its hard part."""
 
-        def claim(self, database: Any, token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> int:
+        def claim(
+            self, database: Any, token: int, lease_seconds: int, limit: int, groups: Sequence[int]
+        ) -> tuple[int, bool]:
             """New → in progress by one UPDATE, in order of priority, then id; how many rows it changed.
 
-            A new row whose due_at lies ahead becomes waiting instead, and counts. Raises Conflict where others hold
-            rows that cannot be passed over.
+            A new row whose due_at lies ahead becomes waiting instead, and counts; False says that there was none.
+            Raises Conflict where others hold rows that cannot be passed over.
             """
 
         def has_new(self, database: Any, groups: Sequence[int]) -> bool:

@@ -26,6 +26,9 @@ MAX_READ_BYTES = {"args": 1024 * 1024} | dict.fromkeys(("stages", "error_text", 
 TOO_LONG = "(too long: not read)"
 """What is read in the place of such a text."""
 
+MAX_UTF8_BYTES = 4
+"""The longest character."""
+
 Write = tuple[str, Sequence[Any]]
 """A statement and its values."""
 

@@ -28,6 +28,7 @@ from .errors import (
     SAVEPOINT_MISSING,
     SNAPSHOT_CHANGED,
     TABLE_MISSING,
+    TOO_LONG,
     kind_of,
     number_of,
 )
@@ -94,6 +95,7 @@ class MySQLCallers(CallersDialect):
     """A queue in a MySQL or MariaDB database, on connections of others."""
 
     database = "MySQL"
+    how_to_shorten = HINTS[TOO_LONG]
 
     def __init__(self, dsn: MySQLDsn, table: str) -> None:
         self._dsn = dsn
@@ -121,7 +123,7 @@ class MySQLCallers(CallersDialect):
             raise no_transaction() from None
 
     def most_bytes(self, database: CallersDatabase) -> float:
-        return int(database.rows("SELECT @@max_allowed_packet")[0][0])
+        return int(database.rows("SELECT @@SESSION.max_allowed_packet LIMIT 1")[0][0]) - 2  # two more it hangs up on
 
     def error(self, error: Exception) -> DatabaseError:
         number = number_of(error)

@@ -23,12 +23,12 @@ from ..queue.claims import MAX_GROUPS
 #
 # STRAIGHT_JOIN and the forced keys: on a small or freshly filled table the optimizer would rather scan, and a
 # scanning UPDATE locks everything. Values are taken from `picked`, since a joined UPDATE promises no order of
-# its assignments.
+# its assignments. LAST_INSERT_ID(5) is 5, and the server tells it in its answer: the sign that a row became waiting.
 
 CLAIM = """
     UPDATE (SELECT id, due_at FROM ({picked}) AS candidates ORDER BY priority, id LIMIT ?) AS picked
     STRAIGHT_JOIN {table} AS task FORCE INDEX (PRIMARY) ON task.id = picked.id
-    SET task.status = IF(picked.due_at > NOW(6), 5, 1),
+    SET task.status = IF(picked.due_at > NOW(6), LAST_INSERT_ID(5), 1),
         task.claim = IF(picked.due_at > NOW(6), NULL, ?),
         task.due_at = IF(picked.due_at > NOW(6), picked.due_at, NOW(6) + INTERVAL ? SECOND),
         task.started_at = NULL,
@@ -59,12 +59,15 @@ LAST_GROUP = "SELECT MAX(group_id) FROM {table} FORCE INDEX (claim_by_group) WHE
 class MySQLClaiming:
     """The claiming UPDATE, and looks at new rows."""
 
-    def claim(self, database: Database, token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> int:
-        """New → in progress; how many rows it changed."""
+    def claim(
+        self, database: Database, token: int, lease_seconds: int, limit: int, groups: Sequence[int]
+    ) -> tuple[int, bool]:
+        """New → in progress; how many rows it changed, and whether some of them became waiting instead."""
         values = claim_values(token, lease_seconds, limit, groups)
-        return database.skipping_locked(
-            lambda end: database.write(claim_statement(groups, _skipping(database, end)), values)
+        answer = database.skipping_locked(
+            lambda end: database.execute(claim_statement(groups, _skipping(database, end)), values)
         )
+        return answer.rowcount, bool(answer.lastrowid)
 
     def indexes(self, database: Database, groups: Sequence[int]) -> Sequence[str]:
         """The indexes by which the claim reads the queue."""

@@ -27,6 +27,13 @@ if TYPE_CHECKING:
     from .task_connection import MySQLTaskConnection
 
 
+QUIET = (
+    "SET wait_timeout = 86400 /*M!100300 , idle_transaction_timeout = 0, idle_write_transaction_timeout = 0, "
+    "idle_readonly_transaction_timeout = 0*/"
+)
+"""A task may compute or wait for longer between two of its statements than hosts let a connection be quiet."""
+
+
 class MySQLDialect(Dialect):
     """A queue in a MySQL or MariaDB database."""
 
@@ -73,8 +80,9 @@ class MySQLDialect(Dialect):
         from .task_connection import MySQLTaskConnection
 
         try:
-            # With the defaults of the driver and the server: the task may do anything with it.
-            connection = log_in(self._dsn, partial(pymysql.connect, autocommit=False), pace.answer_seconds)
+            # With the defaults of the driver and the server, but for QUIET: the task may do anything with it.
+            connect = partial(pymysql.connect, autocommit=False, init_command=QUIET)
+            connection = log_in(self._dsn, connect, pace.answer_seconds)
             with connection.cursor() as cursor:
                 cursor.execute(self.abilities.isolation)
                 if self.abilities.isolation != READ_COMMITTED:

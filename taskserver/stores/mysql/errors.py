@@ -47,6 +47,8 @@ INDEX_MISSING = 1176
 NO_ID_LEFT = 1467
 TOO_LONG = 1153
 CANNOT_CONNECT = 2003
+UNREADABLE_CA = 2026
+CLEAR_PASSWORD = 2061
 CUT_OFF = frozenset({2006, 2013, 2014})
 PREFIX = "panels put the account's name before it, as in you_shop"
 LIMITED = "let fewer workers run at once (worker.py --slots), or ask your host for more"
@@ -83,7 +85,19 @@ HINTS = {
     1698: LOGIN,
     1792: READ_ONLY,
     1836: READ_ONLY,
+    UNREADABLE_CA: "name the file of the server's certificate authority there, by its absolute path",
 }
+WHEN_SHOWN = "MySQL 8 and newer do so after a restart, and where the password is wrong (check TASKSERVER_PASSWORD)"
+SHOWN_ON_THIS_HOST = (
+    f"{WHEN_SHOWN}, but who listens there is neither root nor this account, mysql or the owner of a socket's folder in "
+    "which nobody else may write: in TASKSERVER_DSN name localhost, which means the server's socket where that is at "
+    "one of the usual places, add ?unix_socket=/its/path, or ?ssl-ca=/path/of/ca.pem"
+)
+SHOWN_TO_ANOTHER = (
+    f"{WHEN_SHOWN}, but it is shown only to a server whose certificate is verified: add ?ssl-ca=/path/of/ca.pem to "
+    "TASKSERVER_DSN, the certificate authority of the server (or ?ssl-mode=verify_identity alone, where a public one "
+    "signed it; or &ssl-mode=required behind ssl-ca, where its certificate does not name the host)"
+)
 STRANGER = "is that a MySQL server? its port is 3306 as a rule, and not that of a panel or a web page"
 
 
@@ -111,6 +125,8 @@ def hint_at(number: int | None, text: str, dsn: MySQLDsn, is_login: bool) -> str
     """Advice for a person about an error; empty where we have none."""
     if is_login and (number is None or number in CUT_OFF):
         return STRANGER
+    if number == CLEAR_PASSWORD:
+        return SHOWN_ON_THIS_HOST if dsn.is_loopback else SHOWN_TO_ANOTHER
     return _hint_at_address(text, dsn) if number == CANNOT_CONNECT else HINTS.get(number or 0, "")
 
 
@@ -121,8 +137,8 @@ def _hint_at_address(text: str, dsn: MySQLDsn) -> str:
         return "check unix_socket in TASKSERVER_DSN, and whether the server runs"
     if dsn.host == "localhost" and usual_socket("localhost") is None:
         return (
-            "no socket is at one of the usual places: where PHP's phpinfo() names one, add ?unix_socket=/its/path "
-            "to TASKSERVER_DSN, else check host and port there, and whether the server runs"
+            "no socket of the server's is at one of the usual places: where PHP's phpinfo() names one, add "
+            "?unix_socket=/its/path to TASKSERVER_DSN, else check host and port there, and whether the server runs"
         )
     return "check host and port in TASKSERVER_DSN, and whether the server runs"
 
@@ -145,9 +161,9 @@ def error_of(error: BaseException, dsn: MySQLDsn, table: str, is_login: bool = F
             "is deleted; that takes the right ALTER)"
         )
     if isinstance(error, RuntimeError):
+        how = "or the package PyMySQL[rsa] (pip install 'PyMySQL[rsa]')" if dsn.is_loopback else SHOWN_TO_ANOTHER
         return DatabaseError(
-            f"{where}: this account's password needs TLS, which the server does not offer or ssl-mode forbids, "
-            "or the package PyMySQL[rsa] (pip install 'PyMySQL[rsa]')"
+            f"{where}: this account's password needs TLS, which the server does not offer or ssl-mode forbids: {how}"
         )
     hint = hint_at(number, text, dsn, is_login)
     what = f"{where}: {text or 'the connection is closed'} ({number or type(error).__name__})"

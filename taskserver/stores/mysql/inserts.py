@@ -38,5 +38,5 @@ def inserted_ids(database: Rows, sql: str, values: Sequence[Any], count: int) ->
     if count == 1:
         return (first,)
     # InnoDB gives the rows of one INSERT … VALUES consecutive ids, in the steps of this variable (Galera sets it).
-    step = int(database.rows("SELECT @@SESSION.auto_increment_increment")[0][0])
+    step = int(database.rows("SELECT @@SESSION.auto_increment_increment LIMIT 1")[0][0])
     return range(first, first + count * step, step)

@@ -1,4 +1,9 @@
-"""How a connection to MySQL or MariaDB is opened: address, password, TLS."""
+"""How a connection to MySQL or MariaDB is opened: address, password, TLS.
+
+The server chooses how the password is asked for. Some ways show it: mysql_clear_password and dialog, sha256_password
+and caching_sha2_password inside TLS or encrypted with a key that the server has just sent. Whoever listens in the
+server's place may choose one of these.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +13,25 @@ from typing import Any
 
 import pymysql
 
-from ...settings.dsn import MySQLDsn, usual_socket
-from .errors import NEEDS_TLS, number_of
+from ...host.server_accounts import is_of_server, listens_for_server
+from ...settings.dsn import VERIFY_IDENTITY, MySQLDsn, usual_socket
+from .errors import CLEAR_PASSWORD, NEEDS_TLS, UNREADABLE_CA, number_of
 
 CONNECT_SECONDS = 10
+
+
+class _Password(bytes):
+    """A password that is refused to whoever may not see it.
+
+    The driver hashes a password, or else it adds a zero byte, which ends it in every form that shows it.
+    """
+
+    may_be_shown: Callable[[], bool]
+
+    def __add__(self, end: Any) -> bytes:
+        if not self.may_be_shown():
+            raise pymysql.OperationalError(CLEAR_PASSWORD, "whoever answers there asks for the password itself")
+        return super().__add__(end)
 
 
 def log_in(dsn: MySQLDsn, connect: Callable[..., Any], answer_seconds: float) -> Any:
@@ -19,7 +39,7 @@ def log_in(dsn: MySQLDsn, connect: Callable[..., Any], answer_seconds: float) ->
     mode = dsn.ssl_mode
     if mode or not dsn.is_loopback:
         return _log_in(dsn, mode or "preferred", connect, answer_seconds)
-    # On a loopback address nobody can listen, so TLS would only cost time, unless the login insists on it.
+    # On a loopback address nobody can listen in, so TLS would only cost time, unless the login insists on it.
     try:
         return _log_in(dsn, "disabled", connect, answer_seconds)
     except (pymysql.MySQLError, RuntimeError) as error:
@@ -30,12 +50,21 @@ def log_in(dsn: MySQLDsn, connect: Callable[..., Any], answer_seconds: float) ->
 
 def _log_in(dsn: MySQLDsn, ssl_mode: str, connect: Callable[..., Any], answer_seconds: float) -> Any:
     seconds = min(CONNECT_SECONDS, answer_seconds)
+    unix_socket = dsn.unix_socket or usual_socket(dsn.host)
+    password = _Password(dsn.password.encode("utf-8", "surrogateescape"))
+
+    def may_be_shown() -> bool:
+        if dsn.is_verified:
+            return True
+        return is_of_server(unix_socket) if unix_socket else dsn.is_loopback and listens_for_server(dsn.port)
+
+    password.may_be_shown = may_be_shown
     return connect(
         user=dsn.user or None,
-        password=dsn.password.encode("utf-8", "surrogateescape"),
+        password=password,
         host=dsn.host or None,
         port=dsn.port,
-        unix_socket=dsn.unix_socket or usual_socket(dsn.host),
+        unix_socket=unix_socket,
         database=dsn.database,
         charset="utf8mb4",
         connect_timeout=seconds,
@@ -51,10 +80,14 @@ def _ssl_context(ssl_mode: str, ca_file: str) -> ssl.SSLContext | None:
     """The context of a TLS connection. None leaves TLS to the driver: off, or unverified where the server has it."""
     if ssl_mode in ("disabled", "preferred"):
         return None
-    context = ssl.create_default_context(cafile=ca_file or None)
+    try:
+        context = ssl.create_default_context(cafile=ca_file or None)
+    except OSError as error:
+        why = "it holds none" if isinstance(error, ssl.SSLError) else error.strerror
+        raise pymysql.OperationalError(UNREADABLE_CA, f"certificates cannot be read from ssl-ca: {why}") from None
     # The certificates that servers make for themselves fail the strict check that is Python 3.13's default.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    context.check_hostname = ssl_mode == "verify_identity"
+    context.check_hostname = ssl_mode == VERIFY_IDENTITY
     if ssl_mode == "required" and not ca_file:
         context.verify_mode = ssl.CERT_NONE
     return context

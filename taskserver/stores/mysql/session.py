@@ -13,8 +13,8 @@ from pymysql.constants import CLIENT
 from ...errors import DatabaseError
 from ...settings.dsn import MySQLDsn
 from ..database.session import Pace, Session
-from ..database.statements import Write
-from .errors import DRIVER_ERRORS, STATEMENT_BINLOG, number_of
+from ..database.statements import MAX_UTF8_BYTES, Write
+from .errors import DRIVER_ERRORS, STATEMENT_BINLOG, TOO_LONG, number_of
 from .login import log_in
 
 READ_SECONDS_IN_A_RUN = 10
@@ -25,7 +25,17 @@ READ_SECONDS = 60
 # UTC, as NOW() in a zone with summer time gives one hour twice a year; strict, so that nothing of ours is cut
 # silently; backslash escapes on, as PyMySQL quotes with them.
 # Locks of rows are waited for in short turns, between which a signal is heard and the patience ends.
-SESSION = "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = 1"
+# The others are as servers come, and hosts set them otherwise. A host's max_join_size would refuse a claim among many
+# tasks, sql_safe_updates each claim; sql_select_limit would hide tasks that were claimed; completion_type CHAIN or
+# RELEASE would undo what follows a COMMIT; without unique_checks a key could stand twice.
+# A host's limit on a statement's time is for what web pages forget to bound. Ours are short, or a person waits for them
+# (a look through all rows, a change of the tables): cut off, they would begin anew and never end. Each server passes
+# over the comments that are not for it.
+SESSION = (
+    "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = 1, sql_big_selects = 1, "
+    "sql_safe_updates = 0, sql_select_limit = 18446744073709551615, completion_type = 0, unique_checks = 1"
+    "/*!50708 , max_execution_time = 0*//*M!100101 , max_statement_time = 0*/"
+)
 # A worker waits in short turns for locks of whole tables (a backup's), too: to hang up instead would leave the
 # statement waiting on the server, with a connection that counts. Producers and changes of tables wait as long as the
 # server allows.
@@ -33,6 +43,9 @@ IN_A_RUN = "lock_wait_timeout = 1"
 AFTER_A_RUN = "SET lock_wait_timeout = DEFAULT, autocommit = 1"
 READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 REPEATABLE_READ = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+
+SHORT_BYTES = 16 * 1024
+"""No server is set to take less (it is net_buffer_length, with which each connection begins)."""
 
 ANY_BYTES = "taskserver_any_bytes"
 """UTF-8 that decodes each invalid byte to a lone surrogate: MariaDB keeps those that some programs make of emojis."""
@@ -55,6 +68,8 @@ class MySQLSession(Session):
         self._abilities = abilities
         self._error_of = error_of
         self._isolation = abilities.isolation
+        self._packet_bytes = 0
+        """The server's limit on a statement; 0 until a statement is long enough to ask for it."""
 
     # ---- the connection
 
@@ -74,6 +89,7 @@ class MySQLSession(Session):
         except Exception as error:  # a server that is none of MySQL's may make the driver raise anything
             raise self._error_of(error) from None
         connection.encoding = ANY_BYTES
+        self._packet_bytes = 0
         self.cursor = connection.cursor()
         self.connection = connection
         self.is_in_run = pace.is_in_run
@@ -113,14 +129,24 @@ class MySQLSession(Session):
             super().begin()
 
     def send(self, sql: str, values: Sequence[Any] = ()) -> Any:
-        self.cursor.execute(filled(self.cursor, sql, values))
+        self._send(filled(self.cursor, sql, values))
         return self.cursor
+
+    def _send(self, text: str) -> None:
+        """Send a text. Raises an error, as of the driver, where the server would hang up on it."""
+        if len(text) * MAX_UTF8_BYTES > SHORT_BYTES:
+            size = len(text.encode("utf-8", "surrogateescape"))
+            if size > SHORT_BYTES:
+                self._packet_bytes = self._packet_bytes or packet_bytes(self.cursor)
+                if size >= self._packet_bytes - 1:
+                    raise pymysql.OperationalError(TOO_LONG, f"a statement has more than {self._packet_bytes} bytes")
+        self.cursor.execute(text)
 
     def send_joined(self, writes: Sequence[Write]) -> list[int]:
         cursor = self.cursor
         texts = [filled(cursor, sql, values) for sql, values in writes]
         opening = [self._opening()] if self.commits_by_itself else []
-        cursor.execute("; ".join([*opening, *texts, "COMMIT"]))
+        self._send("; ".join([*opening, *texts, "COMMIT"]))
         matched = [cursor.rowcount]
         while cursor.nextset():
             matched.append(cursor.rowcount)
@@ -145,6 +171,12 @@ class MySQLSession(Session):
 def wait_for_answers(connection: Any, seconds: float | None) -> None:
     """Set how long a connection waits for each answer; None: for ever."""
     connection._read_timeout = connection._write_timeout = seconds  # the driver has no public setter for these
+
+
+def packet_bytes(cursor: Any) -> int:
+    """The server's max_allowed_packet, as a session began with it: a statement and one byte must be shorter."""
+    cursor.execute("SELECT @@SESSION.max_allowed_packet LIMIT 1")
+    return int(cursor.fetchall()[0][0])
 
 
 def _read_seconds(pace: Pace) -> float | None:

@@ -11,27 +11,28 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 
-from ...errors import DatabaseError, InvalidTask
+from ...errors import DatabaseError, InvalidTask, TooLong
 from ...model.arguments import encode
 from ...model.new_task import NewTask
 from ...model.task import Status
 from ..database.database import Database
 from ..database.dialect import Inserts
 from ..database.retrying import RetryPolicy, Scope
+from ..database.statements import MAX_UTF8_BYTES
 
 if TYPE_CHECKING:
     from ..database.dialect import Rows
 
 MAX_STATEMENT_BYTES = 400_000
-"""Old servers take 1 MiB a statement, and quoting may double its length."""
-MAX_UTF8_BYTES = 4
-"""The longest character."""
-
+"""Old servers take 1 MiB a statement, and quoting may double its length. For a server that takes less it is cut."""
 MAX_KEPT_BYTES = 1024 * 1024
 """Bytes of an iterator's tasks that are kept in memory until its last one is there; more go to a temporary file."""
 
 MAX_KEYED_ROWS = 100
 """Rows with keys per portion, as a statement locks the rows that stand already until its transaction's end."""
+
+MAX_DEPENDENCY_VALUES = 600
+"""No server finds a statement with so many ids too long, and old SQLite binds 999 values a statement."""
 
 PLAIN_VALUES = 4
 ANY_VALUES = 11
@@ -120,10 +121,23 @@ class Adding:
         return self._place.inserts.insert(self._place, self.ADD_PLAIN, task[:PLAIN_VALUES], 1)[0]
 
     def insert(self, tasks: Sequence[NewTask]) -> Sequence[int]:
-        """Insert tasks of one kind by one statement, then their dependencies; the tasks' ids, in order.
+        """Insert tasks of one kind by as few statements as the server takes; the tasks' ids, in order.
 
         Raises WaitsForNewer, DatabaseError.
         """
+        has_keys = tasks[0].unique_key is not None
+        if has_keys and len(tasks) > self._place.inserts.keyed_rows_per_statement:
+            return [self._insert([task])[0] for task in tasks]
+        try:
+            return self._insert(tasks)
+        except TooLong:  # nothing was sent, or rows whose keys stand now
+            half = len(tasks) // 2
+            if not half:
+                raise
+        return [*self.insert(tasks[:half]), *self.insert(tasks[half:])]
+
+    def _insert(self, tasks: Sequence[NewTask]) -> Sequence[int]:
+        """Insert tasks of one kind by one statement, then their dependencies."""
         place, kind = self._place, _kind(tasks[0])
         if kind is None:
             rows = ", ".join([self.ADD_ROW] * len(tasks))
@@ -132,8 +146,6 @@ class Adding:
         sql = self.ADD_ANY + ", ".join([place.words.any_row] * len(tasks))
         values = [value for task in tasks for value in _all_values(task)]
         has_key, is_rerun, has_version, is_later, has_parents = kind
-        if has_key and len(tasks) > place.inserts.keyed_rows_per_statement:
-            return [self.insert([task])[0] for task in tasks]
         if has_key:
             upsert = self._if_key_stands(is_rerun, has_version, is_later)
             keys = [str(task.unique_key) for task in tasks]
@@ -152,9 +164,8 @@ class Adding:
                 if parent_id >= child_id and newer is None:
                     newer = WaitsForNewer(parent_id, child_id, number, self._what_now)
                 values += (parent_id, child_id)
-        most = self._place.inserts.rows_per_statement * PLAIN_VALUES // 2 * 2
-        for first in range(0, len(values), most):
-            portion = values[first : first + most]
+        for first in range(0, len(values), MAX_DEPENDENCY_VALUES):
+            portion = values[first : first + MAX_DEPENDENCY_VALUES]
             rows = ", ".join([self.ADD_DEPENDENCY] * (len(portion) // 2))
             self._place.execute(self.ADD_DEPENDENCIES + rows, portion)
         # Raised only now: a caller who commits all the same must not get a task that waits for nothing, and so runs.

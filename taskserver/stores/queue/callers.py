@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from ...errors import DatabaseError, TooLong
+from ...errors import DatabaseError
 from ...interrupts.stopping import uninterrupted
 from ...model.attempt import Finish, Outcome
 from ...model.new_task import NewTask
@@ -15,12 +15,6 @@ from .adding import Adding
 from .finish_writes import FinishWrites, outcome_of, outcome_otherwise
 
 WHAT_NOW = "roll your transaction back, as its row is part of that"
-MAX_SHORT_CHARACTERS = 1000
-"""Any server takes a statement with so short a text."""
-MAX_OTHER_BYTES = 2000
-"""Bytes of such a statement beside that text."""
-MAX_BYTES_PER_CHARACTER = 2
-"""Bytes that a character takes in a statement: it is ASCII, and a driver doubles quotes and backslashes."""
 
 
 class Callers:
@@ -60,11 +54,10 @@ class Callers:
         """In progress, started → gone, archived, done, or new as the next stage, once the caller commits.
 
         LOST means that the row does not carry our claim any more. Raises InvalidTask where the connection is in no
-        transaction, TooLong where the server would not take the result, with nothing sent, and DatabaseError.
+        transaction, TooLong where the server would not take the result, with nothing written, and DatabaseError.
         """
         with on_connection(self._dialect, connection) as database:
             finish = self._dialect.finish_as_sent(finish)
-            self._check_length(database, finish)
             self._dialect.set_savepoint(database)
             try:
                 return self._complete(database, finish)
@@ -80,14 +73,6 @@ class Callers:
         if outcome is Outcome.LOST and _write_all(database, self._writes.late(finish))[0]:
             return Outcome.AS_ASKED
         return outcome
-
-    def _check_length(self, database: CallersDatabase, finish: Finish) -> None:
-        # A server hangs up on a statement that is too long, and so undoes the caller's writes.
-        text = (finish.next_stage.args if finish.next_stage else finish.result) or ""
-        if len(text) > MAX_SHORT_CHARACTERS:
-            most = self._dialect.most_bytes(database) - MAX_OTHER_BYTES
-            if len(text) * MAX_BYTES_PER_CHARACTER > most:
-                raise TooLong("the result is longer than the server takes (max_allowed_packet)")
 
 
 def _write_all(database: CallersDatabase, writes: Sequence[Write]) -> list[int]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import count
 from typing import TYPE_CHECKING
 
-from ...errors import Conflict
+from ...errors import Conflict, DatabaseError
 from ...model.task import Claim, ClaimedTask
 from ..database.database import MAX_IDS_PER_STATEMENT, Database
 from ..database.retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
@@ -54,28 +54,46 @@ class Claims:
         nothing rather than wait for them: the caller looks again. Raises DatabaseError.
         """
         token = new_token()
-        changed = self._claim_unless_held(token, limit, groups)
+        changed, some_may_wait = self._claim_unless_held(token, limit, groups)
         if not changed and not groups and (others := self._groups_beside(self.paused_groups())):
-            changed = self._claim_unless_held(token, limit, others)
+            changed, some_may_wait = self._claim_unless_held(token, limit, others)
         if not changed:
             return Claim([], 0)
-        return Claim(self.read(token, changed), changed)
+        tasks = self.read(token, changed)
+        if len(tasks) < changed and not some_may_wait:
+            self._check_claim(token, len(tasks))
+        return Claim(tasks, changed)
 
-    def _claim_unless_held(self, token: int, limit: int, groups: Sequence[int]) -> int:
-        """How many rows one claim changed; none where others hold rows that it wants."""
+    def _check_claim(self, token: int, seen: int) -> None:
+        """Raises DatabaseError, and gives the claim back, where it holds more than the `seen` tasks.
+
+        Within the lease only a person's rerun or cancel takes a row from a claim. In a transaction the look asks the
+        server that was written to, where a proxy sends single looks to a replica.
+        """
+        policy = RetryPolicy(Scope.TRANSACTION, self._database.conflict_seconds)
+        taken = len(self._database.run(policy, self._database.rows, self.READ_CLAIM, (0, token)))
+        if taken > seen:
+            self._database.change(self.RELEASE_CLAIM, (token,))
+            raise DatabaseError(
+                f"a claim took {taken} tasks, and reads {seen} of them: does a proxy before the server read from a "
+                "replica? name the main server itself in TASKSERVER_DSN"
+            )
+
+    def _claim_unless_held(self, token: int, limit: int, groups: Sequence[int]) -> tuple[int, bool]:
+        """How many rows one claim changed, and whether some may wait; none where others hold rows that it wants."""
         policy = RetryPolicy(Scope.STATEMENT, HELD_PATIENCE_SECONDS)
         try:
             return self._database.run(policy, self._claimer(token, limit, groups))
         except Conflict as error:
-            return len(self.read(token, limit)) if error.may_have_taken_effect else 0
+            return (len(self.read(token, limit)) if error.may_have_taken_effect else 0), True
 
-    def _claimer(self, token: int, limit: int, groups: Sequence[int]) -> Callable[[], int]:
+    def _claimer(self, token: int, limit: int, groups: Sequence[int]) -> Callable[[], tuple[int, bool]]:
         """The claim as work, which first looks for the rows that an earlier try may have claimed."""
         database, tries = self._database, count()
 
-        def claim() -> int:
+        def claim() -> tuple[int, bool]:
             if next(tries) and (rows := database.rows(self.READ_CLAIM, (0, token))):
-                return len(rows)
+                return len(rows), True
             return database.dialect.claiming.claim(database, token, self._lease_seconds, limit, groups)
 
         return claim
@@ -127,6 +145,11 @@ class Claims:
     RELEASE = """
         UPDATE {table} {by_key} SET status = 0, claim = NULL, due_at = NULL, updated_at = updated_at
         WHERE id IN ({ids}) AND status = 1 AND claim = ? AND started_at IS NULL
+    """
+
+    RELEASE_CLAIM = """
+        UPDATE {table} SET status = 0, claim = NULL, due_at = NULL, updated_at = updated_at
+        WHERE status = 1 AND claim = ? AND started_at IS NULL
     """
 
     def release(self, tasks: Collection[ClaimedTask]) -> int:

@@ -46,9 +46,12 @@ LOOK_OF_ALL = "SELECT EXISTS (SELECT 1 FROM {table} INDEXED BY {claim_any_group}
 class SQLiteClaiming:
     """The claiming UPDATE, and looks at new rows."""
 
-    def claim(self, database: Database, token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> int:
-        """New → in progress; how many rows it changed."""
-        return database.write(CLAIM.replace("{picked}", _picked(groups)), (token, lease_seconds, limit, *groups))
+    def claim(
+        self, database: Database, token: int, lease_seconds: int, limit: int, groups: Sequence[int]
+    ) -> tuple[int, bool]:
+        """New → in progress; how many rows it changed, and whether some may have become waiting instead."""
+        changed = database.write(CLAIM.replace("{picked}", _picked(groups)), (token, lease_seconds, limit, *groups))
+        return changed, True
 
     def has_new(self, database: Database, groups: Sequence[int]) -> bool:
         """Whether a look without locks finds a new row."""

@@ -1,0 +1,126 @@
+"""The variables of a session that a host may set oddly: for our own connections, a task's, and a caller's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from taskserver import DatabaseError, Selection, TaskServer
+from taskserver.stores import Store
+from tests.stores.accounts import account
+from tests.support.queues import Queue
+from tests.support.servers import MySQLServer, plain_connection
+
+ODD = "max_join_size = 1000, sql_safe_updates = 1, sql_select_limit = 2, completion_type = 1, unique_checks = 0"
+TASKS = """
+import pymysql, taskserver, time
+
+@taskserver.task(transactional=True)
+def write(number, seconds=0):
+    with taskserver.connection().cursor() as cursor:
+        cursor.execute("INSERT INTO effects VALUES (%s)", (number,))
+    time.sleep(seconds)
+
+def complete(number):
+    with pymysql.connect(**CONNECT) as connection, connection.cursor() as cursor:
+        cursor.execute("INSERT INTO effects VALUES (%s)", (number,))
+        taskserver.complete(connection)
+        connection.commit()
+"""
+
+
+def options(dsn: str) -> dict[str, Any]:
+    """The options of a connection whose session is as the host has it, a task's own or a caller's."""
+    parts = urlsplit(dsn)
+    password = unquote(parts.password or "").encode()
+    return {"host": parts.hostname, "port": parts.port, "user": parts.username, "password": password,
+            "database": parts.path[1:]}  # fmt: skip
+
+
+def is_mariadb(server: MySQLServer) -> bool:
+    return "MariaDB" in str(server.execute("SELECT VERSION()"))
+
+
+@pytest.fixture
+def odd_queue(make_queue: Callable[..., Queue], mysql_server: MySQLServer) -> Iterator[Queue]:
+    """The queue of an account whose every connection begins with ODD, as a host's init_connect has it."""
+    with mysql_server.database() as name, account(mysql_server, name, f"ALL ON `{name}`.*") as dsn:
+        queue = make_queue(dsn)
+        queue.define(f"CONNECT = {options(dsn)!r}{TASKS}")
+        mysql_server.execute("CREATE TABLE effects (number INT)", database=name)
+        with mysql_server.set_globally(init_connect=f"SET {ODD}"):
+            yield queue
+
+
+@pytest.mark.parametrize("mode", ["delete", "move"])
+def test_a_queue_works_where_the_host_gives_sessions_odd_defaults(
+    odd_queue: Queue, mysql_server: MySQLServer, mode: str
+) -> None:
+    server = odd_queue.server
+    server.add_tasks([{"task": "tasks.note", "args": [str(number)]} for number in range(5)])
+    for number in (1, 2):
+        server.add_task("tasks.write", [number])
+        server.add_task("tasks.complete", [number])
+    server.add_tasks({"task": "tasks.note", "group_id": 5} for _ in range(2500))
+    assert server.store.claims.release(server.store.claims.claim(10, [0, 5]).tasks) == 10
+    assert server.cancel(Selection(groups=[5])) == 2500
+    with plain_connection(**options(odd_queue.dsn)) as connection:
+        server.add_task("tasks.note", ["5"], connection=connection)
+        server.add_task("tasks.note", ["6"], unique_key="k", connection=connection)
+        connection.commit()
+    ran = odd_queue.worker("--mode", mode)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert sorted(odd_queue.notes()) == list("0123456")
+    database = options(odd_queue.dsn)["database"]
+    assert sorted(mysql_server.execute("SELECT number FROM effects", database=database)) == [(1,), (1,), (2,), (2,)]
+    assert set(mysql_server.execute("SELECT status FROM jobs_queue", database=database)) == {(4,)}
+    assert mysql_server.execute("SELECT COUNT(*) FROM jobs_queue_done", database=database) == (
+        (11 * (mode == "move"),),
+    )
+
+
+def test_a_limit_on_a_statements_time_is_lifted_for_ours(mysql_dsn: str, mysql_server: MySQLServer) -> None:
+    name, small = ("max_statement_time", 0.02) if is_mariadb(mysql_server) else ("max_execution_time", 20)
+    with TaskServer(mysql_dsn) as server:
+        server.create_tables()
+        server.add_tasks({"task": "tasks.a"} for _ in range(3))
+    with TaskServer(mysql_dsn) as server, mysql_server.set_globally(**{name: small}):
+        slow = "SELECT SUM(1) FROM {table} WHERE id + SLEEP(0.02) > 0"
+        assert server.store.database.fetch_value(slow) == 3
+
+
+@pytest.mark.parametrize("seen", [1, 0])
+def test_a_claim_that_is_not_read_back_whole_is_an_error_and_is_given_back(
+    mysql_store: Store, monkeypatch: pytest.MonkeyPatch, seen: int
+) -> None:
+    """As where a proxy reads from a replica that lags behind."""
+    for number in range(3):
+        mysql_store.database.change(f"INSERT INTO {{table}} (task, args) VALUES ('tasks.a', '[{number}]')")
+    read = mysql_store.claims.read
+    monkeypatch.setattr(mysql_store.claims, "read", lambda token: read(token)[:seen])
+    with pytest.raises(DatabaseError, match=f"took 3 tasks, and reads {seen} of them"):
+        mysql_store.claims.claim(10, ())
+    assert mysql_store.database.fetch("SELECT status, claim FROM {table}") == ((0, None),) * 3
+
+
+def test_a_claim_that_met_tasks_whose_time_lies_ahead_is_whole(store: Store) -> None:
+    store.database.change("INSERT INTO {table} (task) VALUES ('tasks.a')")
+    store.database.change("INSERT INTO {table} (task, due_at) VALUES ('tasks.a', {after})", [60])
+    claim = store.claims.claim(10, ())
+    assert (len(claim.tasks), claim.changed) == (1, 2)
+
+
+def test_a_transactional_task_may_be_quiet_for_longer_than_the_host_lets_connections_be(
+    make_queue: Callable[..., Queue], mysql_dsn: str, mysql_server: MySQLServer
+) -> None:
+    names = ["idle_transaction_timeout", "idle_write_transaction_timeout"] if is_mariadb(mysql_server) else []
+    queue = make_queue(mysql_dsn, tasks=TASKS)
+    queue.sql("CREATE TABLE effects (number INT)")
+    queue.server.add_task("tasks.write", [1, 1.5])
+    with mysql_server.set_globally(wait_timeout=1, **dict.fromkeys(names, 1)):
+        ran = queue.worker()
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert mysql_server.execute("SELECT number FROM effects", database=mysql_dsn.rpartition("/")[2]) == ((1,),)
