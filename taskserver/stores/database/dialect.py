@@ -49,11 +49,16 @@ if TYPE_CHECKING:
             rows that cannot be passed over.
             """
 
+        def claim_first(
+            self, database: Any, token: int, lease_seconds: int, limit: int, count: int
+        ) -> tuple[int, bool]:
+            """The same for the first `count` new rows in order, of which rows of paused groups are passed over.
+
+            Returns how many rows it changed, and whether there were no other new rows. Raises Conflict.
+            """
+
         def has_new(self, database: Any, groups: Sequence[int]) -> bool:
             """Whether a look without locks finds a new row in these groups (none: in any)."""
-
-        def groups_with_new(self, database: Any) -> Sequence[int]:
-            """The groups that have new rows, found by the index."""
 
         def indexes(self, database: Any, groups: Sequence[int]) -> Sequence[str]:
             """The indexes by which the claim of these groups (none: of all) reads the queue."""
