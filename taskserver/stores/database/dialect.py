@@ -117,6 +117,8 @@ class Dialect(ABC):
     """The end of a SELECT that locks rows and passes over rows that others hold."""
     for_update = ""
     """The end of a SELECT that locks rows and waits for rows that others hold."""
+    for_update_at_once = ""
+    """The end of a SELECT that locks rows and waits for nobody: Conflict. Servers that skip locked rows know it."""
     joins_statements = False
     """Whether several statements go in one round trip; False once the server refused that."""
 
