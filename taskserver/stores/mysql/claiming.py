@@ -36,7 +36,8 @@ CLAIM = """
 """
 PICK_OF_GROUP = """
     SELECT * FROM (SELECT id, priority, due_at FROM {table} FORCE INDEX (claim_by_group)
-                   WHERE status = 0 AND group_id = ? AND (SELECT COUNT(*) FROM {paused} WHERE group_id = ?) {is_no_pause}
+                   WHERE status = 0 AND group_id = ?
+                       AND (SELECT COUNT(*) FROM {paused} WHERE group_id = ?) {is_no_pause}
                    ORDER BY priority, id LIMIT ?{skip_locked}) AS of_group
 """
 PICK_OF_ALL = """
@@ -49,11 +50,13 @@ PICK_OF_ALL = """
 PICK_BESIDE_PAUSED = """
     SELECT * FROM (SELECT id, priority, due_at FROM {table} FORCE INDEX (claim_any_group)
                    WHERE status = 0 AND (priority < ? OR priority = ? AND id < ?)
-                       AND (SELECT COUNT(*) FROM {paused} AS pause WHERE pause.group_id = {table}.group_id) {is_no_pause}
+                       AND (SELECT COUNT(*) FROM {paused} AS pause
+                            WHERE pause.group_id = {table}.group_id) {is_no_pause}
                    ORDER BY priority, id LIMIT ?{skip_locked}) AS beside_paused
 """
 END_OF_FIRST = """
-    SELECT priority, id FROM {table} FORCE INDEX (claim_any_group) WHERE status = 0 ORDER BY priority, id LIMIT 1 OFFSET ?
+    SELECT priority, id FROM {table} FORCE INDEX (claim_any_group) WHERE status = 0
+    ORDER BY priority, id LIMIT 1 OFFSET ?
 """
 LOOK_OF_GROUPS = """
     SELECT 1 FROM {table} FORCE INDEX (claim_by_group) WHERE status = 0 AND group_id IN ({ids}) LIMIT 1
@@ -74,7 +77,7 @@ class MySQLClaiming:
     def claim_first(
         self, database: Database, token: int, lease_seconds: int, limit: int, count: int
     ) -> tuple[int, bool]:
-        """New → in progress for the first rows, beside paused groups; how many, and whether there were no other rows."""
+        """The same for the first rows, beside paused groups; and whether there were no other rows."""
         beyond = database.rows(END_OF_FIRST, (count,))
         priority, row_id = beyond[0] if beyond else (MAX_PRIORITY + 1, 0)
         values = (priority, priority, row_id, limit, limit, token, lease_seconds)

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-
 if TYPE_CHECKING:
     from ..database.database import Database
 

@@ -52,7 +52,7 @@ class SQLiteClaiming:
     def claim_first(
         self, database: Database, token: int, lease_seconds: int, limit: int, count: int
     ) -> tuple[int, bool]:
-        """New → in progress for the first rows, beside paused groups; how many, and whether there were no other rows."""
+        """The same for the first rows, beside paused groups; and whether there were no other rows."""
         ((found,),) = database.rows(COUNT_FIRST, (count + 1,))
         sql = CLAIM.replace("{picked}", PICK_BESIDE_PAUSED)
         return database.write(sql, (token, lease_seconds, limit, count)), found <= count
