@@ -20,6 +20,10 @@ from ..database.statements import with_ids
 #   servers before MariaDB 10.6 and MySQL 8.0.1 can do. The claim is right there too, as the outer WHERE looks
 #   again, and deadlocks are retried.
 #
+# While groups are paused, the claim of all groups reads a window of the order of all tasks, and passes over the rows of
+# paused groups in it (queue/beside_paused.py). The window's end is found before, and named as two ranges of the index:
+# a LIMIT within would have the claim lock the whole window.
+#
 # STRAIGHT_JOIN and the forced keys: on a small or freshly filled table the optimizer would rather scan, and a
 # scanning UPDATE locks everything. Values are taken from `picked`, since a joined UPDATE promises no order of
 # its assignments.
@@ -45,8 +49,6 @@ PICK_OF_ALL = """
                    WHERE status = 0 AND (SELECT COUNT(*) FROM {paused}) {is_no_pause}
                    ORDER BY priority, id LIMIT ?{skip_locked}) AS of_all
 """
-# While groups are paused. The end of the rows that it reads is found before, and named as two ranges of the index: to
-# pick from the first rows by a LIMIT within, it would have to lock them all.
 PICK_BESIDE_PAUSED = """
     SELECT * FROM (SELECT id, priority, due_at FROM {table} FORCE INDEX (claim_any_group)
                    WHERE status = 0 AND (priority < ? OR priority = ? AND id < ?)
