@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 MIN_WINDOW_ROWS = 1000
 """So many paused rows cost a claim some milliseconds to pass over, less than going by groups does."""
 WINDOW_PER_TASK = 4
+MIN_SHARE_OF_LIMIT = 4
+"""A claim by the window that gets less than this part of its limit, a quarter, costs more than one by groups."""
+MAX_GROUPS_IN_TURN = 100
+"""Where groups have their turns, a claim names so many at once: its cost grows with them."""
 MAX_GAPS_PER_LOOK = 100
 MAX_ROWS_PER_LOOK = 400
 MIN_KEPT_SECONDS = 1.0
@@ -39,6 +43,8 @@ class BesidePaused:
         self._max_groups = max_groups
         self._blocked_until = 0.0
         self._groups: Sequence[int] = ()
+        self._are_all = True
+        """Whether no other groups had tasks."""
         self._kept_until = 0.0
 
     def claim(
@@ -55,22 +61,33 @@ class BesidePaused:
         """
         if time.monotonic() >= self._blocked_until:
             changed, was_all = claim_first(max(MIN_WINDOW_ROWS, WINDOW_PER_TASK * limit))
-            if was_all or changed >= limit:
+            if was_all or changed * MIN_SHARE_OF_LIMIT >= limit:
                 return changed
             self._blocked_until = time.monotonic() + MIN_KEPT_SECONDS
             if changed:
                 return changed  # few, but they come before all others
-        return self._claim_by_groups(paused, claim_of)
+        return self._claim_by_groups(limit, paused, claim_of)
 
-    def _claim_by_groups(self, paused: Callable[[], Sequence[int]], claim_of: Callable[[Sequence[int]], int]) -> int:
-        if time.monotonic() < self._kept_until and self._groups and (changed := claim_of(self._groups)):
+    def _claim_by_groups(
+        self, limit: int, paused: Callable[[], Sequence[int]], claim_of: Callable[[Sequence[int]], int]
+    ) -> int:
+        if time.monotonic() < self._kept_until and self._groups and (changed := self._claim_next(limit, claim_of)):
             return changed
         self._groups = self._look(paused())
-        return claim_of(self._groups) if self._groups else 0
+        return self._claim_next(limit, claim_of) if self._groups else 0
+
+    def _claim_next(self, limit: int, claim_of: Callable[[Sequence[int]], int]) -> int:
+        # All groups, and so in order across them, unless there are more than a claim can name.
+        named = self._groups if self._are_all else self._groups[:MAX_GROUPS_IN_TURN]
+        changed = claim_of(sorted(named))
+        if changed < limit and not self._are_all:
+            self._groups = self._groups[MAX_GROUPS_IN_TURN:]
+        return changed
 
     def _look(self, paused: Sequence[int]) -> Sequence[int]:
         began_at = time.monotonic()
         groups = groups_beside(self._database, paused, self._max_groups)
+        self._are_all = len(groups) < self._max_groups
         ended_at = time.monotonic()
         self._kept_until = ended_at + max(MIN_KEPT_SECONDS, KEPT_PER_SECOND * (ended_at - began_at))
         return groups
@@ -86,7 +103,10 @@ LAST_GROUP = "SELECT MAX(group_id) FROM {table} {by_status} WHERE status = 0"
 
 
 def groups_beside(database: Database, paused: Sequence[int], most: int) -> Sequence[int]:
-    """Groups with new rows that are not among the paused ones, which are in order; `most` of them at most."""
+    """Groups with new rows that are not among the paused ones, which are in order; `most` of them at most.
+
+    They are in order from a random one on.
+    """
     last = database.fetch_value(LAST_GROUP)
     if last is None:
         return []
@@ -94,7 +114,7 @@ def groups_beside(database: Database, paused: Sequence[int], most: int) -> Seque
     found: dict[int, None] = {}
     for part in _gaps(paused, last, random.randint(0, last)):
         _find_in_gaps(database, deque(part), most, found)
-    return sorted(list(found)[:most])
+    return list(found)[:most]
 
 
 def _find_in_gaps(database: Database, gaps: deque[Gap], most: int, found: dict[int, None]) -> None:
