@@ -224,7 +224,8 @@ def test_a_claim_puts_off_what_is_not_due_beside_paused_groups_and_in_none_of_th
 def test_of_more_groups_than_one_claim_can_name_all_have_their_turn_beside_a_paused_one(
     store: Store, rows: Rows
 ) -> None:
-    add_many(store, (PLAIN._replace(group_id=group) for group in range(1000)))
+    add_many(store, [PLAIN._replace(priority=-1)] * 1100)  # in front, and more than a claim passes over
+    add_many(store, (PLAIN._replace(group_id=group) for group in range(1, 1000)))
     pause(rows, 0, 999)
     claimed: list[int] = []
     while store.claims.has_new(()):
@@ -232,7 +233,7 @@ def test_of_more_groups_than_one_claim_can_name_all_have_their_turn_beside_a_pau
         assert more, "rows of groups that are not paused are there, and no claim gets them"
         claimed += ids(more)
     left = rows.execute("SELECT group_id FROM jobs_queue WHERE status = 0 ORDER BY group_id")
-    assert left == [(0,), (999,)]
+    assert left == [*[(0,)] * 1100, (999,)]
     assert len(set(claimed)) == 998
 
 
