@@ -285,18 +285,18 @@ def test_a_task_on_the_only_connection_is_not_taken_away_after_its_lease(
     assert (effects(queue), states(queue)) == ([1, 101], [])
 
 
-def test_workers_that_have_a_connection_each_do_not_wait_for_a_second_one(
+def test_workers_that_have_a_connection_each_do_not_wait_for_one_another(
     mysql_queue: Queue, mysql_server: MySQLServer
 ) -> None:
     queue = mysql_queue
-    for number in range(3):
-        add(queue, "hold", number)
-    for number in range(3, 6):
+    for _ in range(3):
+        add(queue, "plain")
+    for number in range(9):
         add(queue, "effect", number)
     with allowing(queue, mysql_server, 3):
         workers = [queue.start("--batch", 1) for _ in range(3)]
-        wait_until(lambda: len(queue.notes()) == 3)
-        queue.go()
+        wait_until(lambda: len(queue.notes()) == 3)  # all are connected, and nobody has a second connection
+        queue.go("go-plain")
         assert [end_of(worker) for worker in workers] == [(0, "", "")] * 3
-    assert sorted(effects(queue)) == [0, 1, 2, 3, 4, 5, 100, 101, 102]
+    assert sorted(effects(queue)) == list(range(9))
     assert states(queue) == []

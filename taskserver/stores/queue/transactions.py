@@ -191,8 +191,11 @@ class Transactions:
     def _execute(self, sql: str, values: Sequence[object] = ()) -> Any:
         """Send one statement on the task's connection; the driver's cursor."""
         # Not through Database.execute: a statement here must not be mended by sending it again in another transaction.
+        return self._translated(self._send, self._database.compose(sql), values)
+
+    def _send(self, composed: str, values: Sequence[object]) -> Any:
         cursor = self.connection.cursor()
-        self._translated(lambda: cursor.execute(self._database.compose(sql), values))
+        cursor.execute(composed, values)
         return cursor
 
     def _translated(self, do: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
