@@ -77,6 +77,19 @@ class Claim(NamedTuple):
     """Rows that the UPDATE changed: the tasks, and new rows that became waiting because their time lies ahead."""
 
 
+class Changed(NamedTuple):
+    """The rows that a claiming UPDATE changed."""
+
+    rows: int
+    """How many: those of the claim, and those that became waiting instead."""
+    some_may_wait: bool
+    was_all: bool = False
+    """Of the first new rows alone: whether there were no other ones."""
+
+
+NOTHING_CHANGED = Changed(0, some_may_wait=False)
+
+
 class LostTask(NamedTuple):
     """A started task whose lease has ended: its worker vanished."""
 

@@ -63,13 +63,21 @@ class Attempts:
 
         `max_attempts` is recorded where the row does not say it; None leaves the row's. Raises DatabaseError.
         """
-        self._run.heartbeat.start()
+        self.prepare()
         asked_at = time.monotonic()
         started = self._finishing.save_and_start(Start(task, max_attempts))
         if started and time.monotonic() - asked_at > self._run.settings.lease_seconds / 2:
             # It took so long, or the host stood still, that another may have taken the task back since it was started.
             started = self._run.store.leases.renew(task)
-        if started:
+        return self.attempt(task, started)
+
+    def prepare(self) -> None:
+        """Make ready what watches over calls, before the start of a task."""
+        self._run.heartbeat.start()
+
+    def attempt(self, task: ClaimedTask, has_started: bool) -> Attempt | None:
+        """The attempt of a task whose start was written, or found its claim gone: None."""
+        if has_started:
             return self._run.stats.started(task)
         self._reporter.report_unstarted(task)
         return None

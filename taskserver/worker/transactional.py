@@ -1,14 +1,14 @@
 """Executes a task inside the transaction that completes it (`@task(transactional=True)`).
 
-    start → begin → call → complete in the same transaction → commit
-                         ↘ it failed, or cannot be committed: roll back → fail
+    connect → start → begin → call → complete in the same transaction → commit
+                                   ↘ it failed, or cannot be committed: roll back → fail
 
 The transaction has a connection of its own; the failure is written on that of the run, as for any other task.
 """
 
 from __future__ import annotations
 
-from ..errors import DatabaseError, Fatal
+from ..errors import DatabaseError, Fatal, ServerFull
 from ..interrupts.stopping import TaskInterrupted
 from ..messages.error_text import both, describe
 from ..model.attempt import Outcome
@@ -30,7 +30,6 @@ class TransactionalExecution:
     def __init__(
         self, run: RunContext, attempts: Attempts, finishing: Finishing, reporter: Reporter, completions: Completions
     ) -> None:
-        self._store = run.store
         self._transactions = Transactions(run.store)
         self._attempts = attempts
         self._finishing = finishing
@@ -40,15 +39,42 @@ class TransactionalExecution:
 
     def execute(self, ready: ReadyTask, attempt: Attempt | None) -> None:
         """Start a task, unless `attempt` says that it is started, and call it. Raises DatabaseError."""
-        task, call, max_attempts = ready
         try:
-            if attempt is None:
-                self._transactions.open()  # a connection that cannot be had is no attempt
-                attempt = self._attempts.start(task, max_attempts)
+            attempt = self._connect_and_start(ready, attempt)
             if attempt is not None:
-                self._call_in_transaction(task, call, attempt)
+                self._call_in_transaction(ready.task, ready.call, attempt)
         finally:
             self._transactions.close()
+
+    def _connect_and_start(self, ready: ReadyTask, attempt: Attempt | None) -> Attempt | None:
+        """Open the task's connection, then start the task: a connection that cannot be had is no attempt.
+
+        None where the task is over with that. Raises DatabaseError.
+        """
+        task, call, max_attempts = ready
+        if not self._transactions.can_open_beside():
+            return self._start_in_place(ready, attempt)
+        try:
+            self._transactions.open()
+        except ServerFull:
+            return self._start_in_place(ready, attempt)
+        except DatabaseError as error:
+            if attempt is None:
+                raise
+            self._fail(task, call, attempt, failure_of(error))
+            return None
+        return attempt or self._attempts.start(task, max_attempts)
+
+    def _start_in_place(self, ready: ReadyTask, attempt: Attempt | None) -> Attempt | None:
+        """The same where no second connection is to be had: the run gives up its own until the task has ended."""
+        task, _, max_attempts = ready
+        self._finishing.save()
+        if attempt is not None:
+            self._transactions.unstart(task)
+        self._attempts.prepare()
+        self._transactions.open_in_place()
+        has_started = self._transactions.start(task, max_attempts)
+        return attempt or self._attempts.attempt(task, has_started)
 
     def _call_in_transaction(self, task: ClaimedTask, call: Call, attempt: Attempt) -> None:
         try:
@@ -59,7 +85,7 @@ class TransactionalExecution:
             self._fail(task, call, attempt, failure_of(error))
             return
         plan = self._attempts.plan([task], call)
-        plan = plan._replace(connection=self._transactions.connection, holds_lock=self._store.has_one_writer)
+        plan = plan._replace(connection=self._transactions.connection, holds_lock=self._transactions.holds_lock)
         failure, returned = self._attempts.call(plan, attempt, run_alone, call, self._keeps_results)
         failure = self._commit(task, attempt, returned) if failure is None else self._with_fault(failure)
         if failure is not None:

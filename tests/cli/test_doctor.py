@@ -252,6 +252,11 @@ def test_a_table_whose_name_differs_in_capitals_alone_is_another(healthy_mysql: 
     assert Report(healthy_mysql).worse() == {}
 
 
+def test_a_paused_group_is_no_fault_of_the_indexes(healthy: Queue) -> None:
+    healthy.sql("INSERT INTO jobs_queue_paused (group_id) VALUES (1)")
+    assert Report(healthy).worse() == {}
+
+
 def test_columns_and_indexes_of_ones_own_are_no_fault(healthy: Queue) -> None:
     healthy.sql("ALTER TABLE jobs_queue ADD COLUMN note VARCHAR(20) NULL")
     healthy.sql("ALTER TABLE jobs_queue ADD COLUMN mark INTEGER NOT NULL DEFAULT 7")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from taskserver import TaskServer
 from tests.conftest import without
 from tests.support import effects as common
-from tests.support.effects import add, effects, set_settings, states, with_effects
-from tests.support.processes import assert_one_line, assert_silent, end_of
+from tests.support.effects import OTHER_GROUP, add, effects, set_settings, states, with_effects
+from tests.support.processes import assert_silent, end_of, wait_until
 from tests.support.proxy import Matches, Proxy, contains
 from tests.support.queues import Queue
 from tests.support.servers import MariaDB, MySQLServer, missing_programs
@@ -236,23 +237,66 @@ def test_a_database_that_is_killed_under_a_task_fails_the_attempt(
     assert (effects(queue), states(queue)) == ([2], [(3, 1)])
 
 
-@pytest.mark.xdist_group("fragile")
-def test_where_the_second_connection_is_refused_no_attempt_is_counted(
-    fragile_queue: Queue, fragile_server: MariaDB
-) -> None:
-    queue = fragile_queue
+@contextmanager
+def allowing(queue: Queue, server: MySQLServer, connections: int) -> Iterator[None]:
+    """In the `with`, workers have an account with so many connections, and each task has one attempt."""
     database = queue.dsn.rpartition("/")[2]
-    fragile_server.execute(
-        f"CREATE USER '{database}'@'%' IDENTIFIED BY '{ACCOUNT_PASSWORD}' WITH MAX_USER_CONNECTIONS 1",
+    server.execute(
+        f"CREATE USER '{database}'@'%' IDENTIFIED BY '{ACCOUNT_PASSWORD}' WITH MAX_USER_CONNECTIONS {connections}",
         f"GRANT SELECT, INSERT, UPDATE, DELETE ON `{database}`.* TO '{database}'@'%'",
     )
-    dsn = f"mysql://{database}:{ACCOUNT_PASSWORD}@{fragile_server.host}:{fragile_server.port}/{database}"
-    set_settings(queue, TASKSERVER_DSN=dsn, TASKSERVER_DB_PATIENCE="1")
-    queue.go("go-plain")
-    add(queue, "plain")  # which imports the module: an import is an attempt
-    add(queue, "effect", 1)
-    assert_one_line(queue.worker(), 1, "max_user_connections")
-    assert (effects(queue), states(queue)) == ([], [(0, 0)])
-    fragile_server.execute(f"ALTER USER '{database}'@'%' WITH MAX_USER_CONNECTIONS 2")
-    assert_silent(queue.worker())
-    assert (effects(queue), states(queue)) == ([1], [])
+    dsn = f"mysql://{database}:{ACCOUNT_PASSWORD}@{server.host}:{server.port}/{database}"
+    set_settings(queue, TASKSERVER_DSN=dsn, TASKSERVER_MAX_ATTEMPTS="1")
+    try:
+        yield
+    finally:
+        server.execute(f"DROP USER '{database}'@'%'")
+
+
+def test_an_account_with_one_connection_runs_tasks_in_their_transactions(
+    mysql_queue: Queue, mysql_server: MySQLServer
+) -> None:
+    """The first one is started for the import of its module, and started anew once it has its connection."""
+    queue = mysql_queue
+    for number, name in enumerate(("effect", "effect", "fail", "effect"), start=1):
+        add(queue, name, number)
+    add(queue, "do", "ROLLBACK", "DO 1")
+    with allowing(queue, mysql_server, 1):
+        ended = queue.worker()
+    assert ended.returncode == 0
+    assert (effects(queue), states(queue)) == ([1, 2, 4], [(4, 1)] * 2)
+    failed, rolled_back = (text for (text,) in queue.rows("error_text"))
+    assert "after its write" in failed
+    assert "its transaction was rolled back" in rolled_back
+
+
+def test_a_task_on_the_only_connection_is_not_taken_away_after_its_lease(
+    mysql_queue: Queue, mysql_server: MySQLServer
+) -> None:
+    queue = mysql_queue
+    add(queue, "hold", 1)
+    with allowing(queue, mysql_server, 1):
+        process = queue.start_task(TASKSERVER_LEASE="1")
+        wait_until(lambda: queue.sql("SELECT due_at < NOW(6) FROM jobs_queue") == [(1,)])
+        assert_silent(queue.worker(0, OTHER_GROUP, TASKSERVER_DSN=queue.dsn))
+        assert states(queue) == [(1, 1)]
+        queue.go()
+        assert end_of(process) == (0, "", "")
+    assert (effects(queue), states(queue)) == ([1, 101], [])
+
+
+def test_workers_that_have_a_connection_each_do_not_wait_for_one_another(
+    mysql_queue: Queue, mysql_server: MySQLServer
+) -> None:
+    queue = mysql_queue
+    for _ in range(3):
+        add(queue, "plain")
+    for number in range(9):
+        add(queue, "effect", number)
+    with allowing(queue, mysql_server, 3):
+        workers = [queue.start("--batch", 1) for _ in range(3)]
+        wait_until(lambda: len(queue.notes()) == 3)  # all are connected, and nobody has a second connection
+        queue.go("go-plain")
+        assert [end_of(worker) for worker in workers] == [(0, "", "")] * 3
+    assert sorted(effects(queue)) == list(range(9))
+    assert states(queue) == []

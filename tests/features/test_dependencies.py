@@ -22,6 +22,7 @@ from taskserver.stores.queue.operations import Operations
 from tests.support.documents import blocks
 from tests.support.locks import holding
 from tests.support.queues import LONG_AGO, server_skips_locked
+from tests.support.rows import Rows
 from tests.support.servers import MySQLServer
 from tests.support.sessions import whenever_connected
 from tests.support.sites import Site
@@ -132,6 +133,30 @@ def test_a_task_starts_once_all_that_it_waits_for_are_done(any_site: Family) -> 
     assert site.run().done == 2
     assert site.ran == ["first", "second", "child"]
     site.assert_all_done(first, second, child)
+
+
+@pytest.mark.parametrize("can_skip", [True, False])
+@pytest.mark.parametrize(("end", "first"), [("COMMIT", ["parent"]), ("ROLLBACK", [])])
+def test_a_task_waits_for_a_parent_that_is_not_committed_yet(
+    mysql_site: Family, end: str, first: list[str], can_skip: bool
+) -> None:
+    """One that is rolled back was never there, and counts as done."""
+    site, producer = mysql_site, Rows(mysql_site.dsn)
+    site.store.database.dialect.skips_locked &= can_skip
+    producer.execute("BEGIN")
+    producer.execute(f"INSERT INTO jobs_queue (task, args) VALUES ('{site.name}.note', '[\"parent\"]')")
+    ((parent,),) = producer.execute("SELECT LAST_INSERT_ID()")
+    site.add("child", parent)
+    site.server.add_task(f"{site.name}.note", ["child"], depends_on=[parent])
+    site.settle()
+    assert site.run().reason == Reason.EMPTY
+    producer.execute(end)
+    producer.close()
+    for _ in range(2):
+        site.settle()
+        site.run()
+    assert site.ran == [*first, "child", "child"]
+    site.assert_all_done()
 
 
 def test_what_is_done_or_gone_when_it_is_added_is_not_waited_for(any_site: Family) -> None:

@@ -240,7 +240,8 @@ def test_a_claim_puts_off_what_is_not_due_beside_paused_groups_and_in_none_of_th
 def test_of_more_groups_than_one_claim_can_name_all_have_their_turn_beside_a_paused_one(
     store: Store, rows: Rows
 ) -> None:
-    add_many(store, (PLAIN._replace(group_id=group) for group in range(1000)))
+    add_many(store, [PLAIN._replace(priority=-1)] * 1100)  # in front, and more than a claim passes over
+    add_many(store, (PLAIN._replace(group_id=group) for group in range(1, 1000)))
     pause(rows, 0, 999)
     claimed: list[int] = []
     while store.claims.has_new(()):
@@ -248,5 +249,36 @@ def test_of_more_groups_than_one_claim_can_name_all_have_their_turn_beside_a_pau
         assert more, "rows of groups that are not paused are there, and no claim gets them"
         claimed += ids(more)
     left = rows.execute("SELECT group_id FROM jobs_queue WHERE status = 0 ORDER BY group_id")
-    assert left == [(0,), (999,)]
+    assert left == [*[(0,)] * 1100, (999,)]
     assert len(set(claimed)) == 998
+
+
+def a_paused_backlog(store: Store, rows: Rows) -> None:
+    """In front of all others: more rows than a claim passes over, and more groups than a claim can name."""
+    paused = range(2, 1402, 2)
+    add_many(store, (PLAIN._replace(group_id=group, priority=-1) for group in [*paused, *paused]))
+    pause(rows, *paused)
+
+
+def test_a_paused_backlog_of_many_groups_hides_no_task_of_others(store: Store, rows: Rows) -> None:
+    a_paused_backlog(store, rows)
+    order = [(301, 5), (5000, 4), (0, 4), (301, -9), (1401, 5)]
+    in_order = [task_id for _, task_id in sorted((priority, add(store, group, priority)) for group, priority in order)]
+    claimed: list[int] = []
+    while store.claims.has_new(()):
+        more = ids(claim(store, 2))
+        assert more
+        claimed += more
+    assert claimed == in_order
+
+
+def test_a_pause_and_a_new_group_are_heeded_by_claims_that_remember_groups(store: Store, rows: Rows) -> None:
+    a_paused_backlog(store, rows)
+    first, _, other = add(store, 1), add(store, 1), add(store, 3)
+    assert ids(claim(store, 1)) == [first]
+    pause(rows, 1)
+    assert ids(claim(store)) == [other]
+    later = add(store, 7)
+    assert store.claims.has_new(())
+    assert ids(claim(store)) == [later]
+    assert not store.claims.has_new(())

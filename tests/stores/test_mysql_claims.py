@@ -7,7 +7,7 @@ import pytest
 from taskserver.stores import Store
 from taskserver.stores.mysql import claiming
 from taskserver.stores.mysql.dialect import MySQLDialect
-from tests.stores.verbs import PLAIN, add_many, claim, pause
+from tests.stores.verbs import PLAIN, add, add_many, claim, pause
 from tests.support.rows import Rows
 
 
@@ -42,24 +42,37 @@ def rows_read(store: Store) -> int:
 def test_a_claim_picks_by_its_indexes_and_reads_no_more_of_a_long_queue(
     mysql_store: Store, emptied_mysql_dsn: str, groups: tuple[int, ...], paused: tuple[int, ...]
 ) -> None:
-    """Beside paused groups that of all groups goes from one to the next by the index, lest it read past the paused."""
     rows = Rows(emptied_mysql_dsn)
     claim(mysql_store)  # a first one, which finds out what the server can do
     pause(rows, *paused)
     rows.close()
+    index = "claim_by_group" if groups else "claim_any_group"
     reads = []
-    for count in (1_000, 20_000):
+    for count in (2_000, 20_000):
         fill(mysql_store, count)
-        picked = groups
-        if paused and not groups:
-            picked = tuple(mysql_store.claims._groups_beside(mysql_store.claims.paused_groups()))
-            assert picked
-            assert not set(picked) & set(paused)
-        index = "claim_by_group" if picked else "claim_any_group"
-        assert plan(mysql_store, picked) == {"task": {"PRIMARY"}, "jobs_queue": {index}}
-        before = rows_read(mysql_store)
-        assert len(claim(mysql_store, 50, *groups)) == 50
-        reads.append(rows_read(mysql_store) - before)
+        if not paused:
+            assert plan(mysql_store, groups) == {"task": {"PRIMARY"}, "jobs_queue": {index}}
+        reads.append(rows_read_by_a_claim(mysql_store, 50, *groups))
+    short, long = reads
+    assert long <= short * 1.2
+
+
+def rows_read_by_a_claim(store: Store, limit: int, *groups: int) -> int:
+    before = rows_read(store)
+    assert len(claim(store, limit, *groups)) == limit
+    return rows_read(store) - before
+
+
+def test_a_claim_reads_no_more_where_a_paused_backlog_is_longer(mysql_store: Store, emptied_mysql_dsn: str) -> None:
+    rows = Rows(emptied_mysql_dsn)
+    pause(rows, 4)
+    rows.close()
+    reads = []
+    for count in (2_000, 20_000):
+        add_many(mysql_store, [PLAIN._replace(group_id=4, priority=-1)] * count)
+        add_many(mysql_store, [PLAIN._replace(group_id=group) for group in range(60)])
+        claim(mysql_store, 1)  # which finds the backlog in its way
+        reads.append(rows_read_by_a_claim(mysql_store, 50))
     short, long = reads
     assert long <= short * 1.2
 
@@ -69,3 +82,20 @@ def test_the_claim_picks_by_the_claim_indexes_where_a_queue_has_eight_rows(mysql
     fill(mysql_store, 8)
     assert plan(mysql_store, (3, 5, 6)) == {"task": {"PRIMARY"}, "jobs_queue": {"claim_by_group"}}
     assert plan(mysql_store, ()) == {"task": {"PRIMARY"}, "jobs_queue": {"claim_any_group"}}
+
+
+@pytest.mark.parametrize("can_skip", [True, False])
+def test_an_id_is_gone_unless_its_row_may_still_be_committed(
+    mysql_store: Store, emptied_mysql_dsn: str, can_skip: bool
+) -> None:
+    there = add(mysql_store)
+    claim(mysql_store)  # a first one, which finds out what the server can do
+    mysql_store.database.dialect.skips_locked &= can_skip
+    producer = Rows(emptied_mysql_dsn)
+    producer.execute("BEGIN")
+    producer.execute("INSERT INTO jobs_queue (task) VALUES ('tasks.send')")
+    ids = [there, there + 1, there + 2]
+    assert mysql_store.free_rows.gone(ids) == {there + 2}
+    producer.execute("ROLLBACK")
+    producer.close()
+    assert mysql_store.free_rows.gone(ids) == {there + 1, there + 2}

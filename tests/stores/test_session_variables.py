@@ -100,7 +100,7 @@ def test_a_claim_that_is_not_read_back_whole_is_an_error_and_is_given_back(
     for number in range(3):
         mysql_store.database.change(f"INSERT INTO {{table}} (task, args) VALUES ('tasks.a', '[{number}]')")
     read = mysql_store.claims.read
-    monkeypatch.setattr(mysql_store.claims, "read", lambda token: read(token)[:seen])
+    monkeypatch.setattr(mysql_store.claims, "read", lambda token, count: read(token, count)[:seen])
     with pytest.raises(DatabaseError, match=f"took 3 tasks, and reads {seen} of them"):
         mysql_store.claims.claim(10, ())
     assert mysql_store.database.fetch("SELECT status, claim FROM {table}") == ((0, None),) * 3

@@ -21,7 +21,7 @@ from taskserver.stores.database.retrying import (
 
 PASSING = {
     # Lock waits, deadlocks and losers of two nodes, ended statements, snapshots, time limits of MariaDB and MySQL.
-    Conflict: {1020, 1205, 1213, 1317, 1614, 1969, 3024},
+    Conflict: {1020, 1205, 1213, 1317, 1614, 1969, 3024, 3572},
     # The connection is gone, by shutdowns, KILLs, idle timeouts and networks; and with it the answer, COMMIT's too.
     ConnectionLost: {
         *(0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1180, 1184),

@@ -80,6 +80,18 @@ class Database:
             finally:
                 session.in_use.release()
 
+    def disconnect(self) -> None:
+        """Close the calling thread's connection; its next verb connects anew."""
+        session = self.session()
+        with session.in_use:
+            if not session.in_transaction:
+                session.close()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the calling thread has a connection."""
+        return self.session().connection is not None
+
     def session(self) -> Session:
         """The calling thread's session."""
         session = self._pace.session

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from ...model.new_task import NewTask
+    from ...model.task import Changed
     from .facts import Facts
     from .task_connection import TaskConnection
 
@@ -42,20 +43,18 @@ if TYPE_CHECKING:
     class Claiming(Protocol):
         """The claim of a dialect: its hard part."""
 
-        def claim(
-            self, database: Any, token: int, lease_seconds: int, limit: int, groups: Sequence[int]
-        ) -> tuple[int, bool]:
-            """New → in progress by one UPDATE, in order of priority, then id; how many rows it changed.
+        def claim(self, database: Any, token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> Changed:
+            """New → in progress by one UPDATE, in order of priority, then id.
 
-            A new row whose due_at lies ahead becomes waiting instead, and counts; False says that there was none.
-            Raises Conflict where others hold rows that cannot be passed over.
+            A new row whose due_at lies ahead becomes waiting instead. Raises Conflict where others hold rows that
+            cannot be passed over.
             """
+
+        def claim_first(self, database: Any, token: int, lease_seconds: int, limit: int, count: int) -> Changed:
+            """The same for the first `count` new rows in order, of which rows of paused groups are passed over."""
 
         def has_new(self, database: Any, groups: Sequence[int]) -> bool:
             """Whether a look without locks finds a new row in these groups (none: in any)."""
-
-        def groups_with_new(self, database: Any) -> Sequence[int]:
-            """The groups that have new rows, found by the index."""
 
         def indexes(self, database: Any, groups: Sequence[int]) -> Sequence[str]:
             """The indexes by which the claim of these groups (none: of all) reads the queue."""
@@ -114,6 +113,8 @@ class Dialect(ABC):
     """The end of a SELECT that locks rows and passes over rows that others hold."""
     for_update = ""
     """The end of a SELECT that locks rows and waits for rows that others hold."""
+    for_update_at_once = ""
+    """The end of a SELECT that locks rows and waits for nobody: Conflict. Servers that skip locked rows know it."""
     joins_statements = False
     """Whether several statements go in one round trip; False once the server refused that."""
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ...errors import Conflict, DatabaseError
 from .database import Database
-from .retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
+from .retrying import AT_ONCE, HELD_PATIENCE_SECONDS, RetryPolicy, Scope
 from .statements import with_ids
 
 MAX_HELD = 2
@@ -101,6 +101,41 @@ class FreeRows:
                 raise
             in_doubt = error.may_have_taken_effect
         return self._work_singly(ids, work, lock, in_doubt) if len(ids) > 1 else Freed([], [], in_doubt)
+
+    IS_THERE = "SELECT id FROM {table} {by_key} WHERE id IN ({ids})"
+
+    def gone(self, ids: Sequence[int]) -> set[int]:
+        """Those of these ids that have no row, not even one whose transaction is not committed yet.
+
+        A plain look does not see such a row; a locking one meets its lock. An id of which that cannot be told in time
+        is left out.
+        """
+        if not ids or self._database.dialect.has_one_writer:
+            return set(ids)
+        try:
+            return self._without_row(ids)
+        except Conflict:
+            return self._gone_singly(ids) if len(ids) > 1 else set()
+
+    def _gone_singly(self, ids: Sequence[int]) -> set[int]:
+        gone: set[int] = set()
+        held = 0
+        for row_id in random.sample(ids, len(ids)):
+            try:
+                gone |= self._without_row([row_id])
+            except Conflict:
+                held += 1
+                if held == MAX_HELD and not self._database.dialect.skips_locked:
+                    break
+        return gone
+
+    def _without_row(self, ids: Sequence[int]) -> set[int]:
+        """Raises Conflict where others hold one of them; it waits for them where the server cannot say that at once."""
+        dialect = self._database.dialect
+        sql = with_ids(self.IS_THERE, ids) + (
+            dialect.for_update_at_once if dialect.skips_locked else dialect.for_update
+        )
+        return set(ids).difference(row[0] for row in self._database.run(AT_ONCE, self._database.rows, sql, ids))
 
     def _seconds(self, writer_seconds: float) -> float:
         return writer_seconds if self._database.dialect.has_one_writer else 0

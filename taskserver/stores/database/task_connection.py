@@ -24,6 +24,10 @@ class TaskConnection(ABC):
     has_gone_on = False
     """Whether statements were refused since the transaction was gone, with an error that does not say so."""
 
+    def commit(self) -> None:
+        """Commit a statement of ours, from before the transaction."""
+        self.connection.commit()
+
     @abstractmethod
     def begin(self) -> None:
         """Begin the transaction, with the savepoint; the task's code has the connection then.

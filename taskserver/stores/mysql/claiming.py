@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 
+from ...model.task import MAX_PRIORITY, Changed
 from ..database.database import Database
 from ..database.retrying import AT_ONCE
 from ..database.statements import with_ids
-from ..queue.claims import MAX_GROUPS
 
 # Each group gives its first rows in order straight from (status, group_id, priority, id); those few are put in
 # order together, and the UPDATE reaches the chosen ones by primary key. So a claim reads groups times limit
@@ -20,6 +19,10 @@ from ..queue.claims import MAX_GROUPS
 # - Without SKIP LOCKED two workers pick the same rows and one waits, or the two deadlock; that is all that
 #   servers before MariaDB 10.6 and MySQL 8.0.1 can do. The claim is right there too, as the outer WHERE looks
 #   again, and deadlocks are retried.
+#
+# While groups are paused, the claim of all groups reads a window of the order of all tasks, and passes over the rows of
+# paused groups in it (queue/beside_paused.py). The window's end is found before, and named as two ranges of the index:
+# a LIMIT within would have the claim lock the whole window.
 #
 # STRAIGHT_JOIN and the forced keys: on a small or freshly filled table the optimizer would rather scan, and a
 # scanning UPDATE locks everything. Values are taken from `picked`, since a joined UPDATE promises no order of
@@ -37,42 +40,54 @@ CLAIM = """
 """
 PICK_OF_GROUP = """
     SELECT * FROM (SELECT id, priority, due_at FROM {table} FORCE INDEX (claim_by_group)
-                   WHERE status = 0 AND group_id = ? AND (SELECT COUNT(*) FROM {paused} WHERE group_id = ?) = 0
+                   WHERE status = 0 AND group_id = ?
+                       AND (SELECT COUNT(*) FROM {paused} WHERE group_id = ?) {is_no_pause}
                    ORDER BY priority, id LIMIT ?{skip_locked}) AS of_group
 """
 PICK_OF_ALL = """
     SELECT * FROM (SELECT id, priority, due_at FROM {table} FORCE INDEX (claim_any_group)
-                   WHERE status = 0 AND (SELECT COUNT(*) FROM {paused}) = 0
+                   WHERE status = 0 AND (SELECT COUNT(*) FROM {paused}) {is_no_pause}
                    ORDER BY priority, id LIMIT ?{skip_locked}) AS of_all
+"""
+PICK_BESIDE_PAUSED = """
+    SELECT * FROM (SELECT id, priority, due_at FROM {table} FORCE INDEX (claim_any_group)
+                   WHERE status = 0 AND (priority < ? OR priority = ? AND id < ?)
+                       AND (SELECT COUNT(*) FROM {paused} AS pause
+                            WHERE pause.group_id = {table}.group_id) {is_no_pause}
+                   ORDER BY priority, id LIMIT ?{skip_locked}) AS beside_paused
+"""
+END_OF_FIRST = """
+    SELECT priority, id FROM {table} FORCE INDEX (claim_any_group) WHERE status = 0
+    ORDER BY priority, id LIMIT 1 OFFSET ?
 """
 LOOK_OF_GROUPS = """
     SELECT 1 FROM {table} FORCE INDEX (claim_by_group) WHERE status = 0 AND group_id IN ({ids}) LIMIT 1
 """
 LOOK_OF_ALL = "SELECT 1 FROM {table} FORCE INDEX (claim_any_group) WHERE status = 0 LIMIT 1"
-# From group to group, each read at once by the index: for a DISTINCT, MariaDB would read every new row.
-NEXT_GROUP = """
-    SELECT MIN(group_id) FROM {table} FORCE INDEX (claim_by_group) WHERE status = 0 AND group_id >= ?
-"""
-LAST_GROUP = "SELECT MAX(group_id) FROM {table} FORCE INDEX (claim_by_group) WHERE status = 0"
 
 
 class MySQLClaiming:
     """The claiming UPDATE, and looks at new rows."""
 
-    def claim(
-        self, database: Database, token: int, lease_seconds: int, limit: int, groups: Sequence[int]
-    ) -> tuple[int, bool]:
-        """New → in progress; how many rows it changed, and whether some of them became waiting instead."""
-        values = claim_values(token, lease_seconds, limit, groups)
-        answer = database.skipping_locked(
-            lambda end: database.execute(claim_statement(groups, _skipping(database, end)), values)
+    def claim(self, database: Database, token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> Changed:
+        """New → in progress; some rows become waiting instead."""
+        return _changed(
+            database, lambda end: claim_statement(groups, end), claim_values(token, lease_seconds, limit, groups)
         )
-        return answer.rowcount, bool(answer.lastrowid)
+
+    def claim_first(self, database: Database, token: int, lease_seconds: int, limit: int, count: int) -> Changed:
+        """The same for the first rows, beside paused groups."""
+        beyond = database.rows(END_OF_FIRST, (count,))
+        priority, row_id = beyond[0] if beyond else (MAX_PRIORITY + 1, 0)
+        values = (priority, priority, row_id, limit, limit, token, lease_seconds)
+        changed = _changed(database, lambda end: _statement(PICK_BESIDE_PAUSED, end), values)
+        return changed._replace(was_all=not beyond)
 
     def indexes(self, database: Database, groups: Sequence[int]) -> Sequence[str]:
         """The indexes by which the claim reads the queue."""
         skipping = _skipping(database, database.dialect.skip_locked)
-        statement = f"EXPLAIN FORMAT = TRADITIONAL {claim_statement(groups, skipping)}"
+        # While a group is paused, the server would say of the claim that it finds nothing, and name no index.
+        statement = f"EXPLAIN FORMAT = TRADITIONAL {claim_statement(groups, skipping, is_no_pause='>= 0')}"
         return database.run(AT_ONCE, self._indexes, database, statement, claim_values(0, 0, 1, groups))
 
     def _indexes(self, database: Database, sql: str, values: Sequence[int]) -> list[str]:
@@ -86,23 +101,11 @@ class MySQLClaiming:
             return bool(database.fetch(LOOK_OF_ALL))
         return bool(database.fetch(with_ids(LOOK_OF_GROUPS, groups), groups))
 
-    def groups_with_new(self, database: Database) -> Sequence[int]:
-        """The groups that have new rows."""
-        last = database.fetch_value(LAST_GROUP)
-        if last is None:
-            return []
-        # From any group on: where there are too many of them to find all, each is to have its turn.
-        first = random.randint(0, last)
-        return [*_groups_between(database, first, last), *_groups_between(database, 0, first - 1)]
 
-
-def _groups_between(database: Database, first: int, last: int) -> Iterator[int]:
-    for _ in range(MAX_GROUPS):
-        group = database.fetch_value(NEXT_GROUP, (first,)) if first <= last else None
-        if group is None or group > last:
-            return
-        yield group
-        first = group + 1
+def _changed(database: Database, statement: Callable[[str], str], values: Sequence[int]) -> Changed:
+    """Send a claiming UPDATE, which is made from the end of each SELECT in it."""
+    answer = database.skipping_locked(lambda end: database.execute(statement(_skipping(database, end)), values))
+    return Changed(answer.rowcount, some_may_wait=bool(answer.lastrowid))
 
 
 def _skipping(database: Database, end: str) -> str:
@@ -116,7 +119,11 @@ def claim_values(token: int, lease_seconds: int, limit: int, groups: Sequence[in
     return (*picked, limit, token, lease_seconds)
 
 
-def claim_statement(groups: Sequence[int], skip_locked: str) -> str:
-    """The one UPDATE; `skip_locked` ends each SELECT in it."""
-    picked = " UNION ALL ".join([PICK_OF_GROUP] * len(groups)) or PICK_OF_ALL
-    return CLAIM.replace("{picked}", picked).replace("{skip_locked}", skip_locked)
+def claim_statement(groups: Sequence[int], skip_locked: str, is_no_pause: str = "= 0") -> str:
+    """The one UPDATE; `skip_locked` ends each SELECT in it, and `is_no_pause` is asked of the number of pauses."""
+    return _statement(" UNION ALL ".join([PICK_OF_GROUP] * len(groups)) or PICK_OF_ALL, skip_locked, is_no_pause)
+
+
+def _statement(picked: str, skip_locked: str, is_no_pause: str = "= 0") -> str:
+    claim = CLAIM.replace("{picked}", picked).replace("{skip_locked}", skip_locked)
+    return claim.replace("{is_no_pause}", is_no_pause)

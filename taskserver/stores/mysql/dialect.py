@@ -46,6 +46,7 @@ class MySQLDialect(Dialect):
     skips_locked = True
     skip_locked = " FOR UPDATE SKIP LOCKED"
     for_update = " FOR UPDATE"
+    for_update_at_once = " FOR UPDATE NOWAIT"
     joins_statements = True
 
     def __init__(self, dsn: MySQLDsn, table: str) -> None:

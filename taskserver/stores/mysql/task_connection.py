@@ -31,6 +31,13 @@ class MySQLTaskConnection(TaskConnection):
         self._sets = self._counts(COUNT_OF_SETS)["set_option"]
         """SETs with which the connection began: the driver's, the server's own and ours."""
 
+        self._commits = 0
+        """Commits of ours."""
+
+    def commit(self) -> None:
+        self._commits += 1
+        super().commit()
+
     def begin(self) -> None:
         self.connection.query("BEGIN")
         self.connection.query(SET_SAVEPOINT)
@@ -52,7 +59,8 @@ class MySQLTaskConnection(TaskConnection):
         if self.connection.thread_id() != self._thread_id:
             return False
         counts = self._counts(COUNTS)
-        known = {"begin": counts["begin"] == 1, "set_option": counts["set_option"] == self._sets}
+        ours = {"begin": 1, "set_option": self._sets, "commit": self._commits}
+        known = {kind: counts[kind] == count for kind, count in ours.items()}
         return all(
             known.get(kind, count == 0 or kind in COMMITS_NOTHING or kind.startswith("show_"))
             for kind, count in counts.items()

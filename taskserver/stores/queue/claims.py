@@ -6,18 +6,19 @@ The UPDATE is the dialect's (mysql/claiming.py has the essay on it).
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING
 
 from ...errors import Conflict, DatabaseError
-from ...model.task import Claim, ClaimedTask
+from ...model.task import NOTHING_CHANGED, Changed, Claim, ClaimedTask
 from ..database.database import MAX_IDS_PER_STATEMENT, Database
 from ..database.retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
 
 if TYPE_CHECKING:
     from ..database.free_rows import FreeRows
+    from .beside_paused import BesidePaused
 
 MAX_GROUPS = 400
 """A claim names each group; SQLite joins 500 parts in one statement at most."""
@@ -54,15 +55,15 @@ class Claims:
         nothing rather than wait for them: the caller looks again. Raises DatabaseError.
         """
         token = new_token()
-        changed, some_may_wait = self._claim_unless_held(token, limit, groups)
-        if not changed and not groups and (others := self._groups_beside(self.paused_groups())):
-            changed, some_may_wait = self._claim_unless_held(token, limit, others)
-        if not changed:
+        changed = self._claim_of(token, limit, groups)
+        if not changed.rows and not groups and self._is_any_paused():
+            changed = self._claim_beside_paused(token, limit)
+        if not changed.rows:
             return Claim([], 0)
-        tasks = self.read(token, changed)
-        if len(tasks) < changed and not some_may_wait:
+        tasks = self.read(token, changed.rows)
+        if len(tasks) < changed.rows and not changed.some_may_wait:
             self._check_claim(token, len(tasks))
-        return Claim(tasks, changed)
+        return Claim(tasks, changed.rows)
 
     def _check_claim(self, token: int, seen: int) -> None:
         """Raises DatabaseError, and gives the claim back, where it holds more than the `seen` tasks.
@@ -79,24 +80,49 @@ class Claims:
                 "replica? name the main server itself in TASKSERVER_DSN"
             )
 
-    def _claim_unless_held(self, token: int, limit: int, groups: Sequence[int]) -> tuple[int, bool]:
-        """How many rows one claim changed, and whether some may wait; none where others hold rows that it wants."""
-        policy = RetryPolicy(Scope.STATEMENT, HELD_PATIENCE_SECONDS)
-        try:
-            return self._database.run(policy, self._claimer(token, limit, groups))
-        except Conflict as error:
-            return (len(self.read(token, limit)) if error.may_have_taken_effect else 0), True
+    def _claim_of(self, token: int, limit: int, groups: Sequence[int]) -> Changed:
+        database = self._database
+        claim = database.dialect.claiming.claim
+        return self._unless_held(token, lambda: claim(database, token, self._lease_seconds, limit, groups))
 
-    def _claimer(self, token: int, limit: int, groups: Sequence[int]) -> Callable[[], tuple[int, bool]]:
-        """The claim as work, which first looks for the rows that an earlier try may have claimed."""
+    def _claim_beside_paused(self, token: int, limit: int) -> Changed:
+        return self._beside_paused.claim(
+            limit,
+            self.paused_groups,
+            lambda count: self._claim_first(token, limit, count),
+            lambda groups: self._claim_of(token, limit, groups),
+        )
+
+    def _claim_first(self, token: int, limit: int, count: int) -> Changed:
+        database = self._database
+        claim_first = database.dialect.claiming.claim_first
+        return self._unless_held(token, lambda: claim_first(database, token, self._lease_seconds, limit, count))
+
+    @cached_property
+    def _beside_paused(self) -> BesidePaused:
+        from .beside_paused import BesidePaused  # mostly no group is paused
+
+        return BesidePaused(self._database, MAX_GROUPS)
+
+    def _unless_held(self, token: int, claim: Callable[[], Changed]) -> Changed:
+        """Claim; nothing is changed where others hold rows that the claim wants.
+
+        A further try first looks for the rows that an earlier one may have claimed.
+        """
         database, tries = self._database, count()
 
-        def claim() -> tuple[int, bool]:
+        def try_claim() -> Changed:
             if next(tries) and (rows := database.rows(self.READ_CLAIM, (0, token))):
-                return len(rows), True
-            return database.dialect.claiming.claim(database, token, self._lease_seconds, limit, groups)
+                return Changed(len(rows), some_may_wait=True)
+            return claim()
 
-        return claim
+        policy = RetryPolicy(Scope.STATEMENT, HELD_PATIENCE_SECONDS)
+        try:
+            return database.run(policy, try_claim)
+        except Conflict as error:
+            if not error.may_have_taken_effect:
+                return NOTHING_CHANGED
+            return Changed(len(database.fetch(self.READ_CLAIM, (0, token))), some_may_wait=True)
 
     def read(self, token: int, count: int) -> list[ClaimedTask]:
         """The tasks of a claim of up to `count` rows, in the order in which they are to run."""
@@ -114,8 +140,12 @@ class Claims:
         Rows of paused groups do not count.
         """
         database, paused = self._database, self.paused_groups()
+        if paused and not groups:
+            from .beside_paused import groups_beside
+
+            return bool(groups_beside(database, paused, most=1))
         if paused:
-            groups = [group for group in groups if group not in paused] if groups else self._groups_beside(paused)
+            groups = [group for group in groups if group not in paused]
             if not groups:
                 return False
         return database.dialect.claiming.has_new(database, groups)
@@ -128,17 +158,10 @@ class Claims:
         """The groups whose tasks are not claimed for now, in order."""
         return [row[0] for row in self._database.fetch(self.PAUSED)]
 
-    def _groups_beside(self, paused: Sequence[int]) -> Sequence[int]:
-        """The groups beside the paused ones that have new rows; none where no group is paused.
+    IS_ANY_PAUSED = "SELECT 1 FROM {paused} LIMIT 1"
 
-        The claim of all groups reads in the order of all tasks: rows of paused groups would be in its way.
-        """
-        if not paused:
-            return []
-        with_new = self._database.dialect.claiming.groups_with_new(self._database)
-        others = [group for group in with_new if group not in paused]
-        # Where there are more groups than fit into one claim, they have their turns at random.
-        return others if len(others) <= MAX_GROUPS else sorted(random.sample(others, MAX_GROUPS))
+    def _is_any_paused(self) -> bool:
+        return bool(self._database.fetch(self.IS_ANY_PAUSED))
 
     # ---- release: in progress, unstarted → new
 

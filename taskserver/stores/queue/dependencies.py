@@ -53,7 +53,10 @@ class _Ends(NamedTuple):
     """Parents that are done, or gone."""
     fatal: set[int]
     unknown: set[int]
-    """Parents that were not over, and whose row others hold, so that `awaited` could not be written."""
+    """Parents that were not over, and whose row others hold, so that `awaited` could not be written.
+
+    Among them are parents whose producer has not committed them yet.
+    """
 
 
 class _Findings(NamedTuple):
@@ -335,9 +338,11 @@ class Dependencies:
             return _Ends(set(), set(), set())
         self._store.free_rows.write_ids(self.AWAIT, parents)
         rows = self._fetch(self.ENDS, parents)
-        done = {row[0] for row in rows if row[1] == Status.DONE} | set(parents).difference(row[0] for row in rows)
+        unseen = set(parents).difference(row[0] for row in rows)
+        gone = self._store.free_rows.gone(sorted(unseen))
+        done = gone | {row[0] for row in rows if row[1] == Status.DONE}
         fatal = {row[0] for row in rows if row[1] == Status.FATAL}
-        return _Ends(done, fatal, {row[0] for row in rows if not row[2]} - done - fatal)
+        return _Ends(done, fatal, (unseen - gone | {row[0] for row in rows if not row[2]}) - done - fatal)
 
     def _revive_children(self, parent: int) -> bool:
         """Fatal → waiting for children that were given up because of this parent, which is not fatal any more.

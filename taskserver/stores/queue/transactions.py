@@ -1,21 +1,23 @@
 """A task's own transaction: begun before its code runs, and committed together with the task's completion.
 
-The transaction has a connection of its own, so that the run goes on with leases and failures meanwhile. The task's
+The transaction has a connection of its own, so that the run goes on with leases and failures meanwhile. Where the
+server has no second one for the account, the run gives up its own for the time of the task. The task's
 writes and the end of its row are one commit, so a worker or a database that dies has done both or neither. The row of
 the task is written last, by its claim: where the lease was lost the write matches nothing, and all is rolled back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...errors import Conflict, DatabaseError, Fatal, Unavailable
+from ...errors import Conflict, DatabaseError, Fatal, ServerFull, Unavailable
 from ...model.attempt import Finish, Outcome
 from ...model.task import ClaimedTask
 from ..database.database import P, T
 from ..database.retrying import RetryPolicy, Scope
 from ..database.task_connection import RELEASE_SAVEPOINT, TaskConnection
+from .leases import START
 from .store import Store
 
 COMMIT = "COMMIT /* of a task, with its completion */"
@@ -43,6 +45,9 @@ class Transactions:
         self._store = store
         self._database = store.database
         self._task_connection: TaskConnection | None = None
+        self._is_in_place = False
+        """Whether the run gave up its own connection for this one."""
+        self._has_given_up_own = False
 
     @property
     def connection(self) -> Any:
@@ -63,31 +68,77 @@ class Transactions:
 
     IS_OURS = "SELECT 1 FROM {table} WHERE id = ? AND status = 1 AND claim = ?"
 
+    def can_open_beside(self) -> bool:
+        """Whether the run has a connection beside which another may be had.
+
+        Where it gave up its own for the task before, it would lack that one once the task's is open.
+        """
+        return not self._has_given_up_own or self._database.is_connected
+
     def open(self) -> None:
-        """Open a connection. Raises DatabaseError."""
-        self._task_connection = self._tried((Conflict, Unavailable), self._database.open_task_connection)
+        """Open a connection beside the run's own. Raises ServerFull at once, and DatabaseError."""
+        self._task_connection = self._tried(_may_pass_unless_full, self._database.open_task_connection)
+
+    UNSTART = """
+        UPDATE {table} {by_key} SET attempts = attempts - 1, started_at = NULL, updated_at = updated_at
+        WHERE id = ? AND status = 1 AND claim = ? AND attempts > 0 AND started_at IS NOT NULL
+    """
+
+    def unstart(self, task: ClaimedTask) -> None:
+        """In progress, started → in progress, unstarted, with its attempt uncounted, as none of its code ran.
+
+        A task that was changed meanwhile stays started. Raises DatabaseError.
+        """
+        self._database.change(self.UNSTART, (task.id, task.claim))
+
+    def open_in_place(self) -> None:
+        """Open a connection in the place of the run's own, which is closed; waits for one. Raises DatabaseError.
+
+        Workers that each kept their own, and waited for a second one, would wait for one another.
+        """
+        self._task_connection = self._tried(_may_pass, self._open_in_place)
+        self._is_in_place = self._has_given_up_own = True
+
+    def _open_in_place(self) -> TaskConnection:
+        self._database.disconnect()  # again before each try: the heartbeat may have connected
+        return self._database.open_task_connection()
+
+    def start(self, task: ClaimedTask, max_attempts: int) -> bool:
+        """In progress, unstarted → in progress, started, on the connection in place. False where it is not ours.
+
+        Raises DatabaseError.
+        """
+        matched: int = self._execute(START, (max_attempts, self._store.lease_seconds, task.id, task.claim)).rowcount
+        self._translated(self._open.commit)
+        return matched == 1
 
     def begin(self, task: ClaimedTask) -> bool:
         """Begin the transaction of a started task. False where the task is not ours any more.
 
-        That is asked only where the database has one writer: the wait for its lock may have been longer than the lease.
+        That is asked where the database has one writer, as the wait for its lock may have been longer than the lease,
+        and in the place of the run's connection: there nothing renews the lease, so the transaction locks the row.
         Raises DatabaseError.
         """
-        if self._task_connection is None:
-            self.open()
-        self._tried((Conflict,), self._open.begin)
-        if not self._store.has_one_writer:
-            return True
-        return bool(self._database.fetch(self.IS_OURS, (task.id, task.claim)))
+        self._tried(_is_conflict, self._open.begin)
+        ours = (task.id, task.claim)
+        if self._is_in_place:
+            locking = self.IS_OURS + self._database.dialect.for_update
+            return bool(self._tried(_is_conflict, lambda: self._execute(locking, ours).fetchall()))
+        return not self._store.has_one_writer or bool(self._database.fetch(self.IS_OURS, ours))
 
-    def _tried(self, kinds: tuple[type[DatabaseError], ...], do: Callable[[], T]) -> T:
-        """Do something; again after an error of these kinds, with the patience of the run."""
+    @property
+    def holds_lock(self) -> bool:
+        """Whether the open transaction keeps all others from the task's row, and the run from writing."""
+        return self._store.has_one_writer or self._is_in_place
+
+    def _tried(self, may_pass: Callable[[DatabaseError], bool], do: Callable[[], T]) -> T:
+        """Do something; again after an error that may pass, with the patience of the run."""
         tries = self._database.tries(RetryPolicy(Scope.STATEMENT, self._database.conflict_seconds))
         while True:
             try:
                 return self._translated(do)
-            except kinds as error:
-                if not tries.go_on_after(error):
+            except DatabaseError as error:
+                if not may_pass(error) or not tries.go_on_after(error):
                     raise
 
     # ---- after the task's code
@@ -131,15 +182,21 @@ class Transactions:
 
     def close(self) -> None:
         """Close the connection, and so roll back its open transaction."""
-        closing, self._task_connection = self._task_connection, None
+        closing, self._task_connection, self._is_in_place = self._task_connection, None, False
         if closing is not None:
             closing.close()
 
     # ---- statements
 
-    def _execute(self, sql: str) -> None:
+    def _execute(self, sql: str, values: Sequence[object] = ()) -> Any:
+        """Send one statement on the task's connection; the driver's cursor."""
         # Not through Database.execute: a statement here must not be mended by sending it again in another transaction.
-        self._translated(lambda: self.connection.cursor().execute(sql))
+        return self._translated(self._send, self._database.compose(sql), values)
+
+    def _send(self, composed: str, values: Sequence[object]) -> Any:
+        cursor = self.connection.cursor()
+        cursor.execute(composed, values)
+        return cursor
 
     def _translated(self, do: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do something with the driver; its errors become ours."""
@@ -147,3 +204,15 @@ class Transactions:
             return do(*args, **kwargs)
         except self._database.dialect.driver_errors as error:
             raise self._database.dialect.error(error) from error
+
+
+def _is_conflict(error: DatabaseError) -> bool:
+    return isinstance(error, Conflict)
+
+
+def _may_pass(error: DatabaseError) -> bool:
+    return isinstance(error, (Conflict, Unavailable))
+
+
+def _may_pass_unless_full(error: DatabaseError) -> bool:
+    return _may_pass(error) and not isinstance(error, ServerFull)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from ...model.task import Changed
 from ..database.database import Database
 
 CLAIM = """
@@ -29,16 +30,15 @@ PICK_OF_ALL = """
     WHERE status = 0 AND (SELECT COUNT(*) FROM {paused}) = 0 ORDER BY priority, id LIMIT ?3
 """
 LOOK_OF_GROUP = "SELECT EXISTS (SELECT 1 FROM {table} INDEXED BY {claim_by_group} WHERE status = 0 AND group_id = ?)"
-# From group to group, as DISTINCT would read every new row.
-GROUPS_WITH_NEW = """
-    WITH RECURSIVE found (group_id) AS (
-        SELECT (SELECT MIN(group_id) FROM {table} INDEXED BY {claim_by_group} WHERE status = 0)
-        UNION ALL
-        SELECT (SELECT MIN(group_id) FROM {table} INDEXED BY {claim_by_group}
-                WHERE status = 0 AND group_id > found.group_id)
-        FROM found WHERE found.group_id IS NOT NULL
-    )
-    SELECT group_id FROM found WHERE group_id IS NOT NULL
+# SQLite keeps the inner LIMIT: it reads so many rows, whatever groups they have.
+PICK_BESIDE_PAUSED = """
+    SELECT id, priority FROM (
+        SELECT id, priority, group_id FROM {table} INDEXED BY {claim_any_group}
+        WHERE status = 0 ORDER BY priority, id LIMIT ?4
+    ) WHERE group_id NOT IN (SELECT group_id FROM {paused})
+"""
+COUNT_FIRST = """
+    SELECT COUNT(*) FROM (SELECT 1 FROM {table} INDEXED BY {claim_any_group} WHERE status = 0 LIMIT ?)
 """
 LOOK_OF_ALL = "SELECT EXISTS (SELECT 1 FROM {table} INDEXED BY {claim_any_group} WHERE status = 0)"
 
@@ -46,22 +46,22 @@ LOOK_OF_ALL = "SELECT EXISTS (SELECT 1 FROM {table} INDEXED BY {claim_any_group}
 class SQLiteClaiming:
     """The claiming UPDATE, and looks at new rows."""
 
-    def claim(
-        self, database: Database, token: int, lease_seconds: int, limit: int, groups: Sequence[int]
-    ) -> tuple[int, bool]:
-        """New → in progress; how many rows it changed, and whether some may have become waiting instead."""
+    def claim(self, database: Database, token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> Changed:
+        """New → in progress; some rows may become waiting instead."""
         changed = database.write(CLAIM.replace("{picked}", _picked(groups)), (token, lease_seconds, limit, *groups))
-        return changed, True
+        return Changed(changed, some_may_wait=True)
+
+    def claim_first(self, database: Database, token: int, lease_seconds: int, limit: int, count: int) -> Changed:
+        """The same for the first rows, beside paused groups."""
+        ((found,),) = database.rows(COUNT_FIRST, (count + 1,))
+        changed = database.write(CLAIM.replace("{picked}", PICK_BESIDE_PAUSED), (token, lease_seconds, limit, count))
+        return Changed(changed, some_may_wait=True, was_all=found <= count)
 
     def has_new(self, database: Database, groups: Sequence[int]) -> bool:
         """Whether a look without locks finds a new row."""
         if not groups:
             return bool(database.fetch_value(LOOK_OF_ALL))
         return any(database.fetch_value(LOOK_OF_GROUP, (group,)) for group in groups)
-
-    def groups_with_new(self, database: Database) -> Sequence[int]:
-        """The groups that have new rows."""
-        return [row[0] for row in database.fetch(GROUPS_WITH_NEW)]
 
     def indexes(self, database: Database, groups: Sequence[int]) -> Sequence[str]:
         """The indexes by which the claim reads the queue."""
