@@ -37,7 +37,8 @@ from taskserver.worker.preparing import Call, fetch_arguments, prepare
 
 def run_task(call: Call) -> BaseException | None:
     """Call it without a time limit; what it raised."""
-    failure, _ = run_foreign(time_limit(Stop(), again_after_seconds=1.0), 0, run_call, call)
+    with time_limit(Stop(), again_after_seconds=1.0) as limit:
+        failure, _ = run_foreign(limit, 0, run_call, call)
     return None if failure is None else failure.error
 
 
