@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from ..settings.dsn import Dsn, MySQLDsn
+from ..settings.dsn import Dsn
 from ..settings.load import Settings
 from ..stores.database.facts import MySQLFacts
 from .findings import Finding, broken, ok, unknown, warning
@@ -68,8 +68,7 @@ def _of_variables(facts: MySQLFacts) -> Iterator[Finding]:
 
 def _connection(facts: MySQLFacts, dsn: Dsn) -> Finding:
     found = f"{dsn.place} as {facts.user}, {'TLS ' + facts.cipher if facts.cipher else 'without TLS'}"
-    is_unverified = isinstance(dsn, MySQLDsn) and not dsn.is_verified
-    if facts.cipher and is_unverified and not facts.is_mariadb and not dsn.is_loopback:
+    if facts.cipher and not dsn.is_verified and not facts.is_mariadb and not dsn.is_loopback:
         return warning(
             "connection",
             f"{found}, and its certificate is not verified",

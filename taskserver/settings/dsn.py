@@ -1,7 +1,8 @@
 """TASKSERVER_DSN, taken apart: which database, where, and as whom.
 
 Read by the settings, used by the stores. No error repeats any part of a DSN: in a mistyped one each part may be a
-piece of the password. Every kind of DSN answers to `place`, `is_loopback`, `has_password` and `database_file`.
+piece of the password. Every kind of DSN answers to `place`, `is_loopback`, `is_verified`, `has_password`
+and `database_file`.
 """
 
 # Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
@@ -86,6 +87,11 @@ class SQLiteDsn(NamedTuple):
     @property
     def is_loopback(self) -> bool:
         """Whether the connection stays on this host, as a file's does."""
+        return True
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether it is sure who answers, as with a file."""
         return True
 
     @property

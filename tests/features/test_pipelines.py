@@ -278,7 +278,7 @@ def test_what_can_be_no_arguments_is_fatal_and_says_what_can(one_queue: Queue) -
         "an object without text": "what it returned is a Hostile that cannot be shown",
         "not a number": "what it returned cannot be written as JSON",
         "too large": "what it returned takes 1048577 bytes as JSON; allowed: 1048576",
-        "a generator": "it returned a generator",  # its body did not run
+        "a generator": "it returned a value of type generator, which nobody runs",  # its body did not run
     }
     one_queue.server.add_tasks([{"stages": ["tasks.give", "tasks.note"], "args": [name]} for name in cannot])
     one_queue.server.add_pipeline(["tasks.return_what_never_ends", "tasks.note"])

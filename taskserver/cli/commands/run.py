@@ -7,7 +7,7 @@ import logging
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,7 +20,7 @@ from ...settings.load import hide_secrets
 from ...stores.database.records import StoredTask
 from ...worker.result import RunResult
 from ..terminal.arguments import whole_number
-from ..terminal.log import file_handler, lines_of, steady_logger
+from ..terminal.log import file_handler, lines_of, sending_to
 from ..terminal.output import status_name
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -57,14 +57,8 @@ class _InFull(logging.Handler):
         print("\n".join(lines_of(record)), file=sys.stderr)
 
 
-@contextmanager
-def _full_output(log_file: Path | None, folder: Path) -> Iterator[None]:
-    logger = steady_logger()
-    logger.send_to(_InFull(logging.INFO), *([file_handler(log_file, folder)] if log_file else ()))
-    try:
-        yield
-    finally:
-        logger.send_to()
+def _full_output(log_file: Path | None, folder: Path) -> AbstractContextManager[None]:
+    return sending_to(_InFull(logging.INFO), *([file_handler(log_file, folder)] if log_file else ()))
 
 
 @contextmanager

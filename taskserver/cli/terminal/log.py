@@ -11,8 +11,8 @@ import logging
 import os
 import stat
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -77,6 +77,17 @@ def steady_logger() -> SteadyLogger:
     LOG.propagate = False
     assert isinstance(LOG, SteadyLogger)
     return LOG
+
+
+@contextmanager
+def sending_to(*outlets: logging.Handler) -> Iterator[None]:
+    """In the `with`, the package's log goes to these handlers."""
+    steady_logger().send_to(*outlets)
+    try:
+        yield
+    finally:
+        LOG.__class__ = logging.Logger
+        LOG.propagate = True
 
 
 class StandardError(logging.Handler):
