@@ -8,6 +8,7 @@ of each dialect is in mysql/task_connection.py and sqlite/task_connection.py.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 SET_SAVEPOINT = "SAVEPOINT taskserver_task"
@@ -24,9 +25,15 @@ class TaskConnection(ABC):
     has_gone_on = False
     """Whether statements were refused since the transaction was gone, with an error that does not say so."""
 
-    def commit(self) -> None:
-        """Commit a statement of ours, from before the transaction."""
+    def write(self, composed: str, values: Sequence[Any]) -> int:
+        """Write by a statement of ours before the transaction, and commit; how many rows it matched.
+
+        Raises the driver's errors.
+        """
+        cursor = self.connection.cursor()
+        cursor.execute(composed, values)
         self.connection.commit()
+        return int(cursor.rowcount)
 
     @abstractmethod
     def begin(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pymysql
@@ -15,6 +16,8 @@ from .session import wait_for_answers
 SECONDS_OF_OURS = 60
 """The wait for the answer to a statement of ours: longer than the server waits for a lock."""
 
+IN_UTC = "SET @taskserver_time_zone = @@time_zone, time_zone = '+00:00'"
+AS_BEFORE = "SET time_zone = @taskserver_time_zone"
 COUNTS = "SHOW SESSION STATUS LIKE 'Com\\_%'"
 COUNT_OF_SETS = "SHOW SESSION STATUS LIKE 'Com\\_set\\_option'"
 READS_AND_WRITES = "select insert insert_select update update_multi delete delete_multi replace replace_select"
@@ -28,17 +31,21 @@ class MySQLTaskConnection(TaskConnection):
     def __init__(self, connection: Any) -> None:
         self.connection = connection
         self._thread_id = connection.thread_id()
-        self._sets = self._counts(COUNT_OF_SETS)["set_option"]
-        """SETs with which the connection began: the driver's, the server's own and ours."""
-
+        self._sets = 0
+        """SETs from before the transaction: the driver's, the server's own and ours."""
         self._commits = 0
         """Commits of ours."""
 
-    def commit(self) -> None:
+    def write(self, composed: str, values: Sequence[Any]) -> int:
+        # The task keeps the server's time zone, which may have an hour twice: a lease in it could end an hour early.
+        self.connection.query(IN_UTC)
+        matched = super().write(composed, values)
         self._commits += 1
-        super().commit()
+        self.connection.query(AS_BEFORE)
+        return matched
 
     def begin(self) -> None:
+        self._sets = self._counts(COUNT_OF_SETS)["set_option"]
         self.connection.query("BEGIN")
         self.connection.query(SET_SAVEPOINT)
         wait_for_answers(self.connection, None)  # the task's own statements may take any time

@@ -108,9 +108,8 @@ class Transactions:
 
         Raises DatabaseError.
         """
-        matched: int = self._execute(START, (max_attempts, self._store.lease_seconds, task.id, task.claim)).rowcount
-        self._translated(self._open.commit)
-        return matched == 1
+        values = (max_attempts, self._store.lease_seconds, task.id, task.claim)
+        return self._translated(self._open.write, self._database.compose(START), values) == 1
 
     def begin(self, task: ClaimedTask) -> bool:
         """Begin the transaction of a started task. False where the task is not ours any more.
