@@ -30,12 +30,12 @@ class TransactionalExecution:
     def __init__(
         self, run: RunContext, attempts: Attempts, finishing: Finishing, reporter: Reporter, completions: Completions
     ) -> None:
+        self._run = run
         self._transactions = Transactions(run.store)
         self._attempts = attempts
         self._finishing = finishing
         self._reporter = reporter
         self._completions = completions
-        self._keeps_results = run.keeps_results
 
     def execute(self, ready: ReadyTask, attempt: Attempt | None) -> None:
         """Start a task, unless `attempt` says that it is started, and call it. Raises DatabaseError."""
@@ -69,6 +69,7 @@ class TransactionalExecution:
         """The same where no second connection is to be had: the run gives up its own until the task has ended."""
         task, _, max_attempts = ready
         self._finishing.save()
+        self._run.heartbeat.claimed.release(self._run.store)  # nobody could do it while the task runs
         if attempt is not None:
             self._transactions.unstart(task)
         self._attempts.prepare()
@@ -86,7 +87,7 @@ class TransactionalExecution:
             return
         plan = self._attempts.plan([task], call)
         plan = plan._replace(connection=self._transactions.connection, holds_lock=self._transactions.holds_lock)
-        failure, returned = self._attempts.call(plan, attempt, run_alone, call, self._keeps_results)
+        failure, returned = self._attempts.call(plan, attempt, run_alone, call, self._run.keeps_results)
         failure = self._commit(task, attempt, returned) if failure is None else self._with_fault(failure)
         if failure is not None:
             self._fail(task, call, attempt, failure)

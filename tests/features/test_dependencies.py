@@ -159,6 +159,19 @@ def test_a_task_waits_for_a_parent_that_is_not_committed_yet(
     site.assert_all_done()
 
 
+def test_a_run_on_an_old_server_may_begin_with_a_task_that_waits(
+    mysql_site: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It knows neither SKIP LOCKED nor NOWAIT, and says so of the first statement of the run that names one."""
+    site = mysql_site
+    for end in ("skip_locked", "for_update_at_once"):
+        monkeypatch.setattr(type(site.store.database.dialect), end, " FOR UPDATE OF_WHICH_IT_KNOWS_NOTHING")
+    parent = site.add("parent")
+    site.add("child", parent)
+    site.rows.execute(f"DELETE FROM jobs_queue WHERE id = {parent}")
+    assert site.run().done == 1
+
+
 def test_what_is_done_or_gone_when_it_is_added_is_not_waited_for(any_site: Family) -> None:
     site = any_site
     ids = [site.add("done"), site.add("deleted by hand")]

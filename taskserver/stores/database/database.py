@@ -317,9 +317,16 @@ class Database:
 
         The SELECT passes over rows that others hold. On a server that cannot do that, it waits for these rows.
         """
-        if self.dialect.skips_locked:
+        return self._locking(self.dialect.skip_locked, work)
+
+    def locking_at_once(self, work: Callable[[str], T]) -> T:
+        """The same with a SELECT that raises Conflict at once where others hold one of its rows."""
+        return self._locking(self.dialect.for_update_at_once, work)
+
+    def _locking(self, end: str, work: Callable[[str], T]) -> T:
+        if self.dialect.skips_locked:  # a server that can do the one can do the other
             try:
-                return work(self.dialect.skip_locked)
+                return work(end)
             except NotUnderstood:
                 self.dialect.skips_locked = False
         return work(self.dialect.for_update)

@@ -131,11 +131,9 @@ class FreeRows:
 
     def _without_row(self, ids: Sequence[int]) -> set[int]:
         """Raises Conflict where others hold one of them; it waits for them where the server cannot say that at once."""
-        dialect = self._database.dialect
-        sql = with_ids(self.IS_THERE, ids) + (
-            dialect.for_update_at_once if dialect.skips_locked else dialect.for_update
-        )
-        return set(ids).difference(row[0] for row in self._database.run(AT_ONCE, self._database.rows, sql, ids))
+        database, sql = self._database, with_ids(self.IS_THERE, ids)
+        rows = database.locking_at_once(lambda end: database.run(AT_ONCE, database.rows, sql + end, ids))
+        return set(ids).difference(row[0] for row in rows)
 
     def _seconds(self, writer_seconds: float) -> float:
         return writer_seconds if self._database.dialect.has_one_writer else 0

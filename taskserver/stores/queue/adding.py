@@ -109,12 +109,16 @@ class Adding:
         """Insert tasks, a portion a statement; each portion's ids, in order. Raises WaitsForNewer, DatabaseError."""
         before = 0
         for portion in portions(tasks, self._place.inserts):
-            try:
-                yield self.insert(portion)
-            except WaitsForNewer as error:
-                error.number += before
-                raise
+            yield self._insert_after(before, portion)
             before += len(portion)
+
+    def _insert_after(self, before: int, tasks: Sequence[NewTask]) -> Sequence[int]:
+        """Insert tasks before which so many others stand: an error counts from the first of all."""
+        try:
+            return self.insert(tasks)
+        except WaitsForNewer as error:
+            error.number += before
+            raise
 
     def insert_plain(self, task: NewTask) -> int:
         """Insert a task with nothing but its name, arguments, group and priority; its id."""
@@ -134,7 +138,7 @@ class Adding:
             half = len(tasks) // 2
             if not half:
                 raise
-        return [*self.insert(tasks[:half]), *self.insert(tasks[half:])]
+        return [*self.insert(tasks[:half]), *self._insert_after(half, tasks[half:])]
 
     def _insert(self, tasks: Sequence[NewTask]) -> Sequence[int]:
         """Insert tasks of one kind by one statement, then their dependencies."""
