@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import ssl
 import struct
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
 from taskserver.host import server_accounts
+from taskserver.host.server_accounts import is_at_other_end
 from taskserver.settings import dsn as dsn_module
 from taskserver.settings.dsn import usual_socket
 from tests.stores.accounts import SECRET, failure
@@ -112,7 +115,7 @@ def _exactly(peer: socket.socket, size: int) -> bytes:
 @pytest.fixture
 def of_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the sockets that a test makes were another account's."""
-    monkeypatch.setattr(server_accounts, "accounts", lambda: frozenset({12_345_678}))
+    monkeypatch.setattr(server_accounts, "is_account_of_server", lambda uid: False)
 
 
 def server_tls(certificates: Certificates) -> ssl.SSLContext:
@@ -178,22 +181,68 @@ def listening_at(path: Path) -> socket.socket:
     return listening
 
 
-@pytest.mark.parametrize(("rights", "is_trusted"), [(0o755, True), (0o1777, False)])
-def test_a_socket_in_a_folder_of_everybodys_is_not_the_servers(
-    of_a_neighbour: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rights: int, is_trusted: bool
+def test_a_socket_is_asked_who_has_its_other_end(
+    of_a_neighbour: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Whoever owns a folder in which nobody else may make files is the server's account."""
-    tmp_path.chmod(rights)
     path = tmp_path / "mysql.sock"
     with FakeServer(listening_at(path), "caching_sha2") as server:
         told = failure(f"mysql://u:{quote(SECRET, safe='')}@/shop?unix_socket={path}")
-        monkeypatch.setattr(dsn_module, "SOCKETS", (str(path),))
-        assert usual_socket("localhost") == (str(path) if is_trusted else None)
-    assert server.has_the_password() is is_trusted
-    assert ("unix_socket" in told) is not is_trusted
-    if os.getuid() == 0:
+        assert server.received
+        assert not server.has_the_password()
+        assert "unix_socket" in told
         monkeypatch.undo()
-        assert server_accounts.is_of_server(str(path))  # root's
+        failure(f"mysql://u:{quote(SECRET, safe='')}@/shop?unix_socket={path}")
+        assert server.has_the_password()
+
+
+@pytest.mark.parametrize(("rights", "is_usual"), [(0o755, True), (0o1777, False)])
+def test_a_socket_or_a_link_of_others_in_a_folder_of_everybodys_is_no_usual_one(
+    of_a_neighbour: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rights: int, is_usual: bool
+) -> None:
+    tmp_path.chmod(rights)
+    own = tmp_path / "own"
+    own.mkdir()
+    for path in (own / "mysql.sock", tmp_path / "mysql.sock"):
+        listening_at(path).close()
+    (tmp_path / "link.sock").symlink_to(own / "mysql.sock")
+    for name in ("mysql.sock", "link.sock"):
+        monkeypatch.setattr(dsn_module, "SOCKETS", (str(tmp_path / name),))
+        assert usual_socket("localhost") == (str(tmp_path / name) if is_usual else None)
+
+
+def test_who_accepted_a_connection_is_asked_for_and_not_who_listens_now() -> None:
+    """A neighbour may accept, close its listener, and ask once the server is back."""
+    if os.getuid() != 0:
+        pytest.skip("only root can act as two accounts")
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
+    with accepted_by_nobody(listening), socket.create_connection(("127.0.0.1", port)) as connected:
+        assert connected.recv(1) == b"!"
+        listening.close()
+        with socket.create_server(("127.0.0.1", port), reuse_port=True):
+            assert not is_at_other_end(connected)
+    with socket.create_server(("127.0.0.1", 0)) as ours, socket.create_connection(ours.getsockname()) as connected:
+        assert not is_at_other_end(connected)  # nobody has taken it up yet
+        with ours.accept()[0]:
+            assert is_at_other_end(connected)
+
+
+@contextmanager
+def accepted_by_nobody(listening: socket.socket) -> Iterator[None]:
+    """Inside the `with`, another account accepts the first connection, and sends one byte."""
+    child = os.fork()
+    if child == 0:
+        os.setuid(65534)
+        visitor = listening.accept()[0]
+        listening.close()
+        visitor.sendall(b"!")
+        visitor.recv(1)
+        os._exit(0)
+    try:
+        yield
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_an_old_pymysql_is_refused_in_one_line_and_doctor_names_it(deployment: Deployment) -> None:

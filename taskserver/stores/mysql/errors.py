@@ -89,9 +89,9 @@ HINTS = {
 }
 WHEN_SHOWN = "MySQL 8 and newer do so after a restart, and where the password is wrong (check TASKSERVER_PASSWORD)"
 SHOWN_ON_THIS_HOST = (
-    f"{WHEN_SHOWN}, but who listens there is neither root nor this account, mysql or the owner of a socket's folder in "
-    "which nobody else may write: in TASKSERVER_DSN name localhost, which means the server's socket where that is at "
-    "one of the usual places, add ?unix_socket=/its/path, or ?ssl-ca=/path/of/ca.pem"
+    f"{WHEN_SHOWN}, but who answers there is neither root nor this account nor mysql: in TASKSERVER_DSN name "
+    "localhost, which means the server's socket where that is at one of the usual places, add ?unix_socket=/its/path, "
+    "or ?ssl-ca=/path/of/ca.pem"
 )
 SHOWN_TO_ANOTHER = (
     f"{WHEN_SHOWN}, but it is shown only to a server whose certificate is verified: add ?ssl-ca=/path/of/ca.pem to "

@@ -10,10 +10,11 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import pymysql
 
-from ...host.server_accounts import is_of_server, listens_for_server
+from ...host.server_accounts import is_at_other_end
 from ...settings.dsn import VERIFY_IDENTITY, MySQLDsn, usual_socket
 from .errors import CLEAR_PASSWORD, NEEDS_TLS, UNREADABLE_CA, number_of
 
@@ -50,21 +51,13 @@ def log_in(dsn: MySQLDsn, connect: Callable[..., Any], answer_seconds: float) ->
 
 def _log_in(dsn: MySQLDsn, ssl_mode: str, connect: Callable[..., Any], answer_seconds: float) -> Any:
     seconds = min(CONNECT_SECONDS, answer_seconds)
-    unix_socket = dsn.unix_socket or usual_socket(dsn.host)
     password = _Password(dsn.password.encode("utf-8", "surrogateescape"))
-
-    def may_be_shown() -> bool:
-        if dsn.is_verified:
-            return True
-        return is_of_server(unix_socket) if unix_socket else dsn.is_loopback and listens_for_server(dsn.port)
-
-    password.may_be_shown = may_be_shown
-    return connect(
+    connection = connect(
         user=dsn.user or None,
         password=password,
         host=dsn.host or None,
         port=dsn.port,
-        unix_socket=unix_socket,
+        unix_socket=dsn.unix_socket or usual_socket(dsn.host),
         database=dsn.database,
         charset="utf8mb4",
         connect_timeout=seconds,
@@ -73,7 +66,13 @@ def _log_in(dsn: MySQLDsn, ssl_mode: str, connect: Callable[..., Any], answer_se
         write_timeout=seconds,
         ssl_disabled=ssl_mode == "disabled",
         ssl=_ssl_context(ssl_mode, dsn.ssl_ca),
+        defer_connect=True,
     )
+    asking: Callable[[], Any] = ref(connection)  # which has the password
+    # The driver hands its socket out to nobody.
+    password.may_be_shown = lambda: dsn.is_verified or (dsn.is_loopback and is_at_other_end(asking()._sock))
+    connection.connect()
+    return connection
 
 
 def _ssl_context(ssl_mode: str, ca_file: str) -> ssl.SSLContext | None:
