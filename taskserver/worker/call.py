@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import _AsyncGeneratorContextManager, _GeneratorContextManager
+from inspect import GEN_CREATED, getgeneratorstate
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, NamedTuple, TypeGuard, cast
 
@@ -126,8 +127,9 @@ def _has_not_run(returned: object) -> bool:
         return True
     if kind is _GeneratorContextManager or kind is _AsyncGeneratorContextManager:
         body = cast(Any, returned).gen
-        # Without a frame it has come to its end.
-        return getattr(body, "gi_frame", None) is not None or getattr(body, "ag_frame", None) is not None
+        if isinstance(body, GeneratorType):
+            return getgeneratorstate(body) == GEN_CREATED
+        return getattr(body, "ag_frame", None) is not None  # a loop that ends ends it, too, if it was entered
     return kind is AsyncGeneratorType or _waits_for_its_loop(returned)
 
 

@@ -24,6 +24,12 @@ def write(number, seconds=0):
         cursor.execute("INSERT INTO effects VALUES (%s)", (number,))
     time.sleep(seconds)
 
+@taskserver.task(transactional=True)
+def undo(limit=None):
+    if limit:
+        taskserver.connection().query(f"SET sql_select_limit = {limit}")
+    taskserver.connection().rollback()
+
 def complete(number):
     with pymysql.connect(**CONNECT) as connection, connection.cursor() as cursor:
         cursor.execute("INSERT INTO effects VALUES (%s)", (number,))
@@ -80,6 +86,18 @@ def test_a_queue_works_where_the_host_gives_sessions_odd_defaults(
     assert mysql_server.execute("SELECT COUNT(*) FROM jobs_queue_done", database=database) == (
         (11 * (mode == "move"),),
     )
+
+
+def test_a_rolled_back_task_is_known_where_the_host_limits_rows(odd_queue: Queue) -> None:
+    """By counts that the server shows as rows. One that limits these itself counts as one that may have committed."""
+    odd_queue.server.add_task("tasks.undo")
+    odd_queue.server.add_task("tasks.undo", [1])
+    odd_queue.server.add_task("tasks.note", ["good"])
+    assert odd_queue.worker().returncode == 0
+    assert odd_queue.notes() == ["good"]
+    undone, limited = (task.error_text for task in odd_queue.server.store.views.list([], [], 10)[::-1])
+    assert str(undone).startswith("Conflict: its transaction was rolled back")
+    assert str(limited).startswith("Fatal: a task may not end its transaction itself")
 
 
 def test_a_limit_on_a_statements_time_is_lifted_for_ours(mysql_dsn: str, mysql_server: MySQLServer) -> None:

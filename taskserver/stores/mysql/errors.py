@@ -5,6 +5,8 @@ Errors are told apart by their numbers: some servers come without texts, and oth
 
 from __future__ import annotations
 
+import struct
+
 import pymysql
 
 from ...errors import (
@@ -20,7 +22,9 @@ from ...errors import (
 from ...settings.dsn import MySQLDsn, usual_socket
 from ..database.dialect import no_tables, other_columns
 
-DRIVER_ERRORS = (pymysql.MySQLError, OSError, RuntimeError, ValueError)
+MALFORMED = (AssertionError, struct.error, LookupError, TypeError)
+"""Raised by the driver where an answer is none of MySQL's."""
+DRIVER_ERRORS = (pymysql.MySQLError, OSError, RuntimeError, ValueError, *MALFORMED)
 
 SNAPSHOT_CHANGED = 1020
 """A row was changed since the transaction's snapshot, where MariaDB is set to refuse a write to that."""
@@ -47,7 +51,7 @@ INDEX_MISSING = 1176
 NO_ID_LEFT = 1467
 TOO_LONG = 1153
 CANNOT_CONNECT = 2003
-UNREADABLE_CA = 2026
+TLS_FAILED = 2026
 CLEAR_PASSWORD = 2061
 CUT_OFF = frozenset({2006, 2013, 2014})
 PREFIX = "panels put the account's name before it, as in you_shop"
@@ -85,7 +89,8 @@ HINTS = {
     1698: LOGIN,
     1792: READ_ONLY,
     1836: READ_ONLY,
-    UNREADABLE_CA: "name the file of the server's certificate authority there, by its absolute path",
+    TLS_FAILED: "check ssl-mode and ssl-ca in TASKSERVER_DSN: ssl-ca is the file of the server's certificate "
+    "authority, by its absolute path",
 }
 WHEN_SHOWN = "MySQL 8 and newer do so after a restart, and where the password is wrong (check TASKSERVER_PASSWORD)"
 SHOWN_ON_THIS_HOST = (
@@ -160,7 +165,9 @@ def error_of(error: BaseException, dsn: MySQLDsn, table: str, is_login: bool = F
             f"client.py doctor tells which, and how to mend it (ALTER TABLE {table} AUTO_INCREMENT = 1, once that row "
             "is deleted; that takes the right ALTER)"
         )
-    if isinstance(error, RuntimeError):
+    if isinstance(error, MALFORMED):
+        return ConnectionLost(f"{where}: its answer cannot be read ({type(error).__name__}: {text}): {STRANGER}")
+    if is_login and isinstance(error, RuntimeError):
         how = "or the package PyMySQL[rsa] (pip install 'PyMySQL[rsa]')" if dsn.is_loopback else SHOWN_TO_ANOTHER
         return DatabaseError(
             f"{where}: this account's password needs TLS, which the server does not offer or ssl-mode forbids: {how}"

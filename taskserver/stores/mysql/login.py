@@ -16,7 +16,7 @@ import pymysql
 
 from ...host.server_accounts import is_at_other_end
 from ...settings.dsn import VERIFY_IDENTITY, MySQLDsn, usual_socket
-from .errors import CLEAR_PASSWORD, NEEDS_TLS, UNREADABLE_CA, number_of
+from .errors import CLEAR_PASSWORD, NEEDS_TLS, TLS_FAILED, number_of
 
 CONNECT_SECONDS = 10
 
@@ -83,7 +83,7 @@ def _ssl_context(ssl_mode: str, ca_file: str) -> ssl.SSLContext | None:
         context = ssl.create_default_context(cafile=ca_file or None)
     except OSError as error:
         why = "it holds none" if isinstance(error, ssl.SSLError) else error.strerror
-        raise pymysql.OperationalError(UNREADABLE_CA, f"certificates cannot be read from ssl-ca: {why}") from None
+        raise pymysql.OperationalError(TLS_FAILED, f"certificates cannot be read from ssl-ca: {why}") from None
     # The certificates that servers make for themselves fail the strict check that is Python 3.13's default.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.check_hostname = ssl_mode == VERIFY_IDENTITY

@@ -6,6 +6,7 @@ The UPDATE is the dialect's (mysql/claiming.py has the essay on it).
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from itertools import count
@@ -27,6 +28,9 @@ MAX_INLINE_BYTES = 16 * 1024
 MAX_CLAIM_BYTES = 4 * 1024 * 1024
 """Arguments that one claim holds at most: of a claim of many rows, shorter ones stay in the database, too."""
 
+PAUSED_SECONDS = 1.0
+"""Paused groups are known for so long: the claim that finds nothing because of them is spared."""
+
 
 class Claims:
     """The verbs of a worker before it starts a task."""
@@ -36,6 +40,8 @@ class Claims:
         self._database = database
         self._lease_seconds = lease_seconds
         self._free_rows = free_rows
+        self._paused_until = 0.0
+        """By time.monotonic: until then a claim of all groups takes it that some are paused, as they were."""
 
     # ---- claim: new → in progress
 
@@ -55,9 +61,7 @@ class Claims:
         nothing rather than wait for them: the caller looks again. Raises DatabaseError.
         """
         token = new_token()
-        changed = self._claim_of(token, limit, groups)
-        if not changed.rows and not groups and self._is_any_paused():
-            changed = self._claim_beside_paused(token, limit)
+        changed = self._claim_of_all(token, limit) if not groups else self._claim_of(token, limit, groups)
         if not changed.rows:
             return Claim([], 0)
         tasks = self.read(token, changed.rows)
@@ -84,6 +88,14 @@ class Claims:
         database = self._database
         claim = database.dialect.claiming.claim
         return self._unless_held(token, lambda: claim(database, token, self._lease_seconds, limit, groups))
+
+    def _claim_of_all(self, token: int, limit: int) -> Changed:
+        if time.monotonic() >= self._paused_until:
+            changed = self._claim_of(token, limit, ())
+            if changed.rows or not self._is_any_paused():
+                return changed
+            self._paused_until = time.monotonic() + PAUSED_SECONDS
+        return self._claim_beside_paused(token, limit)
 
     def _claim_beside_paused(self, token: int, limit: int) -> Changed:
         return self._beside_paused.claim(
