@@ -160,7 +160,8 @@ def _log(path: Path, folder: Path) -> Finding:
     who = who_else_may_replace(path, trusted_accounts(folder))
     if who:
         why = "a link in its place would have the log written into any file of yours, so no worker starts"
-        return broken("log", f"{who}, where {path} would lie", why, "name a file in var/ as TASKSERVER_LOG")
+        mend = "name a file in var/ as TASKSERVER_LOG, or let nobody else write there"
+        return broken("log", f"{who}, on the way to {path}", why, mend)
     served = _served_by(path.parent)
     if served is None:
         return ok("log", str(path))

@@ -224,7 +224,9 @@ def _refuse_open_folder(path: Path, folder: Path) -> None:
 
     who = who_else_may_replace(path, trusted_accounts(folder))
     if who:
-        raise SettingError(f"TASKSERVER_LOG: {who}, where the log would lie: name a file in var/")
+        raise SettingError(
+            f"TASKSERVER_LOG: {who}, on the way to the log: name a file in var/, or let nobody else write there"
+        )
 
 
 def _make_rotated_private(path: Path) -> None:
