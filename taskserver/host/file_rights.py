@@ -40,17 +40,20 @@ def who_else(found: os.stat_result, trusted: frozenset[int], only_passed: bool =
     return ""
 
 
-def who_else_may_replace(path: Path, trusted: frozenset[int]) -> str:
+def who_else_may_replace(path: Path, folder: Path) -> str:
     """The others who may lay another file, or a link, in the place of a file; empty for nobody. Raises OSError.
 
-    Who may rename a folder on the way can lay another in its place.
+    Who may rename a folder on the way can do so, too. Where that is one on the way to the program's `folder`, they may
+    replace the program itself, which the doctor tells; a worker that refused to run would not hinder them.
     """
+    trusted, to_program = trusted_accounts(folder), set(way_to(folder))
     *way, end = way_to(path)
     nearest = {Path(os.path.realpath(path.parent)), end.parent}
     for step in way:
-        who = who_else(step.lstat(), trusted, only_passed=step not in nearest)
-        if who:
-            return f"{who} of this host may write {step}"
+        if step in nearest or step not in to_program:
+            who = who_else(step.lstat(), trusted, only_passed=step not in nearest)
+            if who:
+                return f"{who} of this host may write {step}"
     return ""
 
 
