@@ -61,7 +61,9 @@ def _search_of_program(folder: Path) -> _Search:
 def _folders_of_python() -> list[Path]:
     """Each folder or zip in which Python looks for modules, or at its start for `*.pth`; also those not there."""
     user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
-    return list(dict.fromkeys(map(Path, (*sys.path, *site.getsitepackages(), *user))))
+    # Hooks of imports have names there, which are no paths: Python makes each path absolute.
+    named = (entry for entry in sys.path if os.path.isabs(entry) or os.path.exists(entry))
+    return list(dict.fromkeys(map(Path, (*named, *site.getsitepackages(), *user))))
 
 
 def _places_of_python() -> Iterator[Path]:

@@ -36,6 +36,7 @@ def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loops = tmp_path / "loops"
     loops.symlink_to(loops)
     path = [str(tmp_path / name) for name in ("early", "packed.zip", "lib", "shelf/missing", "loops")]
+    path.append("__editable__.shop-1.0.finder.__path_hook__")  # a name for a hook of imports, which is no path
     own = SimpleNamespace(path=path, executable=str(tmp_path / "bin/python"), modules={"hook": hook})
     monkeypatch.setattr(code_rights, "sys", own)
     monkeypatch.setattr(code_rights, "site", SimpleNamespace(getsitepackages=list, ENABLE_USER_SITE=False))
@@ -234,6 +235,15 @@ def test_a_log_on_the_way_to_which_others_may_rename_is_broken_and_a_sticky_one_
         (finding,) = worse(folder)
         assert (finding.check, finding.level) == ("log", Level.BROKEN)
         assert f"any account of this host may write {folder / 'logs'}" in finding.found
+
+
+def test_a_name_in_sys_path_that_is_no_path_has_no_place_in_the_current_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here").chmod(0o1777)
+    monkeypatch.chdir(tmp_path / "here")
+    assert worse(folder) == []
 
 
 def test_what_tasks_leave_in_the_folder_of_locks_is_their_own_affair(folder: Path) -> None:
