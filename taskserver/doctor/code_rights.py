@@ -1,20 +1,24 @@
-"""Whether others of this host may change what a worker runs: the program, its packages, the listed modules.
+"""Whether others of this host may change what a worker runs: Python, the program, its packages, the listed modules.
 
 Whoever may write a file of code, or its bytecode, or a folder in which Python looks for either, has it run as you; and
-so has whoever may rename a folder on the way to it. Modules are found by their paths: nothing is imported.
+so has whoever may rename a folder on the way to it. Modules are found by their paths: nothing is imported. Python is
+judged by what this process has of it, which is what a worker of the same environment has.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
+import site
 import stat
 import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
+from types import ModuleType
 
 from ..host.file_rights import account_name, trusted_accounts, way_to, who_else
 from ..settings.load import Settings
@@ -49,7 +53,37 @@ def _search_of_program(folder: Path) -> _Search:
         search.look_at_way(path)
     ours = (folder / "taskserver", Path(__file__).parent.parent, folder / "__pycache__", *sorted(folder.glob("*.py")))
     search.look_at([*ours, *_files_of(PACKAGES, folder)])
+    search.look_at_places(_places_of_python())
+    search.look_at(_files_of_start())
     return search
+
+
+def _folders_of_python() -> list[Path]:
+    """Each folder or zip in which Python looks for modules, or at its start for `*.pth`; also those not there."""
+    user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    # Hooks of imports have names there, which are no paths: Python makes each path absolute.
+    named = (entry for entry in sys.path if os.path.isabs(entry) or os.path.exists(entry))
+    return list(dict.fromkeys(map(Path, (*named, *site.getsitepackages(), *user))))
+
+
+def _places_of_python() -> Iterator[Path]:
+    """Where a file can be laid, or changed, that Python takes code or its own settings from."""
+    if sys.executable:
+        program = Path(sys.executable)
+        yield from (program, program.parent, program.with_name("pyvenv.cfg"), program.parent.parent / "pyvenv.cfg")
+    for folder in _folders_of_python():
+        yield from (folder, folder / "__pycache__")
+
+
+def _files_of_start() -> Iterator[Path]:
+    """What Python has read on its way here: all `*.pth`, and what they or it imported, as sitecustomize."""
+    for folder in _folders_of_python():
+        with suppress(OSError):
+            yield from sorted(folder.glob("*.pth"))
+    for module in list(sys.modules.values()):
+        if isinstance(module, ModuleType):
+            files = (vars(module).get("__file__"), vars(module).get("__cached__"))
+            yield from (Path(file) for file in files if isinstance(file, str))
 
 
 def _files_of(modules: Iterable[str], folder: Path) -> Iterator[Path]:
@@ -89,10 +123,23 @@ class _Search:
     def look_at(self, tops: Iterable[Path]) -> None:
         """Judge files and folders with all that is in them, and the ways to them; pass over what is not there."""
         for top in tops:
+            if top in self._walked:
+                continue
             ahead = deque((end, end) for end in self._at_the_end_of(top))
             while ahead and not self._ran_out:
                 self._ran_out = time.monotonic() > self._until
                 ahead.extend(self._below(*ahead.popleft()))
+
+    def look_at_places(self, places: Iterable[Path]) -> None:
+        """Judge places and the ways to them; of one that is not there, the last folder on its way: it could be made."""
+        for place in places:
+            self._ran_out = self._ran_out or time.monotonic() > self._until
+            if self._ran_out:
+                return
+            with suppress(OSError):  # links in a circle, or what this account, and so a worker, can't reach
+                *way, end = (step for step in way_to(place) if os.path.lexists(step))
+                for step in (*way, end):
+                    self._judge(step, step != end, f"chmod go-w {shlex.quote(str(step))}")
 
     def look_at_way(self, path: Path) -> None:
         """Judge the folders and links on the way to a path, and the owner of what stands there."""

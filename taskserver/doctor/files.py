@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from ..host.file_rights import trusted_accounts, who_else_may_replace
+from ..host.file_rights import who_else_may_replace
 from ..host.network_mounts import network_file_system
 from ..messages import misplaced_files
 from ..settings.load import Settings
@@ -157,10 +157,11 @@ def _owner(path: Path) -> str:
 def _log(path: Path, folder: Path) -> Finding:
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         return broken("log", f"{path} cannot be written", "a worker does not start without it", "mend TASKSERVER_LOG")
-    who = who_else_may_replace(path, trusted_accounts(folder))
+    who = who_else_may_replace(path, folder)
     if who:
         why = "a link in its place would have the log written into any file of yours, so no worker starts"
-        return broken("log", f"{who}, where {path} would lie", why, "name a file in var/ as TASKSERVER_LOG")
+        mend = "name a file in var/ as TASKSERVER_LOG, or let nobody else write there"
+        return broken("log", f"{who}, on the way to {path}", why, mend)
     served = _served_by(path.parent)
     if served is None:
         return ok("log", str(path))

@@ -5,6 +5,7 @@ An access control list can give further rights; the standard library cannot see 
 
 from __future__ import annotations
 
+import errno
 import grp
 import os
 import pwd
@@ -14,6 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 
 ROOT = 0
+MAX_LINKS = 40
+"""Links on one way, after which the system itself gives up."""
 
 
 def trusted_accounts(folder: Path) -> frozenset[int]:
@@ -37,23 +40,37 @@ def who_else(found: os.stat_result, trusted: frozenset[int], only_passed: bool =
     return ""
 
 
-def who_else_may_replace(path: Path, trusted: frozenset[int]) -> str:
-    """The others who may lay another file, or a link, in the place of a file; empty for nobody. Raises OSError."""
-    for folder in dict.fromkeys((path.parent, Path(os.path.realpath(path)).parent)):
-        who = who_else(folder.stat(), trusted)
-        if who:
-            return f"{who} of this host may write {folder}"
+def who_else_may_replace(path: Path, folder: Path) -> str:
+    """The others who may lay another file, or a link, in the place of a file; empty for nobody. Raises OSError.
+
+    Who may rename a folder on the way can do so, too. Where that is one on the way to the program's `folder`, they may
+    replace the program itself, which the doctor tells; a worker that refused to run would not hinder them.
+    """
+    trusted, to_program = trusted_accounts(folder), set(way_to(folder))
+    *way, end = way_to(path)
+    nearest = {Path(os.path.realpath(path.parent)), end.parent}
+    for step in way:
+        if step in nearest or step not in to_program:
+            who = who_else(step.lstat(), trusted, only_passed=step not in nearest)
+            if who:
+                return f"{who} of this host may write {step}"
     return ""
 
 
 def way_to(path: Path) -> Iterator[Path]:
-    """Each folder and link on the way to a path that exists, from / on; last, what it leads to in the end."""
-    here, ahead = Path("/"), list(reversed(path.absolute().parts[1:]))
+    """Each folder and link on the way to a path, from / on; last, what it leads to in the end.
+
+    Raises OSError where links lead in a circle.
+    """
+    here, ahead, links = Path("/"), list(reversed(path.absolute().parts[1:])), 0
     while ahead:
         yield here
         name = ahead.pop()
         here = here.parent if name == ".." else here / name
         if here.is_symlink():
+            links += 1
+            if links > MAX_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
             yield here
             target = Path(os.readlink(here))
             ahead += reversed(target.parts[1:] if target.is_absolute() else target.parts)

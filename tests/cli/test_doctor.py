@@ -585,3 +585,19 @@ def test_new_tasks_that_no_worker_takes_are_told_by_doctor_and_status_and_not_by
     assert_silent(queue.worker())
     assert Report(queue).worse() == {}
     assert json.loads(queue.client("status", "--json").stdout)["unserved_groups"] == []
+
+
+def test_a_place_from_which_python_takes_code_and_others_may_write_is_a_warning(sqlite_queue: Queue) -> None:
+    early, late = sqlite_queue.folder / "early", sqlite_queue.folder / "late"
+    early.mkdir()
+    late.mkdir()
+    (late / "sitecustomize.py").touch()
+    env = {"PYTHONPATH": f"{early}:{late}"}
+    assert "code" not in Report(sqlite_queue, **env).worse()
+    for open_one in (early, late / "sitecustomize.py"):
+        rights = open_one.stat().st_mode
+        open_one.chmod(0o777)
+        said = Report(sqlite_queue, **env)
+        assert said.worse()["code"] == "warning"
+        assert f"{open_one.relative_to(sqlite_queue.folder)} (any account)" in said.told("code")
+        open_one.chmod(rights)

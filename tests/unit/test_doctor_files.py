@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -17,7 +17,29 @@ from taskserver.host.file_rights import _has_no_others, who_else
 from taskserver.settings.load import load_settings
 
 DSN = "TASKSERVER_DSN=sqlite:///../../data/queue.db\n"
+IN_LIB = ("__pycache__", "a.pth", "hook.py", "__pycache__/hook.pyc")
+VENV = ("early", "packed.zip", "bin", "bin/real", "pyvenv.cfg", "lib", *(f"lib/{name}" for name in IN_LIB))
 CODE = ("worker.py", "taskserver/call.py", "taskserver/stores/queue.py", "pymysql/__init__.py", "shop/__init__.py")
+
+
+@pytest.fixture(autouse=True)
+def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Python of the tests' own, so that the real one may lie where it likes."""
+    for name in ("early", "bin", "lib/__pycache__", "shelf"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in VENV:
+        if not (tmp_path / name).is_dir():
+            (tmp_path / name).touch(0o644)
+    (tmp_path / "bin/python").symlink_to("real")
+    hook = ModuleType("hook")
+    vars(hook).update(__file__=str(tmp_path / "lib/hook.py"), __cached__=str(tmp_path / "lib/__pycache__/hook.pyc"))
+    loops = tmp_path / "loops"
+    loops.symlink_to(loops)
+    path = [str(tmp_path / name) for name in ("early", "packed.zip", "lib", "shelf/missing", "loops")]
+    path.append("__editable__.shop-1.0.finder.__path_hook__")  # a name for a hook of imports, which is no path
+    own = SimpleNamespace(path=path, executable=str(tmp_path / "bin/python"), modules={"hook": hook})
+    monkeypatch.setattr(code_rights, "sys", own)
+    monkeypatch.setattr(code_rights, "site", SimpleNamespace(getsitepackages=list, ENABLE_USER_SITE=False))
 
 
 @pytest.fixture
@@ -78,6 +100,8 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
         )
         for name in ("shop", "shop/__init__.py", "shop/jobs", "shop/jobs/__pycache__")
     },
+    **{f"a {name} of Python that all may change": (chmod(f"../../{name}", 0o777), "code", name) for name in VENV},
+    "a place in which a folder of sys.path could be made": (chmod("../../shelf", 0o1777), "code", "shelf"),
     "the target of a link that all may change": (chmod("shop/linked.py", 0o666), "module_files", "data/linked.py"),
     "a site's pages beside it": (lambda folder: (folder / "index.php").write_text("<?php"), "web_folder", "web folder"),
     "an open folder of locks": (chmod("var", 0o755), "var", "0755"),
@@ -198,6 +222,28 @@ def test_a_log_that_a_worker_refuses_for_its_folder_is_broken(folder: Path) -> N
     (finding,) = worse(folder)
     assert (finding.check, finding.level) == ("log", Level.BROKEN)
     assert f"any account of this host may write {folder / 'logs'}" in finding.found
+
+
+def test_a_log_on_the_way_to_which_others_may_rename_is_broken_and_a_sticky_one_passed(folder: Path) -> None:
+    (folder / "logs" / "deep" / "mine").mkdir(parents=True)
+    (folder / "linked.log").symlink_to("logs/deep/mine/worker.log")
+    for name in ("logs/deep/mine/worker.log", "linked.log"):
+        set_env(folder, f"{DSN}TASKSERVER_LOG={name}\n")
+        (folder / "logs").chmod(0o1777)
+        assert worse(folder) == []
+        (folder / "logs").chmod(0o777)
+        (finding,) = worse(folder)
+        assert (finding.check, finding.level) == ("log", Level.BROKEN)
+        assert f"any account of this host may write {folder / 'logs'}" in finding.found
+
+
+def test_a_name_in_sys_path_that_is_no_path_has_no_place_in_the_current_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here").chmod(0o1777)
+    monkeypatch.chdir(tmp_path / "here")
+    assert worse(folder) == []
 
 
 def test_what_tasks_leave_in_the_folder_of_locks_is_their_own_affair(folder: Path) -> None:

@@ -220,11 +220,13 @@ def file_handler(path: Path, folder: Path) -> logging.Handler:
 
 def _refuse_open_folder(path: Path, folder: Path) -> None:
     """Raise SettingError where others could have the log written into any file of ours, by a link in its place."""
-    from ...host.file_rights import trusted_accounts, who_else_may_replace  # most workers have no log file
+    from ...host.file_rights import who_else_may_replace  # most workers have no log file
 
-    who = who_else_may_replace(path, trusted_accounts(folder))
+    who = who_else_may_replace(path, folder)
     if who:
-        raise SettingError(f"TASKSERVER_LOG: {who}, where the log would lie: name a file in var/")
+        raise SettingError(
+            f"TASKSERVER_LOG: {who}, on the way to the log: name a file in var/, or let nobody else write there"
+        )
 
 
 def _make_rotated_private(path: Path) -> None:
