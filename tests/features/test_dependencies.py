@@ -190,6 +190,9 @@ def test_an_id_that_is_not_smaller_is_refused_by_name_and_nothing_is_added(site:
     wrong = parent + 10  # as the refused one has taken an id on some servers
     with pytest.raises(InvalidTask, match=f"depends_on names {wrong}"):
         site.server.add_tasks({"task": "tasks.note", "depends_on": [parents]} for parents in (parent, parent, wrong))
+    for too_large in ([2**64 - 1], [2**63 - 1, 2**64 - 2, 2**64 - 1]):  # SQLite cannot bind all of them
+        with pytest.raises(InvalidTask, match=f"depends_on names {too_large[0]}"):
+            site.server.add_task("tasks.note", depends_on=too_large)
     assert [row["id"] for row in site.rows.all()] == [parent]
     assert site.edges() == []
 
