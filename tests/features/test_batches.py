@@ -15,6 +15,8 @@ from typing import Any, ClassVar
 import pytest
 
 from taskserver import DatabaseError, Fatal, Retry, Stop
+from taskserver.errors import TooLong
+from taskserver.model.attempt import Finish
 from taskserver.model.task import CANCELLED, Claim, ClaimedTask, Status
 from taskserver.model.task_options import MAX_TASKS_PER_CALL
 from taskserver.stores.mysql.dialect import MySQLDialect
@@ -635,6 +637,23 @@ def test_a_bad_row_is_counted_and_not_put_back_where_the_arguments_of_the_next_c
     assert {task.id for task in released} <= {1, *added}
     [run] = site.store.views.runs()
     assert (run.taken, site.rows.row(2)["status"]) == (2, 4)
+
+
+def test_all_that_could_not_be_recorded_one_by_one_is_told(
+    site: Packets, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert site.module  # imported: a bad row is not started
+    for _ in range(3):
+        site.add_text("many", "{")
+
+    def fails(finishes: Sequence[Finish], *values: Any) -> None:
+        raise TooLong("together") if len(finishes) > 1 else DatabaseError("the disk is full")
+
+    monkeypatch.setattr(site.store.finishes, "advance", fails)
+    with caplog.at_level("INFO", "taskserver"), pytest.raises(DatabaseError, match="disk is full"):
+        site.run()
+    told = [message for message in caplog.messages if "could not be recorded" in message]
+    assert told == [f"task {one} {site.name}.many has ended, which could not be recorded" for one in (1, 2, 3)]
 
 
 # ---- leases
