@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 MAX_TASK_LENGTH = 255
 MAX_ID = 2**64 - 1
-"""No id of MySQL is greater; those of SQLite end at 2^63 - 1."""
+"""No id of MySQL is greater; those of SQLite end at MAX_SIGNED."""
+MAX_SIGNED = 2**63 - 1
+"""SQLite takes no greater number; each limit on how many rows are meant ends here, too."""
 MAX_GROUP_ID = 2**32 - 1
 MAX_PRIORITY = 2**31 - 1
 MIN_PRIORITY = -(2**31)

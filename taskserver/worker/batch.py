@@ -109,22 +109,31 @@ class BatchExecution:
         return self._run.heartbeat.claimed.take_alike(task.task, count, most_bytes)
 
     def _prepare(self, others: list[ClaimedTask]) -> list[_Item]:
-        """Read the arguments of tasks; bad rows are over with that. What memory has no room for is put back."""
+        """Read the arguments of tasks; only these stay in `others`. Bad rows are over with that.
+
+        What memory has no room for is put back.
+        """
         items: list[_Item] = []
-        for index, task in enumerate(others):
+        while len(items) < len(others):
+            task = others[len(items)]
             try:
                 if self._run.limits.is_too_large():
                     raise MemoryError
                 items.append(self._prepared(task))
             except BadTask as error:
+                # Before anything can fail: a task that has a finish is not put back.
+                del others[len(items)]
+                self._count_taken(1)
                 self._finishing.add(Finish(task, describe(error)), None)
             except MemoryError:
-                self._run.heartbeat.claimed.put_back(*others[index:])
-                del others[index:]
-                break
-        self._run.result.taken += len(others)
-        self._run.limits.called_with_others += len(others)
+                self._run.heartbeat.claimed.put_back(*others[len(items) :])
+                del others[len(items) :]
+        self._count_taken(len(others))
         return items
+
+    def _count_taken(self, tasks: int) -> None:
+        self._run.result.taken += tasks
+        self._run.limits.called_with_others += tasks
 
     def _prepared(self, claimed: ClaimedTask) -> _Item:
         """The task with its arguments read. Raises BadTask, DatabaseError."""
@@ -166,8 +175,7 @@ class BatchExecution:
         held = self._batches.unstarted(tasks)
         for task in tasks:
             if task.id in held:
-                self._run.result.taken -= 1
-                self._run.limits.called_with_others -= 1
+                self._count_taken(-1)
                 self._run.heartbeat.claimed.put_last([task])
             else:
                 self._reporter.report_unstarted(task)

@@ -62,8 +62,13 @@ class Finishing:
 
     def save(self) -> None:
         """Write the gathered finishes. Raises DatabaseError."""
-        if self._ended:
+        if not self._ended:
+            return
+        try:
             self.save_and_start(None)
+        except DatabaseError:  # all are gathered again, those that were to be written apart, too
+            self._reporter.report_unrecorded([ended.finish.task for ended in self._ended])
+            raise
 
     def save_and_start(self, start: Start | None) -> bool:
         """Write the gathered finishes, and the start of the next task. Whether that start still found its claim.
@@ -85,8 +90,6 @@ class Finishing:
                 self.save()
                 self._may_be_saved = error.may_have_taken_effect
                 return self.save_and_start(start)
-            if start is None:
-                self._reporter.report_unrecorded([ended.finish.task for ended in self._ended])
             raise
         several, self._ended, self._may_be_saved = self._ended, [], False
         for ended, outcome in zip(several, outcomes, strict=True):
@@ -109,14 +112,17 @@ class Finishing:
 
     def _save_one_by_one(self, start: Start | None) -> bool:
         """Write each finish apart, then the start: one that is too long must not cost the others their texts."""
+        if start is not None:
+            self.save()
+            return self.save_and_start(start)
         several, may_be_saved = self._ended, self._may_be_saved
         try:
             while several:
                 self._ended, self._may_be_saved, several = several[:1], may_be_saved, several[1:]
-                self.save()
+                self.save_and_start(None)
         finally:
             self._ended += several  # after an error
-        return start is not None and self.save_and_start(start)
+        return False
 
     def _drop_results(self) -> bool:
         """Drop the results of the gathered finishes. Whether there were any."""

@@ -15,11 +15,14 @@ from typing import Any, ClassVar
 import pytest
 
 from taskserver import DatabaseError, Fatal, Retry, Stop
-from taskserver.model.task import CANCELLED, Claim, Status
+from taskserver.errors import TooLong
+from taskserver.model.attempt import Finish
+from taskserver.model.task import CANCELLED, Claim, ClaimedTask, Status
 from taskserver.model.task_options import MAX_TASKS_PER_CALL
 from taskserver.stores.mysql.dialect import MySQLDialect
 from taskserver.stores.queue.batches import Batches
 from taskserver.worker import batch, call, limits, preparing
+from taskserver.worker.claimed_tasks import ClaimedTasks
 from taskserver.worker.result import Reason
 from tests.support.locks import holding
 from tests.support.processes import end_of, needs_peak, run_telling_peak, wait_until
@@ -615,6 +618,42 @@ def test_what_was_taken_away_is_not_called_and_what_cannot_be_started_is_given_b
     result = site.run()
     assert (result.done, result.lost) == (2, 1)
     assert site.calls() == [("many", [0, 2])]
+
+
+def test_a_bad_row_is_counted_and_not_put_back_where_the_arguments_of_the_next_cannot_be_read(
+    site: Packets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch_args(task: ClaimedTask) -> str:
+        raise DatabaseError("the disk is full")
+
+    site.add("many", 0)
+    site.add_text("many", "{")
+    added = site.server.add_tasks([{"task": f"{site.name}.many", "args": ["x" * 20_000]}] * 10)
+    released: list[ClaimedTask] = []
+    monkeypatch.setattr(site.store.claims, "fetch_args", fetch_args)
+    monkeypatch.setattr(ClaimedTasks, "put_last", lambda _, tasks: released.extend(tasks))
+    with pytest.raises(DatabaseError, match="disk is full"):
+        site.run()
+    assert {task.id for task in released} <= {1, *added}
+    [run] = site.store.views.runs()
+    assert (run.taken, site.rows.row(2)["status"]) == (2, 4)
+
+
+def test_all_that_could_not_be_recorded_one_by_one_is_told(
+    site: Packets, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert site.module  # imported: a bad row is not started
+    for _ in range(3):
+        site.add_text("many", "{")
+
+    def fails(finishes: Sequence[Finish], *values: Any) -> None:
+        raise TooLong("together") if len(finishes) > 1 else DatabaseError("the disk is full")
+
+    monkeypatch.setattr(site.store.finishes, "advance", fails)
+    with caplog.at_level("INFO", "taskserver"), pytest.raises(DatabaseError, match="disk is full"):
+        site.run()
+    told = [message for message in caplog.messages if "could not be recorded" in message]
+    assert told == [f"task {one} {site.name}.many has ended, which could not be recorded" for one in (1, 2, 3)]
 
 
 # ---- leases

@@ -5,6 +5,7 @@ What parents, children and workers do at the same time stands in test_dependency
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -189,6 +190,9 @@ def test_an_id_that_is_not_smaller_is_refused_by_name_and_nothing_is_added(site:
     wrong = parent + 10  # as the refused one has taken an id on some servers
     with pytest.raises(InvalidTask, match=f"depends_on names {wrong}"):
         site.server.add_tasks({"task": "tasks.note", "depends_on": [parents]} for parents in (parent, parent, wrong))
+    for too_large in ([2**64 - 1], [2**63 - 1, 2**64 - 2, 2**64 - 1]):  # SQLite cannot bind all of them
+        with pytest.raises(InvalidTask, match=f"depends_on names {too_large[0]}"):
+            site.server.add_task("tasks.note", depends_on=too_large)
     assert [row["id"] for row in site.rows.all()] == [parent]
     assert site.edges() == []
 
@@ -723,6 +727,30 @@ def test_one_that_is_added_by_itself_stands_at_once_as_it_has_to(any_site: Famil
     assert add(done, parent) == (5, False, None)
     assert add(parent, cancelled) == (4, False, GIVEN_UP.format(cancelled))
     assert site.run().done == 3
+
+
+@pytest.mark.parametrize("can_skip", [True, False])
+def test_a_producer_waits_a_second_at_most_for_parents_that_others_hold(mysql_site: Family, can_skip: bool) -> None:
+    """However many they are; a worker settles the child."""
+    site, producer = mysql_site, Rows(mysql_site.dsn)
+    site.store.database.dialect.skips_locked &= can_skip
+    held = [site.add("parent", delay=3600) for _ in range(3)]
+    parents: list[int] = []
+    producer.execute("BEGIN")
+    for _ in range(3):
+        producer.execute(f"INSERT INTO jobs_queue (task, args) VALUES ('{site.name}.note', '[\"parent\"]')")
+        parents += producer.execute("SELECT LAST_INSERT_ID()")[0]
+    with holding(site.dsn, f"id IN ({held[0]}, {held[1]}, {held[2]})"):
+        for several in (parents[:1], parents, held, [*held, *parents]):
+            began_at = time.monotonic()
+            child = site.server.add_task(f"{site.name}.note", ["child"], depends_on=several)
+            assert time.monotonic() - began_at < 2.9  # MySQL 5.7 may take two seconds for one
+            assert site.row(child) == (5, True, None)
+    producer.execute("ROLLBACK")
+    producer.close()
+    assert site.run().done == 2
+    site.pass_time()
+    assert site.run().done == 5
 
 
 def test_who_may_only_insert_leaves_the_look_to_a_worker(mysql_site: Family, mysql_server: MySQLServer) -> None:

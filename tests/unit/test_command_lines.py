@@ -49,6 +49,10 @@ CLIENT = {
     "init now": ("now",),
     "list --status failed": ("'failed'", "error", "fatal"),
     "list --limit 0": ("--limit", WHOLE),
+    **{
+        f"{command} --limit {2**63}": ("--limit", f"{WHOLE} 1 to {2**63 - 1}")
+        for command in ("list", "errors", "retry")
+    },
     "list --group all": ("--group", "'all'", "as 3,5,6"),
     "list --group 3 5": ("5", COMMAS),
     "show": ("ID",),

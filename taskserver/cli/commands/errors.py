@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ...model.task import MAX_SIGNED
 from ...server import TaskServer
 from ...stores.queue.operations import ErrorCount
 from ..terminal.arguments import whole_number
@@ -17,7 +18,9 @@ DEFAULT_LIMIT = 20
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("errors", help="what tasks in error and fatal ones failed with, most frequent first")
     add_filters(parser)
-    parser.add_argument("--limit", type=whole_number(1), default=DEFAULT_LIMIT, metavar="N", help="default %(default)s")
+    parser.add_argument(
+        "--limit", type=whole_number(1, MAX_SIGNED), default=DEFAULT_LIMIT, metavar="N", help="default %(default)s"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON alone")
     parser.set_defaults(run=run)
 

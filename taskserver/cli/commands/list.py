@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...model.field_checks import check_text
-from ...model.task import Status
+from ...model.task import MAX_SIGNED, Status
 from ...server import TaskServer
 from ...stores.database.records import StoredTask
 from ...stores.queue.dependency_trees import DependencyTrees, Links
@@ -26,7 +26,9 @@ def add_parser(subparsers: Any) -> None:
     )
     add_groups(parser)
     parser.add_argument("--task", metavar="TASK", help="tasks of this name, as tasks.send_letter")
-    parser.add_argument("--limit", type=whole_number(1), default=DEFAULT_LIMIT, metavar="N", help="default %(default)s")
+    parser.add_argument(
+        "--limit", type=whole_number(1, MAX_SIGNED), default=DEFAULT_LIMIT, metavar="N", help="default %(default)s"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON alone")
     parser.set_defaults(run=run)
 

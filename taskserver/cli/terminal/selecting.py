@@ -11,7 +11,7 @@ from typing import Any
 from ...errors import InvalidTask
 from ...messages.printable import printable
 from ...model.selection import Selection
-from ...model.task import MAX_ID, Status
+from ...model.task import MAX_ID, MAX_SIGNED, Status
 from ...server import TaskServer
 from ...stores.database.records import StoredTask
 from ...stores.queue.operations import RETRY, Operations, Verb
@@ -40,7 +40,9 @@ def add_selection(parser: Any) -> None:
     parser.add_argument(
         "--all", action="store_true", help="every task that the command is for, if nothing else is given"
     )
-    parser.add_argument("--limit", metavar="N", type=whole_number(1), help="at most so many, in order of id")
+    parser.add_argument(
+        "--limit", metavar="N", type=whole_number(1, MAX_SIGNED), help="at most so many, in order of id"
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what would be changed, and change nothing")
 
 

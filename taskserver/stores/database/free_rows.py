@@ -52,8 +52,10 @@ class FreeRows:
     Where the database has one writer, others hold all of it or nothing: each verb waits for them for `writer_seconds`.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, has_time: Callable[[], bool] = lambda: True) -> None:
+        """Once it has no time, no held row is waited for after another one."""
         self._database = database
+        self._has_time = has_time
 
     def write_ids(self, sql: str, ids: Sequence[int], values: Sequence[Any] = ()) -> int:
         """Write to rows by their ids; how many rows were changed. Held rows are left for the next look."""
@@ -81,7 +83,7 @@ class FreeRows:
         except Conflict:
             if self._database.dialect.has_one_writer:
                 raise
-        return sum(self.work(ids, write).results)
+        return sum(self.work(ids, write).results) if self._may_try_again() else 0
 
     def work(
         self,
@@ -100,7 +102,9 @@ class FreeRows:
             if isinstance(error, Conflict) and self._database.dialect.has_one_writer:
                 raise
             in_doubt = error.may_have_taken_effect
-        return self._work_singly(ids, work, lock, in_doubt) if len(ids) > 1 else Freed([], [], in_doubt)
+        if len(ids) > 1 and self._may_try_again():
+            return self._work_singly(ids, work, lock, in_doubt)
+        return Freed([], [], in_doubt)
 
     IS_THERE = "SELECT id FROM {table} {by_key} WHERE id IN ({ids})"
 
@@ -115,7 +119,7 @@ class FreeRows:
         try:
             return self._without_row(ids)
         except Conflict:
-            return self._gone_singly(ids) if len(ids) > 1 else set()
+            return self._gone_singly(ids) if len(ids) > 1 and self._may_try_again() else set()
 
     def _gone_singly(self, ids: Sequence[int]) -> set[int]:
         gone: set[int] = set()
@@ -125,7 +129,7 @@ class FreeRows:
                 gone |= self._without_row([row_id])
             except Conflict:
                 held += 1
-                if held == MAX_HELD and not self._database.dialect.skips_locked:
+                if (held == MAX_HELD or not self._has_time()) and not self._database.dialect.skips_locked:
                     break
         return gone
 
@@ -134,6 +138,10 @@ class FreeRows:
         database, sql = self._database, with_ids(self.IS_THERE, ids)
         rows = database.locking_at_once(lambda end: database.run(AT_ONCE, database.rows, sql + end, ids))
         return set(ids).difference(row[0] for row in rows)
+
+    def _may_try_again(self) -> bool:
+        """Whether to go on after a held row: where the server passes over held rows, that costs no wait."""
+        return self._database.dialect.skips_locked or self._has_time()
 
     def _seconds(self, writer_seconds: float) -> float:
         return writer_seconds if self._database.dialect.has_one_writer else 0
@@ -156,7 +164,7 @@ class FreeRows:
             except (RowsChanged, Conflict) as error:
                 in_doubt = in_doubt or error.may_have_taken_effect
                 held += isinstance(error, Conflict)
-                if held == MAX_HELD:
+                if held == MAX_HELD or not self._may_try_again():
                     break
             else:
                 done += one.ids

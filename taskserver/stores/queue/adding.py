@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 
 from ...errors import DatabaseError, InvalidTask, TooLong
 from ...model.arguments import encode
 from ...model.new_task import NewTask
-from ...model.task import Status
+from ...model.task import MAX_SIGNED, Status
 from ..database.database import Database
 from ..database.dialect import Inserts
 from ..database.retrying import RetryPolicy, Scope
@@ -164,10 +165,11 @@ class Adding:
         values: list[int] = []
         newer: WaitsForNewer | None = None
         for number, (task, child_id) in enumerate(zip(tasks, ids, strict=True), start=1):
-            for parent_id in map(int, str(task.depends_on).split(",")):
+            parents = [int(text) for text in str(task.depends_on).split(",")]
+            for parent_id in parents:
                 if parent_id >= child_id and newer is None:
                     newer = WaitsForNewer(parent_id, child_id, number, self._what_now)
-                values += (parent_id, child_id)
+            values += chain.from_iterable((parent_id, child_id) for parent_id in _bindable(parents, child_id))
         for first in range(0, len(values), MAX_DEPENDENCY_VALUES):
             portion = values[first : first + MAX_DEPENDENCY_VALUES]
             rows = ", ".join([self.ADD_DEPENDENCY] * (len(portion) // 2))
@@ -295,6 +297,11 @@ def portions(tasks: Iterable[NewTask], inserts: Inserts) -> Iterator[list[NewTas
         size += length
     if portion:
         yield portion
+
+
+def _bindable(parents: Iterable[int], child_id: int) -> Iterable[int]:
+    """Parents as SQLite binds them. A larger one is newer than the child, and stays so: the child never runs."""
+    return dict.fromkeys(min(parent_id, max(child_id, MAX_SIGNED)) for parent_id in parents)
 
 
 def _length(text: str | None) -> int:

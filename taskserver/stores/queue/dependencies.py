@@ -22,7 +22,7 @@ from typing import ClassVar, NamedTuple
 from ...errors import Conflict
 from ...model.task import Status
 from ..database.database import Row
-from ..database.free_rows import Work
+from ..database.free_rows import FreeRows, Work
 from ..database.retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
 from ..database.statements import with_ids
 from .diagnosis import IS_ORPHAN
@@ -31,6 +31,8 @@ from .store import Store
 MAX_EDGES_PER_LOOK = 400
 MAX_SETTLING_SECONDS = 5.0
 """Stop settling after so long; leave the rest for the next look: a worker has tasks to run, and signals to hear."""
+MAX_PRODUCER_SECONDS = 0.5
+"""The same for a producer: its page waits for one held row at most, which is a second."""
 
 GIVEN_UP = "dependency: task "
 """The begin of the error_text of a task that was given up because of another one."""
@@ -53,10 +55,7 @@ class _Ends(NamedTuple):
     """Parents that are done, or gone."""
     fatal: set[int]
     unknown: set[int]
-    """Parents that were not over, and whose row others hold, so that `awaited` could not be written.
-
-    Among them are parents whose producer has not committed them yet.
-    """
+    """Parents whose row others hold, so that `awaited` could not be written, or that are not committed yet."""
 
 
 class _Findings(NamedTuple):
@@ -79,6 +78,7 @@ class Dependencies:
         self._database = store.database
         self._on_given_up = on_given_up
         self._until = 0.0
+        self._free_rows = FreeRows(store.database, self._has_time)
 
     # ---- settle: a row with a sign → its children are told, and the sign is gone
 
@@ -92,7 +92,7 @@ class Dependencies:
         WHERE id IN ({ids}) AND status IN (2, 4) AND awaited = 0
     """
 
-    def settle(self, ids: Sequence[int]) -> int:
+    def settle(self, ids: Sequence[int], max_seconds: float = MAX_SETTLING_SECONDS) -> int:
         """Settle rows that a look has found; how many. Rows that others hold are left for the next look.
 
         Children of a parent that is done: waiting → new. Children of a fatal parent: waiting → fatal. Awaited parents
@@ -100,7 +100,7 @@ class Dependencies:
         """
         if not ids:
             return 0
-        self._until = time.monotonic() + MAX_SETTLING_SECONDS
+        self._until = time.monotonic() + max_seconds
         rows = self._fetch(self.SIGNED, ids)
         waiting = {row[0]: bool(row[2]) for row in rows if row[1] == Status.WAITING}
         done = [row[0] for row in rows if row[1] == Status.DONE and row[2]]
@@ -109,7 +109,7 @@ class Dependencies:
         settled = (
             self._settle_waiting(waiting) + self._settle_done(done) + sum(starmap(self._settle_fatal, fatal.items()))
         )
-        return settled + self._store.free_rows.write_ids(self.UNSIGN, forged)
+        return settled + self._free_rows.write_ids(self.UNSIGN, forged)
 
     def _has_time(self) -> bool:
         return time.monotonic() < self._until
@@ -237,7 +237,7 @@ class Dependencies:
             given_up += len(children) - len(left)
             if not self._has_time():
                 return given_up
-        return given_up if held else self._store.free_rows.write_ids(self.UNSIGN_FATAL, [parent], (sign,))
+        return given_up if held else self._free_rows.write_ids(self.UNSIGN_FATAL, [parent], (sign,))
 
     def _children(self, parent: int, status: int) -> Iterator[list[int]]:
         last = 0
@@ -296,7 +296,7 @@ class Dependencies:
         settled = 0
         for parent, doomed in findings.doomed.items():
             settled += len(doomed) - len(self._give_up(doomed, parent))
-        self._store.free_rows.write_ids(self.PUT_OFF, sorted(findings.put_off))
+        self._free_rows.write_ids(self.PUT_OFF, sorted(findings.put_off))
         rest = [child for child in children if child not in findings.undecided]
         rest = [child for child in rest if not children[child] or self._revive_children(child)]
         held = self._held_after(partial(self._database.write_ids, self.DECIDE), rest)
@@ -332,17 +332,21 @@ class Dependencies:
     def _await(self, parents: Sequence[int]) -> _Ends:
         """Write `awaited` to parents that are not over, then read the ends of all.
 
-        From then on, whoever ends one of these parents, or retries a fatal one, knows that it is awaited.
+        From then on, whoever ends one of these parents, or retries a fatal one, knows that it is awaited. Once no
+        time is left, no lock is waited for: these parents count as held.
         """
         if not parents:
             return _Ends(set(), set(), set())
-        self._store.free_rows.write_ids(self.AWAIT, parents)
-        rows = self._fetch(self.ENDS, parents)
-        unseen = set(parents).difference(row[0] for row in rows)
-        gone = self._store.free_rows.gone(sorted(unseen))
+        seen = {row[0] for row in self._fetch(self.ENDS, parents)}
+        unseen = set(parents) - seen
+        gone = self._free_rows.gone(sorted(unseen)) if self._has_time() else set()
+        if self._has_time():
+            self._free_rows.write_ids(self.AWAIT, sorted(seen))
+        rows = self._fetch(self.ENDS, sorted(seen)) if seen else ()
+        gone |= seen.difference(row[0] for row in rows)  # it was committed, and has ended since
         done = gone | {row[0] for row in rows if row[1] == Status.DONE}
         fatal = {row[0] for row in rows if row[1] == Status.FATAL}
-        return _Ends(done, fatal, (unseen - gone | {row[0] for row in rows if not row[2]}) - done - fatal)
+        return _Ends(done, fatal, (unseen | {row[0] for row in rows if not row[2]}) - done - fatal)
 
     def _revive_children(self, parent: int) -> bool:
         """Fatal → waiting for children that were given up because of this parent, which is not fatal any more.
@@ -379,7 +383,7 @@ class Dependencies:
         if not ids:
             return set()
         try:
-            done = self._store.free_rows.work(ids, work).ids
+            done = self._free_rows.work(ids, work).ids
         except Conflict:  # the database has one writer, and another process writes
             return set(ids)
         left = sorted(set(ids).difference(done))

@@ -14,7 +14,7 @@ from ...messages.error_text import MAX_ERROR_LENGTH
 from ...messages.printable import shown
 from ...model.results import as_texts
 from ...model.selection import Selection
-from ...model.task import MAX_GROUP_ID, MAX_ID, ClaimedTask, Status
+from ...model.task import MAX_GROUP_ID, MAX_ID, MAX_SIGNED, ClaimedTask, Status
 from ..database.records import StoredTask, stored_task
 from ..database.statements import marks
 from .adding import Adding
@@ -24,8 +24,6 @@ from .dependencies import GIVEN_UP, IS_GIVEN_UP, Dependencies
 from .dependency_trees import DependencyTrees
 from .store import Store
 
-MAX_ROWS = 2**63 - 1
-"""No LIMIT of SQLite is greater."""
 SETTLE_SECONDS = 10.0
 """After a retry or cancel, dependencies are settled for so long; a worker settles the rest."""
 ANY_GIVEN_UP = f"{GIVEN_UP}…, for which it waits, is fatal"
@@ -200,7 +198,7 @@ class Operations:
     def preview(self, verb: Verb, selection: Selection, most: int) -> Preview:
         """How many rows a verb would change, and the first `most` of them. Raises InvalidTask."""
         writer = BulkWriter(self._store, _bulk_write(verb, selection))
-        limit = MAX_ROWS if selection.limit is None else selection.limit
+        limit = MAX_SIGNED if selection.limit is None else selection.limit
         if selection.ids is not None:
             found = writer.look_among(sorted(set(selection.ids)))
             count, first = len(found), found
@@ -276,7 +274,7 @@ class Operations:
         Raises InvalidTask.
         """
         words = self._database.words
-        most = MAX_ROWS if selection.limit is None else selection.limit
+        most = MAX_SIGNED if selection.limit is None else selection.limit
         bulk = _bulk_write(RETRY, selection)
         sql = self.ERRORS.replace("{which}", bulk.condition).replace("{is_given_up}", IS_GIVEN_UP)
         sql = sql.replace("{given_up}", f"'{ANY_GIVEN_UP}'").replace("{most_characters}", str(MAX_ERROR_LENGTH))
@@ -322,8 +320,8 @@ def _check(selection: Selection) -> None:
     for name, text in (("task", selection.task), ("error", selection.error)):
         if text is not None and not _is_text(text):
             raise InvalidTask(f"{name} is {shown(text)}; allowed: a text in UTF-8, not an empty one")
-    if selection.limit is not None and (type(selection.limit) is not int or not 1 <= selection.limit <= MAX_ID):
-        raise InvalidTask(f"limit is {shown(selection.limit)}; allowed: a whole number from 1 to {MAX_ID}")
+    if selection.limit is not None and (type(selection.limit) is not int or not 1 <= selection.limit <= MAX_SIGNED):
+        raise InvalidTask(f"limit is {shown(selection.limit)}; allowed: a whole number from 1 to {MAX_SIGNED}")
 
 
 def _check_numbers(name: str, numbers: Sequence[int] | None, most: int) -> None:
