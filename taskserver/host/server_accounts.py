@@ -11,12 +11,14 @@ import socket
 import stat
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 NAMES = ("mysql", "mariadb", "_mysql")
 """The accounts that packages make for a server."""
 ESTABLISHED = "01"
 NOT_ACCEPTED = "0"
 """The inode of a connection that no program has taken up yet: the system names no account for it."""
+MAPPED = "".join(f"{word:08X}" for word in struct.unpack("=3I", bytes(10) + b"\xff\xff"))
 TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 
 
@@ -56,19 +58,28 @@ def _owners_of_unix(connected: socket.socket) -> Iterator[int]:
 
 
 def _owners_of_tcp(connected: socket.socket) -> Iterator[int]:
-    """The owners of all ends that may be the other one, by the two ports; -1 of one that nobody has taken up."""
-    ends = [connected.getpeername()[1], connected.getsockname()[1]]
+    """The owner of the other end; -1 where nobody has taken it up, or has it any more."""
+    ends = [_as_listed(connected.getpeername()), _as_listed(connected.getsockname())]
     for table in TABLES:
         try:
             with open(table, encoding="ascii") as lines:
                 next(lines)
                 for line in lines:
                     _, own, others, state, _, _, _, owner, _, inode, *_ = line.split()
-                    if state == ESTABLISHED and [_port(own), _port(others)] == ends:
-                        yield -1 if inode == NOT_ACCEPTED else int(owner)
+                    if [_plain(own), _plain(others)] == ends:
+                        yield int(owner) if state == ESTABLISHED and inode != NOT_ACCEPTED else -1
         except (OSError, StopIteration):
             continue
 
 
-def _port(address: str) -> int:
-    return int(address.rpartition(":")[2], 16)
+def _as_listed(address: tuple[Any, ...]) -> str:
+    """An address and its port as the system lists them: words of 32 bits in hexadecimal."""
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    packed = socket.inet_pton(family, address[0].partition("%")[0])
+    words = struct.unpack(f"={len(packed) // 4}I", packed)
+    return _plain(f"{''.join(f'{word:08X}' for word in words)}:{address[1]:04X}")
+
+
+def _plain(listed: str) -> str:
+    """An address of IPv4 that is listed as one of IPv6, as a server has it that listens on both, in its own form."""
+    return listed.removeprefix(MAPPED)

@@ -211,7 +211,10 @@ def test_a_socket_or_a_link_of_others_in_a_folder_of_everybodys_is_no_usual_one(
 
 
 def test_who_accepted_a_connection_is_asked_for_and_not_who_listens_now() -> None:
-    """A neighbour may accept, close its listener, and ask once the server is back."""
+    """A neighbour may accept, close its listener, and ask once the server is back.
+
+    It may also have a connection to the server between the same ports, and close its own side of ours.
+    """
     if os.getuid() != 0:
         pytest.skip("only root can act as two accounts")
     listening = socket.create_server(("127.0.0.1", 0))
@@ -221,6 +224,18 @@ def test_who_accepted_a_connection_is_asked_for_and_not_who_listens_now() -> Non
         listening.close()
         with socket.create_server(("127.0.0.1", port), reuse_port=True):
             assert not is_at_other_end(connected)
+    for host in ("127.0.0.1", "::1"):
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host, 0), family=family)
+        port = listening.getsockname()[1]
+        with (
+            socket.create_server(("127.0.0.2", port)) as servers,
+            accepted_by_nobody(listening, beside=("127.0.0.2", port)),
+            socket.create_connection((host, port)) as connected,
+        ):
+            assert connected.recv(1) == b"!"
+            with servers.accept()[0]:
+                assert not is_at_other_end(connected)
     with socket.create_server(("127.0.0.1", 0)) as ours, socket.create_connection(ours.getsockname()) as connected:
         assert not is_at_other_end(connected)  # nobody has taken it up yet
         with ours.accept()[0]:
@@ -228,14 +243,20 @@ def test_who_accepted_a_connection_is_asked_for_and_not_who_listens_now() -> Non
 
 
 @contextmanager
-def accepted_by_nobody(listening: socket.socket) -> Iterator[None]:
+def accepted_by_nobody(listening: socket.socket, beside: tuple[str, int] | None = None) -> Iterator[None]:
     """Inside the `with`, another account accepts the first connection, and sends one byte."""
     child = os.fork()
     if child == 0:
         os.setuid(65534)
         visitor = listening.accept()[0]
         listening.close()
+        if beside:
+            other = socket.socket()
+            other.bind(("127.0.0.3", visitor.getpeername()[1]))
+            other.connect(beside)
         visitor.sendall(b"!")
+        if beside:
+            visitor.shutdown(socket.SHUT_WR)
         visitor.recv(1)
         os._exit(0)
     try:

@@ -88,6 +88,16 @@ def test_a_queue_works_where_the_host_gives_sessions_odd_defaults(
     )
 
 
+def test_nothing_is_rolled_back_where_autocommit_is_off_for_all(mysql_dsn: str, mysql_server: MySQLServer) -> None:
+    with mysql_server.set_globally(autocommit=0):
+        with TaskServer(mysql_dsn) as server:
+            server.create_tables()
+            server.add_task("tasks.a")
+            server.pause(3)
+        with TaskServer(mysql_dsn) as other:
+            assert (len(other.store.views.list([], [], 9)), other.store.claims.paused_groups()) == (1, [3])
+
+
 def test_a_rolled_back_task_is_known_where_the_host_limits_rows(odd_queue: Queue) -> None:
     """By counts that the server shows as rows. One that limits these itself counts as one that may have committed."""
     odd_queue.server.add_task("tasks.undo")

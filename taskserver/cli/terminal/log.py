@@ -101,6 +101,7 @@ class StandardError(logging.Handler):
         self._most = sys.maxsize if verbose else MAX_FATAL_LINES
         # A copy of the descriptor: a task may close standard error itself.
         self._descriptor = os.dup(2)
+        self._opened = os.fstat(2)
         self._fatal = 0
         self._before_line = before_line
 
@@ -119,10 +120,13 @@ class StandardError(logging.Handler):
 
     def _say(self, line: str) -> None:
         self._before_line()
-        try:
-            os.write(self._descriptor, f"{line}\n".encode())
-        except OSError:
-            pass  # nobody reads standard error any more, which must not end the run
+        for descriptor in (self._descriptor, 2):
+            # Nobody may read standard error any more, which must not end the run. A task may have closed descriptors,
+            # and another file, or the database's connection, have got their numbers.
+            with suppress(OSError):
+                if os.path.samestat(os.fstat(descriptor), self._opened):
+                    os.write(descriptor, f"{line}\n".encode())
+                    return
 
 
 class PrintsToLog(io.TextIOBase):
