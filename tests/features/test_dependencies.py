@@ -160,6 +160,24 @@ def test_a_task_waits_for_a_parent_that_is_not_committed_yet(
     site.assert_all_done()
 
 
+def test_a_task_with_many_fatal_parents_is_given_up_once(site: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a page may forge them by the thousand: each cost a write under the child's lock."""
+    child = site.add("child", site.add("parent"))
+    site.rows.execute(f"UPDATE jobs_queue SET due_at = created_at WHERE id = {child}")
+    edges = ", ".join(f"({child + number}, {child})" for number in range(1000))
+    site.rows.execute(f"INSERT INTO jobs_queue_dependencies (parent_id, child_id) VALUES {edges}")
+    parents: list[int] = []
+    give_up = Dependencies._give_up
+
+    def counted(self: Dependencies, children: Sequence[int], parent: int) -> set[int]:
+        parents.append(parent)
+        return give_up(self, children, parent)
+
+    monkeypatch.setattr(Dependencies, "_give_up", counted)
+    site.settle()
+    assert (parents, site.row(child)[0]) == ([child], 4)
+
+
 def test_a_run_on_an_old_server_may_begin_with_a_task_that_waits(
     mysql_site: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:

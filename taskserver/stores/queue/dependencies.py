@@ -61,8 +61,8 @@ class _Ends(NamedTuple):
 class _Findings(NamedTuple):
     """The outcome of a look at the parents of some children."""
 
-    doomed: dict[int, list[int]]
-    """The children to be given up, by the parent because of which they are."""
+    doomed: dict[int, int]
+    """The children to be given up, each with the first parent because of which it is."""
     undecided: set[int]
     """The doomed children, and children of which nobody can say yet whether they have to wait."""
     put_off: set[int]
@@ -294,7 +294,8 @@ class Dependencies:
         """
         findings = self._look_at(sorted(children))
         settled = 0
-        for parent, doomed in findings.doomed.items():
+        for parent in set(findings.doomed.values()):
+            doomed = [child for child, because_of in findings.doomed.items() if because_of == parent]
             settled += len(doomed) - len(self._give_up(doomed, parent))
         self._free_rows.write_ids(self.PUT_OFF, sorted(findings.put_off))
         rest = [child for child in children if child not in findings.undecided]
@@ -310,13 +311,13 @@ class Dependencies:
             findings.undecided.update(self._let_go([edge for edge in edges if edge[0] in ends.done]))
             for parent, child in edges:
                 if parent in ends.fatal or parent >= child:
-                    findings.doomed.setdefault(parent, []).append(child)
+                    findings.doomed.setdefault(child, parent)
                 if parent in ends.fatal or parent in ends.unknown or parent >= child:
                     findings.undecided.add(child)
                 if parent in ends.unknown:
                     findings.put_off.add(child)
             last = edges[-1][1]
-            if last > children[0] and not self._has_time():
+            if (last > children[0] or last in findings.doomed) and not self._has_time():
                 findings.undecided.update(child for child in children if child >= last)
                 break
         return findings
