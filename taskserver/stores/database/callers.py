@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from ...errors import DatabaseError, InvalidTask, TablesMissing, TooLong
 from ...model.attempt import Finish
 from .dialect import Inserts
-from .statements import Statements, Words
+from .statements import SHORT_BYTES, Statements, Words
 
 T = TypeVar("T")
 
@@ -34,8 +34,6 @@ DATABASES = {
 DJANGO = "django"
 SAVEPOINT = "taskserver_completes"
 """It stands from before a completion's writes on, in the caller's transaction."""
-SHORT_BYTES = 16 * 1024
-"""Any server takes so long a statement."""
 MAX_NUMBER_BYTES = 24
 QUOTED = "\\'\""
 """The characters before which drivers put a backslash; JSON has no other."""
@@ -82,6 +80,7 @@ class CallersDialect(ABC):
         """Set SAVEPOINT. Raises InvalidTask where the connection would commit each of our statements by itself."""
 
     how_to_shorten = ""
+    """The way out for a person whose statement is longer than the connection takes."""
 
     def most_bytes(self, database: CallersDatabase) -> float:
         """The longest statement that the connection takes."""

@@ -26,6 +26,8 @@ MAX_READ_BYTES = {"args": 1024 * 1024} | dict.fromkeys(("stages", "error_text", 
 TOO_LONG = "(too long: not read)"
 """What is read in the place of such a text."""
 
+SHORT_BYTES = 16 * 1024
+"""No server is set to take less a statement (on MySQL: net_buffer_length, with which each connection begins)."""
 MAX_UTF8_BYTES = 4
 """The longest character."""
 

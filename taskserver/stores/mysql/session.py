@@ -13,7 +13,7 @@ from pymysql.constants import CLIENT
 from ...errors import DatabaseError
 from ...settings.dsn import MySQLDsn
 from ..database.session import Pace, Session
-from ..database.statements import MAX_UTF8_BYTES, Write
+from ..database.statements import MAX_UTF8_BYTES, SHORT_BYTES, Write
 from .errors import DRIVER_ERRORS, STATEMENT_BINLOG, TOO_LONG, number_of
 from .login import log_in
 
@@ -34,9 +34,8 @@ READ_SECONDS = 60
 # over the comments that are not for it.
 SESSION = (
     "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = 1, sql_big_selects = 1, "
-    "autocommit = 1, "
-    "sql_safe_updates = 0, sql_select_limit = 18446744073709551615, completion_type = 0, unique_checks = 1"
-    "/*!50708 , max_execution_time = 0*//*M!100101 , max_statement_time = 0*/"
+    "autocommit = 1, sql_safe_updates = 0, sql_select_limit = 18446744073709551615, completion_type = 0, "
+    "unique_checks = 1/*!50708 , max_execution_time = 0*//*M!100101 , max_statement_time = 0*/"
 )
 # A worker waits in short turns for locks of whole tables (a backup's), too: to hang up instead would leave the
 # statement waiting on the server, with a connection that counts. Producers and changes of tables wait as long as the
@@ -45,9 +44,6 @@ IN_A_RUN = "lock_wait_timeout = 1"
 AFTER_A_RUN = "SET lock_wait_timeout = DEFAULT, autocommit = 1"
 READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 REPEATABLE_READ = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
-
-SHORT_BYTES = 16 * 1024
-"""No server is set to take less (it is net_buffer_length, with which each connection begins)."""
 
 ANY_BYTES = "taskserver_any_bytes"
 """UTF-8 that decodes each invalid byte to a lone surrogate: MariaDB keeps those that some programs make of emojis."""
