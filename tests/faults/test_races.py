@@ -296,7 +296,7 @@ def assert_each_number_is_there_once(racing: Race, dsn: str, tasks: int) -> None
     racing.go()
     outcomes = racing.outcomes(timeout=3600)
     assert len(outcomes) == 100
-    assert sum(one.done for one in outcomes) == tasks
+    assert sum(one.done for one in outcomes) == tasks, (count_unfinished(dsn), outcomes)
     assert_each_ran_once(racing.ran(), tasks)
     assert_it_raced(racing.ran(), 100)
     assert count_unfinished(dsn) == 0

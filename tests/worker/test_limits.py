@@ -404,7 +404,7 @@ def assert_struck_in_no_write(queue: Queue, count: int) -> None:
     _, *traces = (queue.folder / "log").read_text().split(" raised:\n")
     assert len(traces) == count
     for trace in traces:
-        assert "\n    taskserver.interrupts.stopping.TaskInterrupted: " in trace, trace
+        assert "\ntaskserver.interrupts.stopping.TaskInterrupted: " in trace, trace
         assert "in _try\n" not in trace, trace
 
 
