@@ -102,9 +102,14 @@ def read_stages(text: str | None) -> list[NextStage]:
         return []
     if not isinstance(text, str):
         raise BadTask("stages is text; this row holds something else")
-    if len(text.encode(errors="replace")) > MAX_STAGES_BYTES:
-        raise BadTask(f"stages is longer than {MAX_STAGES_BYTES} bytes")
+    check_stages_size(len(text.encode(errors="replace")))
     try:
         return _check_all(parse_json(text, "stages"))
     except InvalidTask as error:
         raise BadTask(f"its stages: {error}") from None
+
+
+def check_stages_size(size: int) -> None:
+    """Refuse the stages of a row by their size in bytes. Raises BadTask."""
+    if size > MAX_STAGES_BYTES:
+        raise BadTask(f"stages is longer than {MAX_STAGES_BYTES} bytes")

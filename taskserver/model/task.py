@@ -63,11 +63,18 @@ class ClaimedTask(NamedTuple):
     waited_seconds: float = 0.0
     """From the instant at which the task was ready to the claim."""
     stages: str | None = None
-    """The stages of a pipeline, as JSON."""
+    """The stages of a pipeline, as JSON; None for other tasks, and where long ones are left in the database."""
+    stages_bytes: int | None = None
+    """The length of the stages in the row."""
     stage: int = 0
     """How many stages are over."""
     awaited: int = 0
     """1 where other tasks waited for this task when it was claimed."""
+
+    @property
+    def text_bytes(self) -> int:
+        """The length of arguments and stages together."""
+        return (self.args_bytes or 0) + (self.stages_bytes or 0)
 
 
 class Claim(NamedTuple):

@@ -34,7 +34,7 @@ from .call import (
     undescribed,
 )
 from .finishing import Finishing
-from .preparing import Call, check_attempts, fetch_arguments, next_stage_of, no_room_for
+from .preparing import Call, check_attempts, fetch_texts, next_stage_of, no_room_for
 from .reporting import Ended, Reporter
 from .run_context import RunContext
 from .stats import Attempt
@@ -105,7 +105,7 @@ class BatchExecution:
         max_items = call.callable.options.batch
         if max_items is None or task.attempts:
             return []
-        count, most_bytes = self._run.limits.max_together(max_items) - 1, MAX_CALL_BYTES - (task.args_bytes or 0)
+        count, most_bytes = self._run.limits.max_together(max_items) - 1, MAX_CALL_BYTES - task.text_bytes
         return self._run.heartbeat.claimed.take_alike(task.task, count, most_bytes)
 
     def _prepare(self, others: list[ClaimedTask]) -> list[_Item]:
@@ -137,7 +137,7 @@ class BatchExecution:
 
     def _prepared(self, claimed: ClaimedTask) -> _Item:
         """The task with its arguments read. Raises BadTask, DatabaseError."""
-        task = fetch_arguments(claimed, self._run.store.claims.fetch_args)
+        task = fetch_texts(claimed, self._run.store.claims.fetch_texts)
         if task.max_attempts is not None:
             check_attempts(task, task.max_attempts)
         return _Item(task, read_item(task.args), None if task.stages is None else next_stage_of(task))

@@ -43,14 +43,14 @@ class ClaimedTasks:
     def take_alike(self, name: str, count: int, most_bytes: int) -> list[ClaimedTask]:
         """Up to `count` tasks of this name that were never started, wherever they stand; in their order.
 
-        Their arguments have at most so many bytes together.
+        Their arguments and stages have at most so many bytes together.
         """
         taken: list[ClaimedTask] = []
         for task in tuple(self._unstarted):
             if len(taken) >= count:
                 break
             if task.task == name and not task.attempts:
-                most_bytes -= task.args_bytes or 0
+                most_bytes -= task.text_bytes
                 if most_bytes < 0:
                     break
                 try:

@@ -16,7 +16,7 @@ from ..model.task import MAX_ATTEMPTS, ClaimedTask
 from .attempts import Attempts, ReadyTask
 from .call import Failure, failure_of
 from .finishing import Finishing
-from .preparing import Call, check_attempts, fetch_arguments, no_room_for, prepare
+from .preparing import Call, check_attempts, fetch_texts, no_room_for, prepare
 from .reporting import Reporter
 from .run_context import RunContext
 from .stats import Attempt
@@ -67,7 +67,7 @@ class Executor:
         self._run.result.taken += 1
         attempt: Attempt | None = None
         try:
-            task = fetch_arguments(claimed, self._run.store.claims.fetch_args)
+            task = fetch_texts(claimed, self._run.store.claims.fetch_texts)
             if self._run.callables.would_import(task.task):
                 attempt = self._start_and_import(task)
                 if attempt is None:

@@ -27,8 +27,8 @@ class Call(NamedTuple):
     """The stage of a pipeline that gets the return value; None where none follows."""
 
 
-def fetch_arguments(task: ClaimedTask, fetch_args: Callable[[ClaimedTask], str | None]) -> ClaimedTask:
-    """The task with all of its arguments, which its claim left in the database where they are long.
+def fetch_texts(task: ClaimedTask, fetch: Callable[[ClaimedTask], ClaimedTask]) -> ClaimedTask:
+    """The task with its arguments and stages, which its claim left in the database where they are long.
 
     They are kept: a rerun may change the row while the task runs, and on_fatal gets what the task got. Raises BadTask,
     DatabaseError.
@@ -36,13 +36,16 @@ def fetch_arguments(task: ClaimedTask, fetch_args: Callable[[ClaimedTask], str |
     if not isinstance(task.task, str) or not (task.args is None or isinstance(task.args, str)):
         raise BadTask("task and args are text; this row holds something else")
     check_size(task.args_bytes)
-    if task.args is None and task.args_bytes:
-        return task._replace(args=fetch_args(task))
-    return task
+    if task.stages_bytes is not None:
+        from ..model.pipeline import check_stages_size  # few tasks have any
+
+        check_stages_size(task.stages_bytes)
+    is_left = (task.args is None and task.args_bytes) or (task.stages is None and task.stages_bytes)
+    return fetch(task) if is_left else task
 
 
 def prepare(task: ClaimedTask, callables: Callables) -> Call:
-    """Make a row ready to run; `task` has all of its arguments.
+    """Make a row ready to run; `task` has its arguments and stages.
 
     Raises BadTask where the row can never run, ModuleBroken where its module cannot be imported, MemoryError.
     """

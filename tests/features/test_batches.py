@@ -10,7 +10,7 @@ import json
 import signal
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import pytest
 
@@ -623,14 +623,14 @@ def test_what_was_taken_away_is_not_called_and_what_cannot_be_started_is_given_b
 def test_a_bad_row_is_counted_and_not_put_back_where_the_arguments_of_the_next_cannot_be_read(
     site: Packets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fetch_args(task: ClaimedTask) -> str:
+    def fetch_texts(task: ClaimedTask) -> NoReturn:
         raise DatabaseError("the disk is full")
 
     site.add("many", 0)
     site.add_text("many", "{")
     added = site.server.add_tasks([{"task": f"{site.name}.many", "args": ["x" * 20_000]}] * 10)
     released: list[ClaimedTask] = []
-    monkeypatch.setattr(site.store.claims, "fetch_args", fetch_args)
+    monkeypatch.setattr(site.store.claims, "fetch_texts", fetch_texts)
     monkeypatch.setattr(ClaimedTasks, "put_last", lambda _, tasks: released.extend(tasks))
     with pytest.raises(DatabaseError, match="disk is full"):
         site.run()

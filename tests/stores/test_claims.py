@@ -103,7 +103,7 @@ def test_arguments_are_left_in_the_database_by_their_bytes(store: Store, letter:
     short, long = claim(store)
     assert (short.args, short.args_bytes) == (fits, MAX_INLINE_BYTES)
     assert (long.args, long.args_bytes) == (None, MAX_INLINE_BYTES + 1)
-    assert store.claims.fetch_args(long) == fits + " "
+    assert store.claims.fetch_texts(long).args == fits + " "
 
 
 def test_a_claim_of_many_rows_holds_no_more_arguments_than_one_of_few(
@@ -118,7 +118,16 @@ def test_a_claim_of_many_rows_holds_no_more_arguments_than_one_of_few(
         add(store, args="[]")
     few = claim(store, 5)
     assert [task.args for task in few] == [None, None, None, "[]", "[]"]
-    assert [store.claims.fetch_args(task) for task in few[:3]] == ['["1234"]', '["1234"]', '["12345"]']
+    assert [store.claims.fetch_texts(task).args for task in few[:3]] == ['["1234"]', '["1234"]', '["12345"]']
+
+
+def test_long_stages_are_left_in_the_database_beside_short_arguments(store: Store, rows: Rows) -> None:
+    stages = f'["tasks.send{" " * MAX_INLINE_BYTES}"]'
+    add(store, args="[]")
+    rows.set(f"stages = '{stages}'")
+    task = claim_one(store)
+    assert (task.args, task.stages, task.stages_bytes, task.text_bytes) == ("[]", None, len(stages), len(stages) + 2)
+    assert store.claims.fetch_texts(task) == task._replace(stages=stages)
 
 
 def test_arguments_of_a_mebibyte_come_back_unchanged_to_who_holds_the_claim(store: Store, rows: Rows) -> None:
@@ -126,9 +135,9 @@ def test_arguments_of_a_mebibyte_come_back_unchanged_to_who_holds_the_claim(stor
     task_id = add(store, args=args)
     task = claim_one(store)
     assert (task.args, task.args_bytes) == (None, 1024 * 1024)
-    assert store.claims.fetch_args(task) == args
+    assert store.claims.fetch_texts(task).args == args
     take_away(rows, task_id)
-    assert store.claims.fetch_args(task) is None
+    assert store.claims.fetch_texts(task).args is None
 
 
 def test_a_task_without_arguments_has_none(store: Store) -> None:

@@ -29,10 +29,11 @@ from taskserver.model.arguments import (
     read_arguments,
     write_arguments,
 )
+from taskserver.model.pipeline import MAX_STAGES_BYTES
 from taskserver.model.task import ClaimedTask
 from taskserver.worker.call import run_call, run_foreign
 from taskserver.worker.callables import Callables
-from taskserver.worker.preparing import Call, fetch_arguments, prepare
+from taskserver.worker.preparing import Call, fetch_texts, prepare
 
 
 def run_task(call: Call) -> BaseException | None:
@@ -409,19 +410,24 @@ def test_a_default_that_exits_when_shown_does_not_stop_a_worker(write_tasks: Cal
 
 def test_arguments_over_the_limit_are_refused_before_they_are_fetched() -> None:
     with pytest.raises(BadTask, match=f"args is {MAX_ARGS_BYTES + 1} bytes long"):
-        fetch_arguments(row(None, MAX_ARGS_BYTES + 1), never)
+        fetch_texts(row(None, MAX_ARGS_BYTES + 1), never)
 
 
 def test_long_arguments_are_fetched() -> None:
     args = '["' + "x" * 100_000 + '"]'
-    assert fetch_arguments(row(None, len(args)), lambda task: args if task.id == 1 else None).args == args
+    assert fetch_texts(row(None, len(args)), lambda task: task._replace(args=args)).args == args
+
+
+def test_stages_over_the_limit_are_refused_before_they_are_fetched() -> None:
+    with pytest.raises(BadTask, match=f"stages is longer than {MAX_STAGES_BYTES} bytes"):
+        fetch_texts(row("[]")._replace(stages_bytes=MAX_STAGES_BYTES + 1), never)
 
 
 def test_without_arguments_nothing_is_fetched(write_tasks: Callable[[str], None]) -> None:
     write_tasks("def send(): pass\n")
     for args_bytes in (None, 0):
         task = row(None, args_bytes)
-        assert fetch_arguments(task, never) == task
+        assert fetch_texts(task, never) == task
         assert prepare(task, Callables(("tasks",)))[1:] == ([], {}, None)
 
 

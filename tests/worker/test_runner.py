@@ -214,7 +214,7 @@ def test_what_stages_hand_on_makes_no_statement_that_the_server_refuses_and_ends
     )
 
 
-@pytest.mark.parametrize(("part", "verb"), [("finishes", "advance"), ("claims", "fetch_args")])
+@pytest.mark.parametrize(("part", "verb"), [("finishes", "advance"), ("claims", "fetch_texts")])
 def test_what_was_not_started_is_given_back_when_an_error_ends_the_run(
     server: TaskServer, module: str, part: str, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

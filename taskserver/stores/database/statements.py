@@ -117,6 +117,7 @@ def words_of(words: Words, table: str, quoted: str) -> dict[str, str]:
         "first_columns": QUEUE_COLUMNS.partition(", version")[0],
         "archived_columns": ", ".join({"claim": "NULL", "status": "2"}.get(column, column) for column in columns),
         "args_bytes": words.bytes_of.format("args"),
+        "stages_bytes": words.bytes_of.format("stages"),
         # The position of a bound text in the error, from 1 on, compared byte by byte; 0 where it does not occur.
         "error_position": "INSTR(error_text, ?)",
         "cancelled": f"'{CANCELLED}'",

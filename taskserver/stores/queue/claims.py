@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 MAX_GROUPS = 400
 """A claim names each group; SQLite joins 500 parts in one statement at most."""
 MAX_INLINE_BYTES = 16 * 1024
-"""Longer arguments stay in the database until their task's turn: a thousand of 1 MiB each fit into no small host."""
+"""Longer texts stay in the database until their task's turn: a thousand of 1 MiB each fit into no small host."""
 MAX_CLAIM_BYTES = 4 * 1024 * 1024
-"""Arguments that one claim holds at most: of a claim of many rows, shorter ones stay in the database, too."""
+"""Arguments, and stages, that one claim holds at most: of a claim of many rows, shorter ones stay there, too."""
 
 PAUSED_SECONDS = 1.0
 """Paused groups are known for so long: the claim that finds nothing because of them is spared."""
@@ -49,10 +49,10 @@ class Claims:
     READ_CLAIM = """
         SELECT id, task, CASE WHEN {args_bytes} <= ? THEN args END, {args_bytes},
             attempts, max_attempts, claim, group_id, CASE WHEN {updated_at_age} > 0 THEN {updated_at_age} ELSE 0.0 END,
-            stages, stage, awaited
+            CASE WHEN {stages_bytes} <= ? THEN stages END, {stages_bytes}, stage, awaited
         FROM {table} WHERE status = 1 AND claim = ? ORDER BY priority, id
     """
-    READ_ARGS = "SELECT args FROM {table} WHERE id = ? AND status = 1 AND claim = ?"
+    READ_TEXTS = "SELECT args, stages FROM {table} WHERE id = ? AND status = 1 AND claim = ?"
 
     def claim(self, limit: int, groups: Sequence[int]) -> Claim:
         """New → in progress for up to `limit` rows of `groups` (none: of all), in order of priority, then id.
@@ -76,7 +76,7 @@ class Claims:
         server that was written to, where a proxy sends single looks to a replica.
         """
         policy = RetryPolicy(Scope.TRANSACTION, self._database.conflict_seconds)
-        taken = len(self._database.run(policy, self._database.rows, self.READ_CLAIM, (0, token)))
+        taken = len(self._database.run(policy, self._database.rows, self.READ_CLAIM, (0, 0, token)))
         if taken > seen:
             self._database.change(self.RELEASE_CLAIM, (token,))
             raise DatabaseError(
@@ -124,7 +124,7 @@ class Claims:
         database, tries = self._database, count()
 
         def try_claim() -> Changed:
-            if next(tries) and (rows := database.rows(self.READ_CLAIM, (0, token))):
+            if next(tries) and (rows := database.rows(self.READ_CLAIM, (0, 0, token))):
                 return Changed(len(rows), some_may_wait=True)
             return claim()
 
@@ -134,17 +134,18 @@ class Claims:
         except Conflict as error:
             if not error.may_have_taken_effect:
                 return NOTHING_CHANGED
-            return Changed(len(database.fetch(self.READ_CLAIM, (0, token))), some_may_wait=True)
+            return Changed(len(database.fetch(self.READ_CLAIM, (0, 0, token))), some_may_wait=True)
 
     def read(self, token: int, count: int) -> list[ClaimedTask]:
         """The tasks of a claim of up to `count` rows, in the order in which they are to run."""
-        inline_bytes = min(MAX_INLINE_BYTES, MAX_CLAIM_BYTES // count)
-        return [ClaimedTask(*row) for row in self._database.fetch(self.READ_CLAIM, (inline_bytes, token))]
+        most = min(MAX_INLINE_BYTES, MAX_CLAIM_BYTES // count)
+        return [ClaimedTask(*row) for row in self._database.fetch(self.READ_CLAIM, (most, most, token))]
 
-    def fetch_args(self, task: ClaimedTask) -> str | None:
-        """The arguments that the claim left in the database; None where there are none, or the claim was lost."""
-        row = self._database.fetch_first(self.READ_ARGS, (task.id, task.claim))
-        return row[0] if row else None
+    def fetch_texts(self, task: ClaimedTask) -> ClaimedTask:
+        """The task with its arguments and stages; without any where the claim was lost."""
+        row = self._database.fetch_first(self.READ_TEXTS, (task.id, task.claim))
+        args, stages = row or (None, None)
+        return task._replace(args=args, stages=stages)
 
     def has_new(self, groups: Sequence[int]) -> bool:
         """Whether a plain look, which takes no locks and waits for none, finds a new row in these groups.
