@@ -8,6 +8,7 @@ from collections.abc import Callable
 from enum import IntEnum
 
 from ...errors import DatabaseError, InvalidTask, SettingError
+from ...host.standard_descriptors import fill_standard_descriptors
 from ...messages.printable import printable
 
 
@@ -53,13 +54,8 @@ def _end_without_output(name: str, error: OSError) -> int:
 
 
 def _open_standard_streams() -> None:
-    """Open standard streams that the caller closed.
-
-    Otherwise the next file or connection gets such a descriptor, and prints go into it.
-    """
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(descriptor, True)
-    os.close(descriptor)
+    """Open standard streams that the caller closed."""
+    fill_standard_descriptors()
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ...errors import ConnectionLost, DatabaseError, NotUnderstood, TooLong, Unavailable
+from ...host.standard_descriptors import fill_standard_descriptors
 from ...interrupts.stopping import uninterrupted
 from .dialect import Dialect, Inserts
 from .retrying import MIN_CONFLICT_SECONDS, Patience, RetryPolicy, Scope, Tries
@@ -153,6 +154,7 @@ class Database:
 
     def open_task_connection(self) -> TaskConnection:
         """A new connection for a task's own transaction. Raises DatabaseError."""
+        fill_standard_descriptors()
         return self.dialect.open_task_connection(self._pace)
 
     def tries(self, policy: RetryPolicy) -> Tries:
@@ -214,6 +216,7 @@ class Database:
             if time.monotonic() - session.used_at > IDLE_SECONDS and not session.is_alive():
                 session.close()
         if session.connection is None:
+            fill_standard_descriptors()  # a task may have closed some: no print may go to the server
             session.connect(self._pace)
             session.used_at = time.monotonic()
             session.hasten(self._pace)
