@@ -84,6 +84,8 @@ class Claim(NamedTuple):
     """In the order in which they run."""
     changed: int
     """Rows that the UPDATE changed: the tasks, and new rows that became waiting because their time lies ahead."""
+    token_in_doubt: int | None = None
+    """The claim's token where an earlier try may still claim other rows: its connection broke before the answer."""
 
 
 class Changed(NamedTuple):

@@ -61,6 +61,8 @@ class Runner:
         self._maintenance = Maintenance(store, settings, self._stats_of_run)
         self._stats: RunStats | None = None
         self._equipment: Equipment | None = None
+        self._doubtful: list[int] = []
+        """Tokens of claims of which an earlier try may yet take effect."""
         self._open = ExitStack()
 
     def run(self) -> RunResult:
@@ -114,8 +116,11 @@ class Runner:
         pauses = _pauses()
         while not (reason := self._limits.reason_to_end()):
             may_have_more = self._maintenance.look()
+            self._release_doubtful()
             claimed_at = time.monotonic()
             claim = self._store.claims.claim(self._limits.claim_size(), self._groups)
+            if claim.token_in_doubt is not None:
+                self._doubtful.append(claim.token_in_doubt)
             if claim.changed:
                 LOG.debug("claimed %d tasks", len(claim.tasks))
                 self._run_claim(claim, claimed_at)
@@ -127,9 +132,15 @@ class Runner:
                 return Reason.EMPTY
             elif not pauses.pause(self._settings.patience_seconds):
                 return Reason.CROWDED
+        self._release_doubtful()
         if reason != Reason.STOPPED:
             self._maintenance.look_at_end()
         return reason
+
+    def _release_doubtful(self) -> None:
+        """Give back what a claim took after its connection had broken: a server that stood still goes on with it."""
+        for token in self._doubtful:
+            self._result.released += self._store.claims.release_claim(token)
 
     def _run_claim(self, claim: Claim, claimed_at: float) -> None:
         """Run tasks of one claim, and give back those that were not started."""

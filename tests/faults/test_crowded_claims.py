@@ -131,6 +131,30 @@ def test_a_run_takes_the_rows_that_others_do_not_hold(
     assert (result.reason, result.done) == (Reason.EMPTY, 6)
 
 
+STALLING = """
+    CREATE TRIGGER stalling BEFORE UPDATE ON jobs_queue FOR EACH ROW
+    IF OLD.status = 0 AND NEW.status = 1 AND IS_FREE_LOCK(DATABASE()) THEN
+        SET @first = GET_LOCK(DATABASE(), 0), @slept = SLEEP(2);
+    END IF
+"""
+
+
+def test_what_a_claim_takes_after_its_connection_broke_is_given_back(
+    skipping_crowd: Crowd, mysql_server: MySQLServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("taskserver.stores.mysql.session.READ_SECONDS_IN_A_RUN", 0.5)
+    database = urlsplit(skipping_crowd.dsn).path[1:]
+
+    def wait_for_the_first_claim(result: RunResult) -> None:
+        if result.done == 1:
+            mysql_server.execute("DROP TRIGGER stalling", database=database)
+
+    with skipping_crowd.open() as server:
+        mysql_server.execute(STALLING, database=database)
+        result = server.run(batch=3, on_progress=wait_for_the_first_claim)
+    assert (result.reason, result.done, result.released) == (Reason.EMPTY, 6, 3)
+
+
 @pytest.mark.parametrize("db_patience", [0, 1])
 def test_a_run_whose_patience_ran_out_ends_as_crowded(skipping_crowd: Crowd, db_patience: int) -> None:
     with skipping_crowd.open(db_patience=db_patience) as server, skipping_crowd.held():

@@ -44,6 +44,13 @@ def test_an_error_that_passes_is_known_by_its_number_and_no_other_is_waited_for(
     assert {kind: numbers for kind, numbers in found.items() if issubclass(kind, (Conflict, Unavailable))} == PASSING
 
 
+@pytest.mark.parametrize(("option", "is_read_only"), [("read-only", True), ("max-session-mem-used", False)])
+def test_a_server_is_called_read_only_where_that_option_forbids_a_statement(option: str, is_read_only: bool) -> None:
+    dialect = TaskServer("mysql://nobody@127.0.0.1:1/nothing").store.database.dialect
+    text = f"The MariaDB server is running with the --{option} option so it cannot execute this statement"
+    assert ("takes no writes" in str(dialect.error(pymysql.err.OperationalError(1290, text)))) is is_read_only
+
+
 class Clock:
     """In the place of `time`: pauses take no time, and are written down."""
 

@@ -862,8 +862,10 @@ def test_a_worker_without_one_of_the_standard_streams_runs_all_the_same(sqlite_q
 def test_no_connection_gets_the_number_of_a_standard_stream_that_a_task_closed(mysql_queue: Queue) -> None:
     # Else what the next task writes there, arguments of rows, would reach the server as statements.
     mysql_queue.define(
-        "import stat\nfrom taskserver import task\n\ndef shut():\n    os.closerange(0, 3)\n\n@task(transactional=True)\ndef look():\n"
-        "    note([stat.S_ISSOCK(os.fstat(number).st_mode) for number in range(3)])\n    os.write(1, b'lost')\n",
+        "import stat\nfrom taskserver import task\n\ndef shut():\n    os.closerange(0, 3)\n\n"
+        "@task(transactional=True)\ndef look():\n"
+        "    note([stat.S_ISSOCK(os.fstat(number).st_mode) for number in range(3)])\n"
+        "    os.write(1, b'lost')\n",
     )
     mysql_queue.add("tasks.shut")
     mysql_queue.add("tasks.look")

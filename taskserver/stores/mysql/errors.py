@@ -38,6 +38,8 @@ FULL = frozenset({1037, 1040, 1041, 1135, 1203, 1226})
 # Not reached; read-only or offline for a while, as in a failover or a backup; a full disk; too many transactions;
 # no quorum.
 UNAVAILABLE = frozenset({2002, 2003, 1036, 1290, 1792, 1836, 3032, 1021, 1030, 1114, 1637, 1047})
+FORBIDDEN_BY_OPTION = 1290
+"""The text names the server's option, whatever language it is in: `--read-only` mostly."""
 STATEMENT_BINLOG = 1665
 SAVEPOINT_MISSING = 1305
 SYNTAX = 1064
@@ -83,7 +85,7 @@ HINTS = {
     TOO_LONG: "give the task smaller arguments, or raise the server's max_allowed_packet",
     1203: LIMITED,
     1226: LIMITED,
-    1290: READ_ONLY,
+    FORBIDDEN_BY_OPTION: READ_ONLY,
     1366: COLUMN,
     1406: COLUMN,
     1698: LOGIN,
@@ -132,6 +134,8 @@ def hint_at(number: int | None, text: str, dsn: MySQLDsn, is_login: bool) -> str
         return STRANGER
     if number == CLEAR_PASSWORD:
         return SHOWN_ON_THIS_HOST if dsn.is_loopback else SHOWN_TO_ANOTHER
+    if number == FORBIDDEN_BY_OPTION and "read-only" not in text:
+        return ""
     return _hint_at_address(text, dsn) if number == CANNOT_CONNECT else HINTS.get(number or 0, "")
 
 

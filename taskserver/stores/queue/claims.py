@@ -40,6 +40,8 @@ class Claims:
         self._database = database
         self._lease_seconds = lease_seconds
         self._free_rows = free_rows
+        self._in_doubt: set[int] = set()
+        """Tokens of claims that are under way, and of which an earlier try may take effect as well."""
         self._paused_until = 0.0
         """By time.monotonic: until then a claim of all groups takes it that some are paused, as they were."""
 
@@ -62,12 +64,14 @@ class Claims:
         """
         token = new_token()
         changed = self._claim_of_all(token, limit) if not groups else self._claim_of(token, limit, groups)
+        in_doubt = token if token in self._in_doubt else None
+        self._in_doubt.discard(token)
         if not changed.rows:
-            return Claim([], 0)
+            return Claim([], 0, in_doubt)
         tasks = self.read(token, changed.rows)
         if len(tasks) < changed.rows and not changed.some_may_wait:
             self._check_claim(token, len(tasks))
-        return Claim(tasks, changed.rows)
+        return Claim(tasks, changed.rows, in_doubt)
 
     def _check_claim(self, token: int, seen: int) -> None:
         """Raises DatabaseError, and gives the claim back, where it holds more than the `seen` tasks.
@@ -78,7 +82,7 @@ class Claims:
         policy = RetryPolicy(Scope.TRANSACTION, self._database.conflict_seconds)
         taken = len(self._database.run(policy, self._database.rows, self.READ_CLAIM, (0, 0, token)))
         if taken > seen:
-            self._database.change(self.RELEASE_CLAIM, (token,))
+            self.release_claim(token)
             raise DatabaseError(
                 f"a claim took {taken} tasks, and reads {seen} of them: does a proxy before the server read from a "
                 "replica? name the main server itself in TASKSERVER_DSN"
@@ -130,11 +134,17 @@ class Claims:
 
         policy = RetryPolicy(Scope.STATEMENT, HELD_PATIENCE_SECONDS)
         try:
-            return database.run(policy, try_claim)
+            changed, is_in_doubt = database.run_in_doubt(policy, try_claim)
         except Conflict as error:
             if not error.may_have_taken_effect:
                 return NOTHING_CHANGED
-            return Changed(len(database.fetch(self.READ_CLAIM, (0, 0, token))), some_may_wait=True)
+            changed, is_in_doubt = (
+                Changed(len(database.fetch(self.READ_CLAIM, (0, 0, token))), some_may_wait=True),
+                True,
+            )
+        if is_in_doubt:
+            self._in_doubt.add(token)
+        return changed
 
     def read(self, token: int, count: int) -> list[ClaimedTask]:
         """The tasks of a claim of up to `count` rows, in the order in which they are to run."""
@@ -197,6 +207,10 @@ class Claims:
         values, seconds = [task.claim for task in tasks][:1], self._database.conflict_seconds
         portions = (ids[first : first + MAX_IDS_PER_STATEMENT] for first in range(0, len(ids), MAX_IDS_PER_STATEMENT))
         return sum(self._free_rows().write(self.RELEASE, portion, values, (), seconds) for portion in portions)
+
+    def release_claim(self, token: int) -> int:
+        """The same for all unstarted tasks of a claim, known or not. Raises DatabaseError."""
+        return self._database.change(self.RELEASE_CLAIM, (token,))
 
 
 def new_token() -> int:
