@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from taskserver.model.task import ClaimedTask
+from taskserver.model.task import Claim, ClaimedTask
 from taskserver.stores import Store
 from taskserver.stores.queue import claims
 from taskserver.stores.queue.claims import MAX_INLINE_BYTES
@@ -241,7 +241,7 @@ def test_a_claim_puts_off_what_is_not_due_beside_paused_groups_and_in_none_of_th
         add(store, group)
     rows.set(f"due_at = {rows.after(60)}")
     pause(rows, 5)
-    assert store.claims.claim(100, ()) == ([], 1)
+    assert store.claims.claim(100, ()) == Claim([], 1)
     assert rows.statuses() == [5, 0]
     assert not store.claims.has_new(())
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from taskserver.model.task import LostTask
+from taskserver.model.task import Claim, LostTask
 from taskserver.stores import Store
 from tests.stores.verbs import PLAIN, add, add_many, claim, claim_one, end_leases, ids, look_for_lost, start, wake
 from tests.support.rows import Rows
@@ -22,7 +22,7 @@ def test_a_new_row_whose_time_lies_ahead_waits_and_is_woken_when_it_is_due(store
     row = rows.row(later)
     assert (row["status"], row["due_at"], row["claim"], row["attempts"]) == (5, due_at, None, 0)
     assert wake(store) == 0
-    assert store.claims.claim(100, ()) == ([], 0)
+    assert store.claims.claim(100, ()) == Claim([], 0)
     rows.set(f"due_at = {rows.after(-1)} WHERE id = {later}")
     assert wake(store) == 1
     assert (rows.row(later)["status"], rows.row(later)["due_at"]) == (0, None)
