@@ -381,7 +381,7 @@ def test_a_worker_that_is_killed_between_the_two_writes_leaves_the_time_to_the_n
 
 @pytest.mark.parametrize("mode", ["delete", "move", "mark"])
 def test_each_time_runs_once_in_every_mode(queue: Queue, mode: str) -> None:
-    queue.server.schedule("nightly", "tasks.note", ["ran"], every=600)
+    queue.server.schedule("nightly", "tasks.note", ["ran"], every=86_400)
     for count in (1, 2, 3):
         make_due(queue)
         assert_silent(queue.worker("--mode", mode))
