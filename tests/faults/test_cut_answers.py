@@ -67,7 +67,7 @@ STEPS = [
     ),
     Step("claim", b"STRAIGHT_JOIN"),
     Step("read the claim", b"SELECT id, task, CASE"),
-    Step("read long arguments", b"SELECT args FROM", args=LONG_ARGS),
+    Step("read long texts", b"SELECT args, stages FROM", args=LONG_ARGS),
     Step("start", b"attempts = attempts + 1"),
     Step("limit the attempts", b"SET max_attempts = "),
     Step("delete", b"DELETE FROM `jobs_queue`", mode="delete"),

@@ -303,7 +303,8 @@ def assert_each_number_is_there_once(racing: Race, dsn: str, tasks: int) -> None
 
 
 def test_many_workers_write_each_number_once(race: Callable[..., Race], dsn: str) -> None:
-    assert_each_number_is_there_once(race(dsn), dsn, 10_000)
+    # On SQLite a hundred workers take turns.
+    assert_each_number_is_there_once(race(dsn), dsn, 3_000 if dsn.startswith("sqlite") else 10_000)
 
 
 @pytest.fixture(params=["sqlite", "mysql"])

@@ -497,7 +497,7 @@ def test_each_transfer_is_made_once_whatever_dies(make_storm: Callable[..., Stor
 
 
 @few_and_many("move")
-@pytest.mark.parametrize("way", ["django", "sqlalchemy"])
+@pytest.mark.parametrize("way", ["django", pytest.param("sqlalchemy", marks=pytest.mark.long)])
 def test_each_transfer_by_a_framework_is_made_once_whatever_dies(
     make_storm: Callable[..., Storm], way: str, mode: str, count: int
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -404,7 +405,7 @@ def assert_struck_in_no_write(queue: Queue, count: int) -> None:
     _, *traces = (queue.folder / "log").read_text().split(" raised:\n")
     assert len(traces) == count
     for trace in traces:
-        assert "\ntaskserver.interrupts.stopping.TaskInterrupted: " in trace, trace
+        assert re.search(r"^ *taskserver\.interrupts\.stopping\.TaskInterrupted: ", trace, re.MULTILINE), trace
         assert "in _try\n" not in trace, trace
 
 
