@@ -55,6 +55,8 @@ def _search_of_program(folder: Path) -> _Search:
     search.look_at([*ours, *_files_of(PACKAGES, folder)])
     search.look_at_places(_places_of_python())
     search.look_at(_files_of_start())
+    if sys.pycache_prefix:  # bytecode, then, lies there and not beside its modules
+        search.look_at(Path(sys.pycache_prefix).glob("*"))
     return search
 
 
@@ -73,6 +75,8 @@ def _places_of_python() -> Iterator[Path]:
         yield from (program, program.parent, program.with_name("pyvenv.cfg"), program.parent.parent / "pyvenv.cfg")
     for folder in _folders_of_python():
         yield from (folder, folder / "__pycache__")
+    if sys.pycache_prefix:
+        yield Path(sys.pycache_prefix)
 
 
 def _files_of_start() -> Iterator[Path]:

@@ -40,7 +40,7 @@ def of_deployment(settings: Settings) -> Iterator[Finding]:
         yield _log(settings.log_file, settings.folder)
     database_file = settings.dsn.database_file(settings.folder)
     if database_file is not None:
-        yield from _database_file(database_file)
+        yield from _database_file(database_file, settings.folder)
 
 
 def _version(package: str) -> str:
@@ -173,7 +173,7 @@ def _log(path: Path, folder: Path) -> Finding:
     )
 
 
-def _database_file(path: Path) -> Iterator[Finding]:
+def _database_file(path: Path, folder: Path) -> Iterator[Finding]:
     network = network_file_system(path)
     if network:
         yield broken(
@@ -183,11 +183,11 @@ def _database_file(path: Path) -> Iterator[Finding]:
             "use the MySQL database of this hosting, or move the file to a disk of this host",
         )
     if path.exists():
-        yield _database_rights(path)
+        yield _database_rights(path, folder)
         yield _free_space(path)
 
 
-def _database_rights(path: Path) -> Finding:
+def _database_rights(path: Path, folder: Path) -> Finding:
     served = _served_by(path.parent)
     mode, folder_mode = (stat.S_IMODE(one.stat().st_mode) for one in (path, path.parent))
     if served is not None:
@@ -203,6 +203,14 @@ def _database_rights(path: Path) -> Finding:
             f"{path} has the rights {mode:04o}",
             "other accounts of this host may read or forge tasks",
             f"chmod 600 {path}",
+        )
+    who = who_else_may_replace(path, folder)
+    if who:
+        return warning(
+            "database_file",
+            f"{who}, on the way to {path}",
+            "a file in its place, or a log beside it, would replace or forge every task",
+            "move it into var/, and write its new place into TASKSERVER_DSN; or let nobody else write there",
         )
     return ok("database_file", f"{path} is for its owner alone")
 

@@ -24,11 +24,12 @@ MAX_NAMES_SHOWN = 5
 MAX_REFUSED = 100
 """Names that are looked up: suggestions take time, and who may INSERT can make up any number of names."""
 PROGRAM = """
-import json, sys
-sys.path[:], given = json.load(sys.stdin)
+import sys
+sys.path[:] = sys.argv[2:]
 from taskserver.doctor.modules import write_answer
-write_answer(sys.argv[1], **given)
+write_answer(sys.argv[1])
 """
+# Until it has our path, Python would look in the current folder first, which may be another account's.
 
 
 class _Outcome(NamedTuple):
@@ -98,9 +99,9 @@ def _import_apart(settings: Settings, names: Sequence[str]) -> _Outcome | None:
     with NamedTemporaryFile() as answer:
         try:
             subprocess.run(
-                [sys.executable, "-c", PROGRAM, answer.name],
+                [sys.executable, "-c", PROGRAM, answer.name, *sys.path],
                 check=False,
-                input=json.dumps([sys.path, given]).encode(),
+                input=json.dumps(given).encode(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 timeout=MAX_IMPORT_SECONDS,
@@ -111,23 +112,23 @@ def _import_apart(settings: Settings, names: Sequence[str]) -> _Outcome | None:
     return _Outcome(*json.loads(text)) if text else None
 
 
-def write_answer(path: str, folder: str, modules: Sequence[str], names: Sequence[str]) -> None:
+def write_answer(path: str) -> None:
     """In the other process: import, look up, write the answer, and end at once, without Python's own clean-up."""
     process = os.getpid()
     try:
-        text = json.dumps(_look_up(Path(folder), modules, names))
+        text = json.dumps(_look_up(**json.load(sys.stdin)))
         if os.getpid() == process:  # a module that forks would answer twice
             Path(path).write_text(text)
     finally:
         os._exit(0)
 
 
-def _look_up(folder: Path, modules: Sequence[str], names: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+def _look_up(folder: str, modules: Sequence[str], names: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
     """The fields of an _Outcome."""
     from ..worker.callables import Callables
 
-    make_importable(folder)
-    callables = Callables(modules, folder)
+    make_importable(Path(folder))
+    callables = Callables(modules, Path(folder))
     broken_modules: dict[str, str] = {}
     refused: dict[str, str] = {}
     for module in modules:

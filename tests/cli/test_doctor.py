@@ -601,3 +601,12 @@ def test_a_place_from_which_python_takes_code_and_others_may_write_is_a_warning(
         assert said.worse()["code"] == "warning"
         assert f"{open_one.relative_to(sqlite_queue.folder)} (any account)" in said.told("code")
         open_one.chmod(rights)
+
+
+def test_no_code_comes_from_the_folder_in_which_a_person_stands(healthy_sqlite: Queue) -> None:
+    home = healthy_sqlite.deployment.home
+    for name in ("json", "os", "random", "socket", "subprocess", "taskserver", "pymysql", "tasks", "sitecustomize"):
+        (home / f"{name}.py").write_text(f"open({str(home / 'ran')!r}, 'a').write('{name} ')\n")
+    assert Report(healthy_sqlite).worse() == {}
+    assert_silent(healthy_sqlite.worker())
+    assert not (home / "ran").exists(), (home / "ran").read_text()

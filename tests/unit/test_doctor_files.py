@@ -18,14 +18,17 @@ from taskserver.settings.load import load_settings
 
 DSN = "TASKSERVER_DSN=sqlite:///../../data/queue.db\n"
 IN_LIB = ("__pycache__", "a.pth", "hook.py", "__pycache__/hook.pyc")
-VENV = ("early", "packed.zip", "bin", "bin/real", "pyvenv.cfg", "lib", *(f"lib/{name}" for name in IN_LIB))
+VENV = (
+    *("early", "packed.zip", "bin", "bin/real", "pyvenv.cfg", "lib", *(f"lib/{name}" for name in IN_LIB)),
+    *("cache", "cache/site", "cache/site/tasks.pyc"),
+)
 CODE = ("worker.py", "taskserver/call.py", "taskserver/stores/queue.py", "pymysql/__init__.py", "shop/__init__.py")
 
 
 @pytest.fixture(autouse=True)
 def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Python of the tests' own, so that the real one may lie where it likes."""
-    for name in ("early", "bin", "lib/__pycache__", "shelf"):
+    for name in ("early", "bin", "lib/__pycache__", "shelf", "cache/site"):
         (tmp_path / name).mkdir(parents=True)
     for name in VENV:
         if not (tmp_path / name).is_dir():
@@ -38,6 +41,7 @@ def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = [str(tmp_path / name) for name in ("early", "packed.zip", "lib", "shelf/missing", "loops")]
     path.append("__editable__.shop-1.0.finder.__path_hook__")  # a name for a hook of imports, which is no path
     own = SimpleNamespace(path=path, executable=str(tmp_path / "bin/python"), modules={"hook": hook})
+    own.pycache_prefix = str(tmp_path / "cache")
     monkeypatch.setattr(code_rights, "sys", own)
     monkeypatch.setattr(code_rights, "site", SimpleNamespace(getsitepackages=list, ENABLE_USER_SITE=False))
 
@@ -81,6 +85,12 @@ def serve_database(folder: Path) -> None:
     set_env(folder, "TASKSERVER_DSN=sqlite:///../public_html/queue.db\n")
 
 
+def share_database(folder: Path) -> None:
+    (folder / "../../data/queue.db").chmod(0o600)
+    (folder / "../../data").chmod(0o1777)
+    set_env(folder, DSN)
+
+
 def serve_log(folder: Path) -> None:
     (folder.parent / "htdocs").mkdir()
     set_env(folder, f"{DSN}TASKSERVER_LOG=../htdocs/worker.log\n")
@@ -109,6 +119,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "a log in a web folder": (serve_log, "log", "htdocs"),
     "a database in a web folder": (serve_database, "database_file", "public_html"),
     "a database that others may read": (chmod("../../data", 0o755), "database_file", "chmod 600"),
+    "a database beside which others may lay a log": (share_database, "database_file", "any account"),
 }
 
 
