@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...errors import Conflict, DatabaseError
 from ...model.task import NOTHING_CHANGED, Changed, Claim, ClaimedTask
@@ -76,11 +76,9 @@ class Claims:
     def _check_claim(self, token: int, seen: int) -> None:
         """Raises DatabaseError, and gives the claim back, where it holds more than the `seen` tasks.
 
-        Within the lease only a person's rerun or cancel takes a row from a claim. In a transaction the look asks the
-        server that was written to, where a proxy sends single looks to a replica.
+        Within the lease only a person's rerun or cancel takes a row from a claim.
         """
-        policy = RetryPolicy(Scope.TRANSACTION, self._database.conflict_seconds)
-        taken = len(self._database.run(policy, self._database.rows, self.READ_CLAIM, (0, 0, token)))
+        taken = len(self._read_written(self.READ_CLAIM, (0, 0, token)))
         if taken > seen:
             self.release_claim(token)
             raise DatabaseError(
@@ -193,24 +191,30 @@ class Claims:
         WHERE id IN ({ids}) AND status = 1 AND claim = ? AND started_at IS NULL
     """
 
-    RELEASE_CLAIM = """
-        UPDATE {table} SET status = 0, claim = NULL, due_at = NULL, updated_at = updated_at
-        WHERE status = 1 AND claim = ? AND started_at IS NULL
-    """
+    UNSTARTED_OF_CLAIM = "SELECT id FROM {table} WHERE status = 1 AND claim = ? AND started_at IS NULL"
 
     def release(self, tasks: Collection[ClaimedTask]) -> int:
         """In progress, unstarted → new for tasks of one claim; how many. No attempt is counted. Raises DatabaseError.
 
         A row that others hold is left until its lease ends.
         """
-        ids = sorted(task.id for task in tasks)
-        values, seconds = [task.claim for task in tasks][:1], self._database.conflict_seconds
-        portions = (ids[first : first + MAX_IDS_PER_STATEMENT] for first in range(0, len(ids), MAX_IDS_PER_STATEMENT))
-        return sum(self._free_rows().write(self.RELEASE, portion, values, (), seconds) for portion in portions)
+        return self._release([task.id for task in tasks], next(iter(tasks)).claim) if tasks else 0
 
     def release_claim(self, token: int) -> int:
         """The same for all unstarted tasks of a claim, known or not. Raises DatabaseError."""
-        return self._database.change(self.RELEASE_CLAIM, (token,))
+        # No index has the claim: a write that looked for it would wait for each running row that others hold.
+        rows = self._read_written(self.UNSTARTED_OF_CLAIM, (token,))
+        return self._release([row[0] for row in rows], token)
+
+    def _release(self, ids: Sequence[int], token: int) -> int:
+        ids, seconds = sorted(ids), self._database.conflict_seconds
+        portions = (ids[first : first + MAX_IDS_PER_STATEMENT] for first in range(0, len(ids), MAX_IDS_PER_STATEMENT))
+        return sum(self._free_rows().write(self.RELEASE, portion, (token,), (), seconds) for portion in portions)
+
+    def _read_written(self, sql: str, values: Sequence[int]) -> Sequence[Sequence[Any]]:
+        """The rows of a SELECT, from the server that is written to: a proxy sends single looks to a replica."""
+        policy = RetryPolicy(Scope.TRANSACTION, self._database.conflict_seconds)
+        return self._database.run(policy, self._database.rows, sql, values)
 
 
 def new_token() -> int:
