@@ -54,6 +54,10 @@ class TooLong(DatabaseError):
     """A statement is longer than the server takes. Nothing was done."""
 
 
+class Refused(DatabaseError):
+    """A rule of the database forbids a write to a row: a foreign key, a trigger of the site. Nothing was done."""
+
+
 class NotUnderstood(DatabaseError):
     """The server does not know the syntax of a statement. Nothing was done."""
 

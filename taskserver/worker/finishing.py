@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..errors import Conflict, DatabaseError, TooLong
+from ..errors import Conflict, DatabaseError, Refused, TooLong
 from ..model.attempt import Finish, Outcome, Start
 from ..stores import Store
 from .reporting import Ended, Reporter
@@ -85,11 +85,13 @@ class Finishing:
                 return self._save_one_by_one(start)
             if isinstance(error, TooLong) and (self._drop_results() or self._end_pipelines()):
                 return self.save_and_start(start)
-            if isinstance(error, Conflict) and self._ended and start is not None:
+            if isinstance(error, (Conflict, Refused)) and self._ended and start is not None:
                 # Apart: whoever holds the row that is to be started must not keep the others from their ends.
                 self.save()
                 self._may_be_saved = error.may_have_taken_effect
                 return self.save_and_start(start)
+            if isinstance(error, Refused) and (len(self._ended) > 1 or self._let_stay(error)):
+                return self._save_one_by_one(start)
             raise
         several, self._ended, self._may_be_saved = self._ended, [], False
         for ended, outcome in zip(several, outcomes, strict=True):
@@ -108,7 +110,7 @@ class Finishing:
             self.may_have_due = True
         self._reporter.report(ended, outcome)
 
-    # ---- texts that a server does not take
+    # ---- texts, and ends, that a server does not take
 
     def _save_one_by_one(self, start: Start | None) -> bool:
         """Write each finish apart, then the start: one that is too long must not cost the others their texts."""
@@ -123,6 +125,16 @@ class Finishing:
         finally:
             self._ended += several  # after an error
         return False
+
+    def _let_stay(self, error: Refused) -> bool:
+        """Have the one gathered finish leave its row as a done one. Whether it is a completion that would not."""
+        (ended,) = self._ended
+        finish = ended.finish
+        if finish.error_text is not None or finish.next_stage is not None or finish.stays:
+            return False
+        self._ended = [ended._replace(finish=finish._replace(stays=True))]
+        self._reporter.report_staying(finish.task, error)
+        return True
 
     def _drop_results(self) -> bool:
         """Drop the results of the gathered finishes. Whether there were any."""

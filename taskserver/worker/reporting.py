@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from logging import DEBUG, getLogger
 from typing import NamedTuple
 
+from ..errors import Refused
 from ..messages.printable import Lines
 from ..model.attempt import Finish, Outcome
 from ..model.task import CANCELLED, ClaimedTask
@@ -92,6 +93,10 @@ class Reporter:
                 task.task,
                 fault,
             )
+
+    def report_staying(self, task: ClaimedTask, error: Refused) -> None:
+        """Log that the row of a completed task stays as a done one, whatever the mode."""
+        LOG.warning("task %d %s is done, and its row stays: the database does not let it go: %s", *task[:2], error)
 
     def report_failed_after(self, task: ClaimedTask, text: str) -> None:
         """Log a failure of a task whose code had completed it: what was committed is not undone."""

@@ -26,6 +26,7 @@ from taskserver.model.task import ClaimedTask
 from taskserver.stores import Store
 from taskserver.stores.queue.dependencies import Dependencies
 from taskserver.stores.queue.operations import Operations
+from taskserver.stores.queue.orphans import sign_orphans
 from taskserver.stores.sqlite import session as sqlite
 from tests.conftest import without
 from tests.support.interleaving import Plan, by_chance, in_order, interrupted_once, interrupted_twice, watch
@@ -324,7 +325,7 @@ def orphans_are_looked_for(family: Family) -> Works:
     task = family.begin(family.chain(2))
 
     def look(store: Store) -> None:
-        Dependencies(store).sign_orphans()
+        sign_orphans(store)
         family.work(store, 2)
 
     return [partial(family.end_and_work, task=task), look]
@@ -435,12 +436,12 @@ def test_one_that_has_run_again_since_its_end_was_looked_at_is_told_of_once_more
     family.may_run_again = {parent}
 
     class Slow(Dependencies):
-        def _end(self, parents: Sequence[int]) -> int:
+        def _end(self, parents: Sequence[int], mode: str) -> int:
             family.add(store=family.stores[1], key="key")
             family.add(parent, store=family.stores[1])
             family.settle(family.stores[1])
             family.end(family.stores[0], family.begin(parent))
-            return super()._end(parents)
+            return super()._end(parents, mode)
 
     Slow(family.stores[2]).settle([parent])
     assert family.rows.row(parent)["due_at"] is not None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from ...errors import Conflict, DatabaseError
+from ...errors import Conflict, DatabaseError, Refused
 from .database import Database
 from .retrying import AT_ONCE, HELD_PATIENCE_SECONDS, RetryPolicy, Scope
 from .statements import with_ids
@@ -25,6 +25,9 @@ Work = Callable[[list[int]], Any]
 
 class RowsChanged(DatabaseError):
     """A write matched fewer rows than it should; its transaction is rolled back."""
+
+
+NOT_FREE = (RowsChanged, Conflict, Refused)
 
 
 class Lock(NamedTuple):
@@ -98,7 +101,7 @@ class FreeRows:
         """
         try:
             return self._work_at_once(ids, work, lock, self._seconds(writer_seconds))
-        except (RowsChanged, Conflict) as error:
+        except NOT_FREE as error:
             if isinstance(error, Conflict) and self._database.dialect.has_one_writer:
                 raise
             in_doubt = error.may_have_taken_effect
@@ -161,7 +164,7 @@ class FreeRows:
         for row_id in random.sample(ids, len(ids)):
             try:
                 one = self._work_at_once([row_id], work, lock, 0.0)
-            except (RowsChanged, Conflict) as error:
+            except NOT_FREE as error:
                 in_doubt = in_doubt or error.may_have_taken_effect
                 held += isinstance(error, Conflict)
                 if held == MAX_HELD or not self._may_try_again():

@@ -15,6 +15,7 @@ from ...errors import (
     ConnectionLost,
     DatabaseError,
     NotUnderstood,
+    Refused,
     ServerFull,
     TooLong,
     Unavailable,
@@ -40,6 +41,8 @@ FULL = frozenset({1037, 1040, 1041, 1135, 1203, 1226})
 UNAVAILABLE = frozenset({2002, 2003, 1036, 1290, 1792, 1836, 3032, 1021, 1030, 1114, 1637, 1047})
 FORBIDDEN_BY_OPTION = 1290
 """The text names the server's option, whatever language it is in: `--read-only` mostly."""
+REFUSED = frozenset({1062, 1216, 1217, 1451, 1452, 1644, 3819, 4025})
+"""By a key, a foreign one, a check, or a trigger's SIGNAL."""
 STATEMENT_BINLOG = 1665
 SAVEPOINT_MISSING = 1305
 SYNTAX = 1064
@@ -116,6 +119,7 @@ def kind_of(number: int | None) -> type[DatabaseError]:
         FULL: ServerFull,
         UNAVAILABLE: Unavailable,
         ALREADY_THERE: AlreadyThere,
+        REFUSED: Refused,
         frozenset({TOO_LONG}): TooLong,
         frozenset({SYNTAX}): NotUnderstood,
     }

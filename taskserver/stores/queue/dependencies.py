@@ -19,13 +19,12 @@ from functools import partial
 from itertools import starmap
 from typing import ClassVar, NamedTuple
 
-from ...errors import Conflict
+from ...errors import Conflict, Refused
 from ...model.task import Status
 from ..database.database import Row
 from ..database.free_rows import FreeRows, Work
 from ..database.retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
 from ..database.statements import with_ids
-from .diagnosis import IS_ORPHAN
 from .store import Store
 
 MAX_EDGES_PER_LOOK = 400
@@ -161,7 +160,7 @@ class Dependencies:
             if not self._has_time():
                 return let_go
         ready = [parent for parent in parents if parent not in unready]
-        return (self._end(ready) if ready else 0) or let_go
+        return (self._end(ready, self._store.mode) if ready else 0) or let_go
 
     def _edges_of_parents(self, parents: Sequence[int]) -> Iterator[Sequence[Row]]:
         parent = child = 0
@@ -198,13 +197,19 @@ class Dependencies:
         for one, others in sorted(groups.items()):
             self._database.write_ids(sql, others, (one,))
 
-    def _end(self, parents: Sequence[int]) -> int:
+    def _end(self, parents: Sequence[int], mode: str) -> int:
         """Awaited parents that are done and have no edges → gone, archived or done; how many. 0 if others hold one."""
-        writes = [(with_ids(sql, parents), parents) for sql in self.END[self._store.mode]]
+        writes = [(with_ids(sql, parents), parents) for sql in self.END[mode]]
         try:
             return self._database.write_together(writes, HELD_PATIENCE_SECONDS)[0][0]
         except Conflict:
             return 0
+        except Refused:
+            if mode == "mark":
+                raise
+            # The database does not let one of them go: that row stays, as a done one.
+            one_by_one, how = ([parents], "mark") if len(parents) == 1 else ([[parent] for parent in parents], mode)
+            return sum(self._end(some, how) for some in one_by_one)
 
     # ---- a parent is fatal: its children become fatal. The edges stay, so that a retry of the parent revives them
 
@@ -357,19 +362,6 @@ class Dependencies:
         revive = partial(self._database.write_ids, self.REVIVE)
         held = [self._held_after(revive, children) for children in self._children(parent, Status.FATAL)]
         return not any(held)
-
-    # ---- for operators
-
-    ORPHANS = f"SELECT id FROM {{table}} {{by_status}} WHERE {IS_ORPHAN} AND id > ? ORDER BY id LIMIT ?"
-    SIGN = "UPDATE {table} {by_key} SET due_at = {now} WHERE id IN ({ids}) AND status = 5 AND due_at IS NULL"
-
-    def sign_orphans(self) -> int:
-        """Put a sign on children whose parents a person deleted, as nothing else would let them go; how many."""
-        last = signed = 0
-        while orphans := [row[0] for row in self._fetch(self.ORPHANS, (), last, MAX_EDGES_PER_LOOK)]:
-            signed += self._store.free_rows.write_ids(self.SIGN, orphans)
-            last = orphans[-1]
-        return signed
 
     # ---- under the locks of children
 

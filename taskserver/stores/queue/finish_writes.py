@@ -101,7 +101,7 @@ class FinishWrites:
         if finish.retry_seconds is not None:
             return [(RETRY, (finish.retry_seconds, finish.error_text, *claimed))]
         if finish.error_text is None:
-            first, *others = (MARK_AWAITED,) if is_awaited else COMPLETE[self._mode]
+            first, *others = (MARK_AWAITED,) if is_awaited else COMPLETE["mark" if finish.stays else self._mode]
             complete = (first, claimed) if finish.result is None else (_with_result(first), (finish.result, *claimed))
             return [complete, *((sql, claimed) for sql in others)]
         give_up = GIVE_UP_AWAITED if is_awaited else GIVE_UP

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from ...errors import AlreadyThere, Conflict, DatabaseError, Unavailable
+from ...errors import AlreadyThere, Conflict, DatabaseError, Refused, Unavailable
 from ..database.dialect import no_tables, other_columns
 from .lent_locks import is_lent_here
 
@@ -27,6 +27,8 @@ HINTS = {
 def error_of(error: BaseException, path: Path, table: str) -> DatabaseError:
     """Our error for an error of the driver."""
     text = " ".join(str(error).split())
+    if isinstance(error, sqlite3.IntegrityError):
+        return Refused(f"{path}: {text}")
     if "is full" in text:
         return Unavailable(
             f"{path}: {text}: free some space, or have your host raise the quota; where there is space, a row with the "

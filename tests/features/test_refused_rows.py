@@ -1,0 +1,85 @@
+"""Rows that the database does not let go, by a foreign key or a trigger of the site's own: done all the same, once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.support.sites import Site
+
+CODE = """
+from taskserver import task
+
+calls = []
+
+def note(number):
+    calls.append(number)
+
+@task(batch=10)
+def many(items):
+    calls.extend(item["number"] for item in items)
+"""
+KEEPING = (
+    "CREATE TRIGGER keeping BEFORE DELETE ON jobs_queue FOR EACH ROW WHEN OLD.id = {0} "
+    "BEGIN SELECT RAISE(ABORT, 'an order names it'); END"
+)
+
+
+def keep(site: Site, row_id: int) -> None:
+    """A row of another table refers to this task: an SQLite that minds foreign keys is rare."""
+    if not site.rows.is_mysql:
+        site.rows.execute(KEEPING.format(row_id))
+        return
+    site.rows.execute(
+        "CREATE TABLE orders (task_id BIGINT UNSIGNED NOT NULL, FOREIGN KEY (task_id) REFERENCES jobs_queue (id))"
+    )
+    site.rows.execute(f"INSERT INTO orders VALUES ({row_id})")
+
+
+def let_go(site: Site) -> None:
+    site.rows.execute("DROP TABLE orders" if site.rows.is_mysql else "DROP TRIGGER keeping")
+
+
+@pytest.fixture(params=["delete", "move"])
+def site(make_site: Callable[..., Site], site_dsn: str, request: pytest.FixtureRequest) -> Iterator[Site]:
+    site = make_site(site_dsn, mode=request.param)
+    yield site
+    let_go(site)
+
+
+@pytest.mark.parametrize("name", ["note", "many"])
+def test_a_row_that_cannot_go_stays_as_done_and_spoils_no_other(
+    site: Site, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    ids = [site.add_args(name, {"number": number}) for number in range(6)]
+    keep(site, ids[3])
+    result = site.run()
+    assert (result.done, result.failed, result.fatal, result.lost) == (6, 0, 0, 0)
+    assert sorted(site.module.calls) == list(range(6))
+    assert site.columns("id, status, claim, due_at") == [(ids[3], 2, None, None)]
+    assert site.columns("status", "jobs_queue_done") == [(2,)] * (5 if site.mode == "move" else 0)
+    (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert told.startswith(f"task {ids[3]} {site.name}.{name} is done, and its row stays: ")
+    assert site.run().taken == 0
+
+
+def test_the_tasks_that_wait_for_one_that_cannot_go_are_let_go(site: Site) -> None:
+    parents = [site.add_args("note", {"number": number}) for number in range(3)]
+    for number, parent in enumerate(parents, start=3):
+        site.add_args("note", {"number": number}, depends_on=[parent])
+    keep(site, parents[1])
+    assert site.run().done == 6
+    assert site.run().taken == 0
+    assert sorted(site.module.calls) == list(range(6))
+    assert site.columns("id, status, awaited, due_at") == [(parents[1], 2, 0, None)]
+
+
+def test_a_prune_leaves_what_cannot_go_and_deletes_the_rest(site: Site) -> None:
+    ids = [site.add_args("note", {"number": number}) for number in range(6)]
+    site.rows.set("status = 2, finished_at = '2020-01-01 00:00:00'")
+    keep(site, ids[3])
+    pruned = site.server.prune(0)
+    assert (pruned.done, pruned.held) == (5, 1)
+    assert site.columns("id") == [(ids[3],)]
