@@ -51,13 +51,15 @@ def is_mariadb(server: MySQLServer) -> bool:
 
 
 @pytest.fixture
-def odd_queue(make_queue: Callable[..., Queue], mysql_server: MySQLServer) -> Iterator[Queue]:
-    """The queue of an account whose every connection begins with ODD, as a host's init_connect has it."""
+def odd_queue(
+    make_queue: Callable[..., Queue], mysql_server: MySQLServer, request: pytest.FixtureRequest
+) -> Iterator[Queue]:
+    """The queue of an account whose every connection begins with ODD (or as a test says), by a host's init_connect."""
     with mysql_server.database() as name, account(mysql_server, name, f"ALL ON `{name}`.*") as dsn:
         queue = make_queue(dsn)
         queue.define(f"CONNECT = {options(dsn)!r}{TASKS}")
         mysql_server.execute("CREATE TABLE effects (number INT)", database=name)
-        with mysql_server.set_globally(init_connect=f"SET {ODD}"):
+        with mysql_server.set_globally(init_connect=f"SET {getattr(request, 'param', ODD)}"):
             yield queue
 
 
@@ -86,6 +88,25 @@ def test_a_queue_works_where_the_host_gives_sessions_odd_defaults(
     assert mysql_server.execute("SELECT COUNT(*) FROM jobs_queue_done", database=database) == (
         (11 * (mode == "move"),),
     )
+
+
+MODES = ("NO_BACKSLASH_ESCAPES", "ANSI", "ORACLE", "TRADITIONAL,NO_AUTO_VALUE_ON_ZERO")
+
+
+@pytest.mark.parametrize(
+    "odd_queue", [f"sql_mode = '{mode}', max_join_size = 1" for mode in MODES], ids=MODES, indirect=True
+)
+def test_a_transactional_task_runs_in_each_sql_mode_of_a_host(odd_queue: Queue, mysql_server: MySQLServer) -> None:
+    odd_queue.server.add_task("tasks.write", [1])
+    odd_queue.server.add_task("tasks.undo")
+    with plain_connection(**options(odd_queue.dsn)) as connection:
+        odd_queue.server.add_task("tasks.complete", [2], connection=connection)
+        connection.commit()
+    assert odd_queue.worker().returncode == 0
+    database = options(odd_queue.dsn)["database"]
+    assert sorted(mysql_server.execute("SELECT number FROM effects", database=database)) == [(1,), (2,)]
+    ((status, text),) = mysql_server.execute("SELECT status, error_text FROM jobs_queue", database=database)
+    assert (status, text.partition(":")[0]) == (3, "Conflict")
 
 
 def test_nothing_is_rolled_back_where_autocommit_is_off_for_all(mysql_dsn: str, mysql_server: MySQLServer) -> None:

@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 
 
 QUIET = (
-    "SET sql_select_limit = 18446744073709551615, wait_timeout = 86400 /*M!100300 , idle_transaction_timeout = 0, "
-    "idle_write_transaction_timeout = 0, idle_readonly_transaction_timeout = 0*/"
+    "SET sql_select_limit = 18446744073709551615, sql_big_selects = 1, wait_timeout = 86400 "
+    "/*M!100300 , idle_transaction_timeout = 0, idle_write_transaction_timeout = 0, "
+    "idle_readonly_transaction_timeout = 0*/"
 )
-"""A task may compute or wait for longer between two of its statements than hosts let a connection be quiet. A limit on
-rows would hide counts by which a rolled-back transaction is known."""
+"""A task may compute or wait for longer between two of its statements than hosts let a connection be quiet. Limits on
+rows would hide, or refuse, counts by which a rolled-back transaction is known."""
 
 
 class MySQLDialect(Dialect):

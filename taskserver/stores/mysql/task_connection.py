@@ -18,8 +18,10 @@ SECONDS_OF_OURS = 60
 
 IN_UTC = "SET @taskserver_time_zone = @@time_zone, time_zone = '+00:00'"
 AS_BEFORE = "SET time_zone = @taskserver_time_zone"
-COUNTS = "SHOW SESSION STATUS LIKE 'Com\\_%'"
-COUNT_OF_SETS = "SHOW SESSION STATUS LIKE 'Com\\_set\\_option'"
+# In some SQL modes LIKE has no escape, and BEGIN begins a block.
+COUNTS = "SHOW SESSION STATUS LIKE 'Com%'"
+COUNT_OF_SETS = "SHOW SESSION STATUS LIKE 'Com_set_option'"
+BEGIN = "START TRANSACTION"
 READS_AND_WRITES = "select insert insert_select update update_multi delete delete_multi replace replace_select"
 GOES_BACK = "savepoint release_savepoint rollback rollback_to_savepoint"
 COMMITS_NOTHING = frozenset(f"{READS_AND_WRITES} {GOES_BACK} admin_commands call_procedure change_db do".split())
@@ -46,7 +48,7 @@ class MySQLTaskConnection(TaskConnection):
 
     def begin(self) -> None:
         self._sets = self._counts(COUNT_OF_SETS)["set_option"]
-        self.connection.query("BEGIN")
+        self.connection.query(BEGIN)
         self.connection.query(SET_SAVEPOINT)
         wait_for_answers(self.connection, None)  # the task's own statements may take any time
 
@@ -76,7 +78,8 @@ class MySQLTaskConnection(TaskConnection):
     def _counts(self, sql: str) -> dict[str, int]:
         cursor = self.connection.cursor(Cursor)
         cursor.execute(sql)
-        return {str(name)[len("Com_") :].lower(): int(count) for name, count in cursor.fetchall()}
+        rows = [(str(name), count) for name, count in cursor.fetchall()]
+        return {name[len("Com_") :].lower(): int(count) for name, count in rows if name.startswith("Com_")}
 
     def close(self) -> None:
         try:
