@@ -207,6 +207,26 @@ def test_a_claim_without_skip_locked_waits_for_the_rows_and_takes_them(
     assert (result.reason, result.done) == (Reason.EMPTY, 6)
 
 
+@pytest.mark.parametrize("paused", [[], [77]])
+@pytest.mark.parametrize("groups", [None, GROUPS])
+def test_an_uncommitted_row_keeps_no_other_task_waiting_without_skip_locked(
+    crowd: Crowd, groups: Sequence[int] | None, paused: Sequence[int]
+) -> None:
+    """As of a page that hangs in the transaction in which it adds a task."""
+    with without_skip_locked(crowd, db_patience=1) as server, crowd.held("id = 1") as page, page.cursor() as cursor:
+        page.rollback()
+        server.pause(*paused) if paused else None
+        cursor.execute("INSERT INTO jobs_queue (task, group_id, priority) VALUES ('hanging.task', 3, -1)")
+        result = crowd.run(server, groups).result(WAIT_SECONDS)
+        assert (result.reason, result.done) == (Reason.EMPTY, 6)
+
+
+def test_a_held_row_keeps_no_other_task_waiting_without_skip_locked(crowd: Crowd) -> None:
+    with without_skip_locked(crowd, db_patience=1) as server, crowd.held("id = 2"):
+        result = crowd.run(server).result(WAIT_SECONDS)
+    assert (result.reason, result.done) == (Reason.CROWDED, 5)
+
+
 def test_a_claim_without_skip_locked_that_loses_its_rows_to_another_takes_the_next_ones(crowd: Crowd) -> None:
     with without_skip_locked(crowd, tasks=200) as server, crowd.held() as holder:
         run = crowd.run(server)

@@ -53,6 +53,11 @@ if TYPE_CHECKING:
         def claim_first(self, database: Any, token: int, lease_seconds: int, limit: int, count: int) -> Changed:
             """The same for the first `count` new rows in order, of which rows of paused groups are passed over."""
 
+        def claim_seen(
+            self, database: Any, free_rows: Any, token: int, lease_seconds: int, limit: int, groups: Sequence[int]
+        ) -> None:
+            """The same for rows that a look without locks finds, leaving out those of them that others hold."""
+
         def has_new(self, database: Any, groups: Sequence[int]) -> bool:
             """Whether a look without locks finds a new row in these groups (none: in any)."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ...model.task import MAX_PRIORITY, Changed
 from ..database.database import Database
+from ..database.free_rows import FreeRows
 from ..database.retrying import AT_ONCE
 from ..database.statements import with_ids
 
@@ -18,7 +19,8 @@ from ..database.statements import with_ids
 # - Forcing (status, priority, id) instead reads past every sooner task of every other group.
 # - Without SKIP LOCKED two workers pick the same rows and one waits, or the two deadlock; that is all that
 #   servers before MariaDB 10.6 and MySQL 8.0.1 can do. The claim is right there too, as the outer WHERE looks
-#   again, and deadlocks are retried.
+#   again, and deadlocks are retried. One row that another program holds, or has not committed yet, keeps it waiting:
+#   then a plain look, which waits for none and sees what is committed, chooses the rows (CLAIM_SEEN).
 #
 # While groups are paused, the claim of all groups reads a window of the order of all tasks, and passes over the rows of
 # paused groups in it (queue/beside_paused.py). The window's end is found before, and named as two ranges of the index:
@@ -37,6 +39,14 @@ CLAIM = """
         task.started_at = NULL,
         task.updated_at = task.updated_at
     WHERE task.status = 0
+"""
+SEEN = "SELECT id FROM ({picked}) AS candidates ORDER BY priority, id LIMIT ?"
+# In an UPDATE of one table the assignments are done in their order.
+CLAIM_SEEN = """
+    UPDATE {table} {by_key}
+    SET status = IF(due_at > NOW(6), 5, 1), claim = IF(due_at > NOW(6), NULL, ?),
+        due_at = IF(due_at > NOW(6), due_at, NOW(6) + INTERVAL ? SECOND), started_at = NULL, updated_at = updated_at
+    WHERE id IN ({ids}) AND status = 0
 """
 PICK_OF_GROUP = """
     SELECT * FROM (SELECT id, priority, due_at FROM {table} FORCE INDEX (claim_by_group)
@@ -80,8 +90,16 @@ class MySQLClaiming:
         beyond = database.rows(END_OF_FIRST, (count,))
         priority, row_id = beyond[0] if beyond else (MAX_PRIORITY + 1, 0)
         values = (priority, priority, row_id, limit, limit, token, lease_seconds)
-        changed = _changed(database, lambda end: _statement(PICK_BESIDE_PAUSED, end), values)
+        changed = _changed(database, lambda end: _filled(CLAIM, PICK_BESIDE_PAUSED, end), values)
         return changed._replace(was_all=not beyond)
+
+    def claim_seen(
+        self, database: Database, free_rows: FreeRows, token: int, lease_seconds: int, limit: int, groups: Sequence[int]
+    ) -> None:
+        """The same for rows that a look without locks finds, leaving out those of them that others hold."""
+        *picked, _, _ = claim_values(token, lease_seconds, limit, groups)
+        ids = [row[0] for row in database.fetch(_filled(SEEN, _picked(groups), skip_locked=""), picked)]
+        free_rows.write(CLAIM_SEEN, ids, values_before=(token, lease_seconds))
 
     def indexes(self, database: Database, groups: Sequence[int]) -> Sequence[str]:
         """The indexes by which the claim reads the queue."""
@@ -121,9 +139,13 @@ def claim_values(token: int, lease_seconds: int, limit: int, groups: Sequence[in
 
 def claim_statement(groups: Sequence[int], skip_locked: str, is_no_pause: str = "= 0") -> str:
     """The one UPDATE; `skip_locked` ends each SELECT in it, and `is_no_pause` is asked of the number of pauses."""
-    return _statement(" UNION ALL ".join([PICK_OF_GROUP] * len(groups)) or PICK_OF_ALL, skip_locked, is_no_pause)
+    return _filled(CLAIM, _picked(groups), skip_locked, is_no_pause)
 
 
-def _statement(picked: str, skip_locked: str, is_no_pause: str = "= 0") -> str:
-    claim = CLAIM.replace("{picked}", picked).replace("{skip_locked}", skip_locked)
-    return claim.replace("{is_no_pause}", is_no_pause)
+def _picked(groups: Sequence[int]) -> str:
+    return " UNION ALL ".join([PICK_OF_GROUP] * len(groups)) or PICK_OF_ALL
+
+
+def _filled(sql: str, picked: str, skip_locked: str, is_no_pause: str = "= 0") -> str:
+    filled = sql.replace("{picked}", picked).replace("{skip_locked}", skip_locked)
+    return filled.replace("{is_no_pause}", is_no_pause)

@@ -13,7 +13,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from ...errors import Conflict, DatabaseError
-from ...model.task import NOTHING_CHANGED, Changed, Claim, ClaimedTask
+from ...model.task import Changed, Claim, ClaimedTask
 from ..database.database import MAX_IDS_PER_STATEMENT, Database
 from ..database.retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
 
@@ -27,6 +27,9 @@ MAX_INLINE_BYTES = 16 * 1024
 """Longer texts stay in the database until their task's turn: a thousand of 1 MiB each fit into no small host."""
 MAX_CLAIM_BYTES = 4 * 1024 * 1024
 """Arguments, and stages, that one claim holds at most: of a claim of many rows, shorter ones stay there, too."""
+
+HELD = Changed(0, some_may_wait=False)
+"""Others hold rows that the claim wants."""
 
 PAUSED_SECONDS = 1.0
 """Paused groups are known for so long: the claim that finds nothing because of them is spared."""
@@ -87,9 +90,13 @@ class Claims:
             )
 
     def _claim_of(self, token: int, limit: int, groups: Sequence[int]) -> Changed:
-        database = self._database
-        claim = database.dialect.claiming.claim
-        return self._unless_held(token, lambda: claim(database, token, self._lease_seconds, limit, groups))
+        database, lease_seconds = self._database, self._lease_seconds
+        claim, claim_seen = database.dialect.claiming.claim, database.dialect.claiming.claim_seen
+        changed = self._unless_held(token, lambda: claim(database, token, lease_seconds, limit, groups))
+        if changed is not HELD or database.dialect.skips_locked:
+            return changed
+        claim_seen(database, self._free_rows(), token, lease_seconds, limit, groups)
+        return self._claimed(token)
 
     def _claim_of_all(self, token: int, limit: int) -> Changed:
         if time.monotonic() >= self._paused_until:
@@ -119,7 +126,7 @@ class Claims:
         return BesidePaused(self._database, MAX_GROUPS)
 
     def _unless_held(self, token: int, claim: Callable[[], Changed]) -> Changed:
-        """Claim; nothing is changed where others hold rows that the claim wants.
+        """Claim; HELD, with nothing changed, where others hold rows that the claim wants.
 
         A further try first looks for the rows that an earlier one may have claimed.
         """
@@ -135,14 +142,15 @@ class Claims:
             changed, is_in_doubt = database.run_in_doubt(policy, try_claim)
         except Conflict as error:
             if not error.may_have_taken_effect:
-                return NOTHING_CHANGED
-            changed, is_in_doubt = (
-                Changed(len(database.fetch(self.READ_CLAIM, (0, 0, token))), some_may_wait=True),
-                True,
-            )
+                return HELD
+            changed, is_in_doubt = self._claimed(token), True
         if is_in_doubt:
             self._in_doubt.add(token)
         return changed
+
+    def _claimed(self, token: int) -> Changed:
+        """The rows that carry the token, by a look."""
+        return Changed(len(self._database.fetch(self.READ_CLAIM, (0, 0, token))), some_may_wait=True)
 
     def read(self, token: int, count: int) -> list[ClaimedTask]:
         """The tasks of a claim of up to `count` rows, in the order in which they are to run."""

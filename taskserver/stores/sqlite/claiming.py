@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from ...model.task import Changed
 from ..database.database import Database
@@ -56,6 +57,11 @@ class SQLiteClaiming:
         ((found,),) = database.rows(COUNT_FIRST, (count + 1,))
         changed = database.write(CLAIM.replace("{picked}", PICK_BESIDE_PAUSED), (token, lease_seconds, limit, count))
         return Changed(changed, some_may_wait=True, was_all=found <= count)
+
+    def claim_seen(
+        self, database: Any, free_rows: Any, token: int, lease_seconds: int, limit: int, groups: Sequence[int]
+    ) -> None:
+        """Nothing: whoever holds one row of SQLite's holds all."""
 
     def has_new(self, database: Database, groups: Sequence[int]) -> bool:
         """Whether a look without locks finds a new row."""
