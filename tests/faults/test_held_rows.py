@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
@@ -205,3 +206,29 @@ def test_tasks_that_come_slowly_keep_nobody_from_the_queue(dsn: str) -> None:
         worked.set()
         producer.join()
         assert len(server.store.claims.claim(10, []).tasks) == 2
+
+
+SLOW_INSERT = """
+    INSERT INTO {} (id, group_id, task) SELECT {}, 9, CONCAT(letter, SLEEP(CASE letter WHEN 'b' THEN 4 END))
+    FROM (SELECT 'a' AS letter UNION ALL SELECT 'b') AS letters
+"""
+
+
+@pytest.mark.parametrize(("table", "row_id"), [("jobs_queue", "NULL"), ("jobs_queue_done", "1")])
+def test_whoever_holds_the_counter_of_ids_is_waited_for(shared_queue: FailingQueue, table: str, row_id: str) -> None:
+    """As an INSERT of many selected rows does. MariaDB says of it what it says where no id is left."""
+    shared_queue.add_named("first")
+
+    def insert_slowly() -> None:
+        with closing(shared_queue.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(SLOW_INSERT.format(table, row_id))
+
+    with ThreadPoolExecutor() as pool, TaskServer(shared_queue.dsn) as server:
+        holder = pool.submit(insert_slowly)
+        wait_until(lambda: shared_queue.sql("SELECT 1 FROM information_schema.processlist WHERE state = 'User sleep'"))
+        if table == "jobs_queue":
+            assert server.add_task("tasks.note", ["second"], group_id=5) > 1
+        ended = shared_queue.worker("0", "0", "--mode", "move")
+        assert (ended.returncode, ended.stderr, shared_queue.notes()) == (0, "", ["first"])
+        holder.result()
+    assert shared_queue.sql("SELECT COUNT(*) FROM jobs_queue_done WHERE task = 'tasks.note'") == [(1,)]

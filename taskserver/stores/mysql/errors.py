@@ -29,8 +29,9 @@ DRIVER_ERRORS = (pymysql.MySQLError, OSError, RuntimeError, ValueError, *MALFORM
 
 SNAPSHOT_CHANGED = 1020
 """A row was changed since the transaction's snapshot, where MariaDB is set to refuse a write to that."""
+LOCK_WAIT_ENDED = 1205
 # Deadlocks, locks that did not come in time, and statements that an administrator or a time limit ended.
-CONFLICTS = frozenset({SNAPSHOT_CHANGED, 1205, 1213, 1317, 1614, 1969, 3024, 3572})
+CONFLICTS = frozenset({SNAPSHOT_CHANGED, LOCK_WAIT_ENDED, 1213, 1317, 1614, 1969, 3024, 3572})
 LOST_CONNECTION = frozenset(
     {0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1180, 1184, 1927, 2006, 2013, 2014, 2055, 3168, 3169, 4031}
 )

@@ -14,7 +14,7 @@ from ...errors import DatabaseError
 from ...settings.dsn import MySQLDsn
 from ..database.session import Pace, Session
 from ..database.statements import MAX_UTF8_BYTES, SHORT_BYTES, Write
-from .errors import DRIVER_ERRORS, STATEMENT_BINLOG, TOO_LONG, number_of
+from .errors import DRIVER_ERRORS, LOCK_WAIT_ENDED, NO_ID_LEFT, STATEMENT_BINLOG, TOO_LONG, number_of
 from .login import log_in
 
 READ_SECONDS_IN_A_RUN = 10
@@ -44,6 +44,12 @@ IN_A_RUN = "lock_wait_timeout = 1"
 AFTER_A_RUN = "SET lock_wait_timeout = DEFAULT, autocommit = 1"
 READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 REPEATABLE_READ = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+
+# MariaDB says the same where an INSERT of many rows holds the counter for longer than is waited.
+IS_NO_ID_LEFT = """
+    SELECT VERSION() NOT LIKE '%MariaDB%' OR MAX(auto_increment) > 9223372036854775807
+    FROM information_schema.tables WHERE table_schema = DATABASE()
+"""
 
 ANY_BYTES = "taskserver_any_bytes"
 """UTF-8 that decodes each invalid byte to a lone surrogate: MariaDB keeps those that some programs make of emojis."""
@@ -155,6 +161,8 @@ class MySQLSession(Session):
         return "SET autocommit = 0" if self.is_in_run else "BEGIN"
 
     def mend(self, error: Exception) -> bool:
+        if number_of(error) == NO_ID_LEFT and not self._is_no_id_left():
+            error.args = (LOCK_WAIT_ENDED, "the counter of ids, which another program holds, did not come in time")
         if number_of(error) != STATEMENT_BINLOG or self._isolation != READ_COMMITTED:
             return False
         # Go on in REPEATABLE READ: else statement-based replication refuses even a transaction's first write.
@@ -164,6 +172,10 @@ class MySQLSession(Session):
         if self.in_transaction:
             self.begin()
         return True
+
+    def _is_no_id_left(self) -> bool:
+        self.cursor.execute(IS_NO_ID_LEFT)
+        return bool(self.cursor.fetchall()[0][0])
 
 
 def wait_for_answers(connection: Any, seconds: float | None) -> None:
