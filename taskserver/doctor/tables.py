@@ -41,7 +41,7 @@ def check_claim_index(used: Sequence[str], lacks_rights: bool = False) -> Findin
     if not missing:
         return ok("claim_index", f"claims read by {' and '.join(CLAIM_INDEXES)}")
     if not used and lacks_rights:
-        return unknown("claim_index", "how claims read the queue cannot be told", "EXPLAIN takes the right to UPDATE")
+        return unknown("claim_index", "how claims read the queue cannot be told", "EXPLAIN takes the right to SELECT")
     return broken(
         "claim_index",
         f"claims do not read by {' and '.join(missing)}",

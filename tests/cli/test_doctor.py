@@ -10,6 +10,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -255,6 +256,14 @@ def test_a_table_whose_name_differs_in_capitals_alone_is_another(healthy_mysql: 
 def test_a_paused_group_is_no_fault_of_the_indexes(healthy: Queue) -> None:
     healthy.sql("INSERT INTO jobs_queue_paused (group_id) VALUES (1)")
     assert Report(healthy).worse() == {}
+
+
+def test_a_held_row_is_no_fault_of_the_indexes(healthy_mysql: Queue) -> None:
+    healthy_mysql.add("tasks.note")
+    with closing(healthy_mysql.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute("SELECT * FROM jobs_queue FOR UPDATE")
+        assert "claim_index" not in Report(healthy_mysql).worse()
 
 
 def test_columns_and_indexes_of_ones_own_are_no_fault(healthy: Queue) -> None:

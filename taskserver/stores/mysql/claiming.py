@@ -103,10 +103,11 @@ class MySQLClaiming:
 
     def indexes(self, database: Database, groups: Sequence[int]) -> Sequence[str]:
         """The indexes by which the claim reads the queue."""
-        skipping = _skipping(database, database.dialect.skip_locked)
-        # While a group is paused, the server would say of the claim that it finds nothing, and name no index.
-        statement = f"EXPLAIN FORMAT = TRADITIONAL {claim_statement(groups, skipping, is_no_pause='>= 0')}"
-        return database.run(AT_ONCE, self._indexes, database, statement, claim_values(0, 0, 1, groups))
+        # While a group is paused, or others hold the first row, the server would say of the claim itself that it finds
+        # nothing, and name no index.
+        statement = f"EXPLAIN FORMAT = TRADITIONAL {_filled(SEEN, _picked(groups), '', is_no_pause='>= 0')}"
+        *picked, _, _ = claim_values(0, 0, 1, groups)
+        return database.run(AT_ONCE, self._indexes, database, statement, picked)
 
     def _indexes(self, database: Database, sql: str, values: Sequence[int]) -> list[str]:
         cursor = database.execute(sql, values)
