@@ -18,19 +18,23 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_POST
 from shop.models import Order
 
-# By the database's clock, and not as NOW() + INTERVAL: that fails when the clocks go forward.
-ADD_TASK = """
+ADD_TASK = "INSERT INTO jobs_queue (task, args, group_id, priority) VALUES (%s, %s, %s, %s)"
+# Status 5 waits for due_at, by the database's clock. Not as NOW() + INTERVAL: that fails when the clocks go forward.
+ADD_DELAYED = """
     INSERT INTO jobs_queue (task, args, group_id, priority, status, due_at)
-    VALUES (%s, %s, %s, %s, %s, FROM_UNIXTIME(UNIX_TIMESTAMP() + %s))
+    VALUES (%s, %s, %s, %s, 5, FROM_UNIXTIME(UNIX_TIMESTAMP() + %s))
 """
 
 
 def add_task(task: str, args: Any = None, *, group_id: int = 0, priority: int = 0, delay_seconds: int = 0) -> int:
-    """Add a task; its id. `args` is a dict (keywords) or a list (positions); status 5 waits for due_at."""
-    status, seconds = (5, delay_seconds) if delay_seconds > 0 else (0, None)
+    """Add a task; its id. `args` is a dict (keywords) or a list (positions)."""
     text = None if args is None else json.dumps(args, allow_nan=False)
+    values = [task, text, group_id, priority]
     with connection.cursor() as cursor:
-        cursor.execute(ADD_TASK, [task, text, group_id, priority, status, seconds])
+        if delay_seconds > 0:
+            cursor.execute(ADD_DELAYED, [*values, delay_seconds])
+        else:
+            cursor.execute(ADD_TASK, values)
         return int(cursor.lastrowid)
 
 

@@ -14,18 +14,20 @@
  * which array_filter() leaves, must go through array_values(). Inside arguments an empty array is an empty list;
  * where the task expects an empty dict, write new stdClass.
  *
- * For PHP 7.3 and later. The database user needs the right to INSERT, and no other.
+ * For PHP 7.3 and later. The database user needs the right to INSERT into the columns that ADD_TASK names, into those of
+ * ADD_DELAYED if tasks are to wait, and no other.
  */
 
-// The instant is reckoned by the database's clock. Not as NOW() + INTERVAL, which fails in the night when the
+const ADD_TASK = 'INSERT INTO jobs_queue (task, args, group_id, priority) VALUES (?, ?, ?, ?)';
+// Status 5 waits for due_at, by the database's clock. Not as NOW() + INTERVAL, which fails in the night when the
 // clocks of the server's time zone go forward: the hour that is left out is no valid time.
-const ADD_TASK = 'INSERT INTO jobs_queue (task, args, group_id, priority, status, due_at)
-                  VALUES (?, ?, ?, ?, ?, FROM_UNIXTIME(UNIX_TIMESTAMP() + ?))';
+const ADD_DELAYED = 'INSERT INTO jobs_queue (task, args, group_id, priority, status, due_at)
+                     VALUES (?, ?, ?, ?, 5, FROM_UNIXTIME(UNIX_TIMESTAMP() + ?))';
 
 function add_task_by_pdo(
     PDO $pdo, string $task, array $args = [], int $group_id = 0, int $priority = 0, int $delay_seconds = 0
 ): int {
-    $insert = $pdo->prepare(ADD_TASK);
+    $insert = $pdo->prepare($delay_seconds > 0 ? ADD_DELAYED : ADD_TASK);
     if (!$insert || !$insert->execute(task_values($task, $args, $group_id, $priority, $delay_seconds))) {
         throw new RuntimeException('The task was not added: ' . ($insert ?: $pdo)->errorInfo()[2]);
     }
@@ -36,8 +38,8 @@ function add_task_by_mysqli(
     mysqli $db, string $task, array $args = [], int $group_id = 0, int $priority = 0, int $delay_seconds = 0
 ): int {
     $values = task_values($task, $args, $group_id, $priority, $delay_seconds);
-    $insert = $db->prepare(ADD_TASK);
-    if (!$insert || !$insert->bind_param('ssiiii', ...$values) || !$insert->execute()) {
+    $insert = $db->prepare($delay_seconds > 0 ? ADD_DELAYED : ADD_TASK);
+    if (!$insert || !$insert->bind_param($delay_seconds > 0 ? 'ssiii' : 'ssii', ...$values) || !$insert->execute()) {
         throw new RuntimeException('The task was not added: ' . ($insert ?: $db)->error);
     }
     return $insert->insert_id;
@@ -47,6 +49,6 @@ function task_values(string $task, array $args, int $group_id, int $priority, in
 {
     // Text beyond ASCII is written as \u…, so that it arrives whole whatever character set the connection has.
     $json = $args ? json_encode($args, JSON_THROW_ON_ERROR | JSON_PRESERVE_ZERO_FRACTION) : null;
-    $is_delayed = $delay_seconds > 0; // status 5: waits for due_at
-    return [$task, $json, $group_id, $priority, $is_delayed ? 5 : 0, $is_delayed ? $delay_seconds : null];
+    $values = [$task, $json, $group_id, $priority];
+    return $delay_seconds > 0 ? array_merge($values, [$delay_seconds]) : $values;
 }

@@ -17,13 +17,16 @@ use Illuminate\Support\Facades\DB;
 function add_task(
     string $task, array $args = [], int $groupId = 0, int $priority = 0, int $delaySeconds = 0
 ): int {
-    return DB::table('jobs_queue')->insertGetId([
+    $values = [
         'task' => $task,
         'args' => $args ? json_encode($args, JSON_THROW_ON_ERROR | JSON_PRESERVE_ZERO_FRACTION) : null,
         'group_id' => $groupId,
         'priority' => $priority,
-        'status' => $delaySeconds > 0 ? 5 : 0, // 5 waits for due_at
+    ];
+    if ($delaySeconds > 0) {
+        $values['status'] = 5; // waits for due_at
         // By the database's clock, and not as NOW() + INTERVAL: that fails when the clocks go forward.
-        'due_at' => $delaySeconds > 0 ? DB::raw("FROM_UNIXTIME(UNIX_TIMESTAMP() + $delaySeconds)") : null,
-    ]);
+        $values['due_at'] = DB::raw("FROM_UNIXTIME(UNIX_TIMESTAMP() + $delaySeconds)");
+    }
+    return DB::table('jobs_queue')->insertGetId($values);
 }

@@ -209,11 +209,11 @@ def test_tasks_that_come_slowly_keep_nobody_from_the_queue(dsn: str) -> None:
 
 
 SLOW_INSERT = """
-    INSERT INTO {} (id, group_id, task) SELECT {}, 9, CONCAT(letter, SLEEP(CASE letter WHEN 'b' THEN 4 END))
+    INSERT INTO {} (id, group_id, task) SELECT {}, 9, CONCAT(letter, SLEEP(CASE letter WHEN 'b' THEN 4 ELSE 0 END))
     FROM (SELECT 'a' AS letter UNION ALL SELECT 'b') AS letters
 """
 IS_INSERTING = """
-    SELECT 1 FROM information_schema.processlist WHERE info LIKE '%SLEEP(CASE%' AND id <> CONNECTION_ID()
+    SELECT 1 FROM information_schema.processlist WHERE INSTR(info, 'SLEEP(CASE') AND id <> CONNECTION_ID()
 """
 
 

@@ -70,3 +70,11 @@ def refuse_tasks(mysql_server: MySQLServer, mysql_shop: Shop, user: str) -> Call
         mysql_server.execute(f"REVOKE INSERT ON `{mysql_shop.database}`.jobs_queue FROM '{user}'@'%'")
 
     return refuse
+
+
+@pytest.fixture
+def four_columns(mysql_server: MySQLServer, mysql_shop: Shop, user: str, refuse_tasks: Callable[[], None]) -> None:
+    """The website has the least rights of docs/security.md: tasks that are to run at once take no others."""
+    refuse_tasks()
+    columns = "(task, args, group_id, priority)"
+    mysql_server.execute(f"GRANT INSERT {columns} ON `{mysql_shop.database}`.jobs_queue TO '{user}'@'%'")

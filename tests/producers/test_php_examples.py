@@ -175,6 +175,7 @@ def website(php: str, site: Path, mysql_server: MySQLServer, user: str, mysql_sh
         yield website
 
 
+@pytest.mark.usefixtures("four_columns")
 def test_a_php_page_adds_a_task_with_its_own_row_and_answers_at_once(mysql_shop: Shop, website: Website) -> None:
     assert website.visit("page.php", {"customer": ODD_TEXT}) == ORDERED
     mysql_shop.assert_ordered()
@@ -311,6 +312,12 @@ def test_a_transaction_of_laravel_adds_an_order_and_its_task_or_neither(
     refuse_tasks()
     assert laravel(code).status == 500
     assert mysql_shop.customers() == [ODD_TEXT]
+
+
+@pytest.mark.usefixtures("four_columns")
+def test_laravel_needs_no_more_rights_than_a_task_takes(mysql_shop: Shop, laravel: Send) -> None:
+    assert laravel("add_task('tasks.note');").status == 200
+    assert len(mysql_shop.rows()) == 1
 
 
 def test_laravel_passes_values_unchanged_at_once_and_later(mysql_shop: Shop, laravel: Send) -> None:

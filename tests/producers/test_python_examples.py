@@ -62,6 +62,7 @@ def run_in_django(django_python: str, django: Path) -> Run:
     return run
 
 
+@pytest.mark.usefixtures("four_columns")
 def test_a_django_page_adds_a_task_with_its_own_row_and_answers_at_once(
     mysql_shop: Shop, django_python: str, django: Path
 ) -> None:
