@@ -242,6 +242,13 @@ def _packet(facts: MySQLFacts) -> Finding:
 
 def _transactions(facts: MySQLFacts) -> Finding:
     seconds = facts.oldest_transaction_seconds
+    if facts.holds_new:
+        return warning(
+            "transactions",
+            "an open transaction of another program holds new tasks",
+            "no worker can take them up before it ends",
+            "find it with SHOW FULL PROCESSLIST and KILL its connection; none there: XA RECOVER, and XA ROLLBACK",
+        )
     if seconds is None:
         return unknown(
             "transactions",

@@ -258,12 +258,16 @@ def test_a_paused_group_is_no_fault_of_the_indexes(healthy: Queue) -> None:
     assert Report(healthy).worse() == {}
 
 
-def test_a_held_row_is_no_fault_of_the_indexes(healthy_mysql: Queue) -> None:
-    healthy_mysql.add("tasks.note")
+def test_new_tasks_that_an_open_transaction_holds_are_a_warning_and_no_fault_of_the_indexes(
+    healthy_mysql: Queue,
+) -> None:
+    healthy_mysql.add("tasks.note", group_id=7)
     with closing(healthy_mysql.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("BEGIN")
         cursor.execute("SELECT * FROM jobs_queue FOR UPDATE")
-        assert "claim_index" not in Report(healthy_mysql).worse()
+        assert Report(healthy_mysql).worse() == {"transactions": "warning"}
+        connection.rollback()
+    assert Report(healthy_mysql).worse() == {}
 
 
 def test_columns_and_indexes_of_ones_own_are_no_fault(healthy: Queue) -> None:

@@ -33,6 +33,7 @@ FACTS = MySQLFacts(
     faults=(),
     claim_indexes=("claim_by_group", "claim_any_group"),
     oldest_transaction_seconds=0.0,
+    holds_new=False,
     forged_ids=(),
 )
 
@@ -126,6 +127,7 @@ def test_variables_that_a_proxy_hides_or_makes_up_are_no_trouble() -> None:
         ({"clock_ahead_seconds": -61.0}, "clock", WARNING),
         ({"clock_ahead_seconds": 61.0}, "clock", WARNING),
         ({"oldest_transaction_seconds": 601.0}, "transactions", WARNING),
+        ({"oldest_transaction_seconds": None, "holds_new": True}, "transactions", WARNING),
         ({"oldest_transaction_seconds": 1.1}, "transactions", OK),
     ],
 )

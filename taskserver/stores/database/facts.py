@@ -130,6 +130,8 @@ class MySQLFacts(NamedTuple):
     """The indexes by which claims read the queue, of some groups and of all."""
     oldest_transaction_seconds: float | None
     """The age of the server's oldest open transaction, 0 without one; None where this account may not see them."""
+    holds_new: bool
+    """Whether other programs hold new rows in transactions that stand open."""
     forged_ids: tuple[ForgedIds, ...] | None
     """None where the account may not see it."""
 

@@ -28,7 +28,7 @@ from ..database.facts import (
     kind_of_column,
     shapes_of_indexes,
 )
-from ..database.free_rows import Lock
+from ..database.free_rows import FreeRows, Lock
 from ..database.tables import schema_statements
 from .errors import RIGHTS_MISSING, number_of
 
@@ -41,6 +41,10 @@ CLOCK = "SELECT UNIX_TIMESTAMP(NOW(6))"
 IN_ITS_OWN_ZONE = "SET time_zone = 'SYSTEM'"
 IN_OURS = "SET time_zone = '+00:00'"
 OLDEST_TRANSACTION = "SELECT MAX(TIMESTAMPDIFF(SECOND, trx_started, NOW())) FROM information_schema.innodb_trx"
+FIRST_NEW = "SELECT id FROM {table} WHERE status = 0 ORDER BY priority, id LIMIT 100"
+STILL_NEW = "SELECT id FROM {table} WHERE id IN ({ids}) AND status = 0"
+LOOKS_AT_HELD = 3
+SECONDS_BETWEEN_LOOKS = 0.5
 ENGINES = """
     SELECT table_name, engine FROM information_schema.tables
     WHERE table_schema = DATABASE() AND table_name IN ({ids})
@@ -129,6 +133,7 @@ def read_facts(database: Database, mode: str) -> MySQLFacts:
         faults=_faults(database),
         claim_indexes=claim_indexes(database),
         oldest_transaction_seconds=_oldest_transaction(database),
+        holds_new=_holds_new(database, bool(denied)),
         forged_ids=_forged_ids(database),
     )
 
@@ -170,6 +175,20 @@ def _oldest_transaction(database: Database) -> float | None:
     finally:
         database.fetch(IN_OURS)
     return float(seconds or 0)
+
+
+def _holds_new(database: Database, denied: bool) -> bool:
+    """Whether others hold the same new rows, of the first ones, at each look: a claim holds them for an instant.
+
+    `denied` says that the account lacks a right of a worker's.
+    """
+    held = [] if denied else [row[0] for row in database.fetch(FIRST_NEW)]
+    for number in range(LOOKS_AT_HELD):
+        if held:
+            time.sleep(number and SECONDS_BETWEEN_LOOKS)
+            free = FreeRows(database).work(held, len).ids
+            held = [row[0] for row in database.fetch_ids(STILL_NEW, sorted(set(held).difference(free)))]
+    return bool(held)
 
 
 def _forged_ids(database: Database) -> tuple[ForgedIds, ...] | None:
