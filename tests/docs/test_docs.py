@@ -149,15 +149,18 @@ def test_a_website_with_the_least_rights_adds_tasks_and_is_refused_all_else(guar
         assert len(server.add_tasks([{"task": "tasks.greet", "args": ["Ada"]}] * 2)) == 2
 
 
-def test_the_trigger_keeps_a_website_from_the_end_of_the_ids(guarded: Reader) -> None:
+def test_the_trigger_keeps_a_website_from_choosing_ids(guarded: Reader) -> None:
     with guarded.connect("you_web", "web-password") as connection, connection.cursor() as cursor:
-        for forged in (2**64 - 2, 2**63):
+        cursor.execute(ADD)
+        connection.begin()
+        for forged in (2**64 - 2, 2**63, 7, 1):
             cursor.execute(f"SET insert_id = {forged}")
             with pytest.raises(pymysql.MySQLError, match="a forged id"):
                 cursor.execute(ADD)
+        guarded.execute("SELECT * FROM you_queue.jobs_queue FOR UPDATE NOWAIT")  # none of them is held
     with guarded.connect("you_web", "web-password") as connection, connection.cursor() as cursor:
         cursor.execute(ADD)
-        assert cursor.lastrowid == 1
+        assert cursor.lastrowid == 2
 
 
 @pytest.mark.parametrize("mode", MODES)
