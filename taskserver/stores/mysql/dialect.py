@@ -15,6 +15,7 @@ from ..database.database import Database
 from ..database.dialect import Dialect
 from ..database.session import Pace
 from .claiming import MySQLClaiming
+from .connection import Connection
 from .errors import DRIVER_ERRORS, error_of
 from .login import log_in
 from .session import READ_COMMITTED, Abilities, MySQLSession
@@ -83,7 +84,7 @@ class MySQLDialect(Dialect):
 
         try:
             # With the defaults of the driver and the server, but for QUIET: the task may do anything with it.
-            connect = partial(pymysql.connect, autocommit=False, init_command=QUIET)
+            connect = partial(Connection, autocommit=False, init_command=QUIET)
             connection = log_in(self._dsn, connect, pace.answer_seconds)
             with connection.cursor() as cursor:
                 cursor.execute(self.abilities.isolation)
