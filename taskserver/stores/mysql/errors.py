@@ -29,7 +29,10 @@ DRIVER_ERRORS = (pymysql.MySQLError, OSError, RuntimeError, ValueError, *MALFORM
 SNAPSHOT_CHANGED = 1020
 """A row was changed since the transaction's snapshot, where MariaDB is set to refuse a write to that."""
 # Deadlocks, locks that did not come in time, and statements that an administrator or a time limit ended.
-CONFLICTS = frozenset({SNAPSHOT_CHANGED, 1205, 1213, 1317, 1614, 1969, 3024, 3572})
+CONFLICTS = frozenset({SNAPSHOT_CHANGED, 1028, 1205, 1213, 1317, 1614, 1969, 3024, 3572})
+UNKNOWN = 1105
+IN_CLAIM = "in multi-table update"
+"""MySQL's words, in English everywhere, where an administrator ends a claim as it writes."""
 LOST_CONNECTION = frozenset(
     {0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1180, 1184, 1927, 2006, 2013, 2014, 2055, 3168, 3169, 4031}
 )
@@ -178,4 +181,5 @@ def error_of(error: BaseException, dsn: MySQLDsn, table: str, is_login: bool = F
         )
     hint = hint_at(number, text, dsn, is_login)
     what = f"{where}: {text or 'the connection is closed'} ({number or type(error).__name__})"
-    return kind_of(number)(f"{what}: {hint}" if hint else what)
+    kind = Conflict if number == UNKNOWN and IN_CLAIM in text else kind_of(number)
+    return kind(f"{what}: {hint}" if hint else what)
