@@ -25,6 +25,8 @@ from ..database.dialect import no_tables, other_columns
 MALFORMED = (AssertionError, struct.error, LookupError, TypeError)
 """Raised by the driver where an answer is none of MySQL's."""
 DRIVER_ERRORS = (pymysql.MySQLError, OSError, RuntimeError, ValueError, *MALFORMED)
+MAX_TEXT_LENGTH = 500
+"""An error's text comes from whoever answers, and goes into cron's mail."""
 
 SNAPSHOT_CHANGED = 1020
 """A row was changed since the transaction's snapshot, where MariaDB is set to refuse a write to that."""
@@ -158,7 +160,7 @@ def _hint_at_address(text: str, dsn: MySQLDsn) -> str:
 def error_of(error: BaseException, dsn: MySQLDsn, table: str, is_login: bool = False) -> DatabaseError:
     """Our error for an error of the driver on a connection of ours."""
     number = number_of(error)
-    text = " ".join(str(error.args[-1] if error.args else error).split())
+    text = _text_of(error)
     where = dsn.place
     if number == TABLE_MISSING:
         return no_tables(where, table)
@@ -183,3 +185,7 @@ def error_of(error: BaseException, dsn: MySQLDsn, table: str, is_login: bool = F
     what = f"{where}: {text or 'the connection is closed'} ({number or type(error).__name__})"
     kind = Conflict if number == UNKNOWN and IN_CLAIM in text else kind_of(number)
     return kind(f"{what}: {hint}" if hint else what)
+
+
+def _text_of(error: BaseException) -> str:
+    return " ".join(str(error.args[-1] if error.args else error)[:MAX_TEXT_LENGTH].split())
