@@ -176,7 +176,10 @@ def error_of(error: BaseException, dsn: MySQLDsn, table: str, is_login: bool = F
         )
     if isinstance(error, MALFORMED):
         return ConnectionLost(f"{where}: its answer cannot be read ({type(error).__name__}: {text}): {STRANGER}")
-    if is_login and isinstance(error, RuntimeError):
+    if isinstance(error, RuntimeError) and "pynacl" in text:
+        how = "pip install 'PyMySQL[ed25519]'"
+        return DatabaseError(f"{where}: this account's password needs the package PyNaCl: {how}")
+    if isinstance(error, RuntimeError) and "cryptography" in text:
         how = "or the package PyMySQL[rsa] (pip install 'PyMySQL[rsa]')" if dsn.is_loopback else SHOWN_TO_ANOTHER
         return DatabaseError(
             f"{where}: this account's password needs TLS, which the server does not offer or ssl-mode forbids: {how}"
