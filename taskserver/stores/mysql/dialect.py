@@ -16,7 +16,7 @@ from ..database.dialect import Dialect
 from ..database.session import Pace
 from .claiming import MySQLClaiming
 from .connection import Connection
-from .errors import DRIVER_ERRORS, error_of
+from .errors import DRIVER_ERRORS, error_of, unreadable
 from .login import log_in
 from .session import READ_COMMITTED, Abilities, MySQLSession
 from .words import MySQLWords
@@ -104,7 +104,12 @@ class MySQLDialect(Dialect):
     def read_facts(self, database: Database, mode: str) -> MySQLFacts:
         from .facts import read_facts
 
-        return read_facts(database, mode)
+        try:
+            return read_facts(database, mode)
+        except DatabaseError:
+            raise
+        except Exception as error:  # rows of other values than a server's
+            raise unreadable(error, self._dsn) from error
 
 
 def _bear_with_renewals(cursor: Any) -> None:

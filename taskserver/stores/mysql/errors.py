@@ -22,7 +22,7 @@ from ...errors import (
 from ...settings.dsn import MySQLDsn, usual_socket
 from ..database.dialect import no_tables, other_columns
 
-MALFORMED = (AssertionError, struct.error, LookupError, TypeError)
+MALFORMED = (AssertionError, struct.error, LookupError, TypeError, AttributeError, ArithmeticError)
 """Raised by the driver where an answer is none of MySQL's."""
 DRIVER_ERRORS = (pymysql.MySQLError, OSError, RuntimeError, ValueError, *MALFORMED)
 MAX_TEXT_LENGTH = 500
@@ -175,7 +175,7 @@ def error_of(error: BaseException, dsn: MySQLDsn, table: str, is_login: bool = F
             "is deleted; that takes the right ALTER)"
         )
     if isinstance(error, MALFORMED):
-        return ConnectionLost(f"{where}: its answer cannot be read ({type(error).__name__}: {text}): {STRANGER}")
+        return unreadable(error, dsn)
     if isinstance(error, RuntimeError) and "pynacl" in text:
         how = "pip install 'PyMySQL[ed25519]'"
         return DatabaseError(f"{where}: this account's password needs the package PyNaCl: {how}")
@@ -188,6 +188,13 @@ def error_of(error: BaseException, dsn: MySQLDsn, table: str, is_login: bool = F
     what = f"{where}: {text or 'the connection is closed'} ({number or type(error).__name__})"
     kind = Conflict if number == UNKNOWN and IN_CLAIM in text else kind_of(number)
     return kind(f"{what}: {hint}" if hint else what)
+
+
+def unreadable(error: BaseException, dsn: MySQLDsn) -> ConnectionLost:
+    """Our error for an answer that is none, or none of ours."""
+    return ConnectionLost(
+        f"{dsn.place}: its answer cannot be read ({type(error).__name__}: {_text_of(error)}): {STRANGER}"
+    )
 
 
 def _text_of(error: BaseException) -> str:
