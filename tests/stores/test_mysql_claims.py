@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+import threading
+import time
+
 import pytest
 
 from taskserver.stores import Store
@@ -9,6 +13,7 @@ from taskserver.stores.mysql import claiming
 from taskserver.stores.mysql.dialect import MySQLDialect
 from tests.stores.verbs import PLAIN, add, add_many, claim, pause
 from tests.support.rows import Rows
+from tests.support.servers import MySQLServer
 
 
 def fill(store: Store, count: int) -> None:
@@ -99,3 +104,34 @@ def test_an_id_is_gone_unless_its_row_may_still_be_committed(
     producer.execute("ROLLBACK")
     producer.close()
     assert mysql_store.free_rows.gone(ids) == {there + 1, there + 2}
+
+
+def test_a_claim_that_an_administrator_ends_is_made_again(
+    mysql_store: Store, mysql_server: MySQLServer, emptied_mysql_dsn: str
+) -> None:
+    """At some moment of it, which decides what MySQL calls that: interrupted, or an unknown error."""
+    add_many(mysql_store, [PLAIN] * 3000)
+    find = (
+        "SELECT id FROM information_schema.processlist "
+        f"WHERE db = '{emptied_mysql_dsn.rpartition('/')[2]}' AND info LIKE '%STRAIGHT_JOIN%'"
+    )
+    kills = 0
+
+    def kill_one() -> None:
+        nonlocal kills
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            for (connection,) in mysql_server.execute(find):
+                time.sleep(random.uniform(0, 0.02))
+                mysql_server.execute(f"KILL QUERY {connection}")
+                kills += 1
+                return
+
+    for _ in range(10):
+        killer = threading.Thread(target=kill_one)
+        killer.start()
+        # Where the first one took long, it is not made again, but gets nothing.
+        assert len(claim(mysql_store, 1000) or claim(mysql_store, 1000)) == 1000
+        killer.join()
+        mysql_store.database.change("UPDATE {table} SET status = 0, claim = NULL, due_at = NULL")
+    assert kills

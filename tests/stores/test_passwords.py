@@ -6,10 +6,8 @@ import os
 import signal
 import socket
 import ssl
-import struct
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -22,12 +20,10 @@ from taskserver.settings.dsn import usual_socket
 from tests.stores.accounts import SECRET, failure
 from tests.support.certificates import Certificates
 from tests.support.deployment import Deployment
+from tests.support.fake_server import SALT, FakeServer, Peer
 from tests.support.processes import assert_one_line
 
-SALT = b"12345678abcdefghijkl"
 CLEAR = SECRET.encode() + b"\0"
-TLS_FLAG = 0x800
-CAPABILITIES = 0x00BFF7DF  # all that a client may ask for but TLS and compression
 KEY = b"-----BEGIN PUBLIC KEY-----\nan attacker's own\n"
 
 Talk = list[bytes]
@@ -46,82 +42,30 @@ TALKS: dict[str, tuple[str, Talk]] = {
 }
 
 
-class FakeServer:
-    """Speaks a login as MySQL does, asks for the password in some way, and keeps all that it receives."""
+class AskingServer(FakeServer):
+    """Asks for the password in some way, and keeps all that it receives."""
 
     def __init__(self, listening: socket.socket, talk: str, context: ssl.SSLContext | None = None) -> None:
         self._plugin, self._answers = TALKS[talk]
         self._context = context
-        self._listening = listening
         self.received: list[bytes] = []
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-
-    def __enter__(self) -> FakeServer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        with suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-        self._thread.join(10)
+        super().__init__(self._ask, listening)
 
     def has_the_password(self) -> bool:
         return any(SECRET.encode() in packet for packet in self.received)
 
-    def _serve(self) -> None:
-        with suppress(OSError):
-            while True:
-                visitor = self._listening.accept()[0]
-                visitor.settimeout(10)
-                with suppress(OSError, struct.error):
-                    self._talk(visitor)
-                visitor.close()
-
-    def _talk(self, visitor: socket.socket) -> None:
-        flags = CAPABILITIES | (TLS_FLAG if self._context else 0)
-        greeting = b"\x0a8.0.36\0" + struct.pack("<I", 7) + SALT[:8] + b"\0" + struct.pack("<H", flags & 0xFFFF)
-        greeting += b"\x2d\x02\0" + struct.pack("<H", flags >> 16) + b"\x15" + bytes(10) + SALT[8:] + b"\0"
-        _send(visitor, 0, greeting + self._plugin.encode() + b"\0")
-        number, packet = _receive(visitor)
-        if self._context and len(packet) == 32:
-            visitor = self._context.wrap_socket(visitor, server_side=True)
-            number, packet = _receive(visitor)
+    def _ask(self, peer: Peer) -> None:
+        packet = peer.greet(self._plugin, self._context)
         for answer in [*self._answers, b"\xff\x15\x04#28000no"]:
             self.received.append(packet)
-            _send(visitor, number + 1, answer)
-            number, packet = _receive(visitor)
-
-
-def _send(peer: socket.socket, number: int, packet: bytes) -> None:
-    peer.sendall(struct.pack("<I", len(packet))[:3] + bytes([number]) + packet)
-
-
-def _receive(peer: socket.socket) -> tuple[int, bytes]:
-    head = _exactly(peer, 4)
-    return head[3], _exactly(peer, int.from_bytes(head[:3], "little"))
-
-
-def _exactly(peer: socket.socket, size: int) -> bytes:
-    received = b""
-    while len(received) < size:
-        more = peer.recv(size - len(received))
-        if not more:
-            raise OSError("the client hung up")
-        received += more
-    return received
+            peer.send(answer)
+            packet = peer.receive()
 
 
 @pytest.fixture
 def of_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the sockets that a test makes were another account's."""
     monkeypatch.setattr(server_accounts, "is_account_of_server", lambda uid: False)
-
-
-def server_tls(certificates: Certificates) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificates.certificate, certificates.key)
-    return context
 
 
 def address(listening: socket.socket, host: str = "127.0.0.1") -> str:
@@ -139,7 +83,7 @@ def test_a_stranger_who_listens_in_the_servers_place_never_gets_the_password(
 ) -> None:
     monkeypatch.setattr("pymysql._auth._have_cryptography", True)  # as with PyMySQL[rsa]
     listening = socket.create_server(("127.0.0.1", 0))
-    with FakeServer(listening, talk, server_tls(certificates) if has_tls else None) as server:
+    with AskingServer(listening, talk, certificates.server_context() if has_tls else None) as server:
         for mode in ("", "?ssl-mode=disabled", "?ssl-mode=preferred"):
             told = failure(address(listening) + mode)
             if talk != "old":
@@ -155,7 +99,7 @@ def test_a_server_that_cannot_be_verified_on_another_host_never_gets_the_passwor
 ) -> None:
     monkeypatch.setattr(dsn_module.MySQLDsn, "is_loopback", False)
     listening = socket.create_server(("127.0.0.1", 0))
-    with FakeServer(listening, "caching_sha2", server_tls(certificates)) as server:
+    with AskingServer(listening, "caching_sha2", certificates.server_context()) as server:
         for mode in ("", "?ssl-mode=required"):
             assert "add ?ssl-ca=/path" in failure(address(listening) + mode)
         assert server.received
@@ -169,7 +113,7 @@ def test_a_server_that_cannot_be_verified_on_another_host_never_gets_the_passwor
 @pytest.mark.parametrize("talk", ["clear", "dialog"])
 def test_a_server_of_our_own_account_on_this_host_gets_the_password(talk: str) -> None:
     listening = socket.create_server(("127.0.0.1", 0))
-    with FakeServer(listening, talk) as server:
+    with AskingServer(listening, talk) as server:
         failure(address(listening))
     assert CLEAR in server.received
 
@@ -185,7 +129,7 @@ def test_a_socket_is_asked_who_has_its_other_end(
     of_a_neighbour: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = tmp_path / "mysql.sock"
-    with FakeServer(listening_at(path), "caching_sha2") as server:
+    with AskingServer(listening_at(path), "caching_sha2") as server:
         told = failure(f"mysql://u:{quote(SECRET, safe='')}@/shop?unix_socket={path}")
         assert server.received
         assert not server.has_the_password()

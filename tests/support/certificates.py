@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import ssl
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +22,12 @@ class Certificates(NamedTuple):
     stranger: Path
     certificate: Path
     key: Path
+
+    def server_context(self) -> ssl.SSLContext:
+        """For a server of TLS."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.certificate, self.key)
+        return context
 
 
 @contextmanager

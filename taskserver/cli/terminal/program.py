@@ -25,6 +25,9 @@ class Exit(IntEnum):
     """Ended by Ctrl-C, as shells number it."""
 
 
+MAX_UNFORESEEN_LENGTH = 500
+
+
 def run_program(name: str, command: Callable[[], int]) -> int:
     """Run a command; an error of taskserver becomes one line on standard error and an exit code."""
     _open_standard_streams()
@@ -42,6 +45,22 @@ def run_program(name: str, command: Callable[[], int]) -> int:
         return Exit.INTERRUPTED
     except OSError as error:
         return _end_without_output(name, error)
+    except Exception as error:
+        if sys.flags.dev_mode:
+            raise
+        return _fail(name, DatabaseError(_unforeseen(error)), Exit.DATABASE)
+
+
+def _unforeseen(error: Exception) -> str:
+    """In place of a traceback: a server, or a proxy before it, may answer with other values than were asked for."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    where = f"{place.tb_frame.f_code.co_filename}, line {place.tb_lineno}" if place is not None else "?"
+    return (
+        f"an answer of the database cannot be read, or this program has a mistake: {type(error).__name__}: "
+        f"{str(error)[:MAX_UNFORESEEN_LENGTH]} ({where}; PYTHONDEVMODE=1 shows the way there)"
+    )
 
 
 def _end_without_output(name: str, error: OSError) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import cast
 
 from ...errors import AlreadyThere, TablesMissing, TablesOutdated
+from ...messages.printable import shown
 from .database import Database
 from .dialect import Dialect
 
@@ -78,7 +78,10 @@ class Tables:
 
     def _version(self) -> int | None:
         """The version that the tables record; None where they record none."""
-        return cast("int | None", self._database.fetch_value(self.VERSION))
+        version = self._database.fetch_value(self.VERSION)
+        if version is None or isinstance(version, int):
+            return version
+        raise self._database.dialect.error(TypeError(f"the version of its tables is {shown(version)}"))
 
     def _upgrade_from(self, version: int) -> None:
         for statement in UPGRADES.get(version, ()):

@@ -15,7 +15,8 @@ from ..database.database import Database
 from ..database.dialect import Dialect
 from ..database.session import Pace
 from .claiming import MySQLClaiming
-from .errors import DRIVER_ERRORS, error_of
+from .connection import Connection
+from .errors import DRIVER_ERRORS, error_of, unreadable
 from .login import log_in
 from .session import READ_COMMITTED, Abilities, MySQLSession
 from .words import MySQLWords
@@ -84,7 +85,7 @@ class MySQLDialect(Dialect):
 
         try:
             # With the defaults of the driver and the server, but for QUIET: the task may do anything with it.
-            connect = partial(pymysql.connect, autocommit=False, init_command=QUIET)
+            connect = partial(Connection, autocommit=False, init_command=QUIET)
             connection = log_in(self._dsn, connect, pace.answer_seconds)
             with connection.cursor() as cursor:
                 cursor.execute(self.abilities.isolation)
@@ -104,7 +105,12 @@ class MySQLDialect(Dialect):
     def read_facts(self, database: Database, mode: str) -> MySQLFacts:
         from .facts import read_facts
 
-        return read_facts(database, mode)
+        try:
+            return read_facts(database, mode)
+        except DatabaseError:
+            raise
+        except Exception as error:  # rows of other values than a server's
+            raise unreadable(error, self._dsn) from error
 
 
 def _bear_with_renewals(cursor: Any) -> None:

@@ -23,15 +23,20 @@ from ...errors import (
 from ...settings.dsn import MySQLDsn, usual_socket
 from ..database.dialect import no_tables, other_columns
 
-MALFORMED = (AssertionError, struct.error, LookupError, TypeError)
+MALFORMED = (AssertionError, struct.error, LookupError, TypeError, AttributeError, ArithmeticError)
 """Raised by the driver where an answer is none of MySQL's."""
 DRIVER_ERRORS = (pymysql.MySQLError, OSError, RuntimeError, ValueError, *MALFORMED)
+MAX_TEXT_LENGTH = 500
+"""An error's text comes from whoever answers, and goes into cron's mail."""
 
 SNAPSHOT_CHANGED = 1020
 """A row was changed since the transaction's snapshot, where MariaDB is set to refuse a write to that."""
 LOCK_WAIT_ENDED = 1205
 # Deadlocks, locks that did not come in time, and statements that an administrator or a time limit ended.
-CONFLICTS = frozenset({SNAPSHOT_CHANGED, LOCK_WAIT_ENDED, 1213, 1317, 1614, 1969, 3024, 3572})
+CONFLICTS = frozenset({SNAPSHOT_CHANGED, 1028, LOCK_WAIT_ENDED, 1213, 1317, 1614, 1969, 3024, 3572})
+UNKNOWN = 1105
+IN_CLAIM = "in multi-table update"
+"""MySQL's words, in English everywhere, where an administrator ends a claim as it writes."""
 LOST_CONNECTION = frozenset(
     {0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1180, 1184, 1927, 2006, 2013, 2014, 2055, 3168, 3169, 4031}
 )
@@ -160,7 +165,7 @@ def _hint_at_address(text: str, dsn: MySQLDsn) -> str:
 def error_of(error: BaseException, dsn: MySQLDsn, table: str, is_login: bool = False) -> DatabaseError:
     """Our error for an error of the driver on a connection of ours."""
     number = number_of(error)
-    text = " ".join(str(error.args[-1] if error.args else error).split())
+    text = _text_of(error)
     where = dsn.place
     if number == TABLE_MISSING:
         return no_tables(where, table)
@@ -175,12 +180,27 @@ def error_of(error: BaseException, dsn: MySQLDsn, table: str, is_login: bool = F
             "is deleted; that takes the right ALTER)"
         )
     if isinstance(error, MALFORMED):
-        return ConnectionLost(f"{where}: its answer cannot be read ({type(error).__name__}: {text}): {STRANGER}")
-    if is_login and isinstance(error, RuntimeError):
+        return unreadable(error, dsn)
+    if isinstance(error, RuntimeError) and "pynacl" in text:
+        how = "pip install 'PyMySQL[ed25519]'"
+        return DatabaseError(f"{where}: this account's password needs the package PyNaCl: {how}")
+    if isinstance(error, RuntimeError) and "cryptography" in text:
         how = "or the package PyMySQL[rsa] (pip install 'PyMySQL[rsa]')" if dsn.is_loopback else SHOWN_TO_ANOTHER
         return DatabaseError(
             f"{where}: this account's password needs TLS, which the server does not offer or ssl-mode forbids: {how}"
         )
     hint = hint_at(number, text, dsn, is_login)
     what = f"{where}: {text or 'the connection is closed'} ({number or type(error).__name__})"
-    return kind_of(number)(f"{what}: {hint}" if hint else what)
+    kind = Conflict if number == UNKNOWN and IN_CLAIM in text else kind_of(number)
+    return kind(f"{what}: {hint}" if hint else what)
+
+
+def unreadable(error: BaseException, dsn: MySQLDsn) -> ConnectionLost:
+    """Our error for an answer that is none, or none of ours."""
+    return ConnectionLost(
+        f"{dsn.place}: its answer cannot be read ({type(error).__name__}: {_text_of(error)}): {STRANGER}"
+    )
+
+
+def _text_of(error: BaseException) -> str:
+    return " ".join(str(error.args[-1] if error.args else error)[:MAX_TEXT_LENGTH].split())

@@ -14,6 +14,7 @@ from ...errors import DatabaseError
 from ...settings.dsn import MySQLDsn
 from ..database.session import Pace, Session
 from ..database.statements import MAX_UTF8_BYTES, SHORT_BYTES, Write
+from .connection import Connection
 from .errors import DRIVER_ERRORS, LOCK_WAIT_ENDED, NO_ID_LEFT, STATEMENT_BINLOG, TOO_LONG, number_of
 from .login import log_in
 
@@ -79,7 +80,7 @@ class MySQLSession(Session):
 
     def connect(self, pace: Pace) -> None:
         connect = partial(
-            pymysql.connect,
+            Connection,
             autocommit=True,
             # Count matched rows, not changed ones: a write that changes nothing has found its claim all the same.
             client_flag=CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
