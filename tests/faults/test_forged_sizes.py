@@ -48,6 +48,23 @@ def test_a_reader_never_holds_a_text_of_forged_size(forged: Queue) -> None:
     assert {task.args for task in listed[:3]} == {TOO_LONG}
 
 
+def test_what_lies_behind_a_nul_is_not_held_where_it_is_long(sqlite_queue: Queue) -> None:
+    """SQLite counts the characters of a name up to a NUL: its CHECK lets any length through."""
+    for _ in range(50):
+        sqlite_queue.sql("INSERT INTO jobs_queue (task) VALUES ('tasks.note' || char(0) || hex(zeroblob(?)))", MIB // 2)
+    store = sqlite_queue.server.store
+    store.views.show(1)
+    tracemalloc.start()
+    try:
+        claim = store.claims.claim(50, ())
+        names = {task.task[:11] for task in claim.tasks}
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * MIB  # the driver holds one of them for a moment
+    assert (len(claim.tasks), names) == (50, {"tasks.note\0"})
+
+
 def test_a_person_sees_that_a_text_is_too_long(forged: Queue) -> None:
     assert text_of(forged, "show", 3).count(TOO_LONG) == (5 if forged.is_sqlite else 2)
     assert [task["args"] for task in json_of(forged, "list")] == [TOO_LONG] * 3 + [None]
