@@ -70,6 +70,15 @@ def leaves_a_connection_between_calls(items):
     return [error]
 
 
+class Mute(Exception):
+    def __str__(self):
+        time.sleep(600)
+
+
+def raises_what_gives_no_text():
+    raise Mute
+
+
 def leaves_a_child():
     child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
     child.start()
@@ -215,6 +224,13 @@ def test_a_clean_up_between_two_tasks_keeps_its_worker_no_longer_than_that_and_t
     assert errors == "the clean-up after a task goes on, for longer than 2 s: this worker ends\n"
     time.sleep(1)
     assert "tasks.leaves_a_connection_between_calls is fatal: lost" in folder.worker().stderr
+
+
+def test_an_exception_that_gives_no_text_fails_its_task_alone_however_short_the_lease_is(folder: Deployment) -> None:
+    folder.client("add", "tasks.raises_what_gives_no_text")
+    ended = folder.worker(env={"TASKSERVER_TIMEOUT": "3", "TASKSERVER_LEASE": "5", "TASKSERVER_MAX_ATTEMPTS": "1"})
+    assert ended.returncode == 0
+    assert ended.stderr == "task 1 tasks.raises_what_gives_no_text is fatal: Mute: (its text cannot be had)\n"
 
 
 @pytest.mark.parametrize("task", ["leaves_a_thread_that_ends", "leaves_a_handler_that_ends"])
