@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from logging import getLogger
 from typing import TypeVar
 
-from ..errors import SettingError
+from ..errors import HostLimit
 from ..interrupts.time_limit import STRIKE_AGAIN_SECONDS, TimeLimit
 from ..interrupts.watchdog import Watchdog
 from ..model.task import CANCELLED, ClaimedTask
@@ -88,7 +88,7 @@ class Heartbeat:
             self._watchdog.disarm()
 
     def start(self) -> None:
-        """Start the thread before a task, unless it runs. Raises SettingError where the host allows no thread."""
+        """Start the thread before a task, unless it runs. Raises HostLimit where the host allows no thread."""
         self.was_cancelled = False
         if self._thread is not None:
             return
@@ -100,7 +100,7 @@ class Heartbeat:
         try:
             thread.start()
         except RuntimeError as error:
-            raise SettingError(
+            raise HostLimit(
                 f"no thread can be started ({error}): the host's limit for this user is reached; run fewer workers"
             ) from None
         finally:
