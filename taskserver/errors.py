@@ -74,6 +74,10 @@ class ModuleBroken(TaskServerError):
     """A listed module cannot be imported. Unlike a bad row, it may be mended."""
 
 
+class HostLimit(TaskServerError):
+    """The host lets this program have no more threads, open files or memory."""
+
+
 class Retry(TaskServerError):
     """Raised by a task: this attempt failed; try again after `delay` seconds (None: after its backoff)."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
-from .errors import DatabaseError, InvalidTask
+from .errors import Conflict, DatabaseError, InvalidTask
 from .interrupts.stopping import Stop
 from .model.task import DEFAULT_TABLE
 from .settings.checks import check_group_id, check_groups, check_kind, check_task_id
@@ -328,7 +328,10 @@ class TaskServer:
         check_kind("stop", stop, (Stop, NoneType), "a taskserver.Stop, or None")
         make_importable(self.settings.folder)
         claimed_at = time.monotonic()
-        task = self._operations().claim_one(check_task_id(task_id))
+        try:
+            task = self._operations().claim_one(check_task_id(task_id))
+        except Conflict as error:
+            raise Conflict(f"task {task_id} is left, as other programs hold it: try again ({error})") from error
         return Runner(self.store, self.settings, limits=Limits(max_tasks=1), stop=stop).run_one(task, claimed_at)
 
     def _operations(self) -> Operations:

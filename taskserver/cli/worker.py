@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -25,7 +24,9 @@ from .terminal.program import Exit, run_program
 from .worker_options import Options, read_options
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-LEFT_BEHIND = "a thread or a process that a task left behind goes on beyond its timeout and a lease; this worker ends"
+LEFT_BEHIND = (
+    "a thread, a process or a clean-up that a task left behind goes on beyond its timeout and a lease; this worker ends"
+)
 
 
 def main(folder: Path, arguments: list[str]) -> int:
@@ -48,7 +49,7 @@ def _run(folder: Path, options: Options) -> int:
         if options.slots and not _take_slot(server, options):
             LOG.info("%d workers of these groups run here already: this one leaves", options.slots)
             return Exit.OK
-        code = Exit.DATABASE
+        code, has_run_tasks = Exit.DATABASE, True
         try:
             result = server.run(
                 options.max_tasks,
@@ -59,11 +60,11 @@ def _run(folder: Path, options: Options) -> int:
                 stop=stop,
                 on_progress=lambda result: live.show(_progress(result)),
             )
-            code = Exit.OK
+            code, has_run_tasks = Exit.OK, result.taken > 0
         finally:
             live.clear()
             standard_error.end()
-            _limit_wait_for_leftovers(settings, code)
+            _limit_clean_up(settings, code, has_run_tasks)
     live.end(_summary(result))
     return code
 
@@ -112,13 +113,15 @@ def _obey_signals(stop: Stop) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
-def _limit_wait_for_leftovers(settings: Settings, code: Exit) -> None:
-    """End this process in time: Python waits for threads and processes that tasks left behind, which may never end."""
+def _limit_clean_up(settings: Settings, code: Exit, has_run_tasks: bool) -> None:
+    """End this process in time, and free its slot: Python waits for threads and processes that tasks left behind.
+
+    It also calls what tasks left to be called at the end, as `atexit` and `__del__` do. None of that needs to end.
+    """
     for number in SIGNALS:
         signal.signal(number, lambda number, frame: os._exit(code))  # the run is over
-    has_leftovers = threading.active_count() > 1 or "multiprocessing" in sys.modules
-    if has_leftovers and settings.timeout_seconds:
-        from ..interrupts.watchdog import Watchdog  # few runs leave any behind
+    if has_run_tasks and settings.timeout_seconds:
+        from ..interrupts.watchdog import Watchdog  # an empty run leaves nothing behind
 
         Watchdog("worker.py", LEFT_BEHIND).arm(settings.timeout_seconds + settings.lease_seconds)
 

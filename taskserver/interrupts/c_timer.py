@@ -27,6 +27,7 @@ STACK_BYTES = 65536
 
 # Memory that the C library points at: it keeps no copies, and the timers live as long as the process.
 _kept: list[Any] = []
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # not even freed when Python ends: that may hang, and be ended here
 
 
 class Bite:

@@ -28,6 +28,8 @@ class TimeLimit(Protocol):
 
     has_struck: bool
     """Whether it interrupted the code of the last call, which may have kept that to itself."""
+    again_after_seconds: float
+    """Code that swallows its interrupt is struck again after so long."""
 
     def __enter__(self) -> TimeLimit: ...
 
@@ -55,7 +57,7 @@ def time_limit(stop: Stop, again_after_seconds: float) -> TimeLimit:
     """The time limit for this thread. A task that swallows its interrupt is struck again after so many seconds."""
     if threading.current_thread() is threading.main_thread():
         return _ByAlarm(stop, again_after_seconds)
-    return _ByException()
+    return _ByException(again_after_seconds)
 
 
 def _interrupted(seconds: float) -> TaskInterrupted:
@@ -73,7 +75,7 @@ class _Wish(NamedTuple):
 class _ByAlarm:
     def __init__(self, stop: Stop, again_after_seconds: float) -> None:
         self._stop = stop
-        self._again_after_seconds = again_after_seconds
+        self.again_after_seconds = again_after_seconds
         self._seconds = 0.0
         self._ends_at = 0.0
         self._wish: _Wish | None = None
@@ -103,7 +105,7 @@ class _ByAlarm:
         self.has_struck = False
         self._ends_at = time.monotonic() + seconds if seconds else float("inf")
         # Set without a limit, too: an interrupt that came too late for the task before may have left its alarm.
-        signal.setitimer(signal.ITIMER_REAL, seconds, self._again_after_seconds)
+        signal.setitimer(signal.ITIMER_REAL, seconds, self.again_after_seconds)
         try:
             return call_task(function, *args, **kwargs)
         finally:
@@ -114,7 +116,7 @@ class _ByAlarm:
     def strike(self) -> bool:
         # The timer strikes, unless the task replaced it by an alarm of its own.
         if not signal.getitimer(signal.ITIMER_REAL)[0]:
-            signal.setitimer(signal.ITIMER_REAL, STRIKE_AGAIN_SECONDS, self._again_after_seconds)
+            signal.setitimer(signal.ITIMER_REAL, STRIKE_AGAIN_SECONDS, self.again_after_seconds)
         return True
 
     def interrupt(self, why: str, is_meant: Callable[[], bool]) -> bool:
@@ -142,16 +144,17 @@ class _ByAlarm:
         """Drop a wish whose task has ended, and set the timer of the task that runs now anew."""
         self._wish = None
         left = max(self._ends_at - time.monotonic(), 0.001) if self._seconds else 0
-        signal.setitimer(signal.ITIMER_REAL, left, self._again_after_seconds)
+        signal.setitimer(signal.ITIMER_REAL, left, self.again_after_seconds)
 
     def _strike_soon(self) -> None:
-        signal.setitimer(signal.ITIMER_REAL, STRIKE_AGAIN_SECONDS, self._again_after_seconds)
+        signal.setitimer(signal.ITIMER_REAL, STRIKE_AGAIN_SECONDS, self.again_after_seconds)
 
 
 class _ByException:
-    def __init__(self) -> None:
+    def __init__(self, again_after_seconds: float) -> None:
         import ctypes  # noqa: F401  # imported before a task runs: it takes long, and the task would run on meanwhile
 
+        self.again_after_seconds = again_after_seconds
         self._lock = threading.Lock()
         self._thread = threading.get_ident()
         self._why: str | None = None

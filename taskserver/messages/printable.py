@@ -2,9 +2,20 @@
 
 MAX_SHOWN = 80
 """Characters of a value in a message."""
+MAX_LINE = 12_000
+"""Characters of a line; what a row names may be of any length, and cron mails lines."""
 
 
 def printable(text: str) -> str:
+    """The text as `escaped` gives it, without its middle where it is too long for a line."""
+    return _without_middle(escaped(_without_middle(text)))
+
+
+def _without_middle(text: str) -> str:
+    return text if len(text) <= MAX_LINE else f"{text[: MAX_LINE // 2]}…{text[1 - MAX_LINE // 2 :]}"
+
+
+def escaped(text: str) -> str:
     r"""The text in one line, with `\n`, `\x1b` and the like in place of characters that a terminal obeys."""
     if text.isprintable():
         return text

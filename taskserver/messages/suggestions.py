@@ -12,7 +12,7 @@ MAX_NAME_LENGTH = 100
 """Characters of a name that are compared."""
 MAX_NAMES_SHOWN = 5
 
-_OTHER_DOTS = re.compile(r"\s*(?:->|::|[\\/])\s*")
+_OTHER_DOTS = re.compile(r"->|::|[\\/]")
 
 
 def nearest(name: str, names: Iterable[str], likeness: float = 0.7) -> str | None:
@@ -36,4 +36,5 @@ def instead(part: str, names: Sequence[str]) -> str:
 def tidied(name: str) -> str:
     """A name without the signs that people write around it: `tasks/send_letter()` is tasks.send_letter."""
     plain = name.strip().strip("\ufeff\u200b.;\"'").partition("(")[0].strip()
-    return _OTHER_DOTS.sub(".", plain).replace(".py.", ".").replace(".py:", ":")
+    # No blanks in the pattern: of a long run of them it would try each end for each begin.
+    return ".".join(map(str.strip, _OTHER_DOTS.split(plain))).replace(".py.", ".").replace(".py:", ":")

@@ -169,7 +169,7 @@ def _way_out(text: str) -> str:
 
 
 _WRITERS = "json_encode() in PHP and json.dumps() in Python write it"
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)  # one without an end, too, or each quote in it would be tried
 _MISTAKES = tuple(
     (re.compile(form), mend)
     for form, mend in (

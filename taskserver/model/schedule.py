@@ -28,6 +28,8 @@ MAX_SCHEDULE_NAME_BYTES = 200
 """The name, after a prefix, is the unique_key of the tasks that the schedule adds."""
 MAX_EVERY_SECONDS = MAX_DELAY_DAYS * 86_400
 MAX_CRON_LENGTH = 255
+MAX_ZONE_LENGTH = 64
+"""The column of MySQL takes no more."""
 CRON_FIELDS = 5
 CRON_EXAMPLE = "*/5 * * * *"
 INSTALLS = " -m pip install --target "
@@ -162,7 +164,8 @@ def _zone(name: str) -> tzinfo:
     if name == UTC:
         return timezone.utc
     try:
-        return ZoneInfo(name)
+        # Python takes a/a/a/… for packages within each other, and would look for each of them.
+        return ZoneInfo(name if len(name) <= MAX_ZONE_LENGTH else "")
     except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
         if not available_timezones():
             raise SettingError(f"this host knows no time zones but UTC: {_install('tzdata')}") from None

@@ -22,7 +22,7 @@ from ..model.attempt import NextStage
 from .preparing import Call
 
 MAX_DESCRIBE_SECONDS = 10.0
-"""An exception may take so long to give its text."""
+"""An exception may take so long to give its text; less where the lease is short."""
 
 
 class WrongOutcomes(TypeError):
@@ -85,7 +85,9 @@ def _exit_code(raised: BaseException | None) -> int:
 def _described(error: BaseException, time_limit: TimeLimit) -> Failure:
     """An exception in words, or by its type alone where it takes too long."""
     try:
-        return time_limit.call(MAX_DESCRIBE_SECONDS, failure_of, error)
+        # The call goes on: a lease after its timeout the process would be ended.
+        seconds = min(MAX_DESCRIBE_SECONDS, time_limit.again_after_seconds)
+        return time_limit.call(seconds, failure_of, error)
     except BaseException:  # it hangs, or ends the process, when it is asked
         return undescribed(error)
 

@@ -19,7 +19,9 @@ from typing import Any, NamedTuple, cast
 from ..errors import BadTask, ModuleBroken
 from ..messages.error_text import describe
 from ..messages.import_errors import why_not_imported
+from ..messages.printable import shown
 from ..messages.suggestions import instead, nearest, tidied
+from ..model.task import MAX_TASK_LENGTH
 from ..model.task_options import Options, options_of
 
 # Each reads past the words of a class or a module about itself: vars() would ask a metaclass.
@@ -157,6 +159,8 @@ class Callables:
         return found
 
     def _find(self, name: str) -> TaskCallable:
+        if len(name) > MAX_TASK_LENGTH:
+            raise BadTask(f"{shown(name)} is longer than {MAX_TASK_LENGTH} characters")
         place = self._locate(name)
         namespace = _module_namespace(self._import(place.module))
         if len(place.path) == 1:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from logging import getLogger
 from typing import TypeVar
 
-from ..errors import SettingError
+from ..errors import HostLimit
 from ..interrupts.time_limit import STRIKE_AGAIN_SECONDS, TimeLimit
 from ..interrupts.watchdog import Watchdog
 from ..model.task import CANCELLED, ClaimedTask
@@ -65,6 +65,8 @@ class Heartbeat:
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._call: WatchedCall | None = None
+        self._quiet_since = time.monotonic()
+        """When the last call ended, or the host stood still."""
         self._context: TaskContext | None = None
         self.claimed = ClaimedTasks((), 0.0, 0.0)
         """Tasks of the last claim that are not started yet."""
@@ -86,7 +88,7 @@ class Heartbeat:
             self._watchdog.disarm()
 
     def start(self) -> None:
-        """Start the thread before a task, unless it runs. Raises SettingError where the host allows no thread."""
+        """Start the thread before a task, unless it runs. Raises HostLimit where the host allows no thread."""
         self.was_cancelled = False
         if self._thread is not None:
             return
@@ -98,7 +100,7 @@ class Heartbeat:
         try:
             thread.start()
         except RuntimeError as error:
-            raise SettingError(
+            raise HostLimit(
                 f"no thread can be started ({error}): the host's limit for this user is reached; run fewer workers"
             ) from None
         finally:
@@ -131,6 +133,7 @@ class Heartbeat:
         context, self._context = self._context, None
         if context is not None:
             context.end()
+        self._quiet_since = time.monotonic()
         self.was_cancelled = call is not None and call.is_cancelled
         self._was_own = self._was_own or self.was_cancelled  # the watchdog is armed for that call's end
 
@@ -143,8 +146,10 @@ class Heartbeat:
             self._woken.wait(pause)
             self._woken.clear()
             call = self._call
-            if call is not None and time.monotonic() - planned > FROZEN_SECONDS:
-                call.end_process_at = max(call.end_process_at, time.monotonic() + FROZEN_GRACE_SECONDS)
+            if time.monotonic() - planned > FROZEN_SECONDS:
+                self._quiet_since = time.monotonic()
+                if call is not None:
+                    call.end_process_at = max(call.end_process_at, time.monotonic() + FROZEN_GRACE_SECONDS)
             pause = self._look_seconds
             if call is not None and not self._stopped:
                 pause = min(self._look_after(call), pause)
@@ -152,6 +157,8 @@ class Heartbeat:
                 # The worker's own thread may be waiting for the database, or be about to begin another task.
                 give_back_at = self._try(self._give_back, None, time.monotonic())
                 pause = min(pause, max(give_back_at - time.monotonic(), self._lease_seconds / 24))
+            if call is None:
+                self._end_process_if_quiet()
             self._arm_watchdog()
 
     def _look_after(self, call: WatchedCall) -> float:
@@ -247,6 +254,20 @@ class Heartbeat:
             self._lease_seconds,
             why,
         )
+        os._exit(1)
+
+    def _end_process_if_quiet(self) -> None:
+        """End the process whose worker's own thread gives no sign of life between two calls.
+
+        Python may clean up there what a task left, which may hang. Beside that the thread does nothing that takes long
+        but to wait for the database.
+        """
+        longest = self._timeout_seconds + self._lease_seconds
+        may_last = longest + self._store.database.conflict_seconds + MAX_WRITE_SECONDS
+        quiet = time.monotonic() - max(self._quiet_since, self._session.used_at)
+        if self._watchdog is None or not self._timeout_seconds or quiet < may_last or self._call is not None:
+            return
+        LOG.error("the clean-up after a task goes on, for longer than %g s: this worker ends", longest)
         os._exit(1)
 
     def _arm_watchdog(self, later_seconds: float = 0.0) -> None:

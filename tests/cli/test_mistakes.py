@@ -21,7 +21,7 @@ from taskserver.cli.client import main
 from taskserver.settings import dsn
 from taskserver.stores.database.tables import SCHEMA_VERSION
 from tests.support.deployment import Deployment
-from tests.support.processes import assert_one_line, run_here
+from tests.support.processes import assert_one_line, assert_silent, run_here
 from tests.support.queues import Queue
 from tests.support.servers import MySQLServer, find_program, free_port
 
@@ -493,6 +493,62 @@ def test_a_quota_that_is_used_up_is_told(make_queue: Callable[..., Queue], sqlit
     ended = queue.client("add", "--bulk", "-", stdin=f'{{"task": "{LETTER}", "args": ["{"x" * 500_000}"]}}')
     assert_told(ended, 1, str(queue.path), "quota")
     assert queue.rows() == []
+
+
+HOGS = """
+import os, resource
+from taskserver import task
+
+kept = []
+
+def leaks_files():
+    try:
+        while True:
+            kept.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        pass
+
+def leaks_memory():
+    resource.setrlimit(resource.RLIMIT_AS, (400_000_000, 400_000_000))
+    for size in (10**7, 10**5, 10**3, 100, 10):
+        try:
+            while True:
+                kept.append(bytearray(size))
+        except MemoryError:
+            pass
+
+@task(transactional=True)
+def second():
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("hog", "words"),
+    [
+        ("leaks_files", "Too many open files: the host lets a program have no more of that"),
+        ("leaks_memory", "No memory: the host lets a program have no more of that"),
+    ],
+)
+def test_a_host_s_limit_that_a_task_uses_up_is_told_in_one_line(sqlite_queue: Queue, hog: str, words: str) -> None:
+    sqlite_queue.deployment.write_tasks(HOGS)
+    for name in (hog, "second"):
+        sqlite_queue.add(f"tasks.{name}")
+    assert_told(sqlite_queue.worker(), 1, words)
+    assert_silent(sqlite_queue.worker())
+
+
+def test_a_host_that_allows_no_thread_is_told_in_one_line(
+    sqlite_queue: Queue, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    sqlite_queue.add(LETTER)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    ended = run_here(main, capsys, sqlite_queue.folder, "run", "1")
+    assert_told(ended, 1, "no thread can be started (can't start new thread)", "run fewer workers")
+    assert sqlite_queue.statuses() == [0]
 
 
 # ---- how it is started

@@ -102,6 +102,7 @@ NAMES = [
     sqlite_only("bytes for a name", FATAL, task=b"tasks.note"),
     sqlite_only("random bytes for a name", FATAL, task=b"\x00\xff\xfe\x1b[2J"),
     sqlite_only("a mebibyte of name behind a NUL", FATAL, task="tasks.note\0" + "n" * MEBIBYTE),
+    sqlite_only("a mebibyte of blanks behind a NUL", FATAL, task="tasks.note\0" + " " * MEBIBYTE + "."),
 ]
 
 ARGUMENTS = [

@@ -43,6 +43,9 @@ from tests.faults.hostile import (
 )
 from tests.support.queues import Queue
 
+MAX_LINE = 12_000
+"""Characters of a line of cron's mail; rows may hold names of any length."""
+
 TASKS = '''
 """Takes anything and writes it down in ASCII, so that nothing but the row itself can make it fail."""
 
@@ -78,6 +81,7 @@ def assert_ran_clean(queue: Queue, most_lines: int = 21, **env: str) -> None:
     lines = ended.stderr.split("\n")
     assert lines.pop() == ""
     assert len(lines) <= most_lines, ended.stderr
+    assert all(len(line) <= MAX_LINE for line in lines)
     assert all(line.isprintable() for line in lines), ended.stderr
 
 

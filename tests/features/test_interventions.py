@@ -543,6 +543,17 @@ def test_what_cannot_be_run_is_refused_in_a_sentence(queue: Queue, client: Run) 
     assert queue.rows() == before
 
 
+def test_a_task_that_another_program_holds_is_not_run_and_that_is_told(
+    queue: Queue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(queue, 0)
+    before = queue.rows()
+    with holding(queue.dsn, "id = 1"):
+        ended = run_here(main, capsys, queue.folder, "run", "1")
+    assert_one_line(ended, 1, "client.py: task 1 is left, as other programs hold it: try again (")
+    assert queue.rows() == before
+
+
 def test_ctrl_c_interrupts_the_task_that_runs_here_and_counts_as_its_failure(queue: Queue) -> None:
     queue.add("tasks.wait")
     process = queue.deployment.popen("client.py", "run", 1)

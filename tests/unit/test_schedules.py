@@ -39,7 +39,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     *(({"cron": cron}, CRON) for cron in ("", "daily", "* * * *", "0 * * * * *", "60 * * * *", "*/0 * * * *", 5)),
     *(({"cron": cron}, CRON) for cron in ("0 0 31 2 *", "²L * * * *", "\udc80 * * * *", "*," * 200 + "* * * * *")),
     *(({"cron": "* * * * *", "timezone": zone}, ZONE) for zone in ("", "Berlin", "../UTC", "/etc/localtime", "utc ")),
-    *(({"cron": "* * * * *", "timezone": zone}, ZONE) for zone in ("zone.tab", "a" * 5000, "\x00", "\udc80", 5, None)),
+    *(
+        ({"cron": "* * * * *", "timezone": zone}, ZONE)
+        for zone in ("zone.tab", "a" * 5000, "a/" * 5000 + "b", "\x00", "\udc80", 5, None)
+    ),
     ({}, "neither every nor cron"),
     ({"every": 60, "cron": "* * * * *"}, "it has every and cron; allowed: one of them"),
     ({"every": 60, "timezone": "Europe/Berlin"}, "every and a timezone"),

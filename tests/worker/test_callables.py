@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from taskserver.errors import BadTask, ModuleBroken
+from taskserver.messages.suggestions import tidied
 from taskserver.model.task import Status
 from taskserver.worker.callables import BROKEN_SECONDS, Callables, TaskCallable
 from tests.support.deployment import Deployment
@@ -419,6 +420,19 @@ def test_an_odd_name_is_a_bad_task_in_one_line_below_a_listed_package_too(shop: 
     for odd in (name, f"shop.jobs.{name}"[:255], f"shop.jobs:{name}"[:255]):
         assert len(shop.refuse(odd, "tasks,shop.jobs.*").splitlines()) == 1
     assert shop.noted == []
+
+
+@pytest.mark.parametrize("filling", [" ", ".", "\t\n", "_", "->", "/ ", "a.", "(", ";"])
+def test_a_name_longer_than_any_is_a_bad_task_at_once(site: Site, filling: str) -> None:
+    """SQLite counts characters up to a NUL alone, so a row may have such a name."""
+    began_at = time.monotonic()
+    for name in (f"tasks.send\0{filling * 2**19}.", f"tasks.{filling * 2**19}send"):
+        message = site.refuse(name)
+        assert message.startswith("'tasks.")
+        assert message.endswith("is longer than 255 characters")
+        assert len(message) < 200
+        tidied(name)
+    assert time.monotonic() - began_at < 10
 
 
 PARTS = (

@@ -13,10 +13,14 @@ import pytest
 from tests.support.deployment import Deployment
 
 TASKS = """
+import atexit
 import multiprocessing
 import threading
 import time
 from pathlib import Path
+
+from taskserver import Fatal, task
+from taskserver.worker import heartbeat
 
 
 def nothing():
@@ -38,6 +42,41 @@ def leaves_a_thread():
 
 def leaves_a_thread_that_ends():
     threading.Thread(target=time.sleep, args=(0.5,)).start()
+
+
+def leaves_a_handler():
+    atexit.register(time.sleep, 600)
+
+
+def leaves_a_handler_that_ends():
+    atexit.register(time.sleep, 0.5)
+
+
+class Connection:  # as a client library's, whose close waits for a server that is away
+    def __del__(self):
+        time.sleep(600)
+
+
+def leaves_a_connection():
+    connection = Connection()
+    raise Fatal("refused")
+
+
+@task(batch=10, max_attempts=1)
+def leaves_a_connection_between_calls(items):
+    heartbeat.MAX_WRITE_SECONDS = 1
+    error = OSError("refused")
+    error.connection = Connection()
+    return [error]
+
+
+class Mute(Exception):
+    def __str__(self):
+        time.sleep(600)
+
+
+def raises_what_gives_no_text():
+    raise Mute
 
 
 def leaves_a_child():
@@ -149,7 +188,7 @@ def test_what_a_task_forked_obeys_signals_itself(folder: Deployment) -> None:
     assert (folder.folder / "child").read_text() == f"{-signal.SIGTERM}"
 
 
-@pytest.mark.parametrize("task", ["leaves_a_thread", "leaves_a_child"])
+@pytest.mark.parametrize("task", ["leaves_a_thread", "leaves_a_child", "leaves_a_handler", "leaves_a_connection"])
 def test_what_a_task_left_behind_keeps_its_worker_no_longer_than_timeout_and_lease(
     folder: Deployment, task: str
 ) -> None:
@@ -161,13 +200,42 @@ def test_what_a_task_left_behind_keeps_its_worker_no_longer_than_timeout_and_lea
         os.kill(int(child.read_text()), signal.SIGKILL)
     _, errors = process.communicate(timeout=30)
     assert code == 1
-    assert errors.startswith("worker.py: a thread or a process that a task left behind"), errors
-    assert errors.count("\n") == 1
-    assert folder.client("list").stdout.strip() == "no tasks"
+    fatal, last = errors[: errors.index("worker.py: ")], errors[errors.index("worker.py: ") :]
+    assert last.startswith("worker.py: a thread, a process or a clean-up that a task left behind"), errors
+    assert last.count("\n") == 1
+    assert "ended: empty" in folder.client("status").stdout
+    if task == "leaves_a_connection":
+        assert fatal == "task 1 tasks.leaves_a_connection is fatal: Fatal: refused\n"
+    else:
+        assert (fatal, folder.client("list").stdout.strip()) == ("", "no tasks")
 
 
-def test_a_worker_waits_for_a_thread_that_ends(folder: Deployment) -> None:
-    folder.client("add", "tasks.leaves_a_thread_that_ends")
+def test_a_clean_up_between_two_tasks_keeps_its_worker_no_longer_than_that_and_the_waits_for_the_database(
+    folder: Deployment,
+) -> None:
+    folder.client("add", "tasks.leaves_a_connection_between_calls", "[1]")
+    env = {"TASKSERVER_TIMEOUT": "1", "TASKSERVER_LEASE": "1", "TASKSERVER_DB_PATIENCE": "0"}
+    process = folder.popen("worker.py", env=env)
+    try:
+        _, errors = process.communicate(timeout=40)
+    finally:
+        process.kill()
+    assert process.returncode == 1
+    assert errors == "the clean-up after a task goes on, for longer than 2 s: this worker ends\n"
+    time.sleep(1)
+    assert "tasks.leaves_a_connection_between_calls is fatal: lost" in folder.worker().stderr
+
+
+def test_an_exception_that_gives_no_text_fails_its_task_alone_however_short_the_lease_is(folder: Deployment) -> None:
+    folder.client("add", "tasks.raises_what_gives_no_text")
+    ended = folder.worker(env={"TASKSERVER_TIMEOUT": "3", "TASKSERVER_LEASE": "5", "TASKSERVER_MAX_ATTEMPTS": "1"})
+    assert ended.returncode == 0
+    assert ended.stderr == "task 1 tasks.raises_what_gives_no_text is fatal: Mute: (its text cannot be had)\n"
+
+
+@pytest.mark.parametrize("task", ["leaves_a_thread_that_ends", "leaves_a_handler_that_ends"])
+def test_a_worker_waits_for_what_ends(folder: Deployment, task: str) -> None:
+    folder.client("add", f"tasks.{task}")
     ended = folder.worker()
     assert (ended.returncode, ended.stderr) == (0, "")
 

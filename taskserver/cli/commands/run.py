@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from ...interrupts.stopping import Stop, TaskInterrupted, is_in_task
-from ...messages.printable import printable
+from ...messages.printable import escaped
 from ...model.task import MAX_ID, Status
 from ...server import TaskServer
 from ...settings.load import hide_secrets
@@ -46,7 +46,7 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     sys.stdout.flush()
     # In mode delete the row may be an older one from the archive.
     returned = _returned(row) if result.done and settings.mode != "delete" else ""
-    print(printable(f"task {options.id} {_outcome(result, row)}{returned}"))
+    print(escaped(f"task {options.id} {_outcome(result, row)}{returned}"))
 
 
 class _InFull(logging.Handler):

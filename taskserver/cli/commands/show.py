@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...errors import InvalidTask
-from ...messages.printable import printable
+from ...messages.printable import escaped
 from ...model.results import read_progress
 from ...model.task import MAX_ID
 from ...server import TaskServer
@@ -76,7 +76,7 @@ def _print_links(chains: DependencyTrees, task: StoredTask, links: Links) -> Non
 
 
 def _print(name: str, lines: Sequence[str]) -> None:
-    first, *more = map(printable, lines)
+    first, *more = map(escaped, lines)
     print(f"  {name:<{WIDTH}}{first}")
     for line in more:
         print(f"  {'':<{WIDTH}}{line}".rstrip())

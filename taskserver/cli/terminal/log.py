@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from ...errors import SettingError
-from ...messages.printable import Lines, printable
+from ...messages.printable import Lines, escaped, printable
 
 LOG = logging.getLogger("taskserver")
 
@@ -44,7 +44,7 @@ def lines_of(record: logging.LogRecord) -> list[str]:
 
 def indented(text: str) -> list[str]:
     """The lines of a text as they stand below the line that they belong to."""
-    return [f"{INDENT}{printable(line)}" for line in text.split("\n")]
+    return [f"{INDENT}{escaped(line)}" for line in text.split("\n")]
 
 
 class SteadyLogger(logging.Logger):

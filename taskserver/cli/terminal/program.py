@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from enum import IntEnum
+from errno import EMFILE, ENFILE
 
-from ...errors import DatabaseError, InvalidTask, SettingError
+from ...errors import DatabaseError, HostLimit, InvalidTask, SettingError
 from ...host.standard_descriptors import fill_standard_descriptors
 from ...messages.printable import printable
 
@@ -18,7 +20,7 @@ class Exit(IntEnum):
     OK = 0
     """Ran, or had nothing to do."""
     DATABASE = 1
-    """The database could not be reached or used."""
+    """The database could not be reached or used, or the host lets the program have too little."""
     USAGE = 2
     """Wrong usage or setting."""
     INTERRUPTED = 130
@@ -26,6 +28,7 @@ class Exit(IntEnum):
 
 
 MAX_UNFORESEEN_LENGTH = 500
+NO_MORE = "the host lets a program have no more of that; tasks may keep what they took until the run ends"
 
 
 def run_program(name: str, command: Callable[[], int]) -> int:
@@ -39,16 +42,22 @@ def run_program(name: str, command: Callable[[], int]) -> int:
                 sys.stdout.flush()
     except (SettingError, InvalidTask) as error:
         return _fail(name, error, Exit.USAGE)
-    except DatabaseError as error:
+    except (DatabaseError, HostLimit) as error:
         return _fail(name, error, Exit.DATABASE)
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except OSError as error:
+        if error.errno in (EMFILE, ENFILE):
+            return _fail(name, HostLimit(f"{error.strerror}: {NO_MORE}"), Exit.DATABASE)
         return _end_without_output(name, error)
+    except MemoryError:
+        pass
     except Exception as error:
         if sys.flags.dev_mode:
             raise
         return _fail(name, DatabaseError(_unforeseen(error)), Exit.DATABASE)
+    # Here the frames that led to the error are gone, and with them what they held.
+    return _fail(name, HostLimit(f"No memory: {NO_MORE}"), Exit.DATABASE)
 
 
 def _unforeseen(error: Exception) -> str:
@@ -66,7 +75,8 @@ def _unforeseen(error: Exception) -> str:
 def _end_without_output(name: str, error: OSError) -> int:
     """End a program whose standard output could not be written."""
     # Python flushes the rest at exit, which must not fail once more.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     if isinstance(error, BrokenPipeError):
         return Exit.OK  # the reader has seen enough, as `head` does
     return _fail(name, OSError(f"standard output cannot be written: {error.strerror}"), Exit.USAGE)

@@ -22,6 +22,8 @@ from .errors import DRIVER_ERRORS
 
 LOCK_WAIT_SECONDS = 2.0
 """One turn of waiting for the writer; between turns a signal is heard and the patience ends."""
+MAX_BYTES_WITH_NUL = 1020
+"""A longer text is read up to its NUL; keys and names, by which rows are found again, are shorter."""
 
 
 class Connection(sqlite3.Connection):
@@ -128,5 +130,9 @@ def _bindable(value: Any) -> Any:
 
 
 def _text(value: bytes) -> str:
+    # SQLite counts the characters of a text up to a NUL, so that no CHECK bounds what lies behind one. Long texts of
+    # ours have none: to hold the rest would only take memory. With the NUL a name stays bad, and JSON no JSON.
+    if len(value) > MAX_BYTES_WITH_NUL and (end := value.find(0)) >= 0:
+        value = value[: end + 1]
     # Text that is no UTF-8 must not end a worker here; the code that uses the text finds the surrogates.
     return value.decode("utf-8", "surrogateescape")
