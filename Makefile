@@ -9,8 +9,9 @@ ARGS =
 # Most of a test's time is waiting: for processes, leases, servers. With ARGS="-n 0" all run in one process.
 PARALLEL = -n 4 --dist loadgroup
 
-# Another interpreter's settings must not leak into the virtual environment.
-unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONOPTIMIZE VIRTUAL_ENV
+# Another interpreter's settings must not leak into the virtual environment. Without bytecode each process of the tests
+# would prepare every test file anew.
+unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONOPTIMIZE PYTHONDONTWRITEBYTECODE VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
 .PHONY: help venv venv-test venv-dev update packages demo bundle test test-unit test-sqlite test-long test-servers chaos lint format bench clean

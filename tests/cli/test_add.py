@@ -24,6 +24,7 @@ from tests.support.processes import (
     wait_until,
 )
 from tests.support.queues import Queue
+from tests.support.turns import ONE_STORE
 
 FIRST_LINE = '{"task": "tasks.note", "args": ["first"], "group_id": 3, "priority": -7}\n'
 FIRST = ("tasks.note", '["first"]', 3, -7)
@@ -56,6 +57,7 @@ def test_add_prints_the_id_of_the_task_and_nothing_else(queue: Queue) -> None:
     assert queue.notes() == ["grün 🎉"] * 2
 
 
+@ONE_STORE
 def test_add_has_defaults_and_takes_the_limits_and_needs_no_tasks_file(queue: Queue) -> None:
     queue.define("raise SystemExit\n")
     add(queue, "tasks.note")
@@ -73,6 +75,7 @@ def test_a_wrong_task_is_one_line_and_code_2_and_adds_nothing(sqlite_queue: Queu
     assert rows_of(sqlite_queue) == []
 
 
+@ONE_STORE
 def test_add_takes_when_how_often_and_of_what_kind(queue: Queue) -> None:
     assert add(queue, "tasks.note", "--delay", "3600.5") == "1\n"
     assert add(queue, "tasks.note", "--at", "2037-01-31T12:00:00+01:00") == "2\n"
@@ -110,6 +113,7 @@ def test_add_takes_what_runs_then(queue: Queue) -> None:
     ]
 
 
+@ONE_STORE
 def test_add_takes_what_is_waited_for_and_refuses_by_name_what_cannot_be(queue: Queue) -> None:
     for _ in range(3):
         add(queue, "tasks.note")
@@ -145,12 +149,14 @@ def test_bulk_adds_the_lines_of_a_file_in_their_order(queue: Queue) -> None:
     ]
 
 
+@ONE_STORE
 def test_bulk_reads_standard_input(queue: Queue) -> None:
     assert add(queue, "--bulk", "-", stdin=FIRST_LINE * 3) == "3 tasks added\n"
     assert add(queue, "--bulk", "-", stdin="\n\n \n") == "0 tasks added\n"
     assert rows_of(queue) == [FIRST] * 3
 
 
+@ONE_STORE
 def test_bulk_reads_a_pipe_with_more_than_is_kept_in_memory(queue: Queue, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -162,6 +168,7 @@ def test_bulk_reads_a_pipe_with_more_than_is_kept_in_memory(queue: Queue, tmp_pa
     assert len(queue.rows()) == 1
 
 
+@ONE_STORE
 def test_bulk_takes_lines_of_all_kinds(queue: Queue) -> None:
     lines = [
         {"task": "tasks.note", "args": [1]},

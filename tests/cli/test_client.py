@@ -13,6 +13,7 @@ from tests.support.deployment import Deployment
 from tests.support.printed import HOSTILE, json_of, text_of
 from tests.support.processes import WAIT_SECONDS, assert_one_line, assert_silent
 from tests.support.queues import Queue
+from tests.support.turns import ONE_STORE
 
 # ---- init
 
@@ -91,6 +92,7 @@ def test_list_shows_the_newest_tasks_of_the_named_statuses_and_groups(queue: Que
     assert "no such tasks" in text_of(queue, "list", "--status", "done")
 
 
+@ONE_STORE
 def test_list_and_show_print_tasks_as_json_alone(queue: Queue) -> None:
     fill(queue)
     (task,) = json_of(queue, "list", "--status", "fatal", "--limit", 1)
@@ -108,6 +110,7 @@ def test_list_and_show_print_tasks_as_json_alone(queue: Queue) -> None:
         assert instant.endswith("Z")
 
 
+@ONE_STORE
 def test_list_and_show_print_tasks_for_people(queue: Queue) -> None:
     fill(queue)
     head, *lines = text_of(queue, "list", "--status", "fatal").splitlines()
@@ -149,6 +152,7 @@ def test_show_of_a_task_that_is_not_there_is_one_line_and_code_2(queue: Queue, t
 # ---- what rows may hold
 
 
+@ONE_STORE
 def test_hostile_rows_are_printed_with_control_characters_escaped(queue: Queue) -> None:
     queue.sql(
         "INSERT INTO jobs_queue (task, args, error_text, unique_key, status) VALUES (?, ?, ?, ?, 4)",

@@ -26,6 +26,7 @@ from taskserver.stores.database.facts import MySQLFacts
 from tests.support.processes import assert_one_line, assert_silent
 from tests.support.queues import LONG_AGO, Queue
 from tests.support.servers import MariaDB, MySQLServer
+from tests.support.turns import ONE_STORE, on_stores_in_turn
 
 PLACE_CHECKS = {"python", "packages", "web_folder", "code", "env_file", "settings", "module_files", "var"}
 QUEUE_CHECKS = {"cron", "groups", "leases", "fatal", "due_dates", "stray", "modules", "callables", "ids"}
@@ -93,6 +94,7 @@ def test_a_healthy_deployment_is_well_in_every_check(healthy: Queue) -> None:
     assert {(check["why"], check["mend"]) for check in report.checks.values() if check["level"] == "ok"} == {("", "")}
 
 
+@ONE_STORE
 def test_each_check_is_a_line_with_its_level_its_name_and_what_was_found(healthy: Queue) -> None:
     (healthy.folder / ".env").chmod(0o644)
     ended = healthy.client("doctor")
@@ -112,6 +114,7 @@ def test_wrong_usage_is_code_3(healthy_sqlite: Queue) -> None:
     assert_one_line(healthy_sqlite.client("doctor", "now"), 3, "now")
 
 
+@ONE_STORE
 def test_the_doctor_changes_nothing(healthy: Queue) -> None:
     for number, status in enumerate((0, 1, 3, 4, 5)):
         healthy.add("tasks.note", f"[{number}]")
@@ -253,6 +256,7 @@ def test_a_table_whose_name_differs_in_capitals_alone_is_another(healthy_mysql: 
     assert Report(healthy_mysql).worse() == {}
 
 
+@ONE_STORE
 def test_a_paused_group_is_no_fault_of_the_indexes(healthy: Queue) -> None:
     healthy.sql("INSERT INTO jobs_queue_paused (group_id) VALUES (1)")
     assert Report(healthy).worse() == {}
@@ -475,6 +479,7 @@ def test_a_module_whose_import_hangs_is_broken(healthy_sqlite: Queue, monkeypatc
     assert [one.level for one in modules.findings(settings, [])] == [Level.BROKEN]
 
 
+@ONE_STORE
 def test_names_of_rows_that_cannot_be_called_are_a_warning(healthy: Queue) -> None:
     for name, status in (
         ("tasks.note", 0),
@@ -533,7 +538,7 @@ ROWS: dict[str, tuple[list[str], str, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("what", ROWS)
+@on_stores_in_turn("what", ROWS)
 def test_what_is_wrong_in_the_rows_is_a_warning_with_its_mend(healthy: Queue, what: str) -> None:
     statements, check, words = ROWS[what]
     for statement in statements:
@@ -547,6 +552,7 @@ def test_what_is_wrong_in_the_rows_is_a_warning_with_its_mend(healthy: Queue, wh
         assert check not in Report(healthy).checks
 
 
+@ONE_STORE
 def test_schedules_of_which_nothing_is_wrong_are_well(healthy: Queue) -> None:
     assert healthy.client("schedule", "tidy", "tasks.note", "--every", 600).returncode == 0
     report = Report(healthy)
@@ -564,6 +570,7 @@ def test_a_queue_without_a_worker_is_a_warning(queue: Queue) -> None:
     assert "crontab.example" in report.told("cron")
 
 
+@ONE_STORE
 def test_how_often_cron_runs_it_is_told_and_that_it_stopped(healthy: Queue) -> None:
     assert Report(healthy).checks["cron"]["level"] == "unknown"  # it may have been by hand
     assert_silent(healthy.worker())
@@ -582,6 +589,7 @@ def test_how_often_cron_runs_it_is_told_and_that_it_stopped(healthy: Queue) -> N
     assert Report(healthy).worse() == {}
 
 
+@ONE_STORE
 def test_new_tasks_that_no_worker_takes_are_told_by_doctor_and_status_and_not_by_workers(queue: Queue) -> None:
     assert queue.client("init").returncode == 0
     assert_silent(queue.worker(100, "3,5,6"))

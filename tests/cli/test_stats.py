@@ -39,6 +39,7 @@ from tests.support.proxy import Matches, Proxy, contains
 from tests.support.queues import LONG_AGO, Queue
 from tests.support.servers import MySQLServer, lock_waits
 from tests.support.threads import together
+from tests.support.turns import ONE_STORE, on_stores_in_turn
 
 MODES = ("delete", "move", "mark")
 TASKS = """
@@ -116,7 +117,7 @@ def seconds(queue: Queue, task: str) -> dict[str, float]:
 # ---- what a run counts
 
 
-@pytest.mark.parametrize("mode", MODES)
+@on_stores_in_turn("mode", MODES)
 def test_the_figures_of_a_run_are_exactly_what_it_did(queue: Queue, mode: str) -> None:
     queue.add("tasks.quick", "[1, 2]")  # bad, which is known only after its start: nothing was imported yet
     for group in (0, 0, 0, 3, 3):
@@ -135,6 +136,7 @@ def test_the_figures_of_a_run_are_exactly_what_it_did(queue: Queue, mode: str) -
     }
 
 
+@ONE_STORE
 def test_each_attempt_is_counted_and_each_task_begins_once(queue: Queue) -> None:
     queue.add("tasks.fail")
     for _ in range(3):
@@ -201,6 +203,7 @@ READY = (
 )
 
 
+@ONE_STORE
 def test_a_task_waits_from_the_instant_at_which_it_is_ready(queue: Queue) -> None:
     instants = {"ready": queue.ago(1000), "early": queue.ago(90_000)}
     for values in READY:
@@ -254,6 +257,7 @@ def test_an_attempt_whose_worker_vanished_is_counted_by_the_one_that_takes_the_t
     assert counts(queue) == {(0, "tasks.hold"): (1, 3, 1, 0, 0, 2)}
 
 
+@ONE_STORE
 def test_a_lost_attempt_is_counted_though_the_worker_that_took_it_back_is_killed_too(queue: Queue) -> None:
     for _ in range(2):
         queue.add("tasks.hold")

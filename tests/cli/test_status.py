@@ -11,6 +11,7 @@ from taskserver.monitoring.overview import MAX_RUNNING, read_overview
 from tests.support.printed import json_of, text_of
 from tests.support.processes import assert_silent
 from tests.support.queues import Queue
+from tests.support.turns import ONE_STORE
 
 NONE = {status.name.lower(): 0 for status in Status}
 
@@ -68,6 +69,7 @@ def test_of_many_runs_and_schedules_a_person_sees_some_and_how_many_more_there_a
     assert (len(report["runs"]), len(report["schedules"])) == (MAX_LINES + 3, MAX_LINES + 3)
 
 
+@ONE_STORE
 def test_status_of_an_empty_queue_asks_for_a_crontab(queue: Queue) -> None:
     said = text_of(queue, "status")
     assert "no tasks" in said
@@ -91,6 +93,7 @@ def test_status_tells_when_which_worker_ran_and_why_it_ended(queue: Queue) -> No
         assert words in text
 
 
+@ONE_STORE
 def test_status_tells_of_a_run_that_did_not_end_and_escapes_what_hosts_say_of_themselves(queue: Queue) -> None:
     insert = "INSERT INTO jobs_queue_workers (host, group_ids, pid, started_at, reason) VALUES (?, ?, 7, {}, ?)"
     queue.sql(insert.format(queue.now), "h\x1b[2J", "all", None)

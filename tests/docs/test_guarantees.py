@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import lru_cache
 
 import pytest
 
@@ -22,7 +23,12 @@ def test_there_are_promises_in_order_and_each_names_a_test() -> None:
         assert re.search(r"→\s+`tests/[\w/]+\.py::test_\w+`", promise), promise
 
 
+@lru_cache
+def names_in(file: str) -> set[str]:
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
 @pytest.mark.parametrize(("file", "name"), NAMED)
 def test_each_named_test_exists(file: str, name: str) -> None:
-    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-    assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    assert name in names_in(file)

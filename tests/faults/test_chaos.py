@@ -39,7 +39,7 @@ def assert_every_promise_holds(dsn_kind: str, seconds: float, folder: Path) -> N
 
 
 def test_every_promise_holds_under_every_fault(dsn_kind: str, tmp_path: Path) -> None:
-    assert_every_promise_holds(dsn_kind, SHORT_SECONDS, tmp_path)
+    assert_every_promise_holds(dsn_kind, SHORT_SECONDS[dsn_kind], tmp_path)
 
 
 @pytest.mark.long

@@ -16,7 +16,8 @@ from tests.support.proxy import Matches, Proxy, contains
 from tests.support.queues import Queue
 from tests.support.servers import MariaDB, MySQLServer, missing_programs
 
-EACH_MODE = pytest.mark.parametrize("mode", ["delete", "move", "mark"])
+MODES = ["delete", "move", "mark"]
+EACH_MODE = pytest.mark.parametrize("mode", MODES)
 COMMIT = contains(b"COMMIT /* of a task")
 ACCOUNT_PASSWORD = "worker"
 SETTINGS = common.SETTINGS
@@ -75,8 +76,15 @@ def test_a_task_whose_commit_took_effect_unheard_is_done_once(
     assert queue.sql("SELECT taken, done, lost FROM jobs_queue_workers") == [(2, 2, 0)]
 
 
-@EACH_MODE
-@pytest.mark.parametrize(("words", "silent"), STATEMENTS)
+@pytest.mark.parametrize(
+    ("words", "silent", "mode"),
+    [
+        # What did not arrive is the same in each mode.
+        pytest.param(*statement, mode, marks=[pytest.mark.long] * (mode != "delete" and statement != STATEMENTS[0]))
+        for statement in STATEMENTS
+        for mode in MODES
+    ],
+)
 def test_a_task_whose_commit_did_not_arrive_left_nothing_and_comes_again(
     mysql_queue: Queue, proxy: Proxy, mode: str, silent: bool, words: bytes
 ) -> None:
@@ -194,8 +202,14 @@ def killing_before(matches: Matches, server: MariaDB) -> Matches:
 
 
 @pytest.mark.xdist_group("fragile")
-@EACH_MODE
-@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    ("mode", "is_done"),
+    [
+        pytest.param(mode, is_done, marks=[pytest.mark.long] * (mode != "delete" and not is_done))
+        for mode in MODES
+        for is_done in (False, True)
+    ],
+)
 def test_a_database_that_is_killed_around_the_commit_has_done_all_or_nothing(
     fragile_queue: Queue, fragile_server: MariaDB, mode: str, is_done: bool
 ) -> None:

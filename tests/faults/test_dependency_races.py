@@ -363,7 +363,25 @@ SCENES = [
 ]
 
 
-@pytest.mark.parametrize("scene", SCENES)
+OF_MANY_STEPS = (
+    parent_is_fatal_twice,
+    delayed_child_of_a_fatal_parent,
+    fatal_parent_is_retried,
+    fatal_parent_is_retried_by_another,
+)
+"""On servers they are tried among the long tests."""
+PLACES_AND_SCENES = [
+    pytest.param(
+        name,
+        scene,
+        marks=[pytest.mark.long] * (name == "statements" or (name == "mysql" and scene in OF_MANY_STEPS)),
+    )
+    for name in KEPT
+    for scene in SCENES
+]
+
+
+@pytest.mark.parametrize(("kept_dsn", "scene"), PLACES_AND_SCENES, indirect=["kept_dsn"])
 def test_each_task_runs_once_after_its_parents_wherever_one_worker_stood_still(family: Family, scene: Scene) -> None:
     """For each instant of one of two workers: the other one does all that it has to do just then."""
     assert try_each(family, scene, interrupted_once) > 15

@@ -42,6 +42,7 @@ from tests.faults.hostile import (
     write_among_good_ones,
 )
 from tests.support.queues import Queue
+from tests.support.turns import ONE_STORE, on_stores_in_turn
 
 MAX_LINE = 12_000
 """Characters of a line of cron's mail; rows may hold names of any length."""
@@ -140,6 +141,7 @@ def test_every_hostile_row_becomes_what_it_must_and_the_good_ones_among_them_run
         assert notes.count(one.nasty.name) == ran, one.nasty.name
 
 
+@ONE_STORE
 def test_client_lives_through_hostile_rows_and_a_second_run_changes_none(
     queue: Queue,
 ) -> None:
@@ -155,7 +157,7 @@ def test_client_lives_through_hostile_rows_and_a_second_run_changes_none(
     assert queue.notes() == notes
 
 
-@pytest.mark.parametrize("mode", ["move", "mark"])
+@on_stores_in_turn("mode", ["move", "mark"])
 def test_hostile_rows_that_run_are_kept_as_the_mode_says_and_can_be_shown(queue: Queue, mode: str) -> None:
     with web_script(queue) as script:
         written = write_among_good_ones(script, [*KINDS["instants"], *KINDS["keys"], *KINDS["numbers"]])
@@ -335,7 +337,7 @@ def _assert_dealt_with(row: Row, now: Row | None) -> None:
         assert now[STATUS] in (3, 4, 5), now
 
 
-@generated(batches=8)
+@generated(batches=5)
 @given(rows=hostile_rows)
 @example(rows=[WORST_CLAIM, WORST_CLAIM | {"max_attempts": MOST_UNSIGNED}])
 def test_any_rows_are_survived(queue: Queue, rows: list[dict[str, object]]) -> None:

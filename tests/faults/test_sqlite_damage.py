@@ -179,7 +179,7 @@ def test_a_page_that_is_missed_while_rows_are_read_is_one_line(queue: Queue) -> 
     assert_one_line(queue.client("list", "--limit", 1000, env=IMPATIENT), 1, str(queue.path))
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(places=st.lists(st.integers(0, 2**32), min_size=1, max_size=8), noise=st.binary(min_size=1, max_size=64))
 def test_bytes_that_a_bad_disk_turned_are_one_line_at_the_worst(queue: Queue, places: list[int], noise: bytes) -> None:
     make_afresh(queue, 60)

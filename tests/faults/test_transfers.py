@@ -26,7 +26,7 @@ from tests.support.proxy import Cut, Proxy, contains
 from tests.support.queues import Queue
 from tests.support.servers import MariaDB, missing_programs
 
-FEW, MANY = 120, 2000
+FEW, MANY = 80, 2000
 MOST_SECONDS = {FEW: 120.0, MANY: 1200.0}
 WORKERS = 3
 BATCH = 5
@@ -396,7 +396,7 @@ class Storm:
 
     def check(self) -> None:
         assert self.struck_too_seldom() == []
-        assert self.struck["tasks that raised after their writes"] >= 8 * self.more()
+        assert self.struck["tasks that raised after their writes"] >= self.bank.asked / 20
 
 
 class ServerStorm(Storm):
@@ -497,6 +497,7 @@ def test_each_transfer_is_made_once_whatever_dies(make_storm: Callable[..., Stor
 
 
 @few_and_many("move")
+@pytest.mark.parametrize("make_storm", ["mysql", pytest.param("sqlite", marks=pytest.mark.long)], indirect=True)
 @pytest.mark.parametrize("way", ["django", pytest.param("sqlalchemy", marks=pytest.mark.long)])
 def test_each_transfer_by_a_framework_is_made_once_whatever_dies(
     make_storm: Callable[..., Storm], way: str, mode: str, count: int

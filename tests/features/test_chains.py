@@ -13,6 +13,7 @@ from taskserver.cli.terminal.dependency_trees import tree
 from taskserver.stores.queue.dependency_trees import MAX_BRANCHES, MAX_NODES, DependencyTrees
 from tests.support.processes import run_on_terminal
 from tests.support.queues import Queue
+from tests.support.turns import ONE_STORE
 
 TASKS = "def fail():\n    raise ValueError('as it was asked to')\n"
 
@@ -105,6 +106,7 @@ def test_one_that_was_deleted_by_hand_is_told(queue: Queue, server: TaskServer) 
 # ---- commands
 
 
+@ONE_STORE
 def test_show_draws_trees_on_a_terminal_and_writes_ids_elsewhere(queue: Queue, server: TaskServer) -> None:
     first = server.add_task("tasks.note")
     second = server.add_task("tasks.note", depends_on=[first])
@@ -119,6 +121,7 @@ def test_show_draws_trees_on_a_terminal_and_writes_ids_elsewhere(queue: Queue, s
     assert f"  awaited_by   {third}" in lines
 
 
+@ONE_STORE
 def test_show_and_list_have_the_ids_in_json_and_list_has_columns_for_them(queue: Queue, server: TaskServer) -> None:
     parents = [server.add_task("tasks.note") for _ in range(7)]
     assert "wait" not in queue.client("list").stdout
@@ -133,6 +136,7 @@ def test_show_and_list_have_the_ids_in_json_and_list_has_columns_for_them(queue:
     assert first.split("tasks.note")[1].strip() == f"{', '.join(map(str, parents[:5]))} and 2 more"
 
 
+@ONE_STORE
 def test_show_tells_the_stage_and_what_became_of_each(queue: Queue, server: TaskServer) -> None:
     stages: list[Any] = [
         "tasks.note",

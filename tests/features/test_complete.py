@@ -27,8 +27,10 @@ from tests.support.processes import assert_one_line, assert_silent, end_of, wait
 from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
 from tests.support.servers import MySQLServer, lock_waits
+from tests.support.turns import on_stores_in_turn
 
-EACH_MODE = pytest.mark.parametrize("mode", ["delete", "move", "mark"])
+MODES = ["delete", "move", "mark"]
+EACH_MODE = pytest.mark.parametrize("mode", MODES)
 SETTINGS = common.SETTINGS
 TASKS = (
     common.TASKS
@@ -200,7 +202,7 @@ def test_what_a_task_wrote_and_its_completion_are_one_commit(mysql_queue: Queue,
 NOT_COMMITTED = "NotCompleted: it called taskserver.complete(), and that was not committed: commit on the connection"
 
 
-@EACH_MODE
+@on_stores_in_turn("mode", MODES)
 def test_without_a_commit_the_attempt_has_failed(queue: Queue, mode: str) -> None:
     errors = {"leave open": NOT_COMMITTED, "roll back": NOT_COMMITTED, "raise": "ValueError: before the commit"}
     for after in errors:
@@ -254,8 +256,14 @@ connection.commit()
 # ---- whose task it is
 
 
-@EACH_MODE
-@pytest.mark.parametrize("name", ["pay", "swallow"])
+@pytest.mark.parametrize(
+    ("mode", "name"),
+    [
+        pytest.param(mode, name, marks=[pytest.mark.long] * (mode != "delete" and name == "swallow"))
+        for mode in MODES
+        for name in ("pay", "swallow")
+    ],
+)
 def test_a_task_that_was_taken_over_raises_lease_lost_and_leaves_nothing(
     mysql_queue: Queue, mode: str, name: str
 ) -> None:
@@ -384,9 +392,16 @@ def proxy(mysql_server: MySQLServer) -> Iterator[Proxy]:
         yield proxy
 
 
-@EACH_MODE
-@pytest.mark.parametrize("silent", [False, True], ids=["loud", "silent"])
-@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    ("mode", "silent", "is_after"),
+    [
+        # After it the mode says where to look for what was done; before it nothing was.
+        pytest.param(mode, silent, is_after, marks=[pytest.mark.long] * (mode != "delete" and (silent or not is_after)))
+        for mode in MODES
+        for silent in (False, True)
+        for is_after in (False, True)
+    ],
+)
 def test_a_commit_that_was_cut_off_is_found_out(
     mysql_queue: Queue, proxy: Proxy, mode: str, silent: bool, is_after: bool
 ) -> None:

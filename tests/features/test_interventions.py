@@ -40,6 +40,7 @@ from tests.support.processes import (
 )
 from tests.support.queues import LONG_AGO, Queue
 from tests.support.threads import together
+from tests.support.turns import ONE_STORE
 
 TASKS = """
 import os, time, taskserver
@@ -410,6 +411,7 @@ def test_a_cancel_interrupts_a_running_task_at_its_heartbeat(queue: Queue, clien
     assert_cancelled_for_good(queue)
 
 
+@ONE_STORE
 def test_a_cancelled_task_that_fails_by_itself_is_never_retried(queue: Queue, client: Run) -> None:
     """And one that succeeds before its worker hears of the cancel is done."""
     for task, end in (("wait", (2, None)), ("wait_and_fail", (4, "cancelled"))):
@@ -423,6 +425,7 @@ def test_a_cancelled_task_that_fails_by_itself_is_never_retried(queue: Queue, cl
     assert_cancelled_for_good(queue)
 
 
+@ONE_STORE
 def test_a_cancelled_task_whose_worker_is_killed_is_never_retried(queue: Queue, client: Run) -> None:
     worker = add_and_start(queue, "wait")
     assert client("cancel", 1).returncode == 0
@@ -433,6 +436,7 @@ def test_a_cancelled_task_whose_worker_is_killed_is_never_retried(queue: Queue, 
     assert_cancelled_for_good(queue)
 
 
+@ONE_STORE
 def test_a_cancel_interrupts_a_task_in_a_thread_of_a_program_of_one_s_own(queue: Queue) -> None:
     queue.add("tasks.wait")
     program = queue.deployment.write_tasks(
@@ -481,6 +485,7 @@ def test_a_pause_holds_from_the_next_claim_on(queue: Queue, client: Run) -> None
     assert queue.rows("id, status") == [(3, 0)]
 
 
+@ONE_STORE
 def test_pause_and_resume_say_what_was_so_already(queue: Queue, client: Run) -> None:
     assert client("resume", 3).stdout == "group 3 was not paused\n"
     assert client("pause", 3).returncode == 0
@@ -497,6 +502,7 @@ def test_pause_and_resume_say_what_was_so_already(queue: Queue, client: Run) -> 
 # ---- run
 
 
+@ONE_STORE
 def test_a_task_is_run_here_with_what_it_prints_and_its_whole_traceback(queue: Queue) -> None:
     task = put(queue, task="tasks.speak", group_id=3)
     put(queue, task="tasks.note", priority=-5)
@@ -554,6 +560,7 @@ def test_a_task_that_another_program_holds_is_not_run_and_that_is_told(
     assert queue.rows() == before
 
 
+@ONE_STORE
 def test_ctrl_c_interrupts_the_task_that_runs_here_and_counts_as_its_failure(queue: Queue) -> None:
     queue.add("tasks.wait")
     process = queue.deployment.popen("client.py", "run", 1)

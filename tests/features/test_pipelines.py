@@ -24,8 +24,9 @@ from tests.support.proxy import Proxy, contains
 from tests.support.queues import LONG_AGO, Queue
 from tests.support.reruns import BY_SQL, GOES_ON, STATES
 from tests.support.servers import MySQLServer
+from tests.support.turns import ONE_STORE, on_stores_in_turn
 
-EACH_MODE = pytest.mark.parametrize("mode", ["delete", "move", "mark"])
+MODES = ["delete", "move", "mark"]
 ONE_MODE = pytest.mark.parametrize(
     "mode", ["mark", *(pytest.param(mode, marks=pytest.mark.long) for mode in ("delete", "move"))]
 )
@@ -172,7 +173,7 @@ def assert_ends_well(process: Any) -> None:
 # ---- the way of one row
 
 
-@EACH_MODE
+@on_stores_in_turn("mode", MODES)
 def test_one_row_moves_through_its_stages_and_then_ends_as_the_mode_says(queue: Queue, mode: str) -> None:
     task_id = queue.server.add_pipeline(THREE, {"a": 1})
     assert_silent(queue.worker("--mode", mode))
@@ -183,6 +184,7 @@ def test_one_row_moves_through_its_stages_and_then_ends_as_the_mode_says(queue: 
     assert queue.sql("SELECT taken, done FROM jobs_queue_workers") == [(3, 3)]
 
 
+@ONE_STORE
 def test_between_two_stages_the_row_is_new_as_if_it_had_been_added_for_the_next_one(queue: Queue) -> None:
     second = {"task": "tasks.second", "group_id": 5, "priority": -3, "max_attempts": 7}
     queue.server.add_pipeline(["tasks.first", second, "tasks.third"], group_id=2, priority=9, max_attempts=4)
@@ -258,6 +260,7 @@ def pids_in(queue: Queue, stage: int) -> set[int]:
 # ---- what a stage returns
 
 
+@ONE_STORE
 def test_what_a_stage_returns_arrives_as_the_arguments_of_the_next_one(queue: Queue) -> None:
     arrives = {
         "dict": [[], {"größe 🎉": [1, -2.5, True, None, {"k": "v"}]}],
@@ -310,6 +313,7 @@ def test_each_stage_passes_the_allow_list_when_its_turn_comes(one_queue: Queue) 
     assert sorted(one_queue.notes()) == ['[["the next one"], {}]', *["first"] * len(NOT_ALLOWED)]
 
 
+@ONE_STORE
 def test_a_failed_stage_is_retried_and_by_hand_too_with_what_the_one_before_it_returned(queue: Queue) -> None:
     task_id = queue.server.add_pipeline(["tasks.first", {"task": "tasks.fail_until", "max_attempts": 2}, "tasks.note"])
     assert_silent(queue.worker())
@@ -324,7 +328,7 @@ def test_a_failed_stage_is_retried_and_by_hand_too_with_what_the_one_before_it_r
     assert queue.notes() == ["first", *["fail_until"] * 3, '[[], {"by": "first"}]']
 
 
-@EACH_MODE
+@pytest.mark.parametrize("mode", MODES)
 def test_what_is_called_when_a_stage_failed_for_good_ends_the_whole_pipeline(one_queue: Queue, mode: str) -> None:
     one_queue.server.add_pipeline(["tasks.first", "tasks.fail_with_an_end", "tasks.third"])
     ended = one_queue.worker("--mode", mode)
@@ -337,7 +341,7 @@ def test_what_is_called_when_a_stage_failed_for_good_ends_the_whole_pipeline(one
 # ---- what is done to it meanwhile
 
 
-@pytest.mark.parametrize("stage", [0, 2])
+@on_stores_in_turn("stage", [0, 2])
 @ONE_MODE
 def test_a_rerun_while_a_stage_runs_begins_anew_when_that_one_has_ended(queue: Queue, mode: str, stage: int) -> None:
     task_id = queue.server.add_pipeline(HOLDS, ["old"], unique_key="one")
@@ -378,7 +382,7 @@ def test_a_pipeline_may_be_rerun_as_a_plain_task_and_that_as_a_pipeline(queue: Q
     assert queue.rows() == []
 
 
-@pytest.mark.parametrize("is_running", [True, False])
+@on_stores_in_turn("is_running", [True, False])
 def test_a_rerun_by_sql_that_sets_the_stages_too_begins_anew(queue: Queue, is_running: bool) -> None:
     """As docs/kinds/pipelines.md says, whether a stage runs or not."""
     queue.server.add_pipeline(["tasks.note", {"task": "tasks.hold_1", "max_attempts": 1}], ["old"], unique_key="one")
@@ -394,6 +398,7 @@ def test_a_rerun_by_sql_that_sets_the_stages_too_begins_anew(queue: Queue, is_ru
     assert queue.rows() == []
 
 
+@ONE_STORE
 def test_the_task_of_a_schedule_has_no_stages_of_whatever_held_its_key(queue: Queue) -> None:
     queue.server.schedule("tidy", "tasks.note", ["tidied"], every=3600)
     queue.server.add_pipeline(["tasks.first", "tasks.fail"], unique_key="schedule:tidy", max_attempts=1)
@@ -427,7 +432,7 @@ def test_a_cancel_while_a_stage_runs_ends_the_pipeline_and_a_retry_resumes_there
 # ---- workers that vanish, and connections that break
 
 
-@pytest.mark.parametrize("stage", [0, 1])
+@on_stores_in_turn("stage", [0, 1])
 @ONE_MODE
 def test_a_worker_whose_stage_was_taken_over_moves_nothing_on(queue: Queue, mode: str, stage: int) -> None:
     """It ends while another runs the same stage, and once more while the pipeline is at a later one already."""
@@ -457,6 +462,7 @@ def test_a_worker_whose_stage_was_taken_over_moves_nothing_on(queue: Queue, mode
 
 
 @ONE_MODE
+@ONE_STORE
 def test_a_late_end_of_a_stage_that_may_start_once_counts_and_the_next_one_follows(queue: Queue, mode: str) -> None:
     queue.server.add_pipeline([{"task": "tasks.hold_1", "max_attempts": 1}, "tasks.note"], ["x"])
     late = hold_at(queue, 0, 1, "--mode", mode)
@@ -576,6 +582,7 @@ def test_figures_count_each_stage_under_its_own_name_and_group(one_queue: Queue)
 # ---- commands
 
 
+@ONE_STORE
 def test_one_stage_is_run_in_the_foreground_and_the_row_is_new_for_the_next_one(queue: Queue) -> None:
     task_id = queue.server.add_pipeline(THREE)
     ended = queue.client("run", task_id)
@@ -598,6 +605,7 @@ FORGED: list[tuple[object, int, str]] = [
 """In a row of SQLite; MySQL takes no longer ones."""
 
 
+@ONE_STORE
 def test_a_forged_row_is_fatal_and_is_shown_harmless(queue: Queue, capsys: pytest.CaptureFixture[str]) -> None:
     forged = FORGED if queue.is_sqlite else FORGED[:-1]
     for stages, stage, _ in forged:

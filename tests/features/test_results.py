@@ -25,11 +25,12 @@ from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
 from tests.support.reader import Reader
 from tests.support.servers import MariaDB, MySQLServer
+from tests.support.turns import on_stores_in_turn
 
 REFERENCE = "docs/reference.md"
 RESULTS = "docs/kinds/results.md"
 
-EACH_KEEPING_MODE = pytest.mark.parametrize("mode", ["move", "mark"])
+EACH_KEEPING_MODE = on_stores_in_turn("mode", ["move", "mark"])
 SETTINGS = {"TASKSERVER_LEASE": "600", "TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERVER_BACKOFF": "fixed:500"}
 """Nothing ends or comes back while a test looks, unless it says so."""
 
@@ -255,7 +256,7 @@ def test_of_a_call_of_several_results_that_never_end_cost_no_other_one_nor_the_w
     assert one_queue.rows("status, attempts, result") == [(2, 1, '"before"'), *[(2, 1, None)] * 9]
 
 
-@pytest.mark.parametrize("mode", ["delete", "move", "mark"])
+@on_stores_in_turn("mode", ["delete", "move", "mark"])
 def test_a_task_that_others_wait_for_keeps_its_result_too(queue: Queue, mode: str) -> None:
     parents = [
         queue.server.add_task("tasks.give", [{"of": "a parent"}]),
@@ -527,7 +528,7 @@ def test_a_result_longer_than_the_server_takes_is_dropped_and_its_task_is_done(
 
 
 @pytest.mark.server
-@EACH_KEEPING_MODE
+@pytest.mark.parametrize("mode", ["move", "mark"])
 @pytest.mark.parametrize("is_done", [True, False])
 def test_a_connection_that_breaks_as_a_result_is_written_keeps_it_once(
     make_queue: Callable[..., Queue], mariadb: MariaDB, mysql_dsn: str, mode: str, is_done: bool

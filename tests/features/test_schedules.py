@@ -29,6 +29,7 @@ from tests.support.processes import WAIT_SECONDS, assert_one_line, assert_silent
 from tests.support.queues import LONG_AGO, Queue
 from tests.support.rows import Rows
 from tests.support.threads import together
+from tests.support.turns import on_stores_in_turn
 
 HOLD = "SELECT name FROM jobs_queue_schedules WHERE name = %s FOR UPDATE"
 RACERS = 6
@@ -239,8 +240,8 @@ def held_by(queue: Queue, status: int, due_at: str | None, group_id: int = 0) ->
 FOREVER = "'2037-12-31 00:00:00'"
 
 
-@pytest.mark.parametrize(
-    ("status", "due_at", "words"),
+@on_stores_in_turn(
+    "status, due_at, words",
     [
         (5, FOREVER, "waits until 2037-12-31 00:00:00 UTC"),
         (1, FOREVER, "is in progress until 2037"),
@@ -379,7 +380,7 @@ def test_a_worker_that_is_killed_between_the_two_writes_leaves_the_time_to_the_n
 # ---- runs
 
 
-@pytest.mark.parametrize("mode", ["delete", "move", "mark"])
+@on_stores_in_turn("mode", ["delete", "move", "mark"])
 def test_each_time_runs_once_in_every_mode(queue: Queue, mode: str) -> None:
     queue.server.schedule("nightly", "tasks.note", ["ran"], every=86_400)
     for count in (1, 2, 3):

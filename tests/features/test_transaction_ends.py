@@ -20,6 +20,7 @@ from tests.support.processes import assert_one_line, assert_silent, end_of, wait
 from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
 from tests.support.servers import MariaDB, MySQLServer, missing_programs
+from tests.support.turns import ONE_STORE
 
 MAY_NOT = "a task may not end its transaction itself"
 SETTINGS = common.SETTINGS
@@ -226,6 +227,7 @@ def test_a_task_that_commits_is_shown_with_its_own_traceback_when_run_by_hand(sq
     assert ended.stdout.endswith(", and is fatal\n")
 
 
+@ONE_STORE
 def test_a_task_that_rolls_back_or_closes_its_connection_fails_with_nothing_committed(queue: Queue) -> None:
     errors = {
         "taskserver.connection().rollback(); write(1)": "Conflict: its transaction was rolled back",

@@ -32,8 +32,9 @@ from tests.support.locks import holding
 from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
 from tests.support.queues import Queue
 from tests.support.servers import lock_waits
+from tests.support.turns import ONE_STORE, on_stores_in_turn
 
-EACH_MODE = pytest.mark.parametrize("mode", ["delete", "move", "mark"])
+EACH_MODE = on_stores_in_turn("mode", ["delete", "move", "mark"])
 SETTINGS = common.SETTINGS
 TASKS = (
     common.TASKS
@@ -154,6 +155,7 @@ def test_a_task_that_it_adds_is_there_with_its_effects_or_not_at_all(queue: Queu
     assert (queue.notes(), effects(queue), states(queue)) == (["child 1"], [1], [(3, 1)])
 
 
+@ONE_STORE
 def test_a_task_that_an_operator_runs_has_a_transaction_too(queue: Queue) -> None:
     add(queue, "effect", 1)
     add(queue, "fail", 2)
@@ -196,7 +198,7 @@ def test_a_task_whose_time_is_up_leaves_nothing(queue: Queue) -> None:
     assert all("TaskInterrupted" in line or "Timeout" in line for line in queue.first_lines()[:-1])
 
 
-@pytest.mark.parametrize("name", ["hold", "busy"])
+@on_stores_in_turn("name", ["hold", "busy"])
 def test_a_second_signal_leaves_nothing(queue: Queue, name: str) -> None:
     add(queue, name, 1)
     add(queue, "effect", 2)
@@ -378,6 +380,7 @@ print(sum(done) + server.run().done)
 """
 
 
+@ONE_STORE
 def test_two_runs_in_two_threads_each_have_their_transactions(queue: Queue) -> None:
     for number in range(20):
         add(queue, "effect", number)

@@ -124,7 +124,10 @@ RARE_AT_A_RUN = {
 }
 
 
-@pytest.mark.parametrize("modes", MODES.values(), ids=MODES)
+@pytest.mark.parametrize(
+    "modes",
+    [pytest.param(MODES[name], id=name, marks=[pytest.mark.long] * (name != "each_its_own")) for name in MODES],
+)
 def test_whatever_workers_do_in_whatever_order_the_queue_is_as_the_contract_says(place: Place) -> None:
     run_machine(place, 20)
     assert set(place.happened) >= OFTEN

@@ -119,7 +119,7 @@ class Reader:
         unpacked = Deployment(place).folder
         for package in (pymysql, dotenv):
             source = Path(str(package.__file__)).parent
-            shutil.copytree(source, unpacked / source.name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, unpacked / source.name)  # with the bytecode, without which each command compiles it
         for name in ("schema.sql", "crontab.example", ".env.example", ".htaccess"):
             shutil.copy2(ROOT / name, unpacked)
         return unpacked

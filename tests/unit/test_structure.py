@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -39,6 +39,19 @@ def tree_of(module: str) -> ast.Module:
     return ast.parse(MODULES[module].read_text(encoding="utf-8"))
 
 
+def of_each(modules: Iterable[str]) -> Callable[[Callable[[str], None]], Callable[[], None]]:
+    """Makes one test of what is to hold for each of these: a thousand tests of a moment each take many moments more."""
+
+    def decorate(check: Callable[[str], None]) -> Callable[[], None]:
+        def check_each() -> None:
+            for module in modules:
+                check(module)
+
+        return check_each
+
+    return decorate
+
+
 def imports_of(module: str, tree: ast.AST | None = None) -> Iterator[str]:
     """What a module imports, anywhere in it, in full: the module, or the name that it takes from one."""
     package = module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
@@ -58,6 +71,7 @@ def own_imports_of(module: str) -> set[str]:
     return {name for name in imports_of(module) if name.partition(".")[0] == "taskserver"} - {module}
 
 
+@lru_cache
 def layers() -> list[list[str]]:
     """The table of docs/architecture.md, from what knows nothing of ours upwards: each layer's names in order."""
     rows = re.findall(r"^\| (`[^|]+`) \|", PLAN.read_text(encoding="utf-8"), re.MULTILINE)
@@ -76,7 +90,7 @@ def place_of(module: str) -> tuple[int, int]:
 # ---- who imports whom
 
 
-@pytest.mark.parametrize("module", MODULES)
+@of_each(MODULES)
 def test_a_module_imports_only_layers_before_its_own(module: str) -> None:
     for imported in own_imports_of(module):
         assert imported in MODULES, f"{module} imports {imported}, which is no module"
@@ -137,7 +151,7 @@ def test_the_top_of_the_package_holds_nothing_but_its_faces() -> None:
 INSIDE_STORES = [*({name} for name in OF_ALL_DIALECTS), DIALECTS]
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("taskserver.stores.")])
+@of_each([name for name in MODULES if name.startswith("taskserver.stores.")])
 def test_inside_the_stores_imports_go_one_way(module: str) -> None:
     def folder(name: str) -> str:
         return name.split(".")[2]
@@ -173,7 +187,7 @@ WITHOUT_A_PUBLIC_WORD = {
 }
 
 
-@pytest.mark.parametrize("module", MODULES)
+@of_each(MODULES)
 def test_no_object_reaches_into_another_s_private_parts(module: str) -> None:
     for node in ast.walk(tree_of(module)):
         if not isinstance(node, ast.Attribute) or not node.attr.startswith("_") or node.attr.endswith("__"):
@@ -184,17 +198,18 @@ def test_no_object_reaches_into_another_s_private_parts(module: str) -> None:
             pytest.fail(f"{module}, line {node.lineno}: {ast.unparse(node)}")
 
 
-@pytest.mark.parametrize("module", MODULES)
+@of_each(MODULES)
 def test_no_private_name_is_imported_from_another_module(module: str) -> None:
     for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.ImportFrom) and (node.level or str(node.module).startswith("taskserver")):
-            assert not [alias.name for alias in node.names if alias.name.startswith("_")], f"line {node.lineno}"
+            private = [alias.name for alias in node.names if alias.name.startswith("_")]
+            assert not private, f"{module}, line {node.lineno}"
 
 
 OF_A_DIALECT = re.compile(r"\w+(Dsn|Facts|Dialect)")
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if not name.startswith("taskserver.stores")])
+@of_each([name for name in MODULES if not name.startswith("taskserver.stores")])
 def test_nothing_outside_the_stores_asks_which_dialect_it_has(module: str) -> None:
     for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "type"):
@@ -207,7 +222,7 @@ DRIVERS_WORDS = re.compile(
 )
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("taskserver.stores.queue")])
+@of_each([name for name in MODULES if name.startswith("taskserver.stores.queue")])
 def test_no_word_of_a_driver_stands_outside_a_dialect_s_folder(module: str) -> None:
     for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.Attribute):
@@ -219,31 +234,31 @@ def test_no_word_of_a_driver_stands_outside_a_dialect_s_folder(module: str) -> N
 MAX_LINES = 400
 
 
-@pytest.mark.parametrize("module", MODULES)
+@of_each(MODULES)
 def test_no_file_is_longer_than_a_reader_s_patience(module: str) -> None:
-    assert len(MODULES[module].read_text(encoding="utf-8").splitlines()) <= MAX_LINES
+    assert len(MODULES[module].read_text(encoding="utf-8").splitlines()) <= MAX_LINES, module
 
 
 # ---- what stands where
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if not name.startswith("taskserver.stores")])
+@of_each([name for name in MODULES if not name.startswith("taskserver.stores")])
 def test_no_sql_stands_outside_the_stores(module: str) -> None:
     for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             assert not SQL.match(node.value), f"{module}, line {node.lineno}"
 
 
-@pytest.mark.parametrize("module", MODULES)
+@of_each(MODULES)
 def test_nothing_of_a_row_could_be_evaluated_or_unpickled(module: str) -> None:
     forbidden = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml", "runpy", "code"}
-    assert not forbidden & {name.partition(".")[0] for name in imports_of(module)}
+    assert not forbidden & {name.partition(".")[0] for name in imports_of(module)}, module
     for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             assert node.func.id not in ("eval", "exec", "compile", "__import__"), f"{module}, line {node.lineno}"
 
 
-@pytest.mark.parametrize("module", MODULES)
+@of_each(MODULES)
 def test_every_file_says_first_what_it_is(module: str) -> None:
     assert ast.get_docstring(tree_of(module)) or MODULES[module].stat().st_size == 0, module
 

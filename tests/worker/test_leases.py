@@ -30,6 +30,7 @@ from taskserver.worker.watched_call import CallPlan
 from tests.support.processes import WAIT_SECONDS, assert_one_line, assert_silent, end_of, freeze, kill, thaw, wait_until
 from tests.support.queues import Queue
 from tests.support.servers import lock_waits
+from tests.support.turns import ONE_STORE, on_stores_in_turn
 
 OTHER_GROUP = "4294967295"
 """Without a task: whoever works for it takes back what is due, and runs nothing."""
@@ -146,6 +147,7 @@ def test_the_task_that_a_killed_worker_was_running_has_used_its_attempt_and_wait
     assert queue.rows() == []
 
 
+@ONE_STORE
 def test_a_lost_task_that_has_no_attempt_left_is_fatal(queue: Queue) -> None:
     for max_attempts, attempts in [(1, 0), (7, 6), (2, 0)]:
         queue.add("tasks.hold")
@@ -206,6 +208,7 @@ def test_a_task_that_kills_its_worker_each_time_ends_fatal_and_lets_the_others_r
     assert one_queue.rows("task, status, attempts, error_text") == [(f"tasks.{task}", 4, 3, LOST)]
 
 
+@ONE_STORE
 def test_a_module_that_kills_the_process_when_imported_uses_attempts_and_does_not_loop(queue: Queue) -> None:
     settings = {
         "TASKSERVER_MAX_ATTEMPTS": "2",
@@ -243,6 +246,7 @@ def test_a_callable_of_one_attempt_is_not_run_twice_where_its_worker_dies_in_bet
     assert claim is not None
 
 
+@ONE_STORE
 def test_a_half_uploaded_module_is_tried_again_after_its_backoff_and_runs_once_mended(queue: Queue) -> None:
     queue.define("def half(:\n")
     queue.add("tasks.note")
@@ -289,6 +293,7 @@ def test_a_task_that_runs_for_several_leases_is_not_taken_over(
     assert len(ends) >= 4, "renewed each third of a lease"
 
 
+@ONE_STORE
 def test_tasks_that_wait_under_a_long_one_are_given_back_after_a_third_of_a_lease(queue: Queue) -> None:
     lease = 3
     queue.add("tasks.hold")
@@ -405,7 +410,7 @@ def test_a_frozen_worker_changes_nothing_in_a_task_that_waits_for_its_retry(
     assert queue.sql("SELECT taken, done, fatal, lost FROM jobs_queue_workers WHERE group_ids = '0'") == [(2, 0, 0, 2)]
 
 
-@pytest.mark.parametrize("task", ["hold", "hold_and_fail"])
+@on_stores_in_turn("task", ["hold", "hold_and_fail"])
 def test_a_worker_that_was_frozen_changes_nothing_in_a_task_that_another_runs(queue: Queue, task: str) -> None:
     queue.add(f"tasks.{task}")
     first = start_holding(queue)
@@ -534,7 +539,7 @@ def retried(queue: Queue) -> subprocess.Popen[str]:
     return first
 
 
-@pytest.mark.parametrize("mode", ["delete", "move", "mark"])
+@on_stores_in_turn("mode", ["delete", "move", "mark"])
 def test_the_completion_of_a_worker_that_was_only_frozen_is_accepted(queue: Queue, mode: str) -> None:
     queue.add("tasks.hold")
     process = frozen_and_given_up(queue, "--mode", mode)
@@ -549,6 +554,7 @@ def test_the_completion_of_a_worker_that_was_only_frozen_is_accepted(queue: Queu
     assert queue.sql("SELECT done, fatal, lost FROM jobs_queue_workers WHERE group_ids = 'all'") == [(1, 0, 0)]
 
 
+@ONE_STORE
 def test_a_failure_that_comes_late_changes_nothing(queue: Queue) -> None:
     queue.add("tasks.hold_and_fail")
     assert_too_late(queue, frozen_and_given_up(queue))
@@ -569,6 +575,7 @@ BY_A_PERSON = {
 
 
 @pytest.mark.parametrize("mode", ["delete", pytest.param("move", marks=pytest.mark.long)])
+@ONE_STORE
 def test_a_completion_is_not_accepted_once_a_person_has_retried_or_cancelled_the_task(queue: Queue, mode: str) -> None:
     groups = dict(enumerate(BY_A_PERSON.values(), start=1))
     workers = {}

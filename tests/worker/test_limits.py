@@ -34,6 +34,7 @@ from tests.support.processes import (
 )
 from tests.support.queues import Queue
 from tests.support.servers import MySQLServer
+from tests.support.turns import ONE_STORE, on_stores_in_turn
 
 SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "10", "TASKSERVER_BACKOFF": "fixed:500", "TASKSERVER_LEASE": "600"}
 SHORT = {"TASKSERVER_LEASE": "1", "TASKSERVER_TIMEOUT": "1"}
@@ -572,6 +573,7 @@ def test_limits_that_are_not_met_end_no_run(server: TaskServer) -> None:
 # ---- workers at once
 
 
+@ONE_STORE
 def test_one_worker_more_than_there_are_places_leaves_at_once_and_says_nothing(queue: Queue) -> None:
     for _ in range(2):
         queue.add("tasks.hold")
@@ -727,7 +729,7 @@ def signal_until_heard(process: subprocess.Popen[str], first: signal.Signals, se
     process.send_signal(second)
 
 
-@pytest.mark.parametrize(("first", "second"), TWO_SIGNALS)
+@on_stores_in_turn("first, second", TWO_SIGNALS)
 def test_a_second_signal_stops_the_running_task_which_has_failed_and_comes_again(
     queue: Queue, first: signal.Signals, second: signal.Signals
 ) -> None:

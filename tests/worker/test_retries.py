@@ -17,6 +17,7 @@ from taskserver.model.backoff import DAY_SECONDS, Backoff, parse_backoff
 from taskserver.model.task_options import options_of
 from tests.support.processes import assert_silent, end_of, kill
 from tests.support.queues import Queue
+from tests.support.turns import ONE_STORE
 
 SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERVER_BACKOFF": "linear:300", "TASKSERVER_LEASE": "600"}
 ONCE = {"TASKSERVER_MAX_ATTEMPTS": "1"}
@@ -262,6 +263,7 @@ def test_a_task_chooses_by_retry_when_it_comes_again_and_spends_an_attempt(queue
         assert text.partition("\n")[0] == first_line
 
 
+@ONE_STORE
 def test_a_retry_without_a_delay_waits_as_the_backoff_says_and_the_last_one_is_fatal(queue: Queue) -> None:
     queue.define(
         "def plain():\n    raise Retry('again')\n\n@task(backoff='fixed:9')\ndef own():\n    raise Retry\n\n"
@@ -364,6 +366,7 @@ def test_a_function_stays_what_it_is_under_its_options() -> None:
     assert options_of(plain).timeout_seconds == 0  # type: ignore[arg-type]
 
 
+@ONE_STORE
 def test_options_reach_methods_and_functions_under_other_decorators(queue: Queue) -> None:
     queue.define(
         """
@@ -586,6 +589,7 @@ def test_both_errors_keep_their_first_lines_however_long_they_are(one_queue: Que
     assert len(text) <= 1000
 
 
+@ONE_STORE
 def test_a_rescue_is_not_called_for_lost_tasks_and_bad_rows(queue: Queue) -> None:
     queue.define(
         RESCUE + "\n@task(on_fatal='tasks.rescue')\ndef hang():\n    note('hangs')\n    time.sleep(60)\n",
@@ -796,6 +800,7 @@ def assert_kept(queue: Queue, beginnings: list[str | None]) -> None:
         assert beginning is None or text.startswith(beginning), text[:100]
 
 
+@ONE_STORE
 def test_whatever_errors_hold_a_database_takes_their_texts_and_the_log_their_tracebacks(queue: Queue) -> None:
     write_odd_errors(queue)
     for number in range(len(ODD_ERRORS)):

@@ -28,6 +28,7 @@ from tests.support.processes import (
 )
 from tests.support.queues import Queue
 from tests.support.servers import MariaDB, free_port, missing_programs
+from tests.support.turns import ONE_STORE, on_stores_in_turn
 
 # One attempt: what fails is fatal at once. Tests of retries have more.
 SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "1"}
@@ -139,7 +140,7 @@ def test_verbose_says_on_standard_error_what_it_does(sqlite_queue: Queue) -> Non
 
 
 @pytest.mark.parametrize("said_by_option", [True, False])
-@pytest.mark.parametrize("mode", ["delete", "move", "mark"])
+@on_stores_in_turn("mode", ["delete", "move", "mark"])
 def test_a_completed_task_goes_where_the_mode_says(queue: Queue, mode: str, said_by_option: bool) -> None:
     queue.add("tasks.note", '{"text": "grün 🎉"}', 3, -7)
     queue.add("tasks.fail")
@@ -242,6 +243,7 @@ def test_a_worker_prints_nothing_on_standard_output_even_if_tasks_print(sqlite_q
     assert sqlite_queue.statuses() == []
 
 
+@ONE_STORE
 def test_each_fatal_task_has_one_line_on_standard_error(queue: Queue) -> None:
     queue.add("tasks.fail", '["first line\\nsecond line"]')
     queue.add("tasks.note")
@@ -265,6 +267,7 @@ def test_a_run_shows_twenty_fatal_tasks_and_counts_the_rest(sqlite_queue: Queue,
         assert f" {fatal - 20} more" in shown[20]
 
 
+@ONE_STORE
 def test_what_rows_and_tasks_say_reaches_standard_error_with_control_characters_escaped(queue: Queue) -> None:
     queue.add("tasks.\x1b[2Jx\r\x07")
     queue.add("tasks.fail", '["\\u001b]0;title\\u0007 \\u202e \\u0085 \\u2028 \\ud800 end"]')
@@ -602,6 +605,7 @@ RAISING = {
 }
 
 
+@ONE_STORE
 def test_whatever_a_task_raises_is_recorded_and_stops_nothing_else(queue: Queue) -> None:
     code = "\ndef deep():\n    return deep()\n\ndef hurl(error):\n    raise error\n"
     for name, statement in RAISING.items():
@@ -784,6 +788,7 @@ def test_forged_attempts_and_limits_are_fatal_and_stop_nothing_else(queue: Queue
 # ---- the record of runs
 
 
+@ONE_STORE
 def test_each_host_and_groups_have_one_row_that_tells_of_the_last_run(queue: Queue) -> None:
     queue.add("tasks.note", None, 3)
     queue.add("tasks.fail", None, 5)
