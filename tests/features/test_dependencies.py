@@ -685,6 +685,21 @@ def test_children_of_a_parent_that_is_held_hide_nothing_that_is_due(mysql_site: 
 # ---- rows that nobody here wrote
 
 
+def test_a_child_of_more_parents_than_there_is_time_for_keeps_no_other_one_waiting(
+    site: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("taskserver.stores.queue.dependencies.MAX_CHILD_SECONDS", 0)
+    parents = site.server.add_tasks([{"task": f"{site.name}.note", "args": ["parent"]}] * (MAX_EDGES_PER_LOOK + 5))
+    crowded, other = site.add("crowded"), site.add("other", parents[0])
+    for parent in parents:
+        site.link(parent, crowded)
+    site.rows.set(f"status = 5, due_at = '{LONG_AGO}' WHERE id IN ({crowded}, {other})")
+    settling = Dependencies(site.store)
+    assert settling.settle([crowded, other], max_seconds=0) == 1
+    assert site.store.due.look().linked == [crowded]
+    assert settling.settle([crowded]) == 1
+
+
 def test_circles_are_fatal_and_keep_nobody_busy(site: Family) -> None:
     first, second, third, own = (site.add(name) for name in ("first", "second", "third", "own"))
     for parent, child in ((third, first), (first, second), (second, third), (own, own)):

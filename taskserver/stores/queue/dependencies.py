@@ -30,6 +30,8 @@ from .store import Store
 MAX_EDGES_PER_LOOK = 400
 MAX_SETTLING_SECONDS = 5.0
 """Stop settling after so long; leave the rest for the next look: a worker has tasks to run, and signals to hear."""
+MAX_CHILD_SECONDS = 10.0
+"""So much longer for the first child: it may have ten thousands of parents."""
 MAX_PRODUCER_SECONDS = 0.5
 """The same for a producer: its page waits for one held row at most, which is a second."""
 
@@ -110,8 +112,8 @@ class Dependencies:
         )
         return settled + self._free_rows.write_ids(self.UNSIGN, forged)
 
-    def _has_time(self) -> bool:
-        return time.monotonic() < self._until
+    def _has_time(self, more_seconds: float = 0.0) -> bool:
+        return time.monotonic() < self._until + more_seconds
 
     # ---- a parent is done: its children are let go
 
@@ -297,7 +299,7 @@ class Dependencies:
 
         `children` says of each child whether others wait for it.
         """
-        findings = self._look_at(sorted(children))
+        findings = self._look_at(sorted(children), _Findings({}, set(), set()), MAX_CHILD_SECONDS)
         settled = 0
         for parent in set(findings.doomed.values()):
             doomed = [child for child, because_of in findings.doomed.items() if because_of == parent]
@@ -308,9 +310,8 @@ class Dependencies:
         held = self._held_after(partial(self._database.write_ids, self.DECIDE), rest)
         return settled + len(rest) - len(held)
 
-    def _look_at(self, children: Sequence[int]) -> _Findings:
+    def _look_at(self, children: Sequence[int], findings: _Findings, more_seconds: float) -> _Findings:
         """Delete the edges from parents that are done, and write `awaited` to parents that are not over."""
-        findings = _Findings({}, set(), set())
         for edges in self._edges_of_children(children):
             ends = self._await(sorted({parent for parent, child in edges if parent < child}))
             findings.undecided.update(self._let_go([edge for edge in edges if edge[0] in ends.done]))
@@ -322,8 +323,14 @@ class Dependencies:
                 if parent in ends.unknown:
                     findings.put_off.add(child)
             last = edges[-1][1]
-            if (last > children[0] or last in findings.doomed) and not self._has_time():
-                findings.undecided.update(child for child in children if child >= last)
+            is_first = last == children[0] and last not in findings.doomed
+            if len(edges) == MAX_EDGES_PER_LOOK and not self._has_time(more_seconds if is_first else 0):
+                behind = [child for child in children if child > last]
+                findings.undecided.update([last] if is_first else [last, *behind])
+                if is_first:
+                    findings.put_off.add(last)
+                    self._until = time.monotonic() + MAX_PRODUCER_SECONDS  # each look is to decide one
+                    self._look_at(behind, findings, 0)
                 break
         return findings
 
