@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 PYTHON = .venv/bin/python
 # What is checked: of these, whatever is there.
-CODE = $(wildcard taskserver worker.py client.py tests bench examples packaging .ci/requirements.py .ci/lock.py)
+CODE = $(wildcard taskserver worker.py client.py tests bench examples packaging .ci/requirements.py .ci/install.py .ci/lock.py)
 # More arguments, for example: make test ARGS="-k claim -x"
 ARGS =
 # Most of a test's time is waiting: for processes, leases, servers. With ARGS="-n 0" all run in one process.

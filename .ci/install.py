@@ -10,8 +10,18 @@ import sys
 from ast import literal_eval
 
 PIP = [sys.executable, "-m", "pip"]
-KEPT = "index-url extra-index-url no-index find-links trusted-host cert client-cert proxy keyring-provider".split()
-KEPT += "timeout default-timeout retries cache-dir no-cache-dir".split()
+KEPT = [
+    "index-url",
+    "extra-index-url",
+    "no-index",
+    "find-links",
+    "trusted-host",
+    "cert",
+    "client-cert",
+    "proxy",
+    "keyring-provider",
+]
+KEPT += ["timeout", "default-timeout", "retries", "cache-dir", "no-cache-dir"]
 
 
 def is_pips(variable: str) -> bool:
