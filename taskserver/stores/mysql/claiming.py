@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from ...model.task import MAX_PRIORITY, Changed
 from ..database.database import Database
-from ..database.free_rows import FreeRows
 from ..database.retrying import AT_ONCE
 from ..database.statements import with_ids
+
+if TYPE_CHECKING:
+    from ..database.free_rows import FreeRows
 
 # Each group gives its first rows in order straight from (status, group_id, priority, id); those few are put in
 # order together, and the UPDATE reaches the chosen ones by primary key. So a claim reads groups times limit
