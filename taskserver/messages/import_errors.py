@@ -52,7 +52,7 @@ def _mend(error: BaseException, text: str) -> str:
     """The mend of an error that a module raised on import; empty where the error's type tells none."""
     kind = type(error)
     if kind is ModuleNotFoundError:
-        return f": install it for the Python that runs this ({sys.executable or 'python3'} -m pip install …)"
+        return f": install it for the Python that runs this ({sys.executable or 'python3'} -I -m pip install …)"
     if kind in (SyntaxError, ValueError, UnicodeDecodeError) and _IS_ENCODING.search(text):
         return ": save the file as UTF-8 text"
     if kind is TabError:

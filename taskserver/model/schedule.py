@@ -32,7 +32,7 @@ MAX_ZONE_LENGTH = 64
 """The column of MySQL takes no more."""
 CRON_FIELDS = 5
 CRON_EXAMPLE = "*/5 * * * *"
-INSTALLS = " -m pip install --target "
+INSTALLS = " -I -m pip install --target "
 """Stands in the errors that name a package which this host lacks."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from operator import methodcaller
 
-from ..errors import Fatal, LeaseLost, TaskServerError, TooLong
+from ..errors import Fatal, LeaseLost, Refused, TaskServerError, TooLong
 from ..interrupts.stopping import TaskInterrupted
 from ..model.attempt import Finish, NextStage, Outcome
 from ..model.task import ClaimedTask
@@ -65,8 +65,13 @@ class Completions:
         except TooLong:
             if finish.result is None:
                 raise Fatal(TOO_LONG_TEXT.removeprefix("Fatal: ")) from None
-        self._reporter.report_unkept_result(finish.task, TOO_LONG_RESULT)
-        finish = finish._replace(result=None)
+            self._reporter.report_unkept_result(finish.task, TOO_LONG_RESULT)
+            finish = finish._replace(result=None)
+        except Refused as error:
+            if finish.next_stage is not None:
+                raise
+            self._reporter.report_staying(finish.task, error)
+            finish = finish._replace(stays=True)
         return finish, callers.complete(connection, finish)
 
     def end(self, completion: Completion) -> tuple[Finish, Outcome] | None:

@@ -90,7 +90,7 @@ class Finishing:
                 self.save()
                 self._may_be_saved = error.may_have_taken_effect
                 return self.save_and_start(start)
-            if isinstance(error, Refused) and (len(self._ended) > 1 or self._let_stay(error)):
+            if isinstance(error, Refused) and self._ended and (len(self._ended) > 1 or self._let_stay(error)):
                 return self._save_one_by_one(start)
             raise
         several, self._ended, self._may_be_saved = self._ended, [], False

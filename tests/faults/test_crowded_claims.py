@@ -227,6 +227,13 @@ def test_a_held_row_keeps_no_other_task_waiting_without_skip_locked(crowd: Crowd
     assert (result.reason, result.done) == (Reason.CROWDED, 5)
 
 
+def test_held_rows_before_all_others_leave_these_to_a_claim_of_fewer_without_skip_locked(crowd: Crowd) -> None:
+    with without_skip_locked(crowd) as server, crowd.held("id < 4"):
+        assert server.run(1).done == 1
+        assert server.run(2, batch=2).done == 2
+        assert crowd.ran() == [3, 4, 5]
+
+
 def test_a_claim_without_skip_locked_that_loses_its_rows_to_another_takes_the_next_ones(crowd: Crowd) -> None:
     with without_skip_locked(crowd, tasks=200) as server, crowd.held() as holder:
         run = crowd.run(server)

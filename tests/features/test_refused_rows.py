@@ -7,15 +7,32 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from taskserver import DatabaseError
+from tests.support.sessions import new_connection
 from tests.support.sites import Site
 
 CODE = """
+import taskserver
 from taskserver import task
 
 calls = []
+connect = None
 
 def note(number):
     calls.append(number)
+
+@task(transactional=True, backoff="fixed:0")
+def transfer(number):
+    calls.append(number)
+
+@task(backoff="fixed:0")
+def complete(number):
+    calls.append(number)
+    connection = connect()
+    connection.cursor().execute("BEGIN")
+    taskserver.complete(connection)
+    connection.commit()
+    connection.close()
 
 @task(batch=10)
 def many(items):
@@ -49,10 +66,11 @@ def site(make_site: Callable[..., Site], site_dsn: str, request: pytest.FixtureR
     let_go(site)
 
 
-@pytest.mark.parametrize("name", ["note", "many"])
+@pytest.mark.parametrize("name", ["note", "many", "transfer", "complete"])
 def test_a_row_that_cannot_go_stays_as_done_and_spoils_no_other(
     site: Site, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
+    site.module.connect = lambda: new_connection(site.store)
     ids = [site.add_args(name, {"number": number}) for number in range(6)]
     keep(site, ids[3])
     result = site.run()
@@ -74,6 +92,29 @@ def test_the_tasks_that_wait_for_one_that_cannot_go_are_let_go(site: Site) -> No
     assert site.run().taken == 0
     assert sorted(site.module.calls) == list(range(6))
     assert site.columns("id, status, awaited, due_at") == [(parents[1], 2, 0, None)]
+
+
+def test_a_row_that_cannot_go_gives_up_its_key(site: Site) -> None:
+    first = site.server.add_task(f"{site.name}.note", [1], unique_key="nightly")
+    keep(site, first)
+    assert site.run().done == 1
+    assert site.server.add_task(f"{site.name}.note", [2], unique_key="nightly") > first
+    assert site.run().done == 1
+    assert site.module.calls == [1, 2]
+
+
+def test_a_start_that_is_refused_ends_the_run_with_the_reason(mysql_site: Site) -> None:
+    ids = [mysql_site.add_args("note", [number]) for number in range(3)]
+    mysql_site.rows.execute(
+        f"CREATE TRIGGER refusing BEFORE UPDATE ON jobs_queue FOR EACH ROW IF NEW.id = {ids[1]} AND NEW.attempts > 0 "
+        "THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not this one'; END IF"
+    )
+    try:
+        with pytest.raises(DatabaseError, match="1644"):
+            mysql_site.run()
+    finally:
+        mysql_site.rows.execute("DROP TRIGGER refusing")
+    assert mysql_site.columns("id, status, attempts") == [(ids[1], 0, 0), (ids[2], 0, 0)]
 
 
 def test_a_prune_leaves_what_cannot_go_and_deletes_the_rest(site: Site) -> None:

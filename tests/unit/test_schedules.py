@@ -158,12 +158,12 @@ def test_without_the_library_every_works_and_cron_says_how_to_get_it(monkeypatch
     check_schedule(schedule(every=60))
     with pytest.raises(SettingError, match="cronsim is missing") as refused:
         schedule(cron="* * * * *")
-    line = f"{sys.executable} -m pip install --target {ROOT} 'cronsim>=2.6,<3'; every needs none"
+    line = f"{sys.executable} -I -m pip install --target {ROOT} 'cronsim>=2.6,<3'; every needs none"
     assert str(refused.value).endswith(line)
 
 
 def test_a_host_without_time_zones_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("taskserver.model.schedule.available_timezones", set)
     assert schedule(cron="* * * * *").timezone == "UTC"
-    with pytest.raises(SettingError, match=r"no time zones but UTC: .* -m pip install --target .* tzdata"):
+    with pytest.raises(SettingError, match=r"no time zones but UTC: .* -I -m pip install --target .* tzdata"):
         schedule(cron="* * * * *", timezone="Nowhere/Nowhere")

@@ -51,7 +51,7 @@ def _show(store: Store, pruned: Pruned, kinds: list[str], options: argparse.Name
     if pruned.spared:
         print(f"{counted(pruned.spared)} spared, for holding a unique_key; --keys includes those")
     if pruned.held:
-        print(f"{counted(pruned.held)} left, as other programs hold them: try again", file=sys.stderr)
+        print(f"{counted(pruned.held)} left: other programs hold them, or a foreign key or trigger", file=sys.stderr)
     if pruned.deleted and not options.dry_run:
         print(f"The space on the disk: {store.about_space.format(_tables(store, pruned))}.")
 

@@ -43,6 +43,8 @@ CLAIM = """
         task.updated_at = task.updated_at
     WHERE task.status = 0
 """
+MAX_BEHIND_HELD = 200
+"""So many rows are looked at behind those that others hold."""
 SEEN = "SELECT id FROM ({picked}) AS candidates ORDER BY priority, id LIMIT ?"
 # In an UPDATE of one table the assignments are done in their order.
 CLAIM_SEEN = """
@@ -100,9 +102,18 @@ class MySQLClaiming:
         self, database: Database, free_rows: FreeRows, token: int, lease_seconds: int, limit: int, groups: Sequence[int]
     ) -> None:
         """The same for rows that a look without locks finds, leaving out those of them that others hold."""
-        *picked, _, _ = claim_values(token, lease_seconds, limit, groups)
+        *picked, _, _ = claim_values(token, lease_seconds, limit + MAX_BEHIND_HELD, groups)
         ids = [row[0] for row in database.fetch(_filled(SEEN, _picked(groups), skip_locked=""), picked)]
-        free_rows.write(CLAIM_SEEN, ids, values_before=(token, lease_seconds))
+        if free_rows.write(CLAIM_SEEN, ids[:limit], values_before=(token, lease_seconds)) or len(ids) <= limit:
+            return
+        claimed = 0
+
+        def claim(free: Sequence[int]) -> None:
+            nonlocal claimed
+            if some := free[: limit - claimed]:
+                claimed += database.write(with_ids(CLAIM_SEEN, some), (token, lease_seconds, *some))
+
+        free_rows.work(ids[limit:], claim)
 
     def indexes(self, database: Database, groups: Sequence[int]) -> Sequence[str]:
         """The indexes by which the claim reads the queue."""

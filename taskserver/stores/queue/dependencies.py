@@ -144,6 +144,7 @@ class Dependencies:
     END: ClassVar = {
         "delete": (f"{{delete_task}} {WAS_AWAITED}",),
         "mark": (f"UPDATE {{table}} {{by_key}} SET {NO_SIGN} {WAS_AWAITED}",),
+        "stay": (f"UPDATE {{table}} {{by_key}} SET unique_key = NULL, {NO_SIGN} {WAS_AWAITED}",),
         "move": (
             f"UPDATE {{table}} {{by_key}} SET status = 6, {NO_SIGN} {WAS_AWAITED}",
             "INSERT INTO {done} ({columns}) SELECT {archived_columns} FROM {table} WHERE id IN ({ids}) AND status = 6",
@@ -207,10 +208,10 @@ class Dependencies:
         except Conflict:
             return 0
         except Refused:
-            if mode == "mark":
+            if mode in ("mark", "stay"):
                 raise
-            # The database does not let one of them go: that row stays, as a done one.
-            one_by_one, how = ([parents], "mark") if len(parents) == 1 else ([[parent] for parent in parents], mode)
+            # The database does not let one of them go.
+            one_by_one, how = ([parents], "stay") if len(parents) == 1 else ([[parent] for parent in parents], mode)
             return sum(self._end(some, how) for some in one_by_one)
 
     # ---- a parent is fatal: its children become fatal. The edges stay, so that a retry of the parent revives them

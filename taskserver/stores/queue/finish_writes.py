@@ -35,6 +35,8 @@ ARCHIVE = """
 """
 DELETE_ARCHIVED = "DELETE FROM {table} WHERE id = ? AND status = 6 AND claim = ?"
 COMPLETE = {"delete": (DELETE,), "mark": (MARK,), "move": (MARK_TO_MOVE, ARCHIVE, DELETE_ARCHIVED)}
+# A row that should have gone must not keep its key from the next task.
+STAY = MARK.replace("status = 2,", "status = 2, unique_key = NULL,")
 RETRY = f"""
     UPDATE {{table}} {{by_key}}
     SET status = 3, claim = NULL, due_at = {{after}}, error_text = ?, updated_at = {{now}}
@@ -101,7 +103,8 @@ class FinishWrites:
         if finish.retry_seconds is not None:
             return [(RETRY, (finish.retry_seconds, finish.error_text, *claimed))]
         if finish.error_text is None:
-            first, *others = (MARK_AWAITED,) if is_awaited else COMPLETE["mark" if finish.stays else self._mode]
+            unawaited = (STAY,) if finish.stays else COMPLETE[self._mode]
+            first, *others = (MARK_AWAITED,) if is_awaited else unawaited
             complete = (first, claimed) if finish.result is None else (_with_result(first), (finish.result, *claimed))
             return [complete, *((sql, claimed) for sql in others)]
         give_up = GIVE_UP_AWAITED if is_awaited else GIVE_UP
