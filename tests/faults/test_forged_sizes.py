@@ -9,6 +9,7 @@ import pytest
 from taskserver.stores.database.statements import TOO_LONG
 from tests.support.printed import json_of, text_of
 from tests.support.queues import Queue
+from tests.support.turns import A_SERVER, ONE_STORE
 
 MIB = 2**20
 FORGED = {"args": 2 * MIB, "result": 8 * MIB}
@@ -48,11 +49,13 @@ def test_a_reader_never_holds_a_text_of_forged_size(forged: Queue) -> None:
     assert {task.args for task in listed[:3]} == {TOO_LONG}
 
 
+@A_SERVER
 def test_a_person_sees_that_a_text_is_too_long(forged: Queue) -> None:
     assert text_of(forged, "show", 3).count(TOO_LONG) == (5 if forged.is_sqlite else 2)
     assert [task["args"] for task in json_of(forged, "list")] == [TOO_LONG] * 3 + [None]
 
 
+@ONE_STORE
 def test_texts_of_the_greatest_allowed_size_are_shown(queue: Queue) -> None:
     args, result = f'["{"x" * (MIB - 4)}"]', f'"{"ä" * (32 * 1024 - 1)}"'
     queue.sql("INSERT INTO jobs_queue (task, args, result, status) VALUES ('tasks.note', ?, ?, 2)", args, result)
