@@ -8,6 +8,7 @@
     queue       of a deployment whose tasks.py has the TASKS of the test's file, and .env its SETTINGS: for both stores
     sqlite_queue, mysql_queue           of one of them alone
     one_queue   on SQLite; among the long tests on MySQL/MariaDB too
+                (tests/support/turns.py does that for tests of `queue`, and for values in turn)
     make_queue  makes one, for a DSN
     bound_by_rights     runs a deployment's programs without root's power to pass over a file's rights
     php         path of a PHP that has mysqli and PDO

@@ -24,7 +24,7 @@ from tests.support.processes import (
     wait_until,
 )
 from tests.support.queues import Queue
-from tests.support.turns import ONE_STORE
+from tests.support.turns import A_SERVER, ONE_STORE
 
 FIRST_LINE = '{"task": "tasks.note", "args": ["first"], "group_id": 3, "priority": -7}\n'
 FIRST = ("tasks.note", '["first"]', 3, -7)
@@ -48,6 +48,7 @@ def parents_of(queue: Queue) -> list[tuple[int, int]]:
 # ---- one task
 
 
+@A_SERVER
 def test_add_prints_the_id_of_the_task_and_nothing_else(queue: Queue) -> None:
     for task_id in (1, 2):
         args = ("tasks.note", '{"text": "grün 🎉"}', "--group", 3, "--priority", -7)
@@ -87,6 +88,7 @@ def test_add_takes_when_how_often_and_of_what_kind(queue: Queue) -> None:
     assert "2037-01-31 11:00:00" in str(queue.rows("due_at")[1][0])
 
 
+@ONE_STORE
 def test_add_of_a_key_that_stands_prints_its_id_and_with_rerun_changes_it(queue: Queue) -> None:
     def add_one(text: str, *options: object) -> str:
         return add(queue, "tasks.note", json.dumps([text]), "--unique", "one", *options)
@@ -100,6 +102,7 @@ def test_add_of_a_key_that_stands_prints_its_id_and_with_rerun_changes_it(queue:
     assert queue.rows("args, version, group_id") == [('["sixth"]', 8, 3)]
 
 
+@ONE_STORE
 def test_add_takes_what_runs_then(queue: Queue) -> None:
     second = '{"task": "tasks.note", "group_id": 5, "max_attempts": 2}'
     assert add(queue, "tasks.note", '["x"]', "--then", second, "--then", "tasks.fail", "--priority", -1) == "1\n"
@@ -129,6 +132,7 @@ def test_add_takes_what_is_waited_for_and_refuses_by_name_what_cannot_be(queue: 
 # ---- --bulk
 
 
+@A_SERVER
 def test_bulk_adds_the_lines_of_a_file_in_their_order(queue: Queue) -> None:
     path = queue.deployment.home / "tasks.jsonl"
     lines = [
@@ -199,6 +203,7 @@ def test_bulk_takes_lines_of_all_kinds(queue: Queue) -> None:
     assert queue.rows() == before
 
 
+@A_SERVER
 def test_a_bad_line_after_many_good_ones_leaves_nothing_behind(queue: Queue) -> None:
     ended = queue.client("add", "--bulk", "-", stdin=FIRST_LINE * 3000 + "oops\n")
     assert_one_line(ended, 2, "line 3001: ", "nothing was added")

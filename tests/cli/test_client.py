@@ -13,7 +13,7 @@ from tests.support.deployment import Deployment
 from tests.support.printed import HOSTILE, json_of, text_of
 from tests.support.processes import WAIT_SECONDS, assert_one_line, assert_silent
 from tests.support.queues import Queue
-from tests.support.turns import ONE_STORE
+from tests.support.turns import A_SERVER, ONE_STORE
 
 # ---- init
 
@@ -133,6 +133,7 @@ def test_show_prints_an_error_in_the_lines_that_it_has(sqlite_queue: Queue) -> N
     assert json_of(sqlite_queue, "show", 1)["error_text"] == text
 
 
+@ONE_STORE
 def test_show_finds_a_completed_task_in_the_archive(queue: Queue) -> None:
     queue.add("tasks.note", "[]", 3)
     assert_silent(queue.worker("--mode", "move"))
@@ -143,6 +144,7 @@ def test_show_finds_a_completed_task_in_the_archive(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("task_id", [0, 2**63 - 1])
+@A_SERVER
 def test_show_of_a_task_that_is_not_there_is_one_line_and_code_2(queue: Queue, task_id: int) -> None:
     for json_too in ([], ["--json"]):
         ended = queue.client("show", task_id, *json_too)

@@ -563,6 +563,7 @@ def test_schedules_of_which_nothing_is_wrong_are_well(healthy: Queue) -> None:
 # ---- cron
 
 
+@ONE_STORE
 def test_a_queue_without_a_worker_is_a_warning(queue: Queue) -> None:
     assert queue.client("init").returncode == 0
     report = Report(queue)

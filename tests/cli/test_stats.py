@@ -39,7 +39,7 @@ from tests.support.proxy import Matches, Proxy, contains
 from tests.support.queues import LONG_AGO, Queue
 from tests.support.servers import MySQLServer, lock_waits
 from tests.support.threads import together
-from tests.support.turns import ONE_STORE, on_stores_in_turn
+from tests.support.turns import A_SERVER, ONE_STORE, on_stores_in_turn
 
 MODES = ("delete", "move", "mark")
 TASKS = """
@@ -215,6 +215,7 @@ def test_a_task_waits_from_the_instant_at_which_it_is_ready(queue: Queue) -> Non
         assert found["longest_wait_seconds"] == found["waited_seconds"]
 
 
+@A_SERVER
 def test_a_task_that_was_given_back_or_left_behind_has_waited_since_it_was_ready_first(queue: Queue) -> None:
     for _ in range(2):
         queue.sql(ADD_READY.format(f"0, NULL, {queue.ago(1000)}, {queue.ago(1000)}"))
@@ -243,6 +244,7 @@ def test_forged_instants_harm_no_run(queue: Queue) -> None:
 # ---- workers that vanish
 
 
+@ONE_STORE
 def test_an_attempt_whose_worker_vanished_is_counted_by_the_one_that_takes_the_task_back(queue: Queue) -> None:
     queue.add("tasks.hold")
     for times in (1, 2):
@@ -449,6 +451,7 @@ ADD_LOST = f"""
 """
 
 
+@A_SERVER
 def test_names_that_nothing_is_called_by_do_not_get_into_the_table(queue: Queue) -> None:
     hostile = ["tasks.\x1b[2J", "x" * 255, "tasks.a'; DROP TABLE jobs_queue_stats; --", "tasks.ü", "", " ", "tasks.💥"]
     for name in hostile:
@@ -566,6 +569,7 @@ def test_a_run_whose_database_is_gone_does_not_wait_for_it_with_its_figures(
     assert written == []
 
 
+@ONE_STORE
 def test_a_missing_table_costs_no_task(queue: Queue) -> None:
     queue.sql("DROP TABLE jobs_queue_stats")
     for _ in range(3):

@@ -11,11 +11,12 @@ from taskserver.monitoring.overview import MAX_RUNNING, read_overview
 from tests.support.printed import json_of, text_of
 from tests.support.processes import assert_silent
 from tests.support.queues import Queue
-from tests.support.turns import ONE_STORE
+from tests.support.turns import A_SERVER, ONE_STORE
 
 NONE = {status.name.lower(): 0 for status in Status}
 
 
+@ONE_STORE
 def test_status_counts_rows_by_group_and_status(queue: Queue) -> None:
     for group_id, status in [(3, 0), (3, 0), (3, 4), (5, 2), (5, 77), (6, 1), (6, 3), (6, 5)]:
         queue.sql(f"INSERT INTO jobs_queue (task, group_id, status) VALUES ('tasks.note', {group_id}, {status})")
@@ -79,6 +80,7 @@ def test_status_of_an_empty_queue_asks_for_a_crontab(queue: Queue) -> None:
     assert report["total"] == NONE
 
 
+@A_SERVER
 def test_status_tells_when_which_worker_ran_and_why_it_ended(queue: Queue) -> None:
     queue.add("tasks.note", None, 3)
     queue.add("os.system", None, 5)

@@ -9,6 +9,7 @@ from taskserver.model.task import MAX_ID
 from tests.support.printed import text_of
 from tests.support.processes import assert_one_line
 from tests.support.queues import Queue
+from tests.support.turns import A_SERVER, ONE_STORE
 
 FORGED = "INSERT INTO jobs_queue (id, task, status, error_text) VALUES (?, 'tasks.note', 4, 'E: x')"
 USUAL = 2**62
@@ -43,6 +44,7 @@ def test_a_table_without_ids_is_told_with_the_statements_that_mend_it(queue: Que
     assert found_by_doctor(queue)["level"] == "ok"
 
 
+@ONE_STORE
 def test_ids_far_from_all_others_are_a_warning_before_they_end(queue: Queue) -> None:
     queue.sql(FORGED, USUAL + 7)
     queue.sql("INSERT INTO jobs_queue_done (done_id, id, task) VALUES (?, 1, 'tasks.note')", USUAL + 8)
@@ -53,6 +55,7 @@ def test_ids_far_from_all_others_are_a_warning_before_they_end(queue: Queue) -> 
     assert f"DELETE FROM jobs_queue_done WHERE done_id > {USUAL};" in found["mend"]
 
 
+@A_SERVER
 def test_an_operator_reaches_a_row_whatever_its_id(queue: Queue) -> None:
     forged = last_id(queue)
     queue.sql(FORGED, forged)
@@ -66,6 +69,7 @@ def test_an_operator_reaches_a_row_whatever_its_id(queue: Queue) -> None:
     assert queue.notes() == ["noted"]
 
 
+@ONE_STORE
 def test_an_id_that_no_row_can_have_is_not_there(queue: Queue) -> None:
     assert queue.server.get(MAX_ID) is None
     for command in ("show", "retry"):

@@ -9,6 +9,7 @@ import pytest
 from taskserver.stores.database.statements import TOO_LONG
 from tests.support.printed import json_of, text_of
 from tests.support.queues import Queue
+from tests.support.turns import A_SERVER, ONE_STORE
 
 MIB = 2**20
 FORGED = {"args": 2 * MIB, "result": 8 * MIB}
@@ -86,11 +87,13 @@ def test_a_line_stays_short_whatever_length_its_names_have(sqlite_queue: Queue, 
     assert "client.py unschedule NAME" in schedules
 
 
+@A_SERVER
 def test_a_person_sees_that_a_text_is_too_long(forged: Queue) -> None:
     assert text_of(forged, "show", 3).count(TOO_LONG) == (5 if forged.is_sqlite else 2)
     assert [task["args"] for task in json_of(forged, "list")] == [TOO_LONG] * 3 + [None]
 
 
+@ONE_STORE
 def test_texts_of_the_greatest_allowed_size_are_shown(queue: Queue) -> None:
     args, result = f'["{"x" * (MIB - 4)}"]', f'"{"ä" * (32 * 1024 - 1)}"'
     queue.sql("INSERT INTO jobs_queue (task, args, result, status) VALUES ('tasks.note', ?, ?, 2)", args, result)

@@ -275,8 +275,6 @@ class Storm:
         self._spared: dict[int, float] = {}
         """The same of those that go on, and are to find out that their lease is lost before they are killed."""
         self._due: dict[Callable[[], bool], float] = {}
-        self.pause = 1 if bank.way == "transactional" else 2
-        """A framework takes its time to begin, in which a worker that is killed too soon does nothing."""
 
     # ---- workers
 
@@ -315,7 +313,8 @@ class Storm:
         return [worker for worker in self._workers if worker.poll() is None and worker.pid not in spared]
 
     def kill_worker(self) -> bool:
-        victims = self._in_midst() or self._alive()
+        # Before its first task it has nothing to lose, and takes more time than all transfers together.
+        victims = self._in_midst() or [one for one in self._alive() if self._trace(one)]
         if not victims:
             return False
         victim = self._chance.choice(victims)
@@ -349,7 +348,7 @@ class Storm:
 
     def steps(self) -> dict[Callable[[], bool], tuple[float, float]]:
         """What befalls them, and after how many seconds again. A step that found no victim stays due."""
-        return {self.kill_worker: (0.2, 0.9)}
+        return {self.kill_worker: (0.4, 1.8)}
 
     def rage(self) -> None:
         """Until little is left to do; more is added while it has struck too seldom."""
@@ -365,7 +364,7 @@ class Storm:
                 now = time.monotonic()
                 due_at = self._due.setdefault(step, now + self._chance.uniform(0, least))
                 if now >= due_at and step():
-                    self._due[step] = time.monotonic() + self.pause * self._chance.uniform(least, most)
+                    self._due[step] = time.monotonic() + self._chance.uniform(least, most)
             time.sleep(0.02)
 
     def calm(self) -> None:
@@ -413,10 +412,10 @@ class ServerStorm(Storm):
 
     def steps(self) -> dict[Callable[[], bool], tuple[float, float]]:
         return {
-            self.cut_network: (0.2, 0.6),
-            self.kill_worker: (0.4, 1.4),
-            self.kill_database: (1.5, 4.0),  # before the next is frozen, since it waits until all are thawed
-            self.freeze_worker: (1.0, 4.0),
+            self.cut_network: (0.4, 1.2),
+            self.kill_worker: (0.8, 2.8),
+            self.kill_database: (3.0, 8.0),  # before the next is frozen, since it waits until all are thawed
+            self.freeze_worker: (2.0, 8.0),
         }
 
     def cut_network(self) -> bool:

@@ -27,7 +27,7 @@ from tests.support.processes import assert_one_line, assert_silent, end_of, wait
 from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
 from tests.support.servers import MySQLServer, lock_waits
-from tests.support.turns import on_stores_in_turn
+from tests.support.turns import A_SERVER, ONE_STORE, on_stores_in_turn
 
 MODES = ["delete", "move", "mark"]
 EACH_MODE = pytest.mark.parametrize("mode", MODES)
@@ -215,12 +215,14 @@ def test_without_a_commit_the_attempt_has_failed(queue: Queue, mode: str) -> Non
         assert line.startswith(error)
 
 
+@ONE_STORE
 def test_a_failure_after_the_commit_is_told_and_the_task_is_done(queue: Queue) -> None:
     add(queue, "pay", 1, "commit, raise")
     assert_one_line(queue.worker("--mode", "mark"), 0, "has completed itself, and failed after that: ValueError: after")
     assert (effects(queue), states(queue)) == ([1, 101], [(2, 1)])
 
 
+@ONE_STORE
 def test_a_stage_hands_its_result_on(queue: Queue) -> None:
     first = queue.server.add_pipeline(["tasks.pay", "tasks.pay"], [1, "commit", {"number": 2, "returns": 3}])
     queue.server.add_pipeline(["tasks.pay", "tasks.note"], {"number": 1, "result": 7})
@@ -231,6 +233,7 @@ def test_a_stage_hands_its_result_on(queue: Queue) -> None:
     assert queue.notes()[-2:] == ["pay 2", "what waited for it"]
 
 
+@ONE_STORE
 def test_its_result_is_kept_and_what_it_returns_is_not(queue: Queue) -> None:
     add(queue, "pay", 1, "commit", {"größe": [1]}, "returned")
     add(queue, "pay", 2, "commit", "x" * 70_000)
@@ -292,12 +295,14 @@ def test_a_task_that_is_to_run_again_meanwhile_has_its_effects_and_runs_again(my
     assert (effects(queue), queue.rows("args, status, attempts, claim")) == ([5, 105], [("[2]", 0, 0, None)])
 
 
+@A_SERVER
 def test_progress_after_it_interrupts_nobody(queue: Queue) -> None:
     add(queue, "work", "pay(1); taskserver.progress(1, 1); note(taskserver.current_task().id)")
     assert_silent(queue.worker())
     assert (effects(queue), queue.notes()) == ([1, 101], ["pay 1", "1"])
 
 
+@A_SERVER
 def test_an_interrupt_that_was_swallowed_lets_nothing_be_completed(queue: Queue) -> None:
     add(queue, "swallow_an_interrupt", 1)
     assert_silent(queue.worker())
@@ -332,6 +337,7 @@ def test_a_wait_for_its_row_is_interrupted_by_the_timeout(mysql_queue: Queue) ->
     assert (effects(queue), states(queue)) == ([], [(3, 1)])
 
 
+@ONE_STORE
 def test_the_connection_that_completed_it_is_rolled_back_though_another_was_given_later(queue: Queue) -> None:
     begun = "connection = connect(); kept.append(connection); insert(connection, 1)"
     add(queue, "work", f"{begun}; taskserver.complete(connection); taskserver.complete('here')")
@@ -343,6 +349,7 @@ def test_the_connection_that_completed_it_is_rolled_back_though_another_was_give
 # ---- where it is refused
 
 
+@A_SERVER
 def test_a_second_time_it_says_so_unless_the_first_was_rolled_back(queue: Queue) -> None:
     for number, between in enumerate(("nothing", "commit", "rollback")):
         add(queue, "twice", number, between)

@@ -40,7 +40,7 @@ from tests.support.processes import (
 )
 from tests.support.queues import LONG_AGO, Queue
 from tests.support.threads import together
-from tests.support.turns import ONE_STORE
+from tests.support.turns import A_SERVER, ONE_STORE
 
 TASKS = """
 import os, time, taskserver
@@ -325,6 +325,7 @@ def test_a_limit_holds_for_each_who_found_the_same_rows(queue: Queue, monkeypatc
         (["reclaim", "--force"], "taken from their workers", 4),
     ],
 )
+@A_SERVER
 def test_a_dry_run_changes_nothing(queue: Queue, client: Run, command: list[str], done: str, rows: int) -> None:
     put_all_kinds(queue)
     before = queue.rows()
@@ -457,6 +458,7 @@ def test_a_cancel_interrupts_a_task_in_a_thread_of_a_program_of_one_s_own(queue:
 
 
 @pytest.mark.parametrize("groups", [[], ["3,5"]])
+@ONE_STORE
 def test_a_paused_group_is_not_claimed_and_the_rest_is_drained(queue: Queue, client: Run, groups: list[str]) -> None:
     for number in range(12):
         queue.add("tasks.note", json.dumps([f"{number}"]), [3, 5][number % 2], -number // 4)

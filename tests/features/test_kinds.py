@@ -20,6 +20,7 @@ from taskserver import TaskServer
 from tests.support.processes import WAIT_SECONDS, assert_silent, end_of, wait_until
 from tests.support.queues import Queue
 from tests.support.servers import lock_waits
+from tests.support.turns import A_SERVER, ONE_STORE
 
 SETTINGS = {"TASKSERVER_LEASE": "600", "TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERVER_BACKOFF": "fixed:500"}
 """Nothing ends or comes back while a test looks, unless it says so."""
@@ -37,6 +38,7 @@ PRODUCERS = 16
 # ---- delayed
 
 
+@A_SERVER
 def test_a_delayed_task_waits_by_the_clock_of_the_database_and_then_runs(queue: Queue) -> None:
     for delay in (3600, 3600.5, timedelta(hours=1), timedelta(days=3660)):
         queue.server.add_task("tasks.note", ["later"], delay=delay)
@@ -110,6 +112,7 @@ def test_sixteen_producers_at_once_of_one_key_make_one_row_and_all_get_its_id(qu
     assert (args is None) == (end == "COMMIT")
 
 
+@ONE_STORE
 def test_a_key_is_free_after_its_task_in_delete_and_move_and_held_in_mark(queue: Queue) -> None:
     for mode, count_of_runs in (("delete", 2), ("move", 2), ("mark", 1)):
         with TaskServer(queue.dsn, folder=queue.folder, mode=mode) as server:
@@ -135,6 +138,7 @@ def test_one_of_a_kind_by_sql_is_one_row_for_the_api_too(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("by_sql", [True, False])
+@A_SERVER
 def test_a_waiting_task_moves_at_once_when_its_priority_is_changed(queue: Queue, by_sql: bool) -> None:
     queue.server.add_task("tasks.hold", ["held"], priority=-9)
     ids = queue.server.add_tasks({"task": "tasks.note", "args": [name]} for name in ("1", "2", "3"))

@@ -24,7 +24,7 @@ from tests.support.proxy import Proxy, contains
 from tests.support.queues import LONG_AGO, Queue
 from tests.support.reruns import BY_SQL, GOES_ON, STATES
 from tests.support.servers import MySQLServer
-from tests.support.turns import ONE_STORE, on_stores_in_turn
+from tests.support.turns import A_SERVER, ONE_STORE, on_stores_in_turn
 
 MODES = ["delete", "move", "mark"]
 ONE_MODE = pytest.mark.parametrize(
@@ -203,6 +203,7 @@ def test_between_two_stages_the_row_is_new_as_if_it_had_been_added_for_the_next_
     assert queue.rows() == []
 
 
+@A_SERVER
 def test_what_a_stage_leaves_out_by_sql_stays_as_the_row_has_it(queue: Queue) -> None:
     queue.sql(
         "INSERT INTO jobs_queue (task, args, group_id, priority, max_attempts, stages) VALUES (?, ?, ?, ?, ?, ?)",
@@ -356,6 +357,7 @@ def test_a_rerun_while_a_stage_runs_begins_anew_when_that_one_has_ended(queue: Q
     assert queue.rows(STATE) == ([(2, 2, "tasks.hold_3", 1)] if mode == "mark" else [])
 
 
+@ONE_STORE
 def test_a_rerun_of_a_pipeline_that_does_not_run_begins_anew(queue: Queue) -> None:
     at_rest = [state for state in STATES if state not in GOES_ON]
     for state in at_rest:
@@ -369,6 +371,7 @@ def test_a_rerun_of_a_pipeline_that_does_not_run_begins_anew(queue: Queue) -> No
     assert queue.rows() == []
 
 
+@A_SERVER
 def test_a_pipeline_may_be_rerun_as_a_plain_task_and_that_as_a_pipeline(queue: Queue) -> None:
     queue.server.add_pipeline(HOLDS, ["old"], unique_key="one")
     process = hold_at(queue, 1)
@@ -413,6 +416,7 @@ def test_the_task_of_a_schedule_has_no_stages_of_whatever_held_its_key(queue: Qu
 
 
 @ONE_MODE
+@ONE_STORE
 def test_a_cancel_while_a_stage_runs_ends_the_pipeline_and_a_retry_resumes_there(queue: Queue, mode: str) -> None:
     """Also where that stage succeeds before its worker hears of it."""
     stage = 1

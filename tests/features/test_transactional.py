@@ -32,7 +32,7 @@ from tests.support.locks import holding
 from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
 from tests.support.queues import Queue
 from tests.support.servers import lock_waits
-from tests.support.turns import ONE_STORE, on_stores_in_turn
+from tests.support.turns import A_SERVER, ONE_STORE, on_stores_in_turn
 
 EACH_MODE = on_stores_in_turn("mode", ["delete", "move", "mark"])
 SETTINGS = common.SETTINGS
@@ -127,6 +127,7 @@ def test_what_a_task_wrote_and_its_completion_come_at_once(queue: Queue, mode: s
     assert queue.notes() == ["hold 1"]
 
 
+@A_SERVER
 def test_tasks_of_all_kinds_take_turns(queue: Queue) -> None:
     queue.go("go-plain")
     for number in (1, 2):
@@ -148,6 +149,7 @@ def test_what_waits_for_such_a_task_runs_after_it(queue: Queue, mode: str) -> No
     assert [status for status in queue.statuses() if status != 2] == []
 
 
+@A_SERVER
 def test_a_task_that_it_adds_is_there_with_its_effects_or_not_at_all(queue: Queue) -> None:
     add(queue, "add_child", 1, False)
     add(queue, "add_child", 2, True)
@@ -165,6 +167,7 @@ def test_a_task_that_an_operator_runs_has_a_transaction_too(queue: Queue) -> Non
     assert states(queue)[0][0] == 3
 
 
+@ONE_STORE
 def test_its_result_is_kept_and_one_that_cannot_be_leaves_the_task_done(queue: Queue) -> None:
     add(queue, "effect", 1, {"größe": [1]})
     add(queue, "return_a_set", 2)
@@ -178,6 +181,7 @@ def test_its_result_is_kept_and_one_that_cannot_be_leaves_the_task_done(queue: Q
     assert queue.rows("status, result") == [(2, '{"größe":[1]}'), (2, None), (2, None), (4, None)]
 
 
+@ONE_STORE
 def test_a_task_that_raises_leaves_nothing_and_comes_again(queue: Queue) -> None:
     add(queue, "fail", 1)
     for attempt in (1, 2, 3):
@@ -188,6 +192,7 @@ def test_a_task_that_raises_leaves_nothing_and_comes_again(queue: Queue) -> None
     assert_fatal(ended, "ValueError: after its write")
 
 
+@A_SERVER
 def test_a_task_whose_time_is_up_leaves_nothing(queue: Queue) -> None:
     names = ["too_long"] if queue.is_sqlite else ["too_long", "too_long_in_the_database"]
     for number, name in enumerate([*names, "effect"]):
@@ -232,6 +237,7 @@ def test_a_cancelled_stage_that_ends_well_has_its_effects_and_no_next_stage(mysq
     assert mysql_queue.first_lines()[0].startswith("cancelled")
 
 
+@ONE_STORE
 def test_what_is_called_when_the_last_attempt_failed_is_outside_of_it(queue: Queue) -> None:
     add(queue, "fail_for_good", 1)
     assert_silent(queue.worker("--mode", "mark"))

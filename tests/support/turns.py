@@ -11,6 +11,8 @@ import pytest
 
 STORES = ("sqlite", "mysql")
 ONE_STORE = pytest.mark.parametrize("dsn", ["sqlite", pytest.param("mysql", marks=pytest.mark.long)], indirect=True)
+A_SERVER = pytest.mark.parametrize("dsn", ["mysql", pytest.param("sqlite", marks=pytest.mark.long)], indirect=True)
+"""The other one, so that both are met as often."""
 
 
 def on_stores_in_turn(name: str, values: Iterable[object]) -> pytest.MarkDecorator:

@@ -30,7 +30,7 @@ from taskserver.worker.watched_call import CallPlan
 from tests.support.processes import WAIT_SECONDS, assert_one_line, assert_silent, end_of, freeze, kill, thaw, wait_until
 from tests.support.queues import Queue
 from tests.support.servers import lock_waits
-from tests.support.turns import ONE_STORE, on_stores_in_turn
+from tests.support.turns import A_SERVER, ONE_STORE, on_stores_in_turn
 
 OTHER_GROUP = "4294967295"
 """Without a task: whoever works for it takes back what is due, and runs nothing."""
@@ -392,6 +392,7 @@ def test_between_tasks_a_worker_gives_back_what_it_has_held_for_half_a_lease(one
 # ---- a worker that was frozen
 
 
+@A_SERVER
 def test_a_frozen_worker_changes_nothing_in_a_task_that_waits_for_its_retry(
     queue: Queue,
 ) -> None:

@@ -34,7 +34,7 @@ from tests.support.processes import (
 )
 from tests.support.queues import Queue
 from tests.support.servers import MySQLServer
-from tests.support.turns import ONE_STORE, on_stores_in_turn
+from tests.support.turns import A_SERVER, ONE_STORE, on_stores_in_turn
 
 SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "10", "TASKSERVER_BACKOFF": "fixed:500", "TASKSERVER_LEASE": "600"}
 SHORT = {"TASKSERVER_LEASE": "1", "TASKSERVER_TIMEOUT": "1"}
@@ -190,6 +190,7 @@ def test_a_module_that_hangs_when_imported_is_interrupted_too(one_queue: Queue) 
     assert one_queue.notes() == ["noted"]
 
 
+@ONE_STORE
 def test_tasks_that_end_just_at_their_timeout_are_done_or_failed_and_nothing_else(queue: Queue) -> None:
     queue.define("@task(timeout=0.02)\ndef close(seconds): time.sleep(seconds)\n")
     for number in range(60):
@@ -540,6 +541,7 @@ def status_of(queue: Queue) -> dict[str, Any]:
     return run
 
 
+@A_SERVER
 def test_max_time_starts_nothing_that_would_not_fit_and_releases_the_rest(queue: Queue) -> None:
     for _ in range(8):
         queue.add("tasks.nap", "[0.4]")
@@ -784,6 +786,7 @@ def test_two_signals_at_once_wake_a_task_that_sleeps(sqlite_queue: Queue) -> Non
     assert sqlite_queue.rows("status, attempts") == [(3, 1)] * count
 
 
+@ONE_STORE
 def test_a_second_signal_that_comes_inside_a_write_stops_the_task_after_it(queue: Queue) -> None:
     queue.define(
         # Once before it starts: what strikes in an import is lost where Python has to compile, which drops errors.

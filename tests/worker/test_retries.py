@@ -17,7 +17,7 @@ from taskserver.model.backoff import DAY_SECONDS, Backoff, parse_backoff
 from taskserver.model.task_options import options_of
 from tests.support.processes import assert_silent, end_of, kill
 from tests.support.queues import Queue
-from tests.support.turns import ONE_STORE
+from tests.support.turns import A_SERVER, ONE_STORE
 
 SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERVER_BACKOFF": "linear:300", "TASKSERVER_LEASE": "600"}
 ONCE = {"TASKSERVER_MAX_ATTEMPTS": "1"}
@@ -150,6 +150,7 @@ def test_a_task_is_fatal_once_its_attempts_are_used_up(one_queue: Queue) -> None
     assert one_queue.rows("status, attempts") == [(4, 3)]
 
 
+@ONE_STORE
 def test_the_row_s_limit_wins_over_the_callable_s_and_that_over_the_setting(queue: Queue) -> None:
     queue.define("@task(max_attempts=2)\ndef twice(): fail()\n\n@task(max_attempts=5)\ndef often(): fail()\n")
     expected = []
@@ -181,6 +182,7 @@ def test_the_callable_s_limit_counts_for_the_task_that_imports_its_module_too(on
         one_queue.end_backoffs()
 
 
+@A_SERVER
 def test_a_task_that_was_started_as_often_as_it_may_is_fatal_and_does_not_run(queue: Queue) -> None:
     # The first of a run imports its module, the second finds it imported.
     for _ in range(2):
@@ -192,6 +194,7 @@ def test_a_task_that_was_started_as_often_as_it_may_is_fatal_and_does_not_run(qu
     assert queue.notes() == []
 
 
+@A_SERVER
 def test_a_bad_row_keeps_its_attempts(queue: Queue) -> None:
     # The first one of tasks imports the module, for which it is started: that is taken back.
     names = ["not_there", "not_there", "fail.x", "_hidden"]
@@ -207,6 +210,7 @@ def test_a_bad_row_keeps_its_attempts(queue: Queue) -> None:
 # ---- waking
 
 
+@ONE_STORE
 def test_a_failed_task_runs_again_once_its_backoff_has_ended_and_not_before(queue: Queue) -> None:
     queue.define(
         "def flaky():\n    note('try')\n    if (HERE / 'notes').read_text().count('try') < 2:\n        fail()\n",
@@ -246,6 +250,7 @@ def test_a_backoff_of_nothing_lets_the_next_run_take_the_task(one_queue: Queue) 
 # ---- Retry and Fatal
 
 
+@ONE_STORE
 def test_a_task_chooses_by_retry_when_it_comes_again_and_spends_an_attempt(queue: Queue) -> None:
     raised = {
         "Retry(delay=5)": (5, "Retry: "),
@@ -313,6 +318,7 @@ def test_an_odd_retry_is_a_failed_attempt_and_stops_nothing_else(one_queue: Queu
     assert seconds > 0
 
 
+@A_SERVER
 def test_fatal_gives_up_at_once_whatever_attempts_are_left(queue: Queue) -> None:
     queue.define(
         "def stop():\n    raise Fatal('no such customer')\n\nclass Own(Fatal): pass\n\ndef own(): raise Own(5)\n"
@@ -522,6 +528,7 @@ def test_a_task_whose_rescue_returns_counts_as_done(one_queue: Queue, mode: str)
     assert one_queue.sql("SELECT taken, done, fatal FROM jobs_queue_workers") == [(5, 5, 0)]
 
 
+@ONE_STORE
 def test_a_rescue_is_not_called_for_a_task_that_was_changed_while_it_ran(queue: Queue) -> None:
     queue.define(
         f"{RESCUE}\nimport time\n"
@@ -608,6 +615,7 @@ def test_a_rescue_is_not_called_for_lost_tasks_and_bad_rows(queue: Queue) -> Non
     assert queue.notes() == ["hangs"]
 
 
+@A_SERVER
 def test_a_rescue_gets_the_arguments_of_the_row_whatever_the_task_made_of_its_own(
     queue: Queue,
 ) -> None:
@@ -628,6 +636,7 @@ def test_a_rescue_gets_the_arguments_of_the_row_whatever_the_task_made_of_its_ow
     assert [json.loads(note) for note in rescued] == [[[], spoiled], [long, {}]]
 
 
+@A_SERVER
 def test_a_rescue_is_not_called_once_the_task_s_claim_was_taken_away(queue: Queue) -> None:
     queue.define(
         RESCUE + "\n@task(on_fatal='tasks.rescue')\ndef hold_and_fail():\n    note('started')\n"
@@ -665,6 +674,7 @@ def test_a_rescue_has_the_task_s_time_limit_too(one_queue: Queue) -> None:
 # ---- what is kept of an error
 
 
+@ONE_STORE
 def test_an_error_is_its_first_line_and_then_the_end_of_its_traceback(queue: Queue) -> None:
     queue.define("def deep(n=30):\n    if n:\n        deep(n - 1)\n    else:\n        fail('at the bottom')\n")
     add_row(queue, "deep")

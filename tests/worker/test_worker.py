@@ -28,7 +28,7 @@ from tests.support.processes import (
 )
 from tests.support.queues import Queue
 from tests.support.servers import MariaDB, free_port, missing_programs
-from tests.support.turns import ONE_STORE, on_stores_in_turn
+from tests.support.turns import A_SERVER, ONE_STORE, on_stores_in_turn
 
 # One attempt: what fails is fatal at once. Tests of retries have more.
 SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "1"}
@@ -76,6 +76,7 @@ def spin():
 # ---- order and limits
 
 
+@ONE_STORE
 def test_tasks_of_the_named_groups_run_in_order_of_priority_then_id_across_them(queue: Queue) -> None:
     rows = [(3, 10), (5, -1), (6, 10), (4, -9), (3, 0), (5, 10), (6, -1), (3, -2_000_000_000), (5, 0), (6, 0)]
     for number, (group_id, priority) in enumerate(rows):
@@ -86,6 +87,7 @@ def test_tasks_of_the_named_groups_run_in_order_of_priority_then_id_across_them(
     assert queue.rows("group_id, status, attempts") == [(4, 0, 0)]
 
 
+@A_SERVER
 def test_a_worker_without_groups_takes_from_all(queue: Queue) -> None:
     for group_id, priority in [(0, 5), (7, -5), (4_294_967_295, 0)]:
         queue.add("tasks.note", f'["{group_id}"]', group_id, priority)
@@ -93,6 +95,7 @@ def test_a_worker_without_groups_takes_from_all(queue: Queue) -> None:
     assert queue.notes() == ["7", "4294967295", "0"]
 
 
+@A_SERVER
 def test_max_tasks_counts_bad_rows_and_failing_tasks_too(queue: Queue) -> None:
     for task in ["os.system", "tasks.note", "tasks.fail", "tasks.note", "tasks.note"]:
         queue.add(task)
@@ -162,6 +165,7 @@ def test_a_completed_task_goes_where_the_mode_says(queue: Queue, mode: str, said
         assert rows == ([completed] if table == places.get(mode) else [])
 
 
+@A_SERVER
 def test_a_completed_task_that_failed_before_keeps_no_error(queue: Queue) -> None:
     queue.add("tasks.note")
     queue.sql("UPDATE jobs_queue SET error_text = 'ValueError: old', attempts = 2")
@@ -509,6 +513,7 @@ def test_a_task_that_closes_standard_output_breaks_no_run_on_a_terminal(sqlite_q
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@ONE_STORE
 def test_a_signal_lets_the_running_task_finish_and_gives_the_rest_back(queue: Queue, number: signal.Signals) -> None:
     queue.add("tasks.wait_for_go")
     for _ in range(4):
@@ -744,6 +749,7 @@ def test_no_arguments_can_be_written_in_many_ways(sqlite_queue: Queue) -> None:
     assert sqlite_queue.notes() == ["noted"] * len(ways)
 
 
+@ONE_STORE
 def test_arguments_of_one_mebibyte_are_passed(queue: Queue) -> None:
     queue.define("def measure(text):\n    note(len(text))\n")
     queue.add("tasks.measure", f'["{"x" * (MEBIBYTE - 4)}"]')
@@ -808,6 +814,7 @@ def test_each_host_and_groups_have_one_row_that_tells_of_the_last_run(queue: Que
     ]
 
 
+@A_SERVER
 def test_the_record_of_a_run_that_was_killed_has_no_end(queue: Queue) -> None:
     queue.add("tasks.wait_for_go")
     process = queue.start_task()
