@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
@@ -93,13 +93,22 @@ def _files_of_start() -> Iterator[Path]:
 def _files_of(modules: Iterable[str], folder: Path) -> Iterator[Path]:
     """Where modules lie that are in no package: a file with its folder of bytecode, or the folders of a package."""
     for name in modules:
-        spec = PathFinder.find_spec(name, [str(folder), *sys.path])
+        spec = PathFinder.find_spec(name, [str(folder), *sys.path]) or _found_by_hook(name)
         if spec is None:
             continue  # another check tells of a missing one
         if spec.submodule_search_locations is not None:
             yield from map(Path, spec.submodule_search_locations)
         elif spec.origin:
             yield from (Path(spec.origin), Path(spec.origin).with_name("__pycache__"))
+
+
+def _found_by_hook(name: str) -> ModuleSpec | None:
+    """Where a hook of imports finds a module, as of a package that was installed by `pip install -e`."""
+    for finder in sys.meta_path:
+        with suppress(Exception):  # a hook is anybody's code
+            if found := finder.find_spec(name, None):
+                return found
+    return None
 
 
 class _Search:

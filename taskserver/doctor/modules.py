@@ -43,7 +43,12 @@ class _Outcome(NamedTuple):
 
 def findings(settings: Settings, names: Sequence[str] | None) -> Iterator[Finding]:
     """One finding for the listed modules, and one for the callables that rows name; None: rows could not be read."""
-    outcome = _import_apart(settings, names or ())
+    try:
+        outcome = _import_apart(settings, names or ())
+    except OSError as error:
+        for check in ("modules", "callables"):
+            yield unknown(check, f"this host lets no process be started for it: {error.strerror}", "they may be broken")
+        return
     if outcome is None:
         yield broken(
             "modules",

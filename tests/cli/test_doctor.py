@@ -5,6 +5,7 @@ What the doctor makes of files and of facts is in tests/unit: test_doctor_files,
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -477,6 +478,17 @@ def test_a_module_whose_import_hangs_is_broken(healthy_sqlite: Queue, monkeypatc
     healthy_sqlite.deployment.write_tasks("import time\ntime.sleep(600)\n", "sleepy_tasks.py")
     settings = Settings(folder=healthy_sqlite.folder, dsn=parse_dsn(healthy_sqlite.dsn), modules=("sleepy_tasks",))
     assert [one.level for one in modules.findings(settings, [])] == [Level.BROKEN]
+
+
+def test_a_host_that_lets_no_process_be_started_leaves_modules_unknown(
+    healthy_sqlite: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object, **more: object) -> None:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("subprocess.run", refuse)
+    settings = Settings(folder=healthy_sqlite.folder, dsn=parse_dsn(healthy_sqlite.dsn), modules=("tasks",))
+    assert [one.level for one in modules.findings(settings, [])] == [Level.UNKNOWN] * 2
 
 
 @ONE_STORE

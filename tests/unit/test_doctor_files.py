@@ -6,8 +6,10 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 
@@ -25,10 +27,21 @@ VENV = (
 CODE = ("worker.py", "taskserver/call.py", "taskserver/stores/queue.py", "pymysql/__init__.py", "shop/__init__.py")
 
 
+class Hook(NamedTuple):
+    """As `pip install -e` lays one."""
+
+    folder: str
+
+    def find_spec(self, name: str, path: object) -> ModuleSpec | None:
+        found = ModuleSpec(name, None, is_package=True)
+        found.submodule_search_locations = [self.folder]
+        return found if name == "edited" else None
+
+
 @pytest.fixture(autouse=True)
 def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Python of the tests' own, so that the real one may lie where it likes."""
-    for name in ("early", "bin", "lib/__pycache__", "shelf", "cache/site"):
+    for name in ("early", "bin", "lib/__pycache__", "shelf", "cache/site", "editable/edited"):
         (tmp_path / name).mkdir(parents=True)
     for name in VENV:
         if not (tmp_path / name).is_dir():
@@ -42,6 +55,7 @@ def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.append("__editable__.shop-1.0.finder.__path_hook__")  # a name for a hook of imports, which is no path
     own = SimpleNamespace(path=path, executable=str(tmp_path / "bin/python"), modules={"hook": hook})
     own.pycache_prefix = str(tmp_path / "cache")
+    own.meta_path = [Hook(str(tmp_path / "editable/edited"))]
     monkeypatch.setattr(code_rights, "sys", own)
     monkeypatch.setattr(code_rights, "site", SimpleNamespace(getsitepackages=list, ENABLE_USER_SITE=False))
 
@@ -58,7 +72,7 @@ def folder(tmp_path: Path) -> Path:
         (folder / name).chmod(0o755)
     (folder / "../../data/linked.py").touch(0o644)
     (folder / "shop" / "linked.py").symlink_to("../../../data/linked.py")
-    set_env(folder, f"{DSN}TASKSERVER_LOG=../../data/worker.log\nTASKSERVER_MODULES=tasks,shop.jobs.*\n")
+    set_env(folder, f"{DSN}TASKSERVER_LOG=../../data/worker.log\nTASKSERVER_MODULES=tasks,shop.jobs.*,edited\n")
     for name, mode in ((".env", 0o600), ("var", 0o700), ("../../data", 0o700)):
         (folder / name).chmod(mode)
     return folder
@@ -112,6 +126,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     },
     **{f"a {name} of Python that all may change": (chmod(f"../../{name}", 0o777), "code", name) for name in VENV},
     "a place in which a folder of sys.path could be made": (chmod("../../shelf", 0o1777), "code", "shelf"),
+    "a listed package that a hook finds": (chmod("../../editable/edited", 0o777), "module_files", "editable/edited"),
     "the target of a link that all may change": (chmod("shop/linked.py", 0o666), "module_files", "data/linked.py"),
     "a site's pages beside it": (lambda folder: (folder / "index.php").write_text("<?php"), "web_folder", "web folder"),
     "an open folder of locks": (chmod("var", 0o755), "var", "0755"),

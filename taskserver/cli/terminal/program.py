@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from enum import IntEnum
-from errno import EMFILE, ENFILE
+from errno import EBADF, EDQUOT, EFBIG, EIO, EMFILE, ENFILE, ENOSPC, EPIPE
 
 from ...errors import DatabaseError, HostLimit, InvalidTask, SettingError
 from ...host.standard_descriptors import fill_standard_descriptors
@@ -27,6 +27,7 @@ class Exit(IntEnum):
     """Ended by Ctrl-C, as shells number it."""
 
 
+OUTPUT_FAILED = (EPIPE, ENOSPC, EIO, EBADF, EFBIG, EDQUOT)
 MAX_UNFORESEEN_LENGTH = 500
 NO_MORE = "the host lets a program have no more of that; tasks may keep what they took until the run ends"
 
@@ -47,9 +48,7 @@ def run_program(name: str, command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except OSError as error:
-        if error.errno in (EMFILE, ENFILE):
-            return _fail(name, HostLimit(f"{error.strerror}: {NO_MORE}"), Exit.DATABASE)
-        return _end_without_output(name, error)
+        return _end_for_host(name, error)
     except MemoryError:
         pass
     except Exception as error:
@@ -58,6 +57,15 @@ def run_program(name: str, command: Callable[[], int]) -> int:
         return _fail(name, DatabaseError(_unforeseen(error)), Exit.DATABASE)
     # Here the frames that led to the error are gone, and with them what they held.
     return _fail(name, HostLimit(f"No memory: {NO_MORE}"), Exit.DATABASE)
+
+
+def _end_for_host(name: str, error: OSError) -> int:
+    """End a program that the host did not let do something."""
+    if error.errno in (EMFILE, ENFILE):
+        return _fail(name, HostLimit(f"{error.strerror}: {NO_MORE}"), Exit.DATABASE)
+    if error.errno in OUTPUT_FAILED and error.filename is None:
+        return _end_without_output(name, error)
+    return _fail(name, HostLimit(_unforeseen(error)), Exit.DATABASE)
 
 
 def _unforeseen(error: Exception) -> str:
