@@ -109,7 +109,11 @@ def next_time(schedule: Schedule, planned: datetime, now: datetime) -> datetime:
 
     Raises InvalidTask where no time comes before the end of the database's time.
     """
-    found = _next_of_every(schedule.every_seconds, planned, now) if schedule.every_seconds else _of_cron(schedule, now)
+    try:
+        every = schedule.every_seconds
+        found = _next_of_every(every, planned, now) if every else _of_cron(schedule, now)
+    except OverflowError:  # beyond the year 9999
+        found = None
     if found is None or found > LAST_INSTANT:
         raise InvalidTask(f"its next time would come after {LAST_INSTANT:%Y-%m-%d}, where the database's time ends")
     return found

@@ -132,3 +132,19 @@ def test_an_overview_holds_the_first_running_tasks_that_tell_their_progress(one_
     assert [task.id for task in overview.running] == list(range(1, MAX_RUNNING + 1))
     assert {task.progress.fraction for task in overview.running} == {0.25}
     assert overview.has_more_running is (count > MAX_RUNNING)
+
+
+def test_status_and_doctor_live_through_odd_values_in_the_records_of_sqlite(sqlite_queue: Queue) -> None:
+    assert sqlite_queue.worker().returncode == 0
+    sqlite_queue.sql(
+        "UPDATE jobs_queue_workers SET pid = x'ff', reason = x'00ff', taken = 'many', done = x'01', fatal = 1.5,"
+        " started_at = x'ff', ended_at = x'fe'"
+    )
+    sqlite_queue.sql(
+        "INSERT INTO jobs_queue_schedules (name, task, every_seconds, next_at)"
+        " VALUES ('never', 'tasks.note', 3600, '9999-12-31 23:59:59.999999')"
+    )
+    for command in (["status"], ["status", "--json"], ["doctor"]):
+        ended = sqlite_queue.client(*command)
+        assert (ended.stderr, ended.returncode in (0, 1)) == ("", True), command
+        assert ended.stdout

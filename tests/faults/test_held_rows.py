@@ -221,6 +221,9 @@ IS_INSERTING = """
 def test_whoever_holds_the_counter_of_ids_is_waited_for(shared_queue: FailingQueue, table: str, row_id: str) -> None:
     """As an INSERT of many selected rows does. MariaDB says of it what it says where no id is left."""
     shared_queue.add_named("first")
+    shared_queue.sql(
+        "CREATE TABLE others (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY) AUTO_INCREMENT = ?", 2**63 + 9
+    )
 
     def insert_slowly() -> None:
         with closing(shared_queue.connect()) as connection, connection.cursor() as cursor:

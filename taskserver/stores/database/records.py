@@ -96,6 +96,13 @@ class StoredTask(NamedTuple):
     """Whether the row stands in the archive."""
 
 
+def last_run(row: Sequence[Any]) -> LastRun:
+    """A run from a row of LastRun's columns. SQLite's may hold anything: what is no number counts as 0."""
+    columns = as_texts(row)
+    counts = (value if isinstance(value, int) else 0 for value in columns[7:12])
+    return LastRun._make((*columns[:7], *counts, *columns[12:]))
+
+
 def telling_tasks(rows: Sequence[Sequence[Any]]) -> list[TellingTask]:
     """The tasks whose progress can be read, from rows of TellingTask's columns."""
     several = ((*columns, read_progress(text)) for *columns, text in rows)

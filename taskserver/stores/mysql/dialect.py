@@ -74,7 +74,7 @@ class MySQLDialect(Dialect):
     # ---- connections
 
     def new_session(self) -> MySQLSession:
-        return MySQLSession(self._dsn, self.abilities, self.login_error)
+        return MySQLSession(self._dsn, self.table, self.abilities, self.login_error)
 
     def login_error(self, error: BaseException) -> DatabaseError:
         """Our error for an error at login: a server that hangs up then may be none of MySQL's."""

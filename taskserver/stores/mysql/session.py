@@ -48,8 +48,8 @@ REPEATABLE_READ = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
 # MariaDB says the same where an INSERT of many rows holds the counter for longer than is waited.
 IS_NO_ID_LEFT = """
-    SELECT VERSION() NOT LIKE '%MariaDB%' OR MAX(auto_increment) > 9223372036854775807
-    FROM information_schema.tables WHERE table_schema = DATABASE()
+    SELECT VERSION() NOT LIKE '%%MariaDB%%' OR MAX(auto_increment) > 9223372036854775807
+    FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name IN (%s, %s)
 """
 
 ANY_BYTES = "taskserver_any_bytes"
@@ -66,9 +66,12 @@ class Abilities:
 class MySQLSession(Session):
     """One thread's connection of ours."""
 
-    def __init__(self, dsn: MySQLDsn, abilities: Abilities, error_of: Callable[[Exception], DatabaseError]) -> None:
+    def __init__(
+        self, dsn: MySQLDsn, table: str, abilities: Abilities, error_of: Callable[[Exception], DatabaseError]
+    ) -> None:
         """`error_of` translates an error at login."""
         super().__init__()
+        self._table = table
         self._dsn = dsn
         self._abilities = abilities
         self._error_of = error_of
@@ -175,7 +178,7 @@ class MySQLSession(Session):
         return True
 
     def _is_no_id_left(self) -> bool:
-        self.cursor.execute(IS_NO_ID_LEFT)
+        self.cursor.execute(filled(self.cursor, IS_NO_ID_LEFT, (self._table, f"{self._table}_done")))
         return bool(self.cursor.fetchall()[0][0])
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...model.results import TaskState, task_state
 from ...model.task import Status
 from ..database.database import Database
-from ..database.records import LastRun, QueueCount, StoredTask, TellingTask, stored_task, telling_tasks
+from ..database.records import LastRun, QueueCount, StoredTask, TellingTask, last_run, stored_task, telling_tasks
 from ..database.statements import marks
 
 
@@ -41,7 +41,7 @@ class Views:
 
     def runs(self) -> list[LastRun]:
         """The last run of each host and groups."""
-        return [LastRun(*row) for row in self._database.fetch(self.RUNS)]
+        return [last_run(row) for row in self._database.fetch(self.RUNS)]
 
     TELLING = """
         SELECT id, task, group_id, attempts, {started_at_age}, {read_progress} FROM {table} {by_status}
