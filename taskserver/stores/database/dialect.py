@@ -55,8 +55,11 @@ if TYPE_CHECKING:
 
         def claim_seen(
             self, database: Any, free_rows: Any, token: int, lease_seconds: int, limit: int, groups: Sequence[int]
-        ) -> None:
-            """The same for rows that a look without locks finds, leaving out those of them that others hold."""
+        ) -> bool:
+            """The same for rows that a look without locks finds, leaving out those of them that others hold.
+
+            Whether it may have claimed more, since a connection broke before its answer came.
+            """
 
         def has_new(self, database: Any, groups: Sequence[int]) -> bool:
             """Whether a look without locks finds a new row in these groups (none: in any)."""

@@ -59,6 +59,8 @@ class FreeRows:
         """Once it has no time, no held row is waited for after another one."""
         self._database = database
         self._has_time = has_time
+        self.in_doubt = False
+        """Whether the last `write` may have been done to more rows: a connection broke before its answer came."""
 
     def write_ids(self, sql: str, ids: Sequence[int], values: Sequence[Any] = ()) -> int:
         """Write to rows by their ids; how many rows were changed. Held rows are left for the next look."""
@@ -81,12 +83,19 @@ class FreeRows:
         def write(free: Sequence[int]) -> int:
             return self._database.write(with_ids(sql, free), (*values_before, *free, *values))
 
+        policy = RetryPolicy(Scope.STATEMENT, self._seconds(writer_seconds))
         try:
-            return self._database.run(RetryPolicy(Scope.STATEMENT, self._seconds(writer_seconds)), write, ids)
-        except Conflict:
+            changed, self.in_doubt = self._database.run_in_doubt(policy, write, ids)
+            return changed
+        except Conflict as error:
+            self.in_doubt = error.may_have_taken_effect
             if self._database.dialect.has_one_writer:
                 raise
-        return sum(self.work(ids, write).results) if self._may_try_again() else 0
+        if not self._may_try_again():
+            return 0
+        freed = self.work(ids, write)
+        self.in_doubt = self.in_doubt or freed.in_doubt
+        return sum(freed.results)
 
     def work(
         self,

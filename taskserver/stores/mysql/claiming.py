@@ -100,20 +100,21 @@ class MySQLClaiming:
 
     def claim_seen(
         self, database: Database, free_rows: FreeRows, token: int, lease_seconds: int, limit: int, groups: Sequence[int]
-    ) -> None:
+    ) -> bool:
         """The same for rows that a look without locks finds, leaving out those of them that others hold."""
         *picked, _, _ = claim_values(token, lease_seconds, limit + MAX_BEHIND_HELD, groups)
         ids = [row[0] for row in database.fetch(_filled(SEEN, _picked(groups), skip_locked=""), picked)]
-        if free_rows.write(CLAIM_SEEN, ids[:limit], values_before=(token, lease_seconds)) or len(ids) <= limit:
-            return
-        claimed = 0
+        claimed = free_rows.write(CLAIM_SEEN, ids[:limit], values_before=(token, lease_seconds))
+        in_doubt = free_rows.in_doubt
+        if claimed or len(ids) <= limit:
+            return in_doubt
 
         def claim(free: Sequence[int]) -> None:
             nonlocal claimed
             if some := free[: limit - claimed]:
                 claimed += database.write(with_ids(CLAIM_SEEN, some), (token, lease_seconds, *some))
 
-        free_rows.work(ids[limit:], claim)
+        return free_rows.work(ids[limit:], claim).in_doubt or in_doubt
 
     def indexes(self, database: Database, groups: Sequence[int]) -> Sequence[str]:
         """The indexes by which the claim reads the queue."""

@@ -95,7 +95,8 @@ class Claims:
         changed = self._unless_held(token, lambda: claim(database, token, lease_seconds, limit, groups))
         if changed is not HELD or database.dialect.skips_locked:
             return changed
-        claim_seen(database, self._free_rows(), token, lease_seconds, limit, groups)
+        if claim_seen(database, self._free_rows(), token, lease_seconds, limit, groups):
+            self._in_doubt.add(token)
         return self._claimed(token)
 
     def _claim_of_all(self, token: int, limit: int) -> Changed:

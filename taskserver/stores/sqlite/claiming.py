@@ -60,8 +60,9 @@ class SQLiteClaiming:
 
     def claim_seen(
         self, database: Any, free_rows: Any, token: int, lease_seconds: int, limit: int, groups: Sequence[int]
-    ) -> None:
+    ) -> bool:
         """Nothing: whoever holds one row of SQLite's holds all."""
+        return False
 
     def has_new(self, database: Database, groups: Sequence[int]) -> bool:
         """Whether a look without locks finds a new row."""
