@@ -62,6 +62,11 @@ class NotUnderstood(DatabaseError):
     """The server does not know the syntax of a statement. Nothing was done."""
 
 
+def is_refusal(error: DatabaseError) -> bool:
+    """Whether a write failed for a reason that no further try mends: a rule, a right, an error in a trigger."""
+    return not isinstance(error, (Conflict, Unavailable, TooLong, NotUnderstood))
+
+
 class AlreadyThere(DatabaseError):
     """A column or an index that is being made exists already."""
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from logging import getLogger
 from typing import Any, NamedTuple
 
-from ..errors import BadTask, DatabaseError, Refused
+from ..errors import BadTask, DatabaseError, is_refusal
 from ..messages.error_text import describe
 from ..messages.printable import Lines
 from ..model.arguments import read_item
@@ -257,11 +257,11 @@ class BatchExecution:
             return
         try:
             completed, may_be_completed = self._batches.complete(tasks)
-        except Refused as error:  # for the sake of one of them
-            completed, may_be_completed = set(), error.may_have_taken_effect
         except DatabaseError as error:
-            self._complete_later(tasks, share, error.may_have_taken_effect)
-            raise
+            if not is_refusal(error):
+                self._complete_later(tasks, share, error.may_have_taken_effect)
+                raise
+            completed, may_be_completed = set(), error.may_have_taken_effect  # one of them may be to blame
         left = [] if len(completed) == len(tasks) else [task for task in tasks if task.id not in completed]
         done = [task for task in tasks if task.id in completed] if left else tasks
         self._reporter.report_done_together(done, *share)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from operator import methodcaller
 
-from ..errors import Fatal, LeaseLost, Refused, TaskServerError, TooLong
+from ..errors import DatabaseError, Fatal, LeaseLost, TaskServerError, TooLong, is_refusal
 from ..interrupts.stopping import TaskInterrupted
 from ..model.attempt import Finish, NextStage, Outcome
 from ..model.task import ClaimedTask
@@ -67,11 +67,13 @@ class Completions:
                 raise Fatal(TOO_LONG_TEXT.removeprefix("Fatal: ")) from None
             self._reporter.report_unkept_result(finish.task, TOO_LONG_RESULT)
             finish = finish._replace(result=None)
-        except Refused as error:
-            if finish.next_stage is not None:
+        except DatabaseError as error:
+            if not is_refusal(error) or finish.next_stage is not None:
                 raise
-            self._reporter.report_staying(finish.task, error)
             finish = finish._replace(stays=True)
+            outcome = callers.complete(connection, finish)
+            self._reporter.report_staying(finish.task, error)
+            return finish, outcome
         return finish, callers.complete(connection, finish)
 
     def end(self, completion: Completion) -> tuple[Finish, Outcome] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..errors import Conflict, DatabaseError, Refused, TooLong
+from ..errors import Conflict, DatabaseError, TooLong, is_refusal
 from ..model.attempt import Finish, Outcome, Start
 from ..stores import Store
 from .reporting import Ended, Reporter
@@ -85,12 +85,13 @@ class Finishing:
                 return self._save_one_by_one(start)
             if isinstance(error, TooLong) and (self._drop_results() or self._end_pipelines()):
                 return self.save_and_start(start)
-            if isinstance(error, (Conflict, Refused)) and self._ended and start is not None:
+            refused = is_refusal(error)
+            if (refused or isinstance(error, Conflict)) and self._ended and start is not None:
                 # Apart: whoever holds the row that is to be started must not keep the others from their ends.
                 self.save()
                 self._may_be_saved = error.may_have_taken_effect
                 return self.save_and_start(start)
-            if isinstance(error, Refused) and self._ended and (len(self._ended) > 1 or self._let_stay(error)):
+            if refused and self._ended and (len(self._ended) > 1 or self._let_stay(error)):
                 return self._save_one_by_one(start)
             raise
         several, self._ended, self._may_be_saved = self._ended, [], False
@@ -126,7 +127,7 @@ class Finishing:
             self._ended += several  # after an error
         return False
 
-    def _let_stay(self, error: Refused) -> bool:
+    def _let_stay(self, error: DatabaseError) -> bool:
         """Have the one gathered finish leave its row as a done one. Whether it is a completion that would not."""
         (ended,) = self._ended
         finish = ended.finish

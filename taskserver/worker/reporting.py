@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from logging import DEBUG, getLogger
 from typing import NamedTuple
 
-from ..errors import Refused
+from ..errors import DatabaseError
 from ..messages.printable import Lines
 from ..model.attempt import Finish, Outcome
 from ..model.task import CANCELLED, ClaimedTask
@@ -94,7 +94,7 @@ class Reporter:
                 fault,
             )
 
-    def report_staying(self, task: ClaimedTask, error: Refused) -> None:
+    def report_staying(self, task: ClaimedTask, error: DatabaseError) -> None:
         """Log that the row of a completed task stays as a done one, whatever the mode."""
         LOG.warning("task %d %s is done, and its row stays: the database does not let it go: %s", *task[:2], error)
 

@@ -59,6 +59,26 @@ def let_go(site: Site) -> None:
     site.rows.execute("DROP TABLE orders" if site.rows.is_mysql else "DROP TRIGGER keeping")
 
 
+AUDIT = (
+    "CREATE TRIGGER auditing AFTER DELETE ON jobs_queue FOR EACH ROW IF OLD.id = {} "
+    "THEN INSERT INTO audit VALUES (OLD.task); END IF"
+)
+
+
+@pytest.mark.parametrize("name", ["note", "many", "transfer"])
+def test_a_trigger_that_fails_by_itself_keeps_its_row_and_no_other(mysql_site: Site, name: str) -> None:
+    ids = [mysql_site.add_args(name, {"number": number}) for number in range(6)]
+    mysql_site.rows.execute("CREATE TABLE audit (task VARCHAR(3))")
+    mysql_site.rows.execute(AUDIT.format(ids[3]))
+    try:
+        assert mysql_site.run().done == 6
+        assert sorted(mysql_site.module.calls) == list(range(6))
+        assert mysql_site.columns("id, status") == [(ids[3], 2)]
+    finally:
+        mysql_site.rows.execute("DROP TRIGGER auditing")
+        mysql_site.rows.execute("DROP TABLE audit")
+
+
 @pytest.fixture(params=["delete", "move"])
 def site(make_site: Callable[..., Site], site_dsn: str, request: pytest.FixtureRequest) -> Iterator[Site]:
     site = make_site(site_dsn, mode=request.param)

@@ -19,7 +19,7 @@ from functools import partial
 from itertools import starmap
 from typing import ClassVar, NamedTuple
 
-from ...errors import Conflict, Refused
+from ...errors import Conflict, DatabaseError, is_refusal
 from ...model.task import Status
 from ..database.database import Row
 from ..database.free_rows import FreeRows, Work
@@ -207,8 +207,8 @@ class Dependencies:
             return self._database.write_together(writes, HELD_PATIENCE_SECONDS)[0][0]
         except Conflict:
             return 0
-        except Refused:
-            if mode in ("mark", "stay"):
+        except DatabaseError as error:
+            if mode in ("mark", "stay") or not is_refusal(error):
                 raise
             # The database does not let one of them go.
             one_by_one, how = ([parents], "stay") if len(parents) == 1 else ([[parent] for parent in parents], mode)
