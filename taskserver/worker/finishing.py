@@ -91,8 +91,13 @@ class Finishing:
                 self.save()
                 self._may_be_saved = error.may_have_taken_effect
                 return self.save_and_start(start)
-            if refused and self._ended and (len(self._ended) > 1 or self._let_stay(error)):
+            if refused and len(self._ended) > 1:
                 return self._save_one_by_one(start)
+            if refused and self._let_stay():
+                task = self._ended[0].finish.task
+                self.save_and_start(None)
+                self._reporter.report_staying(task, error)
+                return False
             raise
         several, self._ended, self._may_be_saved = self._ended, [], False
         for ended, outcome in zip(several, outcomes, strict=True):
@@ -127,15 +132,14 @@ class Finishing:
             self._ended += several  # after an error
         return False
 
-    def _let_stay(self, error: DatabaseError) -> bool:
-        """Have the one gathered finish leave its row as a done one. Whether it is a completion that would not."""
-        (ended,) = self._ended
-        finish = ended.finish
-        if finish.error_text is not None or finish.next_stage is not None or finish.stays:
-            return False
-        self._ended = [ended._replace(finish=finish._replace(stays=True))]
-        self._reporter.report_staying(finish.task, error)
-        return True
+    def _let_stay(self) -> bool:
+        """Have the gathered finish, if there is one, leave its row as a done one. Whether it would not have."""
+        for ended in self._ended:
+            finish = ended.finish
+            if finish.error_text is None and finish.next_stage is None and not finish.stays:
+                self._ended = [ended._replace(finish=finish._replace(stays=True))]
+                return True
+        return False
 
     def _drop_results(self) -> bool:
         """Drop the results of the gathered finishes. Whether there were any."""

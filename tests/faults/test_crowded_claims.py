@@ -16,6 +16,7 @@ import pytest
 
 from taskserver import TaskServer
 from taskserver.errors import DatabaseError
+from taskserver.stores.mysql import claiming
 from taskserver.worker.result import Reason, RunResult
 from tests.support.processes import WAIT_SECONDS, wait_until
 from tests.support.queues import server_skips_locked
@@ -135,6 +136,27 @@ OTHERS = """
     INSERT INTO jobs_queue (task, group_id, status, claim, started_at, due_at)
     VALUES ('others', 99, 9, 1, NULL, NULL), ('others', 99, 1, 1, NOW(6), NOW(6) + INTERVAL 1 HOUR)
 """
+LOCKED_ROWS = "SELECT MAX(trx_rows_locked) FROM information_schema.innodb_trx"
+
+
+def test_a_claim_that_meets_very_many_uncommitted_rows_is_given_up_before_they_are_all_locked(
+    skipping_crowd: Crowd, mysql_server: MySQLServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MariaDB ends itself once its memory is full of locks."""
+    if "MariaDB" not in str(mysql_server.execute("SELECT VERSION()")):
+        pytest.skip("this server has memory for locks")
+    monkeypatch.setattr(claiming, "IN_TIME", claiming.IN_TIME.replace("= 1 ", "= 0.02 "))
+    monkeypatch.setattr("taskserver.stores.queue.claims.SLOW_SECONDS", 0.0)
+    with skipping_crowd.open() as server, skipping_crowd.held("id = 1") as page, page.cursor() as cursor:
+        page.rollback()
+        values = ", ".join(["('hanging.task', -5)"] * 40_000)
+        cursor.execute(f"INSERT INTO jobs_queue (task, priority) VALUES {values}")
+        result = server.run()
+        ((locked,),) = mysql_server.execute(LOCKED_ROWS)
+    assert (result.reason, result.done) == (Reason.EMPTY, 6)
+    assert locked < 40_000
+
+
 STALLING = """
     CREATE TRIGGER stalling BEFORE UPDATE ON jobs_queue FOR EACH ROW
     IF OLD.status = 0 AND NEW.status = 1 AND IS_FREE_LOCK(DATABASE()) AND NOT EXISTS (SELECT 1 FROM stalls) THEN
@@ -150,6 +172,7 @@ def test_what_a_claim_takes_after_its_connection_broke_is_given_back(
 ) -> None:
     # Whoever holds a row that another worker's task runs on delays nothing.
     monkeypatch.setattr("taskserver.stores.mysql.session.READ_SECONDS_IN_A_RUN", 0.5)
+    monkeypatch.setattr(claiming, "IN_TIME", "")
     database = urlsplit(skipping_crowd.dsn).path[1:]
 
     def wait_for_the_first_claim(result: RunResult) -> None:
@@ -281,5 +304,5 @@ def test_a_lock_that_did_not_come_in_time_is_tried_again(crowd: Crowd, monkeypat
             assert failed.wait(WAIT_SECONDS)
             holder.rollback()
             result = run.result(WAIT_SECONDS)
-    assert set(failures) == {1205}
+    assert set(failures) <= {1205, 1969}  # the lock's time ends, or the claim's own
     assert (result.reason, result.done) == (Reason.EMPTY, 6)

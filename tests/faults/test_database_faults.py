@@ -17,6 +17,7 @@ import pymysql
 import pytest
 
 from taskserver import DatabaseError, TaskServer
+from taskserver.stores.mysql.connection import Connection
 from tests.faults.failing import LOCK_TASK, FailingQueue
 from tests.support.processes import assert_one_line, assert_silent, end_of, wait_for, wait_until
 from tests.support.servers import MariaDB
@@ -342,14 +343,13 @@ def test_a_finish_that_falls_victim_to_a_deadlock_is_written_again(shared_queue:
 def connects(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows with each connection that this process tries to make by taskserver's own code."""
     tried: list[int] = []
-    connect = pymysql.connect
+    connect = Connection.connect
 
     def counting(*args: Any, **kwargs: Any) -> Any:
-        if "init_command" in kwargs:  # the tests' own have none
-            tried.append(len(tried))
+        tried.append(len(tried))
         return connect(*args, **kwargs)
 
-    monkeypatch.setattr(pymysql, "connect", counting)
+    monkeypatch.setattr(Connection, "connect", counting)
     return tried
 
 

@@ -28,6 +28,10 @@ MAX_INLINE_BYTES = 16 * 1024
 MAX_CLAIM_BYTES = 4 * 1024 * 1024
 """Arguments, and stages, that one claim holds at most: of a claim of many rows, shorter ones stay there, too."""
 
+SLOW_SECONDS = 0.8
+"""A claim that was given up after so long is not tried again at once."""
+HELD_SECONDS = 60.0
+"""A server with SKIP LOCKED, whose claim met too many rows, is spared it for so long."""
 HELD = Changed(0, some_may_wait=False)
 """Others hold rows that the claim wants."""
 
@@ -45,6 +49,8 @@ class Claims:
         self._free_rows = free_rows
         self._in_doubt: set[int] = set()
         """Tokens of claims that are under way, and of which an earlier try may take effect as well."""
+        self._held_until = 0.0
+        """By time.monotonic: until then a plain look chooses the rows of a claim."""
         self._paused_until = 0.0
         """By time.monotonic: until then a claim of all groups takes it that some are paused, as they were."""
 
@@ -92,8 +98,10 @@ class Claims:
     def _claim_of(self, token: int, limit: int, groups: Sequence[int]) -> Changed:
         database, lease_seconds = self._database, self._lease_seconds
         claim, claim_seen = database.dialect.claiming.claim, database.dialect.claiming.claim_seen
-        changed = self._unless_held(token, lambda: claim(database, token, lease_seconds, limit, groups))
-        if changed is not HELD or database.dialect.skips_locked:
+        changed = HELD
+        if time.monotonic() >= self._held_until:
+            changed = self._unless_held(token, lambda: claim(database, token, lease_seconds, limit, groups))
+        if changed is not HELD or database.dialect.has_one_writer:
             return changed
         if claim_seen(database, self._free_rows(), token, lease_seconds, limit, groups):
             self._in_doubt.add(token)
@@ -131,11 +139,14 @@ class Claims:
 
         A further try first looks for the rows that an earlier one may have claimed.
         """
-        database, tries = self._database, count()
+        database, tries, began_at = self._database, count(), time.monotonic()
 
         def try_claim() -> Changed:
-            if next(tries) and (rows := database.rows(self.READ_CLAIM, (0, 0, token))):
-                return Changed(len(rows), some_may_wait=True)
+            if next(tries):
+                if rows := database.rows(self.READ_CLAIM, (0, 0, token)):
+                    return Changed(len(rows), some_may_wait=True)
+                if time.monotonic() - began_at > SLOW_SECONDS:
+                    raise Conflict("a claim met rows of others for longer than is waited")
             return claim()
 
         policy = RetryPolicy(Scope.STATEMENT, HELD_PATIENCE_SECONDS)
@@ -143,6 +154,8 @@ class Claims:
             changed, is_in_doubt = database.run_in_doubt(policy, try_claim)
         except Conflict as error:
             if not error.may_have_taken_effect:
+                if database.dialect.skips_locked and time.monotonic() - began_at > SLOW_SECONDS:
+                    self._held_until = time.monotonic() + HELD_SECONDS
                 return HELD
             changed, is_in_doubt = self._claimed(token), True
         if is_in_doubt:
