@@ -11,17 +11,9 @@ from ast import literal_eval
 
 PIP = [sys.executable, "-m", "pip"]
 KEPT = [
-    "index-url",
-    "extra-index-url",
-    "no-index",
-    "find-links",
-    "trusted-host",
-    "cert",
-    "client-cert",
-    "proxy",
-    "keyring-provider",
+    *("index-url", "extra-index-url", "no-index", "find-links", "trusted-host", "keyring-provider"),
+    *("cert", "client-cert", "proxy", "timeout", "default-timeout", "retries", "cache-dir", "no-cache-dir"),
 ]
-KEPT += ["timeout", "default-timeout", "retries", "cache-dir", "no-cache-dir"]
 
 
 def is_pips(variable: str) -> bool:

@@ -65,7 +65,7 @@ def _end_for_host(name: str, error: OSError) -> int:
         return _fail(name, HostLimit(f"{error.strerror}: {NO_MORE}"), Exit.DATABASE)
     if error.errno in OUTPUT_FAILED and error.filename is None:
         return _end_without_output(name, error)
-    return _fail(name, HostLimit(_unforeseen(error)), Exit.DATABASE)
+    return _fail(name, HostLimit(f"the host refused something: {error}"), Exit.DATABASE)
 
 
 def _unforeseen(error: Exception) -> str:

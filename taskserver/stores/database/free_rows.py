@@ -28,6 +28,7 @@ class RowsChanged(DatabaseError):
 
 
 NOT_FREE = (RowsChanged, Conflict, Refused)
+"""Errors of a write to several rows for the sake of some of them: each is then written alone."""
 
 
 class Lock(NamedTuple):
