@@ -1,4 +1,4 @@
-"""Chaos in its short form, for each store; tests/unit/test_chaos_checks.py tests its checks.
+"""Chaos in its short form (on SQLite a long test), and longer; tests/unit/test_chaos_checks.py tests its checks.
 
 The long form is `python -m tests.faults.chaos`; a failure names the seed, with which it replays the schedule of faults.
 """
@@ -38,6 +38,7 @@ def assert_every_promise_holds(dsn_kind: str, seconds: float, folder: Path) -> N
     assert not report.failures, f"{report}"
 
 
+@pytest.mark.parametrize("dsn_kind", ["mysql", pytest.param("sqlite", marks=pytest.mark.long)], indirect=True)
 def test_every_promise_holds_under_every_fault(dsn_kind: str, tmp_path: Path) -> None:
     assert_every_promise_holds(dsn_kind, SHORT_SECONDS[dsn_kind], tmp_path)
 
