@@ -17,19 +17,26 @@ from taskserver import task
 
 calls = []
 connect = None
+has_money = False
 
 def note(number):
     calls.append(number)
 
+def pay(connection, number):
+    if has_money:
+        connection.cursor().execute(f"INSERT INTO money VALUES ({number})")
+
 @task(transactional=True, backoff="fixed:0")
 def transfer(number):
     calls.append(number)
+    pay(taskserver.connection(), number)
 
 @task(backoff="fixed:0")
 def complete(number):
     calls.append(number)
     connection = connect()
     connection.cursor().execute("BEGIN")
+    pay(connection, number)
     taskserver.complete(connection)
     connection.commit()
     connection.close()
@@ -101,6 +108,25 @@ def test_a_row_that_cannot_go_stays_as_done_and_spoils_no_other(
     (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert told.startswith(f"task {ids[3]} {site.name}.{name} is done, and its row stays: ")
     assert site.run().taken == 0
+
+
+@pytest.mark.parametrize("name", ["transfer", "complete"])
+def test_a_task_whose_whole_transaction_a_trigger_rolled_back_is_not_done(
+    sqlite_site: Site, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    site = sqlite_site
+    site.rows.execute("CREATE TABLE money (number)")
+    site.module.connect = lambda: new_connection(site.store)
+    site.module.has_money = True
+    ids = [site.add_args(name, {"number": number}) for number in range(3)]
+    site.rows.execute(KEEPING.format(ids[1]).replace("ABORT", "ROLLBACK"))
+    result = site.run()
+    assert (result.done, result.failed, result.lost) == (2, 1, 0)
+    assert site.rows.execute("SELECT number FROM money") == [(0,), (2,)]
+    ((row_id, status, error),) = site.columns("id, status, error_text")
+    assert (row_id, status) == (ids[1], 3)
+    assert "an order names it; it rolled the whole transaction back" in error
+    assert "its row stays" not in caplog.text
 
 
 def test_the_tasks_that_wait_for_one_that_cannot_go_are_let_go(site: Site) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 
-from ...errors import DatabaseError
+from ...errors import Conflict, DatabaseError, is_refusal
 from ...interrupts.stopping import uninterrupted
 from ...model.attempt import Finish, Outcome
 from ...model.new_task import NewTask
@@ -54,16 +53,21 @@ class Callers:
         """In progress, started → gone, archived, done, or new as the next stage, once the caller commits.
 
         LOST means that the row does not carry our claim any more. Raises InvalidTask where the connection is in no
-        transaction, TooLong where the server would not take the result, with nothing written, and DatabaseError.
+        transaction, TooLong where the server would not take the result, with nothing written, Conflict where nothing is
+        left of the caller's transaction, and DatabaseError.
         """
         with on_connection(self._dialect, connection) as database:
             finish = self._dialect.finish_as_sent(finish)
             self._dialect.set_savepoint(database)
             try:
                 return self._complete(database, finish)
-            except BaseException:
-                with suppress(DatabaseError):  # else the caller could commit a part of the writes
+            except BaseException as error:
+                try:  # else the caller could commit a part of the writes
                     database.execute(f"ROLLBACK TO {SAVEPOINT}")
+                except DatabaseError:
+                    # The caller's own writes are gone with the savepoint: a trigger may roll back all.
+                    if isinstance(error, DatabaseError) and is_refusal(error):
+                        raise Conflict(f"{error}; it rolled the whole transaction back") from error
                 raise
 
     def _complete(self, database: CallersDatabase, finish: Finish) -> Outcome:
