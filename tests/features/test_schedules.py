@@ -489,6 +489,13 @@ def test_many_rows_that_are_no_schedules_keep_no_good_one_from_its_time(queue: Q
     assert sorted(queue.notes()) == ["noted", "ran"]
 
 
+def test_a_schedule_without_a_name_is_told_once_an_hour(queue: Queue) -> None:
+    queue.sql("INSERT INTO jobs_queue_schedules (name, task, every_seconds) VALUES ('', 'tasks.bad', 60)")
+    first, second = queue.worker(), queue.worker()
+    assert (first.returncode, first.stderr.count("\n"), second.stderr) == (0, 1, "")
+    assert "name is ''; allowed: " in first.stderr
+
+
 def test_names_of_bytes_and_times_written_otherwise_in_sqlite_end_no_worker(sqlite_queue: Queue) -> None:
     for name in ("X'FF'", "CAST(X'FF' AS TEXT)"):
         sqlite_queue.sql(

@@ -287,6 +287,6 @@ def _text(instant: datetime) -> str:
 def _is_utf8(name: str | bytes) -> bool:
     """Whether a name can be sent to the database. SQLite may hold any bytes: they find their row, surrogates do not."""
     try:
-        return isinstance(name, bytes) or bool(name.encode())
+        return isinstance(name, bytes) or name.encode() is not None
     except UnicodeEncodeError:
         return False
