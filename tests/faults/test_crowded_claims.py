@@ -139,22 +139,30 @@ OTHERS = """
 LOCKED_ROWS = "SELECT MAX(trx_rows_locked) FROM information_schema.innodb_trx"
 
 
+@pytest.mark.parametrize("paused", [(), (77,)])
 def test_a_claim_that_meets_very_many_uncommitted_rows_is_given_up_before_they_are_all_locked(
-    skipping_crowd: Crowd, mysql_server: MySQLServer, monkeypatch: pytest.MonkeyPatch
+    skipping_crowd: Crowd, mysql_server: MySQLServer, monkeypatch: pytest.MonkeyPatch, paused: Sequence[int]
 ) -> None:
     """MariaDB ends itself once its memory is full of locks."""
     if "MariaDB" not in str(mysql_server.execute("SELECT VERSION()")):
         pytest.skip("this server has memory for locks")
     monkeypatch.setattr(claiming, "IN_TIME", claiming.IN_TIME.replace("= 1 ", "= 0.02 "))
     monkeypatch.setattr("taskserver.stores.queue.claims.SLOW_SECONDS", 0.0)
+    monkeypatch.setattr("taskserver.stores.queue.beside_paused.MIN_KEPT_SECONDS", 0.0)
+    locking: list[object] = []
+    send = claiming._changed
+    monkeypatch.setattr(claiming, "_changed", lambda *args: (locking.append(args), send(*args))[1])
     with skipping_crowd.open() as server, skipping_crowd.held("id = 1") as page, page.cursor() as cursor:
         page.rollback()
         values = ", ".join(["('hanging.task', -5)"] * 40_000)
         cursor.execute(f"INSERT INTO jobs_queue (task, priority) VALUES {values}")
+        for group in paused:
+            server.pause(group)
         result = server.run()
         ((locked,),) = mysql_server.execute(LOCKED_ROWS)
     assert (result.reason, result.done) == (Reason.EMPTY, 6)
     assert locked < 40_000
+    assert len(locking) == 1 + len(paused)  # by the first of two, no row at all while a group is paused
 
 
 STALLING = """

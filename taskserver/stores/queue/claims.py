@@ -126,6 +126,8 @@ class Claims:
     def _claim_first(self, token: int, limit: int, count: int) -> Changed:
         database = self._database
         claim_first = database.dialect.claiming.claim_first
+        if time.monotonic() < self._held_until:
+            return HELD
         return self._unless_held(token, lambda: claim_first(database, token, self._lease_seconds, limit, count))
 
     @cached_property
