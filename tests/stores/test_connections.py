@@ -311,6 +311,18 @@ def test_localhost_means_the_first_of_the_usual_sockets_that_exists_or_the_port(
     assert hosts_of_connections(mariadb, f"mysql://root@localhost:{mariadb.port}/{{name}}") == {"127.0.0.1"}
 
 
+def test_nobody_who_listens_at_the_other_address_of_this_host_is_taken_for_the_server(
+    mariadb: MariaDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("::1", mariadb.port), family=socket.AF_INET6):
+        look_up = socket.getaddrinfo
+        monkeypatch.setattr(dsn_module, "SOCKETS", ())
+        monkeypatch.setattr(
+            "socket.getaddrinfo", lambda host, *args: look_up("::1" if host == "localhost" else host, *args)
+        )
+        assert hosts_of_connections(mariadb, f"mysql://root@localhost:{mariadb.port}/{{name}}") == {"127.0.0.1"}
+
+
 # ---- files of SQLite
 
 

@@ -55,7 +55,7 @@ def _log_in(dsn: MySQLDsn, ssl_mode: str, connect: Callable[..., Any], answer_se
     connection = connect(
         user=dsn.user or None,
         password=password,
-        host=dsn.host or None,
+        host=_address(dsn),
         port=dsn.port,
         unix_socket=dsn.unix_socket or usual_socket(dsn.host),
         database=dsn.database,
@@ -73,6 +73,11 @@ def _log_in(dsn: MySQLDsn, ssl_mode: str, connect: Callable[..., Any], answer_se
     password.may_be_shown = lambda: dsn.is_verified or (dsn.is_loopback and is_at_other_end(asking()._sock))
     connection.connect()
     return connection
+
+
+def _address(dsn: MySQLDsn) -> str | None:
+    # The name may mean ::1 first, where most servers do not listen: any account of the host could.
+    return "127.0.0.1" if dsn.host == "localhost" and not dsn.is_verified else dsn.host or None
 
 
 def _ssl_context(ssl_mode: str, ca_file: str) -> ssl.SSLContext | None:
