@@ -32,7 +32,7 @@ MAX_TEXT_LENGTH = 500
 SNAPSHOT_CHANGED = 1020
 """A row was changed since the transaction's snapshot, where MariaDB is set to refuse a write to that."""
 LOCK_WAIT_ENDED = 1205
-# Deadlocks, locks that did not come in time or have no room, and statements that an administrator or a time limit ended.
+# Deadlocks, locks that did not come in time or have no room, statements that an administrator or a time limit ended.
 CONFLICTS = frozenset({SNAPSHOT_CHANGED, 1028, LOCK_WAIT_ENDED, 1206, 1213, 1317, 1614, 1969, 3024, 3572})
 UNKNOWN = 1105
 IN_CLAIM = "in multi-table update"
