@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import pymysql
@@ -149,9 +150,8 @@ def test_a_claim_that_meets_very_many_uncommitted_rows_is_given_up_before_they_a
     monkeypatch.setattr(claiming, "IN_TIME", claiming.IN_TIME.replace("= 1 ", "= 0.02 "))
     monkeypatch.setattr("taskserver.stores.queue.claims.SLOW_SECONDS", 0.0)
     monkeypatch.setattr("taskserver.stores.queue.beside_paused.MIN_KEPT_SECONDS", 0.0)
-    locking: list[object] = []
-    send = claiming._changed
-    monkeypatch.setattr(claiming, "_changed", lambda *args: (locking.append(args), send(*args))[1])
+    send = Mock(side_effect=claiming._changed)
+    monkeypatch.setattr(claiming, "_changed", send)
     with skipping_crowd.open() as server, skipping_crowd.held("id = 1") as page, page.cursor() as cursor:
         page.rollback()
         values = ", ".join(["('hanging.task', -5)"] * 40_000)
@@ -162,7 +162,7 @@ def test_a_claim_that_meets_very_many_uncommitted_rows_is_given_up_before_they_a
         ((locked,),) = mysql_server.execute(LOCKED_ROWS)
     assert (result.reason, result.done) == (Reason.EMPTY, 6)
     assert locked < 40_000
-    assert len(locking) == 1 + len(paused)  # by the first of two, no row at all while a group is paused
+    assert send.call_count == 1 + len(paused)  # by the first of two, no row at all while a group is paused
 
 
 STALLING = """
