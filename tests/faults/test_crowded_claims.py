@@ -133,6 +133,28 @@ def test_a_run_takes_the_rows_that_others_do_not_hold(
     assert (result.reason, result.done) == (Reason.EMPTY, 6)
 
 
+def test_a_lock_on_the_whole_table_is_waited_for_by_looking_again(
+    skipping_crowd: Crowd,
+    mysql_server: MySQLServer,
+    looks: Callable[[TaskServer], list[bool]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a backup sets it: no single row could be had, and a signal is heard between two looks."""
+    claim_seen = Mock()
+    monkeypatch.setattr(claiming.MySQLClaiming, "claim_seen", claim_seen)
+    database = urlsplit(skipping_crowd.dsn).path[1:]
+    with skipping_crowd.open() as server, mysql_server.connect(database=database) as backup:
+        with backup.cursor() as cursor:
+            cursor.execute("LOCK TABLES jobs_queue READ")
+            found = looks(server)
+            run = skipping_crowd.run(server)
+            wait_until(lambda: len(found) >= 4)
+            cursor.execute("UNLOCK TABLES")
+        result = run.result(WAIT_SECONDS)
+    assert (result.reason, result.done) == (Reason.EMPTY, 6)
+    claim_seen.assert_not_called()
+
+
 OTHERS = """
     INSERT INTO jobs_queue (task, group_id, status, claim, started_at, due_at)
     VALUES ('others', 99, 9, 1, NULL, NULL), ('others', 99, 1, 1, NOW(6), NOW(6) + INTERVAL 1 HOUR)
@@ -147,7 +169,7 @@ def test_a_claim_that_meets_very_many_uncommitted_rows_is_given_up_before_they_a
     """MariaDB ends itself once its memory is full of locks."""
     if "MariaDB" not in str(mysql_server.execute("SELECT VERSION()")):
         pytest.skip("this server has memory for locks")
-    monkeypatch.setattr(claiming, "IN_TIME", claiming.IN_TIME.replace("= 1 ", "= 0.02 "))
+    monkeypatch.setattr(claiming, "IN_TIME", claiming.IN_TIME.replace("= 0.3 ", "= 0.02 "))
     monkeypatch.setattr("taskserver.stores.queue.claims.SLOW_SECONDS", 0.0)
     monkeypatch.setattr("taskserver.stores.queue.beside_paused.MIN_KEPT_SECONDS", 0.0)
     send = Mock(side_effect=claiming._changed)

@@ -46,7 +46,7 @@ CLAIM = """
 """
 # Of each uncommitted row that it passes over MariaDB writes down a lock, and ends itself once locks fill its memory: a
 # million rows in one transaction are enough. Other servers take this for a comment.
-IN_TIME = "/*M!100101 SET STATEMENT max_statement_time = 1 FOR */"
+IN_TIME = "/*M!100600 SET STATEMENT lock_wait_timeout = 0, max_statement_time = 0.3 FOR */"
 MAX_BEHIND_HELD = 200
 """So many rows are looked at behind those that others hold."""
 SEEN = "SELECT id FROM ({picked}) AS candidates ORDER BY priority, id LIMIT ?"

@@ -13,6 +13,7 @@ from ...errors import (
     AlreadyThere,
     Conflict,
     ConnectionLost,
+    Crowded,
     DatabaseError,
     NotUnderstood,
     Refused,
@@ -32,8 +33,10 @@ MAX_TEXT_LENGTH = 500
 SNAPSHOT_CHANGED = 1020
 """A row was changed since the transaction's snapshot, where MariaDB is set to refuse a write to that."""
 LOCK_WAIT_ENDED = 1205
-# Deadlocks, locks that did not come in time or have no room, statements that an administrator or a time limit ended.
-CONFLICTS = frozenset({SNAPSHOT_CHANGED, 1028, LOCK_WAIT_ENDED, 1206, 1213, 1317, 1614, 1969, 3024, 3572})
+CROWDED = frozenset({1206, 1969})
+"""No room for more locks, or MariaDB's limit on a statement's time: ours are limited in claims alone."""
+# Deadlocks, locks that did not come in time, and statements that an administrator or a time limit ended.
+CONFLICTS = CROWDED | frozenset({SNAPSHOT_CHANGED, 1028, LOCK_WAIT_ENDED, 1213, 1317, 1614, 3024, 3572})
 UNKNOWN = 1105
 IN_CLAIM = "in multi-table update"
 """MySQL's words, in English everywhere, where an administrator ends a claim as it writes."""
@@ -120,6 +123,7 @@ STRANGER = "is that a MySQL server? its port is 3306 as a rule, and not that of 
 def kind_of(number: int | None) -> type[DatabaseError]:
     """The class of our error for a number, which says whether it is worth another try."""
     kinds = {
+        CROWDED: Crowded,
         CONFLICTS: Conflict,
         LOST_CONNECTION: ConnectionLost,
         FULL: ServerFull,

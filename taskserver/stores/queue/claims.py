@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from ...errors import Conflict, DatabaseError
+from ...errors import Conflict, Crowded, DatabaseError
 from ...model.task import Changed, Claim, ClaimedTask
 from ..database.database import MAX_IDS_PER_STATEMENT, Database
 from ..database.retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
@@ -28,7 +28,7 @@ MAX_INLINE_BYTES = 16 * 1024
 MAX_CLAIM_BYTES = 4 * 1024 * 1024
 """Arguments, and stages, that one claim holds at most: of a claim of many rows, shorter ones stay there, too."""
 
-SLOW_SECONDS = 0.8
+SLOW_SECONDS = 0.25
 """A claim that was given up after so long is not tried again at once."""
 HELD_SECONDS = 60.0
 """A server with SKIP LOCKED, whose claim met too many rows, is spared it for so long."""
@@ -103,6 +103,8 @@ class Claims:
             changed = self._unless_held(token, lambda: claim(database, token, lease_seconds, limit, groups))
         if changed is not HELD or database.dialect.has_one_writer:
             return changed
+        if database.dialect.skips_locked and time.monotonic() >= self._held_until:
+            return changed  # it passes over rows: others hold the whole table
         if claim_seen(database, self._free_rows(), token, lease_seconds, limit, groups):
             self._in_doubt.add(token)
         return self._claimed(token)
@@ -149,15 +151,18 @@ class Claims:
                     return Changed(len(rows), some_may_wait=True)
                 if time.monotonic() - began_at > SLOW_SECONDS:
                     raise Conflict("a claim met rows of others for longer than is waited")
-            return claim()
+            try:
+                return claim()
+            except Crowded:
+                if database.dialect.skips_locked:
+                    self._held_until = time.monotonic() + HELD_SECONDS
+                raise
 
         policy = RetryPolicy(Scope.STATEMENT, HELD_PATIENCE_SECONDS)
         try:
             changed, is_in_doubt = database.run_in_doubt(policy, try_claim)
         except Conflict as error:
             if not error.may_have_taken_effect:
-                if database.dialect.skips_locked and time.monotonic() - began_at > SLOW_SECONDS:
-                    self._held_until = time.monotonic() + HELD_SECONDS
                 return HELD
             changed, is_in_doubt = self._claimed(token), True
         if is_in_doubt:
