@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator
+from itertools import count
 
 import pytest
 
@@ -127,6 +129,27 @@ def test_a_task_whose_whole_transaction_a_trigger_rolled_back_is_not_done(
     assert (row_id, status) == (ids[1], 3)
     assert "an order names it; it rolled the whole transaction back" in error
     assert "its row stays" not in caplog.text
+
+
+def test_a_completion_that_is_interrupted_is_no_refusal(sqlite_site: Site) -> None:
+    site = sqlite_site
+    site.rows.execute("CREATE TABLE money (number)")
+
+    def connect() -> object:
+        connection = new_connection(site.store)
+        steps = count(1)
+        number = len(site.module.calls) * 7  # once, ever later
+        connection.set_progress_handler(lambda: next(steps) == number, 1)
+        return connection
+
+    site.module.connect, site.module.has_money = connect, True
+    for number in range(60):
+        site.add_args("complete", {"number": number}, max_attempts=1)
+    result = site.run()
+    paid = {number for (number,) in site.rows.execute("SELECT number FROM money")}
+    failed = {json.loads(args)["number"] for (args,) in site.columns("args")}
+    assert paid | failed == set(range(60)) and not paid & failed
+    assert result.done == len(paid) and result.fatal == len(failed) > 0
 
 
 def test_the_tasks_that_wait_for_one_that_cannot_go_are_let_go(site: Site) -> None:

@@ -15,6 +15,8 @@ from .lent_locks import is_lent_here
 # UnicodeDecodeError: SQLite's own message may quote a damaged file.
 DRIVER_ERRORS = (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeDecodeError)
 
+INTERRUPTED = "interrupted"
+"""All of the text, where a progress handler or interrupt() of the site's ended a statement."""
 HINTS = {
     "readonly database": "let this user write the file and its folder",
     "unable to open database file": "let this user read and write the file and its folder",
@@ -49,5 +51,7 @@ def error_of(error: BaseException, path: Path, table: str) -> DatabaseError:
                 "taskserver.connection(), as in add_task(…, connection=taskserver.connection())"
             )
         return Conflict(f"{path}: {text}, by other processes for longer than was waited")
+    if text == INTERRUPTED:
+        return Conflict(f"{path}: a statement was {INTERRUPTED}")
     hint = next((hint for words, hint in HINTS.items() if words in text), None)
     return DatabaseError(f"{path}: {text}: {hint}" if hint else f"{path}: {text}")
