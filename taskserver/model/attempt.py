@@ -39,8 +39,8 @@ class Finish(NamedTuple):
     """The stage that follows, where the attempt succeeded and was not the last stage."""
     result: str | None = None
     """The task's result as JSON, where the attempt succeeded, no stage follows, and the row stays."""
-    stays: bool = False
-    """Whether the row stays as a done one, in each mode: the database does not let it go."""
+    stays: str | None = None
+    """The reason why the row stays as a done one, in each mode: the database does not let it go."""
 
     @property
     def is_end(self) -> bool:

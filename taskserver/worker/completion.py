@@ -70,10 +70,7 @@ class Completions:
         except DatabaseError as error:
             if not is_refusal(error) or finish.next_stage is not None:
                 raise
-            finish = finish._replace(stays=True)
-            outcome = callers.complete(connection, finish)
-            self._reporter.report_staying(finish.task, error)
-            return finish, outcome
+            finish = finish._replace(stays=str(error))
         return finish, callers.complete(connection, finish)
 
     def end(self, completion: Completion) -> tuple[Finish, Outcome] | None:

@@ -93,11 +93,8 @@ class Finishing:
                 return self.save_and_start(start)
             if refused and len(self._ended) > 1:
                 return self._save_one_by_one(start)
-            if refused and self._let_stay():
-                task = self._ended[0].finish.task
-                self.save_and_start(None)
-                self._reporter.report_staying(task, error)
-                return False
+            if refused and self._let_stay(str(error)):
+                return self.save_and_start(None)
             raise
         several, self._ended, self._may_be_saved = self._ended, [], False
         for ended, outcome in zip(several, outcomes, strict=True):
@@ -132,12 +129,12 @@ class Finishing:
             self._ended += several  # after an error
         return False
 
-    def _let_stay(self) -> bool:
+    def _let_stay(self, why: str) -> bool:
         """Have the gathered finish, if there is one, leave its row as a done one. Whether it would not have."""
         for ended in self._ended:
             finish = ended.finish
-            if finish.error_text is None and finish.next_stage is None and not finish.stays:
-                self._ended = [ended._replace(finish=finish._replace(stays=True))]
+            if finish.error_text is None and finish.next_stage is None and finish.stays is None:
+                self._ended = [ended._replace(finish=finish._replace(stays=why))]
                 return True
         return False
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from logging import DEBUG, getLogger
 from typing import NamedTuple
 
-from ..errors import DatabaseError
 from ..messages.printable import Lines
 from ..model.attempt import Finish, Outcome
 from ..model.task import CANCELLED, ClaimedTask
@@ -35,7 +34,7 @@ class Reporter:
 
     def __init__(self, run: RunContext) -> None:
         self._run = run
-        self._without_result: set[str] = set()
+        self._warned: set[tuple[str, str]] = set()
         """Names of callables whose results could not be kept; each is reported once."""
 
     # ---- tasks that ended here
@@ -47,6 +46,8 @@ class Reporter:
         task, error_text, retry_seconds = finish[:3]
         if error_text is None:
             self._run.result.done += 1
+            if finish.stays is not None and outcome is Outcome.AS_ASKED:
+                self._warn_once(task, f"is done, and its row stays: the database does not let it go: {finish.stays}")
             stage = finish.next_stage if outcome is Outcome.AS_ASKED else None
             LOG.debug("task %d %s is done%s", task.id, task.task, f", and becomes {stage.task}" if stage else "")
             return
@@ -85,18 +86,14 @@ class Reporter:
 
     def report_unkept_result(self, task: ClaimedTask, fault: str) -> None:
         """Log once for each callable that a result is not kept: to fail would have its tasks done again."""
-        if task.task not in self._without_result:
-            self._without_result.add(task.task)
-            LOG.warning(
-                "task %d %s is done, and its result is not kept: what it returned %s (said once a run)",
-                task.id,
-                task.task,
-                fault,
-            )
+        self._warn_once(task, f"is done, and its result is not kept: what it returned {fault}")
 
-    def report_staying(self, task: ClaimedTask, error: DatabaseError) -> None:
-        """Log that the row of a completed task stays as a done one, whatever the mode."""
-        LOG.warning("task %d %s is done, and its row stays: the database does not let it go: %s", *task[:2], error)
+    def _warn_once(self, task: ClaimedTask, what: str) -> None:
+        """Log once for each callable what its other tasks may meet, too."""
+        kind = (task.task, what.partition(":")[0])
+        if kind not in self._warned:
+            self._warned.add(kind)
+            LOG.warning("task %d %s %s (said once a run)", task.id, task.task, what)
 
     def report_failed_after(self, task: ClaimedTask, text: str) -> None:
         """Log a failure of a task whose code had completed it: what was committed is not undone."""

@@ -170,7 +170,6 @@ def test_a_claim_that_meets_very_many_uncommitted_rows_is_given_up_before_they_a
     if "MariaDB" not in str(mysql_server.execute("SELECT VERSION()")):
         pytest.skip("this server has memory for locks")
     monkeypatch.setattr(claiming, "IN_TIME", claiming.IN_TIME.replace("= 0.3 ", "= 0.02 "))
-    monkeypatch.setattr("taskserver.stores.queue.claims.SLOW_SECONDS", 0.0)
     monkeypatch.setattr("taskserver.stores.queue.beside_paused.MIN_KEPT_SECONDS", 0.0)
     send = Mock(side_effect=claiming._changed)
     monkeypatch.setattr(claiming, "_changed", send)

@@ -148,8 +148,10 @@ def test_a_completion_that_is_interrupted_is_no_refusal(sqlite_site: Site) -> No
     result = site.run()
     paid = {number for (number,) in site.rows.execute("SELECT number FROM money")}
     failed = {json.loads(args)["number"] for (args,) in site.columns("args")}
-    assert paid | failed == set(range(60)) and not paid & failed
-    assert result.done == len(paid) and result.fatal == len(failed) > 0
+    assert paid | failed == set(range(60))
+    assert not paid & failed
+    assert result.done == len(paid)
+    assert result.fatal == len(failed) > 0
 
 
 def test_the_tasks_that_wait_for_one_that_cannot_go_are_let_go(site: Site) -> None:

@@ -60,8 +60,6 @@ class FreeRows:
         """Once it has no time, no held row is waited for after another one."""
         self._database = database
         self._has_time = has_time
-        self.in_doubt = False
-        """Whether the last `write` may have been done to more rows: a connection broke before its answer came."""
 
     def write_ids(self, sql: str, ids: Sequence[int], values: Sequence[Any] = ()) -> int:
         """Write to rows by their ids; how many rows were changed. Held rows are left for the next look."""
@@ -78,25 +76,34 @@ class FreeRows:
         writer_seconds: float = HELD_PATIENCE_SECONDS,
     ) -> int:
         """The same; `values_before` stand before the ids. Raises Conflict where others are writing (one writer)."""
+        return self.write_in_doubt(sql, ids, values, values_before, writer_seconds)[0]
+
+    def write_in_doubt(
+        self,
+        sql: str,
+        ids: Sequence[int],
+        values: Sequence[Any] = (),
+        values_before: Sequence[Any] = (),
+        writer_seconds: float = HELD_PATIENCE_SECONDS,
+    ) -> tuple[int, bool]:
+        """The same; the flag tells whether more rows may be written: a connection broke before its answer came."""
         if not ids:
-            return 0
+            return 0, False
 
         def write(free: Sequence[int]) -> int:
             return self._database.write(with_ids(sql, free), (*values_before, *free, *values))
 
         policy = RetryPolicy(Scope.STATEMENT, self._seconds(writer_seconds))
         try:
-            changed, self.in_doubt = self._database.run_in_doubt(policy, write, ids)
-            return changed
+            return self._database.run_in_doubt(policy, write, ids)
         except Conflict as error:
-            self.in_doubt = error.may_have_taken_effect
             if self._database.dialect.has_one_writer:
                 raise
+            in_doubt = error.may_have_taken_effect
         if not self._may_try_again():
-            return 0
+            return 0, in_doubt
         freed = self.work(ids, write)
-        self.in_doubt = self.in_doubt or freed.in_doubt
-        return sum(freed.results)
+        return sum(freed.results), in_doubt or freed.in_doubt
 
     def work(
         self,

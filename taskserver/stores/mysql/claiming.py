@@ -108,8 +108,7 @@ class MySQLClaiming:
         """The same for rows that a look without locks finds, leaving out those of them that others hold."""
         *picked, _, _ = claim_values(token, lease_seconds, limit + MAX_BEHIND_HELD, groups)
         ids = [row[0] for row in database.fetch(_filled(SEEN, _picked(groups), skip_locked=""), picked)]
-        claimed = free_rows.write(CLAIM_SEEN, ids[:limit], values_before=(token, lease_seconds))
-        in_doubt = free_rows.in_doubt
+        claimed, in_doubt = free_rows.write_in_doubt(CLAIM_SEEN, ids[:limit], values_before=(token, lease_seconds))
         if claimed or len(ids) <= limit:
             return in_doubt
 

@@ -28,10 +28,10 @@ MAX_INLINE_BYTES = 16 * 1024
 MAX_CLAIM_BYTES = 4 * 1024 * 1024
 """Arguments, and stages, that one claim holds at most: of a claim of many rows, shorter ones stay there, too."""
 
-SLOW_SECONDS = 0.25
-"""A claim that was given up after so long is not tried again at once."""
+SLOW_SECONDS = 0.8
+"""A claim that took so long waited for a row, where none is passed over."""
 HELD_SECONDS = 60.0
-"""A server with SKIP LOCKED, whose claim met too many rows, is spared it for so long."""
+"""After a claim that met too many rows, or waited for one, plain looks choose the rows for so long."""
 HELD = Changed(0, some_may_wait=False)
 """Others hold rows that the claim wants."""
 
@@ -101,10 +101,8 @@ class Claims:
         changed = HELD
         if time.monotonic() >= self._held_until:
             changed = self._unless_held(token, lambda: claim(database, token, lease_seconds, limit, groups))
-        if changed is not HELD or database.dialect.has_one_writer:
-            return changed
-        if database.dialect.skips_locked and time.monotonic() >= self._held_until:
-            return changed  # it passes over rows: others hold the whole table
+        if changed is not HELD or not (self._waits_for_rows or time.monotonic() < self._held_until):
+            return changed  # a claim that passes over rows is held up by a lock on the whole table alone
         if claim_seen(database, self._free_rows(), token, lease_seconds, limit, groups):
             self._in_doubt.add(token)
         return self._claimed(token)
@@ -143,18 +141,20 @@ class Claims:
 
         A further try first looks for the rows that an earlier one may have claimed.
         """
-        database, tries, began_at = self._database, count(), time.monotonic()
+        database, tries = self._database, count()
 
         def try_claim() -> Changed:
             if next(tries):
                 if rows := database.rows(self.READ_CLAIM, (0, 0, token)):
                     return Changed(len(rows), some_may_wait=True)
-                if time.monotonic() - began_at > SLOW_SECONDS:
-                    raise Conflict("a claim met rows of others for longer than is waited")
+                if time.monotonic() < self._held_until:
+                    raise Conflict("a claim met more rows of others than another try is worth")
+            began_at = time.monotonic()
             try:
                 return claim()
-            except Crowded:
-                if database.dialect.skips_locked:
+            except Conflict as error:
+                is_slow = time.monotonic() - began_at > SLOW_SECONDS
+                if isinstance(error, Crowded) or (is_slow and self._waits_for_rows):
                     self._held_until = time.monotonic() + HELD_SECONDS
                 raise
 
@@ -169,9 +169,14 @@ class Claims:
             self._in_doubt.add(token)
         return changed
 
+    @property
+    def _waits_for_rows(self) -> bool:
+        """Whether a claim waits for rows that others hold, rather than pass over them."""
+        return not (self._database.dialect.skips_locked or self._database.dialect.has_one_writer)
+
     def _claimed(self, token: int) -> Changed:
         """The rows that carry the token, by a look."""
-        return Changed(len(self._database.fetch(self.READ_CLAIM, (0, 0, token))), some_may_wait=True)
+        return Changed(len(self._read_written(self.READ_CLAIM, (0, 0, token))), some_may_wait=False)
 
     def read(self, token: int, count: int) -> list[ClaimedTask]:
         """The tasks of a claim of up to `count` rows, in the order in which they are to run."""

@@ -103,7 +103,7 @@ class FinishWrites:
         if finish.retry_seconds is not None:
             return [(RETRY, (finish.retry_seconds, finish.error_text, *claimed))]
         if finish.error_text is None:
-            unawaited = (STAY,) if finish.stays else COMPLETE[self._mode]
+            unawaited = COMPLETE[self._mode] if finish.stays is None else (STAY,)
             first, *others = (MARK_AWAITED,) if is_awaited else unawaited
             complete = (first, claimed) if finish.result is None else (_with_result(first), (finish.result, *claimed))
             return [complete, *((sql, claimed) for sql in others)]
