@@ -262,6 +262,7 @@ def allowing(queue: Queue, server: MySQLServer, connections: int) -> Iterator[No
     dsn = f"mysql://{database}:{ACCOUNT_PASSWORD}@{server.host}:{server.port}/{database}"
     set_settings(queue, TASKSERVER_DSN=dsn, TASKSERVER_MAX_ATTEMPTS="1")
     try:
+        server.meet(database, ACCOUNT_PASSWORD)
         yield
     finally:
         server.execute(f"DROP USER '{database}'@'%'")

@@ -100,6 +100,10 @@ class MySQLServer:
         }
         return plain_connection(**(defaults | kwargs))
 
+    def meet(self, user: str, password: str) -> None:
+        """Log in once: newer servers of MySQL then know the password, and ask for it no more."""
+        self.connect(user=user, password=password).close()
+
     def execute(self, *statements: str, database: str | None = None) -> tuple[tuple[Any, ...], ...]:
         """Runs statements on a new connection; the rows of the last one."""
         with self.connect(database=database) as connection, connection.cursor() as cursor:

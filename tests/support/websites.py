@@ -206,6 +206,7 @@ def web_user(server: MySQLServer, database: str, *tables: str) -> Iterator[str]:
         *(f"GRANT INSERT ON `{database}`.{table} TO '{name}'@'%'" for table in tables),
     )
     try:
+        server.meet(name, WEB_PASSWORD)
         yield name
     finally:
         server.execute(f"DROP USER '{name}'@'%'")
