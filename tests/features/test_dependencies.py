@@ -17,8 +17,9 @@ from taskserver.model.attempt import Finish, Outcome, Start
 from taskserver.model.selection import Selection
 from taskserver.model.task import ClaimedTask
 from taskserver.stores.mysql.dialect import MySQLDialect
-from taskserver.stores.queue.dependencies import MAX_EDGES_PER_LOOK, Dependencies
+from taskserver.stores.queue.dependencies import Dependencies
 from taskserver.stores.queue.due import MAX_DUE_PER_LOOK
+from taskserver.stores.queue.edges import MAX_EDGES_PER_LOOK
 from taskserver.stores.queue.operations import Operations
 from tests.support.documents import blocks
 from tests.support.locks import holding

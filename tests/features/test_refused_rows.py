@@ -154,7 +154,7 @@ def test_a_completion_that_is_interrupted_is_no_refusal(sqlite_site: Site) -> No
     assert result.fatal == len(failed) > 0
 
 
-def test_the_tasks_that_wait_for_one_that_cannot_go_are_let_go(site: Site) -> None:
+def test_the_tasks_that_wait_for_one_that_cannot_go_are_let_go(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     parents = [site.add_args("note", {"number": number}) for number in range(3)]
     for number, parent in enumerate(parents, start=3):
         site.add_args("note", {"number": number}, depends_on=[parent])
@@ -163,6 +163,8 @@ def test_the_tasks_that_wait_for_one_that_cannot_go_are_let_go(site: Site) -> No
     assert site.run().taken == 0
     assert sorted(site.module.calls) == list(range(6))
     assert site.columns("id, status, awaited, due_at") == [(parents[1], 2, 0, None)]
+    (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert told.startswith(f"task {parents[1]} is done, and its row stays: ")
 
 
 def test_a_row_that_cannot_go_gives_up_its_key(site: Site) -> None:

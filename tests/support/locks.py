@@ -20,4 +20,6 @@ def holding(dsn: str, which: str = "1 = 1", table: str = "jobs_queue") -> Iterat
     try:
         yield lambda: other.execute("ROLLBACK")
     finally:
+        if other.is_mysql:
+            other.execute("ROLLBACK")  # a server hears of a close later
         other.close()

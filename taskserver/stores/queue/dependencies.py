@@ -14,9 +14,10 @@ is made to wait under the same lock, after `awaited` was written to each of its 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import starmap
+from logging import getLogger
 from typing import ClassVar, NamedTuple
 
 from ...errors import Conflict, DatabaseError, is_refusal
@@ -25,9 +26,11 @@ from ..database.database import Row
 from ..database.free_rows import FreeRows, Work
 from ..database.retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
 from ..database.statements import with_ids
+from .edges import MAX_EDGES_PER_LOOK, Edges
 from .store import Store
 
-MAX_EDGES_PER_LOOK = 400
+LOG = getLogger("taskserver")
+
 MAX_SETTLING_SECONDS = 5.0
 """Stop settling after so long; leave the rest for the next look: a worker has tasks to run, and signals to hear."""
 MAX_CHILD_SECONDS = 10.0
@@ -77,6 +80,7 @@ class Dependencies:
         """`on_given_up` is called with each task that is given up."""
         self._store = store
         self._database = store.database
+        self._edges = Edges(store.database)
         self._on_given_up = on_given_up
         self._until = 0.0
         self._free_rows = FreeRows(store.database, self._has_time)
@@ -117,13 +121,6 @@ class Dependencies:
 
     # ---- a parent is done: its children are let go
 
-    EDGES_OF_PARENTS = """
-        SELECT parent_id, child_id FROM {dependencies}
-        WHERE parent_id IN ({ids}) AND (parent_id > ? OR parent_id = ? AND child_id > ?)
-        ORDER BY parent_id, child_id LIMIT ?
-    """
-    DELETE_OF_PARENT = "DELETE FROM {dependencies} WHERE child_id IN ({ids}) AND parent_id = ?"
-    DELETE_OF_CHILD = "DELETE FROM {dependencies} WHERE parent_id IN ({ids}) AND child_id = ?"
     HAS_NONE = "NOT EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = id)"
     LET_GO = f"""
         UPDATE {{table}} {{by_key}} SET status = 0, updated_at = {{now}}
@@ -156,7 +153,7 @@ class Dependencies:
         """Let the children of done parents go, then end these parents; how many rows were settled."""
         unready: set[int] = set()
         let_go = 0
-        for edges in self._edges_of_parents(parents):
+        for edges in self._edges.of_parents(parents):
             held = self._let_go(edges)
             let_go += len([child for _, child in edges if child not in held])
             unready.update(parent for parent, child in edges if child in held)
@@ -164,14 +161,6 @@ class Dependencies:
                 return let_go
         ready = [parent for parent in parents if parent not in unready]
         return (self._end(ready, self._store.mode) if ready else 0) or let_go
-
-    def _edges_of_parents(self, parents: Sequence[int]) -> Iterator[Sequence[Row]]:
-        parent = child = 0
-        while parents and (
-            edges := self._fetch(self.EDGES_OF_PARENTS, parents, parent, parent, child, MAX_EDGES_PER_LOOK)
-        ):
-            yield edges
-            parent, child = edges[-1]
 
     def _let_go(self, edges: Sequence[Row]) -> set[int]:
         """Delete edges whose parents are done; children without other edges: waiting → new.
@@ -182,23 +171,9 @@ class Dependencies:
 
     def _let_go_locked(self, edges: Sequence[Row], children: Sequence[int]) -> None:
         chosen = set(children)
-        self._delete([edge for edge in edges if edge[1] in chosen])
+        self._edges.delete([edge for edge in edges if edge[1] in chosen])
         self._database.write_ids(self.LET_GO, children)
         self._database.write_ids(self.REVIVE, children)
-
-    def _delete(self, edges: Collection[Row]) -> None:
-        """Delete edges, by a statement for each parent or for each child: whichever are fewer."""
-        of_parent: dict[int, list[int]] = {}
-        of_child: dict[int, list[int]] = {}
-        for parent, child in edges:
-            of_parent.setdefault(parent, []).append(child)
-            of_child.setdefault(child, []).append(parent)
-        if len(of_parent) <= len(of_child):
-            sql, groups = self.DELETE_OF_PARENT, of_parent
-        else:
-            sql, groups = self.DELETE_OF_CHILD, of_child
-        for one, others in sorted(groups.items()):
-            self._database.write_ids(sql, others, (one,))
 
     def _end(self, parents: Sequence[int], mode: str) -> int:
         """Awaited parents that are done and have no edges → gone, archived or done; how many. 0 if others hold one."""
@@ -212,16 +187,12 @@ class Dependencies:
                 raise
             # The database does not let one of them go.
             one_by_one, how = ([parents], "stay") if len(parents) == 1 else ([[parent] for parent in parents], mode)
+            if how == "stay":
+                LOG.warning("task %d is done, and its row stays: the database does not let it go: %s", *parents, error)
             return sum(self._end(some, how) for some in one_by_one)
 
     # ---- a parent is fatal: its children become fatal. The edges stay, so that a retry of the parent revives them
 
-    # Only children with work left, by their status: settling that was interrupted begins anew.
-    CHILDREN = """
-        SELECT child_id FROM {dependencies}
-        WHERE parent_id = ? AND child_id > ? AND (SELECT status FROM {table} WHERE id = child_id) = ?
-        ORDER BY child_id LIMIT ?
-    """
     # The parent may have been retried since the look, and be done: then nothing would revive its children.
     WAITS = "status = 5 AND EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = id AND parent_id = ?)"
     GIVE_UP = f"""
@@ -239,21 +210,13 @@ class Dependencies:
     def _settle_fatal(self, parent: int, sign: str) -> int:
         """Give up the children of a fatal parent, then take its sign away; how many rows were settled."""
         given_up = held = 0
-        for children in self._children(parent, Status.WAITING):
+        for children in self._edges.children(parent, Status.WAITING):
             left = self._give_up(children, parent)
             held += len(left)
             given_up += len(children) - len(left)
             if not self._has_time():
                 return given_up
         return given_up if held else self._free_rows.write_ids(self.UNSIGN_FATAL, [parent], (sign,))
-
-    def _children(self, parent: int, status: int) -> Iterator[list[int]]:
-        last = 0
-        while children := [
-            row[0] for row in self._fetch(self.CHILDREN, (), parent, last, int(status), MAX_EDGES_PER_LOOK)
-        ]:
-            yield children
-            last = children[-1]
 
     def _give_up(self, children: Sequence[int], parent: int) -> set[int]:
         """Waiting → fatal for children of this parent. Returns the children that others hold."""
@@ -273,11 +236,6 @@ class Dependencies:
 
     # ---- a child: does it have to wait?
 
-    EDGES_OF_CHILDREN = """
-        SELECT parent_id, child_id FROM {dependencies}
-        WHERE child_id IN ({ids}) AND (child_id > ? OR child_id = ? AND parent_id > ?)
-        ORDER BY child_id, parent_id LIMIT ?
-    """
     AWAIT = """
         UPDATE {table} {by_key} SET awaited = 1, updated_at = updated_at
         WHERE id IN ({ids}) AND status <> 2 AND awaited = 0
@@ -313,7 +271,7 @@ class Dependencies:
 
     def _look_at(self, children: Sequence[int], findings: _Findings, more_seconds: float) -> _Findings:
         """Delete the edges from parents that are done, and write `awaited` to parents that are not over."""
-        for edges in self._edges_of_children(children):
+        for edges in self._edges.of_children(children):
             ends = self._await(sorted({parent for parent, child in edges if parent < child}))
             findings.undecided.update(self._let_go([edge for edge in edges if edge[0] in ends.done]))
             for parent, child in edges:
@@ -334,14 +292,6 @@ class Dependencies:
                     self._look_at(behind, findings, 0)
                 break
         return findings
-
-    def _edges_of_children(self, children: Sequence[int]) -> Iterator[Sequence[Row]]:
-        parent = child = 0
-        while children and (
-            edges := self._fetch(self.EDGES_OF_CHILDREN, children, child, child, parent, MAX_EDGES_PER_LOOK)
-        ):
-            yield edges
-            parent, child = edges[-1]
 
     def _await(self, parents: Sequence[int]) -> _Ends:
         """Write `awaited` to parents that are not over, then read the ends of all.
@@ -368,7 +318,7 @@ class Dependencies:
         Whether nobody held one of them.
         """
         revive = partial(self._database.write_ids, self.REVIVE)
-        held = [self._held_after(revive, children) for children in self._children(parent, Status.FATAL)]
+        held = [self._held_after(revive, children) for children in self._edges.children(parent, Status.FATAL)]
         return not any(held)
 
     # ---- under the locks of children

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .dependencies import MAX_EDGES_PER_LOOK
 from .diagnosis import IS_ORPHAN
+from .edges import MAX_EDGES_PER_LOOK
 from .store import Store
 
 ORPHANS = f"SELECT id FROM {{table}} {{by_status}} WHERE {IS_ORPHAN} AND id > ? ORDER BY id LIMIT ?"
