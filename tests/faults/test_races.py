@@ -310,7 +310,7 @@ def test_many_workers_write_each_number_once(race: Callable[..., Race], dsn: str
         # There workers take turns, and most of their time they wait; as above for how long a task takes.
         assert_each_number_is_there_once(race(dsn), dsn, 1_000, threads=10, batch=5, seconds=0.01)
     else:
-        assert_each_number_is_there_once(race(dsn), dsn, 1_000, batch=5)
+        assert_each_number_is_there_once(race(dsn), dsn, 1_000, batch=5, seconds=0.01)
 
 
 @pytest.fixture(params=["sqlite", "mysql"])
