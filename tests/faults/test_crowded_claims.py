@@ -155,6 +155,29 @@ def test_a_lock_on_the_whole_table_is_waited_for_by_looking_again(
     claim_seen.assert_not_called()
 
 
+def test_claims_get_their_turn_among_locks_on_the_whole_table(
+    skipping_crowd: Crowd, mysql_server: MySQLServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers whose locks overlap, one of them at any time, as where pages lock what they read."""
+    database, ended = urlsplit(skipping_crowd.dsn).path[1:], threading.Event()
+
+    def read_on() -> None:
+        with mysql_server.connect(database=database) as page, page.cursor() as cursor:
+            while not ended.is_set():
+                cursor.execute("LOCK TABLES jobs_queue READ")
+                ended.wait(0.3)
+                cursor.execute("UNLOCK TABLES")
+
+    with skipping_crowd.open(db_patience=20) as server, ThreadPoolExecutor() as pages:
+        for _ in range(6):
+            pages.submit(read_on)
+        try:
+            result = server.run()
+        finally:
+            ended.set()
+    assert (result.reason, result.done) == (Reason.EMPTY, 6)
+
+
 OTHERS = """
     INSERT INTO jobs_queue (task, group_id, status, claim, started_at, due_at)
     VALUES ('others', 99, 9, 1, NULL, NULL), ('others', 99, 1, 1, NOW(6), NOW(6) + INTERVAL 1 HOUR)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ...errors import Conflict
 from ...model.task import MAX_PRIORITY, Changed
 from ..database.database import Database
 from ..database.retrying import AT_ONCE
 from ..database.statements import with_ids
+from .errors import LOCK_WAIT_ENDED, number_of
 
 if TYPE_CHECKING:
     from ..database.free_rows import FreeRows
@@ -47,6 +50,9 @@ CLAIM = """
 # Of each uncommitted row that it passes over MariaDB writes down a lock, and ends itself once locks fill its memory: a
 # million rows in one transaction are enough. Other servers take this for a comment.
 IN_TIME = "/*M!100600 SET STATEMENT lock_wait_timeout = 0, max_statement_time = 0.3 FOR */"
+# A lock on the whole table has to be waited for: without a place in line a claim might never have its turn.
+IN_LINE = "/*M!100600 SET STATEMENT max_statement_time = 1.3 FOR */"
+AT_ONCE_SECONDS = 0.2
 MAX_BEHIND_HELD = 200
 """So many rows are looked at behind those that others hold."""
 SEEN = "SELECT id FROM ({picked}) AS candidates ORDER BY priority, id LIMIT ?"
@@ -141,9 +147,18 @@ class MySQLClaiming:
 
 def _changed(database: Database, statement: Callable[[str], str], values: Sequence[int]) -> Changed:
     """Send a claiming UPDATE, which is made from the end of each SELECT in it."""
-    answer = database.skipping_locked(
-        lambda end: database.execute(IN_TIME + statement(_skipping(database, end)), values)
-    )
+
+    def send(end: str) -> Any:
+        claim, began_at = statement(_skipping(database, end)), time.monotonic()
+        try:
+            return database.execute(IN_TIME + claim, values)
+        except Conflict as error:
+            has_waited = time.monotonic() - began_at > AT_ONCE_SECONDS
+            if has_waited or number_of(error.__cause__) != LOCK_WAIT_ENDED:
+                raise
+        return database.execute(IN_LINE + claim, values)
+
+    answer = database.skipping_locked(send)
     return Changed(answer.rowcount, some_may_wait=bool(answer.lastrowid))
 
 
