@@ -224,6 +224,39 @@ def test_the_least_rights_of_monitoring_are_to_look(guarded: Reader) -> None:
             server.add_task("tasks.greet")
 
 
+def test_a_right_on_the_whole_table_is_enough_for_a_foreign_key_elsewhere_and_one_on_columns_is_not(
+    guarded: Reader,
+) -> None:
+    users = {"you_web": "web-password", "you_page": "page-password", "you_monitor": "monitor-password"}
+    guarded.execute("CREATE DATABASE you_own", *(f"GRANT ALL ON you_own.* TO '{name}'@'%'" for name in users))
+    made = {name: makes_a_foreign_key(guarded, name, password) for name, password in users.items()}
+    assert made == {"you_web": False, "you_page": False, "you_monitor": True}
+    (find,) = [block.text for block in blocks(SECURITY) if "INNODB_SYS_FOREIGN" in block.text]
+    ((found,),) = guarded.execute(find.rstrip(";\n"))
+    assert str(found).startswith(guarded.translated("you_own/holds"))
+    with TaskServer(guarded.dsn("you_worker", "worker-password"), folder=guarded.folder) as server:
+        server.add_task("tasks.greet", ["Ada"])
+        guarded.execute("INSERT INTO you_own.holds VALUES (0)")
+        with pytest.raises(DatabaseError, match=r"_own`\.`holds`.*drop that table or key"):
+            server.run()
+        guarded.execute("DROP DATABASE you_own")
+        assert server.run().done == 1
+
+
+def makes_a_foreign_key(guarded: Reader, user: str, password: str) -> bool:
+    statement = (
+        "CREATE TABLE you_own.holds (status TINYINT UNSIGNED NOT NULL, KEY (status),"
+        " FOREIGN KEY (status) REFERENCES you_queue.jobs_queue (status))"
+    )
+    with guarded.connect(user, password) as connection, connection.cursor() as cursor:
+        try:
+            cursor.execute(guarded.translated(statement))
+        except pymysql.MySQLError as error:
+            assert "denied" in str(error)  # noqa: PT017
+            return False
+    return True
+
+
 def test_the_rights_for_making_tables_are_enough(guarded: Reader) -> None:
     with TaskServer(guarded.dsn("you_admin", "admin-password"), table="letters") as server:
         server.create_tables()

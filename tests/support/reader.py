@@ -48,7 +48,9 @@ def resize(): ...
 def publish(): ...
 def make_report(month): ...
 """
-MYSQL_WORDS = re.compile(r"NOW\(|UNIX_TIMESTAMP|\b(DUPLICATE|IGNORE|GRANT|RENAME|LIMIT|OPTIMIZE|TRIGGER)\b")
+MYSQL_WORDS = re.compile(
+    r"NOW\(|UNIX_TIMESTAMP|information_schema|\b(DUPLICATE|IGNORE|GRANT|RENAME|LIMIT|OPTIMIZE|TRIGGER)\b"
+)
 SQLITE_WORDS = re.compile(r"ON CONFLICT|strftime")
 CRON_FIELD = r"(\*|\d+(-\d+)?(,\d+(-\d+)?)*)(/\d+)?"
 CRON_LINE = re.compile(rf"((?:{CRON_FIELD}\s+){{5}})(?P<command>\S.*)")

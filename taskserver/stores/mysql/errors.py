@@ -52,6 +52,7 @@ FORBIDDEN_BY_OPTION = 1290
 """The text names the server's option, whatever language it is in: `--read-only` mostly."""
 REFUSED = frozenset({1062, 1216, 1217, 1451, 1452, 1644, 3819, 4025})
 """By a key, a foreign one, a check, or a trigger's SIGNAL."""
+REFERRED_TO = frozenset({1217, 1451})
 STATEMENT_BINLOG = 1665
 SAVEPOINT_MISSING = 1305
 SYNTAX = 1064
@@ -93,6 +94,11 @@ HINTS = {
     1129: "ask your host to unblock this machine (FLUSH HOSTS)",
     1130: "allow this machine in your host's panel (remote MySQL); on the web server itself name localhost",
     **dict.fromkeys(RIGHTS_MISSING, RIGHTS_HINT),
+    **dict.fromkeys(
+        REFERRED_TO,
+        "another table refers to the queue's rows by a foreign key, and must not: drop that table or key, or ask your "
+        "host's administrator to",
+    ),
     1071: "its keys are too short: ask your host for MySQL 5.7, MariaDB 10.3 or newer",
     TOO_LONG: "give the task smaller arguments, or raise the server's max_allowed_packet",
     1203: LIMITED,
