@@ -7,9 +7,13 @@ import traceback
 from collections.abc import Callable
 from types import TracebackType
 
+from .printable import without_middle
+
 MAX_ERROR_LENGTH = 1000
 MAX_MESSAGE_LENGTH = 500
 """Characters of the message where a traceback follows it."""
+MAX_LOGGED_LENGTH = 100_000
+"""Characters of a traceback in the log: a message may be of any size, and a long one takes long to escape."""
 
 OUR_FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
@@ -48,8 +52,9 @@ def both(first: str, second: str) -> str:
 
 
 def full_traceback(error: BaseException) -> str:
-    """The whole traceback as Python prints it, for the log."""
-    return "".join(traceback.format_exception(type(error), error, traceback_of(error))).rstrip("\n")
+    """The traceback as Python prints it, for the log, without the middle of an endless one."""
+    text = "".join(traceback.format_exception(type(error), error, traceback_of(error))).rstrip("\n")
+    return without_middle(text, MAX_LOGGED_LENGTH)
 
 
 def storable(text: str) -> str:

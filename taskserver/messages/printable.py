@@ -8,11 +8,12 @@ MAX_LINE = 12_000
 
 def printable(text: str) -> str:
     """The text as `escaped` gives it, without its middle where it is too long for a line."""
-    return _without_middle(escaped(_without_middle(text)))
+    return without_middle(escaped(without_middle(text, MAX_LINE)), MAX_LINE)
 
 
-def _without_middle(text: str) -> str:
-    return text if len(text) <= MAX_LINE else f"{text[: MAX_LINE // 2]}…{text[1 - MAX_LINE // 2 :]}"
+def without_middle(text: str, most: int) -> str:
+    """The text in at most so many characters, with its begin and its end."""
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[1 - most // 2 :]}"
 
 
 def escaped(text: str) -> str:

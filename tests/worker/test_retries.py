@@ -708,6 +708,16 @@ def test_the_log_has_the_full_traceback_of_failed_and_of_fatal_tasks(one_queue: 
         assert words in log
 
 
+def test_of_an_endless_message_the_log_has_the_ends(one_queue: Queue) -> None:
+    one_queue.define("def endless(): raise ValueError('begins' + '\\x1b' * 5_000_000 + 'ends')\n")
+    add_row(one_queue, "endless")
+    assert one_queue.worker(**ONCE, TASKSERVER_LOG="log").returncode == 0
+    log = (one_queue.folder / "log").read_text()
+    assert "ValueError: begins" in log
+    assert "ends\n" in log
+    assert len(log) < 10**6
+
+
 # Each is raised by a task. The name that the first line must begin with, or None where anything may stand there.
 ODD_ERRORS: dict[str, tuple[str, str | None]] = {
     "a text that cannot be had": ("type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})()", "Mute: "),
