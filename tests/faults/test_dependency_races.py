@@ -27,7 +27,7 @@ from taskserver.stores import Store
 from taskserver.stores.queue.dependencies import Dependencies
 from taskserver.stores.queue.operations import Operations
 from taskserver.stores.queue.orphans import sign_orphans
-from taskserver.stores.sqlite import session as sqlite
+from taskserver.stores.sqlite import connection as sqlite
 from tests.conftest import without
 from tests.support.interleaving import Plan, by_chance, in_order, interrupted_once, interrupted_twice, watch
 from tests.support.processes import WAIT_SECONDS, wait_until

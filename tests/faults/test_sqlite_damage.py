@@ -7,6 +7,7 @@ import random
 import shutil
 import sqlite3
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,8 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from taskserver import TaskServer
-from tests.faults.failing_files import IMPATIENT, TASKS, add, assert_one_line_each, ran
+from taskserver import DatabaseError, TaskServer
+from taskserver.model.task import MODES
+from tests.faults.failing_files import AFTER_A_CRASH, IMPATIENT, TASKS, add, assert_one_line_each, ran
 from tests.support.deployment import Deployment
 from tests.support.processes import assert_one_line, assert_silent, end_of, wait_for
 from tests.support.queues import Queue
@@ -115,18 +117,80 @@ def test_a_database_that_is_deleted_under_a_run_ends_in_one_line_and_no_tracebac
     assert ran(queue).count("first") == 1
 
 
-def test_a_database_made_anew_under_a_run_is_left_alone_by_the_old_worker(queue: Queue) -> None:
+def test_a_database_made_anew_under_a_run_gets_nothing_of_the_old_one_from_its_worker(queue: Queue) -> None:
     queue.add("tasks.wait_for_go", '["old"]')
     process = queue.start_task(**IMPATIENT)
     delete_its_folder(queue.path)
     assert queue.client("init").returncode == 0
     add(queue, "new")
     queue.go()
-    assert_ended_by_itself(process)
-    assert queue.statuses() == [0]
-    assert_silent(queue.worker())
+    assert_one_line(wait_for(process), 0, "task 1 tasks.wait_for_go: the lease was lost")
     assert ran(queue) == ["old", "new"]
     assert queue.sql("PRAGMA integrity_check") == [("ok",)]
+
+
+CARELESS = """
+import shutil
+import subprocess
+import sys
+import taskserver
+
+KEPT = []
+
+
+def close_others(name):
+    note(name)
+    os.closerange(3, 200)
+    KEPT.extend(open(HERE / f"own{number}", "wb+") for number in range(12))
+
+
+def copy_database(name):
+    note(name)
+    shutil.copytree(HERE / "var", HERE / "copy", dirs_exist_ok=True)
+    # The last process that has the database open removes the log; this one takes itself for the last.
+    subprocess.run([sys.executable, HERE / "client.py", "add", "tasks.note", '["meanwhile"]'], check=True)
+
+
+@taskserver.task(transactional=True)
+def close_others_in_transaction(name):
+    close_others(name)
+
+
+@taskserver.task(transactional=True)
+def copy_database_in_transaction(name):
+    copy_database(name)
+"""
+CHANGED = "what is open is no longer the file at this path"
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("how", ["close_others", "copy_database"])
+@pytest.mark.parametrize("kind", ["", "_in_transaction"])
+def test_a_task_that_takes_the_files_from_its_worker_ends_it_with_one_line_and_nothing_is_lost(
+    queue: Queue, mode: str, how: str, kind: str
+) -> None:
+    queue.define(TASKS + CARELESS)
+    add(queue, "first", "second")
+    queue.client("add", f"tasks.{how}{kind}", '["careless"]', "--max-attempts", "1")
+    add(queue, "last")
+    assert_one_line(queue.worker("--mode", mode, **AFTER_A_CRASH), 1, str(queue.path), CHANGED)
+    assert queue.sql("PRAGMA integrity_check") == [("ok",)]
+    assert [path.read_bytes() for path in queue.folder.glob("own*")] == [b""] * (12 if how == "close_others" else 0)
+    time.sleep(1.1)  # the lease of the task that took the files
+    assert_one_line(queue.worker("--mode", mode, **AFTER_A_CRASH), 0, f"{how}{kind} is fatal: lost")
+    more = ["meanwhile"] if how == "copy_database" else []
+    assert sorted(ran(queue)) == sorted(["first", "second", "careless", "last", *more])
+
+
+def test_a_program_that_has_the_file_open_hears_that_another_has_its_place(queue: Queue) -> None:
+    with TaskServer(queue.dsn, folder=queue.folder) as server:
+        server.add_task("tasks.note", ["old"])
+        make_afresh(queue, 3)
+        with pytest.raises(DatabaseError, match=CHANGED):
+            server.add_task("tasks.note", ["lost"])
+        assert server.add_task("tasks.note", ["new"]) == 4
+    assert queue.sql("PRAGMA integrity_check") == [("ok",)]
+    assert queue.sql("SELECT COUNT(*) FROM jobs_queue") == [(4,)]
 
 
 def make_afresh(queue: Queue, rows: int) -> None:

@@ -15,8 +15,9 @@ from ..database.database import Database
 from ..database.dialect import Dialect
 from ..database.session import Pace
 from .claiming import SQLiteClaiming
+from .connection import open_connection
 from .errors import DRIVER_ERRORS, error_of
-from .session import SQLiteSession, open_connection
+from .session import SQLiteSession
 from .words import SQLiteWords
 
 if TYPE_CHECKING:

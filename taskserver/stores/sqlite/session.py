@@ -1,4 +1,4 @@
-"""Connections to SQLite, on the standard library's driver, and what a fork does to them.
+"""A session of SQLite: one thread's connection, and the verbs on it.
 
 Differs from MySQL: every transaction takes the write lock when it begins, as a reader that becomes a writer later could
 not wait for the lock.
@@ -6,86 +6,18 @@ not wait for the lock.
 
 from __future__ import annotations
 
-import os
-import sqlite3
-import threading
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ...errors import DatabaseError
-from ..database.dialect import missing
 from ..database.session import Pace, Session
+from .connection import FILES_CHANGED, open_connection
 from .errors import DRIVER_ERRORS
 
-LOCK_WAIT_SECONDS = 2.0
-"""One turn of waiting for the writer; between turns a signal is heard and the patience ends."""
 MAX_BYTES_WITH_NUL = 1020
 """A longer text is read up to its NUL; keys and names, by which rows are found again, are shorter."""
-
-
-class Connection(sqlite3.Connection):
-    """The driver's connection, as a class of ours so that a WeakSet can hold it."""
-
-    in_use = threading.RLock()
-    """Its session's lock, once it has a session."""
-
-
-# The open connections of this process, and the connections that a fork left in it in the midst of a transaction.
-_open: weakref.WeakSet[Connection] = weakref.WeakSet()
-_unfinished: list[Connection] = []
-
-
-def _close_inherited() -> None:
-    """In a forked child: close the connections that its parent had open.
-
-    SQLite keeps one account of its locks for each file and process, and a fork copies the account without the locks. A
-    connection that the child opens beside an inherited one takes the file for locked, and a parent that closes last
-    removes the log into which the child goes on writing. A connection in the midst of a transaction stays open, as a
-    close would roll back the parent's transaction; beside it the child can open no other.
-    """
-    for connection in list(_open):
-        with suppress(sqlite3.ProgrammingError):  # it is closed, and something still refers to it
-            _close_here(connection)
-    _open.clear()
-
-
-def _close_here(connection: Connection) -> None:
-    # The parent's heartbeat may be in the midst of a statement: the child would wait for its end for ever.
-    if connection.in_transaction or not connection.in_use.acquire(blocking=False):
-        _unfinished.append(connection)
-    else:
-        connection.close()
-
-
-os.register_at_fork(after_in_child=_close_inherited)
-
-
-def open_connection(
-    path: Path, error_of: Callable[[BaseException], DatabaseError], cached_statements: int = 128
-) -> Connection:
-    """A connection to an existing file. Raises DatabaseError."""
-    if not os.path.exists(path):
-        raise missing(f"there is no database {path}")
-    if _unfinished:
-        raise DatabaseError(f"{path}: this process was forked while another thread wrote to SQLite; fork before that")
-    try:
-        connection = sqlite3.connect(
-            path,
-            timeout=LOCK_WAIT_SECONDS,
-            isolation_level=None,  # our own statements begin and commit transactions
-            check_same_thread=False,  # close() closes the connections of all threads
-            factory=Connection,
-            cached_statements=cached_statements,
-        )
-        _open.add(connection)
-        # A commit is on the disk when it returns, as on MySQL.
-        connection.execute("PRAGMA synchronous = FULL")
-    except DRIVER_ERRORS as error:
-        raise error_of(error) from error
-    return connection
 
 
 class SQLiteSession(Session):
@@ -108,6 +40,11 @@ class SQLiteSession(Session):
         if connection is not None:
             with suppress(*DRIVER_ERRORS):
                 connection.close()
+
+    def hasten(self, pace: Pace) -> None:
+        if self.connection.is_abandoned:
+            self.close()
+            raise DatabaseError(f"{self._path}: {FILES_CHANGED}")
 
     def begin(self) -> None:
         self.send("BEGIN IMMEDIATE")
