@@ -20,7 +20,7 @@ from taskserver import DatabaseError, TaskServer
 from taskserver.model.task import MODES
 from tests.faults.failing_files import AFTER_A_CRASH, IMPATIENT, TASKS, add, assert_one_line_each, ran
 from tests.support.deployment import Deployment
-from tests.support.processes import assert_one_line, assert_silent, end_of, wait_for
+from tests.support.processes import assert_one_line, end_of, wait_for
 from tests.support.queues import Queue
 
 
