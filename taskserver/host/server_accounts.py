@@ -36,8 +36,13 @@ def is_at_other_end(connected: socket.socket) -> bool:
 
     False where the system does not tell.
     """
-    owners = list(_owners_of_unix(connected) if connected.family == socket.AF_UNIX else _owners_of_tcp(connected))
+    owners = _owners(connected)
     return bool(owners) and all(map(is_account_of_server, owners))
+
+
+def is_another_at_other_end(connected: socket.socket) -> bool:
+    """Whether another account has the other end; False where the system does not tell."""
+    return not all(map(is_account_of_server, _owners(connected)))
 
 
 def is_account_of_server(uid: int) -> bool:
@@ -50,6 +55,10 @@ def is_account_of_server(uid: int) -> bool:
         return pwd.getpwuid(uid).pw_name in NAMES
     except KeyError:
         return False
+
+
+def _owners(connected: socket.socket) -> list[int]:
+    return list(_owners_of_unix(connected) if connected.family == socket.AF_UNIX else _owners_of_tcp(connected))
 
 
 def _owners_of_unix(connected: socket.socket) -> Iterator[int]:

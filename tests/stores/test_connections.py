@@ -13,6 +13,7 @@ import pymysql
 import pytest
 
 from taskserver import DatabaseError, TaskServer
+from taskserver.host import server_accounts
 from taskserver.settings import dsn as dsn_module
 from taskserver.stores import Store
 from taskserver.stores.database import database as stores_database
@@ -299,6 +300,10 @@ def test_a_socket_that_is_not_there_is_a_database_error(tmp_path: Path) -> None:
     assert f"{tmp_path}/none.sock" in told
 
 
+def account_of(server: MariaDB) -> str:
+    return server.socket.owner()
+
+
 def test_localhost_means_the_first_of_the_usual_sockets_that_exists_or_the_port(
     mariadb: MariaDB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,6 +313,7 @@ def test_localhost_means_the_first_of_the_usual_sockets_that_exists_or_the_port(
     assert hosts_of_connections(mariadb, "mysql://root@localhost:1/{name}") == {"localhost"}
     assert hosts_of_connections(mariadb, mariadb.dsn("{name}")) == {"127.0.0.1"}
     monkeypatch.setattr(dsn_module, "SOCKETS", (none,))
+    monkeypatch.setattr(server_accounts, "NAMES", (*server_accounts.NAMES, account_of(mariadb)))
     assert hosts_of_connections(mariadb, f"mysql://root@localhost:{mariadb.port}/{{name}}") == {"127.0.0.1"}
 
 
@@ -317,6 +323,7 @@ def test_nobody_who_listens_at_the_other_address_of_this_host_is_taken_for_the_s
     with socket.create_server(("::1", mariadb.port), family=socket.AF_INET6):
         look_up = socket.getaddrinfo
         monkeypatch.setattr(dsn_module, "SOCKETS", ())
+        monkeypatch.setattr(server_accounts, "NAMES", (*server_accounts.NAMES, account_of(mariadb)))
         monkeypatch.setattr(
             "socket.getaddrinfo", lambda host, *args: look_up("::1" if host == "localhost" else host, *args)
         )

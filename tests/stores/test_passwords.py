@@ -118,6 +118,25 @@ def test_a_server_of_our_own_account_on_this_host_gets_the_password(talk: str) -
     assert CLEAR in server.received
 
 
+def test_localhost_is_never_what_another_account_has_at_the_port(
+    of_a_neighbour: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could hand the login on to the server, whose socket is away for a moment, and have the session."""
+    monkeypatch.setattr(dsn_module, "SOCKETS", ())
+    listening = socket.create_server(("127.0.0.1", 0))
+    with AskingServer(listening, "clear") as server:
+        for mode in ("", "?ssl-mode=preferred", "?ssl-mode=required"):
+            assert "neither root nor this account nor mysql" in failure(address(listening, "localhost") + mode)
+        assert not server.received
+        failure(address(listening))
+        assert server.received
+        monkeypatch.undo()
+        monkeypatch.setattr(dsn_module, "SOCKETS", ())
+        server.received.clear()
+        failure(address(listening, "localhost"))
+        assert server.received
+
+
 def listening_at(path: Path) -> socket.socket:
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(path))

@@ -7,6 +7,7 @@ then would hold a worker for ever, and so its slot.
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,8 @@ class _Answers(io.RawIOBase):
 class Connection(DriversConnection):
     """A connection whose `read_timeout` holds for an answer as a whole, too; in a login, for each of its steps."""
 
+    before_login: Callable[[], None]
+    """Is called once the server has greeted, and may raise."""
     _read_timeout: float | None
     _answers: _Answers | None = None
     _file: io.BufferedReader | None = None
@@ -69,6 +72,10 @@ class Connection(DriversConnection):
     def _rfile(self, file: Any) -> None:
         self._answers = None if file is None else _Answers(file.detach(), self._read_timeout)
         self._file = None if self._answers is None else io.BufferedReader(self._answers)
+
+    def _request_authentication(self) -> None:
+        self.before_login()
+        super()._request_authentication()  # type: ignore[misc]
 
     def _execute_command(self, command: int, sql: str | bytes) -> None:
         if self._answers is not None:

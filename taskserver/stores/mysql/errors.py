@@ -167,7 +167,8 @@ def _hint_at_address(text: str, dsn: MySQLDsn) -> str:
     if dsn.host == "localhost" and usual_socket("localhost") is None:
         return (
             "no socket of the server's is at one of the usual places: where PHP's phpinfo() names one, add "
-            "?unix_socket=/its/path to TASKSERVER_DSN, else check host and port there, and whether the server runs"
+            "?unix_socket=/its/path to TASKSERVER_DSN, else check host and port there, and whether the server runs; "
+            "127.0.0.1 in the place of localhost means whatever answers at that port, a proxy too"
         )
     return "check host and port in TASKSERVER_DSN, and whether the server runs"
 

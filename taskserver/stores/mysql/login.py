@@ -2,7 +2,7 @@
 
 The server chooses how the password is asked for. Some ways show it: mysql_clear_password and dialog, sha256_password
 and caching_sha2_password inside TLS or encrypted with a key that the server has just sent. Whoever listens in the
-server's place may choose one of these.
+server's place may choose one of these, or hand the login on to the server and have the session.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from weakref import ref
 
 import pymysql
 
-from ...host.server_accounts import is_at_other_end
+from ...host.server_accounts import is_another_at_other_end, is_at_other_end
 from ...settings.dsn import VERIFY_IDENTITY, MySQLDsn, usual_socket
-from .errors import CLEAR_PASSWORD, NEEDS_TLS, TLS_FAILED, number_of
+from .errors import CANNOT_CONNECT, CLEAR_PASSWORD, NEEDS_TLS, TLS_FAILED, number_of
 
 CONNECT_SECONDS = 10
 
@@ -52,12 +52,13 @@ def log_in(dsn: MySQLDsn, connect: Callable[..., Any], answer_seconds: float) ->
 def _log_in(dsn: MySQLDsn, ssl_mode: str, connect: Callable[..., Any], answer_seconds: float) -> Any:
     seconds = min(CONNECT_SECONDS, answer_seconds)
     password = _Password(dsn.password.encode("utf-8", "surrogateescape"))
+    socket_path = dsn.unix_socket or usual_socket(dsn.host)
     connection = connect(
         user=dsn.user or None,
         password=password,
         host=_address(dsn),
         port=dsn.port,
-        unix_socket=dsn.unix_socket or usual_socket(dsn.host),
+        unix_socket=socket_path,
         database=dsn.database,
         charset="utf8mb4",
         connect_timeout=seconds,
@@ -71,6 +72,15 @@ def _log_in(dsn: MySQLDsn, ssl_mode: str, connect: Callable[..., Any], answer_se
     asking: Callable[[], Any] = ref(connection)  # which has the password
     # The driver hands its socket out to nobody.
     password.may_be_shown = lambda: dsn.is_verified or (dsn.is_loopback and is_at_other_end(asking()._sock))
+    is_guess = dsn.host == "localhost" and not socket_path and not dsn.is_verified
+
+    def refuse_another() -> None:
+        if is_guess and is_another_at_other_end(asking()._sock):
+            raise pymysql.OperationalError(
+                CANNOT_CONNECT, f"who answers at {_address(dsn)}:{dsn.port} is neither root nor this account nor mysql"
+            )
+
+    connection.before_login = refuse_another
     connection.connect()
     return connection
 
