@@ -45,9 +45,9 @@ class Progress(NamedTuple):
         if self.total is not None:
             amount += f" of {self.total:.15g}"
         if self.total and fraction is not None:
-            # In this order, and rounded: 29 of 100, and 0.29 of 1, are 29 %.
-            percent = math.floor(round(self.done * 100 / self.total, 6))
-            amount += f" ({min(max(percent, 0), 100 if fraction == 1 else 99)} %)"
+            # Rounded: 29 of 100, and 0.29 of 1, are 29 %.
+            percent = math.floor(round(fraction * 100, 6))
+            amount += f" ({min(percent, 100 if fraction == 1 else 99)} %)"
         return f"{amount}: {self.text}" if self.text else amount
 
 

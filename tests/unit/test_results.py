@@ -161,4 +161,6 @@ def test_how_far_a_task_has_come_is_a_fraction_where_the_total_is_known() -> Non
     assert str(Progress(0.29, 1)) == "0.29 of 1 (29 %)"
     assert str(Progress(2**53 - 1, 2**53)).endswith(" (99 %)")
     assert str(Progress(9, 3)) == "9 of 3 (100 %)"
+    assert str(Progress(1, 1e-320)).endswith(" (100 %)")
+    assert str(Progress(-1, 1e-320)).endswith(" (0 %)")
     assert all(f"({number} %)" in str(Progress(number, 100)) for number in range(101))
