@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -180,6 +181,19 @@ def test_a_task_that_takes_the_files_from_its_worker_ends_it_with_one_line_and_n
     assert_one_line(queue.worker("--mode", mode, **AFTER_A_CRASH), 0, f"{how}{kind} is fatal: lost")
     more = ["meanwhile"] if how == "copy_database" else []
     assert sorted(ran(queue)) == sorted(["first", "second", "careless", "last", *more])
+
+
+@pytest.mark.parametrize("journal", ["wal", "delete"])
+def test_threads_that_come_and_go_take_no_files_from_one_another(queue: Queue, journal: str) -> None:
+    """Without WAL, as in a copy that was put back, SQLite closes a descriptor with its connection."""
+    assert queue.sql(f"PRAGMA journal_mode = {journal}") == [(journal,)]
+
+    def visit(number: int) -> int:
+        with TaskServer(queue.dsn, folder=queue.folder) as server:
+            return server.add_task("tasks.note", [f"{number}"])
+
+    with ThreadPoolExecutor(4) as threads:
+        assert len(set(threads.map(visit, range(400)))) == 400
 
 
 def test_a_program_that_has_the_file_open_hears_that_another_has_its_place(queue: Queue) -> None:

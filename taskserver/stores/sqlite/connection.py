@@ -13,7 +13,7 @@ from pathlib import Path
 from ...errors import DatabaseError
 from ..database.dialect import missing
 from .errors import DRIVER_ERRORS
-from .open_files import OpenFiles, descriptors_of, identity_of
+from .open_files import OpenFiles, identity_of
 
 LOCK_WAIT_SECONDS = 2.0
 """One turn of waiting for the writer; between turns a signal is heard and the patience ends."""
@@ -98,7 +98,6 @@ def open_connection(
     if any(kept.files and kept.files.database == identity_of(path) for kept in _abandoned):
         # SQLite would share locks and descriptors with the abandoned connection.
         raise DatabaseError(f"{path}: {FILES_CHANGED}; this process cannot open it any more")
-    before = descriptors_of(path)
     try:
         connection = sqlite3.connect(
             path,
@@ -113,5 +112,5 @@ def open_connection(
         connection.execute("PRAGMA synchronous = FULL")
     except DRIVER_ERRORS as error:
         raise error_of(error) from error
-    connection.files = OpenFiles(path, descriptors_of(path) - before)
+    connection.files = OpenFiles(path)
     return connection

@@ -21,24 +21,27 @@ def identity_of(file: str | Path | int) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def descriptors_of(path: Path) -> set[int]:
-    """The descriptors of this process that are open on a file; none where the system does not list them."""
-    database = identity_of(path)
-    with suppress(OSError):
-        return {int(name) for name in os.listdir("/dev/fd") if identity_of(int(name)) == database}
-    return set()
-
-
 class OpenFiles:
-    """The database's file, its log, and the descriptors that its connection has of it."""
+    """The database's file, its log, and this process's descriptors of the file as a connection has been opened.
 
-    def __init__(self, path: Path, descriptors: set[int]) -> None:
+    Which of these descriptors is the connection's own, nobody tells: others may belong to other threads, which close
+    theirs. But as long as it is open, one of them is.
+    """
+
+    def __init__(self, path: Path) -> None:
         self.database = identity_of(path)
-        files: list[str | Path | int] = [path, f"{path}-wal", *descriptors]
-        found = {file: identity_of(file) for file in files}
-        self._known = {file: identity for file, identity in found.items() if identity is not None}
+        files = {str(file): identity_of(file) for file in (path, f"{path}-wal")}
+        self._files = {file: identity for file, identity in files.items() if identity is not None}
+        self._descriptors: list[int] = []
+        with suppress(OSError):  # the system does not list them
+            self._descriptors = [number for number in map(int, os.listdir("/dev/fd")) if self._is_open(number)]
 
     @property
     def are_others(self) -> bool:
         """Whether one of them is gone, or another file has its place."""
-        return any(identity_of(file) != identity for file, identity in self._known.items())
+        if any(identity_of(file) != identity for file, identity in self._files.items()):
+            return True
+        return bool(self._descriptors) and not any(map(self._is_open, self._descriptors))
+
+    def _is_open(self, descriptor: int) -> bool:
+        return identity_of(descriptor) == self.database
