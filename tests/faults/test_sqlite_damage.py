@@ -196,6 +196,22 @@ def test_threads_that_come_and_go_take_no_files_from_one_another(queue: Queue, j
         assert len(set(threads.map(visit, range(400)))) == 400
 
 
+def test_a_file_that_is_out_of_sight_for_a_while_stays_the_same(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    look = os.stat
+
+    def refuse(file: str | Path | int) -> os.stat_result:
+        if isinstance(file, int):
+            return look(file)
+        raise PermissionError(13, "Permission denied", file)
+
+    with TaskServer(queue.dsn, folder=queue.folder) as server:
+        server.add_task("tasks.note", ["one"])
+        with monkeypatch.context() as without_rights:
+            without_rights.setattr("taskserver.stores.sqlite.open_files.os.stat", refuse)
+            assert server.add_task("tasks.note", ["two"]) == 2
+        assert server.add_task("tasks.note", ["three"]) == 3
+
+
 def test_a_program_that_has_the_file_open_hears_that_another_has_its_place(queue: Queue) -> None:
     with TaskServer(queue.dsn, folder=queue.folder) as server:
         server.add_task("tasks.note", ["old"])

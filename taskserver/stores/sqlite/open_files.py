@@ -11,11 +11,19 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+Identity = tuple[int, int]
+"""What tells a file from all others."""
 
-def identity_of(file: str | Path | int) -> tuple[int, int] | None:
-    """What tells a file, by its path or descriptor, from all others; None where there is none."""
+
+def identity_of(file: str | Path | int, if_unseen: Identity | None = None) -> Identity | None:
+    """The identity of a file, by its path or descriptor; None where there is none.
+
+    `if_unseen` is for one that this process may not look at, as once a task has changed rights or accounts.
+    """
     try:
         found = os.stat(file)
+    except PermissionError:
+        return if_unseen
     except OSError:
         return None
     return found.st_dev, found.st_ino
@@ -39,7 +47,7 @@ class OpenFiles:
     @property
     def are_others(self) -> bool:
         """Whether one of them is gone, or another file has its place."""
-        if any(identity_of(file) != identity for file, identity in self._files.items()):
+        if any(identity_of(file, identity) != identity for file, identity in self._files.items()):
             return True
         return bool(self._descriptors) and not any(map(self._is_open, self._descriptors))
 
