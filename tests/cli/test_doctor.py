@@ -347,6 +347,7 @@ def limited(healthy_mysql: Queue, mysql_server: MySQLServer) -> Iterator[Callabl
     """The report where the account has these rights alone; a setting may be another."""
     name = healthy_mysql.dsn.rpartition("/")[2]
     mysql_server.execute(f"CREATE USER '{name}'@'%' IDENTIFIED BY 'x'")
+    mysql_server.meet(name, "x")
 
     def report(rights: dict[str, str], **settings: str) -> Report:
         for table, granted in rights.items():
