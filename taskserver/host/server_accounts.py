@@ -20,6 +20,9 @@ NOT_ACCEPTED = "0"
 """The inode of a connection that no program has taken up yet: the system names no account for it."""
 MAPPED = "".join(f"{word:08X}" for word in struct.unpack("=3I", bytes(10) + b"\xff\xff"))
 TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+PROTOCOLS = "/proc/net/protocols"
+ACCEPTED_BY_KERNEL = "SMC"
+"""A protocol any account may listen by, also to connections of TCP; these belong to root, as the kernel takes them up."""
 
 
 def is_of_server(path: str) -> bool:
@@ -67,7 +70,8 @@ def _owners_of_unix(connected: socket.socket) -> Iterator[int]:
 
 
 def _owners_of_tcp(connected: socket.socket) -> Iterator[int]:
-    """The owner of the other end; -1 where nobody has taken it up, or has it any more."""
+    """The owner of the other end; -1 where nobody has taken it up, or has it any more, or root is anybody."""
+    nobodys = {-1, 0} if _may_root_be_anybody() else {-1}
     ends = [_as_listed(connected.getpeername()), _as_listed(connected.getsockname())]
     for table in TABLES:
         try:
@@ -76,9 +80,18 @@ def _owners_of_tcp(connected: socket.socket) -> Iterator[int]:
                 for line in lines:
                     _, own, others, state, _, _, _, owner, _, inode, *_ = line.split()
                     if [_plain(own), _plain(others)] == ends:
-                        yield int(owner) if state == ESTABLISHED and inode != NOT_ACCEPTED else -1
+                        is_taken = state == ESTABLISHED and inode != NOT_ACCEPTED
+                        yield int(owner) if is_taken and int(owner) not in nobodys else -1
         except (OSError, StopIteration):
             continue
+
+
+def _may_root_be_anybody() -> bool:
+    try:
+        with open(PROTOCOLS, encoding="ascii") as lines:
+            return any(line.startswith(ACCEPTED_BY_KERNEL) for line in lines)
+    except OSError:
+        return False
 
 
 def _as_listed(address: tuple[Any, ...]) -> str:

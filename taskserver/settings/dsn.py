@@ -161,6 +161,8 @@ def _parse_mysql(rest: str, password: str) -> MySQLDsn:
     location, _, query = location.partition("?")
     address, _, database = location.partition("/")
     host, port = _parse_address(address, has_user=bool(credentials))
+    if host.lower() == "localhost":
+        host = "localhost"
     options = _parse_options(query)
     database = unquote(database)
     if not database or "/" in database:

@@ -125,8 +125,12 @@ def test_localhost_is_never_what_another_account_has_at_the_port(
     monkeypatch.setattr(dsn_module, "SOCKETS", ())
     listening = socket.create_server(("127.0.0.1", 0))
     with AskingServer(listening, "clear") as server:
-        for mode in ("", "?ssl-mode=preferred", "?ssl-mode=required"):
-            assert "neither root nor this account nor mysql" in failure(address(listening, "localhost") + mode)
+        for host, mode in (
+            ("localhost", ""),
+            ("LocalHost", "?ssl-mode=preferred"),
+            ("localhost", "?ssl-mode=required"),
+        ):
+            assert "neither root nor this account nor mysql" in failure(address(listening, host) + mode)
         assert not server.received
         failure(address(listening))
         assert server.received
@@ -203,6 +207,22 @@ def test_who_accepted_a_connection_is_asked_for_and_not_who_listens_now() -> Non
         assert not is_at_other_end(connected)  # nobody has taken it up yet
         with ours.accept()[0]:
             assert is_at_other_end(connected)
+
+
+def test_root_is_anybody_where_the_kernel_takes_up_connections_for_programs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Any account may listen by SMC; a connection by TCP is root's then. The kernel here need not have it."""
+    protocols = tmp_path / "protocols"
+    protocols.write_text("protocol  size sockets  memory press maxhdr\nSMC       1184      2      -1   NI       0\n")
+    with (
+        socket.create_server(("127.0.0.1", 0)) as ours,
+        socket.create_connection(ours.getsockname()) as connected,
+        ours.accept()[0],
+    ):
+        assert is_at_other_end(connected)
+        monkeypatch.setattr(server_accounts, "PROTOCOLS", str(protocols))
+        assert is_at_other_end(connected) is (os.getuid() != 0)
 
 
 @contextmanager
