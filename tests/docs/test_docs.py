@@ -206,6 +206,29 @@ def test_a_producer_of_more_than_four_columns_needs_the_rights_that_the_document
         assert server.add_task("tasks.greet", ["Ada"], unique_key="one", rerun=True, version=2) == first
 
 
+def test_a_page_with_a_view_adds_and_asks_and_finds_out_no_arguments(guarded: Reader) -> None:
+    """One with columns of the table may compare those that it may not read, as the document says."""
+    guess = (
+        "SELECT id FROM jobs_queue JOIN (SELECT CONVERT('[\"secret\"]' USING utf8mb4) COLLATE utf8mb4_bin AS args) AS"
+        " guessed USING (args)"
+    )
+    guarded.execute("INSERT INTO jobs_queue (task, args) VALUES ('tasks.greet', '[\"secret\"]')")
+    found = {}
+    for name in ("page", "view"):
+        rows = "jobs_queue" if name == "page" else "task_states"
+        with guarded.connect(f"you_{name}", f"{name}-password") as connection, connection.cursor() as cursor:
+            cursor.execute(ADD)
+            cursor.execute(f"SELECT status FROM {rows} WHERE id = %s", (cursor.lastrowid,))
+            assert cursor.fetchone() == (0,)
+            try:
+                cursor.execute(guess)
+                found[name] = bool(cursor.fetchall())
+            except pymysql.MySQLError as error:
+                assert "denied" in str(error)  # noqa: PT017
+                found[name] = False
+    assert found == {"page": True, "view": False}
+
+
 def test_a_worker_that_may_not_pause_is_told_which_account_may(guarded: Reader) -> None:
     worker = TaskServer(guarded.dsn("you_worker", "worker-password"), folder=guarded.folder)
     with worker as server, pytest.raises(DatabaseError, match=r"pause, resume, .* and prune need an operator's"):

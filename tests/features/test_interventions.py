@@ -39,6 +39,7 @@ from tests.support.processes import (
     wait_until,
 )
 from tests.support.queues import LONG_AGO, Queue
+from tests.support.servers import MySQLServer
 from tests.support.threads import together
 from tests.support.turns import A_SERVER, ONE_STORE
 
@@ -238,6 +239,18 @@ def test_tasks_are_chosen_by_all_that_is_given(queue: Queue) -> None:
         new = {names[one] for one, status in queue.rows("id, status") if status == 0}
         assert new == {*expected, "new"}, given
         queue.sql("UPDATE jobs_queue SET status = 4 WHERE id <> ?", ids["new"])
+
+
+def test_errors_of_ill_formed_bytes_are_counted_like_any(mysql_queue: Queue, mysql_server: MySQLServer) -> None:
+    """MySQL 9 lets a literal of another character set bring them, and then groups by no such text."""
+    with mysql_server.connect(database=mysql_queue.dsn.rpartition("/")[2]) as connection:
+        connection.query("SET sql_mode = ''")
+        for _ in range(2):
+            connection.query("INSERT INTO jobs_queue (task, error_text, status) VALUES ('a', _ucs2 x'D83D', 4)")
+    put(mysql_queue, 4)
+    counted = json.loads(mysql_queue.client("errors", "--json").stdout)
+    assert sorted(error["rows"] for error in counted) == [1, 2]
+    assert mysql_queue.client("errors").returncode == 0
 
 
 # ---- beside others

@@ -49,6 +49,8 @@ class Words(ABC):
     """The begin of this hour, as YYYY-MM-DD HH:00:00 in UTC."""
     bytes_of: str
     """The length of the text `{}` in bytes."""
+    as_bytes: str
+    """The text `{}` as bytes, where the database does not group by one that is ill-formed; else as it is."""
     greatest: str
     """The function that returns its greatest argument."""
     insert_or_ignore: str

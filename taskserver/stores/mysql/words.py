@@ -17,6 +17,7 @@ class MySQLWords(Words):
     instant_text = "DATE_FORMAT({}, '%Y-%m-%d %H:%i:%s.%f')"
     this_hour = "DATE_FORMAT(NOW(), '%Y-%m-%d %H:00:00')"
     bytes_of = "OCTET_LENGTH({})"
+    as_bytes = "CAST({} AS BINARY)"
     greatest = "GREATEST"
     insert_or_ignore = "INSERT IGNORE"
     given = "VALUES({})"

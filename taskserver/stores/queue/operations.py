@@ -256,13 +256,16 @@ class Operations:
 
     # Tasks that were given up because of others are one line, the last. The last attempt of a fatal task ended at
     # finished_at; that of a task in error at updated_at, as its row was last written then.
+    LINE = """
+        SUBSTR(CASE WHEN {is_given_up} THEN {given_up}
+            WHEN {error_position} > 0 THEN SUBSTR(error_text, 1, {error_position} - 1)
+            ELSE COALESCE(error_text, '') END, 1, {most_characters})
+    """
     ERRORS = """
         SELECT line, COUNT(*), SUM(CASE WHEN status = 4 THEN 1 ELSE 0 END), {first_seen}, {last_seen}, MAX(id)
         FROM (
             SELECT id, status, CASE WHEN status = 4 THEN COALESCE(finished_at, updated_at) ELSE updated_at END AS seen,
-                SUBSTR(CASE WHEN {is_given_up} THEN {given_up}
-                    WHEN {error_position} > 0 THEN SUBSTR(error_text, 1, {error_position} - 1)
-                    ELSE COALESCE(error_text, '') END, 1, {most_characters}) AS line
+                {line} AS line
             FROM {table} {by_status} WHERE {which}
         ) AS failed
         GROUP BY line ORDER BY CASE WHEN line = {given_up} THEN 1 ELSE 0 END, COUNT(*) DESC, MAX(id) DESC LIMIT ?
@@ -276,7 +279,8 @@ class Operations:
         words = self._database.words
         most = MAX_SIGNED if selection.limit is None else selection.limit
         bulk = _bulk_write(RETRY, selection)
-        sql = self.ERRORS.replace("{which}", bulk.condition).replace("{is_given_up}", IS_GIVEN_UP)
+        sql = self.ERRORS.replace("{line}", words.as_bytes.format(self.LINE))
+        sql = sql.replace("{which}", bulk.condition).replace("{is_given_up}", IS_GIVEN_UP)
         sql = sql.replace("{given_up}", f"'{ANY_GIVEN_UP}'").replace("{most_characters}", str(MAX_ERROR_LENGTH))
         for name, instant in (("first_seen", "MIN(seen)"), ("last_seen", "MAX(seen)")):
             sql = sql.replace(f"{{{name}}}", words.instant_text.format(instant))

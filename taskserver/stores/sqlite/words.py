@@ -17,6 +17,7 @@ class SQLiteWords(Words):
     instant_text = "{}"
     this_hour = "strftime('%Y-%m-%d %H:00:00', 'now')"
     bytes_of = "length(CAST({} AS BLOB))"
+    as_bytes = "{}"
     greatest = "MAX"
     insert_or_ignore = "INSERT OR IGNORE"
     given = "excluded.{}"
