@@ -8,8 +8,11 @@ removes the log that is in use here. And a person may put another file in the pl
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+
+LIKELY_DESCRIPTORS = 256
 
 Identity = tuple[int, int]
 """What tells a file from all others."""
@@ -30,26 +33,35 @@ def identity_of(file: str | Path | int, if_unseen: Identity | None = None) -> Id
 
 
 class OpenFiles:
-    """The database's file, its log, and this process's descriptors of the file as a connection has been opened.
+    """The database's file and its log, and this process's descriptors of each as a connection has been opened.
 
-    Which of these descriptors is the connection's own, nobody tells: others may belong to other threads, which close
+    Which of these descriptors are the connection's own, nobody tells: others may belong to other threads, which close
     theirs. But as long as it is open, one of them is.
     """
 
     def __init__(self, path: Path) -> None:
-        self.database = identity_of(path)
-        files = {str(file): identity_of(file) for file in (path, f"{path}-wal")}
+        real = os.path.realpath(path)  # a link's log lies beside the file that it leads to
+        self.database = identity_of(real)
+        files = {file: identity_of(file) for file in (str(path), f"{real}-wal")}
         self._files = {file: identity for file, identity in files.items() if identity is not None}
-        self._descriptors: list[int] = []
-        with suppress(OSError):  # the system does not list them
-            self._descriptors = [number for number in map(int, os.listdir("/dev/fd")) if self._is_open(number)]
+        opened = [(number, identity_of(number)) for number in _descriptors()]
+        self._descriptors = {
+            identity: [number for number, other in opened if other == identity] for identity in self._files.values()
+        }
 
     @property
     def are_others(self) -> bool:
         """Whether one of them is gone, or another file has its place."""
         if any(identity_of(file, identity) != identity for file, identity in self._files.items()):
             return True
-        return bool(self._descriptors) and not any(map(self._is_open, self._descriptors))
+        return any(
+            numbers and not any(identity_of(number) == identity for number in numbers)
+            for identity, numbers in self._descriptors.items()
+        )
 
-    def _is_open(self, descriptor: int) -> bool:
-        return identity_of(descriptor) == self.database
+
+def _descriptors() -> Iterable[int]:
+    """The descriptors of this process; where the system does not list them, those that are likely."""
+    with suppress(OSError):
+        return map(int, os.listdir("/dev/fd"))
+    return range(LIKELY_DESCRIPTORS)
