@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -220,6 +221,25 @@ def test_threads_that_come_and_go_take_no_files_from_one_another(queue: Queue, j
 
     with ThreadPoolExecutor(4) as threads:
         assert len(set(threads.map(visit, range(400)))) == 400
+
+
+def test_making_tables_again_takes_no_locks_from_other_connections(queue: Queue) -> None:
+    """Of the site's own connection, as a page has one that adds in its transaction."""
+    with closing(sqlite3.connect(queue.path)) as own, TaskServer(queue.dsn, folder=queue.folder) as server:
+        server.add_task("tasks.note", ["own"], connection=own)
+        own.commit()
+        server.create_tables()
+        server.close()
+        add_by_client(queue, "another")
+        server.add_task("tasks.note", ["own again"], connection=own)
+        own.commit()
+        add_by_client(queue, "yet another")
+    assert queue.sql("SELECT COUNT(*) FROM jobs_queue") == [(4,)]
+    assert queue.sql("PRAGMA integrity_check") == [("ok",)]
+
+
+def add_by_client(queue: Queue, name: str) -> None:
+    assert queue.client("add", "tasks.note", json.dumps([name])).returncode == 0
 
 
 def test_a_file_that_is_out_of_sight_for_a_while_stays_the_same(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:

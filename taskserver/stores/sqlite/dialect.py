@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sqlite3
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,7 +88,9 @@ class SQLiteDialect(Dialect):
         path = self._path
         try:
             make_private_folder(path.parent)
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, _FILE_RIGHTS))
+            # A file that is there is not opened: closing it would drop this process's locks on it.
+            with suppress(FileExistsError):
+                os.close(os.open(os.path.realpath(path), os.O_CREAT | os.O_EXCL | os.O_RDWR, _FILE_RIGHTS))
         except OSError as error:
             raise DatabaseError(
                 f"{path} cannot be made: {error.strerror}: let this user write {path.parent}, or name another file in "
