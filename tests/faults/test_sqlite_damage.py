@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -221,6 +221,23 @@ def test_threads_that_come_and_go_take_no_files_from_one_another(queue: Queue, j
 
     with ThreadPoolExecutor(4) as threads:
         assert len(set(threads.map(visit, range(400)))) == 400
+
+
+def test_where_descriptors_cannot_be_listed_none_are_missed(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at their limit. The first server's are lower than the second's, and closed first."""
+
+    def refuse(folder: str) -> None:
+        raise OSError(24, "Too many open files", folder)
+
+    queue.sql("PRAGMA journal_mode = delete")
+    with ExitStack() as others, TaskServer(queue.dsn, folder=queue.folder) as second:
+        with TaskServer(queue.dsn, folder=queue.folder) as first:
+            first.add_task("tasks.note", ["first"])
+            for _ in range(300):
+                others.enter_context(open(os.devnull))
+            monkeypatch.setattr("taskserver.stores.sqlite.open_files.os.listdir", refuse)
+            second.add_task("tasks.note", ["second"])
+        assert second.add_task("tasks.note", ["third"]) == 3
 
 
 def test_making_tables_again_takes_no_locks_from_other_connections(queue: Queue) -> None:
