@@ -22,7 +22,7 @@ MAPPED = "".join(f"{word:08X}" for word in struct.unpack("=3I", bytes(10) + b"\x
 TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 PROTOCOLS = "/proc/net/protocols"
 ACCEPTED_BY_KERNEL = "SMC"
-"""By it any account may listen to TCP, too; the kernel takes such connections up, so that they belong to root."""
+"""A protocol: any account that listens by it gets connections by TCP, too. The kernel accepts these: root owns them."""
 
 
 def is_of_server(path: str) -> bool:

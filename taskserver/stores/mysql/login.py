@@ -72,7 +72,7 @@ def _log_in(dsn: MySQLDsn, ssl_mode: str, connect: Callable[..., Any], answer_se
     asking: Callable[[], Any] = ref(connection)  # which has the password
     # The driver hands its socket out to nobody.
     password.may_be_shown = lambda: dsn.is_verified or (dsn.is_loopback and is_at_other_end(asking()._sock))
-    is_guess = dsn.host == "localhost" and not socket_path and not dsn.is_verified
+    is_guess = _is_mere_localhost(dsn) and not socket_path
 
     def refuse_another() -> None:
         if is_guess and is_another_at_other_end(asking()._sock):
@@ -87,7 +87,12 @@ def _log_in(dsn: MySQLDsn, ssl_mode: str, connect: Callable[..., Any], answer_se
 
 def _address(dsn: MySQLDsn) -> str | None:
     # The name may mean ::1 first, where most servers do not listen: any account of the host could.
-    return "127.0.0.1" if dsn.host == "localhost" and not dsn.is_verified else dsn.host or None
+    return "127.0.0.1" if _is_mere_localhost(dsn) else dsn.host or None
+
+
+def _is_mere_localhost(dsn: MySQLDsn) -> bool:
+    """Whether the host is `localhost`, and no certificate tells who answers there."""
+    return dsn.host == "localhost" and not dsn.is_verified
 
 
 def _ssl_context(ssl_mode: str, ca_file: str) -> ssl.SSLContext | None:
