@@ -8,6 +8,7 @@ import random
 import shutil
 import sqlite3
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -208,6 +209,31 @@ def test_a_task_that_takes_the_files_from_its_worker_ends_it_with_one_line_and_n
     assert_one_line(queue.worker("--mode", mode, **AFTER_A_CRASH), 0, f"{how}{kind} is fatal: lost")
     more = ["meanwhile"] if how == "copy_database" else []
     assert sorted(ran(queue)) == sorted(["first", "second", "careless", "last", *more])
+
+
+ROBBED_PARENT = """
+import os
+import sys
+from taskserver import DatabaseError, TaskServer
+
+server = TaskServer(sys.argv[1])
+server.add_task("tasks.note", ["one"])
+os.closerange(3, 200)
+own = [open(f"own{number}", "wb+") for number in range(12)]
+if os.fork():
+    os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+try:
+    server.add_task("tasks.note", ["two"])
+except DatabaseError as error:
+    print(error)
+"""
+
+
+def test_a_child_of_a_process_that_lost_its_files_writes_to_none_of_those_that_it_took_for_them(queue: Queue) -> None:
+    program = [sys.executable, "-c", ROBBED_PARENT, f"sqlite:///{queue.path}"]
+    told = subprocess.run(program, cwd=queue.folder, capture_output=True, text=True, check=True)
+    assert CHANGED in told.stdout
+    assert [path.read_bytes() for path in queue.folder.glob("own*")] == [b""] * 12
 
 
 @pytest.mark.parametrize("journal", ["wal", "delete"])

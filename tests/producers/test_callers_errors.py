@@ -112,6 +112,22 @@ def test_a_connection_to_a_file_of_its_own_that_attached_the_queues_serves(sqlit
     assert sqlite_shop.added() == [[1]]
 
 
+@pytest.mark.parametrize("before", ["", "ATTACH DATABASE '{other}' AS first", "CREATE TEMP TABLE jobs_queue (id)"])
+def test_a_connection_that_finds_other_tables_before_the_queues_is_refused(
+    sqlite_shop: Shop, tmp_path: Path, before: str
+) -> None:
+    """As of a program that moves tasks from one queue to another."""
+    with TaskServer(f"sqlite:///{tmp_path / 'other.db'}") as other:
+        other.store.tables.create()
+    main = "shop.db" if before else "other.db"
+    with closing(sqlite3.connect(tmp_path / main)) as connection:
+        connection.execute(before.format(other=tmp_path / "other.db"))
+        connection.execute('ATTACH DATABASE ? AS "the ""queue"', (str(sqlite_shop.path),))
+        with pytest.raises(InvalidTask, match=r"connection is one to .* \(as (main|first|temp)\), and the queue"):
+            sqlite_shop.server.add_task("tasks.note", connection=connection)
+    assert sqlite_shop.rows() == []
+
+
 @pytest.mark.parametrize("has_tables", [False, True])
 def test_a_connection_to_another_database_of_the_server_adds_to_the_queue(
     mysql_shop: Shop, mysql_server: MySQLServer, has_tables: bool

@@ -6,11 +6,12 @@ import gc
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,37 @@ def test_what_a_child_adds_after_its_parent_closed_is_not_lost(
     assert stored(dsn) == added
 
 
+QUICK_PARENT = """
+import os
+import sys
+
+closed_read, closed = os.pipe()
+os.register_at_fork(after_in_child=lambda: os.read(closed_read, 1))  # before taskserver's own
+
+from taskserver import TaskServer
+
+server = TaskServer(sys.argv[1])
+server.add_task("tasks.parent")
+if os.fork() == 0:
+    server.add_task("tasks.child")
+    sys.exit()
+server.close()
+if sys.argv[2] == "again":
+    server.add_task("tasks.again")
+os.write(closed, b"!")
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+@pytest.mark.parametrize(("parent", "tasks"), [("closes", 2), ("again", 3)])
+def test_a_child_adds_though_its_parent_closed_before_it_ran(
+    server: TaskServer, dsn: str, parent: str, tasks: int
+) -> None:
+    server.close()  # the parent's connection is the last one, which removes the log of SQLite
+    subprocess.run([sys.executable, "-c", QUICK_PARENT, dsn, parent], check=True, timeout=WAIT_SECONDS)
+    assert len(stored(dsn)) == tasks
+
+
 @pytest.mark.parametrize("adds", [0, 5])
 def test_what_a_parent_adds_after_its_child_closed_is_not_lost(server: TaskServer, dsn: str, adds: int) -> None:
     added = add_named(server, "parent")
@@ -152,6 +184,22 @@ def test_what_a_parent_adds_after_its_child_closed_is_not_lost(server: TaskServe
     added |= child.added()
     added |= add_named(server, "parent again", 5)
     assert stored(dsn) == added
+
+
+@pytest.mark.parametrize("dsn", ["sqlite"], indirect=True)
+def test_a_child_that_inherits_a_connection_of_the_programs_own_is_told_so(server: TaskServer, dsn: str) -> None:
+    """SQLite takes the locks for the child's own, and another process removes the log into which the child writes."""
+    server.add_task("tasks.a")
+    with closing(sqlite3.connect(dsn.removeprefix("sqlite:///"))) as own:
+        assert own.execute("SELECT COUNT(*) FROM jobs_queue").fetchall() == [(1,)]
+        beside = Child(lambda: told(server))
+        beside.go()
+        assert "was forked while the program had this file open" in beside.outcome()
+        assert server.add_task("tasks.a") == 2
+    alone = Child(lambda: told(server))
+    alone.go()
+    assert alone.outcome() == "nothing"
+    assert len(stored(dsn)) == 3
 
 
 @contextmanager

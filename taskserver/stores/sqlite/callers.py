@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 BEGIN_AGAIN = "roll your transaction back, and do all of it again; BEGIN IMMEDIATE waits for others at its begin"
 
+_TABLE_INFO = 'PRAGMA "{schema}".table_info("{table}")'
+
 
 class CallersInserts(SQLiteInserts):
     """Adding through a session whose rows may have any form."""
@@ -59,11 +61,17 @@ class SQLiteCallers(CallersDialect):
 
     def check_place(self, database: CallersDatabase) -> None:
         # Another file may have the tables of a queue, too: it would take the task, and no worker of ours would see it.
-        files = [row[-1] for row in database.rows("PRAGMA database_list")]
-        if not all(isinstance(file, (str, bytes)) for file in files):
+        attached = database.rows("PRAGMA database_list")
+        if not all(isinstance(value, (str, bytes)) for row in attached for value in row[1:]):
             return  # the caller's text_factory made something else of the names
-        if not any(_are_one(file, self._path) for file in files):
-            raise wrong_place(os.fsdecode(files[0]) or "a database in memory", self._path)
+        # A table's name alone means that of temp, else of main, else of the first attached file that has one.
+        schemas = sorted(((os.fsdecode(name), file) for _, name, file in attached), key=lambda row: row[0] != "temp")
+        for schema, file in schemas:
+            if _are_one(file, self._path):
+                return
+            if database.rows(_TABLE_INFO.format(schema=schema.replace('"', '""'), table=self.table)):
+                raise wrong_place(f"{_named(file)} (as {schema})", self._path)
+        raise wrong_place(_named(dict(schemas)["main"]), self._path)
 
     def set_savepoint(self, database: CallersDatabase) -> None:
         # The driver begins a transaction by itself before a write, unless it is told to leave that to its user.
@@ -82,6 +90,10 @@ class SQLiteCallers(CallersDialect):
         kind = type(error_of(error, self._path, self.table))
         hint = BEGIN_AGAIN if kind is Conflict else next((hint for words, hint in HINTS.items() if words in text), "")
         return callers_error(kind, text, hint)
+
+
+def _named(file: str | bytes) -> str:
+    return os.fsdecode(file) or "a database in memory"
 
 
 def _are_one(path: str | bytes, other: str | os.PathLike[str]) -> bool:

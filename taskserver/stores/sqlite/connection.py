@@ -13,7 +13,7 @@ from pathlib import Path
 from ...errors import DatabaseError
 from ..database.dialect import missing
 from .errors import DRIVER_ERRORS
-from .open_files import OpenFiles, identity_of
+from .open_files import Identity, OpenFiles, descriptors, identity_of
 
 LOCK_WAIT_SECONDS = 2.0
 """One turn of waiting for the writer; between turns a signal is heard and the patience ends."""
@@ -60,6 +60,8 @@ def _keep(connection: Connection) -> None:
 _open: weakref.WeakSet[Connection] = weakref.WeakSet()
 _abandoned: list[Connection] = []
 _unfinished: list[Connection] = []
+# The files of the descriptors that a fork left in this process, our connections' own apart.
+_inherited: dict[int, Identity | None] = {}
 
 
 def _close_inherited() -> None:
@@ -68,20 +70,27 @@ def _close_inherited() -> None:
     SQLite keeps one account of its locks for each file and process, and a fork copies the account without the locks. A
     connection that the child opens beside an inherited one takes the file for locked, and a parent that closes last
     removes the log into which the child goes on writing. A connection in the midst of a transaction stays open, as a
-    close would roll back the parent's transaction; beside it the child can open no other.
+    close would roll back the parent's transaction; beside it the child can open no other. Nor can it beside one of
+    the program's own, which is not ours to close.
     """
     for connection in list(_open):
         with suppress(sqlite3.ProgrammingError):  # it is closed, and something still refers to it
-            _close_here(connection)
+            if connection not in _abandoned:
+                _close_here(connection)
     _open.clear()
+    _inherited.clear()
+    _inherited.update(descriptors())
 
 
 def _close_here(connection: Connection) -> None:
     # The parent's heartbeat may be in the midst of a statement: the child would wait for its end for ever.
     if connection.in_transaction or not connection.in_use.acquire(blocking=False):
         _unfinished.append(connection)
+    elif connection.files is not None and connection.files.were_closed:
+        _keep(connection)
     else:
-        connection.close()
+        # Not Connection.close(): the log may be gone, or another, as the parent may have closed its connection since.
+        sqlite3.Connection.close(connection)
 
 
 os.register_at_fork(after_in_child=_close_inherited)
@@ -95,7 +104,13 @@ def open_connection(
         raise missing(f"there is no database {path}")
     if _unfinished:
         raise DatabaseError(f"{path}: this process was forked while another thread wrote to SQLite; fork before that")
-    if any(kept.files and kept.files.database == identity_of(path) for kept in _abandoned):
+    database = identity_of(path)
+    if any(identity == database == identity_of(number) for number, identity in _inherited.items()):
+        raise DatabaseError(
+            f"{path}: this process was forked while the program had this file open, as by a connection of its own; "
+            "close that before the fork"
+        )
+    if any(kept.files and kept.files.database == database for kept in _abandoned):
         # SQLite would share locks and descriptors with the abandoned connection.
         raise DatabaseError(f"{path}: {FILES_CHANGED}; this process cannot open it any more")
     try:

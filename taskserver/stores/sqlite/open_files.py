@@ -8,7 +8,6 @@ removes the log that is in use here. And a person may put another file in the pl
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,27 +41,33 @@ class OpenFiles:
         self.database = identity_of(real)
         files = {file: identity_of(file) for file in (str(path), f"{real}-wal")}
         self._files = {file: identity for file, identity in files.items() if identity is not None}
-        opened = [(number, identity_of(number)) for number in _descriptors()]
+        opened = descriptors()
         self._descriptors = {
-            identity: [number for number, other in opened if other == identity] for identity in self._files.values()
+            identity: [number for number, other in opened.items() if other == identity]
+            for identity in self._files.values()
         }
 
     @property
     def are_others(self) -> bool:
         """Whether one of them is gone, or another file has its place."""
-        if any(identity_of(file, identity) != identity for file, identity in self._files.items()):
-            return True
+        return self.were_closed or any(
+            identity_of(file, identity) != identity for file, identity in self._files.items()
+        )
+
+    @property
+    def were_closed(self) -> bool:
+        """Whether none of this process's descriptors leads to one of them any more."""
         return any(
             numbers and not any(identity_of(number) == identity for number in numbers)
             for identity, numbers in self._descriptors.items()
         )
 
 
-def _descriptors() -> Iterable[int]:
-    """The descriptors of this process; none where the system does not list them, as at their limit.
+def descriptors() -> dict[int, Identity | None]:
+    """The files of this process's descriptors; empty where the system does not list them, as at their limit.
 
     A part of them would not do: the connection's own may be missing.
     """
     with suppress(OSError):
-        return map(int, os.listdir("/dev/fd"))
-    return ()
+        return {number: identity_of(number) for number in map(int, os.listdir("/dev/fd"))}
+    return {}
