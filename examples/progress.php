@@ -17,7 +17,7 @@
  * was added, since old servers give an id again after a restart. The worker runs in mode move or mark: in mode delete
  * nobody can tell what is done.
  *
- * For PHP 7.3 and later. Beside the right to INSERT it needs that to SELECT, though not the arguments of all tasks:
+ * For PHP 7.3 and later. Beside the right to INSERT it needs that to SELECT, on these columns alone:
  *
  *     GRANT SELECT (id, task, created_at, status, progress, result) ON you_site.jobs_queue TO 'you_web'@'localhost';
  *     GRANT SELECT (done_id, id, task, created_at, status, progress, result)

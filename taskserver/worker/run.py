@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from logging import getLogger
 from typing import TYPE_CHECKING
 
-from ..errors import DatabaseError
+from ..errors import Conflict, DatabaseError
 from ..interrupts.stopping import Stop
 from ..model.task import ALL_GROUPS, Claim, ClaimedTask
 from ..settings.load import Settings
@@ -64,13 +64,15 @@ class Runner:
         self._doubtful: list[int] = []
         """Tokens of claims of which an earlier try may yet take effect."""
         self._open = ExitStack()
+        self._is_recorded = False
+        """Whether the record of runs tells that this one began."""
 
     def run(self) -> RunResult:
         """Run tasks until there is a reason to end. Raises DatabaseError."""
         with self._store.database.patiently(), self._open:
             self._store.tables.check()
             host, groups = host_name(), groups_text(self._groups)
-            self._store.runs.begin(host, groups)
+            self._begin(host, groups)
             LOG.info("run begins: groups %s", groups)
             try:
                 reason = self._run_until_reason()
@@ -84,10 +86,23 @@ class Runner:
                 raise
         return self._result
 
+    def _begin(self, host: str, groups: str) -> None:
+        try:
+            self._store.runs.begin(host, groups)
+            self._is_recorded = True
+        except Conflict as error:
+            LOG.info("tasks run, though others hold the record of runs: %s", error)
+
     def _end(self, host: str, groups: str, reason: Reason) -> None:
         self._result.end(reason, self._limits.elapsed())
-        self._store.runs.end(host, groups, self._result.seconds, reason.value, self._result.counts())
-        LOG.info("run ends, %s: %s", reason.value, self._result)
+        result = self._result
+        try:
+            self._store.runs.end(host, groups, result.seconds, reason.value, result.counts(), self._is_recorded)
+        except Conflict as error:
+            if reason is Reason.ERROR:
+                raise
+            LOG.warning("this run is not recorded, as others hold the record of runs: %s", error)
+        LOG.info("run ends, %s: %s", reason.value, result)
 
     # ---- for operators
 

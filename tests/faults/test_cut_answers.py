@@ -395,6 +395,22 @@ def test_an_add_of_many_whose_commit_is_cut_off_is_not_repeated(proxied_queue: F
         assert proxied_queue.statuses() == [0, 0, 0]
 
 
+def test_a_person_is_told_that_tasks_may_be_added_whose_answer_is_cut_off(
+    proxied_queue: FailingQueue, proxy: Proxy
+) -> None:
+    lines = proxied_queue.folder / "tasks.jsonl"
+    lines.write_text('{"task": "tasks.note"}\n' * 3)
+    for last, adds in [
+        (contains(b"INSERT INTO `jobs_queue` "), ["tasks.note"]),
+        (lambda request: request.endswith(b"COMMIT"), ["--bulk", str(lines)]),
+    ]:
+        cut = proxy.cut_after(last)
+        ended = proxied_queue.client("add", *adds)
+        assert cut.has_struck
+        assert_one_line(ended, 1, "(2013)", "may be added all the same: look first")
+    assert proxied_queue.statuses() == [0] * 4
+
+
 TASK_THAT_ADDS = """
 
 def add_another(name):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -12,8 +13,9 @@ from contextlib import closing
 import pytest
 
 from taskserver import TaskServer
+from taskserver.worker.run import host_name
 from tests.faults.failing import LOCK_TASK, LOCK_TASKS, FailingQueue
-from tests.support.processes import end_of, wait_until
+from tests.support.processes import assert_one_line, end_of, wait_until
 from tests.support.queues import server_skips_locked
 
 
@@ -47,6 +49,27 @@ def test_a_worker_that_is_stopped_releases_all_rows_but_those_that_are_held(shar
         shared_queue.go()
         assert end_of(worker) == (0, "", "")
         assert shared_queue.sql("SELECT id, status, attempts FROM jobs_queue") == [(2, 1, 0), (3, 0, 0)]
+
+
+@pytest.mark.parametrize("ran_before", [True, False])
+def test_a_record_of_runs_that_is_held_stops_no_task_and_is_told(shared_queue: FailingQueue, ran_before: bool) -> None:
+    if ran_before:
+        assert shared_queue.worker().returncode == 0
+        hold = "UPDATE jobs_queue_workers SET pid = 1"
+    else:
+        hold = "INSERT INTO jobs_queue_workers (pid, host, group_ids, started_at) VALUES (1, %s, 'all', NOW(6))"
+    shared_queue.add_named("first", "second")
+    with shared_queue.locking(hold, *[] if ran_before else [host_name()]):
+        worker = shared_queue.start()
+        wait_until(lambda: shared_queue.notes() == ["first", "second"])
+        assert_one_line(subprocess.CompletedProcess([], *end_of(worker)), 0, "this run is not recorded", "1205")
+    shared_queue.add_named("third")
+    with shared_queue.locking(hold, *[] if ran_before else [host_name()]):
+        worker = shared_queue.start()
+        wait_until(lambda: "third" in shared_queue.notes())
+    assert end_of(worker) == (0, "", "")
+    assert shared_queue.counts()["done"] == 1
+    assert shared_queue.sql("SELECT previous_started_at IS NULL FROM jobs_queue_workers") == [(not ran_before,)]
 
 
 def test_what_is_due_wakes_though_a_row_beside_it_is_held(shared_queue: FailingQueue) -> None:

@@ -125,6 +125,21 @@ def test_nothing_is_rolled_back_where_autocommit_is_off_for_all(mysql_dsn: str, 
             assert (len(other.store.views.list([], [], 9)), other.store.claims.paused_groups()) == (1, [3])
 
 
+def test_nothing_is_rolled_back_where_each_connection_begins_within_a_transaction(
+    make_queue: Callable[..., Queue], mysql_server: MySQLServer
+) -> None:
+    with mysql_server.database() as name, account(mysql_server, name, f"ALL ON `{name}`.*") as dsn:
+        queue = make_queue(dsn)
+        queue.define(f"CONNECT = {options(dsn)!r}{TASKS}")
+        mysql_server.execute("CREATE TABLE effects (number INT)", database=name)
+        with mysql_server.set_globally(init_connect="BEGIN"):
+            assert queue.client("add", "tasks.write", "[1]").stdout == "1\n"
+            assert queue.client("schedule", "nightly", "tasks.note", '["1"]', "--every", "3600").returncode == 0
+            assert [queue.worker().returncode, queue.notes()] == [0, []]
+        for table, rows in [("effects", 1), ("jobs_queue", 0), ("jobs_queue_schedules", 1)]:
+            assert mysql_server.execute(f"SELECT COUNT(*) FROM {table}", database=name) == ((rows,),)
+
+
 def test_a_rolled_back_task_is_known_where_the_host_limits_rows(odd_queue: Queue) -> None:
     """By counts that the server shows as rows. One that limits these itself counts as one that may have committed."""
     odd_queue.server.add_task("tasks.undo")

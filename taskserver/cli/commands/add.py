@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, BinaryIO
 
-from ...errors import BadTask, InvalidTask, SettingError
+from ...errors import BadTask, DatabaseError, InvalidTask, SettingError
 from ...model.arguments import parse_json
 from ...model.new_task import MAX_VERSION, TASK_KEYS, NewTask, new_task_from
 from ...model.task import MAX_ATTEMPTS, MAX_ID
@@ -79,10 +79,12 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
         raise InvalidTask("--bulk takes everything from its file: give it alone")
     if options.bulk is None and options.task is None:
         raise InvalidTask("name a TASK, or --bulk FILE")
-    if options.bulk is not None:
-        print(_add_lines(server, options.bulk))
-    else:
-        print(_add_one(server, given))
+    try:
+        print(_add_one(server, given) if options.bulk is None else _add_lines(server, options.bulk))
+    except DatabaseError as error:
+        if error.may_have_taken_effect:
+            raise DatabaseError(f"{error}; what you gave may be added all the same: look first") from error
+        raise
 
 
 def _add_one(server: TaskServer, given: dict[str, Any]) -> int:

@@ -29,14 +29,15 @@ READ_SECONDS = 60
 # The others are as servers come, and hosts set them otherwise. A host's max_join_size would refuse a claim among many
 # tasks, sql_safe_updates each claim; sql_select_limit would hide tasks that were claimed; completion_type CHAIN or
 # RELEASE would undo what follows a COMMIT; without unique_checks a key could stand twice. Where autocommit
-# is off for all, MySQL's greeting says that it is on, which the driver believes.
+# is off for all, MySQL's greeting says that it is on, which the driver believes; and from 0 to 1 it ends a transaction
+# that an init_connect began.
 # A host's limit on a statement's time is for what web pages forget to bound. Ours are short, or a person waits for them
 # (a look through all rows, a change of the tables): cut off, they would begin anew and never end. Each server passes
 # over the comments that are not for it.
 SESSION = (
     "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = 1, sql_big_selects = 1, "
-    "autocommit = 1, sql_safe_updates = 0, sql_select_limit = 18446744073709551615, completion_type = 0, "
-    "unique_checks = 1/*!50708 , max_execution_time = 0*//*M!100101 , max_statement_time = 0*/"
+    "autocommit = 0, autocommit = 1, sql_safe_updates = 0, sql_select_limit = 18446744073709551615, "
+    "completion_type = 0, unique_checks = 1/*!50708 , max_execution_time = 0*//*M!100101 , max_statement_time = 0*/"
 )
 # A worker waits in short turns for locks of whole tables (a backup's), too: to hang up instead would leave the
 # statement waiting on the server, with a connection that counts. Producers and changes of tables wait as long as the

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 from ..database.database import Database
+from ..database.retrying import HELD_PATIENCE_SECONDS, MIN_CONFLICT_SECONDS, RetryPolicy, Scope
 
 
 class Runs:
@@ -26,16 +27,33 @@ class Runs:
         WHERE host = ? AND group_ids = ?
     """
 
-    def begin(self, host: str, group_ids: str) -> None:
-        """Record that a run begins in this process."""
+    def begin(self, host: str, group_ids: str, seconds: float = HELD_PATIENCE_SECONDS) -> None:
+        """Record that a run begins in this process. Raises Conflict where others hold the record for so long."""
         who = (os.getpid(), host, group_ids)
-        if not self._database.change(self.BEGIN, who):
-            self._database.change(self.BEGIN_FIRST, who)
+        if not self._change(seconds, self.BEGIN, who):
+            self._change(seconds, self.BEGIN_FIRST, who)
 
-    def end(self, host: str, group_ids: str, seconds: float, reason: str, counts: Sequence[int]) -> None:
-        """Record how a run ended that began `seconds` ago.
+    def end(
+        self,
+        host: str,
+        group_ids: str,
+        seconds: float,
+        reason: str,
+        counts: Sequence[int],
+        has_begun: bool = True,
+    ) -> None:
+        """Record how a run ended that began `seconds` ago. Raises Conflict where others hold the record.
 
-        It writes the begin again, as a run beside this one may have written its own since. `counts` are the tasks
-        taken, done, fatal, lost and released.
+        It writes the begin again, as a run beside this one may have written its own since; `has_begun` tells whether
+        this run's own was recorded. `counts` are the tasks taken, done, fatal, lost and released.
         """
-        self._database.change(self.END, (os.getpid(), -seconds, reason, *counts, host, group_ids))
+        if not has_begun:
+            self.begin(host, group_ids, MIN_CONFLICT_SECONDS)
+        values = (os.getpid(), -seconds, reason, *counts, host, group_ids)
+        self._change(MIN_CONFLICT_SECONDS, self.END, values)
+
+    def _change(self, seconds: float, sql: str, values: Sequence[object]) -> int:
+        if self._database.dialect.has_one_writer:
+            seconds = self._database.conflict_seconds  # who holds one row holds all: a claim would wait, too
+        policy = RetryPolicy(Scope.STATEMENT, seconds)
+        return self._database.run(policy, self._database.write, sql, values)
