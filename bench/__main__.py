@@ -6,6 +6,7 @@ Without --check it measures and judges, and ends with 0 whatever it found; a fig
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -53,6 +54,7 @@ def main(arguments: list[str]) -> int:
     options_of_server = () if options.quick else _SERVER_OPTIONS
     print(_ROW.format(*_HEADINGS), flush=True)
     with tempfile.TemporaryDirectory(prefix="taskserver-bench-") as folder, MariaDB(True, *options_of_server) as server:
+        os.environ["MYSQL_PWD"] = server.password  # and not in arguments, which others see
         place = Place(Path(folder), server.port, options.pairs, options.quick)
         place.prepare()
         for name in options.only or BENCHMARKS:

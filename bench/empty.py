@@ -12,7 +12,8 @@ from .place import DATABASE, Cost, Place, launched
 from .rows import fill
 
 _SELECT_1 = (
-    "import pymysql; c = pymysql.connect(host='127.0.0.1', port={port}, user='root', database={database!r}); "
+    "import os, pymysql; c = pymysql.connect(host='127.0.0.1', port={port}, user='root', database={database!r}, "
+    "password=os.environ['MYSQL_PWD']); "
     "k = c.cursor(); k.execute('SELECT 1'); k.fetchall(); c.close()"
 )
 

@@ -50,6 +50,7 @@ def connect(port: int, database: str, *, autocommit: bool) -> Connection:
         host="127.0.0.1",
         port=port,
         user="root",
+        password=os.environ["MYSQL_PWD"],
         database=database,
         charset="utf8mb4",
         autocommit=autocommit,

@@ -45,7 +45,7 @@ class Place(NamedTuple):
     @property
     def dsn(self) -> str:
         """The MariaDB database of the benchmarks, as a setting."""
-        return f"mysql://root@127.0.0.1:{self.port}/{DATABASE}"
+        return f"mysql://root:{os.environ['MYSQL_PWD']}@127.0.0.1:{self.port}/{DATABASE}"
 
     def size(self, full: int, quick: int) -> int:
         """How many rows: the full number, or the small one of a smoke test."""
@@ -57,6 +57,7 @@ class Place(NamedTuple):
             host="127.0.0.1",
             port=self.port,
             user="root",
+            password=os.environ["MYSQL_PWD"],
             database=database,
             charset="utf8mb4",
             autocommit=autocommit,
@@ -131,8 +132,8 @@ class Place(NamedTuple):
 
 
 def environment() -> dict[str, str]:
-    """That of a child: what cron would give it, so neither our settings nor Python's switches."""
-    kept = ("PATH", "HOME", "LOGNAME", "SHELL", "LD_LIBRARY_PATH")
+    """That of a child: what cron would give it, so neither our settings nor Python's switches, and the password."""
+    kept = ("PATH", "HOME", "LOGNAME", "SHELL", "LD_LIBRARY_PATH", "MYSQL_PWD")
     return {key: os.environ[key] for key in kept if key in os.environ}
 
 

@@ -6,6 +6,7 @@ page pays. The lines of the bare driver and of PHP are there to be compared with
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -101,6 +102,7 @@ def _php_server(php: str, place: Place) -> Iterator[str]:
     folder = place.folder / "php"
     folder.mkdir(exist_ok=True)
     page = PHP_PAGE.read_text(encoding="utf-8").replace("port=3306", f"port={place.port}")
+    page = page.replace("'root', ''", f"'root', '{os.environ['MYSQL_PWD']}'")
     (folder / "index.php").write_text(page, encoding="utf-8")
     with php_website(php, folder) as website:
         yield website.url

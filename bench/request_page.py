@@ -8,6 +8,7 @@ The ways, by taskserver and by the bare driver: nothing, ours-kept, ours-new, dr
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -66,6 +67,7 @@ def connect(port: int) -> Any:
         host="127.0.0.1",
         port=port,
         user="root",
+        password=os.environ["MYSQL_PWD"],
         database="bench",
         charset="utf8mb4",
         autocommit=True,

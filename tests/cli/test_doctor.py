@@ -131,8 +131,13 @@ def test_the_doctor_changes_nothing(healthy: Queue) -> None:
     assert everything() == before
 
 
+def with_login(dsn: str, login: str) -> str:
+    """The DSN with another user and password."""
+    return re.sub("//[^@]*@", f"//{login}@", dsn)
+
+
 def test_no_password_is_told(healthy_mysql: Queue, mysql_dsn: str) -> None:
-    healthy_mysql.deployment.write_env(TASKSERVER_DSN=mysql_dsn.replace("root@", "root:hunter2@"))
+    healthy_mysql.deployment.write_env(TASKSERVER_DSN=with_login(mysql_dsn, "root:hunter2"))
     ended = healthy_mysql.client("doctor")
     assert ended.returncode == 2
     assert "hunter2" not in ended.stdout + ended.stderr
@@ -324,7 +329,7 @@ def poor_queue(poor_server: MariaDB, make_queue: Callable[..., Queue]) -> Iterat
     with poor_server.database() as name:
         dsn = poor_server.dsn(name)
         made_healthy(make_queue(dsn))
-        yield make_queue(dsn.replace("root@", "poor:x@"))
+        yield make_queue(with_login(dsn, "poor:x"))
 
 
 def test_what_a_poor_server_costs_is_told(poor_queue: Queue) -> None:
@@ -352,7 +357,7 @@ def limited(healthy_mysql: Queue, mysql_server: MySQLServer) -> Iterator[Callabl
     def report(rights: dict[str, str], **settings: str) -> Report:
         for table, granted in rights.items():
             mysql_server.execute(f"GRANT {granted} ON `{name}`.jobs_queue{table} TO '{name}'@'%'")
-        dsn = healthy_mysql.dsn.replace("root@", f"{name}:x@")
+        dsn = with_login(healthy_mysql.dsn, f"{name}:x")
         healthy_mysql.deployment.write_env(TASKSERVER_DSN=dsn, **settings)
         return Report(healthy_mysql)
 

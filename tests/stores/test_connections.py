@@ -291,7 +291,7 @@ def hosts_of_connections(mariadb: MariaDB, dsn: str) -> set[str]:
 
 @pytest.mark.parametrize("address", ["", "localhost", "host.invalid:1"])
 def test_a_socket_may_be_named_instead_of_a_host(mariadb: MariaDB, address: str) -> None:
-    dsn = f"mysql://root@{address}/{{name}}?unix_socket={mariadb.socket}"
+    dsn = f"mysql://{mariadb.login}@{address}/{{name}}?unix_socket={mariadb.socket}"
     assert hosts_of_connections(mariadb, dsn) == {"localhost"}
 
 
@@ -310,11 +310,11 @@ def test_localhost_means_the_first_of_the_usual_sockets_that_exists_or_the_port(
     """An address in numbers never means a socket."""
     none, other = f"{tmp_path}/none.sock", f"{tmp_path}/other.sock"
     monkeypatch.setattr(dsn_module, "SOCKETS", (none, str(mariadb.socket), other))
-    assert hosts_of_connections(mariadb, "mysql://root@localhost:1/{name}") == {"localhost"}
+    assert hosts_of_connections(mariadb, f"mysql://{mariadb.login}@localhost:1/{{name}}") == {"localhost"}
     assert hosts_of_connections(mariadb, mariadb.dsn("{name}")) == {"127.0.0.1"}
     monkeypatch.setattr(dsn_module, "SOCKETS", (none,))
     monkeypatch.setattr(server_accounts, "NAMES", (*server_accounts.NAMES, account_of(mariadb)))
-    assert hosts_of_connections(mariadb, f"mysql://root@localhost:{mariadb.port}/{{name}}") == {"127.0.0.1"}
+    assert hosts_of_connections(mariadb, f"mysql://{mariadb.login}@localhost:{mariadb.port}/{{name}}") == {"127.0.0.1"}
 
 
 def test_nobody_who_listens_at_the_other_address_of_this_host_is_taken_for_the_server(
@@ -327,7 +327,8 @@ def test_nobody_who_listens_at_the_other_address_of_this_host_is_taken_for_the_s
         monkeypatch.setattr(
             "socket.getaddrinfo", lambda host, *args: look_up("::1" if host == "localhost" else host, *args)
         )
-        assert hosts_of_connections(mariadb, f"mysql://root@localhost:{mariadb.port}/{{name}}") == {"127.0.0.1"}
+        dsn = f"mysql://{mariadb.login}@localhost:{mariadb.port}/{{name}}"
+        assert hosts_of_connections(mariadb, dsn) == {"127.0.0.1"}
 
 
 # ---- files of SQLite

@@ -83,7 +83,7 @@ def test_the_identity_of_another_host_is_refused_and_required_alone_does_not_ask
 ) -> None:
     # 127.0.0.2 reaches the server, too, where it listens on all addresses; the certificate does not name it.
     with Relay(tls_server.port) as port:
-        address = f"mysql://root@127.0.0.2:{port}/mysql"
+        address = f"mysql://{tls_server.login}@127.0.0.2:{port}/mysql"
         failure(f"{address}?ssl-mode=verify_identity&ssl-ca={certificates.authority}")
         with pytest.raises(DatabaseError, match=r"client\.py init"):
             TaskServer(f"{address}?ssl-mode=required&ssl-ca={certificates.authority}").add_task("tasks.a")

@@ -80,13 +80,17 @@ class MySQLServer:
     port: int
     user: str
     password: str
+    takes_passwords_without_tls = False
 
     def dsn(self, database: str, **query: str) -> str:
         """TASKSERVER_DSN for a database of this server."""
-        password = ":" + quote(self.password, safe="") if self.password else ""
         options = "&".join(f"{key}={quote(value, safe='/')}" for key, value in query.items())
-        address = f"{quote(self.user, safe='')}{password}@{self.host}:{self.port}"
-        return f"mysql://{address}/{database}" + (f"?{options}" if options else "")
+        return f"mysql://{self.login}@{self.host}:{self.port}/{database}" + (f"?{options}" if options else "")
+
+    @property
+    def login(self) -> str:
+        """User and password, as they stand in a DSN."""
+        return quote(self.user, safe="") + (":" + quote(self.password, safe="") if self.password else "")
 
     def connect(self, **kwargs: Any) -> pymysql.Connection[Any]:
         """A connection of its own, independent of taskserver's code; autocommit unless asked otherwise."""
@@ -98,6 +102,8 @@ class MySQLServer:
             "charset": "utf8mb4",
             "autocommit": True,
         }
+        if self.takes_passwords_without_tls:
+            defaults["ssl_disabled"] = True
         return plain_connection(**(defaults | kwargs))
 
     def meet(self, user: str, password: str) -> None:
@@ -165,7 +171,9 @@ class ExternalServer(MySQLServer):
 
 
 class MariaDB(MySQLServer):
-    """A private MariaDB on 127.0.0.1: root without a password, its own folder in /tmp, an unprivileged user.
+    """A private MariaDB on 127.0.0.1, in its own folder in /tmp, of an unprivileged user.
+
+    Its root has a password: without one, every account of this machine could have it write files as that user.
 
     durable: leave flushing as MariaDB's default has it, for crash tests and benchmarks.
     extra_args: more options of mariadbd, after ours, so that they win.
@@ -173,19 +181,21 @@ class MariaDB(MySQLServer):
 
     host = "127.0.0.1"
     user = "root"
-    password = ""
+    takes_passwords_without_tls = True
 
     def __init__(self, durable: bool = False, *extra_args: str) -> None:
         if missing := missing_programs():
             raise FileNotFoundError(f"MariaDB is not installed: {', '.join(missing)} not found")
         self._options = ([] if durable else FAST) + list(extra_args)
         self._process: subprocess.Popen[bytes] | None = None
+        self.password = secrets.token_hex(16)
         # Not below pytest's own folder, which root's nobody may not enter; and a socket's path must be short.
         self.folder = Path(tempfile.mkdtemp(prefix="taskserver-db-", dir="/tmp"))
         try:
             if os.getuid() == 0:
                 os.chown(self.folder, NOBODY, NOBODY)
             self._install()
+            self._set_password()
             self._start_on_free_port()
         except BaseException:
             self.remove()
@@ -213,6 +223,7 @@ class MariaDB(MySQLServer):
             "--bind-address=127.0.0.1",
             f"--pid-file={self.folder}/pid",
             f"--log-error={self._error_log}",
+            f"--init-file={self._init_file}",
             "--skip-log-bin",
             "--skip-name-resolve",
             "--innodb-buffer-pool-size=128M",
@@ -242,6 +253,10 @@ class MariaDB(MySQLServer):
         self.remove()
 
     @property
+    def _init_file(self) -> Path:
+        return self.folder / "init.sql"
+
+    @property
     def _error_log(self) -> Path:
         return self.folder / "err.log"
 
@@ -251,6 +266,15 @@ class MariaDB(MySQLServer):
         process = self._launch("mariadb-install-db", *options, *FAST)
         if process.wait(START_SECONDS) != 0:
             raise RuntimeError(f"mariadb-install-db failed:\n{self._last_words('out.log', lines=60)}")
+
+    def _set_password(self) -> None:
+        """At the server's start, before it listens. The folder is open to its own user alone."""
+        self._init_file.write_text(
+            f"SET PASSWORD FOR root@localhost = PASSWORD('{self.password}');\n"
+            f"SET PASSWORD FOR root@127.0.0.1 = PASSWORD('{self.password}');\n"
+            "DELETE FROM mysql.global_priv WHERE user = '' OR host NOT IN ('localhost', '127.0.0.1');\n"
+            "FLUSH PRIVILEGES;\n"
+        )
 
     def _start_on_free_port(self) -> None:
         """A port that was free when we looked may be taken by now: then another one."""
