@@ -37,6 +37,7 @@ class OpenFiles:
     """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         real = os.path.realpath(path)  # a link's log lies beside the file that it leads to
         self.database = identity_of(real)
         files = {file: identity_of(file) for file in (str(path), f"{real}-wal")}
@@ -46,12 +47,27 @@ class OpenFiles:
             identity: [number for number, other in opened.items() if other == identity]
             for identity in self._files.values()
         }
+        self._names = [{number: _name_of(number) for number in numbers} for numbers in self._descriptors.values()]
 
     @property
     def are_others(self) -> bool:
         """Whether one of them is gone, or another file has its place."""
+        if self._have_their_names:
+            return False
         return self.were_closed or any(
             identity_of(file, identity) != identity for file, identity in self._files.items()
+        )
+
+    @property
+    def _have_their_names(self) -> bool:
+        """Whether descriptors have the names that they were opened by: a file that is moved or deleted has another.
+
+        To look at the log itself would make each commit a third slower: Linux gives a file that was looked at exact
+        times, and has to write these.
+        """
+        return identity_of(self._path, self.database) == self.database and all(
+            any(name is not None and _name_of(number) == name for number, name in names.items())
+            for names in self._names
         )
 
     @property
@@ -61,6 +77,14 @@ class OpenFiles:
             numbers and not any(identity_of(number) == identity for number in numbers)
             for identity, numbers in self._descriptors.items()
         )
+
+
+def _name_of(descriptor: int) -> str | None:
+    """The name of an open file; None where the system does not tell."""
+    try:
+        return os.readlink(f"/dev/fd/{descriptor}")
+    except OSError:
+        return None
 
 
 def descriptors() -> dict[int, Identity | None]:
