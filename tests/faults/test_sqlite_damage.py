@@ -285,6 +285,22 @@ def add_by_client(queue: Queue, name: str) -> None:
     assert queue.client("add", "tasks.note", json.dumps([name])).returncode == 0
 
 
+def test_a_write_is_slowed_down_by_no_look_at_the_log(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system tells the names of descriptors, as Linux does."""
+    look, looked_at = os.stat, []
+
+    def stat(file: str | Path | int) -> os.stat_result:
+        looked_at.append(file)
+        return look(file)
+
+    with TaskServer(queue.dsn, folder=queue.folder) as server:
+        server.add_task("tasks.note", ["one"])
+        with monkeypatch.context() as recording:
+            recording.setattr("taskserver.stores.sqlite.open_files.os.stat", stat)
+            server.add_task("tasks.note", ["two"])
+    assert looked_at == [queue.path]
+
+
 def test_a_file_that_is_out_of_sight_for_a_while_stays_the_same(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     look = os.stat
 
