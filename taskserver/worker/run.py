@@ -91,6 +91,8 @@ class Runner:
             self._store.runs.begin(host, groups)
             self._is_recorded = True
         except Conflict as error:
+            if self._store.has_one_writer:
+                raise  # who holds the record holds all
             LOG.info("tasks run, though others hold the record of runs: %s", error)
 
     def _end(self, host: str, groups: str, reason: Reason) -> None:
@@ -99,7 +101,7 @@ class Runner:
         try:
             self._store.runs.end(host, groups, result.seconds, reason.value, result.counts(), self._is_recorded)
         except Conflict as error:
-            if reason is Reason.ERROR:
+            if self._store.has_one_writer or reason is Reason.ERROR:
                 raise
             LOG.warning("this run is not recorded, as others hold the record of runs: %s", error)
         LOG.info("run ends, %s: %s", reason.value, result)

@@ -54,6 +54,6 @@ class Runs:
 
     def _change(self, seconds: float, sql: str, values: Sequence[object]) -> int:
         if self._database.dialect.has_one_writer:
-            seconds = self._database.conflict_seconds  # who holds one row holds all: a claim would wait, too
+            seconds = self._database.conflict_seconds
         policy = RetryPolicy(Scope.STATEMENT, seconds)
         return self._database.run(policy, self._database.write, sql, values)
