@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,11 @@ def told(server: TaskServer) -> str:
     except DatabaseError as error:
         return str(error)
     return "nothing"
+
+
+def in_a_thread(work: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(work).result()
 
 
 class Child:
@@ -196,10 +202,18 @@ def test_a_child_that_inherits_a_connection_of_the_programs_own_is_told_so(serve
         beside.go()
         assert "was forked while the program had this file open" in beside.outcome()
         assert server.add_task("tasks.a") == 2
+
+        def close_and_add() -> list[str]:
+            own.close()
+            return [told(server), in_a_thread(lambda: told(server))]
+
+        late = Child(close_and_add)
+        late.go()
+        assert late.outcome() == ["nothing", "nothing"]
     alone = Child(lambda: told(server))
     alone.go()
     assert alone.outcome() == "nothing"
-    assert len(stored(dsn)) == 3
+    assert len(stored(dsn)) == 5
 
 
 @contextmanager

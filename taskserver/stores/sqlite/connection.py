@@ -105,11 +105,14 @@ def open_connection(
     if _unfinished:
         raise DatabaseError(f"{path}: this process was forked while another thread wrote to SQLite; fork before that")
     database = identity_of(path)
-    if any(identity == database == identity_of(number) for number, identity in _inherited.items()):
+    inherited = [number for number, identity in list(_inherited.items()) if identity == database]
+    if any(identity_of(number) == database for number in inherited):
         raise DatabaseError(
             f"{path}: this process was forked while the program had this file open, as by a connection of its own; "
             "close that before the fork"
         )
+    for number in inherited:  # closed since: this number may be that of our own connection next
+        _inherited.pop(number, None)
     if any(kept.files and kept.files.database == database for kept in _abandoned):
         # SQLite would share locks and descriptors with the abandoned connection.
         raise DatabaseError(f"{path}: {FILES_CHANGED}; this process cannot open it any more")
