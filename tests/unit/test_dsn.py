@@ -113,6 +113,8 @@ def test_options_follow_a_question_mark(query: str, field: str, value: str) -> N
         ("ssl-mode=required&ssl-mode=disabled", "it gives ssl-mode twice"),
         ("ssl-mode=required&ssl_mode=", "it gives ssl-mode twice"),
         ("ssl-ca=/a&ssl-ca=/b", "it gives ssl-ca twice"),
+        ("ssl-ca=", "it gives ssl-ca no value"),
+        ("ssl-mode&ssl-ca=/a", "it gives ssl-mode no value"),
         ("ssl-ca=/etc/ca.pem&ssl-mode=preferred", "its ssl-ca is for the ssl-modes required and verify_identity"),
     ],
 )
