@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from logging import getLogger
 from typing import Any, NamedTuple
@@ -261,10 +261,11 @@ class TaskContext:
     @contextmanager
     def _borrowed(self) -> Iterator[None]:
         """In the `with`, use the session of the run's thread."""
-        # A process that the task forked has a connection of its own.
-        is_here = os.getpid() == self._pid
-        session = self._store.database.borrowed(self._session, WAIT_SECONDS) if is_here else nullcontext()
-        with session, self._store.database.tried_once(ANSWER_SECONDS):
+        database = self._store.database
+        session = database.tried_once(ANSWER_SECONDS)  # a process that the task forked has a connection of its own
+        if os.getpid() == self._pid:
+            session = database.borrowed(self._session, WAIT_SECONDS, ANSWER_SECONDS)
+        with session:
             yield
 
 

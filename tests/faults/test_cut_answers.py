@@ -23,6 +23,7 @@ from tests.support.proxy import Cut, Proxy, contains
 from tests.support.queues import NOTE
 
 LOST_CONNECTION = (0, 2006, 2013, 1927, 1053)
+READ_SECONDS_IN_A_RUN = mysql.READ_SECONDS_IN_A_RUN
 SHORT_READ_SECONDS = 0.25
 """In place of the ten that a worker waits for an answer."""
 WHEN = pytest.mark.parametrize("is_done", [True, False], ids=["done", "not-done"])
@@ -276,8 +277,9 @@ def test_a_worker_gets_away_from_a_connection_that_is_half_open(
 
 
 def test_a_heartbeat_gets_away_from_a_connection_that_is_half_open_before_its_lease_ends(
-    open_here: Callable[..., Here], proxy: Proxy, pool: ThreadPoolExecutor
+    open_here: Callable[..., Here], proxy: Proxy, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(mysql, "READ_SECONDS_IN_A_RUN", READ_SECONDS_IN_A_RUN)
     here = open_here(lease=6)
     queue = here.queue
 

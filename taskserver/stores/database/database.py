@@ -110,14 +110,15 @@ class Database:
         return self._pace.session
 
     @contextmanager
-    def borrowed(self, session: Session, wait_seconds: float) -> Iterator[None]:
+    def borrowed(self, session: Session, wait_seconds: float, answer_seconds: float) -> Iterator[None]:
         """In the `with`, this thread uses another thread's session, to spare a connection, and tries each verb once.
 
-        It uses its own session where the other one is still in use after `wait_seconds`.
+        It uses its own session where the other one is still in use after `wait_seconds`, and waits `answer_seconds` at
+        most for each answer.
         """
         own = self._pace.session
         # One try: the session's own thread cannot use it meanwhile.
-        with self.tried_once():
+        with self.tried_once(answer_seconds):
             is_free = session.in_use.acquire(timeout=wait_seconds)
             try:
                 if is_free:
@@ -129,7 +130,7 @@ class Database:
                     session.in_use.release()
                     self._close_if_free(session)
 
-    def tried_once(self, answer_seconds: float = float("inf")) -> AbstractContextManager[None]:
+    def tried_once(self, answer_seconds: float) -> AbstractContextManager[None]:
         """In the `with`, this thread tries each verb once, and waits `answer_seconds` at most for each answer."""
         none = Patience(0)
         none.is_over = True
