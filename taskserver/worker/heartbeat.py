@@ -243,7 +243,7 @@ class Heartbeat:
         self._arm_watchdog(MAX_WRITE_SECONDS)
         # While no call runs, the run's thread is in a verb, and lets go of its session between the turns of that.
         wait_seconds = self._lease_seconds / 12 if call else max(self._lease_seconds / 12, MAX_TURN_SECONDS)
-        # A dead connection gives no answer: another one must renew the lease, of which a third has gone, before it ends.
+        # A dead connection gives no answer: another one must renew the lease, of which a third is over, in time.
         answer_seconds = max(self._lease_seconds / 2, MIN_ANSWER_SECONDS)
         with self._store.database.borrowed(self._session, wait_seconds, answer_seconds):
             return verb(self._store) if self._call is call else None
