@@ -132,7 +132,7 @@ class Place(NamedTuple):
 
 
 def environment() -> dict[str, str]:
-    """That of a child: what cron would give it, so neither our settings nor Python's switches, and the password."""
+    """That of a child: what cron would give it, so neither our settings nor Python's switches; and the password."""
     kept = ("PATH", "HOME", "LOGNAME", "SHELL", "LD_LIBRARY_PATH", "MYSQL_PWD")
     return {key: os.environ[key] for key in kept if key in os.environ}
 

@@ -207,7 +207,8 @@ def _parse_options(query: str) -> dict[str, str]:
             raise _wrong(f"after its '?' stands something other than {', '.join(options)}")
         if key in given:
             raise _wrong(f"it gives {key} twice")
-        if not value and key != "unix_socket":  # as of a variable that is not set: TLS would silently be another
+        # An empty value comes of a variable that is not set, and would mean weaker TLS than its writer meant.
+        if not value and key != "unix_socket":
             raise _wrong(f"it gives {key} no value")
         given.add(key)
         options[key] = unquote(value)

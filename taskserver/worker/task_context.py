@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from logging import getLogger
 from typing import Any, NamedTuple
@@ -258,15 +258,12 @@ class TaskContext:
             # By the run's own thread, which waits for a holder of the row as it does with the end of the task next.
             self._write(MAX_LAST_WAIT_SECONDS)
 
-    @contextmanager
-    def _borrowed(self) -> Iterator[None]:
+    def _borrowed(self) -> AbstractContextManager[None]:
         """In the `with`, use the session of the run's thread."""
         database = self._store.database
-        session = database.tried_once(ANSWER_SECONDS)  # a process that the task forked has a connection of its own
         if os.getpid() == self._pid:
-            session = database.borrowed(self._session, WAIT_SECONDS, ANSWER_SECONDS)
-        with session:
-            yield
+            return database.borrowed(self._session, WAIT_SECONDS, ANSWER_SECONDS)
+        return database.tried_once(ANSWER_SECONDS)  # a process that the task forked has a connection of its own
 
 
 _current: ContextVar[TaskContext | None] = ContextVar("taskserver_context", default=None)
