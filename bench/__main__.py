@@ -20,10 +20,12 @@ from .claim import claim, claim_sqlite
 from .drain import drain
 from .empty import empty, memory
 from .kinds import kinds, kinds_sqlite
+from .linger import linger
 from .measure import Line, Rate
 from .place import Place
 from .record import record, sqlite, workers
 from .request import request
+from .waiting import waiting
 
 BENCHMARKS: dict[str, Callable[[Place], Iterator[Line | Rate]]] = {
     "record": record,
@@ -37,7 +39,9 @@ BENCHMARKS: dict[str, Callable[[Place], Iterator[Line | Rate]]] = {
     "add_many": add_many,
     "request": request,
     "empty": empty,
+    "linger": linger,
     "memory": memory,
+    "waiting": waiting,
     "workers": workers,
     "sqlite": sqlite,
 }

@@ -48,6 +48,7 @@ class TaskServer:
         lease: int = 120,
         timeout: int = 600,
         db_patience: int = 30,
+        pauses: str = "0.1,1,5",
         password: str = "",
         folder: str | Path | None = None,
     ) -> None:
@@ -56,7 +57,7 @@ class TaskServer:
         `modules` may be a list of names, too. Raises SettingError.
         """
         self.settings = make_settings(
-            folder, dsn, password, table, mode, modules, max_attempts, backoff, lease, timeout, db_patience
+            folder, dsn, password, table, mode, modules, max_attempts, backoff, lease, timeout, db_patience, pauses
         )
         self.store: Store = open_store(self.settings)
 
@@ -349,14 +350,16 @@ class TaskServer:
         batch: int = 100,
         max_time: float | None = None,
         max_memory: float | None = None,
+        linger: float | None = None,
         stop: Stop | None = None,
         on_progress: Callable[[RunResult], object] | None = None,
     ) -> RunResult:
         """Run tasks until `max_tasks` ran (0: no limit), `max_time` seconds would be passed, or no task is left.
 
         The run starts no task once the process has `max_memory` megabytes. It takes tasks of `groups` (None: all) and
-        claims at most `batch` at once. `stop` lets other code end the run; `on_progress` is called after each call of
-        a task or of a batch, and the next call waits for it. Returns what was done, and why the run ended.
+        claims at most `batch` at once. With `linger` it waits for new tasks until it is so many seconds old. `stop`
+        lets other code end the run; `on_progress` is called after each call of a task or of a batch, and the next call
+        waits for it. Returns what was done, and why the run ended.
 
         Signals are left alone: a KeyboardInterrupt inside a task counts as that task's failure, and the run goes on;
         to end it, have a signal handler call `stop.ask()`.
@@ -364,7 +367,7 @@ class TaskServer:
         from .worker.limits import checked_limits
         from .worker.run import Runner
 
-        limits = checked_limits(max_tasks, batch, max_time, max_memory)
+        limits = checked_limits(max_tasks, batch, max_time, max_memory, linger)
         check_kind("stop", stop, (Stop, NoneType), "a taskserver.Stop, or None")
         check_kind("on_progress", on_progress, (Callable, NoneType), "a function that takes a RunResult, or None")
         chosen = check_groups(groups, MAX_GROUPS) or ()

@@ -46,8 +46,7 @@ def _run(folder: Path, options: Options) -> int:
     live = LiveLine(sys.stdout)
     standard_error = set_up(options.verbose, settings.log_file, folder, live.clear)
     with _prints_to_log(sys.stdout), TaskServer.from_settings(settings) as server:
-        if options.slots and not _take_slot(server, options):
-            LOG.info("%d workers of these groups run here already: this one leaves", options.slots)
+        if options.slots and not _take_slot(server, options, stop):
             return Exit.OK
         code, has_run_tasks = Exit.DATABASE, True
         try:
@@ -57,6 +56,7 @@ def _run(folder: Path, options: Options) -> int:
                 batch=options.batch,
                 max_time=options.max_time,
                 max_memory=options.max_memory,
+                linger=options.linger,
                 stop=stop,
                 on_progress=lambda result: live.show(_progress(result)),
             )
@@ -69,15 +69,24 @@ def _run(folder: Path, options: Options) -> int:
     return code
 
 
-def _take_slot(server: TaskServer, options: Options) -> bool:
+def _take_slot(server: TaskServer, options: Options, stop: Stop) -> bool:
+    """Take a slot, by which this worker lingers until a successor waits for it. False where there is none for it."""
     settings = server.settings
     queue = f"{settings.dsn.place} {settings.table}"
     slots = Slots(settings.folder, host_name(), queue, groups_text(sorted(set(options.groups or ()))), options.slots)
     try:
-        return slots.take()
+        if options.linger is None:
+            has_slot, others = slots.take(), "run here"
+        else:
+            has_slot, others = slots.take_or_succeed(stop.wait), "run here, and one more waits for each of them"
     except SettingError:
         server.store.tables.check()  # the database may lie in the same folder: its error matters more
         raise
+    if has_slot and options.linger is not None:
+        stop.look_around = lambda: stop.relieve() if slots.has_successor() else None
+    elif not has_slot and not stop.asked:
+        LOG.info("%d workers of these groups %s already: this one leaves", options.slots, others)
+    return has_slot
 
 
 @contextmanager

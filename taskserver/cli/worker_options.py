@@ -24,6 +24,7 @@ class Options(NamedTuple):
     max_time: float | None = None
     max_memory: float | None = None
     slots: int = 4
+    linger: float | None = None
     verbose: bool = False
 
 
@@ -89,6 +90,13 @@ def _read_any(arguments: Sequence[str]) -> Options:
         default=Options().slots,
         help="at most K workers of the same database, table and groups on this host; one more leaves at once "
         "(default 4; 0: no limit)",
+    )
+    parser.add_argument(
+        "--linger",
+        metavar="S",
+        type=number_of("seconds"),
+        help="stay for S seconds and wait for new tasks; where all slots are taken, wait for one, whose worker leaves "
+        "after its task",
     )
     parser.add_argument("--verbose", action="store_true", help="say on standard error what it does")
     return Options(**vars(parser.parse_args(arguments)))

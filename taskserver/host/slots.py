@@ -9,7 +9,8 @@ import errno
 import fcntl
 import os
 from binascii import crc32
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..errors import DatabaseError, SettingError
@@ -19,8 +20,11 @@ IN_USE = frozenset({errno.EACCES, errno.EAGAIN})
 DISK_IS_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 FOLDER = Path("var", "slots")
 
+SUCCESSOR_TRIES = 5
+SUCCESSOR_LOOKS_SECONDS = 0.05
+
 _taken: list[int] = []
-"""The open lock files of the slots that this process holds."""
+"""The open lock files that this process holds."""
 
 
 def _leave_to_the_parent() -> None:
@@ -34,7 +38,11 @@ os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 class Slots:
-    """The slots for workers of one database, table and groups on this host."""
+    """The slots for workers of one database, table and groups on this host.
+
+    For each slot one successor may wait, which holds a lock of its own meanwhile. The worker in the slot looks whether
+    somebody holds that lock.
+    """
 
     def __init__(self, folder: Path, host: str, queue: str, groups: str, most: int) -> None:
         """`queue` names database and table, `folder` is the program's, `most` is the number of slots."""
@@ -42,13 +50,68 @@ class Slots:
         self._name = f"{crc32(repr((host, queue, groups)).encode()):08x}"
         self._folder = folder / FOLDER
         self._most = most
+        self._slot = 0
+        """The number of the slot that this process has; they count from 1."""
 
     def take(self) -> bool:
         """Take a slot until this process ends; False where all are taken. Raises SettingError, DatabaseError."""
-        try:
+        with self._explained():
             make_private_folder(self._folder.parent)
             self._folder.mkdir(mode=0o700, exist_ok=True)
-            return any(self._lock(self._folder / f"{self._name}-{number}.lock") for number in range(1, self._most + 1))
+            return any(self._take(number) for number in range(1, self._most + 1))
+
+    def take_or_succeed(self, wait: Callable[[float], bool]) -> bool:
+        """Take a slot, or wait for one as its successor until its worker leaves it.
+
+        False where each slot has a successor already, and once `wait`, which waits for so many seconds, says that the
+        wait is to end. Raises as `take` does.
+        """
+        if self.take():
+            return True
+        with self._explained():
+            successor = self._become_successor(wait)
+            if successor is None:
+                return False
+            number, lock = successor
+            try:
+                while not self._take(number):
+                    if not wait(SUCCESSOR_LOOKS_SECONDS):
+                        return False
+            finally:
+                self._unlock(lock)
+        return True
+
+    def has_successor(self) -> bool:
+        """Whether another worker waits for the slot of this one; False where that cannot be found out."""
+        try:
+            lock = self._lock(self._path(self._slot, "next"))
+        except OSError:
+            return False
+        if lock is not None:
+            self._unlock(lock)
+        return lock is None
+
+    def _take(self, number: int) -> bool:
+        if self._lock(self._path(number, "lock")) is None:  # the file stays open, and so locked, until the process ends
+            return False
+        self._slot = number
+        return True
+
+    def _become_successor(self, wait: Callable[[float], bool]) -> tuple[int, int] | None:
+        """The number of a slot whose successor this process is now, and the lock that says so; None without one."""
+        for _ in range(SUCCESSOR_TRIES):  # the worker of a slot locks the file, too, for the instant of its look
+            for number in range(1, self._most + 1):
+                lock = self._lock(self._path(number, "next"))
+                if lock is not None:
+                    return number, lock
+            if not wait(SUCCESSOR_LOOKS_SECONDS):
+                break
+        return None
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             is_full = error.errno in DISK_IS_FULL
             mend = "free some space" if is_full else "make it writable for their user"
@@ -57,7 +120,11 @@ class Slots:
                 f"{mend}, or count none with --slots 0"
             ) from None
 
-    def _lock(self, path: Path) -> bool:
+    def _path(self, number: int, kind: str) -> Path:
+        return self._folder / f"{self._name}-{number}.{kind}"
+
+    def _lock(self, path: Path) -> int | None:
+        """Lock a file: its descriptor, or None where another process has the lock. Raises OSError."""
         # A lock of the open file, not of the process: a process loses its lock as soon as one of its tasks opens and
         # closes the file, as a backup of the whole folder does.
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -66,7 +133,11 @@ class Slots:
         except OSError as error:
             os.close(file)
             if error.errno in IN_USE:
-                return False
+                return None
             raise
-        _taken.append(file)  # open, and so locked, until the process ends
-        return True
+        _taken.append(file)
+        return file
+
+    def _unlock(self, file: int) -> None:
+        _taken.remove(file)
+        os.close(file)

@@ -8,6 +8,7 @@ two instructions.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Collection
 from types import CodeType, FrameType
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 STOPPED = "stopped by a second signal"
+LOOK_SECONDS = 0.1
 
 _uninterrupted: set[CodeType] = set()
 
@@ -61,8 +63,38 @@ class Stop:
     def __init__(self) -> None:
         self.asked = False
         self.insisted = False
+        self.is_relieved = False
+        """Whether the run ends once its task is over, as another worker waits for its place."""
+        self.look_around: Callable[[], object] | None = None
+        """Called between two tasks, and while a run waits: our program looks there whether the run is still wanted."""
+        self._looked_at = 0.0
         self.strike_soon: Callable[[], object] | None = None
         """Interrupts the task a little later; set by a run."""
+
+    def look(self) -> None:
+        """Let the program look around, unless it did so a tenth of a second ago."""
+        if self.look_around is None:
+            return
+        now = time.monotonic()
+        if now - self._looked_at >= LOOK_SECONDS:
+            self._looked_at = now
+            self.look_around()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for so long. False at once, within a tenth of a second, where the run is to end."""
+        until = time.monotonic() + seconds
+        while not (is_to_end := self.is_to_end()) and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, LOOK_SECONDS))
+        return not is_to_end
+
+    def is_to_end(self) -> bool:
+        """Whether the run is to end after its task."""
+        self.look()
+        return self.asked or self.is_relieved
+
+    def relieve(self) -> None:
+        """Have the run end once its task is over, since another worker waits for its place."""
+        self.is_relieved = True
 
     def ask(self) -> None:
         """The first call: finish the running task and start no other. A later call interrupts the running task, too.

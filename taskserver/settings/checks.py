@@ -16,7 +16,7 @@ from ..model.task import MAX_GROUP_ID, MAX_ID, MODES
 PREFIX = "TASKSERVER_"
 _NAMES = (
     *("DSN", "PASSWORD", "TABLE", "MODE", "MODULES"),
-    *("MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE", "LOG"),
+    *("MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE", "PAUSES", "LOG"),
 )
 SETTING_KEYS = tuple(PREFIX + name for name in _NAMES)
 

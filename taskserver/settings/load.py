@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 from ..errors import SettingError
 from ..messages.printable import shown
 from ..model.backoff import DAY_SECONDS, Backoff, parse_backoff
+from ..model.run_pauses import RunPauses, parse_run_pauses
 from ..model.task import DEFAULT_TABLE, MAX_ATTEMPTS, MAX_SECONDS
 from .checks import (
     PREFIX,
@@ -48,6 +49,7 @@ class Settings(NamedTuple):
     timeout_seconds: int = 600
     """0: no limit."""
     patience_seconds: int = 30
+    pauses: RunPauses = RunPauses()
     log_file: Path | None = None
 
 
@@ -82,6 +84,7 @@ def make_settings(
     lease: int,
     timeout: int,
     db_patience: int,
+    pauses: str,
 ) -> Settings:
     """Check settings that are given in Python, without a log file; `folder` as in `program_folder`.
 
@@ -98,6 +101,7 @@ def make_settings(
         lease_seconds=check_whole_number("lease", lease, 1, MAX_SECONDS),
         timeout_seconds=check_whole_number("timeout", timeout, 0, MAX_SECONDS),
         patience_seconds=check_whole_number("db_patience", db_patience, 0, DAY_SECONDS),
+        pauses=parse_run_pauses("pauses", pauses),
     )
 
 
@@ -126,6 +130,7 @@ def load_settings(folder: Path, environ: Mapping[str, str] = os.environ) -> Sett
         lease_seconds=read("LEASE", whole_number_as_text(1, MAX_SECONDS), defaults["lease_seconds"]),
         timeout_seconds=read("TIMEOUT", whole_number_as_text(0, MAX_SECONDS), defaults["timeout_seconds"]),
         patience_seconds=read("DB_PATIENCE", whole_number_as_text(0, DAY_SECONDS), defaults["patience_seconds"]),
+        pauses=read("PAUSES", parse_run_pauses, defaults["pauses"]),
         log_file=folder / found["TASKSERVER_LOG"] if found.get("TASKSERVER_LOG") else None,
     )
 

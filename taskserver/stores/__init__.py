@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..errors import DatabaseError
 from ..settings.dsn import MEMORY, SQLiteDsn
 from ..settings.load import Settings, how_to_install
+from .database.database import Database
 from .queue.store import Store
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ def open_store(settings: Settings) -> Store:
 
 
 def _store(settings: Settings) -> Store:
-    return Store(_dialect(settings), settings.mode, settings.lease_seconds, settings.patience_seconds)
+    database = Database(_dialect(settings), settings.patience_seconds, settings.pauses.after_error)
+    return Store(database, settings.mode, settings.lease_seconds)
 
 
 def _dialect(settings: Settings) -> Dialect:

@@ -23,18 +23,23 @@ class Limits(NamedTuple):
     max_seconds: float | None = None
     max_megabytes: float | None = None
     """Memory of the process at which nothing more is started, in units of 1,000,000 bytes."""
+    linger_seconds: float | None = None
+    """The run waits for new tasks until it is so old; None: it ends once its queue is empty."""
 
 
 NO_LIMITS = Limits()
 
 
-def checked_limits(max_tasks: int, batch: int, max_time: float | None, max_memory: float | None) -> Limits:
+def checked_limits(
+    max_tasks: int, batch: int, max_time: float | None, max_memory: float | None, linger: float | None
+) -> Limits:
     """The limits that `TaskServer.run` was given. Raises SettingError, which names the limit."""
     return Limits(
         check_whole_number("max_tasks", max_tasks, 0, None),
         check_whole_number("batch", batch, 1, MAX_BATCH),
         check_positive("max_time", max_time, "seconds"),
         check_positive("max_memory", max_memory, "megabytes"),
+        check_positive("linger", linger, "seconds"),
     )
 
 
@@ -46,29 +51,47 @@ class RunLimits:
         self._stop = stop
         self._result = result
         self._began_at = time.monotonic()
+        self._waited_seconds = 0.0
+        """How long it waited for new tasks."""
         self.called_with_others = 0
         """How many of the tasks that were taken up had no call of their own."""
 
     def reason_to_end(self) -> Reason | None:
         """The reason for which nothing more is to be claimed or started; None while there is none."""
         limits, taken = self._limits, self._result.taken
-        if self._stop.asked:
-            return Reason.STOPPED
+        if self._stop.is_to_end():
+            return Reason.STOPPED if self._stop.asked else Reason.HANDED_OVER
         if limits.max_tasks and taken >= limits.max_tasks:
             return Reason.MAX_TASKS
         return self._reason_of_host(taken - self.called_with_others)
 
     def is_to_leave(self) -> bool:
         """Whether tasks that were taken up are to be left, too, where they would be started one by one."""
-        return self._stop.asked or self._reason_of_host(self._result.taken) is not None
+        return self._stop.is_to_end() or self._reason_of_host(self._result.taken) is not None
 
     def _reason_of_host(self, calls: int) -> Reason | None:
         """The reason by time or memory. The next call may take as long as the `calls` so far took on average."""
         limits = self._limits
-        usual_seconds = self.elapsed() / calls if calls else 0.0
+        usual_seconds = self._usual_seconds(calls)
         if limits.max_seconds is not None and self.elapsed() + usual_seconds >= limits.max_seconds:
             return Reason.MAX_TIME
         return Reason.MAX_MEMORY if self.is_too_large() else None
+
+    def _usual_seconds(self, calls: int) -> float:
+        """Seconds that each of the `calls` so far took on average, with what the queue costs."""
+        return (self.elapsed() - self._waited_seconds) / calls if calls else 0.0
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for new tasks for so long at most. False where the run is to end, or does not linger any more."""
+        limits = self._limits
+        ends = [end for end in (limits.linger_seconds, limits.max_seconds) if end is not None]
+        left = min(ends) - self.elapsed() if limits.linger_seconds is not None else 0.0
+        if left <= 0:
+            return False
+        began_at = time.monotonic()
+        goes_on = self._stop.wait(min(seconds, left))
+        self._waited_seconds += time.monotonic() - began_at
+        return goes_on
 
     def is_too_large(self) -> bool:
         """Whether the process has more memory than the run may have."""
@@ -88,7 +111,7 @@ class RunLimits:
         over = self._result.taken - 1
         if self._limits.max_seconds is None or not over:
             return max_items
-        usual_seconds = self.elapsed() / over
+        usual_seconds = self._usual_seconds(over)
         return max(min(max_items, int((self._limits.max_seconds - self.elapsed()) / usual_seconds)), 1)
 
     def elapsed(self) -> float:

@@ -18,6 +18,8 @@ class Reason(str, Enum):
     MAX_MEMORY = "max_memory"
     CROWDED = "crowded"
     """New tasks were there, and other sessions held their rows for longer than the run's patience."""
+    HANDED_OVER = "handed_over"
+    """Another worker waited for the slot of this one, which lingered (worker.py --linger)."""
     STOPPED = "stopped"
     """The run was asked to stop, as by a signal."""
     ERROR = "error"

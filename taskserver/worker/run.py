@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .claimed_tasks import ClaimedTasks
     from .equipment import Equipment
     from .finishing import Finishing
+    from .lingering import Lingering
     from .stats import RunStats
 
 LOG = getLogger("taskserver")
@@ -61,6 +62,7 @@ class Runner:
         self._maintenance = Maintenance(store, settings, self._stats_of_run)
         self._stats: RunStats | None = None
         self._equipment: Equipment | None = None
+        self._lingering = self._linger() if limits.linger_seconds is not None else None
         self._doubtful: list[int] = []
         """Tokens of claims of which an earlier try may yet take effect."""
         self._open = ExitStack()
@@ -142,17 +144,27 @@ class Runner:
                 LOG.debug("claimed %d tasks", len(claim.tasks))
                 self._run_claim(claim, claimed_at)
                 pauses = _pauses()
+                if self._lingering is not None:
+                    self._lingering.has_worked()
             elif may_have_more:
                 continue  # the rows that were woken may be other groups', and more are due: look again
             # A claim that got nothing is no sign of an empty queue: others may hold the rows that it would have got.
             elif not self._store.claims.has_new(self._groups):
-                return Reason.EMPTY
-            elif not pauses.pause(self._settings.patience_seconds):
+                if not self._wait_for_tasks():
+                    return Reason.EMPTY
+            elif not pauses.pause(self._settings.patience_seconds) and not self._wait_for_tasks():
                 return Reason.CROWDED
         self._release_doubtful()
         if reason != Reason.STOPPED:
             self._maintenance.look_at_end()
         return reason
+
+    def _wait_for_tasks(self) -> bool:
+        """Wait for new tasks, where the run lingers. False once its time is over, with none."""
+        if self._lingering is None:
+            return False
+        self._write_stats()
+        return self._lingering.wait()
 
     def _release_doubtful(self) -> None:
         """Give back what a claim took after its connection had broken: a server that stood still goes on with it."""
@@ -211,7 +223,12 @@ class Runner:
     def _count_released(self, claimed: ClaimedTasks) -> None:
         self._result.released += claimed.released
 
-    # ---- made with the first task: an empty run imports nothing of it
+    # ---- made when they are needed: an empty run imports nothing of it
+
+    def _linger(self) -> Lingering:
+        from .lingering import Lingering
+
+        return Lingering(self._store, self._settings.pauses, self._limits, self._maintenance, self._groups)
 
     def _equip(self) -> Equipment:
         if self._equipment is None:

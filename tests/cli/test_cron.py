@@ -31,7 +31,7 @@ pytestmark = pytest.mark.xdist_group("cron")  # one process waits, not three
 EXAMPLE = ROOT / "crontab.example"
 THEIR_FOLDER = "/home/you/taskserver"
 THEIR_PYTHON = "/usr/bin/python3"
-HUNDRED, FIVE, ALL = re.findall(
+HUNDRED, FIVE, ALL, LINGERING = re.findall(
     r"(?m)^(?:# )?(?:[\d*/-]+ ){5}(/.*/worker\.py .*)$", EXAMPLE.read_text(encoding="utf-8")
 )
 DATABASES = ["sqlite", "mysql"]
@@ -41,7 +41,7 @@ MINUTES = 2
 TEXT = "Grüße, 世界 🎉"
 
 TASKS = """
-import os, subprocess, sys, time
+import os, signal, subprocess, sys, time
 
 
 def turn(number):
@@ -52,6 +52,10 @@ def hold(number):
     turn(number)
     while not (HERE / "go").exists():
         time.sleep(0.05)
+
+
+def leave():
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def look_around(text):
@@ -163,6 +167,12 @@ def prepare_crowds(stage: Stage) -> None:
         stage.each_minute(*[f"{place.worker} 0 7 --batch 1 {options}; echo $? >>{place.folder}/codes"] * lines)
 
 
+def prepare_lingering(stage: Stage) -> None:
+    place = stage.place("lingering")
+    place.add("turn", 1)
+    stage.each_minute(f"{place.command(LINGERING)}; echo $? >>{place.folder}/codes")
+
+
 def prepare_surroundings(stage: Stage) -> None:
     place = stage.place("surroundings")
     place.add("look_around", TEXT, group=1)
@@ -230,6 +240,11 @@ def watch(stage: Stage) -> Evidence:
     left_at_once = {name: stage.places[name].exit_codes() for name in crowds}
     for name in crowds:
         stage.places[name].queue.go()
+    lingering = stage.places["lingering"]
+    cron.wait_until(lingering.exit_codes)  # the worker of the first minute has handed over
+    lingering.add("turn", 2)
+    cron.wait_until(lambda: len(lingering.queue.notes()) == MINUTES)
+    lingering.add("leave")
     cron.wait_until(cron.is_idle)
     return Evidence(stage.places, cron.mails(), left_at_once, cron.home)
 
@@ -254,6 +269,7 @@ def seen(_cron_can_run: None, mysql_server: MySQLServer) -> Iterator[Evidence]:
         prepare_lines_of_the_example(stage, "sqlite", iter([SQLITE] * 3))
         prepare_lines_of_the_example(stage, "mysql", iter(dsns))
         prepare_crowds(stage)
+        prepare_lingering(stage)
         prepare_surroundings(stage)
         prepare_traps(stage)
         prepare_mail(stage)
@@ -273,6 +289,14 @@ def test_each_line_of_the_example_takes_what_it_says_in_order_and_sends_no_mail(
     assert places["all"].runs() == [in_order(*range(8))]
     assert places["all"].queue.rows() == []
     assert [seen.mails_about(place.folder) for place in places.values()] == [[], [], []]
+
+
+def test_a_worker_that_lingers_hands_over_to_that_of_the_next_minute(seen: Evidence) -> None:
+    place = seen.places["lingering"]
+    assert place.runs() == [[1], [2]]
+    assert place.exit_codes() == ["0"] * MINUTES
+    assert place.queue.reason() == "stopped"
+    assert seen.mails_about(place.folder) == []
 
 
 # ---- runs that overlap
@@ -368,7 +392,7 @@ def test_crontab_accepts_the_example_and_every_line_of_it_that_is_commented_out(
     file = tmp_path / "crontab"
     text = EXAMPLE.read_text(encoding="utf-8")
     lines, count = re.subn(r"(?m)^# (?=[A-Z_]+=|[\d*/-]+ [\d*])", "", text)
-    assert count == 5
+    assert count == 6
     for good in (text, lines):
         file.write_text(good, encoding="utf-8")
         said = dry_run(file)

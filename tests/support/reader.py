@@ -267,7 +267,7 @@ class Reader:
         for line in filter(None, map(str.strip, text.splitlines())):
             if line.startswith("#") or re.fullmatch(r"[A-Z]+=\S*", line):
                 continue
-            command = command_of(line)
+            command = re.sub(r"--linger \d+", "--linger 1", command_of(line))
             home = {"HOME": str(self.home), "LOGNAME": "you", "PATH": "/usr/bin:/bin", "SHELL": "/bin/sh"}
             done = subprocess.run(
                 ["/bin/sh", "-c", command],

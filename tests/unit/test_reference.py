@@ -18,6 +18,7 @@ from taskserver.cli.terminal.output import stats_as_json
 from taskserver.cli.terminal.program import Exit
 from taskserver.cli.worker_options import Options
 from taskserver.model import new_task
+from taskserver.model.run_pauses import RunPauses
 from taskserver.model.task import Status
 from taskserver.model.task_options import Options as TaskOptions
 from taskserver.settings.checks import SETTING_KEYS
@@ -93,6 +94,8 @@ def settings_by_key() -> dict[str, object]:
 
 def written(value: object) -> str:
     """A value as .env has it."""
+    if isinstance(value, RunPauses):
+        return ",".join(f"{seconds:g}" for seconds in value)
     if isinstance(value, tuple) and type(value) is tuple:
         return ",".join(value)
     return "none" if value is None else ":".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from taskserver import TaskServer
 from taskserver.errors import SettingError
 from taskserver.model.backoff import Backoff
+from taskserver.model.run_pauses import RunPauses
 from taskserver.settings import load as load_module
 from taskserver.settings.dsn import MySQLDsn, SQLiteDsn
 from taskserver.settings.load import Settings, hide_secrets, load_settings, program_folder
@@ -78,6 +79,8 @@ def test_everything_but_the_dsn_has_the_default_of_the_contract(tmp_path: Path) 
         ("lease", "1", "lease_seconds", 1),
         ("timeout", "0", "timeout_seconds", 0),
         ("db_patience", "0", "patience_seconds", 0),
+        ("pauses", "0.5, 10, 3600", "pauses", RunPauses(0.5, 10, 3600)),
+        ("pauses", "1,1,1", "pauses", RunPauses(1, 1, 1)),
     ],
 )
 def test_a_right_value_is_taken_from_the_environment_and_from_the_file(
@@ -110,6 +113,14 @@ WRONG = [
     ("lease", "a whole number from 1 to", ["0", *NUMBERS]),
     ("timeout", "a whole number from 0 to", NUMBERS),
     ("db_patience", "a whole number from 0 to", NUMBERS),
+    (
+        "pauses",
+        "three numbers of seconds, after work, when the queue is empty and after an error",
+        [
+            *("1", "1,2", "1,2,3,4", "0,1,5", "1,0.5,5", "1,5,2", "1,2,3601", "1;2;3", "-1,2,3", "1e0,2,3", "a,b,c"),
+            "1,2,٣",
+        ],
+    ),
     (
         "backoff",
         "exponential:60, linear:300 or fixed:30",
@@ -183,10 +194,10 @@ def test_the_environment_wins_over_the_file_and_a_blank_there_does_not_count(tmp
 
 
 def test_a_blank_in_the_file_means_the_default(tmp_path: Path) -> None:
-    keys = ("TABLE", "MODE", "MODULES", "MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE", "LOG", "PASSWORD")
+    keys = ("TABLE", "MODE", "MODULES", "MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE", "PAUSES", "LOG")
     text = f"TASKSERVER_DSN={DSN}\n"
     for end in ("=\n", "=''\n", '=""\n', "= \n", "\n", "= # nothing\n"):
-        found = load_env_file(tmp_path, text + "".join(f"TASKSERVER_{key}{end}" for key in keys))
+        found = load_env_file(tmp_path, text + "".join(f"TASKSERVER_{key}{end}" for key in (*keys, "PASSWORD")))
         assert (end, found) == (end, load(tmp_path, dsn=DSN))
 
 
@@ -388,7 +399,7 @@ def test_the_example_names_every_setting_with_its_default(tmp_path: Path) -> Non
     lines = [line.lstrip("# ") for line in (ROOT / ".env.example").read_text().splitlines()]
     written = dict(line.split("=", 1) for line in lines if line.startswith("TASKSERVER_"))
     keys = ("DSN", "PASSWORD", "TABLE", "MODE", "MODULES", "MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE")
-    assert sorted(written) == sorted(f"TASKSERVER_{key}" for key in (*keys, "LOG"))
+    assert sorted(written) == sorted(f"TASKSERVER_{key}" for key in (*keys, "PAUSES", "LOG"))
     all_of_it = load_env_file(tmp_path, "".join(f"{key}={value}\n" for key, value in written.items()))
     assert all_of_it == load(tmp_path, dsn=written["TASKSERVER_DSN"])
     for key, value in written.items():

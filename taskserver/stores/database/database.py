@@ -42,12 +42,13 @@ _inherited: list[object] = []
 class Database:
     """One queue's database: every thread has its own connection, made when it is first needed."""
 
-    def __init__(self, dialect: Dialect, patience_seconds: float) -> None:
+    def __init__(self, dialect: Dialect, patience_seconds: float, max_pause_seconds: float) -> None:
         self.dialect = dialect
         self.conflict_seconds = max(patience_seconds, MIN_CONFLICT_SECONDS)
         """A verb is tried again for so long while others are in its way."""
         self._one_statement = RetryPolicy(Scope.STATEMENT, self.conflict_seconds)
         self._patience_seconds = patience_seconds
+        self._max_pause_seconds = max_pause_seconds
         self._pace = Pace()
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._statements = Statements(words_of(dialect.words, dialect.table, dialect.words.quoted), dialect.with_marks)
@@ -138,7 +139,7 @@ class Database:
 
     def patiently(self) -> AbstractContextManager[None]:
         """In the `with`, this thread is a run's: it waits for an absent database, from its first success on."""
-        return self._paced(patience=Patience(self._patience_seconds))
+        return self._paced(patience=Patience(self._patience_seconds, self._max_pause_seconds))
 
     def unhurried(self) -> AbstractContextManager[None]:
         """In the `with`, a statement of this thread may take as long as it takes."""

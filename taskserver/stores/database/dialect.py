@@ -158,6 +158,10 @@ class Dialect(ABC):
     def read_facts(self, database: Any, mode: str) -> Facts:
         """Facts about the database and the tables, for `client.py doctor`. Raises DatabaseError."""
 
+    def max_connections(self, database: Any) -> int:
+        """How many connections the account may have at once; 0: no limit of its own. Raises DatabaseError."""
+        return 0
+
     def make_place(self, database: Any) -> None:  # noqa: B027
         """Make the file, or other place, in which the tables are to lie. Raises DatabaseError."""
 

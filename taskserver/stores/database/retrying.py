@@ -17,6 +17,8 @@ MIN_CONFLICT_SECONDS = 5.0
 HELD_PATIENCE_SECONDS = 0.2
 """A write that would rather be left to the next look waits so long for others. A run waits longer by looking again: it
 hears signals between two looks."""
+MAX_CHANCE = 1.5
+"""A pause is at most so many times as long as its turn says."""
 MAX_REST_SECONDS = 0.12
 """The longest rest after a transaction of the one writer: a waiting process tries the lock every tenth of a second."""
 
@@ -50,8 +52,10 @@ AT_ONCE = RetryPolicy(Scope.STATEMENT, conflict_seconds=0)
 class Patience:
     """How long a run waits for an absent database."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, max_pause_seconds: float = 5.0) -> None:
         self.seconds = seconds
+        self.max_pause_seconds = max_pause_seconds
+        """The longest pause between two tries to reach it."""
         self.has_begun = False
         """Whether the database was reached once. Before that nobody waits: a wrong address is told at once."""
         self.is_over = False
@@ -98,7 +102,7 @@ class Tries:
         patience = self._patience
         if patience is None or not self._policy.is_repeatable or not patience.bears(error):
             return False
-        self._absences = self._absences or Pauses(0.05, 2.0)
+        self._absences = self._absences or Pauses(0.05, patience.max_pause_seconds / MAX_CHANCE)
         if self._absences.pause(0 if patience.is_over else patience.seconds):
             _log(error)
             return True
@@ -128,6 +132,6 @@ class Pauses:
         left = self._give_up_at - now
         if left <= 0:
             return False
-        time.sleep(min(self._pause * random.uniform(0.5, 1.5), left))
+        time.sleep(min(self._pause * random.uniform(0.5, MAX_CHANCE), left))
         self._pause = min(self._pause * 2, self._max)
         return True

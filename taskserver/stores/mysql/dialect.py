@@ -100,6 +100,10 @@ class MySQLDialect(Dialect):
 
         return MySQLCallers(self._dsn, self.table)
 
+    def max_connections(self, database: Database) -> int:
+        # A session sees the limit of its own account here, or else the server's for all accounts.
+        return int(database.fetch_value("SELECT @@max_user_connections") or 0)
+
     # ---- for client.py doctor
 
     def read_facts(self, database: Database, mode: str) -> MySQLFacts:

@@ -194,16 +194,18 @@ class Claims:
 
         Rows of paused groups do not count.
         """
-        database, paused = self._database, self.paused_groups()
-        if paused and not groups:
+        database = self._database
+        if not database.dialect.claiming.has_new(database, groups):
+            return False
+        paused = self.paused_groups()
+        if not paused:
+            return True
+        if not groups:
             from .beside_paused import groups_beside
 
             return bool(groups_beside(database, paused, most=1))
-        if paused:
-            groups = [group for group in groups if group not in paused]
-            if not groups:
-                return False
-        return database.dialect.claiming.has_new(database, groups)
+        beside = [group for group in groups if group not in paused]
+        return bool(beside) and database.dialect.claiming.has_new(database, beside)
 
     # ---- paused groups: no claim takes their rows
 

@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..database.database import Database
-from ..database.dialect import Dialect
 from ..database.tables import Tables
 from .claims import Claims
 from .due import DueRows
@@ -30,10 +29,10 @@ if TYPE_CHECKING:
 class Store:
     """One queue; connects when it is first used."""
 
-    def __init__(self, dialect: Dialect, mode: str, lease_seconds: int, patience_seconds: float) -> None:
+    def __init__(self, database: Database, mode: str, lease_seconds: int) -> None:
         self.mode = mode
         self.lease_seconds = lease_seconds
-        self.database = Database(dialect, patience_seconds)
+        self.database = database
         self.tables = Tables(self.database)
         self.runs = Runs(self.database)
         self.due = DueRows(self.database, lambda: self.free_rows)

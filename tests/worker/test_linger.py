@@ -1,0 +1,299 @@
+"""A worker that lingers (--linger): it waits for new tasks, and leaves its slot to a successor without a gap."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from taskserver import Reason, Stop, TaskServer
+from taskserver.worker.limits import Limits, RunLimits
+from taskserver.worker.result import RunResult
+from tests.support.processes import WAIT_SECONDS, assert_silent, end_of, kill, wait_until
+from tests.support.queues import Queue
+from tests.support.servers import MySQLServer
+
+TASKS = """
+import os
+import time
+
+def hold():
+    note("started")
+    while not (HERE / "go").exists():
+        time.sleep(0.01)
+
+def who():
+    note(os.getpid())
+"""
+SETTINGS = {"TASKSERVER_PAUSES": "0.05,0.2,1"}
+LONG = 2 * WAIT_SECONDS
+STAYS = ("0", "--linger", LONG, "--slots", "1")
+
+
+def waits(queue: Queue, process: subprocess.Popen[str]) -> bool:
+    """Whether the run of this process has begun, and has not ended."""
+    assert process.poll() is None
+    return queue.sql("SELECT pid, ended_at FROM jobs_queue_workers") == [(process.pid, None)]
+
+
+def start_waiting(queue: Queue) -> subprocess.Popen[str]:
+    process = queue.start(*STAYS)
+    wait_until(lambda: waits(queue, process))
+    return process
+
+
+def start_successor(queue: Queue) -> subprocess.Popen[str]:
+    """One that waits for the slot of a worker which is in the midst of a task."""
+    process = queue.start(*STAYS)
+    (slot,) = Path(queue.folder, "var", "slots").glob("*.lock")
+    wait_until(lambda: any(map(is_held, slot.parent.glob("*.next"))))
+    assert process.poll() is None
+    return process
+
+
+def has_notes(queue: Queue, count: int) -> bool:
+    return len(queue.notes()) == count
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process has the lock of a file; to try would be seen as a successor."""
+    return f":{path.stat().st_ino} " in Path("/proc/locks").read_text()
+
+
+# ---- tasks that come while it waits
+
+
+def test_a_worker_that_lingers_runs_tasks_that_come_later(queue: Queue) -> None:
+    worker = start_waiting(queue)
+    for number in (1, 2):
+        queue.add("tasks.note", f'["{number}"]')
+        wait_until(partial(has_notes, queue, number))
+    queue.sql(f"INSERT INTO jobs_queue (task, status, due_at) VALUES ('tasks.note', 5, {queue.now})")
+    wait_until(lambda: len(queue.notes()) == 3)
+    wait_until(lambda: queue.rows() == [])
+    worker.send_signal(signal.SIGTERM)
+    assert end_of(worker) == (0, "", "")
+    assert queue.sql("SELECT reason, taken, done FROM jobs_queue_workers") == [("stopped", 3, 3)]
+
+
+def test_it_leaves_an_empty_queue_once_its_time_is_over(queue: Queue) -> None:
+    began = time.monotonic()
+    assert_silent(queue.worker("--linger", 1.5))
+    assert time.monotonic() - began >= 1.5
+    assert queue.reason() == "empty"
+
+
+def test_it_counts_its_tasks_by_max_tasks_as_ever(sqlite_queue: Queue) -> None:
+    worker = sqlite_queue.start(2, "--linger", LONG)
+    for _ in range(3):
+        sqlite_queue.add("tasks.note")
+    assert end_of(worker) == (0, "", "")
+    assert (sqlite_queue.reason(), len(sqlite_queue.rows())) == ("max_tasks", 1)
+
+
+def test_max_time_ends_its_wait(sqlite_queue: Queue) -> None:
+    assert_silent(sqlite_queue.worker("--linger", LONG, "--max-time", 0.5))
+    assert sqlite_queue.reason() == "max_time"
+
+
+def test_a_wait_does_not_count_as_the_time_that_tasks_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    class Waiting(Stop):
+        def wait(self, seconds: float) -> bool:
+            nonlocal now
+            now += seconds
+            return True
+
+    result = RunResult()
+    limits = RunLimits(Limits(max_seconds=60, linger_seconds=55), Waiting(), result)
+    assert limits.wait(40)
+    now += 1
+    result.taken = 1
+    assert limits.reason_to_end() is None  # one task took a second: nineteen more fit in
+    now += 18.5
+    assert limits.reason_to_end() is Reason.MAX_TIME
+    assert not limits.wait(1)
+
+
+def test_a_python_program_lingers_until_it_asks_its_run_to_stop(sqlite_queue: Queue) -> None:
+    stop = Stop()
+    sqlite_queue.add("tasks.note")
+    with TaskServer(sqlite_queue.dsn, folder=sqlite_queue.folder) as server:
+        result = server.run(linger=LONG, stop=stop, on_progress=lambda result: stop.ask())
+    assert (result.done, result.reason) == (1, Reason.STOPPED)
+
+
+# ---- what it costs the database
+
+
+@pytest.mark.parametrize("groups", [None, [3, 5]], ids=["all groups", "some groups"])
+def test_a_wait_costs_two_queries_a_look(
+    queue: Queue, groups: list[int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    with TaskServer(queue.dsn, folder=queue.folder, pauses="0.1,1,1") as server:
+        session = server.store.database.session()
+        send = session.send
+
+        def listen(sql: str, values: Sequence[object] = ()) -> object:
+            sent.append(sql)
+            return send(sql, values)
+
+        monkeypatch.setattr(session, "send", listen)
+        server.run(groups=groups)
+        sent.clear()
+        server.run(groups=groups)
+        without = len(sent)
+        sent.clear()
+        server.run(groups=groups, linger=2.2)
+    # Three looks at most; MySQL is asked once how many connections the account may have.
+    assert without + 4 <= len(sent) <= without + 2 * 3 + 1
+
+
+def test_an_account_of_few_connections_gets_its_own_back_between_looks(
+    mysql_queue: Queue, mysql_server: MySQLServer
+) -> None:
+    database = mysql_queue.sql("SELECT DATABASE()")[0][0]
+    counts: dict[str, set[int]] = {}
+    for user, limit in (("few", 3), ("many", 100)):
+        mysql_server.execute(
+            f"CREATE OR REPLACE USER {user}@'%' IDENTIFIED BY 'x' WITH MAX_USER_CONNECTIONS {limit}",
+            f"GRANT ALL ON `{database}`.* TO {user}@'%'",
+        )
+        mysql_queue.deployment.write_env(
+            TASKSERVER_DSN=mysql_queue.dsn.replace(mysql_queue.dsn.split("@")[0], f"mysql://{user}:x"), **SETTINGS
+        )
+        worker = start_waiting(mysql_queue)
+        found = counts[user] = set()
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            listed = mysql_server.execute(f"SELECT COUNT(*) FROM information_schema.processlist WHERE user = '{user}'")
+            found.add(int(listed[0][0]))
+        mysql_queue.add("tasks.note")
+        wait_until(lambda: mysql_queue.rows() == [])
+        worker.send_signal(signal.SIGTERM)
+        assert end_of(worker) == (0, "", "")
+    assert 0 in counts["few"]
+    assert counts["many"] == {1}
+
+
+def test_it_waits_for_a_database_that_goes_away_meanwhile(mysql_queue: Queue, mysql_server: MySQLServer) -> None:
+    worker = start_waiting(mysql_queue)
+    ((connection,),) = mysql_server.execute(
+        f"SELECT id FROM information_schema.processlist WHERE db = '{mysql_queue.sql('SELECT DATABASE()')[0][0]}' "
+        "AND command = 'Sleep' AND id <> CONNECTION_ID() ORDER BY id DESC LIMIT 1"
+    )
+    mysql_server.execute(f"KILL {connection}")
+    mysql_queue.add("tasks.note")
+    wait_until(mysql_queue.notes)
+    worker.send_signal(signal.SIGTERM)
+    assert end_of(worker) == (0, "", "")
+
+
+# ---- the hand-over
+
+
+def test_the_worker_leaves_after_its_task_to_its_one_successor(queue: Queue) -> None:
+    queue.add("tasks.hold")
+    first = queue.start_task(*STAYS)
+    second = start_successor(queue)
+    assert_silent(queue.worker(*STAYS))  # a third one leaves at once
+    assert first.poll() is None
+    queue.add("tasks.who")
+    queue.go()
+    assert end_of(first) == (0, "", "")
+    wait_until(lambda: queue.notes() == ["started", str(second.pid)])
+    assert second.poll() is None
+    second.send_signal(signal.SIGTERM)
+    assert end_of(second) == (0, "", "")
+
+
+def test_an_idle_worker_leaves_at_once_for_its_successor(sqlite_queue: Queue) -> None:
+    first = start_waiting(sqlite_queue)
+    second = sqlite_queue.start(*STAYS)
+    assert end_of(first) == (0, "", "")
+    wait_until(lambda: waits(sqlite_queue, second))
+    second.send_signal(signal.SIGTERM)
+    assert end_of(second) == (0, "", "")
+
+
+def test_the_record_of_runs_tells_that_a_run_was_handed_over(sqlite_queue: Queue) -> None:
+    first = sqlite_queue.start(0, "--linger", LONG, "--slots", 1)
+    wait_until(lambda: waits(sqlite_queue, first))
+    second = sqlite_queue.start(0, "--linger", 0.1, "--slots", 1, "--verbose")
+    assert end_of(first)[0] == 0
+    code, _, told = end_of(second)
+    assert code == 0
+    assert "run begins" in told
+
+
+def test_a_successor_takes_the_place_of_a_worker_that_is_killed(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.hold")
+    first = sqlite_queue.start_task(*STAYS)
+    second = start_successor(sqlite_queue)
+    kill(first)
+    sqlite_queue.add("tasks.who")
+    wait_until(lambda: sqlite_queue.notes() == ["started", str(second.pid)])
+    second.send_signal(signal.SIGTERM)
+    assert end_of(second) == (0, "", "")
+
+
+def test_a_killed_successor_does_not_drive_its_worker_out(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.hold")
+    first = sqlite_queue.start_task(*STAYS)
+    kill(start_successor(sqlite_queue))
+    sqlite_queue.go()
+    sqlite_queue.add("tasks.who")
+    wait_until(lambda: sqlite_queue.notes() == ["started", str(first.pid)])
+    assert first.poll() is None
+    first.send_signal(signal.SIGTERM)
+    assert end_of(first) == (0, "", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_wait_of_a_successor(sqlite_queue: Queue, number: signal.Signals) -> None:
+    sqlite_queue.add("tasks.hold")
+    first = sqlite_queue.start_task(*STAYS)
+    second = start_successor(sqlite_queue)
+    second.send_signal(number)
+    assert end_of(second) == (0, "", "")
+    sqlite_queue.go()
+    first.send_signal(number)
+    assert end_of(first) == (0, "", "")
+
+
+def test_each_slot_has_a_successor_of_its_own(sqlite_queue: Queue) -> None:
+    line = ("0", "--linger", LONG, "--slots", "2", "--batch", "1")
+    for _ in range(2):
+        sqlite_queue.add("tasks.hold")
+    workers = [sqlite_queue.start_task(*line) for _ in range(2)]
+    slots = Path(sqlite_queue.folder, "var", "slots")
+    successors = [sqlite_queue.start(*line) for _ in range(2)]
+    wait_until(lambda: sum(map(is_held, slots.glob("*.next"))) == 2)
+    assert_silent(sqlite_queue.worker(*line))
+    sqlite_queue.go()
+    assert [end_of(worker) for worker in workers] == [(0, "", "")] * 2
+    wait_until(lambda: sum(map(is_held, slots.glob("*.next"))) == 0)
+    wait_until(lambda: sum(map(is_held, slots.glob("*.lock"))) == 2)
+    for process in successors:
+        os.kill(process.pid, signal.SIGTERM)
+    assert [end_of(process) for process in successors] == [(0, "", "")] * 2
+
+
+def test_a_worker_stays_where_the_folder_of_slots_is_gone(sqlite_queue: Queue) -> None:
+    worker = start_waiting(sqlite_queue)
+    for path in Path(sqlite_queue.folder, "var", "slots").iterdir():
+        path.unlink()
+    Path(sqlite_queue.folder, "var", "slots").rmdir()
+    sqlite_queue.add("tasks.note")
+    wait_until(sqlite_queue.notes)
+    worker.send_signal(signal.SIGTERM)
+    assert end_of(worker) == (0, "", "")
