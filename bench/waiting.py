@@ -47,13 +47,13 @@ def waiting(place: Place) -> Iterator[Rate]:
         while time.monotonic() < until:
             for site in sites:
                 site.add()
-            time.sleep(random.uniform(0.1, 1.1))
+            time.sleep(random.uniform(0.1, 3.0))
         cron.start_nothing_more()
         cron.wait_until(lambda: all(site.is_done() for site in sites))
-    for site in sites:
-        waits = [seconds * 1000 for seconds in site.waits()]
+        waits_by_name = {site.name: site.waits() for site in sites}
+    for site_name, waits in waits_by_name.items():
         last = quantiles(waits, n=100)[98]
-        name = f"wait of {len(waits)} tasks, {site.name}, to 99 %"
+        name = f"wait of {len(waits)} tasks, {site_name}, to 99 %"
         yield Rate(name, min(waits), median(waits), last, "ms")
 
 
@@ -86,8 +86,8 @@ class Site:
         return not self._value(f"SELECT COUNT(*) FROM {self._table}")
 
     def waits(self) -> list[float]:
-        """Seconds that each task waited."""
-        return [float(line) for line in self._waits.read_text().splitlines()]
+        """Milliseconds that each task waited."""
+        return [1000 * float(line) for line in self._waits.read_text().splitlines()]
 
     def _value(self, statement: str) -> object:
         with self._connection.cursor() as cursor:

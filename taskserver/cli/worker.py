@@ -17,7 +17,7 @@ from ..worker.result import RunResult
 from ..server import TaskServer
 from ..settings.load import Settings, hide_secrets, load_settings
 from ..host.slots import Slots
-from ..worker.run import groups_text, host_name
+from ..worker.record import groups_text, host_name
 from ..interrupts.stopping import Stop
 from .terminal.live_line import LiveLine
 from .terminal.program import Exit, run_program

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from ..host.process_identity import has_ended
 from ..model.task import Status
 from ..server import TaskServer
-from ..stores.database.records import LastRun, QueueCount, TellingTask
+from ..stores.database.records import LastRun, QueueCount, RunningTask, WorkerProcess
 from ..stores.queue.schedules import Schedules, StoredSchedule
 from ..stores.queue.stats import HourStats, Stats
+from ..worker.record import host_name
 from .coverage import describe_paused, describe_unserved, unserved
 
 MAX_RUNNING = 20
@@ -26,6 +28,16 @@ class RowCounts(NamedTuple):
     """Rows by status: every Status in order, then whatever other numbers the rows hold."""
     oldest_new_seconds: float | None
     """Age of the oldest new row; None where no row is new."""
+
+
+class AtWork(NamedTuple):
+    """A worker that is at work, or was when it was seen last."""
+
+    process: WorkerProcess
+    is_here: bool
+    """Whether it is one of this host."""
+    has_ended: bool | None
+    """Whether its process has ended; None where that cannot be known, as of other hosts."""
 
 
 class Overview(NamedTuple):
@@ -50,10 +62,12 @@ class Overview(NamedTuple):
     this_hour: HourStats
     """What was done since the hour began, by the database's clock: all groups and task names together."""
     hour_before: HourStats
-    running: Sequence[TellingTask]
-    """The first running tasks that tell their progress, at most MAX_RUNNING."""
-    has_more_running: bool
-    """Whether more running tasks tell their progress than `running` holds."""
+    running: Sequence[RunningTask]
+    """Running tasks, those that tell their progress first, then the oldest; at most MAX_RUNNING."""
+    running_by_group: Mapping[int, int]
+    """How many tasks are running, by group; others in progress are claimed, and wait for their turn."""
+    processes: Sequence[AtWork]
+    """The workers at work, the oldest first."""
 
 
 def read_overview(server: TaskServer) -> Overview:
@@ -62,7 +76,6 @@ def read_overview(server: TaskServer) -> Overview:
     counts, runs, paused = server.store.views.counts(), server.store.views.runs(), server.store.claims.paused_groups()
     schedules = Schedules(server.store).all()
     this_hour, hour_before = Stats(server.store).recent()
-    running = server.store.views.telling(MAX_RUNNING + 1)
     return Overview(
         table=server.settings.table,
         mode=server.settings.mode,
@@ -76,9 +89,15 @@ def read_overview(server: TaskServer) -> Overview:
         schedules=schedules,
         this_hour=this_hour,
         hour_before=hour_before,
-        running=running[:MAX_RUNNING],
-        has_more_running=len(running) > MAX_RUNNING,
+        running=server.store.views.running(MAX_RUNNING),
+        running_by_group=server.store.views.running_counts(),
+        processes=[_at_work(process) for process in server.store.processes.all()],
     )
+
+
+def _at_work(process: WorkerProcess) -> AtWork:
+    is_here = process.host == host_name()
+    return AtWork(process, is_here, has_ended(process.pid, process.identity) if is_here else None)
 
 
 def sum_of(several: Sequence[RowCounts]) -> RowCounts:

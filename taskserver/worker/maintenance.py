@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from logging import getLogger
 from typing import TYPE_CHECKING
 
+from ..errors import DatabaseError, Unavailable
 from ..model.task import CANCELLED, Due, LostTask
 from ..settings.load import Settings
 from ..stores import Store
@@ -43,6 +44,8 @@ class Maintenance:
         self._stats = stats
         self._schedules: Schedules | None = None
         self._dependencies: Dependencies | None = None
+        self._reasons: dict[int, str] = {}
+        """Why tasks were lost, by their ids, where more is known than that their lease ended."""
         self._looked_at = float("-inf")
         self.is_to_look_again = False
         """Whether the next look is not to wait for its time: there may be more that is due."""
@@ -77,6 +80,21 @@ class Maintenance:
         # A task that waited for others may have others that wait for it, as may a lost one that is fatal now.
         largest = max(len(due.to_wake), len(due.unstarted) + len(due.lost), len(due.schedules))
         return bool(linked or lost) or largest >= MAX_DUE_PER_LOOK
+
+    def take_back_from_vanished(self, host: str) -> None:
+        """Have the next look take back the claims of workers of this host that are gone. Raises Unavailable."""
+        try:
+            at_work = self._store.runs.at_work(host)
+        except Unavailable:
+            raise
+        except DatabaseError as error:  # as without the right: the leases end by themselves
+            LOG.info("the workers that are at work cannot be read: %s", error)
+            return
+        if at_work:
+            from .vanished import end_leases_of_vanished  # most runs have no other beside them
+
+            self._reasons |= end_leases_of_vanished(self._store, host, at_work)
+            self.is_to_look_again = True
 
     def look_at_end(self) -> None:
         """Look on for a while where the run's last tasks made something due, rather than leave it to the next run."""
@@ -127,13 +145,16 @@ class Maintenance:
         """Take back a task whose worker vanished: that attempt failed. Whether its row was still so."""
         limit = self._settings.max_attempts if lost.max_attempts is None else lost.max_attempts
         is_last = not lost.is_to_rerun and (lost.is_cancelled or lost.attempts >= limit)
-        text = CANCELLED if lost.is_cancelled else LOST_TEXT
+        text = CANCELLED if lost.is_cancelled else self._reasons.get(lost.id, LOST_TEXT)
         seconds = None if is_last else self._settings.backoff.seconds_after(lost.attempts)
         is_reclaimed = self._store.due.reclaim_lost(lost, limit, text, seconds)
         if is_reclaimed:
             self._stats().lost(lost, is_last)
         if is_reclaimed and is_last:
             LOG.warning("task %d %s is fatal: %s", lost.id, lost.task, text, extra=FATAL)
+        elif is_reclaimed:
+            again = "comes again now" if seconds is None else f"comes again in {seconds:.0f} s"
+            LOG.warning("task %d %s %s: %s", lost.id, lost.task, again, text)
         return is_reclaimed
 
     def _dependencies_of_queue(self) -> Dependencies:

@@ -52,6 +52,10 @@ class RunResult:
         self.reason = reason
         self.seconds = seconds
 
+    def all_counts(self) -> tuple[int, ...]:
+        """Taken, done, failed, fatal, lost and released, as a worker at work shows them."""
+        return self.taken, self.done, self.failed, self.fatal, self.lost, self.released
+
     def counts(self) -> tuple[int, ...]:
         """Taken, done, fatal, lost and released, as the record of runs has them."""
         return self.taken, self.done, self.fatal, self.lost, self.released

@@ -7,22 +7,22 @@ The loop goes round until a limit is met, or no new task is left.
 
 from __future__ import annotations
 
-import socket
 import time
-from binascii import crc32
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from logging import getLogger
 from typing import TYPE_CHECKING
 
-from ..errors import Conflict, DatabaseError
+from ..errors import DatabaseError
 from ..interrupts.stopping import Stop
-from ..model.task import ALL_GROUPS, Claim, ClaimedTask
+from ..model.task import Claim, ClaimedTask
 from ..settings.load import Settings
 from ..stores import Store
 from ..stores.database.retrying import Pauses
+from ..stores.queue.claims import number_of
 from .limits import NO_LIMITS, Limits, RunLimits
 from .maintenance import Maintenance
+from .record import RunRecord
 from .result import Reason, RunResult
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ LOG = getLogger("taskserver")
 
 FIRST_PAUSE_SECONDS = 0.005
 MAX_PAUSE_SECONDS = 1.0
-_MAX_TEXT = 255
 
 
 class Runner:
@@ -58,6 +57,7 @@ class Runner:
         self._stop = stop or Stop()
         self._on_progress = on_progress or (lambda result: None)
         self._result = RunResult()
+        self._record = RunRecord(store, groups, self._result)
         self._limits = RunLimits(limits, self._stop, self._result)
         self._maintenance = Maintenance(store, settings, self._stats_of_run)
         self._stats: RunStats | None = None
@@ -66,47 +66,31 @@ class Runner:
         self._doubtful: list[int] = []
         """Tokens of claims of which an earlier try may yet take effect."""
         self._open = ExitStack()
-        self._is_recorded = False
-        """Whether the record of runs tells that this one began."""
 
     def run(self) -> RunResult:
         """Run tasks until there is a reason to end. Raises DatabaseError."""
         with self._store.database.patiently(), self._open:
             self._store.tables.check()
-            host, groups = host_name(), groups_text(self._groups)
-            self._begin(host, groups)
-            LOG.info("run begins: groups %s", groups)
+            self._record.begin()
+            LOG.info("run begins: groups %s", self._record.groups)
             try:
+                self._maintenance.take_back_from_vanished(self._record.host)
+                if self._lingering is not None:
+                    self._record.be_at_work()
                 reason = self._run_until_reason()
                 self._write_stats()
-                self._end(host, groups, reason)
+                self._end(reason)
             except BaseException as error:
                 with suppress(DatabaseError):
                     if not isinstance(error, DatabaseError):
                         self._write_stats()
-                    self._end(host, groups, Reason.ERROR)
+                    self._end(Reason.ERROR)
                 raise
         return self._result
 
-    def _begin(self, host: str, groups: str) -> None:
-        try:
-            self._store.runs.begin(host, groups)
-            self._is_recorded = True
-        except Conflict as error:
-            if self._store.has_one_writer:
-                raise  # who holds the record holds all
-            LOG.info("tasks run, though others hold the record of runs: %s", error)
-
-    def _end(self, host: str, groups: str, reason: Reason) -> None:
-        self._result.end(reason, self._limits.elapsed())
-        result = self._result
-        try:
-            self._store.runs.end(host, groups, result.seconds, reason.value, result.counts(), self._is_recorded)
-        except Conflict as error:
-            if self._store.has_one_writer or reason is Reason.ERROR:
-                raise
-            LOG.warning("this run is not recorded, as others hold the record of runs: %s", error)
-        LOG.info("run ends, %s: %s", reason.value, result)
+    def _end(self, reason: Reason) -> None:
+        self._record.end(reason, self._limits.elapsed())
+        LOG.info("run ends, %s: %s", reason.value, self._result)
 
     # ---- for operators
 
@@ -115,11 +99,13 @@ class Runner:
 
         `claimed_at` is the instant of the claim, by time.monotonic.
         """
+        self._record.number = number_of(task.claim)
         with self._store.database.patiently(), self._open:
             try:
                 self._run_claim(Claim([task], 1), claimed_at)
             finally:
                 self._write_stats()
+                self._record.leave()
         self._result.end(self._limits.reason_to_end() or Reason.MAX_TASKS, self._limits.elapsed())
         return self._result
 
@@ -137,7 +123,7 @@ class Runner:
             may_have_more = self._maintenance.look()
             self._release_doubtful()
             claimed_at = time.monotonic()
-            claim = self._store.claims.claim(self._limits.claim_size(), self._groups)
+            claim = self._store.claims.claim(self._limits.claim_size(), self._groups, self._record.number)
             if claim.token_in_doubt is not None:
                 self._doubtful.append(claim.token_in_doubt)
             if claim.changed:
@@ -164,6 +150,7 @@ class Runner:
         if self._lingering is None:
             return False
         self._write_stats()
+        self._record.tell(at_once=True)
         return self._lingering.wait()
 
     def _release_doubtful(self) -> None:
@@ -206,6 +193,7 @@ class Runner:
                 claimed.put_back(task)  # a release leaves it alone if it was started
                 raise
             self._on_progress(self._result)
+            self._record.tell()
             if finishing.may_have_due and self._maintenance.is_time():
                 finishing.save()  # tasks that have ended must not wait for the look
                 finishing.may_have_due = False
@@ -235,6 +223,7 @@ class Runner:
             from .equipment import equipped
 
             stats = self._stats_of_run()
+            self._record.be_at_work()
             run = equipped(self._store, self._settings, self._stop, self._result, stats, self._limits)
             self._equipment = self._open.enter_context(run)
         return self._equipment
@@ -254,16 +243,3 @@ class Runner:
 def _pauses() -> Pauses:
     """The pauses between claims from a queue whose rows others hold."""
     return Pauses(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
-
-
-def host_name() -> str:
-    """The name of this host, as the record of runs keeps it: plain ASCII."""
-    return socket.gethostname().encode("ascii", "replace").decode()[:_MAX_TEXT]
-
-
-def groups_text(groups: Sequence[int]) -> str:
-    """Groups as the record of runs keeps them: `3,5,6`, or `all`; a list too long for it ends in a checksum."""
-    text = ",".join(map(str, groups)) or ALL_GROUPS
-    if len(text) <= _MAX_TEXT:
-        return text
-    return f"{text[: _MAX_TEXT - 12]}...{crc32(text.encode()):08x}"

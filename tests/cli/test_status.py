@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import socket
+
 import pytest
 
 from taskserver import TaskServer
 from taskserver.cli.terminal.output import MAX_LINES
+from taskserver.host.process_identity import own_identity
 from taskserver.model.task import Status
 from taskserver.monitoring.overview import MAX_RUNNING, read_overview
 from tests.support.printed import json_of, text_of
-from tests.support.processes import assert_silent
+from tests.support.processes import assert_silent, end_of, freeze, thaw, wait_until
 from tests.support.queues import Queue
 from tests.support.turns import A_SERVER, ONE_STORE
 
@@ -35,7 +39,8 @@ def test_status_counts_rows_by_group_and_status(queue: Queue) -> None:
     text = text_of(queue, "status")
     assert "status 77" in text
     assert "3 h" in text
-    assert ["5", "0", "0", "1", "0", "0", "0", "1"] in [line.split() for line in text.splitlines()]
+    assert report["in_progress"] == [{"group_id": 6, "claimed": 1, "running": 0}]
+    assert ["5", "0", "0", "0", "1", "0", "0", "0", "1"] in [line.split() for line in text.splitlines()]
 
 
 def test_of_many_groups_a_person_sees_the_largest_and_how_many_more_there_are(one_queue: Queue) -> None:
@@ -120,18 +125,143 @@ def test_groups_that_no_run_serves_and_paused_groups_are_named_in_words(one_queu
     assert "group 5 is paused, with 1 new task" in paused
 
 
-@pytest.mark.parametrize("count", [MAX_RUNNING, MAX_RUNNING + 1])
-def test_an_overview_holds_the_first_running_tasks_that_tell_their_progress(one_queue: Queue, count: int) -> None:
-    for _ in range(count):
-        one_queue.sql(
-            "INSERT INTO jobs_queue (task, status, started_at, progress) "
-            f"VALUES ('tasks.note', 1, {one_queue.now}, '{{\"done\":1,\"total\":4}}')"
-        )
+def test_an_overview_holds_some_running_tasks_and_counts_them_all(one_queue: Queue) -> None:
+    running = "INSERT INTO jobs_queue (task, status, group_id, started_at, progress) VALUES ('tasks.note', 1, 7, {}, ?)"
+    for number in range(MAX_RUNNING + 1):
+        one_queue.sql(running.format(one_queue.ago(100 - number)), None)
+    one_queue.sql(running.format(one_queue.now), '{"done":1,"total":4}')
+    one_queue.sql("INSERT INTO jobs_queue (task, status, group_id) VALUES ('tasks.note', 1, 7)")
     with TaskServer(one_queue.dsn) as server:
         overview = read_overview(server)
-    assert [task.id for task in overview.running] == list(range(1, MAX_RUNNING + 1))
-    assert {task.progress.fraction for task in overview.running} == {0.25}
-    assert overview.has_more_running is (count > MAX_RUNNING)
+    assert [task.id for task in overview.running] == [MAX_RUNNING + 2, *range(1, MAX_RUNNING)]  # the oldest ones
+    assert [task.progress and task.progress.fraction for task in overview.running[:2]] == [0.25, None]
+    assert overview.running_by_group == {7: MAX_RUNNING + 2}
+    report = json_of(one_queue, "status")
+    assert report["in_progress"] == [{"group_id": 7, "claimed": 1, "running": MAX_RUNNING + 2}]
+    assert "and 2 more running tasks" in text_of(one_queue, "status")
+
+
+# ---- the workers at work
+
+AHEAD = "2037-12-31 00:00:00.000000"
+
+TASKS = """
+import os
+import time
+
+def hold():
+    note("started")
+    while not (HERE / "go").exists():
+        time.sleep(0.01)
+
+def end_process():
+    os._exit(7)
+"""
+
+
+@A_SERVER
+def test_status_tells_what_runs_in_which_process_of_which_host(queue: Queue) -> None:
+    for _ in range(3):
+        queue.add("tasks.hold", None, 3)
+    worker = queue.start_task(0, 3)
+    report = json_of(queue, "status")
+    (process,), (task,) = report["processes"], report["running"]
+    assert [process[key] for key in ("host", "group_ids", "pid", "is_here", "has_ended")] == [
+        *(socket.gethostname(), "3", worker.pid, True, False)
+    ]
+    assert [task[key] for key in ("id", "task", "attempts", "progress", "host", "pid")] == [
+        *(1, "tasks.hold", 1, None, socket.gethostname(), worker.pid)
+    ]
+    assert report["in_progress"] == [{"group_id": 3, "claimed": 2, "running": 1}]
+    text = text_of(queue, "status")
+    assert f"at work: process {worker.pid} on {socket.gethostname()} (this host) for groups 3, since " in text
+    assert "  task 1 tasks.hold has run for " in text
+    assert "is at work" in text
+    queue.go()
+    assert end_of(worker) == (0, "", "")
+    assert json_of(queue, "status")["processes"] == []
+
+
+def test_status_tells_the_counts_of_a_run_that_goes_on(sqlite_queue: Queue) -> None:
+    for _ in range(3):
+        sqlite_queue.add("tasks.note")
+    worker = sqlite_queue.start("--linger", 60)
+    wait_until(lambda: [one["done"] for one in json_of(sqlite_queue, "status")["processes"]] == [3])
+    assert "3 done, 0 fatal" in text_of(sqlite_queue, "status")
+    worker.terminate()
+    assert end_of(worker) == (0, "", "")
+
+
+def test_status_of_a_process_of_another_host_says_nothing_of_its_life(one_queue: Queue) -> None:
+    one_queue.sql(
+        "INSERT INTO jobs_queue_processes (number, host, group_ids, pid, identity) VALUES (7, ?, 'all', 99, ?)",
+        *("other\x1b[2J", own_identity()),
+    )
+    one_queue.sql(
+        "INSERT INTO jobs_queue (task, status, due_at, started_at, claim) VALUES"
+        + ", ".join(f" ('tasks.note', 1, '{AHEAD}', {one_queue.now}, {claim})" for claim in (7 << 32, 5))
+    )
+    (process,) = json_of(one_queue, "status")["processes"]
+    assert (process["is_here"], process["has_ended"]) == (False, None)
+    text = text_of(one_queue, "status")
+    assert "process 99 on other\\x1b[2J for all groups" in text
+    assert text.count("which worker has it is not known") == 1
+    assert_silent(one_queue.worker())
+    assert one_queue.statuses() == [1, 1]  # their leases hold
+
+
+# ---- processes that are gone
+
+
+@A_SERVER
+def test_a_task_that_ends_its_process_is_told_by_the_next_run_and_others_come_back(queue: Queue) -> None:
+    queue.add("tasks.end_process")
+    for _ in range(2):
+        queue.add("tasks.note")
+    ended = queue.start()
+    assert end_of(ended) == (7, "", "")
+    assert "this process is gone: the next run here takes its tasks back" in text_of(queue, "status")
+    done = queue.worker()
+    assert (done.returncode, done.stdout) == (0, "")
+    (line,) = done.stderr.splitlines()
+    lost = f"lost: its worker, process {ended.pid} on {socket.gethostname()}, ended while it ran"
+    assert re.fullmatch(rf"task 1 tasks.end_process comes again in \d+ s: {re.escape(lost)}", line)
+    assert queue.notes() == ["noted"] * 2
+    assert queue.errors() == [lost]
+    assert json_of(queue, "status")["processes"] == []
+
+
+def test_a_task_that_may_start_once_is_fatal_when_its_process_is_gone(sqlite_queue: Queue) -> None:
+    sqlite_queue.sql("INSERT INTO jobs_queue (task, max_attempts) VALUES ('tasks.end_process', 1)")
+    sqlite_queue.worker()
+    told = sqlite_queue.worker().stderr
+    assert "task 1 tasks.end_process is fatal: lost: its worker, process " in told
+    assert sqlite_queue.statuses() == [Status.FATAL]
+
+
+def test_claims_of_a_process_that_only_stands_still_are_left_alone(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.hold")
+    worker = sqlite_queue.start_task()
+    freeze(worker)
+    assert_silent(sqlite_queue.worker())
+    assert sqlite_queue.statuses() == [Status.IN_PROGRESS]
+    thaw(worker)
+    sqlite_queue.go()
+    assert end_of(worker) == (0, "", "")
+    assert sqlite_queue.rows() == []
+
+
+@pytest.mark.parametrize("own", ["other-boot 1 2", ""], ids=["started anew", "unknown"])
+def test_a_process_of_another_start_of_the_machine_is_left_to_its_lease(sqlite_queue: Queue, own: str) -> None:
+    sqlite_queue.sql(
+        "INSERT INTO jobs_queue_processes (number, host, group_ids, pid, identity) VALUES (7, ?, 'all', 999999999, ?)",
+        *(socket.gethostname(), own),
+    )
+    sqlite_queue.sql(
+        f"INSERT INTO jobs_queue (task, status, claim, due_at) VALUES ('tasks.note', 1, {7 << 32}, '{AHEAD}')"
+    )
+    assert_silent(sqlite_queue.worker())
+    assert sqlite_queue.statuses() == [Status.IN_PROGRESS]
 
 
 def test_status_and_doctor_live_through_odd_values_in_the_records_of_sqlite(sqlite_queue: Queue) -> None:

@@ -39,7 +39,7 @@ def test_a_reader_never_holds_a_text_of_forged_size(forged: Queue) -> None:
     try:
         states = [forged.server.get(task_id) for task_id in (2, 3, 4)]
         listed = views.list((), (), 10)
-        views.telling(10)
+        views.running(10)
         forged.server.errors()
         _, peak = tracemalloc.get_traced_memory()
     finally:

@@ -741,8 +741,8 @@ def test_a_run_does_what_a_page_does_not_hold_and_then_the_rest(mysql_site: Pack
 
     real = site.store.claims.claim
 
-    def claim(limit: int, groups: Sequence[int]) -> Claim:
-        claimed = real(limit, groups)
+    def claim(limit: int, groups: Sequence[int], number: int | None = None) -> Claim:
+        claimed = real(limit, groups, number)
         if claimed.tasks:
             page.cursor().execute("SELECT * FROM jobs_queue WHERE id = 3 FOR UPDATE")
         return claimed

@@ -586,7 +586,7 @@ def test_a_forged_progress_counts_as_none_and_breaks_no_command(
     with TaskServer(sqlite_queue.dsn) as server:
         states = [server.get(number + 1) for number in range(len(forged))]
         assert [state and state.progress for state in states] == [None] * len(forged)
-        assert server.store.views.telling(10) == []
+        assert [task.progress for task in server.store.views.running(10)] == [None] * len(forged)
     running_row(sqlite_queue, '{"done": 1, "text": "\\ud800"}')
     shows = [("show", number + 1) for number in range(len(forged) + 1)]
     for command in (("status",), *shows):

@@ -11,7 +11,7 @@ from tests.support.deployment import Deployment
 from tests.support.fake_server import DATE, DECIMAL, INTEGER, FakeServer, Peer, answering, column, result
 from tests.support.processes import assert_one_line
 
-VERSION = result([column(INTEGER)], [[b"5"]])
+VERSION = result([column(INTEGER)], [[b"6"]])
 SPOILED = {
     "a column without a name": result([column(INTEGER, None)], []),
     "a column that is cut off": result([column()[:-3]], []),

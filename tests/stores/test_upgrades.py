@@ -106,7 +106,8 @@ def test_the_upgrade_by_hand_that_the_documentation_gives_does_what_init_does(
     mysql_dsn: str, mysql_server: MySQLServer
 ) -> None:
     text = (ROOT / "docs" / "upgrading.md").read_text(encoding="utf-8")
-    steps = [block for block in re.findall(r"```sql\n(.*?)```", text, re.DOTALL) if block.startswith("ALTER")]
+    blocks = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)
+    steps = [block for block in blocks if block.startswith(("ALTER", "INSERT"))]
     with TaskServer(mysql_dsn) as server:
         rows = Rows(mysql_dsn)
         server.create_tables()

@@ -10,9 +10,9 @@ from typing import Any
 from ...messages.printable import age, printable
 from ...model.task import Status
 from ...monitoring.coverage import seconds_since_start
-from ...monitoring.overview import Overview, RowCounts, read_overview, sum_of
+from ...monitoring.overview import AtWork, Overview, RowCounts, read_overview, sum_of
 from ...server import TaskServer
-from ...stores.database.records import LastRun, TellingTask
+from ...stores.database.records import LastRun, RunningTask, WorkerProcess
 from ...stores.queue.schedules import StoredSchedule
 from ...stores.queue.stats import HourStats
 from ..terminal.output import MAX_LINES, as_json, instant_as_json, largest, print_table, stats_as_json, status_name
@@ -48,7 +48,9 @@ def _report(overview: Overview) -> dict[str, Any]:
         "schedules": [_schedule_report(stored) for stored in overview.schedules],
         "this_hour": stats_as_json(overview.this_hour, "hour"),
         "hour_before": stats_as_json(overview.hour_before, "hour"),
-        "running": [task._asdict() | {"progress": task.progress._asdict()} for task in overview.running],
+        "running": [_running_report(task, overview.processes) for task in overview.running],
+        "processes": [_process_report(at_work) for at_work in overview.processes],
+        "in_progress": [_in_progress_report(group_id, *counts) for group_id, counts in _in_progress(overview).items()],
     }
 
 
@@ -56,6 +58,10 @@ def _group_report(group_id: int, rows: RowCounts) -> dict[str, Any]:
     # Numbers that are no status come last.
     report: dict[str, Any] = {"group_id": group_id} | dict.fromkeys(map(status_name, Status), 0)
     return report | {"oldest_new_seconds": rows.oldest_new_seconds} | _by_status_name(rows)
+
+
+def _in_progress_report(group_id: int, claimed: int, running: int) -> dict[str, int]:
+    return {"group_id": group_id, "claimed": claimed, "running": running}
 
 
 def _by_status_name(rows: RowCounts) -> dict[str, int]:
@@ -75,6 +81,23 @@ def _schedule_report(stored: StoredSchedule) -> dict[str, Any]:
     return report
 
 
+def _running_report(task: RunningTask, processes: Sequence[AtWork]) -> dict[str, Any]:
+    at_work = _at_work_on(task, processes)
+    report: dict[str, Any] = task._asdict() | {"progress": task.progress and task.progress._asdict()}
+    del report["number"]
+    return report | {"host": at_work and at_work.process.host, "pid": at_work and at_work.process.pid}
+
+
+def _process_report(at_work: AtWork) -> dict[str, Any]:
+    report: dict[str, Any] = at_work.process._asdict() | {"is_here": at_work.is_here, "has_ended": at_work.has_ended}
+    del report["number"], report["identity"]
+    return report | {"started_at": instant_as_json(at_work.process.started_at)}
+
+
+def _at_work_on(task: RunningTask, processes: Sequence[AtWork]) -> AtWork | None:
+    return next((one for one in processes if one.process.number == task.number), None)
+
+
 # ---- for people
 
 
@@ -82,55 +105,117 @@ def _show(overview: Overview) -> None:
     print(f"{overview.table} in {overview.database}, mode {overview.mode}")
     _show_rows(overview)
     print()
-    _show_runs(overview.runs)
+    _show_runs(overview.runs, overview.processes)
     for words in overview.warnings:
         print(words)
-    _show_running(overview.running, overview.has_more_running)
+    _show_work(overview)
     _show_hours(overview.this_hour, overview.hour_before)
     _show_schedules(overview.schedules)
+
+
+def _in_progress(overview: Overview) -> dict[int, tuple[int, int]]:
+    """By group that has any: tasks that are claimed and wait for their turn, and running ones."""
+    counts = {}
+    for group_id, rows in overview.groups.items():
+        in_progress, running = rows.by_status[Status.IN_PROGRESS], overview.running_by_group.get(group_id, 0)
+        if in_progress or running:
+            counts[group_id] = max(in_progress - running, 0), running  # counted apart: they may differ by an instant
+    return counts
 
 
 def _show_rows(overview: Overview) -> None:
     if not overview.groups:
         print("no tasks")
         return
-    statuses = list(overview.total.by_status)
+    in_progress = _in_progress(overview)
     shown, rest = largest(list(overview.groups.items()), lambda group: sum(group[1].by_status.values()))
-    more = [(f"{len(rest)} more groups", sum_of([rows for _, rows in rest]))] if rest else []
+    lines = [(str(group_id), rows, [in_progress.get(group_id, (0, 0))]) for group_id, rows in shown]
+    if rest:
+        of_rest = [in_progress.get(group_id, (0, 0)) for group_id, _ in rest]
+        lines.append((f"{len(rest)} more groups", sum_of([rows for _, rows in rest]), of_rest))
+    lines.append(("all", overview.total, list(in_progress.values())))
+    others = [status for status in overview.total.by_status if status not in (Status.NEW, Status.IN_PROGRESS)]
     print_table(
-        ["group", *(status_name(status).replace("_", " ") for status in statuses), "oldest new"],
         [
-            [label, *(rows.by_status.get(status, 0) for status in statuses), age(rows.oldest_new_seconds)]
-            for label, rows in [*shown, *more, ("all", overview.total)]
+            "group",
+            "new",
+            "claimed",
+            "running",
+            *(status_name(status).replace("_", " ") for status in others),
+            "oldest new",
+        ],
+        [
+            [
+                label,
+                rows.by_status[Status.NEW],
+                *(sum(counts) for counts in zip((0, 0), *several, strict=True)),
+                *(rows.by_status.get(status, 0) for status in others),
+                age(rows.oldest_new_seconds),
+            ]
+            for label, rows, several in lines
         ],
     )
 
 
-def _show_runs(runs: Sequence[LastRun]) -> None:
+def _show_runs(runs: Sequence[LastRun], processes: Sequence[AtWork]) -> None:
     if not runs:
         print("no worker ran yet: is worker.py in a crontab?", file=sys.stderr)
     shown, rest = largest(runs, lambda run: -seconds_since_start(run))
     for run in shown:
-        print(printable(_run_line(run)))
+        print(printable(_run_line(run, processes)))
     if rest:
         print(f"and {len(rest)} more runs, which began before: client.py status --json has them")
 
 
-def _run_line(run: LastRun) -> str:
-    failed = f", {run.failed} to be tried again" if run.failed else ""
-    lost = f", {run.lost} lost" if run.lost else ""
+def _run_line(run: LastRun, processes: Sequence[AtWork]) -> str:
+    begin = f"last run on {run.host} for {run.groups}: began {age(run.started_seconds_ago)} ago"
+    if any(_is_of(one.process, run) and not one.has_ended for one in processes):
+        return f"{begin}, is at work"
     ended = f"ended: {run.reason}" if run.ended_at else f"not ended (pid {run.pid} runs, or was killed)"
+    counts = _counts(run.done, run.failed, run.fatal, run.lost)
+    return f"{begin}, {ended}; {run.taken} taken up, {counts}, {run.released} released"
+
+
+def _is_of(process: WorkerProcess, run: LastRun) -> bool:
+    return not run.ended_at and (process.host, process.group_ids, process.pid) == (run.host, run.group_ids, run.pid)
+
+
+def _counts(done: int, failed: int, fatal: int, lost: int) -> str:
+    more = (f", {failed} to be tried again" if failed else "", f", {lost} lost" if lost else "")
+    return f"{done} done{more[0]}, {fatal} fatal{more[1]}"
+
+
+def _show_work(overview: Overview) -> None:
+    """Each worker at work, and the running tasks that it has."""
+    left = list(overview.running)
+    for at_work in overview.processes[:MAX_LINES]:
+        print(printable(_work_line(at_work)))
+        for task in [task for task in left if task.number == at_work.process.number]:
+            left.remove(task)
+            print(printable(f"  {_task_words(task)}"))
+    if len(overview.processes) > MAX_LINES:
+        print(f"and {len(overview.processes) - MAX_LINES} more workers: client.py status --json has them")
+    for task in left:
+        print(printable(f"{_task_words(task)} (which worker has it is not known)"))
+    more = sum(overview.running_by_group.values()) - len(overview.running)
+    if more > 0:
+        print(f"and {more} more running tasks")
+
+
+def _work_line(at_work: AtWork) -> str:
+    process = at_work.process
+    here = " (this host)" if at_work.is_here else ""
+    gone = "; this process is gone: the next run here takes its tasks back" if at_work.has_ended else ""
+    counts = _counts(process.done, process.failed, process.fatal, process.lost)
     return (
-        f"last run on {run.host} for {run.groups}: began {age(run.started_seconds_ago)} ago, {ended}; "
-        f"{run.taken} taken up, {run.done} done{failed}, {run.fatal} fatal{lost}, {run.released} released"
+        f"at work: process {process.pid} on {process.host}{here} for {process.groups}, "
+        f"since {age(process.started_seconds_ago)}: {counts}{gone}"
     )
 
 
-def _show_running(tasks: Sequence[TellingTask], has_more: bool) -> None:
-    for task in tasks:
-        print(printable(f"task {task.id} {task.task} has run for {age(task.seconds)}: {task.progress}"))
-    if has_more:
-        print("and other tasks that tell how far they have come")
+def _task_words(task: RunningTask) -> str:
+    progress = f": {task.progress}" if task.progress else ""
+    return f"task {task.id} {task.task} has run for {age(task.seconds)}{progress}"
 
 
 def _show_hours(this: HourStats, last: HourStats) -> None:

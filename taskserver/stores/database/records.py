@@ -38,7 +38,7 @@ class LastRun(NamedTuple):
     @property
     def groups(self) -> str:
         """The groups whose tasks it took, in words."""
-        return "all groups" if self.group_ids == ALL_GROUPS else f"groups {self.group_ids}"
+        return groups_in_words(self.group_ids)
 
     @property
     def every_seconds(self) -> float | None:
@@ -53,8 +53,34 @@ class LastRun(NamedTuple):
         return max(self.taken - self.done - self.fatal - self.lost, 0)
 
 
-class TellingTask(NamedTuple):
-    """A running task that stores how far it has come."""
+class WorkerProcess(NamedTuple):
+    """A worker that is at work, or was when it was seen last. Instants are text in UTC."""
+
+    number: int
+    host: str
+    group_ids: str
+    pid: int
+    identity: str
+    """Tells the process from later ones with its id (host/process_identity.py)."""
+    started_at: str
+    started_seconds_ago: float | None
+    seen_seconds_ago: float | None
+    """The age of the counts."""
+    taken: int
+    done: int
+    failed: int
+    fatal: int
+    lost: int
+    released: int
+
+    @property
+    def groups(self) -> str:
+        """The groups whose tasks it takes, in words."""
+        return groups_in_words(self.group_ids)
+
+
+class RunningTask(NamedTuple):
+    """A task that has been started, and has not ended."""
 
     id: int
     task: str
@@ -62,7 +88,10 @@ class TellingTask(NamedTuple):
     attempts: int
     seconds: float | None
     """Since its start."""
-    progress: Progress
+    number: int | None
+    """The number of the worker that has it."""
+    progress: Progress | None
+    """How far it has come, where it tells that."""
 
 
 class StoredTask(NamedTuple):
@@ -96,6 +125,11 @@ class StoredTask(NamedTuple):
     """Whether the row stands in the archive."""
 
 
+def groups_in_words(group_ids: str) -> str:
+    """The groups of a worker, as the record of runs keeps them, in words."""
+    return "all groups" if group_ids == ALL_GROUPS else f"groups {group_ids}"
+
+
 def last_run(row: Sequence[Any]) -> LastRun:
     """A run from a row of LastRun's columns. SQLite's may hold anything: what is no number counts as 0."""
     columns = as_texts(row)
@@ -103,10 +137,20 @@ def last_run(row: Sequence[Any]) -> LastRun:
     return LastRun._make((*columns[:7], *counts, *columns[12:]))
 
 
-def telling_tasks(rows: Sequence[Sequence[Any]]) -> list[TellingTask]:
-    """The tasks whose progress can be read, from rows of TellingTask's columns."""
-    several = ((*columns, read_progress(text)) for *columns, text in rows)
-    return [TellingTask(task_id, str(task), *others) for task_id, task, *others in several if others[-1] is not None]
+def worker_process(row: Sequence[Any]) -> WorkerProcess:
+    """A process from a row of WorkerProcess's columns. SQLite's may hold anything: what is no number counts as 0."""
+    columns = as_texts(row)
+    number, host, groups, pid, identity, started_at, started_ago, seen_ago, *counts = columns
+    number, pid, *counts = (value if isinstance(value, int) else 0 for value in (number, pid, *counts))
+    return WorkerProcess(
+        number, str(host), str(groups), pid, str(identity), str(started_at), started_ago, seen_ago, *counts
+    )
+
+
+def running_task(row: Sequence[Any], number: int | None) -> RunningTask:
+    """A running task from a row of RunningTask's columns, where the number is left out."""
+    task_id, task, group_id, attempts, seconds, progress = row
+    return RunningTask(task_id, str(task), group_id, attempts, seconds, number, read_progress(progress))
 
 
 def stored_task(row: Sequence[Any]) -> StoredTask:

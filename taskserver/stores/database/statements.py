@@ -17,8 +17,11 @@ QUEUE_COLUMNS = (
     "created_at, started_at, finished_at, updated_at, version, stages, stage, awaited, "
     "result, progress"
 )
-INSTANTS = ("due_at", "created_at", "started_at", "finished_at", "updated_at", "ended_at", "previous_started_at")
-HELPERS = ("done", "workers", "paused", "schedules", "stats", "dependencies", "schema")
+INSTANTS = (
+    *("due_at", "created_at", "started_at", "finished_at", "updated_at"),
+    *("ended_at", "previous_started_at", "seen_at"),
+)
+HELPERS = ("done", "workers", "processes", "paused", "schedules", "stats", "dependencies", "schema")
 """Tables beside the queue's: `{stats}` stands for jobs_queue_stats."""
 
 MAX_READ_BYTES = {"args": 1024 * 1024} | dict.fromkeys(("stages", "error_text", "result", "progress"), 64 * 1024)

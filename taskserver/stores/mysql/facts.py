@@ -99,6 +99,10 @@ WORKER_RIGHTS = (
     _Right("SELECT", "workers", "pid"),
     _Right("INSERT", "workers", "pid"),
     _Right("UPDATE", "workers", "pid"),
+    *(
+        _Right(verb, "processes", column, MODES, "what runs now, and quick returns of a killed worker's tasks")
+        for verb, column in {"SELECT": "pid", "INSERT": "pid", "UPDATE": "taken", "DELETE": ""}.items()
+    ),
     _Right("SELECT", "paused", "group_id"),
     _Right("SELECT", "schedules", "name"),
     _Right("UPDATE", "schedules", "next_at"),

@@ -93,6 +93,24 @@ CREATE TABLE IF NOT EXISTS jobs_queue_workers (
   PRIMARY KEY (host, group_ids)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
+-- The workers at work now: each from its first task on until it ends, one that waits for tasks from its begin on.
+CREATE TABLE IF NOT EXISTS jobs_queue_processes (
+  number       INT UNSIGNED    NOT NULL,             -- random: a claim of its tasks is number * 4294967296 and more
+  host         VARCHAR(255) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  group_ids    VARCHAR(255) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,  -- as '3,5,6', or 'all'
+  pid          INT UNSIGNED    NOT NULL,
+  identity     VARCHAR(100) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',  -- tells it from later ones
+  started_at   TIMESTAMP(6)    NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+  seen_at      TIMESTAMP(6)    NOT NULL DEFAULT CURRENT_TIMESTAMP(6),  -- when it wrote the counts so far
+  taken        INT UNSIGNED    NOT NULL DEFAULT 0,   -- these as in jobs_queue_workers
+  done         INT UNSIGNED    NOT NULL DEFAULT 0,
+  failed       INT UNSIGNED    NOT NULL DEFAULT 0,
+  fatal        INT UNSIGNED    NOT NULL DEFAULT 0,
+  lost         INT UNSIGNED    NOT NULL DEFAULT 0,
+  released     INT UNSIGNED    NOT NULL DEFAULT 0,
+  PRIMARY KEY (number)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
 -- Groups whose tasks are not claimed for now.
 CREATE TABLE IF NOT EXISTS jobs_queue_paused (
   group_id     INT UNSIGNED    NOT NULL,
@@ -142,4 +160,4 @@ CREATE TABLE IF NOT EXISTS jobs_queue_schema (
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Only where none is recorded: tables of an older version are upgraded by client.py init, not by this file.
-INSERT IGNORE INTO jobs_queue_schema (version) SELECT 5 FROM DUAL WHERE NOT EXISTS (SELECT * FROM jobs_queue_schema);
+INSERT IGNORE INTO jobs_queue_schema (version) SELECT 6 FROM DUAL WHERE NOT EXISTS (SELECT * FROM jobs_queue_schema);

@@ -35,6 +35,9 @@ HELD_SECONDS = 60.0
 HELD = Changed(0, some_may_wait=False)
 """Others hold rows that the claim wants."""
 
+_RANDOM_BITS = 32
+"""The lower half of a claim token."""
+
 PAUSED_SECONDS = 1.0
 """Paused groups are known for so long: the claim that finds nothing because of them is spared."""
 
@@ -65,13 +68,15 @@ class Claims:
     """
     READ_TEXTS = "SELECT args, stages FROM {table} WHERE id = ? AND status = 1 AND claim = ?"
 
-    def claim(self, limit: int, groups: Sequence[int]) -> Claim:
+    def claim(self, limit: int, groups: Sequence[int], number: int | None = None) -> Claim:
         """New → in progress for up to `limit` rows of `groups` (none: of all), in order of priority, then id.
+
+        `number` is the worker's, which its claims tell (processes.py).
 
         A new row among them whose due_at lies ahead becomes waiting instead. Where others hold the rows, the claim gets
         nothing rather than wait for them: the caller looks again. Raises DatabaseError.
         """
-        token = new_token()
+        token = new_token(number)
         changed = self._claim_of_all(token, limit) if not groups else self._claim_of(token, limit, groups)
         in_doubt = token if token in self._in_doubt else None
         self._in_doubt.discard(token)
@@ -253,6 +258,22 @@ class Claims:
         return self._database.run(policy, self._database.rows, sql, values)
 
 
-def new_token() -> int:
-    """A random claim token, from 0 to 2^63 - 1."""
-    return int.from_bytes(os.urandom(8), "big") >> 1
+def new_number() -> int:
+    """A random number for a worker, from 0 to 2^31 - 1."""
+    return int.from_bytes(os.urandom(4), "big") >> 1
+
+
+def new_token(number: int | None = None) -> int:
+    """A random claim token, from 0 to 2^63 - 1, of the worker of this number: of any, where there is none."""
+    random = int.from_bytes(os.urandom(4), "big")
+    return (new_number() if number is None else number) << _RANDOM_BITS | random
+
+
+def number_of(token: int) -> int:
+    """The number of the worker that has a claim token."""
+    return token >> _RANDOM_BITS
+
+
+def tokens_of(number: int) -> tuple[int, int]:
+    """The first and the last claim token of a worker."""
+    return number << _RANDOM_BITS, (number + 1 << _RANDOM_BITS) - 1

@@ -52,6 +52,13 @@ class Runs:
         values = (os.getpid(), -seconds, reason, *counts, host, group_ids)
         self._change(MIN_CONFLICT_SECONDS, self.END, values)
 
+    AT_WORK = "SELECT number, pid, identity FROM {processes} WHERE host = ?"
+
+    def at_work(self, host: str) -> list[tuple[int, int, str]]:
+        """Number, process id and identity of each worker at work on a host (processes.py). Raises DatabaseError."""
+        # SQLite's may hold anything.
+        return [row for row in self._database.fetch(self.AT_WORK, (host,)) if tuple(map(type, row)) == (int, int, str)]
+
     def _change(self, seconds: float, sql: str, values: Sequence[object]) -> int:
         if self._database.dialect.has_one_writer:
             seconds = self._database.conflict_seconds

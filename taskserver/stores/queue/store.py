@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .diagnosis import Diagnosis
     from .finishes import Finishes
     from .leases import Leases
+    from .processes import Processes
     from .views import Views
 
 
@@ -68,6 +69,12 @@ class Store:
         return Callers(self.database.dialect.callers(), self.mode, self.lease_seconds)
 
     # ---- for a worker that has a task
+
+    @cached_property
+    def processes(self) -> Processes:
+        from .processes import Processes
+
+        return Processes(self.database, self.free_rows)
 
     @cached_property
     def leases(self) -> Leases:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from ...model.results import TaskState, task_state
 from ...model.task import Status
 from ..database.database import Database
-from ..database.records import LastRun, QueueCount, StoredTask, TellingTask, last_run, stored_task, telling_tasks
+from ..database.records import LastRun, QueueCount, RunningTask, StoredTask, last_run, running_task, stored_task
 from ..database.statements import marks
+from .claims import number_of
 
 
 class Views:
@@ -43,14 +44,23 @@ class Views:
         """The last run of each host and groups."""
         return [last_run(row) for row in self._database.fetch(self.RUNS)]
 
-    TELLING = """
-        SELECT id, task, group_id, attempts, {started_at_age}, {read_progress} FROM {table} {by_status}
-        WHERE status = 1 AND started_at IS NOT NULL AND progress IS NOT NULL ORDER BY id LIMIT ?
+    # The tasks that tell how far they have come stand first, then those that have run for the longest time.
+    RUNNING = """
+        SELECT id, task, group_id, attempts, {started_at_age}, {read_progress}, claim FROM {table} {by_status}
+        WHERE status = 1 AND started_at IS NOT NULL ORDER BY progress IS NULL, started_at, id LIMIT ?
+    """
+    RUNNING_COUNTS = """
+        SELECT group_id, COUNT(*) FROM {table} {by_status} WHERE status = 1 AND started_at IS NOT NULL GROUP BY group_id
     """
 
-    def telling(self, limit: int) -> list[TellingTask]:
-        """The running tasks that store how far they have come, in order of id; `limit` at most."""
-        return telling_tasks(self._database.fetch(self.TELLING, (limit,)))
+    def running(self, limit: int) -> list[RunningTask]:
+        """Running tasks; `limit` at most."""
+        rows = self._database.fetch(self.RUNNING, (limit,))
+        return [running_task(row, number_of(claim) if isinstance(claim, int) else None) for *row, claim in rows]
+
+    def running_counts(self) -> dict[int, int]:
+        """How many tasks are running, by group; others in progress are claimed, and wait for their turn."""
+        return dict(self._database.fetch(self.RUNNING_COUNTS))
 
     def list(
         self, statuses: Sequence[int], groups: Sequence[int], limit: int, task: str | None = None

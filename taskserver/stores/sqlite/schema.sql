@@ -92,6 +92,22 @@ CREATE TABLE IF NOT EXISTS jobs_queue_workers (
   PRIMARY KEY (host, group_ids)
 );
 
+CREATE TABLE IF NOT EXISTS jobs_queue_processes (
+  number       INTEGER NOT NULL PRIMARY KEY,
+  host         TEXT    NOT NULL,
+  group_ids    TEXT    NOT NULL,
+  pid          INTEGER NOT NULL,
+  identity     TEXT    NOT NULL DEFAULT '',
+  started_at   TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'),
+  seen_at      TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'),
+  taken        INTEGER NOT NULL DEFAULT 0,
+  done         INTEGER NOT NULL DEFAULT 0,
+  failed       INTEGER NOT NULL DEFAULT 0,
+  fatal        INTEGER NOT NULL DEFAULT 0,
+  lost         INTEGER NOT NULL DEFAULT 0,
+  released     INTEGER NOT NULL DEFAULT 0
+);
+
 CREATE TABLE IF NOT EXISTS jobs_queue_paused (
   group_id     INTEGER PRIMARY KEY,
   paused_at    TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
@@ -137,4 +153,4 @@ CREATE TABLE IF NOT EXISTS jobs_queue_schema (
   applied_at   TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
 );
 
-INSERT OR IGNORE INTO jobs_queue_schema (version) SELECT 5 WHERE NOT EXISTS (SELECT * FROM jobs_queue_schema);
+INSERT OR IGNORE INTO jobs_queue_schema (version) SELECT 6 WHERE NOT EXISTS (SELECT * FROM jobs_queue_schema);

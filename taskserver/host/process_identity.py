@@ -1,0 +1,46 @@
+"""What tells a process of this host from later ones that have its id: so a worker that is gone is known to be gone."""
+
+from __future__ import annotations
+
+import os
+
+_BOOT = "/proc/sys/kernel/random/boot_id"
+_NAMESPACE = "/proc/self/ns/pid"
+_STARTED_AT = 19
+"""The place of a process's start in its stat, counted behind the name."""
+
+
+def own_identity() -> str:
+    """The identity of this process; empty where the system tells none."""
+    return _identity("self")
+
+
+def has_ended(pid: int, identity: str) -> bool | None:
+    """Whether the process of this id and identity has ended; None where that cannot be known.
+
+    It is known of a process of the same start of the machine and of the same process namespace, as containers have.
+    """
+    own = own_identity()
+    if not (own and identity) or own.rpartition(" ")[0] != identity.rpartition(" ")[0] or pid <= 0:
+        return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # of another account
+        return False
+    now = _identity(str(pid))
+    return bool(now) and now != identity
+
+
+def _identity(process: str) -> str:
+    """The start of the machine, the process namespace, and the start of the process within that."""
+    try:
+        with open(_BOOT, encoding="ascii") as file:
+            boot = file.read().strip()
+        with open(f"/proc/{process}/stat", "rb") as stat:
+            # A name may hold blanks and brackets.
+            started_at = stat.read().rpartition(b")")[2].split()[_STARTED_AT].decode()
+        return f"{boot} {os.stat(_NAMESPACE).st_ino} {started_at}"
+    except (OSError, ValueError, IndexError):
+        return ""

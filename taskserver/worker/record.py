@@ -1,0 +1,108 @@
+"""What others can see of a run: the record of its begin and end, and the process that is at work now."""
+
+from __future__ import annotations
+
+import socket
+import time
+from binascii import crc32
+from collections.abc import Sequence
+from contextlib import suppress
+from logging import getLogger
+
+from ..errors import Conflict, DatabaseError, Unavailable
+from ..model.task import ALL_GROUPS
+from ..stores import Store
+from ..stores.queue.claims import new_number
+from .result import Reason, RunResult
+
+LOG = getLogger("taskserver")
+
+TELL_EVERY_SECONDS = 5.0
+_MAX_TEXT = 255
+
+
+class RunRecord:
+    """The record of one run."""
+
+    def __init__(self, store: Store, groups: Sequence[int], result: RunResult) -> None:
+        """Without `groups` the run takes tasks of all."""
+        self._store = store
+        self._result = result
+        self.host = host_name()
+        self.groups = groups_text(groups)
+        self.number = new_number()
+        """The worker's number, which its claims tell."""
+        self._has_begun = False
+        """Whether the record tells that this run began."""
+        self._is_at_work = False
+        self._tell_at = 0.0
+
+    def begin(self) -> None:
+        """Record that the run begins. Raises DatabaseError."""
+        try:
+            self._store.runs.begin(self.host, self.groups)
+            self._has_begun = True
+        except Conflict as error:
+            if self._store.has_one_writer:
+                raise  # who holds the record holds all
+            LOG.info("tasks run, though others hold the record of runs: %s", error)
+
+    def end(self, reason: Reason, seconds: float) -> None:
+        """Record how the run ended, after so many seconds. Raises DatabaseError."""
+        result = self._result
+        result.end(reason, seconds)
+        try:
+            self._store.runs.end(self.host, self.groups, seconds, reason.value, result.counts(), self._has_begun)
+        except Conflict as error:
+            if self._store.has_one_writer or reason is Reason.ERROR:
+                raise
+            LOG.warning("this run is not recorded, as others hold the record of runs: %s", error)
+        self.leave()
+
+    # ---- the process at work
+
+    def be_at_work(self) -> None:
+        """Show that this process has tasks now, or waits for some. Raises Unavailable where the database is away."""
+        if self._is_at_work:
+            return
+        from ..host.process_identity import own_identity  # an empty run is over before anybody could look
+
+        try:
+            self._store.processes.begin(self.number, self.host, self.groups, own_identity())
+            self._is_at_work = True
+        except Unavailable:
+            raise
+        except DatabaseError as error:
+            LOG.info("this worker is not shown among those at work: %s", error)
+
+    def tell(self, at_once: bool = False) -> None:
+        """Show the counts so far, unless that was done some seconds ago. Raises Unavailable."""
+        if not self._is_at_work or (time.monotonic() < self._tell_at and not at_once):
+            return
+        try:
+            self._store.processes.tell(self.number, self._result.all_counts())
+        except Unavailable:
+            raise
+        except DatabaseError as error:
+            LOG.debug("the counts so far are not shown: %s", error)
+        self._tell_at = time.monotonic() + TELL_EVERY_SECONDS
+
+    def leave(self) -> None:
+        """Show that this process is at work no more."""
+        if self._is_at_work:
+            self._is_at_work = False
+            with suppress(DatabaseError):  # the next run here finds that the process is gone
+                self._store.processes.end(self.number)
+
+
+def host_name() -> str:
+    """The name of this host, as the record of runs keeps it: plain ASCII."""
+    return socket.gethostname().encode("ascii", "replace").decode()[:_MAX_TEXT]
+
+
+def groups_text(groups: Sequence[int]) -> str:
+    """Groups as the record of runs keeps them: `3,5,6`, or `all`; a list too long for it ends in a checksum."""
+    text = ",".join(map(str, groups)) or ALL_GROUPS
+    if len(text) <= _MAX_TEXT:
+        return text
+    return f"{text[: _MAX_TEXT - 12]}...{crc32(text.encode()):08x}"
