@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import FrameType
@@ -13,7 +13,6 @@ from typing import TextIO
 
 from ..errors import SettingError
 from .terminal.log import LOG, PrintsToLog, set_up
-from ..worker.result import RunResult
 from ..server import TaskServer
 from ..settings.load import Settings, hide_secrets, load_settings
 from ..host.slots import Slots
@@ -21,6 +20,7 @@ from ..worker.record import groups_text, host_name
 from ..interrupts.stopping import Stop
 from .terminal.live_line import LiveLine
 from .terminal.program import Exit, run_program
+from .report import Report, in_words
 from .worker_options import Options, read_options
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -39,15 +39,24 @@ def _run(folder: Path, options: Options) -> int:
     hide_secrets()
     if options.mode:
         settings = settings._replace(mode=options.mode)
-    stop = Stop()
+    if options.processes is None:
+        return _work(settings, options, Stop(), LiveLine(sys.stdout)).code
+    from .supervisor import Supervisor  # most lines have one worker
+
+    return Supervisor(settings, options, _work).run()
+
+
+def _work(
+    settings: Settings, options: Options, stop: Stop, live: LiveLine, may_tell: Callable[[], bool] | None = None
+) -> Report:
+    """Be a worker. `may_tell` is as in StandardError, for workers that share their lines."""
     stop.ends_process = "worker.py"
     stop.signals = (*SIGNALS, signal.SIGPIPE)  # of SIGPIPE's own way a broken connection would end the process
     _obey_signals(stop)
-    live = LiveLine(sys.stdout)
-    standard_error = set_up(options.verbose, settings.log_file, folder, live.clear)
+    standard_error = set_up(options.verbose, settings.log_file, settings.folder, live.clear, may_tell)
     with _prints_to_log(sys.stdout), TaskServer.from_settings(settings) as server:
         if options.slots and not _take_slot(server, options, stop):
-            return Exit.OK
+            return Report(Exit.OK)
         code, has_run_tasks = Exit.DATABASE, True
         try:
             result = server.run(
@@ -58,15 +67,17 @@ def _run(folder: Path, options: Options) -> int:
                 max_memory=options.max_memory,
                 linger=options.linger,
                 stop=stop,
-                on_progress=lambda result: live.show(_progress(result)),
+                on_progress=lambda result: live.show(f"{in_words(result.all_counts())}, {result.taken} taken up"),
             )
             code, has_run_tasks = Exit.OK, result.taken > 0
         finally:
             live.clear()
-            standard_error.end()
+            if may_tell is None:
+                standard_error.tell_more(standard_error.untold)
             _limit_clean_up(settings, code, has_run_tasks)
-    live.end(_summary(result))
-    return code
+    reason = result.reason.value if result.reason else "unknown"
+    live.end(f"{in_words(result.all_counts())} in {result.seconds:.1f} s; ended: {reason}")
+    return Report(code, result.all_counts(), standard_error.untold)
 
 
 def _take_slot(server: TaskServer, options: Options, stop: Stop) -> bool:
@@ -83,7 +94,7 @@ def _take_slot(server: TaskServer, options: Options, stop: Stop) -> bool:
         server.store.tables.check()  # the database may lie in the same folder: its error matters more
         raise
     if has_slot and options.linger is not None:
-        stop.look_around = lambda: stop.relieve() if slots.has_successor() else None
+        stop.lookouts.append(lambda: stop.relieve() if slots.has_successor() else None)
     elif not has_slot and not stop.asked:
         LOG.info("%d workers of these groups %s already: this one leaves", options.slots, others)
     return has_slot
@@ -133,18 +144,3 @@ def _limit_clean_up(settings: Settings, code: Exit, has_run_tasks: bool) -> None
         from ..interrupts.watchdog import Watchdog  # an empty run leaves nothing behind
 
         Watchdog("worker.py", LEFT_BEHIND).arm(settings.timeout_seconds + settings.lease_seconds)
-
-
-def _progress(result: RunResult) -> str:
-    return f"{_counts(result)}, {result.taken} taken up"
-
-
-def _summary(result: RunResult) -> str:
-    reason = result.reason.value if result.reason else "unknown"
-    return f"{_counts(result)} in {result.seconds:.1f} s; ended: {reason}"
-
-
-def _counts(result: RunResult) -> str:
-    failed = f", {result.failed} to be tried again" if result.failed else ""
-    lost = f", {result.lost} lost" if result.lost else ""
-    return f"{result.done} done{failed}, {result.fatal} fatal{lost}"

@@ -9,6 +9,7 @@ from ..model.task import MAX_BATCH, MODES
 from ..stores.queue.claims import MAX_GROUPS
 
 MAX_SLOTS = 1000
+MAX_PROCESSES = 100
 _MAX_DIGITS = 9
 """Digits of a number that is read without argparse."""
 ABOUT_MAX_TASKS = "; 0 is for all there are, and group ids come after it: worker.py 0 3,5,6"
@@ -25,6 +26,7 @@ class Options(NamedTuple):
     max_memory: float | None = None
     slots: int = 4
     linger: float | None = None
+    processes: int | None = None
     verbose: bool = False
 
 
@@ -87,9 +89,8 @@ def _read_any(arguments: Sequence[str]) -> Options:
         "--slots",
         metavar="K",
         type=whole_number(0, MAX_SLOTS),
-        default=Options().slots,
         help="at most K workers of the same database, table and groups on this host; one more leaves at once "
-        "(default 4; 0: no limit)",
+        f"(default {Options().slots}, or as many as there are --processes; 0: no limit)",
     )
     parser.add_argument(
         "--linger",
@@ -98,5 +99,14 @@ def _read_any(arguments: Sequence[str]) -> Options:
         help="stay for S seconds and wait for new tasks; where all slots are taken, wait for one, whose worker leaves "
         "after its task",
     )
+    parser.add_argument(
+        "--processes",
+        metavar="K",
+        type=whole_number(1, MAX_PROCESSES),
+        help="have K workers, each with these options, and one process that starts another one where one of them dies",
+    )
     parser.add_argument("--verbose", action="store_true", help="say on standard error what it does")
-    return Options(**vars(parser.parse_args(arguments)))
+    given = vars(parser.parse_args(arguments))
+    if given["slots"] is None:
+        given["slots"] = max(Options().slots, given["processes"] or 0)
+    return Options(**given)

@@ -65,20 +65,24 @@ class Stop:
         self.insisted = False
         self.is_relieved = False
         """Whether the run ends once its task is over, as another worker waits for its place."""
-        self.look_around: Callable[[], object] | None = None
+        self.lookouts: list[Callable[[], object]] = []
         """Called between two tasks, and while a run waits: our program looks there whether the run is still wanted."""
         self._looked_at = 0.0
+        self.tell_deadline: Callable[[float], object] | None = None
+        """Called with the instant of time.monotonic by which the call that begins is to end, and with infinity once it
+        has ended."""
         self.strike_soon: Callable[[], object] | None = None
         """Interrupts the task a little later; set by a run."""
 
     def look(self) -> None:
         """Let the program look around, unless it did so a tenth of a second ago."""
-        if self.look_around is None:
+        if not self.lookouts:
             return
         now = time.monotonic()
         if now - self._looked_at >= LOOK_SECONDS:
             self._looked_at = now
-            self.look_around()
+            for look_out in self.lookouts:
+                look_out()
 
     def wait(self, seconds: float) -> bool:
         """Wait for so long. False at once, within a tenth of a second, where the run is to end."""

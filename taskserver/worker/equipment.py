@@ -52,7 +52,9 @@ def equipped(
     watchdog = Watchdog(stop.ends_process, HANGS) if stop.ends_process else None
     with (
         time_limit(stop, settings.lease_seconds / 4) as limit,
-        Heartbeat(store, limit, settings.lease_seconds, settings.timeout_seconds, watchdog) as heartbeat,
+        Heartbeat(
+            store, limit, settings.lease_seconds, settings.timeout_seconds, watchdog, stop.tell_deadline
+        ) as heartbeat,
     ):
         run = RunContext(store, settings, callables, heartbeat, limit, stop, result, stats, limits)
         reporter = Reporter(run)

@@ -50,8 +50,12 @@ class Heartbeat:
         lease_seconds: float,
         timeout_seconds: float,
         watchdog: Watchdog | None,
+        tell_deadline: Callable[[float], object] | None = None,
     ) -> None:
-        """`timeout_seconds` is that of callables without one of their own. Without a `watchdog` it ends no process."""
+        """`timeout_seconds` is that of callables without one of their own. Without a `watchdog` it ends no process.
+
+        `tell_deadline` is as `Stop` has it.
+        """
         self._store = store
         self._session = store.database.session()
         self._time_limit = time_limit
@@ -60,6 +64,7 @@ class Heartbeat:
         self._was_own = False
         """Whether the call before had a timeout of its own, so that the armed watchdog fits no other call."""
         self._watchdog = watchdog
+        self._tell_deadline = tell_deadline
         # The thread looks so often at the running call. A call that begins after a look has nothing due before the
         # next one, and so need not wake the thread: that would cost each task more than all else that is done here.
         self._look_seconds = min(lease_seconds / 3, timeout_seconds or lease_seconds)
@@ -127,6 +132,7 @@ class Heartbeat:
             self._arm_watchdog()
             self._woken.set()
         self._was_own = is_own
+        self._say_when(call)
         return self._context
 
     def end(self) -> None:
@@ -138,6 +144,16 @@ class Heartbeat:
         self._quiet_since = time.monotonic()
         self.was_cancelled = call is not None and call.is_cancelled
         self._was_own = self._was_own or self.was_cancelled  # the watchdog is armed for that call's end
+        self._say_when(None)
+
+    def _say_when(self, call: WatchedCall | None) -> None:
+        """Tell our program by which instant the call is to end."""
+        if self._tell_deadline is None:
+            return
+        if call is not None:
+            self._tell_deadline(call.ends_at)
+        if self._call is not call or call is None:  # it has ended meanwhile
+            self._tell_deadline(float("inf"))
 
     # ---- the thread
 
@@ -229,6 +245,7 @@ class Heartbeat:
             return
         LOG.info("%s: cancelled, and is interrupted", call)
         call.cancel()
+        self._say_when(call)
         self._strike(call)
 
     def _strike(self, call: WatchedCall) -> bool:

@@ -111,6 +111,7 @@ class Runner:
 
     def reclaim(self) -> tuple[int, int, int, int, int]:
         """Do all due work at once: the counts of `Maintenance.do_all`. Raises DatabaseError."""
+        self._maintenance.take_back_from_vanished(self._record.host)
         counts = self._maintenance.do_all()
         self._write_stats()
         return counts

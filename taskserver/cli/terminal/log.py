@@ -96,27 +96,33 @@ class StandardError(logging.Handler):
     `before_line` runs before each line, to clear the live line on the terminal.
     """
 
-    def __init__(self, verbose: bool, before_line: Callable[[], None]) -> None:
+    def __init__(self, verbose: bool, before_line: Callable[[], None], may_tell: Callable[[], bool] | None) -> None:
+        """`may_tell` says of one more fatal task whether it gets a line."""
         super().__init__(logging.DEBUG if verbose else logging.WARNING)
-        self._most = sys.maxsize if verbose else MAX_FATAL_LINES
+        self._lines_left = sys.maxsize if verbose else MAX_FATAL_LINES
+        self._may_tell = may_tell or self._has_line_left
         # A copy of the descriptor: a task may close standard error itself.
         self._descriptor = os.dup(2)
         self._opened = os.fstat(2)
-        self._fatal = 0
+        self.untold = 0
+        """Fatal tasks that got no line."""
         self._before_line = before_line
 
+    def _has_line_left(self) -> bool:
+        self._lines_left -= 1
+        return self._lines_left >= 0
+
     def emit(self, record: logging.LogRecord) -> None:
-        if getattr(record, "is_fatal", False):
-            self._fatal += 1
-            if self._fatal > self._most:
-                return
+        if getattr(record, "is_fatal", False) and not self._may_tell():
+            self.untold += 1
+            return
         for line in lines_of(record):
             self._say(line)
 
-    def end(self) -> None:
-        if self._fatal > self._most:
-            more = self._fatal - self._most
-            self._say(f"and {more} more became fatal: see client.py list --status fatal")
+    def tell_more(self, untold: int) -> None:
+        """Count the fatal tasks that got no line in one."""
+        if untold:
+            self._say(f"and {untold} more became fatal: see client.py list --status fatal")
 
     def _say(self, line: str) -> None:
         self._before_line()
@@ -175,13 +181,21 @@ class PrintsToLog(io.TextIOBase):
         self._pieces, self._length = [], 0
 
 
-def set_up(verbose: bool, file: Path | None, folder: Path, before_line: Callable[[], None]) -> StandardError:
+def set_up(
+    verbose: bool,
+    file: Path | None,
+    folder: Path,
+    before_line: Callable[[], None],
+    may_tell: Callable[[], bool] | None = None,
+) -> StandardError:
     """Send the package's log to standard error, and to a file where one is set; `folder` is the program's.
+
+    `may_tell` is as in StandardError.
 
     Raises SettingError.
     """
     logging.raiseExceptions = False  # a full disk under the log file must not fill cron's mail with tracebacks
-    standard_error = StandardError(verbose, before_line)
+    standard_error = StandardError(verbose, before_line, may_tell)
     steady_logger().send_to(standard_error, *([file_handler(file, folder)] if file else ()))
     return standard_error
 

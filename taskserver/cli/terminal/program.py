@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from enum import IntEnum
 from errno import EBADF, EDQUOT, EFBIG, EIO, EMFILE, ENFILE, ENOSPC, EPIPE
+from typing import NamedTuple
 
 from ...errors import DatabaseError, HostLimit, InvalidTask, SettingError
 from ...host.standard_descriptors import fill_standard_descriptors
@@ -35,37 +36,53 @@ NO_MORE = "the host lets a program have no more of that; tasks may keep what the
 def run_program(name: str, command: Callable[[], int]) -> int:
     """Run a command; an error of taskserver becomes one line on standard error and an exit code."""
     _open_standard_streams()
+    outcome = outcome_of(command)
+    if outcome.words:
+        print(f"{name}: {outcome.words}", file=sys.stderr)
+    return outcome.code
+
+
+class Outcome(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    words: str = ""
+    """For a person: one line; empty where all is well."""
+
+
+def outcome_of(command: Callable[[], int]) -> Outcome:
+    """Run a command; its outcome, also where it raises an error."""
     try:
         try:
-            return command()
+            return Outcome(command())
         finally:
             if not sys.stdout.closed:  # a task may have closed standard output
                 sys.stdout.flush()
     except (SettingError, InvalidTask) as error:
-        return _fail(name, error, Exit.USAGE)
+        return _failed(error, Exit.USAGE)
     except (DatabaseError, HostLimit) as error:
-        return _fail(name, error, Exit.DATABASE)
+        return _failed(error, Exit.DATABASE)
     except KeyboardInterrupt:
-        return Exit.INTERRUPTED
+        return Outcome(Exit.INTERRUPTED)
     except OSError as error:
-        return _end_for_host(name, error)
+        return _end_for_host(error)
     except MemoryError:
         pass
     except Exception as error:
         if sys.flags.dev_mode:
             raise
-        return _fail(name, DatabaseError(_unforeseen(error)), Exit.DATABASE)
+        return _failed(DatabaseError(_unforeseen(error)), Exit.DATABASE)
     # Here the frames that led to the error are gone, and with them what they held.
-    return _fail(name, HostLimit(f"No memory: {NO_MORE}"), Exit.DATABASE)
+    return _failed(HostLimit(f"No memory: {NO_MORE}"), Exit.DATABASE)
 
 
-def _end_for_host(name: str, error: OSError) -> int:
+def _end_for_host(error: OSError) -> Outcome:
     """End a program that the host did not let do something."""
     if error.errno in (EMFILE, ENFILE):
-        return _fail(name, HostLimit(f"{error.strerror}: {NO_MORE}"), Exit.DATABASE)
+        return _failed(HostLimit(f"{error.strerror}: {NO_MORE}"), Exit.DATABASE)
     if error.errno in OUTPUT_FAILED and error.filename is None:
-        return _end_without_output(name, error)
-    return _fail(name, HostLimit(f"the host refused something: {error}"), Exit.DATABASE)
+        return _end_without_output(error)
+    return _failed(HostLimit(f"the host refused something: {error}"), Exit.DATABASE)
 
 
 def _unforeseen(error: Exception) -> str:
@@ -80,14 +97,14 @@ def _unforeseen(error: Exception) -> str:
     )
 
 
-def _end_without_output(name: str, error: OSError) -> int:
+def _end_without_output(error: OSError) -> Outcome:
     """End a program whose standard output could not be written."""
     # Python flushes the rest at exit, which must not fail once more.
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     if isinstance(error, BrokenPipeError):
-        return Exit.OK  # the reader has seen enough, as `head` does
-    return _fail(name, OSError(f"standard output cannot be written: {error.strerror}"), Exit.USAGE)
+        return Outcome(Exit.OK)  # the reader has seen enough, as `head` does
+    return _failed(OSError(f"standard output cannot be written: {error.strerror}"), Exit.USAGE)
 
 
 def _open_standard_streams() -> None:
@@ -98,6 +115,5 @@ def _open_standard_streams() -> None:
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
-def _fail(name: str, error: Exception, code: Exit) -> int:
-    print(f"{name}: {printable(str(error))}", file=sys.stderr)
-    return code
+def _failed(error: Exception, code: Exit) -> Outcome:
+    return Outcome(code, printable(str(error)))

@@ -1,0 +1,243 @@
+"""Several workers from one line (--processes): the supervisor replaces, kills, hands on, and leaves no orphans."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import assert_one_line, assert_silent, end_of, kill, wait_until
+from tests.support.queues import Queue
+from tests.support.turns import A_SERVER
+
+TASKS = """
+import os
+import signal
+import time
+
+from taskserver import Fatal, task
+
+def hold():
+    note(os.getpid())
+    while not (HERE / "go").exists():
+        time.sleep(0.01)
+
+def die(number):
+    note(os.getpid())
+    os.kill(os.getpid(), number)
+
+def leave(code):
+    os._exit(code)
+
+def fail():
+    raise Fatal("no")
+
+@task(timeout=0.2)
+def stay():
+    note(os.getpid())
+    while True:
+        try:
+            time.sleep(60)
+        except BaseException:
+            pass
+"""
+SETTINGS = {"TASKSERVER_BACKOFF": "fixed:500", "TASKSERVER_LEASE": "600"}
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[int]:
+    """The process ids of its workers."""
+    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def held(queue: Queue) -> Iterator[tuple[Queue, subprocess.Popen[str], set[int]]]:
+    """Two workers that hold a task each, and two more tasks behind these."""
+    for _ in range(2):
+        queue.add("tasks.hold", None, 0)
+    queue.add("tasks.note")
+    process = queue.start(0, "--processes", 2, "--batch", 1)
+    wait_until(lambda: len(queue.notes()) == 2)
+    workers = set(map(int, queue.notes()))
+    yield queue, process, workers
+    queue.go()
+    process.kill()
+    process.wait()
+    wait_until(lambda: not any(map(is_alive, workers)))
+
+
+Held = tuple[Queue, subprocess.Popen[str], set[int]]
+
+
+@A_SERVER
+def test_several_workers_run_tasks_at_once_and_end_as_one_program(held: Held) -> None:
+    queue, process, workers = held
+    assert len(workers) == 2
+    assert set(workers_of(process)) == workers
+    queue.go()
+    assert end_of(process) == (0, "", "")
+    assert queue.rows() == []
+
+
+@A_SERVER
+def test_a_signal_reaches_all_workers_which_finish_their_tasks(held: Held) -> None:
+    queue, process, _ = held
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)  # several looks of the supervisor
+    assert process.poll() is None
+    queue.go()
+    assert end_of(process) == (0, "", "")
+    assert queue.statuses() == [0]
+
+
+def test_a_signal_to_the_whole_group_counts_once(sqlite_queue: Queue) -> None:
+    """As `timeout` sends one, and a terminal at Ctrl-C."""
+    for _ in range(2):
+        sqlite_queue.add("tasks.hold")
+    sqlite_queue.deployment.wrap_python(["setsid"])
+    process = sqlite_queue.start(0, "--processes", 2, "--batch", 1)
+    wait_until(lambda: len(sqlite_queue.notes()) == 2)
+    os.killpg(process.pid, signal.SIGINT)
+    time.sleep(0.3)  # several looks of the supervisor
+    sqlite_queue.go()
+    assert end_of(process) == (0, "", "")
+    assert sqlite_queue.rows() == []  # no task was interrupted
+
+
+@A_SERVER
+def test_a_second_signal_interrupts_the_tasks_of_all(held: Held) -> None:
+    queue, process, _ = held
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)  # the first one is handed on by itself
+    process.send_signal(signal.SIGTERM)
+    assert end_of(process) == (0, "", "")
+    assert sorted(queue.statuses()) == [0, 3, 3]
+    assert [error for error in queue.first_lines() if error] == ["TaskInterrupted: stopped by a second signal"] * 2
+
+
+@A_SERVER
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_worker_that_dies_is_replaced_and_its_tasks_come_back_at_once(queue: Queue, number: signal.Signals) -> None:
+    queue.add("tasks.die", f"[{int(number)}]")
+    for _ in range(3):
+        queue.add("tasks.note")
+    ended = queue.worker(0, "--processes", 1)
+    assert (ended.returncode, ended.stdout) == (0, "")
+    died, lost = ended.stderr.splitlines()
+    (pid, *others) = queue.notes()
+    assert died == f"process {pid}, a worker of this line, died: {number.name}"
+    assert re.match(rf"task 1 tasks.die comes again in \d+ s: lost: its worker, process {pid} ", lost)
+    assert others == ["noted"] * 3
+    assert queue.statuses() == [3]
+
+
+def test_a_task_that_ends_the_process_with_a_code_is_told_so(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.leave", "[0]")
+    ended = sqlite_queue.worker(0, "--processes", 2)
+    assert ended.returncode == 0
+    assert "died: exit code 0" in ended.stderr
+    assert "comes again in" in ended.stderr
+
+
+@pytest.mark.long
+def test_a_worker_whose_task_outruns_its_timeout_and_a_grace_is_killed(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.stay")
+    sqlite_queue.add("tasks.note")
+    ended = sqlite_queue.worker(0, "--processes", 1)
+    (pid, noted) = sqlite_queue.notes()
+    assert (ended.returncode, noted) == (0, "noted")
+    killed, died, lost = ended.stderr.splitlines()
+    assert f"process {pid} is killed: its task goes on 10 s after its timeout" in killed
+    assert died.endswith("died: SIGKILL")
+    assert "lost: its worker" in lost
+    assert sqlite_queue.statuses() == [3]
+
+
+@A_SERVER
+def test_workers_whose_supervisor_is_killed_end_after_their_tasks(held: Held) -> None:
+    queue, process, workers = held
+    kill(process)
+    time.sleep(0.3)  # several looks of the workers
+    assert all(map(is_alive, workers))
+    queue.go()
+    wait_until(lambda: not any(map(is_alive, workers)))
+    assert queue.statuses() == [0]
+    assert_silent(queue.worker())
+
+
+def test_idle_workers_whose_supervisor_is_killed_end_at_once(sqlite_queue: Queue) -> None:
+    process = sqlite_queue.start(0, "--processes", 2, "--linger", 60)
+    wait_until(lambda: len(sqlite_queue.sql("SELECT pid FROM jobs_queue_processes")) == 2)
+    workers = workers_of(process)
+    kill(process)
+    wait_until(lambda: not any(map(is_alive, workers)))
+    assert sqlite_queue.sql("SELECT pid FROM jobs_queue_processes") == []
+
+
+def test_all_workers_share_the_lines_of_one_run(sqlite_queue: Queue) -> None:
+    sqlite_queue.server.add_tasks({"task": "tasks.fail"} for _ in range(90))
+    ended = sqlite_queue.worker(0, "--processes", 3, "--batch", 5)
+    assert (ended.returncode, ended.stdout) == (0, "")
+    *lines, last = ended.stderr.splitlines()
+    assert len(lines) == 20
+    assert all("is fatal: Fatal: no" in line for line in lines)
+    assert last == "and 70 more became fatal: see client.py list --status fatal"
+
+
+def test_an_error_that_all_workers_meet_is_told_once(sqlite_queue: Queue) -> None:
+    sqlite_queue.path.unlink()
+    assert_one_line(sqlite_queue.worker(0, "--processes", 3), 1, "worker.py: ", "client.py init")
+
+
+def test_lingering_workers_hand_over_to_those_of_the_next_line(sqlite_queue: Queue) -> None:
+    line = (0, "--processes", 2, "--linger", 60)
+
+    def pids() -> list[int]:
+        return sorted(pid for (pid,) in sqlite_queue.sql("SELECT pid FROM jobs_queue_processes"))
+
+    first = sqlite_queue.start(*line, "--slots", 2)
+    wait_until(lambda: pids() == sorted(workers_of(first)) and len(pids()) == 2)
+    second = sqlite_queue.start(*line, "--slots", 2)
+    assert end_of(first) == (0, "", "")
+    wait_until(lambda: pids() == sorted(workers_of(second)) and len(pids()) == 2)
+    second.send_signal(signal.SIGTERM)
+    assert end_of(second) == (0, "", "")
+
+
+def test_a_worker_that_was_started_again_stays_for_what_is_left_of_the_time(sqlite_queue: Queue) -> None:
+    process = sqlite_queue.start(0, "--processes", 1, "--linger", 4)
+    wait_until(lambda: sqlite_queue.sql("SELECT pid FROM jobs_queue_processes"))
+    began = time.monotonic()
+    (worker,) = workers_of(process)
+    os.kill(worker, signal.SIGKILL)
+    code, _, told = end_of(process)
+    assert (code, "died: SIGKILL" in told) == (0, True)
+    assert time.monotonic() - began < 5.5
+
+
+def test_as_many_slots_as_processes_are_free_unless_it_is_said_otherwise(sqlite_queue: Queue) -> None:
+    for _ in range(6):
+        sqlite_queue.add("tasks.hold")
+    process = sqlite_queue.start(0, "--processes", 6, "--batch", 1)
+    wait_until(lambda: len(sqlite_queue.notes()) == 6)
+    sqlite_queue.go()
+    assert end_of(process) == (0, "", "")
+
+
+@pytest.mark.parametrize("count", ["0", "101", "-1", "x", "1.5"])
+def test_a_wrong_number_of_processes_is_refused(sqlite_queue: Queue, count: str) -> None:
+    ended = sqlite_queue.worker(0, f"--processes={count}")
+    assert ended.returncode == 2
+    assert "--processes" in ended.stderr
