@@ -55,7 +55,7 @@ def _work(
     _obey_signals(stop)
     standard_error = set_up(options.verbose, settings.log_file, settings.folder, live.clear, may_tell)
     with _prints_to_log(sys.stdout), TaskServer.from_settings(settings) as server:
-        if options.slots and not _take_slot(server, options, stop):
+        if options.max_workers and not _take_slot(server, options, stop):
             return Report(Exit.OK)
         code, has_run_tasks = Exit.DATABASE, True
         try:
@@ -83,8 +83,8 @@ def _work(
 def _take_slot(server: TaskServer, options: Options, stop: Stop) -> bool:
     """Take a slot, by which this worker lingers until a successor waits for it. False where there is none for it."""
     settings = server.settings
-    queue = f"{settings.dsn.place} {settings.table}"
-    slots = Slots(settings.folder, host_name(), queue, groups_text(sorted(set(options.groups or ()))), options.slots)
+    queue, groups = f"{settings.dsn.place} {settings.table}", groups_text(sorted(set(options.groups or ())))
+    slots = Slots(settings.folder, host_name(), queue, groups, options.max_workers)
     try:
         if options.linger is None:
             has_slot, others = slots.take(), "run here"
@@ -96,7 +96,7 @@ def _take_slot(server: TaskServer, options: Options, stop: Stop) -> bool:
     if has_slot and options.linger is not None:
         stop.lookouts.append(lambda: stop.relieve() if slots.has_successor() else None)
     elif not has_slot and not stop.asked:
-        LOG.info("%d workers of these groups %s already: this one leaves", options.slots, others)
+        LOG.info("%d workers of these groups %s already: this one leaves", options.max_workers, others)
     return has_slot
 
 

@@ -9,6 +9,7 @@ from ..model.task import MAX_BATCH, MODES
 from ..stores.queue.claims import MAX_GROUPS
 
 MAX_SLOTS = 1000
+USUAL_SLOTS = 4
 MAX_PROCESSES = 100
 _MAX_DIGITS = 9
 """Digits of a number that is read without argparse."""
@@ -24,10 +25,16 @@ class Options(NamedTuple):
     batch: int = 100
     max_time: float | None = None
     max_memory: float | None = None
-    slots: int = 4
+    slots: int | None = None
+    """None: USUAL_SLOTS, or as many as there are processes."""
     linger: float | None = None
     processes: int | None = None
     verbose: bool = False
+
+    @property
+    def max_workers(self) -> int:
+        """How many workers of one line may be at work at once on a host; 0: no limit."""
+        return max(USUAL_SLOTS, self.processes or 0) if self.slots is None else self.slots
 
 
 def read_options(arguments: Sequence[str]) -> Options:
@@ -90,7 +97,7 @@ def _read_any(arguments: Sequence[str]) -> Options:
         metavar="K",
         type=whole_number(0, MAX_SLOTS),
         help="at most K workers of the same database, table and groups on this host; one more leaves at once "
-        f"(default {Options().slots}, or as many as there are --processes; 0: no limit)",
+        f"(default {USUAL_SLOTS}, or as many as there are --processes; 0: no limit)",
     )
     parser.add_argument(
         "--linger",
@@ -106,7 +113,4 @@ def _read_any(arguments: Sequence[str]) -> Options:
         help="have K workers, each with these options, and one process that starts another one where one of them dies",
     )
     parser.add_argument("--verbose", action="store_true", help="say on standard error what it does")
-    given = vars(parser.parse_args(arguments))
-    if given["slots"] is None:
-        given["slots"] = max(Options().slots, given["processes"] or 0)
-    return Options(**given)
+    return Options(**vars(parser.parse_args(arguments)))
