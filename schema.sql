@@ -102,6 +102,7 @@ CREATE TABLE IF NOT EXISTS jobs_queue_processes (
   identity     VARCHAR(100) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',  -- tells it from later ones
   started_at   TIMESTAMP(6)    NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
   seen_at      TIMESTAMP(6)    NOT NULL DEFAULT CURRENT_TIMESTAMP(6),  -- when it wrote the counts so far
+  ended_at     TIMESTAMP(6)    NULL DEFAULT NULL,    -- when a run on its host found that the process is gone
   taken        INT UNSIGNED    NOT NULL DEFAULT 0,   -- these as in jobs_queue_workers
   done         INT UNSIGNED    NOT NULL DEFAULT 0,
   failed       INT UNSIGNED    NOT NULL DEFAULT 0,

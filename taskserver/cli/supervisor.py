@@ -24,6 +24,7 @@ from ..errors import DatabaseError
 from ..interrupts.stopping import Stop
 from ..server import TaskServer
 from ..settings.load import Settings
+from ..worker.run import Runner
 from .report import Report, in_words
 from .terminal.live_line import LiveLine
 from .terminal.log import MAX_FATAL_LINES, set_up
@@ -201,12 +202,12 @@ class Supervisor:
                     self._reports.append(report)
                 else:
                     LOG.warning("process %d, a worker of this line, died: %s", pid, _cause(status))
-                    self._replace(place)
+                    self._replace(place, pid)
 
-    def _replace(self, place: _Place) -> None:
+    def _replace(self, place: _Place, child: int) -> None:
         """Give back the tasks of a worker that died, and have another one take its place."""
         with suppress(DatabaseError), TaskServer.from_settings(self._settings) as server:
-            server.reclaim()
+            Runner(server.store, self._settings).reclaim(child)
         if self._signals:
             return
         if time.monotonic() - place.began_at > SHORT_LIFE_SECONDS:

@@ -13,10 +13,12 @@ from ..model.task import Status
 from ..server import TaskServer
 from ..stores.database.records import LastRun, QueueCount, RunningTask, WorkerProcess
 from ..stores.queue.schedules import Schedules, StoredSchedule
-from ..stores.queue.stats import HourStats, Stats
+from ..stores.queue.stats import HOUR_SECONDS, HourStats, RecentStats, Stats
 from ..worker.record import host_name
 from .coverage import describe_paused, describe_unserved, unserved
 
+MIN_PACE_SECONDS = 300.0
+"""At the begin of an hour, what was done in it so far counts as done in so long a time."""
 MAX_RUNNING = 20
 """Running tasks in an overview."""
 
@@ -30,6 +32,15 @@ class RowCounts(NamedTuple):
     """Age of the oldest new row; None where no row is new."""
 
 
+class Pace(NamedTuple):
+    """How fast the tasks of a group leave the queue."""
+
+    ended_an_hour: float
+    """Tasks that are done or fatal: in the hour before, or in this hour, whichever was faster."""
+    seconds_left: float | None
+    """How long the new tasks, and those in progress, will take at this pace; None where there are none."""
+
+
 class AtWork(NamedTuple):
     """A worker that is at work, or was when it was seen last."""
 
@@ -37,7 +48,7 @@ class AtWork(NamedTuple):
     is_here: bool
     """Whether it is one of this host."""
     has_ended: bool | None
-    """Whether its process has ended; None where that cannot be known, as of other hosts."""
+    """Whether its process has ended; None where that cannot be known, as of most processes of other hosts."""
 
 
 class Overview(NamedTuple):
@@ -62,6 +73,8 @@ class Overview(NamedTuple):
     this_hour: HourStats
     """What was done since the hour began, by the database's clock: all groups and task names together."""
     hour_before: HourStats
+    paces: Mapping[int, Pace]
+    """How fast the tasks of each group were done of late; only groups in which some were."""
     running: Sequence[RunningTask]
     """Running tasks, those that tell their progress first, then the oldest; at most MAX_RUNNING."""
     running_by_group: Mapping[int, int]
@@ -75,20 +88,22 @@ def read_overview(server: TaskServer) -> Overview:
     server.store.tables.check()
     counts, runs, paused = server.store.views.counts(), server.store.views.runs(), server.store.claims.paused_groups()
     schedules = Schedules(server.store).all()
-    this_hour, hour_before = Stats(server.store).recent()
+    recent = Stats(server.store).recent()
+    groups = _by_group(counts)
     return Overview(
         table=server.settings.table,
         mode=server.settings.mode,
         database=server.settings.dsn.place,
-        groups=_by_group(counts),
+        groups=groups,
         total=_row_counts(counts),
         runs=runs,
         paused_groups=paused,
         unserved_groups=[count.group_id for count in unserved(counts, runs, paused)],
         warnings=list(filter(None, [describe_unserved(counts, runs, paused), describe_paused(counts, paused)])),
         schedules=schedules,
-        this_hour=this_hour,
-        hour_before=hour_before,
+        this_hour=recent.this_hour,
+        hour_before=recent.hour_before,
+        paces=paces_of(groups, recent),
         running=server.store.views.running(MAX_RUNNING),
         running_by_group=server.store.views.running_counts(),
         processes=[_at_work(process) for process in server.store.processes.all()],
@@ -97,7 +112,25 @@ def read_overview(server: TaskServer) -> Overview:
 
 def _at_work(process: WorkerProcess) -> AtWork:
     is_here = process.host == host_name()
-    return AtWork(process, is_here, has_ended(process.pid, process.identity) if is_here else None)
+    is_known = has_ended(process.pid, process.identity) if is_here else None
+    return AtWork(process, is_here, True if process.ended_at else is_known)
+
+
+def paces_of(groups: Mapping[int, RowCounts], recent: RecentStats) -> dict[int, Pace]:
+    """The pace of each group in which tasks ended of late, in order of the group ids."""
+    paces = {}
+    for group_id, (this_hour, hour_before) in sorted(recent.by_group.items()):
+        hours = max(recent.seconds, MIN_PACE_SECONDS) / HOUR_SECONDS
+        an_hour = max(_ended(this_hour) / hours, float(_ended(hour_before)))
+        if an_hour:
+            by_status = groups[group_id].by_status if group_id in groups else {}
+            left = by_status.get(Status.NEW, 0) + by_status.get(Status.IN_PROGRESS, 0)
+            paces[group_id] = Pace(an_hour, left / an_hour * HOUR_SECONDS if left else None)
+    return paces
+
+
+def _ended(one: HourStats) -> int:
+    return one.done + one.fatal
 
 
 def sum_of(several: Sequence[RowCounts]) -> RowCounts:

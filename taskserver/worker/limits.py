@@ -28,6 +28,8 @@ class Limits(NamedTuple):
 
 
 NO_LIMITS = Limits()
+LONGEST_SHARE = 0.9
+"""Of the time of a run: a task is taken to need no more."""
 
 
 def checked_limits(
@@ -53,6 +55,8 @@ class RunLimits:
         self._began_at = time.monotonic()
         self._waited_seconds = 0.0
         """How long it waited for new tasks."""
+        self._is_full = False
+        """Whether a task was left since it would not fit into the time that is left."""
         self.called_with_others = 0
         """How many of the tasks that were taken up had no call of their own."""
 
@@ -73,9 +77,24 @@ class RunLimits:
         """The reason by time or memory. The next call may take as long as the `calls` so far took on average."""
         limits = self._limits
         usual_seconds = self._usual_seconds(calls)
+        if self._is_full:
+            return Reason.MAX_TIME
         if limits.max_seconds is not None and self.elapsed() + usual_seconds >= limits.max_seconds:
             return Reason.MAX_TIME
         return Reason.MAX_MEMORY if self.is_too_large() else None
+
+    @property
+    def has_max_time(self) -> bool:
+        """Whether the run's time is limited."""
+        return self._limits.max_seconds is not None
+
+    def fits(self, seconds: float) -> bool:
+        """Whether a task that may take so long fits into the time that is left; the run ends where it does not."""
+        if self._limits.max_seconds is not None:
+            # A task that fits into no run is started at the begin of one: it would never run else.
+            longest = self._limits.max_seconds * LONGEST_SHARE
+            self._is_full = self.elapsed() + min(seconds, longest) > self._limits.max_seconds
+        return not self._is_full
 
     def _usual_seconds(self, calls: int) -> float:
         """Seconds that each of the `calls` so far took on average, with what the queue costs."""

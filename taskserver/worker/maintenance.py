@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..stores.queue.dependencies import Dependencies, GivenUp
     from ..stores.queue.schedules import Schedules
     from .stats import RunStats
+    from .vanished import Loss
 
 LOG = getLogger("taskserver")
 
@@ -44,8 +45,8 @@ class Maintenance:
         self._stats = stats
         self._schedules: Schedules | None = None
         self._dependencies: Dependencies | None = None
-        self._reasons: dict[int, str] = {}
-        """Why tasks were lost, by their ids, where more is known than that their lease ended."""
+        self._losses: dict[int, Loss] = {}
+        """What is known of lost tasks, by their ids, beyond that their lease ended."""
         self._looked_at = float("-inf")
         self.is_to_look_again = False
         """Whether the next look is not to wait for its time: there may be more that is due."""
@@ -81,8 +82,11 @@ class Maintenance:
         largest = max(len(due.to_wake), len(due.unstarted) + len(due.lost), len(due.schedules))
         return bool(linked or lost) or largest >= MAX_DUE_PER_LOOK
 
-    def take_back_from_vanished(self, host: str) -> None:
-        """Have the next look take back the claims of workers of this host that are gone. Raises Unavailable."""
+    def take_back_from_vanished(self, host: str, child: int | None = None) -> None:
+        """Have the next look take back the claims of workers of this host that are gone. Raises Unavailable.
+
+        `child` is as in vanished.py.
+        """
         try:
             at_work = self._store.runs.at_work(host)
         except Unavailable:
@@ -91,9 +95,9 @@ class Maintenance:
             LOG.info("the workers that are at work cannot be read: %s", error)
             return
         if at_work:
-            from .vanished import end_leases_of_vanished  # most runs have no other beside them
+            from .vanished import take_back_from_vanished  # most runs have no other beside them
 
-            self._reasons |= end_leases_of_vanished(self._store, host, at_work)
+            self._losses |= take_back_from_vanished(self._store, at_work, child)
             self.is_to_look_again = True
 
     def look_at_end(self) -> None:
@@ -145,16 +149,16 @@ class Maintenance:
         """Take back a task whose worker vanished: that attempt failed. Whether its row was still so."""
         limit = self._settings.max_attempts if lost.max_attempts is None else lost.max_attempts
         is_last = not lost.is_to_rerun and (lost.is_cancelled or lost.attempts >= limit)
-        text = CANCELLED if lost.is_cancelled else self._reasons.get(lost.id, LOST_TEXT)
+        loss = self._losses.get(lost.id)
+        text = CANCELLED if lost.is_cancelled else loss.reason if loss else LOST_TEXT
         seconds = None if is_last else self._settings.backoff.seconds_after(lost.attempts)
         is_reclaimed = self._store.due.reclaim_lost(lost, limit, text, seconds)
         if is_reclaimed:
             self._stats().lost(lost, is_last)
         if is_reclaimed and is_last:
             LOG.warning("task %d %s is fatal: %s", lost.id, lost.task, text, extra=FATAL)
-        elif is_reclaimed:
-            again = "comes again now" if seconds is None else f"comes again in {seconds:.0f} s"
-            LOG.warning("task %d %s %s: %s", lost.id, lost.task, again, text)
+        elif is_reclaimed and loss and not loss.is_told:
+            LOG.warning("task %d %s comes again in %.0f s: %s", lost.id, lost.task, seconds or 0.0, text)
         return is_reclaimed
 
     def _dependencies_of_queue(self) -> Dependencies:

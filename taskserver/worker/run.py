@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .claimed_tasks import ClaimedTasks
     from .equipment import Equipment
     from .finishing import Finishing
+    from .history import History
     from .lingering import Lingering
     from .stats import RunStats
 
@@ -62,6 +63,7 @@ class Runner:
         self._maintenance = Maintenance(store, settings, self._stats_of_run)
         self._stats: RunStats | None = None
         self._equipment: Equipment | None = None
+        self._history: History | None = None
         self._lingering = self._linger() if limits.linger_seconds is not None else None
         self._doubtful: list[int] = []
         """Tokens of claims of which an earlier try may yet take effect."""
@@ -109,9 +111,12 @@ class Runner:
         self._result.end(self._limits.reason_to_end() or Reason.MAX_TASKS, self._limits.elapsed())
         return self._result
 
-    def reclaim(self) -> tuple[int, int, int, int, int]:
-        """Do all due work at once: the counts of `Maintenance.do_all`. Raises DatabaseError."""
-        self._maintenance.take_back_from_vanished(self._record.host)
+    def reclaim(self, child: int | None = None) -> tuple[int, int, int, int, int]:
+        """Do all due work at once: the counts of `Maintenance.do_all`. Raises DatabaseError.
+
+        `child` is a process whose tasks are taken back, too: its parent saw it die.
+        """
+        self._maintenance.take_back_from_vanished(self._record.host, child)
         counts = self._maintenance.do_all()
         self._write_stats()
         return counts
@@ -189,6 +194,9 @@ class Runner:
         while not self._limits.reason_to_end() and (is_first or not claimed.is_stale()) and (task := claimed.take()):
             is_first = False
             try:
+                if not self._fits(task):
+                    claimed.put_back(task)
+                    break
                 executor.run(task)
             except BaseException:
                 claimed.put_back(task)  # a release leaves it alone if it was started
@@ -202,6 +210,16 @@ class Runner:
             if stats.are_due():
                 finishing.save()  # tasks that have ended must not wait for their stats
                 stats.write()
+
+    def _fits(self, task: ClaimedTask) -> bool:
+        """Whether a task is to be started, by what tasks of its name took of late; the run ends where it is not."""
+        if not self._limits.has_max_time:
+            return True
+        if self._history is None:
+            from .history import History
+
+            self._history = History(self._store)
+        return self._limits.fits(self._history.seconds_of(task.task))
 
     def _save(self, finishing: Finishing) -> None:
         """Write the finishes of the last tasks of a claim."""

@@ -1,35 +1,61 @@
-"""Workers of this host whose process is gone: killed, or ended by a task. What they claimed comes back at once.
+"""Workers of this host whose process is gone: killed, or ended by a task.
 
-Other hosts cannot know that a process is gone, and wait for the lease.
+What they had claimed and not started comes back at once. What they had started keeps its lease, as a program that the
+task started may still be at it; the supervisor of a worker that died takes that back, too. Other hosts cannot know that
+a process is gone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from logging import getLogger
+from typing import NamedTuple
 
 from ..errors import DatabaseError
 from ..host.process_identity import has_ended
 from ..stores import Store
+from ..stores.queue.processes import LeftTask
 
 LOG = getLogger("taskserver")
 
 
-def end_leases_of_vanished(store: Store, host: str, at_work: Sequence[tuple[int, int, str]]) -> dict[int, str]:
+class Loss(NamedTuple):
+    """What is known of a lost task."""
+
+    reason: str
+    is_told: bool
+    """Whether a line on standard error has told of it."""
+
+
+def take_back_from_vanished(
+    store: Store, at_work: Sequence[tuple[int, int, str]], child: int | None
+) -> dict[int, Loss]:
     """End the leases of the workers among these that are gone, so that the next look takes their tasks back.
 
-    `at_work` has number, process id and identity of workers of this host. The reason why each started task is lost, by
-    its id.
+    `at_work` has number, process id and identity of workers of this host. Of `child`, a process that its parent saw
+    die, the started tasks are taken back, too. The loss of each started task, by its id.
     """
-    reasons: dict[int, str] = {}
+    losses: dict[int, Loss] = {}
     for number, pid, identity in at_work:
-        if not has_ended(pid, identity):
-            continue
         try:
-            started = store.processes.end_leases(number)
-            store.processes.end(number)
+            if not has_ended(pid, identity):
+                continue
+            started = store.processes.end_leases(number, with_started=pid == child)
+            is_news = store.processes.mark_ended(number)
+            if not started or pid == child:
+                store.processes.end(number)
         except DatabaseError as error:  # the leases end by themselves
             LOG.debug("the claims of process %d, which is gone, cannot be taken back now: %s", pid, error)
             continue
-        reasons |= dict.fromkeys(started, f"lost: its worker, process {pid} on {host}, ended while it ran")
-    return reasons
+        waiting = [task for task in started if task.has_lease and pid != child]
+        if waiting and is_news:
+            _tell(pid, waiting)
+        loss = Loss(f"lost: its worker, process {pid}, ended while it ran", is_told=bool(waiting) or not is_news)
+        losses |= {task.id: loss for task in started}
+    return losses
+
+
+def _tell(pid: int, tasks: Sequence[LeftTask]) -> None:
+    """Say which tasks a process was running when it ended; they are taken back once their lease is over."""
+    others = f" and {len(tasks) - 1} others" if len(tasks) > 1 else ""
+    LOG.warning("process %d ended while it ran task %d %s%s: that attempt is lost", pid, *tasks[0][:2], others)

@@ -107,6 +107,12 @@ def assert_too_late(queue: Queue, process: subprocess.Popen[str], *task_ids: int
     assert (queue.rows(), queue.rows(table="jobs_queue_done")) == before
 
 
+def kill_elsewhere(queue: Queue, process: subprocess.Popen[str]) -> None:
+    """Kill a worker of which the next run cannot know that it is gone, as of one on another host."""
+    kill(process)
+    queue.move_workers()
+
+
 # ---- a worker that was killed
 
 
@@ -115,7 +121,7 @@ def test_the_tasks_of_a_killed_worker_come_back_once_its_lease_has_ended_and_not
     for number, priority in enumerate([5, 0, 5, 0]):
         queue.add("tasks.note", f'["{number}"]', 0, priority)
     queue.sql("UPDATE jobs_queue SET attempts = 3 WHERE id = 3")
-    kill(start_holding(queue))
+    kill_elsewhere(queue, start_holding(queue))
     claimed = queue.rows()
     assert queue.statuses() == [1] * 5
     queue.add("tasks.note", '["later"]', 0, 5)
@@ -131,7 +137,7 @@ def test_the_tasks_of_a_killed_worker_come_back_once_its_lease_has_ended_and_not
 
 def test_the_task_that_a_killed_worker_was_running_has_used_its_attempt_and_waits(queue: Queue) -> None:
     queue.add("tasks.hold")
-    kill(start_holding(queue))
+    kill_elsewhere(queue, start_holding(queue))
     queue.end_leases()
     assert_silent(queue.worker())
     wait = queue.seconds_between("updated_at", "due_at")
@@ -155,7 +161,7 @@ def test_a_lost_task_that_has_no_attempt_left_is_fatal(queue: Queue) -> None:
             "UPDATE jobs_queue SET max_attempts = ?, attempts = ? WHERE max_attempts IS NULL", max_attempts, attempts
         )
     for _ in range(3):
-        kill(start_holding(queue, 1))
+        kill_elsewhere(queue, start_holding(queue, 1))
     tokens = [claim for (claim,) in queue.rows("claim")]
     assert len(set(tokens)) == 3
     queue.end_leases()
@@ -174,7 +180,7 @@ def test_a_lease_is_counted_by_the_database_and_its_tasks_are_not_taken_before_i
     one_queue.add("tasks.hold")
     for number in range(3):
         one_queue.add("tasks.note", f'["{number}"]')
-    kill(start_holding(one_queue, TASKSERVER_LEASE="2"))
+    kill_elsewhere(one_queue, start_holding(one_queue, TASKSERVER_LEASE="2"))
     lease = one_queue.seconds_between("updated_at", "due_at")  # it begins anew once the task's module is imported
     assert float(one_queue.rows(lease)[0][0]) == pytest.approx(2, abs=0.01)
     ends = one_queue.rows("due_at")
@@ -200,6 +206,7 @@ def test_a_task_that_kills_its_worker_each_time_ends_fatal_and_lets_the_others_r
     codes = []
     while 1 in (statuses := one_queue.statuses()) or 0 in statuses or 3 in statuses:
         codes.append(one_queue.worker(**settings).returncode)
+        one_queue.move_workers()
         one_queue.end_leases()
         assert len(codes) < 12
     assert one_queue.notes().count("killing") == 3
@@ -220,6 +227,7 @@ def test_a_module_that_kills_the_process_when_imported_uses_attempts_and_does_no
     queue.add("tasks.note")
     for expected in ([1, 1], [1]):
         assert queue.worker(**settings).returncode == 9
+        queue.move_workers()
         assert queue.statuses()[: len(expected)] == expected
         queue.end_leases()
     for _ in range(2):
@@ -237,6 +245,7 @@ def test_a_callable_of_one_attempt_is_not_run_twice_where_its_worker_dies_in_bet
     codes = []
     for _ in range(3):
         codes.append(one_queue.worker().returncode)
+        one_queue.move_workers()
         one_queue.end_leases()
         one_queue.end_backoffs()
     assert codes == [3, 0, 0]
@@ -507,7 +516,7 @@ def test_a_worker_that_was_frozen_before_a_start_does_not_start_what_another_too
 
 def test_a_task_of_one_attempt_whose_worker_was_killed_never_starts_again(queue: Queue) -> None:
     queue.add("tasks.hold")
-    kill(start_holding(queue, **ONCE))
+    kill_elsewhere(queue, start_holding(queue, **ONCE))
     queue.end_leases()
     ended = queue.worker(**ONCE)
     assert (ended.returncode, ended.stderr) == (0, f"task 1 tasks.hold is fatal: {LOST}\n")
@@ -609,7 +618,7 @@ def test_a_completion_is_not_accepted_while_and_after_a_retry_of_the_task_runs(o
     second = start_holding(one_queue, name="second", **ONCE)
     ((claim,),) = one_queue.rows("claim")
     assert_too_late(one_queue, first)
-    kill(second)
+    kill_elsewhere(one_queue, second)
     give_up(one_queue)
     assert one_queue.rows("claim, error_text") == [(claim, LOST)]
 

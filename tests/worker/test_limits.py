@@ -260,6 +260,7 @@ def test_a_task_that_takes_its_own_alarm_away_does_not_hang_for_ever(sqlite_queu
     assert (code_at_end, output) in ((0, ""), (1, ""))
     assert len(errors.splitlines()) == code_at_end, errors
     sqlite_queue.end_leases()
+    sqlite_queue.move_workers()
     assert_silent(sqlite_queue.worker())
     assert sqlite_queue.rows("task, status, attempts") == [("tasks.hide", 3, 1)]
     assert sqlite_queue.notes() == ["started", "noted"]
@@ -281,7 +282,7 @@ def test_what_cannot_be_interrupted_ends_its_worker_and_is_taken_back(one_queue:
     assert float(one_queue.sql(f"SELECT {passed} FROM jobs_queue WHERE id = 1")[0][0]) >= 2
     assert one_queue.rows("status, attempts")[0] == (1, 1)
     wait_until(lambda: not one_queue.sql(f"SELECT 1 FROM jobs_queue WHERE status = 1 AND due_at > {one_queue.now}"))
-    assert_silent(one_queue.worker())
+    assert re.fullmatch(rf"task 1 tasks.{task} comes again in .*: lost: its worker, .*\n", one_queue.worker().stderr)
     assert one_queue.rows("id, status, attempts") == [(1, 3, 1)]
     assert one_queue.first_lines()[0].startswith("lost: ")
     assert one_queue.notes()[-1] == "noted"
@@ -566,6 +567,42 @@ def test_max_memory_starts_nothing_once_the_process_is_larger_and_releases_the_r
     assert one_queue.rows("status, attempts, claim") == [(0, 0, None)] * 2
 
 
+def remember(queue: Queue, task: str, seconds: float, times: int, slowest: float) -> None:
+    """As if a task had run so often an hour ago, for so long on average."""
+    queue.sql(
+        "INSERT INTO jobs_queue_stats (hour, group_id, task, done, ran_seconds, slowest_seconds)"
+        f" VALUES ({queue.ago(3600)}, 0, ?, ?, ?, ?)",
+        *(task, times, seconds * times, slowest),
+    )
+
+
+@ONE_STORE
+def test_a_task_that_took_too_long_of_late_is_left_to_the_next_run(queue: Queue) -> None:
+    for args, task in (("[3.5]", "nap"), (None, "note"), ("[0]", "nap")):
+        queue.add(f"tasks.{task}", args)
+    remember(queue, "tasks.note", 5, 10, 26)
+    assert_silent(queue.worker("--max-time", 29))
+    assert queue.reason() == "max_time"
+    assert queue.rows("id, status, attempts") == [(2, 0, 0), (3, 0, 0)]
+    assert_silent(queue.worker("--max-time", 29))  # it begins with that task
+    assert queue.rows() == []
+
+
+def test_a_task_that_fits_into_no_run_is_started_at_the_begin_of_one(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.note")
+    remember(sqlite_queue, "tasks.note", 100, 1, 100)
+    assert_silent(sqlite_queue.worker("--max-time", 10))
+    assert sqlite_queue.notes() == ["noted"]
+
+
+def test_one_run_that_was_slow_beyond_all_others_says_nothing_of_the_next(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.nap", "[0.5]")
+    sqlite_queue.add("tasks.note")
+    remember(sqlite_queue, "tasks.note", 0.1, 1000, 59.8)
+    assert_silent(sqlite_queue.worker("--max-time", 60))
+    assert sqlite_queue.rows() == []
+
+
 def test_limits_that_are_not_met_end_no_run(server: TaskServer) -> None:
     add(server, "nothing")
     result = server.run(max_time=3600, max_memory=1e6)
@@ -587,6 +624,7 @@ def test_one_worker_more_than_there_are_places_leaves_at_once_and_says_nothing(q
     assert queue.statuses() == [1, 1, 0]
     assert queue.sql("SELECT pid, started_at FROM jobs_queue_workers") == before
     kill(first)
+    queue.move_workers()
     assert_silent(queue.worker("--slots", 2))
     assert queue.statuses() == [1, 1]
     assert queue.notes()[-1] == "noted"
@@ -659,6 +697,7 @@ def test_a_child_that_a_task_leaves_behind_does_not_hold_its_worker_s_place(sqli
     pids = [int(pid) for pid in children.read_text().split()] if children.exists() else []
     try:
         kill(process)
+        sqlite_queue.move_workers()
         sqlite_queue.add("tasks.note")
         assert_silent(sqlite_queue.worker("--slots", 1))
         assert sqlite_queue.notes() == ["started", "noted"]

@@ -242,7 +242,7 @@ def test_a_successor_takes_the_place_of_a_worker_that_is_killed(sqlite_queue: Qu
     wait_until(lambda: sqlite_queue.notes() == ["started", str(second.pid)])
     second.send_signal(signal.SIGTERM)
     code, _, told = end_of(second)
-    assert (code, f"lost: its worker, process {first.pid} " in told) == (0, True)
+    assert (code, f"process {first.pid} ended while it ran task 1" in told) == (0, True)
 
 
 def test_a_killed_successor_does_not_drive_its_worker_out(sqlite_queue: Queue) -> None:

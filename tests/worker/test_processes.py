@@ -135,12 +135,13 @@ def test_a_worker_that_dies_is_replaced_and_its_tasks_come_back_at_once(queue: Q
         queue.add("tasks.note")
     ended = queue.worker(0, "--processes", 1)
     assert (ended.returncode, ended.stdout) == (0, "")
-    died, lost = ended.stderr.splitlines()
+    died, ran = ended.stderr.splitlines()
     (pid, *others) = queue.notes()
     assert died == f"process {pid}, a worker of this line, died: {number.name}"
-    assert re.match(rf"task 1 tasks.die comes again in \d+ s: lost: its worker, process {pid} ", lost)
+    assert re.fullmatch(rf"task 1 tasks.die comes again in 5\d\d s: lost: its worker, process {pid}, .*", ran)
     assert others == ["noted"] * 3
     assert queue.statuses() == [3]
+    assert queue.errors() == [f"lost: its worker, process {pid}, ended while it ran"]
 
 
 def test_a_task_that_ends_the_process_with_a_code_is_told_so(sqlite_queue: Queue) -> None:
@@ -148,7 +149,7 @@ def test_a_task_that_ends_the_process_with_a_code_is_told_so(sqlite_queue: Queue
     ended = sqlite_queue.worker(0, "--processes", 2)
     assert ended.returncode == 0
     assert "died: exit code 0" in ended.stderr
-    assert "comes again in" in ended.stderr
+    assert "task 1 tasks.leave comes again in" in ended.stderr
 
 
 @pytest.mark.long
@@ -158,10 +159,10 @@ def test_a_worker_whose_task_outruns_its_timeout_and_a_grace_is_killed(sqlite_qu
     ended = sqlite_queue.worker(0, "--processes", 1)
     (pid, noted) = sqlite_queue.notes()
     assert (ended.returncode, noted) == (0, "noted")
-    killed, died, lost = ended.stderr.splitlines()
+    killed, died, ran = ended.stderr.splitlines()
     assert f"process {pid} is killed: its task goes on 10 s after its timeout" in killed
     assert died.endswith("died: SIGKILL")
-    assert "lost: its worker" in lost
+    assert "task 1 tasks.stay comes again in" in ran
     assert sqlite_queue.statuses() == [3]
 
 

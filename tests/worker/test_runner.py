@@ -86,8 +86,8 @@ def test_a_claim_that_took_half_a_lease_still_comes_to_something(
     add(server, module, 3)
     claim = server.store.claims.claim
 
-    def claim_slowly(limit: int, groups: Sequence[int]) -> Claim:
-        claimed = claim(limit, groups)
+    def claim_slowly(limit: int, groups: Sequence[int], number: int | None = None) -> Claim:
+        claimed = claim(limit, groups, number)
         if claimed.tasks:
             time.sleep(0.6)
         return claimed

@@ -50,6 +50,7 @@ def _report(overview: Overview) -> dict[str, Any]:
         "hour_before": stats_as_json(overview.hour_before, "hour"),
         "running": [_running_report(task, overview.processes) for task in overview.running],
         "processes": [_process_report(at_work) for at_work in overview.processes],
+        "paces": [{"group_id": group_id} | pace._asdict() for group_id, pace in overview.paces.items()],
         "in_progress": [_in_progress_report(group_id, *counts) for group_id, counts in _in_progress(overview).items()],
     }
 
@@ -91,7 +92,8 @@ def _running_report(task: RunningTask, processes: Sequence[AtWork]) -> dict[str,
 def _process_report(at_work: AtWork) -> dict[str, Any]:
     report: dict[str, Any] = at_work.process._asdict() | {"is_here": at_work.is_here, "has_ended": at_work.has_ended}
     del report["number"], report["identity"]
-    return report | {"started_at": instant_as_json(at_work.process.started_at)}
+    instants = {"started_at": at_work.process.started_at, "ended_at": at_work.process.ended_at}
+    return report | {name: instant_as_json(instant) for name, instant in instants.items()}
 
 
 def _at_work_on(task: RunningTask, processes: Sequence[AtWork]) -> AtWork | None:
@@ -129,11 +131,14 @@ def _show_rows(overview: Overview) -> None:
         return
     in_progress = _in_progress(overview)
     shown, rest = largest(list(overview.groups.items()), lambda group: sum(group[1].by_status.values()))
-    lines = [(str(group_id), rows, [in_progress.get(group_id, (0, 0))]) for group_id, rows in shown]
+    lines = [
+        (str(group_id), rows, [in_progress.get(group_id, (0, 0))], _takes(overview, group_id))
+        for group_id, rows in shown
+    ]
     if rest:
         of_rest = [in_progress.get(group_id, (0, 0)) for group_id, _ in rest]
-        lines.append((f"{len(rest)} more groups", sum_of([rows for _, rows in rest]), of_rest))
-    lines.append(("all", overview.total, list(in_progress.values())))
+        lines.append((f"{len(rest)} more groups", sum_of([rows for _, rows in rest]), of_rest, ""))
+    lines.append(("all", overview.total, list(in_progress.values()), ""))
     others = [status for status in overview.total.by_status if status not in (Status.NEW, Status.IN_PROGRESS)]
     print_table(
         [
@@ -143,6 +148,7 @@ def _show_rows(overview: Overview) -> None:
             "running",
             *(status_name(status).replace("_", " ") for status in others),
             "oldest new",
+            "takes",
         ],
         [
             [
@@ -151,10 +157,17 @@ def _show_rows(overview: Overview) -> None:
                 *(sum(counts) for counts in zip((0, 0), *several, strict=True)),
                 *(rows.by_status.get(status, 0) for status in others),
                 age(rows.oldest_new_seconds),
+                takes,
             ]
-            for label, rows, several in lines
+            for label, rows, several, takes in lines
         ],
     )
+
+
+def _takes(overview: Overview, group_id: int) -> str:
+    """How long the tasks of a group will take at the pace of late."""
+    pace = overview.paces.get(group_id)
+    return age(pace.seconds_left) if pace else ""
 
 
 def _show_runs(runs: Sequence[LastRun], processes: Sequence[AtWork]) -> None:
@@ -205,7 +218,7 @@ def _show_work(overview: Overview) -> None:
 def _work_line(at_work: AtWork) -> str:
     process = at_work.process
     here = " (this host)" if at_work.is_here else ""
-    gone = "; this process is gone: the next run here takes its tasks back" if at_work.has_ended else ""
+    gone = "; this process is gone: its tasks come back" if at_work.has_ended else ""
     counts = _counts(process.done, process.failed, process.fatal, process.lost)
     return (
         f"at work: process {process.pid} on {process.host}{here} for {process.groups}, "

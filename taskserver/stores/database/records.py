@@ -66,6 +66,8 @@ class WorkerProcess(NamedTuple):
     started_seconds_ago: float | None
     seen_seconds_ago: float | None
     """The age of the counts."""
+    ended_at: str | None
+    """When a run on its host found that the process is gone."""
     taken: int
     done: int
     failed: int
@@ -140,10 +142,10 @@ def last_run(row: Sequence[Any]) -> LastRun:
 def worker_process(row: Sequence[Any]) -> WorkerProcess:
     """A process from a row of WorkerProcess's columns. SQLite's may hold anything: what is no number counts as 0."""
     columns = as_texts(row)
-    number, host, groups, pid, identity, started_at, started_ago, seen_ago, *counts = columns
+    number, host, groups, pid, identity, started_at, started_ago, seen_ago, ended_at, *counts = columns
     number, pid, *counts = (value if isinstance(value, int) else 0 for value in (number, pid, *counts))
     return WorkerProcess(
-        number, str(host), str(groups), pid, str(identity), str(started_at), started_ago, seen_ago, *counts
+        number, str(host), str(groups), pid, str(identity), str(started_at), started_ago, seen_ago, ended_at, *counts
     )
 
 

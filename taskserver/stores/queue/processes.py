@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ..database.database import MAX_IDS_PER_STATEMENT, Database
 from ..database.free_rows import FreeRows
@@ -16,6 +17,14 @@ from .claims import tokens_of
 
 FORGOTTEN_SECONDS = 86_400
 """A process that has written nothing for so long, on another host perhaps, is gone."""
+
+
+class LeftTask(NamedTuple):
+    """A task that was running in a process which is gone."""
+
+    id: int
+    task: str
+    has_lease: bool
 
 
 class Processes:
@@ -54,7 +63,7 @@ class Processes:
 
     ALL = """
         SELECT number, host, group_ids, pid, identity, {started_at_text}, {started_at_age}, {seen_at_age},
-            taken, done, failed, fatal, lost, released
+            {ended_at_text}, taken, done, failed, fatal, lost, released
         FROM {processes} ORDER BY started_at, number
     """
 
@@ -62,8 +71,16 @@ class Processes:
         """The processes of all hosts, the oldest first. Raises DatabaseError."""
         return [worker_process(row) for row in self._database.fetch(self.ALL)]
 
+    # ---- of a process that is gone
+
+    MARK_ENDED = "UPDATE {processes} SET ended_at = {now} WHERE number = ? AND ended_at IS NULL"
+
+    def mark_ended(self, number: int) -> bool:
+        """Note that a process is gone. Whether nobody had noted that. Raises DatabaseError."""
+        return self._change(self.MARK_ENDED, (number,)) == 1
+
     CLAIMED_BY = """
-        SELECT id, started_at IS NOT NULL FROM {table} {by_status}
+        SELECT id, task, started_at IS NOT NULL, CASE WHEN due_at > {now} THEN 1 ELSE 0 END FROM {table} {by_status}
         WHERE status = 1 AND id > ? AND claim >= ? AND claim <= ? ORDER BY id LIMIT ?
     """
     END_LEASES = """
@@ -71,15 +88,17 @@ class Processes:
         WHERE id IN ({ids}) AND status = 1 AND claim >= ? AND claim <= ?
     """
 
-    def end_leases(self, number: int) -> list[int]:
-        """End the leases of a process that is gone, so that the next look takes its tasks back.
+    def end_leases(self, number: int, with_started: bool) -> list[LeftTask]:
+        """End the leases of what a process claimed, so that the next look takes it back; the tasks that it had started.
 
-        The ids of those that were started. A row that others hold is left until its lease ends. Raises DatabaseError.
+        Those keep their lease unless `with_started`. A row that others hold is left until its lease ends. Raises
+        DatabaseError.
         """
         first, last = tokens_of(number)
         started, after = [], -1
         while rows := self._database.fetch(self.CLAIMED_BY, (after, first, last, MAX_IDS_PER_STATEMENT)):
-            self._free_rows.write_ids(self.END_LEASES, [row[0] for row in rows], (first, last))
-            started += [row[0] for row in rows if row[1]]
+            ids = [row[0] for row in rows if with_started or not row[2]]
+            self._free_rows.write_ids(self.END_LEASES, ids, (first, last))
+            started += [LeftTask(row[0], str(row[1]), bool(row[3])) for row in rows if row[2]]
             after = rows[-1][0]
         return started

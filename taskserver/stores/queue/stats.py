@@ -17,6 +17,7 @@ from .store import Store
 CONFLICT_SECONDS = 2.0
 """Adding to the stats is tried again for so long while others are in its way."""
 MAX_ROWS_PER_STATEMENT = 50
+MAX_NAMES = 10_000
 HOUR_SECONDS = 3600
 MAX_SINCE_SECONDS = 50 * 366 * 86_400
 FIRST_INSTANT = datetime(1970, 1, 2, tzinfo=timezone.utc)
@@ -63,6 +64,17 @@ class HourStats(NamedTuple):
     def _mean(self, seconds: float) -> float | None:
         ended = self.done + self.failed
         return seconds / ended if ended else None
+
+
+class RecentStats(NamedTuple):
+    """The stats of this hour so far and of the hour before, each hour in one row."""
+
+    this_hour: HourStats
+    hour_before: HourStats
+    by_group: dict[int, tuple[HourStats, HourStats]]
+    """The same two by group id; of groups in which something was done."""
+    seconds: float
+    """How long this hour has lasted, by the database's clock."""
 
 
 KEY = ("hour", "group_id", "task")
@@ -116,7 +128,7 @@ class Stats:
 
     HOURS = f"SELECT {{hour_text}}, {', '.join((KEY + COLUMNS)[1:])} FROM {{stats}}"
     IN_ORDER = f" ORDER BY {', '.join(KEY)}"
-    THIS_HOUR = "SELECT {this_hour}"
+    THIS_HOUR = "SELECT {this_hour}, {now_text}"
 
     def hours(self, since: float | timedelta | datetime | None = None) -> list[HourStats]:
         """The stats of the hours that ended after `since`, and of this hour; None: of all hours.
@@ -130,11 +142,32 @@ class Stats:
             for hour, group_id, task, *rest in rows
         ]
 
-    def recent(self) -> tuple[HourStats, HourStats]:
-        """The stats of this hour so far, and of the hour before; all groups and names together."""
-        this_hour = str(self._database.fetch_value(self.THIS_HOUR))
+    TIMES = """
+        SELECT task, SUM(ran_seconds), 1e0 * SUM(done + failed), MAX(slowest_seconds) FROM {stats}
+        WHERE hour > {after} GROUP BY task LIMIT ?
+    """
+
+    def times(self, since_seconds: float) -> list[tuple[str, float, float]]:
+        """Name, mean and slowest time in seconds of the attempts that ended since so many seconds ago, by task name."""
+        rows = self._database.fetch(self.TIMES, (-since_seconds, MAX_NAMES))
+        numbers = ((str(task), *map(_number, (ran, ended, slowest))) for task, ran, ended, slowest in rows)
+        return [(task, ran / ended, slowest) for task, ran, ended, slowest in numbers if ended]
+
+    def recent(self) -> RecentStats:
+        """What was done in this hour so far, and in the hour before."""
+        this_hour, now = map(str, self._database.fetch(self.THIS_HOUR)[0])
         found = self.hours(HOUR_SECONDS)
-        return _of_hour(this_hour, found), _of_hour(_hour_before(this_hour), found)
+        before = _hour_before(this_hour)
+        rows_by_group: dict[int, list[HourStats]] = {}
+        for one in found:
+            rows_by_group.setdefault(one.group_id, []).append(one)
+        seconds = (datetime.fromisoformat(now[:19]) - datetime.fromisoformat(this_hour[:19])).total_seconds()
+        return RecentStats(
+            _of_hour(this_hour, found),
+            _of_hour(before, found),
+            {group: (_of_hour(this_hour, rows), _of_hour(before, rows)) for group, rows in rows_by_group.items()},
+            seconds,
+        )
 
 
 def _number(value: Any) -> Any:

@@ -100,6 +100,7 @@ CREATE TABLE IF NOT EXISTS jobs_queue_processes (
   identity     TEXT    NOT NULL DEFAULT '',
   started_at   TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'),
   seen_at      TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'),
+  ended_at     TEXT    NULL DEFAULT NULL,
   taken        INTEGER NOT NULL DEFAULT 0,
   done         INTEGER NOT NULL DEFAULT 0,
   failed       INTEGER NOT NULL DEFAULT 0,
