@@ -10,8 +10,10 @@ import pytest
 
 from taskserver.cli import client, worker
 from taskserver.cli.commands.add import MAX_LINE_BYTES, _Tasks
+from taskserver.cli.worker_options import read_options
 from taskserver.errors import InvalidTask
 from taskserver.model.task import MAX_ID
+from tests.support.commands import parsers_of_client
 from tests.support.processes import assert_one_line, run_here
 
 MAINS = {"worker.py": worker.main, "client.py": client.main}
@@ -19,6 +21,7 @@ COMMAS = "with commas and no spaces"
 NAMES = "module.function, module.Class.method or module:Class.method"
 IDS = f"write ids, each from 1 to {MAX_ID}"
 JSON = """in single quotes, as '{"to": "a@example.org"}'"""
+SPAN = "nor a span as 90s, 5m, 1h or 2d"
 SECONDS = "is not a number of seconds from 0 on"
 KEY = "allowed: a text of 1 to 255 bytes"
 WHOLE = "a whole number from"
@@ -33,7 +36,10 @@ WORKER = {
     "100 4294967296": ("4294967296", "from 0 to 4294967295"),
     "--mode=done": ("--mode", "'done'", "delete", "move", "mark"),
     "--slot=2": ("--slot", "did you mean --slots?"),
-    "--max-time 55s": ("--max-time", "'55s'", "seconds"),
+    **{
+        f"--max-time {wrong}": ("--max-time", f"'{wrong}'", "seconds", SPAN)
+        for wrong in ("55sec", "1h30m", "0s", "1.5h")
+    },
     **{f"{wrong} 3": ("MAX_TASKS",) for wrong in ("1.5", "1_000", "٣")},
     **{f"10 {wrong}": ("GROUP_IDS", COMMAS) for wrong in ("3,x", "''", "3,,5", "-3")},
     **{f"--batch={wrong}": ("--batch", WHOLE) for wrong in ("0", "1001")},
@@ -93,7 +99,11 @@ ADD = {
     "tasks.a --unique ''": ("unique_key is ''", KEY),
     f"tasks.a --unique {'ä' * 128}": ("256 bytes long", KEY),
     "tasks.a --delay 5 --at 2037-01-31T12:00:00Z": ("it has delay and at; allowed: one of them",),
-    **{f"tasks.a --delay {wrong}": (f"'{wrong}' {SECONDS}",) for wrong in ("-1", "soon", "inf", "nan")},
+    **{
+        f"tasks.a --delay {wrong}": (f"'{wrong}' {SECONDS}",)
+        for wrong in ("-1", "soon", "inf", "nan", "m", "5mm", "٣m")
+    },
+    "tasks.a --delay 6000d": ("allowed: seconds or a timedelta, from 0 to 3660 days",),
     "tasks.a --delay 1e10": ("allowed: seconds or a timedelta, from 0 to 3660 days",),
     "tasks.a --at tomorrow": ("at is 'tomorrow'; allowed: a datetime, or its text as 2026-01-31T12:00:00+01:00",),
     "tasks.a --at 2037-01-31T12:00:00": ("which has no time zone",),
@@ -170,3 +180,23 @@ def test_a_bad_json_line_is_named_by_its_number(line: bytes, words: str) -> None
     assert words in told
     assert told.endswith("; nothing was added")
     assert len(told) < 600
+
+
+# ---- spans of time
+
+
+@pytest.mark.parametrize(("text", "seconds"), {"90s": 90, "5m": 300, "1h": 3600, "2d": 172_800, "1w": 604_800}.items())
+def test_a_span_is_taken_wherever_an_option_has_seconds(text: str, seconds: int) -> None:
+    assert read_options(["--max-time", text]).max_time == seconds
+    parsers = parsers_of_client()
+    assert parsers["add"].parse_args(["tasks.a", "--delay", text]).delay == seconds
+    assert parsers["schedule"].parse_args(["name", "tasks.a", "--every", text]).every == seconds
+    assert parsers["prune"].parse_args(["--older-than", text]).older_than == seconds
+    assert parsers["stats"].parse_args(["--since", text]).since == seconds
+
+
+def test_a_number_alone_is_in_seconds_as_before() -> None:
+    assert read_options(["--max-time", "0.5"]).max_time == 0.5
+    parsers = parsers_of_client()
+    assert parsers["add"].parse_args(["tasks.a", "--delay", "1e3"]).delay == 1000.0
+    assert parsers["schedule"].parse_args(["name", "tasks.a", "--every", "90"]).every == 90

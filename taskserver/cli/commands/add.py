@@ -14,7 +14,7 @@ from ...model.new_task import MAX_VERSION, TASK_KEYS, NewTask, new_task_from
 from ...model.task import MAX_ATTEMPTS, MAX_ID
 from ...server import TaskServer
 from ...stores.queue.adding import WaitsForNewer
-from ..terminal.arguments import number_of, whole_number
+from ..terminal.arguments import seconds, whole_number
 from ..terminal.live_line import LiveLine, bar
 from ..terminal.task_arguments import QUOTING, describe_order, describe_task, read_args
 
@@ -29,7 +29,7 @@ def add_parser(subparsers: Any) -> None:
     describe_task(parser, is_required=False)
     describe_order(parser)
     parser.add_argument(
-        "--delay", metavar="S", type=number_of("seconds", or_zero=True), help="run it after S seconds at the earliest"
+        "--delay", metavar="S", type=seconds(or_zero=True), help="run it after S seconds at the earliest, or 5m, 1h, 2d"
     )
     parser.add_argument(
         "--at", metavar="INSTANT", help="run it from then on, as 2026-01-31T12:00:00+01:00; Z at the end is UTC"

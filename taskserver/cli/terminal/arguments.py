@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from ...messages.printable import printable
+from ...messages.printable import SPANS, UNIT_SECONDS, printable, span_seconds
 from ...messages.suggestions import nearest
 from ...model.task import MAX_GROUP_ID
 from ...stores.queue.claims import MAX_GROUPS
@@ -69,8 +69,31 @@ def whole_number(least: int, most: int | None = None, hint: str = "") -> Callabl
     return parse
 
 
-def number_of(unit: str, or_zero: bool = False) -> Callable[[str], float]:
-    """An argument's type: a number of seconds, or of another unit, above 0 or from 0 on."""
+def whole_seconds(least: int, most: int) -> Callable[[str], int]:
+    """An argument's type: whole seconds within limits, both allowed, or a span of time as 5m."""
+    parse_number = whole_number(least, most, hint=f", of seconds, nor a span {SPANS}")
+
+    def parse(text: str) -> int:
+        seconds = span_seconds(text)
+        return seconds if seconds is not None and least <= seconds <= most else parse_number(text)
+
+    return parse
+
+
+def seconds(or_zero: bool = False) -> Callable[[str], float]:
+    """An argument's type: a number of seconds, above 0 or from 0 on, or a span of time as 5m."""
+    parse_number = number_of("seconds", or_zero, hint=f", nor a span {SPANS}")
+
+    def parse(text: str) -> float:
+        found = span_seconds(text)
+        return parse_number(text) if found is None or (found == 0 and not or_zero) else found
+
+    return parse
+
+
+def number_of(unit: str, or_zero: bool = False, hint: str = "") -> Callable[[str], float]:
+    """An argument's type: a number of a unit, above 0 or from 0 on; an error ends with `hint`."""
+    allowed = f"a number of {unit} {'from 0 on' if or_zero else 'above 0'}"
 
     def parse(text: str) -> float:
         try:
@@ -79,7 +102,7 @@ def number_of(unit: str, or_zero: bool = False) -> Callable[[str], float]:
             value = -1.0
         if 0 < value < float("inf") or (or_zero and value == 0):
             return value
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of {unit} {'from 0 on' if or_zero else 'above 0'}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}{hint}")
 
     return parse
 
@@ -107,18 +130,15 @@ def add_groups(parser: Any) -> None:
     parser.about_more = ABOUT_GROUPS
 
 
-SECONDS_OF = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
-MAX_PRUNE_DAYS = 36_500
+MAX_SPAN_DAYS = 36_500
 """The limit of stores/queue/pruning.py, which refuses more."""
 
 
 def span(text: str, hint: str = "") -> int:
     """An argument's type: a span of time, as 90s, 30m, 24h or 7d; returns seconds. An error ends with `hint`."""
-    number, unit = text[:-1], text[-1:]
-    if unit in SECONDS_OF and number.isascii() and number.isdigit() and len(number) <= 10:
-        seconds = int(number) * SECONDS_OF[unit]
-        if seconds <= MAX_PRUNE_DAYS * SECONDS_OF["d"]:
-            return seconds
+    seconds = span_seconds(text)
+    if seconds is not None and seconds <= MAX_SPAN_DAYS * UNIT_SECONDS["d"]:
+        return seconds
     raise argparse.ArgumentTypeError(
-        f"{text!r} is not a span of time; allowed: as 90s, 30m, 24h, 7d or 4w, at most {MAX_PRUNE_DAYS}d{hint}"
+        f"{text!r} is not a span of time; allowed: as 90s, 30m, 24h, 7d or 4w, at most {MAX_SPAN_DAYS}d{hint}"
     )
