@@ -54,6 +54,9 @@ CLIENT = {
     "evil\x1b[2J": ("'add'",),
     "init now": ("now",),
     "list --status failed": ("'failed'", "error", "fatal"),
+    "list 17": ("'17' is no status", "client.py show 17 shows one task"),
+    "list fatel": ("did you mean fatal?",),
+    "list --since yesterday": ("--since", "is not a span of time"),
     "list --limit 0": ("--limit", WHOLE),
     **{
         f"{command} --limit {2**63}": ("--limit", f"{WHOLE} 1 to {2**63 - 1}")

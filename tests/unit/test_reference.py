@@ -140,7 +140,9 @@ def default_of(program: str, action: argparse.Action) -> str:
     if action.default is False:
         return "off"
     if action.default in (None, []):
-        return {("list", "status"): "all", ("worker.py", "mode"): "TASKSERVER_MODE"}.get((program, action.dest), "none")
+        return {("list", "status"): "all", ("list", "statuses"): "all", ("worker.py", "mode"): "TASKSERVER_MODE"}.get(
+            (program, action.dest), "none"
+        )
     return str(action.default)
 
 

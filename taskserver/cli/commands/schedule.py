@@ -10,6 +10,7 @@ from ...model.schedule import CRON_EXAMPLE, MAX_EVERY_SECONDS, UTC
 from ...server import TaskServer
 from ...stores.queue.schedules import Schedules
 from ..terminal.arguments import whole_seconds
+from ..terminal.instants import exactly
 from ..terminal.task_arguments import QUOTING, describe_order, describe_task, read_args
 
 
@@ -41,4 +42,4 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     )
     found = Schedules(server.store).find(options.name)
     if found:
-        print(printable(f"{options.name}: next at {found.next_at} UTC"))
+        print(printable(f"{options.name}: next at {exactly(found.next_at)}"))

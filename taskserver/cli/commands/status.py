@@ -15,6 +15,7 @@ from ...server import TaskServer
 from ...stores.database.records import LastRun, TellingTask
 from ...stores.queue.schedules import StoredSchedule
 from ...stores.queue.stats import HourStats
+from ..terminal.instants import time_of_day
 from ..terminal.output import MAX_LINES, as_json, instant_as_json, largest, print_table, stats_as_json, status_name
 
 
@@ -135,7 +136,7 @@ def _show_running(tasks: Sequence[TellingTask], has_more: bool) -> None:
 
 def _show_hours(this: HourStats, last: HourStats) -> None:
     if any(hour.attempts or hour.fatal for hour in (this, last)):
-        print(f"since {this.hour[11:16]} UTC: {_hour_words(this)}; in the hour before: {_hour_words(last)}")
+        print(f"since {time_of_day(this.hour)}: {_hour_words(this)}; in the hour before: {_hour_words(last)}")
 
 
 def _hour_words(one: HourStats) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
 from typing import Any, NoReturn
 
 from ...messages.printable import SPANS, UNIT_SECONDS, printable, span_seconds
 from ...messages.suggestions import nearest
+from ...model.new_task import read_instant
 from ...model.task import MAX_GROUP_ID
 from ...stores.queue.claims import MAX_GROUPS
 from .program import Exit
@@ -132,6 +134,18 @@ def add_groups(parser: Any) -> None:
 
 MAX_SPAN_DAYS = 36_500
 """The limit of stores/queue/pruning.py, which refuses more."""
+
+
+SINCE = "a span as 90s, 30m, 24h, 7d, or an instant as 2026-01-31 or 2026-01-31T12:00+01:00 (without a zone: UTC)"
+
+
+def since(text: str) -> int | datetime:
+    """An argument's type: a span of time before now, in seconds, or an instant."""
+    try:
+        instant = read_instant(text)
+    except ValueError:
+        return span(text, "; or an instant, as 2026-01-31 or 2026-01-31T12:00+01:00")
+    return instant if instant.utcoffset() is not None else instant.replace(tzinfo=timezone.utc)
 
 
 def span(text: str, hint: str = "") -> int:
