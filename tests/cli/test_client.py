@@ -166,7 +166,7 @@ def test_a_wide_terminal_shows_whole_errors_and_a_narrow_one_what_matters(queue:
     assert error in screen(300)
     narrow = screen(80).splitlines()
     assert all(len(line) <= 80 for line in narrow)
-    assert re.match(r"1 +fatal +0 +tasks.note +.*ValueError.*…$", narrow[1])
+    assert re.match(r" *1  fatal +0  [-0-9]+ [0-9:]+ +tasks.note  ValueError: no,no,.*…$", narrow[1])
     assert narrow[-1].startswith("(a wider terminal")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from taskserver.cli.terminal import instants, output
+from taskserver.cli.terminal.instants import in_column
 from taskserver.cli.terminal.output import MAX_CELL, MIN_CELL, Word, in_units, print_table
 from taskserver.cli.terminal.style import cut, width_of
 
@@ -64,7 +65,7 @@ ROWS: Sequence[Sequence[object]] = (
 )
 
 
-@pytest.mark.parametrize("columns", [40, 60, 80, 100, 140, 300])
+@pytest.mark.parametrize("columns", [50, 60, 80, 100, 140, 300])
 def test_a_table_fits_its_terminal_and_stays_in_line(screen: Screen, columns: int) -> None:
     screen.columns = columns
     head, *lines = screen.show(HEADS, ROWS)
@@ -81,7 +82,7 @@ def test_without_a_terminal_a_cell_is_cut_at_a_fixed_width(screen: Screen) -> No
     assert "tasks.send_letter" in first
 
 
-@pytest.mark.parametrize(("columns", "left_out"), [(80, []), (30, ["task"]), (18, ["task", "id"]), (5, ["task", "id"])])
+@pytest.mark.parametrize(("columns", "left_out"), [(80, []), (30, ["task"]), (26, ["task", "id"]), (5, ["task", "id"])])
 def test_a_narrow_terminal_shows_fewer_columns_and_names_the_others(
     screen: Screen, columns: int, left_out: list[str]
 ) -> None:
@@ -90,6 +91,13 @@ def test_a_narrow_terminal_shows_fewer_columns_and_names_the_others(
     assert head.split() == [name for name in HEADS if name not in left_out]
     assert (last == f"(a wider terminal, a pipe and --json also have: {', '.join(left_out)})") == bool(left_out)
     assert MIN_CELL <= width_of(first) <= max(columns, MIN_CELL)
+
+
+def test_words_and_instants_are_never_cut(screen: Screen) -> None:
+    screen.columns = 40
+    whole = (Word("in_progress"), in_column("2026-01-31 23:30:00.123456"), in_units(90))
+    _, line = screen.show(["status", "since", "ran", "error"], [[*whole, "x" * 100]])
+    assert line.split("  ")[:3] == ["in_progress", *map(str, whole[1:])]
 
 
 def test_colours_are_for_terminals_that_want_them_and_change_no_width(

@@ -89,7 +89,7 @@ def _print(tasks: Sequence[StoredTask], links: dict[int, Links], now: str) -> No
             heads.insert(-1, head)
             for row, cell in zip(rows, of_each, strict=True):
                 row.insert(-1, cell)
-    print_table(heads, rows, unless_narrow=("priority", "attempts", created, "arguments"))
+    print_table(heads, rows, unless_narrow=("priority", "attempts", "arguments", created))
 
 
 def _cells(task: StoredTask, now: str) -> list[object]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
+from .output import Whole
+
 
 def zone() -> str:
     """The name of this host's time zone as it is now, as UTC or CET."""
@@ -25,7 +27,7 @@ def in_column(text: str | None, characters: int = 19) -> str:
     if found is None:
         return text or ""
     name = found.strftime("%Z")
-    return f"{found:%Y-%m-%d %H:%M:%S}"[:characters] + (f" {name}" if name != zone() else "")
+    return Whole(f"{found:%Y-%m-%d %H:%M:%S}"[:characters] + (f" {name}" if name != zone() else ""))
 
 
 def in_sentence(text: str | None) -> str:

@@ -19,7 +19,7 @@ from .style import BOLD, COLOURS, cut, painted, width_of
 
 MAX_CELL = 60
 """Columns of a cell where no terminal tells how wide it is."""
-MIN_CELL = 12
+MIN_CELL = 20
 """Columns of a text on a narrow terminal; a table that needs more is broken by the terminal."""
 MAX_LINES = 50
 """Lines of a kind that a person sees of what rows may make up by the thousand; `--json` has all."""
@@ -35,11 +35,15 @@ def largest(several: Sequence[T], size: Callable[[T], float]) -> tuple[Sequence[
     return ordered[:MAX_LINES], ordered[MAX_LINES:]
 
 
-class Amount(str):
+class Whole(str):
+    """A text that no table cuts, as an instant."""
+
+
+class Amount(Whole):
     """A number with its unit, aligned in a table as numbers are."""
 
 
-class Word(str):
+class Word(Whole):
     """A word that has a colour on a terminal, as the name of a status has."""
 
 
@@ -67,8 +71,9 @@ def _without(cells: Sequence[T], at: int) -> Sequence[T]:
 
 def _print_lines(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     most = MAX_CELL if not sys.stdout.isatty() else max(_room_for_texts(heads, rows), MIN_CELL)
-    is_number = _are_numbers(heads, rows)
-    lines = [[cut(_text(value), most) for value in row] for row in (heads, *rows)]
+    is_number = _are_all(rows, int, Amount)
+    lines = [[_text(value) if isinstance(value, Whole) else cut(_text(value), most) for value in row] for row in rows]
+    lines.insert(0, list(heads))
     widths = [max(map(width_of, column)) for column in zip(*lines, strict=True)]
     for values, line in zip((heads, *rows), lines, strict=True):
         cells = []
@@ -85,10 +90,10 @@ def _room_for_texts(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> i
     if not sys.stdout.isatty():
         return MAX_LINE
     widths = [max(width_of(_text(value)) for value in column) for column in zip(heads, *rows, strict=True)]
-    is_number = _are_numbers(heads, rows)
+    are_whole = _are_all(rows, int, Whole)
     room = terminal_width(sys.stdout) - 2 * (len(heads) - 1)
-    room -= sum(width for width, is_right in zip(widths, is_number, strict=True) if is_right)
-    texts = sorted(width for width, is_right in zip(widths, is_number, strict=True) if not is_right)
+    room -= sum(width for width, is_whole in zip(widths, are_whole, strict=True) if is_whole)
+    texts = sorted(width for width, is_whole in zip(widths, are_whole, strict=True) if not is_whole)
     # Short texts take what they need, and the longer ones share the rest.
     for more, width in zip(range(len(texts), 0, -1), texts, strict=True):
         if width * more > room:
@@ -97,8 +102,9 @@ def _room_for_texts(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> i
     return MAX_LINE
 
 
-def _are_numbers(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> list[bool]:
-    return [all(isinstance(row[at], (int, Amount)) for row in rows) for at in range(len(heads))]
+def _are_all(rows: Sequence[Sequence[object]], *kinds: type) -> list[bool]:
+    """For each column whether all of its values are of these kinds."""
+    return [all(isinstance(value, kinds) for value in column) for column in zip(*rows, strict=True)]
 
 
 def _text(value: object) -> str:
