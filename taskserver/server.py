@@ -241,14 +241,16 @@ class TaskServer:
         check_priority(priority)
         return self._operations().set_priority(Selection(ids=[check_task_id(task_id)]), priority) == 1
 
-    def retry(self, tasks: int | Iterable[int] | Selection) -> int:
+    def retry(self, tasks: int | Iterable[int] | Selection, *, as_task: str | Callable[..., Any] | None = None) -> int:
         """Error, fatal → new, with attempts 0, for an id, some ids, or a Selection; return how many tasks changed.
 
-        Raises InvalidTask, and DatabaseError where other programs held some of the rows.
+        `as_task` is another callable for them, for a name that was misspelt; pipelines stay as they are then. Raises
+        InvalidTask, and DatabaseError where other programs held some of the rows.
         """
+        from .model.field_checks import name_of
         from .model.selection import selection_of
 
-        return self._operations().retry(selection_of(tasks))
+        return self._operations().retry(selection_of(tasks), None if as_task is None else name_of(as_task))
 
     def cancel(self, tasks: int | Iterable[int] | Selection) -> int:
         """New, waiting, error → fatal `cancelled`; a running task is interrupted at its next heartbeat or progress().

@@ -157,6 +157,41 @@ def test_a_retry_makes_error_and_fatal_tasks_new_and_leaves_all_others(queue: Qu
     assert_updated(queue, ids, found)
 
 
+def test_a_retry_under_another_name_does_the_same_and_leaves_pipelines(queue: Queue) -> None:
+    ids = put_all_kinds(queue)
+    pipeline = put(queue, 4, error_text="E: e", stages='["tasks.note", "tasks.note"]')
+    count, found = changes(queue, ids, lambda: queue.server.retry(Selection(), as_task="tasks.speak"))
+    assert {kind: found[kind]["status"] for kind in found} == dict.fromkeys(["error", "fatal", "lost", "cancelled"], 0)
+    assert count == 4
+    renamed = sorted(ids[kind] for kind in found)
+    assert queue.sql("SELECT id FROM jobs_queue WHERE task = 'tasks.speak' ORDER BY id") == [(one,) for one in renamed]
+    assert queue.sql("SELECT status, task FROM jobs_queue WHERE id = ?", pipeline) == [(4, "tasks.note")]
+    with pytest.raises(InvalidTask, match=r"task is .speak.; allowed: module\.function"):
+        queue.server.retry(Selection(), as_task="speak")
+
+
+def test_a_misspelt_task_runs_under_the_name_that_its_retry_gives_it(queue: Queue, client: Run) -> None:
+    for number in range(3):
+        queue.add("tasks.notte", f'["{number}"]')
+    pipeline = put(queue, task="tasks.notte", stages='["tasks.notte", "tasks.note"]')
+    queue.worker()
+    choose = ("retry", "--task", "tasks.notte", "--as", "tasks.note")
+    previewed = client(*choose, "--dry-run")
+    assert previewed.stdout.endswith("3 tasks would be retried as tasks.note; nothing was changed\n")
+    assert queue.statuses() == [4, 4, 4, 4]
+    ended = client(*choose, "--limit", 1)
+    assert ended.stdout == "1 task retried as tasks.note\n"
+    ended = client(*choose)
+    assert ended.stdout == "2 tasks retried as tasks.note\n"
+    assert ended.stderr.startswith("1 of these left, as they are pipelines")
+    ended = client("retry", pipeline, "--as", "tasks.note")
+    assert (ended.returncode, ended.stdout) == (0, "0 tasks retried as tasks.note\n")
+    assert "is for tasks that are in error or fatal, and no pipeline" in ended.stderr
+    assert_one_line(client("retry", "--all", "--as", "note"), 2, "client.py: --as: task is 'note'; allowed: module.")
+    assert_silent(queue.worker())
+    assert queue.notes() == ["0", "1", "2"]
+
+
 def test_a_cancel_ends_what_waits_and_marks_what_runs(queue: Queue) -> None:
     ids = put_all_kinds(queue)
     count, found = changes(queue, ids, lambda: queue.server.cancel(Selection()))
