@@ -10,6 +10,7 @@ from ...errors import InvalidTask
 from ...model.field_checks import check_name
 from ...server import TaskServer
 from ...stores.queue.operations import PIPELINES, RETRY, RETRY_AS, Operations
+from ..terminal.misnamed import warn_of_missing
 from ..terminal.selecting import add_selection, change_chosen, selection_of
 
 
@@ -29,6 +30,7 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     except InvalidTask as error:
         raise InvalidTask(f"--as: {error}") from None
     change_chosen(server, RETRY_AS, options, f"retried as {name}", (name,))
+    warn_of_missing(server.settings, [name], "Under this name, too, they become fatal: is it the right one?")
     pipelines = 0 if options.ids else Operations(server.store).preview(PIPELINES, selection_of(options), 0).rows
     if pipelines:
         print(

@@ -11,7 +11,10 @@ from ...server import TaskServer
 from ...stores.queue.schedules import Schedules
 from ..terminal.arguments import whole_seconds
 from ..terminal.instants import exactly
+from ..terminal.misnamed import warn_of_missing
 from ..terminal.task_arguments import QUOTING, describe_order, describe_task, read_args
+
+MISNAMED = "The schedule stands all the same, and its tasks become fatal: give it again with the right name"
 
 
 def add_parser(subparsers: Any) -> None:
@@ -43,3 +46,4 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     found = Schedules(server.store).find(options.name)
     if found:
         print(printable(f"{options.name}: next at {exactly(found.next_at)}"))
+    warn_of_missing(server.settings, [options.task], MISNAMED)
