@@ -22,6 +22,7 @@ from taskserver import DatabaseError, InvalidTask, SettingError, TaskServer
 from taskserver.cli.client import main
 from taskserver.model.attempt import Finish, Outcome, Start
 from taskserver.model.selection import Selection
+from taskserver.model.task import MAX_GROUP_ID
 from taskserver.stores.mysql.dialect import MySQLDialect
 from taskserver.stores.queue import bulk_writes
 from taskserver.stores.queue.operations import RETRY, Operations
@@ -547,6 +548,60 @@ def test_pause_and_resume_say_what_was_so_already(queue: Queue, client: Run) -> 
     assert not queue.server.resume(0)
     with pytest.raises(SettingError, match="group_id is -1"):
         queue.server.pause(-1)
+
+
+def test_several_groups_are_paused_and_resumed_by_one_command(queue: Queue, client: Run) -> None:
+    assert client("pause", "5").returncode == 0
+    ended = client("pause", "3,5,3,7")
+    assert ended.stdout.startswith("groups 3, 7 are paused from the next claim on;")
+    assert ended.stdout.endswith("\ngroup 5 was paused already\n")
+    assert queue.server.store.claims.paused_groups() == [3, 5, 7]
+    assert client("resume", "7,4,3").stdout == "groups 7, 3 are served again\ngroup 4 was not paused\n"
+    assert queue.server.store.claims.paused_groups() == [5]
+    assert client("resume", "--all").stdout == "all groups are served again\n"
+    assert client("resume", "--all").stdout == "no group was paused\n"
+    for wrong in ([], ["3", "--all"]):
+        assert_one_line(client("pause", *wrong), 2, "name a group, or several as 3,5, or else --all")
+    assert_one_line(client("pause", "3", "5"), 2, "with commas and no spaces")
+
+
+def test_while_all_groups_are_paused_nothing_runs_not_even_what_comes_up_later(queue: Queue, client: Run) -> None:
+    assert_silent(queue.worker(0, "8,9"))  # its record names groups without a row
+    for group in (0, 3):
+        queue.add("tasks.note", f"[{group}]", group)
+    client("pause", "3")
+    ended = client("pause", "--all")
+    assert ended.stdout == "all groups are paused from the next claim on; what workers claimed before that, they run\n"
+    for group in (8, 77, MAX_GROUP_ID):
+        queue.add("tasks.note", f"[{group}]", group)
+    for arguments in ([], [0, "0,3"], [0, "8,9"], [0, MAX_GROUP_ID]):
+        assert_silent(queue.worker(*arguments))
+    assert queue.notes() == []
+    assert "all groups are paused, with 5 new tasks: client.py resume --all has" in client("status").stdout
+    report = json.loads(client("status", "--json").stdout)
+    assert (report["all_paused"], report["unserved_groups"]) == (True, [])
+    assert set(report["paused_groups"]) >= {0, 3, 8, 9, 77, MAX_GROUP_ID}
+    told = client("resume", "77,3").stdout
+    assert told.startswith(
+        "groups 77, 3 are served again\nthe other groups that were known at pause --all stay paused;"
+    )
+    assert_silent(queue.worker())
+    assert queue.notes() == ["3", "77"]
+    assert not json.loads(client("status", "--json").stdout)["all_paused"]
+    assert client("resume", "--all").stdout == "all groups are served again\n"
+    assert_silent(queue.worker())
+    assert queue.notes() == ["3", "77", "0", "8", str(MAX_GROUP_ID)]
+
+
+@ONE_STORE
+def test_a_pause_of_the_last_group_alone_is_no_pause_of_all(queue: Queue, client: Run) -> None:
+    queue.add("tasks.note", "[1]", 1)
+    client("pause", MAX_GROUP_ID)
+    assert not queue.server.store.claims.are_all_paused()
+    assert_silent(queue.worker())
+    assert queue.notes() == ["1"]
+    client("pause", "--all")
+    assert queue.server.store.claims.are_all_paused()
 
 
 # ---- run

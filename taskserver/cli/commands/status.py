@@ -46,6 +46,7 @@ def _report(overview: Overview) -> dict[str, Any]:
         "runs": [_run_report(run) for run in overview.runs],
         "unserved_groups": overview.unserved_groups,
         "paused_groups": overview.paused_groups,
+        "all_paused": overview.are_all_paused,
         "schedules": [_schedule_report(stored) for stored in overview.schedules],
         "this_hour": stats_as_json(overview.this_hour, "hour"),
         "hour_before": stats_as_json(overview.hour_before, "hour"),

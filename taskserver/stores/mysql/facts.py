@@ -99,7 +99,7 @@ WORKER_RIGHTS = (
     _Right("SELECT", "workers", "pid"),
     _Right("INSERT", "workers", "pid"),
     _Right("UPDATE", "workers", "pid"),
-    _Right("SELECT", "paused", "group_id"),
+    _Right("SELECT", "paused", "group_id, paused_at"),
     _Right("SELECT", "schedules", "name"),
     _Right("UPDATE", "schedules", "next_at"),
     _Right("SELECT", "dependencies", "child_id"),

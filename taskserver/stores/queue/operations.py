@@ -1,4 +1,4 @@
-"""An operator's verbs: run tasks again, cancel, move, pause; and count errors.
+"""An operator's verbs: run tasks again, cancel, move; and count errors. Pauses have group_pauses.py.
 
 A worker does not need them. Verbs to many rows go through bulk_writes.py.
 """
@@ -230,19 +230,6 @@ class Operations:
         """How many cancelled tasks still run: their workers have not heard of it yet."""
         found: int = self._database.fetch_value(self.STILL_RUNNING)
         return found
-
-    # ---- pause, resume
-
-    PAUSE = "{insert_or_ignore} INTO {paused} (group_id) VALUES (?)"
-    RESUME = "DELETE FROM {paused} WHERE group_id = ?"
-
-    def pause(self, group_id: int) -> bool:
-        """Stop claims of this group's tasks, from the next claim on. False if the group was paused already."""
-        return self._database.change(self.PAUSE, (group_id,)) == 1
-
-    def resume(self, group_id: int) -> bool:
-        """Allow claims of this group's tasks again. Whether the group was paused."""
-        return self._database.change(self.RESUME, (group_id,)) == 1
 
     # ---- claim one: new, waiting, error, fatal → in progress, whatever its group and its time
 
