@@ -35,6 +35,7 @@ WORKER = {
     "-100": ("'-100'", "from 0 on"),
     "100 4294967296": ("4294967296", "from 0 to 4294967295"),
     "--mode=done": ("--mode", "'done'", "delete", "move", "mark"),
+    "--mode=marked": ("did you mean 'mark'?",),
     "--slot=2": ("--slot", "did you mean --slots?"),
     **{
         f"--max-time {wrong}": ("--max-time", f"'{wrong}'", "seconds", SPAN)
@@ -52,6 +53,13 @@ CLIENT = {
     "": ("COMMAND", "client.py --help"),
     "jobs": ("'jobs'", "'add'", "'status'", "'list'"),
     "evil\x1b[2J": ("'add'",),
+    "statsu": ("'statsu'; did you mean 'stats' or 'status'?",),
+    "Status": ("did you mean 'status'?; see",),
+    "unscedule nightly": ("did you mean 'unschedule' or 'schedule'?",),
+    "--json status": ("--json", "options follow their command"),
+    "list --staus fatal": ("did you mean --status?",),
+    "list -limit": ("did you mean --limit?",),
+    "stats --by hours": ("did you mean 'hour'?",),
     "init now": ("now",),
     "list --status failed": ("'failed'", "error", "fatal"),
     "list 17": ("'17' is no status", "client.py show 17 shows one task"),
@@ -145,6 +153,37 @@ def test_a_wrong_line_is_answered_with_what_is_meant(
     assert "\x1b" not in ended.stderr
     assert len(ended.stderr) < 700
     assert not (tmp_path / "q.db").exists()
+
+
+# ---- help
+
+
+def test_the_help_has_a_line_for_each_command_in_its_group(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    ended = run_here(client.main, capsys, tmp_path, "--help")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert max(map(len, ended.stdout.splitlines())) <= 80
+    parts = ended.stdout.split("\n\n")
+    groups = {part.splitlines()[0]: part.splitlines()[1:] for part in parts if part.splitlines()[0] in client.GROUPS}
+    named = {heading: [line.split()[0] for line in lines] for heading, lines in groups.items()}
+    assert named == {
+        heading: [command.__name__.rpartition(".")[2] for command in commands]
+        for heading, commands in client.GROUPS.items()
+    }
+    assert all(len(line.split()) > 3 for lines in groups.values() for line in lines)
+
+
+def test_the_examples_of_the_help_are_right_and_a_command_tells_what_it_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parser = client.make_parser()
+    examples = client.EXAMPLES.strip().splitlines()
+    for line in examples:
+        script, *arguments = shlex.split(line)
+        assert script == "client.py"
+        parser.parse_args(arguments)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["pause", "--help"])
+    assert "\n\nHave no worker take tasks of some groups, or of all.\n\n" in capsys.readouterr().out
 
 
 # ---- JSON lines

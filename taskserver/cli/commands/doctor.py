@@ -35,7 +35,7 @@ _HEALTH = {Level.WARNING: Health.WARNING, Level.BROKEN: Health.BROKEN}
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "doctor",
-        help="look for what is wrong here: what was found, why it matters, the mend",
+        help="look for what is wrong here, why it matters, and the mend",
         epilog="Exit codes: 0 well, 1 warning, 2 broken, 3 wrong usage.",
     )
     parser.usage_exit = Health.USAGE

@@ -17,7 +17,7 @@ DEFAULT_LIMIT = 20
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("errors", help="what tasks in error and fatal ones failed with, most frequent first")
+    parser = subparsers.add_parser("errors", help="what tasks in error and fatal ones failed with, counted")
     add_filters(parser)
     parser.add_argument(
         "--limit", type=whole_number(1, MAX_SIGNED), default=DEFAULT_LIMIT, metavar="N", help="default %(default)s"

@@ -27,7 +27,7 @@ LEGEND = f"{DONE} done, {FAILED} failed or lost"
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("stats", help="what was done by the hour, how long it ran, and how long it waited")
+    parser = subparsers.add_parser("stats", help="what was done by the hour, how long it ran and how long it waited")
     parser.add_argument(
         "--since",
         metavar="WHEN",

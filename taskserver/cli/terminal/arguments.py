@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import Any, NoReturn
 
 from ...messages.printable import SPANS, UNIT_SECONDS, printable, span_seconds
-from ...messages.suggestions import nearest
+from ...messages.suggestions import alike, nearest
 from ...model.new_task import read_instant
 from ...model.task import MAX_GROUP_ID
 from ...stores.queue.claims import MAX_GROUPS
@@ -23,6 +23,9 @@ class Parser(argparse.ArgumentParser):
 
     usage_exit: int = Exit.USAGE
 
+    about_commands = ""
+    """The help of a program with commands: all of them, with a line each."""
+
     _is_intermixed = False
 
     def __init__(self, **keywords: Any) -> None:
@@ -34,7 +37,14 @@ class Parser(argparse.ArgumentParser):
 
         Surplus arguments are refused here, where the command is known for which they were meant.
         """
-        if self._is_intermixed or self._subparsers:
+        if self._subparsers:
+            options, more = super().parse_known_args(args, namespace)
+            if more:
+                self.error(
+                    f"unrecognized arguments: {' '.join(more)}; options follow their command: {self.prog} COMMAND …"
+                )
+            return options, more
+        if self._is_intermixed:
             return super().parse_known_args(args, namespace)
         self._is_intermixed = True  # the next line calls this again, once for the options and once for the arguments
         try:
@@ -46,11 +56,22 @@ class Parser(argparse.ArgumentParser):
         return options, more
 
     def _hint(self, more: Sequence[str]) -> str:
-        option = next((word.partition("=")[0] for word in more if word.startswith("--")), None)
+        option = next((word.partition("=")[0] for word in more if word.startswith("-")), None)
         if option is None:
             return f"; {self.about_more}" if self.about_more else ""
-        meant = nearest(option, self._option_string_actions)
+        meant = nearest(f"--{option.lstrip('-')}", self._option_string_actions)
         return f"; did you mean {meant}?" if meant else ""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        choices = [str(choice) for choice in action.choices]
+        meant = " or ".join(map(repr, alike(str(value), choices)))
+        hint = f"; did you mean {meant}?" if meant else f" (choose from {', '.join(map(repr, choices))})"
+        raise argparse.ArgumentError(action, f"invalid choice: {value!r}{hint}")
+
+    def format_help(self) -> str:
+        return f"{self.format_usage()}\n{self.about_commands}" if self.about_commands else super().format_help()
 
     def error(self, message: str) -> NoReturn:
         self.exit(self.usage_exit, f"{self.prog}: {printable(message)}; see {self.prog} --help\n")
