@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...messages.printable import SPANS, UNIT_SECONDS, printable, span_seconds
 from ...messages.suggestions import alike, nearest
-from ...model.new_task import read_instant
 from ...model.task import MAX_GROUP_ID
 from ...stores.queue.claims import MAX_GROUPS
 from .program import Exit
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 
 class Parser(argparse.ArgumentParser):
@@ -162,6 +163,10 @@ SINCE = "a span as 90s, 30m, 24h, 7d, or an instant as 2026-01-31 or 2026-01-31T
 
 def since(text: str) -> int | datetime:
     """An argument's type: a span of time before now, in seconds, or an instant."""
+    from datetime import timezone  # worker.py takes no instant
+
+    from ...model.new_task import read_instant
+
     try:
         instant = read_instant(text)
     except ValueError:
