@@ -139,6 +139,9 @@ def test_list_tells_how_long_tasks_ran_with_what_and_how_to_see_more(queue: Queu
     (report,) = json_of(queue, "list", "done")
     assert 0 < report["run_seconds"] < 60
     assert json_of(queue, "show", report["id"])["run_seconds"] == report["run_seconds"]
+    assert re.search(r"^  ran          \d", text_of(queue, "show", 1), re.MULTILINE)
+    queue.sql(f"UPDATE jobs_queue SET status = 1, started_at = {queue.ago(90)} WHERE id = 2")
+    assert re.search(r"^  runs for     [\d.]+ (s|min)$", text_of(queue, "show", 2), re.MULTILINE)
     assert [task["id"] for task in json_of(queue, "list", "--limit", 1)] == [2]
 
 

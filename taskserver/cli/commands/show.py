@@ -10,7 +10,7 @@ from typing import Any
 from ...errors import InvalidTask
 from ...messages.printable import escaped
 from ...model.results import read_progress
-from ...model.task import MAX_ID
+from ...model.task import MAX_ID, Status
 from ...server import TaskServer
 from ...stores.database.records import StoredTask
 from ...stores.database.statements import INSTANTS
@@ -54,7 +54,7 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     for name, text in _columns_of(task):
         _print(name, text.split("\n"))
     if (seconds := task.run_seconds(now)) is not None:
-        _print("ran" if task.finished_at else "runs for", [in_units(seconds)])
+        _print("runs for" if task.status == Status.IN_PROGRESS else "ran", [in_units(seconds)])
     _print_links(chains, task, links)
 
 

@@ -15,6 +15,7 @@ from ..terminal.arguments import SINCE, add_groups, since
 from ..terminal.instants import headed, in_column
 from ..terminal.live_line import terminal_width
 from ..terminal.output import as_json, in_units, largest, print_table, stats_as_json
+from ..terminal.style import cut, width_of
 
 DEFAULT_SINCE = "24h"
 BY = {"hour": "hour", "group": "group_id", "task": "task"}
@@ -105,13 +106,13 @@ def _draw(totals: Sequence[HourStats], by: str) -> None:
     most = max(map(ended_attempts, totals))
     if not most:
         return
-    labels = [printable(str(_label(one, by)))[:MAX_LABEL] for one in totals]
-    width = max(map(len, labels))
+    labels = [cut(printable(str(_label(one, by))), MAX_LABEL) for one in totals]
+    width = max(map(width_of, labels))
     room = max(terminal_width(sys.stdout) - 1 - width - len(str(most)) - 4, 1)
     print(f"\n{LEGEND}")
     for label, one in zip(labels, totals, strict=True):
         count = str(ended_attempts(one)).rjust(len(str(most)))
-        print(f"{label.ljust(width)}  {count}  {_bar(one, room / most)}".rstrip())
+        print(f"{label}{' ' * (width - width_of(label))}  {count}  {_bar(one, room / most)}".rstrip())
 
 
 def _bar(one: HourStats, scale: float) -> str:
