@@ -68,8 +68,8 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     if options.json:
         print(as_json([task_as_json(task, links[task.id], now) for task in tasks]))
     elif not tasks:
-        is_any = not (statuses or options.groups) and (task, error, options.since) == (None, None, None)
-        print("no tasks" if is_any else "no such tasks")
+        is_unrestricted = not (statuses or options.groups) and (task, error, options.since) == (None, None, None)
+        print("no tasks" if is_unrestricted else "no such tasks")
     else:
         _print(tasks, links, now)
         if len(found) > len(tasks):
