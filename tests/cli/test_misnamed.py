@@ -137,5 +137,9 @@ def test_a_package_is_looked_into_as_a_worker_does(
 ) -> None:
     monkeypatch.setenv("TASKSERVER_MODULES", "shop.jobs.*")
     sqlite_queue.deployment.write_tasks("def send(to): ...\n", "shop/jobs/mail.py")
-    assert client("add", "shop.jobs.mail.send").stderr == ""
+    with monkeypatch.context() as patch:
+        patch.setattr("subprocess.run", None)  # no process is needed
+        assert client("add", "shop.jobs.mail.send").stderr == ""
     assert "did you mean 'send'?" in client("add", "shop.jobs.mail.sent").stderr
+    sqlite_queue.deployment.write_tasks("def send(to): ...\n", "shop/jobs_of_others.py")
+    assert "in none of the modules that may run" in client("add", "shop.jobs_of_others.send").stderr

@@ -57,8 +57,16 @@ def _stands_in_source(settings: Settings, name: str) -> bool:
     """
     parts = re.split("[.:]", name)
     define = re.compile(rf"^[ \t]*def {re.escape(parts[-1])}\(".encode(), re.MULTILINE)
-    modules = {".".join(parts[:-1]), ".".join(parts[:-2])}.intersection(settings.modules)
-    return not parts[-1].startswith("_") and any(define.search(_source(settings.folder, one)) for one in modules)
+    modules = filter(None, (".".join(parts[:-1]), ".".join(parts[:-2])))
+    return not any(part.startswith("_") for part in parts) and any(
+        _is_listed(settings, module) and define.search(_source(settings.folder, module)) for module in modules
+    )
+
+
+def _is_listed(settings: Settings, module: str) -> bool:
+    # shop.jobs.* lists shop.jobs, and all below it.
+    packages = (one[:-1] for one in settings.modules if one.endswith(".*"))
+    return module in settings.modules or any(f"{module}.".startswith(package) for package in packages)
 
 
 def _source(folder: Path, module: str) -> bytes:
