@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .model.new_task import NewTask
     from .model.results import TaskState
     from .model.selection import Selection
+    from .stores.queue.group_pauses import GroupPauses
     from .stores.queue.operations import ErrorCount, Operations, Reclaimed
     from .stores.queue.pruning import Pruned
     from .stores.queue.stats import HourStats
@@ -242,14 +243,16 @@ class TaskServer:
         check_priority(priority)
         return self._operations().set_priority(Selection(ids=[check_task_id(task_id)]), priority) == 1
 
-    def retry(self, tasks: int | Iterable[int] | Selection) -> int:
+    def retry(self, tasks: int | Iterable[int] | Selection, *, as_task: str | Callable[..., Any] | None = None) -> int:
         """Error, fatal → new, with attempts 0, for an id, some ids, or a Selection; return how many tasks changed.
 
-        Raises InvalidTask, and DatabaseError where other programs held some of the rows.
+        `as_task` is another callable for them, for a name that was misspelt; pipelines stay as they are then. Raises
+        InvalidTask, and DatabaseError where other programs held some of the rows.
         """
+        from .model.field_checks import name_of
         from .model.selection import selection_of
 
-        return self._operations().retry(selection_of(tasks))
+        return self._operations().retry(selection_of(tasks), None if as_task is None else name_of(as_task))
 
     def cancel(self, tasks: int | Iterable[int] | Selection) -> int:
         """New, waiting, error → fatal `cancelled`; a running task is interrupted at its next heartbeat or progress().
@@ -262,11 +265,14 @@ class TaskServer:
 
     def pause(self, group_id: int) -> bool:
         """Have no worker take tasks of a group, from the next claim on. False where it was paused already."""
-        return self._operations().pause(check_group_id(group_id))
+        return bool(self._pauses().pause([check_group_id(group_id)]))
 
     def resume(self, group_id: int) -> bool:
-        """Have workers take tasks of a group again. False where it was not paused."""
-        return self._operations().resume(check_group_id(group_id))
+        """Have workers take tasks of a group again. False where it was not paused.
+
+        Where all groups were, by `client.py pause --all`, the others that were known then stay paused.
+        """
+        return bool(self._pauses().resume([check_group_id(group_id)]))
 
     def stats(self, since: float | timedelta | datetime | None = None) -> Sequence[HourStats]:
         """Counts and times by hour, group and task name: since an instant, for so many seconds, or all that is kept."""
@@ -339,6 +345,11 @@ class TaskServer:
         from .stores.queue.operations import Operations
 
         return Operations(self.store)
+
+    def _pauses(self) -> GroupPauses:
+        from .stores.queue.group_pauses import GroupPauses
+
+        return GroupPauses(self.store.database)
 
     # ---- workers
 

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from .commands import (
     add,
@@ -31,14 +32,23 @@ from ..server import TaskServer
 from ..settings.load import load_settings
 from .terminal.arguments import Parser
 from .terminal.program import Exit, run_program
+from .terminal.style import BOLD, painted
 
-COMMANDS = (
-    *(init, add, schedule, unschedule, status, list, show, stats, errors),
-    *(retry, cancel, priority, pause, resume, run, reclaim, prune, doctor),
-)
+GROUPS = {
+    "For producers": (add, schedule, unschedule),
+    "To look": (status, list, show, stats, errors),
+    "To act": (retry, cancel, priority, pause, resume, run, reclaim, prune),
+    "For a deployment": (init, doctor),
+}
+COMMANDS = tuple(command for commands in GROUPS.values() for command in commands)
 """Each has `add_parser`, which describes its arguments and names its `run(server, options)`.
 
 init and doctor need no server, and name their `run_in_folder(folder, options) → exit code`."""
+EXAMPLES = """
+  client.py add tasks.send_letter '{"to": "a@example.org"}' --group 3 --delay 5m
+  client.py list fatal --since 1d
+  client.py retry --task tasks.send_letter --dry-run
+  client.py stats --by task --since 7d"""
 
 
 def main(folder: Path, arguments: Sequence[str]) -> int:
@@ -49,17 +59,46 @@ def main(folder: Path, arguments: Sequence[str]) -> int:
 def _run(folder: Path, arguments: Sequence[str]) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # client.py held SIGINT back
     _survive_any_terminal()
-    parser = Parser(prog="client.py", description="Add tasks to the queue, look at it, and act on it.")
-    subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    for command in COMMANDS:
-        command.add_parser(subparsers)
-    options = parser.parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     if "run_in_folder" in options:
         code: int = options.run_in_folder(folder, options)
         return code
     with TaskServer.from_settings(load_settings(folder)) as server:
         options.run(server, options)
     return Exit.OK
+
+
+def make_parser() -> Parser:
+    """The parser of client.py, with those of its commands."""
+    parser = Parser(prog="client.py")
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+    parts = ["Add tasks to the queue, look at it, and act on it."]
+    for heading, commands in GROUPS.items():
+        group = _Group(subparsers)
+        for command in commands:
+            command.add_parser(group)
+        parts.append(
+            "\n".join(
+                [painted(heading, BOLD, sys.stdout), *(f"  {name:<12}{line}" for name, line in group.about.items())]
+            )
+        )
+    parts.append(f"{painted('Examples', BOLD, sys.stdout)}{EXAMPLES}")
+    parts.append("client.py COMMAND --help tells the options of a command.\n")
+    parser.about_commands = "\n\n".join(parts)
+    return parser
+
+
+class _Group:
+    """Stands for argparse's subparsers, and keeps what it is told of each command."""
+
+    def __init__(self, subparsers: Any) -> None:
+        self._subparsers = subparsers
+        self.about: dict[str, str] = {}
+        """A line for each command, by its name."""
+
+    def add_parser(self, name: str, *, help: str, **more: Any) -> Any:
+        self.about[name] = help
+        return self._subparsers.add_parser(name, description=f"{help[0].upper()}{help[1:]}.", **more)
 
 
 def _survive_any_terminal() -> None:

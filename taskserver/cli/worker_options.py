@@ -62,7 +62,7 @@ def _is_plain_number(text: str) -> bool:
 
 def _read_any(arguments: Sequence[str]) -> Options:
     # argparse is imported here: see _read_plain.
-    from .terminal.arguments import ABOUT_GROUPS, Parser, group_ids, number_of, whole_number
+    from .terminal.arguments import ABOUT_GROUPS, Parser, group_ids, number_of, seconds, whole_number
 
     parser = Parser(prog="worker.py", description="Run tasks of the queue until MAX_TASKS ran or none is left.")
     parser.about_more = ABOUT_GROUPS
@@ -84,7 +84,10 @@ def _read_any(arguments: Sequence[str]) -> Options:
         help=f"claim at most N at once (default 100, at most {MAX_BATCH})",
     )
     parser.add_argument(
-        "--max-time", metavar="S", type=number_of("seconds"), help="start nothing that would not fit into S seconds"
+        "--max-time",
+        metavar="S",
+        type=seconds(),
+        help="start nothing that would not fit into S seconds; also as 50s, 5m, 1h",
     )
     parser.add_argument(
         "--max-memory",

@@ -9,11 +9,13 @@ from ..messages.printable import age
 from ..model.schedule import INSTALLS
 from ..model.task import Status
 from ..monitoring.coverage import (
+    Paused,
     describe_paused,
     describe_unserved,
     groups_served,
     in_time,
     is_late,
+    paused_of,
     seconds_since_start,
     takes_all_groups,
 )
@@ -41,10 +43,11 @@ def facts_of(store: Store, settings: Settings) -> QueueFacts:
 
 def findings(store: Store, facts: QueueFacts) -> Iterator[Finding]:
     """One finding for each check of the queue. Raises DatabaseError."""
-    counts, runs, paused = store.views.counts(), store.views.runs(), store.claims.paused_groups()
+    counts, runs = store.views.counts(), store.views.runs()
+    paused = paused_of(counts, store.claims.paused_groups(), store.claims.are_all_paused())
     yield _cron(runs)
     yield from _ended_badly(runs)
-    yield _groups(counts, runs, paused)
+    yield _groups(counts, runs, paused.groups)
     yield from _paused(counts, paused)
     yield _leases(facts)
     yield _fatal(counts)
@@ -122,7 +125,7 @@ def _groups(counts: Sequence[QueueCount], runs: Sequence[LastRun], paused: Seque
     )
 
 
-def _paused(counts: Sequence[QueueCount], paused: Sequence[int]) -> Iterator[Finding]:
+def _paused(counts: Sequence[QueueCount], paused: Paused) -> Iterator[Finding]:
     if words := describe_paused(counts, paused):
         yield ok("paused", words)
 

@@ -39,6 +39,19 @@ def age(seconds: float | None) -> str:
     return f"{max(seconds, 0):.0f} s"
 
 
+UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+SPANS = "as 90s, 5m, 1h or 2d"
+"""Spans of time, for messages."""
+
+
+def span_seconds(text: str) -> int | None:
+    """The seconds of a span of time, as 90s, 5m, 1h, 2d or 4w; None for any other text, a mere number included."""
+    number, unit = text[:-1], text[-1:]
+    if unit in UNIT_SECONDS and number.isascii() and number.isdigit() and len(number) <= 10:
+        return int(number) * UNIT_SECONDS[unit]
+    return None
+
+
 def shown(value: object) -> str:
     """The repr of a value in a message, cut where it is long."""
     try:

@@ -17,11 +17,17 @@ _OTHER_DOTS = re.compile(r"->|::|[\\/]")
 
 def nearest(name: str, names: Iterable[str], likeness: float = 0.7) -> str | None:
     """The most similar of these names, at least by `likeness` (0 to 1), whatever the case; None without one."""
+    return next(iter(alike(name, names, likeness, most=1)), None)
+
+
+def alike(name: str, names: Iterable[str], likeness: float = 0.7, most: int = 2) -> list[str]:
+    """The most similar of these names, `most` at most, the likest first."""
     from difflib import get_close_matches  # imported with the first mistake
 
+    folded = name[:MAX_NAME_LENGTH].casefold()
     by_folded = {one[:MAX_NAME_LENGTH].casefold(): one for one in islice(names, MAX_COMPARED)}
-    alike = get_close_matches(name[:MAX_NAME_LENGTH].casefold(), by_folded, n=1, cutoff=likeness)
-    return by_folded[alike[0]] if alike else None
+    found = [folded] if folded in by_folded else get_close_matches(folded, by_folded, n=most, cutoff=likeness)
+    return [by_folded[one] for one in found]
 
 
 def instead(part: str, names: Sequence[str]) -> str:

@@ -7,13 +7,13 @@ import re
 from typing import NamedTuple
 
 from ..errors import SettingError
-from ..messages.printable import shown
+from ..messages.printable import shown, span_seconds
 
 DAY_SECONDS = 86_400
 MAX_DOUBLINGS = 17
 """2^17 seconds are more than a day; a higher power would only cost time."""
 
-_FORM = r"(exponential|linear|fixed):([0-9]{1,5})"
+_FORM = r"(exponential|linear|fixed):([0-9]{1,5})([smhdw]?)"
 
 
 class Backoff(NamedTuple):
@@ -36,11 +36,13 @@ class Backoff(NamedTuple):
 
 
 def parse_backoff(key: str, value: str) -> Backoff:
-    """Read `exponential:60` and the like; `key` is what an error calls it. Raises SettingError."""
+    """Read `exponential:60`, `fixed:5m` and the like; `key` is what an error calls it. Raises SettingError."""
     match = re.fullmatch(_FORM, value) if isinstance(value, str) else None
-    if match is None or int(match[2]) > DAY_SECONDS:
+    seconds = span_seconds(match[2] + (match[3] or "s")) if match else None
+    if match is None or seconds is None or seconds > DAY_SECONDS:
         what = repr(value[:100]) if isinstance(value, str) else shown(value)
         raise SettingError(
-            f"{key} is wrong: {what}; allowed: exponential:60, linear:300 or fixed:30, at most {DAY_SECONDS} seconds"
+            f"{key} is wrong: {what}; allowed: exponential:60, linear:300 or fixed:30, or fixed:5m for "
+            f"minutes, at most {DAY_SECONDS} seconds"
         )
-    return Backoff(match[1], int(match[2]))
+    return Backoff(match[1], seconds)

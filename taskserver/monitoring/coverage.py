@@ -7,6 +7,7 @@ the doctor, and whatever else watches a queue.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from ..model.task import ALL_GROUPS, Status
 from ..stores.database.records import LastRun, QueueCount
@@ -17,6 +18,15 @@ LATE_UNLESS_KNOWN_SECONDS = 86_400
 """A run is late after this where nothing tells how often cron starts it."""
 MAX_GROUPS_NAMED = 10
 """Group ids in one sentence."""
+
+
+class Paused(NamedTuple):
+    """The groups whose tasks are not claimed for now."""
+
+    groups: Sequence[int]
+    """In order."""
+    are_all: bool
+    """Whether all groups are, those that come up later included."""
 
 
 # ---- runs
@@ -87,15 +97,24 @@ def describe_unserved(counts: Sequence[QueueCount], runs: Sequence[LastRun], pau
     )
 
 
-def describe_paused(counts: Sequence[QueueCount], paused: Sequence[int]) -> str | None:
+def paused_of(counts: Sequence[QueueCount], groups: Sequence[int], are_all: bool) -> Paused:
+    """The paused groups, by the rows that pause them; where all are, also those whose tasks were added since."""
+    return Paused(sorted({*groups, *(count.group_id for count in counts if are_all)}), are_all)
+
+
+def describe_paused(counts: Sequence[QueueCount], paused: Paused) -> str | None:
     """The paused groups, and the new tasks in them, in a sentence for a person; None where no group is paused."""
-    if not paused:
+    if not paused.groups:
         return None
-    rows = sum(count.rows for count in counts if count.status == Status.NEW and count.group_id in paused)
-    one = len(paused) == 1
+    groups = set(paused.groups)
+    rows = sum(count.rows for count in counts if count.status == Status.NEW and count.group_id in groups)
+    one = len(groups) == 1
+    which = (
+        "all groups are" if paused.are_all else f"group{'' if one else 's'} {_listed(groups)} {'is' if one else 'are'}"
+    )
     return (
-        f"group{'' if one else 's'} {_listed(paused)} {'is' if one else 'are'} paused, with {rows} new "
-        f"task{'' if rows == 1 else 's'}: client.py resume GROUP has workers take them again"
+        f"{which} paused, with {rows} new task{'' if rows == 1 else 's'}: client.py resume "
+        f"{'--all' if paused.are_all else 'GROUP'} has workers take them again"
     )
 
 

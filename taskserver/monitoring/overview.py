@@ -15,7 +15,7 @@ from ..stores.database.records import LastRun, QueueCount, RunningTask, WorkerPr
 from ..stores.queue.schedules import Schedules, StoredSchedule
 from ..stores.queue.stats import HOUR_SECONDS, HourStats, RecentStats, Stats
 from ..worker.record import host_name
-from .coverage import describe_paused, describe_unserved, unserved
+from .coverage import describe_paused, describe_unserved, paused_of, unserved
 
 MIN_PACE_SECONDS = 300.0
 """At the begin of an hour, what was done in it so far counts as done in so long a time."""
@@ -65,6 +65,8 @@ class Overview(NamedTuple):
     runs: Sequence[LastRun]
     """The last run of each host and groups."""
     paused_groups: Sequence[int]
+    are_all_paused: bool
+    """Whether all groups are paused, those that come up later included."""
     unserved_groups: Sequence[int]
     """Groups with new tasks that no run serves."""
     warnings: Sequence[str]
@@ -86,7 +88,9 @@ class Overview(NamedTuple):
 def read_overview(server: TaskServer) -> Overview:
     """Read a queue; changes nothing. Raises DatabaseError, also where the tables are not of this version."""
     server.store.tables.check()
-    counts, runs, paused = server.store.views.counts(), server.store.views.runs(), server.store.claims.paused_groups()
+    counts, runs = server.store.views.counts(), server.store.views.runs()
+    claims = server.store.claims
+    paused = paused_of(counts, claims.paused_groups(), claims.are_all_paused())
     schedules = Schedules(server.store).all()
     recent = Stats(server.store).recent()
     groups = _by_group(counts)
@@ -97,9 +101,10 @@ def read_overview(server: TaskServer) -> Overview:
         groups=groups,
         total=_row_counts(counts),
         runs=runs,
-        paused_groups=paused,
-        unserved_groups=[count.group_id for count in unserved(counts, runs, paused)],
-        warnings=list(filter(None, [describe_unserved(counts, runs, paused), describe_paused(counts, paused)])),
+        paused_groups=paused.groups,
+        are_all_paused=paused.are_all,
+        unserved_groups=[count.group_id for count in unserved(counts, runs, paused.groups)],
+        warnings=list(filter(None, [describe_unserved(counts, runs, paused.groups), describe_paused(counts, paused)])),
         schedules=schedules,
         this_hour=recent.this_hour,
         hour_before=recent.hour_before,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..errors import SettingError
-from ..messages.printable import shown
+from ..messages.printable import SPANS, shown, span_seconds
 from ..model.task import MAX_GROUP_ID, MAX_ID, MODES
 
 PREFIX = "TASKSERVER_"
@@ -79,6 +79,18 @@ def whole_number_as_text(least: int, most: int) -> Callable[[str, str], int]:
         if not (value.isascii() and value.isdigit() and len(value) < 12 and least <= int(value) <= most):
             raise _wrong(key, value, f"a whole number from {least} to {most}")
         return int(value)
+
+    return check
+
+
+def seconds_as_text(least: int, most: int) -> Callable[[str, str], int]:
+    """The check of a text that holds whole seconds within limits, both allowed, or a span of time as 5m."""
+
+    def check(key: str, value: str) -> int:
+        seconds = span_seconds(f"{value}s" if value.isdigit() else value)
+        if seconds is None or not least <= seconds <= most:
+            raise _wrong(key, value, f"a whole number from {least} to {most}, of seconds, or a span {SPANS}")
+        return seconds
 
     return check
 

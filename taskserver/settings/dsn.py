@@ -7,6 +7,7 @@ and `database_file`.
 
 # Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
 
+import os
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -224,6 +225,12 @@ def _parse_options(query: str) -> dict[str, str]:
 
 def _wrong(why: str) -> SettingError:
     return SettingError(f"TASKSERVER_DSN is wrong: {why}; allowed: {FORMS}")
+
+
+def folder_of_sockets() -> str | None:
+    """The first folder for a server's socket that this host has; None without one: no server was installed here."""
+    folders = (os.path.dirname(path) for path in SOCKETS)
+    return next((folder for folder in folders if folder != "/tmp" and os.path.isdir(folder)), None)
 
 
 def usual_socket(host: str) -> str | None:

@@ -24,6 +24,7 @@ from .checks import (
     check_table,
     check_whole_number,
     nearest_key,
+    seconds_as_text,
     whole_number_as_text,
 )
 from .dsn import Dsn, parse_dsn
@@ -127,9 +128,9 @@ def load_settings(folder: Path, environ: Mapping[str, str] = os.environ) -> Sett
         modules=read("MODULES", check_modules, defaults["modules"]),
         max_attempts=read("MAX_ATTEMPTS", whole_number_as_text(1, MAX_ATTEMPTS), defaults["max_attempts"]),
         backoff=read("BACKOFF", parse_backoff, defaults["backoff"]),
-        lease_seconds=read("LEASE", whole_number_as_text(1, MAX_SECONDS), defaults["lease_seconds"]),
-        timeout_seconds=read("TIMEOUT", whole_number_as_text(0, MAX_SECONDS), defaults["timeout_seconds"]),
-        patience_seconds=read("DB_PATIENCE", whole_number_as_text(0, DAY_SECONDS), defaults["patience_seconds"]),
+        lease_seconds=read("LEASE", seconds_as_text(1, MAX_SECONDS), defaults["lease_seconds"]),
+        timeout_seconds=read("TIMEOUT", seconds_as_text(0, MAX_SECONDS), defaults["timeout_seconds"]),
+        patience_seconds=read("DB_PATIENCE", seconds_as_text(0, DAY_SECONDS), defaults["patience_seconds"]),
         pauses=read("PAUSES", parse_run_pauses, defaults["pauses"]),
         log_file=folder / found["TASKSERVER_LOG"] if found.get("TASKSERVER_LOG") else None,
     )

@@ -104,6 +104,7 @@ def test_add_of_a_key_that_stands_prints_its_id_and_with_rerun_changes_it(queue:
 
 @ONE_STORE
 def test_add_takes_what_runs_then(queue: Queue) -> None:
+    queue.define("def fail(): ...")
     second = '{"task": "tasks.note", "group_id": 5, "max_attempts": 2}'
     assert add(queue, "tasks.note", '["x"]', "--then", second, "--then", "tasks.fail", "--priority", -1) == "1\n"
     assert rows_of(queue) == [("tasks.note", '["x"]', 0, -1)]
@@ -134,6 +135,7 @@ def test_add_takes_what_is_waited_for_and_refuses_by_name_what_cannot_be(queue: 
 
 @A_SERVER
 def test_bulk_adds_the_lines_of_a_file_in_their_order(queue: Queue) -> None:
+    queue.define("def fail(): ...")
     path = queue.deployment.home / "tasks.jsonl"
     lines = [
         "\ufeff" + FIRST_LINE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable
 
@@ -11,7 +12,7 @@ import pytest
 
 from tests.support.deployment import Deployment
 from tests.support.printed import HOSTILE, json_of, text_of
-from tests.support.processes import WAIT_SECONDS, assert_one_line, assert_silent
+from tests.support.processes import WAIT_SECONDS, assert_one_line, assert_silent, run_on_terminal
 from tests.support.queues import Queue
 from tests.support.turns import A_SERVER, ONE_STORE
 
@@ -103,7 +104,7 @@ def test_list_and_show_print_tasks_as_json_alone(queue: Queue) -> None:
         "status_name": "fatal", "attempts": 0, "max_attempts": None, "due_at": None, "claim": None,
         "unique_key": None, "error_text": "ValueError: no\nsecond line", "started_at": None, "finished_at": None,
         "version": None, "stages": None, "stage": 0, "awaited": 0, "result": None, "progress": None, "archived": False,
-        "waits_for": [], "awaited_by": [],
+        "waits_for": [], "awaited_by": [], "run_seconds": None,
     }  # fmt: skip
     for instant in (created_at, updated_at):
         assert len(instant) == len("2026-01-31T12:00:00.000000Z")
@@ -122,6 +123,63 @@ def test_list_and_show_print_tasks_for_people(queue: Queue) -> None:
         assert words in text
     assert "status_9" in text_of(queue, "show", 7)
     assert json_of(queue, "show", 7)["status_name"] == "status_9"
+
+
+@ONE_STORE
+def test_list_tells_how_long_tasks_ran_with_what_and_how_to_see_more(queue: Queue) -> None:
+    queue.add("tasks.note", '["Grüße"]')
+    assert_silent(queue.worker(TASKSERVER_MODE="mark"))
+    queue.add("tasks.note", f'["{"x" * 200}"]')
+    head, waiting, more = text_of(queue, "list", "--limit", 1).splitlines()
+    assert head.split()[-4:] == ["ran", "task", "arguments", "error"]
+    assert re.search(r'tasks.note  \["x{57}…$', waiting)
+    assert "--limit 10 shows more" in more
+    _, _, done = text_of(queue, "list", "--limit", 2).splitlines()
+    assert re.search(r'done .* \d[\d.]* m?s  tasks.note  \["Grüße"\]$', done)
+    (report,) = json_of(queue, "list", "done")
+    assert 0 < report["run_seconds"] < 60
+    assert json_of(queue, "show", report["id"])["run_seconds"] == report["run_seconds"]
+    assert re.search(r"^  ran          \d", text_of(queue, "show", 1), re.MULTILINE)
+    queue.sql(f"UPDATE jobs_queue SET status = 1, started_at = {queue.ago(90)} WHERE id = 2")
+    assert re.search(r"^  runs for     [\d.]+ (s|min)$", text_of(queue, "show", 2), re.MULTILINE)
+    assert [task["id"] for task in json_of(queue, "list", "--limit", 1)] == [2]
+
+
+@ONE_STORE
+def test_list_takes_statuses_an_error_and_a_span(queue: Queue) -> None:
+    fill(queue)
+
+    def ids(*args: object) -> list[int]:
+        return [task["id"] for task in json_of(queue, "list", *args)]
+
+    assert ids("fatal") == ids("--status", "fatal") == ids("--error", "ValueError: n", "--since", "1h") == [10, 5]
+    assert ids("fatal", "new", "--limit", 1) == ids("new", "--status", "fatal", "--limit", 1) == [30]
+    assert ids("--error", "rror") == ids("--since", "0s") == []
+    assert "no such tasks" in text_of(queue, "list", "--since", "2037-01-31")
+
+
+@ONE_STORE
+def test_a_wide_terminal_shows_whole_errors_and_a_narrow_one_what_matters(queue: Queue) -> None:
+    queue.add("tasks.note", '["an argument"]')
+    queue.sql("UPDATE jobs_queue SET status = 4, error_text = ?", error := f"ValueError: {'no,' * 40}")
+
+    def screen(columns: int) -> str:
+        return run_on_terminal(queue.deployment, "client.py", "list", columns=columns).screen
+
+    assert error in screen(300)
+    narrow = screen(80).splitlines()
+    assert all(len(line) <= 80 for line in narrow)
+    assert re.match(r" *1  fatal +0  [-0-9]+ [0-9:]+ +tasks.note  ValueError: no,no,.*…$", narrow[1])
+    assert narrow[-1].startswith("(a wider terminal")
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_colours_come_on_a_terminal_alone_and_not_against_the_wish(sqlite_queue: Queue, wanted: bool) -> None:
+    sqlite_queue.sql("INSERT INTO jobs_queue (task, status) VALUES ('tasks.note', 4)")
+    screen = run_on_terminal(sqlite_queue.deployment, "client.py", "list", has_colours=wanted).screen
+    assert ("\x1b[31mfatal\x1b[0m" in screen) == wanted
+    assert ("\x1b" in screen) == wanted
+    assert "\x1b" not in sqlite_queue.client("list").stdout
 
 
 def test_show_prints_an_error_in_the_lines_that_it_has(sqlite_queue: Queue) -> None:

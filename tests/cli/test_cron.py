@@ -24,16 +24,25 @@ from tests.support.cron import Cron, find_python, missing_programs, why_not
 from tests.support.deployment import ROOT
 from tests.support.documents import read
 from tests.support.queues import Queue
-from tests.support.servers import MySQLServer, find_program
+from tests.support.servers import NOBODY, MySQLServer, find_program
 
 pytestmark = pytest.mark.xdist_group("cron")  # one process waits, not three
 
 EXAMPLE = ROOT / "crontab.example"
 THEIR_FOLDER = "/home/you/taskserver"
 THEIR_PYTHON = "/usr/bin/python3"
-HUNDRED, FIVE, ALL, LINGERING = re.findall(
-    r"(?m)^(?:# )?(?:[\d*/-]+ ){5}(/.*/worker\.py .*)$", EXAMPLE.read_text(encoding="utf-8")
-)
+LINES = re.findall(r"(?m)^(?:# )?(?:[\d*/-]+ ){5}(\S.*/worker\.py .*)$", EXAMPLE.read_text(encoding="utf-8"))
+
+
+def line_of(beginning: str, arguments: str) -> str:
+    """The command of the example that begins so, and gives worker.py these arguments."""
+    (line,) = [line for line in LINES if line.startswith(beginning) and line.endswith(f"/worker.py {arguments}")]
+    return str(line)
+
+
+HUNDRED, FIVE, ALL = (line_of("/", arguments) for arguments in ("100 3,5,6", "5 3", "--max-time 50"))
+LINGERING = line_of("/", "0 --linger 65 --slots 1")
+MANNERLY = line_of("sleep ", "100 3,5,6")
 DATABASES = ["sqlite", "mysql"]
 SQLITE = "sqlite:///var/taskserver.db"
 
@@ -41,7 +50,7 @@ MINUTES = 2
 TEXT = "Grüße, 世界 🎉"
 
 TASKS = """
-import os, signal, subprocess, sys, time
+import os, resource, signal, subprocess, sys, time
 
 
 def turn(number):
@@ -66,6 +75,10 @@ def look_around(text):
     note(os.environ["PATH"])
     note(os.getcwd())
     note(text)
+
+
+def show_manners():
+    note(f"{time.time()} {os.nice(0)} {resource.getrlimit(resource.RLIMIT_AS)[0]}")
 """
 
 NUMBERS = range(320)
@@ -179,6 +192,12 @@ def prepare_surroundings(stage: Stage) -> None:
     stage.each_minute(f"{place.worker} 1 1")
 
 
+def prepare_manners(stage: Stage) -> None:
+    place = stage.place("manners")
+    place.add("show_manners", group=3)
+    stage.each_minute(f"date +\\%s >>{place.folder}/starts", place.command(MANNERLY))
+
+
 def prepare_traps(stage: Stage) -> None:
     place = stage.place("traps")
     (stage.cron.home / "python-of-mine").symlink_to(place.python)
@@ -271,6 +290,7 @@ def seen(_cron_can_run: None, mysql_server: MySQLServer) -> Iterator[Evidence]:
         prepare_crowds(stage)
         prepare_lingering(stage)
         prepare_surroundings(stage)
+        prepare_manners(stage)
         prepare_traps(stage)
         prepare_mail(stage)
         stage.tick()
@@ -296,6 +316,17 @@ def test_a_worker_that_lingers_hands_over_to_that_of_the_next_minute(seen: Evide
     assert place.runs() == [[1], [2]]
     assert place.exit_codes() == ["0"] * MINUTES
     assert place.queue.reason() == "stopped"
+    assert seen.mails_about(place.folder) == []
+
+
+def test_the_line_with_manners_begins_at_a_second_of_the_account_and_takes_little(seen: Evidence) -> None:
+    place = seen.places["manners"]
+    (note,) = place.queue.notes()
+    began_at, niceness, most_bytes = note.split()
+    first_minute = min(map(int, (place.folder / "starts").read_text().split()))
+    assert float(began_at) - first_minute > (NOBODY & 31) - 5  # the date's own line may begin late, the sleep not early
+    assert int(niceness) == 10
+    assert int(most_bytes) == 1_000_000 * 1024
     assert seen.mails_about(place.folder) == []
 
 
@@ -392,7 +423,7 @@ def test_crontab_accepts_the_example_and_every_line_of_it_that_is_commented_out(
     file = tmp_path / "crontab"
     text = EXAMPLE.read_text(encoding="utf-8")
     lines, count = re.subn(r"(?m)^# (?=[A-Z_]+=|[\d*/-]+ [\d*])", "", text)
-    assert count == 6
+    assert count >= 6
     for good in (text, lines):
         file.write_text(good, encoding="utf-8")
         said = dry_run(file)

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import takewhile
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from taskserver.doctor.tables import check_tables
 from taskserver.settings.dsn import parse_dsn
 from taskserver.settings.load import Settings
 from taskserver.stores.database.facts import MySQLFacts
-from tests.support.processes import assert_one_line, assert_silent
+from tests.support.processes import assert_one_line, assert_silent, run_on_terminal
 from tests.support.queues import LONG_AGO, Queue
 from tests.support.servers import MariaDB, MySQLServer
 from tests.support.turns import ONE_STORE, on_stores_in_turn
@@ -93,6 +94,21 @@ def test_a_healthy_deployment_is_well_in_every_check(healthy: Queue) -> None:
     assert (report.code, report.worse()) == (0, {})
     assert set(report.checks) == (SQLITE_CHECKS if healthy.is_sqlite else MYSQL_CHECKS)
     assert {(check["why"], check["mend"]) for check in report.checks.values() if check["level"] == "ok"} == {("", "")}
+
+
+@pytest.mark.parametrize("columns", [0, 40, 100])
+def test_a_terminal_gets_the_lines_wrapped_and_indented(healthy_sqlite: Queue, columns: int) -> None:
+    healthy_sqlite.add("tasks.not_there")
+    whole = next(line for line in healthy_sqlite.client("doctor").stdout.splitlines() if " callables " in line)
+    screen = run_on_terminal(healthy_sqlite.deployment, "client.py", "doctor", columns=columns).screen.splitlines()
+    indent = " " * (2 if columns == 40 else whole.index("'tasks.not_there'"))
+    first, *others = screen[next(number for number, line in enumerate(screen) if " callables" in line) :]
+    continued = list(takewhile(lambda line: line.startswith(indent), others))
+    assert continued
+    assert max(map(len, [first, *continued])) <= (columns or 80)
+    assert " ".join([first, *(line.removeprefix(indent) for line in continued)]).split() == whole.split()
+    coloured = run_on_terminal(healthy_sqlite.deployment, "client.py", "doctor", has_colours=True).screen
+    assert "\x1b[33mwarning\x1b[0m  callables" in coloured
 
 
 @ONE_STORE

@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
@@ -359,6 +360,26 @@ def test_an_account_whose_connections_are_used_up_is_told(
         assert_told(ended, 1, "max_user_connections", "--slots", "ask your host")
 
 
+@pytest.mark.parametrize(
+    ("limit", "counted"), {"QUERIES": "ask less", "UPDATES": "write less", "CONNECTIONS": "connect less"}.items()
+)
+def test_an_account_whose_hour_is_used_up_is_told_which_limit_it_is(
+    shop: Deployment,
+    mysql_server: MySQLServer,
+    mysql_dsn: str,
+    capsys: pytest.CaptureFixture[str],
+    limit: str,
+    counted: str,
+) -> None:
+    database = mysql_dsn.rpartition("/")[2]
+    with account(mysql_server, f"ALL ON `{database}`.*", f"WITH MAX_{limit}_PER_HOUR 1") as user:
+        shop.write_env(TASKSERVER_DSN=dsn_of(mysql_server, f"{user}:{SECRET}", database), TASKSERVER_DB_PATIENCE=0)
+        ended = [run(shop, capsys, *ADD) for _ in range(3)][-1]
+        name = f"max_{limit.lower()}_per_hour"
+        assert_told(ended, 1, "(1226)", f"{name} is what your host allows this account in an hour", "*/5", counted)
+        assert "--slots" not in ended.stderr
+
+
 @contextmanager
 def saying(words: bytes) -> Iterator[int]:
     """A port of a program that says this to whoever comes, and hangs up."""
@@ -430,6 +451,16 @@ def test_a_server_that_is_not_there_is_answered_with_what_to_check(
     shop.write_env(TASKSERVER_DSN=f"mysql://you_shop:{SECRET}@{address.replace('PORT', port)}/you_shop{query}")
     ended = run_here(main, capsys, shop.folder, "status")
     assert_told(ended, 1, *(word.replace("PORT", port) for word in words), "TASKSERVER_DSN")
+
+
+def test_a_server_that_is_merely_down_is_not_looked_for_elsewhere(
+    shop: Deployment, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(dsn, "SOCKETS", (f"{tmp_path}/mysqld.sock",))
+    shop.write_env(TASKSERVER_DSN=f"mysql://you_shop:{SECRET}@localhost:{free_port()}/you_shop")
+    ended = run_here(main, capsys, shop.folder, "status")
+    assert_told(ended, 1, f"the server seems to be down, as no socket of its is in {tmp_path}", "once it runs again")
+    assert "phpinfo" not in ended.stderr
 
 
 # ---- files, folders and disks

@@ -10,6 +10,7 @@ import pytest
 
 from taskserver import SettingError, TaskServer
 from taskserver.cli.terminal.output import MAX_LINES
+from taskserver.cli.terminal.style import width_of
 from taskserver.stores.queue.stats import COLUMNS, HourStats, Stats
 from tests.support.printed import json_of, text_of
 from tests.support.processes import run_on_terminal, wait_until
@@ -161,6 +162,13 @@ def test_names_from_the_table_cannot_command_the_terminal(sqlite_queue: Queue) -
     screen = "".join(screen_of(sqlite_queue, "--by", "task"))
     assert "\x1b" not in screen
     assert "a\\x1b[2J\\nb" in screen
+
+
+def test_bars_of_names_in_wide_characters_begin_in_one_column(one_queue: Queue) -> None:
+    for name, done in (("tasks.世界", 5), ("tasks.plain", 3)):
+        one_queue.sql(ADD_HOUR.format(hours_ago(one_queue, 0)), 0, name, done)
+    *_, first, second = screen_of(one_queue, "--by", "task")
+    assert width_of(first[: first.index("#")]) == width_of(second[: second.index("#")])
 
 
 def test_no_figures_are_said_to_be_none(one_queue: Queue) -> None:

@@ -132,7 +132,10 @@ def test_show_and_list_have_the_ids_in_json_and_list_has_columns_for_them(queue:
     assert listed[child]["waits_for"] == parents
     assert [listed[parent]["awaited_by"] for parent in parents] == [[child]] * 7
     head, first, *_ = queue.client("list").stdout.splitlines()
-    assert " ".join(head.split()) == "id status group priority attempts created (UTC) task waits for awaited by error"
+    assert (
+        " ".join(head.split())
+        == "id status group priority attempts created (UTC) ran task arguments waits for awaited by error"
+    )
     assert first.split("tasks.note")[1].strip() == f"{', '.join(map(str, parents[:5]))} and 2 more"
 
 

@@ -22,6 +22,7 @@ from taskserver import DatabaseError, InvalidTask, SettingError, TaskServer
 from taskserver.cli.client import main
 from taskserver.model.attempt import Finish, Outcome, Start
 from taskserver.model.selection import Selection
+from taskserver.model.task import MAX_GROUP_ID
 from taskserver.stores.mysql.dialect import MySQLDialect
 from taskserver.stores.queue import bulk_writes
 from taskserver.stores.queue.operations import RETRY, Operations
@@ -155,6 +156,41 @@ def test_a_retry_makes_error_and_fatal_tasks_new_and_leaves_all_others(queue: Qu
     }
     assert count == 4
     assert_updated(queue, ids, found)
+
+
+def test_a_retry_under_another_name_does_the_same_and_leaves_pipelines(queue: Queue) -> None:
+    ids = put_all_kinds(queue)
+    pipeline = put(queue, 4, error_text="E: e", stages='["tasks.note", "tasks.note"]')
+    count, found = changes(queue, ids, lambda: queue.server.retry(Selection(), as_task="tasks.speak"))
+    assert {kind: found[kind]["status"] for kind in found} == dict.fromkeys(["error", "fatal", "lost", "cancelled"], 0)
+    assert count == 4
+    renamed = sorted(ids[kind] for kind in found)
+    assert queue.sql("SELECT id FROM jobs_queue WHERE task = 'tasks.speak' ORDER BY id") == [(one,) for one in renamed]
+    assert queue.sql("SELECT status, task FROM jobs_queue WHERE id = ?", pipeline) == [(4, "tasks.note")]
+    with pytest.raises(InvalidTask, match=r"task is .speak.; allowed: module\.function"):
+        queue.server.retry(Selection(), as_task="speak")
+
+
+def test_a_misspelt_task_runs_under_the_name_that_its_retry_gives_it(queue: Queue, client: Run) -> None:
+    for number in range(3):
+        queue.add("tasks.notte", f'["{number}"]')
+    pipeline = put(queue, task="tasks.notte", stages='["tasks.notte", "tasks.note"]')
+    queue.worker()
+    choose = ("retry", "--task", "tasks.notte", "--as", "tasks.note")
+    previewed = client(*choose, "--dry-run")
+    assert previewed.stdout.endswith("3 tasks would be retried as tasks.note; nothing was changed\n")
+    assert queue.statuses() == [4, 4, 4, 4]
+    ended = client(*choose, "--limit", 1)
+    assert ended.stdout == "1 task retried as tasks.note\n"
+    ended = client(*choose)
+    assert ended.stdout == "2 tasks retried as tasks.note\n"
+    assert ended.stderr.startswith("1 of these left, as they are pipelines")
+    ended = client("retry", pipeline, "--as", "tasks.note")
+    assert (ended.returncode, ended.stdout) == (0, "0 tasks retried as tasks.note\n")
+    assert "is for tasks that are in error or fatal, and no pipeline" in ended.stderr
+    assert_one_line(client("retry", "--all", "--as", "note"), 2, "client.py: --as: task is 'note'; allowed: module.")
+    assert_silent(queue.worker())
+    assert queue.notes() == ["0", "1", "2"]
 
 
 def test_a_cancel_ends_what_waits_and_marks_what_runs(queue: Queue) -> None:
@@ -512,6 +548,60 @@ def test_pause_and_resume_say_what_was_so_already(queue: Queue, client: Run) -> 
     assert not queue.server.resume(0)
     with pytest.raises(SettingError, match="group_id is -1"):
         queue.server.pause(-1)
+
+
+def test_several_groups_are_paused_and_resumed_by_one_command(queue: Queue, client: Run) -> None:
+    assert client("pause", "5").returncode == 0
+    ended = client("pause", "3,5,3,7")
+    assert ended.stdout.startswith("groups 3, 7 are paused from the next claim on;")
+    assert ended.stdout.endswith("\ngroup 5 was paused already\n")
+    assert queue.server.store.claims.paused_groups() == [3, 5, 7]
+    assert client("resume", "7,4,3").stdout == "groups 7, 3 are served again\ngroup 4 was not paused\n"
+    assert queue.server.store.claims.paused_groups() == [5]
+    assert client("resume", "--all").stdout == "all groups are served again\n"
+    assert client("resume", "--all").stdout == "no group was paused\n"
+    for wrong in ([], ["3", "--all"]):
+        assert_one_line(client("pause", *wrong), 2, "name a group, or several as 3,5, or else --all")
+    assert_one_line(client("pause", "3", "5"), 2, "with commas and no spaces")
+
+
+def test_while_all_groups_are_paused_nothing_runs_not_even_what_comes_up_later(queue: Queue, client: Run) -> None:
+    assert_silent(queue.worker(0, "8,9"))  # its record names groups without a row
+    for group in (0, 3):
+        queue.add("tasks.note", f"[{group}]", group)
+    client("pause", "3")
+    ended = client("pause", "--all")
+    assert ended.stdout == "all groups are paused from the next claim on; what workers claimed before that, they run\n"
+    for group in (8, 77, MAX_GROUP_ID):
+        queue.add("tasks.note", f"[{group}]", group)
+    for arguments in ([], [0, "0,3"], [0, "8,9"], [0, MAX_GROUP_ID]):
+        assert_silent(queue.worker(*arguments))
+    assert queue.notes() == []
+    assert "all groups are paused, with 5 new tasks: client.py resume --all has" in client("status").stdout
+    report = json.loads(client("status", "--json").stdout)
+    assert (report["all_paused"], report["unserved_groups"]) == (True, [])
+    assert set(report["paused_groups"]) >= {0, 3, 8, 9, 77, MAX_GROUP_ID}
+    told = client("resume", "77,3").stdout
+    assert told.startswith(
+        "groups 77, 3 are served again\nthe other groups that were known at pause --all stay paused;"
+    )
+    assert_silent(queue.worker())
+    assert queue.notes() == ["3", "77"]
+    assert not json.loads(client("status", "--json").stdout)["all_paused"]
+    assert client("resume", "--all").stdout == "all groups are served again\n"
+    assert_silent(queue.worker())
+    assert queue.notes() == ["3", "77", "0", "8", str(MAX_GROUP_ID)]
+
+
+@ONE_STORE
+def test_a_pause_of_the_last_group_alone_is_no_pause_of_all(queue: Queue, client: Run) -> None:
+    queue.add("tasks.note", "[1]", 1)
+    client("pause", MAX_GROUP_ID)
+    assert not queue.server.store.claims.are_all_paused()
+    assert_silent(queue.worker())
+    assert queue.notes() == ["1"]
+    client("pause", "--all")
+    assert queue.server.store.claims.are_all_paused()
 
 
 # ---- run

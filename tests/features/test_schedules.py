@@ -584,6 +584,7 @@ def test_a_mistake_is_told_in_one_line(sqlite_queue: Queue, client: Run) -> None
     mistakes = {
         ("nightly", "tasks.note"): "neither every nor cron",
         ("nightly", "tasks.note", "--every", "0"): "'0' is not a whole number from 1",
+        ("nightly", "tasks.note", "--every", "5000d"): ", of seconds, nor a span as 90s, 5m, 1h or 2d",
         ("nightly", "tasks.note", "--cron", "* * *"): "it has not five fields",
         ("nightly", "tasks.note", "--cron", "*", "*", "*"): "and EXPR too",
         ("nightly", "tasks.note", "[1", "--every", "60"): "ARGS_JSON is not valid JSON",

@@ -9,10 +9,11 @@ import threading
 
 import pytest
 
-from taskserver.model.task import Claim, ClaimedTask
+from taskserver.model.task import MAX_GROUP_ID, Claim, ClaimedTask
 from taskserver.stores import Store
 from taskserver.stores.queue import claims
 from taskserver.stores.queue.claims import MAX_INLINE_BYTES
+from taskserver.stores.queue.group_pauses import GroupPauses
 from tests.stores.verbs import (
     PLAIN,
     add,
@@ -234,6 +235,30 @@ def test_a_claim_of_given_groups_passes_over_those_that_are_paused(store: Store,
     rows.execute("DELETE FROM jobs_queue_paused")
     assert store.claims.has_new((3, 5))
     assert ids(claim(store, 100, 3, 5, 6)) == [six, five]
+
+
+def test_no_claim_of_all_groups_takes_a_row_while_all_are_paused(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "PAUSED_SECONDS", 0.0)
+    first = add(store, 3)
+    pauses = GroupPauses(store.database)
+    pauses.pause([3, MAX_GROUP_ID])
+    assert not store.claims.are_all_paused()
+    other = add(store, 4)
+    assert ids(claim(store)) == [other]
+    for _ in range(2):  # safe to repeat
+        pauses.pause_all()
+    assert store.claims.are_all_paused()
+    later = add(store, 77)
+    assert claim(store) == []
+    assert not store.claims.has_new(())
+    assert pauses.resume([77]) == []  # it has no row of its own
+    assert not store.claims.are_all_paused()
+    assert store.claims.paused_groups() == [3, MAX_GROUP_ID]
+    assert ids(claim(store)) == [later]
+    assert pauses.resume_all() == 2
+    assert ids(claim(store)) == [first]
 
 
 def test_a_claim_puts_off_what_is_not_due_beside_paused_groups_and_in_none_of_them(store: Store, rows: Rows) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
+from taskserver import SettingError
 from taskserver.stores import Store
 from tests.stores.verbs import add, claim, claim_one, finish, start
 from tests.support.rows import Rows, as_instant
@@ -66,6 +68,51 @@ def test_the_list_shows_the_newest_of_the_wanted_statuses_and_groups(store: Stor
     assert listed(statuses=(0,), groups=(3, 5)) == [added[2], added[1]]
     assert listed(statuses=(0, 4), groups=(3,)) == [added[2], added[0]]
     assert listed(statuses=(2,)) == []
+
+
+def test_the_list_can_be_restricted_to_an_error_and_to_what_happened_since(store: Store, rows: Rows) -> None:
+    long_ago, failed, running, ended, lately = (add(store) for _ in range(5))
+    rows.set(f"created_at = {rows.after(-9000)}")
+    rows.set(f"created_at = {rows.after(-60)} WHERE id = {lately}")
+    in_error = f"status = 3, error_text = 'OSError: 50%', updated_at = {rows.after(-60)}"
+    rows.set(f"{in_error}, started_at = {rows.after(-90)} WHERE id = {failed}")
+    rows.set(f"status = 1, started_at = {rows.after(-60)} WHERE id = {running}")
+    fatal = f"status = 4, error_text = 'oserror: 50%', finished_at = {rows.after(-60)}"
+    rows.set(f"{fatal}, started_at = {rows.after(-8000)} WHERE id = {ended}")
+
+    def listed(**given: Any) -> list[int]:
+        return [task.id for task in store.views.list((), (), 10, **given)]
+
+    assert listed(since=600) == [lately, ended, running, failed]
+    assert listed(since=10_000) == [lately, ended, running, failed, long_ago]
+    assert listed(since=0) == []
+    assert listed(since=datetime.now(timezone.utc) - timedelta(seconds=600)) == [lately, ended, running, failed]
+    assert listed(error="OSError: 5") == [failed]
+    assert listed(error="OSError: 50%", since=600) == [failed]
+    assert listed(error="Error") == listed(error="OSError: 50_") == []
+    with pytest.raises(SettingError, match="since is -1; allowed"):
+        listed(since=-1)
+
+
+def test_a_task_tells_how_long_it_ran_or_has_run_so_far(store: Store, rows: Rows) -> None:
+    task_id = add(store)
+    ended = f"started_at = {rows.after(-300)}, finished_at = {rows.after(-180)}, error_text = NULL"
+
+    def seconds(change: str) -> float | None:
+        rows.set(change)
+        shown = store.views.show(task_id)
+        assert shown is not None
+        return shown.run_seconds(store.views.now())
+
+    assert seconds("status = 0") is None
+    assert seconds("status = 1") is None  # claimed, not started
+    assert seconds(f"status = 1, started_at = {rows.after(-300)}") == pytest.approx(300, abs=30)
+    assert seconds(f"status = 3, updated_at = {rows.after(-290)}") == pytest.approx(10, abs=1)
+    assert seconds(f"status = 2, {ended}") == pytest.approx(120, abs=1)
+    assert seconds("status = 4, error_text = 'ValueError: no'") == pytest.approx(120, abs=1)
+    assert seconds("error_text = 'lost: its worker vanished'") is None
+    assert seconds("error_text = 'cancelled'") is None
+    assert seconds(f"status = 2, {ended}, finished_at = {rows.after(-400)}") is None
 
 
 def test_a_shown_task_has_every_column_with_instants_as_text_in_utc(store: Store, rows: Rows) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import signal
+import struct
 import subprocess
+import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -121,13 +124,17 @@ class Terminal(NamedTuple):
     screen: str
 
 
-def run_on_terminal(deployment: Deployment, script: str, *args: object) -> Terminal:
-    """Runs a script with a terminal as standard input, output and error."""
+def run_on_terminal(
+    deployment: Deployment, script: str, *args: object, columns: int = 0, has_colours: bool = False, **env: str
+) -> Terminal:
+    """Runs a script with a terminal as standard input, output and error; one of no width counts as 80 columns wide."""
     leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+    colours = {} if has_colours else {"NO_COLOR": "1"}
     process = subprocess.Popen(
         [deployment.python, str(deployment.folder / script), *map(str, args)],
         cwd=deployment.home,
-        env={"PATH": os.defpath, "HOME": str(deployment.home)},
+        env={"PATH": os.defpath, "HOME": str(deployment.home), **colours, **env},
         stdin=follower,
         stdout=follower,
         stderr=follower,

@@ -8,6 +8,7 @@ what the documents say of the bundle is tried, too.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import pty
 import re
@@ -15,8 +16,10 @@ import secrets
 import shlex
 import shutil
 import sqlite3
+import struct
 import subprocess
 import sys
+import termios
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -55,6 +58,8 @@ SQLITE_WORDS = re.compile(r"ON CONFLICT|strftime")
 CRON_FIELD = r"(\*|\d+(-\d+)?(,\d+(-\d+)?)*)(/\d+)?"
 CRON_LINE = re.compile(rf"((?:{CRON_FIELD}\s+){{5}})(?P<command>\S.*)")
 LIMITS = [(0, 59), (0, 23), (1, 31), (1, 12), (0, 7)]
+COLUMNS = 200
+"""The width of the reader's terminal, on which nothing is cut."""
 FAILED = "SELECT task, error_text FROM jobs_queue WHERE status IN (3, 4)"
 
 
@@ -317,8 +322,9 @@ def command_of(line: str) -> str:
 
 
 def run_on_terminal(command: Sequence[str], cwd: Path, env: dict[str, str]) -> tuple[int, str]:
-    """Exit code, and what stands on the screen at the end: lines that were written over are gone."""
+    """Exit code, and what stands on the screen at the end, without colours: lines that were written over are gone."""
     leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("4H", 24, COLUMNS, 0, 0))
     process = subprocess.Popen(
         command, cwd=cwd, env=env, stdin=follower, stdout=follower, stderr=follower, start_new_session=True
     )
@@ -335,4 +341,4 @@ def run_on_terminal(command: Sequence[str], cwd: Path, env: dict[str, str]) -> t
     os.close(leader)
     overdue.cancel()
     text = screen.decode().replace("\r\n", "\n")
-    return process.wait(TIMEOUT_SECONDS), re.sub(r"[^\n]*\r\x1b\[K", "", text)
+    return process.wait(TIMEOUT_SECONDS), re.sub(r"[^\n]*\r\x1b\[K|\x1b\[\d+m", "", text)

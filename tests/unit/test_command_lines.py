@@ -10,8 +10,10 @@ import pytest
 
 from taskserver.cli import client, worker
 from taskserver.cli.commands.add import MAX_LINE_BYTES, _Tasks
+from taskserver.cli.worker_options import read_options
 from taskserver.errors import InvalidTask
 from taskserver.model.task import MAX_ID
+from tests.support.commands import parsers_of_client
 from tests.support.processes import assert_one_line, run_here
 
 MAINS = {"worker.py": worker.main, "client.py": client.main}
@@ -19,6 +21,7 @@ COMMAS = "with commas and no spaces"
 NAMES = "module.function, module.Class.method or module:Class.method"
 IDS = f"write ids, each from 1 to {MAX_ID}"
 JSON = """in single quotes, as '{"to": "a@example.org"}'"""
+SPAN = "nor a span as 90s, 5m, 1h or 2d"
 SECONDS = "is not a number of seconds from 0 on"
 KEY = "allowed: a text of 1 to 255 bytes"
 WHOLE = "a whole number from"
@@ -32,8 +35,12 @@ WORKER = {
     "-100": ("'-100'", "from 0 on"),
     "100 4294967296": ("4294967296", "from 0 to 4294967295"),
     "--mode=done": ("--mode", "'done'", "delete", "move", "mark"),
+    "--mode=marked": ("did you mean 'mark'?",),
     "--slot=2": ("--slot", "did you mean --slots?"),
-    "--max-time 55s": ("--max-time", "'55s'", "seconds"),
+    **{
+        f"--max-time {wrong}": ("--max-time", f"'{wrong}'", "seconds", SPAN)
+        for wrong in ("55sec", "1h30m", "0s", "1.5h")
+    },
     **{f"{wrong} 3": ("MAX_TASKS",) for wrong in ("1.5", "1_000", "٣")},
     **{f"10 {wrong}": ("GROUP_IDS", COMMAS) for wrong in ("3,x", "''", "3,,5", "-3")},
     **{f"--batch={wrong}": ("--batch", WHOLE) for wrong in ("0", "1001")},
@@ -46,8 +53,18 @@ CLIENT = {
     "": ("COMMAND", "client.py --help"),
     "jobs": ("'jobs'", "'add'", "'status'", "'list'"),
     "evil\x1b[2J": ("'add'",),
+    "statsu": ("'statsu'; did you mean 'stats' or 'status'?",),
+    "Status": ("did you mean 'status'?; see",),
+    "unscedule nightly": ("did you mean 'unschedule' or 'schedule'?",),
+    "--json status": ("--json", "options follow their command"),
+    "list --staus fatal": ("did you mean --status?",),
+    "list -limit": ("did you mean --limit?",),
+    "stats --by hours": ("did you mean 'hour'?",),
     "init now": ("now",),
     "list --status failed": ("'failed'", "error", "fatal"),
+    "list 17": ("'17' is no status", "client.py show 17 shows one task"),
+    "list fatel": ("did you mean fatal?",),
+    "list --since yesterday": ("--since", "is not a span of time"),
     "list --limit 0": ("--limit", WHOLE),
     **{
         f"{command} --limit {2**63}": ("--limit", f"{WHOLE} 1 to {2**63 - 1}")
@@ -93,7 +110,11 @@ ADD = {
     "tasks.a --unique ''": ("unique_key is ''", KEY),
     f"tasks.a --unique {'ä' * 128}": ("256 bytes long", KEY),
     "tasks.a --delay 5 --at 2037-01-31T12:00:00Z": ("it has delay and at; allowed: one of them",),
-    **{f"tasks.a --delay {wrong}": (f"'{wrong}' {SECONDS}",) for wrong in ("-1", "soon", "inf", "nan")},
+    **{
+        f"tasks.a --delay {wrong}": (f"'{wrong}' {SECONDS}",)
+        for wrong in ("-1", "soon", "inf", "nan", "m", "5mm", "٣m")
+    },
+    "tasks.a --delay 6000d": ("allowed: seconds or a timedelta, from 0 to 3660 days",),
     "tasks.a --delay 1e10": ("allowed: seconds or a timedelta, from 0 to 3660 days",),
     "tasks.a --at tomorrow": ("at is 'tomorrow'; allowed: a datetime, or its text as 2026-01-31T12:00:00+01:00",),
     "tasks.a --at 2037-01-31T12:00:00": ("which has no time zone",),
@@ -134,6 +155,37 @@ def test_a_wrong_line_is_answered_with_what_is_meant(
     assert not (tmp_path / "q.db").exists()
 
 
+# ---- help
+
+
+def test_the_help_has_a_line_for_each_command_in_its_group(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    ended = run_here(client.main, capsys, tmp_path, "--help")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert max(map(len, ended.stdout.splitlines())) <= 80
+    parts = ended.stdout.split("\n\n")
+    groups = {part.splitlines()[0]: part.splitlines()[1:] for part in parts if part.splitlines()[0] in client.GROUPS}
+    named = {heading: [line.split()[0] for line in lines] for heading, lines in groups.items()}
+    assert named == {
+        heading: [command.__name__.rpartition(".")[2] for command in commands]
+        for heading, commands in client.GROUPS.items()
+    }
+    assert all(len(line.split()) > 3 for lines in groups.values() for line in lines)
+
+
+def test_the_examples_of_the_help_are_right_and_a_command_tells_what_it_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parser = client.make_parser()
+    examples = client.EXAMPLES.strip().splitlines()
+    for line in examples:
+        script, *arguments = shlex.split(line)
+        assert script == "client.py"
+        parser.parse_args(arguments)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["pause", "--help"])
+    assert "\n\nHave no worker take tasks of some groups, or of all.\n\n" in capsys.readouterr().out
+
+
 # ---- JSON lines
 
 GOOD = b'{"task": "tasks.note"}'
@@ -170,3 +222,23 @@ def test_a_bad_json_line_is_named_by_its_number(line: bytes, words: str) -> None
     assert words in told
     assert told.endswith("; nothing was added")
     assert len(told) < 600
+
+
+# ---- spans of time
+
+
+@pytest.mark.parametrize(("text", "seconds"), {"90s": 90, "5m": 300, "1h": 3600, "2d": 172_800, "1w": 604_800}.items())
+def test_a_span_is_taken_wherever_an_option_has_seconds(text: str, seconds: int) -> None:
+    assert read_options(["--max-time", text]).max_time == seconds
+    parsers = parsers_of_client()
+    assert parsers["add"].parse_args(["tasks.a", "--delay", text]).delay == seconds
+    assert parsers["schedule"].parse_args(["name", "tasks.a", "--every", text]).every == seconds
+    assert parsers["prune"].parse_args(["--older-than", text]).older_than == seconds
+    assert parsers["stats"].parse_args(["--since", text]).since == seconds
+
+
+def test_a_number_alone_is_in_seconds_as_before() -> None:
+    assert read_options(["--max-time", "0.5"]).max_time == 0.5
+    parsers = parsers_of_client()
+    assert parsers["add"].parse_args(["tasks.a", "--delay", "1e3"]).delay == 1000.0
+    assert parsers["schedule"].parse_args(["name", "tasks.a", "--every", "90"]).every == 90

@@ -8,7 +8,7 @@ import pytest
 
 from taskserver.doctor.examination import CHECKS
 from taskserver.model.task import Status
-from taskserver.monitoring.coverage import describe_unserved, unserved
+from taskserver.monitoring.coverage import describe_paused, describe_unserved, paused_of, unserved
 from taskserver.monitoring.history import ended_attempts, totals_by, with_empty_hours
 from taskserver.stores.database.facts import Facts
 from taskserver.stores.database.records import LastRun, QueueCount
@@ -82,6 +82,19 @@ def test_a_group_is_served_by_a_worker_of_the_last_days(
 
 def test_only_new_tasks_of_a_group_count_as_unserved() -> None:
     assert unserved([rows_of(2, Status.FATAL)], [a_run("1")]) == []
+
+
+def test_paused_groups_are_told_with_their_new_tasks_and_so_is_a_pause_of_all() -> None:
+    counts = [rows_of(1), rows_of(2), rows_of(2, Status.FATAL)]
+
+    def told(groups: list[int], are_all: bool = False) -> str | None:
+        return describe_paused(counts, paused_of(counts, groups, are_all))
+
+    new = {count.group_id: count.rows for count in counts if count.status == Status.NEW}
+    assert told([]) is None
+    assert str(told([2, 5])).startswith(f"groups 2, 5 are paused, with {new[2]} new task")
+    assert str(told([5], are_all=True)).startswith(f"all groups are paused, with {new[1] + new[2]} new task")
+    assert paused_of(counts, [5], True).groups == [1, 2, 5]
 
 
 # ---- kinds of databases

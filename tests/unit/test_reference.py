@@ -143,7 +143,8 @@ def default_of(program: str, action: argparse.Action) -> str:
     if action.default is False:
         return "off"
     if action.default in (None, []):
-        words = {("list", "status"): "all", ("worker.py", "mode"): "TASKSERVER_MODE", ("worker.py", "slots"): "4"}
+        words = {("list", "status"): "all", ("list", "statuses"): "all"}
+        words |= {("worker.py", "mode"): "TASKSERVER_MODE", ("worker.py", "slots"): "4"}
         return words.get((program, action.dest), "none")
     return str(action.default)
 

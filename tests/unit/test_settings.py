@@ -76,7 +76,14 @@ def test_everything_but_the_dsn_has_the_default_of_the_contract(tmp_path: Path) 
         ("backoff", "exponential:60", "backoff", Backoff("exponential", 60)),
         ("backoff", "fixed:30", "backoff", Backoff("fixed", 30)),
         ("backoff", "fixed:86400", "backoff", Backoff("fixed", 86400)),
+        ("backoff", "exponential:5m", "backoff", Backoff("exponential", 300)),
+        ("backoff", "fixed:1d", "backoff", Backoff("fixed", 86400)),
         ("lease", "1", "lease_seconds", 1),
+        ("lease", "90s", "lease_seconds", 90),
+        ("timeout", "2h", "timeout_seconds", 7200),
+        ("timeout", "1w", "timeout_seconds", 604800),
+        ("timeout", "0m", "timeout_seconds", 0),
+        ("db_patience", "5m", "patience_seconds", 300),
         ("timeout", "0", "timeout_seconds", 0),
         ("db_patience", "0", "patience_seconds", 0),
         ("pauses", "0.5, 10, 3600", "pauses", RunPauses(0.5, 10, 3600)),
@@ -94,6 +101,10 @@ def test_a_right_value_is_taken_from_the_environment_and_from_the_file(
 
 
 NUMBERS = ["x", "1.5", "1e2", "-1", "+1", "0x10", "1_0", "٣", "²", "1 0", "10s", "9" * 30, "9" * 5000, "'5'", "None"]
+NO_SECONDS = [
+    *(number for number in NUMBERS if number != "10s"),
+    *("h", "1.5h", "1h30m", "5 m", "5M", "5min", "5٣m", "8d", "1w1"),
+]
 WRONG = [
     (
         "table",
@@ -110,9 +121,9 @@ WRONG = [
         ],
     ),
     ("max_attempts", "a whole number from 1 to", ["0", *NUMBERS]),
-    ("lease", "a whole number from 1 to", ["0", *NUMBERS]),
-    ("timeout", "a whole number from 0 to", NUMBERS),
-    ("db_patience", "a whole number from 0 to", NUMBERS),
+    ("lease", "of seconds, or a span as 90s, 5m, 1h or 2d", ["0", "0m", *NO_SECONDS]),
+    ("timeout", "a whole number from 0 to", NO_SECONDS),
+    ("db_patience", "a whole number from 0 to", ["2d", *NO_SECONDS]),
     (
         "pauses",
         "three numbers of seconds, after work, when the queue is empty and after an error",
@@ -126,7 +137,16 @@ WRONG = [
         "exponential:60, linear:300 or fixed:30",
         [
             *("60", "exponential", "exponential:", ":60", "random:60", "Fixed:30", "fixed:-1", "fixed:1.5"),
-            *("fixed:86401", "fixed: 30", "fixed:30s", "fixed:999999", "fixed:30,60", "fixed=30", "fixed:٣"),
+            *(
+                "fixed:86401",
+                "fixed: 30",
+                "fixed:30x",
+                "fixed:2d",
+                "fixed:999999",
+                "fixed:30,60",
+                "fixed=30",
+                "fixed:٣",
+            ),
             "fixed:30\n",
         ],
     ),

@@ -10,16 +10,18 @@ from typing import Any, BinaryIO
 
 from ...errors import BadTask, DatabaseError, InvalidTask, SettingError
 from ...model.arguments import parse_json
-from ...model.new_task import MAX_VERSION, TASK_KEYS, NewTask, new_task_from
+from ...model.new_task import MAX_VERSION, TASK_KEYS, NewTask, new_task, new_task_from
 from ...model.task import MAX_ATTEMPTS, MAX_ID
 from ...server import TaskServer
 from ...stores.queue.adding import WaitsForNewer
-from ..terminal.arguments import number_of, whole_number
+from ..terminal.arguments import seconds, whole_number
 from ..terminal.live_line import LiveLine, bar
+from ..terminal.misnamed import MAX_NAMES, names_of, warn_of_missing
 from ..terminal.task_arguments import QUOTING, describe_order, describe_task, read_args
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """Arguments of 1 MiB take several MiB as JSON text with every character escaped."""
+MISNAMED = "It was added all the same, and becomes fatal: client.py retry --as NAME has it run under the right one"
 _OPTIONS = {"group_id": "group", "unique_key": "unique"}
 """The options of keys that have another name."""
 
@@ -29,7 +31,7 @@ def add_parser(subparsers: Any) -> None:
     describe_task(parser, is_required=False)
     describe_order(parser)
     parser.add_argument(
-        "--delay", metavar="S", type=number_of("seconds", or_zero=True), help="run it after S seconds at the earliest"
+        "--delay", metavar="S", type=seconds(or_zero=True), help="run it after S seconds at the earliest, or 5m, 1h, 2d"
     )
     parser.add_argument(
         "--at", metavar="INSTANT", help="run it from then on, as 2026-01-31T12:00:00+01:00; Z at the end is UTC"
@@ -79,25 +81,29 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
         raise InvalidTask("--bulk takes everything from its file: give it alone")
     if options.bulk is None and options.task is None:
         raise InvalidTask("name a TASK, or --bulk FILE")
+    names: dict[str, None] = {}
     try:
-        print(_add_one(server, given) if options.bulk is None else _add_lines(server, options.bulk))
+        print(_add_one(server, given, names) if options.bulk is None else _add_lines(server, options.bulk, names))
     except DatabaseError as error:
         if error.may_have_taken_effect:
             raise DatabaseError(f"{error}; what you gave may be added all the same: look first") from error
         raise
+    warn_of_missing(server.settings, names, MISNAMED)
 
 
-def _add_one(server: TaskServer, given: dict[str, Any]) -> int:
+def _add_one(server: TaskServer, given: dict[str, Any], names: dict[str, None]) -> int:
+    """Add a task and return its id; `names` gets those of its callables."""
     if "args" in given:
         given["args"] = read_args(given["args"])
+    names |= dict.fromkeys(names_of(new_task(**given)))
     return server.add_pipeline(**given) if "stages" in given else server.add_task(**given)
 
 
-def _add_lines(server: TaskServer, name: str) -> str:
-    """Add the tasks of a file; return the words that say how many."""
+def _add_lines(server: TaskServer, name: str, names: dict[str, None]) -> str:
+    """Add the tasks of a file; return the words that say how many. `names` gets those of their callables."""
     count = 0
     with _open(name) as file, LiveLine(sys.stderr) as live:
-        tasks = _Tasks(file)
+        tasks = _Tasks(file, names)
 
         def begun() -> None:
             nonlocal count
@@ -119,8 +125,10 @@ def _add_lines(server: TaskServer, name: str) -> str:
 class _Tasks:
     """The tasks of a file of JSON lines, read once."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, names: dict[str, None] | None = None) -> None:
+        """`names` gets the first names of callables in it."""
         self._file = file
+        self._names = {} if names is None else names
         self._empty_lines: list[int] = []
         self.count = 0
         self.keyed = 0
@@ -143,6 +151,8 @@ class _Tasks:
                 raise InvalidTask(f"line {number}: {error}; nothing was added") from None
             self.count += 1
             self.keyed += task.unique_key is not None
+            if len(self._names) < MAX_NAMES:
+                self._names |= dict.fromkeys(names_of(task))
             yield task
 
 

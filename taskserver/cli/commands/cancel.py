@@ -11,7 +11,7 @@ from ..terminal.selecting import add_selection, change_chosen
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("cancel", help="have tasks not run, and interrupt those that do; they become fatal")
+    parser = subparsers.add_parser("cancel", help="have tasks not run, and interrupt those that do: fatal then")
     add_selection(parser)
     parser.set_defaults(run=run)
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from ...doctor.findings import Finding, Level
 from ...messages.printable import printable
+from ..terminal.live_line import terminal_width
 from ..terminal.output import as_json
+from ..terminal.style import COLOURS, painted
 
 
 class Health(IntEnum):
@@ -23,13 +27,15 @@ class Health(IntEnum):
     """Wrong usage."""
 
 
+MIN_WIDTH_OF_COLUMNS = 60
+"""On a narrower terminal wrapped lines begin near its edge."""
 _HEALTH = {Level.WARNING: Health.WARNING, Level.BROKEN: Health.BROKEN}
 
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "doctor",
-        help="look for what is wrong here: what was found, why it matters, the mend",
+        help="look for what is wrong here, why it matters, and the mend",
         epilog="Exit codes: 0 well, 1 warning, 2 broken, 3 wrong usage.",
     )
     parser.usage_exit = Health.USAGE
@@ -44,13 +50,24 @@ def run(folder: Path, options: argparse.Namespace) -> int:
     for finding in examine(folder):
         found.append(finding)
         if not options.json:
-            print(_line(finding), flush=True)
+            print(_shown(finding), flush=True)
     health = max((_HEALTH.get(finding.level, Health.OK) for finding in found), default=Health.OK)
     if options.json:
         print(as_json({"health": health.name.lower(), "checks": [_report(finding) for finding in found]}))
     else:
         print(_verdict(found))
     return health
+
+
+def _shown(finding: Finding) -> str:
+    """The line of a finding; on a terminal it is wrapped, and its level coloured."""
+    line, level = _line(finding), finding.level.value
+    if not sys.stdout.isatty():
+        return line
+    width = terminal_width(sys.stdout)
+    indent = " " * (len(_line(finding._replace(found="", why="", mend=""))) if width >= MIN_WIDTH_OF_COLUMNS else 2)
+    lines = wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join([painted(level, COLOURS.get(level, ""), sys.stdout) + lines[0][len(level) :], *lines[1:]])
 
 
 def _line(finding: Finding) -> str:

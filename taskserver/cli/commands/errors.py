@@ -9,6 +9,7 @@ from ...model.task import MAX_SIGNED
 from ...server import TaskServer
 from ...stores.queue.operations import ErrorCount
 from ..terminal.arguments import whole_number
+from ..terminal.instants import headed, in_column
 from ..terminal.output import as_json, instant_as_json, print_table
 from ..terminal.selecting import add_filters
 
@@ -16,7 +17,7 @@ DEFAULT_LIMIT = 20
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("errors", help="what tasks in error and fatal ones failed with, most frequent first")
+    parser = subparsers.add_parser("errors", help="what tasks in error and fatal ones failed with, counted")
     add_filters(parser)
     parser.add_argument(
         "--limit", type=whole_number(1, MAX_SIGNED), default=DEFAULT_LIMIT, metavar="N", help="default %(default)s"
@@ -34,11 +35,18 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
         print("no such task is in error or fatal" if options.groups or options.task else "no task is in error or fatal")
     else:
         print_table(
-            ["tasks", "fatal", "first seen (UTC)", "last seen (UTC)", "example", "error"],
+            ["tasks", "fatal", headed("first seen"), headed("last seen"), "example", "error"],
             [
-                [error.rows, error.fatal, error.first_seen[:19], error.last_seen[:19], error.example_id, error.line]
+                [
+                    error.rows,
+                    error.fatal,
+                    *map(in_column, (error.first_seen, error.last_seen)),
+                    error.example_id,
+                    error.line,
+                ]
                 for error in errors
             ],
+            unless_narrow=[headed("first seen")],
         )
 
 

@@ -24,9 +24,7 @@ TASKSERVER_DSN=sqlite:///{FIRST_DATABASE}
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "init", help="write .env where nothing is set, create or upgrade the tables; safe to repeat"
-    )
+    parser = subparsers.add_parser("init", help="write .env where nothing is set, make or upgrade the tables")
     parser.set_defaults(run_in_folder=run)
 
 

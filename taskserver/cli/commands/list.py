@@ -6,26 +6,35 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+from ...messages.suggestions import nearest
 from ...model.field_checks import check_text
 from ...model.task import MAX_SIGNED, Status
 from ...server import TaskServer
 from ...stores.database.records import StoredTask
 from ...stores.queue.dependency_trees import DependencyTrees, Links
-from ..terminal.arguments import add_groups, whole_number
+from ..terminal.arguments import ABOUT_GROUPS, SINCE, add_groups, since, whole_number
 from ..terminal.dependency_trees import some_ids, stage_of
-from ..terminal.output import as_json, print_table, status_name, task_as_json
+from ..terminal.instants import headed, in_column
+from ..terminal.output import as_json, in_units, print_table, status_name, task_as_json
 
 DEFAULT_LIMIT = 20
+STATUSES = [status.name.lower() for status in Status]
+NARROWER = "STATUS, --group, --task, --error and --since"
 
 
 def add_parser(subparsers: Any) -> None:
-    names = [status.name.lower() for status in Status]
-    parser = subparsers.add_parser("list", help="the newest tasks; of some statuses, groups or a name")
+    parser = subparsers.add_parser("list", help="the newest tasks; of some statuses, groups, a name or an error")
+    about = f"{', '.join(STATUSES)}; all unless given"
+    parser.add_argument("statuses", metavar="STATUS", nargs="*", type=_status, default=[], help=about)
     parser.add_argument(
-        "--status", nargs="+", action="extend", choices=names, default=[], metavar="STATUS", help=", ".join(names)
+        "--status", nargs="+", action="extend", type=_status, default=[], metavar="STATUS", help="the same"
     )
     add_groups(parser)
     parser.add_argument("--task", metavar="TASK", help="tasks of this name, as tasks.send_letter")
+    parser.add_argument("--error", metavar="TEXT", help="tasks whose error begins so")
+    parser.add_argument(
+        "--since", metavar="WHEN", type=since, help=f"tasks that were added, started or ended since: {SINCE}"
+    )
     parser.add_argument(
         "--limit", type=whole_number(1, MAX_SIGNED), default=DEFAULT_LIMIT, metavar="N", help="default %(default)s"
     )
@@ -33,23 +42,44 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
+def _status(text: str) -> Status:
+    """An argument's type: a status by its name."""
+    if text in STATUSES:
+        return Status[text.upper()]
+    meant = nearest(text, STATUSES)
+    hint = f"; did you mean {meant}?" if meant else ""
+    if text.isdigit():
+        hint = f"; client.py show {text} shows one task; {ABOUT_GROUPS}"
+    raise argparse.ArgumentTypeError(f"{text!r} is no status; allowed: {', '.join(STATUSES)}{hint}")
+
+
 def run(server: TaskServer, options: argparse.Namespace) -> None:
-    statuses = [Status[name.upper()] for name in options.status]
+    statuses = [*options.statuses, *options.status]
+    task, error = (
+        None if text is None else check_text(name, text)
+        for name, text in (("--task", options.task), ("--error", options.error))
+    )
     server.store.tables.check()
-    task = None if options.task is None else check_text("--task", options.task)
-    tasks = server.store.views.list(statuses, options.groups, options.limit, task)
-    links = DependencyTrees(server.store).links([task.id for task in tasks])
+    views = server.store.views
+    # One more than is shown tells whether there are more.
+    found = views.list(statuses, options.groups, min(options.limit + 1, MAX_SIGNED), task, error, options.since)
+    tasks = found[: options.limit]
+    links, now = DependencyTrees(server.store).links([task.id for task in tasks]), views.now()
     if options.json:
-        print(as_json([task_as_json(task, links[task.id]) for task in tasks]))
+        print(as_json([task_as_json(task, links[task.id], now) for task in tasks]))
     elif not tasks:
-        print("no such tasks" if statuses or options.groups or options.task else "no tasks")
+        is_unrestricted = not (statuses or options.groups) and (task, error, options.since) == (None, None, None)
+        print("no tasks" if is_unrestricted else "no such tasks")
     else:
-        _print(tasks, links)
+        _print(tasks, links, now)
+        if len(found) > len(tasks):
+            print(f"and older ones: --limit {10 * options.limit} shows more, {NARROWER} fewer")
 
 
-def _print(tasks: Sequence[StoredTask], links: dict[int, Links]) -> None:
-    heads = ["id", "status", "group", "priority", "attempts", "created (UTC)", "task", "error"]
-    rows = [_cells(task) for task in tasks]
+def _print(tasks: Sequence[StoredTask], links: dict[int, Links], now: str) -> None:
+    created = headed("created")
+    heads = ["id", "status", "group", "priority", "attempts", created, "ran", "task", "arguments", "error"]
+    rows = [_cells(task, now) for task in tasks]
     # Most queues have no dependencies: their tables stay narrow.
     for head, of_each in (
         ("waits for", [some_ids(links[task.id].waits_for) for task in tasks]),
@@ -59,10 +89,10 @@ def _print(tasks: Sequence[StoredTask], links: dict[int, Links]) -> None:
             heads.insert(-1, head)
             for row, cell in zip(rows, of_each, strict=True):
                 row.insert(-1, cell)
-    print_table(heads, rows)
+    print_table(heads, rows, unless_narrow=("priority", "attempts", "arguments", created))
 
 
-def _cells(task: StoredTask) -> list[object]:
+def _cells(task: StoredTask, now: str) -> list[object]:
     stage = stage_of(task)
     return [
         task.id,
@@ -70,7 +100,9 @@ def _cells(task: StoredTask) -> list[object]:
         task.group_id,
         task.priority,
         task.attempts,
-        (task.created_at or "")[:19],
+        in_column(task.created_at),
+        in_units(task.run_seconds(now)),
         f"{task.task} (stage {stage})" if stage else task.task,
+        task.args,
         (task.error_text or "").partition("\n")[0],
     ]

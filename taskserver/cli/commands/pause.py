@@ -1,25 +1,59 @@
-"""client.py pause: workers take no more tasks of a group."""
+"""client.py pause: workers take no more tasks of some groups, or of all."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
-from ...model.task import MAX_GROUP_ID
+from ...errors import InvalidTask
+from ...monitoring.coverage import groups_served
 from ...server import TaskServer
-from ..terminal.arguments import whole_number
+from ...stores.queue.group_pauses import GroupPauses
+from ..terminal.arguments import ABOUT_GROUPS, group_ids
+
+FROM_NOW_ON = "paused from the next claim on; what workers claimed before that, they run"
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("pause", help="have no worker take tasks of a group")
-    parser.add_argument("group_id", metavar="GROUP", type=whole_number(0, MAX_GROUP_ID), help="its number")
+    parser = subparsers.add_parser("pause", help="have no worker take tasks of some groups, or of all")
+    add_groups_or_all(parser, "every group, those that come up later included, until resume --all")
     parser.set_defaults(run=run)
 
 
+def add_groups_or_all(parser: Any, about_all: str) -> None:
+    """Add the arguments that name groups, or all; `resume` takes them, too."""
+    parser.add_argument("groups", metavar="GROUP", nargs="?", type=group_ids, help="its number, or several as 3,5")
+    parser.add_argument("--all", action="store_true", help=about_all)
+    parser.about_more = ABOUT_GROUPS
+
+
+def chosen_groups(options: argparse.Namespace) -> Sequence[int] | None:
+    """The groups that the arguments name, each once; None for all. Raises InvalidTask."""
+    if bool(options.groups) == options.all:
+        raise InvalidTask("name a group, or several as 3,5, or else --all")
+    return list(dict.fromkeys(options.groups)) if options.groups else None
+
+
+def sentence(groups: Sequence[int], one: str, several: str) -> str:
+    """A sentence on one group, or on several."""
+    text = ", ".join(map(str, groups))
+    return f"group {text} {one}" if len(groups) == 1 else f"groups {text} {several}"
+
+
 def run(server: TaskServer, options: argparse.Namespace) -> None:
+    groups = chosen_groups(options)
     server.store.tables.check()
-    is_new = server.pause(options.group_id)
-    if is_new:
-        print(f"group {options.group_id} is paused from the next claim on; what workers claimed before that, they run")
-    else:
-        print(f"group {options.group_id} was paused already")
+    pauses = GroupPauses(server.store.database)
+    if groups is None:
+        pauses.pause_all()
+        # A worker of named groups looks these up one by one.
+        views = server.store.views
+        pauses.pause(sorted({count.group_id for count in views.counts()} | groups_served(views.runs())))
+        print(f"all groups are {FROM_NOW_ON}")
+        return
+    new = pauses.pause(groups)
+    if new:
+        print(sentence(new, f"is {FROM_NOW_ON}", f"are {FROM_NOW_ON}"))
+    if already := [group for group in groups if group not in new]:
+        print(sentence(already, "was paused already", "were paused already"))

@@ -16,9 +16,7 @@ from ..terminal.selecting import counted
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "prune", help="delete what ended long ago, in small portions: done and archived tasks, or what is named"
-    )
+    parser = subparsers.add_parser("prune", help="delete what ended long ago: done and archived tasks, or others")
     parser.add_argument("--older-than", metavar="AGE", type=span, required=True, help="as 30d: s, m, h, d or w")
     parser.add_argument("--done", action="store_true", help="tasks that are done, as mode mark leaves them")
     parser.add_argument("--fatal", action="store_true", help="fatal tasks")

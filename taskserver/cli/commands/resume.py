@@ -1,22 +1,35 @@
-"""client.py resume: workers take the tasks of a paused group again."""
+"""client.py resume: workers take the tasks of paused groups again."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from ...model.task import MAX_GROUP_ID
 from ...server import TaskServer
-from ..terminal.arguments import whole_number
+from ...stores.queue.group_pauses import GroupPauses
+from .pause import add_groups_or_all, chosen_groups, sentence
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("resume", help="have workers take tasks of a paused group again")
-    parser.add_argument("group_id", metavar="GROUP", type=whole_number(0, MAX_GROUP_ID), help="its number")
+    parser = subparsers.add_parser("resume", help="have workers take tasks of paused groups again")
+    add_groups_or_all(parser, "every group, however it was paused")
     parser.set_defaults(run=run)
 
 
 def run(server: TaskServer, options: argparse.Namespace) -> None:
+    groups = chosen_groups(options)
     server.store.tables.check()
-    was_paused = server.resume(options.group_id)
-    print(f"group {options.group_id} is served again" if was_paused else f"group {options.group_id} was not paused")
+    pauses = GroupPauses(server.store.database)
+    if groups is None:
+        print("all groups are served again" if pauses.resume_all() else "no group was paused")
+        return
+    were_all = server.store.claims.are_all_paused()
+    resumed = pauses.resume(groups)
+    if were_all:  # a group that came up since has no row of its own
+        resumed = list(groups)
+    if resumed:
+        print(sentence(resumed, "is served again", "are served again"))
+    if others := [group for group in groups if group not in resumed]:
+        print(sentence(others, "was not paused", "were not paused"))
+    if were_all:
+        print("the other groups that were known at pause --all stay paused; groups that come up now are served")

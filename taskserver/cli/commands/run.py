@@ -20,6 +20,7 @@ from ...settings.load import hide_secrets
 from ...stores.database.records import StoredTask
 from ...worker.result import RunResult
 from ..terminal.arguments import whole_number
+from ..terminal.instants import in_sentence
 from ..terminal.log import file_handler, lines_of, sending_to
 from ..terminal.output import status_name
 
@@ -99,5 +100,5 @@ def _returned(row: StoredTask | None) -> str:
 
 def _state(row: StoredTask) -> str:
     if row.status in (Status.ERROR, Status.WAITING) and row.due_at:
-        return f"comes again at {row.due_at[:19]} UTC"
+        return f"comes again at {in_sentence(row.due_at)}"
     return f"is {status_name(row.status).replace('_', ' ')}"

@@ -9,8 +9,12 @@ from ...messages.printable import printable
 from ...model.schedule import CRON_EXAMPLE, MAX_EVERY_SECONDS, UTC
 from ...server import TaskServer
 from ...stores.queue.schedules import Schedules
-from ..terminal.arguments import whole_number
+from ..terminal.arguments import whole_seconds
+from ..terminal.instants import exactly
+from ..terminal.misnamed import warn_of_missing
 from ..terminal.task_arguments import QUOTING, describe_order, describe_task, read_args
+
+MISNAMED = "The schedule stands all the same, and its tasks become fatal: give it again with the right name"
 
 
 def add_parser(subparsers: Any) -> None:
@@ -18,7 +22,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("name", metavar="NAME", help="of the schedule; given again, it is changed")
     describe_task(parser, is_required=True)
     parser.add_argument(
-        "--every", metavar="S", type=whole_number(1, MAX_EVERY_SECONDS), help="every S seconds, from now on; or"
+        "--every", metavar="S", type=whole_seconds(1, MAX_EVERY_SECONDS), help="every S seconds, or 5m, from now on; or"
     )
     parser.add_argument("--cron", metavar="EXPR", help=f"at the times of a cron expression, as '{CRON_EXAMPLE}'")
     parser.add_argument("--timezone", metavar="Z", default=UTC, help="of --cron, as Europe/Berlin; default UTC")
@@ -41,4 +45,5 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     )
     found = Schedules(server.store).find(options.name)
     if found:
-        print(printable(f"{options.name}: next at {found.next_at} UTC"))
+        print(printable(f"{options.name}: next at {exactly(found.next_at)}"))
+    warn_of_missing(server.settings, [options.task], MISNAMED)

@@ -10,13 +10,15 @@ from typing import Any
 from ...errors import InvalidTask
 from ...messages.printable import escaped
 from ...model.results import read_progress
-from ...model.task import MAX_ID
+from ...model.task import MAX_ID, Status
 from ...server import TaskServer
 from ...stores.database.records import StoredTask
+from ...stores.database.statements import INSTANTS
 from ...stores.queue.dependency_trees import DependencyTrees, Links
 from ..terminal.arguments import whole_number
 from ..terminal.dependency_trees import some_ids, stage_lines, stage_of, tree
-from ..terminal.output import as_json, status_name, task_as_json
+from ..terminal.instants import exactly
+from ..terminal.output import as_json, in_units, status_name, task_as_json
 
 WIDTH = 13
 """Characters of a column's name."""
@@ -43,13 +45,16 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     chains = DependencyTrees(server.store)
     # An archived task waits for nothing; by now another task of the queue may have its id.
     links = Links([], []) if task.archived else chains.links([task.id])[task.id]
+    now = server.store.views.now()
     if options.json:
-        print(as_json(task_as_json(task, links)))
+        print(as_json(task_as_json(task, links, now)))
         return
     where = "in the archive" if task.archived else "in the queue"
-    print(f"task {task.id}: {status_name(task.status)}, {where} (times are UTC)")
+    print(f"task {task.id}: {status_name(task.status)}, {where}")
     for name, text in _columns_of(task):
         _print(name, text.split("\n"))
+    if (seconds := task.run_seconds(now)) is not None:
+        _print("runs for" if task.status == Status.IN_PROGRESS else "ran", [in_units(seconds)])
     _print_links(chains, task, links)
 
 
@@ -61,6 +66,8 @@ def _columns_of(task: StoredTask) -> Iterator[tuple[str, str]]:
             yield "stages", "\n".join(stage_lines(task))
         elif column == "progress" and value is not None:
             yield column, str(read_progress(value) or value)
+        elif column in INSTANTS and value is not None:
+            yield column, exactly(value)
         elif value is not None and column not in NOT_SHOWN:
             yield column, str(value)
 

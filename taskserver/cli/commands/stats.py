@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from typing import Any
 
 from ...messages.printable import printable
-from ...model.new_task import read_instant
 from ...monitoring.history import ended_attempts, totals_by, with_empty_hours
 from ...server import TaskServer
 from ...stores.queue.stats import HourStats, total
-from ..terminal.arguments import add_groups, span
+from ..terminal.arguments import SINCE, add_groups, since
+from ..terminal.instants import headed, in_column
 from ..terminal.live_line import terminal_width
-from ..terminal.output import Amount, as_json, largest, print_table, stats_as_json
+from ..terminal.output import as_json, in_units, largest, print_table, stats_as_json
+from ..terminal.style import cut, width_of
 
 DEFAULT_SINCE = "24h"
 BY = {"hour": "hour", "group": "group_id", "task": "task"}
@@ -28,28 +28,19 @@ LEGEND = f"{DONE} done, {FAILED} failed or lost"
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("stats", help="what was done by the hour, how long it ran, and how long it waited")
+    parser = subparsers.add_parser("stats", help="what was done by the hour, how long it ran and how long it waited")
     parser.add_argument(
         "--since",
         metavar="WHEN",
-        type=_since,
+        type=since,
         default=DEFAULT_SINCE,
-        help="a span as 90s, 30m, 24h, 7d, or an instant as 2026-01-31 or 2026-01-31T12:00+01:00, of UTC where it has "
-        "no time zone; default %(default)s",
+        help=f"{SINCE}; default %(default)s",
     )
     add_groups(parser)
     parser.add_argument("--task", metavar="NAME", help="of the callable, as tasks.send_letter")
     parser.add_argument("--by", choices=list(BY), default="hour", metavar="WHAT", help=", ".join(BY))
     parser.add_argument("--json", action="store_true", help="print JSON alone")
     parser.set_defaults(run=run)
-
-
-def _since(text: str) -> int | datetime:
-    try:
-        instant = read_instant(text)
-    except ValueError:
-        return span(text, "; or an instant, as 2026-01-31 or 2026-01-31T12:00+01:00")
-    return instant if instant.utcoffset() is not None else instant.replace(tzinfo=timezone.utc)
 
 
 def run(server: TaskServer, options: argparse.Namespace) -> None:
@@ -79,10 +70,11 @@ def _show(totals: Sequence[HourStats], by: str) -> None:
         rows.append([f"{len(rest)} more {by}s", *_cells(total(rest))])
     if len(rows) > 1:
         rows.append(["all", *_cells(total(totals))])
-    head = "hour (UTC)" if by == "hour" else by
+    head = headed("hour") if by == "hour" else by
     print_table(
         [head, "done", "failed", "fatal", "lost", "ran", "mean", "slowest", "mean wait", "longest wait"],
         rows,
+        unless_narrow=("longest wait", "lost", "mean wait"),
     )
     if sys.stdout.isatty():
         _draw(list(with_empty_hours(totals)) if by == "hour" else shown, by)
@@ -90,7 +82,7 @@ def _show(totals: Sequence[HourStats], by: str) -> None:
 
 def _label(one: HourStats, by: str) -> object:
     if by == "hour":
-        return one.hour[:16]
+        return in_column(one.hour, 16)
     return one.group_id if by == "group" else one.task or NO_CALLABLE
 
 
@@ -102,18 +94,8 @@ def _cells(one: HourStats) -> list[object]:
         one.failed,
         one.fatal,
         one.lost,
-        *(Amount(_in_units(value or None)) for value in (*seconds, *waits)),
+        *(in_units(value or None) for value in (*seconds, *waits)),
     ]
-
-
-def _in_units(seconds: float | None) -> str:
-    """Seconds in a person's unit, with about two significant digits; empty for None."""
-    if seconds is None:
-        return ""
-    for unit, length in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)):
-        if seconds >= (2 * length if length > 1 else length):
-            return f"{seconds / length:.{0 if seconds >= 10 * length else 1}f} {unit}"
-    return f"{seconds * 1000:.{0 if seconds >= 0.01 else 1}f} ms"
 
 
 # ---- the bars
@@ -124,13 +106,13 @@ def _draw(totals: Sequence[HourStats], by: str) -> None:
     most = max(map(ended_attempts, totals))
     if not most:
         return
-    labels = [printable(str(_label(one, by)))[:MAX_LABEL] for one in totals]
-    width = max(map(len, labels))
+    labels = [cut(printable(str(_label(one, by))), MAX_LABEL) for one in totals]
+    width = max(map(width_of, labels))
     room = max(terminal_width(sys.stdout) - 1 - width - len(str(most)) - 4, 1)
     print(f"\n{LEGEND}")
     for label, one in zip(labels, totals, strict=True):
         count = str(ended_attempts(one)).rjust(len(str(most)))
-        print(f"{label.ljust(width)}  {count}  {_bar(one, room / most)}".rstrip())
+        print(f"{label}{' ' * (width - width_of(label))}  {count}  {_bar(one, room / most)}".rstrip())
 
 
 def _bar(one: HourStats, scale: float) -> str:

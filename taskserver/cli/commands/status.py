@@ -15,6 +15,7 @@ from ...server import TaskServer
 from ...stores.database.records import LastRun, RunningTask, WorkerProcess
 from ...stores.queue.schedules import StoredSchedule
 from ...stores.queue.stats import HourStats
+from ..terminal.instants import time_of_day
 from ..terminal.output import MAX_LINES, as_json, instant_as_json, largest, print_table, stats_as_json, status_name
 
 
@@ -45,6 +46,7 @@ def _report(overview: Overview) -> dict[str, Any]:
         "runs": [_run_report(run) for run in overview.runs],
         "unserved_groups": overview.unserved_groups,
         "paused_groups": overview.paused_groups,
+        "all_paused": overview.are_all_paused,
         "schedules": [_schedule_report(stored) for stored in overview.schedules],
         "this_hour": stats_as_json(overview.this_hour, "hour"),
         "hour_before": stats_as_json(overview.hour_before, "hour"),
@@ -233,7 +235,7 @@ def _task_words(task: RunningTask) -> str:
 
 def _show_hours(this: HourStats, last: HourStats) -> None:
     if any(hour.attempts or hour.fatal for hour in (this, last)):
-        print(f"since {this.hour[11:16]} UTC: {_hour_words(this)}; in the hour before: {_hour_words(last)}")
+        print(f"since {time_of_day(this.hour)}: {_hour_words(this)}; in the hour before: {_hour_words(last)}")
 
 
 def _hour_words(one: HourStats) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from ...messages.printable import printable
-from ...messages.suggestions import nearest
+from ...messages.printable import SPANS, UNIT_SECONDS, printable, span_seconds
+from ...messages.suggestions import alike, nearest
 from ...model.task import MAX_GROUP_ID
 from ...stores.queue.claims import MAX_GROUPS
 from .program import Exit
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 
 class Parser(argparse.ArgumentParser):
@@ -20,6 +23,9 @@ class Parser(argparse.ArgumentParser):
     """A hint for one argument that was given as several."""
 
     usage_exit: int = Exit.USAGE
+
+    about_commands = ""
+    """The help of a program with commands: all of them, with a line each."""
 
     _is_intermixed = False
 
@@ -32,7 +38,14 @@ class Parser(argparse.ArgumentParser):
 
         Surplus arguments are refused here, where the command is known for which they were meant.
         """
-        if self._is_intermixed or self._subparsers:
+        if self._subparsers:
+            options, more = super().parse_known_args(args, namespace)
+            if more:
+                self.error(
+                    f"unrecognized arguments: {' '.join(more)}; options follow their command: {self.prog} COMMAND …"
+                )
+            return options, more
+        if self._is_intermixed:
             return super().parse_known_args(args, namespace)
         self._is_intermixed = True  # the next line calls this again, once for the options and once for the arguments
         try:
@@ -44,11 +57,22 @@ class Parser(argparse.ArgumentParser):
         return options, more
 
     def _hint(self, more: Sequence[str]) -> str:
-        option = next((word.partition("=")[0] for word in more if word.startswith("--")), None)
+        option = next((word.partition("=")[0] for word in more if word.startswith("-")), None)
         if option is None:
             return f"; {self.about_more}" if self.about_more else ""
-        meant = nearest(option, self._option_string_actions)
+        meant = nearest(f"--{option.lstrip('-')}", self._option_string_actions)
         return f"; did you mean {meant}?" if meant else ""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        choices = [str(choice) for choice in action.choices]
+        meant = " or ".join(map(repr, alike(str(value), choices)))
+        hint = f"; did you mean {meant}?" if meant else f" (choose from {', '.join(map(repr, choices))})"
+        raise argparse.ArgumentError(action, f"invalid choice: {value!r}{hint}")
+
+    def format_help(self) -> str:
+        return f"{self.format_usage()}\n{self.about_commands}" if self.about_commands else super().format_help()
 
     def error(self, message: str) -> NoReturn:
         self.exit(self.usage_exit, f"{self.prog}: {printable(message)}; see {self.prog} --help\n")
@@ -69,8 +93,31 @@ def whole_number(least: int, most: int | None = None, hint: str = "") -> Callabl
     return parse
 
 
-def number_of(unit: str, or_zero: bool = False) -> Callable[[str], float]:
-    """An argument's type: a number of seconds, or of another unit, above 0 or from 0 on."""
+def whole_seconds(least: int, most: int) -> Callable[[str], int]:
+    """An argument's type: whole seconds within limits, both allowed, or a span of time as 5m."""
+    parse_number = whole_number(least, most, hint=f", of seconds, nor a span {SPANS}")
+
+    def parse(text: str) -> int:
+        seconds = span_seconds(text)
+        return seconds if seconds is not None and least <= seconds <= most else parse_number(text)
+
+    return parse
+
+
+def seconds(or_zero: bool = False) -> Callable[[str], float]:
+    """An argument's type: a number of seconds, above 0 or from 0 on, or a span of time as 5m."""
+    parse_number = number_of("seconds", or_zero, hint=f", nor a span {SPANS}")
+
+    def parse(text: str) -> float:
+        found = span_seconds(text)
+        return parse_number(text) if found is None or (found == 0 and not or_zero) else found
+
+    return parse
+
+
+def number_of(unit: str, or_zero: bool = False, hint: str = "") -> Callable[[str], float]:
+    """An argument's type: a number of a unit, above 0 or from 0 on; an error ends with `hint`."""
+    allowed = f"a number of {unit} {'from 0 on' if or_zero else 'above 0'}"
 
     def parse(text: str) -> float:
         try:
@@ -79,7 +126,7 @@ def number_of(unit: str, or_zero: bool = False) -> Callable[[str], float]:
             value = -1.0
         if 0 < value < float("inf") or (or_zero and value == 0):
             return value
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of {unit} {'from 0 on' if or_zero else 'above 0'}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}{hint}")
 
     return parse
 
@@ -107,18 +154,31 @@ def add_groups(parser: Any) -> None:
     parser.about_more = ABOUT_GROUPS
 
 
-SECONDS_OF = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
-MAX_PRUNE_DAYS = 36_500
+MAX_SPAN_DAYS = 36_500
 """The limit of stores/queue/pruning.py, which refuses more."""
+
+
+SINCE = "a span as 90s, 30m, 24h, 7d, or an instant as 2026-01-31 or 2026-01-31T12:00+01:00 (without a zone: UTC)"
+
+
+def since(text: str) -> int | datetime:
+    """An argument's type: a span of time before now, in seconds, or an instant."""
+    from datetime import timezone  # worker.py takes no instant
+
+    from ...model.new_task import read_instant
+
+    try:
+        instant = read_instant(text)
+    except ValueError:
+        return span(text, "; or an instant, as 2026-01-31 or 2026-01-31T12:00+01:00")
+    return instant if instant.utcoffset() is not None else instant.replace(tzinfo=timezone.utc)
 
 
 def span(text: str, hint: str = "") -> int:
     """An argument's type: a span of time, as 90s, 30m, 24h or 7d; returns seconds. An error ends with `hint`."""
-    number, unit = text[:-1], text[-1:]
-    if unit in SECONDS_OF and number.isascii() and number.isdigit() and len(number) <= 10:
-        seconds = int(number) * SECONDS_OF[unit]
-        if seconds <= MAX_PRUNE_DAYS * SECONDS_OF["d"]:
-            return seconds
+    seconds = span_seconds(text)
+    if seconds is not None and seconds <= MAX_SPAN_DAYS * UNIT_SECONDS["d"]:
+        return seconds
     raise argparse.ArgumentTypeError(
-        f"{text!r} is not a span of time; allowed: as 90s, 30m, 24h, 7d or 4w, at most {MAX_PRUNE_DAYS}d{hint}"
+        f"{text!r} is not a span of time; allowed: as 90s, 30m, 24h, 7d or 4w, at most {MAX_SPAN_DAYS}d{hint}"
     )

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import Any, TypeVar
 
-from ...messages.printable import printable
+from ...messages.printable import MAX_LINE, printable
 from ...model.task import Status
 from ...stores.database.records import StoredTask
 from ...stores.database.statements import INSTANTS
 from ...stores.queue.dependency_trees import Links
 from ...stores.queue.stats import COLUMNS, HourStats
+from .live_line import terminal_width
+from .style import BOLD, COLOURS, cut, painted, width_of
 
 MAX_CELL = 60
+"""Columns of a cell where no terminal tells how wide it is."""
+MIN_CELL = 20
+"""Columns of a text on a narrow terminal; a table that needs more is broken by the terminal."""
 MAX_LINES = 50
 """Lines of a kind that a person sees of what rows may make up by the thousand; `--json` has all."""
 
@@ -29,26 +35,80 @@ def largest(several: Sequence[T], size: Callable[[T], float]) -> tuple[Sequence[
     return ordered[:MAX_LINES], ordered[MAX_LINES:]
 
 
-class Amount(str):
+class Whole(str):
+    """A text that no table cuts, as an instant."""
+
+
+class Amount(Whole):
     """A number with its unit, aligned in a table as numbers are."""
 
 
-def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table: columns as wide as they need, numbers aligned to the right."""
-    cells = [[_cell(value) for value in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
-    right = [all(isinstance(row[index], (int, Amount)) for row in rows) for index in range(len(heads))]
-    for line in (heads, *cells):
-        aligned = (
-            cell.rjust(width) if is_right else cell.ljust(width)
-            for cell, width, is_right in zip(line, widths, right, strict=True)
-        )
-        print("  ".join(aligned).rstrip())
+class Word(Whole):
+    """A word that has a colour on a terminal, as the name of a status has."""
 
 
-def _cell(value: object) -> str:
-    text = printable("" if value is None else str(value))
-    return text if len(text) <= MAX_CELL else f"{text[: MAX_CELL - 1]}…"
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]], unless_narrow: Sequence[str] = ()) -> None:
+    """Print a table: columns as wide as they need, numbers aligned to the right.
+
+    A terminal shows as much of long texts as fits into its width. Where texts would get less than MIN_CELL columns, it
+    shows none of the columns that `unless_narrow` heads, the first of them first, and says so.
+    """
+    left_out = []
+    for head in unless_narrow:
+        if _room_for_texts(heads, rows) >= MIN_CELL:
+            break
+        at = heads.index(head)
+        heads, rows = _without(heads, at), [_without(row, at) for row in rows]
+        left_out.append(head)
+    _print_lines(heads, rows)
+    if left_out:
+        print(f"(a wider terminal, a pipe and --json also have: {', '.join(left_out)})")
+
+
+def _without(cells: Sequence[T], at: int) -> Sequence[T]:
+    return [*cells[:at], *cells[at + 1 :]]
+
+
+def _print_lines(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    most = MAX_CELL if not sys.stdout.isatty() else max(_room_for_texts(heads, rows), MIN_CELL)
+    is_number = _are_all(rows, int, Amount)
+    lines = [[_text(value) if isinstance(value, Whole) else cut(_text(value), most) for value in row] for row in rows]
+    lines.insert(0, list(heads))
+    widths = [max(map(width_of, column)) for column in zip(*lines, strict=True)]
+    for values, line in zip((heads, *rows), lines, strict=True):
+        cells = []
+        for value, cell, width, is_right in zip(values, line, widths, is_number, strict=True):
+            blanks = " " * (width - width_of(cell))
+            colour = BOLD if values is heads else COLOURS.get(value, "") if isinstance(value, Word) else ""
+            shown = painted(cell, colour, sys.stdout) if cell else cell
+            cells.append(f"{blanks}{shown}" if is_right else f"{shown}{blanks}")
+        print("  ".join(cells).rstrip())
+
+
+def _room_for_texts(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> int:
+    """The columns that the longest texts may have, so that the table fits the terminal; without one, many."""
+    if not sys.stdout.isatty():
+        return MAX_LINE
+    widths = [max(width_of(_text(value)) for value in column) for column in zip(heads, *rows, strict=True)]
+    are_whole = _are_all(rows, int, Whole)
+    room = terminal_width(sys.stdout) - 2 * (len(heads) - 1)
+    room -= sum(width for width, is_whole in zip(widths, are_whole, strict=True) if is_whole)
+    texts = sorted(width for width, is_whole in zip(widths, are_whole, strict=True) if not is_whole)
+    # Short texts take what they need, and the longer ones share the rest.
+    for more, width in zip(range(len(texts), 0, -1), texts, strict=True):
+        if width * more > room:
+            return room // more
+        room -= width
+    return MAX_LINE
+
+
+def _are_all(rows: Sequence[Sequence[object]], *kinds: type) -> list[bool]:
+    """For each column whether all of its values are of these kinds."""
+    return [all(isinstance(value, kinds) for value in column) for column in zip(*rows, strict=True)]
+
+
+def _text(value: object) -> str:
+    return printable("" if value is None else str(value))
 
 
 def as_json(value: object) -> str:
@@ -66,13 +126,17 @@ def _finite(value: object) -> object:
     return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
-def task_as_json(task: StoredTask, links: Links) -> dict[str, Any]:
-    """A task by its columns and links, its instants as 2026-01-31T12:00:00.000000Z, with the name of its status."""
+def task_as_json(task: StoredTask, links: Links, now: str) -> dict[str, Any]:
+    """A task by its columns and links, its instants as 2026-01-31T12:00:00.000000Z, with the name of its status.
+
+    `now` is the database's clock, as text in UTC: it tells how long a task has run.
+    """
     report = task._asdict() | links._asdict()
     for column in INSTANTS:
         if column in report:
             report[column] = instant_as_json(report[column])
     report["status_name"] = status_name(task.status)
+    report["run_seconds"] = task.run_seconds(now)
     return report
 
 
@@ -89,6 +153,16 @@ def instant_as_json(text: str | None) -> str | None:
     return None if text is None else f"{text.replace(' ', 'T')}Z"
 
 
-def status_name(status: int) -> str:
+def status_name(status: int) -> Word:
     """The name of a status; `status_9` for a number that is no status, which a row may hold."""
-    return Status(status).name.lower() if status in set(Status) else f"status_{status}"
+    return Word(Status(status).name.lower() if status in set(Status) else f"status_{status}")
+
+
+def in_units(seconds: float | None) -> Amount:
+    """Seconds in a person's unit, with about two significant digits; empty for None."""
+    if seconds is None:
+        return Amount("")
+    for unit, length in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)):
+        if seconds >= (2 * length if length > 1 else length):
+            return Amount(f"{seconds / length:.{0 if seconds >= 10 * length else 1}f} {unit}")
+    return Amount(f"{seconds * 1000:.{0 if seconds >= 0.01 else 1}f} ms")

@@ -14,7 +14,7 @@ from ...model.selection import Selection
 from ...model.task import MAX_ID, MAX_SIGNED, Status
 from ...server import TaskServer
 from ...stores.database.records import StoredTask
-from ...stores.queue.operations import RETRY, Operations, Verb
+from ...stores.queue.operations import RETRY, RETRY_AS, Operations, Verb
 from .arguments import add_groups, whole_number
 from .live_line import LiveLine
 from .output import print_table, status_name
@@ -72,7 +72,7 @@ def change_chosen(
     verb: Verb,
     options: argparse.Namespace,
     done: str,
-    values: Sequence[int] = (),
+    values: Sequence[Any] = (),
     done_to_one: str | None = None,
 ) -> int:
     """Apply a verb to the chosen tasks and print how many were `done`; with --dry-run only print. Return how many.
@@ -93,7 +93,7 @@ def change_chosen(
 
         outcome = Operations(server.store).change(verb, selection, values, note)
     print(summary(outcome.changed))
-    if verb == RETRY and (given_up := Operations(server.store).given_up_among(changed)):
+    if verb in (RETRY, RETRY_AS) and (given_up := Operations(server.store).given_up_among(changed)):
         print(
             f"{counted(given_up)} of these fatal again, because of tasks that they wait for: retry those",
             file=sys.stderr,

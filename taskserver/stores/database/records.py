@@ -1,10 +1,11 @@
 """Records of rows, for operators who look at the queue. A worker does not need them."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from ...model.results import Progress, as_texts, read_progress
-from ...model.task import ALL_GROUPS
+from ...model.task import ALL_GROUPS, CANCELLED, Status
 
 
 class QueueCount(NamedTuple):
@@ -125,6 +126,24 @@ class StoredTask(NamedTuple):
     """How far the task has come, as JSON."""
     archived: bool
     """Whether the row stands in the archive."""
+
+    def run_seconds(self, now: str) -> float | None:
+        """How long its last attempt ran, or has run until `now`, the database's clock as text in UTC.
+
+        None where that is not known: not started, lost, or cancelled, perhaps long after its attempt.
+        """
+        error = self.error_text or ""
+        if self.status in (Status.ERROR, Status.FATAL) and (error == CANCELLED or error.startswith("lost: ")):
+            return None
+        ends: dict[int, str | None] = {Status.IN_PROGRESS: now, Status.ERROR: self.updated_at}
+        end = ends.get(self.status, self.finished_at)
+        try:
+            seconds = (
+                datetime.fromisoformat(end or "") - datetime.fromisoformat(self.started_at or "")
+            ).total_seconds()
+        except (ValueError, TypeError):  # one is missing, or a column of SQLite holds what is no instant
+            return None
+        return seconds if seconds >= 0 else None
 
 
 def groups_in_words(group_ids: str) -> str:

@@ -5,6 +5,7 @@ Errors are told apart by their numbers: some servers come without texts, and oth
 
 from __future__ import annotations
 
+import re
 import struct
 
 import pymysql
@@ -21,7 +22,7 @@ from ...errors import (
     TooLong,
     Unavailable,
 )
-from ...settings.dsn import MySQLDsn, usual_socket
+from ...settings.dsn import MySQLDsn, folder_of_sockets, usual_socket
 from ..database.dialect import no_tables, other_columns
 
 MALFORMED = (AssertionError, struct.error, LookupError, TypeError, AttributeError, ArithmeticError)
@@ -71,6 +72,9 @@ CLEAR_PASSWORD = 2061
 CUT_OFF = frozenset({2006, 2013, 2014})
 PREFIX = "panels put the account's name before it, as in you_shop"
 LIMITED = "let fewer workers run at once (worker.py --slots), or ask your host for more"
+ACCOUNT_LIMIT = 1226
+HOURLY_COUNTS = {"queries": "ask", "updates": "write", "connections": "connect"}
+HOURLY = re.compile(f"max_({'|'.join(HOURLY_COUNTS)})_per_hour")
 NO_SPACE = "free some space, or have your host raise the database's quota"
 READ_ONLY = "the server takes no writes for now: wait, or name its main server in TASKSERVER_DSN"
 COLUMN = "give that column its type and character set of schema.sql, with ALTER TABLE"
@@ -102,7 +106,6 @@ HINTS = {
     1071: "its keys are too short: ask your host for MySQL 5.7, MariaDB 10.3 or newer",
     TOO_LONG: "give the task smaller arguments, or raise the server's max_allowed_packet",
     1203: LIMITED,
-    1226: LIMITED,
     FORBIDDEN_BY_OPTION: READ_ONLY,
     1366: COLUMN,
     1406: COLUMN,
@@ -154,23 +157,43 @@ def hint_at(number: int | None, text: str, dsn: MySQLDsn, is_login: bool) -> str
         return STRANGER
     if number == CLEAR_PASSWORD:
         return SHOWN_ON_THIS_HOST if dsn.is_loopback else SHOWN_TO_ANOTHER
+    if number == ACCOUNT_LIMIT:
+        return _hint_at_limit(text)
     if number == FORBIDDEN_BY_OPTION and "read-only" not in text:
         return ""
     return _hint_at_address(text, dsn) if number == CANNOT_CONNECT else HINTS.get(number or 0, "")
+
+
+def _hint_at_limit(text: str) -> str:
+    """Advice on a limit of this account; the server names it alike in each language."""
+    named = HOURLY.search(text)
+    if named is None:
+        return LIMITED
+    return (
+        f"{named[0]} is what your host allows this account in an hour, and it is used up: all goes on by itself once "
+        "that hour is over. Fewer workers at once change nothing of it: have cron start worker.py less often (*/5 in "
+        f"place of *), let other programs of this account {HOURLY_COUNTS[named[1]]} less, or ask your host for more"
+    )
 
 
 def _hint_at_address(text: str, dsn: MySQLDsn) -> str:
     if "SSL" in text:
         return "check ssl-mode and ssl-ca in TASKSERVER_DSN"
     if dsn.unix_socket:
-        return "check unix_socket in TASKSERVER_DSN, and whether the server runs"
-    if dsn.host == "localhost" and usual_socket("localhost") is None:
+        return "does the server run? if so, check unix_socket in TASKSERVER_DSN"
+    if dsn.host != "localhost" or usual_socket("localhost") is not None:
+        return "does the server run? if so, check host and port in TASKSERVER_DSN"
+    folder = folder_of_sockets()
+    if folder and "who answers" not in text:  # login.py met somebody else there
         return (
-            "no socket of the server's is at one of the usual places: where PHP's phpinfo() names one, add "
-            "?unix_socket=/its/path to TASKSERVER_DSN, else check host and port there, and whether the server runs; "
-            "127.0.0.1 in the place of localhost means whatever answers at that port, a proxy too"
+            f"the server seems to be down, as no socket of its is in {folder}: once it runs again, so do workers; your "
+            "host knows more. Where pages of this account reach it now, add ?unix_socket=/its/path to TASKSERVER_DSN"
         )
-    return "check host and port in TASKSERVER_DSN, and whether the server runs"
+    return (
+        "does the server run? if so, no socket of its is at one of the usual places: where PHP's phpinfo() names one, "
+        "add ?unix_socket=/its/path to TASKSERVER_DSN, else check host and port there; 127.0.0.1 in the place of "
+        "localhost means whatever answers at that port, a proxy too"
+    )
 
 
 def error_of(error: BaseException, dsn: MySQLDsn, table: str, is_login: bool = False) -> DatabaseError:

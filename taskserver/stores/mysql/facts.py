@@ -103,7 +103,7 @@ WORKER_RIGHTS = (
         _Right(verb, "processes", column, MODES, "what runs now, and quick returns of a killed worker's tasks")
         for verb, column in {"SELECT": "pid", "INSERT": "pid", "UPDATE": "taken", "DELETE": ""}.items()
     ),
-    _Right("SELECT", "paused", "group_id"),
+    _Right("SELECT", "paused", "group_id, paused_at"),
     _Right("SELECT", "schedules", "name"),
     _Right("UPDATE", "schedules", "next_at"),
     _Right("SELECT", "dependencies", "child_id"),

@@ -13,7 +13,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from ...errors import Conflict, Crowded, DatabaseError
-from ...model.task import Changed, Claim, ClaimedTask
+from ...model.task import MAX_GROUP_ID, NOTHING_CHANGED, Changed, Claim, ClaimedTask
 from ..database.database import MAX_IDS_PER_STATEMENT, Database
 from ..database.retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
 
@@ -38,6 +38,9 @@ HELD = Changed(0, some_may_wait=False)
 _RANDOM_BITS = 32
 """The lower half of a claim token."""
 
+MARKED_AT = "1971-01-01 00:00:00"
+IS_MARK = "paused_at < '1980-01-01 00:00:00'"
+"""Of the row of the last group: all groups are paused (group_pauses.py)."""
 PAUSED_SECONDS = 1.0
 """Paused groups are known for so long: the claim that finds nothing because of them is spared."""
 
@@ -56,6 +59,8 @@ class Claims:
         """By time.monotonic: until then a plain look chooses the rows of a claim."""
         self._paused_until = 0.0
         """By time.monotonic: until then a claim of all groups takes it that some are paused, as they were."""
+        self._are_all_paused = False
+        """Whether all groups were."""
 
     # ---- claim: new → in progress
 
@@ -115,10 +120,12 @@ class Claims:
     def _claim_of_all(self, token: int, limit: int) -> Changed:
         if time.monotonic() >= self._paused_until:
             changed = self._claim_of(token, limit, ())
-            if changed.rows or not self._is_any_paused():
+            last = None if changed.rows else self._last_paused()
+            if last is None:
                 return changed
             self._paused_until = time.monotonic() + PAUSED_SECONDS
-        return self._claim_beside_paused(token, limit)
+            self._are_all_paused = bool(last[1])
+        return NOTHING_CHANGED if self._are_all_paused else self._claim_beside_paused(token, limit)
 
     def _claim_beside_paused(self, token: int, limit: int) -> Changed:
         return self._beside_paused.claim(
@@ -206,6 +213,8 @@ class Claims:
         if not paused:
             return True
         if not groups:
+            if self.are_all_paused():
+                return False
             from .beside_paused import groups_beside
 
             return bool(groups_beside(database, paused, most=1))
@@ -220,10 +229,19 @@ class Claims:
         """The groups whose tasks are not claimed for now, in order."""
         return [row[0] for row in self._database.fetch(self.PAUSED)]
 
-    IS_ANY_PAUSED = "SELECT 1 FROM {paused} LIMIT 1"
+    # The mark of a pause of all is the last group's row: one look into the key tells whether any or all are paused.
+    LAST_PAUSED = f"""
+        SELECT group_id, CASE WHEN group_id = {MAX_GROUP_ID} AND {IS_MARK} THEN 1 ELSE 0 END
+        FROM {{paused}} ORDER BY group_id DESC LIMIT 1
+    """
 
-    def _is_any_paused(self) -> bool:
-        return bool(self._database.fetch(self.IS_ANY_PAUSED))
+    def _last_paused(self) -> Sequence[Any] | None:
+        return self._database.fetch_first(self.LAST_PAUSED)
+
+    def are_all_paused(self) -> bool:
+        """Whether all groups are, those that come up later included."""
+        last = self._last_paused()
+        return last is not None and bool(last[1])
 
     # ---- release: in progress, unstarted → new
 

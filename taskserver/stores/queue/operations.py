@@ -1,4 +1,4 @@
-"""An operator's verbs: run tasks again, cancel, move, pause; and count errors.
+"""An operator's verbs: run tasks again, cancel, move; and count errors. Pauses have group_pauses.py.
 
 A worker does not need them. Verbs to many rows go through bulk_writes.py.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence, Set
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...errors import Conflict, InvalidTask
 from ...messages.error_text import MAX_ERROR_LENGTH
@@ -56,6 +56,18 @@ RETRY = Verb(
     """,
     "in error or fatal",
 )
+
+# ---- retry as: the same under another name, for tasks whose name was misspelt
+
+# Not for pipelines: the stages of a row name callables, too, and a row whose task differs from its stage is fatal.
+RETRY_AS = Verb(
+    "retry --as",
+    f"{RETRY.condition} AND stages IS NULL",
+    RETRY.write.replace("SET", "SET task = ?,", 1),
+    f"{RETRY.suits}, and no pipeline",
+)
+PIPELINES = RETRY._replace(condition=f"{RETRY.condition} AND stages IS NOT NULL")
+"""The tasks that RETRY_AS leaves out."""
 
 # ---- cancel: new, waiting, error, claimed → fatal; running → running, with the word that its heartbeat looks for
 
@@ -147,9 +159,9 @@ class Operations:
 
     # ---- verbs to chosen rows
 
-    def retry(self, selection: Selection) -> int:
-        """Error, fatal → new, with attempts 0; how many. Raises as `_changed` does."""
-        return self._changed(RETRY, selection)
+    def retry(self, selection: Selection, as_task: str | None = None) -> int:
+        """Error, fatal → new, with attempts 0, perhaps under another name; how many. Raises as `_changed` does."""
+        return self._changed(RETRY, selection) if as_task is None else self._changed(RETRY_AS, selection, (as_task,))
 
     def cancel(self, selection: Selection) -> int:
         """New, waiting, error, claimed → fatal `cancelled`; running tasks are interrupted. How many; raises alike."""
@@ -159,7 +171,7 @@ class Operations:
         """Give tasks that may run yet another priority; how many. Raises alike."""
         return self._changed(PRIORITY, selection, (priority,))
 
-    def _changed(self, verb: Verb, selection: Selection, values: Sequence[int] = ()) -> int:
+    def _changed(self, verb: Verb, selection: Selection, values: Sequence[Any] = ()) -> int:
         """How many rows a verb changed. Raises InvalidTask, and Conflict where others held some rows."""
         written = self.change(verb, selection, values)
         if written.held:
@@ -170,7 +182,7 @@ class Operations:
         return written.changed
 
     def change(
-        self, verb: Verb, selection: Selection, values: Sequence[int] = (), on_written: OnWritten = lambda ids: None
+        self, verb: Verb, selection: Selection, values: Sequence[Any] = (), on_written: OnWritten = lambda ids: None
     ) -> Written:
         """Do a verb to all chosen rows that it suits. `on_written` is called with the ids of each portion.
 
@@ -178,7 +190,7 @@ class Operations:
         """
         writer = BulkWriter(self._store, _bulk_write(verb, selection, values), on_written)
         written = writer.run(selection.ids, selection.limit)
-        if written.changed and verb in (RETRY, CANCEL):
+        if written.changed and verb in (RETRY, RETRY_AS, CANCEL):
             self._settle()
         return written
 
@@ -218,19 +230,6 @@ class Operations:
         """How many cancelled tasks still run: their workers have not heard of it yet."""
         found: int = self._database.fetch_value(self.STILL_RUNNING)
         return found
-
-    # ---- pause, resume
-
-    PAUSE = "{insert_or_ignore} INTO {paused} (group_id) VALUES (?)"
-    RESUME = "DELETE FROM {paused} WHERE group_id = ?"
-
-    def pause(self, group_id: int) -> bool:
-        """Stop claims of this group's tasks, from the next claim on. False if the group was paused already."""
-        return self._database.change(self.PAUSE, (group_id,)) == 1
-
-    def resume(self, group_id: int) -> bool:
-        """Allow claims of this group's tasks again. Whether the group was paused."""
-        return self._database.change(self.RESUME, (group_id,)) == 1
 
     # ---- claim one: new, waiting, error, fatal → in progress, whatever its group and its time
 
@@ -302,7 +301,7 @@ def _why_not_claimed(store: Store, task_id: int) -> str:
     return f"task {task_id} has the status {row.status}, and cannot be run; look again"
 
 
-def _bulk_write(verb: Verb, selection: Selection, values: Sequence[int] = ()) -> BulkWrite:
+def _bulk_write(verb: Verb, selection: Selection, values: Sequence[Any] = ()) -> BulkWrite:
     _check(selection)
     conditions = [verb.condition]
     groups = selection.groups or ()

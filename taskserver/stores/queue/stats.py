@@ -6,11 +6,9 @@ A run that finds no task does not import this file.
 # Annotations are not deferred here: named tuples compile deferred ones, which each short run would pay for.
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from ...errors import SettingError
-from ...messages.printable import shown
 from ..database.retrying import RetryPolicy, Scope
 from .store import Store
 
@@ -19,10 +17,6 @@ CONFLICT_SECONDS = 2.0
 MAX_ROWS_PER_STATEMENT = 50
 MAX_NAMES = 10_000
 HOUR_SECONDS = 3600
-MAX_SINCE_SECONDS = 50 * 366 * 86_400
-FIRST_INSTANT = datetime(1970, 1, 2, tzinfo=timezone.utc)
-LAST_INSTANT = datetime(2038, 1, 19, tzinfo=timezone.utc)
-"""The range of MySQL's TIMESTAMP begins and ends near these instants."""
 
 
 class HourStats(NamedTuple):
@@ -135,7 +129,12 @@ class Stats:
 
         `since` is an aware datetime, or seconds or a timedelta before now. Raises SettingError.
         """
-        condition, values = _since(since)
+        from .since import earliest  # a worker only adds
+
+        condition, values = "", []
+        if since is not None:
+            after, value = earliest(since, HOUR_SECONDS)
+            condition, values = f" WHERE hour > {after}", [value]
         rows = self._database.fetch(self.HOURS + condition + self.IN_ORDER, values)
         return [
             HourStats(str(hour)[:19], _number(group_id), str(task), *map(_number, rest))
@@ -181,16 +180,3 @@ def _of_hour(hour: str, several: Iterable[HourStats]) -> HourStats:
 
 def _hour_before(hour: str) -> str:
     return str(datetime.fromisoformat(hour) - timedelta(hours=1))
-
-
-def _since(since: object) -> tuple[str, Sequence[Any]]:
-    """The condition for an hour, and its values. Raises SettingError."""
-    if since is None:
-        return "", ()
-    if isinstance(since, datetime) and since.utcoffset() is not None:
-        first = min(max(since, FIRST_INSTANT), LAST_INSTANT) - timedelta(hours=1)
-        return " WHERE hour > ?", (f"{first.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}",)
-    seconds: Any = since.total_seconds() if isinstance(since, timedelta) else since
-    if type(seconds) not in (int, float) or not 0 <= seconds < float("inf"):
-        raise SettingError(f"since is {shown(since)}; allowed: seconds from 0 on, a timedelta, or an aware datetime")
-    return " WHERE hour > {after}", (-min(seconds, MAX_SINCE_SECONDS) - HOUR_SECONDS,)

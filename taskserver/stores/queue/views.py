@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
 
 from ...model.results import TaskState, task_state
 from ...model.task import Status
@@ -10,6 +12,7 @@ from ..database.database import Database
 from ..database.records import LastRun, QueueCount, RunningTask, StoredTask, last_run, running_task, stored_task
 from ..database.statements import marks
 from .claims import number_of
+from .since import earliest
 
 
 class Views:
@@ -63,15 +66,42 @@ class Views:
         return dict(self._database.fetch(self.RUNNING_COUNTS))
 
     def list(
-        self, statuses: Sequence[int], groups: Sequence[int], limit: int, task: str | None = None
+        self,
+        statuses: Sequence[int],
+        groups: Sequence[int],
+        limit: int,
+        task: str | None = None,
+        error: str | None = None,
+        since: float | datetime | None = None,
     ) -> list[StoredTask]:
-        """The newest tasks of these statuses and groups (none: of all), and of this name; `limit` at most."""
-        names = () if task is None else (task,)
-        wanted = {"status": statuses, "group_id": groups, "task": names}
+        """The newest tasks, `limit` at most: of these statuses and groups (none: of all), and of this name.
+
+        `error` is the begin of their error_text, byte by byte. `since`, in seconds before now or as an aware datetime,
+        restricts them to those that were added, started or ended since. Raises SettingError.
+        """
+        wanted = {"status": statuses, "group_id": groups, "task": () if task is None else (task,)}
         conditions = [f"{column} IN ({marks(len(values))})" for column, values in wanted.items() if values]
+        values: list[Any] = [value for several in wanted.values() for value in several]
+        if error is not None:
+            conditions.append("{error_position} = 1")
+            values.append(error)
+        if since is not None:
+            instant, value = earliest(since)
+            conditions.append(f"({' OR '.join(f'{column} >= {instant}' for column in self.HAPPENED)})")
+            values += [value] * len(self.HAPPENED)
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         sql = f"{self.LIST}{where} ORDER BY id DESC LIMIT ?"
-        return [stored_task(row) for row in self._database.fetch(sql, (*statuses, *groups, *names, limit))]
+        with self._database.unhurried():
+            return [stored_task(row) for row in self._database.fetch(sql, (*values, limit))]
+
+    HAPPENED = ("created_at", "started_at", "finished_at", "CASE WHEN status = 3 THEN updated_at END")
+    """When a task was added, and when it was last started and ended. One in error ended as its row was last written."""
+
+    NOW = "SELECT {now_text}"
+
+    def now(self) -> str:
+        """The database's clock, as text in UTC."""
+        return str(self._database.fetch_value(self.NOW))
 
     def show(self, task_id: int) -> StoredTask | None:
         """One task, from the queue, or else the last one of this id in the archive."""

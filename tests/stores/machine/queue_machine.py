@@ -18,6 +18,7 @@ from taskserver.model.selection import Selection
 from taskserver.model.task import LostTask, Status
 from taskserver.stores import Store
 from taskserver.stores.queue.dependencies import Dependencies
+from taskserver.stores.queue.group_pauses import GroupPauses
 from taskserver.stores.queue.operations import Operations
 from taskserver.worker.maintenance import LOST_TEXT
 from tests.stores.machine.model import (
@@ -64,6 +65,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.rows = self.place.rows
         self.workers = self.place.begin()
         self.interventions = Operations(self.workers[0].store)
+        self.pauses = GroupPauses(self.workers[0].store.database)
         self.model = Model()
         self.tokens: set[int] = set()
         self.has_forgers = self.is_draining = False
@@ -409,11 +411,11 @@ class QueueMachine(RuleBasedStateMachine):
         )
 
     def pause(self, group: int) -> None:
-        self.interventions.pause(group)
+        self.pauses.pause([group])
         self.model.paused.add(group)
 
     def resume(self, group: int) -> None:
-        assert self.interventions.resume(group) == (group in self.model.paused)
+        assert bool(self.pauses.resume([group])) == (group in self.model.paused)
         self.model.paused.discard(group)
 
     # ---- what holds after every step

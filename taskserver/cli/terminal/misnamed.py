@@ -1,0 +1,84 @@
+"""A word to whoever names a task that the modules beside the program lack: a worker would make it fatal, later.
+
+The task is added all the same: only a worker can tell for sure, and it may run on another host.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from ...messages.printable import printable
+from ...model.new_task import NewTask
+from ...model.pipeline import read_stages
+from ...settings.load import Settings
+
+MAX_SECONDS = 3.0
+"""A web page may wait for the command."""
+MAX_NAMES = 100
+MAX_SHOWN = 5
+
+
+def warn_of_missing(settings: Settings, names: Iterable[str], consequence: str) -> None:
+    """Print a line for each name under which nothing may run here, with what follows from it, a sentence.
+
+    Silent where that cannot be told: no listed module lies beside the program, as on a host that only adds; a module
+    cannot be imported here, or takes long. Nothing is imported into this process.
+    """
+    doubtful = [name for name in dict.fromkeys(names) if not _stands_in_source(settings, name)][:MAX_NAMES]
+    if not doubtful or not any(_lies_beside(settings.folder, module) for module in settings.modules):
+        return
+    sys.stdout.flush()
+    from ...doctor.looking_up import look_up_apart  # most names stand in the source
+
+    try:
+        outcome = look_up_apart(settings, doubtful, (), MAX_SECONDS)
+    except OSError:  # this host lets no process be started for it
+        return
+    refused = list(outcome.refused.values()) if outcome else []
+    for reason in refused[:MAX_SHOWN]:
+        end = "" if reason.endswith("?") else "."
+        print(printable(f"client.py: warning: {reason}{end} {consequence}"), file=sys.stderr)
+    if len(refused) > MAX_SHOWN:
+        print(f"client.py: warning: and {len(refused) - MAX_SHOWN} more names like these", file=sys.stderr)
+
+
+def names_of(task: NewTask) -> list[str]:
+    """The names of the callables that a task is to run: of a pipeline those of its stages."""
+    return [stage.task for stage in read_stages(task.stages)] or [task.task]
+
+
+def _stands_in_source(settings: Settings, name: str) -> bool:
+    """Whether a listed module beside the program defines a function of this name, as a glance at its text shows.
+
+    This costs no process. It may be mistaken for a name that is defined inside of something else.
+    """
+    parts = re.split("[.:]", name)
+    define = re.compile(rf"^[ \t]*def {re.escape(parts[-1])}\(".encode(), re.MULTILINE)
+    modules = filter(None, (".".join(parts[:-1]), ".".join(parts[:-2])))
+    return not any(part.startswith("_") for part in parts) and any(
+        _is_listed(settings, module) and define.search(_source(settings.folder, module)) for module in modules
+    )
+
+
+def _is_listed(settings: Settings, module: str) -> bool:
+    # shop.jobs.* lists shop.jobs, and all below it.
+    packages = (one[:-1] for one in settings.modules if one.endswith(".*"))
+    return module in settings.modules or any(f"{module}.".startswith(package) for package in packages)
+
+
+def _source(folder: Path, module: str) -> bytes:
+    path = folder.joinpath(*module.split("."))
+    for file in (path.with_name(f"{path.name}.py"), path / "__init__.py"):
+        try:
+            return file.read_bytes()
+        except OSError:
+            continue
+    return b""
+
+
+def _lies_beside(folder: Path, module: str) -> bool:
+    first = folder / module.partition(".")[0]
+    return first.is_dir() or first.with_name(f"{first.name}.py").is_file()
