@@ -12,7 +12,8 @@ from types import FrameType
 from typing import TextIO
 
 from ..errors import SettingError
-from .terminal.log import LOG, PrintsToLog, set_up
+from .terminal.log import LOG, set_up
+from .terminal.task_output import PrintsToLog, TaskOutput
 from ..worker.result import RunResult
 from ..server import TaskServer
 from ..settings.load import Settings, hide_secrets, load_settings
@@ -44,8 +45,8 @@ def _run(folder: Path, options: Options) -> int:
     stop.signals = (*SIGNALS, signal.SIGPIPE)  # of SIGPIPE's own way a broken connection would end the process
     _obey_signals(stop)
     live = LiveLine(sys.stdout)
-    standard_error = set_up(options.verbose, settings.log_file, folder, live.clear)
-    with _prints_to_log(sys.stdout), TaskServer.from_settings(settings) as server:
+    standard_error, output = set_up(options.verbose, settings, live.clear)
+    with _prints_to_log(sys.stdout, output), TaskServer.from_settings(settings) as server:
         if options.slots and not _take_slot(server, options):
             LOG.info("%d workers of these groups run here already: this one leaves", options.slots)
             return Exit.OK
@@ -81,7 +82,7 @@ def _take_slot(server: TaskServer, options: Options) -> bool:
 
 
 @contextmanager
-def _prints_to_log(stdout: TextIO) -> Iterator[None]:
+def _prints_to_log(stdout: TextIO, output: TaskOutput) -> Iterator[None]:
     """Send the prints of tasks to the log, unless standard output is a terminal: cron would mail them."""
     if stdout.isatty():
         yield
@@ -89,7 +90,7 @@ def _prints_to_log(stdout: TextIO) -> Iterator[None]:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stdout.fileno())  # for bytes, and for programs that tasks start: both write to the descriptor
     os.close(nowhere)
-    prints = PrintsToLog(stdout)
+    prints = PrintsToLog(stdout, output)
     try:
         with redirect_stdout(prints):
             yield
@@ -127,15 +128,9 @@ def _limit_clean_up(settings: Settings, code: Exit, has_run_tasks: bool) -> None
 
 
 def _progress(result: RunResult) -> str:
-    return f"{_counts(result)}, {result.taken} taken up"
+    return f"{result.in_words()}, {result.taken} taken up"
 
 
 def _summary(result: RunResult) -> str:
     reason = result.reason.value if result.reason else "unknown"
-    return f"{_counts(result)} in {result.seconds:.1f} s; ended: {reason}"
-
-
-def _counts(result: RunResult) -> str:
-    failed = f", {result.failed} to be tried again" if result.failed else ""
-    lost = f", {result.lost} lost" if result.lost else ""
-    return f"{result.done} done{failed}, {result.fatal} fatal{lost}"
+    return f"{result.in_words()} in {result.seconds:.1f} s; ended: {reason}"

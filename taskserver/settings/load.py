@@ -16,6 +16,8 @@ from ..messages.printable import shown
 from ..model.backoff import DAY_SECONDS, Backoff, parse_backoff
 from ..model.task import DEFAULT_TABLE, MAX_ATTEMPTS, MAX_SECONDS
 from .checks import (
+    LOG_FORMATS,
+    LOG_LEVELS,
     PREFIX,
     SETTING_KEYS,
     check_mode,
@@ -23,6 +25,7 @@ from .checks import (
     check_table,
     check_whole_number,
     nearest_key,
+    one_of,
     whole_number_as_text,
 )
 from .dsn import Dsn, parse_dsn
@@ -49,6 +52,8 @@ class Settings(NamedTuple):
     """0: no limit."""
     patience_seconds: int = 30
     log_file: Path | None = None
+    log_level: str = "info"
+    log_format: str = "text"
 
 
 def program_folder(given: str | Path | None = None) -> Path:
@@ -127,6 +132,8 @@ def load_settings(folder: Path, environ: Mapping[str, str] = os.environ) -> Sett
         timeout_seconds=read("TIMEOUT", whole_number_as_text(0, MAX_SECONDS), defaults["timeout_seconds"]),
         patience_seconds=read("DB_PATIENCE", whole_number_as_text(0, DAY_SECONDS), defaults["patience_seconds"]),
         log_file=folder / found["TASKSERVER_LOG"] if found.get("TASKSERVER_LOG") else None,
+        log_level=read("LOG_LEVEL", one_of(LOG_LEVELS), defaults["log_level"]),
+        log_format=read("LOG_FORMAT", one_of(LOG_FORMATS), defaults["log_format"]),
     )
 
 

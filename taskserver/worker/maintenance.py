@@ -9,14 +9,14 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from logging import getLogger
+from logging import ERROR, WARNING, getLogger
 from typing import TYPE_CHECKING
 
+from ..messages.log_records import about_task
 from ..model.task import CANCELLED, Due, LostTask
 from ..settings.load import Settings
 from ..stores import Store
 from ..stores.queue.due import MAX_DUE_PER_LOOK
-from .result import FATAL
 
 if TYPE_CHECKING:
     from ..stores.queue.dependencies import Dependencies, GivenUp
@@ -132,9 +132,15 @@ class Maintenance:
         is_reclaimed = self._store.due.reclaim_lost(lost, limit, text, seconds)
         if is_reclaimed:
             self._stats().lost(lost, is_last)
-        if is_reclaimed and is_last:
-            LOG.warning("task %d %s is fatal: %s", lost.id, lost.task, text, extra=FATAL)
+            self._tell_lost(lost, text, is_last)
         return is_reclaimed
+
+    def _tell_lost(self, lost: LostTask, text: str, is_fatal: bool) -> None:
+        extra = about_task(lost.id, lost.task, lost.attempts, text, "", is_fatal, for_log_alone=not is_fatal)
+        end = "is fatal" if is_fatal else "failed, and comes again"
+        LOG.log(
+            WARNING if lost.is_cancelled else ERROR, "task %d %s %s: %s", lost.id, lost.task, end, text, extra=extra
+        )
 
     def _dependencies_of_queue(self) -> Dependencies:
         if self._dependencies is None:
@@ -146,7 +152,8 @@ class Maintenance:
     def _count_given_up(self, task: GivenUp) -> None:
         """Count and log a task that became fatal because of another one that it waits for."""
         self._stats().given_up(task.group_id, task.task)
-        LOG.warning("task %d %s is fatal: %s", task.id, task.task, task.error_text, extra=FATAL)
+        extra = about_task(task.id, task.task, 0, task.error_text, is_fatal=True)
+        LOG.error("task %d %s is fatal: %s", task.id, task.task, task.error_text, extra=extra)
 
     def _fire(self, names: Sequence[str]) -> int:
         """Add the tasks of schedules whose time has come. How many schedules have another time now."""

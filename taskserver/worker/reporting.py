@@ -6,13 +6,16 @@ A task is reported once the write that ends it has come back (finishing.py), or 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from logging import DEBUG, getLogger
+from functools import partial
+from logging import ERROR, INFO, WARNING, getLogger
 from typing import NamedTuple
 
-from ..messages.printable import Lines
+from ..errors import Retry
+from ..messages.error_text import traceback_of
+from ..messages.log_records import about_task
 from ..model.attempt import Finish, Outcome
 from ..model.task import CANCELLED, ClaimedTask
-from .result import FATAL
+from .call import Failure, aside_seconds, run_foreign
 from .run_context import RunContext
 from .stats import NO_NAME, Attempt
 
@@ -25,8 +28,8 @@ class Ended(NamedTuple):
     finish: Finish
     attempt: Attempt | None
     """The attempt that ended; None of a bad row, which was not started, or whose start is taken back."""
-    full_texts: tuple[str, ...] = ()
-    """For the log: the full text of each error that ended the task."""
+    failures: tuple[Failure, ...] = ()
+    """The errors that ended the attempt: that of the task's code, then that of what was called for a fatal task."""
 
 
 class Reporter:
@@ -43,23 +46,44 @@ class Reporter:
         """Count and log a task whose finish is written; `outcome` is any Outcome but LOST."""
         finish = _as_written(ended.finish, outcome)
         self.count_attempt(finish, ended.attempt)
-        task, error_text, retry_seconds = finish[:3]
-        if error_text is None:
-            self._run.result.done += 1
-            if finish.stays is not None and outcome is Outcome.AS_ASKED:
-                self._warn_once(task, f"is done, and its row stays: the database does not let it go: {finish.stays}")
+        if finish.error_text is None:
+            self._report_done(finish, ended, outcome)
+        else:
+            self._report_failed(finish, ended)
+
+    def _report_done(self, finish: Finish, ended: Ended, outcome: Outcome) -> None:
+        task = finish.task
+        self._run.result.done += 1
+        if finish.stays is not None and outcome is Outcome.AS_ASKED:
+            self._warn_once(task, f"is done, and its row stays: the database does not let it go: {finish.stays}")
+        for failure in ended.failures:
+            self._say(ERROR, task, failure, "failed, and what is called for that has done it")
+        if LOG.isEnabledFor(INFO):
             stage = finish.next_stage if outcome is Outcome.AS_ASKED else None
-            LOG.debug("task %d %s is done%s", task.id, task.task, f", and becomes {stage.task}" if stage else "")
-            return
-        first_line = error_text.partition("\n")[0]
+            becomes = f", and becomes {stage.task}" if stage else ""
+            seconds = ended.attempt.ran_seconds if ended.attempt else 0.0
+            self._log_done(task, seconds, becomes)
+
+    def _log_done(self, task: ClaimedTask, seconds: float, becomes: str = "") -> None:
+        extra = about_task(task.id, task.task, task.attempts + 1)
+        LOG.info("task %d %s is done after %.3f s%s", task.id, task.task, seconds, becomes, extra=extra)
+
+    def _report_failed(self, finish: Finish, ended: Ended) -> None:
+        task, error_text, retry_seconds = finish[:3]
+        first, *others = ended.failures or (None,)
+        failure = Failure(None, error_text or "") if first is None else first._replace(text=error_text or "")
         if retry_seconds is None:
             self._run.result.fatal += 1
-            LOG.warning("task %d %s is fatal: %s", task.id, task.task, first_line, extra=FATAL)
+            level = WARNING if error_text == CANCELLED else ERROR
+            attempt = task.attempts + (ended.attempt is not None)  # of a bad row, the last one that it had
+            self._say(level, task, failure, "is fatal", is_fatal=True, attempt=attempt)
         else:
             self._run.result.failed += 1
-            LOG.info("task %d %s failed, and comes again in %.0f s: %s", task.id, task.task, retry_seconds, first_line)
-        for text in filter(None, ended.full_texts):
-            LOG.info("task %d %s raised:\n%s", task.id, task.task, Lines(text))
+            level = INFO if failure.is_a(Retry) else ERROR
+            self._say(level, task, failure, f"failed, and comes again in {retry_seconds:.0f} s")
+        for other in others:
+            if other is not None:
+                self._say(ERROR, task, other, "failed for good, and what is called for that did, too")
 
     def report_done_together(self, tasks: Sequence[ClaimedTask], waited_seconds: float, ran_seconds: float) -> None:
         """Count and log tasks that one call completed, as `report` does: a batch may be large.
@@ -69,9 +93,9 @@ class Reporter:
         self._run.result.done += len(tasks)
         for task in tasks:
             self._run.stats.done(task, task.task, self._run.stats.share(task, waited_seconds, ran_seconds))
-        if LOG.isEnabledFor(DEBUG):
+        if LOG.isEnabledFor(INFO):
             for task in tasks:
-                LOG.debug("task %d %s is done", task.id, task.task)
+                self._log_done(task, ran_seconds)
 
     def count_attempt(self, finish: Finish, attempt: Attempt | None) -> None:
         """Count an attempt in the stats alone; without one, a bad row that is refused."""
@@ -95,11 +119,43 @@ class Reporter:
             self._warned.add(kind)
             LOG.warning("task %d %s %s (said once a run)", task.id, task.task, what)
 
-    def report_failed_after(self, task: ClaimedTask, text: str) -> None:
+    # ---- errors that are no task's end
+
+    def report_failed_after(self, task: ClaimedTask, failure: Failure) -> None:
         """Log a failure of a task whose code had completed it: what was committed is not undone."""
-        LOG.warning(
-            "task %d %s has completed itself, and failed after that: %s", task.id, task.task, text.partition("\n")[0]
-        )
+        self._say(ERROR, task, failure, "has completed itself, and failed after that", for_log_alone=False)
+
+    def report_handed_over(self, task: ClaimedTask, failure: Failure, on_fatal: str) -> None:
+        """Log the failure of a task before `on_fatal` is called for it, which may end the worker."""
+        self._say(INFO, task, failure._replace(error=None), f"failed for good, {on_fatal} is called")
+
+    def report_call_failed(self, tasks: Sequence[ClaimedTask], failure: Failure) -> None:
+        """Log the failure of a call for several tasks, before each is called alone."""
+        self._say(INFO, tasks[0], failure, f"and {len(tasks) - 1} others failed in one call")
+
+    def _say(
+        self,
+        level: int,
+        task: ClaimedTask,
+        failure: Failure,
+        what: str,
+        is_fatal: bool = False,
+        for_log_alone: bool | None = None,
+        attempt: int | None = None,
+    ) -> None:
+        """Log an error of a task, with the exception for whoever hooks into `logging`, as Sentry does: foreign code."""
+        if not LOG.isEnabledFor(level):
+            return
+        text, error = failure.text.partition("\n")[0], failure.error
+        for_log_alone = not is_fatal if for_log_alone is None else for_log_alone
+        attempt = task.attempts + 1 if attempt is None else attempt
+        extra = about_task(task.id, task.task, attempt, text, failure.full_text, is_fatal, for_log_alone)
+        log = partial(LOG.log, level, "task %d %s %s: %s", task.id, task.task, what, text, extra=extra)
+        if error is None or level == WARNING:
+            log()
+        else:
+            log = partial(log, exc_info=(type(error), error, traceback_of(error)))
+            run_foreign(self._run.time_limit, aside_seconds(self._run.time_limit), log)
 
     def report_unrecorded(self, tasks: Sequence[ClaimedTask]) -> None:
         """Log tasks that have ended, and whose finishes could not be written."""

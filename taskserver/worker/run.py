@@ -23,7 +23,7 @@ from ..stores import Store
 from ..stores.database.retrying import Pauses
 from .limits import NO_LIMITS, Limits, RunLimits
 from .maintenance import Maintenance
-from .result import Reason, RunResult
+from .result import BECAUSE, Reason, RunResult
 
 if TYPE_CHECKING:
     from .claimed_tasks import ClaimedTasks
@@ -104,7 +104,11 @@ class Runner:
             if self._store.has_one_writer or reason is Reason.ERROR:
                 raise
             LOG.warning("this run is not recorded, as others hold the record of runs: %s", error)
-        LOG.info("run ends, %s: %s", reason.value, result)
+        given_back = f", {result.released} given back" if result.released else ""
+        LOG.info(
+            "run ends after %.1f s, as %s (%s): %s%s",
+            *(result.seconds, BECAUSE[reason], reason.value, result.in_words(), given_back),
+        )
 
     # ---- for operators
 

@@ -388,7 +388,7 @@ def test_the_example_names_every_setting_with_its_default(tmp_path: Path) -> Non
     lines = [line.lstrip("# ") for line in (ROOT / ".env.example").read_text().splitlines()]
     written = dict(line.split("=", 1) for line in lines if line.startswith("TASKSERVER_"))
     keys = ("DSN", "PASSWORD", "TABLE", "MODE", "MODULES", "MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE")
-    assert sorted(written) == sorted(f"TASKSERVER_{key}" for key in (*keys, "LOG"))
+    assert sorted(written) == sorted(f"TASKSERVER_{key}" for key in (*keys, "LOG", "LOG_LEVEL", "LOG_FORMAT"))
     all_of_it = load_env_file(tmp_path, "".join(f"{key}={value}\n" for key, value in written.items()))
     assert all_of_it == load(tmp_path, dsn=written["TASKSERVER_DSN"])
     for key, value in written.items():
