@@ -17,6 +17,7 @@ PREFIX = "TASKSERVER_"
 _NAMES = (
     *("DSN", "PASSWORD", "TABLE", "MODE", "MODULES"),
     *("MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE", "LOG", "LOG_LEVEL", "LOG_FORMAT"),
+    "ON_FAILURE",
 )
 SETTING_KEYS = tuple(PREFIX + name for name in _NAMES)
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -24,7 +25,9 @@ LOG_FORMATS = ("text", "json")
 
 # Compiled when they are used: most settings are left alone, and a run is started each minute.
 _TABLE = r"[A-Za-z_][A-Za-z0-9_]{0,39}"
-_MODULE = r"[^\W\d]\w*(\.[^\W\d]\w*)*(\.\*)?"
+_NAME = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
+_MODULE = rf"{_NAME}(\.\*)?"
+_HOOK = rf"{_NAME}:{_NAME}"
 
 
 # ---- names
@@ -58,6 +61,13 @@ def check_table(key: str, value: str) -> str:
 def check_mode(key: str, value: str) -> str:
     """One of MODES. Raises SettingError."""
     return one_of(MODES)(key, value)
+
+
+def check_hook(key: str, value: str) -> str:
+    """A function of an importable module, as `module:function`. Raises SettingError."""
+    if not (isinstance(value, str) and re.fullmatch(_HOOK, value)):
+        raise _wrong(key, value, "module:function, as alerts:tell")
+    return value
 
 
 def one_of(allowed: Sequence[str]) -> Callable[[str, str], str]:

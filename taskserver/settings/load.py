@@ -20,6 +20,7 @@ from .checks import (
     LOG_LEVELS,
     PREFIX,
     SETTING_KEYS,
+    check_hook,
     check_mode,
     check_modules,
     check_table,
@@ -54,6 +55,8 @@ class Settings(NamedTuple):
     log_file: Path | None = None
     log_level: str = "info"
     log_format: str = "text"
+    on_failure: str | Callable[..., object] | None = None
+    """`module:function`, or given in Python the function itself."""
 
 
 def program_folder(given: str | Path | None = None) -> Path:
@@ -87,6 +90,7 @@ def make_settings(
     lease: int,
     timeout: int,
     db_patience: int,
+    on_failure: str | Callable[..., object] | None,
 ) -> Settings:
     """Check settings that are given in Python, without a log file; `folder` as in `program_folder`.
 
@@ -103,6 +107,7 @@ def make_settings(
         lease_seconds=check_whole_number("lease", lease, 1, MAX_SECONDS),
         timeout_seconds=check_whole_number("timeout", timeout, 0, MAX_SECONDS),
         patience_seconds=check_whole_number("db_patience", db_patience, 0, DAY_SECONDS),
+        on_failure=on_failure if on_failure is None or callable(on_failure) else check_hook("on_failure", on_failure),
     )
 
 
@@ -134,6 +139,7 @@ def load_settings(folder: Path, environ: Mapping[str, str] = os.environ) -> Sett
         log_file=folder / found["TASKSERVER_LOG"] if found.get("TASKSERVER_LOG") else None,
         log_level=read("LOG_LEVEL", one_of(LOG_LEVELS), defaults["log_level"]),
         log_format=read("LOG_FORMAT", one_of(LOG_FORMATS), defaults["log_format"]),
+        on_failure=read("ON_FAILURE", check_hook, defaults["on_failure"]),
     )
 
 

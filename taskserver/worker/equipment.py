@@ -20,6 +20,7 @@ from .batch import BatchExecution
 from .callables import Callables
 from .completion import Completions
 from .executor import Executions, Executor
+from .failure_hook import FailureHook
 from .finishing import Finishing
 from .heartbeat import Heartbeat
 from .limits import RunLimits
@@ -41,6 +42,7 @@ class Equipment(NamedTuple):
     finishing: Finishing
     heartbeat: Heartbeat
     stats: RunStats
+    hook: FailureHook
 
 
 @contextmanager
@@ -55,7 +57,8 @@ def equipped(
         Heartbeat(store, limit, settings.lease_seconds, settings.timeout_seconds, watchdog) as heartbeat,
     ):
         run = RunContext(store, settings, callables, heartbeat, limit, stop, result, stats, limits)
-        reporter = Reporter(run)
+        hook = FailureHook(settings.on_failure, limit)
+        reporter = Reporter(run, hook)
         finishing = Finishing(store, reporter)
         attempts = Attempts(run, finishing, reporter)
         completions = Completions(run, attempts, reporter)
@@ -65,4 +68,4 @@ def equipped(
             BatchExecution(run, attempts, finishing, reporter),
         )
         executor = Executor(run, attempts, finishing, reporter, executions)
-        yield Equipment(executor, finishing, heartbeat, stats)
+        yield Equipment(executor, finishing, heartbeat, stats, hook)

@@ -36,8 +36,18 @@ NOTHING_DUE = Due([], [], [], [], [])
 class Maintenance:
     """Looks for rows whose time has come, and does what they wait for: a portion with each look."""
 
-    def __init__(self, store: Store, settings: Settings, stats: Callable[[], RunStats]) -> None:
-        """`stats` gives the stats of the run, which are made with the first task that is counted."""
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        stats: Callable[[], RunStats],
+        tell_lost: Callable[[LostTask, str, bool], object],
+    ) -> None:
+        """`stats` gives the stats of the run, which are made with the first task that is counted.
+
+        `tell_lost` is called with a task whose worker vanished, its error, and whether the task is fatal.
+        """
+        self._tell_lost = tell_lost
         self._store = store
         self._settings = settings
         self._stats = stats
@@ -132,10 +142,12 @@ class Maintenance:
         is_reclaimed = self._store.due.reclaim_lost(lost, limit, text, seconds)
         if is_reclaimed:
             self._stats().lost(lost, is_last)
-            self._tell_lost(lost, text, is_last)
+            self._log_lost(lost, text, is_last)
+            if not lost.is_cancelled:
+                self._tell_lost(lost, text, is_last)
         return is_reclaimed
 
-    def _tell_lost(self, lost: LostTask, text: str, is_fatal: bool) -> None:
+    def _log_lost(self, lost: LostTask, text: str, is_fatal: bool) -> None:
         extra = about_task(lost.id, lost.task, lost.attempts, text, "", is_fatal, for_log_alone=not is_fatal)
         end = "is fatal" if is_fatal else "failed, and comes again"
         LOG.log(

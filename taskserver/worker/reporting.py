@@ -10,12 +10,14 @@ from functools import partial
 from logging import ERROR, INFO, WARNING, getLogger
 from typing import NamedTuple
 
-from ..errors import Retry
+from ..errors import Retry, TaskServerError
 from ..messages.error_text import traceback_of
 from ..messages.log_records import about_task
 from ..model.attempt import Finish, Outcome
+from ..model.failed_attempt import FailedAttempt
 from ..model.task import CANCELLED, ClaimedTask
 from .call import Failure, aside_seconds, run_foreign
+from .failure_hook import FailureHook
 from .run_context import RunContext
 from .stats import NO_NAME, Attempt
 
@@ -35,8 +37,9 @@ class Ended(NamedTuple):
 class Reporter:
     """Counts and logs the ends of one run's tasks."""
 
-    def __init__(self, run: RunContext) -> None:
+    def __init__(self, run: RunContext, hook: FailureHook) -> None:
         self._run = run
+        self._hook = hook
         self._warned: set[tuple[str, str]] = set()
         """Names of callables whose results could not be kept; each is reported once."""
 
@@ -58,6 +61,7 @@ class Reporter:
             self._warn_once(task, f"is done, and its row stays: the database does not let it go: {finish.stays}")
         for failure in ended.failures:
             self._say(ERROR, task, failure, "failed, and what is called for that has done it")
+            self._tell(task, task.attempts + 1, failure, is_fatal=False)
         if LOG.isEnabledFor(INFO):
             stage = finish.next_stage if outcome is Outcome.AS_ASKED else None
             becomes = f", and becomes {stage.task}" if stage else ""
@@ -72,10 +76,10 @@ class Reporter:
         task, error_text, retry_seconds = finish[:3]
         first, *others = ended.failures or (None,)
         failure = Failure(None, error_text or "") if first is None else first._replace(text=error_text or "")
+        attempt = task.attempts + (ended.attempt is not None)  # of a bad row, the last one that it had
         if retry_seconds is None:
             self._run.result.fatal += 1
             level = WARNING if error_text == CANCELLED else ERROR
-            attempt = task.attempts + (ended.attempt is not None)  # of a bad row, the last one that it had
             self._say(level, task, failure, "is fatal", is_fatal=True, attempt=attempt)
         else:
             self._run.result.failed += 1
@@ -84,6 +88,12 @@ class Reporter:
         for other in others:
             if other is not None:
                 self._say(ERROR, task, other, "failed for good, and what is called for that did, too")
+        if error_text != CANCELLED:  # a person wished that
+            self._tell(task, attempt, failure, is_fatal=retry_seconds is None)
+
+    def _tell(self, task: ClaimedTask, attempt: int, failure: Failure, is_fatal: bool) -> None:
+        error = failure.error or TaskServerError(failure.text)
+        self._hook.tell(FailedAttempt(task.id, task.task, attempt, error, is_fatal))
 
     def report_done_together(self, tasks: Sequence[ClaimedTask], waited_seconds: float, ran_seconds: float) -> None:
         """Count and log tasks that one call completed, as `report` does: a batch may be large.

@@ -15,9 +15,9 @@ from contextlib import ExitStack, suppress
 from logging import getLogger
 from typing import TYPE_CHECKING
 
-from ..errors import Conflict, DatabaseError
+from ..errors import Conflict, DatabaseError, TaskServerError
 from ..interrupts.stopping import Stop
-from ..model.task import ALL_GROUPS, Claim, ClaimedTask
+from ..model.task import ALL_GROUPS, Claim, ClaimedTask, LostTask
 from ..settings.load import Settings
 from ..stores import Store
 from ..stores.database.retrying import Pauses
@@ -58,7 +58,7 @@ class Runner:
         self._on_progress = on_progress or (lambda result: None)
         self._result = RunResult()
         self._limits = RunLimits(limits, self._stop, self._result)
-        self._maintenance = Maintenance(store, settings, self._stats_of_run)
+        self._maintenance = Maintenance(store, settings, self._stats_of_run, self._tell_lost)
         self._stats: RunStats | None = None
         self._equipment: Equipment | None = None
         self._doubtful: list[int] = []
@@ -127,8 +127,9 @@ class Runner:
 
     def reclaim(self) -> tuple[int, int, int, int, int]:
         """Do all due work at once: the counts of `Maintenance.do_all`. Raises DatabaseError."""
-        counts = self._maintenance.do_all()
-        self._write_stats()
+        with self._open:
+            counts = self._maintenance.do_all()
+            self._write_stats()
         return counts
 
     # ---- the loop
@@ -225,6 +226,14 @@ class Runner:
             run = equipped(self._store, self._settings, self._stop, self._result, stats, self._limits)
             self._equipment = self._open.enter_context(run)
         return self._equipment
+
+    def _tell_lost(self, lost: LostTask, text: str, is_fatal: bool) -> None:
+        """Call the hook for a task whose worker vanished."""
+        if self._settings.on_failure is not None:
+            from ..model.failed_attempt import FailedAttempt
+
+            failed = FailedAttempt(lost.id, lost.task, lost.attempts, TaskServerError(text), is_fatal)
+            self._equip().hook.tell(failed)
 
     def _stats_of_run(self) -> RunStats:
         if self._stats is None:

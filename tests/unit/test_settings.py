@@ -57,6 +57,9 @@ def test_everything_but_the_dsn_has_the_default_of_the_contract(tmp_path: Path) 
         timeout_seconds=600,
         patience_seconds=30,
         log_file=None,
+        log_level="info",
+        log_format="text",
+        on_failure=None,
     )
 
 
@@ -78,6 +81,9 @@ def test_everything_but_the_dsn_has_the_default_of_the_contract(tmp_path: Path) 
         ("lease", "1", "lease_seconds", 1),
         ("timeout", "0", "timeout_seconds", 0),
         ("db_patience", "0", "patience_seconds", 0),
+        ("log_level", "debug", "log_level", "debug"),
+        ("log_format", "json", "log_format", "json"),
+        ("on_failure", "shop.alerts:Mail.tell", "on_failure", "shop.alerts:Mail.tell"),
     ],
 )
 def test_a_right_value_is_taken_from_the_environment_and_from_the_file(
@@ -110,6 +116,13 @@ WRONG = [
     ("lease", "a whole number from 1 to", ["0", *NUMBERS]),
     ("timeout", "a whole number from 0 to", NUMBERS),
     ("db_patience", "a whole number from 0 to", NUMBERS),
+    ("log_level", "debug or info or warning or error", ["INFO", "warn", "critical", "20"]),
+    ("log_format", "text or json", ["JSON", "logfmt"]),
+    (
+        "on_failure",
+        "module:function, as alerts:tell",
+        ["alerts", "alerts.tell", ":tell", "alerts:", "a b:c", "a:b()", "a:b:c"],
+    ),
     (
         "backoff",
         "exponential:60, linear:300 or fixed:30",
@@ -388,11 +401,13 @@ def test_the_example_names_every_setting_with_its_default(tmp_path: Path) -> Non
     lines = [line.lstrip("# ") for line in (ROOT / ".env.example").read_text().splitlines()]
     written = dict(line.split("=", 1) for line in lines if line.startswith("TASKSERVER_"))
     keys = ("DSN", "PASSWORD", "TABLE", "MODE", "MODULES", "MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE")
-    assert sorted(written) == sorted(f"TASKSERVER_{key}" for key in (*keys, "LOG", "LOG_LEVEL", "LOG_FORMAT"))
+    assert sorted(written) == sorted(
+        f"TASKSERVER_{key}" for key in (*keys, "LOG", "LOG_LEVEL", "LOG_FORMAT", "ON_FAILURE")
+    )
     all_of_it = load_env_file(tmp_path, "".join(f"{key}={value}\n" for key, value in written.items()))
     assert all_of_it == load(tmp_path, dsn=written["TASKSERVER_DSN"])
     for key, value in written.items():
-        if key not in ("TASKSERVER_DSN", "TASKSERVER_PASSWORD", "TASKSERVER_LOG"):
+        if key not in ("TASKSERVER_DSN", "TASKSERVER_PASSWORD", "TASKSERVER_LOG", "TASKSERVER_ON_FAILURE"):
             assert value, f"{key} has no default in .env.example"
 
 
