@@ -50,6 +50,7 @@ class TaskServer:
         timeout: int = 600,
         db_patience: int = 30,
         on_failure: str | Callable[[FailedAttempt], object] | None = None,
+        warn_after: int = 0,
         password: str = "",
         folder: str | Path | None = None,
     ) -> None:
@@ -58,7 +59,8 @@ class TaskServer:
         `modules` may be a list of names, too, and `on_failure` a function. Raises SettingError.
         """
         self.settings = make_settings(
-            folder, dsn, password, table, mode, modules, max_attempts, backoff, lease, timeout, db_patience, on_failure
+            *(folder, dsn, password, table, mode, modules, max_attempts, backoff, lease, timeout, db_patience),
+            *(on_failure, warn_after),
         )
         self.store: Store = open_store(self.settings)
 

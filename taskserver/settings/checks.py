@@ -17,7 +17,7 @@ PREFIX = "TASKSERVER_"
 _NAMES = (
     *("DSN", "PASSWORD", "TABLE", "MODE", "MODULES"),
     *("MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE", "LOG", "LOG_LEVEL", "LOG_FORMAT"),
-    "ON_FAILURE",
+    *("ON_FAILURE", "WARN_AFTER"),
 )
 SETTING_KEYS = tuple(PREFIX + name for name in _NAMES)
 LOG_LEVELS = ("debug", "info", "warning", "error")

@@ -57,6 +57,8 @@ class Settings(NamedTuple):
     log_format: str = "text"
     on_failure: str | Callable[..., object] | None = None
     """`module:function`, or given in Python the function itself."""
+    warn_after: int = 0
+    """0: never."""
 
 
 def program_folder(given: str | Path | None = None) -> Path:
@@ -91,6 +93,7 @@ def make_settings(
     timeout: int,
     db_patience: int,
     on_failure: str | Callable[..., object] | None,
+    warn_after: int,
 ) -> Settings:
     """Check settings that are given in Python, without a log file; `folder` as in `program_folder`.
 
@@ -108,6 +111,7 @@ def make_settings(
         timeout_seconds=check_whole_number("timeout", timeout, 0, MAX_SECONDS),
         patience_seconds=check_whole_number("db_patience", db_patience, 0, DAY_SECONDS),
         on_failure=on_failure if on_failure is None or callable(on_failure) else check_hook("on_failure", on_failure),
+        warn_after=check_whole_number("warn_after", warn_after, 0, MAX_ATTEMPTS),
     )
 
 
@@ -140,6 +144,7 @@ def load_settings(folder: Path, environ: Mapping[str, str] = os.environ) -> Sett
         log_level=read("LOG_LEVEL", one_of(LOG_LEVELS), defaults["log_level"]),
         log_format=read("LOG_FORMAT", one_of(LOG_FORMATS), defaults["log_format"]),
         on_failure=read("ON_FAILURE", check_hook, defaults["on_failure"]),
+        warn_after=read("WARN_AFTER", whole_number_as_text(0, MAX_ATTEMPTS), defaults["warn_after"]),
     )
 
 

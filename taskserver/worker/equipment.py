@@ -24,6 +24,7 @@ from .failure_hook import FailureHook
 from .finishing import Finishing
 from .heartbeat import Heartbeat
 from .limits import RunLimits
+from .outages import Outages
 from .reporting import Reporter
 from .result import RunResult
 from .run_context import RunContext
@@ -42,7 +43,7 @@ class Equipment(NamedTuple):
     finishing: Finishing
     heartbeat: Heartbeat
     stats: RunStats
-    hook: FailureHook
+    reporter: Reporter
 
 
 @contextmanager
@@ -57,8 +58,7 @@ def equipped(
         Heartbeat(store, limit, settings.lease_seconds, settings.timeout_seconds, watchdog) as heartbeat,
     ):
         run = RunContext(store, settings, callables, heartbeat, limit, stop, result, stats, limits)
-        hook = FailureHook(settings.on_failure, limit)
-        reporter = Reporter(run, hook)
+        reporter = Reporter(run, FailureHook(settings.on_failure, limit), Outages(settings))
         finishing = Finishing(store, reporter)
         attempts = Attempts(run, finishing, reporter)
         completions = Completions(run, attempts, reporter)
@@ -68,4 +68,4 @@ def equipped(
             BatchExecution(run, attempts, finishing, reporter),
         )
         executor = Executor(run, attempts, finishing, reporter, executions)
-        yield Equipment(executor, finishing, heartbeat, stats, hook)
+        yield Equipment(executor, finishing, heartbeat, stats, reporter)

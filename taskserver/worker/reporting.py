@@ -15,9 +15,10 @@ from ..messages.error_text import traceback_of
 from ..messages.log_records import about_task
 from ..model.attempt import Finish, Outcome
 from ..model.failed_attempt import FailedAttempt
-from ..model.task import CANCELLED, ClaimedTask
+from ..model.task import CANCELLED, ClaimedTask, LostTask
 from .call import Failure, aside_seconds, run_foreign
 from .failure_hook import FailureHook
+from .outages import Outages
 from .run_context import RunContext
 from .stats import NO_NAME, Attempt
 
@@ -37,9 +38,10 @@ class Ended(NamedTuple):
 class Reporter:
     """Counts and logs the ends of one run's tasks."""
 
-    def __init__(self, run: RunContext, hook: FailureHook) -> None:
+    def __init__(self, run: RunContext, hook: FailureHook, outages: Outages) -> None:
         self._run = run
         self._hook = hook
+        self._outages = outages
         self._warned: set[tuple[str, str]] = set()
         """Names of callables whose results could not be kept; each is reported once."""
 
@@ -59,6 +61,8 @@ class Reporter:
         self._run.result.done += 1
         if finish.stays is not None and outcome is Outcome.AS_ASKED:
             self._warn_once(task, f"is done, and its row stays: the database does not let it go: {finish.stays}")
+        if not ended.failures:
+            self._outages.went_well(task.task)
         for failure in ended.failures:
             self._say(ERROR, task, failure, "failed, and what is called for that has done it")
             self._tell(task, task.attempts + 1, failure, is_fatal=False)
@@ -93,7 +97,16 @@ class Reporter:
 
     def _tell(self, task: ClaimedTask, attempt: int, failure: Failure, is_fatal: bool) -> None:
         error = failure.error or TaskServerError(failure.text)
-        self._hook.tell(FailedAttempt(task.id, task.task, attempt, error, is_fatal))
+        failed = FailedAttempt(task.id, task.task, attempt, error, is_fatal)
+        if self._run.callables.has_found(task.task) and not failure.is_a(Retry):
+            self._outages.failed(failed, failure.text.partition("\n")[0])
+        self._hook.tell(failed)
+
+    def tell_lost(self, lost: LostTask, text: str, is_fatal: bool) -> None:
+        """Tell of a task that was taken back, as its worker vanished."""
+        failed = FailedAttempt(lost.id, lost.task, lost.attempts, TaskServerError(text), is_fatal)
+        self._outages.failed(failed, text)
+        self._hook.tell(failed)
 
     def report_done_together(self, tasks: Sequence[ClaimedTask], waited_seconds: float, ran_seconds: float) -> None:
         """Count and log tasks that one call completed, as `report` does: a batch may be large.
@@ -101,6 +114,8 @@ class Reporter:
         Seconds are per task: how long each waited from the claim on, and its share of the call.
         """
         self._run.result.done += len(tasks)
+        if tasks:
+            self._outages.went_well(tasks[0].task)
         for task in tasks:
             self._run.stats.done(task, task.task, self._run.stats.share(task, waited_seconds, ran_seconds))
         if LOG.isEnabledFor(INFO):

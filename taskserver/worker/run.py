@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from logging import getLogger
 from typing import TYPE_CHECKING
 
-from ..errors import Conflict, DatabaseError, TaskServerError
+from ..errors import Conflict, DatabaseError
 from ..interrupts.stopping import Stop
 from ..model.task import ALL_GROUPS, Claim, ClaimedTask, LostTask
 from ..settings.load import Settings
@@ -228,12 +228,9 @@ class Runner:
         return self._equipment
 
     def _tell_lost(self, lost: LostTask, text: str, is_fatal: bool) -> None:
-        """Call the hook for a task whose worker vanished."""
-        if self._settings.on_failure is not None:
-            from ..model.failed_attempt import FailedAttempt
-
-            failed = FailedAttempt(lost.id, lost.task, lost.attempts, TaskServerError(text), is_fatal)
-            self._equip().hook.tell(failed)
+        """Tell of a task whose worker vanished, where anybody wants to hear of it."""
+        if self._settings.on_failure is not None or self._settings.warn_after:
+            self._equip().reporter.tell_lost(lost, text, is_fatal)
 
     def _stats_of_run(self) -> RunStats:
         if self._stats is None:

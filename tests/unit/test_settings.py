@@ -60,6 +60,7 @@ def test_everything_but_the_dsn_has_the_default_of_the_contract(tmp_path: Path) 
         log_level="info",
         log_format="text",
         on_failure=None,
+        warn_after=0,
     )
 
 
@@ -83,6 +84,7 @@ def test_everything_but_the_dsn_has_the_default_of_the_contract(tmp_path: Path) 
         ("db_patience", "0", "patience_seconds", 0),
         ("log_level", "debug", "log_level", "debug"),
         ("log_format", "json", "log_format", "json"),
+        ("warn_after", "3", "warn_after", 3),
         ("on_failure", "shop.alerts:Mail.tell", "on_failure", "shop.alerts:Mail.tell"),
     ],
 )
@@ -116,6 +118,7 @@ WRONG = [
     ("lease", "a whole number from 1 to", ["0", *NUMBERS]),
     ("timeout", "a whole number from 0 to", NUMBERS),
     ("db_patience", "a whole number from 0 to", NUMBERS),
+    ("warn_after", "a whole number from 0 to", NUMBERS),
     ("log_level", "debug or info or warning or error", ["INFO", "warn", "critical", "20"]),
     ("log_format", "text or json", ["JSON", "logfmt"]),
     (
@@ -402,7 +405,7 @@ def test_the_example_names_every_setting_with_its_default(tmp_path: Path) -> Non
     written = dict(line.split("=", 1) for line in lines if line.startswith("TASKSERVER_"))
     keys = ("DSN", "PASSWORD", "TABLE", "MODE", "MODULES", "MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE")
     assert sorted(written) == sorted(
-        f"TASKSERVER_{key}" for key in (*keys, "LOG", "LOG_LEVEL", "LOG_FORMAT", "ON_FAILURE")
+        f"TASKSERVER_{key}" for key in (*keys, "LOG", "LOG_LEVEL", "LOG_FORMAT", "ON_FAILURE", "WARN_AFTER")
     )
     all_of_it = load_env_file(tmp_path, "".join(f"{key}={value}\n" for key, value in written.items()))
     assert all_of_it == load(tmp_path, dsn=written["TASKSERVER_DSN"])
