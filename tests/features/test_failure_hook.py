@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from taskserver import FailedAttempt, TaskServer
+from tests.support.documents import blocks
 from tests.support.processes import assert_one_line, assert_silent
 from tests.support.queues import Queue
 
@@ -215,3 +216,19 @@ def test_a_program_of_ones_own_gives_the_function_itself(sqlite_queue: Queue) ->
     (failed,) = found
     assert (failed.id, failed.task, failed.attempt, failed.is_fatal) == (task_id, "of_program.fail", 1, True)
     assert str(failed.error) == "here"
+
+
+def test_the_hook_of_the_documentation_mails_a_fatal_task_by_sendmail(sqlite_queue: Queue) -> None:
+    sendmail, mail = sqlite_queue.folder / "sendmail", sqlite_queue.folder / "mail"
+    sendmail.write_text(f'#!/bin/sh\necho "$@" >"{mail}"; cat >>"{mail}"\n')
+    sendmail.chmod(0o755)
+    (code,) = [block.text for block in blocks("docs/logging.md") if "/usr/sbin/sendmail" in block.text]
+    alert(sqlite_queue, code.replace("/usr/sbin/sendmail", str(sendmail)))
+    sqlite_queue.add("tasks.fail")
+    sqlite_queue.add("tasks.no\nBcc: someone@example.org")
+    assert len(sqlite_queue.worker().stderr.splitlines()) == 1
+    text = mail.read_text()
+    assert text.startswith(
+        "-t -i\nTo: you@example.org\nSubject: task 2 'tasks.no\\nBcc: someone@example.org' is fatal\n"
+    )
+    assert "BadTask: 'tasks.no\\nBcc: someone@example.org' is in none of the modules" in text.replace("=\n", "")

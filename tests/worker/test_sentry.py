@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
+from tests.support.documents import blocks
+from tests.support.processes import assert_silent
 from tests.support.queues import Queue
 
 TASKS = """
@@ -101,3 +108,52 @@ def test_an_exception_that_hangs_when_sentry_asks_for_its_text_holds_no_worker_u
     ended = sqlite_queue.worker(TASKSERVER_LEASE="4")
     assert (ended.returncode, sqlite_queue.rows("status, attempts")) == (0, [(3, 1), (3, 1)])
     assert [event["exception"]["values"][0]["value"] for event in events_of(sqlite_queue)][-1] == "no luck"
+
+
+# ---- as docs/logging.md has it
+
+
+class SlowSentry:
+    """A server on this host in the place of Sentry's, which takes its time for an answer."""
+
+    def __init__(self) -> None:
+        self.bodies: list[str] = []
+        bodies = self.bodies
+
+        class Answer(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                time.sleep(0.5)  # longer than the SDK waits without a word as the process ends
+                bodies.append(gzip.decompress(body).decode())
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+        self.address = f"127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def sentry() -> Iterator[SlowSentry]:
+    slow = SlowSentry()
+    try:
+        yield slow
+    finally:
+        slow.server.shutdown()
+        slow.server.server_close()
+
+
+def test_the_lines_of_the_documentation_send_failures_to_sentry_and_nothing_to_cron(
+    sqlite_queue: Queue, sentry: SlowSentry
+) -> None:
+    (code,) = [block.text for block in blocks("docs/logging.md") if block.text.startswith("import sentry_sdk")]
+    code = code.replace("https://key@sentry.example.org", f"http://key@{sentry.address}")
+    sqlite_queue.deployment.write_tasks(f"{code}\n\ndef fail():\n    raise ValueError('no luck')\n")
+    sqlite_queue.add("tasks.fail")
+    assert_silent(sqlite_queue.worker())
+    (event,) = [json.loads(line) for body in sentry.bodies for line in body.splitlines() if '"exception"' in line]
+    assert event["exception"]["values"][0]["value"] == "no luck"
+    assert event["extra"]["task"] == "tasks.fail"

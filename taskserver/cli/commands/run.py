@@ -20,7 +20,7 @@ from ...stores.database.records import StoredTask
 from ...worker.result import RunResult
 from ..terminal.arguments import whole_number
 from ..terminal.log import showing_all
-from ..terminal.log_lines import lines_of
+from ..terminal.log_lines import TaskRecord, lines_of
 from ..terminal.output import status_name
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -50,7 +50,11 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
 
 
 class _InFull(logging.Handler):
-    """Prints what is logged on standard error, with tracebacks."""
+    """Prints what is logged on standard error, with tracebacks; not that the task is done, which the command tells."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        is_end = hasattr(record, "task_id") and not hasattr(record, "error")
+        return isinstance(record, TaskRecord) or not is_end or record.levelno > logging.INFO
 
     def emit(self, record: logging.LogRecord) -> None:
         sys.stdout.flush()  # the task's own prints came first

@@ -108,7 +108,7 @@ class TaskOutput:
         logging.Logger.callHandlers = catch  # type: ignore[method-assign, assignment]
         logging.Logger.getEffectiveLevel = effective_level  # type: ignore[method-assign, assignment]
         logging.basicConfig = configure
-        logging.lastResort = None
+        logging.lastResort = logging.NullHandler()
 
     def end(self) -> None:
         """Leave the records of all loggers alone again."""
