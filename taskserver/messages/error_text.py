@@ -20,6 +20,8 @@ OUR_FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 # Read from the base classes: a class of exceptions may override both.
 _name_of: Callable[[type], str] = type.__dict__["__name__"].__get__
 traceback_of: Callable[[BaseException], TracebackType | None] = BaseException.__dict__["__traceback__"].__get__
+_cause_of: Callable[[BaseException], BaseException | None] = BaseException.__dict__["__cause__"].__get__
+_context_of: Callable[[BaseException], BaseException | None] = BaseException.__dict__["__context__"].__get__
 _set_traceback: Callable[[BaseException, TracebackType | None], None] = BaseException.__dict__["__traceback__"].__set__
 
 
@@ -76,6 +78,17 @@ def leave_out_callers(error: BaseException) -> None:
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(OUR_FOLDER):
         trace = trace.tb_next
     _set_traceback(error, trace)
+
+
+def clear_frames(error: BaseException) -> None:
+    """Let go what the frames hold through which an exception came, and those that it came from."""
+    left, seen = [error], set[int]()
+    while left:
+        one = left.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            traceback.clear_frames(traceback_of(one))
+            left += filter(None, (_cause_of(one), _context_of(one)))
 
 
 def storable(text: str) -> str:

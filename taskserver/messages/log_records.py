@@ -20,5 +20,5 @@ def about_task(
     """The `extra` of a record about one task; `error` is the first line of its error, `full_text` the traceback."""
     extra: dict[str, object] = {"task_id": task_id, "task": task, "attempt": attempt}
     if error:
-        extra |= {"error": error, "is_fatal": is_fatal, FULL_TEXT: full_text, FOR_LOG_ALONE: for_log_alone}
-    return extra
+        extra |= {"error": error, FULL_TEXT: full_text, FOR_LOG_ALONE: for_log_alone}
+    return extra | {"is_fatal": True} if is_fatal else extra

@@ -134,24 +134,25 @@ class Attempts:
 
         Without a `call` its module could not be imported. Raises DatabaseError.
         """
-        if self._run.heartbeat.was_cancelled:
-            self._end(Finish(task, CANCELLED), attempt, failure)
+        limit, was_cancelled = self.max_attempts(task, call), self._run.heartbeat.was_cancelled
+        self._reporter.report_failure(task, failure, limit, was_cancelled)
+        if was_cancelled:
+            self._finishing.add(Finish(task, CANCELLED), attempt)
             return
         attempts = task.attempts + 1
-        if attempts < self.max_attempts(task, call) and not failure.is_a(Fatal):
+        if attempts < limit and not failure.is_a(Fatal):
             seconds = self.retry_seconds(call, failure, attempts)
-            self._end(Finish(task, failure.text, seconds), attempt, failure)
+            self.end_failed(Finish(task, failure.text, seconds), attempt, failure)
             return
         on_fatal = call.callable.options.on_fatal if call else None
         if call is None or on_fatal is None:
-            self._end(Finish(task, failure.text), attempt, failure)
+            self.end_failed(Finish(task, failure.text), attempt, failure)
         else:
             self._hand_over(task, call, attempt, failure, on_fatal)
 
-    def _end(self, finish: Finish, attempt: Attempt, *failures: Failure) -> None:
-        self._finishing.add(finish, attempt, *failures)
-        if self._run.limits.watches_memory:
-            self._finishing.save()  # until then the exceptions hold what their frames hold
+    def end_failed(self, finish: Finish, attempt: Attempt, failure: Failure) -> None:
+        """End an attempt whose failure is told already."""
+        self._finishing.add(finish, attempt, self._reporter.without_frames(failure))
 
     def retry_seconds(self, call: Call | None, failure: Failure, attempts: int) -> float:
         """Seconds until a task is retried that failed in this attempt, counted from 1."""
@@ -167,10 +168,9 @@ class Attempts:
         """
         self._finishing.save()  # tasks that have ended must not wait for this call
         if self._run.store.leases.is_to_run_again(task):
-            self._end(Finish(task, failure.text), attempt, failure)
+            self.end_failed(Finish(task, failure.text), attempt, failure)
             return
-        self._reporter.report_handed_over(task, failure, on_fatal)
-        failure = failure._replace(full_text="")  # it is told
+        self._reporter.report_handed_over(task, on_fatal)
         # The lease may be nearly over, and the task may have changed the objects that it got as arguments.
         if not self._run.store.leases.renew(task):
             self._reporter.report_lost(task, "before what is called for that")
@@ -178,9 +178,10 @@ class Attempts:
         plan = self.plan([task], call)
         second, _ = self.call(plan, attempt, self._call_on_fatal, task.args, on_fatal, failure.error)
         if second is None:
-            self._end(Finish(task), attempt, failure)
+            self.end_failed(Finish(task), attempt, failure)
         else:
-            self._end(Finish(task, both(failure.text, second.text)), attempt, failure, second)
+            self._reporter.report_second_failure(task, second)
+            self.end_failed(Finish(task, both(failure.text, second.text)), attempt, failure)
 
     def _call_on_fatal(self, arguments: str | None, on_fatal: str, error: BaseException) -> None:
         found = self._run.callables.find(on_fatal)

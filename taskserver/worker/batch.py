@@ -305,7 +305,7 @@ class BatchExecution:
                 self._attempts.fail(task, call, attempt, failure)
             elif self._run.limits.is_to_leave():
                 seconds = self._attempts.retry_seconds(call, failure, 1)
-                self._finishing.add(Finish(task, failure.text, seconds), attempt, failure)
+                self._attempts.end_failed(Finish(task, failure.text, seconds), attempt, failure)
             else:
                 self._call_again(item, call, attempt, failure)
 
@@ -315,7 +315,9 @@ class BatchExecution:
         task = item.task
         failed = Finish(task, failure.text, 0.0)
         if not self._batches.start_again(task):
-            self._finishing.add(failed, attempt, failure)  # its write finds out how the task was changed while it ran
+            self._attempts.end_failed(
+                failed, attempt, failure
+            )  # its write finds out how the task was changed while it ran
             return
         self._reporter.count_attempt(failed, attempt)
         task, attempt = task._replace(attempts=1), Attempt(0.0)

@@ -33,6 +33,11 @@ class FailureHook:
         self._hung = 0
         self._has_warned = False
 
+    @property
+    def is_set(self) -> bool:
+        """Whether there is one that may be called."""
+        return self._hook is not None
+
     def tell(self, failed: FailedAttempt) -> None:
         """Call the hook. Whatever it does, it gets some seconds, and nothing of it gets out of here."""
         if self._hook is None:

@@ -70,11 +70,6 @@ class RunLimits:
             return Reason.MAX_TIME
         return Reason.MAX_MEMORY if self.is_too_large() else None
 
-    @property
-    def watches_memory(self) -> bool:
-        """Whether the run has a limit of memory."""
-        return self._limits.max_megabytes is not None
-
     def is_too_large(self) -> bool:
         """Whether the process has more memory than the run may have."""
         most = self._limits.max_megabytes

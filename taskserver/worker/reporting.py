@@ -11,7 +11,7 @@ from logging import ERROR, INFO, WARNING, getLogger
 from typing import NamedTuple
 
 from ..errors import Retry, TaskServerError
-from ..messages.error_text import traceback_of
+from ..messages.error_text import clear_frames, traceback_of
 from ..messages.log_records import about_task
 from ..model.attempt import Finish, Outcome
 from ..model.failed_attempt import FailedAttempt
@@ -31,8 +31,8 @@ class Ended(NamedTuple):
     finish: Finish
     attempt: Attempt | None
     """The attempt that ended; None of a bad row, which was not started, or whose start is taken back."""
-    failures: tuple[Failure, ...] = ()
-    """The errors that ended the attempt: that of the task's code, then that of what was called for a fatal task."""
+    failure: Failure | None = None
+    """The error that ended the attempt, though what was called for that may have done the task."""
 
 
 class Reporter:
@@ -57,42 +57,37 @@ class Reporter:
             self._report_failed(finish, ended)
 
     def _report_done(self, finish: Finish, ended: Ended, outcome: Outcome) -> None:
-        task = finish.task
+        task, failure = finish.task, ended.failure
         self._run.result.done += 1
         if finish.stays is not None and outcome is Outcome.AS_ASKED:
             self._warn_once(task, f"is done, and its row stays: the database does not let it go: {finish.stays}")
-        if not ended.failures:
-            self._outages.went_well(task.task)
-        for failure in ended.failures:
-            self._say(ERROR, task, failure, "failed, and what is called for that has done it")
-            self._tell(task, task.attempts + 1, failure, is_fatal=False)
         if LOG.isEnabledFor(INFO):
             stage = finish.next_stage if outcome is Outcome.AS_ASKED else None
             becomes = f", and becomes {stage.task}" if stage else ""
-            seconds = ended.attempt.ran_seconds if ended.attempt else 0.0
-            self._log_done(task, seconds, becomes)
+            self._log_done(task, ended.attempt.ran_seconds if ended.attempt else 0.0, becomes)
+        if failure is None:
+            self._outages.went_well(task.task)
+        else:
+            self._tell(task, task.attempts + 1, failure, is_fatal=False)
 
     def _log_done(self, task: ClaimedTask, seconds: float, becomes: str = "") -> None:
-        extra = about_task(task.id, task.task, task.attempts + 1)
-        LOG.info("task %d %s is done after %.3f s%s", task.id, task.task, seconds, becomes, extra=extra)
+        LOG.info("task %d %s is done after %.3f s%s", task.id, task.task, seconds, becomes, extra=_about(task))
 
     def _report_failed(self, finish: Finish, ended: Ended) -> None:
         task, error_text, retry_seconds = finish[:3]
-        first, *others = ended.failures or (None,)
-        failure = Failure(None, error_text or "") if first is None else first._replace(text=error_text or "")
+        text = (error_text or "").partition("\n")[0]
         attempt = task.attempts + (ended.attempt is not None)  # of a bad row, the last one that it had
         if retry_seconds is None:
             self._run.result.fatal += 1
-            level = WARNING if error_text == CANCELLED else ERROR
-            self._say(level, task, failure, "is fatal", is_fatal=True, attempt=attempt)
+            extra = about_task(task.id, task.task, attempt, text, is_fatal=True)
+            level = ERROR if ended.attempt is None else WARNING  # that of an attempt was told
+            LOG.log(level, "task %d %s is fatal: %s", task.id, task.task, text, extra=extra)
         else:
             self._run.result.failed += 1
-            level = INFO if failure.is_a(Retry) else ERROR
-            self._say(level, task, failure, f"failed, and comes again in {retry_seconds:.0f} s")
-        for other in others:
-            if other is not None:
-                self._say(ERROR, task, other, "failed for good, and what is called for that did, too")
+            extra = about_task(task.id, task.task, attempt)
+            LOG.info("task %d %s comes again in %.0f s", task.id, task.task, retry_seconds, extra=extra)
         if error_text != CANCELLED:  # a person wished that
+            failure = ended.failure or Failure(None, text)
             self._tell(task, attempt, failure, is_fatal=retry_seconds is None)
 
     def _tell(self, task: ClaimedTask, attempt: int, failure: Failure, is_fatal: bool) -> None:
@@ -142,50 +137,59 @@ class Reporter:
         kind = (task.task, what.partition(":")[0])
         if kind not in self._warned:
             self._warned.add(kind)
-            LOG.warning("task %d %s %s (said once a run)", task.id, task.task, what)
+            LOG.warning("task %d %s %s (said once a run)", task.id, task.task, what, extra=_about(task))
 
-    # ---- errors that are no task's end
+    # ---- errors of tasks' code, told while their frames are there, and before what they hold hinders any write
 
-    def report_failed_after(self, task: ClaimedTask, failure: Failure) -> None:
-        """Log a failure of a task whose code had completed it: what was committed is not undone."""
-        self._say(ERROR, task, failure, "has completed itself, and failed after that", for_log_alone=False)
+    def report_failure(self, task: ClaimedTask, failure: Failure, limit: int, was_cancelled: bool) -> None:
+        """Log the failure of an attempt; `limit` is how often the task may start. A retry it asked for is no error."""
+        what = f"failed, attempt {task.attempts + 1} of {limit}"
+        if was_cancelled:
+            self._say(INFO, task, failure._replace(error=None), what)
+        else:
+            self._say(INFO if failure.is_a(Retry) else ERROR, task, failure, what)
 
-    def report_handed_over(self, task: ClaimedTask, failure: Failure, on_fatal: str) -> None:
-        """Log the failure of a task before `on_fatal` is called for it, which may end the worker."""
-        self._say(INFO, task, failure._replace(error=None), f"failed for good, {on_fatal} is called")
+    def report_handed_over(self, task: ClaimedTask, on_fatal: str) -> None:
+        """Log that `on_fatal` is called for a task, which may end the worker."""
+        LOG.info("task %d %s failed for good, %s is called", task.id, task.task, on_fatal, extra=_about(task))
+
+    def report_second_failure(self, task: ClaimedTask, failure: Failure) -> None:
+        """Log that what was called for a fatal task failed, too."""
+        self._say(ERROR, task, failure, "failed for good, and what is called for that did, too")
 
     def report_call_failed(self, tasks: Sequence[ClaimedTask], failure: Failure) -> None:
         """Log the failure of a call for several tasks, before each is called alone."""
         self._say(INFO, tasks[0], failure, f"and {len(tasks) - 1} others failed in one call")
 
-    def _say(
-        self,
-        level: int,
-        task: ClaimedTask,
-        failure: Failure,
-        what: str,
-        is_fatal: bool = False,
-        for_log_alone: bool | None = None,
-        attempt: int | None = None,
-    ) -> None:
-        """Log an error of a task, with the exception for whoever hooks into `logging`, as Sentry does: foreign code."""
+    def report_failed_after(self, task: ClaimedTask, failure: Failure) -> None:
+        """Log a failure of a task whose code had completed it: what was committed is not undone."""
+        self._say(ERROR, task, failure, "has completed itself, and failed after that", for_log_alone=False)
+
+    def _say(self, level: int, task: ClaimedTask, failure: Failure, what: str, for_log_alone: bool = True) -> None:
+        """Log an error with its exception, for whoever hooks into `logging`, as Sentry's SDK does: foreign code."""
         if not LOG.isEnabledFor(level):
             return
         text, error = failure.text.partition("\n")[0], failure.error
-        for_log_alone = not is_fatal if for_log_alone is None else for_log_alone
-        attempt = task.attempts + 1 if attempt is None else attempt
-        extra = about_task(task.id, task.task, attempt, text, failure.full_text, is_fatal, for_log_alone)
+        extra = about_task(task.id, task.task, task.attempts + 1, text, failure.full_text, for_log_alone=for_log_alone)
+        exc_info = None if error is None else (type(error), error, traceback_of(error))
         log = partial(LOG.log, level, "task %d %s %s: %s", task.id, task.task, what, text, extra=extra)
-        if error is None or level == WARNING:
-            log()
-        else:
-            log = partial(log, exc_info=(type(error), error, traceback_of(error)))
-            run_foreign(self._run.time_limit, aside_seconds(self._run.time_limit), log)
+        run_foreign(self._run.time_limit, aside_seconds(self._run.time_limit), partial(log, exc_info=exc_info))
+
+    def without_frames(self, failure: Failure) -> Failure:
+        """A failure until the write of its end: what the frames of the exception hold is let go, as a connection.
+
+        A transaction that the task left open there would be in the way of that write.
+        """
+        if not self._hook.is_set:
+            return failure._replace(error=None, full_text="")
+        if failure.error is not None:
+            run_foreign(self._run.time_limit, aside_seconds(self._run.time_limit), clear_frames, failure.error)
+        return failure._replace(full_text="")
 
     def report_unrecorded(self, tasks: Sequence[ClaimedTask]) -> None:
         """Log tasks that have ended, and whose finishes could not be written."""
         for task in tasks:
-            LOG.info("task %d %s has ended, which could not be recorded", task.id, task.task)
+            LOG.info("task %d %s has ended, which could not be recorded", task.id, task.task, extra=_about(task))
 
     # ---- tasks whose claim is gone
 
@@ -193,14 +197,15 @@ class Reporter:
         """Count and log a claimed task that could not be started, as its row does not carry the claim any more."""
         if self._run.heartbeat.is_within_lease():  # so no worker took it back
             self._run.result.lost += 1
-            LOG.info("task %d %s was run again, retried or cancelled before it started", task.id, task.task)
+            what = "was run again, retried or cancelled before it started"
+            LOG.info("task %d %s %s", task.id, task.task, what, extra=_about(task))
         else:
             self.report_lost(task, "before it started")
 
     def report_lost(self, task: ClaimedTask, when: str) -> None:
         """Count and log a task whose lease was lost; `when` goes on with that sentence."""
         self._run.result.lost += 1
-        LOG.warning("task %d %s: the lease was lost %s", task.id, task.task, when)
+        LOG.warning("task %d %s: the lease was lost %s", task.id, task.task, when, extra=_about(task))
 
     # ---- modules
 
@@ -210,6 +215,10 @@ class Reporter:
             return
         for text in self._run.callables.newly_broken():
             LOG.warning("%s (its tasks fail for now; said once a run)", text)
+
+
+def _about(task: ClaimedTask) -> dict[str, object]:
+    return about_task(task.id, task.task, task.attempts + 1)
 
 
 def _as_written(finish: Finish, outcome: Outcome) -> Finish:

@@ -232,3 +232,27 @@ def test_the_hook_of_the_documentation_mails_a_fatal_task_by_sendmail(sqlite_que
         "-t -i\nTo: you@example.org\nSubject: task 2 'tasks.no\\nBcc: someone@example.org' is fatal\n"
     )
     assert "BadTask: 'tasks.no\\nBcc: someone@example.org' is in none of the modules" in text.replace("=\n", "")
+
+
+HOLDS = """
+import sqlite3
+
+def hold(path):
+    held = sqlite3.connect(path, timeout=60)
+    held.execute("INSERT INTO jobs_queue (task) VALUES ('tasks.fail')")
+    raise ValueError("with a transaction that is open")
+
+"""
+
+
+@pytest.mark.parametrize("has_hook", [False, True])
+def test_what_a_failed_task_holds_is_let_go_before_its_failure_is_written(sqlite_queue: Queue, has_hook: bool) -> None:
+    alert(sqlite_queue)
+    if not has_hook:
+        sqlite_queue.deployment.write_env(TASKSERVER_DSN=sqlite_queue.dsn)
+    sqlite_queue.define(HOLDS)
+    sqlite_queue.add("tasks.hold", json.dumps([str(sqlite_queue.path)]))
+    sqlite_queue.add("tasks.note")
+    assert_silent(sqlite_queue.worker(TASKSERVER_DB_PATIENCE="1"))
+    assert (sqlite_queue.statuses(), sqlite_queue.notes()) == ([3], ["noted"])
+    assert len(told(sqlite_queue)) == has_hook

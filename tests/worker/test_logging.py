@@ -203,7 +203,7 @@ def test_a_handler_that_a_module_gives_to_our_logger_gets_our_records(queue: Que
     queue.add("tasks.say")
     queue.worker()
     text = (queue.folder / "theirs").read_text()
-    assert re.search(r"task 1 tasks.fail failed, and comes again in \d+ s: ValueError: no luck\nTraceback", text)
+    assert "task 1 tasks.fail failed, attempt 1 of 10: ValueError: no luck\nTraceback" in text
     assert "task 2 tasks.say is done" in text
 
 
@@ -257,10 +257,11 @@ def test_a_failed_attempt_is_one_record_with_its_traceback_and_no_frame_of_ours(
     queue.add("tasks.chained")
     assert run(queue) == ""
     lines = log_of(queue)
-    at = lines.index("ERROR task 1 tasks.chained failed, and comes again in 100 s: KeyError: 'outer'")
+    at = lines.index("ERROR task 1 tasks.chained failed, attempt 1 of 10: KeyError: 'outer'")
     assert lines[at + 1] == "    Traceback (most recent call last):"
     assert lines[at + 2].startswith(f'      File "{queue.folder}/tasks.py", line ')
     assert "    ValueError: inner" in lines
+    assert "INFO task 1 tasks.chained comes again in 100 s" in lines
     assert not [line for line in lines if f"{queue.folder}/taskserver/" in line]
 
 
@@ -281,7 +282,7 @@ def test_a_retry_that_a_task_asks_for_is_no_error(queue: Queue) -> None:
     queue.define("def later():\n    from taskserver import Retry\n    raise Retry('not yet', delay=60)\n")
     queue.add("tasks.later")
     assert run(queue) == ""
-    assert "INFO task 1 tasks.later failed, and comes again in 60 s: Retry: not yet" in log_of(queue)
+    assert "INFO task 1 tasks.later failed, attempt 1 of 10: Retry: not yet" in log_of(queue)
 
 
 def test_a_lost_task_is_told_in_the_log_alone_until_it_is_fatal(queue: Queue) -> None:
@@ -332,9 +333,10 @@ def test_as_json_each_line_of_the_log_is_an_object(queue: Queue) -> None:
         "warning",
         "x\ny",
     )
-    (failed,) = of_task[3]
-    assert (failed["level"], failed["is_fatal"], failed["pid"]) == ("error", False, pid)
+    failed, retried = of_task[3]
+    assert (failed["level"], failed["attempt"], failed["pid"]) == ("error", 1, pid)
     assert failed["error"].startswith("ValueError: ")
     assert failed["traceback"].startswith("Traceback (most recent call last):\n")
+    assert retried["message"].startswith("task 3 tasks.fail comes again in ")
     (bad,) = of_task[4]
     assert (bad["level"], bad["is_fatal"], bad["attempt"], "traceback" in bad) == ("error", True, 0, False)

@@ -72,15 +72,13 @@ def test_sentry_gets_each_failed_attempt_once_with_its_exception(sqlite_queue: Q
     assert (error["type"], error["value"]) == ("ValueError", "no luck")
     (frame,) = error["stacktrace"]["frames"]
     assert (frame["function"], frame["vars"]["secret_of_the_task"]) == ("fail", "17")
-    assert {key: first["extra"][key] for key in ("task_id", "task", "attempt", "is_fatal")} == {
+    assert {key: first["extra"][key] for key in ("task_id", "task", "attempt")} == {
         "task_id": 1,
         "task": "tasks.fail",
         "attempt": 1,
-        "is_fatal": False,
     }
     assert (first["level"], first["logger"]) == ("error", "taskserver")
     assert second["exception"]["values"][0]["type"] == "SystemExit"
-    assert second["extra"]["is_fatal"] is True
 
 
 SET_UPS = {
