@@ -207,11 +207,33 @@ def test_a_handler_that_a_module_gives_to_our_logger_gets_our_records(queue: Que
     assert "task 2 tasks.say is done" in text
 
 
+ODD = """
+class Odd(Exception):
+    def __str__(self):
+        raise ArithmeticError
+    __repr__ = __str__
+
+def wrong():
+    logging.getLogger("shop").warning("%d of %d", 1)
+    logging.getLogger("shop").warning(Odd())
+    try:
+        raise Odd
+    except Odd:
+        logging.getLogger("shop").exception("it is odd")
+"""
+
+
 def test_a_record_that_cannot_be_formatted_is_logged_and_fails_no_task(queue: Queue) -> None:
-    queue.define("def wrong():\n    logging.getLogger('shop').warning('%d of %d', 1)\n")
+    queue.define(ODD)
     queue.add("tasks.wrong")
     assert run(queue) == ""
-    assert said_of(queue) == ["WARNING task 1 tasks.wrong, attempt 1, shop: '%d of %d' (TypeError as it is formatted)"]
+    by = "task 1 tasks.wrong, attempt 1, shop:"
+    assert said_of(queue) == [
+        f"WARNING {by} '%d of %d' (TypeError as it is formatted)",
+        f"WARNING {by} a Odd that cannot be shown (ArithmeticError as it is formatted)",
+        f"ERROR {by} it is odd",
+    ]
+    assert any(line.startswith("    tasks.Odd") for line in log_of(queue))
     assert queue.statuses() == []
 
 

@@ -121,22 +121,23 @@ class TaskOutput:
         if not any(record.levelno >= outlet.level for outlet in outlets):
             return
         try:
-            message = str(record.getMessage())[:MAX_MESSAGE]
-        except Exception as fault:  # arguments that do not fit
+            own = _own_record(record)
+        except Exception as fault:  # arguments that do not fit, say: no reason to fail the task
             message = f"{shown(record.msg)} ({type(fault).__name__} as it is formatted)"
-        error, full_text = _words_of_error(record)
-        own = TaskRecord(record.name, record.levelno, message, running_task(), error, full_text)
+            own = TaskRecord(record.name, record.levelno, message, running_task())
         deliver(own, outlets)
 
 
-def _words_of_error(record: logging.LogRecord) -> tuple[str, str]:
-    """The error of a record that has one, in a line, and its traceback; else the stack that it has, if any."""
+def _own_record(record: logging.LogRecord) -> TaskRecord:
+    """The record in plain words. Raises whatever the objects in it raise."""
+    message, by = str(record.getMessage())[:MAX_MESSAGE], running_task()
     error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
     if error is None:
-        return "", str(record.stack_info or "")
-    from ...messages.error_text import describe, full_traceback  # traceback takes long to import
+        return TaskRecord(record.name, record.levelno, message, by, full_text=str(record.stack_info or ""))
+    from ...messages.error_text import describe, full_traceback  # most runs log no error
 
-    return describe(error).partition("\n")[0], full_traceback(error)
+    first_line = describe(error).partition("\n")[0]
+    return TaskRecord(record.name, record.levelno, message, by, first_line, full_traceback(error))
 
 
 class PrintsToLog(io.TextIOBase):
