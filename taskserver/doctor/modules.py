@@ -16,6 +16,7 @@ from tempfile import NamedTemporaryFile
 from typing import NamedTuple
 
 from ..errors import BadTask, ModuleBroken
+from ..messages.error_text import describe
 from ..settings.load import Settings, make_importable
 from .findings import Finding, broken, ok, unknown, warning
 
@@ -39,6 +40,8 @@ class _Outcome(NamedTuple):
     """The reason why a module cannot be imported, by module."""
     refused: dict[str, str]
     """The reason why a callable may not run, by its name in the rows."""
+    hook: str
+    """The reason why TASKSERVER_ON_FAILURE cannot be had; empty where it can, or is not set."""
 
 
 def findings(settings: Settings, names: Sequence[str] | None) -> Iterator[Finding]:
@@ -59,6 +62,8 @@ def findings(settings: Settings, names: Sequence[str] | None) -> Iterator[Findin
         return
     yield _modules(settings, outcome)
     yield _callables(names, outcome)
+    if settings.on_failure is not None:
+        yield _hook(settings, outcome)
 
 
 def _modules(settings: Settings, outcome: _Outcome) -> Finding:
@@ -69,6 +74,17 @@ def _modules(settings: Settings, outcome: _Outcome) -> Finding:
         "; ".join(outcome.broken.values()),
         "tasks of such a module fail, and are tried again until their attempts are used up",
         "put it right and upload it again; workers try it anew by themselves",
+    )
+
+
+def _hook(settings: Settings, outcome: _Outcome) -> Finding:
+    if not outcome.hook:
+        return ok("on_failure", f"{settings.on_failure} can be imported")
+    return warning(
+        "on_failure",
+        f"TASKSERVER_ON_FAILURE: {settings.on_failure} cannot be had: {outcome.hook}",
+        "nobody hears of failed tasks by it",
+        "name a function as module:function; the module lies beside worker.py, or where Python finds it",
     )
 
 
@@ -99,7 +115,8 @@ def _callables(names: Sequence[str] | None, outcome: _Outcome) -> Finding:
 
 def _import_apart(settings: Settings, names: Sequence[str]) -> _Outcome | None:
     """Import and look up in another process. None where it ended without an answer."""
-    given = {"folder": str(settings.folder), "modules": settings.modules, "names": list(names)}
+    hook = settings.on_failure if isinstance(settings.on_failure, str) else None
+    given = {"folder": str(settings.folder), "modules": settings.modules, "names": list(names), "hook": hook}
     # The answer is a file: a process that an import left behind would hold a pipe open.
     with NamedTemporaryFile() as answer:
         try:
@@ -128,7 +145,9 @@ def write_answer(path: str) -> None:
         os._exit(0)
 
 
-def _look_up(folder: str, modules: Sequence[str], names: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+def _look_up(
+    folder: str, modules: Sequence[str], names: Sequence[str], hook: str | None
+) -> tuple[dict[str, str], dict[str, str], str]:
     """The fields of an _Outcome."""
     from ..worker.callables import Callables
 
@@ -151,4 +170,17 @@ def _look_up(folder: str, modules: Sequence[str], names: Sequence[str]) -> tuple
             refused[name] = str(error)
             if len(refused) == MAX_REFUSED:
                 break
-    return broken_modules, refused
+    return broken_modules, refused, _why_no_hook(hook)
+
+
+def _why_no_hook(hook: str | None) -> str:
+    from ..worker.failure_hook import HookMissing, find_hook
+
+    try:
+        if hook is not None:
+            find_hook(hook)
+    except HookMissing as error:
+        return str(error)
+    except BaseException as error:  # its module calls sys.exit(), say
+        return describe(error)
+    return ""

@@ -55,32 +55,32 @@ class FailureHook:
 
     def _call(self, failed: FailedAttempt) -> None:
         if isinstance(self._hook, str):
-            self._hook = _found(self._hook)
+            self._hook = find_hook(self._hook)
         if self._hook is not None:
             self._hook(failed)
 
     def _log(self, failed: FailedAttempt, failure: Failure) -> None:
         text = f"failed: {failure.text.partition(chr(10))[0]}"
-        if failure.is_a(_NotFound):
-            text = text.replace("failed: _NotFound", "cannot be had", 1)
+        if failure.is_a(HookMissing):
+            text = text.replace("failed: HookMissing", "cannot be had", 1)
         level, self._has_warned = INFO if self._has_warned else WARNING, True
         extra = about_task(failed.id, failed.task, failed.attempt, text, failure.full_text)
         no_more = "" if self._hook else "; it is not called again in this run"
         LOG.log(level, "TASKSERVER_ON_FAILURE: %s %s%s", self._name, text, no_more, extra=extra)
 
 
-class _NotFound(SettingError):
+class HookMissing(SettingError):
     """There is no such function."""
 
 
-def _found(name: str) -> Callable[[FailedAttempt], object]:
-    """The function of a name. Raises _NotFound."""
+def find_hook(name: str) -> Callable[[FailedAttempt], object]:
+    """The function of a name, `module:function`. Raises HookMissing."""
     module, _, path = name.partition(":")
     try:
         found: Any = reduce(getattr, path.split("."), import_module(module))
     except Exception as error:
-        raise _NotFound(describe(error)) from error
+        raise HookMissing(describe(error)) from error
     if not callable(found):
-        raise _NotFound(f"it is no function, but of type {type(found).__name__}")
+        raise HookMissing(f"it is no function, but of type {type(found).__name__}")
     function: Callable[[FailedAttempt], object] = found
     return function

@@ -471,6 +471,24 @@ def test_a_module_below_a_listed_package_that_is_broken_is_told(healthy_sqlite: 
     assert "mail.py" in report.told("modules")
 
 
+HOOKS = {
+    "def tell(failure): pass": ("ok", "can be imported"),
+    "tell = 5": ("warning", "it is no function, but of type int"),
+    "import sys; sys.exit(3)": ("warning", "SystemExit: 3"),
+    "1 / 0": ("warning", "ZeroDivisionError"),
+}
+
+
+@pytest.mark.parametrize("code", HOOKS)
+def test_a_hook_for_failures_that_cannot_be_had_is_a_warning(healthy_sqlite: Queue, code: str) -> None:
+    level, words = HOOKS[code]
+    healthy_sqlite.deployment.write_tasks(code, "alerts.py")
+    report = Report(healthy_sqlite, TASKSERVER_ON_FAILURE="alerts:tell")
+    assert report.checks["on_failure"]["level"] == level
+    assert words in report.told("on_failure")
+    assert report.worse() == ({"on_failure": "warning"} if level == "warning" else {})
+
+
 def test_names_that_are_made_up_by_the_thousand_are_looked_at_for_a_while_alone(healthy_sqlite: Queue) -> None:
     for number in range(300):
         healthy_sqlite.add(f"tasks.made_up_{number}")
