@@ -50,6 +50,8 @@ class Failure(NamedTuple):
     """The words for the log, with the whole traceback."""
     delay_seconds: float | None = None
     """The delay that a Retry chose, else None."""
+    is_retry: bool = False
+    """Whether the task asked for another attempt, by a Retry."""
 
     def is_a(self, kind: type[BaseException]) -> bool:
         """Whether the exception is of this type."""
@@ -101,8 +103,9 @@ def failure_of(error: BaseException) -> Failure:
     kind = type(error)
     if issubclass(kind, BadTask):  # says all in its one line
         return Failure(error, describe(error))
-    delay = _chosen_delay(error) if issubclass(kind, Retry) else None
-    return Failure(error, describe_failure(error), full_traceback(error), delay)
+    is_retry = issubclass(kind, Retry)
+    delay = _chosen_delay(error) if is_retry else None
+    return Failure(error, describe_failure(error), full_traceback(error), delay, is_retry)
 
 
 def _chosen_delay(error: BaseException) -> float | None:

@@ -10,7 +10,7 @@ from functools import partial
 from logging import ERROR, INFO, WARNING, getLogger
 from typing import NamedTuple
 
-from ..errors import Retry, TaskServerError
+from ..errors import TaskServerError
 from ..messages.error_text import clear_frames, traceback_of
 from ..messages.log_records import about_task
 from ..model.attempt import Finish, Outcome
@@ -93,7 +93,7 @@ class Reporter:
     def _tell(self, task: ClaimedTask, attempt: int, failure: Failure, is_fatal: bool) -> None:
         error = failure.error or TaskServerError(failure.text)
         failed = FailedAttempt(task.id, task.task, attempt, error, is_fatal)
-        if self._run.callables.has_found(task.task) and not failure.is_a(Retry):
+        if self._run.callables.has_found(task.task) and not failure.is_retry:
             self._outages.failed(failed, failure.text.partition("\n")[0])
         self._hook.tell(failed)
 
@@ -147,7 +147,7 @@ class Reporter:
         if was_cancelled:
             self._say(INFO, task, failure._replace(error=None), what)
         else:
-            self._say(INFO if failure.is_a(Retry) else ERROR, task, failure, what)
+            self._say(INFO if failure.is_retry else ERROR, task, failure, what)
 
     def report_handed_over(self, task: ClaimedTask, on_fatal: str) -> None:
         """Log that `on_fatal` is called for a task, which may end the worker."""
