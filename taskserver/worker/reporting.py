@@ -171,20 +171,20 @@ class Reporter:
             return
         text, error = failure.text.partition("\n")[0], failure.error
         extra = about_task(task.id, task.task, task.attempts + 1, text, failure.full_text, for_log_alone=for_log_alone)
-        exc_info = None if error is None else (type(error), error, traceback_of(error))
+        # An exception that did not give its text before is not asked again: each may hang for seconds.
+        exc_info = (type(error), error, traceback_of(error)) if error is not None and failure.full_text else None
         log = partial(LOG.log, level, "task %d %s %s: %s", task.id, task.task, what, text, extra=extra)
         run_foreign(self._run.time_limit, aside_seconds(self._run.time_limit), partial(log, exc_info=exc_info))
 
     def without_frames(self, failure: Failure) -> Failure:
         """A failure until the write of its end: what the frames of the exception hold is let go, as a connection.
 
-        A transaction that the task left open there would be in the way of that write.
+        A transaction that the task left open there would be in the way of that write. The hook gets the exception after
+        it, and whoever hooks into `logging` may keep it.
         """
-        if not self._hook.is_set:
-            return failure._replace(error=None, full_text="")
         if failure.error is not None:
             run_foreign(self._run.time_limit, aside_seconds(self._run.time_limit), clear_frames, failure.error)
-        return failure._replace(full_text="")
+        return failure._replace(full_text="", error=failure.error if self._hook.is_set else None)
 
     def report_unrecorded(self, tasks: Sequence[ClaimedTask]) -> None:
         """Log tasks that have ended, and whose finishes could not be written."""
