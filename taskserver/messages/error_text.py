@@ -15,6 +15,9 @@ MAX_MESSAGE_LENGTH = 500
 MAX_LOGGED_LENGTH = 100_000
 """Characters of a traceback in the log: a message may be of any size, and a long one takes long to escape."""
 
+NO_TEXT = "(its text cannot be had)"
+"""In the place of the message of an exception that raises, or hangs, when it is asked."""
+
 OUR_FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
 # Read from the base classes: a class of exceptions may override both.
@@ -35,7 +38,7 @@ def describe(error: BaseException) -> str:
     try:
         message = str(error)
     except BaseException:  # str() runs the exception's own code, which can do anything
-        message = "(its text cannot be had)"
+        message = NO_TEXT
     # Joined, not formatted: the message may be a subclass of str that formats in its own way.
     return storable("".join((type_name(error), ": ", message)))
 

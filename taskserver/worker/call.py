@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeGuard, cast
 from ..errors import BadTask, Fatal, InvalidTask, Retry, is_delay
 from ..interrupts.stopping import TaskInterrupted
 from ..interrupts.time_limit import TimeLimit
-from ..messages.error_text import describe, describe_failure, full_traceback, leave_out_callers, type_name
+from ..messages.error_text import NO_TEXT, describe, describe_failure, full_traceback, leave_out_callers, type_name
 from ..model.arguments import write_arguments
 from ..model.attempt import NextStage
 from .preparing import Call
@@ -242,7 +242,7 @@ def is_error(outcome: object) -> TypeGuard[BaseException]:
 
 def undescribed(error: BaseException) -> Failure:
     """A failure whose exception does not give its text."""
-    return Failure(error, f"{type_name(error)}: (its text cannot be had)")
+    return Failure(error, f"{type_name(error)}: {NO_TEXT}")
 
 
 def stage_after(returned: object, following: NextStage) -> NextStage:

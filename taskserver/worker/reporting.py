@@ -11,7 +11,7 @@ from logging import ERROR, INFO, WARNING, getLogger
 from typing import NamedTuple
 
 from ..errors import TaskServerError
-from ..messages.error_text import clear_frames, traceback_of
+from ..messages.error_text import NO_TEXT, clear_frames, traceback_of
 from ..messages.log_records import about_task
 from ..model.attempt import Finish, Outcome
 from ..model.failed_attempt import FailedAttempt
@@ -171,8 +171,9 @@ class Reporter:
             return
         text, error = failure.text.partition("\n")[0], failure.error
         extra = about_task(task.id, task.task, task.attempts + 1, text, failure.full_text, for_log_alone=for_log_alone)
-        # An exception that did not give its text before is not asked again: each may hang for seconds.
-        exc_info = (type(error), error, traceback_of(error)) if error is not None and failure.full_text else None
+        # An exception that gave no text before is not asked again: each may hang for seconds.
+        is_answering = not text.endswith(NO_TEXT)
+        exc_info = (type(error), error, traceback_of(error)) if error is not None and is_answering else None
         log = partial(LOG.log, level, "task %d %s %s: %s", task.id, task.task, what, text, extra=extra)
         run_foreign(self._run.time_limit, aside_seconds(self._run.time_limit), partial(log, exc_info=exc_info))
 
