@@ -25,6 +25,7 @@ from .interrupts.stopping import Stop
 
 if TYPE_CHECKING:
     from .worker.task_context import CurrentTask, complete, connection, current_task, progress
+    from .model.failed_attempt import FailedAttempt
     from .model.task import Status
     from .model.task_options import task
     from .model.results import Progress, TaskState
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CurrentTask",
     "DatabaseError",
+    "FailedAttempt",
     "Fatal",
     "InvalidTask",
     "LeaseLost",
@@ -62,6 +64,7 @@ __version__ = "0.1.0"
 
 _LATER = {
     "CurrentTask": "worker.task_context",
+    "FailedAttempt": "model.failed_attempt",
     "Progress": "model.results",
     "Selection": "model.selection",
     "complete": "worker.task_context",

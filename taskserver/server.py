@@ -21,6 +21,7 @@ from .worker.result import RunResult
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
+    from .model.failed_attempt import FailedAttempt
     from .model.new_task import NewTask
     from .model.results import TaskState
     from .model.selection import Selection
@@ -50,15 +51,18 @@ class TaskServer:
         timeout: int = 600,
         db_patience: int = 30,
         pauses: str = "0.1,1,5",
+        on_failure: str | Callable[[FailedAttempt], object] | None = None,
+        warn_after: int = 0,
         password: str = "",
         folder: str | Path | None = None,
     ) -> None:
         """Each argument is the setting of its name; relative paths start in `folder`, by default the program's.
 
-        `modules` may be a list of names, too. Raises SettingError.
+        `modules` may be a list of names, too, and `on_failure` a function. Raises SettingError.
         """
         self.settings = make_settings(
-            folder, dsn, password, table, mode, modules, max_attempts, backoff, lease, timeout, db_patience, pauses
+            *(folder, dsn, password, table, mode, modules, max_attempts, backoff, lease, timeout, db_patience),
+            *(pauses, on_failure, warn_after),
         )
         self.store: Store = open_store(self.settings)
 

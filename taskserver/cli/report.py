@@ -2,7 +2,7 @@
 
 # Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 
@@ -12,8 +12,8 @@ class Report(NamedTuple):
     code: int
     counts: Sequence[int] = (0, 0, 0, 0, 0, 0)
     """Tasks taken, done, failed, fatal, lost and released."""
-    untold: int = 0
-    """Fatal tasks that got no line."""
+    untold: Mapping[str, int] = {}
+    """How many records of each kind got no line on standard error (terminal/log.py)."""
     words: str = ""
     """For a person: the reason for a code that is not 0, in one line."""
 

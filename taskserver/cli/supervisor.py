@@ -15,7 +15,7 @@ import signal
 import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import suppress
 from logging import getLogger
 from typing import Any, NoReturn, Protocol
@@ -27,7 +27,7 @@ from ..settings.load import Settings
 from ..worker.run import Runner
 from .report import Report, in_words
 from .terminal.live_line import LiveLine
-from .terminal.log import MAX_FATAL_LINES, set_up
+from .terminal.log import MAX_LINES, Tokens, set_up
 from .terminal.program import Exit, outcome_of
 from .worker_options import Options
 
@@ -51,7 +51,7 @@ class Work(Protocol):
     """Be a worker, in its own process."""
 
     def __call__(
-        self, settings: Settings, options: Options, stop: Stop, live: LiveLine, may_tell: Callable[[], bool]
+        self, settings: Settings, options: Options, stop: Stop, live: LiveLine, lines_left: Mapping[str, Tokens]
     ) -> Report: ...
 
 
@@ -80,7 +80,7 @@ class Supervisor:
         count = options.processes or 1
         self._places = [_Place(number) for number in range(count)]
         self._deadlines = mmap.mmap(-1, count * _INSTANT.size)
-        self._tokens = _tokens(MAX_FATAL_LINES)
+        self._lines_left = {kind: SharedTokens(count) for kind, count in MAX_LINES.items()}
         self._began_at = time.monotonic()
         self._signals = 0
         """How many signals came that ask all workers to end."""
@@ -91,7 +91,7 @@ class Supervisor:
     def run(self) -> int:
         """Start the workers, and look after them; the exit code for all. In a worker's process it raises SystemExit."""
         live = LiveLine(sys.stdout)
-        standard_error = set_up(self._options.verbose, self._settings.log_file, self._settings.folder, live.clear)
+        standard_error, _ = set_up(self._options.verbose, self._settings, live.clear)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._note_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
@@ -106,7 +106,9 @@ class Supervisor:
                 self._hand_on()
             self._kill_overdue()
             self._bury()
-        standard_error.tell_more(sum(report.untold for report in self._reports))
+        standard_error.tell_more(
+            {kind: sum(report.untold.get(kind, 0) for report in self._reports) for kind in MAX_LINES}
+        )
         for words in dict.fromkeys(report.words for report in self._reports if report.words):
             print(f"worker.py: {words}", file=sys.stderr)
         counts = [sum(column) for column in zip(*(report.counts for report in self._reports), strict=True)]
@@ -151,7 +153,7 @@ class Supervisor:
 
         def work() -> int:
             nonlocal report
-            report = self._work(self._settings, self._options_left(), stop, LiveLine(io.StringIO()), self._may_tell)
+            report = self._work(self._settings, self._options_left(), stop, LiveLine(io.StringIO()), self._lines_left)
             return report.code
 
         code, words = outcome_of(work)
@@ -170,9 +172,6 @@ class Supervisor:
 
     def _tell_deadline(self, number: int, instant: float) -> None:
         _INSTANT.pack_into(self._deadlines, number * _INSTANT.size, instant)
-
-    def _may_tell(self) -> bool:
-        return bool(os.read(self._tokens, 1))
 
     # ---- its end
 
@@ -222,12 +221,17 @@ def _end_if_orphaned(stop: Stop, supervisor: int) -> None:
         stop.ask()
 
 
-def _tokens(count: int) -> int:
-    """A descriptor from which so many bytes can be read, by all processes together."""
-    reads, writes = os.pipe()
-    os.write(writes, b"." * count)
-    os.close(writes)
-    return reads
+class SharedTokens(Tokens):
+    """So many lines that several processes may write together: bytes in a pipe, of which each line takes one."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self._pipe, writes = os.pipe()
+        os.write(writes, b"." * count)
+        os.close(writes)
+
+    def take(self) -> bool:
+        return bool(os.read(self._pipe, 1))
 
 
 def _cause(status: int) -> str:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
 from ..errors import SettingError
-from .terminal.log import LOG, PrintsToLog, set_up
+from .terminal.log import LOG, Tokens, set_up
+from .terminal.task_output import PrintsToLog, TaskOutput
 from ..server import TaskServer
 from ..settings.load import Settings, hide_secrets, load_settings
 from ..host.slots import Slots
@@ -20,7 +21,7 @@ from ..worker.record import groups_text, host_name
 from ..interrupts.stopping import Stop
 from .terminal.live_line import LiveLine
 from .terminal.program import Exit, run_program
-from .report import Report, in_words
+from .report import Report
 from .worker_options import Options, read_options
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -47,14 +48,14 @@ def _run(folder: Path, options: Options) -> int:
 
 
 def _work(
-    settings: Settings, options: Options, stop: Stop, live: LiveLine, may_tell: Callable[[], bool] | None = None
+    settings: Settings, options: Options, stop: Stop, live: LiveLine, lines_left: Mapping[str, Tokens] | None = None
 ) -> Report:
-    """Be a worker. `may_tell` is as in StandardError, for workers that share their lines."""
+    """Be a worker. `lines_left` is for workers that share their lines on standard error."""
     stop.ends_process = "worker.py"
     stop.signals = (*SIGNALS, signal.SIGPIPE)  # of SIGPIPE's own way a broken connection would end the process
     _obey_signals(stop)
-    standard_error = set_up(options.verbose, settings.log_file, settings.folder, live.clear, may_tell)
-    with _prints_to_log(sys.stdout), TaskServer.from_settings(settings) as server:
+    standard_error, output = set_up(options.verbose, settings, live.clear, lines_left)
+    with _prints_to_log(sys.stdout, output), TaskServer.from_settings(settings) as server:
         if options.max_workers and not _take_slot(server, options, stop):
             return Report(Exit.OK)
         code, has_run_tasks = Exit.DATABASE, True
@@ -67,16 +68,16 @@ def _work(
                 max_memory=options.max_memory,
                 linger=options.linger,
                 stop=stop,
-                on_progress=lambda result: live.show(f"{in_words(result.all_counts())}, {result.taken} taken up"),
+                on_progress=lambda result: live.show(f"{result.in_words()}, {result.taken} taken up"),
             )
             code, has_run_tasks = Exit.OK, result.taken > 0
         finally:
             live.clear()
-            if may_tell is None:
+            if lines_left is None:
                 standard_error.tell_more(standard_error.untold)
             _limit_clean_up(settings, code, has_run_tasks)
     reason = result.reason.value if result.reason else "unknown"
-    live.end(f"{in_words(result.all_counts())} in {result.seconds:.1f} s; ended: {reason}")
+    live.end(f"{result.in_words()} in {result.seconds:.1f} s; ended: {reason}")
     return Report(code, result.all_counts(), standard_error.untold)
 
 
@@ -101,7 +102,7 @@ def _take_slot(server: TaskServer, options: Options, stop: Stop) -> bool:
 
 
 @contextmanager
-def _prints_to_log(stdout: TextIO) -> Iterator[None]:
+def _prints_to_log(stdout: TextIO, output: TaskOutput) -> Iterator[None]:
     """Send the prints of tasks to the log, unless standard output is a terminal: cron would mail them."""
     if stdout.isatty():
         yield
@@ -109,7 +110,7 @@ def _prints_to_log(stdout: TextIO) -> Iterator[None]:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stdout.fileno())  # for bytes, and for programs that tasks start: both write to the descriptor
     os.close(nowhere)
-    prints = PrintsToLog(stdout)
+    prints = PrintsToLog(stdout, output)
     try:
         with redirect_stdout(prints):
             yield

@@ -15,6 +15,7 @@ from tempfile import NamedTemporaryFile
 from typing import NamedTuple
 
 from ..errors import BadTask, ModuleBroken
+from ..messages.error_text import describe
 from ..settings.load import Settings, make_importable
 
 MAX_REFUSED = 100
@@ -35,16 +36,24 @@ class Outcome(NamedTuple):
     """The reason why a module cannot be imported, by module."""
     refused: dict[str, str]
     """The reason why a callable may not run, by its name in the rows."""
+    hook: str
+    """The reason why TASKSERVER_ON_FAILURE cannot be had; empty where it can, or was not asked for."""
 
 
 def look_up_apart(
-    settings: Settings, names: Sequence[str], modules: Sequence[str], max_seconds: float
+    settings: Settings, names: Sequence[str], modules: Sequence[str], max_seconds: float, hook: str | None = None
 ) -> Outcome | None:
-    """Import these listed modules, and those that the names need, and look the names up.
+    """Import these listed modules, and those that the names need, and look up the names and the `hook` for failures.
 
     None where the other process ended without an answer, or took longer. Raises OSError where none can be started.
     """
-    given = {"folder": str(settings.folder), "listed": settings.modules, "modules": modules, "names": list(names)}
+    given = {
+        "folder": str(settings.folder),
+        "listed": settings.modules,
+        "modules": modules,
+        "names": list(names),
+        "hook": hook,
+    }
     # The answer is a file: a process that an import left behind would hold a pipe open.
     with NamedTemporaryFile() as answer:
         try:
@@ -78,8 +87,8 @@ def write_answer(path: str) -> None:
 
 
 def _look_up(
-    folder: str, listed: Sequence[str], modules: Sequence[str], names: Sequence[str]
-) -> tuple[dict[str, str], dict[str, str]]:
+    folder: str, listed: Sequence[str], modules: Sequence[str], names: Sequence[str], hook: str | None
+) -> tuple[dict[str, str], dict[str, str], str]:
     """The fields of an Outcome."""
     from ..worker.callables import Callables
 
@@ -102,4 +111,17 @@ def _look_up(
             refused[name] = str(error)
             if len(refused) == MAX_REFUSED:
                 break
-    return broken, refused
+    return broken, refused, _why_no_hook(hook)
+
+
+def _why_no_hook(hook: str | None) -> str:
+    from ..worker.failure_hook import HookMissing, find_hook
+
+    try:
+        if hook is not None:
+            find_hook(hook)
+    except HookMissing as error:
+        return str(error)
+    except BaseException as error:  # its module calls sys.exit(), say
+        return describe(error)
+    return ""

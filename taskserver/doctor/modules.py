@@ -14,8 +14,9 @@ MAX_NAMES_SHOWN = 5
 
 def findings(settings: Settings, names: Sequence[str] | None) -> Iterator[Finding]:
     """One finding for the listed modules, and one for the callables that rows name; None: rows could not be read."""
+    hook = settings.on_failure if isinstance(settings.on_failure, str) else None
     try:
-        outcome = look_up_apart(settings, names or (), settings.modules, MAX_IMPORT_SECONDS)
+        outcome = look_up_apart(settings, names or (), settings.modules, MAX_IMPORT_SECONDS, hook)
     except OSError as error:
         for check in ("modules", "callables"):
             yield unknown(check, f"this host lets no process be started for it: {error.strerror}", "they may be broken")
@@ -30,6 +31,8 @@ def findings(settings: Settings, names: Sequence[str] | None) -> Iterator[Findin
         return
     yield _modules(settings, outcome)
     yield _callables(names, outcome)
+    if settings.on_failure is not None:
+        yield _hook(settings, outcome)
 
 
 def _modules(settings: Settings, outcome: Outcome) -> Finding:
@@ -40,6 +43,17 @@ def _modules(settings: Settings, outcome: Outcome) -> Finding:
         "; ".join(outcome.broken.values()),
         "tasks of such a module fail, and are tried again until their attempts are used up",
         "put it right and upload it again; workers try it anew by themselves",
+    )
+
+
+def _hook(settings: Settings, outcome: Outcome) -> Finding:
+    if not outcome.hook:
+        return ok("on_failure", f"{settings.on_failure} can be imported")
+    return warning(
+        "on_failure",
+        f"TASKSERVER_ON_FAILURE: {settings.on_failure} cannot be had: {outcome.hook}",
+        "nobody hears of failed tasks by it",
+        "name a function as module:function; the module lies beside worker.py, or where Python finds it",
     )
 
 

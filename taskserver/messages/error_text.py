@@ -15,11 +15,17 @@ MAX_MESSAGE_LENGTH = 500
 MAX_LOGGED_LENGTH = 100_000
 """Characters of a traceback in the log: a message may be of any size, and a long one takes long to escape."""
 
+NO_TEXT = "(its text cannot be had)"
+"""In the place of the message of an exception that raises, or hangs, when it is asked."""
+
 OUR_FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
 # Read from the base classes: a class of exceptions may override both.
 _name_of: Callable[[type], str] = type.__dict__["__name__"].__get__
 traceback_of: Callable[[BaseException], TracebackType | None] = BaseException.__dict__["__traceback__"].__get__
+_cause_of: Callable[[BaseException], BaseException | None] = BaseException.__dict__["__cause__"].__get__
+_context_of: Callable[[BaseException], BaseException | None] = BaseException.__dict__["__context__"].__get__
+_set_traceback: Callable[[BaseException, TracebackType | None], None] = BaseException.__dict__["__traceback__"].__set__
 
 
 def type_name(error: BaseException) -> str:
@@ -32,7 +38,7 @@ def describe(error: BaseException) -> str:
     try:
         message = str(error)
     except BaseException:  # str() runs the exception's own code, which can do anything
-        message = "(its text cannot be had)"
+        message = NO_TEXT
     # Joined, not formatted: the message may be a subclass of str that formats in its own way.
     return storable("".join((type_name(error), ": ", message)))
 
@@ -52,9 +58,40 @@ def both(first: str, second: str) -> str:
 
 
 def full_traceback(error: BaseException) -> str:
-    """The traceback as Python prints it, for the log, without the middle of an endless one."""
-    text = "".join(traceback.format_exception(type(error), error, traceback_of(error))).rstrip("\n")
-    return without_middle(text, MAX_LOGGED_LENGTH)
+    """The traceback as Python prints it, for the log: without our own frames, and the middle of an endless one."""
+    whole = traceback.TracebackException(type(error), error, traceback_of(error))
+    _leave_out_frames(whole)
+    return without_middle("".join(whole.format()).rstrip("\n"), MAX_LOGGED_LENGTH)
+
+
+def _leave_out_frames(whole: traceback.TracebackException) -> None:
+    """Leave our own frames out of an exception and of all that it came from."""
+    left = [whole]
+    while left:
+        one = left.pop()
+        one.stack[:] = [frame for frame in one.stack if not frame.filename.startswith(OUR_FOLDER)]
+        if not one.stack:
+            one.stack = None  # type: ignore[assignment]  # no heading without a frame
+        left += filter(None, (one.__cause__, one.__context__, *(getattr(one, "exceptions", None) or ())))
+
+
+def leave_out_callers(error: BaseException) -> None:
+    """Leave our own frames out of the begin of an exception's traceback: a task's code had no part in its call."""
+    trace = traceback_of(error)
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(OUR_FOLDER):
+        trace = trace.tb_next
+    _set_traceback(error, trace)
+
+
+def clear_frames(error: BaseException) -> None:
+    """Let go what the frames hold through which an exception came, and those that it came from."""
+    left, seen = [error], set[int]()
+    while left:
+        one = left.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            traceback.clear_frames(traceback_of(one))
+            left += filter(None, (_cause_of(one), _context_of(one)))
 
 
 def storable(text: str) -> str:

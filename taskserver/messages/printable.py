@@ -25,10 +25,6 @@ def escaped(text: str) -> str:
     )
 
 
-class Lines(str):
-    """The last argument of a log record that has several lines, as a traceback; all else in a record is one line."""
-
-
 def age(seconds: float | None) -> str:
     """Seconds in the unit that a person would use, as `3 min`; empty for None."""
     if seconds is None:

@@ -16,13 +16,18 @@ from ..model.task import MAX_GROUP_ID, MAX_ID, MODES
 PREFIX = "TASKSERVER_"
 _NAMES = (
     *("DSN", "PASSWORD", "TABLE", "MODE", "MODULES"),
-    *("MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE", "PAUSES", "LOG"),
+    *("MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE", "PAUSES", "LOG", "LOG_LEVEL", "LOG_FORMAT"),
+    *("ON_FAILURE", "WARN_AFTER"),
 )
 SETTING_KEYS = tuple(PREFIX + name for name in _NAMES)
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("text", "json")
 
 # Compiled when they are used: most settings are left alone, and a run is started each minute.
 _TABLE = r"[A-Za-z_][A-Za-z0-9_]{0,39}"
-_MODULE = r"[^\W\d]\w*(\.[^\W\d]\w*)*(\.\*)?"
+_NAME = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
+_MODULE = rf"{_NAME}(\.\*)?"
+_HOOK = rf"{_NAME}:{_NAME}"
 
 
 # ---- names
@@ -55,9 +60,25 @@ def check_table(key: str, value: str) -> str:
 
 def check_mode(key: str, value: str) -> str:
     """One of MODES. Raises SettingError."""
-    if not isinstance(value, str) or value not in MODES:
-        raise _wrong(key, value, " or ".join(MODES))
+    return one_of(MODES)(key, value)
+
+
+def check_hook(key: str, value: str) -> str:
+    """A function of an importable module, as `module:function`. Raises SettingError."""
+    if not (isinstance(value, str) and re.fullmatch(_HOOK, value)):
+        raise _wrong(key, value, "module:function, as alerts:tell")
     return value
+
+
+def one_of(allowed: Sequence[str]) -> Callable[[str, str], str]:
+    """The check of a text that is one of a few."""
+
+    def check(key: str, value: str) -> str:
+        if not isinstance(value, str) or value not in allowed:
+            raise _wrong(key, value, " or ".join(allowed))
+        return value
+
+    return check
 
 
 def check_modules(key: str, value: str | Sequence[str]) -> tuple[str, ...]:

@@ -17,13 +17,17 @@ from ..model.backoff import DAY_SECONDS, Backoff, parse_backoff
 from ..model.run_pauses import RunPauses, parse_run_pauses
 from ..model.task import DEFAULT_TABLE, MAX_ATTEMPTS, MAX_SECONDS
 from .checks import (
+    LOG_FORMATS,
+    LOG_LEVELS,
     PREFIX,
     SETTING_KEYS,
+    check_hook,
     check_mode,
     check_modules,
     check_table,
     check_whole_number,
     nearest_key,
+    one_of,
     seconds_as_text,
     whole_number_as_text,
 )
@@ -52,6 +56,12 @@ class Settings(NamedTuple):
     patience_seconds: int = 30
     pauses: RunPauses = RunPauses()
     log_file: Path | None = None
+    log_level: str = "info"
+    log_format: str = "text"
+    on_failure: str | Callable[..., object] | None = None
+    """`module:function`, or given in Python the function itself."""
+    warn_after: int = 0
+    """0: never."""
 
 
 def program_folder(given: str | Path | None = None) -> Path:
@@ -86,6 +96,8 @@ def make_settings(
     timeout: int,
     db_patience: int,
     pauses: str,
+    on_failure: str | Callable[..., object] | None,
+    warn_after: int,
 ) -> Settings:
     """Check settings that are given in Python, without a log file; `folder` as in `program_folder`.
 
@@ -103,6 +115,8 @@ def make_settings(
         timeout_seconds=check_whole_number("timeout", timeout, 0, MAX_SECONDS),
         patience_seconds=check_whole_number("db_patience", db_patience, 0, DAY_SECONDS),
         pauses=parse_run_pauses("pauses", pauses),
+        on_failure=on_failure if on_failure is None or callable(on_failure) else check_hook("on_failure", on_failure),
+        warn_after=check_whole_number("warn_after", warn_after, 0, MAX_ATTEMPTS),
     )
 
 
@@ -133,6 +147,10 @@ def load_settings(folder: Path, environ: Mapping[str, str] = os.environ) -> Sett
         patience_seconds=read("DB_PATIENCE", seconds_as_text(0, DAY_SECONDS), defaults["patience_seconds"]),
         pauses=read("PAUSES", parse_run_pauses, defaults["pauses"]),
         log_file=folder / found["TASKSERVER_LOG"] if found.get("TASKSERVER_LOG") else None,
+        log_level=read("LOG_LEVEL", one_of(LOG_LEVELS), defaults["log_level"]),
+        log_format=read("LOG_FORMAT", one_of(LOG_FORMATS), defaults["log_format"]),
+        on_failure=read("ON_FAILURE", check_hook, defaults["on_failure"]),
+        warn_after=read("WARN_AFTER", whole_number_as_text(0, MAX_ATTEMPTS), defaults["warn_after"]),
     )
 
 

@@ -52,6 +52,6 @@ class AloneExecution:
             return False
         finish, outcome = ended
         if failure is not None and outcome is not Outcome.LOST:
-            self._reporter.report_failed_after(finish.task, failure.text)
+            self._reporter.report_failed_after(finish.task, failure)
         self._finishing.settle(Ended(finish, attempt), outcome)
         return True

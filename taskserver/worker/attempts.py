@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from logging import getLogger
 from typing import Any, NamedTuple
 
 from ..errors import Fatal
 from ..interrupts.stopping import STOPPED, TaskInterrupted
 from ..messages.error_text import both
-from ..messages.printable import Lines
 from ..model.arguments import read_arguments
 from ..model.attempt import Finish, Start
 from ..model.task import CANCELLED, ClaimedTask
@@ -25,8 +23,6 @@ from .run_context import RunContext
 from .stats import Attempt
 from .task_context import inside
 from .watched_call import CallPlan, OwnCompletion
-
-LOG = getLogger("taskserver")
 
 
 class ReadyTask(NamedTuple):
@@ -138,19 +134,25 @@ class Attempts:
 
         Without a `call` its module could not be imported. Raises DatabaseError.
         """
-        if self._run.heartbeat.was_cancelled:
-            self._finishing.add(Finish(task, CANCELLED), attempt, failure.full_text)
+        limit, was_cancelled = self.max_attempts(task, call), self._run.heartbeat.was_cancelled
+        self._reporter.report_failure(task, failure, limit, was_cancelled)
+        if was_cancelled:
+            self._finishing.add(Finish(task, CANCELLED), attempt)
             return
         attempts = task.attempts + 1
-        if attempts < self.max_attempts(task, call) and not failure.is_a(Fatal):
+        if attempts < limit and not failure.is_a(Fatal):
             seconds = self.retry_seconds(call, failure, attempts)
-            self._finishing.add(Finish(task, failure.text, seconds), attempt, failure.full_text)
+            self.end_failed(Finish(task, failure.text, seconds), attempt, failure)
             return
         on_fatal = call.callable.options.on_fatal if call else None
         if call is None or on_fatal is None:
-            self._finishing.add(Finish(task, failure.text), attempt, failure.full_text)
+            self.end_failed(Finish(task, failure.text), attempt, failure)
         else:
             self._hand_over(task, call, attempt, failure, on_fatal)
+
+    def end_failed(self, finish: Finish, attempt: Attempt, failure: Failure) -> None:
+        """End an attempt whose failure is told already."""
+        self._finishing.add(finish, attempt, self._reporter.without_frames(failure))
 
     def retry_seconds(self, call: Call | None, failure: Failure, attempts: int) -> float:
         """Seconds until a task is retried that failed in this attempt, counted from 1."""
@@ -166,10 +168,9 @@ class Attempts:
         """
         self._finishing.save()  # tasks that have ended must not wait for this call
         if self._run.store.leases.is_to_run_again(task):
-            self._finishing.add(Finish(task, failure.text), attempt, failure.full_text)
+            self.end_failed(Finish(task, failure.text), attempt, failure)
             return
-        full_text = Lines(failure.full_text)
-        LOG.info("task %d %s failed for good, %s is called:\n%s", task.id, task.task, on_fatal, full_text)
+        self._reporter.report_handed_over(task, on_fatal)
         # The lease may be nearly over, and the task may have changed the objects that it got as arguments.
         if not self._run.store.leases.renew(task):
             self._reporter.report_lost(task, "before what is called for that")
@@ -177,10 +178,10 @@ class Attempts:
         plan = self.plan([task], call)
         second, _ = self.call(plan, attempt, self._call_on_fatal, task.args, on_fatal, failure.error)
         if second is None:
-            self._finishing.add(Finish(task), attempt)
+            self.end_failed(Finish(task), attempt, failure)
         else:
-            text = both(failure.text, second.text)
-            self._finishing.add(Finish(task, text), attempt, failure.full_text, second.full_text or second.text)
+            self._reporter.report_second_failure(task, second)
+            self.end_failed(Finish(task, both(failure.text, second.text)), attempt, failure)
 
     def _call_on_fatal(self, arguments: str | None, on_fatal: str, error: BaseException) -> None:
         found = self._run.callables.find(on_fatal)

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 from ..errors import BadTask, DatabaseError, is_refusal
 from ..messages.error_text import describe
-from ..messages.printable import Lines
 from ..model.arguments import read_item
 from ..model.attempt import Finish, NextStage
 from ..model.task import CANCELLED, ClaimedTask
@@ -124,7 +123,7 @@ class BatchExecution:
                 # Before anything can fail: a task that has a finish is not put back.
                 del others[len(items)]
                 self._count_taken(1)
-                self._finishing.add(Finish(task, describe(error)), None)
+                self._finishing.add(Finish(task, describe(error)), None, failure_of(BadTask(*error.args)))
             except MemoryError:
                 self._run.heartbeat.claimed.put_back(*others[len(items) :])
                 del others[len(items) :]
@@ -292,8 +291,7 @@ class BatchExecution:
         But tasks that may not start again fail with the error of the call, and so do all once the run is to end.
         """
         tasks = [item.task for item in items]
-        text = Lines(failure.full_text or failure.text)
-        LOG.info("the call of %d tasks %s failed:\n%s", len(tasks), tasks[0].task, text)
+        self._reporter.report_call_failed(tasks, failure)
         if failure.is_a(WrongOutcomes) and tasks[0].task not in self._wrong:
             self._wrong.add(tasks[0].task)
             LOG.warning("%s: %s (so each is called again alone; said once a run)", tasks[0].task, failure.text)
@@ -307,7 +305,7 @@ class BatchExecution:
                 self._attempts.fail(task, call, attempt, failure)
             elif self._run.limits.is_to_leave():
                 seconds = self._attempts.retry_seconds(call, failure, 1)
-                self._finishing.add(Finish(task, failure.text, seconds), attempt)
+                self._attempts.end_failed(Finish(task, failure.text, seconds), attempt, failure)
             else:
                 self._call_again(item, call, attempt, failure)
 
@@ -317,7 +315,9 @@ class BatchExecution:
         task = item.task
         failed = Finish(task, failure.text, 0.0)
         if not self._batches.start_again(task):
-            self._finishing.add(failed, attempt)  # its write finds out how the task was changed while it ran
+            self._attempts.end_failed(
+                failed, attempt, failure
+            )  # its write finds out how the task was changed while it ran
             return
         self._reporter.count_attempt(failed, attempt)
         task, attempt = task._replace(attempts=1), Attempt(0.0)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeGuard, cast
 from ..errors import BadTask, Fatal, InvalidTask, Retry, is_delay
 from ..interrupts.stopping import TaskInterrupted
 from ..interrupts.time_limit import TimeLimit
-from ..messages.error_text import describe, describe_failure, full_traceback, type_name
+from ..messages.error_text import NO_TEXT, describe, describe_failure, full_traceback, leave_out_callers, type_name
 from ..model.arguments import write_arguments
 from ..model.attempt import NextStage
 from .preparing import Call
@@ -42,14 +42,16 @@ class Returned(NamedTuple):
 class Failure(NamedTuple):
     """An exception of foreign code, in plain words: its own code may do anything when it is asked."""
 
-    error: BaseException
-    """The exception: never touched here, only handed on to foreign code."""
+    error: BaseException | None
+    """The exception: never touched here, only handed on to foreign code. None where there was none."""
     text: str
     """The words for the column error_text."""
     full_text: str = ""
     """The words for the log, with the whole traceback."""
     delay_seconds: float | None = None
     """The delay that a Retry chose, else None."""
+    is_retry: bool = False
+    """Whether the task asked for another attempt, by a Retry."""
 
     def is_a(self, kind: type[BaseException]) -> bool:
         """Whether the exception is of this type."""
@@ -68,6 +70,7 @@ def run_foreign(
         returned = time_limit.call(timeout_seconds, function, *args)
     except BaseException as error:  # sys.exit() and the like end the task, not the worker
         raised = error
+        leave_out_callers(error)
     if os.getpid() != worker:
         # A process that the task forked came out of its call: it must not go on as a second worker.
         os._exit(_exit_code(raised))
@@ -85,11 +88,14 @@ def _exit_code(raised: BaseException | None) -> int:
 def _described(error: BaseException, time_limit: TimeLimit) -> Failure:
     """An exception in words, or by its type alone where it takes too long."""
     try:
-        # The call goes on: a lease after its timeout the process would be ended.
-        seconds = min(MAX_DESCRIBE_SECONDS, time_limit.again_after_seconds)
-        return time_limit.call(seconds, failure_of, error)
+        return time_limit.call(aside_seconds(time_limit), failure_of, error)
     except BaseException:  # it hangs, or ends the process, when it is asked
         return undescribed(error)
+
+
+def aside_seconds(time_limit: TimeLimit) -> float:
+    """How long foreign code may run that is not a task's own call: meanwhile no lease is renewed."""
+    return min(MAX_DESCRIBE_SECONDS, time_limit.again_after_seconds)
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -97,8 +103,9 @@ def failure_of(error: BaseException) -> Failure:
     kind = type(error)
     if issubclass(kind, BadTask):  # says all in its one line
         return Failure(error, describe(error))
-    delay = _chosen_delay(error) if issubclass(kind, Retry) else None
-    return Failure(error, describe_failure(error), full_traceback(error), delay)
+    is_retry = issubclass(kind, Retry)
+    delay = _chosen_delay(error) if is_retry else None
+    return Failure(error, describe_failure(error), full_traceback(error), delay, is_retry)
 
 
 def _chosen_delay(error: BaseException) -> float | None:
@@ -235,7 +242,7 @@ def is_error(outcome: object) -> TypeGuard[BaseException]:
 
 def undescribed(error: BaseException) -> Failure:
     """A failure whose exception does not give its text."""
-    return Failure(error, f"{type_name(error)}: (its text cannot be had)")
+    return Failure(error, f"{type_name(error)}: {NO_TEXT}")
 
 
 def stage_after(returned: object, following: NextStage) -> NextStage:

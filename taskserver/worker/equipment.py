@@ -20,9 +20,11 @@ from .batch import BatchExecution
 from .callables import Callables
 from .completion import Completions
 from .executor import Executions, Executor
+from .failure_hook import FailureHook
 from .finishing import Finishing
 from .heartbeat import Heartbeat
 from .limits import RunLimits
+from .outages import Outages
 from .reporting import Reporter
 from .result import RunResult
 from .run_context import RunContext
@@ -41,6 +43,7 @@ class Equipment(NamedTuple):
     finishing: Finishing
     heartbeat: Heartbeat
     stats: RunStats
+    reporter: Reporter
 
 
 @contextmanager
@@ -57,7 +60,7 @@ def equipped(
         ) as heartbeat,
     ):
         run = RunContext(store, settings, callables, heartbeat, limit, stop, result, stats, limits)
-        reporter = Reporter(run)
+        reporter = Reporter(run, FailureHook(settings.on_failure, limit), Outages(settings))
         finishing = Finishing(store, reporter)
         attempts = Attempts(run, finishing, reporter)
         completions = Completions(run, attempts, reporter)
@@ -67,4 +70,4 @@ def equipped(
             BatchExecution(run, attempts, finishing, reporter),
         )
         executor = Executor(run, attempts, finishing, reporter, executions)
-        yield Equipment(executor, finishing, heartbeat, stats)
+        yield Equipment(executor, finishing, heartbeat, stats, reporter)

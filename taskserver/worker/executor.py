@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from ..errors import BadTask, ModuleBroken
-from ..messages.error_text import describe
 from ..model.attempt import Finish
 from ..model.task import MAX_ATTEMPTS, ClaimedTask
 from .attempts import Attempts, ReadyTask
@@ -76,7 +75,7 @@ class Executor:
         except BadTask as error:
             # Nothing of it was called: take back the attempt that was counted for the import of its module. The
             # arguments are let go: many bad rows may wait for their end to be written.
-            self._finishing.add(Finish(claimed, describe(error), uncount=attempt is not None), None)
+            self._refuse(claimed, error, uncount=attempt is not None)
             return
         except ModuleBroken as error:
             self._fail_unready(claimed, attempt, failure_of(error))
@@ -95,6 +94,11 @@ class Executor:
         max_attempts = self._attempts.max_attempts(task, call)
         check_attempts(task, max_attempts)
         return ReadyTask(task, call, max_attempts)
+
+    def _refuse(self, task: ClaimedTask, error: BadTask, uncount: bool = False) -> None:
+        """End a bad row. The error is made anew: the frames that raised it hold the arguments."""
+        failure = failure_of(BadTask(*error.args))
+        self._finishing.add(Finish(task, failure.text, uncount=uncount), None, failure)
 
     # ---- a module that is not imported yet
 
@@ -131,7 +135,7 @@ class Executor:
         try:
             _check_attempts_of_row(task)
         except BadTask as error:
-            self._finishing.add(Finish(task, describe(error)), None)
+            self._refuse(task, error)
             return
         attempt = attempt or self._attempts.start(task, task.max_attempts)
         if attempt is not None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from ..errors import Conflict, DatabaseError, TooLong, is_refusal
 from ..model.attempt import Finish, Outcome, Start
 from ..stores import Store
+from .call import Failure
 from .reporting import Ended, Reporter
 from .stats import Attempt
 
@@ -35,12 +36,12 @@ class Finishing:
 
     # ---- gather
 
-    def add(self, finish: Finish, attempt: Attempt | None, *full_texts: str) -> None:
+    def add(self, finish: Finish, attempt: Attempt | None, failure: Failure | None = None) -> None:
         """Gather a finish; written with the next start, by `save`, or now where many or long ones have gathered.
 
-        `attempt` is None of a bad row; `full_texts` are those of the errors, for the log. Raises DatabaseError.
+        `attempt` is None of a bad row; `failure` is the one that led to this end. Raises DatabaseError.
         """
-        self.add_all((Ended(finish, attempt, full_texts),))
+        self.add_all((Ended(finish, attempt, failure),))
         # Bad rows end unstarted, so a whole claim of them may gather.
         has_text = finish.next_stage is not None or finish.result is not None
         is_long = has_text and self._count_characters() > MAX_UNSAVED_CHARACTERS

@@ -9,15 +9,15 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from logging import getLogger
+from logging import ERROR, WARNING, getLogger
 from typing import TYPE_CHECKING
 
 from ..errors import DatabaseError, Unavailable
+from ..messages.log_records import about_task
 from ..model.task import CANCELLED, Due, LostTask
 from ..settings.load import Settings
 from ..stores import Store
 from ..stores.queue.due import MAX_DUE_PER_LOOK
-from .result import FATAL
 
 if TYPE_CHECKING:
     from ..stores.queue.dependencies import Dependencies, GivenUp
@@ -38,8 +38,18 @@ NOTHING_DUE = Due([], [], [], [], [])
 class Maintenance:
     """Looks for rows whose time has come, and does what they wait for: a portion with each look."""
 
-    def __init__(self, store: Store, settings: Settings, stats: Callable[[], RunStats]) -> None:
-        """`stats` gives the stats of the run, which are made with the first task that is counted."""
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        stats: Callable[[], RunStats],
+        tell_lost: Callable[[LostTask, str, bool], object],
+    ) -> None:
+        """`stats` gives the stats of the run, which are made with the first task that is counted.
+
+        `tell_lost` is called with a task whose worker vanished, its error, and whether the task is fatal.
+        """
+        self._tell_lost = tell_lost
         self._store = store
         self._settings = settings
         self._stats = stats
@@ -155,11 +165,19 @@ class Maintenance:
         is_reclaimed = self._store.due.reclaim_lost(lost, limit, text, seconds)
         if is_reclaimed:
             self._stats().lost(lost, is_last)
-        if is_reclaimed and is_last:
-            LOG.warning("task %d %s is fatal: %s", lost.id, lost.task, text, extra=FATAL)
-        elif is_reclaimed and loss and not loss.is_told:
-            LOG.warning("task %d %s comes again in %.0f s: %s", lost.id, lost.task, seconds or 0.0, text)
+            self._log_lost(lost, text, is_last)
+            if not lost.is_cancelled:
+                self._tell_lost(lost, text, is_last)
+            if loss and not loss.is_told and not is_last:
+                LOG.warning("task %d %s comes again in %.0f s: %s", lost.id, lost.task, seconds or 0.0, text)
         return is_reclaimed
+
+    def _log_lost(self, lost: LostTask, text: str, is_fatal: bool) -> None:
+        extra = about_task(lost.id, lost.task, lost.attempts, text, "", is_fatal, for_log_alone=not is_fatal)
+        end = "is fatal" if is_fatal else "failed, and comes again"
+        LOG.log(
+            WARNING if lost.is_cancelled else ERROR, "task %d %s %s: %s", lost.id, lost.task, end, text, extra=extra
+        )
 
     def _dependencies_of_queue(self) -> Dependencies:
         if self._dependencies is None:
@@ -171,7 +189,8 @@ class Maintenance:
     def _count_given_up(self, task: GivenUp) -> None:
         """Count and log a task that became fatal because of another one that it waits for."""
         self._stats().given_up(task.group_id, task.task)
-        LOG.warning("task %d %s is fatal: %s", task.id, task.task, task.error_text, extra=FATAL)
+        extra = about_task(task.id, task.task, 0, task.error_text, is_fatal=True)
+        LOG.error("task %d %s is fatal: %s", task.id, task.task, task.error_text, extra=extra)
 
     def _fire(self, names: Sequence[str]) -> int:
         """Add the tasks of schedules whose time has come. How many schedules have another time now."""

@@ -6,13 +6,19 @@ A task is reported once the write that ends it has come back (finishing.py), or 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from logging import DEBUG, getLogger
+from functools import partial
+from logging import ERROR, INFO, WARNING, getLogger
 from typing import NamedTuple
 
-from ..messages.printable import Lines
+from ..errors import TaskServerError
+from ..messages.error_text import NO_TEXT, clear_frames, traceback_of
+from ..messages.log_records import about_task
 from ..model.attempt import Finish, Outcome
-from ..model.task import CANCELLED, ClaimedTask
-from .result import FATAL
+from ..model.failed_attempt import FailedAttempt
+from ..model.task import CANCELLED, ClaimedTask, LostTask
+from .call import Failure, aside_seconds, run_foreign
+from .failure_hook import FailureHook
+from .outages import Outages
 from .run_context import RunContext
 from .stats import NO_NAME, Attempt
 
@@ -25,15 +31,17 @@ class Ended(NamedTuple):
     finish: Finish
     attempt: Attempt | None
     """The attempt that ended; None of a bad row, which was not started, or whose start is taken back."""
-    full_texts: tuple[str, ...] = ()
-    """For the log: the full text of each error that ended the task."""
+    failure: Failure | None = None
+    """The error that ended the attempt, though what was called for that may have done the task."""
 
 
 class Reporter:
     """Counts and logs the ends of one run's tasks."""
 
-    def __init__(self, run: RunContext) -> None:
+    def __init__(self, run: RunContext, hook: FailureHook, outages: Outages) -> None:
         self._run = run
+        self._hook = hook
+        self._outages = outages
         self._warned: set[tuple[str, str]] = set()
         """Names of callables whose results could not be kept; each is reported once."""
 
@@ -43,23 +51,57 @@ class Reporter:
         """Count and log a task whose finish is written; `outcome` is any Outcome but LOST."""
         finish = _as_written(ended.finish, outcome)
         self.count_attempt(finish, ended.attempt)
-        task, error_text, retry_seconds = finish[:3]
-        if error_text is None:
-            self._run.result.done += 1
-            if finish.stays is not None and outcome is Outcome.AS_ASKED:
-                self._warn_once(task, f"is done, and its row stays: the database does not let it go: {finish.stays}")
+        if finish.error_text is None:
+            self._report_done(finish, ended, outcome)
+        else:
+            self._report_failed(finish, ended)
+
+    def _report_done(self, finish: Finish, ended: Ended, outcome: Outcome) -> None:
+        task, failure = finish.task, ended.failure
+        self._run.result.done += 1
+        if finish.stays is not None and outcome is Outcome.AS_ASKED:
+            self._warn_once(task, f"is done, and its row stays: the database does not let it go: {finish.stays}")
+        if LOG.isEnabledFor(INFO):
             stage = finish.next_stage if outcome is Outcome.AS_ASKED else None
-            LOG.debug("task %d %s is done%s", task.id, task.task, f", and becomes {stage.task}" if stage else "")
-            return
-        first_line = error_text.partition("\n")[0]
+            becomes = f", and becomes {stage.task}" if stage else ""
+            self._log_done(task, ended.attempt.ran_seconds if ended.attempt else 0.0, becomes)
+        if failure is None:
+            self._outages.went_well(task.task)
+        else:
+            self._tell(task, task.attempts + 1, failure, is_fatal=False)
+
+    def _log_done(self, task: ClaimedTask, seconds: float, becomes: str = "") -> None:
+        LOG.info("task %d %s is done after %.3f s%s", task.id, task.task, seconds, becomes, extra=_about(task))
+
+    def _report_failed(self, finish: Finish, ended: Ended) -> None:
+        task, error_text, retry_seconds = finish[:3]
+        text = (error_text or "").partition("\n")[0]
+        attempt = task.attempts + (ended.attempt is not None)  # of a bad row, the last one that it had
         if retry_seconds is None:
             self._run.result.fatal += 1
-            LOG.warning("task %d %s is fatal: %s", task.id, task.task, first_line, extra=FATAL)
+            extra = about_task(task.id, task.task, attempt, text, is_fatal=True)
+            level = ERROR if ended.attempt is None else WARNING  # that of an attempt was told
+            LOG.log(level, "task %d %s is fatal: %s", task.id, task.task, text, extra=extra)
         else:
             self._run.result.failed += 1
-            LOG.info("task %d %s failed, and comes again in %.0f s: %s", task.id, task.task, retry_seconds, first_line)
-        for text in filter(None, ended.full_texts):
-            LOG.info("task %d %s raised:\n%s", task.id, task.task, Lines(text))
+            extra = about_task(task.id, task.task, attempt)
+            LOG.info("task %d %s comes again in %.0f s", task.id, task.task, retry_seconds, extra=extra)
+        if error_text != CANCELLED:  # a person wished that
+            failure = ended.failure or Failure(None, text)
+            self._tell(task, attempt, failure, is_fatal=retry_seconds is None)
+
+    def _tell(self, task: ClaimedTask, attempt: int, failure: Failure, is_fatal: bool) -> None:
+        error = failure.error or TaskServerError(failure.text)
+        failed = FailedAttempt(task.id, task.task, attempt, error, is_fatal)
+        if self._run.callables.has_found(task.task) and not failure.is_retry:
+            self._outages.failed(failed, failure.text.partition("\n")[0])
+        self._hook.tell(failed)
+
+    def tell_lost(self, lost: LostTask, text: str, is_fatal: bool) -> None:
+        """Tell of a task that was taken back, as its worker vanished."""
+        failed = FailedAttempt(lost.id, lost.task, lost.attempts, TaskServerError(text), is_fatal)
+        self._outages.failed(failed, text)
+        self._hook.tell(failed)
 
     def report_done_together(self, tasks: Sequence[ClaimedTask], waited_seconds: float, ran_seconds: float) -> None:
         """Count and log tasks that one call completed, as `report` does: a batch may be large.
@@ -67,11 +109,13 @@ class Reporter:
         Seconds are per task: how long each waited from the claim on, and its share of the call.
         """
         self._run.result.done += len(tasks)
+        if tasks:
+            self._outages.went_well(tasks[0].task)
         for task in tasks:
             self._run.stats.done(task, task.task, self._run.stats.share(task, waited_seconds, ran_seconds))
-        if LOG.isEnabledFor(DEBUG):
+        if LOG.isEnabledFor(INFO):
             for task in tasks:
-                LOG.debug("task %d %s is done", task.id, task.task)
+                self._log_done(task, ran_seconds)
 
     def count_attempt(self, finish: Finish, attempt: Attempt | None) -> None:
         """Count an attempt in the stats alone; without one, a bad row that is refused."""
@@ -93,18 +137,60 @@ class Reporter:
         kind = (task.task, what.partition(":")[0])
         if kind not in self._warned:
             self._warned.add(kind)
-            LOG.warning("task %d %s %s (said once a run)", task.id, task.task, what)
+            LOG.warning("task %d %s %s (said once a run)", task.id, task.task, what, extra=_about(task))
 
-    def report_failed_after(self, task: ClaimedTask, text: str) -> None:
+    # ---- errors of tasks' code, told while their frames are there, and before what they hold hinders any write
+
+    def report_failure(self, task: ClaimedTask, failure: Failure, limit: int, was_cancelled: bool) -> None:
+        """Log the failure of an attempt; `limit` is how often the task may start. A retry it asked for is no error."""
+        what = f"failed, attempt {task.attempts + 1} of {limit}"
+        if was_cancelled:
+            self._say(INFO, task, failure._replace(error=None), what)
+        else:
+            self._say(INFO if failure.is_retry else ERROR, task, failure, what)
+
+    def report_handed_over(self, task: ClaimedTask, on_fatal: str) -> None:
+        """Log that `on_fatal` is called for a task, which may end the worker."""
+        LOG.info("task %d %s failed for good, %s is called", task.id, task.task, on_fatal, extra=_about(task))
+
+    def report_second_failure(self, task: ClaimedTask, failure: Failure) -> None:
+        """Log that what was called for a fatal task failed, too."""
+        self._say(ERROR, task, failure, "failed for good, and what is called for that did, too")
+
+    def report_call_failed(self, tasks: Sequence[ClaimedTask], failure: Failure) -> None:
+        """Log the failure of a call for several tasks, before each is called alone."""
+        self._say(INFO, tasks[0], failure, f"and {len(tasks) - 1} others failed in one call")
+
+    def report_failed_after(self, task: ClaimedTask, failure: Failure) -> None:
         """Log a failure of a task whose code had completed it: what was committed is not undone."""
-        LOG.warning(
-            "task %d %s has completed itself, and failed after that: %s", task.id, task.task, text.partition("\n")[0]
-        )
+        self._say(ERROR, task, failure, "has completed itself, and failed after that", for_log_alone=False)
+
+    def _say(self, level: int, task: ClaimedTask, failure: Failure, what: str, for_log_alone: bool = True) -> None:
+        """Log an error with its exception, for whoever hooks into `logging`, as Sentry's SDK does: foreign code."""
+        if not LOG.isEnabledFor(level):
+            return
+        text, error = failure.text.partition("\n")[0], failure.error
+        extra = about_task(task.id, task.task, task.attempts + 1, text, failure.full_text, for_log_alone=for_log_alone)
+        # An exception that gave no text before is not asked again: each may hang for seconds.
+        is_answering = not text.endswith(NO_TEXT)
+        exc_info = (type(error), error, traceback_of(error)) if error is not None and is_answering else None
+        log = partial(LOG.log, level, "task %d %s %s: %s", task.id, task.task, what, text, extra=extra)
+        run_foreign(self._run.time_limit, aside_seconds(self._run.time_limit), partial(log, exc_info=exc_info))
+
+    def without_frames(self, failure: Failure) -> Failure:
+        """A failure until the write of its end: what the frames of the exception hold is let go, as a connection.
+
+        A transaction that the task left open there would be in the way of that write. The hook gets the exception after
+        it, and whoever hooks into `logging` may keep it.
+        """
+        if failure.error is not None:
+            run_foreign(self._run.time_limit, aside_seconds(self._run.time_limit), clear_frames, failure.error)
+        return failure._replace(full_text="", error=failure.error if self._hook.is_set else None)
 
     def report_unrecorded(self, tasks: Sequence[ClaimedTask]) -> None:
         """Log tasks that have ended, and whose finishes could not be written."""
         for task in tasks:
-            LOG.info("task %d %s has ended, which could not be recorded", task.id, task.task)
+            LOG.info("task %d %s has ended, which could not be recorded", task.id, task.task, extra=_about(task))
 
     # ---- tasks whose claim is gone
 
@@ -112,14 +198,15 @@ class Reporter:
         """Count and log a claimed task that could not be started, as its row does not carry the claim any more."""
         if self._run.heartbeat.is_within_lease():  # so no worker took it back
             self._run.result.lost += 1
-            LOG.info("task %d %s was run again, retried or cancelled before it started", task.id, task.task)
+            what = "was run again, retried or cancelled before it started"
+            LOG.info("task %d %s %s", task.id, task.task, what, extra=_about(task))
         else:
             self.report_lost(task, "before it started")
 
     def report_lost(self, task: ClaimedTask, when: str) -> None:
         """Count and log a task whose lease was lost; `when` goes on with that sentence."""
         self._run.result.lost += 1
-        LOG.warning("task %d %s: the lease was lost %s", task.id, task.task, when)
+        LOG.warning("task %d %s: the lease was lost %s", task.id, task.task, when, extra=_about(task))
 
     # ---- modules
 
@@ -129,6 +216,10 @@ class Reporter:
             return
         for text in self._run.callables.newly_broken():
             LOG.warning("%s (its tasks fail for now; said once a run)", text)
+
+
+def _about(task: ClaimedTask) -> dict[str, object]:
+    return about_task(task.id, task.task, task.attempts + 1)
 
 
 def _as_written(finish: Finish, outcome: Outcome) -> Finish:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from enum import Enum
 
-FATAL = {"is_fatal": True}
-"""Marks the log record of a task that became fatal, as a worker shows only so many of them."""
-
 
 class Reason(str, Enum):
     """The reason for which a run ended."""
@@ -24,6 +21,18 @@ class Reason(str, Enum):
     """The run was asked to stop, as by a signal."""
     ERROR = "error"
     """An error ended the run, such as a database that went away."""
+
+
+BECAUSE = {
+    Reason.EMPTY: "no new task is left",
+    Reason.MAX_TASKS: "it took up as many tasks as it may",
+    Reason.MAX_TIME: "another task may not fit into its time",
+    Reason.MAX_MEMORY: "it holds more memory than it may",
+    Reason.CROWDED: "others hold all new tasks",
+    Reason.HANDED_OVER: "another worker waits for its place",
+    Reason.STOPPED: "it was told to stop",
+    Reason.ERROR: "an error ended it",
+}
 
 
 class RunResult:
@@ -46,6 +55,12 @@ class RunResult:
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
         return f"RunResult({shown})"
+
+    def in_words(self) -> str:
+        """The counts as a person reads them: `3 done, 1 to be tried again, 0 fatal`."""
+        failed = f", {self.failed} to be tried again" if self.failed else ""
+        lost = f", {self.lost} lost" if self.lost else ""
+        return f"{self.done} done{failed}, {self.fatal} fatal{lost}"
 
     def end(self, reason: Reason, seconds: float) -> None:
         """The run has ended after so many seconds."""

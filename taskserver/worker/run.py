@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import DatabaseError
 from ..interrupts.stopping import Stop
-from ..model.task import Claim, ClaimedTask
+from ..model.task import Claim, ClaimedTask, LostTask
 from ..settings.load import Settings
 from ..stores import Store
 from ..stores.database.retrying import Pauses
@@ -23,7 +23,7 @@ from ..stores.queue.claims import number_of
 from .limits import NO_LIMITS, Limits, RunLimits
 from .maintenance import Maintenance
 from .record import RunRecord
-from .result import Reason, RunResult
+from .result import BECAUSE, Reason, RunResult
 
 if TYPE_CHECKING:
     from .claimed_tasks import ClaimedTasks
@@ -60,7 +60,7 @@ class Runner:
         self._result = RunResult()
         self._record = RunRecord(store, groups, self._result)
         self._limits = RunLimits(limits, self._stop, self._result)
-        self._maintenance = Maintenance(store, settings, self._stats_of_run)
+        self._maintenance = Maintenance(store, settings, self._stats_of_run, self._tell_lost)
         self._stats: RunStats | None = None
         self._equipment: Equipment | None = None
         self._history: History | None = None
@@ -92,7 +92,12 @@ class Runner:
 
     def _end(self, reason: Reason) -> None:
         self._record.end(reason, self._limits.elapsed())
-        LOG.info("run ends, %s: %s", reason.value, self._result)
+        result = self._result
+        given_back = f", {result.released} given back" if result.released else ""
+        LOG.info(
+            "run ends after %.1f s, as %s (%s): %s%s",
+            *(result.seconds, BECAUSE[reason], reason.value, result.in_words(), given_back),
+        )
 
     # ---- for operators
 
@@ -116,9 +121,10 @@ class Runner:
 
         `child` is a process whose tasks are taken back, too: its parent saw it die.
         """
-        self._maintenance.take_back_from_vanished(self._record.host, child)
-        counts = self._maintenance.do_all()
-        self._write_stats()
+        with self._open:
+            self._maintenance.take_back_from_vanished(self._record.host, child)
+            counts = self._maintenance.do_all()
+            self._write_stats()
         return counts
 
     # ---- the loop
@@ -246,6 +252,11 @@ class Runner:
             run = equipped(self._store, self._settings, self._stop, self._result, stats, self._limits)
             self._equipment = self._open.enter_context(run)
         return self._equipment
+
+    def _tell_lost(self, lost: LostTask, text: str, is_fatal: bool) -> None:
+        """Tell of a task whose worker vanished, where anybody wants to hear of it."""
+        if self._settings.on_failure is not None or self._settings.warn_after:
+            self._equip().reporter.tell_lost(lost, text, is_fatal)
 
     def _stats_of_run(self) -> RunStats:
         if self._stats is None:

@@ -55,6 +55,20 @@ class CurrentTask(NamedTuple):
     """The ids of all tasks of this call."""
 
 
+class RunningTask(NamedTuple):
+    """The running task as lines of a log name it."""
+
+    id: int
+    task: str
+    attempt: int
+    others: int = 0
+    """Where one call is for several tasks: how many there are beside the first of them, which this is."""
+
+    def __str__(self) -> str:
+        others = f" and {self.others} others" if self.others else ""
+        return f"task {self.id} {self.task}{others}, attempt {self.attempt}"
+
+
 def current_task() -> CurrentTask | None:
     """The task whose code runs here; None outside of one.
 
@@ -127,6 +141,12 @@ class TaskContext:
         self._storing = threading.Lock()
 
     # ---- for the task's code
+
+    @property
+    def running(self) -> RunningTask:
+        """Asks no row, and so can be had for each line of a log."""
+        first, *others = self._call.tasks
+        return RunningTask(first.id, first.task, first.attempts + 1, len(others))
 
     @property
     def is_over(self) -> bool:
@@ -269,15 +289,38 @@ class TaskContext:
 _current: ContextVar[TaskContext | None] = ContextVar("taskserver_context", default=None)
 
 
+_latest: tuple[TaskContext, frozenset[int | None]] | None = None
+"""The context of the call that began last, and the threads that were there before, if there were any of tasks."""
+OUR_THREADS = 2
+
+
 def _context_of_call() -> TaskContext | None:
     """The context of the call that runs here; None outside of one."""
     context = _current.get()
     return None if context is None or context.is_over else context
 
 
+def running_task() -> RunningTask | None:
+    """The task whose code runs here, if any; for a program in which one task runs at a time.
+
+    A thread has no context variables of the one that started it, before Python 3.14: one that began after the task did
+    counts as the task's.
+    """
+    context = _context_of_call()
+    if context is None and _latest is not None:
+        latest, threads_before = _latest
+        is_threads_own = threading.current_thread() is not threading.main_thread()
+        if is_threads_own and not latest.is_over and threading.get_ident() not in threads_before:
+            context = latest
+    return None if context is None else context.running
+
+
 @contextmanager
 def inside(context: TaskContext) -> Iterator[None]:
     """In the `with`, the code of these tasks runs."""
+    global _latest
+    has_others = threading.active_count() > OUR_THREADS
+    _latest = context, frozenset(thread.ident for thread in threading.enumerate()) if has_others else frozenset()
     token = _current.set(context)
     try:
         yield

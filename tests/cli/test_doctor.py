@@ -426,7 +426,9 @@ def test_an_account_that_may_not_compare_the_tables_says_so(
     name = healthy_mysql.dsn.rpartition("/")[2]
 
     def compared() -> tuple[str, bool]:
-        told = limited(dict.fromkeys(("_done", "_processes", "_stats"), "SELECT"), TASKSERVER_MODE="mark").checks["tables"]
+        told = limited(dict.fromkeys(("_done", "_processes", "_stats"), "SELECT"), TASKSERVER_MODE="mark").checks[
+            "tables"
+        ]
         return told["level"], "CREATE TEMPORARY TABLES" in told["mend"]
 
     limited(LEAST, TASKSERVER_MODE="mark")
@@ -485,6 +487,24 @@ def test_a_module_below_a_listed_package_that_is_broken_is_told(healthy_sqlite: 
     report = Report(healthy_sqlite)
     assert report.worse() == {"modules": "broken"}
     assert "mail.py" in report.told("modules")
+
+
+HOOKS = {
+    "def tell(failure): pass": ("ok", "can be imported"),
+    "tell = 5": ("warning", "it is no function, but of type int"),
+    "import sys; sys.exit(3)": ("warning", "SystemExit: 3"),
+    "1 / 0": ("warning", "ZeroDivisionError"),
+}
+
+
+@pytest.mark.parametrize("code", HOOKS)
+def test_a_hook_for_failures_that_cannot_be_had_is_a_warning(healthy_sqlite: Queue, code: str) -> None:
+    level, words = HOOKS[code]
+    healthy_sqlite.deployment.write_tasks(code, "alerts.py")
+    report = Report(healthy_sqlite, TASKSERVER_ON_FAILURE="alerts:tell")
+    assert report.checks["on_failure"]["level"] == level
+    assert words in report.told("on_failure")
+    assert report.worse() == ({"on_failure": "warning"} if level == "warning" else {})
 
 
 def test_names_that_are_made_up_by_the_thousand_are_looked_at_for_a_while_alone(healthy_sqlite: Queue) -> None:

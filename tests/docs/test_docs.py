@@ -47,6 +47,8 @@ NOT_RUN = {
     (UPGRADING, "ALTER TABLE jobs_queue ADD COLUMN stages"): "for tables of version 3: the same",
     (UPGRADING, "ALTER TABLE jobs_queue ADD COLUMN result"): "for tables of version 4: the same",
     (TUTORIAL, "/home/you/"): "a picture of folders",
+    ("docs/logging.md", "import sentry_sdk"): "as in tests/worker/test_sentry.py, which runs it",
+    ("docs/logging.md", "tasks.send_letter has failed"): "as in tests/features/test_warn_after.py",
     ("docs/kinds/exactly_once.md", "import taskserver\nfrom django"): "as in tests/faults/test_transfers.py",
     ("examples/demo/README.md", ".venv/bin/python -m examples.demo"): "looks at what make demo built, which takes long",
 }
@@ -311,7 +313,7 @@ def test_every_link_leads_to_a_file_and_a_heading_that_are_there(document: str) 
 OPTIONS = {
     option for parser in parsers().values() for action in arguments_of(parser) for option in action.option_strings
 }
-OF_THE_READER = {"tasks.py", "taskserver.old", "queue.php", "var/greetings.txt", "passenger_wsgi.py"} | {
+OF_THE_READER = {"tasks.py", "alerts.py", "taskserver.old", "queue.php", "var/greetings.txt", "passenger_wsgi.py"} | {
     "tasks.example.py",
     "START-HERE.txt",
 }

@@ -53,7 +53,7 @@ class FailingQueue(Queue):
 
     def set(self, **settings: object) -> None:
         """Write the worker's .env: the way to the database, and TASKSERVER_… settings by the ends of their names."""
-        keys = {"DSN": self.workers_dsn, "LOG": "log", **settings}
+        keys = {"DSN": self.workers_dsn, "LOG": "log", "LOG_LEVEL": "debug", **settings}
         self.deployment.write_env("".join(f"TASKSERVER_{key}='{value}'\n" for key, value in keys.items()))
 
     # ---- rows

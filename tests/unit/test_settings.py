@@ -58,6 +58,10 @@ def test_everything_but_the_dsn_has_the_default_of_the_contract(tmp_path: Path) 
         timeout_seconds=600,
         patience_seconds=30,
         log_file=None,
+        log_level="info",
+        log_format="text",
+        on_failure=None,
+        warn_after=0,
     )
 
 
@@ -88,6 +92,10 @@ def test_everything_but_the_dsn_has_the_default_of_the_contract(tmp_path: Path) 
         ("db_patience", "0", "patience_seconds", 0),
         ("pauses", "0.5, 10, 3600", "pauses", RunPauses(0.5, 10, 3600)),
         ("pauses", "1,1,1", "pauses", RunPauses(1, 1, 1)),
+        ("log_level", "debug", "log_level", "debug"),
+        ("log_format", "json", "log_format", "json"),
+        ("warn_after", "3", "warn_after", 3),
+        ("on_failure", "shop.alerts:Mail.tell", "on_failure", "shop.alerts:Mail.tell"),
     ],
 )
 def test_a_right_value_is_taken_from_the_environment_and_from_the_file(
@@ -131,6 +139,14 @@ WRONG = [
             *("1", "1,2", "1,2,3,4", "0,1,5", "1,0.5,5", "1,5,2", "1,2,3601", "1;2;3", "-1,2,3", "1e0,2,3", "a,b,c"),
             "1,2,٣",
         ],
+    ),
+    ("warn_after", "a whole number from 0 to", NUMBERS),
+    ("log_level", "debug or info or warning or error", ["INFO", "warn", "critical", "20"]),
+    ("log_format", "text or json", ["JSON", "logfmt"]),
+    (
+        "on_failure",
+        "module:function, as alerts:tell",
+        ["alerts", "alerts.tell", ":tell", "alerts:", "a b:c", "a:b()", "a:b:c"],
     ),
     (
         "backoff",
@@ -419,11 +435,13 @@ def test_the_example_names_every_setting_with_its_default(tmp_path: Path) -> Non
     lines = [line.lstrip("# ") for line in (ROOT / ".env.example").read_text().splitlines()]
     written = dict(line.split("=", 1) for line in lines if line.startswith("TASKSERVER_"))
     keys = ("DSN", "PASSWORD", "TABLE", "MODE", "MODULES", "MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE")
-    assert sorted(written) == sorted(f"TASKSERVER_{key}" for key in (*keys, "PAUSES", "LOG"))
+    assert sorted(written) == sorted(
+        f"TASKSERVER_{key}" for key in (*keys, "PAUSES", "LOG", "LOG_LEVEL", "LOG_FORMAT", "ON_FAILURE", "WARN_AFTER")
+    )
     all_of_it = load_env_file(tmp_path, "".join(f"{key}={value}\n" for key, value in written.items()))
     assert all_of_it == load(tmp_path, dsn=written["TASKSERVER_DSN"])
     for key, value in written.items():
-        if key not in ("TASKSERVER_DSN", "TASKSERVER_PASSWORD", "TASKSERVER_LOG"):
+        if key not in ("TASKSERVER_DSN", "TASKSERVER_PASSWORD", "TASKSERVER_LOG", "TASKSERVER_ON_FAILURE"):
             assert value, f"{key} has no default in .env.example"
 
 

@@ -134,7 +134,7 @@ def test_verbose_says_on_standard_error_what_it_does(sqlite_queue: Queue) -> Non
     assert "task 1 tasks.note is done" in ended.stderr
     assert "task 2 tasks.fail is fatal: ValueError: no luck" in ended.stderr
     assert "empty" in ended.stderr
-    last = ended.stderr.partition("task 2 tasks.fail raised:\n")[2]
+    last = ended.stderr.partition("task 2 tasks.fail failed, attempt 1 of 1: ValueError: no luck\n")[2]
     assert last.startswith("    Traceback (most recent call last):\n")
     assert "\n    ValueError: no luck\n" in last
 

@@ -7,8 +7,7 @@ import logging
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -21,7 +20,8 @@ from ...stores.database.records import StoredTask
 from ...worker.result import RunResult
 from ..terminal.arguments import whole_number
 from ..terminal.instants import in_sentence
-from ..terminal.log import file_handler, lines_of, sending_to
+from ..terminal.log import showing_all
+from ..terminal.log_lines import TaskRecord, lines_of
 from ..terminal.output import status_name
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -41,7 +41,7 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     stop = Stop()
     stop.ends_process = "client.py"
     server.store.tables.check()
-    with _full_output(settings.log_file, settings.folder), _interrupting(stop):
+    with showing_all(_InFull(logging.INFO), settings), _interrupting(stop):
         result = server.run_task(options.id, stop=stop)
     row = server.store.views.show(options.id)
     sys.stdout.flush()
@@ -51,15 +51,15 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
 
 
 class _InFull(logging.Handler):
-    """Prints tracebacks and warnings as they are on standard error."""
+    """Prints what is logged on standard error, with tracebacks; not that the task is done, which the command tells."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        is_end = hasattr(record, "task_id") and not hasattr(record, "error")
+        return isinstance(record, TaskRecord) or not is_end or record.levelno > logging.INFO
 
     def emit(self, record: logging.LogRecord) -> None:
         sys.stdout.flush()  # the task's own prints came first
         print("\n".join(lines_of(record)), file=sys.stderr)
-
-
-def _full_output(log_file: Path | None, folder: Path) -> AbstractContextManager[None]:
-    return sending_to(_InFull(logging.INFO), *([file_handler(log_file, folder)] if log_file else ()))
 
 
 @contextmanager

@@ -113,7 +113,7 @@ class Tries:
 def _log(error: Unavailable) -> None:
     from logging import getLogger  # imported here: producers do not need it
 
-    getLogger("taskserver").debug("trying again: %s", error)
+    getLogger("taskserver").info("trying again: %s", error)
 
 
 class Pauses:

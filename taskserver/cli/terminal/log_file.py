@@ -1,0 +1,102 @@
+"""The file of TASKSERVER_LOG: private, rotated, shared by the workers of a host. Imported where one is set."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import stat
+from contextlib import suppress
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from ...errors import SettingError
+from ...host.file_rights import who_else_may_replace
+from ...settings.load import Settings
+from .log_lines import lines_of
+
+MAX_FILE_BYTES = 10_000_000
+KEPT_FILES = 3
+
+
+def file_handler(settings: Settings) -> logging.Handler:
+    """The handler that writes TASKSERVER_LOG, from TASKSERVER_LOG_LEVEL on, and rotates it. Raises SettingError."""
+    path = settings.log_file
+    assert path is not None
+    try:
+        _refuse_open_folder(path, settings.folder)
+        _make_rotated_private(path)
+        handler = _PrivateFile(path, maxBytes=MAX_FILE_BYTES, backupCount=KEPT_FILES)
+    except OSError as error:
+        raise SettingError(
+            f"TASKSERVER_LOG: {path} cannot be written: {error.strerror}: let this user write its folder, "
+            "or name another file"
+        ) from None
+    handler.setLevel(settings.log_level.upper())
+    handler.setFormatter(_format_of(settings))
+    return handler
+
+
+def _format_of(settings: Settings) -> logging.Formatter:
+    if settings.log_format == "json":
+        from .log_json import JsonFormat  # others do without json
+
+        return JsonFormat()
+    return _TextFormat("%(asctime)s %(process)d %(levelname)s %(message)s")
+
+
+class _TextFormat(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        record.message, *more = lines_of(record)
+        record.asctime = self.formatTime(record)
+        return "\n".join((self.formatMessage(record), *more))
+
+
+class _PrivateFile(RotatingFileHandler):
+    """A rotated file that only its owner may read; the workers of a host share it."""
+
+    def _open(self) -> io.TextIOWrapper:
+        descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        _make_private(descriptor)
+        return open(descriptor, "a", encoding="utf-8", errors="backslashreplace")
+
+    def shouldRollover(self, record: logging.LogRecord) -> int:  # noqa: N802
+        self._follow_other_workers()
+        return super().shouldRollover(record)
+
+    def _follow_other_workers(self) -> None:
+        """Where another worker rotated the file, go on in the new file instead of rotating it away."""
+        if self.stream is not None and not _is_at(self.baseFilename, self.stream):
+            self.stream.close()
+            self.stream = self._open()
+
+
+def _refuse_open_folder(path: Path, folder: Path) -> None:
+    """Raise SettingError where others could have the log written into any file of ours, by a link in its place."""
+    who = who_else_may_replace(path, folder)
+    if who:
+        raise SettingError(
+            f"TASKSERVER_LOG: {who}, on the way to the log: name a file in var/, or let nobody else write there"
+        )
+
+
+def _make_rotated_private(path: Path) -> None:
+    for number in range(1, KEPT_FILES + 1):
+        with suppress(OSError):  # there is none, or only a link
+            descriptor = os.open(f"{path}.{number}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            _make_private(descriptor)
+            os.close(descriptor)
+
+
+def _make_private(descriptor: int) -> None:
+    """Take the rights of others away from a log of ours that another program made, or an older version."""
+    found = os.fstat(descriptor)
+    if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077 and found.st_uid == os.geteuid():
+        os.fchmod(descriptor, 0o600)
+
+
+def _is_at(path: str, stream: io.TextIOWrapper) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(stream.fileno()))
+    except OSError:
+        return False

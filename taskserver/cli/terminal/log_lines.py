@@ -1,0 +1,59 @@
+"""The lines of a log record, and its delivery.
+
+Rows and tasks choose names and texts in a record; none of these may look like a line of ours.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ...interrupts.stopping import uninterrupted
+from ...messages.log_records import FULL_TEXT
+from ...messages.printable import escaped, printable
+
+if TYPE_CHECKING:
+    from ...worker.task_context import RunningTask
+
+INDENT = "    "
+
+
+class TaskRecord(logging.LogRecord):
+    """A record of what a task printed, or logged by a logger of that name."""
+
+    def __init__(
+        self, name: str, level: int, message: str, by: RunningTask | None = None, error: str = "", full_text: str = ""
+    ) -> None:
+        """`by` is the task, where that is known; `error` and `full_text` are those of an exception that it logged."""
+        super().__init__(name, level, "", 0, message, None, None)
+        self.by = by
+        if by is not None:
+            self.task_id, self.task, self.attempt = by.id, by.task, by.attempt
+        if error:
+            self.error = error
+        setattr(self, FULL_TEXT, full_text)
+
+
+def lines_of(record: logging.LogRecord) -> list[str]:
+    """The lines that a record takes: the first one, and the indented lines below it, as those of a traceback."""
+    first, more = record.getMessage(), getattr(record, FULL_TEXT, "")
+    if isinstance(record, TaskRecord):
+        first, _, others = first.partition("\n")
+        by = f"{record.by}, " if record.by else ""
+        first = f"{by}{record.name}: {first}"
+        more = "\n".join(filter(None, (others, more)))
+    return [printable(first), *(indented(more) if more else ())]
+
+
+def indented(text: str) -> list[str]:
+    """The lines of a text as they stand below the line that they belong to."""
+    return [f"{INDENT}{escaped(line)}" for line in text.split("\n")]
+
+
+@uninterrupted
+def deliver(record: logging.LogRecord, outlets: Sequence[logging.Handler]) -> None:
+    """Hand a record to each of these handlers that wants its level. A task's interrupt must not cut a line off."""
+    for outlet in outlets:
+        if record.levelno >= outlet.level:
+            outlet.handle(record)

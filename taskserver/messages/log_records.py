@@ -1,0 +1,24 @@
+"""The extra attributes of the package's log records: for whoever writes a log of them, and for Sentry."""
+
+from __future__ import annotations
+
+FULL_TEXT = "_full_text"
+"""The traceback in words. Sentry's SDK shows all attributes but those that begin with an underscore."""
+FOR_LOG_ALONE = "_for_log_alone"
+"""Marks an error that needs no person yet: standard error, and with it cron's mail, does without it."""
+
+
+def about_task(
+    task_id: int,
+    task: str,
+    attempt: int,
+    error: str = "",
+    full_text: str = "",
+    is_fatal: bool = False,
+    for_log_alone: bool = False,
+) -> dict[str, object]:
+    """The `extra` of a record about one task; `error` is the first line of its error, `full_text` the traceback."""
+    extra: dict[str, object] = {"task_id": task_id, "task": task, "attempt": attempt}
+    if error:
+        extra |= {"error": error, FULL_TEXT: full_text, FOR_LOG_ALONE: for_log_alone}
+    return extra | {"is_fatal": True} if is_fatal else extra

@@ -1,0 +1,364 @@
+"""The log: what tasks log and print goes there, with their ids, whatever they and their modules do to `logging`."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.support.processes import assert_silent
+from tests.support.queues import Queue
+
+TASKS = """
+import logging
+import sys
+
+def say(text="said"):
+    print(text)
+
+def fail(message="no luck"):
+    raise ValueError(message)
+
+def log(level="info", message="connected", name="shop.mail"):
+    logging.getLogger(name).log(getattr(logging, level.upper()), message)
+
+"""
+
+
+SETTINGS = {"TASKSERVER_BACKOFF": "fixed:100"}
+
+
+@pytest.fixture
+def queue(sqlite_queue: Queue) -> Queue:
+    (sqlite_queue.folder / "var").mkdir(exist_ok=True)
+    return sqlite_queue
+
+
+def log_of(queue: Queue) -> list[str]:
+    """The lines of var/worker.log, without their dates and process ids."""
+    lines = (queue.folder / "var" / "worker.log").read_text().splitlines()
+    lines = [re.sub(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} \d+ ", "", line) for line in lines]
+    return [re.sub(r"again in 1\d\d s", "again in 100 s", line) for line in lines]  # up to 10 % at random
+
+
+def said_of(queue: Queue) -> list[str]:
+    """Of these, those that tasks printed or logged."""
+    return [line for line in log_of(queue) if re.match(r"[A-Z]+ (task \d+ \S+.*, attempt \d+, )?\S+: ", line)]
+
+
+def run(queue: Queue, *args: object, **env: str) -> str:
+    """A run with a log; what it wrote on standard error."""
+    ended = queue.worker(*args, **{"TASKSERVER_LOG": "var/worker.log", **env})
+    assert (ended.returncode, ended.stdout) == (0, "")
+    return ended.stderr
+
+
+# ---- what tasks log
+
+
+def test_what_a_task_logs_goes_to_the_log_with_its_id_name_and_attempt(queue: Queue) -> None:
+    queue.add("tasks.log")
+    queue.add("tasks.log", '["error", "first\\nsecond"]')
+    queue.sql("UPDATE jobs_queue SET attempts = 2 WHERE id = 2")
+    assert run(queue) == ""
+    assert said_of(queue) == [
+        "INFO task 1 tasks.log, attempt 1, shop.mail: connected",
+        "ERROR task 2 tasks.log, attempt 3, shop.mail: first",
+    ]
+    assert "    second" in log_of(queue)
+
+
+@pytest.mark.parametrize(("level", "kept"), [("debug", 4), ("info", 3), ("warning", 2), ("error", 1)], ids=str)
+def test_the_log_has_what_is_at_least_of_its_level(queue: Queue, level: str, kept: int) -> None:
+    for one in ("debug", "info", "warning", "error"):
+        queue.add("tasks.log", json.dumps([one]))
+    queue.add("tasks.say")
+    assert run(queue, TASKSERVER_LOG_LEVEL=level) == ""
+    said = [line for line in said_of(queue) if "shop.mail" in line]
+    assert [line.partition(" ")[0] for line in said] == ["DEBUG", "INFO", "WARNING", "ERROR"][-kept:]
+    assert any("printed: said" in line for line in log_of(queue)) == (level in ("debug", "info"))
+    assert any(line.startswith("INFO run ends") for line in log_of(queue)) == (level in ("debug", "info"))
+
+
+THREADS = """
+def in_a_thread():
+    import threading
+    thread = threading.Thread(target=log)
+    thread.start()
+    thread.join()
+
+def leave_a_thread():
+    import threading, time
+    def speak():
+        while not (HERE / "go").exists():
+            time.sleep(0.01)
+        log("warning", "from the thread of before")
+        (HERE / "spoken").touch()
+    threading.Thread(target=speak).start()
+
+def wait_for_the_thread():
+    import time
+    (HERE / "go").touch()
+    while not (HERE / "spoken").exists():
+        time.sleep(0.01)
+
+def in_an_event_loop():
+    import asyncio
+    async def both():
+        await asyncio.gather(asyncio.to_thread(log), asyncio.to_thread(print, "x"))
+    asyncio.run(both())
+"""
+
+
+def test_threads_that_a_task_starts_log_with_its_id_and_one_that_it_left_behind_with_none(queue: Queue) -> None:
+    queue.define(THREADS)
+    for task in ("in_a_thread", "leave_a_thread", "wait_for_the_thread", "in_an_event_loop"):
+        queue.add(f"tasks.{task}")
+    assert run(queue) == ""
+    first, second, *others = said_of(queue)
+    assert first == "INFO task 1 tasks.in_a_thread, attempt 1, shop.mail: connected"
+    assert second == "WARNING shop.mail: from the thread of before"
+    by = "INFO task 4 tasks.in_an_event_loop, attempt 1, "
+    assert {f"{by}shop.mail: connected", f"{by}printed: x"} <= set(others)
+
+
+def test_a_line_that_a_task_prints_without_an_end_stays_its_own(queue: Queue) -> None:
+    queue.define("def half():\n    print('half', end='')\n")
+    queue.add("tasks.half")
+    queue.add("tasks.say", '["whole"]')
+    assert run(queue) == ""
+    assert said_of(queue) == [
+        "INFO task 1 tasks.half, attempt 1, printed: half",
+        "INFO task 2 tasks.say, attempt 1, printed: whole",
+    ]
+
+
+# ---- what tasks do to `logging`
+
+SET_UPS: dict[str, tuple[str, str]] = {
+    "nothing": ("", ""),
+    "a file": ("logging.basicConfig(filename=HERE / 'theirs', level='WARNING')", "WARNING:shop.mail:w\n"),
+    "a file for all": (
+        "logging.basicConfig(filename=HERE / 'theirs', level='DEBUG')",
+        "INFO:shop.mail:i\nWARNING:shop.mail:w\n",
+    ),
+    "standard output": ("logging.basicConfig(stream=sys.stdout, level='INFO')", ""),
+    "force": ("logging.basicConfig(filename=HERE / 'theirs', force=True)", "WARNING:shop.mail:w\n"),
+    "dictConfig": (
+        "import logging.config\nlogging.config.dictConfig({'version': 1, 'handlers': {'h': {'class': "
+        "'logging.FileHandler', 'filename': str(HERE / 'theirs')}}, 'root': {'handlers': ['h'], 'level': 'INFO'}})",
+        "i\nw\n",
+    ),
+    "a logger that does not propagate": (
+        "OWN = logging.getLogger('shop')\nOWN.propagate = False\n"
+        "OWN.addHandler(logging.FileHandler(HERE / 'theirs'))\n",
+        "w\n",
+    ),
+    "a level of the root": ("logging.getLogger().setLevel('CRITICAL')", ""),
+    "shutdown": ("logging.shutdown()", ""),
+}
+
+
+@pytest.mark.parametrize("set_up", SET_UPS)
+def test_a_module_that_sets_up_logging_has_its_own_and_the_log_has_each_record_once(queue: Queue, set_up: str) -> None:
+    code, theirs = SET_UPS[set_up]
+    queue.define(f"\n{code}\n")
+    queue.add("tasks.log", '["info", "i"]')
+    queue.add("tasks.log", '["warning", "w"]')
+    assert run(queue) == ""
+    assert said_of(queue) == [
+        "INFO task 1 tasks.log, attempt 1, shop.mail: i",
+        "WARNING task 2 tasks.log, attempt 1, shop.mail: w",
+    ]
+    file = queue.folder / "theirs"
+    written = file.read_text() if file.exists() else ""
+    assert written == theirs
+
+
+@pytest.mark.parametrize("code", ["logging.disable()", "logging.getLogger('shop').setLevel('CRITICAL')"])
+def test_a_module_that_switches_its_logging_off_logs_nothing_and_our_words_come(queue: Queue, code: str) -> None:
+    queue.define(f"\n{code}\n")
+    queue.add("tasks.log", '["warning"]')
+    assert run(queue) == ""
+    assert said_of(queue) == []
+    assert any("task 1 tasks.log is done" in line for line in log_of(queue))
+
+
+def test_logging_without_a_logger_writes_nothing_on_standard_error_beside_a_log(queue: Queue) -> None:
+    queue.define("def plain():\n    logging.warning('plain')\n    logging.info('quiet')\n")
+    queue.add("tasks.plain")
+    assert run(queue) == ""
+    by = "task 1 tasks.plain, attempt 1, root:"
+    assert said_of(queue) == [f"WARNING {by} plain", f"INFO {by} quiet"]
+
+
+def test_a_handler_that_a_module_gives_to_our_logger_gets_our_records(queue: Queue) -> None:
+    queue.define(
+        "\nours = logging.getLogger('taskserver')\nours.setLevel('DEBUG')\n"
+        "ours.addHandler(logging.FileHandler(HERE / 'theirs'))\n"
+    )
+    queue.add("tasks.fail")
+    queue.add("tasks.say")
+    queue.worker()
+    text = (queue.folder / "theirs").read_text()
+    assert "task 1 tasks.fail failed, attempt 1 of 10: ValueError: no luck\nTraceback" in text
+    assert "task 2 tasks.say is done" in text
+
+
+ODD = """
+class Odd(Exception):
+    def __str__(self):
+        raise ArithmeticError
+    __repr__ = __str__
+
+def wrong():
+    logging.getLogger("shop").warning("%d of %d", 1)
+    logging.getLogger("shop").warning(Odd())
+    try:
+        raise Odd
+    except Odd:
+        logging.getLogger("shop").exception("it is odd")
+"""
+
+
+def test_a_record_that_cannot_be_formatted_is_logged_and_fails_no_task(queue: Queue) -> None:
+    queue.define(ODD)
+    queue.add("tasks.wrong")
+    assert run(queue) == ""
+    by = "task 1 tasks.wrong, attempt 1, shop:"
+    assert said_of(queue) == [
+        f"WARNING {by} '%d of %d' (TypeError as it is formatted)",
+        f"WARNING {by} a Odd that cannot be shown (ArithmeticError as it is formatted)",
+        f"ERROR {by} it is odd",
+    ]
+    assert any(line.startswith("    tasks.Odd") for line in log_of(queue))
+    assert queue.statuses() == []
+
+
+# ---- without a log
+
+
+def test_without_a_log_the_warnings_of_tasks_are_twenty_lines_of_standard_error(queue: Queue) -> None:
+    queue.define(
+        "def warn():\n    for n in range(25):\n        logging.warning('number %d\\nmore', n)\n    logging.info('x')\n"
+    )
+    queue.add("tasks.warn")
+    ended = queue.worker()
+    first, *_, last = ended.stderr.splitlines()
+    assert first == "task 1 tasks.warn, attempt 1, root: number 0"
+    assert last == "and 5 more warnings of tasks: with TASKSERVER_LOG a file has them all"
+    assert (ended.returncode, ended.stdout, len(ended.stderr.splitlines())) == (0, "", 21)
+
+
+def test_without_a_log_a_module_that_sets_up_logging_alone_says_what_it_logs(queue: Queue) -> None:
+    queue.define("\nlogging.basicConfig(filename=HERE / 'theirs')\n")
+    queue.add("tasks.log", '["warning", "w"]')
+    queue.add("tasks.log", '["info", "i"]')
+    assert_silent(queue.worker())
+    assert (queue.folder / "theirs").read_text() == "WARNING:shop.mail:w\n"
+
+
+@pytest.mark.parametrize("program", ["worker", "client"])
+def test_a_person_at_the_shell_sees_what_tasks_log(queue: Queue, program: str) -> None:
+    queue.add("tasks.log")
+    ended = queue.worker("--verbose") if program == "worker" else queue.client("run", "1")
+    assert ended.returncode == 0
+    assert "task 1 tasks.log, attempt 1, shop.mail: connected\n" in ended.stderr
+
+
+# ---- failures
+
+
+def test_a_failed_attempt_is_one_record_with_its_traceback_and_no_frame_of_ours(queue: Queue) -> None:
+    queue.define(
+        "def chained():\n    try:\n        fail('inner')\n    except ValueError as error:\n"
+        "        raise KeyError('outer') from error\n"
+    )
+    queue.add("tasks.chained")
+    assert run(queue) == ""
+    lines = log_of(queue)
+    at = lines.index("ERROR task 1 tasks.chained failed, attempt 1 of 10: KeyError: 'outer'")
+    assert lines[at + 1] == "    Traceback (most recent call last):"
+    assert lines[at + 2].startswith(f'      File "{queue.folder}/tasks.py", line ')
+    assert "    ValueError: inner" in lines
+    assert "INFO task 1 tasks.chained comes again in 100 s" in lines
+    assert not [line for line in lines if f"{queue.folder}/taskserver/" in line]
+
+
+def test_a_timeout_and_a_broken_import_have_no_frame_of_ours(queue: Queue) -> None:
+    queue.define("def long():\n    import time\n    time.sleep(60)\n")
+    (queue.folder / "broken.py").write_text("1 / 0\n")
+    queue.add("tasks.long")
+    queue.add("broken.task")
+    stderr = run(queue, TASKSERVER_TIMEOUT="1", TASKSERVER_MODULES="tasks,broken")
+    assert "module broken cannot be imported" in stderr
+    lines = log_of(queue)
+    assert "    taskserver.interrupts.stopping.TaskInterrupted: it ran for longer than its timeout of 1 s" in lines
+    assert "    ZeroDivisionError: division by zero" in lines
+    assert not [line for line in lines if f"{queue.folder}/taskserver/" in line]
+
+
+def test_a_retry_that_a_task_asks_for_is_no_error(queue: Queue) -> None:
+    queue.define("def later():\n    from taskserver import Retry\n    raise Retry('not yet', delay=60)\n")
+    queue.add("tasks.later")
+    assert run(queue) == ""
+    assert "INFO task 1 tasks.later failed, attempt 1 of 10: Retry: not yet" in log_of(queue)
+
+
+def test_a_lost_task_is_told_in_the_log_alone_until_it_is_fatal(queue: Queue) -> None:
+    queue.add("tasks.fail")
+    queue.sql("UPDATE jobs_queue SET status = 1, attempts = 1, claim = 1, started_at = created_at, due_at = created_at")
+    assert run(queue, 1) == ""
+    assert [line for line in log_of(queue) if line.startswith("ERROR task 1 tasks.fail failed, and comes again: lost")]
+
+
+def test_a_run_ends_with_a_sentence(queue: Queue) -> None:
+    queue.add("tasks.say")
+    queue.add("tasks.fail")
+    queue.add("os.system")
+    run(queue)
+    assert re.fullmatch(
+        r"INFO run ends after \d+\.\d s, as no new task is left \(empty\): 1 done, 1 to be tried again, 1 fatal",
+        log_of(queue)[-1],
+    )
+
+
+# ---- JSON
+
+
+def objects_of(queue: Queue) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (queue.folder / "var" / "worker.log").read_text().splitlines()]
+
+
+def test_as_json_each_line_of_the_log_is_an_object(queue: Queue) -> None:
+    queue.add("tasks.say", '["a\\nb \\u001b[2J"]')
+    queue.add("tasks.log", '["warning", "x\\ny"]')
+    queue.add("tasks.fail", '["\\ud800"]')
+    queue.add("os.system")
+    stderr = run(queue, TASKSERVER_LOG_FORMAT="json")
+    assert stderr.startswith("task 4 os.system is fatal: BadTask")
+    found = objects_of(queue)
+    begin, *_, end = found
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", begin.pop("time"))
+    pid = begin.pop("pid")
+    assert begin == {"level": "info", "logger": "taskserver", "message": "run begins: groups all"}
+    assert end["message"].startswith("run ends")
+    of_task = {number: [one for one in found if one.get("task_id") == number] for number in (1, 2, 3, 4)}
+    assert [(one["logger"], one["message"], one["task"], one["attempt"]) for one in of_task[1][:2]] == [
+        ("printed", "a", "tasks.say", 1),
+        ("printed", "b \x1b[2J", "tasks.say", 1),
+    ]
+    assert (of_task[2][0]["logger"], of_task[2][0]["level"], of_task[2][0]["message"]) == (
+        "shop.mail",
+        "warning",
+        "x\ny",
+    )
+    failed, retried = of_task[3]
+    assert (failed["level"], failed["attempt"], failed["pid"]) == ("error", 1, pid)
+    assert failed["error"].startswith("ValueError: ")
+    assert failed["traceback"].startswith("Traceback (most recent call last):\n")
+    assert retried["message"].startswith("task 3 tasks.fail comes again in ")
+    (bad,) = of_task[4]
+    assert (bad["level"], bad["is_fatal"], bad["attempt"], "traceback" in bad) == ("error", True, 0, False)

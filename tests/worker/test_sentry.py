@@ -1,0 +1,159 @@
+"""Sentry's SDK, with a transport that writes to a file: it sees each failed attempt by its integration of `logging`."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from tests.support.documents import blocks
+from tests.support.processes import assert_silent
+from tests.support.queues import Queue
+
+TASKS = """
+import json
+import logging
+
+import sentry_sdk
+from sentry_sdk.transport import Transport
+
+
+class ToFile(Transport):
+    def capture_envelope(self, envelope):
+        event = envelope.get_event()
+        if event is not None:
+            with open(HERE / "events", "a") as file:
+                file.write(json.dumps(event, default=str) + "\\n")
+
+
+sentry_sdk.init("http://key@127.0.0.1/1", transport=ToFile)
+
+
+def fail(message="no luck"):
+    secret_of_the_task = 17
+    logging.getLogger("shop").info("before it fails")
+    raise ValueError(message)
+
+
+def later():
+    from taskserver import Retry
+    raise Retry("not yet")
+
+
+def end():
+    raise SystemExit(3)
+
+"""
+
+
+def events_of(queue: Queue) -> list[dict[str, Any]]:
+    """What Sentry was sent, in order."""
+    file = queue.folder / "events"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+@pytest.mark.parametrize("log", ["", "var/worker.log"], ids=["without a log", "with a log"])
+def test_sentry_gets_each_failed_attempt_once_with_its_exception(sqlite_queue: Queue, log: str) -> None:
+    (sqlite_queue.folder / "var").mkdir()
+    sqlite_queue.add("tasks.fail")
+    sqlite_queue.add("tasks.end")
+    sqlite_queue.sql("UPDATE jobs_queue SET max_attempts = 1 WHERE id = 2")
+    sqlite_queue.add("tasks.later")
+    ended = sqlite_queue.worker(TASKSERVER_LOG=log)
+    assert (ended.returncode, ended.stderr) == (0, "task 2 tasks.end is fatal: SystemExit: 3\n")
+    first, second = events_of(sqlite_queue)
+    (error,) = first["exception"]["values"]
+    assert (error["type"], error["value"]) == ("ValueError", "no luck")
+    (frame,) = error["stacktrace"]["frames"]
+    assert (frame["function"], frame["vars"]["secret_of_the_task"]) == ("fail", "17")
+    assert {key: first["extra"][key] for key in ("task_id", "task", "attempt")} == {
+        "task_id": 1,
+        "task": "tasks.fail",
+        "attempt": 1,
+    }
+    assert (first["level"], first["logger"]) == ("error", "taskserver")
+    assert second["exception"]["values"][0]["type"] == "SystemExit"
+
+
+SET_UPS = {
+    "dictConfig": "import logging.config\nlogging.config.dictConfig({'version': 1})",
+    "disable": "logging.disable()",
+}
+
+
+@pytest.mark.parametrize("set_up", SET_UPS)
+def test_sentry_sees_failures_whatever_a_module_does_to_logging(sqlite_queue: Queue, set_up: str) -> None:
+    sqlite_queue.define(f"\n{SET_UPS[set_up]}\n")
+    sqlite_queue.add("tasks.fail")
+    assert sqlite_queue.worker().stderr == ""
+    assert [event["exception"]["values"][0]["value"] for event in events_of(sqlite_queue)] == ["no luck"]
+
+
+def test_an_exception_that_hangs_when_sentry_asks_for_its_text_holds_no_worker_up(sqlite_queue: Queue) -> None:
+    sqlite_queue.define(
+        "\nclass Mute(Exception):\n"
+        "    def __str__(self):\n        import time\n        time.sleep(60)\n"
+        "\ndef mute():\n    raise Mute\n"
+    )
+    sqlite_queue.add("tasks.mute")
+    sqlite_queue.add("tasks.fail")
+    ended = sqlite_queue.worker(TASKSERVER_LEASE="4")
+    assert (ended.returncode, sqlite_queue.rows("status, attempts")) == (0, [(3, 1), (3, 1)])
+    mute, heard = events_of(sqlite_queue)
+    assert "Mute: (its text cannot be had)" in json.dumps(mute["logentry"])
+    assert heard["exception"]["values"][0]["value"] == "no luck"
+
+
+# ---- as docs/logging.md has it
+
+
+class SlowSentry:
+    """A server on this host in the place of Sentry's, which takes its time for an answer."""
+
+    def __init__(self) -> None:
+        self.bodies: list[str] = []
+        bodies = self.bodies
+
+        class Answer(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                time.sleep(0.5)  # longer than the SDK waits without a word as the process ends
+                bodies.append(gzip.decompress(body).decode())
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+        self.address = f"127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def sentry() -> Iterator[SlowSentry]:
+    slow = SlowSentry()
+    try:
+        yield slow
+    finally:
+        slow.server.shutdown()
+        slow.server.server_close()
+
+
+def test_the_lines_of_the_documentation_send_failures_to_sentry_and_nothing_to_cron(
+    sqlite_queue: Queue, sentry: SlowSentry
+) -> None:
+    (code,) = [block.text for block in blocks("docs/logging.md") if block.text.startswith("import sentry_sdk")]
+    code = code.replace("https://key@sentry.example.org", f"http://key@{sentry.address}")
+    sqlite_queue.deployment.write_tasks(f"{code}\n\ndef fail():\n    raise ValueError('no luck')\n")
+    sqlite_queue.add("tasks.fail")
+    assert_silent(sqlite_queue.worker())
+    (event,) = [json.loads(line) for body in sentry.bodies for line in body.splitlines() if '"exception"' in line]
+    assert event["exception"]["values"][0]["value"] == "no luck"
+    assert event["extra"]["task"] == "tasks.fail"
