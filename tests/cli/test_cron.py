@@ -7,6 +7,7 @@ waits. The tests then look at what is left.
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -325,7 +326,7 @@ def test_the_line_with_manners_begins_at_a_second_of_the_account_and_takes_littl
     began_at, niceness, most_bytes = note.split()
     first_minute = min(map(int, (place.folder / "starts").read_text().split()))
     assert float(began_at) - first_minute > (NOBODY & 31) - 5  # the date's own line may begin late, the sleep not early
-    assert int(niceness) == 10
+    assert int(niceness) == min(os.nice(0) + 10, 19)  # cron has that of these tests
     assert int(most_bytes) == 1_000_000 * 1024
     assert seen.mails_about(place.folder) == []
 
