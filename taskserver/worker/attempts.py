@@ -18,6 +18,7 @@ from ..model.arguments import read_arguments
 from ..model.attempt import Finish, Start
 from ..model.task import CANCELLED, ClaimedTask
 from .call import Failure, Returned, failure_of, run_call, run_foreign
+from .callables import TaskCallable
 from .finishing import Finishing
 from .preparing import Call
 from .reporting import Reporter
@@ -50,11 +51,12 @@ class Attempts:
 
     def max_attempts(self, task: ClaimedTask, call: Call | None) -> int:
         """How often a task may start: its row says it, else its callable, else the settings."""
-        return self.usual_max_attempts(call) if task.max_attempts is None else task.max_attempts
+        usual = self.usual_max_attempts(call.callable if call else None)
+        return usual if task.max_attempts is None else task.max_attempts
 
-    def usual_max_attempts(self, call: Call | None) -> int:
-        """How often a task may start whose row does not say it."""
-        return (call.callable.options.max_attempts if call else None) or self._run.settings.max_attempts
+    def usual_max_attempts(self, found: TaskCallable | None) -> int:
+        """How often a task of this callable may start whose row does not say it."""
+        return (found.options.max_attempts if found else None) or self._run.settings.max_attempts
 
     # ---- start
 

@@ -26,6 +26,8 @@ from .limits import RunLimits
 from .reporting import Reporter
 from .result import RunResult
 from .run_context import RunContext
+from .shared import SharedExecution
+from .starts import Starts
 from .stats import RunStats
 from .transactional import TransactionalExecution
 
@@ -58,11 +60,14 @@ def equipped(
         reporter = Reporter(run)
         finishing = Finishing(store, reporter)
         attempts = Attempts(run, finishing, reporter)
+        starts = Starts(run, reporter)
         completions = Completions(run, attempts, reporter)
+        alone = AloneExecution(run, attempts, finishing, reporter, completions)
         executions = Executions(
-            AloneExecution(run, attempts, finishing, reporter, completions),
+            alone,
             TransactionalExecution(run, attempts, finishing, reporter, completions),
-            BatchExecution(run, attempts, finishing, reporter),
+            BatchExecution(run, attempts, starts, finishing, reporter),
+            SharedExecution(run, attempts, starts, finishing, reporter, alone),
         )
         executor = Executor(run, attempts, finishing, reporter, executions)
         yield Equipment(executor, finishing, heartbeat, stats)

@@ -2,7 +2,7 @@
 
     take up → fetch its arguments → import its module, if that is new → find the callable → execute → finish
 
-A callable's options choose the way to execute: alone.py, transactional.py or batch.py.
+A callable's options choose the way to execute: alone.py, transactional.py, batch.py or shared.py.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from .finishing import Finishing
 from .preparing import Call, check_attempts, fetch_texts, no_room_for, prepare
 from .reporting import Reporter
 from .run_context import RunContext
+from .shared import SharedExecution
 from .stats import Attempt
 
 
@@ -38,12 +39,15 @@ class Executions(NamedTuple):
     alone: Execution
     transactional: Execution
     batch: Execution
+    shared: SharedExecution
 
     def of(self, call: Call) -> Execution:
         """The way that the callable's options choose."""
         options = call.callable.options
         if options.batch is not None:
             return self.batch
+        if options.commit_every is not None:
+            return self.shared
         return self.transactional if options.transactional else self.alone
 
 
@@ -66,7 +70,10 @@ class Executor:
         """
         self._run.result.taken += 1
         attempt: Attempt | None = None
+        is_in_round = self._executions.shared.has_started(claimed)
         try:
+            if is_in_round and (attempt := self._executions.shared.begin_turn(claimed)) is None:
+                return
             task = fetch_texts(claimed, self._run.store.claims.fetch_texts)
             if self._run.callables.would_import(task.task):
                 attempt = self._start_and_import(task)
@@ -84,7 +91,7 @@ class Executor:
         except MemoryError:
             self._fail_unready(claimed, attempt, failure_of(no_room_for(claimed)))
             return
-        if attempt is not None and not self._record_limit(ready):
+        if attempt is not None and not is_in_round and not self._record_limit(ready):
             self._reporter.report_lost(task, "while its module was imported")
             return
         self._executions.of(ready.call).execute(ready, attempt)

@@ -1,8 +1,8 @@
 """The heartbeat: a thread that watches over the running call while a task's code has the worker's own thread.
 
-It renews the leases of the call's tasks, stores their progress, gives back claimed tasks that the worker can't start in
-time, and ends a process that nothing can interrupt. It uses the connection of the worker's thread, which lies idle
-meanwhile or is lent for a moment.
+It renews the leases of the call's tasks, stores their progress, has the finishes written of tasks that ended before it
+in the same round, gives back claimed tasks that the worker can't start in time, and ends a process that nothing can
+interrupt. It uses the connection of the worker's thread, which lies idle meanwhile or is lent for a moment.
 """
 
 from __future__ import annotations
@@ -73,7 +73,12 @@ class Heartbeat:
         self.claimed = ClaimedTasks((), 0.0, 0.0)
         """Tasks of the last claim that are not started yet."""
         self.waiting: Collection[ClaimedTask] = ()
-        """Started tasks that wait for their turn: their leases are renewed with those of the running call."""
+        """Started tasks that wait for their turn, or for the write of their finish: their leases are renewed with those
+        of the running call."""
+        self.save_ended: Callable[[], object] = lambda: None
+        """Writes the finishes of tasks that ended before the running call."""
+        self.save_ended_at = float("inf")
+        """By time.monotonic: if the call still runs then, it is time to do so."""
         self.was_cancelled = False
         """Whether the last call was interrupted because a person cancelled a task of it."""
 
@@ -108,6 +113,12 @@ class Heartbeat:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self._thread = thread
+
+    def look_each(self, seconds: float) -> None:
+        """Have the thread look at least so often from now on."""
+        if seconds < self._look_seconds:
+            self._look_seconds = seconds
+            self._woken.set()
 
     def guard(self, tasks: Sequence[ClaimedTask], claimed_at: float) -> ClaimedTasks:
         """Give back these tasks in time that were claimed at that instant of time.monotonic."""
@@ -169,6 +180,7 @@ class Heartbeat:
         due = [call.ends_at]
         # Each by itself: a row that somebody locks must not cost the call its lease.
         due += [self._try(self._renew, call, now), self._try(self._give_back, call, now)]
+        due.append(self._try(self._save_ended, call, now))
         due.append(self._try(self._store_progress, call, now))
         if now >= call.strike_at:
             call.strike_at = now + (self._lease_seconds / 4 if self._strike(call) else STRIKE_AGAIN_SECONDS)
@@ -212,6 +224,15 @@ class Heartbeat:
             is_last = now >= call.ends_at or not has_claim
             call.renew_at = float("inf") if is_last else min(now + self._lease_seconds / 3, call.ends_at)
         return call.renew_at
+
+    def _save_ended(self, call: WatchedCall, now: float) -> float:
+        """Have the finishes written of tasks that ended before this call, once it is time. The instant for that."""
+        save_at = self.save_ended_at
+        if now >= save_at:
+            self._write(call, lambda store: self.save_ended())
+            if self._call is call:  # else that is the instant of a later call
+                self.save_ended_at = float("inf")
+        return self.save_ended_at
 
     def _store_progress(self, call: WatchedCall, now: float) -> float:
         """Store the latest progress once it is time. The instant at which that is due."""

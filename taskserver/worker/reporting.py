@@ -76,7 +76,7 @@ class Reporter:
     def count_attempt(self, finish: Finish, attempt: Attempt | None) -> None:
         """Count an attempt in the stats alone; without one, a bad row that is refused."""
         task, error_text, retry_seconds = finish[:3]
-        name = task.task if self._run.callables.has_found(task.task) else NO_NAME
+        name = task.task if self._run.callables.found(task.task) else NO_NAME
         if attempt is None:
             self._run.stats.refused(task, name)
         elif error_text is None:

@@ -1,4 +1,4 @@
-"""Starts, renewals and completions of several tasks in one write, for callables that take several at once.
+"""Starts, renewals and completions of several tasks in one write: of those of one call, and of those of one round.
 
 The tasks given to a verb are of one claim, and at most as many as one statement takes ids. Where others hold one of the
 rows, the free rows are locked and written without it. A task whose completion could not be written here is left to the
@@ -14,7 +14,7 @@ from ...errors import Conflict
 from ...model.task import ClaimedTask
 from ..database.free_rows import Lock, RowsChanged
 from ..database.retrying import RetryPolicy, Scope
-from .finish_writes import COMPLETE
+from .finish_writes import CANCEL, COMPLETE, RUN_AGAIN
 from .leases import RENEW, START
 from .store import Store
 
@@ -24,7 +24,7 @@ def _of_many(sql: str) -> str:
 
 
 class Batches:
-    """Verbs for the tasks of one call."""
+    """Verbs for several tasks at once."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -32,7 +32,8 @@ class Batches:
 
     # ---- start: in progress, unstarted → in progress, started
 
-    START_SEVERAL = _of_many(START)
+    # updated_at stays, as the task may be given back: of a new row it is the instant since which it is ready.
+    START_SEVERAL = _of_many(START).replace("updated_at = {now}", "updated_at = updated_at")
     CLAIMED = "SELECT id FROM {table} {by_key} WHERE id IN ({ids}) AND status = 1 AND claim = ?"
     SELECT_STARTED = f"{CLAIMED} AND started_at IS NOT NULL"
     SELECT_UNSTARTED = f"{CLAIMED} AND started_at IS NULL"
@@ -54,6 +55,37 @@ class Batches:
     def started(self, tasks: Sequence[ClaimedTask]) -> set[int]:
         """The ids of the tasks that this worker started and still has."""
         return self._ids(self.SELECT_STARTED, tasks)
+
+    # ---- unstart: in progress, started → new, where none of the task's code ran
+
+    UNSTART = """
+        UPDATE {table} {by_key}
+        SET status = 0, attempts = attempts - 1, max_attempts = ?, claim = NULL, due_at = NULL, started_at = NULL,
+            updated_at = updated_at
+        WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NOT NULL AND attempts > 0 AND {is_cancelled} = 0
+    """
+
+    def unstart(self, tasks: Sequence[ClaimedTask]) -> int:
+        """In progress, started → new, with the attempt uncounted, as if the tasks had never been claimed; how many.
+
+        A task that was changed since its start becomes new, too, a cancelled one fatal. A row that others hold is left
+        until its lease ends. Raises DatabaseError.
+        """
+        limits = {task.id: task.max_attempts for task in tasks}
+        unstart = partial(self._unstart, tasks[0].claim, limits)
+        return sum(
+            self._store.free_rows.work(_ids_of(tasks), unstart, writer_seconds=self._database.conflict_seconds).results
+        )
+
+    def _unstart(self, claim: int, limits: dict[int, int | None], ids: Sequence[int]) -> int:
+        """One by one: each row gets back its own limit."""
+        write, unstarted = self._database.write, 0
+        for task_id in ids:
+            if write(self.UNSTART, (limits[task_id], task_id, claim)) or write(RUN_AGAIN, (task_id, claim)):
+                unstarted += 1
+            else:
+                write(CANCEL, (task_id, claim, 1))
+        return unstarted
 
     # ---- while they run: the lease anew
 

@@ -1,0 +1,178 @@
+"""Executes tasks that share their commits: `@task(commit_every=N)`.
+
+A round is up to N tasks that stand next to each other in their claim:
+
+    take up the first → start it together with the others → call each when it has its turn → finish all together
+                                                          ↘ a second later: finish those that have ended, and go on
+
+A started task that has not had its turn stands before all others of its claim (claimed_tasks.py). It is given back as
+they are, and its attempt is not counted then. Only tasks that were never started share a round: a task that kills its
+worker costs the others of its round one attempt, and none of them shares a round again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from ..model.attempt import Finish
+from ..model.task import CANCELLED, ClaimedTask
+from .alone import AloneExecution
+from .attempts import Attempts, ReadyTask
+from .callables import TaskCallable
+from .finishing import Finishing
+from .reporting import Reporter
+from .run_context import RunContext
+from .starts import Starts
+from .stats import Attempt
+
+SAVE_SECONDS = 1.0
+"""Finishes are written so long after the first start of a round at the latest."""
+LOOK_SECONDS = SAVE_SECONDS / 4
+"""The heartbeat looks so often whether it is time for that."""
+
+
+class SharedExecution:
+    """Executes tasks one by one, many of which share a start and a finish."""
+
+    def __init__(
+        self,
+        run: RunContext,
+        attempts: Attempts,
+        starts: Starts,
+        finishing: Finishing,
+        reporter: Reporter,
+        alone: AloneExecution,
+    ) -> None:
+        self._run = run
+        self._attempts = attempts
+        self._starts = starts
+        self._finishing = finishing
+        self._reporter = reporter
+        self._alone = alone
+        self._waiting: set[tuple[int, int]] = set()
+        """Ids and claims of started tasks that have not had their turn."""
+        self._save_at = float("inf")
+        """By time.monotonic: the finishes of the round that is under way are written then; infinity without one."""
+        self._cancelled_by_id: dict[int, bool] | None = None
+        """Of the tasks that still carried their claim at the last look: whether a person cancelled each."""
+
+    def execute(self, ready: ReadyTask, attempt: Attempt | None) -> None:
+        """Start a task with others behind it, unless `attempt` says that it is started, and call it alone.
+
+        Raises DatabaseError.
+        """
+        attempt = attempt or self._start(ready)
+        if attempt is None:
+            return
+        self._run.heartbeat.save_ended_at = self._save_at - LOOK_SECONDS
+        self._alone.execute(ready, attempt)
+        if not self._run.heartbeat.claimed.has_started:
+            self._end_round()
+        elif time.monotonic() >= self._save_at:
+            self._save()
+
+    # ---- start a round
+
+    def _start(self, ready: ReadyTask) -> Attempt | None:
+        """Start a task, alone or with others. Its attempt; None where its claim is gone."""
+        self._end_round()
+        others = self._take_others(ready)
+        if not others:
+            return self._attempts.start(ready.task, ready.max_attempts)
+        first, claimed = ready.task, self._run.heartbeat.claimed
+        try:
+            self._finishing.save_together()
+            began_at = time.monotonic()
+            started, held = self._start_together([first, *others])
+        except BaseException:
+            claimed.put_back(*others)  # a release leaves started ones alone
+            raise
+        claimed.put_back(*(task for task in held if task.id != first.id))
+        rest = [task for task in others if task.id in started]
+        claimed.put_started(rest)
+        self._begin_round([first, *rest], began_at)
+        if first.id in started:
+            return self._attempts.attempt(first, has_started=True)
+        # Somebody holds its row, which has its turn now: wait for that as for any other.
+        return self._attempts.start(first, ready.max_attempts) if first in held else None
+
+    def _take_others(self, ready: ReadyTask) -> list[ClaimedTask]:
+        """Take the tasks that can be started with this one, up to the first one that cannot."""
+        claimed, callables = self._run.heartbeat.claimed, self._run.callables
+        most = self._room(ready.task, ready.call.callable)
+        others: list[ClaimedTask] = []
+        while len(others) + 1 < most and (task := claimed.take()) is not None:
+            room = self._room(task, callables.found(task.task))
+            if room < len(others) + 2:
+                claimed.put_back(task)
+                break
+            most = min(most, room)
+            others.append(task)
+        return others
+
+    def _room(self, task: ClaimedTask, found: TaskCallable | None) -> int:
+        """The most tasks that may be in a round with this one: 1 where it is to be started alone."""
+        if found is None or found.options.commit_every is None or task.attempts or not task.has_texts:
+            return 1
+        # A task that may start only once must not lose its start by another one's crash.
+        limit = self._attempts.usual_max_attempts(found) if task.max_attempts is None else task.max_attempts
+        return found.options.commit_every if limit > 1 else 1
+
+    def _start_together(self, tasks: Sequence[ClaimedTask]) -> tuple[set[int], list[ClaimedTask]]:
+        """Start tasks, all whose callables have one limit of attempts in one commit."""
+        by_limit: dict[int, list[ClaimedTask]] = {}
+        for task in tasks:
+            limit = self._attempts.usual_max_attempts(self._run.callables.found(task.task))
+            by_limit.setdefault(limit, []).append(task)
+        ids: set[int] = set()
+        held: list[ClaimedTask] = []
+        for limit, several in by_limit.items():
+            started = self._starts.start(several, limit)
+            ids |= started.ids
+            held += started.held
+        return ids, held
+
+    # ---- a round
+
+    def _begin_round(self, tasks: Sequence[ClaimedTask], began_at: float) -> None:
+        heartbeat = self._run.heartbeat
+        self._waiting = {(task.id, task.claim) for task in tasks[1:]}
+        self._save_at = began_at + SAVE_SECONDS
+        self._finishing.gather(len(tasks))
+        heartbeat.waiting = tasks
+        heartbeat.save_ended = self._finishing.save_meanwhile
+        heartbeat.look_each(LOOK_SECONDS)
+
+    def has_started(self, task: ClaimedTask) -> bool:
+        """Whether a task was started with others, and has its turn now."""
+        return (task.id, task.claim) in self._waiting
+
+    def begin_turn(self, task: ClaimedTask) -> Attempt | None:
+        """The attempt of a started task that has its turn; None where it is over. Raises DatabaseError."""
+        self._waiting.discard((task.id, task.claim))
+        self._attempts.prepare()
+        if self._cancelled_by_id is None:
+            return self._run.stats.started(task)
+        is_cancelled = self._cancelled_by_id.get(task.id)
+        if is_cancelled is None:
+            self._reporter.report_lost(task, "before its code ran")
+        elif is_cancelled:
+            self._finishing.add(Finish(task, CANCELLED, uncount=True), None)
+        else:
+            return self._run.stats.started(task)
+        return None
+
+    def _save(self) -> None:
+        """Write the finishes of tasks that have ended, and look what became of the others in the meantime."""
+        self._finishing.save_together()
+        waiting = self._run.heartbeat.claimed.started()
+        self._cancelled_by_id = self._run.store.leases.claimed_still(waiting) if waiting else None
+        self._save_at = time.monotonic() + SAVE_SECONDS
+
+    def _end_round(self) -> None:
+        if self._save_at == float("inf"):
+            return
+        self._save_at, self._cancelled_by_id = float("inf"), None
+        self._run.heartbeat.save_ended_at, self._run.heartbeat.waiting = float("inf"), ()
+        self._finishing.save_together()

@@ -1,0 +1,819 @@
+"""Callables whose tasks share their commits, `@task(commit_every=N)`: one start and one finish for up to N of them.
+
+Most tests run workers in this process, on tasks that note what they were called with and do what the test says; what
+kills, stops or races workers does so to real processes.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from taskserver import DatabaseError, Fatal, Retry, RunResult, Stop
+from taskserver.errors import Refused
+from taskserver.model.task import CANCELLED, Claim, ClaimedTask, Status
+from taskserver.stores.queue.batches import Batches
+from taskserver.worker import limits, preparing, shared
+from taskserver.worker.result import Reason
+from tests.support.locks import holding
+from tests.support.processes import end_of, wait_until
+from tests.support.proxy import Proxy, contains
+from tests.support.queues import Queue
+from tests.support.rows import MODES
+from tests.support.servers import MySQLServer
+from tests.support.sessions import new_connection
+from tests.support.sites import Site
+from tests.support.turns import A_SERVER
+
+CODE = """
+import taskserver
+from taskserver import task
+
+calls = []
+rescued = []
+does = {}
+
+def noted(name, n):
+    calls.append((name, n))
+    return does.get(name, lambda n: None)(n)
+
+@task(commit_every=5)
+def five(n):
+    return noted("five", n)
+
+@task(commit_every=3)
+def three(n):
+    return noted("three", n)
+
+@task(commit_every=500, backoff="fixed:50")
+def many(n, text=""):
+    return noted("many", n)
+
+@task(commit_every=50, max_attempts=3)
+def thrice(n):
+    return noted("thrice", n)
+
+def rescue(error, n):
+    rescued.append((type(error).__name__, n))
+
+@task(commit_every=50, max_attempts=2, on_fatal=rescue)
+def rescuable(n):
+    return noted("rescuable", n)
+
+@task(commit_every=50, timeout=0.2)
+def brief(n):
+    return noted("brief", n)
+
+def single(n=None, **more):
+    return noted("single", n)
+
+@task(batch=5)
+def several(items):
+    for item in items:
+        noted("several", item["n"])
+"""
+
+
+class Rounds(Site):
+    """Tasks with the arguments {"n": number}, and an account of the writes that several of them shared."""
+
+    def __init__(self, *site: Any) -> None:
+        super().__init__(*site)
+        self.shared: list[tuple[str, int]] = []
+        """What was written, and for how many tasks."""
+
+    def add(self, name: str, *numbers: int, **more: Any) -> list[int]:
+        """Their ids."""
+        new = [{"task": f"{self.name}.{name}", "args": {"n": number}, **more} for number in numbers]
+        return self.server.add_tasks(new)
+
+    def calls(self) -> list[int]:
+        """The numbers of the tasks that were called since this was asked."""
+        numbers = [n for _, n in self.module.calls]
+        self.module.calls.clear()
+        return numbers
+
+    def know(self, *names: str) -> None:
+        """Have a run find these callables, so that the next tasks of theirs can share a round."""
+        for name in names or ("five", "three", "many", "thrice", "rescuable", "brief", "single"):
+            self.add(name, 0)
+        self.run()
+        self.calls()
+
+    def run(self, max_tasks: int = 0, **how: Any) -> RunResult:
+        self.shared.clear()
+        with pytest.MonkeyPatch.context() as patch:
+            for verb in ("start", "complete", "unstart"):
+                patch.setattr(Batches, verb, self._noting(verb, getattr(Batches, verb)))
+            return super().run(max_tasks, **how)
+
+    def _noting(self, verb: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def write(batches: Batches, tasks: Sequence[ClaimedTask], *values: Any) -> Any:
+            self.shared.append((verb, len(tasks)))
+            return real(batches, tasks, *values)
+
+        return write
+
+    def figures(self) -> tuple[int, ...]:
+        """Begun, attempts, done, failed, fatal of all tasks."""
+        stats = self.server.stats()
+        return tuple(
+            sum(getattr(one, name) for one in stats) for name in ("begun", "attempts", "done", "failed", "fatal")
+        )
+
+
+SITE = Rounds
+
+
+def on(number: int, does: Callable[[], Any]) -> Callable[[int], Any]:
+    """It does this at the task with this number, and nothing at others."""
+    return lambda n: does() if n == number else None
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def do() -> None:
+        raise error
+
+    return do
+
+
+# ---- a round
+
+
+@pytest.mark.parametrize("is_imported", [False, True], ids=["imported by the run", "imported before"])
+def test_tasks_are_called_one_by_one_between_one_start_and_one_finish(any_site: Rounds, is_imported: bool) -> None:
+    site, mode = any_site, any_site.mode
+    if is_imported:
+        assert site.module
+    site.add("many", *range(40))
+    result = site.run()
+    assert (result.taken, result.done, result.released, result.reason) == (40, 40, 0, Reason.EMPTY)
+    assert site.calls() == list(range(40))
+    # The import costs a start of its own: it may kill the worker.
+    together = 40 if is_imported else 39
+    assert site.shared == [("start", together), ("complete", together)]
+    assert site.figures() == (40, 40, 40, 0, 0)
+    table = "jobs_queue_done" if mode == "move" else "jobs_queue"
+    columns = site.columns("status, attempts, max_attempts, claim, due_at, error_text", table)
+    assert columns == ([] if mode == "delete" else [(2, 1, 10, None, None, None)] * 40)
+    if mode != "mark":
+        assert site.columns("id") == []
+
+
+def test_a_round_has_as_many_tasks_as_the_smallest_of_its_callables_says(site: Rounds) -> None:
+    site.know()
+    site.add("five", *range(12))
+    assert site.run().done == 12
+    assert site.shared == [("start", 5), ("complete", 5), ("start", 5), ("complete", 5), ("start", 2), ("complete", 2)]
+    assert site.calls() == list(range(12))
+    for number, name in enumerate(["many", "five", "many", "three", "many", "many", "many"]):
+        site.add(name, number)
+    site.run()
+    # Four tasks stood there before the one that allows three.
+    assert [count for verb, count in site.shared if verb == "start"] == [3, 4]
+    assert site.calls() == list(range(7))
+
+
+def test_the_order_is_that_of_the_claim_whatever_stands_between(site: Rounds) -> None:
+    site.know()
+    names = ["many", "many", "single", "five", "several", "many", "many", "single", "many"]
+    for number, name in enumerate(names):
+        site.add(name, number)
+    site.add("many", 10, priority=-1)
+    assert site.run().done == 10
+    assert site.calls() == [10, *range(9)]
+    assert site.shared == [(verb, count) for count in (3, 2) for verb in ("start", "complete")]
+
+
+NEVER_WITH_OTHERS = {
+    "started before": "attempts = 1",
+    "of one start": "max_attempts = 1",
+    "of long arguments": 'args = \'{{"n": 2, "text": "{}"}}\''.format("x" * 20_000),
+}
+
+
+@pytest.mark.parametrize("which", NEVER_WITH_OTHERS)
+def test_a_task_that_must_not_share_a_crash_with_others_is_started_alone(site: Rounds, which: str) -> None:
+    site.know()
+    ids = site.add("many", *range(5))
+    site.rows.set(f"{NEVER_WITH_OTHERS[which]} WHERE id = {ids[2]}")
+    assert site.run().done == 5
+    assert site.calls() == list(range(5))
+    assert site.shared == [("start", 2), ("complete", 2)] * 2
+
+
+def test_where_settings_allow_one_start_each_task_is_started_alone(
+    make_site: Callable[..., Rounds], site_dsn: str
+) -> None:
+    site = make_site(site_dsn, max_attempts=1)
+    assert site.module
+    site.add("many", *range(3))
+    site.add("thrice", 3, 4)
+    assert site.run().done == 5
+    assert [count for verb, count in site.shared if verb == "start"] == [2]
+    assert site.calls() == list(range(5))
+
+
+def test_each_task_of_a_round_has_the_limit_of_its_own_callable_or_row(make_site: Any, site_dsn: str) -> None:
+    site = make_site(site_dsn, mode="mark")
+    site.know()
+    ids = [*site.add("many", 1), *site.add("thrice", 2), *site.add("many", 3, max_attempts=7), *site.add("thrice", 4)]
+    assert site.run().done == 4
+    assert [row[1] for row in site.columns("id, max_attempts") if row[0] in ids] == [10, 3, 7, 3]
+    assert [verb for verb, _ in site.shared] == ["start", "start", "complete"]
+
+
+# ---- how its tasks end
+
+
+def test_each_task_ends_by_itself(any_site: Rounds) -> None:
+    site = any_site
+    errors = [None, ValueError("now"), Retry("later", delay=1000), Fatal("never"), SystemExit(3), None]
+
+    def do(n: int) -> Any:
+        if (error := errors[n]) is not None:
+            raise error
+        return {"sum": n}
+
+    site.module.does["many"] = do
+    site.add("many", *range(6))
+    result = site.run()
+    assert (result.done, result.failed, result.fatal) == (2, 3, 1)
+    assert site.calls() == list(range(6))
+    assert site.figures() == (6, 6, 2, 3, 1)
+    failed = [row for row in site.columns("status, attempts, error_text") if row[0] != Status.DONE]
+    assert [(status, attempts) for status, attempts, _ in failed] == [(3, 1), (3, 1), (4, 1), (3, 1)]
+    assert [text.partition("\n")[0] for *_, text in failed] == [
+        "ValueError: now",
+        "Retry: later",
+        "Fatal: never",
+        "SystemExit: 3",
+    ]
+    due = site.rows.execute("SELECT due_at FROM jobs_queue WHERE status = 3 ORDER BY id")
+    assert [site.rows.seconds_from_now(due_at) for (due_at,) in due] == [
+        pytest.approx(seconds, abs=30) for seconds in (52, 1000, 52)
+    ]
+    table = {"delete": None, "move": "jobs_queue_done", "mark": "jobs_queue"}[site.mode]
+    if table:
+        results = [result for status, result in site.columns("status, result", table) if status == Status.DONE]
+        assert results == ['{"sum":0}', '{"sum":5}']
+
+
+def test_a_task_whose_timeout_ends_it_costs_the_others_nothing(site: Rounds) -> None:
+    site.know()
+    site.module.does["brief"] = on(1, lambda: time.sleep(30))
+    site.add("brief", *range(4))
+    result = site.run()
+    assert (result.done, result.failed, site.calls()) == (3, 1, [0, 1, 2, 3])
+    assert site.first_lines() == ["TaskInterrupted: it ran for longer than its timeout of 0.2 s"]
+
+
+def test_a_last_attempt_is_handed_to_on_fatal_after_the_finishes_before_it(site: Rounds) -> None:
+    site.know()
+    site.module.does["rescuable"] = on(2, raising(Fatal("no")))
+    site.add("rescuable", *range(4))
+    assert site.run().done == 4
+    assert site.module.rescued == [("Fatal", 2)]
+    assert [count for verb, count in site.shared if verb == "complete"] == [2]
+
+
+def test_a_bad_row_in_a_round_is_fatal_uncounted_and_memory_that_is_short_fails_one_task(
+    site: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.know()
+    ids = site.add("many", *range(5))
+    site.rows.set(f"args = '{{\"m\": 1}}' WHERE id = {ids[1]}")
+    site.rows.set(f"args = '{{' WHERE id = {ids[4]}")
+    real = preparing.read_arguments
+
+    def read(text: str | None) -> Any:
+        if text == '{"n":3}':
+            raise MemoryError
+        return real(text)
+
+    monkeypatch.setattr(preparing, "read_arguments", read)
+    result = site.run()
+    assert (result.taken, result.done, result.failed, result.fatal) == (5, 2, 1, 2)
+    assert site.calls() == [0, 2]
+    assert site.columns("status, attempts") == [(4, 0), (3, 1), (4, 0)]
+    assert all(line.startswith(("BadTask: ", "MemoryError: ")) for line in site.first_lines())
+
+
+def test_a_stage_of_a_pipeline_and_a_task_that_others_wait_for_go_on_from_a_round(any_site: Rounds) -> None:
+    site = any_site
+    site.know()
+    done_before = len(site.columns("id", "jobs_queue_done")) if site.mode == "move" else 0
+    site.module.does["many"] = lambda n: {"n": n + 10}
+    many, single = f"{site.name}.many", f"{site.name}.single"
+    site.server.add_pipeline([many, single], {"n": 1})
+    parent = site.server.add_task(many, {"n": 2})
+    site.server.add_task(single, {"n": 3}, depends_on=[parent])
+    site.server.add_task(many, {"n": 4})
+    assert site.run().done == 5
+    assert sorted(site.calls()) == [1, 2, 3, 4, 11]
+    if site.mode == "move":
+        assert len(site.columns("id", "jobs_queue_done")) == done_before + 4
+    assert site.columns("status, awaited, due_at") == ([(2, 0, None)] * 11 if site.mode == "mark" else [])
+
+
+COMPLETES = """
+def paid(n):
+    calls.append(("paid", n))
+    connection = does["connect"]()
+    connection.cursor().execute("UPDATE jobs_queue_workers SET reason = 'paid' WHERE pid < 0")
+    taskserver.complete(connection)
+    does["end"](connection)
+
+paid = task(commit_every=50)(paid)
+"""
+
+
+def test_a_task_of_a_round_may_complete_itself(site: Rounds) -> None:
+    site.file.write_text(site.file.read_text() + COMPLETES)
+    site.module.does["connect"] = lambda: new_connection(site.store)
+    site.module.does["end"] = lambda connection: (connection.commit(), connection.close())
+    site.know("paid")
+    if not site.rows.is_mysql:
+        site.module.does["connect"] = lambda: _transaction(site)
+    site.add("paid", *range(3))
+    assert site.run().done == 3
+    assert (site.calls(), site.columns("id")) == ([0, 1, 2], [])
+    site.module.does["end"] = lambda connection: (connection.rollback(), connection.close())
+    site.add("paid", *range(3))
+    assert site.run().failed == 3
+    assert all("that was not committed" in line for line in site.first_lines())
+
+
+def _transaction(site: Rounds) -> Any:
+    connection = new_connection(site.store)
+    connection.execute("BEGIN IMMEDIATE")
+    return connection
+
+
+# ---- one second
+
+
+def test_what_has_ended_is_written_after_a_second_and_the_round_goes_on(
+    site: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "SAVE_SECONDS", 0.0)
+    site.know()
+    seen = []
+    site.module.does["many"] = lambda n: seen.append(site.columns("attempts"))
+    site.add("many", *range(4))
+    assert site.run().done == 4
+    assert seen == [[(1,)] * count for count in (4, 3, 2, 1)]
+    assert [count for verb, count in site.shared if verb == "start"] == [4]
+
+
+@pytest.mark.parametrize("lease", [120, 2])
+def test_what_has_ended_is_written_while_the_next_call_takes_long(
+    make_site: Callable[..., Rounds], site_dsn: str, lease: int
+) -> None:
+    """And counted once the call has ended, whether the heartbeat looks often for the sake of a short lease or not."""
+    site = make_site(site_dsn, lease=lease, mode="mark")
+    site.know()
+    statuses: list[list[int]] = []
+
+    def wait() -> None:
+        wait_until(lambda: site.rows.statuses()[-4:-2] == [2, 3])
+        statuses.append(site.rows.statuses()[-4:])
+
+    site.module.does["many"] = lambda n: {1: raising(ValueError()), 2: wait}.get(n, lambda: None)()
+    site.add("many", *range(4))
+    result = site.run()
+    assert (result.taken, result.done, result.failed) == (4, 3, 1)
+    assert statuses[0][2] == Status.IN_PROGRESS
+    assert (site.calls()[:4], site.rows.statuses()[-4:]) == ([0, 1, 2, 3], [2, 3, 2, 2])
+
+
+def test_started_tasks_behind_a_long_call_are_given_back_as_if_never_claimed(
+    make_site: Callable[..., Rounds], site_dsn: str
+) -> None:
+    site = make_site(site_dsn, lease=2)
+    site.know()
+    ids = site.add("many", *range(3))
+    [waits] = site.add("many", 3, max_attempts=5)
+    before = {row["id"]: row for row in site.rows.all()}
+
+    def wait() -> None:
+        wait_until(lambda: site.rows.row(waits)["status"] == Status.NEW)
+        for task_id in (ids[2], waits):
+            row = site.rows.row(task_id)
+            assert (row["claim"], row["started_at"], row["due_at"]) == (None, None, None)
+            assert row == before[task_id] | {"claim": None, "due_at": None}
+
+    site.module.does["many"] = on(1, wait)
+    result = site.run()
+    assert (result.taken, result.done, result.released, result.failed) == (4, 4, 2, 0)
+    assert site.calls() == [0, 1, 2, 3]
+    assert site.figures()[:3] == (11, 11, 11)
+
+
+@pytest.mark.parametrize("meanwhile", ["cancelled", "changed", "taken away", "deleted"])
+def test_what_became_of_a_started_task_is_found_out_before_its_turn(
+    any_site: Rounds, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    """After a second: a round that is over sooner does not look."""
+    site = any_site
+    monkeypatch.setattr(shared, "SAVE_SECONDS", 0.0)
+    site.know()
+    name = f"{site.name}.many"
+    ids = [site.server.add_task(name, {"n": n}, unique_key=f"k{n}") for n in range(3)]
+    deeds: dict[str, Callable[[], object]] = {
+        "cancelled": lambda: site.server.cancel(ids[1]),
+        "changed": lambda: site.server.add_task(name, {"n": 11}, unique_key="k1", rerun=True),
+        "taken away": lambda: site.rows.set(f"claim = 5 WHERE id = {ids[1]}"),
+        "deleted": lambda: site.rows.execute(f"DELETE FROM jobs_queue WHERE id = {ids[1]}"),
+    }
+    site.module.does["many"] = on(0, deeds[meanwhile])
+    result = site.run()
+    left = [row for row in site.columns("id, status, attempts, error_text") if row[0] == ids[1]]
+    if meanwhile == "changed":
+        assert (site.calls(), result.done) == ([0, 1, 2, 11], 4)
+    else:
+        assert (site.calls(), result.done, result.taken) == ([0, 2], 2, 3)
+    if meanwhile == "cancelled":
+        assert (result.fatal, left) == (1, [(ids[1], 4, 1, CANCELLED)])
+    elif meanwhile != "changed":
+        assert result.lost == 1
+        assert left == ([(ids[1], 1, 1, None)] if meanwhile == "taken away" else [])
+
+
+@pytest.mark.parametrize("meanwhile", ["cancelled", "changed", "taken away", "deleted"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_became_of_a_task_that_has_run_is_found_out_as_its_finish_is_written(
+    any_site: Rounds, meanwhile: str, fails: bool
+) -> None:
+    site = any_site
+    site.know()
+    name = f"{site.name}.many"
+    ids = [site.server.add_task(name, {"n": n}, unique_key=f"k{n}") for n in range(3)]
+    deeds: dict[str, Callable[[], object]] = {
+        "cancelled": lambda: site.server.cancel(ids[1]),
+        "changed": lambda: site.server.add_task(name, {"n": 11}, unique_key="k1", rerun=True),
+        "taken away": lambda: site.rows.set(f"claim = 5 WHERE id = {ids[1]}"),
+        "deleted": lambda: site.rows.execute(f"DELETE FROM jobs_queue WHERE id = {ids[1]}"),
+    }
+
+    def do(n: int) -> None:
+        if n == 2:
+            deeds[meanwhile]()
+        if n == 1 and fails:
+            raise ValueError
+
+    site.module.does["many"] = do
+    result = site.run()
+    assert site.calls() == [0, 1, 2, *([11] if meanwhile == "changed" else [])]
+    left = [row for row in site.columns("id, status, attempts") if row[0] == ids[1] and row[1] != Status.DONE]
+    if meanwhile == "cancelled":  # which came too late for one that is done
+        assert (result.done, result.fatal, left) == ((2, 1, [(ids[1], 4, 1)]) if fails else (3, 0, []))
+    elif meanwhile == "changed":
+        assert (result.done + result.failed, left) == (4, [])
+    else:
+        assert (result.done, result.lost) == (2, 1)
+        assert left == ([(ids[1], 1, 1)] if meanwhile == "taken away" else [])
+
+
+# ---- the end of a run in the midst of a round
+
+
+def ask_to_stop(site: Rounds, number: int) -> dict[str, Any]:
+    stop = Stop()
+    site.module.does["many"] = on(number, stop.ask)
+    return {"stop": stop}
+
+
+def be_large(site: Rounds, number: int) -> dict[str, Any]:
+    megabytes = iter([10.0] * (number + 2))
+    limits.process_megabytes = lambda: next(megabytes, 200.0)
+    return {"max_memory": 150}
+
+
+def take_long(site: Rounds, number: int) -> dict[str, Any]:
+    site.module.does["many"] = on(number, lambda: time.sleep(0.6))
+    return {"max_time": 0.6}
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [(ask_to_stop, Reason.STOPPED), (be_large, Reason.MAX_MEMORY), (take_long, Reason.MAX_TIME)],
+)
+def test_a_run_that_is_to_end_gives_started_tasks_back_uncounted(
+    site: Rounds, monkeypatch: pytest.MonkeyPatch, end: Callable[[Rounds, int], dict[str, Any]], reason: Reason
+) -> None:
+    site.know()
+    monkeypatch.setattr(limits, "process_megabytes", limits.process_megabytes)  # put back after the test
+    site.add("many", *range(6))
+    result = site.run(**end(site, 1))
+    assert (result.taken, result.done, result.released, result.reason) == (2, 2, 4, reason)
+    assert site.calls() == [0, 1]
+    columns = site.columns("status, attempts, max_attempts, claim, started_at, due_at")
+    assert columns == [(0, 0, None, None, None, None)] * 4
+    assert site.shared == [("start", 6), ("complete", 2), ("unstart", 4)] or site.shared == [
+        ("start", 6),
+        ("unstart", 4),
+    ]
+    assert site.run().done == 4
+
+
+def test_max_tasks_counts_the_tasks_of_rounds(site: Rounds) -> None:
+    site.know()
+    site.add("many", *range(6))
+    result = site.run(4)
+    assert (result.taken, result.done, result.reason) == (4, 4, Reason.MAX_TASKS)
+    assert (site.calls(), site.columns("attempts")) == ([0, 1, 2, 3], [(0,)] * 2)
+
+
+def test_a_started_task_that_was_given_back_is_started_anew_by_the_same_run(
+    site: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its start is not taken for the one that was taken back."""
+    site.know()
+    site.add("many", *range(4))
+    real, seen = site.store.claims.claim, []
+
+    def claim(limit: int, groups: Sequence[int]) -> Claim:
+        claimed = real(limit, groups)
+        seen.append(len(claimed.tasks))
+        return claimed
+
+    monkeypatch.setattr(site.store.claims, "claim", claim)
+    attempts = []
+
+    def do(n: int) -> None:
+        attempts.append(site.columns("attempts")[:1])
+        if n == 0:
+            site.module.heartbeat_gives_back = True
+            for task in site_claimed(site):
+                task.give_back_at = 0.0
+
+    site.module.does["many"] = do
+    assert site.run().done == 4
+    assert (site.calls(), seen[:2]) == ([0, 1, 2, 3], [4, 3])
+    assert attempts == [[(1,)]] * 4
+
+
+def site_claimed(site: Rounds) -> list[Any]:
+    """What the run in this process has claimed."""
+    import gc
+
+    from taskserver.worker.claimed_tasks import ClaimedTasks
+
+    return [one for one in gc.get_objects() if isinstance(one, ClaimedTasks) and len(one)]
+
+
+# ---- rows that others hold, and writes that fail
+
+
+def test_a_row_that_a_page_holds_has_the_others_of_its_round_run_without_it(mysql_site: Rounds) -> None:
+    site = mysql_site
+    site.know()
+    ids = site.add("many", *range(5))
+    page = new_connection(site.store)
+    page.autocommit(False)
+    real = site.store.claims.claim
+
+    def claim(limit: int, groups: Sequence[int]) -> Claim:
+        claimed = real(limit, groups)
+        if claimed.tasks:
+            page.cursor().execute(f"SELECT * FROM jobs_queue WHERE id = {ids[2]} FOR UPDATE")
+        return claimed
+
+    site.store.claims.claim = claim  # type: ignore[method-assign]
+    site.module.does["many"] = on(4, page.rollback)
+    result = site.run()
+    page.close()
+    assert (result.taken, result.done, result.lost) == (5, 5, 0)
+    assert site.calls() == [0, 1, 3, 4, 2]
+
+
+def test_an_ended_task_whose_row_a_page_holds_does_not_keep_the_others_from_their_ends(mysql_site: Rounds) -> None:
+    site = mysql_site
+    site.know()
+    ids = site.add("many", *range(4))
+    with holding(site.dsn, f"id = {ids[0]} OR id = 0") if False else _held(site, ids[1]) as hold:
+        site.module.does["many"] = lambda n: hold(n)
+        result = site.run()
+    assert (result.done, result.lost) == (4, 0)
+    assert site.columns("id") == []
+
+
+class _held:
+    """A page that takes a row as the third task runs, and lets go of it once the rows beside it are gone."""
+
+    def __init__(self, site: Rounds, task_id: int) -> None:
+        self._site, self._task_id = site, task_id
+
+    def __enter__(self) -> Callable[[int], None]:
+        import threading
+
+        self._page = new_connection(self._site.store)
+        self._page.autocommit(False)
+        self._thread = threading.Thread(target=self._let_go)
+        return self._hold
+
+    def _hold(self, n: int) -> None:
+        if n == 3:
+            self._page.cursor().execute(f"SELECT * FROM jobs_queue WHERE id = {self._task_id} FOR UPDATE")
+            self._thread.start()
+
+    def _let_go(self) -> None:
+        from tests.support.rows import Rows
+
+        rows = Rows(self._site.dsn)
+        wait_until(lambda: rows.execute("SELECT id FROM jobs_queue") == [(self._task_id,)])
+        rows.close()
+        self._page.rollback()
+
+    def __exit__(self, *error: object) -> None:
+        self._thread.join()
+        self._page.close()
+
+
+@pytest.mark.parametrize("verb", ["start", "complete"])
+def test_a_write_for_all_that_fails_loses_and_doubles_nothing(
+    site: Rounds, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    site.know()
+    site.add("many", *range(3))
+
+    def fail(*args: Any) -> Any:
+        raise DatabaseError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Batches, verb, fail)
+        if verb == "start":
+            with pytest.raises(DatabaseError, match="disk is full"):
+                site.run()
+            assert site.columns("status, attempts, claim") == [(0, 0, None)] * 3
+        else:
+            with pytest.raises(DatabaseError, match="disk is full"):
+                site.run()
+            assert site.columns("id") == []  # each by itself, as the run ended
+    assert site.run().done == (3 if verb == "start" else 0)
+    assert site.calls() == [0, 1, 2]
+
+
+def test_a_row_that_the_database_does_not_let_go_stays_as_a_done_one(
+    site: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.know()
+    ids = site.add("many", *range(3))
+    kind = "BEFORE DELETE ON jobs_queue FOR EACH ROW"
+    if site.rows.is_mysql:
+        site.rows.execute(
+            f"CREATE TRIGGER keep {kind} IF OLD.id = {ids[1]} THEN "
+            "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'kept'; END IF"
+        )
+    else:
+        site.rows.execute(f"CREATE TRIGGER keep {kind} WHEN OLD.id = {ids[1]} BEGIN SELECT RAISE(ABORT, 'kept'); END")
+    try:
+        assert site.run().done == 3
+    finally:
+        site.rows.execute("DROP TRIGGER keep")
+    assert site.columns("id, status") == [(ids[1], Status.DONE)]
+    assert issubclass(Refused, DatabaseError)
+
+
+# ---- a connection that breaks
+
+START, FINISH = b"started_at = NOW(6), due_at", b"finish"
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("words", "is_done"), [(START, True), (START, False), (FINISH, True), (FINISH, False), (b"COMMIT", True)]
+)
+def test_a_connection_that_breaks_has_each_task_of_a_round_run_once(
+    make_site: Callable[..., Rounds],
+    mysql_server: MySQLServer,
+    emptied_mysql_dsn: str,
+    mode: str,
+    words: bytes,
+    is_done: bool,
+) -> None:
+    if words == FINISH:
+        words = {"delete": b"DELETE FROM", "mark": b"status = 2", "move": b"status = 6"}[mode]
+    with Proxy(mysql_server.host, mysql_server.port) as proxy:
+        site = make_site(proxy.dsn(emptied_mysql_dsn), mode=mode)
+        assert site.module
+        cuts = []
+
+        def cut() -> None:
+            cuts.append((proxy.cut_after if is_done else proxy.cut_before)(contains(words)))
+
+        site.add("many", *range(4))
+        if words == b"COMMIT":
+            site.module.does["many"] = on(3, cut)
+        else:
+            cut()
+        result = site.run()
+        assert cuts[0].has_struck
+        assert (result.done, result.lost, result.failed) == (4, 0, 0)
+        assert site.calls() == [0, 1, 2, 3]
+        assert site.columns("id") == ([] if mode != "mark" else [(n,) for n in range(1, 5)])
+        assert len(site.columns("id", "jobs_queue_done")) == (4 if mode == "move" else 0)
+
+
+# ---- real processes
+
+TASKS = """
+import os
+import signal
+import time
+
+from taskserver import task
+
+@task(commit_every=10, backoff="fixed:500")
+def quick(n):
+    note(n)
+    for what in HERE.glob(f"does-{n}"):
+        exec(what.read_text())
+"""
+SETTINGS = {"TASKSERVER_LEASE": "600"}
+
+
+def add_quick(queue: Queue, count: int, does: dict[int, str] | None = None) -> None:
+    for number in range(count):
+        queue.add("tasks.quick", f'{{"n": {number}}}')
+    for number, code in (does or {}).items():
+        (queue.folder / f"does-{number}").write_text(code)
+
+
+KILL = "(HERE / f'does-{n}').unlink()\nos.kill(os.getpid(), signal.SIGKILL)"
+
+
+def test_a_kill_in_the_midst_of_a_round_costs_its_tasks_an_attempt_and_loses_none(queue: Queue) -> None:
+    """The module is imported with the first task, which so has a start and a finish of its own."""
+    add_quick(queue, 8, {4: KILL})
+    assert queue.worker().returncode == -signal.SIGKILL
+    assert queue.notes() == ["0", "1", "2", "3", "4"]
+    assert queue.rows("status, attempts") == [(1, 1)] * 8 or queue.rows("status, attempts") == [(1, 1)] * 7
+    left = len(queue.rows())
+    assert queue.worker().returncode == 0
+    assert len(queue.notes()) == 5  # not within their lease
+    queue.end_leases()
+    assert queue.worker().returncode == 0
+    assert queue.rows("status, attempts") == [(3, 1)] * left
+    assert all(text.startswith("lost: ") for text in queue.errors())
+    queue.end_backoffs()
+    assert queue.worker("--mode", "mark").returncode == 0
+    ran = [int(number) for number in queue.notes()]
+    assert set(ran) == set(range(8))
+    assert ran.count(5) == ran.count(6) == ran.count(7) == 1
+    assert all(ran.count(number) == 2 for number in (1, 2, 3, 4))
+    assert queue.rows("status, attempts") == [(2, 2)] * left
+
+
+def test_a_task_that_kills_its_worker_each_time_takes_no_other_along(queue: Queue) -> None:
+    queue.deployment.write_env(TASKSERVER_DSN=queue.dsn, TASKSERVER_LEASE="600", TASKSERVER_MAX_ATTEMPTS="3")
+    add_quick(queue, 6, {3: "os.kill(os.getpid(), signal.SIGKILL)"})
+    for _ in range(3):
+        assert queue.worker("--mode", "mark").returncode == -signal.SIGKILL
+        queue.end_leases()
+        queue.worker("--mode", "mark")
+        queue.end_backoffs()
+    assert queue.worker("--mode", "mark").returncode == 0
+    assert queue.statuses() == [2, 2, 2, 4, 2, 2]
+    assert max(attempts for status, attempts in queue.rows("status, attempts") if status == 2) == 2
+
+
+HANG = "\nwhile not (HERE / 'go').exists():\n    time.sleep(0.01)\n"
+
+
+@pytest.mark.parametrize("asked", [1, 2])
+@A_SERVER
+def test_a_worker_asked_to_end_in_a_round_ends_after_its_task_and_one_asked_twice_fails_it(
+    queue: Queue, asked: int
+) -> None:
+    add_quick(queue, 8, {2: HANG})
+    process = queue.start("--mode", "mark")
+    wait_until(lambda: queue.notes() == ["0", "1", "2"])
+    process.send_signal(signal.SIGTERM)
+    if asked == 2:
+        process.send_signal(signal.SIGINT)  # two of one kind may come as one
+    else:
+        queue.go()
+    assert end_of(process)[0] == 0
+    assert queue.notes() == ["0", "1", "2"]
+    ended = (3, 1) if asked == 2 else (2, 1)
+    assert queue.rows("status, attempts") == [(2, 1), (2, 1), ended] + [(0, 0)] * 5
+    assert queue.reason() == "stopped"
+    if asked == 2:
+        assert queue.first_lines()[2] == "TaskInterrupted: stopped by a second signal"
+
+
+def test_workers_that_race_for_rounds_call_each_task_once(queue: Queue) -> None:
+    """Both are in a call at the same time: neither ends before the other has begun."""
+    meet = "(HERE / f'met-{os.getpid()}').touch()\nwhile len(list(HERE.glob('met-*'))) < 2:\n    time.sleep(0.01)\n"
+    add_quick(queue, 60, dict.fromkeys(range(60), meet))
+    workers = [queue.start(0, "--batch", 15) for _ in range(2)]
+    assert [end_of(worker)[0] for worker in workers] == [0, 0]
+    assert sorted(map(int, queue.notes())) == list(range(60))
+    assert len(list(queue.folder.glob("met-*"))) == 2
+    assert queue.rows() == []
