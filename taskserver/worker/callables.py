@@ -148,6 +148,13 @@ class Callables:
         """The callable of this name, if it was looked up before."""
         return self._found.get(name)
 
+    def find_imported(self, name: str) -> TaskCallable | None:
+        """The callable of this name; None where a module is to be imported for it, and where nothing may run."""
+        try:
+            return None if self.would_import(name) else self.find(name)
+        except Exception:  # its own task's turn tells of it
+            return None
+
     def find(self, name: str) -> TaskCallable:
         """The callable of this name.
 

@@ -73,7 +73,7 @@ class Heartbeat:
         self.claimed = ClaimedTasks((), 0.0, 0.0)
         """Tasks of the last claim that are not started yet."""
         self.waiting: Collection[ClaimedTask] = ()
-        """Started tasks that wait for their turn, or for the write of their finish: their leases are renewed with those
+        """Started tasks that wait to be called again, or to be finished with others: their leases are renewed with that
         of the running call."""
         self.save_ended: Callable[[], object] = lambda: None
         """Writes the finishes of tasks that ended before the running call."""

@@ -52,6 +52,8 @@ class SharedExecution:
         self._alone = alone
         self._waiting: set[tuple[int, int]] = set()
         """Ids and claims of started tasks that have not had their turn."""
+        self._called: list[ClaimedTask] = []
+        """Tasks that have had their turn since finishes were written last."""
         self._save_at = float("inf")
         """By time.monotonic: the finishes of the round that is under way are written then; infinity without one."""
         self._cancelled_by_id: dict[int, bool] | None = None
@@ -67,6 +69,7 @@ class SharedExecution:
             return
         self._run.heartbeat.save_ended_at = self._save_at - LOOK_SECONDS
         self._alone.execute(ready, attempt)
+        self._called.append(ready.task)
         if not self._run.heartbeat.claimed.has_started:
             self._end_round()
         elif time.monotonic() >= self._save_at:
@@ -103,7 +106,7 @@ class SharedExecution:
         most = self._room(ready.task, ready.call.callable)
         others: list[ClaimedTask] = []
         while len(others) + 1 < most and (task := claimed.take()) is not None:
-            room = self._room(task, callables.found(task.task))
+            room = self._room(task, callables.find_imported(task.task))
             if room < len(others) + 2:
                 claimed.put_back(task)
                 break
@@ -140,7 +143,7 @@ class SharedExecution:
         self._waiting = {(task.id, task.claim) for task in tasks[1:]}
         self._save_at = began_at + SAVE_SECONDS
         self._finishing.gather(len(tasks))
-        heartbeat.waiting = tasks
+        heartbeat.waiting = self._called
         heartbeat.save_ended = self._finishing.save_meanwhile
         heartbeat.look_each(LOOK_SECONDS)
 
@@ -166,11 +169,13 @@ class SharedExecution:
     def _save(self) -> None:
         """Write the finishes of tasks that have ended, and look what became of the others in the meantime."""
         self._finishing.save_together()
+        self._called.clear()
         waiting = self._run.heartbeat.claimed.started()
         self._cancelled_by_id = self._run.store.leases.claimed_still(waiting) if waiting else None
         self._save_at = time.monotonic() + SAVE_SECONDS
 
     def _end_round(self) -> None:
+        self._called.clear()
         if self._save_at == float("inf"):
             return
         self._save_at, self._cancelled_by_id = float("inf"), None
