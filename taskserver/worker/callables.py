@@ -151,7 +151,7 @@ class Callables:
     def find_imported(self, name: str) -> TaskCallable | None:
         """The callable of this name; None where a module is to be imported for it, and where nothing may run."""
         try:
-            return None if self.would_import(name) else self.find(name)
+            return self._found.get(name) or (None if self.would_import(name) else self.find(name))
         except Exception:  # its own task's turn tells of it
             return None
 

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from ..model.attempt import Finish
 from ..model.task import CANCELLED, ClaimedTask
+from ..stores.queue.batches import Batches
 from .alone import AloneExecution
 from .attempts import Attempts, ReadyTask
 from .callables import TaskCallable
@@ -27,9 +28,7 @@ from .starts import Starts
 from .stats import Attempt
 
 SAVE_SECONDS = 1.0
-"""Finishes are written so long after the first start of a round at the latest."""
-LOOK_SECONDS = SAVE_SECONDS / 4
-"""The heartbeat looks so often whether it is time for that."""
+"""Finishes are written so long after the first start of a round at the latest; sooner where the lease is short."""
 
 
 class SharedExecution:
@@ -45,6 +44,7 @@ class SharedExecution:
         alone: AloneExecution,
     ) -> None:
         self._run = run
+        self._batches = Batches(run.store)
         self._attempts = attempts
         self._starts = starts
         self._finishing = finishing
@@ -54,6 +54,12 @@ class SharedExecution:
         """Ids and claims of started tasks that have not had their turn."""
         self._called: list[ClaimedTask] = []
         """Tasks that have had their turn since finishes were written last."""
+        # The lease of a task that has its turn is to last for as long as those of other tasks do: see _save.
+        self._save_seconds = min(SAVE_SECONDS, run.settings.lease_seconds / 12)
+        self._look_seconds = self._save_seconds / 4
+        """The heartbeat looks so often whether it is time to write."""
+        self._renewed_at = 0.0
+        """By time.monotonic: when the leases of tasks that wait for their turn began."""
         self._save_at = float("inf")
         """By time.monotonic: the finishes of the round that is under way are written then; infinity without one."""
         self._cancelled_by_id: dict[int, bool] | None = None
@@ -67,7 +73,7 @@ class SharedExecution:
         attempt = attempt or self._start(ready)
         if attempt is None:
             return
-        self._run.heartbeat.save_ended_at = self._save_at - LOOK_SECONDS
+        self._run.heartbeat.save_ended_at = self._save_at - self._look_seconds
         self._alone.execute(ready, attempt)
         self._called.append(ready.task)
         if not self._run.heartbeat.claimed.has_started:
@@ -141,11 +147,12 @@ class SharedExecution:
     def _begin_round(self, tasks: Sequence[ClaimedTask], began_at: float) -> None:
         heartbeat = self._run.heartbeat
         self._waiting = {(task.id, task.claim) for task in tasks[1:]}
-        self._save_at = began_at + SAVE_SECONDS
+        self._renewed_at = began_at
+        self._save_at = began_at + self._save_seconds
         self._finishing.gather(len(tasks))
         heartbeat.waiting = self._called
         heartbeat.save_ended = self._finishing.save_meanwhile
-        heartbeat.look_each(LOOK_SECONDS)
+        heartbeat.look_each(self._look_seconds)
 
     def has_started(self, task: ClaimedTask) -> bool:
         """Whether a task was started with others, and has its turn now."""
@@ -170,9 +177,15 @@ class SharedExecution:
         """Write the finishes of tasks that have ended, and look what became of the others in the meantime."""
         self._finishing.save_together()
         self._called.clear()
+        now = time.monotonic()
+        self._save_at = now + self._save_seconds
         waiting = self._run.heartbeat.claimed.started()
-        self._cancelled_by_id = self._run.store.leases.claimed_still(waiting) if waiting else None
-        self._save_at = time.monotonic() + SAVE_SECONDS
+        if not waiting:
+            return
+        if now - self._renewed_at >= self._run.settings.lease_seconds / 6:
+            self._batches.renew(waiting)
+            self._renewed_at = now
+        self._cancelled_by_id = self._run.store.leases.claimed_still(waiting)
 
     def _end_round(self) -> None:
         self._called.clear()

@@ -408,6 +408,25 @@ def test_started_tasks_behind_a_long_call_are_given_back_as_if_never_claimed(
     assert site.figures()[:3] == (4, 4, 4)
 
 
+def test_the_leases_of_started_tasks_are_renewed_between_calls(make_site: Callable[..., Rounds], site_dsn: str) -> None:
+    site = make_site(site_dsn, lease=2)
+    assert site.module
+    *_, last = site.add("many", *range(4))
+    before = site.rows.row(last)["updated_at"]
+    ends = []
+
+    def do(n: int) -> None:
+        row = site.rows.row(last)
+        ends.append(row["due_at"])
+        assert row["updated_at"] == before or n == 3
+        time.sleep(0.4 if n == 0 else 0)
+
+    site.module.does["many"] = do
+    assert site.run().done == 4
+    assert ends[0] < ends[1] == ends[2]
+    assert [verb for verb, _ in site.shared] == ["start", "complete"]
+
+
 @pytest.mark.parametrize("meanwhile", ["cancelled", "changed", "taken away", "deleted"])
 def test_what_became_of_a_started_task_is_found_out_before_its_turn(
     any_site: Rounds, monkeypatch: pytest.MonkeyPatch, meanwhile: str

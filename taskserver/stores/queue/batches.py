@@ -23,6 +23,11 @@ def _of_many(sql: str) -> str:
     return sql.replace("id = ?", "id IN ({ids})", 1)
 
 
+def _while_ready(sql: str) -> str:
+    """A write after which a task may be given back: of a new row, updated_at is the instant since which it is ready."""
+    return sql.replace("updated_at = {now}", "updated_at = updated_at")
+
+
 class Batches:
     """Verbs for several tasks at once."""
 
@@ -32,8 +37,7 @@ class Batches:
 
     # ---- start: in progress, unstarted → in progress, started
 
-    # updated_at stays, as the task may be given back: of a new row it is the instant since which it is ready.
-    START_SEVERAL = _of_many(START).replace("updated_at = {now}", "updated_at = updated_at")
+    START_SEVERAL = _while_ready(_of_many(START))
     CLAIMED = "SELECT id FROM {table} {by_key} WHERE id IN ({ids}) AND status = 1 AND claim = ?"
     SELECT_STARTED = f"{CLAIMED} AND started_at IS NOT NULL"
     SELECT_UNSTARTED = f"{CLAIMED} AND started_at IS NULL"
@@ -89,7 +93,7 @@ class Batches:
 
     # ---- while they run: the lease anew
 
-    RENEW_SEVERAL = _of_many(RENEW)
+    RENEW_SEVERAL = _while_ready(_of_many(RENEW))
 
     def renew(self, tasks: Sequence[ClaimedTask]) -> bool:
         """Let the leases of started tasks begin anew, except rows that others hold. Whether any claim still stands."""
