@@ -24,7 +24,7 @@ from .preparing import Call
 from .reporting import Reporter
 from .run_context import RunContext
 from .stats import Attempt
-from .task_context import inside
+from .task_context import enter, leave
 from .watched_call import CallPlan, OwnCompletion
 
 LOG = getLogger("taskserver")
@@ -112,9 +112,12 @@ class Attempts:
 
         Its time is added to the attempt, where there is one.
         """
-        with inside(self._run.heartbeat.begin(plan)):
+        token = enter(self._run.heartbeat.begin(plan))
+        try:
             began_at = time.monotonic()
             ended = run_foreign(self._run.time_limit, plan.timeout_seconds, function, *args)
+        finally:
+            leave(token)
         if attempt is not None:
             attempt.ran_seconds += time.monotonic() - began_at
         self._run.heartbeat.end()

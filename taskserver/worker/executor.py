@@ -75,7 +75,7 @@ class Executor:
             if is_in_round and (attempt := self._executions.shared.begin_turn(claimed)) is None:
                 return
             task = fetch_texts(claimed, self._run.store.claims.fetch_texts)
-            if self._run.callables.would_import(task.task):
+            if not is_in_round and self._run.callables.would_import(task.task):
                 attempt = self._start_and_import(task)
                 if attempt is None:
                     return

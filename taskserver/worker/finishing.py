@@ -51,7 +51,8 @@ class Finishing:
         `attempt` is None of a bad row; `full_texts` are those of the errors, for the log. Raises DatabaseError.
         """
         with self._in_use:
-            self.add_all((Ended(finish, attempt, full_texts),))
+            self._ended.append(Ended(finish, attempt, full_texts))
+            self.may_have_due = self.may_have_due or bool(finish.task.awaited)
             self._characters += len(finish.next_stage.args or "") if finish.next_stage else len(finish.result or "")
             # Bad rows end unstarted, so a whole claim of them may gather.
             if self._characters > MAX_UNSAVED_CHARACTERS or len(self._ended) >= self._most:
@@ -101,21 +102,20 @@ class Finishing:
 
     def _complete_together(self) -> None:
         """Write the finishes of tasks that are simply done; whatever is special about a row leaves it gathered."""
-        tasks = [ended.finish.task for ended in self._ended if ended.finish.is_plain]
-        if len(tasks) < 2:
+        plain = [ended for ended in self._ended if ended.finish.is_plain]
+        if len(plain) < 2:
             return
         try:
-            completed, may_be_completed = self._batches.complete(tasks)
+            completed, may_be_completed = self._batches.complete([ended.finish.task for ended in plain])
         except DatabaseError as error:
             self._may_be_saved = self._may_be_saved or error.may_have_taken_effect
             if is_refusal(error):  # one of them may be to blame: each is written apart
                 return
             raise
-        several, self._may_be_saved = self._ended, self._may_be_saved or may_be_completed
-        are_written = [ended.finish.is_plain and ended.finish.task.id in completed for ended in several]
-        self._ended = [ended for ended, is_written in zip(several, are_written, strict=True) if not is_written]
-        for ended, is_written in zip(several, are_written, strict=True):
-            if is_written:
+        self._may_be_saved = self._may_be_saved or may_be_completed
+        self._ended = [ended for ended in self._ended if ended.finish.task.id not in completed]
+        for ended in plain:
+            if ended.finish.task.id in completed:
                 self._reporter.report(ended, Outcome.AS_ASKED)
 
     def _save(self) -> None:

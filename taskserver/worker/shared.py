@@ -50,8 +50,8 @@ class SharedExecution:
         self._finishing = finishing
         self._reporter = reporter
         self._alone = alone
-        self._waiting: set[tuple[int, int]] = set()
-        """Ids and claims of started tasks that have not had their turn."""
+        self._waiting: dict[int, int] = {}
+        """The claims of started tasks that have not had their turn, by id."""
         self._called: list[ClaimedTask] = []
         """Tasks that have had their turn since finishes were written last."""
         # The lease of a task that has its turn is to last for as long as those of other tasks do: see _save.
@@ -86,14 +86,14 @@ class SharedExecution:
     def _start(self, ready: ReadyTask) -> Attempt | None:
         """Start a task, alone or with others. Its attempt; None where its claim is gone."""
         self._end_round()
-        others = self._take_others(ready)
+        others, by_limit = self._take_others(ready)
         if not others:
             return self._attempts.start(ready.task, ready.max_attempts)
         first, claimed = ready.task, self._run.heartbeat.claimed
         try:
             self._finishing.save_together()
             began_at = time.monotonic()
-            started, held = self._start_together([first, *others])
+            started, held = self._start_together(by_limit)
         except BaseException:
             claimed.put_back(*others)  # a release leaves started ones alone
             raise
@@ -106,34 +106,36 @@ class SharedExecution:
         # Somebody holds its row, which has its turn now: wait for that as for any other.
         return self._attempts.start(first, ready.max_attempts) if first in held else None
 
-    def _take_others(self, ready: ReadyTask) -> list[ClaimedTask]:
-        """Take the tasks that can be started with this one, up to the first one that cannot."""
+    def _take_others(self, ready: ReadyTask) -> tuple[list[ClaimedTask], dict[int, list[ClaimedTask]]]:
+        """Take the tasks that can be started with this one, up to the first one that cannot.
+
+        Returns them, and all of the round by the limits of attempts of their callables.
+        """
         claimed, callables = self._run.heartbeat.claimed, self._run.callables
-        most = self._room(ready.task, ready.call.callable)
+        most, usual = self._room(ready.task, ready.call.callable)
         others: list[ClaimedTask] = []
+        by_limit = {usual: [ready.task]}
         while len(others) + 1 < most and (task := claimed.take()) is not None:
-            room = self._room(task, callables.find_imported(task.task))
+            room, usual = self._room(task, callables.find_imported(task.task))
             if room < len(others) + 2:
                 claimed.put_back(task)
                 break
             most = min(most, room)
             others.append(task)
-        return others
+            by_limit.setdefault(usual, []).append(task)
+        return others, by_limit
 
-    def _room(self, task: ClaimedTask, found: TaskCallable | None) -> int:
-        """The most tasks that may be in a round with this one: 1 where it is to be started alone."""
+    def _room(self, task: ClaimedTask, found: TaskCallable | None) -> tuple[int, int]:
+        """The most tasks that may be in a round with this one (1: it is to be started alone), and its usual limit."""
+        usual = self._attempts.usual_max_attempts(found)
         if found is None or found.options.commit_every is None or task.attempts or not task.has_texts:
-            return 1
+            return 1, usual
         # A task that may start only once must not lose its start by another one's crash.
-        limit = self._attempts.usual_max_attempts(found) if task.max_attempts is None else task.max_attempts
-        return found.options.commit_every if limit > 1 else 1
+        limit = usual if task.max_attempts is None else task.max_attempts
+        return (found.options.commit_every if limit > 1 else 1), usual
 
-    def _start_together(self, tasks: Sequence[ClaimedTask]) -> tuple[set[int], list[ClaimedTask]]:
-        """Start tasks, all whose callables have one limit of attempts in one commit."""
-        by_limit: dict[int, list[ClaimedTask]] = {}
-        for task in tasks:
-            limit = self._attempts.usual_max_attempts(self._run.callables.found(task.task))
-            by_limit.setdefault(limit, []).append(task)
+    def _start_together(self, by_limit: dict[int, list[ClaimedTask]]) -> tuple[set[int], list[ClaimedTask]]:
+        """Start tasks, with one commit for each limit."""
         ids: set[int] = set()
         held: list[ClaimedTask] = []
         for limit, several in by_limit.items():
@@ -146,7 +148,7 @@ class SharedExecution:
 
     def _begin_round(self, tasks: Sequence[ClaimedTask], began_at: float) -> None:
         heartbeat = self._run.heartbeat
-        self._waiting = {(task.id, task.claim) for task in tasks[1:]}
+        self._waiting = {task.id: task.claim for task in tasks[1:]}
         self._renewed_at = began_at
         self._save_at = began_at + self._save_seconds
         self._finishing.gather(len(tasks))
@@ -156,11 +158,11 @@ class SharedExecution:
 
     def has_started(self, task: ClaimedTask) -> bool:
         """Whether a task was started with others, and has its turn now."""
-        return (task.id, task.claim) in self._waiting
+        return self._waiting.get(task.id) == task.claim
 
     def begin_turn(self, task: ClaimedTask) -> Attempt | None:
         """The attempt of a started task that has its turn; None where it is over. Raises DatabaseError."""
-        self._waiting.discard((task.id, task.claim))
+        del self._waiting[task.id]
         self._attempts.prepare()
         if self._cancelled_by_id is None:
             return self._run.stats.started(task)
