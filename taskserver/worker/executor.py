@@ -69,13 +69,13 @@ class Executor:
         Raises DatabaseError.
         """
         self._run.result.taken += 1
+        if self._executions.shared.has_started(claimed):
+            self._executions.shared.execute_started(claimed)
+            return
         attempt: Attempt | None = None
-        is_in_round = self._executions.shared.has_started(claimed)
         try:
-            if is_in_round and (attempt := self._executions.shared.begin_turn(claimed)) is None:
-                return
             task = fetch_texts(claimed, self._run.store.claims.fetch_texts)
-            if not is_in_round and self._run.callables.would_import(task.task):
+            if self._run.callables.would_import(task.task):
                 attempt = self._start_and_import(task)
                 if attempt is None:
                     return
@@ -91,7 +91,7 @@ class Executor:
         except MemoryError:
             self._fail_unready(claimed, attempt, failure_of(no_room_for(claimed)))
             return
-        if attempt is not None and not is_in_round and not self._record_limit(ready):
+        if attempt is not None and not self._record_limit(ready):
             self._reporter.report_lost(task, "while its module was imported")
             return
         self._executions.of(ready.call).execute(ready, attempt)

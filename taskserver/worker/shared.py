@@ -15,6 +15,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from ..errors import BadTask, ModuleBroken
+from ..messages.error_text import describe
 from ..model.attempt import Finish
 from ..model.task import CANCELLED, ClaimedTask
 from ..stores.queue.batches import Batches
@@ -22,11 +24,14 @@ from .alone import AloneExecution
 from .attempts import Attempts, ReadyTask
 from .callables import TaskCallable
 from .finishing import Finishing
+from .preparing import prepare
 from .reporting import Reporter
 from .run_context import RunContext
 from .starts import Starts
 from .stats import Attempt
 
+MAX_ROUND_BYTES = 2 * 1024 * 1024
+"""Arguments of one round, as JSON: as objects they may take thirty times as much memory."""
 SAVE_SECONDS = 1.0
 """Finishes are written so long after the first start of a round at the latest; sooner where the lease is short."""
 
@@ -50,8 +55,8 @@ class SharedExecution:
         self._finishing = finishing
         self._reporter = reporter
         self._alone = alone
-        self._waiting: dict[int, int] = {}
-        """The claims of started tasks that have not had their turn, by id."""
+        self._waiting: dict[int, ReadyTask] = {}
+        """Started tasks that have not had their turn, by id."""
         self._called: list[ClaimedTask] = []
         """Tasks that have had their turn since finishes were written last."""
         # The lease of a task that has its turn is to last for as long as those of other tasks do: see _save.
@@ -71,11 +76,35 @@ class SharedExecution:
         Raises DatabaseError.
         """
         attempt = attempt or self._start(ready)
-        if attempt is None:
-            return
+        if attempt is not None:
+            self._call(ready, attempt)
+            self._go_on()
+
+    def has_started(self, task: ClaimedTask) -> bool:
+        """Whether a task that has its turn was started with others."""
+        ready = self._waiting.get(task.id)
+        return ready is not None and ready.task.claim == task.claim
+
+    def execute_started(self, task: ClaimedTask) -> None:
+        """Call a task that was started with others. Raises DatabaseError."""
+        ready = self._waiting.pop(task.id)
+        self._attempts.prepare()
+        is_cancelled = False if self._cancelled_by_id is None else self._cancelled_by_id.get(task.id)
+        if is_cancelled is None:
+            self._reporter.report_lost(task, "before its code ran")
+        elif is_cancelled:
+            self._finishing.add(Finish(task, CANCELLED, uncount=True), None)
+        else:
+            self._call(ready, self._run.stats.started(task))
+        self._go_on()
+
+    def _call(self, ready: ReadyTask, attempt: Attempt) -> None:
         self._run.heartbeat.save_ended_at = self._save_at - self._look_seconds
         self._alone.execute(ready, attempt)
         self._called.append(ready.task)
+
+    def _go_on(self) -> None:
+        """Write finishes where it is time: the round is over, or its second is."""
         if not self._run.heartbeat.claimed.has_started:
             self._end_round()
         elif time.monotonic() >= self._save_at:
@@ -86,94 +115,84 @@ class SharedExecution:
     def _start(self, ready: ReadyTask) -> Attempt | None:
         """Start a task, alone or with others. Its attempt; None where its claim is gone."""
         self._end_round()
-        others, by_limit = self._take_others(ready)
+        others = self._take_others(ready)
         if not others:
             return self._attempts.start(ready.task, ready.max_attempts)
         first, claimed = ready.task, self._run.heartbeat.claimed
         try:
             self._finishing.save_together()
             began_at = time.monotonic()
-            started, held = self._start_together(by_limit)
+            ids, held = self._start_together([ready, *others])
         except BaseException:
-            claimed.put_back(*others)  # a release leaves started ones alone
+            claimed.put_back(*(other.task for other in others))  # a release leaves started ones alone
             raise
         claimed.put_back(*(task for task in held if task.id != first.id))
-        rest = [task for task in others if task.id in started]
-        claimed.put_started(rest)
-        self._begin_round([first, *rest], began_at)
-        if first.id in started:
+        self._begin_round([other for other in others if other.task.id in ids], began_at)
+        if first.id in ids:
             return self._attempts.attempt(first, has_started=True)
         # Somebody holds its row, which has its turn now: wait for that as for any other.
         return self._attempts.start(first, ready.max_attempts) if first in held else None
 
-    def _take_others(self, ready: ReadyTask) -> tuple[list[ClaimedTask], dict[int, list[ClaimedTask]]]:
+    def _take_others(self, ready: ReadyTask) -> list[ReadyTask]:
         """Take the tasks that can be started with this one, up to the first one that cannot.
 
-        Returns them, and all of the round by the limits of attempts of their callables.
+        Bad rows between them are over with that.
         """
-        claimed, callables = self._run.heartbeat.claimed, self._run.callables
-        most, usual = self._room(ready.task, ready.call.callable)
-        others: list[ClaimedTask] = []
-        by_limit = {usual: [ready.task]}
+        claimed = self._run.heartbeat.claimed
+        most, most_bytes = self._room(ready.task, ready.call.callable), MAX_ROUND_BYTES - ready.task.text_bytes
+        others: list[ReadyTask] = []
         while len(others) + 1 < most and (task := claimed.take()) is not None:
-            room, usual = self._room(task, callables.find_imported(task.task))
-            if room < len(others) + 2:
+            room = self._room(task, self._run.callables.find_imported(task.task))
+            most_bytes -= task.text_bytes
+            if room < len(others) + 2 or most_bytes < 0 or self._run.limits.is_too_large():
                 claimed.put_back(task)
                 break
-            most = min(most, room)
-            others.append(task)
-            by_limit.setdefault(usual, []).append(task)
-        return others, by_limit
+            try:
+                call = prepare(task, self._run.callables)
+            except BadTask as error:
+                self._run.result.taken += 1
+                self._finishing.add(Finish(task, describe(error)), None)
+            except (ModuleBroken, MemoryError):  # as its own turn will tell
+                claimed.put_back(task)
+                break
+            else:
+                most = min(most, room)
+                others.append(ReadyTask(task, call, self._attempts.max_attempts(task, call)))
+        return others
 
-    def _room(self, task: ClaimedTask, found: TaskCallable | None) -> tuple[int, int]:
-        """The most tasks that may be in a round with this one (1: it is to be started alone), and its usual limit."""
-        usual = self._attempts.usual_max_attempts(found)
+    def _room(self, task: ClaimedTask, found: TaskCallable | None) -> int:
+        """The most tasks that may be in a round with this one: 1 where it is to be started alone."""
         if found is None or found.options.commit_every is None or task.attempts or not task.has_texts:
-            return 1, usual
+            return 1
         # A task that may start only once must not lose its start by another one's crash.
-        limit = usual if task.max_attempts is None else task.max_attempts
-        return (found.options.commit_every if limit > 1 else 1), usual
+        limit = self._attempts.usual_max_attempts(found) if task.max_attempts is None else task.max_attempts
+        return found.options.commit_every if limit > 1 else 1
 
-    def _start_together(self, by_limit: dict[int, list[ClaimedTask]]) -> tuple[set[int], list[ClaimedTask]]:
-        """Start tasks, with one commit for each limit."""
+    def _start_together(self, several: Sequence[ReadyTask]) -> tuple[set[int], list[ClaimedTask]]:
+        """Start tasks, with one commit for each limit of attempts that their callables have."""
+        by_limit: dict[int, list[ClaimedTask]] = {}
+        for task, call, _ in several:
+            by_limit.setdefault(self._attempts.usual_max_attempts(call.callable), []).append(task)
         ids: set[int] = set()
         held: list[ClaimedTask] = []
-        for limit, several in by_limit.items():
-            started = self._starts.start(several, limit)
+        for limit, tasks in by_limit.items():
+            started = self._starts.start(tasks, limit)
             ids |= started.ids
             held += started.held
         return ids, held
 
     # ---- a round
 
-    def _begin_round(self, tasks: Sequence[ClaimedTask], began_at: float) -> None:
+    def _begin_round(self, others: Sequence[ReadyTask], began_at: float) -> None:
         heartbeat = self._run.heartbeat
-        self._waiting = {task.id: task.claim for task in tasks[1:]}
+        self._waiting = {other.task.id: other for other in others}
+        heartbeat.claimed.put_started(other.task for other in others)
         self._renewed_at = began_at
         self._save_at = began_at + self._save_seconds
-        self._finishing.gather(len(tasks))
+        self._finishing.gather(len(others) + 1)
         heartbeat.waiting = self._called
         heartbeat.save_ended = self._finishing.save_meanwhile
         heartbeat.look_each(self._look_seconds)
-
-    def has_started(self, task: ClaimedTask) -> bool:
-        """Whether a task was started with others, and has its turn now."""
-        return self._waiting.get(task.id) == task.claim
-
-    def begin_turn(self, task: ClaimedTask) -> Attempt | None:
-        """The attempt of a started task that has its turn; None where it is over. Raises DatabaseError."""
-        del self._waiting[task.id]
-        self._attempts.prepare()
-        if self._cancelled_by_id is None:
-            return self._run.stats.started(task)
-        is_cancelled = self._cancelled_by_id.get(task.id)
-        if is_cancelled is None:
-            self._reporter.report_lost(task, "before its code ran")
-        elif is_cancelled:
-            self._finishing.add(Finish(task, CANCELLED, uncount=True), None)
-        else:
-            return self._run.stats.started(task)
-        return None
 
     def _save(self) -> None:
         """Write the finishes of tasks that have ended, and look what became of the others in the meantime."""

@@ -297,7 +297,7 @@ def test_a_bad_row_in_a_round_is_fatal_uncounted_and_memory_that_is_short_fails_
     result = site.run()
     assert (result.taken, result.done, result.failed, result.fatal) == (5, 2, 1, 2)
     assert site.calls() == [0, 2]
-    assert site.columns("status, attempts") == [(4, 0), (3, 1), (4, 0)]
+    assert site.columns("status, attempts, started_at IS NULL") == [(4, 0, 1), (3, 1, 0), (4, 0, 1)]
     assert all(line.startswith(("BadTask: ", "MemoryError: ")) for line in site.first_lines())
 
 
@@ -502,8 +502,9 @@ def ask_to_stop(site: Rounds, number: int) -> dict[str, Any]:
 
 
 def be_large(site: Rounds, number: int) -> dict[str, Any]:
-    megabytes = iter([10.0] * (number + 2))
-    limits.process_megabytes = lambda: next(megabytes, 200.0)
+    megabytes = [10.0]
+    limits.process_megabytes = lambda: megabytes[-1]
+    site.module.does["many"] = on(number, lambda: megabytes.append(200.0))
     return {"max_memory": 150}
 
 
