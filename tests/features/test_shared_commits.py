@@ -7,6 +7,7 @@ kills, stops or races workers does so to real processes.
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ from taskserver.stores.queue.batches import Batches
 from taskserver.worker import limits, preparing, shared
 from taskserver.worker.claimed_tasks import ClaimedTasks
 from taskserver.worker.result import Reason
-from tests.support.processes import end_of, wait_until
+from tests.support.processes import end_of, thaw, wait_until
 from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
 from tests.support.rows import MODES, Rows
@@ -173,6 +174,11 @@ def test_a_round_has_as_many_tasks_as_the_smallest_of_its_callables_says(site: R
     # Three tasks stood there before the one that allows three.
     assert [count for verb, count in site.shared if verb == "start"] == [3, 3]
     assert site.calls() == list(range(7))
+    for number, name in enumerate(["many", "three", "many", "many", "many"]):
+        site.add(name, number)
+    site.run()
+    assert [count for verb, count in site.shared if verb == "start"] == [3, 2]
+    assert site.calls() == list(range(5))
 
 
 def test_the_order_is_that_of_the_claim_whatever_stands_between(site: Rounds) -> None:
@@ -764,6 +770,23 @@ def test_a_task_that_kills_its_worker_each_time_takes_no_other_along(queue: Queu
     assert queue.worker("--mode", "mark").returncode == 0
     assert queue.statuses() == [2, 2, 2, 4, 2, 2]
     assert max(attempts for status, attempts in queue.rows("status, attempts") if status == 2) == 2
+
+
+def test_a_worker_that_was_frozen_in_a_round_calls_and_changes_nothing_that_was_taken_back(queue: Queue) -> None:
+    queue.deployment.write_env(TASKSERVER_DSN=queue.dsn, TASKSERVER_LEASE="3")
+    add_quick(queue, 6, {2: "os.kill(os.getpid(), signal.SIGSTOP)"})
+    process = queue.start()
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    stood_still_at = time.monotonic()
+    queue.end_leases()
+    assert queue.worker().returncode == 0
+    taken_back = queue.rows("id, status, attempts")
+    assert [row[1:] for row in taken_back] == [(3, 1)] * 5
+    wait_until(lambda: time.monotonic() > stood_still_at + 0.3)  # a twelfth of the lease
+    thaw(process)
+    code, _, errors = end_of(process)
+    assert (code, queue.notes(), queue.rows("id, status, attempts")) == (0, ["0", "1", "2"], taken_back)
+    assert errors.count("the lease was lost while it ran") == 2
 
 
 HANG = "\nwhile not (HERE / 'go').exists():\n    time.sleep(0.01)\n"
