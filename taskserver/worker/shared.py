@@ -27,7 +27,7 @@ from .finishing import Finishing
 from .preparing import prepare
 from .reporting import Reporter
 from .run_context import RunContext
-from .starts import Starts
+from .starts import Started, Starts
 from .stats import Attempt
 
 MAX_ROUND_BYTES = 2 * 1024 * 1024
@@ -61,8 +61,6 @@ class SharedExecution:
         """Tasks that have had their turn since finishes were written last."""
         # The lease of a task that has its turn is to last for as long as those of other tasks do: see _save.
         self._save_seconds = min(SAVE_SECONDS, run.settings.lease_seconds / 12)
-        self._look_seconds = self._save_seconds / 4
-        """The heartbeat looks so often whether it is time to write."""
         self._renewed_at = 0.0
         """By time.monotonic: when the leases of tasks that wait for their turn began."""
         self._save_at = float("inf")
@@ -99,7 +97,7 @@ class SharedExecution:
         self._go_on()
 
     def _call(self, ready: ReadyTask, attempt: Attempt) -> None:
-        self._run.heartbeat.save_ended_at = self._save_at - self._look_seconds
+        self._run.heartbeat.save_ended_by(self._save_at)
         self._alone.execute(ready, attempt)
         self._called.append(ready.task)
 
@@ -115,32 +113,28 @@ class SharedExecution:
     def _start(self, ready: ReadyTask) -> Attempt | None:
         """Start a task, alone or with others. Its attempt; None where its claim is gone."""
         self._end_round()
-        others = self._take_others(ready)
-        if not others:
-            return self._attempts.start(ready.task, ready.max_attempts)
-        first, claimed = ready.task, self._run.heartbeat.claimed
+        first, others, started = ready.task, list[ReadyTask](), Started(set(), [ready.task])
         try:
-            self._finishing.save_together()
-            began_at = time.monotonic()
-            ids, held = self._start_together([ready, *others])
+            self._take_others(ready, others)
+            if others:
+                started = self._start_round(ready, others)
         except BaseException:
-            claimed.put_back(*(other.task for other in others))  # a release leaves started ones alone
+            self._run.heartbeat.claimed.put_back(
+                *(other.task for other in others)
+            )  # a release leaves started ones alone
             raise
-        claimed.put_back(*(task for task in held if task.id != first.id))
-        self._begin_round([other for other in others if other.task.id in ids], began_at)
-        if first.id in ids:
+        if first.id in started.ids:
             return self._attempts.attempt(first, has_started=True)
-        # Somebody holds its row, which has its turn now: wait for that as for any other.
-        return self._attempts.start(first, ready.max_attempts) if first in held else None
+        # Alone; or somebody holds its row, which has its turn now, and is waited for as any other.
+        return self._attempts.start(first, ready.max_attempts) if first in started.held else None
 
-    def _take_others(self, ready: ReadyTask) -> list[ReadyTask]:
+    def _take_others(self, ready: ReadyTask, others: list[ReadyTask]) -> None:
         """Take the tasks that can be started with this one, up to the first one that cannot.
 
         Bad rows between them are over with that.
         """
         claimed = self._run.heartbeat.claimed
         most, most_bytes = self._room(ready.task, ready.call.callable), MAX_ROUND_BYTES - ready.task.text_bytes
-        others: list[ReadyTask] = []
         while len(others) + 1 < most and (task := claimed.take()) is not None:
             room = self._room(task, self._run.callables.find_imported(task.task))
             most_bytes -= task.text_bytes
@@ -158,7 +152,6 @@ class SharedExecution:
             else:
                 most = min(most, room)
                 others.append(ReadyTask(task, call, self._attempts.max_attempts(task, call)))
-        return others
 
     def _room(self, task: ClaimedTask, found: TaskCallable | None) -> int:
         """The most tasks that may be in a round with this one: 1 where it is to be started alone."""
@@ -168,31 +161,31 @@ class SharedExecution:
         limit = self._attempts.usual_max_attempts(found) if task.max_attempts is None else task.max_attempts
         return found.options.commit_every if limit > 1 else 1
 
-    def _start_together(self, several: Sequence[ReadyTask]) -> tuple[set[int], list[ClaimedTask]]:
+    def _start_round(self, ready: ReadyTask, others: Sequence[ReadyTask]) -> Started:
+        """Start tasks together; those others wait for their turn then that could be started."""
+        self._finishing.save_together()
+        began_at = time.monotonic()
+        started = self._start_together([ready, *others])
+        heartbeat = self._run.heartbeat
+        heartbeat.claimed.put_back(*(task for task in started.held if task.id != ready.task.id))
+        waiting = [other for other in others if other.task.id in started.ids]
+        heartbeat.claimed.put_started(other.task for other in waiting)
+        self._waiting = {other.task.id: other for other in waiting}
+        self._renewed_at = began_at
+        self._save_at = began_at + self._save_seconds
+        self._finishing.gather(len(waiting) + 1)
+        heartbeat.waiting, heartbeat.save_ended = self._called, self._finishing.save_meanwhile
+        return started
+
+    def _start_together(self, several: Sequence[ReadyTask]) -> Started:
         """Start tasks, with one commit for each limit of attempts that their callables have."""
         by_limit: dict[int, list[ClaimedTask]] = {}
         for task, call, _ in several:
             by_limit.setdefault(self._attempts.usual_max_attempts(call.callable), []).append(task)
-        ids: set[int] = set()
-        held: list[ClaimedTask] = []
-        for limit, tasks in by_limit.items():
-            started = self._starts.start(tasks, limit)
-            ids |= started.ids
-            held += started.held
-        return ids, held
+        each = [self._starts.start(tasks, limit) for limit, tasks in by_limit.items()]
+        return Started(set().union(*(one.ids for one in each)), [task for one in each for task in one.held])
 
-    # ---- a round
-
-    def _begin_round(self, others: Sequence[ReadyTask], began_at: float) -> None:
-        heartbeat = self._run.heartbeat
-        self._waiting = {other.task.id: other for other in others}
-        heartbeat.claimed.put_started(other.task for other in others)
-        self._renewed_at = began_at
-        self._save_at = began_at + self._save_seconds
-        self._finishing.gather(len(others) + 1)
-        heartbeat.waiting = self._called
-        heartbeat.save_ended = self._finishing.save_meanwhile
-        heartbeat.look_each(self._look_seconds)
+    # ---- finish a round
 
     def _save(self) -> None:
         """Write the finishes of tasks that have ended, and look what became of the others in the meantime."""
@@ -213,5 +206,7 @@ class SharedExecution:
         if self._save_at == float("inf"):
             return
         self._save_at, self._cancelled_by_id = float("inf"), None
-        self._run.heartbeat.save_ended_at, self._run.heartbeat.waiting = float("inf"), ()
+        self._run.heartbeat.save_ended_by(float("inf"))
+        self._run.heartbeat.waiting = ()
         self._finishing.save_together()
+        self._finishing.gather(0)
