@@ -626,6 +626,23 @@ def test_a_start_that_fails_gives_all_back(site: Rounds, monkeypatch: pytest.Mon
     assert site.run().done == 3
 
 
+def test_bad_rows_that_cannot_be_recorded_have_the_tasks_beside_them_given_back(
+    site: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert site.module
+    good = site.add("many", 0, 1)
+    for _ in range(60):  # more than wait for their end to be written
+        site.server.add_task(f"{site.name}.many", {"m": 1})
+    good += site.add("many", 2)
+    monkeypatch.setattr(site.store.finishes, "advance", failing(Unavailable("gone")))
+    with pytest.raises(Unavailable, match="gone"):
+        site.run()
+    assert [row for row in site.columns("id, status, attempts, claim") if row[0] in good] == [
+        (task_id, 0, 0, None) for task_id in good
+    ]
+    assert site.calls() == []
+
+
 @pytest.mark.parametrize("error", [Unavailable("gone"), Conflict("held"), DatabaseError("a trigger")])
 def test_a_finish_of_all_that_fails_is_made_up_for_by_one_of_each(
     site: Rounds, monkeypatch: pytest.MonkeyPatch, error: DatabaseError
