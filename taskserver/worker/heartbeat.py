@@ -35,8 +35,6 @@ FROZEN_SECONDS = 1.0
 FROZEN_GRACE_SECONDS = 5.0
 MIN_ANSWER_SECONDS = 2.5
 """The shortest wait for an answer: longer than the server itself waits for a lock, two seconds on MySQL 5.7."""
-MIN_PAUSE_SECONDS = 0.05
-"""Between two looks whether a call runs before which others have ended."""
 MAX_WRITE_SECONDS = 60.0
 MAX_TURN_SECONDS = 2.5
 """A verb waits so long at most for somebody's lock before it lets go of its session."""
@@ -79,7 +77,8 @@ class Heartbeat:
         of the running call."""
         self.save_ended: Callable[[], object] = lambda: None
         """Writes the finishes of tasks that ended before the running call."""
-        self._save_ended_at = float("inf")
+        self.save_ended_at = float("inf")
+        """By time.monotonic: if the next call still runs then, it is time to do that; infinity: there are none."""
         self._looks_at = float("inf")
         """By time.monotonic: when the thread looks next, if nobody wakes it."""
         self.was_cancelled = False
@@ -117,15 +116,10 @@ class Heartbeat:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self._thread = thread
 
-    def save_ended_by(self, at: float) -> None:
-        """Have `save_ended` called at this instant of time.monotonic, if a call runs then; infinity: at none."""
-        self._save_ended_at = at
-        if at < self._looks_at:
-            self._woken.set()
-
     def guard(self, tasks: Sequence[ClaimedTask], claimed_at: float) -> ClaimedTasks:
         """Give back these tasks in time that were claimed at that instant of time.monotonic."""
         self.claimed = ClaimedTasks(tasks, claimed_at, self._lease_seconds)
+        self.save_ended_at, self.waiting = float("inf"), ()  # those of the claim before are written
         return self.claimed
 
     def is_within_lease(self) -> bool:
@@ -141,6 +135,9 @@ class Heartbeat:
             self._arm_watchdog()
             self._woken.set()
         self._was_own = is_own
+        call.save_ended_at = self.save_ended_at
+        if call.save_ended_at < self._looks_at:
+            self._woken.set()
         return self._context
 
     def end(self) -> None:
@@ -158,11 +155,10 @@ class Heartbeat:
     def _beat(self) -> None:
         pause = self._look_seconds
         while not self._stopped:
-            self._looks_at = float("inf")  # who sets another instant from here on wakes the thread
-            pause = min(pause, max(self._save_ended_at - time.monotonic(), MIN_PAUSE_SECONDS))
             self._looks_at = planned = time.monotonic() + pause
             self._woken.wait(pause)
             self._woken.clear()
+            self._looks_at = float("inf")  # a call that begins from here on may go unseen: it wakes the thread
             call = self._call
             if time.monotonic() - planned > FROZEN_SECONDS:
                 self._quiet_since = time.monotonic()
@@ -232,12 +228,11 @@ class Heartbeat:
 
     def _save_ended(self, call: WatchedCall, now: float) -> float:
         """Have the finishes written of tasks that ended before this call, once it is time. The instant for that."""
-        if now >= self._save_ended_at:
-            self._save_ended_at = now + self._lease_seconds / 12  # if that fails
+        if now >= call.save_ended_at:
+            call.save_ended_at = now + self._lease_seconds / 12  # if that fails
             self._write(call, lambda store: self.save_ended())
-            if self._call is call:  # else that is the instant of a later call
-                self._save_ended_at = float("inf")
-        return self._save_ended_at
+            call.save_ended_at = float("inf")
+        return call.save_ended_at
 
     def _store_progress(self, call: WatchedCall, now: float) -> float:
         """Store the latest progress once it is time. The instant at which that is due."""

@@ -97,7 +97,7 @@ class SharedExecution:
         self._go_on()
 
     def _call(self, ready: ReadyTask, attempt: Attempt) -> None:
-        self._run.heartbeat.save_ended_by(self._save_at)
+        self._run.heartbeat.save_ended_at = self._save_at
         self._alone.execute(ready, attempt)
         self._called.append(ready.task)
 
@@ -206,7 +206,6 @@ class SharedExecution:
         if self._save_at == float("inf"):
             return
         self._save_at, self._cancelled_by_id = float("inf"), None
-        self._run.heartbeat.save_ended_by(float("inf"))
-        self._run.heartbeat.waiting = ()
+        self._run.heartbeat.save_ended_at, self._run.heartbeat.waiting = float("inf"), ()
         self._finishing.save_together()
         self._finishing.gather(0)
