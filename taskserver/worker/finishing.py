@@ -12,6 +12,7 @@ from threading import RLock
 
 from ..errors import Conflict, DatabaseError, TooLong, is_refusal
 from ..model.attempt import Finish, Outcome, Start
+from ..model.task import ClaimedTask
 from ..stores import Store
 from ..stores.queue.batches import Batches
 from .reporting import Ended, Reporter
@@ -89,6 +90,32 @@ class Finishing:
                 self._reporter.report_unrecorded([ended.finish.task for ended in self._ended])
                 raise
             self.save()
+
+    def save_together_and_start(self, tasks: Sequence[ClaimedTask], max_attempts: int) -> bool:
+        """The same and the start of other tasks of that claim in one commit. Whether all of it was done, or nothing.
+
+        Nothing where there is more to write than that tasks are done. Raises DatabaseError.
+        """
+        with self._in_use:
+            several = self._ended
+            if not several or not all(ended.finish.is_plain for ended in several):
+                return False
+            try:
+                is_done, may_be_done = self._batches.complete_and_start(
+                    [ended.finish.task for ended in several], tasks, max_attempts
+                )
+            except DatabaseError as error:
+                self._may_be_saved = self._may_be_saved or error.may_have_taken_effect
+                if is_refusal(error):
+                    return False
+                self._reporter.report_unrecorded([ended.finish.task for ended in several])
+                raise
+            self._may_be_saved = self._may_be_saved or may_be_done
+            if is_done:
+                self._ended, self._characters, self._may_be_saved = [], 0, False
+                for ended in several:
+                    self._reporter.report(ended, Outcome.AS_ASKED)
+            return is_done
 
     def save_meanwhile(self) -> None:
         """The same, from another thread, while a task's code has the run's own. Raises DatabaseError."""

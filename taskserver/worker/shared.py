@@ -5,6 +5,8 @@ A round is up to N tasks that stand next to each other in their claim:
     take up the first → start it together with the others → call each when it has its turn → finish all together
                                                           ↘ a second later: finish those that have ended, and go on
 
+The finishes of a round share the commit of the next start.
+
 A started task that has not had its turn stands before all others of its claim (claimed_tasks.py). It is given back as
 they are, and its attempt is not counted then. Only tasks that were never started share a round: a task that kills its
 worker costs the others of its round one attempt, and none of them shares a round again.
@@ -73,6 +75,7 @@ class SharedExecution:
 
         Raises DatabaseError.
         """
+        self._close_round()  # where the rest of it was given back
         attempt = attempt or self._start(ready)
         if attempt is not None:
             self._call(ready, attempt)
@@ -102,9 +105,9 @@ class SharedExecution:
         self._called.append(ready.task)
 
     def _go_on(self) -> None:
-        """Write finishes where it is time: the round is over, or its second is."""
+        """Write finishes once their second is over; those of a round that is over go with the next start."""
         if not self._run.heartbeat.claimed.has_started:
-            self._end_round()
+            self._close_round()
         elif time.monotonic() >= self._save_at:
             self._save()
 
@@ -112,16 +115,14 @@ class SharedExecution:
 
     def _start(self, ready: ReadyTask) -> Attempt | None:
         """Start a task, alone or with others. Its attempt; None where its claim is gone."""
-        self._end_round()
         first, others, started = ready.task, list[ReadyTask](), Started(set(), [ready.task])
         try:
             self._take_others(ready, others)
             if others:
                 started = self._start_round(ready, others)
         except BaseException:
-            self._run.heartbeat.claimed.put_back(
-                *(other.task for other in others)
-            )  # a release leaves started ones alone
+            # A release leaves those alone that were started.
+            self._run.heartbeat.claimed.put_back(*(other.task for other in others))
             raise
         if first.id in started.ids:
             return self._attempts.attempt(first, has_started=True)
@@ -163,7 +164,6 @@ class SharedExecution:
 
     def _start_round(self, ready: ReadyTask, others: Sequence[ReadyTask]) -> Started:
         """Start tasks together; those others wait for their turn then that could be started."""
-        self._finishing.save_together()
         began_at = time.monotonic()
         started = self._start_together([ready, *others])
         heartbeat = self._run.heartbeat
@@ -182,7 +182,7 @@ class SharedExecution:
         by_limit: dict[int, list[ClaimedTask]] = {}
         for task, call, _ in several:
             by_limit.setdefault(self._attempts.usual_max_attempts(call.callable), []).append(task)
-        each = [self._starts.start(tasks, limit) for limit, tasks in by_limit.items()]
+        each = [self._starts.start(tasks, limit, self._finishing) for limit, tasks in by_limit.items()]
         return Started(set().union(*(one.ids for one in each)), [task for one in each for task in one.held])
 
     # ---- finish a round
@@ -201,11 +201,8 @@ class SharedExecution:
             self._renewed_at = now
         self._cancelled_by_id = self._run.store.leases.claimed_still(waiting)
 
-    def _end_round(self) -> None:
+    def _close_round(self) -> None:
         self._called.clear()
-        if self._save_at == float("inf"):
-            return
         self._save_at, self._cancelled_by_id = float("inf"), None
         self._run.heartbeat.save_ended_at, self._run.heartbeat.waiting = float("inf"), ()
-        self._finishing.save_together()
         self._finishing.gather(0)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ..model.task import ClaimedTask
 from ..stores.queue.batches import Batches
+from .finishing import Finishing
 from .reporting import Reporter
 from .run_context import RunContext
 
@@ -29,16 +30,22 @@ class Starts:
         self._batches = Batches(run.store)
         self._reporter = reporter
 
-    def start(self, tasks: Sequence[ClaimedTask], max_attempts: int) -> Started:
+    def start(self, tasks: Sequence[ClaimedTask], max_attempts: int, with_finishes: Finishing | None = None) -> Started:
         """Start tasks of one claim in one write, and report those whose claim is gone.
 
-        `max_attempts` is recorded in rows that do not say it. Raises DatabaseError.
+        `max_attempts` is recorded in rows that do not say it. The start shares the commit of the finishes that have
+        gathered, where that can be done; else they are written before. Raises DatabaseError.
         """
         if not tasks:
             return Started(set(), [])
         self._run.heartbeat.start()
         asked_at = time.monotonic()
-        ids = self._batches.start(tasks, max_attempts)
+        if with_finishes is not None and with_finishes.save_together_and_start(tasks, max_attempts):
+            ids = {task.id for task in tasks}
+        else:
+            if with_finishes is not None:
+                with_finishes.save_together()
+            ids = self._batches.start(tasks, max_attempts)
         if ids and time.monotonic() - asked_at > self._run.settings.lease_seconds / 2:
             # As with a single task: another worker may have taken them back since.
             self._batches.renew(tasks)

@@ -12,13 +12,13 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, nullcontext
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from taskserver import DatabaseError, Fatal, Retry, RunResult, Stop
-from taskserver.errors import Conflict, Unavailable
+from taskserver.errors import Unavailable
 from taskserver.model.arguments import read_arguments
 from taskserver.model.task import CANCELLED, Claim, ClaimedTask, Status
 from taskserver.stores.queue.batches import Batches
@@ -107,12 +107,20 @@ class Rounds(Site):
         with pytest.MonkeyPatch.context() as patch:
             for verb in ("start", "complete", "unstart"):
                 patch.setattr(Batches, verb, self._noting(verb, getattr(Batches, verb)))
+            patch.setattr(Batches, "complete_and_start", self._noting_both(Batches.complete_and_start))
             return super().run(max_tasks, **how)
 
     def _noting(self, verb: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def write(batches: Batches, tasks: Sequence[ClaimedTask], *values: Any) -> Any:
             self.shared.append((verb, len(tasks)))
             return real(batches, tasks, *values)
+
+        return write
+
+    def _noting_both(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def write(batches: Batches, ended: Sequence[Any], tasks: Sequence[Any], *values: Any) -> Any:
+            self.shared += [("complete", len(ended)), ("start", len(tasks))]
+            return real(batches, ended, tasks, *values)
 
         return write
 
@@ -152,8 +160,8 @@ def test_tasks_are_called_one_by_one_between_one_start_and_one_finish(any_site: 
     assert (result.taken, result.done, result.released, result.reason) == (40, 40, 0, Reason.EMPTY)
     assert site.calls() == list(range(40))
     # The import costs a start of its own: it may kill the worker.
-    together = 40 if is_imported else 39
-    assert site.shared == [("start", together), ("complete", together)]
+    first, together = ([], 40) if is_imported else ([("complete", 1)], 39)
+    assert site.shared == [*first, ("start", together), ("complete", together)]
     assert site.figures() == (40, 40, 40, 0, 0)
     table = "jobs_queue_done" if mode == "move" else "jobs_queue"
     columns = site.columns("status, attempts, max_attempts, claim, due_at, error_text", table)
@@ -189,7 +197,7 @@ def test_the_order_is_that_of_the_claim_whatever_stands_between(site: Rounds) ->
     site.add("many", 10, priority=-1)
     assert site.run().done == 10
     assert site.calls() == [10, *range(9)]
-    assert site.shared == [(verb, count) for count in (3, 2) for verb in ("start", "complete")]
+    assert [count for verb, count in site.shared if verb == "start"] == [3, 2]
 
 
 NEVER_WITH_OTHERS = {
@@ -429,8 +437,8 @@ def test_the_leases_of_started_tasks_are_renewed_between_calls(make_site: Callab
 
     site.module.does["many"] = do
     assert site.run().done == 4
-    assert ends[0] < ends[1] == ends[2]
-    assert [verb for verb, _ in site.shared] == ["start", "complete"]
+    assert ends[0] < ends[1]
+    assert [count for verb, count in site.shared if verb == "start"] == [4]
 
 
 @pytest.mark.parametrize("meanwhile", ["cancelled", "changed", "taken away", "deleted"])
@@ -496,6 +504,35 @@ def test_what_became_of_a_task_that_has_run_is_found_out_as_its_finish_is_writte
     else:
         assert (result.done, result.lost) == (2, 1)
         assert left == ([(ids[1], 1, 1)] if meanwhile == "taken away" else [])
+
+
+@pytest.mark.parametrize("meanwhile", ["cancelled", "changed", "taken away", "deleted"])
+@pytest.mark.parametrize("which", [1, 4], ids=["finished", "started"])
+def test_what_became_of_a_row_is_found_out_as_one_round_is_finished_and_the_next_started(
+    any_site: Rounds, meanwhile: str, which: int
+) -> None:
+    site = any_site
+    assert site.module
+    name = f"{site.name}.three"
+    ids = [site.server.add_task(name, {"n": n}, unique_key=f"k{n}") for n in range(6)]
+    deeds: dict[str, Callable[[], object]] = {
+        "cancelled": lambda: site.server.cancel(ids[which]),
+        "changed": lambda: site.server.add_task(name, {"n": 11}, unique_key=f"k{which}", rerun=True),
+        "taken away": lambda: site.rows.set(f"claim = 5 WHERE id = {ids[which]}"),
+        "deleted": lambda: site.rows.execute(f"DELETE FROM jobs_queue WHERE id = {ids[which]}"),
+    }
+    site.module.does["three"] = on(2, deeds[meanwhile])
+    result = site.run()
+    called = [n for n in range(6) if n < 3 or n != which]
+    assert site.calls() == [*called, *([11] if meanwhile == "changed" else [])]
+    left = [row for row in site.columns("id, status") if row[0] == ids[which] and row[1] != Status.DONE]
+    # A cancel came too late for a task that has run; one that was not started is fatal at once, or new with its change.
+    done = 7 if (meanwhile, which) == ("changed", 1) else 6 if "c" in meanwhile[0] and which == 1 else 5
+    done += (meanwhile, which) == ("changed", 4)
+    assert (result.done, result.fatal, result.failed) == (done, 0, 0)
+    assert left == {"cancelled": [(ids[which], 4)] if which == 4 else [], "taken away": [(ids[which], 1)]}.get(
+        meanwhile, []
+    )
 
 
 # ---- the end of a run in the midst of a round
@@ -643,20 +680,30 @@ def test_bad_rows_that_cannot_be_recorded_have_the_tasks_beside_them_given_back(
     assert site.calls() == []
 
 
-@pytest.mark.parametrize("error", [Unavailable("gone"), Conflict("held"), DatabaseError("a trigger")])
-def test_a_finish_of_all_that_fails_is_made_up_for_by_one_of_each(
-    site: Rounds, monkeypatch: pytest.MonkeyPatch, error: DatabaseError
+def test_a_finish_of_all_that_is_refused_is_made_up_for_by_one_of_each(
+    site: Rounds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the run's end, where the failure ends that."""
     assert site.module
-    site.add("many", *range(3))
-    ends_run = isinstance(error, (Unavailable, Conflict))
-    with monkeypatch.context() as patch, pytest.raises(type(error)) if ends_run else nullcontext():
-        patch.setattr(Batches, "complete", failing(error))
-        assert site.run().done == 3
-    assert (site.columns("id"), site.calls()) == ([], [0, 1, 2])
-    [run] = site.store.views.runs()
-    assert (run.taken, run.done) == (3, 3)
+    site.add("three", *range(5))
+    for verb in ("complete", "complete_and_start"):
+        monkeypatch.setattr(Batches, verb, failing(DatabaseError("an error of a trigger")))
+    assert site.run().done == 5
+    assert (site.columns("id"), site.calls()) == ([], list(range(5)))
+
+
+@pytest.mark.parametrize("verb", ["complete", "complete_and_start"])
+def test_finishes_that_cannot_be_written_are_told_and_leave_all_started(
+    site: Rounds, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, verb: str
+) -> None:
+    assert site.module
+    site.add("three", *range(5))
+    for name in (verb, "complete"):
+        monkeypatch.setattr(Batches, name, failing(Unavailable("gone")))
+    with caplog.at_level("INFO", "taskserver"), pytest.raises(Unavailable, match="gone"):
+        site.run(3 if verb == "complete" else 0)
+    told = {message for message in caplog.messages if "could not be recorded" in message}
+    assert told == {f"task {one} {site.name}.three has ended, which could not be recorded" for one in (1, 2, 3)}
+    assert site.columns("status, attempts") == [(1, 1)] * 3 + [(0, 0)] * 2
 
 
 def failing(error: Exception) -> Callable[..., Any]:
@@ -692,6 +739,7 @@ START, FINISH = b"started_at = NOW(6), due_at", b"finish"
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["many", "three"], ids=["in one round", "in two rounds"])
 @pytest.mark.parametrize(
     ("words", "is_done"), [(START, True), (START, False), (FINISH, True), (FINISH, False), (b"COMMIT", True)]
 )
@@ -700,6 +748,7 @@ def test_a_connection_that_breaks_has_each_task_of_a_round_run_once(
     mysql_server: MySQLServer,
     emptied_mysql_dsn: str,
     mode: str,
+    name: str,
     words: bytes,
     is_done: bool,
 ) -> None:
@@ -713,17 +762,17 @@ def test_a_connection_that_breaks_has_each_task_of_a_round_run_once(
         def cut() -> None:
             cuts.append((proxy.cut_after if is_done else proxy.cut_before)(contains(words)))
 
-        site.add("many", *range(4))
-        if words == b"COMMIT":
-            site.module.does["many"] = on(3, cut)
+        site.add(name, *range(6))
+        if words == b"COMMIT" or name == "three":  # as the only round ends, or between both
+            site.module.does[name] = on(5 if name == "many" else 2, cut)
         else:
             cut()
         result = site.run()
         assert cuts[0].has_struck
-        assert (result.done, result.lost, result.failed) == (4, 0, 0)
-        assert site.calls() == [0, 1, 2, 3]
-        assert site.columns("id") == ([] if mode != "mark" else [(n,) for n in range(1, 5)])
-        assert len(site.columns("id", "jobs_queue_done")) == (4 if mode == "move" else 0)
+        assert (result.done, result.lost, result.failed) == (6, 0, 0)
+        assert site.calls() == list(range(6))
+        assert site.columns("id, attempts") == ([] if mode != "mark" else [(n, 1) for n in range(1, 7)])
+        assert len(site.columns("id", "jobs_queue_done")) == (6 if mode == "move" else 0)
 
 
 # ---- real processes

@@ -340,3 +340,25 @@ def test_what_others_did_to_a_started_task_stands_when_it_is_given_back(store: S
     assert rows.row(cancelled)["claim"] is None
     assert rows.row(taken)["claim"] != tasks[2].claim
     assert rows.row(free)["attempts"] == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_tasks_are_completed_and_others_started_in_one_commit_or_not_at_all(
+    open_store: Callable[..., Store], rows: Rows, mode: str
+) -> None:
+    store = open_store(mode)
+    batches = Batches(store)
+    add_many(store, [PLAIN] * 4)
+    tasks = claim(store)
+    batches.start(tasks[:2], 10)
+    for taken in (tasks[0].id, tasks[3].id):
+        rows.set(f"claim = claim - 1 WHERE id = {taken}")
+        before = rows.all()
+        assert batches.complete_and_start(tasks[:2], tasks[2:], 10) == (False, False)
+        assert (rows.all(), rows.all("jobs_queue_done")) == (before, [])
+        rows.set(f"claim = claim + 1 WHERE id = {taken}")
+    assert batches.complete_and_start(tasks[:2], tasks[2:], 7) == (True, False)
+    started = [(row["status"], row["attempts"], row["max_attempts"]) for row in rows.all() if row["status"] == 1]
+    assert started == [(1, 1, 7)] * 2
+    assert len(rows.all("jobs_queue_done")) == (2 if mode == "move" else 0)
+    assert len(rows.all()) == (4 if mode == "mark" else 2)

@@ -49,11 +49,8 @@ class Batches:
         Others hold the rows of the remaining tasks, or took them. `max_attempts` is the limit for tasks whose row has
         none.
         """
-        ids, claim = _ids_of(tasks), tasks[0].claim
-
-        def start_of(some: Sequence[int]) -> Write:
-            return with_ids(self.START_SEVERAL, some), (max_attempts, self._store.lease_seconds, *some, claim)
-
+        ids = _ids_of(tasks)
+        start_of = partial(self._start_of, tasks[0].claim, max_attempts)
         try:
             # With its commit in one round trip, where the server joins statements.
             [matched], _ = self._database.write_together([start_of(ids)], self._writer_seconds)
@@ -64,6 +61,9 @@ class Batches:
             matched = sum(freed.results)
         # An earlier try whose connection broke may have started the others.
         return {task.id for task in tasks} if matched == len(tasks) else self.started(tasks)
+
+    def _start_of(self, claim: int, max_attempts: int, ids: Sequence[int]) -> Write:
+        return with_ids(self.START_SEVERAL, ids), (max_attempts, self._store.lease_seconds, *ids, claim)
 
     def unstarted(self, tasks: Sequence[ClaimedTask]) -> set[int]:
         """The ids of the tasks that this worker still has, and did not start."""
@@ -141,6 +141,34 @@ class Batches:
         for sql in COMPLETE[self._store.mode]:
             if self._database.write_ids(_of_many(sql), ids, (claim,)) < len(ids):
                 raise RowsChanged(f"of {len(ids)} rows some were changed meanwhile")
+
+    # ---- both in one commit
+
+    def complete_and_start(
+        self, ended: Sequence[ClaimedTask], tasks: Sequence[ClaimedTask], max_attempts: int
+    ) -> tuple[bool, bool]:
+        """Complete tasks and start others of the same claim in one commit: all of them, or none. Raises DatabaseError.
+
+        None where a row was changed, or others hold it: `complete` and `start` then do what can be done. The second
+        flag tells whether all may be done then, as a connection broke before its answer came.
+        """
+        policy = RetryPolicy(Scope.TRANSACTION, self._writer_seconds)
+        try:
+            self._database.run(
+                policy, self._complete_and_start, _ids_of(ended), _ids_of(tasks), tasks[0].claim, max_attempts
+            )
+        except (RowsChanged, Conflict) as error:
+            if isinstance(error, Conflict) and self._store.has_one_writer:
+                raise
+            return False, error.may_have_taken_effect
+        return True, False
+
+    def _complete_and_start(
+        self, ended: Sequence[int], unstarted: Sequence[int], claim: int, max_attempts: int
+    ) -> None:
+        self._complete(claim, ended)
+        if self._database.write(*self._start_of(claim, max_attempts, unstarted)) < len(unstarted):
+            raise RowsChanged(f"of {len(unstarted)} rows some were changed meanwhile")
 
     # ---- start again: in progress, started → in progress, started once more
 
