@@ -14,7 +14,7 @@ PARALLEL = -n 4 --dist loadgroup
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONOPTIMIZE PYTHONDONTWRITEBYTECODE VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-test venv-dev update packages demo bundle test test-unit test-sqlite test-long test-servers chaos lint format bench clean
+.PHONY: help venv venv-test venv-dev venv-bench update packages demo bundle test test-unit test-sqlite test-long test-servers chaos lint format bench clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z.-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -27,6 +27,9 @@ venv-test:
 
 venv-dev:
 	@.ci/setup venv test dev
+
+venv-bench:
+	@.ci/setup venv test bench
 
 packages:
 	@.ci/setup packages
@@ -67,7 +70,7 @@ format: venv-dev ## format the code and repair what ruff can
 chaos: venv-test packages ## kill, freeze and cut off workers, database and network for some minutes
 	@$(PYTHON) -m tests.faults.chaos $(ARGS)
 
-bench: venv-test packages ## measure, on a private MariaDB with durable settings
+bench: venv-bench packages ## measure, on a private MariaDB with durable settings
 	@$(PYTHON) -m bench $(ARGS)
 
 update: ## renew requirements.lock: the newest packages that pyproject.toml allows, with their hashes

@@ -23,7 +23,7 @@ HEAD = """\
 # What `make` installs and `make bundle` packs, with hashes: pip refuses a file that has another one. Written by
 # `make update`; a section has what an extra of pyproject.toml needs beyond the sections before it.
 """
-EXTRAS = ("test", "dev", "update")
+EXTRAS = ("test", "dev", "update", "bench")
 OLDEST_PYTHON = "3.10"
 
 

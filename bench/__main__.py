@@ -25,6 +25,7 @@ from .measure import Line, Rate
 from .place import Place
 from .record import record, sqlite, workers
 from .request import request
+from .shared import shared, shared_sqlite
 from .waiting import waiting
 
 BENCHMARKS: dict[str, Callable[[Place], Iterator[Line | Rate]]] = {
@@ -35,6 +36,8 @@ BENCHMARKS: dict[str, Callable[[Place], Iterator[Line | Rate]]] = {
     "kinds_sqlite": kinds_sqlite,
     "drain": drain,
     "batches": batches,
+    "shared": shared,
+    "shared_sqlite": shared_sqlite,
     "add": add,
     "add_many": add_many,
     "request": request,

@@ -86,10 +86,15 @@ def drain(port: int, database: str, table: str, groups: tuple[int, ...] = (), ba
 
 def drain_batches(connection: Connection, table: str, batch: int) -> int:
     """Claim by `batch`, start all of them and delete all of them: three writes, and a commit each."""
+    return drain_shared(connection, table, batch, batch)
+
+
+def drain_shared(connection: Connection, table: str, batch: int, every: int) -> int:
+    """Claim by `batch`, start and delete so many of them together: two writes for those, and a commit each."""
     cursor = connection.cursor()
     cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
     claim_tasks = _claim(table, (), batch)
-    marks = ", ".join(["%s"] * batch)
+    marks = ", ".join(["%s"] * every)
     read = READ.format(table=table)
     start, finish = (statement.format(table=table, ids=marks) for statement in (START_MANY, FINISH_MANY))
     claim = int.from_bytes(os.urandom(8), "big") >> 1
@@ -98,9 +103,10 @@ def drain_batches(connection: Connection, table: str, batch: int) -> int:
         connection.commit()
         cursor.execute(read, (claim,))
         ids = [row[0] for row in cursor.fetchall()]
-        for statement in (start, finish):
-            cursor.execute(statement, (*ids, claim))
-            connection.commit()
+        for first in range(0, len(ids), every):
+            for statement in (start, finish):
+                cursor.execute(statement, (*ids[first : first + every], claim))
+                connection.commit()
         done += len(ids)
     return done
 

@@ -47,6 +47,12 @@ class Finish(NamedTuple):
         """Whether the task is over with this attempt."""
         return self.next_stage is None and self.retry_seconds is None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the task is done, and its row takes nothing more and concerns no other."""
+        has_texts = self.error_text is not None or self.result is not None or self.stays is not None
+        return not (has_texts or self.next_stage is not None or self.task.awaited)
+
 
 class Outcome(Enum):
     """What came of a finish."""

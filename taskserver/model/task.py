@@ -76,6 +76,11 @@ class ClaimedTask(NamedTuple):
         """The length of arguments and stages together."""
         return (self.args_bytes or 0) + (self.stages_bytes or 0)
 
+    @property
+    def has_texts(self) -> bool:
+        """Whether arguments and stages are here: the claim left none of them in the database."""
+        return (self.args is not None or not self.args_bytes) and (self.stages is not None or not self.stages_bytes)
+
 
 class Claim(NamedTuple):
     """The rows that one claiming UPDATE took."""

@@ -12,8 +12,8 @@ from .backoff import Backoff, parse_backoff
 from .field_checks import name_of
 from .task import MAX_ATTEMPTS, MAX_SECONDS
 
-MAX_TASKS_PER_CALL = 500
-"""Tasks in one call of a batch: their ids stand in one statement, and old SQLite binds 999 values."""
+MAX_TASKS_TOGETHER = 500
+"""Tasks in one call of a batch, or in one round: their ids stand in one statement, and old SQLite binds 999 values."""
 
 _ATTRIBUTE = "__taskserver_options__"
 
@@ -33,6 +33,8 @@ class Options(NamedTuple):
     """The callable takes a list of the arguments of up to so many tasks; None: the arguments of one task."""
     transactional: bool = False
     """Whether the callable runs inside the transaction that completes its task."""
+    commit_every: int | None = None
+    """Up to so many tasks share the commits of their starts and finishes; None: each has its own."""
 
 
 NO_OPTIONS = Options()
@@ -49,6 +51,7 @@ def task(
     on_fatal: str | Callable[..., Any] | None = None,
     batch: int | None = None,
     transactional: bool = False,
+    commit_every: int | None = None,
 ) -> Callable[[F], F]: ...
 def task(
     function: Any = None,
@@ -59,6 +62,7 @@ def task(
     on_fatal: str | Callable[..., Any] | None = None,
     batch: int | None = None,
     transactional: bool = False,
+    commit_every: int | None = None,
 ) -> Any:
     """Give a callable options of its own; the function itself is not changed.
 
@@ -69,6 +73,8 @@ def task(
     returns None where all are done, or a list with an exception for each task that failed, in their order.
     With `transactional` the callable runs inside the transaction that completes its task: its writes to
     `taskserver.connection()` and the completion are committed together.
+    With `commit_every` up to so many tasks are started in one commit, called one by one, and finished in one commit, or
+    after one second; where the worker dies meanwhile, tasks that have run may run again.
     Raises SettingError; the module then cannot be imported.
     """
     options = Options(
@@ -76,9 +82,11 @@ def task(
         backoff=None if backoff is None else parse_backoff("backoff", backoff),
         timeout_seconds=None if timeout is None else _check_timeout(timeout),
         on_fatal=None if on_fatal is None else _check_on_fatal(on_fatal),
-        batch=None if batch is None else _check_number("batch", batch, MAX_TASKS_PER_CALL),
+        batch=None if batch is None else _check_number("batch", batch, MAX_TASKS_TOGETHER),
         transactional=_check_transactional(transactional, batch),
+        commit_every=None if commit_every is None else _check_number("commit_every", commit_every, MAX_TASKS_TOGETHER),
     )
+    _check_may_be_repeated(options)
 
     def mark(marked: F) -> F:
         inner = getattr(marked, "__func__", marked)  # the function inside a static or class method
@@ -115,6 +123,23 @@ def _check_transactional(value: bool, batch: int | None) -> bool:
     if value and batch is not None:
         raise SettingError("it has transactional and batch; allowed: one of them, as each task has a transaction")
     return value
+
+
+def _check_may_be_repeated(options: Options) -> None:
+    """Raises SettingError where other options do not go with `commit_every`."""
+    if options.commit_every is None:
+        return
+    if options.batch is not None:
+        raise SettingError("it has commit_every and batch; allowed: one of them, as a batch shares its commits anyway")
+    if options.transactional:
+        raise SettingError(
+            "it has commit_every and transactional; allowed: one of them, as each transaction is a commit"
+        )
+    if options.max_attempts == 1:
+        raise SettingError(
+            "it has commit_every and max_attempts=1; allowed: max_attempts from 2 on, as tasks which share commits "
+            "may run again after a crash"
+        )
 
 
 def _check_timeout(value: float) -> float:

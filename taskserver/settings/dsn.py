@@ -21,6 +21,8 @@ VERIFY_IDENTITY = "verify_identity"
 SSL_MODES = ("disabled", "preferred", "required", VERIFY_IDENTITY)
 DEFAULT_PORT = 3306
 MEMORY = ":memory:"
+SYNCHRONOUS = ("full", "normal")
+"""What SQLite waits for at a commit: its disk, or nothing, so that a power cut may cost the last commits."""
 QUOTES = tuple("\"'`“”„‘’‚«»")
 """Quotes that editors write; an `.env` knows only the first two."""
 SOCKETS = (
@@ -79,6 +81,8 @@ class SQLiteDsn(NamedTuple):
     """An SQLite file, or `:memory:`. A relative path starts in the program's folder."""
 
     path: str
+    synchronous: str = SYNCHRONOUS[0]
+    """One of SYNCHRONOUS."""
 
     @property
     def place(self) -> str:
@@ -149,10 +153,15 @@ def _hint_at_scheme(scheme: str) -> str:
 def _parse_sqlite(rest: str) -> SQLiteDsn:
     if not rest.startswith("/"):
         raise _wrong("sqlite: is followed by three slashes and a relative path, or by four and an absolute one")
-    path = unquote(rest[1:])
+    written, _, query = rest[1:].partition("?")
+    path = unquote(written)
     if not path or path.endswith("/") or "\0" in path:
         raise _wrong("it names no database file")
-    return SQLiteDsn(path)
+    options = _split_options(query, {"synchronous": ""}, "; in the name of a file, a '?' is written %3F")
+    synchronous = options["synchronous"].lower() or SYNCHRONOUS[0]
+    if synchronous not in SYNCHRONOUS:
+        raise _wrong(f"its synchronous is none of {', '.join(SYNCHRONOUS)}")
+    return SQLiteDsn(path, synchronous)
 
 
 def _parse_mysql(rest: str, password: str) -> MySQLDsn:
@@ -199,20 +208,7 @@ def _parse_address(address: str, has_user: bool) -> tuple[str, int]:
 
 
 def _parse_options(query: str) -> dict[str, str]:
-    options = dict.fromkeys(("unix_socket", "ssl-mode", "ssl-ca"), "")
-    given: set[str] = set()
-    for part in filter(None, query.split("&")):
-        key, _, value = part.partition("=")
-        key = {"ssl_mode": "ssl-mode", "ssl_ca": "ssl-ca", "unix-socket": "unix_socket"}.get(key, key)
-        if key not in options:
-            raise _wrong(f"after its '?' stands something other than {', '.join(options)}")
-        if key in given:
-            raise _wrong(f"it gives {key} twice")
-        # An empty value comes of a variable that is not set, and would mean weaker TLS than its writer meant.
-        if not value and key != "unix_socket":
-            raise _wrong(f"it gives {key} no value")
-        given.add(key)
-        options[key] = unquote(value)
+    options = _split_options(query, dict.fromkeys(("unix_socket", "ssl-mode", "ssl-ca"), ""))
     if options["ssl-ca"]:
         options["ssl-mode"] = options["ssl-mode"] or VERIFY_IDENTITY
     options["ssl-mode"] = options["ssl-mode"].lower()
@@ -220,6 +216,24 @@ def _parse_options(query: str) -> dict[str, str]:
         raise _wrong(f"its ssl-mode is none of {', '.join(SSL_MODES)}")
     if options["ssl-ca"] and options["ssl-mode"] not in ("required", VERIFY_IDENTITY):
         raise _wrong(f"its ssl-ca is for the ssl-modes required and {VERIFY_IDENTITY} alone")
+    return options
+
+
+def _split_options(query: str, options: dict[str, str], hint: str = "") -> dict[str, str]:
+    """The options with the values that a query gives them."""
+    given: set[str] = set()
+    for part in filter(None, query.split("&")):
+        key, _, value = part.partition("=")
+        key = {"ssl_mode": "ssl-mode", "ssl_ca": "ssl-ca", "unix-socket": "unix_socket"}.get(key, key)
+        if key not in options:
+            raise _wrong(f"after its '?' stands something other than {', '.join(options)}{hint}")
+        if key in given:
+            raise _wrong(f"it gives {key} twice")
+        # An empty value comes of a variable that is not set, and would mean weaker TLS than its writer meant.
+        if not value and key != "unix_socket":
+            raise _wrong(f"it gives {key} no value")
+        given.add(key)
+        options[key] = unquote(value)
     return options
 
 

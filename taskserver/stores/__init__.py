@@ -22,12 +22,12 @@ def open_store(settings: Settings) -> Store:
 
     A database in memory is a file of this process, made here with its tables; it goes with the store, or the process.
     """
-    if settings.dsn != SQLiteDsn(MEMORY):
+    if not isinstance(settings.dsn, SQLiteDsn) or settings.dsn.path != MEMORY:
         return _store(settings)
     from .sqlite.private_file import make_private_file, remove_with  # for tests, mostly
 
     path = make_private_file()
-    store = _store(settings._replace(dsn=SQLiteDsn(str(path))))
+    store = _store(settings._replace(dsn=settings.dsn._replace(path=str(path))))
     remove_with(store.database.dialect, path)
     store.tables.create()
     return store
@@ -43,7 +43,7 @@ def _dialect(settings: Settings) -> Dialect:
     if isinstance(dsn, SQLiteDsn):
         from .sqlite.dialect import SQLiteDialect
 
-        return SQLiteDialect(Path(settings.folder, dsn.path), settings.table)
+        return SQLiteDialect(Path(settings.folder, dsn.path), settings.table, dsn.synchronous)
     try:
         from .mysql.dialect import MySQLDialect
     except ImportError as error:

@@ -16,12 +16,13 @@ from ..model.arguments import read_arguments
 from ..model.attempt import Finish, Start
 from ..model.task import CANCELLED, ClaimedTask
 from .call import Failure, Returned, failure_of, run_call, run_foreign
+from .callables import TaskCallable
 from .finishing import Finishing
 from .preparing import Call
 from .reporting import Reporter
 from .run_context import RunContext
 from .stats import Attempt
-from .task_context import inside
+from .task_context import enter, leave
 from .watched_call import CallPlan, OwnCompletion
 
 
@@ -46,11 +47,12 @@ class Attempts:
 
     def max_attempts(self, task: ClaimedTask, call: Call | None) -> int:
         """How often a task may start: its row says it, else its callable, else the settings."""
-        return self.usual_max_attempts(call) if task.max_attempts is None else task.max_attempts
+        usual = self.usual_max_attempts(call.callable if call else None)
+        return usual if task.max_attempts is None else task.max_attempts
 
-    def usual_max_attempts(self, call: Call | None) -> int:
-        """How often a task may start whose row does not say it."""
-        return (call.callable.options.max_attempts if call else None) or self._run.settings.max_attempts
+    def usual_max_attempts(self, found: TaskCallable | None) -> int:
+        """How often a task of this callable may start whose row does not say it."""
+        return (found.options.max_attempts if found else None) or self._run.settings.max_attempts
 
     # ---- start
 
@@ -106,9 +108,12 @@ class Attempts:
 
         Its time is added to the attempt, where there is one.
         """
-        with inside(self._run.heartbeat.begin(plan)):
+        token = enter(self._run.heartbeat.begin(plan))
+        try:
             began_at = time.monotonic()
             ended = run_foreign(self._run.time_limit, plan.timeout_seconds, function, *args)
+        finally:
+            leave(token)
         if attempt is not None:
             attempt.ran_seconds += time.monotonic() - began_at
         self._run.heartbeat.end()

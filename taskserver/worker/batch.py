@@ -36,6 +36,7 @@ from .finishing import Finishing
 from .preparing import Call, check_attempts, fetch_texts, next_stage_of, no_room_for
 from .reporting import Ended, Reporter
 from .run_context import RunContext
+from .starts import Starts
 from .stats import Attempt
 
 LOG = getLogger("taskserver")
@@ -67,10 +68,13 @@ class _Share(NamedTuple):
 class BatchExecution:
     """Executes tasks, several in one call where the claim has several."""
 
-    def __init__(self, run: RunContext, attempts: Attempts, finishing: Finishing, reporter: Reporter) -> None:
+    def __init__(
+        self, run: RunContext, attempts: Attempts, starts: Starts, finishing: Finishing, reporter: Reporter
+    ) -> None:
         self._run = run
         self._batches = Batches(run.store)
         self._attempts = attempts
+        self._starts = starts
         self._finishing = finishing
         self._reporter = reporter
         self._wrong: set[str] = set()
@@ -86,7 +90,9 @@ class BatchExecution:
         task, call, max_attempts = ready
         item = _Item(task, call.args[0][0], call.next_stage)
         if others := self._take_others(task, call):
-            usual = self._attempts.usual_max_attempts(call)  # the first task's row may say another for itself alone
+            usual = self._attempts.usual_max_attempts(
+                call.callable
+            )  # the first task's row may say another for itself alone
             if attempt is None:
                 items = self._start_together([item], others, usual)
             else:
@@ -155,29 +161,12 @@ class BatchExecution:
         return items if len(started) == len(items) else [item for item in items if item.task.id in started]
 
     def _start(self, tasks: Sequence[ClaimedTask], max_attempts: int) -> set[int]:
-        """Start tasks in one write. The ids of the tasks that were started."""
-        if not tasks:
-            return set()
-        self._run.heartbeat.start()
+        """Start tasks in one write; those are left for later whose rows others hold. The ids of the started tasks."""
         self._renewed_at = time.monotonic()
-        started = self._batches.start(tasks, max_attempts)
-        if started and time.monotonic() - self._renewed_at > self._run.settings.lease_seconds / 2:
-            # As with a single task: another worker may have taken them back since.
-            self._batches.renew(tasks)
-            started = self._batches.started(tasks)
-        if len(started) < len(tasks):
-            self._look_after_unstarted([task for task in tasks if task.id not in started])
-        return started
-
-    def _look_after_unstarted(self, tasks: Sequence[ClaimedTask]) -> None:
-        """Leave tasks for later whose rows somebody holds for now; the claim of the others is gone."""
-        held = self._batches.unstarted(tasks)
-        for task in tasks:
-            if task.id in held:
-                self._count_taken(-1)
-                self._run.heartbeat.claimed.put_last([task])
-            else:
-                self._reporter.report_unstarted(task)
+        ids, held = self._starts.start(tasks, max_attempts)
+        self._count_taken(-len(held))
+        self._run.heartbeat.claimed.put_last(held)
+        return ids
 
     # ---- call
 

@@ -144,9 +144,16 @@ class Callables:
         """Raises ModuleBroken, or BadTask, where a listed module cannot be imported."""
         self._import(module)
 
-    def has_found(self, name: str) -> bool:
-        """Whether a callable of this name was found so far."""
-        return name in self._found
+    def found(self, name: str) -> TaskCallable | None:
+        """The callable of this name, if it was looked up before."""
+        return self._found.get(name)
+
+    def find_imported(self, name: str) -> TaskCallable | None:
+        """The callable of this name; None where a module is to be imported for it, and where nothing may run."""
+        try:
+            return self._found.get(name) or (None if self.would_import(name) else self.find(name))
+        except Exception:  # its own task's turn tells of it
+            return None
 
     def find(self, name: str) -> TaskCallable:
         """The callable of this name.

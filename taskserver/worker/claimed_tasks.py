@@ -1,32 +1,37 @@
-"""The tasks of one claim that are not started yet: the run takes them one by one, or the heartbeat gives them back."""
+"""The tasks of one claim that wait for their turn: the run takes them one by one, or the heartbeat gives them back.
+
+Some of them may be started already, with others of their round (shared.py). They come first.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from logging import getLogger
 
 from ..model.task import ClaimedTask
 from ..stores import Store
+from ..stores.queue.batches import Batches
 
 LOG = getLogger("taskserver")
 
 
 class ClaimedTasks:
-    """Claimed, unstarted tasks; two threads take from them."""
+    """Claimed tasks of which no code has run; two threads take from them."""
 
     def __init__(self, tasks: Sequence[ClaimedTask], claimed_at: float, lease_seconds: float) -> None:
         """`claimed_at` is the instant of the claim, by time.monotonic."""
         self._unstarted = deque(tasks)
+        self._started: deque[ClaimedTask] = deque()
         self.lease_ends_at = claimed_at + lease_seconds
         self.give_back_at = claimed_at + lease_seconds / 2
-        """By time.monotonic: nobody sits on unstarted tasks for longer than half a lease."""
+        """By time.monotonic: nobody sits on tasks that have not run for longer than half a lease."""
         self.released = 0
         """How many tasks were given back so far."""
 
     def __len__(self) -> int:
-        return len(self._unstarted)
+        return len(self._unstarted) + len(self._started)
 
     def is_stale(self) -> bool:
         """Whether the tasks are to be given back rather than started."""
@@ -35,10 +40,20 @@ class ClaimedTasks:
     def take(self) -> ClaimedTask | None:
         """The next task; None when none is left."""
         # Each step on the deque is one for all threads, so that a task is either taken or given back.
-        try:
-            return self._unstarted.popleft()
-        except IndexError:
-            return None
+        return _next(self._started) or _next(self._unstarted)
+
+    @property
+    def has_started(self) -> bool:
+        """Whether tasks are started, and have not had their turn."""
+        return bool(self._started)
+
+    def started(self) -> list[ClaimedTask]:
+        """The tasks that are started, and have not had their turn."""
+        return list(self._started)
+
+    def put_started(self, tasks: Iterable[ClaimedTask]) -> None:
+        """Put tasks that were taken, and are started now, before all that are not."""
+        self._started.extend(tasks)
 
     def take_alike(self, name: str, count: int, most_bytes: int) -> list[ClaimedTask]:
         """Up to `count` tasks of this name that were never started, wherever they stand; in their order.
@@ -61,7 +76,7 @@ class ClaimedTasks:
         return taken
 
     def put_back(self, *tasks: ClaimedTask) -> None:
-        """Put tasks that were taken before all others, in this order."""
+        """Put tasks that were taken before all others that are not started, in this order."""
         self._unstarted.extendleft(reversed(tasks))
 
     def put_last(self, tasks: Iterable[ClaimedTask]) -> None:
@@ -70,15 +85,27 @@ class ClaimedTasks:
 
     def release(self, store: Store) -> None:
         """Give back all of the tasks. Raises DatabaseError, and then still has them."""
+        self._release(self._started, lambda tasks: Batches(store).unstart(tasks))
+        self._release(self._unstarted, store.claims.release)
+
+    def _release(self, several: deque[ClaimedTask], release: Callable[[list[ClaimedTask]], int]) -> None:
         tasks = []
-        while (task := self.take()) is not None:
+        while (task := _next(several)) is not None:
             tasks.append(task)
         if not tasks:
             return
         try:
-            released = store.claims.release(tasks)
+            released = release(tasks)
         except BaseException:
-            self._unstarted.extend(tasks)
+            several.extend(tasks)
             raise
         self.released += released
         LOG.debug("released %d tasks", released)
+
+
+def _next(several: deque[ClaimedTask]) -> ClaimedTask | None:
+    # One step for all threads, where a look whether there is one would be another.
+    try:
+        return several.popleft()
+    except IndexError:
+        return None

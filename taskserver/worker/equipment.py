@@ -28,6 +28,8 @@ from .outages import Outages
 from .reporting import Reporter
 from .result import RunResult
 from .run_context import RunContext
+from .shared import SharedExecution
+from .starts import Starts
 from .stats import RunStats
 from .transactional import TransactionalExecution
 
@@ -63,11 +65,14 @@ def equipped(
         reporter = Reporter(run, FailureHook(settings.on_failure, limit), Outages(settings))
         finishing = Finishing(store, reporter)
         attempts = Attempts(run, finishing, reporter)
+        starts = Starts(run, reporter)
         completions = Completions(run, attempts, reporter)
+        alone = AloneExecution(run, attempts, finishing, reporter, completions)
         executions = Executions(
-            AloneExecution(run, attempts, finishing, reporter, completions),
+            alone,
             TransactionalExecution(run, attempts, finishing, reporter, completions),
-            BatchExecution(run, attempts, finishing, reporter),
+            BatchExecution(run, attempts, starts, finishing, reporter),
+            SharedExecution(run, attempts, starts, finishing, reporter, alone),
         )
         executor = Executor(run, attempts, finishing, reporter, executions)
         yield Equipment(executor, finishing, heartbeat, stats, reporter)

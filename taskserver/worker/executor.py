@@ -2,7 +2,7 @@
 
     take up → fetch its arguments → import its module, if that is new → find the callable → execute → finish
 
-A callable's options choose the way to execute: alone.py, transactional.py or batch.py.
+A callable's options choose the way to execute: alone.py, transactional.py, batch.py or shared.py.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from .finishing import Finishing
 from .preparing import Call, check_attempts, fetch_texts, no_room_for, prepare
 from .reporting import Reporter
 from .run_context import RunContext
+from .shared import SharedExecution
 from .stats import Attempt
 
 
@@ -37,12 +38,15 @@ class Executions(NamedTuple):
     alone: Execution
     transactional: Execution
     batch: Execution
+    shared: SharedExecution
 
     def of(self, call: Call) -> Execution:
         """The way that the callable's options choose."""
         options = call.callable.options
         if options.batch is not None:
             return self.batch
+        if options.commit_every is not None:
+            return self.shared
         return self.transactional if options.transactional else self.alone
 
 
@@ -64,6 +68,9 @@ class Executor:
         Raises DatabaseError.
         """
         self._run.result.taken += 1
+        if self._executions.shared.has_started(claimed):
+            self._executions.shared.execute_started(claimed)
+            return
         attempt: Attempt | None = None
         try:
             task = fetch_texts(claimed, self._run.store.claims.fetch_texts)

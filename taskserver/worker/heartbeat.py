@@ -1,8 +1,8 @@
 """The heartbeat: a thread that watches over the running call while a task's code has the worker's own thread.
 
-It renews the leases of the call's tasks, stores their progress, gives back claimed tasks that the worker can't start in
-time, and ends a process that nothing can interrupt. It uses the connection of the worker's thread, which lies idle
-meanwhile or is lent for a moment.
+It renews the leases of the call's tasks, stores their progress, has the finishes written of tasks that ended before it
+in the same round, gives back claimed tasks that the worker can't start in time, and ends a process that nothing can
+interrupt. It uses the connection of the worker's thread, which lies idle meanwhile or is lent for a moment.
 """
 
 from __future__ import annotations
@@ -78,7 +78,14 @@ class Heartbeat:
         self.claimed = ClaimedTasks((), 0.0, 0.0)
         """Tasks of the last claim that are not started yet."""
         self.waiting: Collection[ClaimedTask] = ()
-        """Started tasks that wait for their turn: their leases are renewed with those of the running call."""
+        """Started tasks that wait to be called again, or to be finished with others: their leases are renewed with that
+        of the running call."""
+        self.save_ended: Callable[[], object] = lambda: None
+        """Writes the finishes of tasks that ended before the running call."""
+        self.save_ended_at = float("inf")
+        """By time.monotonic: if the next call still runs then, it is time to do that; infinity: there are none."""
+        self._looks_at = float("inf")
+        """By time.monotonic: when the thread looks next, if nobody wakes it."""
         self.was_cancelled = False
         """Whether the last call was interrupted because a person cancelled a task of it."""
 
@@ -117,6 +124,7 @@ class Heartbeat:
     def guard(self, tasks: Sequence[ClaimedTask], claimed_at: float) -> ClaimedTasks:
         """Give back these tasks in time that were claimed at that instant of time.monotonic."""
         self.claimed = ClaimedTasks(tasks, claimed_at, self._lease_seconds)
+        self.save_ended_at, self.waiting = float("inf"), ()  # those of the claim before are written
         return self.claimed
 
     def is_within_lease(self) -> bool:
@@ -132,6 +140,9 @@ class Heartbeat:
             self._arm_watchdog()
             self._woken.set()
         self._was_own = is_own
+        call.save_ended_at = self.save_ended_at
+        if call.save_ended_at < self._looks_at:
+            self._woken.set()
         self._say_when(call)
         return self._context
 
@@ -160,9 +171,10 @@ class Heartbeat:
     def _beat(self) -> None:
         pause = self._look_seconds
         while not self._stopped:
-            planned = time.monotonic() + pause
+            self._looks_at = planned = time.monotonic() + pause
             self._woken.wait(pause)
             self._woken.clear()
+            self._looks_at = float("inf")  # a call that begins from here on may go unseen: it wakes the thread
             call = self._call
             if time.monotonic() - planned > FROZEN_SECONDS:
                 self._quiet_since = time.monotonic()
@@ -185,6 +197,7 @@ class Heartbeat:
         due = [call.ends_at]
         # Each by itself: a row that somebody locks must not cost the call its lease.
         due += [self._try(self._renew, call, now), self._try(self._give_back, call, now)]
+        due.append(self._try(self._save_ended, call, now))
         due.append(self._try(self._store_progress, call, now))
         if now >= call.strike_at:
             call.strike_at = now + (self._lease_seconds / 4 if self._strike(call) else STRIKE_AGAIN_SECONDS)
@@ -228,6 +241,14 @@ class Heartbeat:
             is_last = now >= call.ends_at or not has_claim
             call.renew_at = float("inf") if is_last else min(now + self._lease_seconds / 3, call.ends_at)
         return call.renew_at
+
+    def _save_ended(self, call: WatchedCall, now: float) -> float:
+        """Have the finishes written of tasks that ended before this call, once it is time. The instant for that."""
+        if now >= call.save_ended_at:
+            call.save_ended_at = now + self._lease_seconds / 12  # if that fails
+            self._write(call, lambda store: self.save_ended())
+            call.save_ended_at = float("inf")
+        return call.save_ended_at
 
     def _store_progress(self, call: WatchedCall, now: float) -> float:
         """Store the latest progress once it is time. The instant at which that is due."""

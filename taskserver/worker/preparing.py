@@ -40,8 +40,7 @@ def fetch_texts(task: ClaimedTask, fetch: Callable[[ClaimedTask], ClaimedTask]) 
         from ..model.pipeline import check_stages_size  # few tasks have any
 
         check_stages_size(task.stages_bytes)
-    is_left = (task.args is None and task.args_bytes) or (task.stages is None and task.stages_bytes)
-    return fetch(task) if is_left else task
+    return task if task.has_texts else fetch(task)
 
 
 def prepare(task: ClaimedTask, callables: Callables) -> Call:

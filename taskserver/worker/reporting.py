@@ -5,9 +5,11 @@ A task is reported once the write that ends it has come back (finishing.py), or 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from logging import ERROR, INFO, WARNING, getLogger
+from threading import get_ident
 from typing import NamedTuple
 
 from ..errors import TaskServerError
@@ -42,6 +44,9 @@ class Reporter:
         self._run = run
         self._hook = hook
         self._outages = outages
+        self._thread = get_ident()
+        self._untold: deque[tuple[FailedAttempt, str, bool]] = deque()
+        """Failed attempts of which the hook is yet to hear, their texts, and whether they count for a warning."""
         self._warned: set[tuple[str, str]] = set()
         """Names of callables whose results could not be kept; each is reported once."""
 
@@ -92,10 +97,19 @@ class Reporter:
 
     def _tell(self, task: ClaimedTask, attempt: int, failure: Failure, is_fatal: bool) -> None:
         error = failure.error or TaskServerError(failure.text)
-        failed = FailedAttempt(task.id, task.task, attempt, error, is_fatal)
-        if self._run.callables.has_found(task.task) and not failure.is_retry:
-            self._outages.failed(failed, failure.text.partition("\n")[0])
-        self._hook.tell(failed)
+        counts = self._run.callables.found(task.task) is not None and not failure.is_retry
+        self._untold.append((FailedAttempt(task.id, task.task, attempt, error, is_fatal), failure.text, counts))
+        # The heartbeat may have written the finish, beside the code of another task: the hook is for the run's thread.
+        if get_ident() == self._thread:
+            self.tell_untold()
+
+    def tell_untold(self) -> None:
+        """Tell of failed attempts to the hook, and count them; in the run's own thread."""
+        while self._untold:
+            failed, text, counts = self._untold.popleft()
+            if counts:
+                self._outages.failed(failed, text.partition("\n")[0])
+            self._hook.tell(failed)
 
     def tell_lost(self, lost: LostTask, text: str, is_fatal: bool) -> None:
         """Tell of a task that was taken back, as its worker vanished."""
@@ -120,7 +134,7 @@ class Reporter:
     def count_attempt(self, finish: Finish, attempt: Attempt | None) -> None:
         """Count an attempt in the stats alone; without one, a bad row that is refused."""
         task, error_text, retry_seconds = finish[:3]
-        name = task.task if self._run.callables.has_found(task.task) else NO_NAME
+        name = task.task if self._run.callables.found(task.task) else NO_NAME
         if attempt is None:
             self._run.stats.refused(task, name)
         elif error_text is None:

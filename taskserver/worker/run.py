@@ -229,7 +229,7 @@ class Runner:
 
     def _save(self, finishing: Finishing) -> None:
         """Write the finishes of the last tasks of a claim."""
-        finishing.save()
+        finishing.save_together()
         if finishing.may_have_due:
             finishing.may_have_due, self._maintenance.is_to_look_again = False, True
 

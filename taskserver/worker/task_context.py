@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from logging import getLogger
 from typing import Any, NamedTuple
 
@@ -129,7 +129,7 @@ class TaskContext:
         self._store = store
         self._session = session
         self._wake = wake
-        self._pid = os.getpid()
+        self._pid = session.pid
         self._began_at = time.monotonic()
         self._looked_seconds = 0.0
         self._ask_again_at = 0.0
@@ -315,14 +315,17 @@ def running_task() -> RunningTask | None:
     return None if context is None else context.running
 
 
-@contextmanager
-def inside(context: TaskContext) -> Iterator[None]:
-    """In the `with`, the code of these tasks runs."""
+# Two functions, as a context manager would cost each task more than both.
+
+
+def enter(context: TaskContext) -> Token[TaskContext | None]:
+    """From here on the code of the context's tasks runs, until `leave` gets what this returns."""
     global _latest
     has_others = threading.active_count() > OUR_THREADS
     _latest = context, frozenset(thread.ident for thread in threading.enumerate()) if has_others else frozenset()
-    token = _current.set(context)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+    return _current.set(context)
+
+
+def leave(token: Token[TaskContext | None]) -> None:
+    """The code of these tasks has ended."""
+    _current.reset(token)

@@ -57,6 +57,8 @@ class WatchedCall:
         self.renew_at = min(now + lease_seconds / 3, self.ends_at)
         if plan.holds_lock:
             self.give_back_at = self.renew_at = float("inf")
+        self.save_ended_at = float("inf")
+        """When the finishes of tasks that ended before it are to be written."""
         self.strike_at = self.ends_at
         self.end_process_at = self.ends_at + lease_seconds
         self._lease_seconds = lease_seconds

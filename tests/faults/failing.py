@@ -19,12 +19,21 @@ from tests.support.servers import MySQLServer
 TASKS = """
 import time
 
+from taskserver import task
+
 note_text = note
 
 
 def note(name, seconds=0.0):
     note_text(name)
     time.sleep(seconds)
+
+
+@task(commit_every=50)
+def share(name, waits=False):
+    note(name)
+    while waits and not (HERE / "go").exists():
+        time.sleep(0.01)
 
 
 def wait_for_go(name):

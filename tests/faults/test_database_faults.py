@@ -62,6 +62,27 @@ def test_a_run_goes_on_where_it_was_when_its_database_comes_back(
     assert queue.rows("status, attempts") == [(2, 1)] * len(names)
 
 
+@pytest.mark.parametrize("at", ["the last task", "a task in the midst"])
+def test_a_round_goes_on_where_it_was_when_its_database_comes_back(
+    fragile_queue: FailingQueue, fragile: MariaDB, at: str
+) -> None:
+    """Killed between the start and the finish that its tasks share: in the midst, the heartbeat tries to write, too."""
+    queue, names = fragile_queue, [f"n{number}" for number in range(10)]
+    waits = names[-1 if at == "the last task" else 5]
+    for name in names:
+        queue.add("tasks.share", f'["{name}", {str(name == waits).lower()}]')
+    worker = queue.start("--mode", "mark")
+    wait_until(lambda: waits in queue.notes())
+    fragile.kill()
+    if at == "a task in the midst":
+        wait_until(lambda: "the heartbeat cannot write" in queue.log())
+    queue.go()
+    wait_until(lambda: queue.tries(REFUSED))
+    fragile.start()
+    queue.assert_all_once(worker, names)
+    assert queue.rows("status, attempts") == [(2, 1)] * len(names)
+
+
 def test_a_task_is_finished_on_a_database_that_was_away_while_it_ran(
     fragile_queue: FailingQueue, fragile: MariaDB
 ) -> None:

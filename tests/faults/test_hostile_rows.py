@@ -124,10 +124,27 @@ def assert_client_lives(queue: Queue, ids: Sequence[int] = ()) -> None:
 # ---- hand-picked rows
 
 
-@pytest.mark.parametrize("nasties", KINDS.values(), ids=KINDS)
+SHARING = """
+from taskserver import task
+note, only = (task(commit_every=50)(function) for function in (note, only))
+"""
+EACH_KIND = pytest.mark.parametrize("nasties", KINDS.values(), ids=KINDS)
+
+
+@EACH_KIND
 def test_every_hostile_row_becomes_what_it_must_and_the_good_ones_among_them_run_once(
     queue: Queue, nasties: list[Nasty]
 ) -> None:
+    assert_that_each_becomes_what_it_must(queue, nasties)
+
+
+@EACH_KIND
+def test_hostile_rows_spoil_no_round_of_tasks_that_share_their_commits(queue: Queue, nasties: list[Nasty]) -> None:
+    queue.define(SHARING)
+    assert_that_each_becomes_what_it_must(queue, nasties)
+
+
+def assert_that_each_becomes_what_it_must(queue: Queue, nasties: list[Nasty]) -> None:
     with web_script(queue) as script:
         written = write_among_good_ones(script, nasties)
         assert_ran_clean(queue)

@@ -18,7 +18,7 @@ from taskserver import DatabaseError, Fatal, Retry, Stop
 from taskserver.errors import TooLong
 from taskserver.model.attempt import Finish
 from taskserver.model.task import CANCELLED, Claim, ClaimedTask, Status
-from taskserver.model.task_options import MAX_TASKS_PER_CALL
+from taskserver.model.task_options import MAX_TASKS_TOGETHER
 from taskserver.stores.mysql.dialect import MySQLDialect
 from taskserver.stores.queue.batches import Batches
 from taskserver.worker import batch, call, limits, preparing
@@ -154,9 +154,9 @@ def test_at_most_as_many_as_its_batch_says_are_called_at_once(site: Packets) -> 
     site.add("five", *range(12))
     assert site.run().done == 12
     assert site.calls() == [("five", [0, 1, 2, 3, 4]), ("five", [5, 6, 7, 8, 9]), ("five", [10, 11])]
-    site.add("many", *range(MAX_TASKS_PER_CALL + 1))
-    assert site.run(batch=1000).done == MAX_TASKS_PER_CALL + 1
-    assert [len(numbers) for _, numbers in site.calls()] == [MAX_TASKS_PER_CALL, 1]
+    site.add("many", *range(MAX_TASKS_TOGETHER + 1))
+    assert site.run(batch=1000).done == MAX_TASKS_TOGETHER + 1
+    assert [len(numbers) for _, numbers in site.calls()] == [MAX_TASKS_TOGETHER, 1]
 
 
 def test_a_call_has_the_turn_of_its_first_task_wherever_the_others_stand_in_the_claim(site: Packets) -> None:

@@ -358,3 +358,22 @@ def test_a_lease_is_right_where_the_tasks_own_session_starts_it(mysql_store: Sto
     transactions.close()
     ((due,),) = mysql_store.database.fetch("SELECT UNIX_TIMESTAMP(due_at) FROM {table}")
     assert float(due) == FALL + 1800.25 + mysql_store.lease_seconds
+
+
+# ---- what a commit waits for on SQLite
+
+
+@pytest.mark.parametrize(("query", "level"), [("", 2), ("?synchronous=full", 2), ("?synchronous=normal", 1)])
+@pytest.mark.parametrize("place", ["{folder}/x.db", ":memory:"])
+def test_each_connection_of_ours_has_the_synchronous_of_the_address(
+    tmp_path: Path, place: str, query: str, level: int
+) -> None:
+    with queue_at(f"sqlite:///{place.format(folder=tmp_path)}{query}") as server:
+        database = server.store.database
+        assert database.fetch_value("PRAGMA synchronous") == level
+        assert database.fetch_value("PRAGMA journal_mode") == "wal"
+        transactions = Transactions(server.store)
+        transactions.open()
+        assert transactions.connection.execute("PRAGMA synchronous").fetchone() == (level,)
+        transactions.close()
+    assert (tmp_path / "x.db").exists() is (place != ":memory:")

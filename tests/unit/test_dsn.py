@@ -171,6 +171,22 @@ def test_an_sqlite_dsn_has_three_slashes_and_a_path(text: str, path: str) -> Non
     assert dsn.place == path
 
 
+@pytest.mark.parametrize(
+    ("query", "synchronous"),
+    [
+        ("", "full"),
+        ("?", "full"),
+        ("?synchronous=full", "full"),
+        ("?synchronous=normal", "normal"),
+        ("?&synchronous=NORMAL&", "normal"),
+    ],
+)
+def test_an_sqlite_dsn_says_what_a_commit_waits_for(query: str, synchronous: str) -> None:
+    dsn = parse_dsn(f"sqlite:////a/what%3F.db{query}")
+    assert dsn == SQLiteDsn("/a/what?.db", synchronous)
+    assert dsn.place == "/a/what?.db"
+
+
 # ---- wrong ones
 
 WRONG = {
@@ -209,6 +225,12 @@ WRONG = {
     "sqlite:///": "names no database file",
     "sqlite:///var/": "names no database file",
     "sqlite:///a\0b": "names no database file",
+    "sqlite:///?synchronous=normal": "names no database file",
+    f"sqlite:///x.db?{SECRET}": "something other than synchronous; in the name of a file, a '?' is written %3F",
+    f"sqlite:///x.db?synchronous={SECRET}": "its synchronous is none of full, normal",
+    "sqlite:///x.db?synchronous=off": "its synchronous is none of full, normal",
+    "sqlite:///x.db?synchronous=": "it gives synchronous no value",
+    "sqlite:///x.db?synchronous=full&synchronous=normal": "it gives synchronous twice",
 }
 
 

@@ -13,6 +13,16 @@ from taskserver import SettingError, task
     ("given", "words"),
     [
         *(({"batch": value}, "^batch is .*; allowed: a whole number from 1 to 500$") for value in (0, 501, True, 2.0)),
+        *(
+            ({"commit_every": value}, "^commit_every is .*; allowed: a whole number from 1 to 500$")
+            for value in (0, 501)
+        ),
+        ({"commit_every": 5, "batch": 5}, "^it has commit_every and batch; allowed: one of them"),
+        ({"commit_every": 5, "transactional": True}, "^it has commit_every and transactional; allowed: one of them"),
+        (
+            {"commit_every": 5, "max_attempts": 1},
+            "^it has commit_every and max_attempts=1; allowed: max_attempts from 2",
+        ),
         ({"max_attempts": 0}, "^max_attempts is 0; allowed: a whole number from 1 to"),
         ({"timeout": -1}, "^timeout is -1; allowed: seconds from 0"),
         ({"backoff": "soon"}, "^backoff is .*; allowed: "),

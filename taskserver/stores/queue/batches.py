@@ -1,4 +1,4 @@
-"""Starts, renewals and completions of several tasks in one write, for callables that take several at once.
+"""Starts, renewals and completions of several tasks in one write: of those of one call, and of those of one round.
 
 The tasks given to a verb are of one claim, and at most as many as one statement takes ids. Where others hold one of the
 rows, the free rows are locked and written without it. A task whose completion could not be written here is left to the
@@ -14,7 +14,8 @@ from ...errors import Conflict
 from ...model.task import ClaimedTask
 from ..database.free_rows import Lock, RowsChanged
 from ..database.retrying import RetryPolicy, Scope
-from .finish_writes import COMPLETE
+from ..database.statements import Write, with_ids
+from .finish_writes import CANCEL, COMPLETE, RUN_AGAIN
 from .leases import RENEW, START
 from .store import Store
 
@@ -23,8 +24,13 @@ def _of_many(sql: str) -> str:
     return sql.replace("id = ?", "id IN ({ids})", 1)
 
 
+def _while_ready(sql: str) -> str:
+    """A write after which a task may be given back: of a new row, updated_at is the instant since which it is ready."""
+    return sql.replace("updated_at = {now}", "updated_at = updated_at")
+
+
 class Batches:
-    """Verbs for the tasks of one call."""
+    """Verbs for several tasks at once."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -32,7 +38,7 @@ class Batches:
 
     # ---- start: in progress, unstarted → in progress, started
 
-    START_SEVERAL = _of_many(START)
+    START_SEVERAL = _while_ready(_of_many(START))
     CLAIMED = "SELECT id FROM {table} {by_key} WHERE id IN ({ids}) AND status = 1 AND claim = ?"
     SELECT_STARTED = f"{CLAIMED} AND started_at IS NOT NULL"
     SELECT_UNSTARTED = f"{CLAIMED} AND started_at IS NULL"
@@ -43,9 +49,21 @@ class Batches:
         Others hold the rows of the remaining tasks, or took them. `max_attempts` is the limit for tasks whose row has
         none.
         """
-        matched = self._write(self.START_SEVERAL, (max_attempts, self._store.lease_seconds), tasks)
+        ids = _ids_of(tasks)
+        start_of = partial(self._start_of, tasks[0].claim, max_attempts)
+        try:
+            # With its commit in one round trip, where the server joins statements.
+            [matched], _ = self._database.write_together([start_of(ids)], self._writer_seconds)
+        except Conflict:
+            if self._store.has_one_writer:
+                raise
+            freed = self._store.free_rows.work(ids, lambda free: self._database.write(*start_of(free)))
+            matched = sum(freed.results)
         # An earlier try whose connection broke may have started the others.
         return {task.id for task in tasks} if matched == len(tasks) else self.started(tasks)
+
+    def _start_of(self, claim: int, max_attempts: int, ids: Sequence[int]) -> Write:
+        return with_ids(self.START_SEVERAL, ids), (max_attempts, self._store.lease_seconds, *ids, claim)
 
     def unstarted(self, tasks: Sequence[ClaimedTask]) -> set[int]:
         """The ids of the tasks that this worker still has, and did not start."""
@@ -55,9 +73,40 @@ class Batches:
         """The ids of the tasks that this worker started and still has."""
         return self._ids(self.SELECT_STARTED, tasks)
 
+    # ---- unstart: in progress, started → new, where none of the task's code ran
+
+    UNSTART = """
+        UPDATE {table} {by_key}
+        SET status = 0, attempts = attempts - 1, max_attempts = ?, claim = NULL, due_at = NULL, started_at = NULL,
+            updated_at = updated_at
+        WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NOT NULL AND attempts > 0 AND {is_cancelled} = 0
+    """
+
+    def unstart(self, tasks: Sequence[ClaimedTask]) -> int:
+        """In progress, started → new, with the attempt uncounted, as if the tasks had never been claimed; how many.
+
+        A task that was changed since its start becomes new, too, a cancelled one fatal. A row that others hold is left
+        until its lease ends. Raises DatabaseError.
+        """
+        limits = {task.id: task.max_attempts for task in tasks}
+        unstart = partial(self._unstart, tasks[0].claim, limits)
+        return sum(
+            self._store.free_rows.work(_ids_of(tasks), unstart, writer_seconds=self._database.conflict_seconds).results
+        )
+
+    def _unstart(self, claim: int, limits: dict[int, int | None], ids: Sequence[int]) -> int:
+        """One by one: each row gets back its own limit."""
+        write, unstarted = self._database.write, 0
+        for task_id in ids:
+            if write(self.UNSTART, (limits[task_id], task_id, claim)) or write(RUN_AGAIN, (task_id, claim)):
+                unstarted += 1
+            else:
+                write(CANCEL, (task_id, claim, 1))
+        return unstarted
+
     # ---- while they run: the lease anew
 
-    RENEW_SEVERAL = _of_many(RENEW)
+    RENEW_SEVERAL = _while_ready(_of_many(RENEW))
 
     def renew(self, tasks: Sequence[ClaimedTask]) -> bool:
         """Let the leases of started tasks begin anew, except rows that others hold. Whether any claim still stands."""
@@ -75,7 +124,7 @@ class Batches:
         """
         ids, claim, has_one_writer = _ids_of(tasks), tasks[0].claim, self._store.has_one_writer
         complete = partial(self._complete, claim)
-        policy = RetryPolicy(Scope.TRANSACTION, self._database.conflict_seconds if has_one_writer else 0)
+        policy = RetryPolicy(Scope.TRANSACTION, self._writer_seconds)
         try:
             self._database.run(policy, complete, ids)
             return set(ids), False
@@ -92,6 +141,34 @@ class Batches:
         for sql in COMPLETE[self._store.mode]:
             if self._database.write_ids(_of_many(sql), ids, (claim,)) < len(ids):
                 raise RowsChanged(f"of {len(ids)} rows some were changed meanwhile")
+
+    # ---- both in one commit
+
+    def complete_and_start(
+        self, ended: Sequence[ClaimedTask], tasks: Sequence[ClaimedTask], max_attempts: int
+    ) -> tuple[bool, bool]:
+        """Complete tasks and start others of the same claim in one commit: all of them, or none. Raises DatabaseError.
+
+        None where a row was changed, or others hold it: `complete` and `start` then do what can be done. The second
+        flag tells whether all may be done then, as a connection broke before its answer came.
+        """
+        policy = RetryPolicy(Scope.TRANSACTION, self._writer_seconds)
+        try:
+            self._database.run(
+                policy, self._complete_and_start, _ids_of(ended), _ids_of(tasks), tasks[0].claim, max_attempts
+            )
+        except (RowsChanged, Conflict) as error:
+            if isinstance(error, Conflict) and self._store.has_one_writer:
+                raise
+            return False, error.may_have_taken_effect
+        return True, False
+
+    def _complete_and_start(
+        self, ended: Sequence[int], unstarted: Sequence[int], claim: int, max_attempts: int
+    ) -> None:
+        self._complete(claim, ended)
+        if self._database.write(*self._start_of(claim, max_attempts, unstarted)) < len(unstarted):
+            raise RowsChanged(f"of {len(unstarted)} rows some were changed meanwhile")
 
     # ---- start again: in progress, started → in progress, started once more
 
@@ -116,6 +193,11 @@ class Batches:
         return bool(self._database.fetch(self.WAS_STARTED_AGAIN, (task.id, task.claim, attempts + 1)))
 
     # ---- several rows
+
+    @property
+    def _writer_seconds(self) -> float:
+        """How long to wait for others: where the database has one writer, they hold all rows or none."""
+        return self._database.conflict_seconds if self._store.has_one_writer else 0
 
     def _write(self, sql: str, values: Sequence[object], tasks: Sequence[ClaimedTask]) -> int:
         """Write to the tasks' rows that nobody holds; how many. The values stand before the ids, the claim behind."""

@@ -97,9 +97,9 @@ os.register_at_fork(after_in_child=_close_inherited)
 
 
 def open_connection(
-    path: Path, error_of: Callable[[BaseException], DatabaseError], cached_statements: int = 128
+    path: Path, synchronous: str, error_of: Callable[[BaseException], DatabaseError], cached_statements: int = 128
 ) -> Connection:
-    """A connection to an existing file. Raises DatabaseError."""
+    """A connection to an existing file, with this word for PRAGMA synchronous. Raises DatabaseError."""
     if not os.path.exists(path):
         raise missing(f"there is no database {path}")
     if _unfinished:
@@ -126,8 +126,8 @@ def open_connection(
             cached_statements=cached_statements,
         )
         _open.add(connection)
-        # A commit is on the disk when it returns, as on MySQL. SQLite opens its log here.
-        connection.execute("PRAGMA synchronous = FULL")
+        # With `full` a commit is on the disk when it returns, as on MySQL. SQLite opens its log here.
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
     except DRIVER_ERRORS as error:
         raise error_of(error) from error
     connection.files = OpenFiles(path)

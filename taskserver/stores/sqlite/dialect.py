@@ -42,11 +42,13 @@ class SQLiteDialect(Dialect):
     )
     has_one_writer = True
 
-    def __init__(self, path: Path, table: str) -> None:
+    def __init__(self, path: Path, table: str, synchronous: str = "full") -> None:
+        """`synchronous` is one of those that the settings allow."""
         if sqlite3.sqlite_version_info < OLDEST:
             raise DatabaseError(f"SQLite {sqlite3.sqlite_version} is too old: 3.24 or newer is needed")
         super().__init__(table)
         self._path = path
+        self._synchronous = synchronous
         self.words = SQLiteWords()
         self.claiming = SQLiteClaiming()
 
@@ -67,13 +69,13 @@ class SQLiteDialect(Dialect):
     # ---- connections
 
     def new_session(self) -> SQLiteSession:
-        return SQLiteSession(self._path, self.error)
+        return SQLiteSession(self._path, self._synchronous, self.error)
 
     def open_task_connection(self, pace: Pace) -> SQLiteTaskConnection:
         from .task_connection import SQLiteTaskConnection
 
         # SQLite asks the connection about a statement only when it is prepared: none are kept.
-        connection = open_connection(self._path, self.error, cached_statements=0)
+        connection = open_connection(self._path, self._synchronous, self.error, cached_statements=0)
         return SQLiteTaskConnection(os.path.realpath(self._path), connection)
 
     def callers(self) -> SQLiteCallers:

@@ -23,13 +23,14 @@ MAX_BYTES_WITH_NUL = 1020
 class SQLiteSession(Session):
     """One thread's connection of ours to a file."""
 
-    def __init__(self, path: Path, error_of: Callable[[BaseException], DatabaseError]) -> None:
+    def __init__(self, path: Path, synchronous: str, error_of: Callable[[BaseException], DatabaseError]) -> None:
         super().__init__()
         self._path = path
+        self._synchronous = synchronous
         self._error_of = error_of
 
     def connect(self, pace: Pace) -> None:
-        connection = open_connection(self._path, self._error_of)
+        connection = open_connection(self._path, self._synchronous, self._error_of)
         connection.text_factory = _text
         connection.in_use = self.in_use
         self.cursor = connection.cursor()

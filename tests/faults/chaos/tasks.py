@@ -12,6 +12,8 @@ import sys
 import time
 from pathlib import Path
 
+from taskserver import task
+
 RUNS = Path(__file__).resolve().parent / "runs"
 
 
@@ -34,6 +36,7 @@ def play(number, seed, kind, is_sure):
         os.close(log)
 
 
+@task(commit_every=10)
 def keep(key, version):
     """What a key stands for is brought up to date with its newest version; never fails, and takes a moment."""
     log = os.open(RUNS.parent / "kept" / key, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -45,6 +48,7 @@ def keep(key, version):
         os.close(log)
 
 
+@task(commit_every=10)
 def tie(tied, is_fatal):
     """One that others wait for, or that waits for others; it fails for good, or never."""
     log = os.open(RUNS.parent / "tied" / str(tied), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -1,0 +1,165 @@
+"""How fast are tasks that share their commits (`@task(commit_every=50)`), and what does that gain?
+
+On MariaDB beside the bare loop that makes the same writes, and beside one by one; on SQLite beside SqliteHuey, which
+commits once for each task too, at the same durability.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from taskserver import TaskServer
+
+from . import floors, rows
+from .drain import must_be_empty
+from .measure import Bound, Line, Rate, compare, rate, seconds
+from .place import DATABASE, Place
+from .rows import fill
+
+TABLE = "bench_shared"
+MODULE = "bench_shared_tasks"
+TASKS = """
+from taskserver import task
+
+
+@task(commit_every=50)
+def by_50(n):
+    pass
+
+
+def one(n):
+    pass
+"""
+EVERY = 50
+OF_FLOOR = Bound("at least", 0.8)
+OF_ONE_BY_ONE = Bound("at least", 5)
+OF_HUEY = Bound("at least", 1)
+SYNCHRONOUS = {"full": 2, "normal": 1}
+
+
+def shared(place: Place) -> Iterator[Line]:
+    """Runs of this process, against the bare loop and against one by one."""
+    (place.folder / f"{MODULE}.py").write_text(TASKS)
+    with TaskServer(place.dsn, table=TABLE, modules=MODULE, folder=place.folder) as server:
+        server.create_tables()
+        yield _beside_floor(place, server)
+        yield _beside_one_by_one(place, server)
+    place.sql(f"DROP TABLE {TABLE}")
+
+
+def _beside_floor(place: Place, server: TaskServer) -> Line:
+    tasks = place.size(20_000, 1_000)
+    with closing(floors.connect(place.port, DATABASE, autocommit=False)) as connection:
+
+        def floor() -> float:
+            fill(place, TABLE, tasks)
+            place.settle(5)
+            took = seconds(lambda: floors.drain_shared(connection, TABLE, 100, EVERY))
+            must_be_empty(place, TABLE)
+            return tasks / took
+
+        return compare(
+            f"commit_every={EVERY}: {tasks:,} tasks",
+            lambda: _rate(place, server, tasks, "by_50"),
+            floor,
+            pairs=place.pairs,
+            unit="tasks/s",
+            bound=OF_FLOOR,
+        )
+
+
+def _beside_one_by_one(place: Place, server: TaskServer) -> Line:
+    tasks = place.size(5_000, 500)
+    return compare(
+        f"commit_every={EVERY} / one by one: {tasks:,} tasks",
+        lambda: _rate(place, server, tasks, "by_50"),
+        lambda: _rate(place, server, tasks, "one"),
+        pairs=place.pairs,
+        unit="tasks/s",
+        bound=OF_ONE_BY_ONE,
+    )
+
+
+def _rate(place: Place, server: TaskServer, tasks: int, name: str) -> float:
+    fill(place, TABLE, tasks, f"{MODULE}.{name}")
+    place.settle(5)
+    took = seconds(server.run)
+    must_be_empty(place, TABLE)
+    return tasks / took
+
+
+# ---- SQLite
+
+
+def shared_sqlite(place: Place) -> Iterator[Line | Rate]:
+    """Runs of this process, against SqliteHuey's own loop where huey is installed: `make bench` does that."""
+    (place.folder / f"{MODULE}.py").write_text(TASKS)
+    tasks = place.size(10_000, 500)
+    for synchronous, level in SYNCHRONOUS.items():
+        path = place.folder / f"shared_{synchronous}.db"
+        with TaskServer(f"sqlite:///{path}?synchronous={synchronous}", modules=MODULE, folder=place.folder) as server:
+            server.create_tables()
+            yield _beside_huey(place, server, path, level, tasks, synchronous)
+
+
+def _beside_huey(place: Place, server: TaskServer, path: Path, level: int, tasks: int, synchronous: str) -> Line | Rate:
+    def ours() -> float:
+        rows.sqlite(path).fill("jobs_queue", tasks, task=f"{MODULE}.by_50")
+        took = seconds(server.run)
+        with closing(sqlite3.connect(path)) as connection:
+            if connection.execute("SELECT COUNT(*) FROM jobs_queue").fetchone() != (0,):
+                raise SystemExit("tasks were left in SQLite")
+        return tasks / took
+
+    name = f"SQLite, {synchronous}: commit_every={EVERY}, {tasks:,} tasks"
+    if find_spec("huey") is None:
+        return rate(f"{name} (no huey)", [ours() for _ in range(place.pairs)], "tasks/s")
+    return compare(
+        f"{name} / SqliteHuey",
+        ours,
+        lambda: _rate_of_huey(path.with_suffix(".huey"), level, tasks),
+        pairs=place.pairs,
+        unit="tasks/s",
+        bound=OF_HUEY,
+    )
+
+
+def _rate_of_huey(path: Path, level: int, tasks: int) -> float:
+    """Huey's consumer without threads and pauses: take a task, which commits, and execute it, until none is left."""
+    queue, nothing = _huey(path, level)
+    with closing(sqlite3.connect(path, isolation_level=None)) as quick:
+        quick.execute("PRAGMA synchronous = OFF")
+        data = [(queue.name, queue.serialize_task(nothing.s(n))) for n in range(tasks)]
+        quick.execute("BEGIN")
+        quick.executemany("INSERT INTO task (queue, data) VALUES (?, ?)", data)
+        quick.execute("COMMIT")
+    done = 0
+
+    def drain() -> None:
+        nonlocal done
+        while (task := queue.dequeue()) is not None:
+            queue.execute(task)
+            done += 1
+
+    took = seconds(drain)
+    queue.storage.close()
+    if done != tasks:
+        raise SystemExit(f"huey did {done} of {tasks} tasks")
+    return tasks / took
+
+
+def _huey(path: Path, level: int) -> tuple[Any, Any]:
+    """A queue, and its task that does nothing."""
+    queue = import_module("huey").SqliteHuey("bench", filename=str(path))
+    queue.storage.conn.execute(f"PRAGMA synchronous = {level}")  # huey's own option knows FULL and OFF alone
+    return queue, queue.task()(_nothing)
+
+
+def _nothing(n: int) -> None:
+    """Do nothing."""
