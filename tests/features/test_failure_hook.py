@@ -9,7 +9,7 @@ import pytest
 
 from taskserver import FailedAttempt, TaskServer
 from tests.support.documents import blocks
-from tests.support.processes import assert_one_line, assert_silent
+from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
 from tests.support.queues import Queue
 
 TASKS = """
@@ -256,3 +256,27 @@ def test_what_a_failed_task_holds_is_let_go_before_its_failure_is_written(sqlite
     assert_silent(sqlite_queue.worker(TASKSERVER_DB_PATIENCE="1"))
     assert (sqlite_queue.statuses(), sqlite_queue.notes()) == ([3], ["noted"])
     assert len(told(sqlite_queue)) == has_hook
+
+
+def test_the_hook_is_called_in_the_run_s_thread_though_the_heartbeat_wrote_the_end(queue: Queue) -> None:
+    """As it does of tasks that share their commits, while the next one takes long."""
+    alert(
+        queue,
+        ALERTS.replace(
+            "    error = ",
+            "    import threading\n    assert threading.main_thread() is threading.current_thread()\n    error = ",
+        ),
+    )
+    queue.define(
+        "@task(commit_every=5)\ndef quick(number):\n    note(number)\n    if number == 1:\n"
+        "        raise ValueError('no luck')\n"
+        "    while number == 2 and not (HERE / 'go').exists():\n        time.sleep(0.01)\n"
+    )
+    for number in range(3):  # the first one imports the module, and has no others with it
+        queue.add("tasks.quick", f"[{number}]")
+    worker = queue.start()
+    wait_until(lambda: queue.notes() == ["0", "1", "2"] and queue.statuses() == [3, 1])
+    assert told(queue) == []  # the last one has the thread
+    queue.go()
+    assert end_of(worker) == (0, "", "")
+    assert told(queue) == [[2, "tasks.quick", 1, "ValueError: no luck", False]]
