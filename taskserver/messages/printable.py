@@ -55,3 +55,11 @@ def shown(value: object) -> str:
     except Exception:  # an integer too long to be written, or a repr that fails
         return f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
+
+
+def whole_span(seconds: int) -> str:
+    """Whole seconds in the largest unit that has them without a rest, as `2 h` or `90 s`."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds and seconds % length == 0:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from ..errors import BadTask, InvalidTask, SettingError
-from ..messages.printable import shown
+from ..messages.printable import shown, whole_span
 from .arguments import read_arguments
 from .field_checks import check_name
 from .new_task import LAST_INSTANT, MAX_DELAY_DAYS, new_task
@@ -57,7 +57,7 @@ class Schedule(NamedTuple):
         """The times of the schedule in words."""
         if self.cron is not None:
             return f"{self.cron} {self.timezone}"
-        return "never" if self.every_seconds is None else f"every {self.every_seconds} s"
+        return "never" if self.every_seconds is None else f"every {whole_span(self.every_seconds)}"
 
 
 def new_schedule(

@@ -114,7 +114,7 @@ def describe_paused(counts: Sequence[QueueCount], paused: Paused) -> str | None:
     )
     return (
         f"{which} paused, with {rows} new task{'' if rows == 1 else 's'}: client.py resume "
-        f"{'--all' if paused.are_all else 'GROUP'} has workers take them again"
+        f"{'--all' if paused.are_all else paused.groups[0] if one else 'GROUP'} has workers take them again"
     )
 
 

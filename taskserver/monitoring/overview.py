@@ -81,6 +81,8 @@ class Overview(NamedTuple):
     """Running tasks, those that tell their progress first, then the oldest; at most MAX_RUNNING."""
     running_by_group: Mapping[int, int]
     """How many tasks are running, by group; others in progress are claimed, and wait for their turn."""
+    claimed_by_number: Mapping[int, int]
+    """How many claimed tasks wait for their turn, by the number of their worker."""
     processes: Sequence[AtWork]
     """The workers at work, the oldest first."""
 
@@ -111,6 +113,7 @@ def read_overview(server: TaskServer) -> Overview:
         paces=paces_of(groups, recent),
         running=server.store.views.running(MAX_RUNNING),
         running_by_group=server.store.views.running_counts(),
+        claimed_by_number=server.store.views.claimed_counts(),
         processes=[_at_work(process) for process in server.store.processes.all()],
     )
 

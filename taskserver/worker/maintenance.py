@@ -83,7 +83,10 @@ class Maintenance:
         if not (woken or unstarted or lost or linked or scheduled):
             return False
         if woken or unstarted or lost:
-            LOG.info("woke %d tasks, took back %d unstarted and %d lost ones", woken, unstarted, lost)
+            LOG.info(
+                "%d tasks are due; of workers that are gone, %d claimed and %d running tasks are taken back",
+                *(woken, unstarted, lost),
+            )
         if lost:
             self._stats().write()  # the task under which one worker vanished may take the next one along
         # A portion at most was done: the run looks again before the next claim.

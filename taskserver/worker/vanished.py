@@ -58,4 +58,7 @@ def take_back_from_vanished(
 def _tell(pid: int, tasks: Sequence[LeftTask]) -> None:
     """Say which tasks a process was running when it ended; they are taken back once their lease is over."""
     others = f" and {len(tasks) - 1} others" if len(tasks) > 1 else ""
-    LOG.warning("process %d ended while it ran task %d %s%s: that attempt is lost", pid, *tasks[0][:2], others)
+    LOG.warning(
+        "process %d ended while it ran task %d %s%s: once the lease is over, that attempt has failed",
+        *(pid, *tasks[0][:2], others),
+    )

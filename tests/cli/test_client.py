@@ -257,3 +257,21 @@ def test_a_reader_that_goes_away_is_no_traceback(sqlite_queue: Queue) -> None:
             timeout=WAIT_SECONDS,
         )
         assert ended.stderr == "", command
+
+
+def test_list_tells_claimed_tasks_from_running_ones_and_when_others_come(sqlite_queue: Queue) -> None:
+    ahead = "strftime('%Y-%m-%d %H:%M:%f', 'now', '+3 hours') || '000'"
+    sqlite_queue.sql(
+        "INSERT INTO jobs_queue (task, status, started_at, due_at) VALUES"
+        f" ('tasks.a', 1, NULL, {ahead}), ('tasks.b', 1, {sqlite_queue.now}, {ahead}), ('tasks.c', 3, NULL, {ahead}),"
+        f" ('tasks.d', 5, NULL, {sqlite_queue.ago(5)}),"
+        " ('tasks.e', 5, NULL, '9999-99-99 99:99:99.000000'), ('tasks.f', 0, NULL, NULL)"
+    )
+    listed = text_of(sqlite_queue, "list").splitlines()
+    assert "comes" in listed[0].split()
+    lines = {name: next(line for line in listed if f"tasks.{name}" in line) for name in "abcdef"}
+    assert [lines[name].split()[1] for name in "abcdef"] == ["claimed", "running", "error", "waiting", "waiting", "new"]
+    assert ["in 3 h" in lines[name] for name in "abcdef"] == [False, False, True, False, False, False]
+    assert "now" in lines["d"].split()
+    for status in ("claimed", "running", "in_progress"):
+        assert [task["id"] for task in json_of(sqlite_queue, "list", status)] == [2, 1]

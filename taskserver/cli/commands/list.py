@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+from ...messages.printable import age
 from ...messages.suggestions import nearest
 from ...model.field_checks import check_text
 from ...model.task import MAX_SIGNED, Status
@@ -15,7 +16,7 @@ from ...stores.queue.dependency_trees import DependencyTrees, Links
 from ..terminal.arguments import ABOUT_GROUPS, SINCE, add_groups, since, whole_number
 from ..terminal.dependency_trees import some_ids, stage_of
 from ..terminal.instants import headed, in_column
-from ..terminal.output import as_json, in_units, print_table, status_name, task_as_json
+from ..terminal.output import CLAIMED, RUNNING, as_json, in_units, print_table, status_in_words, task_as_json
 
 DEFAULT_LIMIT = 20
 STATUSES = [status.name.lower() for status in Status]
@@ -46,6 +47,8 @@ def _status(text: str) -> Status:
     """An argument's type: a status by its name."""
     if text in STATUSES:
         return Status[text.upper()]
+    if text in (CLAIMED, RUNNING):  # as the table calls them
+        return Status.IN_PROGRESS
     meant = nearest(text, STATUSES)
     hint = f"; did you mean {meant}?" if meant else ""
     if text.isdigit():
@@ -80,8 +83,9 @@ def _print(tasks: Sequence[StoredTask], links: dict[int, Links], now: str) -> No
     created = headed("created")
     heads = ["id", "status", "group", "priority", "attempts", created, "ran", "task", "arguments", "error"]
     rows = [_cells(task, now) for task in tasks]
-    # Most queues have no dependencies: their tables stay narrow.
+    # Tables stay narrow where no task waits.
     for head, of_each in (
+        ("comes", [_when(task.comes_in_seconds(now)) for task in tasks]),
         ("waits for", [some_ids(links[task.id].waits_for) for task in tasks]),
         ("awaited by", [some_ids(links[task.id].awaited_by) for task in tasks]),
     ):
@@ -92,11 +96,15 @@ def _print(tasks: Sequence[StoredTask], links: dict[int, Links], now: str) -> No
     print_table(heads, rows, unless_narrow=("priority", "attempts", "arguments", created))
 
 
+def _when(seconds: float | None) -> str:
+    return "" if seconds is None else f"in {age(seconds)}" if seconds > 0 else "now"
+
+
 def _cells(task: StoredTask, now: str) -> list[object]:
     stage = stage_of(task)
     return [
         task.id,
-        status_name(task.status),
+        status_in_words(task),
         task.group_id,
         task.priority,
         task.attempts,

@@ -15,8 +15,11 @@ from ...server import TaskServer
 from ...stores.database.records import LastRun, RunningTask, WorkerProcess
 from ...stores.queue.schedules import StoredSchedule
 from ...stores.queue.stats import HourStats
+from ...worker.result import BECAUSE, Reason
 from ..terminal.instants import time_of_day
 from ..terminal.output import MAX_LINES, as_json, instant_as_json, largest, print_table, stats_as_json, status_name
+
+DONE_ROWS = {"delete": "done tasks are deleted", "move": "done tasks are moved away", "mark": "done tasks stay"}
 
 
 def add_parser(subparsers: Any) -> None:
@@ -106,9 +109,10 @@ def _at_work_on(task: RunningTask, processes: Sequence[AtWork]) -> AtWork | None
 
 
 def _show(overview: Overview) -> None:
-    print(f"{overview.table} in {overview.database}, mode {overview.mode}")
+    print(f"{overview.table} in {overview.database}, mode {overview.mode} ({DONE_ROWS[overview.mode]})")
     _show_rows(overview)
     print()
+    _show_failures(overview)
     _show_runs(overview.runs, overview.processes)
     for words in overview.warnings:
         print(words)
@@ -134,7 +138,7 @@ def _show_rows(overview: Overview) -> None:
     in_progress = _in_progress(overview)
     shown, rest = largest(list(overview.groups.items()), lambda group: sum(group[1].by_status.values()))
     lines = [
-        (str(group_id), rows, [in_progress.get(group_id, (0, 0))], _takes(overview, group_id))
+        (str(group_id), rows, [in_progress.get(group_id, (0, 0))], _empty_in(overview, group_id))
         for group_id, rows in shown
     ]
     if rest:
@@ -150,7 +154,7 @@ def _show_rows(overview: Overview) -> None:
             "running",
             *(status_name(status).replace("_", " ") for status in others),
             "oldest new",
-            "takes",
+            "empty in",
         ],
         [
             [
@@ -159,15 +163,24 @@ def _show_rows(overview: Overview) -> None:
                 *(sum(counts) for counts in zip((0, 0), *several, strict=True)),
                 *(rows.by_status.get(status, 0) for status in others),
                 age(rows.oldest_new_seconds),
-                takes,
+                empty_in,
             ]
-            for label, rows, several, takes in lines
+            for label, rows, several, empty_in in lines
         ],
     )
 
 
-def _takes(overview: Overview, group_id: int) -> str:
-    """How long the tasks of a group will take at the pace of late."""
+def _show_failures(overview: Overview) -> None:
+    """What becomes of tasks that failed."""
+    error, fatal = (overview.total.by_status[status] for status in (Status.ERROR, Status.FATAL))
+    if error:
+        print(f"{error} in error: they failed, and come again by themselves; client.py list error")
+    if fatal:
+        print(f"{fatal} fatal: they do not come again by themselves; client.py list fatal, and client.py retry ID")
+
+
+def _empty_in(overview: Overview, group_id: int) -> str:
+    """After how long the tasks of a group will be done at the pace of late."""
     pace = overview.paces.get(group_id)
     return age(pace.seconds_left) if pace else ""
 
@@ -183,10 +196,12 @@ def _show_runs(runs: Sequence[LastRun], processes: Sequence[AtWork]) -> None:
 
 
 def _run_line(run: LastRun, processes: Sequence[AtWork]) -> str:
-    begin = f"last run on {run.host} for {run.groups}: began {age(run.started_seconds_ago)} ago"
+    often = f", {age(run.every_seconds)} after the one before" if run.every_seconds is not None else ""
+    begin = f"last run on {run.host} for {run.groups}: began {age(run.started_seconds_ago)} ago{often}"
     if any(_is_of(one.process, run) and not one.has_ended for one in processes):
         return f"{begin}, is at work"
-    ended = f"ended: {run.reason}" if run.ended_at else f"not ended (pid {run.pid} runs, or was killed)"
+    because = f" ({BECAUSE[Reason(run.reason)]})" if run.reason in set(Reason) else ""
+    ended = f"ended: {run.reason}{because}" if run.ended_at else f"not ended (pid {run.pid} runs, or was killed)"
     counts = _counts(run.done, run.failed, run.fatal, run.lost)
     return f"{begin}, {ended}; {run.taken} taken up, {counts}, {run.released} released"
 
@@ -204,33 +219,37 @@ def _show_work(overview: Overview) -> None:
     """Each worker at work, and the running tasks that it has."""
     left = list(overview.running)
     for at_work in overview.processes[:MAX_LINES]:
-        print(printable(_work_line(at_work)))
-        for task in [task for task in left if task.number == at_work.process.number]:
+        own = [task for task in left if task.number == at_work.process.number]
+        print(printable(_work_line(at_work, overview.claimed_by_number.get(at_work.process.number, 0), bool(own))))
+        for task in own:
             left.remove(task)
-            print(printable(f"  {_task_words(task)}"))
+            print(printable(f"  {_lost_words(task) if at_work.has_ended else _running_words(task)}"))
     if len(overview.processes) > MAX_LINES:
         print(f"and {len(overview.processes) - MAX_LINES} more workers: client.py status --json has them")
     for task in left:
-        print(printable(f"{_task_words(task)} (which worker has it is not known)"))
+        print(printable(f"{_running_words(task)} (which worker has it is not known)"))
     more = sum(overview.running_by_group.values()) - len(overview.running)
     if more > 0:
         print(f"and {more} more running tasks")
 
 
-def _work_line(at_work: AtWork) -> str:
+def _work_line(at_work: AtWork, claimed: int, has_tasks: bool) -> str:
     process = at_work.process
-    here = " (this host)" if at_work.is_here else ""
-    gone = "; this process is gone: its tasks come back" if at_work.has_ended else ""
+    where = f"process {process.pid} on {process.host}{' (this host)' if at_work.is_here else ''} for {process.groups}"
+    if at_work.has_ended:
+        return f"gone: {where}: it was killed, or a task ended it"
     counts = _counts(process.done, process.failed, process.fatal, process.lost)
-    return (
-        f"at work: process {process.pid} on {process.host}{here} for {process.groups}, "
-        f"since {age(process.started_seconds_ago)}: {counts}{gone}"
-    )
+    now = f"; {claimed} claimed" if claimed else "" if has_tasks else "; it has no task now"
+    return f"at work: {where}, since {age(process.started_seconds_ago)}: {counts}{now}"
 
 
-def _task_words(task: RunningTask) -> str:
+def _running_words(task: RunningTask) -> str:
     progress = f": {task.progress}" if task.progress else ""
     return f"task {task.id} {task.task} has run for {age(task.seconds)}{progress}"
+
+
+def _lost_words(task: RunningTask) -> str:
+    return f"task {task.id} {task.task} was running there: once its lease is over, that attempt has failed"
 
 
 def _show_hours(this: HourStats, last: HourStats) -> None:

@@ -17,6 +17,8 @@ from ...stores.queue.stats import COLUMNS, HourStats
 from .live_line import terminal_width
 from .style import BOLD, COLOURS, cut, painted, width_of
 
+CLAIMED, RUNNING = "claimed", "running"
+"""What a task in progress does: it waits for its turn in a worker, or runs."""
 MAX_CELL = 60
 """Columns of a cell where no terminal tells how wide it is."""
 MIN_CELL = 20
@@ -156,6 +158,13 @@ def instant_as_json(text: str | None) -> str | None:
 def status_name(status: int) -> Word:
     """The name of a status; `status_9` for a number that is no status, which a row may hold."""
     return Word(Status(status).name.lower() if status in set(Status) else f"status_{status}")
+
+
+def status_in_words(task: StoredTask) -> Word:
+    """The status of a task for a person: of one in progress whether it is claimed or runs."""
+    if task.status != Status.IN_PROGRESS:
+        return status_name(task.status)
+    return Word(RUNNING if task.started_at else CLAIMED)
 
 
 def in_units(seconds: float | None) -> Amount:

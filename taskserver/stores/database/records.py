@@ -136,14 +136,20 @@ class StoredTask(NamedTuple):
         if self.status in (Status.ERROR, Status.FATAL) and (error == CANCELLED or error.startswith("lost: ")):
             return None
         ends: dict[int, str | None] = {Status.IN_PROGRESS: now, Status.ERROR: self.updated_at}
-        end = ends.get(self.status, self.finished_at)
-        try:
-            seconds = (
-                datetime.fromisoformat(end or "") - datetime.fromisoformat(self.started_at or "")
-            ).total_seconds()
-        except (ValueError, TypeError):  # one is missing, or a column of SQLite holds what is no instant
-            return None
-        return seconds if seconds >= 0 else None
+        seconds = _seconds_between(self.started_at, ends.get(self.status, self.finished_at))
+        return seconds if seconds is not None and seconds >= 0 else None
+
+    def comes_in_seconds(self, now: str) -> float | None:
+        """After how long a task that failed, or waits for its time, becomes new; None of other tasks."""
+        return _seconds_between(now, self.due_at) if self.status in (Status.ERROR, Status.WAITING) else None
+
+
+def _seconds_between(earlier: str | None, later: str | None) -> float | None:
+    """None where one is missing, or a column of SQLite holds what is no instant."""
+    try:
+        return (datetime.fromisoformat(later or "") - datetime.fromisoformat(earlier or "")).total_seconds()
+    except (ValueError, TypeError):
+        return None
 
 
 def groups_in_words(group_ids: str) -> str:

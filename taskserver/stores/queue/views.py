@@ -14,6 +14,9 @@ from ..database.statements import marks
 from .claims import number_of
 from .since import earliest
 
+MAX_CLAIMS = 1000
+"""Claims whose tasks are counted; each worker has one at a time."""
+
 
 class Views:
     """The queue as an operator sees it."""
@@ -55,6 +58,18 @@ class Views:
     RUNNING_COUNTS = """
         SELECT group_id, COUNT(*) FROM {table} {by_status} WHERE status = 1 AND started_at IS NOT NULL GROUP BY group_id
     """
+
+    CLAIMED_COUNTS = """
+        SELECT claim, COUNT(*) FROM {table} {by_status} WHERE status = 1 AND started_at IS NULL GROUP BY claim LIMIT ?
+    """
+
+    def claimed_counts(self) -> dict[int, int]:
+        """How many tasks are claimed and wait for their turn, by the number of the worker that has them."""
+        counts: dict[int, int] = {}
+        for claim, count in self._database.fetch(self.CLAIMED_COUNTS, (MAX_CLAIMS,)):
+            if isinstance(claim, int):
+                counts[number_of(claim)] = counts.get(number_of(claim), 0) + count
+        return counts
 
     def running(self, limit: int) -> list[RunningTask]:
         """Running tasks; `limit` at most."""
