@@ -1,16 +1,40 @@
-"""What a worker says as it ends: to the shell, to a person at a terminal, or to the supervisor of several workers."""
+"""What passes between a worker and whoever started it: the shell, or the supervisor of several workers."""
 
 # Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
+
+from ..interrupts.stopping import Stop
+from .terminal.live_line import LiveLine
+from .terminal.log import Tokens
+
+NO_COUNTS = (0, 0, 0, 0, 0, 0)
+
+
+class Part(NamedTuple):
+    """What a worker gets from whoever started it."""
+
+    stop: Stop
+    live: LiveLine
+    lines_left: Mapping[str, Tokens] | None = None
+    """For workers that share their lines on standard error."""
+    may_wait_for_slot: bool = True
+    """Whether it may wait for a slot as the successor of the worker there."""
+    tell_slot: Callable[[], object] | None = None
+    """Called once it has its slot."""
+
+    @property
+    def is_supervised(self) -> bool:
+        """Whether it is one of several workers, whose supervisor waits for a Report."""
+        return self.lines_left is not None
 
 
 class Report(NamedTuple):
     """How a worker ended."""
 
     code: int
-    counts: Sequence[int] = (0, 0, 0, 0, 0, 0)
+    counts: Sequence[int] = NO_COUNTS
     """Tasks taken, done, failed, fatal, lost and released."""
     untold: Mapping[str, int] = {}
     """How many records of each kind got no line on standard error (terminal/log.py)."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
 from ..errors import SettingError
-from .terminal.log import LOG, Tokens, set_up
+from .terminal.log import LOG, set_up
 from .terminal.task_output import PrintsToLog, TaskOutput
 from ..server import TaskServer
 from ..settings.load import Settings, hide_secrets, load_settings
@@ -21,7 +21,7 @@ from ..worker.record import groups_text, host_name
 from ..interrupts.stopping import Stop
 from .terminal.live_line import LiveLine
 from .terminal.program import Exit, run_program
-from .report import Report
+from .report import Part, Report
 from .worker_options import Options, read_options
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -41,23 +41,25 @@ def _run(folder: Path, options: Options) -> int:
     if options.mode:
         settings = settings._replace(mode=options.mode)
     if options.processes is None:
-        return _work(settings, options, Stop(), LiveLine(sys.stdout)).code
+        return _work(settings, options, Part(Stop(), LiveLine(sys.stdout))).code
     from .supervisor import Supervisor  # most lines have one worker
 
     return Supervisor(settings, options, _work).run()
 
 
-def _work(
-    settings: Settings, options: Options, stop: Stop, live: LiveLine, lines_left: Mapping[str, Tokens] | None = None
-) -> Report:
-    """Be a worker. `lines_left` is for workers that share their lines on standard error."""
+def _work(settings: Settings, options: Options, part: Part) -> Report:
+    """Be a worker."""
+    stop, live = part.stop, part.live
     stop.ends_process = "worker.py"
     stop.signals = (*SIGNALS, signal.SIGPIPE)  # of SIGPIPE's own way a broken connection would end the process
     _obey_signals(stop)
-    standard_error, output = set_up(options.verbose, settings, live.clear, lines_left)
+    standard_error, output = set_up(options.verbose, settings, live.clear, part.lines_left)
     with _prints_to_log(sys.stdout, output), TaskServer.from_settings(settings) as server:
-        if options.max_workers and not _take_slot(server, options, stop):
+        slots = _slots(settings, options) if options.max_workers else None
+        if slots is not None and not _take_slot(slots, server, options, part):
             return Report(Exit.OK)
+        if part.tell_slot is not None:
+            part.tell_slot()
         code, has_run_tasks = Exit.DATABASE, True
         try:
             result = server.run(
@@ -73,21 +75,26 @@ def _work(
             code, has_run_tasks = Exit.OK, result.taken > 0
         finally:
             live.clear()
-            if lines_left is None:
+            if slots is not None and options.linger is not None:
+                slots.leave()  # a successor waits, and a thread that a task left may hold up the end of this process
+            if not part.is_supervised:
                 standard_error.tell_more(standard_error.untold)
-            _limit_clean_up(settings, code, has_run_tasks)
+            _limit_clean_up(settings, code, has_run_tasks, part)
     reason = result.reason.value if result.reason else "unknown"
     live.end(f"{result.in_words()} in {result.seconds:.1f} s; ended: {reason}")
     return Report(code, result.all_counts(), standard_error.untold)
 
 
-def _take_slot(server: TaskServer, options: Options, stop: Stop) -> bool:
-    """Take a slot, by which this worker lingers until a successor waits for it. False where there is none for it."""
-    settings = server.settings
+def _slots(settings: Settings, options: Options) -> Slots:
     queue, groups = f"{settings.dsn.place} {settings.table}", groups_text(sorted(set(options.groups or ())))
-    slots = Slots(settings.folder, host_name(), queue, groups, options.max_workers)
+    return Slots(settings.folder, host_name(), queue, groups, options.max_workers)
+
+
+def _take_slot(slots: Slots, server: TaskServer, options: Options, part: Part) -> bool:
+    """Take a slot, in which a worker that lingers stays until a successor waits for it. False without one."""
+    stop = part.stop
     try:
-        if options.linger is None:
+        if options.linger is None or not part.may_wait_for_slot:
             has_slot, others = slots.take(), "run here"
         else:
             has_slot, others = slots.take_or_succeed(stop.wait), "run here, and one more waits for each of them"
@@ -134,11 +141,13 @@ def _obey_signals(stop: Stop) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
-def _limit_clean_up(settings: Settings, code: Exit, has_run_tasks: bool) -> None:
+def _limit_clean_up(settings: Settings, code: Exit, has_run_tasks: bool, part: Part) -> None:
     """End this process in time, and free its slot: Python waits for threads and processes that tasks left behind.
 
     It also calls what tasks left to be called at the end, as `atexit` and `__del__` do. None of that needs to end.
     """
+    if part.is_supervised:  # until its report is written
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     for number in SIGNALS:
         signal.signal(number, lambda number, frame: os._exit(code))  # the run is over
     if has_run_tasks and settings.timeout_seconds:

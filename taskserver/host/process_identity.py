@@ -6,13 +6,19 @@ import os
 
 _BOOT = "/proc/sys/kernel/random/boot_id"
 _NAMESPACE = "/proc/self/ns/pid"
+MAX_PID = 2**22
+"""No kernel gives a greater one: it was forged."""
 _STARTED_AT = 19
 """The place of a process's start in its stat, counted behind the name."""
 
 
 def own_identity() -> str:
-    """The identity of this process; empty where the system tells none."""
-    return _identity("self")
+    """The identity of this process; empty where the system tells none, or /proc is that of another namespace."""
+    try:
+        is_ours = os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        return ""
+    return _identity("self") if is_ours else ""
 
 
 def has_ended(pid: int, identity: str) -> bool | None:
@@ -21,7 +27,7 @@ def has_ended(pid: int, identity: str) -> bool | None:
     It is known of a process of the same start of the machine and of the same process namespace, as containers have.
     """
     own = own_identity()
-    if not (own and identity) or own.rpartition(" ")[0] != identity.rpartition(" ")[0] or pid <= 0:
+    if not (own and identity) or own.rpartition(" ")[0] != identity.rpartition(" ")[0] or not 0 < pid <= MAX_PID:
         return None
     try:
         os.kill(pid, 0)

@@ -52,6 +52,7 @@ class Slots:
         self._most = most
         self._slot = 0
         """The number of the slot that this process has; they count from 1."""
+        self._lock_of_slot = -1
 
     def take(self) -> bool:
         """Take a slot until this process ends; False where all are taken. Raises SettingError, DatabaseError."""
@@ -81,6 +82,11 @@ class Slots:
                 self._unlock(lock)
         return True
 
+    def leave(self) -> None:
+        """Leave the slot before the process ends."""
+        if self._lock_of_slot in _taken:
+            self._unlock(self._lock_of_slot)
+
     def has_successor(self) -> bool:
         """Whether another worker waits for the slot of this one; False where that cannot be found out."""
         try:
@@ -92,9 +98,10 @@ class Slots:
         return lock is None
 
     def _take(self, number: int) -> bool:
-        if self._lock(self._path(number, "lock")) is None:  # the file stays open, and so locked, until the process ends
+        lock = self._lock(self._path(number, "lock"))
+        if lock is None:
             return False
-        self._slot = number
+        self._slot, self._lock_of_slot = number, lock  # the file stays open, and so locked, until the process ends
         return True
 
     def _become_successor(self, wait: Callable[[float], bool]) -> tuple[int, int] | None:
@@ -140,4 +147,5 @@ class Slots:
 
     def _unlock(self, file: int) -> None:
         _taken.remove(file)
-        os.close(file)
+        with suppress(OSError):  # a task may have closed it
+            os.close(file)

@@ -30,6 +30,8 @@ class Limits(NamedTuple):
 NO_LIMITS = Limits()
 LONGEST_SHARE = 0.9
 """Of the time of a run: a task is taken to need no more."""
+MAX_WAIT_SECONDS = 3600.0
+"""A task that has been ready for so long is started though it may not fit."""
 
 
 def checked_limits(
@@ -88,12 +90,16 @@ class RunLimits:
         """Whether the run's time is limited."""
         return self._limits.max_seconds is not None
 
-    def fits(self, seconds: float) -> bool:
-        """Whether a task that may take so long fits into the time that is left; the run ends where it does not."""
-        if self._limits.max_seconds is not None:
-            # A task that fits into no run is started at the begin of one: it would never run else.
-            longest = self._limits.max_seconds * LONGEST_SHARE
-            self._is_full = self.elapsed() + min(seconds, longest) > self._limits.max_seconds
+    def fits(self, seconds: float, waited_seconds: float) -> bool:
+        """Whether to start a task that may take so long, and has waited so long; the run ends where it does not fit.
+
+        The first task of a run that has not lingered is started in any case, and so is one that has waited for an
+        hour: a task that fits into no run would never run else, and neither would one behind more urgent ones.
+        """
+        most = self._limits.max_seconds
+        is_first = self._result.taken == 0 and not self._waited_seconds
+        if most is not None and not is_first and waited_seconds < MAX_WAIT_SECONDS:
+            self._is_full = self.elapsed() + min(seconds, most * LONGEST_SHARE) > most
         return not self._is_full
 
     def _usual_seconds(self, calls: int) -> float:

@@ -225,7 +225,11 @@ class Runner:
             from .history import History
 
             self._history = History(self._store)
-        return self._limits.fits(self._history.seconds_of(task.task))
+        seconds = self._history.seconds_of(task.task)
+        fits = self._limits.fits(seconds, task.waited_seconds)
+        if not fits:
+            LOG.info("task %d %s is left to another run: it may take %.1f s", task.id, task.task, seconds)
+        return fits
 
     def _save(self, finishing: Finishing) -> None:
         """Write the finishes of the last tasks of a claim."""

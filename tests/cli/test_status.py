@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import time
 
 import pytest
 
@@ -15,6 +18,7 @@ from taskserver.stores.queue.stats import HourStats, RecentStats
 from tests.support.printed import json_of, text_of
 from tests.support.processes import assert_silent, end_of, freeze, thaw, wait_until
 from tests.support.queues import Queue
+from tests.support.servers import find_program
 from tests.support.turns import A_SERVER, ONE_STORE
 
 NONE = {status.name.lower(): 0 for status in Status}
@@ -286,6 +290,33 @@ def test_claims_of_a_process_that_only_stands_still_are_left_alone(sqlite_queue:
     sqlite_queue.go()
     assert end_of(worker) == (0, "", "")
     assert sqlite_queue.rows() == []
+
+
+@pytest.mark.parametrize("pid", [0, 2**22 + 1, 2**31, 2**32 - 1])
+def test_a_forged_process_id_ends_no_run(sqlite_queue: Queue, pid: int) -> None:
+    sqlite_queue.sql(
+        "INSERT INTO jobs_queue_processes (number, host, group_ids, pid, identity) VALUES (7, ?, 'all', ?, ?)",
+        *(socket.gethostname(), pid, own_identity()),
+    )
+    sqlite_queue.add("tasks.note")
+    assert_silent(sqlite_queue.worker())
+    assert json_of(sqlite_queue, "status")["processes"][0]["has_ended"] is None
+
+
+def test_where_proc_is_another_namespace_s_no_worker_is_taken_for_gone(sqlite_queue: Queue) -> None:
+    unshare = find_program("unshare")
+    if os.getuid() != 0 or unshare is None:
+        pytest.skip("a process namespace needs root, and unshare of util-linux")
+    script = f"{sqlite_queue.deployment.python} {sqlite_queue.folder}/worker.py"
+    for _ in range(2):
+        sqlite_queue.add("tasks.hold")
+    both = subprocess.Popen([unshare, "--pid", "--fork", "sh", "-c", f"{script} 0 --batch 2 & sleep 2; {script}; wait"])
+    wait_until(lambda: sqlite_queue.notes() == ["started"])
+    time.sleep(4)  # the second worker has looked, and left
+    assert sqlite_queue.sql("SELECT ended_at FROM jobs_queue_processes") == [(None,)]
+    assert sqlite_queue.statuses() == [Status.IN_PROGRESS] * 2
+    sqlite_queue.go()
+    assert both.wait(30) == 0
 
 
 @pytest.mark.parametrize("own", ["other-boot 1 2", ""], ids=["started anew", "unknown"])

@@ -21,7 +21,9 @@ from typing import Any
 
 import pytest
 
-from taskserver import Reason, TaskServer
+from taskserver import Reason, Stop, TaskServer
+from taskserver.worker.limits import Limits, RunLimits
+from taskserver.worker.result import RunResult
 from tests.support.processes import (
     WAIT_SECONDS,
     assert_one_line,
@@ -594,6 +596,38 @@ def test_a_task_that_fits_into_no_run_is_started_at_the_begin_of_one(sqlite_queu
     remember(sqlite_queue, "tasks.note", 100, 1, 100)
     assert_silent(sqlite_queue.worker("--max-time", 10))
     assert sqlite_queue.notes() == ["noted"]
+
+
+@pytest.mark.parametrize(
+    ("taken", "waits", "elapsed", "seconds", "waited", "fits"),
+    [
+        (1, False, 10.0, 49.0, 0.0, True),
+        (1, False, 10.0, 51.0, 0.0, False),
+        (1, False, 5.0, 1000.0, 0.0, True),  # it fits into no run, and is taken to need nine tenths of one
+        (1, False, 7.0, 1000.0, 0.0, False),
+        (1, False, 59.0, 1000.0, 3600.0, True),  # it has been ready for an hour
+        (0, False, 59.0, 1000.0, 0.0, True),  # the first of its run
+        (0, True, 59.0, 1000.0, 0.0, False),  # which has lingered: the next run has all its time for it
+    ],
+)
+def test_a_task_fits_by_what_those_of_its_name_took(
+    monkeypatch: pytest.MonkeyPatch, taken: int, waits: bool, elapsed: float, seconds: float, waited: float, fits: bool
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    stop, result = Stop(), RunResult()
+    limits = RunLimits(Limits(max_seconds=60, linger_seconds=60), stop, result)
+    if waits:
+        monkeypatch.setattr(stop, "wait", lambda seconds: True)
+        now = 1.0
+        waits_until = iter([1.0, 2.0])
+        monkeypatch.setattr(time, "monotonic", lambda: next(waits_until, elapsed))
+        assert limits.wait(1.0)
+    now, result.taken = elapsed, taken
+    assert limits.fits(seconds, waited) is fits
+    if not fits:
+        assert limits.reason_to_end() is Reason.MAX_TIME
 
 
 def test_one_run_that_was_slow_beyond_all_others_says_nothing_of_the_next(sqlite_queue: Queue) -> None:

@@ -233,6 +233,21 @@ def test_the_record_of_runs_tells_that_a_run_was_handed_over(sqlite_queue: Queue
     assert "run begins" in told
 
 
+def test_a_thread_that_a_task_left_does_not_keep_the_slot_from_the_successor(sqlite_queue: Queue) -> None:
+    sqlite_queue.define("import threading\n\ndef leave_thread():\n    threading.Thread(target=hold).start()\n")
+    sqlite_queue.add("tasks.leave_thread")
+    first = sqlite_queue.start_task(*STAYS)
+    second = sqlite_queue.start(*STAYS)
+    wait_until(lambda: sqlite_queue.sql("SELECT pid FROM jobs_queue_processes") == [(second.pid,)])
+    assert first.poll() is None
+    sqlite_queue.add("tasks.who")
+    wait_until(lambda: sqlite_queue.notes()[1:] == [str(second.pid)])
+    sqlite_queue.go()
+    assert end_of(first) == (0, "", "")
+    second.send_signal(signal.SIGTERM)
+    assert end_of(second) == (0, "", "")
+
+
 def test_a_successor_takes_the_place_of_a_worker_that_is_killed(sqlite_queue: Queue) -> None:
     sqlite_queue.add("tasks.hold")
     first = sqlite_queue.start_task(*STAYS)

@@ -19,6 +19,7 @@ from tests.support.turns import A_SERVER
 TASKS = """
 import os
 import signal
+import sys
 import time
 
 from taskserver import Fatal, task
@@ -37,6 +38,17 @@ def leave(code):
 
 def fail():
     raise Fatal("no")
+
+def close_all(path):
+    os.closerange(3, 300)
+    for number in range(20):
+        open(f"{path}/own{number}", "wb")
+    files.extend(open(f"{path}/own{number}", "r+b") for number in range(20))
+
+files = []
+
+def read():
+    note(repr(sys.stdin.read()))
 
 @task(timeout=0.2)
 def stay():
@@ -185,6 +197,89 @@ def test_idle_workers_whose_supervisor_is_killed_end_at_once(sqlite_queue: Queue
     kill(process)
     wait_until(lambda: not any(map(is_alive, workers)))
     assert sqlite_queue.sql("SELECT pid FROM jobs_queue_processes") == []
+
+
+def test_a_replaced_worker_does_not_drive_out_the_next_line_s(sqlite_queue: Queue) -> None:
+    line = (0, "--processes", 1, "--linger", 60, "--slots", 1)
+    sqlite_queue.add("tasks.hold")
+    first = sqlite_queue.start_task(*line)
+    (holding,) = workers_of(first)
+    second = sqlite_queue.start(*line)
+    wait_until(lambda: workers_of(second))
+    (waiting,) = workers_of(second)
+    time.sleep(0.5)  # it waits for the slot by then, or gets it a moment later
+    os.kill(holding, signal.SIGKILL)
+    assert end_of(first)[0] == 0
+    wait_until(lambda: sqlite_queue.sql("SELECT pid FROM jobs_queue_processes WHERE ended_at IS NULL") == [(waiting,)])
+    time.sleep(0.5)  # several looks for a successor
+    assert workers_of(second) == [waiting]
+    second.terminate()
+    assert end_of(second)[0] == 0
+
+
+def test_workers_that_all_die_while_they_are_stopped_leave_a_code_all_the_same(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.hold")
+    process = sqlite_queue.start_task(0, "--processes", 1)
+    (worker,) = workers_of(process)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)  # it is handed on
+    os.kill(worker, signal.SIGKILL)
+    code, output, told = end_of(process)
+    assert (code, output, "died: SIGKILL" in told) == (0, "", True)
+    assert "mistake" not in told
+    assert sqlite_queue.statuses() == [3]
+
+
+def test_it_works_for_callers_that_ignore_the_ends_of_children(sqlite_queue: Queue) -> None:
+    sqlite_queue.deployment.wrap_python(["env", "--ignore-signal=CHLD"])
+    sqlite_queue.add("tasks.note")
+    assert_silent(sqlite_queue.worker(0, "--processes", 2))
+    assert sqlite_queue.notes() == ["noted"]
+
+
+def test_a_task_that_closes_all_descriptors_finds_no_word_of_ours_in_its_files(sqlite_queue: Queue) -> None:
+    folder = sqlite_queue.folder / "own"
+    folder.mkdir()
+    sqlite_queue.add("tasks.close_all", f'["{folder}"]')
+    sqlite_queue.add("tasks.fail")
+    sqlite_queue.worker(0, "--processes", 1)
+    assert {path.read_bytes() for path in folder.iterdir()} == {b""}
+
+
+def test_what_a_task_reads_is_empty(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.read")
+    assert_silent(sqlite_queue.worker(0, "--processes", 1))
+    assert sqlite_queue.notes() == ["''"]
+
+
+def test_a_hook_that_ends_the_process_ends_no_supervisor(sqlite_queue: Queue) -> None:
+    (sqlite_queue.folder / "alerts.py").write_text("import os\ndef tell(failed): os._exit(9)\n")
+    sqlite_queue.add("tasks.leave", "[3]")
+    sqlite_queue.add("tasks.note")
+    ended = sqlite_queue.worker(0, "--processes", 1, TASKSERVER_ON_FAILURE="alerts:tell")
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert sqlite_queue.notes() == ["noted"]
+    assert sqlite_queue.statuses() == [3]
+
+
+@pytest.mark.parametrize("refused", [range(2, 4), range(1, 99)], ids=["for a while", "for ever"])
+def test_a_host_that_refuses_processes_is_asked_again(sqlite_queue: Queue, refused: range) -> None:
+    sqlite_queue.add("tasks.note")
+    code = (
+        "import os\nfork, count = os.fork, [0]\n"
+        "def refuse():\n    count[0] += 1\n"
+        f"    if count[0] in {refused!r}:\n        raise OSError(11, 'Resource temporarily unavailable')\n"
+        "    return fork()\nos.fork = refuse\n"
+    )
+    (sqlite_queue.folder / "sitecustomize.py").write_text(code)
+    ended = sqlite_queue.worker(0, "--processes", 2, PYTHONPATH=str(sqlite_queue.folder))
+    lines = ended.stderr.splitlines()
+    assert "the host lets no process be started now" in lines[0]
+    if refused[0] == 1:
+        assert (ended.returncode, len(lines)) == (1, 2)
+        assert "take fewer --processes" in lines[1]
+    else:
+        assert (ended.returncode, len(lines), sqlite_queue.notes()) == (0, 1, ["noted"])
 
 
 def test_all_workers_share_the_lines_of_one_run(sqlite_queue: Queue) -> None:
