@@ -23,6 +23,8 @@ class Part(NamedTuple):
     """Whether it may wait for a slot as the successor of the worker there."""
     tell_slot: Callable[[], object] | None = None
     """Called once it has its slot."""
+    stops: Callable[[], int] = lambda: 0
+    """How many of the signals that ask it to end were handed on to it."""
 
     @property
     def is_supervised(self) -> bool:
@@ -36,8 +38,6 @@ class Report(NamedTuple):
     code: int
     counts: Sequence[int] = NO_COUNTS
     """Tasks taken, done, failed, fatal, lost and released."""
-    untold: Mapping[str, int] = {}
-    """How many records of each kind got no line on standard error (terminal/log.py)."""
     words: str = ""
     """For a person: the reason for a code that is not 0, in one line."""
 

@@ -7,6 +7,7 @@ import mmap
 import os
 import struct
 import time
+from contextlib import suppress
 from typing import Any
 
 from .report import Report
@@ -16,76 +17,100 @@ NO_DEADLINE = float("inf")
 MAX_REPORT_BYTES = 4096
 MAX_WORDS = 500
 """Characters of a report's words: each takes six bytes at most."""
-_HEAD = struct.Struct("ddI")
-"""By time.monotonic: when the call that runs is to end, and when the first worker of the place got its slot. Then the
-length of the report behind it."""
-_CELL_BYTES = _HEAD.size + MAX_REPORT_BYTES
+_DEADLINE, _SLOT_AT, _LENGTH, _UNTOLD = 0, 8, 16, 20
+"""Where these stand in a cell: two instants of time.monotonic, the length of the report (of the supervisor: how often
+the workers were asked to end), and a count for each kind of line. The report stands behind them."""
+_REPORT = 64
+_CELL_BYTES = _REPORT + MAX_REPORT_BYTES
+_INSTANT, _COUNT = struct.Struct("d"), struct.Struct("I")
 
 
 class SharedMemory:
-    """A cell for each place. The worker there writes, and its supervisor reads."""
+    """A cell for each place, and one for the supervisor. Who is there writes, and the supervisor reads."""
 
-    def __init__(self, count: int) -> None:
-        self._memory = mmap.mmap(-1, count * _CELL_BYTES)
+    def __init__(self, places: int) -> None:
+        self._cells = places + 1
+        self._memory = mmap.mmap(-1, self._cells * _CELL_BYTES)
 
     def begin(self, number: int) -> None:
         """Forget the deadline and the report of the worker before."""
-        _, slot_at, _ = self._head(number)
-        self._write(number, NO_DEADLINE, slot_at, 0)
+        self.tell_deadline(number, NO_DEADLINE)
+        self._put(_COUNT, number, _LENGTH, 0)
 
     def tell_deadline(self, number: int, instant: float) -> None:
         """Say by when the call that runs is to end."""
-        struct.pack_into("d", self._memory, number * _CELL_BYTES, instant)
+        self._put(_INSTANT, number, _DEADLINE, instant)
+
+    def deadline(self, number: int) -> float:
+        """When the call that runs is to end."""
+        return self._get(_INSTANT, number, _DEADLINE)
+
+    def tell_stop(self) -> None:
+        """Say that all workers are asked to end, once more."""
+        self._put(_COUNT, self._cells - 1, _LENGTH, self.stops() + 1)
+
+    def stops(self) -> int:
+        """How often the workers were asked to end."""
+        return int(self._get(_COUNT, self._cells - 1, _LENGTH))
 
     def tell_slot(self, number: int) -> None:
         """Say that the place's first worker has its slot now."""
-        deadline, _, length = self._head(number)
-        self._write(number, deadline, time.monotonic(), length)
+        self._put(_INSTANT, number, _SLOT_AT, time.monotonic())
+
+    def slot_at(self, number: int) -> float:
+        """When the place's first worker got its slot; now, where it has none yet."""
+        return self._get(_INSTANT, number, _SLOT_AT) or time.monotonic()
 
     def tell_report(self, number: int, report: Report) -> None:
         """Say how the worker ended."""
         told = json.dumps(report._replace(words=report.words[:MAX_WORDS])).encode()
-        deadline, slot_at, _ = self._head(number)
-        first = number * _CELL_BYTES + _HEAD.size
+        first = number * _CELL_BYTES + _REPORT
         self._memory[first : first + len(told)] = told
-        self._write(number, deadline, slot_at, len(told))
-
-    def deadline(self, number: int) -> float:
-        """When the call that runs is to end."""
-        return self._head(number)[0]
-
-    def slot_at(self, number: int) -> float:
-        """When the place's first worker got its slot; now, where it has none yet."""
-        return self._head(number)[1] or time.monotonic()
+        self._put(_COUNT, number, _LENGTH, len(told))
 
     def report(self, number: int) -> Report | None:
         """How the worker ended; None where it died before it could say so."""
-        length = self._head(number)[2]
-        first = number * _CELL_BYTES + _HEAD.size
+        length = int(self._get(_COUNT, number, _LENGTH))
+        first = number * _CELL_BYTES + _REPORT
         found: Any = json.loads(self._memory[first : first + length]) if length else None
         return found and Report._make(found)
 
-    def _head(self, number: int) -> tuple[float, float, int]:
-        deadline, slot_at, length = _HEAD.unpack_from(self._memory, number * _CELL_BYTES)
-        return deadline, slot_at, length
+    def count_untold(self, number: int, kind: int) -> None:
+        """Count a record that gets no line."""
+        place = _UNTOLD + kind * _COUNT.size
+        self._put(_COUNT, number, place, int(self._get(_COUNT, number, place)) + 1)
 
-    def _write(self, number: int, *head: float) -> None:
-        _HEAD.pack_into(self._memory, number * _CELL_BYTES, *head)
+    def untold(self, kind: int) -> int:
+        """How many records of a kind got no line."""
+        return sum(int(self._get(_COUNT, number, _UNTOLD + kind * _COUNT.size)) for number in range(self._cells))
+
+    def _put(self, form: struct.Struct, number: int, place: int, value: float) -> None:
+        form.pack_into(self._memory, number * _CELL_BYTES + place, value)
+
+    def _get(self, form: struct.Struct, number: int, place: int) -> float:
+        value: float = form.unpack_from(self._memory, number * _CELL_BYTES + place)[0]
+        return value
 
 
 class SharedTokens(Tokens):
     """So many lines that several processes may write together: bytes in a pipe, of which each line takes one."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, memory: SharedMemory, kind: int) -> None:
         super().__init__(count)
+        self._memory = memory
+        self._kind = kind
+        self.number = 0
+        """The number of the cell in which this process counts records that get no line."""
         self._pipe, writes = os.pipe()
         os.write(writes, b"." * count)
         os.close(writes)
         self._opened = os.fstat(self._pipe)
 
     def take(self) -> bool:
-        try:
+        is_left = False
+        with suppress(OSError):
             # A task may have closed it, and something else have got its number.
-            return os.path.samestat(os.fstat(self._pipe), self._opened) and bool(os.read(self._pipe, 1))
-        except OSError:
-            return False
+            is_left = os.path.samestat(os.fstat(self._pipe), self._opened) and bool(os.read(self._pipe, 1))
+        if not is_left:
+            self._memory.count_untold(self.number, self._kind)
+        return is_left

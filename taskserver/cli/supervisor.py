@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from logging import getLogger
+from logging import INFO, WARNING, getLogger
 from typing import NoReturn
 
 from ..errors import HostLimit
@@ -44,6 +44,7 @@ MAX_PAUSE_SECONDS = 30.0
 MAX_FORKS_REFUSED = 5
 """So many times in a row the host may refuse a process while no worker lives."""
 MAX_RECLAIM_SECONDS = 60.0
+MAX_DEATHS_TOLD = 20
 MIN_SECONDS = 0.001
 
 
@@ -73,10 +74,14 @@ class Supervisor:
         count = options.processes or 1
         self._places = [_Place(number) for number in range(count)]
         self._memory = SharedMemory(count)
-        self._lines_left = {kind: SharedTokens(most) for kind, most in MAX_LINES.items()}
+        self._lines_left = {
+            kind: SharedTokens(most, self._memory, index) for index, (kind, most) in enumerate(MAX_LINES.items())
+        }
+        self._count_in(count)
         self._began_at = time.monotonic()
         self._signals = 0
         """How many signals came that ask all workers to end."""
+        self._deaths = 0
         self._forks_refused = 0
         self._patience_until = 0.0
         """After the host stood still, no worker is killed before this."""
@@ -87,7 +92,7 @@ class Supervisor:
     def run(self) -> int:
         """Start the workers, and look after them; the exit code for all. In a worker's process it raises SystemExit."""
         live = LiveLine(sys.stdout)
-        standard_error, _ = set_up(self._options.verbose, self._settings, live.clear)
+        standard_error, _ = set_up(self._options.verbose, self._settings, live.clear, self._lines_left)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where the caller ignores it, nobody hears of a child's end
         for number in SIGNALS:
             signal.signal(number, self._note_signal)
@@ -101,14 +106,20 @@ class Supervisor:
                 self._hand_on()
             self._kill_overdue()
             self._bury()
-        untold = {kind: sum(report.untold.get(kind, 0) for report in self._reports) for kind in MAX_LINES}
-        standard_error.tell_more(untold)
+        standard_error.tell_more({kind: self._memory.untold(index) for index, kind in enumerate(MAX_LINES)})
+        if self._deaths > MAX_DEATHS_TOLD:
+            print(f"and {self._deaths - MAX_DEATHS_TOLD} more workers of this line died", file=sys.stderr)
         for words in dict.fromkeys(report.words for report in self._reports if report.words):
             print(f"worker.py: {words}", file=sys.stderr)
         counts = [sum(column) for column in zip(NO_COUNTS, *(report.counts for report in self._reports), strict=True)]
         seconds = time.monotonic() - self._began_at
         live.end(f"{in_words(counts)} in {seconds:.1f} s, by {len(self._places)} processes")
         return max((report.code for report in self._reports), default=int(Exit.OK))
+
+    def _count_in(self, number: int) -> None:
+        """Count the records that get no line in this cell from here on."""
+        for tokens in self._lines_left.values():
+            tokens.number = number
 
     def _note_signal(self, number: int, frame: object) -> None:
         self._signals += 1
@@ -167,10 +178,11 @@ class Supervisor:
         stop.lookouts.append(lambda: _end_if_orphaned(stop, supervisor))
         stop.tell_deadline = lambda instant: memory.tell_deadline(place.number, instant)
         memory.begin(place.number)
+        self._count_in(place.number)
         report = Report(Exit.OK)
         options = self._options_left(place)
         tell_slot = (lambda: memory.tell_slot(place.number)) if place.is_first else None
-        part = Part(stop, LiveLine(io.StringIO()), self._lines_left, place.is_first, tell_slot)
+        part = Part(stop, LiveLine(io.StringIO()), self._lines_left, place.is_first, tell_slot, memory.stops)
 
         def work() -> int:
             nonlocal report
@@ -206,6 +218,7 @@ class Supervisor:
 
     def _hand_on(self) -> None:
         """Ask each worker to end, and start no other one."""
+        self._memory.tell_stop()
         for place in self._places:
             place.start_at = None
             if place.pid:
@@ -221,7 +234,9 @@ class Supervisor:
                 if report is not None:
                     self._reports.append(report)
                 else:
-                    LOG.warning("process %d, a worker of this line, died: %s", pid, _cause(status))
+                    self._deaths += 1
+                    level = WARNING if self._deaths <= MAX_DEATHS_TOLD else INFO
+                    LOG.log(level, "process %d, a worker of this line, died: %s", pid, _cause(status))
                     self._replace(place, pid)
         for pid in list(self._reclaimers):
             if os.waitpid(pid, os.WNOHANG)[0]:

@@ -52,7 +52,7 @@ def _work(settings: Settings, options: Options, part: Part) -> Report:
     stop, live = part.stop, part.live
     stop.ends_process = "worker.py"
     stop.signals = (*SIGNALS, signal.SIGPIPE)  # of SIGPIPE's own way a broken connection would end the process
-    _obey_signals(stop)
+    _obey_signals(part)
     standard_error, output = set_up(options.verbose, settings, live.clear, part.lines_left)
     with _prints_to_log(sys.stdout, output), TaskServer.from_settings(settings) as server:
         slots = _slots(settings, options) if options.max_workers else None
@@ -82,7 +82,7 @@ def _work(settings: Settings, options: Options, part: Part) -> Report:
             _limit_clean_up(settings, code, has_run_tasks, part)
     reason = result.reason.value if result.reason else "unknown"
     live.end(f"{result.in_words()} in {result.seconds:.1f} s; ended: {reason}")
-    return Report(code, result.all_counts(), standard_error.untold)
+    return Report(code, result.all_counts())
 
 
 def _slots(settings: Settings, options: Options) -> Slots:
@@ -125,15 +125,20 @@ def _prints_to_log(stdout: TextIO, output: TaskOutput) -> Iterator[None]:
         prints.end()
 
 
-def _obey_signals(stop: Stop) -> None:
-    worker = os.getpid()
+def _obey_signals(part: Part) -> None:
+    worker, received, asked = os.getpid(), 0, 0
 
     def ask(number: int, frame: FrameType | None) -> None:
-        if os.getpid() == worker:
-            stop.ask()
-        else:  # in a process that a task forked: the run belongs to its parent
+        nonlocal received, asked
+        if os.getpid() != worker:  # in a process that a task forked: the run belongs to its parent
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+            return
+        received += 1
+        # A signal to all processes of a service comes by itself, and from the supervisor once more: it counts once.
+        while asked < max(part.stops(), received - part.stops()):
+            asked += 1
+            part.stop.ask()
 
     for number in SIGNALS:
         signal.signal(number, ask)

@@ -105,7 +105,7 @@ def _read_any(arguments: Sequence[str]) -> Options:
     parser.add_argument(
         "--linger",
         metavar="S",
-        type=number_of("seconds"),
+        type=seconds(),
         help="stay for S seconds and wait for new tasks; where all slots are taken, wait for one, whose worker leaves "
         "after its task",
     )

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 
 _BOOT = "/proc/sys/kernel/random/boot_id"
-_NAMESPACE = "/proc/self/ns/pid"
+_NAMESPACES = ("/proc/self/ns/pid", "/proc/self/ns/time")
+"""In another time namespace the start of a process is another number; old kernels have none."""
 MAX_PID = 2**22
 """No kernel gives a greater one: it was forged."""
-_STARTED_AT = 19
-"""The place of a process's start in its stat, counted behind the name."""
+_STATE, _STARTED_AT = 0, 19
+"""The places of a process's state and start in its stat, counted behind the name."""
+_ENDED = (b"Z", b"X")
+"""The states of a process that has ended, and of which its parent has not heard."""
 
 
 def own_identity() -> str:
@@ -46,7 +49,9 @@ def _identity(process: str) -> str:
             boot = file.read().strip()
         with open(f"/proc/{process}/stat", "rb") as stat:
             # A name may hold blanks and brackets.
-            started_at = stat.read().rpartition(b")")[2].split()[_STARTED_AT].decode()
-        return f"{boot} {os.stat(_NAMESPACE).st_ino} {started_at}"
+            fields = stat.read().rpartition(b")")[2].split()
+        namespaces = ",".join(str(os.stat(path).st_ino) for path in _NAMESPACES if os.path.exists(path))
+        started_at = "ended" if fields[_STATE] in _ENDED else fields[_STARTED_AT].decode()
+        return f"{boot} {namespaces} {started_at}"
     except (OSError, ValueError, IndexError):
         return ""

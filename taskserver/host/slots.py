@@ -57,8 +57,7 @@ class Slots:
     def take(self) -> bool:
         """Take a slot until this process ends; False where all are taken. Raises SettingError, DatabaseError."""
         with self._explained():
-            make_private_folder(self._folder.parent)
-            self._folder.mkdir(mode=0o700, exist_ok=True)
+            self._make_folder()
             return any(self._take(number) for number in range(1, self._most + 1))
 
     def take_or_succeed(self, wait: Callable[[float], bool]) -> bool:
@@ -78,6 +77,7 @@ class Slots:
                 while not self._take(number):
                     if not wait(SUCCESSOR_LOOKS_SECONDS):
                         return False
+                    self._make_folder()  # somebody may have deleted it
             finally:
                 self._unlock(lock)
         return True
@@ -96,6 +96,10 @@ class Slots:
         if lock is not None:
             self._unlock(lock)
         return lock is None
+
+    def _make_folder(self) -> None:
+        make_private_folder(self._folder.parent)
+        self._folder.mkdir(mode=0o700, exist_ok=True)
 
     def _take(self, number: int) -> bool:
         lock = self._lock(self._path(number, "lock"))
@@ -148,4 +152,5 @@ class Slots:
     def _unlock(self, file: int) -> None:
         _taken.remove(file)
         with suppress(OSError):  # a task may have closed it
+            fcntl.flock(file, fcntl.LOCK_UN)  # a child that a thread forked just now has the same lock
             os.close(file)

@@ -6,7 +6,7 @@ Each look costs the database two small queries: one for what is due (maintenance
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..model.run_pauses import RunPauses
 from ..stores import Store
@@ -21,9 +21,16 @@ class Lingering:
     """The waits of one run."""
 
     def __init__(
-        self, store: Store, pauses: RunPauses, limits: RunLimits, maintenance: Maintenance, groups: Sequence[int]
+        self,
+        store: Store,
+        pauses: RunPauses,
+        limits: RunLimits,
+        maintenance: Maintenance,
+        groups: Sequence[int],
+        on_look: Callable[[], object],
     ) -> None:
-        """Without `groups` the run waits for tasks of all."""
+        """Without `groups` the run waits for tasks of all; `on_look` is called after each look that found none."""
+        self._on_look = on_look
         self._store = store
         self._pauses = pauses
         self._limits = limits
@@ -45,6 +52,7 @@ class Lingering:
             self._maintenance.look()
             if self._maintenance.is_to_look_again or self._store.claims.has_new(self._groups):
                 return True
+            self._on_look()
             self._spare_connection()
         return self._limits.reason_to_end() is not None
 

@@ -18,6 +18,7 @@ from .result import Reason, RunResult
 LOG = getLogger("taskserver")
 
 TELL_EVERY_SECONDS = 5.0
+TELL_OF_LIFE_SECONDS = 60.0
 _MAX_TEXT = 255
 
 
@@ -86,6 +87,11 @@ class RunRecord:
         except DatabaseError as error:
             LOG.debug("the counts so far are not shown: %s", error)
         self._tell_at = time.monotonic() + TELL_EVERY_SECONDS
+
+    def tell_of_life(self) -> None:
+        """The same where nothing has changed, unless that was done a minute ago. Raises Unavailable."""
+        if time.monotonic() >= self._tell_at - TELL_EVERY_SECONDS + TELL_OF_LIFE_SECONDS:
+            self.tell()
 
     def leave(self) -> None:
         """Show that this process is at work no more."""

@@ -197,10 +197,13 @@ class Runner:
         """
         executor, finishing, stats = equipment.executor, equipment.finishing, equipment.stats
         is_first = True
-        while not self._limits.reason_to_end() and (is_first or not claimed.is_stale()) and (task := claimed.take()):
+        while not self._limits.reason_to_end() and (is_first or not claimed.is_stale()):
+            is_started = claimed.has_started  # with others: whether all of them fit was asked of the first
+            if (task := claimed.take()) is None:
+                break
             is_first = False
             try:
-                if not self._fits(task):
+                if not is_started and not self._fits(task):
                     claimed.put_back(task)
                     break
                 executor.run(task)
@@ -245,7 +248,9 @@ class Runner:
     def _linger(self) -> Lingering:
         from .lingering import Lingering
 
-        return Lingering(self._store, self._settings.pauses, self._limits, self._maintenance, self._groups)
+        return Lingering(
+            self._store, self._settings.pauses, self._limits, self._maintenance, self._groups, self._record.tell_of_life
+        )
 
     def _equip(self) -> Equipment:
         if self._equipment is None:

@@ -35,24 +35,28 @@ def take_back_from_vanished(
     `at_work` has number, process id and identity of workers of this host. Of `child`, a process that its parent saw
     die, the started tasks are taken back, too. The loss of each started task, by its id.
     """
+    gone = {number: pid for number, pid, identity in at_work if has_ended(pid, identity)}
     losses: dict[int, Loss] = {}
-    for number, pid, identity in at_work:
-        try:
-            if not has_ended(pid, identity):
-                continue
-            started = store.processes.end_leases(number, with_started=pid == child)
-            is_news = store.processes.mark_ended(number)
-            if not started or pid == child:
-                store.processes.end(number)
-        except DatabaseError as error:  # the leases end by themselves
-            LOG.debug("the claims of process %d, which is gone, cannot be taken back now: %s", pid, error)
-            continue
-        waiting = [task for task in started if task.has_lease and pid != child]
-        if waiting and is_news:
-            _tell(pid, waiting)
-        loss = Loss(f"lost: its worker, process {pid}, ended while it ran", is_told=bool(waiting) or not is_news)
-        losses |= {task.id: loss for task in started}
+    try:
+        claimed = store.processes.claimed_by(gone) if gone else {}
+        for number, tasks in claimed.items():
+            losses |= _take_back(store, number, gone[number], tasks, gone[number] == child)
+    except DatabaseError as error:  # the leases end by themselves
+        LOG.info("the claims of workers that are gone cannot be taken back now: %s", error)
     return losses
+
+
+def _take_back(store: Store, number: int, pid: int, tasks: Sequence[LeftTask], with_started: bool) -> dict[int, Loss]:
+    started = [task for task in tasks if task.is_started]
+    store.processes.end_leases(number, tasks if with_started else [task for task in tasks if not task.is_started])
+    is_news = store.processes.mark_ended(number)
+    if not started or with_started:
+        store.processes.end(number)
+    waiting = [task for task in started if task.has_lease and not with_started]
+    if waiting and is_news:
+        _tell(pid, waiting)
+    loss = Loss(f"lost: its worker, process {pid}, ended while it ran", is_told=bool(waiting) or not is_news)
+    return {task.id: loss for task in started}
 
 
 def _tell(pid: int, tasks: Sequence[LeftTask]) -> None:

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -301,6 +302,27 @@ def test_a_forged_process_id_ends_no_run(sqlite_queue: Queue, pid: int) -> None:
     sqlite_queue.add("tasks.note")
     assert_silent(sqlite_queue.worker())
     assert json_of(sqlite_queue, "status")["processes"][0]["has_ended"] is None
+
+
+def test_a_process_that_nobody_has_heard_of_for_long_may_be_gone(sqlite_queue: Queue) -> None:
+    assert_silent(sqlite_queue.worker())
+    sqlite_queue.sql("UPDATE jobs_queue_workers SET host = 'other', pid = 77, ended_at = NULL")
+    sqlite_queue.sql(
+        "INSERT INTO jobs_queue_processes (number, host, group_ids, pid, seen_at)"
+        f" VALUES (7, 'other', 'all', 77, {sqlite_queue.ago(7200)})"
+    )
+    text = text_of(sqlite_queue, "status")
+    assert "at work, or gone: process 77 on other for all groups: it gave its last sign of life 2 h ago" in text
+    assert "not ended (pid 77 runs, or was killed)" in text
+
+
+def test_a_process_of_whose_end_its_parent_has_not_heard_is_gone(sqlite_queue: Queue) -> None:
+    """As in a container whose first process waits for nobody."""
+    sqlite_queue.add("tasks.end_process")
+    ended = sqlite_queue.start()
+    wait_until(lambda: Path(f"/proc/{ended.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
+    (process,) = json_of(sqlite_queue, "status")["processes"]
+    assert process["has_ended"] is True
 
 
 def test_where_proc_is_another_namespace_s_no_worker_is_taken_for_gone(sqlite_queue: Queue) -> None:

@@ -630,6 +630,19 @@ def test_a_task_fits_by_what_those_of_its_name_took(
         assert limits.reason_to_end() is Reason.MAX_TIME
 
 
+@ONE_STORE
+def test_tasks_that_share_a_start_are_all_done_or_given_back_where_no_other_would_fit(queue: Queue) -> None:
+    queue.define("@task(commit_every=50)\ndef quick():\n    note()\n    time.sleep(0.4)\n")
+    for _ in range(14):
+        queue.add("tasks.quick")
+    remember(queue, "tasks.quick", 1.5, 10, 1.5)
+    assert_silent(queue.worker("--max-time", 4))
+    left = queue.rows("status, attempts")
+    assert queue.reason() == "max_time"
+    assert left
+    assert left == [(0, 0)] * (14 - len(queue.notes()))
+
+
 def test_one_run_that_was_slow_beyond_all_others_says_nothing_of_the_next(sqlite_queue: Queue) -> None:
     sqlite_queue.add("tasks.nap", "[0.5]")
     sqlite_queue.add("tasks.note")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.printed import json_of
 from tests.support.processes import assert_one_line, assert_silent, end_of, kill, wait_until
 from tests.support.queues import Queue
 from tests.support.turns import A_SERVER
@@ -123,6 +124,20 @@ def test_a_signal_to_the_whole_group_counts_once(sqlite_queue: Queue) -> None:
     wait_until(lambda: len(sqlite_queue.notes()) == 2)
     os.killpg(process.pid, signal.SIGINT)
     time.sleep(0.3)  # several looks of the supervisor
+    sqlite_queue.go()
+    assert end_of(process) == (0, "", "")
+    assert sqlite_queue.rows() == []  # no task was interrupted
+
+
+def test_a_signal_to_each_process_counts_once(sqlite_queue: Queue) -> None:
+    """As one of systemd's, or of a host that goes down."""
+    for _ in range(2):
+        sqlite_queue.add("tasks.hold")
+    process = sqlite_queue.start(0, "--processes", 2, "--batch", 1)
+    wait_until(lambda: len(sqlite_queue.notes()) == 2)
+    for pid in (process.pid, *workers_of(process)):
+        os.kill(pid, signal.SIGTERM)
+    time.sleep(0.5)  # it is handed on
     sqlite_queue.go()
     assert end_of(process) == (0, "", "")
     assert sqlite_queue.rows() == []  # no task was interrupted
@@ -290,6 +305,30 @@ def test_all_workers_share_the_lines_of_one_run(sqlite_queue: Queue) -> None:
     assert len(lines) == 20
     assert all("is fatal: Fatal: no" in line for line in lines)
     assert last == "and 70 more became fatal: see client.py list --status fatal"
+
+
+@pytest.mark.long
+def test_lines_about_fatal_tasks_are_counted_over_workers_that_die_too(sqlite_queue: Queue) -> None:
+    sqlite_queue.server.add_tasks({"task": "tasks.leave", "args": [3], "max_attempts": 1} for _ in range(22))
+    sqlite_queue.server.add_tasks({"task": "tasks.fail"} for _ in range(30))
+    ended = sqlite_queue.worker(0, "--processes", 24, "--batch", 1)
+    lines = ended.stderr.splitlines()
+    assert ended.returncode == 0
+    assert sum("is fatal: " in line for line in lines) == 20
+    assert sum(" died: exit code 3" in line for line in lines) == 20
+    assert lines[-2:] == [
+        "and 32 more became fatal: see client.py list --status fatal",
+        "and 2 more workers of this line died",
+    ]
+
+
+def test_workers_of_one_line_do_not_say_that_cron_starts_it_all_the_time(sqlite_queue: Queue) -> None:
+    assert_silent(sqlite_queue.worker(0, "--processes", 3))
+    assert sqlite_queue.sql("SELECT previous_started_at FROM jobs_queue_workers") == [(None,)]
+    sqlite_queue.sql(f"UPDATE jobs_queue_workers SET started_at = {sqlite_queue.ago(86_400)}")
+    assert_silent(sqlite_queue.worker(0, "--processes", 3))
+    (run,) = json_of(sqlite_queue, "status")["runs"]
+    assert run["every_seconds"] == pytest.approx(86_400, abs=30)
 
 
 def test_an_error_that_all_workers_meet_is_told_once(sqlite_queue: Queue) -> None:

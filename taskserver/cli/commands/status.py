@@ -19,6 +19,8 @@ from ...worker.result import BECAUSE, Reason
 from ..terminal.instants import time_of_day
 from ..terminal.output import MAX_LINES, as_json, instant_as_json, largest, print_table, stats_as_json, status_name
 
+SEEN_SECONDS = 600.0
+"""A worker of another host that gave no sign of life for longer may be gone: its task runs, or it was killed."""
 DONE_ROWS = {"delete": "done tasks are deleted", "move": "done tasks are moved away", "mark": "done tasks stay"}
 
 
@@ -198,12 +200,18 @@ def _show_runs(runs: Sequence[LastRun], processes: Sequence[AtWork]) -> None:
 def _run_line(run: LastRun, processes: Sequence[AtWork]) -> str:
     often = f", {age(run.every_seconds)} after the one before" if run.every_seconds is not None else ""
     begin = f"last run on {run.host} for {run.groups}: began {age(run.started_seconds_ago)} ago{often}"
-    if any(_is_of(one.process, run) and not one.has_ended for one in processes):
+    if any(_is_of(one.process, run) and _lives(one) for one in processes):
         return f"{begin}, is at work"
     because = f" ({BECAUSE[Reason(run.reason)]})" if run.reason in set(Reason) else ""
     ended = f"ended: {run.reason}{because}" if run.ended_at else f"not ended (pid {run.pid} runs, or was killed)"
     counts = _counts(run.done, run.failed, run.fatal, run.lost)
     return f"{begin}, {ended}; {run.taken} taken up, {counts}, {run.released} released"
+
+
+def _lives(at_work: AtWork) -> bool:
+    """Whether a process lives, as far as that is known."""
+    is_quiet = (at_work.process.seen_seconds_ago or 0.0) > SEEN_SECONDS
+    return not at_work.has_ended and not (at_work.has_ended is None and is_quiet)
 
 
 def _is_of(process: WorkerProcess, run: LastRun) -> bool:
@@ -239,6 +247,9 @@ def _work_line(at_work: AtWork, claimed: int, has_tasks: bool) -> str:
     if at_work.has_ended:
         return f"gone: {where}: it was killed, or a task ended it"
     counts = _counts(process.done, process.failed, process.fatal, process.lost)
+    seen = process.seen_seconds_ago or 0.0
+    if at_work.has_ended is None and seen > SEEN_SECONDS:
+        return f"at work, or gone: {where}: it gave its last sign of life {age(seen)} ago"
     now = f"; {claimed} claimed" if claimed else "" if has_tasks else "; it has no task now"
     return f"at work: {where}, since {age(process.started_seconds_ago)}: {counts}{now}"
 

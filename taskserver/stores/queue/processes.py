@@ -6,24 +6,26 @@ A worker's number is the upper half of the claim tokens of its tasks: so a runni
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from ...model.task import MAX_SECONDS
 from ..database.database import MAX_IDS_PER_STATEMENT, Database
 from ..database.free_rows import FreeRows
 from ..database.records import WorkerProcess, worker_process
 from ..database.retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
-from .claims import tokens_of
+from .claims import number_of, tokens_of
 
-FORGOTTEN_SECONDS = 86_400
-"""A process that has written nothing for so long, on another host perhaps, is gone."""
+FORGOTTEN_SECONDS = MAX_SECONDS + 86_400
+"""A process that has written nothing for so long, on another host perhaps, is gone: no task may run for longer."""
 
 
 class LeftTask(NamedTuple):
-    """A task that was running in a process which is gone."""
+    """A task that a process which is gone had claimed."""
 
     id: int
     task: str
+    is_started: bool
     has_lease: bool
 
 
@@ -79,26 +81,33 @@ class Processes:
         """Note that a process is gone. Whether nobody had noted that. Raises DatabaseError."""
         return self._change(self.MARK_ENDED, (number,)) == 1
 
-    CLAIMED_BY = """
-        SELECT id, task, started_at IS NOT NULL, CASE WHEN due_at > {now} THEN 1 ELSE 0 END FROM {table} {by_status}
-        WHERE status = 1 AND id > ? AND claim >= ? AND claim <= ? ORDER BY id LIMIT ?
+    CLAIMED = """
+        SELECT id, task, started_at IS NOT NULL, CASE WHEN due_at > {now} THEN 1 ELSE 0 END, claim
+        FROM {table} {by_status} WHERE status = 1 AND id > ? ORDER BY id LIMIT ?
     """
     END_LEASES = """
         UPDATE {table} {by_key} SET due_at = {now}, updated_at = updated_at
         WHERE id IN ({ids}) AND status = 1 AND claim >= ? AND claim <= ?
     """
 
-    def end_leases(self, number: int, with_started: bool) -> list[LeftTask]:
-        """End the leases of what a process claimed, so that the next look takes it back; the tasks that it had started.
+    def claimed_by(self, numbers: Collection[int]) -> dict[int, list[LeftTask]]:
+        """The tasks that these processes have claimed, by the number of each. Raises DatabaseError."""
+        tasks: dict[int, list[LeftTask]] = {number: [] for number in numbers}
+        after, portion = -1, 1
+        while portion:
+            rows = self._database.fetch(self.CLAIMED, (after, MAX_IDS_PER_STATEMENT))
+            for task_id, task, is_started, has_lease, claim in rows:
+                if isinstance(claim, int) and number_of(claim) in tasks:
+                    tasks[number_of(claim)].append(LeftTask(task_id, str(task), bool(is_started), bool(has_lease)))
+            portion = len(rows)
+            after = rows[-1][0] if rows else after
+        return tasks
 
-        Those keep their lease unless `with_started`. A row that others hold is left until its lease ends. Raises
-        DatabaseError.
+    def end_leases(self, number: int, tasks: Sequence[LeftTask]) -> None:
+        """End the leases of tasks that a process has claimed, so that the next look takes them back.
+
+        A row that others hold is left until its lease ends. Raises DatabaseError.
         """
-        first, last = tokens_of(number)
-        started, after = [], -1
-        while rows := self._database.fetch(self.CLAIMED_BY, (after, first, last, MAX_IDS_PER_STATEMENT)):
-            ids = [row[0] for row in rows if with_started or not row[2]]
-            self._free_rows.write_ids(self.END_LEASES, ids, (first, last))
-            started += [LeftTask(row[0], str(row[1]), bool(row[3])) for row in rows if row[2]]
-            after = rows[-1][0]
-        return started
+        ids = [task.id for task in tasks]
+        for first in range(0, len(ids), MAX_IDS_PER_STATEMENT):
+            self._free_rows.write_ids(self.END_LEASES, ids[first : first + MAX_IDS_PER_STATEMENT], tokens_of(number))
