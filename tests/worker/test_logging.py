@@ -135,6 +135,21 @@ def test_a_line_that_a_task_prints_without_an_end_stays_its_own(queue: Queue) ->
     ]
 
 
+def test_a_module_finds_in_standard_output_what_a_terminal_has(queue: Queue) -> None:
+    queue.define(
+        "import io\nsys.stdout.reconfigure(encoding='utf-8', line_buffering=True)\n"
+        "def ask():\n    out = sys.stdout\n"
+        "    print(out.encoding.lower(), out.errors, out.name, out.mode, out.isatty(), out.line_buffering)\n"
+        "    io.TextIOWrapper(out.detach(), encoding='utf-8').detach()\n    print('\\u20ac')\n"
+    )
+    queue.add("tasks.ask")
+    assert run(queue, PYTHONIOENCODING="ascii") == ""
+    assert [line.partition("printed: ")[2] for line in said_of(queue)] == [
+        "utf-8 backslashreplace <stdout> w False False",
+        "\u20ac",
+    ]
+
+
 # ---- what tasks do to `logging`
 
 SET_UPS: dict[str, tuple[str, str]] = {
