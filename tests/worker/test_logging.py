@@ -302,6 +302,18 @@ def test_a_failed_attempt_is_one_record_with_its_traceback_and_no_frame_of_ours(
     assert not [line for line in lines if f"{queue.folder}/taskserver/" in line]
 
 
+def test_a_stack_that_a_task_logs_begins_with_the_task(queue: Queue) -> None:
+    queue.define("def where():\n    logging.getLogger('shop').warning('here', stack_info=True)\n")
+    queue.add("tasks.where")
+    assert run(queue) == ""
+    lines = log_of(queue)
+    at = lines.index("WARNING task 1 tasks.where, attempt 1, shop: here")
+    assert lines[at + 1] == "    Stack (most recent call last):"
+    assert lines[at + 2].startswith(f'      File "{queue.folder}/tasks.py", line ')
+    assert lines[at + 3].strip().startswith("logging.getLogger('shop')")
+    assert lines[at + 4].startswith("INFO ")
+
+
 def test_a_timeout_and_a_broken_import_have_no_frame_of_ours(queue: Queue) -> None:
     queue.define("def long():\n    import time\n    time.sleep(60)\n")
     (queue.folder / "broken.py").write_text("1 / 0\n")

@@ -132,10 +132,13 @@ def _own_record(record: logging.LogRecord) -> TaskRecord:
     """The record in plain words. Raises whatever the objects in it raise."""
     message, by = str(record.getMessage())[:MAX_MESSAGE], running_task()
     error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
-    if error is None:
-        return TaskRecord(record.name, record.levelno, message, by, full_text=str(record.stack_info or ""))
-    from ...messages.error_text import describe, full_traceback  # most runs log no error
+    if error is None and not record.stack_info:
+        return TaskRecord(record.name, record.levelno, message, by)
+    from ...messages.error_text import describe, full_traceback, stack_without_callers  # most runs log no error
 
+    if error is None:
+        stack = stack_without_callers(str(record.stack_info))
+        return TaskRecord(record.name, record.levelno, message, by, full_text=stack)
     first_line = describe(error).partition("\n")[0]
     return TaskRecord(record.name, record.levelno, message, by, first_line, full_traceback(error))
 
