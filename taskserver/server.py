@@ -274,7 +274,7 @@ class TaskServer:
     def resume(self, group_id: int) -> bool:
         """Have workers take tasks of a group again. False where it was not paused.
 
-        Where all groups were, by `client.py pause --all`, the others that were known then stay paused.
+        Where all groups were, by `client.py pause --all`, the others stay paused that have tasks or were known then.
         """
         return bool(self._pauses().resume([check_group_id(group_id)]))
 

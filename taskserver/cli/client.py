@@ -59,6 +59,8 @@ def main(folder: Path, arguments: Sequence[str]) -> int:
 def _run(folder: Path, arguments: Sequence[str]) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # client.py held SIGINT back
     _survive_any_terminal()
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
     options = make_parser().parse_args(arguments)
     if "run_in_folder" in options:
         code: int = options.run_in_folder(folder, options)
@@ -83,7 +85,7 @@ def make_parser() -> Parser:
             )
         )
     parts.append(f"{painted('Examples', BOLD, sys.stdout)}{EXAMPLES}")
-    parts.append("client.py COMMAND --help tells the options of a command.\n")
+    parts.append("client.py help COMMAND, or COMMAND --help, tells the options of a command.\n")
     parser.about_commands = "\n\n".join(parts)
     return parser
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from ..model.task import ALL_GROUPS, Status
+from ..model.task import ALL_GROUPS, MAX_GROUP_ID, Status
 from ..stores.database.records import LastRun, QueueCount
 
 MIN_LATE_SECONDS = 3600
@@ -98,13 +98,19 @@ def describe_unserved(counts: Sequence[QueueCount], runs: Sequence[LastRun], pau
 
 
 def paused_of(counts: Sequence[QueueCount], groups: Sequence[int], are_all: bool) -> Paused:
-    """The paused groups, by the rows that pause them; where all are, also those whose tasks were added since."""
-    return Paused(sorted({*groups, *(count.group_id for count in counts if are_all)}), are_all)
+    """The paused groups, by the rows that pause them; where all are, also those whose tasks were added since.
+
+    The row of the last group is the pause of all then.
+    """
+    if not are_all:
+        return Paused(groups, False)
+    by_number = (group for group in groups if group != MAX_GROUP_ID)
+    return Paused(sorted({*by_number, *(count.group_id for count in counts)}), True)
 
 
 def describe_paused(counts: Sequence[QueueCount], paused: Paused) -> str | None:
     """The paused groups, and the new tasks in them, in a sentence for a person; None where no group is paused."""
-    if not paused.groups:
+    if not paused.groups and not paused.are_all:
         return None
     groups = set(paused.groups)
     rows = sum(count.rows for count in counts if count.status == Status.NEW and count.group_id in groups)

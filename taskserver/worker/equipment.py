@@ -62,7 +62,7 @@ def equipped(
         ) as heartbeat,
     ):
         run = RunContext(store, settings, callables, heartbeat, limit, stop, result, stats, limits)
-        reporter = Reporter(run, FailureHook(settings.on_failure, limit), Outages(settings))
+        reporter = Reporter(run, FailureHook(settings.on_failure, run), Outages(settings))
         finishing = Finishing(store, reporter)
         attempts = Attempts(run, finishing, reporter)
         starts = Starts(run, reporter)

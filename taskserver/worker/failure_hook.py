@@ -1,48 +1,98 @@
-"""Calls TASKSERVER_ON_FAILURE after each failed attempt: foreign code, which may fail no task and hold up no run."""
+"""Calls TASKSERVER_ON_FAILURE after each failed attempt: foreign code, which may fail no task and hold up no run.
+
+It is called once the end of the attempt is written, and while no task is started: nothing renews a lease meanwhile, and
+a hook that ends the process costs no task an attempt. The heartbeat watches over each call as over that of a task.
+"""
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import reduce
 from importlib import import_module
 from logging import INFO, WARNING, getLogger
 from typing import Any
 
-from ..errors import SettingError
+from ..errors import HostLimit, SettingError
 from ..interrupts.stopping import TaskInterrupted
-from ..interrupts.time_limit import TimeLimit
 from ..messages.error_text import describe
 from ..messages.log_records import about_task
 from ..model.failed_attempt import FailedAttempt
 from .call import Failure, aside_seconds, run_foreign
+from .run_context import RunContext
+from .watched_call import CallPlan
 
 LOG = getLogger("taskserver")
 
 MAX_HUNG = 3
 """After so many calls of a run that were interrupted it is not called any more."""
+MAX_TOGETHER_SECONDS = 30.0
+"""No call begins so long after the first one of those that are told together, as of a round or a batch."""
+MAX_LEAVING_SECONDS = 1.0
+"""The same of a run that is to end."""
 
 
 class FailureHook:
     """The hook of one run, imported when an attempt fails."""
 
-    def __init__(self, hook: str | Callable[[FailedAttempt], object] | None, time_limit: TimeLimit) -> None:
+    def __init__(self, hook: str | Callable[[FailedAttempt], object] | None, run: RunContext) -> None:
         """`hook` is `module:function`, a function, or None."""
         self._hook = hook
         self._name = hook if isinstance(hook, str) else "on_failure"
-        self._time_limit = time_limit
+        self._run = run
         self._hung = 0
         self._has_warned = False
+        self._untold: deque[FailedAttempt] = deque()
 
     @property
     def is_set(self) -> bool:
         """Whether there is one that may be called."""
         return self._hook is not None
 
-    def tell(self, failed: FailedAttempt) -> None:
-        """Call the hook. Whatever it does, it gets some seconds, and nothing of it gets out of here."""
-        if self._hook is None:
+    def tell_later(self, failed: FailedAttempt) -> None:
+        """Have `tell` call the hook for this attempt. Any thread may say so."""
+        if self._hook is not None:
+            self._untold.append(failed)
+
+    def tell(self) -> None:
+        """Call the hook for the attempts that failed; in the run's own thread, and while no task is started.
+
+        Whatever it does, each call gets some seconds, all have an end, and nothing of it gets out of here.
+        """
+        if not self._untold:
             return
-        failure, _ = run_foreign(self._time_limit, aside_seconds(self._time_limit), self._call, failed)
+        began_at = time.monotonic()
+        while self._untold and self._hook is not None and self._may_go_on(began_at):
+            self._tell(self._untold.popleft())
+        if self._untold and self._hook is not None:
+            LOG.warning(
+                "TASKSERVER_ON_FAILURE: %s was not called for %d failed attempts, as %s",
+                *(self._name, len(self._untold), self._why_not()),
+            )
+        self._untold.clear()
+
+    def _may_go_on(self, began_at: float) -> bool:
+        """Whether one more call may begin."""
+        most = MAX_LEAVING_SECONDS if self._run.limits.is_to_leave() else MAX_TOGETHER_SECONDS
+        return not self._run.stop.insisted and time.monotonic() - began_at < most
+
+    def _why_not(self) -> str:
+        if self._run.limits.is_to_leave():
+            return "the run is to end"
+        return f"its calls for those before took {MAX_TOGETHER_SECONDS:g} s"
+
+    def _tell(self, failed: FailedAttempt) -> None:
+        heartbeat, seconds = self._run.heartbeat, aside_seconds(self._run.time_limit)
+        with suppress(HostLimit):  # then a timer alone interrupts it
+            heartbeat.start()
+        name = f"TASKSERVER_ON_FAILURE, called for task {failed.id} {failed.task},"
+        heartbeat.begin(CallPlan((), seconds, 0, heeds_cancel=False, name=name))
+        try:
+            failure, _ = run_foreign(self._run.time_limit, seconds, self._call, failed)
+        finally:
+            heartbeat.end()
         if failure is None:
             return
         if failure.is_a(TaskInterrupted):

@@ -81,7 +81,6 @@ class Finishing:
             except DatabaseError:  # all are gathered again, those that were to be written apart, too
                 self._reporter.report_unrecorded([ended.finish.task for ended in self._ended])
                 raise
-        self._reporter.tell_untold()
 
     def save_together(self) -> None:
         """The same, with one statement for the tasks of one claim that are simply done."""
@@ -92,6 +91,15 @@ class Finishing:
                 self._reporter.report_unrecorded([ended.finish.task for ended in self._ended])
                 raise
             self.save()
+
+    def save_failures(self) -> None:
+        """Write the gathered finishes where TASKSERVER_ON_FAILURE is to hear of one, and call it. Raises DatabaseError.
+
+        To be called while no task is started.
+        """
+        if any(self._reporter.is_to_tell(ended) for ended in self._ended):
+            self.save_together()
+        self._reporter.tell_failures()
 
     def save_together_and_start(self, tasks: Sequence[ClaimedTask], max_attempts: int) -> bool:
         """The same and the start of other tasks of that claim in one commit. Whether all of it was done, or nothing.

@@ -5,11 +5,9 @@ A task is reported once the write that ends it has come back (finishing.py), or 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from logging import ERROR, INFO, WARNING, getLogger
-from threading import get_ident
 from typing import NamedTuple
 
 from ..errors import TaskServerError
@@ -44,9 +42,6 @@ class Reporter:
         self._run = run
         self._hook = hook
         self._outages = outages
-        self._thread = get_ident()
-        self._untold: deque[tuple[FailedAttempt, str, bool]] = deque()
-        """Failed attempts of which the hook is yet to hear, their texts, and whether they count for a warning."""
         self._warned: set[tuple[str, str]] = set()
         """Names of callables whose results could not be kept; each is reported once."""
 
@@ -97,25 +92,24 @@ class Reporter:
 
     def _tell(self, task: ClaimedTask, attempt: int, failure: Failure, is_fatal: bool) -> None:
         error = failure.error or TaskServerError(failure.text)
-        counts = self._run.callables.found(task.task) is not None and not failure.is_retry
-        self._untold.append((FailedAttempt(task.id, task.task, attempt, error, is_fatal), failure.text, counts))
-        # The heartbeat may have written the finish, beside the code of another task: the hook is for the run's thread.
-        if get_ident() == self._thread:
-            self.tell_untold()
-
-    def tell_untold(self) -> None:
-        """Tell of failed attempts to the hook, and count them; in the run's own thread."""
-        while self._untold:
-            failed, text, counts = self._untold.popleft()
-            if counts:
-                self._outages.failed(failed, text.partition("\n")[0])
-            self._hook.tell(failed)
+        failed = FailedAttempt(task.id, task.task, attempt, error, is_fatal)
+        if self._run.callables.found(task.task) is not None and not failure.is_retry:
+            self._outages.failed(failed, failure.text.partition("\n")[0])
+        self._hook.tell_later(failed)
 
     def tell_lost(self, lost: LostTask, text: str, is_fatal: bool) -> None:
-        """Tell of a task that was taken back, as its worker vanished."""
+        """Count a task that was taken back, as its worker vanished; the hook is to hear of it."""
         failed = FailedAttempt(lost.id, lost.task, lost.attempts, TaskServerError(text), is_fatal)
         self._outages.failed(failed, text)
-        self._hook.tell(failed)
+        self._hook.tell_later(failed)
+
+    def tell_failures(self) -> None:
+        """Tell the hook of failed attempts; in the run's own thread, while no task is started."""
+        self._hook.tell()
+
+    def is_to_tell(self, ended: Ended) -> bool:
+        """Whether the hook is to hear of this end."""
+        return self._hook.is_set and (ended.failure is not None or ended.finish.error_text is not None)
 
     def report_done_together(self, tasks: Sequence[ClaimedTask], waited_seconds: float, ran_seconds: float) -> None:
         """Count and log tasks that one call completed, as `report` does: a batch may be large.

@@ -124,6 +124,7 @@ class Runner:
         with self._open:
             self._maintenance.take_back_from_vanished(self._record.host, child)
             counts = self._maintenance.do_all()
+            self._tell_failures()
             self._write_stats()
         return counts
 
@@ -133,6 +134,7 @@ class Runner:
         pauses = _pauses()
         while not (reason := self._limits.reason_to_end()):
             may_have_more = self._maintenance.look()
+            self._tell_failures()
             self._release_doubtful()
             claimed_at = time.monotonic()
             claim = self._store.claims.claim(self._limits.claim_size(), self._groups, self._record.number)
@@ -155,6 +157,7 @@ class Runner:
         self._release_doubtful()
         if reason != Reason.STOPPED:
             self._maintenance.look_at_end()
+        self._tell_failures()
         return reason
 
     def _wait_for_tasks(self) -> bool:
@@ -183,6 +186,7 @@ class Runner:
         claimed = equipment.heartbeat.guard(claim.tasks, claimed_at)
         equipment.stats.claimed(read_at)
         with ExitStack() as at_end:  # called in reverse order, each even where another one fails
+            at_end.callback(self._tell_failures)
             at_end.callback(self._count_released, claimed)
             at_end.callback(claimed.release, self._store)
             at_end.callback(self._save, equipment.finishing)
@@ -219,6 +223,8 @@ class Runner:
             if stats.are_due():
                 finishing.save()  # tasks that have ended must not wait for their stats
                 stats.write()
+            if not claimed.has_started:
+                finishing.save_failures()
 
     def _fits(self, task: ClaimedTask) -> bool:
         """Whether a task is to be started, by what tasks of its name took of late; the run ends where it is not."""
@@ -240,6 +246,11 @@ class Runner:
         if finishing.may_have_due:
             finishing.may_have_due, self._maintenance.is_to_look_again = False, True
 
+    def _tell_failures(self) -> None:
+        """Tell TASKSERVER_ON_FAILURE of failed attempts whose ends are written; no task is started meanwhile."""
+        if self._equipment is not None:
+            self._equipment.reporter.tell_failures()
+
     def _count_released(self, claimed: ClaimedTasks) -> None:
         self._result.released += claimed.released
 
@@ -260,6 +271,7 @@ class Runner:
             self._record.be_at_work()
             run = equipped(self._store, self._settings, self._stop, self._result, stats, self._limits)
             self._equipment = self._open.enter_context(run)
+            self._open.callback(self._tell_failures)  # where an error ends the run
         return self._equipment
 
     def _tell_lost(self, lost: LostTask, text: str, is_fatal: bool) -> None:

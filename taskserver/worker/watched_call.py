@@ -26,7 +26,7 @@ class CallPlan(NamedTuple):
     """A call that is about to begin."""
 
     tasks: Sequence[ClaimedTask]
-    """The tasks whose code is called; several where their callable takes several."""
+    """The tasks whose code is called; several where their callable takes several; none where other foreign code is."""
     timeout_seconds: float
     """0: no limit."""
     max_attempts: int
@@ -40,6 +40,8 @@ class CallPlan(NamedTuple):
     holds_lock: bool = False
     """Whether that transaction keeps everybody else, and the run's own connection, from writing. Then nobody can take
     the task away, and nothing can be renewed."""
+    name: str = ""
+    """What messages call it where it is no task's."""
 
 
 class WatchedCall:
@@ -57,6 +59,8 @@ class WatchedCall:
         self.renew_at = min(now + lease_seconds / 3, self.ends_at)
         if plan.holds_lock:
             self.give_back_at = self.renew_at = float("inf")
+        if not plan.tasks:
+            self.renew_at = float("inf")
         self.save_ended_at = float("inf")
         """When the finishes of tasks that ended before it are to be written."""
         self.strike_at = self.ends_at
@@ -72,5 +76,7 @@ class WatchedCall:
         self.is_cancelled = True
 
     def __str__(self) -> str:
+        if self.plan.name:
+            return self.plan.name
         first, others = self.tasks[0], len(self.tasks) - 1
         return f"task {first.id} {first.task}{f' and {others} others' if others else ''}"

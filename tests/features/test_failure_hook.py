@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from typing import Any
 
 import pytest
@@ -177,6 +178,107 @@ def test_a_hook_that_hangs_three_times_is_left_alone_for_the_rest_of_the_run(sql
     log = (sqlite_queue.folder / "log").read_text()
     assert log.count("TASKSERVER_ON_FAILURE") == 3
     assert log.count("it is not called again in this run") == 1
+
+
+# ---- while it is called, no task waits for it
+
+LOOKS = """
+import sqlite3
+
+@task(commit_every=10)
+def quick(number):
+    fail()
+
+@task(batch=10)
+def several(items):
+    return [ValueError("no luck") for item in items]
+"""
+TELLS_STARTED = """
+import sqlite3
+from pathlib import Path
+
+def tell(failure):
+    queue = sqlite3.connect(PATH, timeout=10)
+    started = queue.execute("SELECT group_concat(id) FROM jobs_queue WHERE status = 1 AND started_at IS NOT NULL")
+    with open(Path(__file__).with_name("told"), "a") as file:
+        file.write(f"[{failure.id}, {(started.fetchone()[0] or '')!r}]\\n".replace("'", '"'))
+    queue.close()
+"""
+
+
+@pytest.mark.parametrize("name", ["os.system", "tasks.fail", "tasks.transfer", "tasks.quick", "tasks.several"])
+def test_no_other_task_is_started_while_it_is_called(sqlite_queue: Queue, name: str) -> None:
+    alert(sqlite_queue, TELLS_STARTED.replace("PATH", repr(str(sqlite_queue.path))))
+    sqlite_queue.define(LOOKS)
+    for _ in range(4):
+        sqlite_queue.add(name, "[1]" if name in ("tasks.quick", "tasks.several") else None)
+    sqlite_queue.add("tasks.fail")
+    sqlite_queue.add("tasks.note")
+    sqlite_queue.worker()
+    assert sorted(told(sqlite_queue)) == [[number, ""] for number in range(1, 6)]
+    assert sqlite_queue.notes() == ["noted"]
+
+
+FEW = "import taskserver.worker.failure_hook\ntaskserver.worker.failure_hook.MAX_{}_SECONDS = 0.01\n"
+QUICK = "@task(commit_every=10)\ndef quick(number):\n    raise ValueError(number)\n"
+SLOW = ALERTS.replace(
+    "    assert", "    import time\n    open(Path(__file__).with_name('began'), 'a')\n    WAIT\n    assert"
+)
+
+
+def test_those_of_one_write_have_one_limit_and_one_line_counts_the_rest(sqlite_queue: Queue) -> None:
+    alert(sqlite_queue, SLOW.replace("WAIT", "time.sleep(0.1)"))
+    sqlite_queue.define(FEW.format("TOGETHER") + QUICK)
+    for number in range(7):
+        sqlite_queue.add("tasks.quick", f"[{number}]")
+    ended = sqlite_queue.worker()
+    assert ended.returncode == 0
+    # The first one imports the module, and has no others with it.
+    assert [one[0] for one in told(sqlite_queue)] == [1, 2]
+    end = "was not called for 5 failed attempts, as its calls for those before took 0.01 s"
+    assert ended.stderr == f"TASKSERVER_ON_FAILURE: alerts:tell {end}\n"
+    assert sqlite_queue.rows("status, attempts") == [(3, 1)] * 7
+
+
+SIGNALS = {1: "time.sleep(1.5)", 2: "time.sleep(60)"}
+
+
+@pytest.mark.parametrize("count", SIGNALS)
+def test_after_a_signal_it_is_called_for_no_more_than_is_quick(sqlite_queue: Queue, count: int) -> None:
+    alert(sqlite_queue, SLOW.replace("WAIT", SIGNALS[count]))
+    sqlite_queue.define(QUICK)
+    sqlite_queue.add("tasks.note")
+    for number in range(4):
+        sqlite_queue.add("tasks.quick", f"[{number}]")
+    worker = sqlite_queue.start()
+    wait_until((sqlite_queue.folder / "began").exists)
+    for number in (signal.SIGTERM, signal.SIGINT)[:count]:
+        worker.send_signal(number)
+    code, _, stderr = end_of(worker)
+    assert code == 0
+    assert [one[0] for one in told(sqlite_queue)] == [2][: count % 2]
+    assert "was not called for 3 failed attempts, as the run is to end" in stderr
+    assert sqlite_queue.rows("status, attempts") == [(3, 1)] * 4
+
+
+SWALLOWS = "def tell(failure):\n    while True:\n        try:\n            __import__('time').sleep(60)\n" + (
+    "        except BaseException:\n            pass\n"
+)
+
+
+def test_a_hook_that_swallows_its_interrupt_ends_its_worker_a_lease_later(sqlite_queue: Queue) -> None:
+    alert(sqlite_queue, SWALLOWS)
+    sqlite_queue.add("tasks.fail")
+    sqlite_queue.add("tasks.note")
+    worker = sqlite_queue.worker(TASKSERVER_LEASE="2", TASKSERVER_TIMEOUT="0")
+    assert (worker.returncode, worker.stderr) == (
+        1,
+        "TASKSERVER_ON_FAILURE, called for task 1 tasks.fail, goes on, 2 s after its timeout of 0.5 s, and cannot be "
+        "interrupted: this worker ends\n",
+    )
+    assert sqlite_queue.rows("status, attempts")[0] == (3, 1)
+    assert_silent(sqlite_queue.worker(TASKSERVER_ON_FAILURE=""))
+    assert sqlite_queue.notes() == ["noted"]
 
 
 WRONG_HOOKS = {

@@ -572,25 +572,26 @@ def test_while_all_groups_are_paused_nothing_runs_not_even_what_comes_up_later(q
     client("pause", "3")
     ended = client("pause", "--all")
     assert ended.stdout == "all groups are paused from the next claim on; what workers claimed before that, they run\n"
-    for group in (8, 77, MAX_GROUP_ID):
+    for group in (8, 12, 77, MAX_GROUP_ID):
         queue.add("tasks.note", f"[{group}]", group)
     for arguments in ([], [0, "0,3"], [0, "8,9"], [0, MAX_GROUP_ID]):
         assert_silent(queue.worker(*arguments))
     assert queue.notes() == []
-    assert "all groups are paused, with 5 new tasks: client.py resume --all has" in client("status").stdout
+    assert "all groups are paused, with 6 new tasks: client.py resume --all has" in client("status").stdout
     report = json.loads(client("status", "--json").stdout)
     assert (report["all_paused"], report["unserved_groups"]) == (True, [])
     assert set(report["paused_groups"]) >= {0, 3, 8, 9, 77, MAX_GROUP_ID}
     told = client("resume", "77,3").stdout
     assert told.startswith(
-        "groups 77, 3 are served again\nthe other groups that were known at pause --all stay paused;"
+        "groups 77, 3 are served again\nthe other groups that have tasks, or were known at pause --all, stay paused;"
     )
     assert_silent(queue.worker())
     assert queue.notes() == ["3", "77"]
-    assert not json.loads(client("status", "--json").stdout)["all_paused"]
+    report = json.loads(client("status", "--json").stdout)
+    assert (report["all_paused"], report["paused_groups"]) == (False, [0, 8, 9, 12, MAX_GROUP_ID])
     assert client("resume", "--all").stdout == "all groups are served again\n"
     assert_silent(queue.worker())
-    assert queue.notes() == ["3", "77", "0", "8", str(MAX_GROUP_ID)]
+    assert queue.notes() == ["3", "77", "0", "8", "12", str(MAX_GROUP_ID)]
 
 
 @ONE_STORE

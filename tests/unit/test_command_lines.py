@@ -57,6 +57,12 @@ CLIENT = {
     "Status": ("did you mean 'status'?; see",),
     "unscedule nightly": ("did you mean 'unschedule' or 'schedule'?",),
     "--json status": ("--json", "options follow their command"),
+    "help statsu": ("did you mean 'stats' or 'status'?",),
+    **{
+        f"{command} --since {wrong}": (f"'{wrong}' is not a span",)
+        for command in ("list", "stats")
+        for wrong in ("-1h", "-1")
+    },
     "list --staus fatal": ("did you mean --status?",),
     "list -limit": ("did you mean --limit?",),
     "stats --by hours": ("did you mean 'hour'?",),
@@ -170,6 +176,14 @@ def test_the_help_has_a_line_for_each_command_in_its_group(capsys: pytest.Captur
         for heading, commands in client.GROUPS.items()
     }
     assert all(len(line.split()) > 3 for lines in groups.values() for line in lines)
+
+
+@pytest.mark.parametrize("command", ["", "pause"])
+def test_help_is_a_command_too(capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str) -> None:
+    words = [command] if command else []
+    asked = run_here(client.main, capsys, tmp_path, "help", *words)
+    assert (asked.returncode, asked.stderr) == (0, "")
+    assert asked.stdout == run_here(client.main, capsys, tmp_path, *words, "--help").stdout
 
 
 def test_the_examples_of_the_help_are_right_and_a_command_tells_what_it_does(

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from taskserver.doctor.examination import CHECKS
-from taskserver.model.task import Status
+from taskserver.model.task import MAX_GROUP_ID, Status
 from taskserver.monitoring.coverage import describe_paused, describe_unserved, paused_of, unserved
 from taskserver.monitoring.history import ended_attempts, totals_by, with_empty_hours
 from taskserver.stores.database.facts import Facts
@@ -94,7 +94,9 @@ def test_paused_groups_are_told_with_their_new_tasks_and_so_is_a_pause_of_all() 
     assert told([]) is None
     assert str(told([2, 5])).startswith(f"groups 2, 5 are paused, with {new[2]} new task")
     assert str(told([5], are_all=True)).startswith(f"all groups are paused, with {new[1] + new[2]} new task")
-    assert paused_of(counts, [5], True).groups == [1, 2, 5]
+    assert paused_of(counts, [5, MAX_GROUP_ID], True).groups == [1, 2, 5]
+    assert paused_of(counts, [5, MAX_GROUP_ID], False).groups == [5, MAX_GROUP_ID]
+    assert (describe_paused([], paused_of([], [MAX_GROUP_ID], True)) or "").startswith("all groups are paused, with 0 ")
 
 
 # ---- kinds of databases

@@ -135,6 +135,21 @@ def test_a_line_that_a_task_prints_without_an_end_stays_its_own(queue: Queue) ->
     ]
 
 
+def test_a_module_finds_in_standard_output_what_a_terminal_has(queue: Queue) -> None:
+    queue.define(
+        "import io\nsys.stdout.reconfigure(encoding='utf-8', line_buffering=True)\n"
+        "def ask():\n    out = sys.stdout\n"
+        "    print(out.encoding.lower(), out.errors, out.name, out.mode, out.isatty(), out.line_buffering)\n"
+        "    io.TextIOWrapper(out.detach(), encoding='utf-8').detach()\n    print('\\u20ac')\n"
+    )
+    queue.add("tasks.ask")
+    assert run(queue, PYTHONIOENCODING="ascii") == ""
+    assert [line.partition("printed: ")[2] for line in said_of(queue)] == [
+        "utf-8 backslashreplace <stdout> w False False",
+        "\u20ac",
+    ]
+
+
 # ---- what tasks do to `logging`
 
 SET_UPS: dict[str, tuple[str, str]] = {
@@ -285,6 +300,18 @@ def test_a_failed_attempt_is_one_record_with_its_traceback_and_no_frame_of_ours(
     assert "    ValueError: inner" in lines
     assert "INFO task 1 tasks.chained comes again in 100 s" in lines
     assert not [line for line in lines if f"{queue.folder}/taskserver/" in line]
+
+
+def test_a_stack_that_a_task_logs_begins_with_the_task(queue: Queue) -> None:
+    queue.define("def where():\n    logging.getLogger('shop').warning('here', stack_info=True)\n")
+    queue.add("tasks.where")
+    assert run(queue) == ""
+    lines = log_of(queue)
+    at = lines.index("WARNING task 1 tasks.where, attempt 1, shop: here")
+    assert lines[at + 1] == "    Stack (most recent call last):"
+    assert lines[at + 2].startswith(f'      File "{queue.folder}/tasks.py", line ')
+    assert lines[at + 3].strip().startswith("logging.getLogger('shop')")
+    assert lines[at + 4].startswith("INFO ")
 
 
 def test_a_timeout_and_a_broken_import_have_no_frame_of_ours(queue: Queue) -> None:

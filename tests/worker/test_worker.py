@@ -371,12 +371,16 @@ SILENCERS = {
     "handlers": "OURS.handlers.clear(); OURS.setLevel(100); OURS.propagate = False; OURS.disabled = True",
     "filter": "OURS.addFilter(lambda record: 1 / 0); OURS.addHandler(logging.NullHandler())",
     "shutdown": "logging.shutdown()",
+    "a factory that sets what we set": "logging.setLogRecordFactory(with_task_id)",
+    "a factory that raises": "logging.setLogRecordFactory(lambda *args, **more: 1 / 0)",
 }
 
 
 @pytest.mark.parametrize("silencer", SILENCERS)
 def test_our_words_come_whatever_a_task_does_to_logging(sqlite_queue: Queue, log: Path, silencer: str) -> None:
-    code = "\nimport logging.config\n\nOURS = logging.getLogger('taskserver')\n\ndef silence():\n    "
+    code = "\nimport logging.config\n\nOURS = logging.getLogger('taskserver')\n"
+    code += "\ndef with_task_id(*args, **more):\n    record = logging.LogRecord(*args, **more)\n"
+    code += "    record.task_id = record.is_fatal = 7\n    return record\n\ndef silence():\n    "
     sqlite_queue.define(code + SILENCERS[silencer] + "\n")
     for task in ("silence", "fail", "say"):
         sqlite_queue.add(f"tasks.{task}")

@@ -25,11 +25,10 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
         return
     were_all = server.store.claims.are_all_paused()
     resumed = pauses.resume(groups)
-    if were_all:  # a group that came up since has no row of its own
-        resumed = list(groups)
     if resumed:
         print(sentence(resumed, "is served again", "are served again"))
     if others := [group for group in groups if group not in resumed]:
         print(sentence(others, "was not paused", "were not paused"))
     if were_all:
-        print("the other groups that were known at pause --all stay paused; groups that come up now are served")
+        others_stay = "the other groups that have tasks, or were known at pause --all, stay paused"
+        print(f"{others_stay}; groups that come up now are served")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -31,6 +32,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **keywords: Any) -> None:
         super().__init__(allow_abbrev=False, **keywords)
+        # No option begins with a digit: `--since -1h` has a value, which is refused as that.
+        self._negative_number_matcher = re.compile(r"-\.?[0-9]")
 
     # Typed as argparse types it.
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:

@@ -12,6 +12,8 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from logging import LogRecord
+from typing import Any
 
 from ...interrupts.stopping import TaskInterrupted
 from ...messages.log_records import FOR_LOG_ALONE
@@ -55,6 +57,27 @@ class SteadyLogger(logging.Logger):
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802
         return level >= self._least or (bool(self.handlers) and super().isEnabledFor(level))
+
+    def makeRecord(  # noqa: N802
+        self,
+        name: str,
+        level: int,
+        fn: str,
+        lno: int,
+        msg: object,
+        args: Any,
+        exc_info: Any,
+        func: str | None = None,
+        extra: Mapping[str, object] | None = None,
+        sinfo: str | None = None,
+    ) -> logging.LogRecord:
+        """Make a record as `logging` does, but not by the factory that a tasks module may have set.
+
+        A factory may raise, or set an attribute that is in our `extra`, which `logging` takes for a mistake.
+        """
+        record = LogRecord(name, level, fn, lno, msg, args, exc_info, func, sinfo)
+        record.__dict__.update(extra or {})
+        return record
 
     def handle(self, record: logging.LogRecord) -> None:
         deliver(record, self._outlets)

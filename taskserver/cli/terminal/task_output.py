@@ -132,10 +132,13 @@ def _own_record(record: logging.LogRecord) -> TaskRecord:
     """The record in plain words. Raises whatever the objects in it raise."""
     message, by = str(record.getMessage())[:MAX_MESSAGE], running_task()
     error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
-    if error is None:
-        return TaskRecord(record.name, record.levelno, message, by, full_text=str(record.stack_info or ""))
-    from ...messages.error_text import describe, full_traceback  # most runs log no error
+    if error is None and not record.stack_info:
+        return TaskRecord(record.name, record.levelno, message, by)
+    from ...messages.error_text import describe, full_traceback, stack_without_callers  # most runs log no error
 
+    if error is None:
+        stack = stack_without_callers(str(record.stack_info))
+        return TaskRecord(record.name, record.levelno, message, by, full_text=stack)
     first_line = describe(error).partition("\n")[0]
     return TaskRecord(record.name, record.levelno, message, by, first_line, full_traceback(error))
 
@@ -143,14 +146,28 @@ def _own_record(record: logging.LogRecord) -> TaskRecord:
 class PrintsToLog(io.TextIOBase):
     """Replaces standard output where it is no terminal: the prints of tasks go to the log, line by line.
 
-    Bytes, and the output of programs that a task starts, go where the descriptor leads.
+    Bytes, and the output of programs that a task starts, go where the descriptor leads. Modules are written at a
+    terminal, where standard output is a `TextIOWrapper`: what they ask of that, they may ask of this.
     """
+
+    encoding = "utf-8"
+    errors = "backslashreplace"  # any text can be printed
 
     def __init__(self, real: TextIO, output: TaskOutput) -> None:
         self._real = real
         self._output = output
         self._lines: dict[int, _Line] = {}
         """The line that each thread has not ended yet."""
+
+    def __getattr__(self, name: str) -> Any:
+        """What is not here, as `name` and `mode`, is that of the real one."""
+        return getattr(self._real, name)
+
+    def reconfigure(self, **options: object) -> None:
+        """Do nothing: the log has an encoding, and lines, of its own."""
+
+    def detach(self) -> BinaryIO:
+        return self._real.buffer
 
     @property
     def buffer(self) -> BinaryIO:

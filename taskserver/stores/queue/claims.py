@@ -39,6 +39,8 @@ _RANDOM_BITS = 32
 """The lower half of a claim token."""
 
 MARKED_AT = "1971-01-01 00:00:00"
+MARKED_BESIDE_AT = "1971-01-02 00:00:00"
+"""The same of a last group that is paused by itself, too."""
 IS_MARK = "paused_at < '1980-01-01 00:00:00'"
 """Of the row of the last group: all groups are paused (group_pauses.py)."""
 PAUSED_SECONDS = 1.0

@@ -8,12 +8,12 @@ paused one by one beside it. The claim's statements know nothing of the mark, an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from ...model.task import MAX_GROUP_ID
 from ..database.database import Database
 from ..database.retrying import RetryPolicy, Scope
-from .claims import IS_MARK, MARKED_AT
+from .claims import IS_MARK, MARKED_AT, MARKED_BESIDE_AT
 
 CONFLICT_SECONDS = 2.0
 """A mark is tried again for so long while others hold its row."""
@@ -32,25 +32,45 @@ class GroupPauses:
         """Stop claims of these groups' tasks, from the next claim on; the groups that were not paused before."""
         return [group for group in groups if self._database.change(self.PAUSE, (group,)) == 1]
 
-    # A row that pauses the last group alone becomes the mark.
-    MARK = f"INSERT INTO {{paused}} (group_id, paused_at) VALUES (?, '{MARKED_AT}')"
-    UNMARK = f"UPDATE {{paused}} SET paused_at = {{now}} WHERE group_id = {MAX_GROUP_ID} AND {IS_MARK}"
+    # A row that pauses the last group alone becomes a mark that remembers it.
+    MARK_BESIDE = f"""
+        UPDATE {{paused}} SET paused_at = '{MARKED_BESIDE_AT}' WHERE group_id = {MAX_GROUP_ID} AND NOT ({IS_MARK})
+    """
+    MARK = f"{{insert_or_ignore}} INTO {{paused}} (group_id, paused_at) VALUES (?, '{MARKED_AT}')"
 
     def pause_all(self) -> None:
         """Stop claims by workers of all groups, from the next claim on, whatever groups there will be."""
         self._database.run(RetryPolicy(Scope.TRANSACTION, CONFLICT_SECONDS), self._mark)
 
     def _mark(self) -> None:
-        self._database.write(self.RESUME, (MAX_GROUP_ID,))
-        self._database.write(self.MARK, (MAX_GROUP_ID,))
+        if not self._database.write(self.MARK_BESIDE):
+            self._database.write(self.MARK, (MAX_GROUP_ID,))
 
     def resume(self, groups: Sequence[int]) -> list[int]:
         """Allow claims of these groups' tasks again; the groups that were paused.
 
-        A pause of all groups ends with it: the other groups that were known stay paused, each by itself.
+        A pause of all groups ends with it: the others that have rows now, or were known then, stay paused, each by
+        itself.
         """
+        were_all = bool(self._database.fetch(self.IS_MARKED))
+        if were_all:
+            self._pause_present(groups)
+        resumed = [group for group in groups if self._database.change(self.RESUME, (group,)) == 1]
+        return list(groups) if were_all else resumed
+
+    IS_MARKED = f"SELECT group_id FROM {{paused}} WHERE group_id = {MAX_GROUP_ID} AND {IS_MARK}"
+    PRESENT = "SELECT group_id FROM {table} GROUP BY status, group_id"
+    KEEP_LAST = f"UPDATE {{paused}} SET paused_at = {{now}} WHERE group_id = {MAX_GROUP_ID} AND {IS_MARK}"
+    KEEP_LAST_BESIDE = f"{KEEP_LAST} AND paused_at = '{MARKED_BESIDE_AT}'"
+    UNMARK = f"DELETE FROM {{paused}} WHERE group_id = {MAX_GROUP_ID} AND {IS_MARK}"
+
+    def _pause_present(self, but: Collection[int]) -> None:
+        """End a pause of all groups; those of them that have rows are paused by themselves, `but` some."""
+        with self._database.unhurried():
+            present = {row[0] for row in self._database.fetch(self.PRESENT)}.difference(but)
+        self.pause(sorted(present))
+        self._database.change(self.KEEP_LAST if MAX_GROUP_ID in present else self.KEEP_LAST_BESIDE)
         self._database.change(self.UNMARK)
-        return [group for group in groups if self._database.change(self.RESUME, (group,)) == 1]
 
     RESUME_ALL = "DELETE FROM {paused}"
 
