@@ -159,6 +159,7 @@ def set_up(
     `lines_left` is for workers that share their lines. Raises SettingError.
     """
     logging.raiseExceptions = False  # a full disk under the log file must not fill cron's mail with tracebacks
+    sys.unraisablehook = _hear_of_clean_up
     own_lines = {kind: Tokens(count) for kind, count in MAX_LINES.items()}
     standard_error = StandardError(verbose, before_line, lines_left or own_lines)
     file = _file_of(settings)
@@ -167,6 +168,14 @@ def set_up(
     output = TaskOutput(file, screen, _least_of(settings, verbose))
     output.begin()
     return standard_error, output
+
+
+def _hear_of_clean_up(unraisable: sys.UnraisableHookArgs) -> None:
+    """Say in the log, and not by a traceback, that the `__del__` of something that a task made was interrupted."""
+    if issubclass(unraisable.exc_type, TaskInterrupted):
+        LOG.info("a clean-up that a task left took too long, and was interrupted")
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 @contextmanager
