@@ -93,6 +93,17 @@ def test_a_narrow_terminal_shows_fewer_columns_and_names_the_others(
     assert MIN_CELL <= width_of(first) <= max(columns, MIN_CELL)
 
 
+def test_columns_that_are_never_cut_are_left_out_where_they_do_not_fit(screen: Screen) -> None:
+    screen.columns = 15
+    head, line, last = screen.show(
+        ["done", "ran", "mean"], [[12345, in_units(90), in_units(0.5)]], unless_narrow=["mean"]
+    )
+    assert (head.split(), width_of(line) <= 15) == (["done", "ran"], True)
+    assert "mean" in last
+    screen.columns = 80
+    assert screen.show(["done", "ran"], [[1, in_units(90)]], unless_narrow=["ran"])[0].split() == ["done", "ran"]
+
+
 def test_words_and_instants_are_never_cut(screen: Screen) -> None:
     screen.columns = 40
     whole = (Word("in_progress"), in_column("2026-01-31 23:30:00.123456"), in_units(90))

@@ -74,7 +74,7 @@ def _show(totals: Sequence[HourStats], by: str) -> None:
     print_table(
         [head, "done", "failed", "fatal", "lost", "ran", "mean", "slowest", "mean wait", "longest wait"],
         rows,
-        unless_narrow=("longest wait", "lost", "mean wait"),
+        unless_narrow=("longest wait", "lost", "mean wait", "slowest", "ran"),
     )
     if sys.stdout.isatty():
         _draw(list(with_empty_hours(totals)) if by == "hour" else shown, by)

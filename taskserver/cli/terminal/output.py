@@ -88,7 +88,10 @@ def _print_lines(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None
 
 
 def _room_for_texts(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> int:
-    """The columns that the longest texts may have, so that the table fits the terminal; without one, many."""
+    """The columns that the longest texts may have, so that the table fits the terminal: 0 where it cannot.
+
+    Many without a terminal.
+    """
     if not sys.stdout.isatty():
         return MAX_LINE
     widths = [max(width_of(_text(value)) for value in column) for column in zip(heads, *rows, strict=True)]
@@ -96,6 +99,8 @@ def _room_for_texts(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> i
     room = terminal_width(sys.stdout) - 2 * (len(heads) - 1)
     room -= sum(width for width, is_whole in zip(widths, are_whole, strict=True) if is_whole)
     texts = sorted(width for width, is_whole in zip(widths, are_whole, strict=True) if not is_whole)
+    if room < 0:  # what no table cuts does not fit
+        return 0
     # Short texts take what they need, and the longer ones share the rest.
     for more, width in zip(range(len(texts), 0, -1), texts, strict=True):
         if width * more > room:
