@@ -19,6 +19,9 @@ from ..stores.queue.processes import LeftTask
 LOG = getLogger("taskserver")
 
 
+WHEN = "while it ran, or could not record its end"
+
+
 class Loss(NamedTuple):
     """What is known of a lost task."""
 
@@ -55,7 +58,7 @@ def _take_back(store: Store, number: int, pid: int, tasks: Sequence[LeftTask], w
     waiting = [task for task in started if task.has_lease and not with_started]
     if waiting and is_news:
         _tell(pid, waiting)
-    loss = Loss(f"lost: its worker, process {pid}, ended while it ran", is_told=bool(waiting) or not is_news)
+    loss = Loss(f"lost: its worker, process {pid}, ended {WHEN}", is_told=bool(waiting) or not is_news)
     return {task.id: loss for task in started}
 
 

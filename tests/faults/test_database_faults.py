@@ -126,7 +126,9 @@ def test_a_database_that_stays_away_ends_the_run_with_a_line_and_a_later_one_goe
     columns = "status, attempts, started_at IS NOT NULL, claim IS NOT NULL, error_text"
     assert queue.rows(columns) == [(1, 1, 1, 1, None), (1, 0, 0, 1, None), (1, 0, 0, 1, None)]
     wait_until(lambda: queue.sql("SELECT MAX(due_at) <= NOW(6) FROM jobs_queue") == [(1,)])
-    assert_silent(queue.worker())
+    ended = queue.worker()
+    assert (ended.returncode, ended.stdout, len(ended.stderr.splitlines())) == (0, "", 1)
+    assert f": lost: its worker, process {worker.pid}, ended while it ran, or could not record its end" in ended.stderr
     assert queue.notes() == ["first", "second", "third"]
     lost, *others = queue.rows(columns)
     assert lost[:4] == (3, 1, 1, 0)

@@ -288,7 +288,7 @@ def test_a_disk_that_fills_up_under_a_run_is_one_clear_line_and_nothing_is_lost(
     small_disk.clear()
 
     def all_is_done() -> bool:
-        assert_silent(small_queue.worker(**AFTER_A_CRASH))
+        assert_silent_but_for_fatal(small_queue.worker(**AFTER_A_CRASH))
         return small_queue.client("list").stdout == "no tasks\n"
 
     wait_until(all_is_done)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from taskserver.worker.vanished import WHEN
 from tests.support.printed import json_of
 from tests.support.processes import assert_one_line, assert_silent, end_of, kill, wait_until
 from tests.support.queues import Queue
@@ -168,7 +169,7 @@ def test_a_worker_that_dies_is_replaced_and_its_tasks_come_back_at_once(queue: Q
     assert re.fullmatch(rf"task 1 tasks.die comes again in 5\d\d s: lost: its worker, process {pid}, .*", ran)
     assert others == ["noted"] * 3
     assert queue.statuses() == [3]
-    assert queue.errors() == [f"lost: its worker, process {pid}, ended while it ran"]
+    assert queue.errors() == [f"lost: its worker, process {pid}, ended {WHEN}"]
 
 
 def test_a_task_that_ends_the_process_with_a_code_is_told_so(sqlite_queue: Queue) -> None:
