@@ -630,6 +630,40 @@ def test_a_row_that_a_page_holds_has_the_others_of_its_round_run_without_it(mysq
     assert site.calls() == [0, 1, 3, 4, 2]
 
 
+@pytest.mark.parametrize("is_to_end", [False, True])
+def test_a_started_task_whose_row_a_page_holds_is_given_back_once_it_is_free(
+    emptied_mysql_dsn: str, make_site: Callable[..., Rounds], is_to_end: bool
+) -> None:
+    """By the heartbeat, while a call takes long; or by the run, which ends."""
+    site = make_site(emptied_mysql_dsn, lease=2)
+    assert site.module
+    ids = site.add("many", *range(5))
+    stop = Stop()
+    with ThreadPoolExecutor(1) as beside, closing(new_connection(site.store)) as page:
+        page.autocommit(False)
+
+        def let_go_once_the_others_are_new() -> None:
+            rows = Rows(site.dsn)
+            where = f"WHERE status = 0 AND id > {ids[0]}"
+            wait_until(lambda: rows.execute(f"SELECT COUNT(*) FROM jobs_queue {where}") == [(3,)])
+            rows.close()
+            page.rollback()
+
+        def hold() -> None:
+            page.cursor().execute(f"SELECT * FROM jobs_queue WHERE id = {ids[2]} FOR UPDATE")
+            beside.submit(let_go_once_the_others_are_new)
+            if is_to_end:
+                stop.ask()
+            else:
+                wait_until(lambda: site.rows.row(ids[2])["status"] == Status.NEW)
+
+        site.module.does["many"] = on(0, hold)
+        result = site.run(stop=stop)
+    assert (result.released, result.lost) == (4, 0)
+    assert site.columns("attempts, max_attempts, claim") == ([(0, None, None)] * 4 if is_to_end else [])
+    assert result.done == (1 if is_to_end else 5)
+
+
 def test_an_ended_task_whose_row_a_page_holds_keeps_no_other_from_its_end(mysql_site: Rounds) -> None:
     site = mysql_site
     assert site.module
