@@ -7,6 +7,7 @@ import io
 import logging
 import os
 import stat
+import time
 from contextlib import suppress
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 from ...errors import SettingError
 from ...host.file_rights import who_else_may_replace
 from ...settings.load import Settings
-from .log_lines import lines_of
+from .log_lines import level_name, lines_of
 
 LOG = logging.getLogger("taskserver")
 
@@ -45,13 +46,15 @@ def _format_of(settings: Settings) -> logging.Formatter:
         from .log_json import JsonFormat  # others do without json
 
         return JsonFormat()
-    return _TextFormat("%(asctime)s %(process)d %(levelname)s %(message)s")
+    return _TextFormat("%(asctime)s %(process)d %(level)s %(message)s")
 
 
 class _TextFormat(logging.Formatter):
+    converter = staticmethod(time.localtime)  # a module may set that of all formatters
+
     def format(self, record: logging.LogRecord) -> str:
         record.message, *more = lines_of(record)
-        record.asctime = self.formatTime(record)
+        record.asctime, record.level = self.formatTime(record), level_name(record)
         return "\n".join((self.formatMessage(record), *more))
 
 
