@@ -25,6 +25,8 @@ class ClaimedTasks:
         """`claimed_at` is the instant of the claim, by time.monotonic."""
         self._unstarted = deque(tasks)
         self._started: deque[ClaimedTask] = deque()
+        self._ids_started: set[int] = set()
+        """All that were ever among them."""
         self._to_unstart: deque[ClaimedTask] = deque()
         """Started tasks that are to be given back, and get no turn any more: others may hold their rows for now."""
         self.lease_ends_at = claimed_at + lease_seconds
@@ -56,7 +58,9 @@ class ClaimedTasks:
 
     def put_started(self, tasks: Iterable[ClaimedTask]) -> None:
         """Put tasks that were taken, and are started now, before all that are not."""
-        self._started.extend(tasks)
+        started = list(tasks)
+        self._ids_started.update(task.id for task in started)
+        self._started.extend(started)
 
     def take_alike(self, name: str, count: int, most_bytes: int) -> list[ClaimedTask]:
         """Up to `count` tasks of this name that were never started, wherever they stand; in their order.
@@ -81,6 +85,13 @@ class ClaimedTasks:
     def put_back(self, *tasks: ClaimedTask) -> None:
         """Put tasks that were taken before all others that are not started, in this order."""
         self._unstarted.extendleft(reversed(tasks))
+
+    def put_back_unrun(self, task: ClaimedTask) -> None:
+        """Put a task that was taken, and of which no code has run, where it stood, be it started."""
+        if task.id in self._ids_started:
+            self._started.appendleft(task)
+        else:
+            self.put_back(task)
 
     def put_last(self, tasks: Iterable[ClaimedTask]) -> None:
         """Put tasks that were taken behind all others."""

@@ -207,7 +207,7 @@ class Runner:
             is_first = False
             try:
                 if not self._fits(task):
-                    claimed.put_back(task)
+                    claimed.put_back_unrun(task)
                     break
                 executor.run(task)
             except BaseException:

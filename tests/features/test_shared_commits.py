@@ -556,15 +556,34 @@ def take_long(site: Rounds, number: int) -> dict[str, Any]:
     return {"max_time": 0.6}
 
 
+def not_fit(site: Rounds, number: int) -> dict[str, Any]:
+    """As its history says; that is asked of a task that has been taken."""
+    ended: list[int] = []
+
+    def fits(of_run: limits.RunLimits, seconds: float) -> bool:
+        of_run._is_full = bool(ended)
+        return not ended
+
+    limits.RunLimits.fits = fits  # type: ignore[method-assign, assignment]
+    site.module.does["many"] = on(number, lambda: ended.append(number))
+    return {"max_time": 600}
+
+
 @pytest.mark.parametrize(
     ("end", "reason"),
-    [(ask_to_stop, Reason.STOPPED), (be_large, Reason.MAX_MEMORY), (take_long, Reason.MAX_TIME)],
+    [
+        (ask_to_stop, Reason.STOPPED),
+        (be_large, Reason.MAX_MEMORY),
+        (take_long, Reason.MAX_TIME),
+        (not_fit, Reason.MAX_TIME),
+    ],
 )
 def test_a_run_that_is_to_end_gives_started_tasks_back_uncounted(
     site: Rounds, monkeypatch: pytest.MonkeyPatch, end: Callable[[Rounds, int], dict[str, Any]], reason: Reason
 ) -> None:
     assert site.module
     monkeypatch.setattr(limits, "process_megabytes", limits.process_megabytes)  # put back after the test
+    monkeypatch.setattr(limits.RunLimits, "fits", limits.RunLimits.fits)
     site.add("many", *range(6))
     result = site.run(**end(site, 1))
     assert (result.taken, result.done, result.released, result.reason) == (2, 2, 4, reason)
