@@ -162,6 +162,9 @@ def _log(path: Path, folder: Path) -> Finding:
         why = "a link in its place would have the log written into any file of yours, so no worker starts"
         mend = "name a file in var/ as TASKSERVER_LOG, or let nobody else write there"
         return broken("log", f"{who}, on the way to {path}", why, mend)
+    if not os.access(path.parent, os.W_OK):
+        why = "it cannot be rotated at 10 MB, and grows without end"
+        return warning("log", f"its folder {path.parent} cannot be written", why, "let this user write there")
     served = _served_by(path.parent)
     if served is None:
         return ok("log", str(path))

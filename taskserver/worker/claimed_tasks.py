@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from logging import getLogger
 
 from ..model.task import ClaimedTask
@@ -24,6 +25,10 @@ class ClaimedTasks:
         """`claimed_at` is the instant of the claim, by time.monotonic."""
         self._unstarted = deque(tasks)
         self._started: deque[ClaimedTask] = deque()
+        self._ids_started: set[int] = set()
+        """All that were ever among them."""
+        self._to_unstart: deque[ClaimedTask] = deque()
+        """Started tasks that are to be given back, and get no turn any more: others may hold their rows for now."""
         self.lease_ends_at = claimed_at + lease_seconds
         self.give_back_at = claimed_at + lease_seconds / 2
         """By time.monotonic: nobody sits on tasks that have not run for longer than half a lease."""
@@ -31,7 +36,7 @@ class ClaimedTasks:
         """How many tasks were given back so far."""
 
     def __len__(self) -> int:
-        return len(self._unstarted) + len(self._started)
+        return len(self._unstarted) + len(self._started) + len(self._to_unstart)
 
     def is_stale(self) -> bool:
         """Whether the tasks are to be given back rather than started."""
@@ -53,7 +58,9 @@ class ClaimedTasks:
 
     def put_started(self, tasks: Iterable[ClaimedTask]) -> None:
         """Put tasks that were taken, and are started now, before all that are not."""
-        self._started.extend(tasks)
+        started = list(tasks)
+        self._ids_started.update(task.id for task in started)
+        self._started.extend(started)
 
     def take_alike(self, name: str, count: int, most_bytes: int) -> list[ClaimedTask]:
         """Up to `count` tasks of this name that were never started, wherever they stand; in their order.
@@ -79,14 +86,33 @@ class ClaimedTasks:
         """Put tasks that were taken before all others that are not started, in this order."""
         self._unstarted.extendleft(reversed(tasks))
 
+    def put_back_unrun(self, task: ClaimedTask) -> None:
+        """Put a task that was taken, and of which no code has run, where it stood, be it started."""
+        if task.id in self._ids_started:
+            self._started.appendleft(task)
+        else:
+            self.put_back(task)
+
     def put_last(self, tasks: Iterable[ClaimedTask]) -> None:
         """Put tasks that were taken behind all others."""
         self._unstarted.extend(tasks)
 
     def release(self, store: Store) -> None:
-        """Give back all of the tasks. Raises DatabaseError, and then still has them."""
-        self._release(self._started, lambda tasks: Batches(store).unstart(tasks))
+        """Give back all of the tasks. Raises DatabaseError, and then still has them.
+
+        It still has started tasks, too, whose rows others hold, as a page whose transaction is open.
+        """
+        while (task := _next(self._started)) is not None:
+            self._to_unstart.append(task)
+        self._release(self._to_unstart, partial(self._unstart, Batches(store)))
         self._release(self._unstarted, store.claims.release)
+
+    def _unstart(self, batches: Batches, tasks: list[ClaimedTask]) -> int:
+        unstarted = batches.unstart(tasks)
+        if unstarted < len(tasks):
+            still = batches.started(tasks)
+            self._to_unstart.extend(task for task in tasks if task.id in still)
+        return unstarted
 
     def _release(self, several: deque[ClaimedTask], release: Callable[[list[ClaimedTask]], int]) -> None:
         tasks = []

@@ -37,6 +37,8 @@ LOG = getLogger("taskserver")
 
 FIRST_PAUSE_SECONDS = 0.005
 MAX_PAUSE_SECONDS = 1.0
+MAX_HELD_SECONDS = 3.0
+"""A run waits so long at most for rows that are to be given back; then they wait for the end of their lease."""
 
 
 class Runner:
@@ -188,7 +190,7 @@ class Runner:
         with ExitStack() as at_end:  # called in reverse order, each even where another one fails
             at_end.callback(self._tell_failures)
             at_end.callback(self._count_released, claimed)
-            at_end.callback(claimed.release, self._store)
+            at_end.callback(self._release, claimed)
             at_end.callback(self._save, equipment.finishing)
             self._run_tasks(claimed, equipment)
 
@@ -201,14 +203,11 @@ class Runner:
         """
         executor, finishing, stats = equipment.executor, equipment.finishing, equipment.stats
         is_first = True
-        while not self._limits.reason_to_end() and (is_first or not claimed.is_stale()):
-            is_started = claimed.has_started  # with others: whether all of them fit was asked of the first
-            if (task := claimed.take()) is None:
-                break
+        while not self._limits.reason_to_end() and (is_first or not claimed.is_stale()) and (task := claimed.take()):
             is_first = False
             try:
-                if not is_started and not self._fits(task):
-                    claimed.put_back(task)
+                if not self._fits(task):
+                    claimed.put_back_unrun(task)
                     break
                 executor.run(task)
             except BaseException:
@@ -245,6 +244,13 @@ class Runner:
         finishing.save_together()
         if finishing.may_have_due:
             finishing.may_have_due, self._maintenance.is_to_look_again = False, True
+
+    def _release(self, claimed: ClaimedTasks) -> None:
+        """Give back all that was not run; wait for started tasks whose rows others hold, lest they lose an attempt."""
+        pauses = _pauses()
+        claimed.release(self._store)
+        while claimed and pauses.pause(MAX_HELD_SECONDS):
+            claimed.release(self._store)
 
     def _tell_failures(self) -> None:
         """Tell TASKSERVER_ON_FAILURE of failed attempts whose ends are written; no task is started meanwhile."""

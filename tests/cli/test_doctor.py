@@ -201,6 +201,20 @@ def test_what_this_user_may_not_do_is_broken(healthy_sqlite: Queue, what: str) -
     assert str(path) in report.told(check)
 
 
+@pytest.mark.usefixtures("bound_by_rights")
+def test_a_log_whose_folder_this_user_may_not_write_is_a_warning(healthy_sqlite: Queue) -> None:
+    """It can be written, and not be rotated."""
+    folder = healthy_sqlite.folder / "logs"
+    folder.mkdir(mode=0o700)
+    (folder / "worker.log").touch(mode=0o600)
+    healthy_sqlite.deployment.write_env(TASKSERVER_DSN=healthy_sqlite.dsn, TASKSERVER_LOG="logs/worker.log")
+    folder.chmod(0o500)
+    report = Report(healthy_sqlite)
+    folder.chmod(0o700)
+    assert (report.code, report.checks["log"]["level"]) == (1, "warning")
+    assert f"its folder {folder} cannot be written" in report.told("log")
+
+
 # ---- the database
 
 

@@ -32,6 +32,7 @@ from tests.faults.failing_files import (
     SmallDisk,
     add,
     assert_one_line_each,
+    assert_silent_but_for_fatal,
     ran,
     run_until_empty,
 )

@@ -556,15 +556,34 @@ def take_long(site: Rounds, number: int) -> dict[str, Any]:
     return {"max_time": 0.6}
 
 
+def not_fit(site: Rounds, number: int) -> dict[str, Any]:
+    """As its history says; that is asked of a task that has been taken."""
+    ended: list[int] = []
+
+    def fits(of_run: limits.RunLimits, seconds: float) -> bool:
+        of_run._is_full = bool(ended)
+        return not ended
+
+    limits.RunLimits.fits = fits  # type: ignore[method-assign, assignment]
+    site.module.does["many"] = on(number, lambda: ended.append(number))
+    return {"max_time": 600}
+
+
 @pytest.mark.parametrize(
     ("end", "reason"),
-    [(ask_to_stop, Reason.STOPPED), (be_large, Reason.MAX_MEMORY), (take_long, Reason.MAX_TIME)],
+    [
+        (ask_to_stop, Reason.STOPPED),
+        (be_large, Reason.MAX_MEMORY),
+        (take_long, Reason.MAX_TIME),
+        (not_fit, Reason.MAX_TIME),
+    ],
 )
 def test_a_run_that_is_to_end_gives_started_tasks_back_uncounted(
     site: Rounds, monkeypatch: pytest.MonkeyPatch, end: Callable[[Rounds, int], dict[str, Any]], reason: Reason
 ) -> None:
     assert site.module
     monkeypatch.setattr(limits, "process_megabytes", limits.process_megabytes)  # put back after the test
+    monkeypatch.setattr(limits.RunLimits, "fits", limits.RunLimits.fits)
     site.add("many", *range(6))
     result = site.run(**end(site, 1))
     assert (result.taken, result.done, result.released, result.reason) == (2, 2, 4, reason)
@@ -628,6 +647,40 @@ def test_a_row_that_a_page_holds_has_the_others_of_its_round_run_without_it(mysq
     page.close()
     assert (result.taken, result.done, result.lost) == (5, 5, 0)
     assert site.calls() == [0, 1, 3, 4, 2]
+
+
+@pytest.mark.parametrize("is_to_end", [False, True])
+def test_a_started_task_whose_row_a_page_holds_is_given_back_once_it_is_free(
+    emptied_mysql_dsn: str, make_site: Callable[..., Rounds], is_to_end: bool
+) -> None:
+    """By the heartbeat, while a call takes long; or by the run, which ends."""
+    site = make_site(emptied_mysql_dsn, lease=2)
+    assert site.module
+    ids = site.add("many", *range(5))
+    stop = Stop()
+    with ThreadPoolExecutor(1) as beside, closing(new_connection(site.store)) as page:
+        page.autocommit(False)
+
+        def let_go_once_the_others_are_new() -> None:
+            rows = Rows(site.dsn)
+            where = f"WHERE status = 0 AND id > {ids[0]}"
+            wait_until(lambda: rows.execute(f"SELECT COUNT(*) FROM jobs_queue {where}") == [(3,)])
+            rows.close()
+            page.rollback()
+
+        def hold() -> None:
+            page.cursor().execute(f"SELECT * FROM jobs_queue WHERE id = {ids[2]} FOR UPDATE")
+            beside.submit(let_go_once_the_others_are_new)
+            if is_to_end:
+                stop.ask()
+            else:
+                wait_until(lambda: site.rows.row(ids[2])["status"] == Status.NEW)
+
+        site.module.does["many"] = on(0, hold)
+        result = site.run(stop=stop)
+    assert (result.released, result.lost) == (4, 0)
+    assert site.columns("attempts, max_attempts, claim") == ([(0, None, None)] * 4 if is_to_end else [])
+    assert result.done == (1 if is_to_end else 5)
 
 
 def test_an_ended_task_whose_row_a_page_holds_keeps_no_other_from_its_end(mysql_site: Rounds) -> None:

@@ -404,6 +404,20 @@ def test_the_log_is_rotated_at_10_megabytes(sqlite_queue: Queue, log: Path) -> N
     assert {path.stat().st_mode & 0o777 for path in (log, rotated)} == {0o600}
 
 
+def test_a_log_that_cannot_be_rotated_grows_and_says_so(sqlite_queue: Queue, log: Path) -> None:
+    log.write_bytes(b"old line\n" * 1_111_112)
+    log.chmod(0o600)
+    log.with_name("worker.log.2").touch()
+    log.with_name("worker.log.3").mkdir()  # where that one would go
+    sqlite_queue.add("tasks.say")
+    ended = sqlite_queue.worker(TASKSERVER_LOG="var/worker.log")
+    assert_one_line(ended, 0, "worker.log cannot be rotated, and grows", "let this user write its folder")
+    with log.open() as file:
+        file.seek(10_000_000 - 1)
+        text = file.read()
+    assert all(words in text for words in ("run begins", "cannot be rotated", "printed: said", "run ends"))
+
+
 def test_a_log_on_a_full_disk_ends_no_run(sqlite_queue: Queue, log: Path) -> None:
     log.symlink_to("/dev/full")
     sqlite_queue.add("tasks.say")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import logging
 import os
 import stat
+import time
 from contextlib import suppress
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -13,7 +15,9 @@ from pathlib import Path
 from ...errors import SettingError
 from ...host.file_rights import who_else_may_replace
 from ...settings.load import Settings
-from .log_lines import lines_of
+from .log_lines import level_name, lines_of
+
+LOG = logging.getLogger("taskserver")
 
 MAX_FILE_BYTES = 10_000_000
 KEPT_FILES = 3
@@ -42,18 +46,23 @@ def _format_of(settings: Settings) -> logging.Formatter:
         from .log_json import JsonFormat  # others do without json
 
         return JsonFormat()
-    return _TextFormat("%(asctime)s %(process)d %(levelname)s %(message)s")
+    return _TextFormat("%(asctime)s %(process)d %(level)s %(message)s")
 
 
 class _TextFormat(logging.Formatter):
+    converter = staticmethod(time.localtime)  # a module may set that of all formatters
+
     def format(self, record: logging.LogRecord) -> str:
         record.message, *more = lines_of(record)
-        record.asctime = self.formatTime(record)
+        record.asctime, record.level = self.formatTime(record), level_name(record)
         return "\n".join((self.formatMessage(record), *more))
 
 
 class _PrivateFile(RotatingFileHandler):
     """A rotated file that only its owner may read; the workers of a host share it."""
+
+    _is_rotated = True
+    """Whether it can be rotated, as far as is known: its folder may be another account's."""
 
     def _open(self) -> io.TextIOWrapper:
         descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -62,7 +71,35 @@ class _PrivateFile(RotatingFileHandler):
 
     def shouldRollover(self, record: logging.LogRecord) -> int:  # noqa: N802
         self._follow_other_workers()
-        return super().shouldRollover(record)
+        return int(self._is_rotated and super().shouldRollover(record))
+
+    def doRollover(self) -> None:  # noqa: N802
+        """Rotate the file, unless another worker does; where that cannot be done, go on in it."""
+        if not self._lock():
+            return
+        try:
+            super().doRollover()
+        except OSError as error:
+            self._is_rotated = False
+            self.stream = self.stream or self._open()
+            LOG.warning(
+                "TASKSERVER_LOG: %s cannot be rotated, and grows: %s: %s",
+                *(self.baseFilename, error.strerror, "let this user write its folder, or name another file"),
+            )
+
+    def _lock(self) -> bool:
+        """Keep others from rotating this file until it is closed. False where another worker rotates it, or has."""
+        if self.stream is None:
+            return True
+        try:
+            fcntl.flock(self.stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # a file system without locks
+            return True
+        is_ours = _is_at(self.baseFilename, self.stream)
+        self._follow_other_workers()
+        return is_ours
 
     def _follow_other_workers(self) -> None:
         """Where another worker rotated the file, go on in the new file instead of rotating it away."""

@@ -9,6 +9,7 @@ import time
 from ...messages.error_text import MAX_LOGGED_LENGTH
 from ...messages.log_records import FULL_TEXT
 from ...messages.printable import without_middle
+from .log_lines import level_name
 
 FIELDS_OF_TASK = ("task_id", "task", "attempt", "error", "is_fatal")
 
@@ -19,7 +20,7 @@ class JsonFormat(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, object] = {
             "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z",
-            "level": record.levelname.lower(),
+            "level": level_name(record).lower(),
             "logger": record.name,
             "pid": record.process,
             "message": without_middle(record.getMessage(), MAX_LOGGED_LENGTH),
@@ -27,4 +28,9 @@ class JsonFormat(logging.Formatter):
         fields |= {name: getattr(record, name) for name in FIELDS_OF_TASK if hasattr(record, name)}
         if full_text := getattr(record, FULL_TEXT, ""):
             fields["traceback"] = full_text
-        return json.dumps(fields)
+        return json.dumps(fields, default=_named)
+
+
+def _named(value: object) -> str:
+    """An object that a task hands to our logger as one of these fields; none of its own code is run."""
+    return f"<{type(value).__name__}>"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ...worker.task_context import RunningTask
 
 INDENT = "    "
+LEVELS = ((50, "CRITICAL"), (40, "ERROR"), (30, "WARNING"), (20, "INFO"))
 
 
 class TaskRecord(logging.LogRecord):
@@ -33,6 +34,11 @@ class TaskRecord(logging.LogRecord):
         if error:
             self.error = error
         setattr(self, FULL_TEXT, full_text)
+
+
+def level_name(record: logging.LogRecord) -> str:
+    """One of Python's five names of levels, also where a module has given a level another name, or its own number."""
+    return next((name for least, name in LEVELS if record.levelno >= least), "DEBUG")
 
 
 def lines_of(record: logging.LogRecord) -> list[str]:

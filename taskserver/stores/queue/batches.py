@@ -86,7 +86,7 @@ class Batches:
         """In progress, started → new, with the attempt uncounted, as if the tasks had never been claimed; how many.
 
         A task that was changed since its start becomes new, too, a cancelled one fatal. A row that others hold is left
-        until its lease ends. Raises DatabaseError.
+        as it is. Raises DatabaseError.
         """
         limits = {task.id: task.max_attempts for task in tasks}
         unstart = partial(self._unstart, tasks[0].claim, limits)
