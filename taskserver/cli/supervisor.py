@@ -175,6 +175,7 @@ class Supervisor:
         _read_nothing()
         supervisor, memory = os.getppid(), self._memory
         stop = Stop()
+        stop.line_began_at = self._began_at
         stop.lookouts.append(lambda: _end_if_orphaned(stop, supervisor))
         stop.tell_deadline = lambda instant: memory.tell_deadline(place.number, instant)
         memory.begin(place.number)

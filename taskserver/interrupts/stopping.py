@@ -60,6 +60,9 @@ class Stop:
     """Signals whose handlers are put back after each task, as they belong to our program; beside SIGALRM, which is a
     run's own."""
 
+    line_began_at: float | None = None
+    """By time.monotonic: when the line began whose workers the run's is one of; None of a line with one worker."""
+
     def __init__(self) -> None:
         self.asked = False
         self.insisted = False

@@ -25,8 +25,11 @@ _MAX_TEXT = 255
 class RunRecord:
     """The record of one run."""
 
-    def __init__(self, store: Store, groups: Sequence[int], result: RunResult) -> None:
-        """Without `groups` the run takes tasks of all."""
+    def __init__(
+        self, store: Store, groups: Sequence[int], result: RunResult, line_began_at: float | None = None
+    ) -> None:
+        """Without `groups` the run takes tasks of all; `line_began_at` is as `Stop` has it."""
+        self._line_began_at = line_began_at
         self._store = store
         self._result = result
         self.host = host_name()
@@ -41,7 +44,8 @@ class RunRecord:
     def begin(self) -> None:
         """Record that the run begins. Raises DatabaseError."""
         try:
-            self._store.runs.begin(self.host, self.groups)
+            age = None if self._line_began_at is None else time.monotonic() - self._line_began_at
+            self._store.runs.begin(self.host, self.groups, line_seconds=age)
             self._has_begun = True
         except Conflict as error:
             if self._store.has_one_writer:

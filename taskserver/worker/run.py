@@ -60,7 +60,7 @@ class Runner:
         self._stop = stop or Stop()
         self._on_progress = on_progress or (lambda result: None)
         self._result = RunResult()
-        self._record = RunRecord(store, groups, self._result)
+        self._record = RunRecord(store, groups, self._result, self._stop.line_began_at)
         self._limits = RunLimits(limits, self._stop, self._result)
         self._maintenance = Maintenance(store, settings, self._stats_of_run, self._tell_lost)
         self._stats: RunStats | None = None

@@ -133,6 +133,7 @@ def test_a_running_task_that_is_changed_five_times_runs_once_more_however_it_end
     assert queue.rows("status, attempts, started_at IS NOT NULL") == [(1, 0, 1)]
     if first == "hold_until_killed":
         kill(process)
+        queue.move_workers()
         assert_silent(queue.worker("--mode", mode))
         assert (queue.statuses(), queue.notes()) == ([1], ["old"])  # while the lease holds
         queue.end_leases()

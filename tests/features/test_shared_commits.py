@@ -560,7 +560,7 @@ def not_fit(site: Rounds, number: int) -> dict[str, Any]:
     """As its history says; that is asked of a task that has been taken."""
     ended: list[int] = []
 
-    def fits(of_run: limits.RunLimits, seconds: float) -> bool:
+    def fits(of_run: limits.RunLimits, seconds: float, waited_seconds: float) -> bool:
         of_run._is_full = bool(ended)
         return not ended
 

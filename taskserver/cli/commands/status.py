@@ -55,8 +55,8 @@ def _report(overview: Overview) -> dict[str, Any]:
         "schedules": [_schedule_report(stored) for stored in overview.schedules],
         "this_hour": stats_as_json(overview.this_hour, "hour"),
         "hour_before": stats_as_json(overview.hour_before, "hour"),
-        "running": [_running_report(task, overview.processes) for task in overview.running],
-        "processes": [_process_report(at_work) for at_work in overview.processes],
+        "running": [_running_report(task) for task in overview.running],
+        "processes": [_process_report(at_work, overview.running) for at_work in overview.processes],
         "paces": [{"group_id": group_id} | pace._asdict() for group_id, pace in overview.paces.items()],
         "in_progress": [_in_progress_report(group_id, *counts) for group_id, counts in _in_progress(overview).items()],
     }
@@ -89,22 +89,19 @@ def _schedule_report(stored: StoredSchedule) -> dict[str, Any]:
     return report
 
 
-def _running_report(task: RunningTask, processes: Sequence[AtWork]) -> dict[str, Any]:
-    at_work = _at_work_on(task, processes)
+def _running_report(task: RunningTask) -> dict[str, Any]:
     report: dict[str, Any] = task._asdict() | {"progress": task.progress and task.progress._asdict()}
     del report["number"]
-    return report | {"host": at_work and at_work.process.host, "pid": at_work and at_work.process.pid}
+    return report
 
 
-def _process_report(at_work: AtWork) -> dict[str, Any]:
-    report: dict[str, Any] = at_work.process._asdict() | {"is_here": at_work.is_here, "has_ended": at_work.has_ended}
+def _process_report(at_work: AtWork, running: Sequence[RunningTask]) -> dict[str, Any]:
+    process = at_work.process
+    report: dict[str, Any] = process._asdict() | {"is_here": at_work.is_here, "has_ended": at_work.has_ended}
     del report["number"], report["identity"]
-    instants = {"started_at": at_work.process.started_at, "ended_at": at_work.process.ended_at}
-    return report | {name: instant_as_json(instant) for name, instant in instants.items()}
-
-
-def _at_work_on(task: RunningTask, processes: Sequence[AtWork]) -> AtWork | None:
-    return next((one for one in processes if one.process.number == task.number), None)
+    instants = {"started_at": process.started_at, "ended_at": process.ended_at}
+    report |= {name: instant_as_json(instant) for name, instant in instants.items()}
+    return report | {"running": [task.id for task in running if task.number == process.number]}
 
 
 # ---- for people

@@ -8,9 +8,6 @@ from collections.abc import Sequence
 from ..database.database import Database
 from ..database.retrying import HELD_PATIENCE_SECONDS, MIN_CONFLICT_SECONDS, RetryPolicy, Scope
 
-SIBLING_SECONDS = 3.0
-"""Runs that begin within so long were started by one line: the time between them is not how often cron starts it."""
-
 
 class Runs:
     """The last run of each host and groups, as its worker records it."""
@@ -19,9 +16,8 @@ class Runs:
         self._database = database
 
     BEGIN = """
-        UPDATE {workers} SET pid = ?,
-            previous_started_at = CASE WHEN started_at > {after} THEN previous_started_at ELSE started_at END,
-            started_at = {now}, ended_at = NULL, reason = NULL, taken = 0, done = 0, fatal = 0, lost = 0, released = 0
+        UPDATE {workers} SET pid = ?, previous_started_at = started_at, started_at = {now},
+            ended_at = NULL, reason = NULL, taken = 0, done = 0, fatal = 0, lost = 0, released = 0
         WHERE host = ? AND group_ids = ?
     """
     BEGIN_FIRST = "{insert_or_ignore} INTO {workers} (pid, host, group_ids, started_at) VALUES (?, ?, ?, {now})"
@@ -31,10 +27,22 @@ class Runs:
         WHERE host = ? AND group_ids = ?
     """
 
-    def begin(self, host: str, group_ids: str, seconds: float = HELD_PATIENCE_SECONDS) -> None:
-        """Record that a run begins in this process. Raises Conflict where others hold the record for so long."""
+    BEGIN_OF_LINE = BEGIN.replace(
+        "previous_started_at = started_at",
+        "previous_started_at = CASE WHEN started_at >= {after} THEN previous_started_at ELSE started_at END",
+    )
+
+    def begin(
+        self, host: str, group_ids: str, seconds: float = HELD_PATIENCE_SECONDS, line_seconds: float | None = None
+    ) -> None:
+        """Record that a run begins in this process. Raises Conflict where others hold the record for so long.
+
+        `line_seconds` is the age of a line of several workers: what began since is of the same line, and does not tell
+        how often cron starts it.
+        """
         who = (os.getpid(), host, group_ids)
-        if not self._change(seconds, self.BEGIN, (os.getpid(), -SIBLING_SECONDS, host, group_ids)):
+        sql, ages = (self.BEGIN, ()) if line_seconds is None else (self.BEGIN_OF_LINE, (-line_seconds,))
+        if not self._change(seconds, sql, (who[0], *ages, *who[1:])):
             self._change(seconds, self.BEGIN_FIRST, who)
 
     def end(
