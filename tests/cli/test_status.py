@@ -102,8 +102,11 @@ def test_status_tells_when_which_worker_ran_and_why_it_ended(queue: Queue) -> No
     assert run["started_at"] < run["ended_at"]
     assert 0 <= run["started_seconds_ago"] < 60
     text = text_of(queue, "status")
-    for words in ("groups 3,5,6", "ended: empty", "2 taken up, 1 done, 1 fatal"):
+    for words in ("groups 3,5,6", "ended: empty (no new task is left)", "2 taken up, 1 done, 1 fatal"):
         assert words in text
+    assert "the one before" not in text
+    queue.sql(f"UPDATE jobs_queue_workers SET previous_started_at = {queue.ago(300)}")
+    assert "released; the one before began 5 min earlier" in text_of(queue, "status")
 
 
 @ONE_STORE

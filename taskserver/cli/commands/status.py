@@ -195,14 +195,14 @@ def _show_runs(runs: Sequence[LastRun], processes: Sequence[AtWork]) -> None:
 
 
 def _run_line(run: LastRun, processes: Sequence[AtWork]) -> str:
-    often = f", {age(run.every_seconds)} after the one before" if run.every_seconds is not None else ""
-    begin = f"last run on {run.host} for {run.groups}: began {age(run.started_seconds_ago)} ago{often}"
+    often = f"; the one before began {age(run.every_seconds)} earlier" if run.every_seconds is not None else ""
+    begin = f"last run on {run.host} for {run.groups}: began {age(run.started_seconds_ago)} ago"
     if any(_is_of(one.process, run) and _lives(one) for one in processes):
-        return f"{begin}, is at work"
+        return f"{begin}, is at work{often}"
     because = f" ({BECAUSE[Reason(run.reason)]})" if run.reason in set(Reason) else ""
     ended = f"ended: {run.reason}{because}" if run.ended_at else f"not ended (pid {run.pid} runs, or was killed)"
     counts = _counts(run.done, run.failed, run.fatal, run.lost)
-    return f"{begin}, {ended}; {run.taken} taken up, {counts}, {run.released} released"
+    return f"{begin}, {ended}; {run.taken} taken up, {counts}, {run.released} released{often}"
 
 
 def _lives(at_work: AtWork) -> bool:
