@@ -40,10 +40,3 @@ class Report(NamedTuple):
     """Tasks taken, done, failed, fatal, lost and released."""
     words: str = ""
     """For a person: the reason for a code that is not 0, in one line."""
-
-
-def in_words(counts: Sequence[int]) -> str:
-    """The counts of a Report for a person."""
-    _, done, failed, fatal, lost, _ = counts
-    more = (f", {failed} to be tried again" if failed else "", f", {lost} lost" if lost else "")
-    return f"{done} done{more[0]}, {fatal} fatal{more[1]}"

@@ -21,8 +21,9 @@ from ..errors import HostLimit
 from ..interrupts.stopping import Stop
 from ..server import TaskServer
 from ..settings.load import Settings
+from ..worker.result import counts_in_words
 from ..worker.run import Runner
-from .report import NO_COUNTS, Part, Report, in_words
+from .report import NO_COUNTS, Part, Report
 from .shared_memory import SharedMemory, SharedTokens
 from .terminal.live_line import LiveLine
 from .terminal.log import MAX_LINES, set_up
@@ -113,7 +114,7 @@ class Supervisor:
             print(f"worker.py: {words}", file=sys.stderr)
         counts = [sum(column) for column in zip(NO_COUNTS, *(report.counts for report in self._reports), strict=True)]
         seconds = time.monotonic() - self._began_at
-        live.end(f"{in_words(counts)} in {seconds:.1f} s, by {len(self._places)} processes")
+        live.end(f"{counts_in_words(*counts[1:5])} in {seconds:.1f} s, by {len(self._places)} processes")
         return max((report.code for report in self._reports), default=int(Exit.OK))
 
     def _count_in(self, number: int) -> None:

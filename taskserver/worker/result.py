@@ -35,6 +35,12 @@ BECAUSE = {
 }
 
 
+def counts_in_words(done: int, failed: int, fatal: int, lost: int) -> str:
+    """Counts as a person reads them: `3 done, 1 to be tried again, 0 fatal`."""
+    more = (f", {failed} to be tried again" if failed else "", f", {lost} lost" if lost else "")
+    return f"{done} done{more[0]}, {fatal} fatal{more[1]}"
+
+
 class RunResult:
     """The counts of a run, which grow while it runs; `reason` and `seconds` stand once it ended."""
 
@@ -57,10 +63,8 @@ class RunResult:
         return f"RunResult({shown})"
 
     def in_words(self) -> str:
-        """The counts as a person reads them: `3 done, 1 to be tried again, 0 fatal`."""
-        failed = f", {self.failed} to be tried again" if self.failed else ""
-        lost = f", {self.lost} lost" if self.lost else ""
-        return f"{self.done} done{failed}, {self.fatal} fatal{lost}"
+        """The counts as a person reads them."""
+        return counts_in_words(self.done, self.failed, self.fatal, self.lost)
 
     def end(self, reason: Reason, seconds: float) -> None:
         """The run has ended after so many seconds."""

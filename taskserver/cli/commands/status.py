@@ -15,7 +15,7 @@ from ...server import TaskServer
 from ...stores.database.records import LastRun, RunningTask, WorkerProcess
 from ...stores.queue.schedules import StoredSchedule
 from ...stores.queue.stats import HourStats
-from ...worker.result import BECAUSE, Reason
+from ...worker.result import BECAUSE, Reason, counts_in_words
 from ..terminal.instants import time_of_day
 from ..terminal.output import MAX_LINES, as_json, instant_as_json, largest, print_table, stats_as_json, status_name
 
@@ -201,23 +201,22 @@ def _run_line(run: LastRun, processes: Sequence[AtWork]) -> str:
         return f"{begin}, is at work{often}"
     because = f" ({BECAUSE[Reason(run.reason)]})" if run.reason in set(Reason) else ""
     ended = f"ended: {run.reason}{because}" if run.ended_at else f"not ended (pid {run.pid} runs, or was killed)"
-    counts = _counts(run.done, run.failed, run.fatal, run.lost)
+    counts = counts_in_words(run.done, run.failed, run.fatal, run.lost)
     return f"{begin}, {ended}; {run.taken} taken up, {counts}, {run.released} released{often}"
 
 
 def _lives(at_work: AtWork) -> bool:
     """Whether a process lives, as far as that is known."""
-    is_quiet = (at_work.process.seen_seconds_ago or 0.0) > SEEN_SECONDS
-    return not at_work.has_ended and not (at_work.has_ended is None and is_quiet)
+    return not at_work.has_ended and not _may_be_gone(at_work)
+
+
+def _may_be_gone(at_work: AtWork) -> bool:
+    """Whether a process of another host, whose end cannot be seen here, was quiet for long."""
+    return at_work.has_ended is None and (at_work.process.seen_seconds_ago or 0.0) > SEEN_SECONDS
 
 
 def _is_of(process: WorkerProcess, run: LastRun) -> bool:
     return not run.ended_at and (process.host, process.group_ids, process.pid) == (run.host, run.group_ids, run.pid)
-
-
-def _counts(done: int, failed: int, fatal: int, lost: int) -> str:
-    more = (f", {failed} to be tried again" if failed else "", f", {lost} lost" if lost else "")
-    return f"{done} done{more[0]}, {fatal} fatal{more[1]}"
 
 
 def _show_work(overview: Overview) -> None:
@@ -243,10 +242,9 @@ def _work_line(at_work: AtWork, claimed: int, has_tasks: bool) -> str:
     where = f"process {process.pid} on {process.host}{' (this host)' if at_work.is_here else ''} for {process.groups}"
     if at_work.has_ended:
         return f"gone: {where}: it was killed, or a task ended it"
-    counts = _counts(process.done, process.failed, process.fatal, process.lost)
-    seen = process.seen_seconds_ago or 0.0
-    if at_work.has_ended is None and seen > SEEN_SECONDS:
-        return f"at work, or gone: {where}: it gave its last sign of life {age(seen)} ago"
+    counts = counts_in_words(process.done, process.failed, process.fatal, process.lost)
+    if _may_be_gone(at_work):
+        return f"at work, or gone: {where}: it gave its last sign of life {age(process.seen_seconds_ago)} ago"
     now = f"; {claimed} claimed" if claimed else "" if has_tasks else "; it has no task now"
     return f"at work: {where}, since {age(process.started_seconds_ago)}: {counts}{now}"
 
