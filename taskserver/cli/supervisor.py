@@ -27,12 +27,11 @@ from .report import NO_COUNTS, Part, Report
 from .shared_memory import SharedMemory, SharedTokens
 from .terminal.live_line import LiveLine
 from .terminal.log import MAX_LINES, set_up
-from .terminal.program import Exit, outcome_of
+from .terminal.program import SIGNALS, Exit, outcome_of
 from .worker_options import Options
 
 LOG = getLogger("taskserver")
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LOOK_SECONDS = 0.1
 GRACE_SECONDS = 10.0
 """A task that is interrupted at its timeout has so long to end."""

@@ -20,11 +20,10 @@ from ..host.slots import Slots
 from ..worker.record import groups_text, host_name
 from ..interrupts.stopping import Stop
 from .terminal.live_line import LiveLine
-from .terminal.program import Exit, run_program
+from .terminal.program import SIGNALS, Exit, run_program
 from .report import Part, Report
 from .worker_options import Options, read_options
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LEFT_BEHIND = (
     "a thread, a process or a clean-up that a task left behind goes on beyond its timeout and a lease; this worker ends"
 )

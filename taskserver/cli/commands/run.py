@@ -23,8 +23,7 @@ from ..terminal.instants import in_sentence
 from ..terminal.log import showing_all
 from ..terminal.log_lines import TaskRecord, lines_of
 from ..terminal.output import status_name
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from ..terminal.program import SIGNALS
 
 
 def add_parser(subparsers: Any) -> None:

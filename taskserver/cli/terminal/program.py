@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,6 +29,8 @@ class Exit(IntEnum):
     """Ended by Ctrl-C, as shells number it."""
 
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+"""The signals that ask a program to end."""
 OUTPUT_FAILED = (EPIPE, ENOSPC, EIO, EBADF, EFBIG, EDQUOT)
 MAX_UNFORESEEN_LENGTH = 500
 NO_MORE = "the host lets a program have no more of that; tasks may keep what they took until the run ends"
