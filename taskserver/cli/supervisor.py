@@ -27,7 +27,7 @@ from .report import NO_COUNTS, Part, Report
 from .shared_memory import SharedMemory, SharedTokens
 from .terminal.live_line import LiveLine
 from .terminal.log import MAX_LINES, set_up
-from .terminal.program import SIGNALS, Exit, outcome_of
+from .terminal.program import SIGNALS, Exit, result_of
 from .worker_options import Options
 
 LOG = getLogger("taskserver")
@@ -190,7 +190,7 @@ class Supervisor:
             report = self._work(self._settings, options, part)
             return report.code
 
-        code, words = outcome_of(work)
+        code, words = result_of(work)
         memory.tell_report(place.number, report._replace(code=int(code), words=words))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         raise SystemExit(int(code))
@@ -260,7 +260,7 @@ class Supervisor:
             for number in SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
             with TaskServer.from_settings(self._settings) as server:
-                outcome_of(lambda: Runner(server.store, self._settings).reclaim(child)[0])
+                result_of(lambda: Runner(server.store, self._settings).reclaim(child)[0])
         finally:
             os._exit(0)
 

@@ -29,7 +29,7 @@ write_answer(sys.argv[1])
 # Until it has our path, Python would look in the current folder first, which may be another account's.
 
 
-class Outcome(NamedTuple):
+class Answer(NamedTuple):
     """The answer of the other process."""
 
     broken: dict[str, str]
@@ -42,7 +42,7 @@ class Outcome(NamedTuple):
 
 def look_up_apart(
     settings: Settings, names: Sequence[str], modules: Sequence[str], max_seconds: float, hook: str | None = None
-) -> Outcome | None:
+) -> Answer | None:
     """Import these listed modules, and those that the names need, and look up the names and the `hook` for failures.
 
     None where the other process ended without an answer, or took longer. Raises OSError where none can be started.
@@ -69,7 +69,7 @@ def look_up_apart(
         except subprocess.TimeoutExpired:
             return None
         text = answer.read()
-    return Outcome(*json.loads(text)) if text else None
+    return Answer(*json.loads(text)) if text else None
 
 
 # ---- in the other process
@@ -89,7 +89,7 @@ def write_answer(path: str) -> None:
 def _look_up(
     folder: str, listed: Sequence[str], modules: Sequence[str], names: Sequence[str], hook: str | None
 ) -> tuple[dict[str, str], dict[str, str], str]:
-    """The fields of an Outcome."""
+    """The fields of an Answer."""
     from ..worker.callables import Callables
 
     make_importable(Path(folder))

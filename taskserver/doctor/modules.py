@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ..settings.load import Settings
 from .findings import Finding, broken, ok, unknown, warning
-from .looking_up import MAX_REFUSED, Outcome, look_up_apart
+from .looking_up import MAX_REFUSED, Answer, look_up_apart
 
 MAX_IMPORT_SECONDS = 60
 MAX_NAMES_SHOWN = 5
@@ -16,12 +16,12 @@ def findings(settings: Settings, names: Sequence[str] | None) -> Iterator[Findin
     """One finding for the listed modules, and one for the callables that rows name; None: rows could not be read."""
     hook = settings.on_failure if isinstance(settings.on_failure, str) else None
     try:
-        outcome = look_up_apart(settings, names or (), settings.modules, MAX_IMPORT_SECONDS, hook)
+        answer = look_up_apart(settings, names or (), settings.modules, MAX_IMPORT_SECONDS, hook)
     except OSError as error:
         for check in ("modules", "callables"):
             yield unknown(check, f"this host lets no process be started for it: {error.strerror}", "they may be broken")
         return
-    if outcome is None:
+    if answer is None:
         yield broken(
             "modules",
             f"importing {', '.join(settings.modules)} ended Python, or took more than {MAX_IMPORT_SECONDS} s",
@@ -29,46 +29,46 @@ def findings(settings: Settings, names: Sequence[str] | None) -> Iterator[Findin
             "leave in these modules nothing but imports and definitions",
         )
         return
-    yield _modules(settings, outcome)
-    yield _callables(names, outcome)
+    yield _modules(settings, answer)
+    yield _callables(names, answer)
     if settings.on_failure is not None:
-        yield _hook(settings, outcome)
+        yield _hook(settings, answer)
 
 
-def _modules(settings: Settings, outcome: Outcome) -> Finding:
-    if not outcome.broken:
+def _modules(settings: Settings, answer: Answer) -> Finding:
+    if not answer.broken:
         return ok("modules", f"{', '.join(settings.modules)} can be imported")
     return broken(
         "modules",
-        "; ".join(outcome.broken.values()),
+        "; ".join(answer.broken.values()),
         "tasks of such a module fail, and are tried again until their attempts are used up",
         "put it right and upload it again; workers try it anew by themselves",
     )
 
 
-def _hook(settings: Settings, outcome: Outcome) -> Finding:
-    if not outcome.hook:
+def _hook(settings: Settings, answer: Answer) -> Finding:
+    if not answer.hook:
         return ok("on_failure", f"{settings.on_failure} can be imported")
     return warning(
         "on_failure",
-        f"TASKSERVER_ON_FAILURE: {settings.on_failure} cannot be had: {outcome.hook}",
+        f"TASKSERVER_ON_FAILURE: {settings.on_failure} cannot be had: {answer.hook}",
         "nobody hears of failed tasks by it",
         "name a function as module:function; the module lies beside worker.py, or where Python finds it",
     )
 
 
-def _callables(names: Sequence[str] | None, outcome: Outcome) -> Finding:
+def _callables(names: Sequence[str] | None, answer: Answer) -> Finding:
     if names is None:
         return unknown("callables", "the rows cannot be read", "they may name what is not there")
-    if outcome.broken and not outcome.refused:
+    if answer.broken and not answer.refused:
         return unknown("callables", "they cannot be told while a module is broken", "rows may name what is not there")
-    if not outcome.refused:
+    if not answer.refused:
         return ok("callables", f"{len(names)} named by the rows that are next, all can be called")
-    reasons = "; ".join(list(outcome.refused.values())[:MAX_NAMES_SHOWN])
-    or_more = " or more" if len(outcome.refused) == MAX_REFUSED else ""
+    reasons = "; ".join(list(answer.refused.values())[:MAX_NAMES_SHOWN])
+    or_more = " or more" if len(answer.refused) == MAX_REFUSED else ""
     more = (
-        f"; and {len(outcome.refused) - MAX_NAMES_SHOWN}{or_more} others"
-        if len(outcome.refused) > MAX_NAMES_SHOWN
+        f"; and {len(answer.refused) - MAX_NAMES_SHOWN}{or_more} others"
+        if len(answer.refused) > MAX_NAMES_SHOWN
         else ""
     )
     return warning(

@@ -34,10 +34,10 @@ def warn_of_missing(settings: Settings, names: Iterable[str], consequence: str) 
     from ...doctor.looking_up import look_up_apart  # most names stand in the source
 
     try:
-        outcome = look_up_apart(settings, doubtful, (), MAX_SECONDS)
+        answer = look_up_apart(settings, doubtful, (), MAX_SECONDS)
     except OSError:  # this host lets no process be started for it
         return
-    refused = list(outcome.refused.values()) if outcome else []
+    refused = list(answer.refused.values()) if answer else []
     for reason in refused[:MAX_SHOWN]:
         end = "" if reason.endswith("?") else "."
         print(printable(f"client.py: warning: {reason}{end} {consequence}"), file=sys.stderr)

@@ -39,13 +39,13 @@ NO_MORE = "the host lets a program have no more of that; tasks may keep what the
 def run_program(name: str, command: Callable[[], int]) -> int:
     """Run a command; an error of taskserver becomes one line on standard error and an exit code."""
     _open_standard_streams()
-    outcome = outcome_of(command)
-    if outcome.words:
-        print(f"{name}: {outcome.words}", file=sys.stderr)
-    return outcome.code
+    result = result_of(command)
+    if result.words:
+        print(f"{name}: {result.words}", file=sys.stderr)
+    return result.code
 
 
-class Outcome(NamedTuple):
+class CommandResult(NamedTuple):
     """How a command ended."""
 
     code: int
@@ -53,11 +53,11 @@ class Outcome(NamedTuple):
     """For a person: one line; empty where all is well."""
 
 
-def outcome_of(command: Callable[[], int]) -> Outcome:
-    """Run a command; its outcome, also where it raises an error."""
+def result_of(command: Callable[[], int]) -> CommandResult:
+    """Run a command; its result, also where it raises an error."""
     try:
         try:
-            return Outcome(command())
+            return CommandResult(command())
         finally:
             if not sys.stdout.closed:  # a task may have closed standard output
                 sys.stdout.flush()
@@ -66,7 +66,7 @@ def outcome_of(command: Callable[[], int]) -> Outcome:
     except (DatabaseError, HostLimit) as error:
         return _failed(error, Exit.DATABASE)
     except KeyboardInterrupt:
-        return Outcome(Exit.INTERRUPTED)
+        return CommandResult(Exit.INTERRUPTED)
     except OSError as error:
         return _end_for_host(error)
     except MemoryError:
@@ -79,7 +79,7 @@ def outcome_of(command: Callable[[], int]) -> Outcome:
     return _failed(HostLimit(f"No memory: {NO_MORE}"), Exit.DATABASE)
 
 
-def _end_for_host(error: OSError) -> Outcome:
+def _end_for_host(error: OSError) -> CommandResult:
     """End a program that the host did not let do something."""
     if error.errno in (EMFILE, ENFILE):
         return _failed(HostLimit(f"{error.strerror}: {NO_MORE}"), Exit.DATABASE)
@@ -100,13 +100,13 @@ def _unforeseen(error: Exception) -> str:
     )
 
 
-def _end_without_output(error: OSError) -> Outcome:
+def _end_without_output(error: OSError) -> CommandResult:
     """End a program whose standard output could not be written."""
     # Python flushes the rest at exit, which must not fail once more.
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     if isinstance(error, BrokenPipeError):
-        return Outcome(Exit.OK)  # the reader has seen enough, as `head` does
+        return CommandResult(Exit.OK)  # the reader has seen enough, as `head` does
     return _failed(OSError(f"standard output cannot be written: {error.strerror}"), Exit.USAGE)
 
 
@@ -118,5 +118,5 @@ def _open_standard_streams() -> None:
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
-def _failed(error: Exception, code: Exit) -> Outcome:
-    return Outcome(code, printable(str(error)))
+def _failed(error: Exception, code: Exit) -> CommandResult:
+    return CommandResult(code, printable(str(error)))
