@@ -90,9 +90,8 @@ class BatchExecution:
         task, call, max_attempts = ready
         item = _Item(task, call.args[0][0], call.next_stage)
         if others := self._take_others(task, call):
-            usual = self._attempts.usual_max_attempts(
-                call.callable
-            )  # the first task's row may say another for itself alone
+            # The first task's row may say another for itself alone.
+            usual = self._attempts.usual_max_attempts(call.callable)
             if attempt is None:
                 items = self._start_together([item], others, usual)
             else:
@@ -304,9 +303,8 @@ class BatchExecution:
         task = item.task
         failed = Finish(task, failure.text, 0.0)
         if not self._batches.start_again(task):
-            self._attempts.end_failed(
-                failed, attempt, failure
-            )  # its write finds out how the task was changed while it ran
+            # Its write finds out how the task was changed while it ran.
+            self._attempts.end_failed(failed, attempt, failure)
             return
         self._reporter.count_attempt(failed, attempt)
         task, attempt = task._replace(attempts=1), Attempt(0.0)

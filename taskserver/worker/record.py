@@ -39,7 +39,8 @@ class RunRecord:
         self._has_begun = False
         """Whether the record tells that this run began."""
         self._is_at_work = False
-        self._tell_at = 0.0
+        self._told_at = float("-inf")
+        """By time.monotonic."""
 
     def begin(self) -> None:
         """Record that the run begins. Raises DatabaseError."""
@@ -80,9 +81,9 @@ class RunRecord:
         except DatabaseError as error:
             LOG.info("this worker is not shown among those at work: %s", error)
 
-    def tell(self, at_once: bool = False) -> None:
-        """Show the counts so far, unless that was done some seconds ago. Raises Unavailable."""
-        if not self._is_at_work or (time.monotonic() < self._tell_at and not at_once):
+    def tell(self, every_seconds: float = TELL_EVERY_SECONDS) -> None:
+        """Show the counts so far, unless that was done less than so long ago. Raises Unavailable."""
+        if not self._is_at_work or time.monotonic() < self._told_at + every_seconds:
             return
         try:
             self._store.processes.tell(self.number, self._result.all_counts())
@@ -90,12 +91,11 @@ class RunRecord:
             raise
         except DatabaseError as error:
             LOG.debug("the counts so far are not shown: %s", error)
-        self._tell_at = time.monotonic() + TELL_EVERY_SECONDS
+        self._told_at = time.monotonic()
 
     def tell_of_life(self) -> None:
         """The same where nothing has changed, unless that was done a minute ago. Raises Unavailable."""
-        if time.monotonic() >= self._tell_at - TELL_EVERY_SECONDS + TELL_OF_LIFE_SECONDS:
-            self.tell()
+        self.tell(TELL_OF_LIFE_SECONDS)
 
     def leave(self) -> None:
         """Show that this process is at work no more."""

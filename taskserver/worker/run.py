@@ -167,7 +167,7 @@ class Runner:
         if self._lingering is None:
             return False
         self._write_stats()
-        self._record.tell(at_once=True)
+        self._record.tell(every_seconds=0.0)
         return self._lingering.wait()
 
     def _release_doubtful(self) -> None:

@@ -18,7 +18,6 @@ from ..stores.queue.processes import LeftTask
 
 LOG = getLogger("taskserver")
 
-
 WHEN = "while it ran, or could not record its end"
 
 

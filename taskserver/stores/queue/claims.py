@@ -39,10 +39,11 @@ _RANDOM_BITS = 32
 """The lower half of a claim token."""
 
 MARKED_AT = "1971-01-01 00:00:00"
+"""In the row of the last group: all groups are paused (group_pauses.py)."""
 MARKED_BESIDE_AT = "1971-01-02 00:00:00"
-"""The same of a last group that is paused by itself, too."""
+"""The same, of a last group that is paused by itself, too."""
 IS_MARK = "paused_at < '1980-01-01 00:00:00'"
-"""Of the row of the last group: all groups are paused (group_pauses.py)."""
+"""Whether a row of the last group has either."""
 PAUSED_SECONDS = 1.0
 """Paused groups are known for so long: the claim that finds nothing because of them is spared."""
 
@@ -78,10 +79,9 @@ class Claims:
     def claim(self, limit: int, groups: Sequence[int], number: int | None = None) -> Claim:
         """New → in progress for up to `limit` rows of `groups` (none: of all), in order of priority, then id.
 
-        `number` is the worker's, which its claims tell (processes.py).
-
         A new row among them whose due_at lies ahead becomes waiting instead. Where others hold the rows, the claim gets
-        nothing rather than wait for them: the caller looks again. Raises DatabaseError.
+        nothing rather than wait for them: the caller looks again. `number` is the worker's, which its claims tell
+        (processes.py). Raises DatabaseError.
         """
         token = new_token(number)
         changed = self._claim_of_all(token, limit) if not groups else self._claim_of(token, limit, groups)
