@@ -121,7 +121,7 @@ class Cron:
         """One with the .venv that `make venv` would create."""
         folder = self.folder / name
         folder.mkdir()
-        deployed = Deployment(folder, python=str(folder / "deployment/.venv/bin/python"))
+        deployed = Deployment(folder, python=str(folder / "deployment/.venv/bin/python"), linked=False)
         (deployed.folder / ".venv").symlink_to(self.folder / "venv")
         return deployed
 

@@ -30,7 +30,7 @@ def _package() -> tuple[str, list[tuple[str, list[str]]]]:
 
 
 def _place_package(target: Path) -> None:
-    """By hard links to one copy, which take a tenth of a copy's time."""
+    """By hard links to one copy, which take a tenth of a copy's time: they share its owner and its rights."""
     package, tree = _package()
     for folder, names in tree:
         (target / folder).mkdir()
@@ -51,7 +51,8 @@ class Deployment:
     No symbolic link leads to them: worker.py finds its settings beside the place where it really lies.
     """
 
-    def __init__(self, folder: Path, python: str = sys.executable) -> None:
+    def __init__(self, folder: Path, python: str = sys.executable, linked: bool = True) -> None:
+        """Not `linked` is for who gives the files to another account."""
         self.folder = folder / "deployment"
         self.home = folder / "home"
         self.python = python
@@ -61,7 +62,10 @@ class Deployment:
         self.home.mkdir()
         for name in ("worker.py", "client.py"):
             shutil.copy2(ROOT / name, self.folder)
-        _place_package(self.folder / "taskserver")
+        if linked:
+            _place_package(self.folder / "taskserver")
+        else:
+            shutil.copytree(ROOT / "taskserver", self.folder / "taskserver")
 
     def write_tasks(self, text: str, name: str = "tasks.py") -> Path:
         """The module of callables."""
