@@ -33,6 +33,12 @@ READ = """
 SELECT id, task, args, attempts, max_attempts FROM {table}
 WHERE status = 1 AND claim = %s ORDER BY priority, id"""
 
+# All that a run needs of a task, for its figures and its pipeline, too.
+READ_ALL = """
+SELECT id, task, args, OCTET_LENGTH(args), attempts, max_attempts, claim, group_id,
+    TIMESTAMPDIFF(MICROSECOND, updated_at, NOW(6)) / 1e6, stages, OCTET_LENGTH(stages), stage, awaited FROM {table}
+WHERE status = 1 AND claim = %s ORDER BY priority, id"""
+
 START = """
 UPDATE {table}
 SET attempts = attempts + 1, max_attempts = 10, started_at = NOW(6), due_at = NOW(6) + INTERVAL 120 SECOND
@@ -95,7 +101,7 @@ def drain_shared(connection: Connection, table: str, batch: int, every: int) -> 
     cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
     claim_tasks = _claim(table, (), batch)
     marks = ", ".join(["%s"] * every)
-    read = READ.format(table=table)
+    read = READ_ALL.format(table=table)
     start, finish = (statement.format(table=table, ids=marks) for statement in (START_MANY, FINISH_MANY))
     claim = int.from_bytes(os.urandom(8), "big") >> 1
     done = 0

@@ -15,7 +15,7 @@ from ..messages.error_text import both
 from ..model.arguments import read_arguments
 from ..model.attempt import Finish, Start
 from ..model.task import CANCELLED, ClaimedTask
-from .call import Failure, Returned, failure_of, run_call, run_foreign
+from .call import NOTHING, Failure, Returned, failure_of, run_call, run_foreign
 from .callables import TaskCallable
 from .finishing import Finishing
 from .preparing import Call
@@ -127,6 +127,8 @@ class Attempts:
 
     def completion(self, task: ClaimedTask, returned: Returned) -> Finish:
         """The finish of a task whose call ended well."""
+        if returned is NOTHING:
+            return Finish(task)
         next_stage, result, fault = returned
         if fault:
             self._reporter.report_unkept_result(task, fault)

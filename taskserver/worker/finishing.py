@@ -68,8 +68,8 @@ class Finishing:
             self._may_be_saved = self._may_be_saved or may_be_saved
 
     def gather(self, count: int) -> None:
-        """Have the finishes of so many tasks, which were started together, written by `save_together` at the latest."""
-        self._most = max(count, MAX_UNSAVED)
+        """Have the finishes of so many tasks, which were started together, wait for the next start, or a save."""
+        self._most = max(count + 1, MAX_UNSAVED)
 
     # ---- write
 

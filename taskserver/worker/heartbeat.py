@@ -38,6 +38,8 @@ MIN_ANSWER_SECONDS = 2.5
 MAX_WRITE_SECONDS = 60.0
 MAX_TURN_SECONDS = 2.5
 """A verb waits so long at most for somebody's lock before it lets go of its session."""
+SAVE_LATER_SECONDS = 0.05
+"""Finishes may be saved so much later: a look that is planned by then needs not be woken by each call."""
 
 
 class Heartbeat:
@@ -141,7 +143,7 @@ class Heartbeat:
             self._woken.set()
         self._was_own = is_own
         call.save_ended_at = self.save_ended_at
-        if call.save_ended_at < self._looks_at:
+        if call.save_ended_at < self._looks_at - SAVE_LATER_SECONDS:
             self._woken.set()
         self._say_when(call)
         return self._context
@@ -189,6 +191,8 @@ class Heartbeat:
                 pause = min(pause, max(give_back_at - time.monotonic(), self._lease_seconds / 24))
             if call is None:
                 self._end_process_if_quiet()
+                # The calls of a round are quick: none may run just now.
+                pause = min(pause, max(self.save_ended_at - time.monotonic(), SAVE_LATER_SECONDS))
             self._arm_watchdog()
 
     def _look_after(self, call: WatchedCall) -> float:

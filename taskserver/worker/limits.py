@@ -78,10 +78,9 @@ class RunLimits:
     def _reason_of_host(self, calls: int) -> Reason | None:
         """The reason by time or memory. The next call may take as long as the `calls` so far took on average."""
         limits = self._limits
-        usual_seconds = self._usual_seconds(calls)
         if self._is_full:
             return Reason.MAX_TIME
-        if limits.max_seconds is not None and self.elapsed() + usual_seconds >= limits.max_seconds:
+        if limits.max_seconds is not None and self.elapsed() + self._usual_seconds(calls) >= limits.max_seconds:
             return Reason.MAX_TIME
         return Reason.MAX_MEMORY if self.is_too_large() else None
 

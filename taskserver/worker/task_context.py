@@ -123,6 +123,14 @@ def connection() -> Any:
 class TaskContext:
     """Stands between the code of one call and the rows of its tasks: asks the rows, and stores progress in them."""
 
+    _looked_seconds = 0.0
+    _ask_again_at = 0.0
+    """Until then the database is left alone: it did not answer, or others held the row."""
+    _unstored: str | None = None
+    """The latest progress, unless it is stored."""
+    _store_again_at = 0.0
+    _is_over = False
+
     def __init__(self, call: WatchedCall, store: Store, session: Session, wake: Callable[[], object]) -> None:
         """`session` is that of the run's thread; `wake` has the heartbeat look whether it has something to store."""
         self._call = call
@@ -131,13 +139,6 @@ class TaskContext:
         self._wake = wake
         self._pid = session.pid
         self._began_at = time.monotonic()
-        self._looked_seconds = 0.0
-        self._ask_again_at = 0.0
-        """Until then the database is left alone: it did not answer, or others held the row."""
-        self._unstored: str | None = None
-        """The latest progress, unless it is stored."""
-        self._store_again_at = 0.0
-        self._is_over = False
         self._storing = threading.Lock()
 
     # ---- for the task's code

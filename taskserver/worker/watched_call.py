@@ -47,13 +47,16 @@ class CallPlan(NamedTuple):
 class WatchedCall:
     """A call that runs; instants by time.monotonic."""
 
+    is_cancelled = False
+    is_lost = False
+    """Whether the rows of its tasks were seen without its claim."""
+    save_ended_at = float("inf")
+    """When the finishes of tasks that ended before it are to be written."""
+
     def __init__(self, plan: CallPlan, lease_seconds: float) -> None:
         now = time.monotonic()
         self.plan = plan
         self.tasks = plan.tasks
-        self.is_cancelled = False
-        self.is_lost = False
-        """Whether the rows of its tasks were seen without its claim."""
         self.ends_at = now + plan.timeout_seconds if plan.timeout_seconds else float("inf")
         self.give_back_at = now + lease_seconds / 3
         self.renew_at = min(now + lease_seconds / 3, self.ends_at)
@@ -61,8 +64,6 @@ class WatchedCall:
             self.give_back_at = self.renew_at = float("inf")
         if not plan.tasks:
             self.renew_at = float("inf")
-        self.save_ended_at = float("inf")
-        """When the finishes of tasks that ended before it are to be written."""
         self.strike_at = self.ends_at
         self.end_process_at = self.ends_at + lease_seconds
         self._lease_seconds = lease_seconds
