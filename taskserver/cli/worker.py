@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
-from ..errors import SettingError
+from ..errors import DatabaseError, SettingError
 from .terminal.log import LOG, set_up
 from .terminal.task_output import PrintsToLog, TaskOutput
 from ..server import TaskServer
@@ -24,6 +24,7 @@ from .terminal.program import SIGNALS, Exit, run_program
 from .report import Part, Report
 from .worker_options import Options, read_options
 
+OUTAGES = Path("var", "outages")
 LEFT_BEHIND = (
     "a thread, a process or a clean-up that a task left behind goes on beyond its timeout and a lease; this worker ends"
 )
@@ -47,7 +48,27 @@ def _run(folder: Path, options: Options) -> int:
 
 
 def _work(settings: Settings, options: Options, part: Part) -> Report:
-    """Be a worker."""
+    """Be a worker. Of an outage of the database it tells once an hour, and once when that is over; a person always."""
+    if sys.stderr.isatty():
+        return _be_worker(settings, options, part)
+    outages = settings.folder / OUTAGES
+    try:
+        report = _be_worker(settings, options, part)
+    except DatabaseError as error:
+        from .outage import words_of_failure
+
+        words = words_of_failure(settings, outages, error)
+        if words is None:
+            return Report(Exit.DATABASE)
+        raise DatabaseError(words) from error
+    if outages.exists():
+        from .outage import tell_of_end
+
+        tell_of_end(settings, outages)
+    return report
+
+
+def _be_worker(settings: Settings, options: Options, part: Part) -> Report:
     stop, live = part.stop, part.live
     stop.ends_process = "worker.py"
     stop.signals = (*SIGNALS, signal.SIGPIPE)  # of SIGPIPE's own way a broken connection would end the process
@@ -85,8 +106,8 @@ def _work(settings: Settings, options: Options, part: Part) -> Report:
 
 
 def _slots(settings: Settings, options: Options) -> Slots:
-    queue, groups = f"{settings.dsn.place} {settings.table}", groups_text(sorted(set(options.groups or ())))
-    return Slots(settings.folder, host_name(), queue, groups, options.max_workers)
+    groups = groups_text(sorted(set(options.groups or ())))
+    return Slots(settings.folder, host_name(), settings.queue, groups, options.max_workers)
 
 
 def _take_slot(slots: Slots, server: TaskServer, options: Options, part: Part) -> bool:

@@ -63,6 +63,11 @@ class Settings(NamedTuple):
     warn_after: int = 0
     """0: never."""
 
+    @property
+    def queue(self) -> str:
+        """The name of the queue, without secrets: its database and its table."""
+        return f"{self.dsn.place} {self.table}"
+
 
 def program_folder(given: str | Path | None = None) -> Path:
     """The folder that is given, or else that of the program that was started; of a prompt or `-c`, the current one.

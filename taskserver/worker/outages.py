@@ -17,7 +17,7 @@ class Outages:
 
     def __init__(self, settings: Settings) -> None:
         self._warn_after = settings.warn_after
-        self._streaks = Streaks(settings.folder, f"{settings.dsn.place} {settings.table}")
+        self._streaks = Streaks(settings.folder, settings.queue)
         self._is_broken = False
         """Whether the counts could not be kept; that is told once a run."""
 
