@@ -14,8 +14,9 @@ from taskserver.cli.terminal import log_file
 from taskserver.settings.load import load_settings
 
 
+@pytest.mark.parametrize("step", ["doRollover", "rotate"], ids=["before it is closed", "before it is renamed"])
 def test_a_worker_leaves_the_rotation_to_another_one_that_is_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """Each would rotate the file away that the other one has just begun."""
     monkeypatch.setattr(log_file, "MAX_FILE_BYTES", 400)
@@ -25,14 +26,14 @@ def test_a_worker_leaves_the_rotation_to_another_one_that_is_in_it(
     settings = load_settings(tmp_path, {"TASKSERVER_DSN": "sqlite:///q.db", "TASKSERVER_LOG": "log"})
     one, other = (log_file.file_handler(settings) for _ in range(2))
     record = logging.makeLogRecord({"msg": "said", "levelno": logging.INFO, "levelname": "INFO"})
-    real = RotatingFileHandler.doRollover
+    real = getattr(RotatingFileHandler, step)
 
-    def rotate(handler: RotatingFileHandler) -> None:
-        monkeypatch.setattr(RotatingFileHandler, "doRollover", real)
+    def rotate(handler: RotatingFileHandler, *names: str) -> None:
+        monkeypatch.setattr(RotatingFileHandler, step, real)
         other.emit(record)
-        real(handler)
+        real(handler, *names)
 
-    monkeypatch.setattr(RotatingFileHandler, "doRollover", rotate)
+    monkeypatch.setattr(RotatingFileHandler, step, rotate)
     one.emit(record)
     other.emit(record)
     for handler in (one, other):

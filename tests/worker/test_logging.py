@@ -222,6 +222,45 @@ def test_a_handler_that_a_module_gives_to_our_logger_gets_our_records(queue: Que
     assert "task 2 tasks.say is done" in text
 
 
+@pytest.mark.parametrize(
+    ("words", "fault"), [("self.msg.format(*self.args)", "KeyError"), ("1 / 0", "ZeroDivisionError")]
+)
+def test_a_module_that_makes_the_words_of_records_itself_leaves_ours_as_they_are(
+    queue: Queue, words: str, fault: str
+) -> None:
+    queue.define(f"\nlogging.LogRecord.getMessage = lambda self: {words}\n")
+    queue.add("tasks.log", '["info", "in {braces}"]')
+    queue.add("tasks.fail")
+    queue.add("tasks.say")
+    assert run(queue) == ""
+    said = f"'in {{braces}}' ({fault} as it is formatted)"
+    assert said_of(queue)[0] == f"INFO task 1 tasks.log, attempt 1, shop.mail: {said}"
+    assert any(re.fullmatch("INFO task 3 tasks.say is done after .* s", line) for line in log_of(queue))
+    assert queue.statuses() == [3]
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_odd_records_by_our_own_logger_fail_no_task_and_each_is_there(queue: Queue, log_format: str) -> None:
+    """`extra` cannot change what a record is, and what it adds is shown by its type where it is no plain value."""
+    queue.define(
+        "\ndef odd(extra):\n    circle = []\n    circle.append(circle)\n"
+        "    logging.getLogger('taskserver').warning('odd %d', 'x', extra=eval(extra))\n"
+    )
+    extras = ["{'task': {('a', 'b'): 1}}", "{'task': circle}", "{'task_id': float('nan')}", "{'created': 'x'}"]
+    extras += ["{'name': 'forged', 'process': None, 'levelno': None}", "{'error': object()}"]
+    queue.server.add_tasks({"task": "tasks.odd", "args": [extra]} for extra in extras)
+    run(queue, TASKSERVER_LOG_FORMAT=log_format)
+    assert queue.statuses() == []
+    if log_format == "text":
+        assert log_of(queue).count("WARNING odd %d") == len(extras)
+    else:
+        odd = [one for one in objects_of(queue) if one["message"] == "odd %d"]
+        assert (len(odd), {one["logger"] for one in odd}) == (len(extras), {"taskserver"})
+        assert {str(one[key]) for one in odd for key in ("task", "task_id", "error") if key in one} == {
+            *("<dict>", "<list>", "<float>", "<object>"),
+        }
+
+
 ODD = """
 class Odd(Exception):
     def __str__(self):

@@ -12,13 +12,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from logging import LogRecord
 from typing import Any
 
 from ...interrupts.stopping import TaskInterrupted
 from ...messages.log_records import FOR_LOG_ALONE
 from ...settings.load import Settings
-from .log_lines import TaskRecord, deliver, lines_of
+from .log_lines import OwnRecord, TaskRecord, deliver, lines_of
 from .task_output import TaskOutput
 
 LOG = logging.getLogger("taskserver")
@@ -75,8 +74,9 @@ class SteadyLogger(logging.Logger):
 
         A factory may raise, or set an attribute that is in our `extra`, which `logging` takes for a mistake.
         """
-        record = LogRecord(name, level, fn, lno, msg, args, exc_info, func, sinfo)
-        record.__dict__.update(extra or {})
+        record = OwnRecord(name, level, fn, lno, msg, args, exc_info, func, sinfo)
+        for key, value in (extra or {}).items():
+            record.__dict__.setdefault(key, value)
         return record
 
     def handle(self, record: logging.LogRecord) -> None:

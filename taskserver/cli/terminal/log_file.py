@@ -8,7 +8,8 @@ import logging
 import os
 import stat
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
@@ -46,16 +47,16 @@ def _format_of(settings: Settings) -> logging.Formatter:
         from .log_json import JsonFormat  # others do without json
 
         return JsonFormat()
-    return _TextFormat("%(asctime)s %(process)d %(level)s %(message)s")
+    return _TextFormat()
 
 
 class _TextFormat(logging.Formatter):
     converter = staticmethod(time.localtime)  # a module may set that of all formatters
 
     def format(self, record: logging.LogRecord) -> str:
-        record.message, *more = lines_of(record)
-        record.asctime, record.level = self.formatTime(record), level_name(record)
-        return "\n".join((self.formatMessage(record), *more))
+        """The lines of a record, which stays as it is: other handlers show all of its attributes, as Sentry's does."""
+        first, *more = lines_of(record)
+        return "\n".join((f"{self.formatTime(record)} {record.process} {level_name(record)} {first}", *more))
 
 
 class _PrivateFile(RotatingFileHandler):
@@ -75,29 +76,40 @@ class _PrivateFile(RotatingFileHandler):
 
     def doRollover(self) -> None:  # noqa: N802
         """Rotate the file, unless another worker does; where that cannot be done, go on in it."""
-        if not self._lock():
-            return
-        try:
-            super().doRollover()
-        except OSError as error:
-            self._is_rotated = False
-            self.stream = self.stream or self._open()
-            LOG.warning(
-                "TASKSERVER_LOG: %s cannot be rotated, and grows: %s: %s",
-                *(self.baseFilename, error.strerror, "let this user write its folder, or name another file"),
-            )
+        with self._locked() as is_ours:
+            if not is_ours:
+                return
+            try:
+                super().doRollover()
+            except OSError as error:
+                self._is_rotated = False
+                self.stream = self.stream or self._open()
+                LOG.warning(
+                    "TASKSERVER_LOG: %s cannot be rotated, and grows: %s: %s",
+                    *(self.baseFilename, error.strerror, "let this user write its folder, or name another file"),
+                )
 
-    def _lock(self) -> bool:
-        """Keep others from rotating this file until it is closed. False where another worker rotates it, or has."""
+    @contextmanager
+    def _locked(self) -> Iterator[bool]:
+        """In the `with`, no other worker rotates this file; False where one does, or has."""
         if self.stream is None:
-            return True
+            yield True
+            return
+        # A copy of the descriptor: the rotation closes the stream first, and the lock holds until both are closed.
+        held = os.dup(self.stream.fileno())
         try:
-            fcntl.flock(self.stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield self._lock(held)
+        finally:
+            os.close(held)
+
+    def _lock(self, descriptor: int) -> bool:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         except OSError:  # a file system without locks
             return True
-        is_ours = _is_at(self.baseFilename, self.stream)
+        is_ours = self.stream is not None and _is_at(self.baseFilename, self.stream)
         self._follow_other_workers()
         return is_ours
 

@@ -11,6 +11,8 @@ from ...messages.log_records import FULL_TEXT
 from ...messages.printable import without_middle
 from .log_lines import level_name
 
+_encode = json.JSONEncoder().encode
+"""Taken once: a module may replace `json.dumps`."""
 FIELDS_OF_TASK = ("task_id", "task", "attempt", "error", "is_fatal")
 
 
@@ -25,12 +27,12 @@ class JsonFormat(logging.Formatter):
             "pid": record.process,
             "message": without_middle(record.getMessage(), MAX_LOGGED_LENGTH),
         }
-        fields |= {name: getattr(record, name) for name in FIELDS_OF_TASK if hasattr(record, name)}
+        fields |= {name: _plain(getattr(record, name)) for name in FIELDS_OF_TASK if hasattr(record, name)}
         if full_text := getattr(record, FULL_TEXT, ""):
-            fields["traceback"] = full_text
-        return json.dumps(fields, default=_named)
+            fields["traceback"] = _plain(full_text)
+        return _encode(fields)
 
 
-def _named(value: object) -> str:
-    """An object that a task hands to our logger as one of these fields; none of its own code is run."""
-    return f"<{type(value).__name__}>"
+def _plain(value: object) -> str | int:
+    """A field as text, number or truth value, or the type of whatever else a task hands to our logger as a field."""
+    return value if isinstance(value, (str, int)) and type(value) in (str, int, bool) else f"<{type(value).__name__}>"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ...interrupts.stopping import uninterrupted
@@ -20,7 +21,20 @@ INDENT = "    "
 LEVELS = ((50, "CRITICAL"), (40, "ERROR"), (30, "WARNING"), (20, "INFO"))
 
 
-class TaskRecord(logging.LogRecord):
+class OwnRecord(logging.LogRecord):
+    """A record whose words are made here: a module may have replaced `LogRecord.getMessage`."""
+
+    def getMessage(self) -> str:  # noqa: N802
+        text = str(self.msg)
+        if not self.args:
+            return text
+        try:
+            return text % self.args
+        except Exception:  # a task logs by our logger, and its arguments do not fit
+            return text
+
+
+class TaskRecord(OwnRecord):
     """A record of what a task printed, or logged by a logger of that name."""
 
     def __init__(
@@ -62,4 +76,5 @@ def deliver(record: logging.LogRecord, outlets: Sequence[logging.Handler]) -> No
     """Hand a record to each of these handlers that wants its level. A task's interrupt must not cut a line off."""
     for outlet in outlets:
         if record.levelno >= outlet.level:
-            outlet.handle(record)
+            with suppress(Exception):  # a task may hand anything to our logger as the attributes of a record
+                outlet.handle(record)
