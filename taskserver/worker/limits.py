@@ -30,8 +30,10 @@ class Limits(NamedTuple):
 NO_LIMITS = Limits()
 LONGEST_SHARE = 0.9
 """Of the time of a run: a task is taken to need no more."""
-MAX_WAIT_SECONDS = 3600.0
-"""A task that has been ready for so long is started though it may not fit."""
+OVERTAKEN_SECONDS = 3600.0
+OVERTAKEN_TIMES = 3
+"""A task that has been ready for so long, and so many times as long as each that was started before it in its run, is
+started though it may not fit: else it might always find more urgent ones before it."""
 
 
 def checked_limits(
@@ -57,6 +59,8 @@ class RunLimits:
         self._began_at = time.monotonic()
         self._waited_seconds = 0.0
         """How long it waited for new tasks."""
+        self._longest_wait = 0.0
+        """How long a task had waited for its start at most."""
         self._is_full = False
         """Whether a task was left since it would not fit into the time that is left."""
         self.called_with_others = 0
@@ -92,13 +96,15 @@ class RunLimits:
     def fits(self, seconds: float, waited_seconds: float) -> bool:
         """Whether to start a task that may take so long, and has waited so long; the run ends where it does not fit.
 
-        The first task of a run that has not lingered is started in any case, and so is one that has waited for an
-        hour: a task that fits into no run would never run else, and neither would one behind more urgent ones.
+        The first task of a run that has not lingered is started in any case: a task that fits into no run would never
+        run else. So is one that others overtake all the time; in a backlog, where all have waited, none is.
         """
         most = self._limits.max_seconds
         is_first = self._result.taken == 0 and not self._waited_seconds
-        if most is not None and not is_first and waited_seconds < MAX_WAIT_SECONDS:
+        is_overtaken = waited_seconds >= max(OVERTAKEN_SECONDS, OVERTAKEN_TIMES * self._longest_wait)
+        if most is not None and not is_first and not is_overtaken:
             self._is_full = self.elapsed() + min(seconds, most * LONGEST_SHARE) > most
+        self._longest_wait = max(self._longest_wait, waited_seconds)
         return not self._is_full
 
     def _usual_seconds(self, calls: int) -> float:

@@ -605,7 +605,7 @@ def test_a_task_that_fits_into_no_run_is_started_at_the_begin_of_one(sqlite_queu
         (1, False, 10.0, 51.0, 0.0, False),
         (1, False, 5.0, 1000.0, 0.0, True),  # it fits into no run, and is taken to need nine tenths of one
         (1, False, 7.0, 1000.0, 0.0, False),
-        (1, False, 59.0, 1000.0, 3600.0, True),  # it has been ready for an hour
+        (1, False, 59.0, 1000.0, 3600.0, True),  # it has been ready for an hour, and is overtaken all the time
         (0, False, 59.0, 1000.0, 0.0, True),  # the first of its run
         (0, True, 59.0, 1000.0, 0.0, False),  # which has lingered: the next run has all its time for it
     ],
@@ -628,6 +628,25 @@ def test_a_task_fits_by_what_those_of_its_name_took(
     assert limits.fits(seconds, waited) is fits
     if not fits:
         assert limits.reason_to_end() is Reason.MAX_TIME
+
+
+def test_in_a_backlog_no_task_that_does_not_fit_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, result = 0.0, RunResult()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    limits = RunLimits(Limits(max_seconds=60), Stop(), result)
+    assert limits.fits(1.0, 7200.0)
+    now, result.taken = 30.0, 1
+    assert limits.fits(1.0, 7000.0)
+    assert not limits.fits(40.0, 7200.0)
+
+
+def test_a_task_that_others_overtake_is_started_though_they_have_waited_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, result = 0.0, RunResult()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    limits = RunLimits(Limits(max_seconds=60), Stop(), result)
+    assert limits.fits(1.0, 3000.0)
+    now, result.taken = 30.0, 1
+    assert limits.fits(40.0, 9000.0)
 
 
 @ONE_STORE
@@ -848,6 +867,7 @@ def test_a_third_signal_stops_a_task_that_swallowed_the_second(sqlite_queue: Que
     process = sqlite_queue.start_task()
     signal_until_heard(process, signal.SIGTERM, signal.SIGTERM)
     wait_until(lambda: sqlite_queue.notes() == ["started", "swallowed", "started"])
+    time.sleep(0.2)  # the same signal at once would be the same wish
     process.send_signal(signal.SIGTERM)
     assert end_of(process) == (0, "", "")
     assert sqlite_queue.rows("status, attempts") == [(3, 1)]
