@@ -29,14 +29,17 @@ class ClaimedTasks:
         """All that were ever among them."""
         self._to_unstart: deque[ClaimedTask] = deque()
         """Started tasks that are to be given back, and get no turn any more: others may hold their rows for now."""
+        self._releases: deque[object] = deque()
+        """One for each thread that has tasks in hand to give them back."""
         self.lease_ends_at = claimed_at + lease_seconds
         self.give_back_at = claimed_at + lease_seconds / 2
         """By time.monotonic: nobody sits on tasks that have not run for longer than half a lease."""
         self.released = 0
         """How many tasks were given back so far."""
 
-    def __len__(self) -> int:
-        return len(self._unstarted) + len(self._started) + len(self._to_unstart)
+    def __bool__(self) -> bool:
+        """Whether there are tasks, also those that a thread is giving back just now, and may have to put back."""
+        return bool(self._releases or self._unstarted or self._started or self._to_unstart)
 
     def is_stale(self) -> bool:
         """Whether the tasks are to be given back rather than started."""
@@ -115,18 +118,20 @@ class ClaimedTasks:
         return unstarted
 
     def _release(self, several: deque[ClaimedTask], release: Callable[[list[ClaimedTask]], int]) -> None:
-        tasks = []
-        while (task := _next(several)) is not None:
-            tasks.append(task)
-        if not tasks:
-            return
+        tasks: list[ClaimedTask] = []
+        self._releases.append(several)
         try:
-            released = release(tasks)
+            while (task := _next(several)) is not None:
+                tasks.append(task)
+            if tasks:
+                released = release(tasks)
+                self.released += released
+                LOG.debug("released %d tasks", released)
         except BaseException:
             several.extend(tasks)
             raise
-        self.released += released
-        LOG.debug("released %d tasks", released)
+        finally:
+            self._releases.pop()
 
 
 def _next(several: deque[ClaimedTask]) -> ClaimedTask | None:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent import futures
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -25,6 +25,7 @@ from taskserver.interrupts.time_limit import time_limit
 from taskserver.model.attempt import Start
 from taskserver.model.task import ClaimedTask
 from taskserver.worker import heartbeat
+from taskserver.worker.claimed_tasks import ClaimedTasks
 from taskserver.worker.heartbeat import Heartbeat
 from taskserver.worker.watched_call import CallPlan
 from tests.support.processes import WAIT_SECONDS, assert_one_line, assert_silent, end_of, freeze, kill, thaw, wait_until
@@ -765,7 +766,24 @@ def test_what_could_not_be_given_back_as_a_task_began_is_tried_again_soon(here: 
     beat.begin(CallPlan([task], 60, 10))  # when it was about to, no task ran
     now = time.monotonic()
     assert beat._give_back(None, now) < now + 60 / 12
-    assert len(batch) == 1
+    assert batch
+
+
+def test_what_one_thread_is_giving_back_is_no_empty_claim_to_the_other(here: Here) -> None:
+    """It may have to be put back, and would be forgotten: the run claims anew once it is empty."""
+    here.add("nothing")
+    claims = here.server.store.claims
+    claimed = ClaimedTasks(claims.claim(1, ()).tasks, time.monotonic(), 60)
+    seen: list[bool] = []
+    release = claims.release
+
+    def look(tasks: Collection[ClaimedTask]) -> int:
+        seen.append(bool(claimed))
+        return release(tasks)
+
+    claims.release = look  # type: ignore[method-assign]
+    claimed.release(here.server.store)
+    assert (seen, bool(claimed), claimed.released) == ([True], False, 1)
 
 
 def test_a_lease_is_renewed_for_the_last_time_when_the_task_s_timeout_has_passed(here: Here, queue: Queue) -> None:
