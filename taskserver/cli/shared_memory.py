@@ -15,8 +15,8 @@ from .terminal.log import Tokens
 
 NO_DEADLINE = float("inf")
 MAX_REPORT_BYTES = 4096
-MAX_WORDS = 500
-"""Characters of a report's words: each takes six bytes at most."""
+MAX_WORDS = 900
+"""Characters of a report's words, which are printable: each takes four bytes at most."""
 _DEADLINE, _SLOT_AT, _LENGTH, _UNTOLD = 0, 8, 16, 20
 """Where these stand in a cell: two instants of time.monotonic, the length of the report (of the supervisor: how often
 the workers were asked to end), and a count for each kind of line. The report stands behind them."""
@@ -54,16 +54,17 @@ class SharedMemory:
         return int(self._get(_COUNT, self._cells - 1, _LENGTH))
 
     def tell_slot(self, number: int) -> None:
-        """Say that the place's first worker has its slot now."""
-        self._put(_INSTANT, number, _SLOT_AT, time.monotonic())
+        """Say that a worker has its slot now; where it is the first one of its place to have one."""
+        if not self._get(_INSTANT, number, _SLOT_AT):
+            self._put(_INSTANT, number, _SLOT_AT, time.monotonic())
 
     def slot_at(self, number: int) -> float:
-        """When the place's first worker got its slot; now, where it has none yet."""
+        """When the first worker of the place that had a slot got it; now, where none has."""
         return self._get(_INSTANT, number, _SLOT_AT) or time.monotonic()
 
     def tell_report(self, number: int, report: Report) -> None:
         """Say how the worker ended."""
-        told = json.dumps(report._replace(words=report.words[:MAX_WORDS])).encode()
+        told = json.dumps(report._replace(words=report.words[:MAX_WORDS]), ensure_ascii=False).encode()
         first = number * _CELL_BYTES + _REPORT
         self._memory[first : first + len(told)] = told
         self._put(_COUNT, number, _LENGTH, len(told))

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from logging import INFO, WARNING, getLogger
 from typing import NoReturn
@@ -27,7 +27,7 @@ from .report import NO_COUNTS, Part, Report
 from .shared_memory import SharedMemory, SharedTokens
 from .terminal.live_line import LiveLine
 from .terminal.log import MAX_LINES, set_up
-from .terminal.program import SIGNALS, Exit, result_of
+from .terminal.program import SIGNALS, Exit, Wishes, result_of
 from .worker_options import Options
 
 LOG = getLogger("taskserver")
@@ -44,6 +44,7 @@ MAX_PAUSE_SECONDS = 30.0
 MAX_FORKS_REFUSED = 5
 """So many times in a row the host may refuse a process while no worker lives."""
 MAX_RECLAIM_SECONDS = 60.0
+RECLAIM_AGAIN_SECONDS = 1.0
 MAX_DEATHS_TOLD = 20
 MIN_SECONDS = 0.001
 
@@ -57,6 +58,8 @@ class _Place:
         """0: nobody has it."""
         self.is_first = True
         """Whether nobody had it before."""
+        self.is_replaced = False
+        """Whether a worker died here."""
         self.began_at = 0.0
         self.start_at: float | None = 0.0
         """When a worker is to be started here; None: not any more."""
@@ -79,8 +82,8 @@ class Supervisor:
         }
         self._count_in(count)
         self._began_at = time.monotonic()
-        self._signals = 0
-        """How many signals came that ask all workers to end."""
+        self._wishes = Wishes()
+        """The wishes that all workers end."""
         self._deaths = 0
         self._forks_refused = 0
         self._patience_until = 0.0
@@ -101,7 +104,7 @@ class Supervisor:
         while self._reclaimers or any(place.pid or place.start_at is not None for place in self._places):
             self._start_due()
             self._sleep()
-            while handed_on < self._signals:
+            while handed_on < self._wishes.count:
                 handed_on += 1
                 self._hand_on()
             self._kill_overdue()
@@ -122,7 +125,7 @@ class Supervisor:
             tokens.number = number
 
     def _note_signal(self, number: int, frame: object) -> None:
-        self._signals += 1
+        self._wishes.hear(number)
 
     def _sleep(self) -> None:
         planned = time.monotonic() + LOOK_SECONDS
@@ -136,6 +139,7 @@ class Supervisor:
         for place in self._places:
             if place.pid or place.start_at is None or time.monotonic() < place.start_at:
                 continue
+            self._memory.begin(place.number)  # by whatever stood there it might be killed as overdue, newborn
             try:
                 place.pid = self._fork(lambda place=place: self._be_worker(place))  # type: ignore[misc]
             except OSError as error:
@@ -164,7 +168,7 @@ class Supervisor:
         try:
             pid = os.fork()
             if not pid:
-                be()
+                _end_with(be)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         return pid
@@ -172,21 +176,26 @@ class Supervisor:
     def _be_worker(self, place: _Place) -> NoReturn:
         """Work in the child, and end it."""
         os.setpgid(0, 0)  # a terminal's Ctrl-C, and a signal to the group, come to the workers once, through us
-        _read_nothing()
         supervisor, memory = os.getppid(), self._memory
         stop = Stop()
         stop.line_began_at = self._began_at
         stop.lookouts.append(lambda: _end_if_orphaned(stop, supervisor))
         stop.tell_deadline = lambda instant: memory.tell_deadline(place.number, instant)
-        memory.begin(place.number)
         self._count_in(place.number)
         report = Report(Exit.OK)
         options = self._options_left(place)
-        tell_slot = (lambda: memory.tell_slot(place.number)) if place.is_first else None
-        part = Part(stop, LiveLine(io.StringIO()), self._lines_left, place.is_first, tell_slot, memory.stops)
+        part = Part(
+            stop,
+            LiveLine(io.StringIO()),
+            self._lines_left,
+            place.is_first,
+            lambda: memory.tell_slot(place.number),
+            memory.stops,
+        )
 
         def work() -> int:
             nonlocal report
+            _read_nothing()
             report = self._work(self._settings, options, part)
             return report.code
 
@@ -227,42 +236,78 @@ class Supervisor:
 
     def _bury(self) -> None:
         """Take note of the processes that have ended."""
+        dead = []
         for place in self._places:
             pid, status = os.waitpid(place.pid, os.WNOHANG) if place.pid else (0, 0)
-            if pid:
-                place.pid = 0
-                report = self._memory.report(place.number)
-                if report is not None:
-                    self._reports.append(report)
-                else:
-                    self._deaths += 1
-                    level = WARNING if self._deaths <= MAX_DEATHS_TOLD else INFO
-                    LOG.log(level, "process %d, a worker of this line, died: %s", pid, _cause(status))
-                    self._replace(place, pid)
+            if not pid:
+                continue
+            place.pid = 0
+            report = self._memory.report(place.number)
+            if report is None:
+                self._deaths += 1
+                level = WARNING if self._deaths <= MAX_DEATHS_TOLD else INFO
+                LOG.log(level, "process %d, a worker of this line, died: %s", pid, _cause(status))
+                dead.append(pid)
+                self._replace(place)
+            elif self._came_to_nothing(place, report):
+                LOG.info("process %d is started again, as it could not begin: %s", pid, report.words)
+                self._replace(place)
+            else:
+                self._reports.append(report)
+        if dead:
+            with suppress(OSError):  # no process for it: the leases end by themselves
+                pid = self._fork(lambda: self._be_reclaimer(dead))
+                self._reclaimers[pid] = time.monotonic() + MAX_RECLAIM_SECONDS
         for pid in list(self._reclaimers):
             if os.waitpid(pid, os.WNOHANG)[0]:
                 del self._reclaimers[pid]
 
-    def _replace(self, place: _Place, child: int) -> None:
-        """Have the tasks of a worker that died given back, and another one take its place."""
-        with suppress(OSError):  # no process for it: the leases end by themselves
-            pid = self._fork(lambda: self._be_reclaimer(child))
-            self._reclaimers[pid] = time.monotonic() + MAX_RECLAIM_SECONDS
-        if self._signals:
+    def _came_to_nothing(self, place: _Place, report: Report) -> bool:
+        """Whether a worker could not take the place of one that died, while others are at work.
+
+        The database may have been away for a moment, or have had no free connection.
+        """
+        has_begun = report.code != Exit.DATABASE or any(report.counts)
+        return place.is_replaced and not has_begun and any(other.pid for other in self._places)
+
+    def _replace(self, place: _Place) -> None:
+        """Have another worker take a place."""
+        if self._wishes.count:
             return
         if time.monotonic() - place.began_at > SHORT_LIFE_SECONDS:
             place.pause_seconds = FIRST_PAUSE_SECONDS
+        place.is_replaced = True
         self._start_later(place)
 
-    def _be_reclaimer(self, child: int) -> NoReturn:
-        """Give back the tasks of a worker that died; this may call code of tasks, as TASKSERVER_ON_FAILURE."""
+    def _be_reclaimer(self, dead: Collection[int]) -> NoReturn:
+        """Give back the tasks of workers that died; this may call code of tasks, as TASKSERVER_ON_FAILURE."""
         try:
             for number in SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
-            with TaskServer.from_settings(self._settings) as server:
-                result_of(lambda: Runner(server.store, self._settings).reclaim(child)[0])
+            until = time.monotonic() + self._settings.patience_seconds
+            # What took a worker may have taken the database, too.
+            while (result := result_of(lambda: self._reclaim(dead))).code and time.monotonic() < until:
+                LOG.info("the tasks of workers that died cannot be taken back yet: %s", result.words)
+                time.sleep(RECLAIM_AGAIN_SECONDS)
         finally:
             os._exit(0)
+
+    def _reclaim(self, dead: Collection[int]) -> int:
+        with TaskServer.from_settings(self._settings) as server:
+            Runner(server.store, self._settings).reclaim(dead)
+        return Exit.OK
+
+
+def _end_with(be: Callable[[], NoReturn]) -> NoReturn:
+    """Be a child to the end: an error that got out of it would make it a second supervisor."""
+    try:
+        be()
+    except SystemExit:
+        raise
+    except BaseException:
+        if sys.flags.dev_mode:
+            sys.excepthook(*sys.exc_info())
+        os._exit(Exit.DATABASE)
 
 
 def _read_nothing() -> None:

@@ -20,7 +20,7 @@ from ..host.slots import Slots
 from ..worker.record import groups_text, host_name
 from ..interrupts.stopping import Stop
 from .terminal.live_line import LiveLine
-from .terminal.program import SIGNALS, Exit, run_program
+from .terminal.program import SIGNALS, Exit, Wishes, run_program
 from .report import Part, Report
 from .worker_options import Options, read_options
 
@@ -146,17 +146,17 @@ def _prints_to_log(stdout: TextIO, output: TaskOutput) -> Iterator[None]:
 
 
 def _obey_signals(part: Part) -> None:
-    worker, received, asked = os.getpid(), 0, 0
+    worker, wishes, asked = os.getpid(), Wishes(), 0
 
     def ask(number: int, frame: FrameType | None) -> None:
-        nonlocal received, asked
+        nonlocal asked
         if os.getpid() != worker:  # in a process that a task forked: the run belongs to its parent
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
-        received += 1
+        wishes.hear(number)
         # A signal to all processes of a service comes by itself, and from the supervisor once more: it counts once.
-        while asked < max(part.stops(), received - part.stops()):
+        while asked < max(part.stops(), wishes.count - part.stops()):
             asked += 1
             part.stop.ask()
 

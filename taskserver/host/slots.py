@@ -53,6 +53,9 @@ class Slots:
         self._slot = 0
         """The number of the slot that this process has; they count from 1."""
         self._lock_of_slot = -1
+        self._heeds_successor = False
+        """Whether a successor is to have the slot: not one that waited already while the slot was free, as it must be
+        at a standstill."""
 
     def take(self) -> bool:
         """Take a slot until this process ends; False where all are taken. Raises SettingError, DatabaseError."""
@@ -78,6 +81,7 @@ class Slots:
                     if not wait(SUCCESSOR_LOOKS_SECONDS):
                         return False
                     self._make_folder()  # somebody may have deleted it
+                self._heeds_successor = True
             finally:
                 self._unlock(lock)
         return True
@@ -95,7 +99,8 @@ class Slots:
             return False
         if lock is not None:
             self._unlock(lock)
-        return lock is None
+            self._heeds_successor = True
+        return lock is None and self._heeds_successor
 
     def _make_folder(self) -> None:
         make_private_folder(self._folder.parent)

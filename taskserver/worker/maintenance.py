@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from logging import ERROR, WARNING, getLogger
 from typing import TYPE_CHECKING
 
@@ -95,10 +95,10 @@ class Maintenance:
         largest = max(len(due.to_wake), len(due.unstarted) + len(due.lost), len(due.schedules))
         return bool(linked or lost) or largest >= MAX_DUE_PER_LOOK
 
-    def take_back_from_vanished(self, host: str, child: int | None = None) -> None:
+    def take_back_from_vanished(self, host: str, children: Collection[int] = ()) -> None:
         """Have the next look take back the claims of workers of this host that are gone. Raises Unavailable.
 
-        `child` is as in vanished.py.
+        `children` are as in vanished.py.
         """
         try:
             at_work = self._store.runs.at_work(host)
@@ -110,7 +110,7 @@ class Maintenance:
         if at_work:
             from .vanished import take_back_from_vanished  # most runs have no other beside them
 
-            self._losses |= take_back_from_vanished(self._store, at_work, child)
+            self._losses |= take_back_from_vanished(self._store, at_work, children)
             self.is_to_look_again = True
 
     def look_at_end(self) -> None:

@@ -7,7 +7,7 @@ a process is gone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from logging import getLogger
 from typing import NamedTuple
 
@@ -30,19 +30,19 @@ class Loss(NamedTuple):
 
 
 def take_back_from_vanished(
-    store: Store, at_work: Sequence[tuple[int, int, str]], child: int | None
+    store: Store, at_work: Sequence[tuple[int, int, str]], children: Collection[int]
 ) -> dict[int, Loss]:
     """End the leases of the workers among these that are gone, so that the next look takes their tasks back.
 
-    `at_work` has number, process id and identity of workers of this host. Of `child`, a process that its parent saw
-    die, the started tasks are taken back, too. The loss of each started task, by its id.
+    `at_work` has number, process id and identity of workers of this host. Of `children`, processes that their parent
+    saw die, the started tasks are taken back, too. The loss of each started task, by its id.
     """
     gone = {number: pid for number, pid, identity in at_work if has_ended(pid, identity)}
     losses: dict[int, Loss] = {}
     try:
         claimed = store.processes.claimed_by(gone) if gone else {}
         for number, tasks in claimed.items():
-            losses |= _take_back(store, number, gone[number], tasks, gone[number] == child)
+            losses |= _take_back(store, number, gone[number], tasks, gone[number] in children)
     except DatabaseError as error:  # the leases end by themselves
         LOG.info("the claims of workers that are gone cannot be taken back now: %s", error)
     return losses

@@ -35,6 +35,12 @@ def die(number):
     note(os.getpid())
     os.kill(os.getpid(), number)
 
+def die_later():
+    note(os.getpid())
+    while not (HERE / "die").exists():
+        time.sleep(0.01)
+    os.kill(os.getpid(), 9)
+
 def leave(code):
     os._exit(code)
 
@@ -144,6 +150,21 @@ def test_a_signal_to_each_process_counts_once(sqlite_queue: Queue) -> None:
     assert sqlite_queue.rows() == []  # no task was interrupted
 
 
+@pytest.mark.parametrize("options", [(), ("--processes", 1)], ids=["a worker", "a supervisor"])
+def test_two_signals_right_after_each_other_are_one_wish(sqlite_queue: Queue, options: tuple[object, ...]) -> None:
+    """As `timeout` sends one to its child, and one to the group of both."""
+    sqlite_queue.add("tasks.hold")
+    process = sqlite_queue.start(0, *options)
+    wait_until(lambda: len(sqlite_queue.notes()) == 1)
+    for _ in range(2):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.02)  # the program has heard it
+    time.sleep(0.3)  # several looks of the supervisor
+    sqlite_queue.go()
+    assert end_of(process) == (0, "", "")
+    assert sqlite_queue.rows() == []  # the task was not interrupted
+
+
 @A_SERVER
 def test_a_second_signal_interrupts_the_tasks_of_all(held: Held) -> None:
     queue, process, _ = held
@@ -170,6 +191,25 @@ def test_a_worker_that_dies_is_replaced_and_its_tasks_come_back_at_once(queue: Q
     assert others == ["noted"] * 3
     assert queue.statuses() == [3]
     assert queue.errors() == [f"lost: its worker, process {pid}, ended {WHEN}"]
+
+
+def test_a_worker_in_the_place_of_a_dead_one_that_cannot_begin_is_started_again(sqlite_queue: Queue) -> None:
+    (sqlite_queue.folder / "var").mkdir(exist_ok=True)
+    for name in ("hold", "die_later"):
+        sqlite_queue.add(f"tasks.{name}")
+    process = sqlite_queue.start(0, "--processes", 2, "--batch", 1, TASKSERVER_LOG="var/log")
+    wait_until(lambda: len(sqlite_queue.notes()) == 2)
+    sqlite_queue.sql("UPDATE jobs_queue_schema SET version = version + 1")  # as if the database were away
+    sqlite_queue.add("tasks.note")
+    sqlite_queue.go("die")
+    log = sqlite_queue.folder / "var" / "log"
+    wait_until(lambda: "is started again, as it could not begin: the tables of jobs_queue" in log.read_text())
+    sqlite_queue.sql("UPDATE jobs_queue_schema SET version = version - 1")
+    wait_until(lambda: sqlite_queue.notes()[-1] == "noted")
+    sqlite_queue.go()
+    code, _, errors = end_of(process)
+    assert (code, len(errors.splitlines())) == (0, 2)
+    assert sqlite_queue.statuses() == [3]
 
 
 def test_a_task_that_ends_the_process_with_a_code_is_told_so(sqlite_queue: Queue) -> None:
@@ -296,6 +336,20 @@ def test_a_host_that_refuses_processes_is_asked_again(sqlite_queue: Queue, refus
         assert "take fewer --processes" in lines[1]
     else:
         assert (ended.returncode, len(lines), sqlite_queue.notes()) == (0, 1, ["noted"])
+
+
+def test_a_worker_that_the_host_lets_open_nothing_does_not_become_a_supervisor(sqlite_queue: Queue) -> None:
+    """It would start workers, and each of these would, and no signal would end them all."""
+    sqlite_queue.add("tasks.note")
+    code = (
+        "import os, sys\nreal, pid = os.dup2, os.getpid()\n"
+        "def refuse(*numbers):\n    if os.getpid() != pid:\n        raise OSError(24, 'Too many open files')\n"
+        "    return real(*numbers)\nos.dup2 = refuse\n"
+    )
+    (sqlite_queue.folder / "sitecustomize.py").write_text(code)
+    ended = sqlite_queue.worker(0, "--processes", 3, PYTHONPATH=str(sqlite_queue.folder))
+    assert_one_line(ended, 1, "worker.py: Too many open files", "may keep what they took")
+    assert sqlite_queue.statuses() == [0]
 
 
 def test_all_workers_share_the_lines_of_one_run(sqlite_queue: Queue) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from enum import IntEnum
@@ -31,9 +32,27 @@ class Exit(IntEnum):
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """The signals that ask a program to end."""
+ONE_WISH_SECONDS = 0.1
 OUTPUT_FAILED = (EPIPE, ENOSPC, EIO, EBADF, EFBIG, EDQUOT)
 MAX_UNFORESEEN_LENGTH = 500
 NO_MORE = "the host lets a program have no more of that; tasks may keep what they took until the run ends"
+
+
+class Wishes:
+    """Counts the wishes that a program ends, by the signals that it gets.
+
+    The same signal twice at once is one wish: `timeout` sends it to its child, and to the group of both.
+    """
+
+    count = 0
+    _number = 0
+    _heard_at = float("-inf")
+
+    def hear(self, number: int) -> None:
+        """Take note of a signal that has come."""
+        now = time.monotonic()
+        self.count += number != self._number or now - self._heard_at >= ONE_WISH_SECONDS
+        self._number, self._heard_at = number, now
 
 
 def run_program(name: str, command: Callable[[], int]) -> int:
