@@ -283,7 +283,8 @@ class Supervisor:
         """Give back the tasks of workers that died; this may call code of tasks, as TASKSERVER_ON_FAILURE."""
         try:
             for number in SIGNALS:
-                signal.signal(number, signal.SIG_IGN)
+                signal.signal(number, _do_nothing)  # what a hook starts would inherit that they are ignored, or blocked
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             until = time.monotonic() + self._settings.patience_seconds
             # What took a worker may have taken the database, too.
             while (result := result_of(lambda: self._reclaim(dead))).code and time.monotonic() < until:
@@ -308,6 +309,10 @@ def _end_with(be: Callable[[], NoReturn]) -> NoReturn:
         if sys.flags.dev_mode:
             sys.excepthook(*sys.exc_info())
         os._exit(Exit.DATABASE)
+
+
+def _do_nothing(number: int, frame: object) -> None:
+    """Let a signal pass."""
 
 
 def _read_nothing() -> None:

@@ -318,6 +318,17 @@ def test_a_hook_that_ends_the_process_ends_no_supervisor(sqlite_queue: Queue) ->
     assert sqlite_queue.statuses() == [3]
 
 
+def test_a_program_that_a_hook_starts_after_a_death_obeys_signals(sqlite_queue: Queue) -> None:
+    path = sqlite_queue.folder / "status"
+    copy = f"subprocess.run(['cp', '/proc/self/status', {str(path)!r}])"
+    (sqlite_queue.folder / "alerts.py").write_text(f"import subprocess\ndef tell(failed): {copy}\n")
+    sqlite_queue.add("tasks.leave", "[3]")
+    sqlite_queue.worker(0, "--processes", 1, TASKSERVER_ON_FAILURE="alerts:tell")
+    masks = {name: int(mask, 16) for name, mask in re.findall(r"(Sig(?:Blk|Ign)):\s*(\w+)", path.read_text())}
+    term = 1 << (signal.SIGTERM - 1)
+    assert {name: mask & term for name, mask in masks.items()} == {"SigBlk": 0, "SigIgn": 0}
+
+
 @pytest.mark.parametrize("refused", [range(2, 4), range(1, 99)], ids=["for a while", "for ever"])
 def test_a_host_that_refuses_processes_is_asked_again(sqlite_queue: Queue, refused: range) -> None:
     sqlite_queue.add("tasks.note")

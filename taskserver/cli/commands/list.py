@@ -93,7 +93,8 @@ def _print(tasks: Sequence[StoredTask], links: dict[int, Links], now: str) -> No
             heads.insert(-1, head)
             for row, cell in zip(rows, of_each, strict=True):
                 row.insert(-1, cell)
-    print_table(heads, rows, unless_narrow=("priority", "attempts", "arguments", created, "ran", "group"))
+    seldom = ("priority", "attempts", "arguments", created, "ran", "group", "awaited by", "waits for")
+    print_table(heads, rows, unless_narrow=[head for head in seldom if head in heads])
 
 
 def _when(seconds: float | None) -> str:
