@@ -59,6 +59,8 @@ class RunLimits:
         self._began_at = time.monotonic()
         self._waited_seconds = 0.0
         """How long it waited for new tasks."""
+        self._known_seconds = 0.0
+        """How long tasks of the name took that was asked for last; 0 where nothing is known."""
         self._longest_wait = 0.0
         """How long a task had waited for its start at most."""
         self._is_full = False
@@ -99,7 +101,7 @@ class RunLimits:
         The first task of a run that has not lingered is started in any case: a task that fits into no run would never
         run else. So is one that others overtake all the time; in a backlog, where all have waited, none is.
         """
-        most = self._limits.max_seconds
+        most, self._known_seconds = self._limits.max_seconds, seconds
         is_first = self._result.taken == 0 and not self._waited_seconds
         is_overtaken = waited_seconds >= max(OVERTAKEN_SECONDS, OVERTAKEN_TIMES * self._longest_wait)
         if most is not None and not is_first and not is_overtaken:
@@ -138,10 +140,9 @@ class RunLimits:
 
         The task that was taken up last is one of them.
         """
-        over = self._result.taken - 1
-        if self._limits.max_seconds is None or not over:
+        usual_seconds = max(self._usual_seconds(self._result.taken - 1), self._known_seconds)
+        if self._limits.max_seconds is None or not usual_seconds:
             return max_items
-        usual_seconds = self._usual_seconds(over)
         return max(min(max_items, int((self._limits.max_seconds - self.elapsed()) / usual_seconds)), 1)
 
     def elapsed(self) -> float:

@@ -13,9 +13,6 @@ from ..stores import Store
 from .limits import RunLimits
 from .maintenance import Maintenance
 
-FEW_CONNECTIONS = 10
-"""An account that may have no more connections than this has better uses for one than to lie idle."""
-
 
 class Lingering:
     """The waits of one run."""
@@ -38,7 +35,7 @@ class Lingering:
         self._groups = groups
         # At random: cron starts the workers of many sites at the same instant.
         self._pause = pauses.when_empty * random.uniform(0.5, 1.0)
-        self._has_few_connections: bool | None = None
+        self._is_to_disconnect: bool | None = None
 
     def has_worked(self) -> None:
         """Note that there were tasks, and that others may follow soon."""
@@ -59,7 +56,7 @@ class Lingering:
     def _spare_connection(self) -> None:
         """Give the connection back before a pause, where the account may have few."""
         database = self._store.database
-        if self._has_few_connections is None:
-            self._has_few_connections = 0 < database.dialect.max_connections(database) <= FEW_CONNECTIONS
-        if self._has_few_connections:
+        if self._is_to_disconnect is None:
+            self._is_to_disconnect = database.dialect.wants_connections_back(database)
+        if self._is_to_disconnect:
             database.disconnect()

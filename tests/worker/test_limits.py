@@ -630,6 +630,21 @@ def test_a_task_fits_by_what_those_of_its_name_took(
         assert limits.reason_to_end() is Reason.MAX_TIME
 
 
+def test_one_call_has_as_many_tasks_as_fit_by_what_they_took_of_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, result = 0.0, RunResult()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    limits = RunLimits(Limits(max_seconds=60), Stop(), result)
+    assert limits.max_together(1000) == 1000  # nothing is known
+    assert limits.fits(2.0, 0.0)
+    now, result.taken = 10.0, 1
+    assert limits.max_together(1000) == 25
+    now, result.taken = 40.0, 11  # ten tasks took 4 s each
+    assert limits.max_together(1000) == 5
+    assert limits.fits(0.0, 0.0)
+    result.taken = 1001
+    assert limits.max_together(1000) == 500
+
+
 def test_in_a_backlog_no_task_that_does_not_fit_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     now, result = 0.0, RunResult()
     monkeypatch.setattr(time, "monotonic", lambda: now)

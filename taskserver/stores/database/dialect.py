@@ -158,9 +158,9 @@ class Dialect(ABC):
     def read_facts(self, database: Any, mode: str) -> Facts:
         """Facts about the database and the tables, for `client.py doctor`. Raises DatabaseError."""
 
-    def max_connections(self, database: Any) -> int:
-        """How many connections the account may have at once; 0: no limit of its own. Raises DatabaseError."""
-        return 0
+    def wants_connections_back(self, database: Any) -> bool:
+        """Whether the account may have few connections at once, and any number in turn. Raises DatabaseError."""
+        return False
 
     def make_place(self, database: Any) -> None:  # noqa: B027
         """Make the file, or other place, in which the tables are to lie. Raises DatabaseError."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pymysql
 
-from ...errors import DatabaseError
+from ...errors import DatabaseError, Unavailable
 from ...settings.dsn import MySQLDsn
 from ..database.database import Database
 from ..database.dialect import Dialect
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from .task_connection import MySQLTaskConnection
 
 
+FEW_CONNECTIONS = 10
+"""An account that may have no more at once has better uses for one than to lie idle."""
 QUIET = (
     "SET sql_select_limit = 18446744073709551615, sql_big_selects = 1, wait_timeout = 86400 "
     "/*M!100300 , idle_transaction_timeout = 0, idle_write_transaction_timeout = 0, "
@@ -100,9 +102,23 @@ class MySQLDialect(Dialect):
 
         return MySQLCallers(self._dsn, self.table)
 
-    def max_connections(self, database: Database) -> int:
+    def wants_connections_back(self, database: Database) -> bool:
         # A session sees the limit of its own account here, or else the server's for all accounts.
-        return int(database.fetch_value("SELECT @@max_user_connections") or 0)
+        most = int(database.fetch_value("SELECT @@max_user_connections") or 0)
+        return 0 < most <= FEW_CONNECTIONS and not self._has_hourly_limit(database)
+
+    def _has_hourly_limit(self, database: Database) -> bool:
+        """Whether the account may connect so many times an hour; True where that cannot be found out."""
+        # MariaDB says it with the account's rights, MySQL with the account; each account may see its own.
+        for look in ("SHOW CREATE USER CURRENT_USER()", "SHOW GRANTS"):
+            try:
+                rows = database.fetch(look)
+            except Unavailable:
+                raise
+            except DatabaseError:
+                continue
+            return any("MAX_CONNECTIONS_PER_HOUR" in str(value) for row in rows for value in row)
+        return True
 
     # ---- for client.py doctor
 
