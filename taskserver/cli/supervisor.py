@@ -45,6 +45,8 @@ MAX_FORKS_REFUSED = 5
 """So many times in a row the host may refuse a process while no worker lives."""
 MAX_RECLAIM_SECONDS = 60.0
 RECLAIM_AGAIN_SECONDS = 1.0
+RECLAIM_AT_END_SECONDS = 5.0
+"""Once all are to end, nobody waits longer for a process that gives back: the leases end by themselves."""
 MAX_DEATHS_TOLD = 20
 MIN_SECONDS = 0.001
 
@@ -229,6 +231,8 @@ class Supervisor:
     def _hand_on(self) -> None:
         """Ask each worker to end, and start no other one."""
         self._memory.tell_stop()
+        until = time.monotonic() + RECLAIM_AT_END_SECONDS
+        self._reclaimers = {pid: min(end_at, until) for pid, end_at in self._reclaimers.items()}
         for place in self._places:
             place.start_at = None
             if place.pid:
@@ -257,7 +261,8 @@ class Supervisor:
         if dead:
             with suppress(OSError):  # no process for it: the leases end by themselves
                 pid = self._fork(lambda: self._be_reclaimer(dead))
-                self._reclaimers[pid] = time.monotonic() + MAX_RECLAIM_SECONDS
+                most = RECLAIM_AT_END_SECONDS if self._wishes.count else MAX_RECLAIM_SECONDS
+                self._reclaimers[pid] = time.monotonic() + most
         for pid in list(self._reclaimers):
             if os.waitpid(pid, os.WNOHANG)[0]:
                 del self._reclaimers[pid]

@@ -34,7 +34,7 @@ class Options(NamedTuple):
     @property
     def max_workers(self) -> int:
         """How many workers of one line may be at work at once on a host; 0: no limit."""
-        return max(USUAL_SLOTS, self.processes or 0) if self.slots is None else self.slots
+        return self.processes or USUAL_SLOTS if self.slots is None else self.slots
 
 
 def read_options(arguments: Sequence[str]) -> Options:
@@ -100,7 +100,7 @@ def _read_any(arguments: Sequence[str]) -> Options:
         metavar="K",
         type=whole_number(0, MAX_SLOTS),
         help="at most K workers of the same database, table and groups on this host; one more leaves at once "
-        f"(default {USUAL_SLOTS}, or as many as there are --processes; 0: no limit)",
+        f"(default {USUAL_SLOTS}, with --processes as many as these; 0: no limit)",
     )
     parser.add_argument(
         "--linger",

@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from ..errors import SettingError
-from ..messages.printable import shown
+from ..messages.printable import SPANS, shown, span_seconds
 
 MAX_PAUSE_SECONDS = 3600
 _FORM = r"[0-9]{1,4}(?:\.[0-9]{1,3})?"
@@ -26,12 +26,14 @@ class RunPauses(NamedTuple):
 def parse_run_pauses(key: str, value: str) -> RunPauses:
     """Read `0.1,1,5`; `key` is what an error calls it. Raises SettingError."""
     parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else []
-    if len(parts) == 3 and all(re.fullmatch(_FORM, part) for part in parts):
-        pauses = RunPauses._make(map(float, parts))
+    seconds = [span_seconds(part) or (float(part) if re.fullmatch(_FORM, part) else 0.0) for part in parts]
+    if len(seconds) == 3:
+        pauses = RunPauses._make(seconds)
         if 0 < pauses.after_work <= pauses.when_empty <= pauses.after_error <= MAX_PAUSE_SECONDS:
             return pauses
     what = repr(value[:100]) if isinstance(value, str) else shown(value)
     raise SettingError(
-        f"{key} is wrong: {what}; allowed: three numbers of seconds, after work, when the queue is empty and after an "
-        f"error, as 0.1,1,5: each above 0, none smaller than the one before, at most {MAX_PAUSE_SECONDS}"
+        f"{key} is wrong: {what}; allowed: three numbers of seconds, or spans {SPANS}, after work, when the queue is "
+        "empty and after an error, as 0.1,1,5: each above 0, none smaller than the one before, at most "
+        f"{MAX_PAUSE_SECONDS}"
     )

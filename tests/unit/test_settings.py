@@ -92,6 +92,7 @@ def test_everything_but_the_dsn_has_the_default_of_the_contract(tmp_path: Path) 
         ("db_patience", "0", "patience_seconds", 0),
         ("pauses", "0.5, 10, 3600", "pauses", RunPauses(0.5, 10, 3600)),
         ("pauses", "1,1,1", "pauses", RunPauses(1, 1, 1)),
+        ("pauses", "0.5,10s,5m", "pauses", RunPauses(0.5, 10, 300)),
         ("log_level", "debug", "log_level", "debug"),
         ("log_format", "json", "log_format", "json"),
         ("warn_after", "3", "warn_after", 3),
@@ -134,7 +135,7 @@ WRONG = [
     ("db_patience", "a whole number from 0 to", ["2d", *NO_SECONDS]),
     (
         "pauses",
-        "three numbers of seconds, after work, when the queue is empty and after an error",
+        "three numbers of seconds, or spans as 90s, 5m, 1h or 2d, after work",
         [
             *("1", "1,2", "1,2,3,4", "0,1,5", "1,0.5,5", "1,5,2", "1,2,3601", "1;2;3", "-1,2,3", "1e0,2,3", "a,b,c"),
             "1,2,٣",

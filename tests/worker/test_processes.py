@@ -437,6 +437,17 @@ def test_as_many_slots_as_processes_are_free_unless_it_is_said_otherwise(sqlite_
     assert end_of(process) == (0, "", "")
 
 
+def test_a_second_line_of_as_many_processes_finds_no_slot(sqlite_queue: Queue) -> None:
+    for _ in range(4):
+        sqlite_queue.add("tasks.hold")
+    process = sqlite_queue.start(0, "--processes", 2, "--batch", 1)
+    wait_until(lambda: len(sqlite_queue.notes()) == 2)
+    assert_silent(sqlite_queue.worker(0, "--processes", 2))
+    assert sorted(sqlite_queue.statuses()) == [0, 0, 1, 1]
+    sqlite_queue.go()
+    assert end_of(process) == (0, "", "")
+
+
 @pytest.mark.parametrize("count", ["0", "101", "-1", "x", "1.5"])
 def test_a_wrong_number_of_processes_is_refused(sqlite_queue: Queue, count: str) -> None:
     ended = sqlite_queue.worker(0, f"--processes={count}")

@@ -239,7 +239,10 @@ def _show_work(overview: Overview) -> None:
 
 def _work_line(at_work: AtWork, claimed: int, has_tasks: bool) -> str:
     process = at_work.process
-    where = f"process {process.pid} on {process.host}{' (this host)' if at_work.is_here else ''} for {process.groups}"
+    # Another container may have this host's name, and processes of its own.
+    is_known = at_work.has_ended is not None
+    here = "" if not at_work.is_here else " (this host)" if is_known else " (as this host is named)"
+    where = f"process {process.pid} on {process.host}{here} for {process.groups}"
     if at_work.has_ended:
         return f"gone: {where}: it was killed, or a task ended it"
     counts = counts_in_words(process.done, process.failed, process.fatal, process.lost)
