@@ -60,6 +60,8 @@ class _Place:
         """0: nobody has it."""
         self.is_first = True
         """Whether nobody had it before."""
+        self.is_killed = False
+        """Whether its worker was killed, as its task could not be ended."""
         self.is_replaced = False
         """Whether a worker died here."""
         self.began_at = 0.0
@@ -147,7 +149,7 @@ class Supervisor:
             except OSError as error:
                 self._bear_refusal(place, error)
                 continue
-            place.start_at, place.began_at, place.is_first = None, time.monotonic(), False
+            place.start_at, place.began_at, place.is_first, place.is_killed = None, time.monotonic(), False, False
             self._forks_refused = 0
 
     def _bear_refusal(self, place: _Place, error: OSError) -> None:
@@ -223,6 +225,7 @@ class Supervisor:
             if place.pid and now > max(self._memory.deadline(place.number) + GRACE_SECONDS, self._patience_until):
                 LOG.warning("process %d is killed: its task goes on %g s after its timeout", place.pid, GRACE_SECONDS)
                 self._memory.begin(place.number)
+                place.is_killed = True
                 os.kill(place.pid, signal.SIGKILL)
         for pid, end_at in self._reclaimers.items():
             if now > end_at:
@@ -249,6 +252,9 @@ class Supervisor:
             report = self._memory.report(place.number)
             if report is None:
                 self._deaths += 1
+                # Killed as overdue, or ended by its own heartbeat: its task could not be ended.
+                if place.is_killed or os.waitstatus_to_exitcode(status) == Exit.DATABASE:
+                    self._reports.append(Report(Exit.DATABASE))
                 level = WARNING if self._deaths <= MAX_DEATHS_TOLD else INFO
                 LOG.log(level, "process %d, a worker of this line, died: %s", pid, _cause(status))
                 dead.append(pid)

@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ..host.file_rights import who_else_may_replace
+from ..host.log_place import why_no_log
 from ..host.network_mounts import network_file_system
 from ..messages import misplaced_files
 from ..settings.load import Settings
@@ -155,6 +156,8 @@ def _owner(path: Path) -> str:
 
 
 def _log(path: Path, folder: Path) -> Finding:
+    if why_not := why_no_log(path):
+        return broken("log", f"{path} {why_not}", "a worker does not start with it", "name a file of its own")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         return broken("log", f"{path} cannot be written", "a worker does not start without it", "mend TASKSERVER_LOG")
     who = who_else_may_replace(path, folder)

@@ -220,13 +220,20 @@ def test_a_task_that_ends_the_process_with_a_code_is_told_so(sqlite_queue: Queue
     assert "task 1 tasks.leave comes again in" in ended.stderr
 
 
+def test_a_worker_that_ends_as_its_task_cannot_be_ended_gives_the_line_its_code(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.leave", "[1]")  # as its heartbeat does
+    sqlite_queue.add("tasks.note")
+    ended = sqlite_queue.worker(0, "--processes", 1)
+    assert (ended.returncode, sqlite_queue.notes()) == (1, ["noted"])
+
+
 @pytest.mark.long
 def test_a_worker_whose_task_outruns_its_timeout_and_a_grace_is_killed(sqlite_queue: Queue) -> None:
     sqlite_queue.add("tasks.stay")
     sqlite_queue.add("tasks.note")
     ended = sqlite_queue.worker(0, "--processes", 1)
     (pid, noted) = sqlite_queue.notes()
-    assert (ended.returncode, noted) == (0, "noted")
+    assert (ended.returncode, noted) == (1, "noted")
     killed, died, ran = ended.stderr.splitlines()
     assert f"process {pid} is killed: its task goes on 10 s after its timeout" in killed
     assert died.endswith("died: SIGKILL")

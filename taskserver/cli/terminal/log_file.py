@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ...errors import SettingError
 from ...host.file_rights import who_else_may_replace
+from ...host.log_place import why_no_log
 from ...settings.load import Settings
 from .log_lines import level_name, lines_of
 
@@ -28,6 +29,8 @@ def file_handler(settings: Settings) -> logging.Handler:
     """The handler that writes TASKSERVER_LOG, from TASKSERVER_LOG_LEVEL on, and rotates it. Raises SettingError."""
     path = settings.log_file
     assert path is not None
+    if why_not := why_no_log(path):
+        raise SettingError(f"TASKSERVER_LOG: {path} {why_not}: name a file of its own, as var/taskserver.log")
     try:
         _refuse_open_folder(path, settings.folder)
         _make_rotated_private(path)
@@ -68,6 +71,7 @@ class _PrivateFile(RotatingFileHandler):
     def _open(self) -> io.TextIOWrapper:
         descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         _make_private(descriptor)
+        self._pid = os.getpid()
         return open(descriptor, "a", encoding="utf-8", errors="backslashreplace")
 
     def shouldRollover(self, record: logging.LogRecord) -> int:  # noqa: N802
@@ -81,6 +85,8 @@ class _PrivateFile(RotatingFileHandler):
                 return
             try:
                 super().doRollover()
+            except FileNotFoundError:  # another worker has renamed it, where the file system has no locks
+                self.stream = self.stream or self._open()
             except OSError as error:
                 self._is_rotated = False
                 self.stream = self.stream or self._open()
@@ -114,8 +120,11 @@ class _PrivateFile(RotatingFileHandler):
         return is_ours
 
     def _follow_other_workers(self) -> None:
-        """Where another worker rotated the file, go on in the new file instead of rotating it away."""
-        if self.stream is not None and not _is_at(self.baseFilename, self.stream):
+        """Where another worker rotated the file, go on in the new file instead of rotating it away.
+
+        A process that a task forked opens it itself: a lock belongs to all who share what one of them opened.
+        """
+        if self.stream is not None and not (os.getpid() == self._pid and _is_at(self.baseFilename, self.stream)):
             self.stream.close()
             self.stream = self._open()
 
