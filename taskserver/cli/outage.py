@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from binascii import crc32
 from pathlib import Path
 
 from ..errors import DatabaseError, Unavailable
@@ -17,7 +19,7 @@ def words_of_failure(settings: Settings, outages: Path, error: DatabaseError) ->
 
     `outages` is the folder of the files that say since when which database is away.
     """
-    kind = "away" if isinstance(error, Unavailable) else type(error).__name__
+    kind = "away" if isinstance(error, Unavailable) else _kind_of(str(error))
     try:
         seconds = _outage(settings, outages).fail(kind)
     except OSError:  # it is told each time where that cannot be noted
@@ -26,6 +28,11 @@ def words_of_failure(settings: Settings, outages: Path, error: DatabaseError) ->
         return None
     lasted = f"for {age(seconds)} now; " if seconds else ""
     return f"{error} ({lasted}said once an hour)"
+
+
+def _kind_of(text: str) -> str:
+    """A short name for all errors of these words, whatever numbers stand in them."""
+    return f"{crc32(re.sub('[0-9]+', '', text).encode()):08x}"
 
 
 def tell_of_end(settings: Settings, outages: Path) -> None:

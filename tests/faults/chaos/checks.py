@@ -18,6 +18,7 @@ RENEWED_WITHIN_SECONDS = LEASE_SECONDS / 3
 BEGIN_SECONDS = 1.5
 """So long after its start a worker has not reached the database yet, on a busy machine."""
 
+OVER = "worker.py: the database can be used again"
 HOLDS = "holds the interpreter"
 """What a worker says that ends because nothing can interrupt its task; one that was frozen cannot know better."""
 GIVEN_UP = "dependency: task "
@@ -269,7 +270,7 @@ def _runs_of(number: int, evidence: Evidence) -> list[Run]:
 
 
 def check_workers(evidence: Evidence) -> Iterator[str]:
-    """Every worker ended as it may: with 0, with 1 and one line, or killed; never with a traceback."""
+    """Every worker ended as it may: with 0, with 1 and one line an hour, or killed; never with a traceback."""
     deaths = {run.pid: run.outcome for run in evidence.runs if run.outcome.startswith("dies ")}
     killed = {strike.pid for strike in evidence.strikes if strike.kind == "kill"}
     for slot in evidence.unended:
@@ -284,14 +285,15 @@ def check_workers(evidence: Evidence) -> Iterator[str]:
 
 
 def _wrong_exit(worker: WorkerRun, death: str, was_killed: bool, evidence: Evidence) -> str | None:
-    lines = [line for line in worker.errors.splitlines() if line.startswith("worker.py: ")]
+    lines = _own_lines(worker)
     match worker.code:
         case 0 if death:
             return f"ended with 0, and its task {death}"
         case 0:
             return f"ended with 0 and {lines}" if lines else None
         case 1 if len(lines) != 1:
-            return f"ended with 1 and {len(lines)} lines of its own"
+            was_told = any(other.slot == worker.slot and _own_lines(other) for other in evidence.workers)
+            return None if was_told and not lines else f"ended with 1 and {len(lines)} lines of its own"
         case 1 if lines[0] == "worker.py: ":
             return "ended with 1 and no word of why"
         case 1 if HOLDS in lines[0]:
@@ -305,6 +307,12 @@ def _wrong_exit(worker: WorkerRun, death: str, was_killed: bool, evidence: Evide
         case code if code == HARD_EXIT and death == "dies leave":
             return None
     return f"ended with {worker.code}"
+
+
+def _own_lines(worker: WorkerRun) -> list[str]:
+    """The worker's lines of why it ended."""
+    own = (line for line in worker.errors.splitlines() if line.startswith("worker.py: "))
+    return [line for line in own if not line.startswith(OVER)]
 
 
 def may_give_up(worker: WorkerRun, troubles: Sequence[Span]) -> bool:
