@@ -60,7 +60,7 @@ def _run(folder: Path, arguments: Sequence[str]) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # client.py held SIGINT back
     _survive_any_terminal()
     if arguments[:1] == ["help"]:
-        arguments = [*arguments[1:], "--help"]
+        arguments = [*(one for one in arguments[1:] if one != "help"), "--help"]
     options = make_parser().parse_args(arguments)
     if "run_in_folder" in options:
         code: int = options.run_in_folder(folder, options)

@@ -68,6 +68,7 @@ CLIENT = {
     "stats --by hours": ("did you mean 'hour'?",),
     "init now": ("now",),
     "list --status failed": ("'failed'", "error", "fatal"),
+    "list new,error": ("'new,error' is no status", "several are written with spaces between them"),
     "list 17": ("'17' is no status", "client.py show 17 shows one task"),
     "list fatel": ("did you mean fatal?",),
     "list --since yesterday": ("--since", "is not a span of time"),
@@ -178,10 +179,10 @@ def test_the_help_has_a_line_for_each_command_in_its_group(capsys: pytest.Captur
     assert all(len(line.split()) > 3 for lines in groups.values() for line in lines)
 
 
-@pytest.mark.parametrize("command", ["", "pause"])
+@pytest.mark.parametrize("command", ["", "pause", "help"])
 def test_help_is_a_command_too(capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str) -> None:
-    words = [command] if command else []
-    asked = run_here(client.main, capsys, tmp_path, "help", *words)
+    asked = run_here(client.main, capsys, tmp_path, "help", *([command] if command else ()))
+    words = [command] if command == "pause" else []
     assert (asked.returncode, asked.stderr) == (0, "")
     assert asked.stdout == run_here(client.main, capsys, tmp_path, *words, "--help").stdout
 

@@ -51,6 +51,8 @@ def _status(text: str) -> Status:
         return Status.IN_PROGRESS
     meant = nearest(text, STATUSES)
     hint = f"; did you mean {meant}?" if meant else ""
+    if "," in text:
+        hint = "; several are written with spaces between them"
     if text.isdigit():
         hint = f"; client.py show {text} shows one task; {ABOUT_GROUPS}"
     raise argparse.ArgumentTypeError(f"{text!r} is no status; allowed: {', '.join(STATUSES)}{hint}")
