@@ -40,3 +40,5 @@ class Report(NamedTuple):
     """Tasks taken, done, failed, fatal, lost and released."""
     words: str = ""
     """For a person: the reason for a code that is not 0, in one line."""
+    outage: str | None = None
+    """The kind of the database's error that ended it; empty where the database was there, None where it used none."""

@@ -96,8 +96,8 @@ class Supervisor:
         """Processes that give back what dead workers had claimed, and when each is to have ended."""
         self._reports: list[Report] = []
 
-    def run(self) -> int:
-        """Start the workers, and look after them; the exit code for all. In a worker's process it raises SystemExit."""
+    def run(self) -> list[Report]:
+        """Start the workers, and look after them; how they ended. In a worker's process it raises SystemExit."""
         live = LiveLine(sys.stdout)
         standard_error, _ = set_up(self._options.verbose, self._settings, live.clear, self._lines_left)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where the caller ignores it, nobody hears of a child's end
@@ -116,12 +116,10 @@ class Supervisor:
         standard_error.tell_more({kind: self._memory.untold(index) for index, kind in enumerate(MAX_LINES)})
         if self._deaths > MAX_DEATHS_TOLD:
             print(f"and {self._deaths - MAX_DEATHS_TOLD} more workers of this line died", file=sys.stderr)
-        for words in dict.fromkeys(report.words for report in self._reports if report.words):
-            print(f"worker.py: {words}", file=sys.stderr)
         counts = [sum(column) for column in zip(NO_COUNTS, *(report.counts for report in self._reports), strict=True)]
         seconds = time.monotonic() - self._began_at
         live.end(f"{counts_in_words(*counts[1:5])} in {seconds:.1f} s, by {len(self._places)} processes")
-        return max((report.code for report in self._reports), default=int(Exit.OK))
+        return self._reports
 
     def _count_in(self, number: int) -> None:
         """Count the records that get no line in this cell from here on."""
@@ -204,7 +202,7 @@ class Supervisor:
             return report.code
 
         code, words = result_of(work)
-        memory.tell_report(place.number, report._replace(code=int(code), words=words))
+        memory.tell_report(place.number, report._replace(code=int(code), words=words or report.words))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         raise SystemExit(int(code))
 
@@ -252,9 +250,8 @@ class Supervisor:
             report = self._memory.report(place.number)
             if report is None:
                 self._deaths += 1
-                # Killed as overdue, or ended by its own heartbeat: its task could not be ended.
-                if place.is_killed or os.waitstatus_to_exitcode(status) == Exit.DATABASE:
-                    self._reports.append(Report(Exit.DATABASE))
+                if place.is_killed or self._memory.deadline(place.number) <= time.monotonic():
+                    self._reports.append(Report(Exit.DATABASE))  # its task could not be ended
                 level = WARNING if self._deaths <= MAX_DEATHS_TOLD else INFO
                 LOG.log(level, "process %d, a worker of this line, died: %s", pid, _cause(status))
                 dead.append(pid)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
 from ..errors import DatabaseError, SettingError
+from ..messages.printable import printable
 from .terminal.log import LOG, set_up
 from .terminal.task_output import PrintsToLog, TaskOutput
 from ..server import TaskServer
@@ -20,7 +21,7 @@ from ..host.slots import Slots
 from ..worker.record import groups_text, host_name
 from ..interrupts.stopping import Stop
 from .terminal.live_line import LiveLine
-from .terminal.program import SIGNALS, Exit, Wishes, run_program
+from .terminal.program import SIGNALS, Exit, Wishes, run_program, say
 from .report import Part, Report
 from .worker_options import Options, read_options
 
@@ -41,31 +42,35 @@ def _run(folder: Path, options: Options) -> int:
     if options.mode:
         settings = settings._replace(mode=options.mode)
     if options.processes is None:
-        return _work(settings, options, Part(Stop(), LiveLine(sys.stdout))).code
-    from .supervisor import Supervisor  # most lines have one worker
+        reports = [_work(settings, options, Part(Stop(), LiveLine(sys.stdout)))]
+    else:
+        from .supervisor import Supervisor  # most lines have one worker
 
-    return Supervisor(settings, options, _work).run()
+        reports = Supervisor(settings, options, _work).run()
+    for words in dict.fromkeys(report.words for report in reports if report.words and not report.outage):
+        say(f"worker.py: {words}")
+    _tell_of_database(settings, reports)
+    return max((report.code for report in reports), default=int(Exit.OK))
+
+
+def _tell_of_database(settings: Settings, reports: Sequence[Report]) -> None:
+    """Say that the database is away, or is there again: an empty run finds nothing noted, and says nothing."""
+    outages = str(settings.folder / OUTAGES)
+    if any(report.outage for report in reports) or os.path.exists(outages):
+        from .outage import lines_about
+
+        for line in lines_about(settings, Path(outages), reports):
+            say(f"worker.py: {line}")
 
 
 def _work(settings: Settings, options: Options, part: Part) -> Report:
-    """Be a worker. Of an outage of the database it tells once an hour, and once when that is over; a person always."""
-    if sys.stderr.isatty():
-        return _be_worker(settings, options, part)
-    outages = settings.folder / OUTAGES
+    """Be a worker."""
     try:
-        report = _be_worker(settings, options, part)
+        return _be_worker(settings, options, part)
     except DatabaseError as error:
-        from .outage import words_of_failure
+        from .outage import kind_of
 
-        words = words_of_failure(settings, outages, error)
-        if words is None:
-            return Report(Exit.DATABASE)
-        raise DatabaseError(words) from error
-    if outages.exists():
-        from .outage import tell_of_end
-
-        tell_of_end(settings, outages)
-    return report
+        return Report(Exit.DATABASE, words=printable(str(error)), outage=kind_of(error))
 
 
 def _be_worker(settings: Settings, options: Options, part: Part) -> Report:
@@ -102,7 +107,7 @@ def _be_worker(settings: Settings, options: Options, part: Part) -> Report:
             _limit_clean_up(settings, code, has_run_tasks, part)
     reason = result.reason.value if result.reason else "unknown"
     live.end(f"{result.in_words()} in {result.seconds:.1f} s; ended: {reason}")
-    return Report(code, result.all_counts())
+    return Report(code, result.all_counts(), outage="")
 
 
 def _slots(settings: Settings, options: Options) -> Slots:

@@ -9,11 +9,15 @@ from pathlib import Path
 
 SQLITE_BEGIN = b"SQLite format 3\0"
 OF_SQLITE = ("-wal", "-shm", "-journal")
-OF_PROGRAMS = (".py", ".pyc", ".php", ".sql", ".env")
+OF_PROGRAMS = (".py", ".pyc", ".php", ".sql", ".env", ".htaccess")
+OF_SYSTEM = ("/dev/", "/proc/")
+"""`/dev/stderr` may be a pipe, which is open already."""
 
 
 def why_no_log(path: Path) -> str:
     """Why a file must not be a log, as a slip in its name may have it: it goes on after that name. Empty if it may."""
+    if str(path).startswith(OF_SYSTEM):
+        return ""
     if path.name.endswith(OF_SQLITE):
         return "belongs to a database"
     if path.name.endswith(OF_PROGRAMS):

@@ -111,18 +111,30 @@ class Slots:
         if lock is None:
             return False
         self._slot, self._lock_of_slot = number, lock  # the file stays open, and so locked, until the process ends
+        os.utime(lock)  # by which _oldest_first goes
         return True
 
     def _become_successor(self, wait: Callable[[float], bool]) -> tuple[int, int] | None:
         """The number of a slot whose successor this process is now, and the lock that says so; None without one."""
         for _ in range(SUCCESSOR_TRIES):  # the worker of a slot locks the file, too, for the instant of its look
-            for number in range(1, self._most + 1):
+            for number in self._oldest_first():
                 lock = self._lock(self._path(number, "next"))
                 if lock is not None:
                     return number, lock
             if not wait(SUCCESSOR_LOOKS_SECONDS):
                 break
         return None
+
+    def _oldest_first(self) -> list[int]:
+        """The numbers of the slots, those first that were taken first: a line must not drive out its own workers."""
+
+        def taken_at(number: int) -> float:
+            try:
+                return self._path(number, "lock").stat().st_mtime
+            except OSError:
+                return 0.0
+
+        return sorted(range(1, self._most + 1), key=taken_at)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.support.deployment import Deployment
-from tests.support.processes import run_on_terminal
+from tests.support.processes import assert_silent, run_on_terminal, wait_until
 
 AWAY = "mysql://user:secret@127.0.0.1:1/shop"
 REFUSED = re.compile(r"worker\.py: 127\.0\.0\.1:1/shop: Can't connect .*\(said once an hour\)\n")
@@ -34,24 +33,22 @@ def run(site: Deployment, *args: object, dsn: str = AWAY) -> subprocess.Complete
 
 
 def files(site: Deployment) -> list[Path]:
-    return [*site.folder.glob("var/outages/*")]
+    return sorted(site.folder.glob("var/outages/*"))
 
 
-def let_pass(path: Path, seconds: float) -> None:
-    """Makes the file of an outage as it would be so much later."""
-    began, told, kind = path.read_text().split()
-    failed_at = path.stat().st_mtime
-    path.write_text(f"{int(began) - int(seconds)} {int(told) - int(seconds)} {kind}\n")
-    os.utime(path, (failed_at - seconds, failed_at - seconds))
+def let_pass(site: Deployment, seconds: float) -> None:
+    """Makes the files as they are so much later."""
+    for path in files(site):
+        then = path.stat().st_mtime - seconds
+        os.utime(path, (then, then))
 
 
 def test_a_database_that_is_away_is_told_once_an_hour(site: Deployment) -> None:
     first, *others = [run(site) for _ in range(3)]
     assert REFUSED.fullmatch(first.stderr)
     assert [(one.returncode, one.stderr) for one in others] == [(1, "")] * 2
-    (path,) = files(site)
-    assert path.stat().st_mode & 0o777 == 0o600
-    let_pass(path, 3 * 3600)
+    assert [path.stat().st_mode & 0o777 for path in files(site)] == [0o600] * 2
+    let_pass(site, 3 * 3600)
     assert SINCE.fullmatch(run(site).stderr)
     assert run(site).stderr == ""
 
@@ -63,49 +60,117 @@ def test_the_workers_of_one_line_tell_it_once(site: Deployment) -> None:
     assert run(site, "--processes", 4).stderr == ""
 
 
-def test_an_error_of_another_kind_is_told_at_once(site: Deployment) -> None:
-    run(site)
-    other = run(site, dsn=f"sqlite:///{site.folder}/none.db")
-    assert (other.returncode, "run client.py init" in other.stderr) == (1, True)
-    assert len(files(site)) == 2  # of two databases
-    (path,) = (file for file in files(site) if "away" not in file.read_text())
-    path.write_text(re.sub(r"\w+$", "0badcafe", path.read_text()))
-    assert "run client.py init" in run(site, dsn=f"sqlite:///{site.folder}/none.db").stderr
-
-
-def test_its_end_is_told_once_and_the_next_outage_at_once(site: Deployment) -> None:
+def test_an_error_of_other_words_is_told_at_once(site: Deployment) -> None:
+    """As after a first mend: who hears nothing takes it for a success."""
     dsn = sqlite(site)["TASKSERVER_DSN"]
     (site.folder / "q.db").rename(site.folder / "gone.db")
     assert "run client.py init" in run(site, dsn=dsn).stderr
-    (path,) = files(site)
-    began, told, kind = path.read_text().split()
-    path.write_text(f"{int(began) - 600} {told} {kind}")
-    (site.folder / "gone.db").rename(site.folder / "q.db")
-    for _ in range(2):  # a server that is full turns away one start and takes another
-        assert (run(site, dsn=dsn).stderr, len(files(site))) == ("", 1)
-    let_pass(path, 151)
-    assert run(site, dsn=dsn).stderr == "worker.py: the database can be used again; the outage lasted 10 min\n"
-    assert not path.parent.exists()
     assert run(site, dsn=dsn).stderr == ""
-    (site.folder / "q.db").unlink()
-    assert "run client.py init" in run(site, dsn=dsn).stderr
+    (site.folder / "q.db").write_text("no database at all")
+    assert "is not a database" in run(site, dsn=dsn).stderr
+    assert run(site, dsn=dsn).stderr == ""
+    assert REFUSED.fullmatch(run(site).stderr)  # of another queue
 
 
-@pytest.mark.parametrize("text", ["", "nonsense", "1 2", "x y z"])
-def test_a_file_that_was_cut_off_has_it_told_anew(site: Deployment, text: str) -> None:
-    run(site)
-    (path,) = files(site)
-    path.write_text(text)
-    assert REFUSED.fullmatch(run(site).stderr)
-    assert run(site).stderr == ""
+def test_its_end_is_told_once_and_an_outage_right_after_it_with_the_next_hour(site: Deployment) -> None:
+    """A server without free connections turns away one start in two: that is two lines an hour, not sixty."""
+    dsn = sqlite(site)["TASKSERVER_DSN"]
+    database, away = site.folder / "q.db", site.folder / "gone.db"
+
+    def take_away(seconds: float) -> str:
+        database.rename(away)
+        said = run(site, dsn=dsn).stderr
+        let_pass(site, seconds)
+        away.rename(database)
+        return said
+
+    assert "run client.py init" in take_away(600)
+    assert run(site, dsn=dsn).stderr == "worker.py: the database can be used again, 10 min after it was missed first\n"
+    assert run(site, dsn=dsn).stderr == ""
+    assert (take_away(600), run(site, dsn=dsn).stderr) == ("", "")
+    let_pass(site, 2400)
+    assert "run client.py init" in take_away(600)
+    assert "can be used again" in run(site, dsn=dsn).stderr
+    let_pass(site, 3600)
+    assert run(site, dsn=dsn).stderr == ""
+    assert not (site.folder / "var" / "outages").exists()
+
+
+def test_a_worker_that_finds_no_slot_tells_of_no_end(site: Deployment) -> None:
+    """It has not asked the database."""
+    site.write_tasks("import time\ndef hold():\n    open('began', 'w').close()\n    time.sleep(60)\n")
+    assert site.client("add", "tasks.hold", env=sqlite(site)).returncode == 0
+    worker = site.popen("worker.py", "--slots", 1, env=sqlite(site))
+    wait_until((site.home / "began").exists)
+    (site.folder / "q.db").rename(site.folder / "gone.db")
+    dsn = sqlite(site)["TASKSERVER_DSN"]
+    assert "run client.py init" in run(site, 0, 5, dsn=dsn).stderr
+    assert run(site, "--slots", 1, dsn=dsn).stderr == ""
+    assert len(files(site)) == 2
+    worker.kill()
+    worker.wait()
+
+
+def test_a_worker_in_the_place_of_a_dead_one_keeps_the_word_for_its_line(site: Deployment) -> None:
+    """It is started again where it could not begin: what nobody has said must not count as said."""
+    code = "import os, time\ndef die():\n    (HERE / 'q.db').rename(HERE / 'gone.db')\n    os.kill(os.getpid(), 9)\n"
+    site.write_tasks(f"from pathlib import Path\nHERE = Path(__file__).parent\n{code}")
+    assert site.client("add", "tasks.die", env=sqlite(site)).returncode == 0
+    dsn = sqlite(site)["TASKSERVER_DSN"]
+    ended = run(site, 0, "--processes", 1, "--max-time", 5, dsn=dsn)
+    died, said = ended.stderr.splitlines()
+    assert (ended.returncode, "died: SIGKILL" in died, "said once an hour" in said) == (1, True, True)
 
 
 def test_a_clock_that_was_set_back_has_it_told_anew(site: Deployment) -> None:
     run(site)
-    (path,) = files(site)
-    path.write_text(f"{int(time.time()) + 7200} {int(time.time()) + 7200} away\n")
+    let_pass(site, -7200)
     assert REFUSED.fullmatch(run(site).stderr)
     assert run(site).stderr == ""
+
+
+def test_its_end_is_no_news_where_it_was_short(site: Deployment) -> None:
+    dsn = sqlite(site)["TASKSERVER_DSN"]
+    (site.folder / "q.db").rename(site.folder / "gone.db")
+    assert "run client.py init" in run(site, dsn=dsn).stderr
+    let_pass(site, 60)
+    (site.folder / "gone.db").rename(site.folder / "q.db")
+    assert_silent(run(site, dsn=dsn))
+
+
+def test_whoever_takes_no_line_on_standard_error_changes_no_exit_code(site: Deployment) -> None:
+    run(site, dsn=f"sqlite:///{site.folder}/none.db")
+    let_pass(site, 600)
+    (site.folder / "q.db").rename(site.folder / "none.db")
+    env = {"TASKSERVER_DSN": f"sqlite:///{site.folder}/none.db"}
+    with open("/dev/full", "w") as full:
+        assert subprocess.run([site.python, site.folder / "worker.py"], env=env, stderr=full).returncode == 0
+
+
+def test_the_log_has_each_failure_and_a_person_who_asks_hears_it(site: Deployment) -> None:
+    (site.folder / "var").mkdir(exist_ok=True)
+    env = {"TASKSERVER_DSN": AWAY, "TASKSERVER_LOG": "var/log"}
+    for _ in range(3):
+        site.worker(env=env)
+    assert (site.folder / "var/log").read_text().count("Can't connect") == 2  # the first one was told
+    assert "Can't connect" in site.worker("--verbose", env=env).stderr
+
+
+@pytest.mark.usefixtures("bound_by_rights")
+def test_a_folder_that_cannot_be_entered_fails_no_run(site: Deployment) -> None:
+    var = site.folder / "var"
+    var.mkdir(exist_ok=True)
+    var.chmod(0)
+    try:
+        assert_silent(run(site, "--slots", 0, dsn=sqlite(site)["TASKSERVER_DSN"]))
+    finally:
+        var.chmod(0o700)
+
+
+def test_what_is_noted_takes_no_room_on_a_full_disk(site: Deployment) -> None:
+    """The likeliest error of SQLite where one quota holds all."""
+    run(site)
+    assert [path.stat().st_size for path in files(site)] == [0, 0]
 
 
 def test_it_is_told_each_time_where_that_cannot_be_noted(site: Deployment) -> None:

@@ -340,12 +340,14 @@ def make_afresh(queue: Queue, rows: int) -> None:
 
 def assert_ends_by_itself(queue: Queue) -> None:
     """Whatever was hit: what looks and what runs ends with code 0, or with 1 and one line."""
+    shutil.rmtree(queue.folder / "var" / "outages", ignore_errors=True)  # a worker tells it once an hour
     for arguments in (["client.py", "status"], ["client.py", "list", "--limit", "1000"], ["worker.py"]):
         ended = queue.deployment.run(*arguments, env=IMPATIENT)
         assert ended.returncode in (0, 1), ended.stderr
         assert "Traceback" not in ended.stderr, ended.stderr
         if ended.returncode == 1:
-            assert str(queue.path) in ended.stderr.splitlines()[-1]
+            line = ended.stderr.splitlines()[-1]
+            assert str(queue.path) in line or "the tables of jobs_queue have version" in line
 
 
 def pages_without(content: bytes) -> Iterator[bytes]:

@@ -90,7 +90,7 @@ def test_a_forked_process_and_its_parent_rotate_the_file_once(tmp_path: Path, mo
     assert all(file.stat().st_size > 15_000 for file in files[1:])
 
 
-@pytest.mark.parametrize("name", ["q.db", "q.db-wal", "q.db-shm", ".env", "tasks.py", "pipe", "folder"])
+@pytest.mark.parametrize("name", ["q.db", "q.db-wal", "q.db-shm", ".env", ".htaccess", "tasks.py", "pipe", "folder"])
 def test_a_file_that_is_no_log_is_refused(tmp_path: Path, name: str) -> None:
     """It would be renamed at 10 MB, and deleted three times later; a pipe would hold the worker up for ever."""
     sqlite3.connect(tmp_path / "q.db").execute("CREATE TABLE t (x)").connection.close()
@@ -107,3 +107,24 @@ def test_other_files_may_be_logs(tmp_path: Path, name: str) -> None:
     settings = load_settings(tmp_path, {"TASKSERVER_DSN": "sqlite:///q.db", "TASKSERVER_LOG": name})
     assert why_no_log(tmp_path / name) == ""
     log_file.file_handler(settings).close()
+
+
+def test_standard_error_may_be_the_log_though_it_is_a_pipe() -> None:
+    """As under Docker and systemd; it is open already, and nobody waits for its reader."""
+    assert why_no_log(Path("/dev/stderr")) == ""
+
+
+def test_a_log_that_no_descriptor_is_left_to_rotate_grows_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_file, "MAX_FILE_BYTES", 200)
+    settings = load_settings(tmp_path, {"TASKSERVER_DSN": "sqlite:///q.db", "TASKSERVER_LOG": "log"})
+    handler = log_file.file_handler(settings)
+
+    def refuse(descriptor: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "dup", refuse)
+    record = logging.makeLogRecord({"msg": "x" * 100, "levelno": logging.INFO, "levelname": "INFO"})
+    for _ in range(5):
+        handler.emit(record)
+    handler.close()
+    assert [len(file.read_text().splitlines()) for file in tmp_path.glob("log*")] == [5]

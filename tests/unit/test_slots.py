@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -11,12 +12,12 @@ import pytest
 
 from taskserver.host.slots import Slots
 
-MakeSlots = Callable[[], Slots]
+MakeSlots = Callable[..., Slots]
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> MakeSlots:
-    return lambda: Slots(tmp_path, "host", "queue", "all", 1)
+    return lambda most=1: Slots(tmp_path, "host", "queue", "all", most)
 
 
 class Successor:
@@ -68,3 +69,24 @@ def test_a_successor_that_let_a_free_slot_be_is_not_heeded_and_the_next_one_is(m
         assert worker.has_successor()
         assert not other.end(is_wanted=False)
     worker.leave()
+
+
+def test_a_successor_waits_for_the_worker_that_has_its_slot_for_longest(make: MakeSlots) -> None:
+    """Those of one line come one after the other: the second must not wait for the first."""
+    one, other, next_one = (make(2) for _ in range(3))
+    assert one.take()
+    assert other.take()
+    one.leave()
+    time.sleep(0.02)  # two instants for any file system
+    assert next_one.take()
+    with ThreadPoolExecutor() as pool:
+        successor = Successor(make(2), pool)
+        assert not next_one.has_successor()
+        assert not other.has_successor()  # it does not heed one that it never saw come
+        assert not successor.end(is_wanted=False)
+        assert not other.has_successor()
+        successor = Successor(make(2), pool)
+        assert (next_one.has_successor(), other.has_successor()) == (False, True)
+        assert not successor.end(is_wanted=False)
+    next_one.leave()
+    other.leave()

@@ -213,18 +213,11 @@ def test_a_worker_in_the_place_of_a_dead_one_that_cannot_begin_is_started_again(
 
 
 def test_a_task_that_ends_the_process_with_a_code_is_told_so(sqlite_queue: Queue) -> None:
-    sqlite_queue.add("tasks.leave", "[0]")
+    sqlite_queue.add("tasks.leave", "[1]")
     ended = sqlite_queue.worker(0, "--processes", 2)
     assert ended.returncode == 0
-    assert "died: exit code 0" in ended.stderr
+    assert "died: exit code 1" in ended.stderr
     assert "task 1 tasks.leave comes again in" in ended.stderr
-
-
-def test_a_worker_that_ends_as_its_task_cannot_be_ended_gives_the_line_its_code(sqlite_queue: Queue) -> None:
-    sqlite_queue.add("tasks.leave", "[1]")  # as its heartbeat does
-    sqlite_queue.add("tasks.note")
-    ended = sqlite_queue.worker(0, "--processes", 1)
-    assert (ended.returncode, sqlite_queue.notes()) == (1, ["noted"])
 
 
 @pytest.mark.long

@@ -101,8 +101,12 @@ class _PrivateFile(RotatingFileHandler):
         if self.stream is None:
             yield True
             return
-        # A copy of the descriptor: the rotation closes the stream first, and the lock holds until both are closed.
-        held = os.dup(self.stream.fileno())
+        try:
+            # A copy of the descriptor: the rotation closes the stream first, and the lock holds until both are closed.
+            held = os.dup(self.stream.fileno())
+        except OSError:  # a task has taken the last one: the file grows on
+            yield False
+            return
         try:
             yield self._lock(held)
         finally:

@@ -38,6 +38,12 @@ MAX_UNFORESEEN_LENGTH = 500
 NO_MORE = "the host lets a program have no more of that; tasks may keep what they took until the run ends"
 
 
+def say(line: str) -> None:
+    """Write a line on standard error, where anybody takes it: that must not change how the program ends."""
+    with suppress(OSError):
+        os.write(2, f"{line}\n".encode("utf-8", "backslashreplace"))
+
+
 class Wishes:
     """Counts the wishes that a program ends, by the signals that it gets.
 
