@@ -256,8 +256,8 @@ class Supervisor:
                 LOG.log(level, "process %d, a worker of this line, died: %s", pid, _cause(status))
                 dead.append(pid)
                 self._replace(place)
-            elif self._came_to_nothing(place, report):
-                LOG.info("process %d is started again, as it could not begin: %s", pid, report.words)
+            elif self._is_to_try_again(place, report):
+                LOG.info("a worker is started again in the place of process %d: %s", pid, report.words)
                 self._replace(place)
             else:
                 self._reports.append(report)
@@ -270,13 +270,12 @@ class Supervisor:
             if os.waitpid(pid, os.WNOHANG)[0]:
                 del self._reclaimers[pid]
 
-    def _came_to_nothing(self, place: _Place, report: Report) -> bool:
-        """Whether a worker could not take the place of one that died, while others are at work.
+    def _is_to_try_again(self, place: _Place, report: Report) -> bool:
+        """Whether a worker in the place of one that died met no database, while others are at work.
 
-        The database may have been away for a moment, or have had no free connection.
+        It may have been away for a moment, or have had no free connection.
         """
-        has_begun = report.code != Exit.DATABASE or any(report.counts)
-        return place.is_replaced and not has_begun and any(other.pid for other in self._places)
+        return bool(place.is_replaced and report.outage and any(other.pid for other in self._places))
 
     def _replace(self, place: _Place) -> None:
         """Have another worker take a place."""
@@ -293,11 +292,15 @@ class Supervisor:
             for number in SIGNALS:
                 signal.signal(number, _do_nothing)  # what a hook starts would inherit that they are ignored, or blocked
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-            until = time.monotonic() + self._settings.patience_seconds
+            until, supervisor, words = time.monotonic() + self._settings.patience_seconds, os.getppid(), ""
             # What took a worker may have taken the database, too.
             while (result := result_of(lambda: self._reclaim(dead))).code and time.monotonic() < until:
-                LOG.info("the tasks of workers that died cannot be taken back yet: %s", result.words)
+                if result.words != words:
+                    LOG.info("the tasks of workers that died cannot be taken back yet: %s", result.words)
+                words = result.words
                 time.sleep(RECLAIM_AGAIN_SECONDS)
+                if os.getppid() != supervisor:  # nobody would end this one
+                    break
         finally:
             os._exit(0)
 

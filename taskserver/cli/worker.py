@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -167,6 +168,8 @@ def _obey_signals(part: Part) -> None:
 
     for number in SIGNALS:
         signal.signal(number, ask)
+    # As Python ends, it lets go of handlers: a signal would end as killed what has ended well.
+    atexit.register(signal.pthread_sigmask, signal.SIG_BLOCK, SIGNALS)
     # worker.py held the signals back until they have a handler.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 

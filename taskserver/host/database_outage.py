@@ -17,6 +17,8 @@ from .private_folder import make_private_folder
 TELL_EVERY_SECONDS = 3600.0
 TELL_END_SECONDS = 100.0
 """The end of an outage that was over sooner is worth no mail."""
+FORGOTTEN_SECONDS = 8 * 86_400.0
+"""A queue of which nobody has heard for so long has another address by now."""
 BEGAN = "began"
 
 
@@ -54,8 +56,9 @@ class DatabaseOutage:
             self._path(BEGAN).unlink()  # by one worker alone
             was_told = any(path.stat().st_mtime >= began_at for path in self._folder.glob(f"{self._name}.*"))
         with suppress(OSError):
-            for path in self._folder.glob(f"{self._name}.*"):
-                if path.suffix != f".{BEGAN}" and not 0 <= now - path.stat().st_mtime < TELL_EVERY_SECONDS:
+            for path in self._folder.iterdir():
+                is_own = path.stem == self._name and path.suffix != f".{BEGAN}"
+                if not 0 <= now - path.stat().st_mtime < (TELL_EVERY_SECONDS if is_own else FORGOTTEN_SECONDS):
                     path.unlink()
             self._folder.rmdir()  # unless that of another queue is there
         return now - began_at if was_told and now - began_at >= TELL_END_SECONDS else None

@@ -114,8 +114,13 @@ def read_overview(server: TaskServer) -> Overview:
         running=server.store.views.running(MAX_RUNNING),
         running_by_group=server.store.views.running_counts(),
         claimed_by_number=server.store.views.claimed_counts(),
-        processes=[_at_work(process) for process in server.store.processes.all()],
+        processes=workers_at_work(server),
     )
+
+
+def workers_at_work(server: TaskServer) -> list[AtWork]:
+    """The workers of all hosts, the oldest first. Raises DatabaseError."""
+    return [_at_work(process) for process in server.store.processes.all()]
 
 
 def _at_work(process: WorkerProcess) -> AtWork:

@@ -57,6 +57,6 @@ class Lingering:
         """Give the connection back before a pause, where the account may have few."""
         database = self._store.database
         if self._is_to_disconnect is None:
-            self._is_to_disconnect = database.dialect.wants_connections_back(database)
+            self._is_to_disconnect = database.dialect.has_few_connections(database)
         if self._is_to_disconnect:
             database.disconnect()

@@ -19,6 +19,7 @@ LOG = getLogger("taskserver")
 
 TELL_EVERY_SECONDS = 5.0
 TELL_OF_LIFE_SECONDS = 60.0
+MAX_WRITE_SECONDS = 10.0
 _MAX_TEXT = 255
 
 
@@ -45,7 +46,9 @@ class RunRecord:
     def begin(self) -> None:
         """Record that the run begins. Raises DatabaseError."""
         try:
-            age = None if self._line_began_at is None else time.monotonic() - self._line_began_at
+            began_at = self._line_began_at
+            # The write may wait for others after this.
+            age = None if began_at is None else time.monotonic() - began_at + MAX_WRITE_SECONDS
             self._store.runs.begin(self.host, self.groups, line_seconds=age)
             self._has_begun = True
         except Conflict as error:

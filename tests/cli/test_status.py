@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import time
@@ -370,3 +371,14 @@ def test_status_and_doctor_live_through_odd_values_in_the_records_of_sqlite(sqli
         ended = sqlite_queue.client(*command)
         assert (ended.stderr, ended.returncode in (0, 1)) == ("", True), command
         assert ended.stdout
+
+
+def test_a_task_whose_process_is_gone_is_shown_so_with_the_end_of_its_lease(sqlite_queue: Queue) -> None:
+    sqlite_queue.define("import os\n\ndef leave():\n    os._exit(7)\n")
+    sqlite_queue.add("tasks.leave")
+    sqlite_queue.worker(TASKSERVER_LEASE="9m")
+    table = text_of(sqlite_queue, "list")
+    assert re.search(r"^ 1  gone +.*tasks\.leave +in [89] min", table, re.MULTILINE)
+    assert table.endswith("gone: the process has ended, and once the lease is over, that attempt has failed\n")
+    (task,) = json_of(sqlite_queue, "list")
+    assert task["status_name"] == "in_progress"

@@ -158,7 +158,7 @@ class Dialect(ABC):
     def read_facts(self, database: Any, mode: str) -> Facts:
         """Facts about the database and the tables, for `client.py doctor`. Raises DatabaseError."""
 
-    def wants_connections_back(self, database: Any) -> bool:
+    def has_few_connections(self, database: Any) -> bool:
         """Whether the account may have few connections at once, and any number in turn. Raises DatabaseError."""
         return False
 

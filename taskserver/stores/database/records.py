@@ -133,15 +133,17 @@ class StoredTask(NamedTuple):
         None where that is not known: not started, lost, or cancelled, perhaps long after its attempt.
         """
         error = self.error_text or ""
-        if self.status in (Status.ERROR, Status.FATAL) and (error == CANCELLED or error.startswith("lost: ")):
+        is_over = self.status in (Status.ERROR, Status.FATAL)
+        if is_over and (not self.attempts or error == CANCELLED or error.startswith("lost: ")):
             return None
         ends: dict[int, str | None] = {Status.IN_PROGRESS: now, Status.ERROR: self.updated_at}
         seconds = _seconds_between(self.started_at, ends.get(self.status, self.finished_at))
         return seconds if seconds is not None and seconds >= 0 else None
 
     def comes_in_seconds(self, now: str) -> float | None:
-        """After how long a task that failed, or waits for its time, becomes new; None of other tasks."""
-        return _seconds_between(now, self.due_at) if self.status in (Status.ERROR, Status.WAITING) else None
+        """After how long a task that failed, or waits for its time, becomes new, and a lease ends; None of others."""
+        comes = (Status.IN_PROGRESS, Status.ERROR, Status.WAITING)
+        return _seconds_between(now, self.due_at) if self.status in comes else None
 
 
 def _seconds_between(earlier: str | None, later: str | None) -> float | None:

@@ -102,7 +102,7 @@ class MySQLDialect(Dialect):
 
         return MySQLCallers(self._dsn, self.table)
 
-    def wants_connections_back(self, database: Database) -> bool:
+    def has_few_connections(self, database: Database) -> bool:
         # A session sees the limit of its own account here, or else the server's for all accounts.
         most = int(database.fetch_value("SELECT @@max_user_connections") or 0)
         return 0 < most <= FEW_CONNECTIONS and not self._has_hourly_limit(database)
