@@ -17,8 +17,9 @@ if sys.version_info < (3, 10):
 
 import signal
 
-# Held back until it is understood: in the midst of an import it would end in a traceback.
-signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+# Held back until it is understood: in the midst of an import it would end in a traceback. As in worker.py.
+if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 from pathlib import Path
 

@@ -19,8 +19,10 @@ if sys.version_info < (3, 10):
 
 import signal
 
-# Held back until they can be obeyed: in the midst of an import they would end in a traceback.
-signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+# Held back until they can be obeyed: in the midst of an import they would end in a traceback. Not in a process that
+# a task has multiprocessing start anew, which imports this file.
+if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
 
 from pathlib import Path
 

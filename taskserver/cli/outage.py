@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from binascii import crc32
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from logging import getLogger
 from pathlib import Path
 
@@ -16,40 +16,48 @@ from ..messages.printable import age
 from ..settings.load import Settings
 from ..worker.record import host_name
 from .report import Report
+from .terminal.program import say
 
 LOG = getLogger("taskserver")
 
 
 def kind_of(error: DatabaseError) -> str:
-    """A short name for what is told together: all ways to be away, or the errors of the same words beside numbers."""
+    """A short name for what is told together: all ways to be away, or the errors of the same words without digits."""
     if isinstance(error, Unavailable):
         return "away"
-    return f"{crc32(re.sub('[0-9]+', '', str(error)).encode()):08x}"
+    return f"{crc32(re.sub('[^ ]*[0-9][^ ]*', '', str(error)).encode()):08x}"
 
 
-def lines_about(settings: Settings, outages: Path, reports: Iterable[Report]) -> Iterator[str]:
-    """The lines about the database with which workers end; `outages` is the folder that keeps what was told."""
+def tell_of_database(settings: Settings, outages: Path, reports: Sequence[Report], is_verbose: bool) -> None:
+    """Tell of the database as workers ended; `outages` is the folder that keeps what was told.
+
+    The log has each failure; whoever watches the log at the shell has heard it by that.
+    """
     outage = DatabaseOutage(outages, host_name(), settings.queue)
     errors = {report.outage: report.words for report in reports if report.outage}
     for kind, words in errors.items():
-        yield from _words_of_failure(outage, kind, words)
+        LOG.error(words, extra={FOR_LOG_ALONE: True})
+        if not is_verbose:
+            _tell_of_failure(outage, kind, words)
     if not errors and any(report.outage == "" for report in reports):
         seconds = outage.succeed()
         if seconds is not None:
-            yield f"the database can be used again, {age(seconds)} after it was missed first"
+            words = f"the database can be used again, {age(seconds)} after it was missed first"
+            LOG.info(words)
+            if not is_verbose:
+                say(f"worker.py: {words}")
 
 
-def _words_of_failure(outage: DatabaseOutage, kind: str, words: str) -> Iterator[str]:
+def _tell_of_failure(outage: DatabaseOutage, kind: str, words: str) -> None:
     if sys.stderr.isatty():  # a person hears it each time
-        yield words
+        say(f"worker.py: {words}")
         return
     try:
         seconds = outage.fail(kind)
     except OSError:  # and so does whoever has no folder to note it in
-        yield words
+        say(f"worker.py: {words}")
         return
-    if seconds is None:
-        LOG.error(words, extra={FOR_LOG_ALONE: True})
-        return
-    lasted = f"for {age(seconds)} now; " if seconds else ""
-    yield f"{words} ({lasted}said once an hour)"
+    if seconds is not None:
+        lasted = f"for {age(seconds)} now; " if seconds >= 1 else ""
+        if not say(f"worker.py: {words} ({lasted}said once an hour)"):
+            outage.forget(kind)

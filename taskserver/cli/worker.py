@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import sys
@@ -50,18 +49,17 @@ def _run(folder: Path, options: Options) -> int:
         reports = Supervisor(settings, options, _work).run()
     for words in dict.fromkeys(report.words for report in reports if report.words and not report.outage):
         say(f"worker.py: {words}")
-    _tell_of_database(settings, reports)
+    _tell_of_database(settings, options, reports)
     return max((report.code for report in reports), default=int(Exit.OK))
 
 
-def _tell_of_database(settings: Settings, reports: Sequence[Report]) -> None:
+def _tell_of_database(settings: Settings, options: Options, reports: Sequence[Report]) -> None:
     """Say that the database is away, or is there again: an empty run finds nothing noted, and says nothing."""
     outages = str(settings.folder / OUTAGES)
     if any(report.outage for report in reports) or os.path.exists(outages):
-        from .outage import lines_about
+        from .outage import tell_of_database
 
-        for line in lines_about(settings, Path(outages), reports):
-            say(f"worker.py: {line}")
+        tell_of_database(settings, Path(outages), reports, options.verbose)
 
 
 def _work(settings: Settings, options: Options, part: Part) -> Report:
@@ -168,8 +166,6 @@ def _obey_signals(part: Part) -> None:
 
     for number in SIGNALS:
         signal.signal(number, ask)
-    # As Python ends, it lets go of handlers: a signal would end as killed what has ended well.
-    atexit.register(signal.pthread_sigmask, signal.SIG_BLOCK, SIGNALS)
     # worker.py held the signals back until they have a handler.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 

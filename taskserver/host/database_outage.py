@@ -7,6 +7,7 @@ which can be made on a full disk, too: since when a queue's database is away, an
 from __future__ import annotations
 
 import os
+import re
 import time
 from binascii import crc32
 from contextlib import suppress
@@ -19,7 +20,10 @@ TELL_END_SECONDS = 100.0
 """The end of an outage that was over sooner is worth no mail."""
 FORGOTTEN_SECONDS = 8 * 86_400.0
 """A queue of which nobody has heard for so long has another address by now."""
-BEGAN = "began"
+MAX_FILES = 20
+"""An error may have words of its own each time: then all others are told together."""
+BEGAN, MORE = "began", "more"
+_FORM = r"[0-9a-f]{8}\.[0-9a-z]+"
 
 
 class DatabaseOutage:
@@ -41,6 +45,8 @@ class DatabaseOutage:
         self._folder.mkdir(mode=0o700, exist_ok=True)
         now = time.time()
         began_at = min(_made(self._path(BEGAN), now), now)
+        if not self._path(kind).exists() and self._count() >= MAX_FILES:
+            kind = MORE
         told_at = _made(self._path(kind), now)
         if told_at != now:
             if 0 <= now - told_at < TELL_EVERY_SECONDS:
@@ -55,16 +61,39 @@ class DatabaseOutage:
             began_at = self._path(BEGAN).stat().st_mtime
             self._path(BEGAN).unlink()  # by one worker alone
             was_told = any(path.stat().st_mtime >= began_at for path in self._folder.glob(f"{self._name}.*"))
-        with suppress(OSError):
-            for path in self._folder.iterdir():
-                is_own = path.stem == self._name and path.suffix != f".{BEGAN}"
-                if not 0 <= now - path.stat().st_mtime < (TELL_EVERY_SECONDS if is_own else FORGOTTEN_SECONDS):
-                    path.unlink()
-            self._folder.rmdir()  # unless that of another queue is there
+        self._clean_up(now)
         return now - began_at if was_told and now - began_at >= TELL_END_SECONDS else None
+
+    def _count(self) -> int:
+        """How many files this queue has."""
+        return sum(name.startswith(self._name) for name in _names_in(self._folder))
+
+    def forget(self, kind: str) -> None:
+        """Forget that this kind was told: nobody heard it."""
+        with suppress(OSError):
+            self._path(kind).unlink()
+
+    def _clean_up(self, now: float) -> None:
+        files = [self._folder / name for name in _names_in(self._folder) if re.fullmatch(_FORM, name)]
+        for path in files:
+            is_own = path.stem == self._name and path.suffix != f".{BEGAN}"
+            with suppress(OSError):
+                age = now - path.stat().st_mtime
+                # Another host, which has this folder, too, may have a clock that is ahead.
+                if age >= FORGOTTEN_SECONDS or (is_own and not 0 <= age < TELL_EVERY_SECONDS):
+                    path.unlink()
+        with suppress(OSError):  # that of another queue is there
+            self._folder.rmdir()
 
     def _path(self, kind: str) -> Path:
         return self._folder / f"{self._name}.{kind}"
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def _made(path: Path, now: float) -> float:

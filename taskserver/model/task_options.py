@@ -7,7 +7,7 @@ from types import FunctionType
 from typing import Any, NamedTuple, TypeVar, overload
 
 from ..errors import InvalidTask, SettingError
-from ..messages.printable import shown
+from ..messages.printable import SPANS, shown, span_seconds
 from .backoff import Backoff, parse_backoff
 from .field_checks import name_of
 from .task import MAX_ATTEMPTS, MAX_SECONDS
@@ -47,7 +47,7 @@ def task(
     *,
     max_attempts: int | None = None,
     backoff: str | None = None,
-    timeout: float | None = None,
+    timeout: float | str | None = None,
     on_fatal: str | Callable[..., Any] | None = None,
     batch: int | None = None,
     transactional: bool = False,
@@ -58,7 +58,7 @@ def task(
     *,
     max_attempts: int | None = None,
     backoff: str | None = None,
-    timeout: float | None = None,
+    timeout: float | str | None = None,
     on_fatal: str | Callable[..., Any] | None = None,
     batch: int | None = None,
     transactional: bool = False,
@@ -67,8 +67,9 @@ def task(
     """Give a callable options of its own; the function itself is not changed.
 
     `max_attempts` counts starts (the row's own wins over it), `backoff` is as TASKSERVER_BACKOFF, `timeout` in seconds
-    (0: no limit). `on_fatal` names a callable of the listed modules, or is one: it is called after the last attempt
-    failed, with the same arguments and `error=`, the exception; if it returns, the task counts as done.
+    or a span as "5m" (0: no limit). `on_fatal` names a callable of the listed modules, or is one: it is called after
+    the last attempt failed, with the same arguments and `error=`, the exception; if it returns, the task counts as
+    done.
     With `batch` the callable takes a list of the arguments of up to so many tasks, each an object or an array; it
     returns None where all are done, or a list with an exception for each task that failed, in their order.
     With `transactional` the callable runs inside the transaction that completes its task: its writes to
@@ -142,7 +143,10 @@ def _check_may_be_repeated(options: Options) -> None:
         )
 
 
-def _check_timeout(value: float) -> float:
-    if type(value) not in (int, float) or not 0 <= value <= MAX_SECONDS:
-        raise SettingError(f"timeout is {shown(value)}; allowed: seconds from 0 (no limit) to {MAX_SECONDS}")
-    return value
+def _check_timeout(value: float | str) -> float:
+    seconds = span_seconds(value) if isinstance(value, str) else value
+    if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_SECONDS:  # type: ignore[operator]
+        raise SettingError(
+            f"timeout is {shown(value)}; allowed: seconds from 0 (no limit) to {MAX_SECONDS}, or a span {SPANS}"
+        )
+    return seconds  # type: ignore[return-value]

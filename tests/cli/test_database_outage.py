@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from taskserver import DatabaseError
+from taskserver.cli.outage import kind_of
+from taskserver.host.database_outage import MAX_FILES, DatabaseOutage
 from tests.support.deployment import Deployment
 from tests.support.processes import assert_silent, run_on_terminal, wait_until
 
@@ -70,6 +73,16 @@ def test_an_error_of_other_words_is_told_at_once(site: Deployment) -> None:
     assert "is not a database" in run(site, dsn=dsn).stderr
     assert run(site, dsn=dsn).stderr == ""
     assert REFUSED.fullmatch(run(site).stderr)  # of another queue
+
+
+def test_errors_that_have_words_of_their_own_each_time_are_told_together(tmp_path: Path) -> None:
+    outage = DatabaseOutage(tmp_path / "outages", "host", "queue")
+    assert len([kind for kind in range(100) if outage.fail(f"kind{kind}") is not None]) == MAX_FILES
+    assert outage.fail("kind3") is None
+    assert kind_of(DatabaseError("file '/tmp/#sql-4d2-82cf' is gone")) == kind_of(
+        DatabaseError("file '/tmp/#9' is gone")
+    )
+    assert kind_of(DatabaseError("this")) != kind_of(DatabaseError("that"))
 
 
 def test_its_end_is_told_once_and_an_outage_right_after_it_with_the_next_hour(site: Deployment) -> None:
@@ -147,13 +160,29 @@ def test_whoever_takes_no_line_on_standard_error_changes_no_exit_code(site: Depl
         assert subprocess.run([site.python, site.folder / "worker.py"], env=env, stderr=full).returncode == 0
 
 
+def test_a_line_that_nobody_took_does_not_count_as_told(site: Deployment) -> None:
+    with open("/dev/full", "w") as full:
+        worker = [site.python, str(site.folder / "worker.py")]
+        assert subprocess.run(worker, env={"TASKSERVER_DSN": AWAY}, stderr=full).returncode == 1
+    assert REFUSED.fullmatch(run(site).stderr)
+
+
+def test_what_others_lay_beside_the_notes_stays_and_keeps_none_of_them(site: Deployment) -> None:
+    run(site)
+    (site.folder / "var/outages/folder").mkdir()
+    (site.folder / "var/outages/notes.txt").touch()
+    let_pass(site, 9 * 86_400)
+    assert_silent(run(site, dsn=sqlite(site)["TASKSERVER_DSN"]))
+    assert [path.name for path in files(site)] == ["folder", "notes.txt"]
+
+
 def test_the_log_has_each_failure_and_a_person_who_asks_hears_it(site: Deployment) -> None:
     (site.folder / "var").mkdir(exist_ok=True)
     env = {"TASKSERVER_DSN": AWAY, "TASKSERVER_LOG": "var/log"}
     for _ in range(3):
         site.worker(env=env)
-    assert (site.folder / "var/log").read_text().count("Can't connect") == 2  # the first one was told
-    assert "Can't connect" in site.worker("--verbose", env=env).stderr
+    assert (site.folder / "var/log").read_text().count("ERROR 127.0.0.1:1/shop: Can't connect") == 3
+    assert len(site.worker("--verbose", env=env).stderr.splitlines()) == 1
 
 
 @pytest.mark.usefixtures("bound_by_rights")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Any
 
 import pytest
 
 from taskserver import SettingError, task
+from taskserver.model.task_options import options_of
 
 
 @pytest.mark.parametrize(
@@ -25,6 +27,8 @@ from taskserver import SettingError, task
         ),
         ({"max_attempts": 0}, "^max_attempts is 0; allowed: a whole number from 1 to"),
         ({"timeout": -1}, "^timeout is -1; allowed: seconds from 0"),
+        ({"timeout": "1y"}, "^timeout is '1y'; allowed: seconds from 0 .*, or a span as 90s"),
+        ({"timeout": "8d"}, "^timeout is '8d'; allowed: seconds from 0"),
         ({"backoff": "soon"}, "^backoff is .*; allowed: "),
         ({"on_fatal": "x"}, "^on_fatal: "),
         *(({"transactional": value}, "^transactional is .*; allowed: True or False") for value in (1, None, "yes")),
@@ -34,3 +38,13 @@ from taskserver import SettingError, task
 def test_a_wrong_option_is_named_with_what_is_allowed(given: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words):
         task(**given)
+
+
+def test_a_timeout_may_be_a_span() -> None:
+    for given, seconds in (("5m", 300), ("0s", 0), (1.5, 1.5)):
+
+        def work() -> None: ...
+
+        task(timeout=given)(work)
+        assert isinstance(work, FunctionType)
+        assert options_of(work).timeout_seconds == seconds

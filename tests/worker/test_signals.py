@@ -11,6 +11,7 @@ import time
 import pytest
 
 from tests.support.deployment import Deployment
+from tests.support.processes import assert_silent
 
 TASKS = """
 import atexit
@@ -250,3 +251,16 @@ def test_a_worker_that_waits_for_a_thread_ends_at_the_first_signal(folder: Deplo
     process.terminate()
     assert process.communicate(timeout=30) == ("", "")
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_process_that_multiprocessing_starts_anew_can_be_terminated(folder: Deployment, method: str) -> None:
+    """It imports worker.py, which holds signals back while it starts."""
+    folder.write_tasks(
+        "import multiprocessing, signal, time\n\ndef start():\n"
+        f"    process = multiprocessing.get_context({method!r}).Process(target=time.sleep, args=(60,))\n"
+        "    process.start()\n    time.sleep(1)\n    process.terminate()\n    process.join(20)\n"
+        "    assert process.exitcode == -signal.SIGTERM, process.exitcode\n"
+    )
+    folder.client("add", "tasks.start", "--max-attempts", 1)
+    assert_silent(folder.worker())

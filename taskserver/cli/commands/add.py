@@ -21,7 +21,7 @@ from ..terminal.task_arguments import QUOTING, describe_order, describe_task, re
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """Arguments of 1 MiB take several MiB as JSON text with every character escaped."""
-MISNAMED = "It was added all the same, and becomes fatal: client.py retry --as NAME has it run under the right one"
+MISNAMED = "It was added all the same, and becomes fatal: client.py retry ID --as NAME has it run under the right one"
 _OPTIONS = {"group_id": "group", "unique_key": "unique"}
 """The options of keys that have another name."""
 

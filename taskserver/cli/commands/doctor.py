@@ -72,9 +72,8 @@ def _shown(finding: Finding) -> str:
 
 def _line(finding: Finding) -> str:
     text = f"{finding.level.value:<8} {finding.check:<14} {finding.found}"
-    why = f". Why it matters: {finding.why}" if finding.why else ""
-    mend = f". Mend: {finding.mend}" if finding.mend else ""
-    return printable(f"{text}{why}{mend}")
+    parts = [text, finding.why and f"Why it matters: {finding.why}", finding.mend and f"Mend: {finding.mend}"]
+    return printable(" ".join(part if part[-1] in "?!" else f"{part}." for part in parts if part)).removesuffix(".")
 
 
 def _report(finding: Finding) -> dict[str, str]:

@@ -29,7 +29,7 @@ NARROWER = "STATUS, --group, --task, --error and --since"
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("list", help="the newest tasks; of some statuses, groups, a name or an error")
-    about = f"{', '.join(STATUSES)}; all unless given"
+    about = f"{', '.join(STATUSES)} (or {CLAIMED}, {RUNNING}: both in_progress); all unless given"
     parser.add_argument("statuses", metavar="STATUS", nargs="*", type=_status, default=[], help=about)
     parser.add_argument(
         "--status", nargs="+", action="extend", type=_status, default=[], metavar="STATUS", help="the same"
