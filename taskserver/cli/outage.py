@@ -39,7 +39,8 @@ def tell_of_database(settings: Settings, outages: Path, reports: Sequence[Report
         LOG.error(words, extra={FOR_LOG_ALONE: True})
         if not is_verbose:
             _tell_of_failure(outage, kind, words)
-    if not errors and any(report.outage == "" for report in reports):
+    # A person at a terminal sees that all is well: the word is for whoever gets the mails.
+    if not errors and any(report.outage == "" for report in reports) and not sys.stderr.isatty():
         seconds = outage.succeed()
         if seconds is not None:
             words = f"the database can be used again, {age(seconds)} after it was missed first"

@@ -27,7 +27,7 @@ from .report import NO_COUNTS, Part, Report
 from .shared_memory import SharedMemory, SharedTokens
 from .terminal.live_line import LiveLine
 from .terminal.log import MAX_LINES, set_up
-from .terminal.program import SIGNALS, Exit, Wishes, result_of
+from .terminal.program import SIGNALS, Exit, Wishes, result_of, say
 from .worker_options import Options
 
 LOG = getLogger("taskserver")
@@ -115,10 +115,12 @@ class Supervisor:
             self._bury()
         standard_error.tell_more({kind: self._memory.untold(index) for index, kind in enumerate(MAX_LINES)})
         if self._deaths > MAX_DEATHS_TOLD:
-            print(f"and {self._deaths - MAX_DEATHS_TOLD} more workers of this line died", file=sys.stderr)
+            say(f"and {self._deaths - MAX_DEATHS_TOLD} more workers of this line died")
         counts = [sum(column) for column in zip(NO_COUNTS, *(report.counts for report in self._reports), strict=True)]
         seconds = time.monotonic() - self._began_at
         live.end(f"{counts_in_words(*counts[1:5])} in {seconds:.1f} s, by {len(self._places)} processes")
+        for number in SIGNALS:  # all is over: as Python ends, a signal would have it look killed
+            signal.signal(number, signal.SIG_IGN)
         return self._reports
 
     def _count_in(self, number: int) -> None:

@@ -114,6 +114,21 @@ def test_standard_error_may_be_the_log_though_it_is_a_pipe() -> None:
     assert why_no_log(Path("/dev/stderr")) == ""
 
 
+def test_a_device_is_never_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor the link to standard error, which root could rename."""
+    monkeypatch.setattr(log_file, "MAX_FILE_BYTES", 10)
+    settings = load_settings(tmp_path, {"TASKSERVER_DSN": "sqlite:///q.db", "TASKSERVER_LOG": "log"})
+    handler = log_file.file_handler(settings)
+    assert isinstance(handler, RotatingFileHandler)
+    record = logging.makeLogRecord({"msg": "x" * 100, "levelno": logging.INFO, "levelname": "INFO"})
+    handler.emit(record)
+    assert handler.shouldRollover(record)
+    monkeypatch.setattr(handler, "baseFilename", "/dev/stderr")
+    monkeypatch.setattr(log_file, "_is_at", lambda path, stream: True)
+    assert not handler.shouldRollover(record)
+    handler.close()
+
+
 def test_a_log_that_no_descriptor_is_left_to_rotate_grows_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_file, "MAX_FILE_BYTES", 200)
     settings = load_settings(tmp_path, {"TASKSERVER_DSN": "sqlite:///q.db", "TASKSERVER_LOG": "log"})

@@ -172,9 +172,11 @@ def test_an_account_of_few_connections_gets_its_own_back_between_looks(
     limits = {"few": "3", "many": "100", "few_an_hour": "3 MAX_CONNECTIONS_PER_HOUR 50"}
     for user, limit in limits.items():
         mysql_server.execute(
-            f"CREATE OR REPLACE USER {user}@'%' IDENTIFIED BY 'x' WITH MAX_USER_CONNECTIONS {limit}",
+            f"DROP USER IF EXISTS {user}@'%'",
+            f"CREATE USER {user}@'%' IDENTIFIED BY 'x' WITH MAX_USER_CONNECTIONS {limit}",
             f"GRANT ALL ON `{database}`.* TO {user}@'%'",
         )
+        mysql_server.meet(user, "x")
         mysql_queue.deployment.write_env(
             TASKSERVER_DSN=mysql_queue.dsn.replace(mysql_queue.dsn.split("@")[0], f"mysql://{user}:x"), **SETTINGS
         )

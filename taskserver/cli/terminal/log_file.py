@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ...errors import SettingError
 from ...host.file_rights import who_else_may_replace
-from ...host.log_place import why_no_log
+from ...host.log_place import OF_SYSTEM, why_no_log
 from ...settings.load import Settings
 from .log_lines import level_name, lines_of
 
@@ -76,7 +76,8 @@ class _PrivateFile(RotatingFileHandler):
 
     def shouldRollover(self, record: logging.LogRecord) -> int:  # noqa: N802
         self._follow_other_workers()
-        return int(self._is_rotated and super().shouldRollover(record))
+        is_systems = self.baseFilename.startswith(OF_SYSTEM)  # nobody may rename /dev/stderr
+        return int(self._is_rotated and not is_systems and super().shouldRollover(record))
 
     def doRollover(self) -> None:  # noqa: N802
         """Rotate the file, unless another worker does; where that cannot be done, go on in it."""

@@ -16,6 +16,9 @@ from ...errors import DatabaseError, HostLimit, InvalidTask, SettingError
 from ...host.standard_descriptors import fill_standard_descriptors
 from ...messages.printable import printable
 
+_opened: os.stat_result | None = None
+"""Standard error as the program found it."""
+
 
 class Exit(IntEnum):
     """The exit codes of worker.py and client.py."""
@@ -41,8 +44,10 @@ NO_MORE = "the host lets a program have no more of that; tasks may keep what the
 def say(line: str) -> bool:
     """Write a line on standard error; whether anybody took it, which must not change how the program ends."""
     with suppress(OSError):
-        os.write(2, f"{line}\n".encode("utf-8", "backslashreplace"))
-        return True
+        # A task may have closed it, and a file of its own have got its number.
+        if _opened is None or os.path.samestat(os.fstat(2), _opened):
+            os.write(2, f"{line}\n".encode("utf-8", "backslashreplace"))
+            return True
     return False
 
 
@@ -139,7 +144,9 @@ def _end_without_output(error: OSError) -> CommandResult:
 
 def _open_standard_streams() -> None:
     """Open standard streams that the caller closed."""
+    global _opened
     fill_standard_descriptors()
+    _opened = os.fstat(2)
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115

@@ -46,6 +46,8 @@ BESIDE_OTHERS = (
     "faults/held_rows",
     "faults/forged_ids",
     "worker/runner",
+    "worker/linger",
+    "worker/processes",
 )
 KINDS = (
     "features/kinds",
@@ -56,6 +58,7 @@ KINDS = (
     "features/dependencies",
     "faults/dependency_races",
     "features/batches",
+    "features/shared_commits",
     "features/interventions",
 )
 TOLD = (
