@@ -196,11 +196,14 @@ def test_an_account_of_few_connections_gets_its_own_back_between_looks(
 
 def test_it_waits_for_a_database_that_goes_away_meanwhile(mysql_queue: Queue, mysql_server: MySQLServer) -> None:
     worker = start_waiting(mysql_queue)
-    ((connection,),) = mysql_server.execute(
-        f"SELECT id FROM information_schema.processlist WHERE db = '{mysql_queue.sql('SELECT DATABASE()')[0][0]}' "
-        "AND command = 'Sleep' AND id <> CONNECTION_ID() ORDER BY id DESC LIMIT 1"
+    database, own = mysql_queue.sql("SELECT DATABASE(), CONNECTION_ID()")[0]
+    found: list[tuple[int]] = []
+    of_worker = (
+        f"SELECT id FROM information_schema.processlist WHERE db = '{database}' "
+        f"AND command = 'Sleep' AND id NOT IN (CONNECTION_ID(), {own}) ORDER BY id DESC"
     )
-    mysql_server.execute(f"KILL {connection}")
+    wait_until(lambda: found.extend(mysql_server.execute(of_worker)) or found)  # type: ignore[func-returns-value]
+    mysql_server.execute(f"KILL {found[0][0]}")
     mysql_queue.add("tasks.note")
     wait_until(mysql_queue.notes)
     worker.send_signal(signal.SIGTERM)
