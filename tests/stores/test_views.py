@@ -109,7 +109,8 @@ def test_a_task_tells_how_long_it_ran_or_has_run_so_far(store: Store, rows: Rows
     assert seconds(f"status = 1, started_at = {rows.after(-300)}") == pytest.approx(300, abs=30)
     assert seconds(f"status = 3, updated_at = {rows.after(-290)}") == pytest.approx(10, abs=1)
     assert seconds(f"status = 2, {ended}") == pytest.approx(120, abs=1)
-    assert seconds("status = 4, error_text = 'ValueError: no'") == pytest.approx(120, abs=1)
+    assert seconds("status = 4, error_text = 'BadTask: no'") is None  # its module was imported
+    assert seconds("attempts = 1, error_text = 'ValueError: no'") == pytest.approx(120, abs=1)
     assert seconds("error_text = 'lost: its worker vanished'") is None
     assert seconds("error_text = 'cancelled'") is None
     assert seconds(f"status = 2, {ended}, finished_at = {rows.after(-400)}") is None

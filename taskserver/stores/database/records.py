@@ -130,11 +130,13 @@ class StoredTask(NamedTuple):
     def run_seconds(self, now: str) -> float | None:
         """How long its last attempt ran, or has run until `now`, the database's clock as text in UTC.
 
-        None where that is not known: not started, lost, or cancelled, perhaps long after its attempt.
+        None where that is not known: not started, lost, or cancelled, perhaps long after its attempt. Of a bad row it
+        would be the import of its module.
         """
         error = self.error_text or ""
-        is_over = self.status in (Status.ERROR, Status.FATAL)
-        if is_over and (not self.attempts or error == CANCELLED or error.startswith("lost: ")):
+        if self.status in (Status.ERROR, Status.FATAL) and (error == CANCELLED or error.startswith("lost: ")):
+            return None
+        if self.status == Status.FATAL and not self.attempts:
             return None
         ends: dict[int, str | None] = {Status.IN_PROGRESS: now, Status.ERROR: self.updated_at}
         seconds = _seconds_between(self.started_at, ends.get(self.status, self.finished_at))
