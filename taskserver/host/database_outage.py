@@ -64,14 +64,14 @@ class DatabaseOutage:
         self._clean_up(now)
         return now - began_at if was_told and now - began_at >= TELL_END_SECONDS else None
 
-    def _count(self) -> int:
-        """How many files this queue has."""
-        return sum(name.startswith(self._name) for name in _names_in(self._folder))
-
     def forget(self, kind: str) -> None:
         """Forget that this kind was told: nobody heard it."""
         with suppress(OSError):
             self._path(kind).unlink()
+
+    def _count(self) -> int:
+        """How many files this queue has."""
+        return sum(name.startswith(self._name) for name in _names_in(self._folder))
 
     def _clean_up(self, now: float) -> None:
         files = [self._folder / name for name in _names_in(self._folder) if re.fullmatch(_FORM, name)]
