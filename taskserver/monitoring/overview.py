@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from ..errors import DatabaseError
 from ..host.process_identity import has_ended
 from ..model.task import Status
 from ..server import TaskServer
-from ..stores.database.records import LastRun, QueueCount, RunningTask, WorkerProcess
+from ..stores.database.records import LastRun, QueueCount, RunningTask, StoredTask, WorkerProcess
+from ..stores.queue.claims import number_of
 from ..stores.queue.schedules import Schedules, StoredSchedule
 from ..stores.queue.stats import HOUR_SECONDS, HourStats, RecentStats, Stats
 from ..worker.record import host_name
@@ -121,6 +123,18 @@ def read_overview(server: TaskServer) -> Overview:
 def workers_at_work(server: TaskServer) -> list[AtWork]:
     """The workers of all hosts, the oldest first. Raises DatabaseError."""
     return [_at_work(process) for process in server.store.processes.all()]
+
+
+def gone_among(server: TaskServer, tasks: Sequence[StoredTask]) -> set[int]:
+    """The ids of the started tasks among these whose process has ended, as far as that is known here."""
+    claims = {task.id: task.claim for task in tasks if task.status == Status.IN_PROGRESS and task.started_at}
+    if not claims:
+        return set()
+    try:
+        numbers = {one.process.number for one in workers_at_work(server) if one.has_ended}
+    except DatabaseError:  # as without the right to read them
+        return set()
+    return {task_id for task_id, claim in claims.items() if isinstance(claim, int) and number_of(claim) in numbers}
 
 
 def _at_work(process: WorkerProcess) -> AtWork:

@@ -382,3 +382,6 @@ def test_a_task_whose_process_is_gone_is_shown_so_with_the_end_of_its_lease(sqli
     assert table.endswith("gone: the process has ended, and once the lease is over, that attempt has failed\n")
     (task,) = json_of(sqlite_queue, "list")
     assert task["status_name"] == "in_progress"
+    shown = text_of(sqlite_queue, "show", "1")
+    assert re.search(r"gone +its process has ended; once the lease is over \(in [89] min\), it has failed", shown)
+    assert "runs for" not in shown

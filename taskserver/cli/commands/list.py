@@ -6,19 +6,16 @@ import argparse
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from ...errors import DatabaseError
-from ...messages.printable import age
 from ...messages.suggestions import nearest
 from ...model.field_checks import check_text
 from ...model.task import MAX_SIGNED, Status
-from ...monitoring.overview import workers_at_work
+from ...monitoring.overview import gone_among
 from ...server import TaskServer
 from ...stores.database.records import StoredTask
-from ...stores.queue.claims import number_of
 from ...stores.queue.dependency_trees import DependencyTrees, Links
 from ..terminal.arguments import ABOUT_GROUPS, SINCE, add_groups, since, whole_number
 from ..terminal.dependency_trees import some_ids, stage_of
-from ..terminal.instants import headed, in_column
+from ..terminal.instants import headed, in_column, when
 from ..terminal.output import CLAIMED, RUNNING, Word, as_json, in_units, print_table, status_in_words, task_as_json
 
 DEFAULT_LIMIT = 20
@@ -80,21 +77,9 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
         is_unrestricted = not (statuses or options.groups) and (task, error, options.since) == (None, None, None)
         print("no tasks" if is_unrestricted else "no such tasks")
     else:
-        _print(tasks, links, now, _gone(server, tasks))
+        _print(tasks, links, now, gone_among(server, tasks))
         if len(found) > len(tasks):
             print(f"and older ones: --limit {10 * options.limit} shows more, {NARROWER} fewer")
-
-
-def _gone(server: TaskServer, tasks: Sequence[StoredTask]) -> set[int]:
-    """The ids of the started tasks among these whose process has ended, as far as that is known here."""
-    claims = {task.id: task.claim for task in tasks if task.status == Status.IN_PROGRESS and task.started_at}
-    if not claims:
-        return set()
-    try:
-        numbers = {one.process.number for one in workers_at_work(server) if one.has_ended}
-    except DatabaseError:  # as without the right to read them
-        return set()
-    return {task_id for task_id, claim in claims.items() if isinstance(claim, int) and number_of(claim) in numbers}
 
 
 def _print(tasks: Sequence[StoredTask], links: dict[int, Links], now: str, gone: Collection[int]) -> None:
@@ -104,7 +89,7 @@ def _print(tasks: Sequence[StoredTask], links: dict[int, Links], now: str, gone:
     comes = [task.status != Status.IN_PROGRESS or task.id in gone for task in tasks]
     # Tables stay narrow where no task waits.
     for head, of_each in (
-        ("comes", [_when(task.comes_in_seconds(now)) if one else "" for task, one in zip(tasks, comes, strict=True)]),
+        ("comes", [when(task.comes_in_seconds(now)) if one else "" for task, one in zip(tasks, comes, strict=True)]),
         ("waits for", [some_ids(links[task.id].waits_for) for task in tasks]),
         ("awaited by", [some_ids(links[task.id].awaited_by) for task in tasks]),
     ):
@@ -116,10 +101,6 @@ def _print(tasks: Sequence[StoredTask], links: dict[int, Links], now: str, gone:
     print_table(heads, rows, unless_narrow=[head for head in seldom if head in heads])
     if gone:
         print(f"{GONE}: the process has ended, and once the lease is over, that attempt has failed")
-
-
-def _when(seconds: float | None) -> str:
-    return "" if seconds is None else f"in {age(seconds)}" if seconds > 0 else "now"
 
 
 def _cells(task: StoredTask, now: str, is_gone: bool) -> list[object]:

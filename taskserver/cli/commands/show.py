@@ -11,13 +11,14 @@ from ...errors import InvalidTask
 from ...messages.printable import escaped
 from ...model.results import read_progress
 from ...model.task import MAX_ID, Status
+from ...monitoring.overview import gone_among
 from ...server import TaskServer
 from ...stores.database.records import StoredTask
 from ...stores.database.statements import INSTANTS
 from ...stores.queue.dependency_trees import DependencyTrees, Links
 from ..terminal.arguments import whole_number
 from ..terminal.dependency_trees import some_ids, stage_lines, stage_of, tree
-from ..terminal.instants import exactly
+from ..terminal.instants import exactly, when
 from ..terminal.output import as_json, in_units, status_name, task_as_json
 
 WIDTH = 13
@@ -53,7 +54,10 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     print(f"task {task.id}: {status_name(task.status)}, {where}")
     for name, text in _columns_of(task):
         _print(name, text.split("\n"))
-    if (seconds := task.run_seconds(now)) is not None:
+    if task.id in gone_among(server, [task]):
+        lease = when(task.comes_in_seconds(now))
+        _print("gone", [f"its process has ended; once the lease is over ({lease}), it has failed"])
+    elif (seconds := task.run_seconds(now)) is not None:
         _print("runs for" if task.status == Status.IN_PROGRESS else "ran", [in_units(seconds)])
     _print_links(chains, task, links)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
+from ...messages.printable import age
 from .output import Whole
 
 
@@ -40,6 +41,11 @@ def time_of_day(text: str) -> str:
     """The hour and minute of an instant of today, with the name of its zone."""
     found = _local(text)
     return f"{found:%H:%M %Z}" if found else text
+
+
+def when(seconds: float | None) -> str:
+    """After how long something comes, as `in 3 min`; empty for None."""
+    return "" if seconds is None else f"in {age(seconds)}" if seconds > 0 else "now"
 
 
 def exactly(text: str | None) -> str:
