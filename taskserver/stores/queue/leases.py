@@ -58,8 +58,12 @@ class Leases:
         """Whether a rerun came while the task ran."""
         return bool(self._database.fetch(self.LOOK_WHETHER_CHANGED, (task.id, task.claim)))
 
-    # A lost task that may start once only keeps its token: it counts as claimed still, as it can be completed late.
-    CLAIMED_STILL = "SELECT id, {is_cancelled} FROM {table} {by_key} WHERE id IN ({ids}) AND claim = ?"
+    # A lost task that may start once only keeps its token: it counts as claimed still, as it can be completed late. A
+    # person's UPDATE may have made a cancelled task new again, and have left its token there, too.
+    CLAIMED_STILL = """
+        SELECT id, CASE WHEN status = 1 THEN {is_cancelled} ELSE 0 END FROM {table} {by_key}
+        WHERE id IN ({ids}) AND claim = ?
+    """
     WRITE_PROGRESS = """
         UPDATE {table} {by_key} SET progress = ?, updated_at = {now} WHERE id IN ({ids}) AND status = 1 AND claim = ?
     """
