@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -630,38 +630,42 @@ def test_a_task_fits_by_what_those_of_its_name_took(
         assert limits.reason_to_end() is Reason.MAX_TIME
 
 
-def test_one_call_has_as_many_tasks_as_fit_by_what_they_took_of_late(monkeypatch: pytest.MonkeyPatch) -> None:
+LimitsAt = Callable[[float, int], RunLimits]
+
+
+@pytest.fixture
+def limits_at(monkeypatch: pytest.MonkeyPatch) -> LimitsAt:
+    """The limits of one run of a minute, after so many seconds and tasks."""
     now, result = 0.0, RunResult()
     monkeypatch.setattr(time, "monotonic", lambda: now)
     limits = RunLimits(Limits(max_seconds=60), Stop(), result)
-    assert limits.max_together(1000) == 1000  # nothing is known
-    assert limits.fits(2.0, 0.0)
-    now, result.taken = 10.0, 1
-    assert limits.max_together(1000) == 25
-    now, result.taken = 40.0, 11  # ten tasks took 4 s each
-    assert limits.max_together(1000) == 5
-    assert limits.fits(0.0, 0.0)
-    result.taken = 1001
-    assert limits.max_together(1000) == 500
+
+    def at(seconds: float, taken: int) -> RunLimits:
+        nonlocal now
+        now, result.taken = seconds, taken
+        return limits
+
+    return at
 
 
-def test_in_a_backlog_no_task_that_does_not_fit_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, result = 0.0, RunResult()
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    limits = RunLimits(Limits(max_seconds=60), Stop(), result)
-    assert limits.fits(1.0, 7200.0)
-    now, result.taken = 30.0, 1
-    assert limits.fits(1.0, 7000.0)
-    assert not limits.fits(40.0, 7200.0)
+def test_one_call_has_as_many_tasks_as_fit_by_what_they_took_of_late(limits_at: LimitsAt) -> None:
+    assert limits_at(0.0, 0).max_together(1000) == 1000  # nothing is known
+    assert limits_at(0.0, 0).fits(2.0, 0.0)
+    assert limits_at(10.0, 1).max_together(1000) == 25
+    assert limits_at(40.0, 11).max_together(1000) == 5  # ten tasks took 4 s each
+    assert limits_at(40.0, 11).fits(0.0, 0.0)
+    assert limits_at(40.0, 1001).max_together(1000) == 500
 
 
-def test_a_task_that_others_overtake_is_started_though_they_have_waited_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, result = 0.0, RunResult()
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    limits = RunLimits(Limits(max_seconds=60), Stop(), result)
-    assert limits.fits(1.0, 3000.0)
-    now, result.taken = 30.0, 1
-    assert limits.fits(40.0, 9000.0)
+def test_in_a_backlog_no_task_that_does_not_fit_is_started(limits_at: LimitsAt) -> None:
+    assert limits_at(0.0, 0).fits(1.0, 7200.0)
+    assert limits_at(30.0, 1).fits(1.0, 7000.0)
+    assert not limits_at(30.0, 1).fits(40.0, 7200.0)
+
+
+def test_a_task_that_others_overtake_is_started_though_they_have_waited_too(limits_at: LimitsAt) -> None:
+    assert limits_at(0.0, 0).fits(1.0, 3000.0)
+    assert limits_at(30.0, 1).fits(40.0, 9000.0)
 
 
 @ONE_STORE
