@@ -86,10 +86,10 @@ def _print(tasks: Sequence[StoredTask], links: dict[int, Links], now: str, gone:
     created = headed("created")
     heads = ["id", "status", "group", "priority", "attempts", created, "ran", "task", "arguments", "error"]
     rows = [_cells(task, now, task.id in gone) for task in tasks]
-    comes = [task.status != Status.IN_PROGRESS or task.id in gone for task in tasks]
+    comes = [task.lease_ends_in_seconds(now) if task.id in gone else task.comes_in_seconds(now) for task in tasks]
     # Tables stay narrow where no task waits.
     for head, of_each in (
-        ("comes", [when(task.comes_in_seconds(now)) if one else "" for task, one in zip(tasks, comes, strict=True)]),
+        ("comes", [when(seconds) for seconds in comes]),
         ("waits for", [some_ids(links[task.id].waits_for) for task in tasks]),
         ("awaited by", [some_ids(links[task.id].awaited_by) for task in tasks]),
     ):

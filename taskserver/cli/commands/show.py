@@ -55,8 +55,8 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     for name, text in _columns_of(task):
         _print(name, text.split("\n"))
     if task.id in gone_among(server, [task]):
-        lease = when(task.comes_in_seconds(now))
-        _print("gone", [f"its process has ended; once the lease is over ({lease}), it has failed"])
+        lease_ends = when(task.lease_ends_in_seconds(now))
+        _print("gone", [f"its process has ended; once the lease is over ({lease_ends}), it has failed"])
     elif (seconds := task.run_seconds(now)) is not None:
         _print("runs for" if task.status == Status.IN_PROGRESS else "ran", [in_units(seconds)])
     _print_links(chains, task, links)

@@ -143,9 +143,12 @@ class StoredTask(NamedTuple):
         return seconds if seconds is not None and seconds >= 0 else None
 
     def comes_in_seconds(self, now: str) -> float | None:
-        """After how long a task that failed, or waits for its time, becomes new, and a lease ends; None of others."""
-        comes = (Status.IN_PROGRESS, Status.ERROR, Status.WAITING)
-        return _seconds_between(now, self.due_at) if self.status in comes else None
+        """After how long a task that failed, or waits for its time, becomes new; None of other tasks."""
+        return _seconds_between(now, self.due_at) if self.status in (Status.ERROR, Status.WAITING) else None
+
+    def lease_ends_in_seconds(self, now: str) -> float | None:
+        """After how long the lease of a task in progress ends; None of other tasks."""
+        return _seconds_between(now, self.due_at) if self.status == Status.IN_PROGRESS else None
 
 
 def _seconds_between(earlier: str | None, later: str | None) -> float | None:
