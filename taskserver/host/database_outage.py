@@ -45,7 +45,7 @@ class DatabaseOutage:
         self._folder.mkdir(mode=0o700, exist_ok=True)
         now = time.time()
         began_at = min(_made(self._path(BEGAN), now), now)
-        if not self._path(kind).exists() and self._count() >= MAX_FILES:
+        if not self._path(kind).exists() and len(self._own_files()) >= MAX_FILES:
             kind = MORE
         told_at = _made(self._path(kind), now)
         if told_at != now:
@@ -60,7 +60,7 @@ class DatabaseOutage:
         with suppress(OSError):
             began_at = self._path(BEGAN).stat().st_mtime
             self._path(BEGAN).unlink()  # by one worker alone
-            was_told = any(path.stat().st_mtime >= began_at for path in self._folder.glob(f"{self._name}.*"))
+            was_told = any(path.stat().st_mtime >= began_at for path in self._own_files())
         self._clean_up(now)
         return now - began_at if was_told and now - began_at >= TELL_END_SECONDS else None
 
@@ -69,9 +69,8 @@ class DatabaseOutage:
         with suppress(OSError):
             self._path(kind).unlink()
 
-    def _count(self) -> int:
-        """How many files this queue has."""
-        return sum(name.startswith(self._name) for name in _names_in(self._folder))
+    def _own_files(self) -> list[Path]:
+        return [self._folder / name for name in _names_in(self._folder) if name.startswith(f"{self._name}.")]
 
     def _clean_up(self, now: float) -> None:
         files = [self._folder / name for name in _names_in(self._folder) if re.fullmatch(_FORM, name)]
