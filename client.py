@@ -17,7 +17,8 @@ if sys.version_info < (3, 10):
 
 import signal
 
-# Held back until it is understood: in the midst of an import it would end in a traceback. As in worker.py.
+# Held back until it is understood: in the midst of an import it would end in a traceback. Not in a process
+# that multiprocessing starts anew, which imports this file.
 if __name__ == "__main__":
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 

@@ -143,7 +143,7 @@ class Supervisor:
         for place in self._places:
             if place.pid or place.start_at is None or time.monotonic() < place.start_at:
                 continue
-            self._memory.begin(place.number)  # by whatever stood there it might be killed as overdue, newborn
+            self._memory.begin(place.number)  # the deadline of the worker before would have the new one killed
             try:
                 place.pid = self._fork(lambda place=place: self._be_worker(place))  # type: ignore[misc]
             except OSError as error:

@@ -54,8 +54,8 @@ class Slots:
         """The number of the slot that this process has; they count from 1."""
         self._lock_of_slot = -1
         self._heeds_successor = False
-        """Whether a successor is to have the slot: not one that waited already while the slot was free, as it must be
-        at a standstill."""
+        """Whether this worker makes room for a successor. A process that waited while the slot was free, and did not
+        take it, stands still, as by SIGSTOP: nobody makes room for that one."""
 
     def take(self) -> bool:
         """Take a slot until this process ends; False where all are taken. Raises SettingError, DatabaseError."""
@@ -111,7 +111,7 @@ class Slots:
         if lock is None:
             return False
         self._slot, self._lock_of_slot = number, lock  # the file stays open, and so locked, until the process ends
-        os.utime(lock)  # by which _oldest_first goes
+        os.utime(lock)  # _oldest_first reads since when the slot is taken
         return True
 
     def _become_successor(self, wait: Callable[[float], bool]) -> tuple[int, int] | None:
@@ -126,7 +126,10 @@ class Slots:
         return None
 
     def _oldest_first(self) -> list[int]:
-        """The numbers of the slots, those first that were taken first: a line must not drive out its own workers."""
+        """The numbers of the slots, the one first that was taken first.
+
+        The workers of one line come one after the other: none is to wait for the slot that its line has just taken.
+        """
 
         def taken_at(number: int) -> float:
             try:

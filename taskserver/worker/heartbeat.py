@@ -39,7 +39,7 @@ MAX_WRITE_SECONDS = 60.0
 MAX_TURN_SECONDS = 2.5
 """A verb waits so long at most for somebody's lock before it lets go of its session."""
 SAVE_LATER_SECONDS = 0.05
-"""Finishes may be saved so much later: a look that is planned by then needs not be woken by each call."""
+"""Finishes may be saved so much later, so that a call need not wake the thread for a look that is planned by then."""
 
 
 class Heartbeat:
@@ -191,7 +191,7 @@ class Heartbeat:
                 pause = min(pause, max(give_back_at - time.monotonic(), self._lease_seconds / 24))
             if call is None:
                 self._end_process_if_quiet()
-                # The calls of a round are quick: none may run just now.
+                # Between two quick calls of a round none runs; without this plan the next call would wake the thread.
                 pause = min(pause, max(self.save_ended_at - time.monotonic(), SAVE_LATER_SECONDS))
             self._arm_watchdog()
 

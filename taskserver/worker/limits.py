@@ -60,9 +60,9 @@ class RunLimits:
         self._waited_seconds = 0.0
         """How long it waited for new tasks."""
         self._known_seconds = 0.0
-        """How long tasks of the name took that was asked for last; 0 where nothing is known."""
+        """How long tasks of the name took for which `fits` was asked last; 0 where nothing is known."""
         self._longest_wait = 0.0
-        """How long a task had waited for its start at most."""
+        """The longest wait among the tasks that were started so far."""
         self._is_full = False
         """Whether a task was left since it would not fit into the time that is left."""
         self.called_with_others = 0

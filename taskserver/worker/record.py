@@ -19,7 +19,8 @@ LOG = getLogger("taskserver")
 
 TELL_EVERY_SECONDS = 5.0
 TELL_OF_LIFE_SECONDS = 60.0
-MAX_WRITE_SECONDS = 10.0
+LINE_SLACK_SECONDS = 10.0
+"""The write of a run's begin may wait so long for others, and compares with the database's clock after that."""
 _MAX_TEXT = 255
 
 
@@ -47,8 +48,7 @@ class RunRecord:
         """Record that the run begins. Raises DatabaseError."""
         try:
             began_at = self._line_began_at
-            # The write may wait for others after this.
-            age = None if began_at is None else time.monotonic() - began_at + MAX_WRITE_SECONDS
+            age = None if began_at is None else time.monotonic() - began_at + LINE_SLACK_SECONDS
             self._store.runs.begin(self.host, self.groups, line_seconds=age)
             self._has_begun = True
         except Conflict as error:
