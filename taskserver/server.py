@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from .model.new_task import NewTask
     from .model.results import TaskState
     from .model.selection import Selection
+    from .stores.queue.failures import ErrorCount
     from .stores.queue.group_pauses import GroupPauses
-    from .stores.queue.operations import ErrorCount, Operations, Reclaimed
+    from .stores.queue.operations import Operations, Reclaimed
     from .stores.queue.pruning import Pruned
     from .stores.queue.stats import HourStats
 
@@ -289,8 +290,11 @@ class TaskServer:
     ) -> Sequence[ErrorCount]:
         """Count tasks in error and fatal by the first line of their errors, most frequent first; at most `limit`."""
         from .model.selection import Selection
+        from .stores.queue.failures import Failures
 
-        return self._operations().errors(Selection(None, check_groups(groups, MAX_GROUPS), task, limit=limit))
+        return Failures(self.store.database).errors(
+            Selection(None, check_groups(groups, MAX_GROUPS), task, limit=limit)
+        )
 
     def prune(
         self,

@@ -1,11 +1,12 @@
-"""The state of a queue, read once: what `client.py status` shows, and whatever else watches a queue will.
+"""The state of a queue, read once: what `client.py status`, `check` and `metrics` and the page show.
 
-Facts and numbers alone; whoever shows them makes text, JSON or a page of them.
+Facts and numbers alone; whoever shows them makes text, JSON or a page of them, and verdict.py judges them. Every
+statement behind it is bounded, so that it costs little however many rows there are, and none takes a lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..errors import DatabaseError
@@ -14,6 +15,9 @@ from ..model.task import Status
 from ..server import TaskServer
 from ..stores.database.records import LastRun, QueueCount, RunningTask, StoredTask, WorkerProcess
 from ..stores.queue.claims import number_of
+from ..stores.queue.counts import SAMPLE, Counts, NameCount
+from ..stores.queue.diagnosis import Lapsed
+from ..stores.queue.failures import ErrorCount, Failures
 from ..stores.queue.schedules import Schedules, StoredSchedule
 from ..stores.queue.stats import HOUR_SECONDS, HourStats, RecentStats, Stats
 from ..worker.record import host_name
@@ -23,6 +27,9 @@ MIN_PACE_SECONDS = 300.0
 """At the begin of an hour, what was done in it so far counts as done in so long a time."""
 MAX_RUNNING = 20
 """Running tasks in an overview."""
+MAX_NAMES = 50
+MAX_ERRORS = 20
+HOURS = 24
 
 
 class RowCounts(NamedTuple):
@@ -31,7 +38,11 @@ class RowCounts(NamedTuple):
     by_status: Mapping[int, int]
     """Rows by status: every Status in order, then whatever other numbers the rows hold."""
     oldest_new_seconds: float | None
-    """Age of the oldest new row; None where no row is new."""
+    """Age of the oldest new row, since it was added; None where no row is new."""
+    oldest_ready_seconds: float | None = None
+    """The same since it is ready: a delayed or retried task was added long before."""
+    uncounted: frozenset[int] = frozenset()
+    """The statuses of which there are more rows than were counted."""
 
 
 class Pace(NamedTuple):
@@ -53,6 +64,13 @@ class AtWork(NamedTuple):
     """Whether its process has ended; None where that cannot be known, as of most processes of other hosts."""
 
 
+class NameCounts(NamedTuple):
+    """The rows of one task name, of those whose names are read: of each status the first SAMPLE."""
+
+    task: str
+    by_status: Mapping[int, int]
+
+
 class Overview(NamedTuple):
     """A queue at one instant; instants inside its records are text in UTC."""
 
@@ -71,9 +89,12 @@ class Overview(NamedTuple):
     """Whether all groups are paused, those that come up later included."""
     unserved_groups: Sequence[int]
     """Groups with new tasks that no run serves."""
-    warnings: Sequence[str]
-    """Sentences for a person about unserved and paused groups."""
+    unserved: str | None
+    """The same in a sentence for a person."""
+    paused: str | None
+    """The paused groups in a sentence for a person."""
     schedules: Sequence[StoredSchedule]
+    """All that there are, the next first."""
     this_hour: HourStats
     """What was done since the hour began, by the database's clock: all groups and task names together."""
     hour_before: HourStats
@@ -87,6 +108,23 @@ class Overview(NamedTuple):
     """How many claimed tasks wait for their turn, by the number of their worker."""
     processes: Sequence[AtWork]
     """The workers at work, the oldest first."""
+    names: Sequence[NameCounts]
+    """Rows by task name, the most frequent first; at most MAX_NAMES."""
+    unnamed: frozenset[int]
+    """The statuses of which there are more rows than had their names read."""
+    errors: Sequence[ErrorCount]
+    """What the tasks failed with that failed last, the most frequent first; at most MAX_ERRORS lines."""
+    hours: Sequence[HourStats]
+    """What was done in each of the last HOURS hours in which something was, the oldest first."""
+    lapsed: Lapsed
+    """Claims that no run took back, though their lease ended one lease ago or more."""
+    now: str
+    """The database's clock, as text in UTC."""
+
+    @property
+    def warnings(self) -> list[str]:
+        """The sentences about unserved and paused groups."""
+        return [words for words in (self.unserved, self.paused) if words]
 
 
 def read_overview(server: TaskServer) -> Overview:
@@ -96,7 +134,9 @@ def read_overview(server: TaskServer) -> Overview:
     claims = server.store.claims
     paused = paused_of(counts, claims.paused_groups(), claims.are_all_paused())
     schedules = Schedules(server.store).all()
-    recent = Stats(server.store).recent()
+    stats = Stats(server.store)
+    recent = stats.recent()
+    names = Counts(server.store.database).by_name()
     groups = _by_group(counts)
     return Overview(
         table=server.settings.table,
@@ -108,7 +148,8 @@ def read_overview(server: TaskServer) -> Overview:
         paused_groups=paused.groups,
         are_all_paused=paused.are_all,
         unserved_groups=[count.group_id for count in unserved(counts, runs, paused.groups)],
-        warnings=list(filter(None, [describe_unserved(counts, runs, paused.groups), describe_paused(counts, paused)])),
+        unserved=describe_unserved(counts, runs, paused.groups),
+        paused=describe_paused(counts, paused),
         schedules=schedules,
         this_hour=recent.this_hour,
         hour_before=recent.hour_before,
@@ -117,6 +158,12 @@ def read_overview(server: TaskServer) -> Overview:
         running_by_group=server.store.views.running_counts(),
         claimed_by_number=server.store.views.claimed_counts(),
         processes=workers_at_work(server),
+        names=_by_name(names),
+        unnamed=frozenset(status for status in Status if _rows_of(names, status) >= SAMPLE),
+        errors=Failures(server.store.database).recent(MAX_ERRORS),
+        hours=stats.sums((HOURS - 1) * HOUR_SECONDS, "hour"),
+        lapsed=server.store.diagnosis.lapsed(server.settings.lease_seconds),
+        now=server.store.views.now(),
     )
 
 
@@ -166,8 +213,12 @@ def sum_of(several: Sequence[RowCounts]) -> RowCounts:
     for rows in several:
         for status, count in rows.by_status.items():
             by_status[status] = by_status.get(status, 0) + count
-    ages = (rows.oldest_new_seconds for rows in several if rows.oldest_new_seconds is not None)
-    return RowCounts(by_status, max(ages, default=None))
+    return RowCounts(
+        by_status,
+        _greatest(rows.oldest_new_seconds for rows in several),
+        _greatest(rows.oldest_ready_seconds for rows in several),
+        frozenset().union(*(rows.uncounted for rows in several)),
+    )
 
 
 def _by_group(counts: Sequence[QueueCount]) -> dict[int, RowCounts]:
@@ -181,5 +232,26 @@ def _row_counts(counts: Sequence[QueueCount]) -> RowCounts:
     by_status: dict[int, int] = dict.fromkeys(Status, 0)
     for count in counts:
         by_status[count.status] = by_status.get(count.status, 0) + count.rows
-    ages = (count.oldest_seconds for count in counts if count.oldest_seconds is not None)
-    return RowCounts(by_status, max(ages, default=None))
+    return RowCounts(
+        by_status,
+        _greatest(count.oldest_seconds for count in counts),
+        _greatest(count.ready_seconds for count in counts),
+        frozenset(count.status for count in counts if count.is_more),
+    )
+
+
+def _greatest(ages: Iterable[float | None]) -> float | None:
+    return max((age for age in ages if age is not None), default=None)
+
+
+def _by_name(names: Sequence[NameCount]) -> list[NameCounts]:
+    by_name: dict[str, dict[int, int]] = {}
+    for one in names:
+        by_status = by_name.setdefault(one.task, {})
+        by_status[one.status] = by_status.get(one.status, 0) + one.rows
+    ordered = sorted(by_name.items(), key=lambda item: (-sum(item[1].values()), item[0]))
+    return [NameCounts(task, by_status) for task, by_status in ordered[:MAX_NAMES]]
+
+
+def _rows_of(names: Sequence[NameCount], status: int) -> int:
+    return sum(one.rows for one in names if one.status == status)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...model.task import MAX_SIGNED
 from ...server import TaskServer
-from ...stores.queue.operations import ErrorCount
+from ...stores.queue.failures import ErrorCount
 from ..terminal.arguments import whole_number
 from ..terminal.instants import headed, in_column
 from ..terminal.output import as_json, instant_as_json, print_table

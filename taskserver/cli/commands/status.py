@@ -10,14 +10,24 @@ from typing import Any
 from ...messages.printable import age, printable
 from ...model.task import Status
 from ...monitoring.coverage import seconds_since_start
-from ...monitoring.overview import AtWork, Overview, RowCounts, read_overview, sum_of
+from ...monitoring.overview import AtWork, NameCounts, Overview, RowCounts, read_overview, sum_of
+from ...monitoring.verdict import Verdict, judge
 from ...server import TaskServer
 from ...stores.database.records import LastRun, RunningTask, WorkerProcess
 from ...stores.queue.schedules import StoredSchedule
 from ...stores.queue.stats import HourStats
 from ...worker.result import BECAUSE, Reason, counts_in_words
 from ..terminal.instants import time_of_day
-from ..terminal.output import MAX_LINES, as_json, instant_as_json, largest, print_table, stats_as_json, status_name
+from ..terminal.output import (
+    MAX_LINES,
+    Amount,
+    as_json,
+    instant_as_json,
+    largest,
+    print_table,
+    stats_as_json,
+    status_name,
+)
 
 SEEN_SECONDS = 600.0
 """A worker of another host that gave no sign of life for longer may be gone: its task runs, or it was killed."""
@@ -59,6 +69,13 @@ def _report(overview: Overview) -> dict[str, Any]:
         "processes": [_process_report(at_work, overview.running) for at_work in overview.processes],
         "paces": [{"group_id": group_id} | pace._asdict() for group_id, pace in overview.paces.items()],
         "in_progress": [_in_progress_report(group_id, *counts) for group_id, counts in _in_progress(overview).items()],
+        "verdict": _verdict_report(judge(overview)),
+        "oldest_ready_seconds": overview.total.oldest_ready_seconds,
+        "waits": [_wait_report(group_id, rows) for group_id, rows in overview.groups.items()],
+        "names": [{"task": one.task} | _by_status_name(one) for one in overview.names],
+        "errors": [error._asdict() for error in overview.errors],
+        "hours": [stats_as_json(one, "hour") for one in overview.hours],
+        "lapsed": overview.lapsed._asdict(),
     }
 
 
@@ -68,11 +85,16 @@ def _group_report(group_id: int, rows: RowCounts) -> dict[str, Any]:
     return report | {"oldest_new_seconds": rows.oldest_new_seconds} | _by_status_name(rows)
 
 
+def _wait_report(group_id: int, rows: RowCounts) -> dict[str, Any]:
+    uncounted = [status_name(status) for status in sorted(rows.uncounted)]
+    return {"group_id": group_id, "oldest_ready_seconds": rows.oldest_ready_seconds, "uncounted": uncounted}
+
+
 def _in_progress_report(group_id: int, claimed: int, running: int) -> dict[str, int]:
     return {"group_id": group_id, "claimed": claimed, "running": running}
 
 
-def _by_status_name(rows: RowCounts) -> dict[str, int]:
+def _by_status_name(rows: RowCounts | NameCounts) -> dict[str, int]:
     return {status_name(status): count for status, count in rows.by_status.items()}
 
 
@@ -158,9 +180,9 @@ def _show_rows(overview: Overview) -> None:
         [
             [
                 label,
-                rows.by_status[Status.NEW],
+                _rows_in(rows, Status.NEW),
                 *(sum(counts) for counts in zip((0, 0), *several, strict=True)),
-                *(rows.by_status.get(status, 0) for status in others),
+                *(_rows_in(rows, status) for status in others),
                 age(rows.oldest_new_seconds),
                 empty_in,
             ]
@@ -169,9 +191,19 @@ def _show_rows(overview: Overview) -> None:
     )
 
 
+def _verdict_report(verdict: Verdict) -> dict[str, Any]:
+    reasons = [reason._asdict() | {"level": reason.level.name.lower()} for reason in verdict.reasons]
+    return {"level": verdict.level.name.lower(), "words": verdict.words, "reasons": reasons}
+
+
+def _rows_in(rows: RowCounts, status: int) -> object:
+    count = rows.by_status.get(status, 0)
+    return Amount(f"{count}+") if status in rows.uncounted else count
+
+
 def _show_failures(overview: Overview) -> None:
     """What becomes of tasks that failed."""
-    error, fatal = (overview.total.by_status[status] for status in (Status.ERROR, Status.FATAL))
+    error, fatal = (_rows_in(overview.total, status) for status in (Status.ERROR, Status.FATAL))
     if error:
         print(f"{error} in error: they failed, and come again by themselves; client.py list error")
     if fatal:

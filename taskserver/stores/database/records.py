@@ -15,7 +15,11 @@ class QueueCount(NamedTuple):
     status: int
     rows: int
     oldest_seconds: float | None
-    """The age of the oldest new row; None for other statuses."""
+    """The age of the oldest new row, since it was added; None for other statuses."""
+    ready_seconds: float | None = None
+    """The same since it is ready: a delayed or retried task was added long before."""
+    is_more: bool = False
+    """Whether there are more rows, which were not counted."""
 
 
 class LastRun(NamedTuple):

@@ -66,6 +66,13 @@ class Words(ABC):
     """The hint that a statement reaches its rows by the primary key."""
     by_status: str
     """The hint that a SELECT reads the queue's table `{}` by an index that begins with status and group_id."""
+    by_due: str
+    """The hint that a SELECT reads the queue's table `{}` by the index of status and due_at."""
+    pairs: str
+    """A SELECT of each status and group that occur in the table `{0}`, which passes over rows alike; at most `?`.
+
+    `{1}` stands for the hint `by_status`.
+    """
     delete_by_key: str
     """A DELETE from the table `{}` that reaches its rows by the primary key, without its WHERE."""
     any_text = "?"
@@ -116,6 +123,8 @@ def words_of(words: Words, table: str, quoted: str) -> dict[str, str]:
         "next_at_text": words.instant_text.format("next_at"),
         "hour_text": words.instant_text.format("hour"),
         "by_status": words.by_status.format(table),
+        "by_due": words.by_due.format(table),
+        "pairs": words.pairs.format(names["table"], words.by_status.format(table)),
         "delete_task": words.delete_by_key.format(names["table"]),
         "delete_archived": words.delete_by_key.format(names["done"]),
         "columns": QUEUE_COLUMNS,

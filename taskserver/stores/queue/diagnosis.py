@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ..database.database import Database
 from ..database.facts import Facts, QueueFacts
 
@@ -11,6 +13,14 @@ IS_ORPHAN = """
         SELECT 1 FROM {dependencies} AS edge JOIN {table} AS parent ON parent.id = edge.parent_id
         WHERE edge.child_id = {table}.id AND (parent.status NOT IN (2, 4) OR parent.due_at IS NOT NULL))
 """
+
+
+class Lapsed(NamedTuple):
+    """Claims that nobody took back."""
+
+    rows: int
+    oldest_seconds: float
+    """The time since the end of the oldest of their leases."""
 
 
 class Diagnosis:
@@ -42,6 +52,11 @@ class Diagnosis:
     """
     ORPHANED = f"SELECT COUNT(*) FROM {{table}} WHERE {IS_ORPHAN}"
 
+    def lapsed(self, seconds: float) -> Lapsed:
+        """The claims whose lease ended more than so many seconds ago. Raises DatabaseError."""
+        rows, oldest = self._database.fetch(self.LAPSED, [-seconds])[0]
+        return Lapsed(rows, float(oldest or 0))
+
     def queue_facts(self, most_rows: int, lapsed_seconds: float) -> QueueFacts:
         """Facts about the queue's rows. Raises DatabaseError.
 
@@ -49,8 +64,8 @@ class Diagnosis:
         ended more than `lapsed_seconds` ago.
         """
         names = self._database.fetch(self.NAMES_OF_NEXT, [most_rows] * 3)
-        lapsed, seconds = self._database.fetch(self.LAPSED, [-lapsed_seconds])[0]
+        lapsed = self.lapsed(lapsed_seconds)
         far, undated = self._database.fetch(self.FAR)[0][0], self._database.fetch(self.UNDATED)[0][0]
         orphaned = self._database.fetch(self.ORPHANED)[0][0]
         texts = (name.decode(errors="replace") if isinstance(name, bytes) else str(name) for (name,) in names)
-        return QueueFacts(tuple(sorted(texts)), lapsed, float(seconds or 0), far, undated, orphaned)
+        return QueueFacts(tuple(sorted(texts)), *lapsed, far, undated, orphaned)

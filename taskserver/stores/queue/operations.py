@@ -1,4 +1,4 @@
-"""An operator's verbs: run tasks again, cancel, move; and count errors. Pauses have group_pauses.py.
+"""An operator's verbs: run tasks again, cancel, move. Pauses have group_pauses.py.
 
 A worker does not need them. Verbs to many rows go through bulk_writes.py.
 """
@@ -10,9 +10,7 @@ from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
 from ...errors import Conflict, InvalidTask
-from ...messages.error_text import MAX_ERROR_LENGTH
 from ...messages.printable import shown
-from ...model.results import as_texts
 from ...model.selection import Selection
 from ...model.task import MAX_GROUP_ID, MAX_ID, MAX_SIGNED, ClaimedTask, Status
 from ..database.records import StoredTask, stored_task
@@ -20,13 +18,12 @@ from ..database.statements import marks
 from .adding import Adding
 from .bulk_writes import BulkWrite, BulkWriter, OnWritten, Written
 from .claims import MAX_GROUPS, new_token
-from .dependencies import GIVEN_UP, IS_GIVEN_UP, Dependencies
+from .dependencies import IS_GIVEN_UP, Dependencies
 from .dependency_trees import DependencyTrees
 from .store import Store
 
 SETTLE_SECONDS = 10.0
 """After a retry or cancel, dependencies are settled for so long; a worker settles the rest."""
-ANY_GIVEN_UP = f"{GIVEN_UP}…, for which it waits, is fatal"
 
 
 class Verb(NamedTuple):
@@ -135,21 +132,6 @@ class Reclaimed(NamedTuple):
     """Tasks left unchanged, as others held them."""
 
 
-class ErrorCount(NamedTuple):
-    """Tasks in error and fatal whose errors have the same first line."""
-
-    line: str
-    rows: int
-    fatal: int
-    """How many of these tasks are fatal."""
-    first_seen: str
-    """The instant of the earliest of these failures, in UTC; only rows that stand in the queue count."""
-    last_seen: str
-    """The instant of the latest of these failures, in UTC."""
-    example_id: int
-    """The id of the newest of these tasks."""
-
-
 class Operations:
     """An operator's verbs over one queue."""
 
@@ -188,7 +170,7 @@ class Operations:
 
         Raises InvalidTask.
         """
-        writer = BulkWriter(self._store, _bulk_write(verb, selection, values), on_written)
+        writer = BulkWriter(self._store, bulk_write(verb, selection, values), on_written)
         written = writer.run(selection.ids, selection.limit)
         if written.changed and verb in (RETRY, RETRY_AS, CANCEL):
             self._settle()
@@ -209,7 +191,7 @@ class Operations:
 
     def preview(self, verb: Verb, selection: Selection, most: int) -> Preview:
         """How many rows a verb would change, and the first `most` of them. Raises InvalidTask."""
-        writer = BulkWriter(self._store, _bulk_write(verb, selection))
+        writer = BulkWriter(self._store, bulk_write(verb, selection))
         limit = MAX_SIGNED if selection.limit is None else selection.limit
         if selection.ids is not None:
             found = writer.look_among(sorted(set(selection.ids)))
@@ -251,42 +233,6 @@ class Operations:
             return task
         raise InvalidTask(_why_not_claimed(store, task_id))
 
-    # ---- errors, by their first lines
-
-    # Tasks that were given up because of others are one line, the last. The last attempt of a fatal task ended at
-    # finished_at; that of a task in error at updated_at, as its row was last written then.
-    LINE = """
-        SUBSTR(CASE WHEN {is_given_up} THEN {given_up}
-            WHEN {error_position} > 0 THEN SUBSTR(error_text, 1, {error_position} - 1)
-            ELSE COALESCE(error_text, '') END, 1, {most_characters})
-    """
-    ERRORS = """
-        SELECT line, COUNT(*), SUM(CASE WHEN status = 4 THEN 1 ELSE 0 END), {first_seen}, {last_seen}, MAX(id)
-        FROM (
-            SELECT id, status, CASE WHEN status = 4 THEN COALESCE(finished_at, updated_at) ELSE updated_at END AS seen,
-                {line} AS line
-            FROM {table} {by_status} WHERE {which}
-        ) AS failed
-        GROUP BY line ORDER BY CASE WHEN line = {given_up} THEN 1 ELSE 0 END, COUNT(*) DESC, MAX(id) DESC LIMIT ?
-    """
-
-    def errors(self, selection: Selection) -> list[ErrorCount]:
-        """Tasks in error and fatal by the first line of their errors, the most frequent first: `limit` lines at most.
-
-        Raises InvalidTask.
-        """
-        words = self._database.words
-        most = MAX_SIGNED if selection.limit is None else selection.limit
-        bulk = _bulk_write(RETRY, selection)
-        sql = self.ERRORS.replace("{line}", words.as_bytes.format(self.LINE))
-        sql = sql.replace("{which}", bulk.condition).replace("{is_given_up}", IS_GIVEN_UP)
-        sql = sql.replace("{given_up}", f"'{ANY_GIVEN_UP}'").replace("{most_characters}", str(MAX_ERROR_LENGTH))
-        for name, instant in (("first_seen", "MIN(seen)"), ("last_seen", "MAX(seen)")):
-            sql = sql.replace(f"{{{name}}}", words.instant_text.format(instant))
-        with self._database.unhurried():
-            rows = self._database.fetch(sql, ("\n", "\n", *bulk.values, most))
-        return [ErrorCount(line, count, int(fatal), *rest) for line, count, fatal, *rest in map(as_texts, rows)]
-
 
 def _why_not_claimed(store: Store, task_id: int) -> str:
     row = store.views.show(task_id)
@@ -301,7 +247,8 @@ def _why_not_claimed(store: Store, task_id: int) -> str:
     return f"task {task_id} has the status {row.status}, and cannot be run; look again"
 
 
-def _bulk_write(verb: Verb, selection: Selection, values: Sequence[Any] = ()) -> BulkWrite:
+def bulk_write(verb: Verb, selection: Selection, values: Sequence[Any] = ()) -> BulkWrite:
+    """The write of a verb to chosen rows. Raises InvalidTask."""
     _check(selection)
     conditions = [verb.condition]
     groups = selection.groups or ()

@@ -16,6 +16,8 @@ CONFLICT_SECONDS = 2.0
 """Adding to the stats is tried again for so long while others are in its way."""
 MAX_ROWS_PER_STATEMENT = 50
 MAX_NAMES = 10_000
+MAX_SUMS = 10_000
+"""Sums that one look reads."""
 HOUR_SECONDS = 3600
 
 
@@ -141,6 +143,21 @@ class Stats:
             for hour, group_id, task, *rest in rows
         ]
 
+    SUMS = f"""
+        SELECT {{columns}}, {", ".join(f"{'MAX' if name in GREATEST else '1e0 * SUM'}({name})" for name in COLUMNS)}
+        FROM {{stats}} WHERE hour > {{after}} GROUP BY {{keys}} ORDER BY {{keys}} LIMIT ?
+    """
+
+    def sums(self, since_seconds: float, *keys: str) -> list[HourStats]:
+        """The stats of the hours that ended since so many seconds ago, summed up by one or more of KEY, in order.
+
+        MAX_SUMS sums at most. A column that is no key is empty, or 0.
+        """
+        shown = ["{hour_text}" if key == "hour" else key for key in keys]
+        sql = self.SUMS.replace("{columns}", ", ".join(shown)).replace("{keys}", ", ".join(keys))
+        rows = self._database.fetch(sql, (-since_seconds - HOUR_SECONDS, MAX_SUMS))
+        return [_summed(dict(zip(keys, row, strict=False)), row[len(keys) :]) for row in rows]
+
     TIMES = """
         SELECT task, SUM(ran_seconds), 1e0 * SUM(done + failed), MAX(slowest_seconds) FROM {stats}
         WHERE hour > {after} GROUP BY task LIMIT ?
@@ -155,7 +172,7 @@ class Stats:
     def recent(self) -> RecentStats:
         """What was done in this hour so far, and in the hour before."""
         this_hour, now = map(str, self._database.fetch(self.THIS_HOUR)[0])
-        found = self.hours(HOUR_SECONDS)
+        found = self.sums(HOUR_SECONDS, "hour", "group_id")
         before = _hour_before(this_hour)
         rows_by_group: dict[int, list[HourStats]] = {}
         for one in found:
@@ -172,6 +189,15 @@ class Stats:
 def _number(value: Any) -> Any:
     """A number of a column; 0 for any other value: SQLite's columns may hold anything."""
     return value if type(value) in (int, float) else 0
+
+
+def _summed(key: dict[str, Any], values: Sequence[Any]) -> HourStats:
+    hour, group_id, task = str(key.get("hour", ""))[:19], _number(key.get("group_id", 0)), key.get("task", "")
+    numbers: dict[str, Any] = {
+        name: float(_number(value)) if name.endswith("_seconds") else int(_number(value))
+        for name, value in zip(COLUMNS, values, strict=True)
+    }
+    return HourStats(hour, group_id, str(task), **numbers)
 
 
 def _of_hour(hour: str, several: Iterable[HourStats]) -> HourStats:

@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Any
 
 from ...model.results import TaskState, task_state
-from ...model.task import Status
 from ..database.database import Database
 from ..database.records import LastRun, QueueCount, RunningTask, StoredTask, last_run, running_task, stored_task
 from ..database.statements import marks
 from .claims import number_of
+from .counts import Counts
 from .since import earliest
 
 MAX_CLAIMS = 1000
@@ -24,10 +24,6 @@ class Views:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    COUNTS = """
-        SELECT group_id, status, COUNT(*), MIN(id) FROM {table} GROUP BY status, group_id ORDER BY group_id, status
-    """
-    AGES = "SELECT id, {created_at_age} FROM {table} WHERE id IN ({ids})"
     RUNS = """
         SELECT host, group_ids, pid, {started_at_text}, {started_at_age}, {ended_at_text}, reason,
             taken, done, fatal, lost, released, {previous_started_at_age}
@@ -38,13 +34,8 @@ class Views:
     SHOW_ARCHIVED = "SELECT {readable}, 1 FROM {done} WHERE id = ? ORDER BY done_id DESC LIMIT 1"
 
     def counts(self) -> list[QueueCount]:
-        """Rows by group and status, by one pass over an index. The new row with the smallest id counts as oldest."""
-        with self._database.unhurried():
-            rows = self._database.fetch(self.COUNTS)
-        oldest = [row[3] for row in rows if row[1] == Status.NEW]
-        found = self._database.fetch_ids(self.AGES, oldest)
-        ages = {row[0]: float(row[1]) for row in found if row[1] is not None}
-        return [QueueCount(group, status, count, ages.get(least)) for group, status, count, least in rows]
+        """Rows by group and status, with the age of the oldest new one, as far as `Counts` counts them."""
+        return Counts(self._database).by_group()
 
     def runs(self) -> list[LastRun]:
         """The last run of each host and groups."""

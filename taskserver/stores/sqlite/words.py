@@ -24,6 +24,22 @@ class SQLiteWords(Words):
     quoted = '"{}"'
     by_key = ""
     by_status = 'INDEXED BY "{}_claim_by_group"'
+    by_due = 'INDEXED BY "{}_wake_due"'
+    # Differs from MySQL: SQLite's DISTINCT reads every entry of an index, so each pair is looked for behind the last.
+    pairs = """
+        WITH RECURSIVE pair (status, group_id) AS (
+            SELECT MIN(status), -1 FROM {0} {1}
+            UNION ALL
+            SELECT
+                CASE WHEN EXISTS (SELECT 1 FROM {0} {1} WHERE status = pair.status AND group_id > pair.group_id)
+                THEN pair.status ELSE (SELECT MIN(status) FROM {0} {1} WHERE status > pair.status) END,
+                COALESCE(
+                    (SELECT MIN(group_id) FROM {0} {1} WHERE status = pair.status AND group_id > pair.group_id), -1)
+            FROM pair WHERE pair.status IS NOT NULL
+            LIMIT ?
+        )
+        SELECT status, group_id FROM pair WHERE group_id >= 0
+    """
     delete_by_key = "DELETE FROM {}"
     instant_type = "TEXT"
     number_type = "INTEGER"

@@ -1,0 +1,171 @@
+"""The verdict on a queue: well, look or act, with its reasons in words and what to do about each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+from ..messages.printable import age
+from ..model.task import Status
+from .coverage import in_time, seconds_since_start
+from .overview import Overview
+
+LONG_WAIT_SECONDS = 3600.0
+"""A ready task that waits for longer is worth a look."""
+FEW_ATTEMPTS = 5
+"""Fewer attempts say nothing about how many fail."""
+
+
+class Level(IntEnum):
+    """How much a queue needs a person, from not at all to now."""
+
+    WELL = 0
+    LOOK = 1
+    """It goes on by itself, but somebody should look."""
+    ACT = 2
+    """Tasks do not run, or wait for a person."""
+
+
+class Reason(NamedTuple):
+    """One thing that is not well."""
+
+    name: str
+    """A word that stays the same, by which the reason is known and accepted."""
+    level: Level
+    words: str
+    """What was found, in a sentence without a full stop."""
+    mend: str
+    """What to do about it."""
+
+
+class Verdict(NamedTuple):
+    """The judgement on a queue."""
+
+    level: Level
+    """The worst level of the reasons."""
+    reasons: tuple[Reason, ...]
+    """The worst first."""
+    accepted: tuple[Reason, ...]
+    """Those that a person has accepted; they do not count."""
+
+    @property
+    def words(self) -> str:
+        """The verdict in one sentence."""
+        if not self.reasons:
+            return "All is well"
+        first = self.reasons[0].words
+        return f"{first[0].upper()}{first[1:]}"
+
+
+def judge(overview: Overview, accepted: Collection[str] = ()) -> Verdict:
+    """The verdict on a queue; the names of `accepted` reasons do not count."""
+    found = sorted(_reasons(overview), key=lambda reason: -reason.level)
+    counted = tuple(reason for reason in found if reason.name not in accepted)
+    return Verdict(
+        max((reason.level for reason in counted), default=Level.WELL),
+        counted,
+        tuple(reason for reason in found if reason.name in accepted),
+    )
+
+
+def _reasons(overview: Overview) -> Iterator[Reason]:
+    yield from _cron(overview)
+    yield from _groups(overview)
+    yield from _fatal(overview)
+    yield from _schedules(overview)
+    yield from _waiting(overview)
+    yield from _failing(overview)
+    yield from _leases(overview)
+    yield from _lost(overview)
+
+
+def _cron(overview: Overview) -> Iterator[Reason]:
+    mend = "look whether the line of worker.py stands in the crontab, and at cron's mail; client.py doctor says more"
+    level = Level.ACT if overview.total.by_status[Status.NEW] else Level.LOOK
+    if not overview.runs:
+        if not overview.processes:
+            yield Reason("cron", level, "no worker ran yet", mend)
+    elif not in_time(overview.runs) and not any(not one.has_ended for one in overview.processes):
+        newest = min(map(seconds_since_start, overview.runs))
+        yield Reason("cron", level, f"cron seems to have stopped: the last run began {_ago(newest)}", mend)
+
+
+def _ago(seconds: float) -> str:
+    return f"{age(seconds)} ago" if seconds < float("inf") else "at an instant that cannot be"
+
+
+def _groups(overview: Overview) -> Iterator[Reason]:
+    if overview.unserved:
+        mend = "name the group in the crontab line, or leave GROUP_IDS out there, or mend what adds these tasks"
+        yield Reason("groups", Level.ACT, overview.unserved, mend)
+    if overview.paused and _is_held(overview):
+        mend = "client.py resume GROUP, or --all, once they may run again"
+        yield Reason("paused", Level.LOOK, overview.paused.partition(": client.py")[0], mend)
+
+
+def _is_held(overview: Overview) -> bool:
+    """Whether a paused group has new tasks."""
+    groups = (overview.groups[group] for group in overview.paused_groups if group in overview.groups)
+    return any(rows.by_status[Status.NEW] for rows in groups)
+
+
+def _fatal(overview: Overview) -> Iterator[Reason]:
+    rows = overview.total.by_status[Status.FATAL]
+    if rows:
+        more = "more than " if Status.FATAL in overview.total.uncounted else ""
+        recent = sum(hour.fatal for hour in overview.hours)
+        are = "task is" if rows == 1 and not more else "tasks are"
+        words = f"{more}{rows} {are} fatal: that does not run again by itself"
+        mend = "client.py errors counts what they failed with; once that is mended, client.py retry runs them again"
+        yield Reason("fatal", Level.ACT if recent else Level.LOOK, words, mend)
+
+
+def _schedules(overview: Overview) -> Iterator[Reason]:
+    faulty = [stored for stored in overview.schedules if stored.fault is not None or stored.held is not None]
+    if faulty:
+        first = faulty[0]
+        words = f"schedule {first.schedule.name}: {first.fault or first.held}"
+        more = f"; and {len(faulty) - 1} more" if len(faulty) > 1 else ""
+        yield Reason("schedules", Level.ACT, words + more, "client.py status names each, with what is wrong")
+
+
+def _waiting(overview: Overview) -> Iterator[Reason]:
+    left_out = {*overview.paused_groups, *overview.unserved_groups}
+    waits = {
+        group: rows.oldest_ready_seconds
+        for group, rows in overview.groups.items()
+        if group not in left_out and rows.oldest_ready_seconds is not None
+    }
+    group, seconds = max(waits.items(), key=lambda item: item[1], default=(0, 0.0))
+    if seconds > LONG_WAIT_SECONDS:
+        mend = "more workers (a second crontab line, or --processes), or fewer tasks; client.py stats shows the pace"
+        yield Reason("waiting", Level.LOOK, f"a ready task of group {group} has waited for {age(seconds)}", mend)
+
+
+def _failing(overview: Overview) -> Iterator[Reason]:
+    failed, done = (
+        sum(getattr(hour, column) for hour in (overview.hour_before, overview.this_hour))
+        for column in ("failed", "done")
+    )
+    if failed > done and failed + done >= FEW_ATTEMPTS:
+        words = f"{failed} of {failed + done} attempts failed since {overview.hour_before.hour[11:16]} UTC"
+        yield Reason("failing", Level.LOOK, words, "client.py errors counts what they failed with")
+
+
+def _leases(overview: Overview) -> Iterator[Reason]:
+    rows, seconds = overview.lapsed
+    if rows:
+        are = "task of a worker that vanished is" if rows == 1 else "tasks of workers that vanished are"
+        words = f"{rows} {are} not taken back, though the lease ended {age(seconds)} ago"
+        yield Reason("leases", Level.LOOK, words, "any run takes them back: see that cron runs worker.py")
+
+
+def _lost(overview: Overview) -> Iterator[Reason]:
+    lost = sum(hour.lost for hour in overview.hours)
+    if lost:
+        words = f"in the last day {lost} attempt{' was' if lost == 1 else 's were'} lost: a worker vanished under them"
+        mend = (
+            "if the host ends programs after a time or for memory, have worker.py end before: --max-time, --max-memory"
+        )
+        yield Reason("lost", Level.LOOK, words, mend)

@@ -1,0 +1,167 @@
+"""How many rows a queue has, by group, status and name, and how old the new ones are: bounded, however many there are.
+
+A count of every row takes as long as the rows are many, and a page that shows it is loaded again and again. So each of
+these statements reads so many entries of an index at most, and what was not counted to its end says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ...model.results import as_texts
+from ...model.task import Status
+from ..database.database import Database, Row
+from ..database.records import QueueCount
+from ..database.statements import marks
+
+MAX_COUNTED = 100_000
+"""Rows that one look counts, all groups and statuses together."""
+FIRST_SHARE = 4
+"""The first look takes this part of MAX_COUNTED, the same for each group and status; the second has what is left."""
+ROUND = 1000
+"""`more than 30,000` is what a person reads."""
+MAX_PAIRS = 2000
+"""Pairs of a group and a status; rows of further pairs are not counted."""
+PAIRS_PER_STATEMENT = 50
+SAMPLE = 1000
+"""Rows of a status whose names are read."""
+HEADS = 20
+"""Rows at the head of a group among which the oldest is looked for, where the sample holds none of that group."""
+
+
+class NameCount(NamedTuple):
+    """How many rows have a name, a group and a status."""
+
+    task: str
+    group_id: int
+    status: int
+    rows: int
+
+
+class Ages(NamedTuple):
+    """Ages in seconds of a group's oldest new rows; None where the row holds no instant."""
+
+    since_added: float | None
+    since_ready: float | None
+
+
+class Counts:
+    """The counts of one queue."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # ---- by group and status
+
+    COUNT = """
+        SELECT ? AS status, ? AS group_id, COUNT(*) FROM (
+            SELECT 1 FROM {table} {by_status} WHERE status = ? AND group_id = ? LIMIT ?
+        ) AS counted
+    """
+
+    def by_group(self) -> list[QueueCount]:
+        """Rows by group and status, in that order."""
+        pairs = [(status, group) for status, group in self._database.fetch("{pairs}", (MAX_PAIRS,))]
+        few = MAX_COUNTED // (FIRST_SHARE * len(pairs) or 1)
+        most = dict.fromkeys(pairs, few)
+        found = self._count(most)
+        more = [pair for pair, rows in found.items() if rows > few]
+        if more:
+            left = MAX_COUNTED - sum(min(rows, few) for rows in found.values())
+            share = few + left // len(more)
+            most |= dict.fromkeys(more, max(share - share % ROUND, few))
+            found |= self._count({pair: most[pair] for pair in more})
+        ages = self._ages([group for status, group in found if status == Status.NEW])
+        return [
+            QueueCount(
+                group,
+                status,
+                min(rows, most[status, group]),
+                *_ages_of(ages, status, group),
+                rows > most[status, group],
+            )
+            for (status, group), rows in sorted(found.items(), key=lambda one: (one[0][1], one[0][0]))
+            if rows
+        ]
+
+    def _count(self, most: Mapping[tuple[int, int], int]) -> dict[tuple[int, int], int]:
+        """The rows of each pair of a status and a group, one more than `most` where there are more."""
+        wanted = [(*pair, *pair, rows + 1) for pair, rows in most.items()]
+        return {(status, group): rows for status, group, rows in self._of_each(self.COUNT, wanted)}
+
+    def _of_each(self, sql: str, wanted: Sequence[tuple[Any, ...]]) -> list[Row]:
+        """The rows of a SELECT with each of these values, in few round trips."""
+        rows: list[Row] = []
+        for first in range(0, len(wanted), PAIRS_PER_STATEMENT):
+            some = wanted[first : first + PAIRS_PER_STATEMENT]
+            rows += self._database.fetch(
+                " UNION ALL ".join([sql] * len(some)), [value for one in some for value in one]
+            )
+        return rows
+
+    UP_TO = "SELECT COUNT(*) FROM (SELECT 1 FROM {table} {by_status} WHERE status = ?{groups} LIMIT ?) AS counted"
+
+    def up_to(self, most: int, status: Status, groups: Sequence[int] = ()) -> int:
+        """The rows of a status in these groups (none: in all); `most` where there are more."""
+        condition = f" AND group_id IN ({marks(len(groups))})" if groups else ""
+        sql = self.UP_TO.replace("{groups}", condition)
+        found: int = self._database.fetch_value(sql, (status, *groups, most))
+        return found
+
+    # ---- ages of new rows
+
+    # The index by due_at has all new rows in the order of their ids, whatever their groups and priorities are. A new
+    # row's updated_at is the instant since which it is ready.
+    AGES = """
+        SELECT group_id, MAX({created_at_age}), MAX({updated_at_age}) FROM (
+            SELECT group_id, created_at, updated_at FROM {table} {by_due}
+            WHERE status = 0 AND due_at IS NULL ORDER BY id LIMIT ?
+        ) AS first_ones GROUP BY group_id
+    """
+    AGES_OF_GROUP = """
+        SELECT ? AS group_id, MAX({created_at_age}), MAX({updated_at_age}) FROM (
+            SELECT created_at, updated_at FROM {table} {by_status}
+            WHERE status = 0 AND group_id = ? ORDER BY priority, id LIMIT ?
+        ) AS heads
+    """
+
+    def _ages(self, groups: Sequence[int]) -> dict[int, Ages]:
+        """The ages of the oldest new rows of each group, among its first rows."""
+        if not groups:
+            return {}
+        rows = list(self._database.fetch(self.AGES, (SAMPLE,)))
+        left = set(groups).difference(row[0] for row in rows)
+        rows += self._of_each(self.AGES_OF_GROUP, [(group, group, HEADS) for group in sorted(left)])
+        return {group: Ages(*map(_seconds, ages)) for group, *ages in rows}
+
+    # ---- by name
+
+    NAMES = " UNION ALL ".join(
+        f"""
+        SELECT {status} AS status, task, group_id, COUNT(*) FROM (
+            SELECT task, group_id FROM {{table}} {{by_due}} WHERE status = {status} ORDER BY {order} LIMIT ?
+        ) AS named_{status} GROUP BY task, group_id
+        """
+        for status, order in {
+            Status.NEW.value: "due_at, id",
+            Status.IN_PROGRESS.value: "due_at, id",
+            Status.DONE.value: "due_at DESC, id DESC",
+            Status.ERROR.value: "due_at, id",
+            Status.FATAL.value: "due_at DESC, id DESC",
+            Status.WAITING.value: "due_at, id",
+        }.items()
+    )
+
+    def by_name(self) -> list[NameCount]:
+        """Rows by name, group and status: of each status the first SAMPLE rows; of done and fatal ones the newest."""
+        rows = self._database.fetch(self.NAMES, [SAMPLE] * len(Status))
+        return [NameCount(str(task), group, status, count) for status, task, group, count in map(as_texts, rows)]
+
+
+def _ages_of(ages: Mapping[int, Ages], status: int, group: int) -> Ages:
+    return ages.get(group, Ages(None, None)) if status == Status.NEW else Ages(None, None)
+
+
+def _seconds(value: Any) -> float | None:
+    return None if value is None else float(value)
