@@ -63,3 +63,11 @@ def whole_span(seconds: int) -> str:
         if seconds and seconds % length == 0:
             return f"{seconds // length} {unit}"
     return f"{seconds} s"
+
+
+def in_units(seconds: float) -> str:
+    """Seconds in a person's unit, with about two significant digits, as `1.5 s`."""
+    for unit, length in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)):
+        if seconds >= (2 * length if length > 1 else length):
+            return f"{seconds / length:.{0 if seconds >= 10 * length else 1}f} {unit}"
+    return f"{seconds * 1000:.{0 if seconds >= 0.01 else 1}f} ms"

@@ -41,6 +41,11 @@ class Status(IntEnum):
     WAITING = 5
 
 
+def name_of_status(status: int) -> str:
+    """The name of a status in small letters; `status_9` for a number that is no status, which a row may hold."""
+    return Status(status).name.lower() if status in set(Status) else f"status_{status}"
+
+
 CANCELLED = "cancelled"
 """The error_text of a task that a person cancelled: fatal, or running until its worker hears of it."""
 

@@ -18,6 +18,7 @@ _NAMES = (
     *("DSN", "PASSWORD", "TABLE", "MODE", "MODULES"),
     *("MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE", "PAUSES", "LOG", "LOG_LEVEL", "LOG_FORMAT"),
     *("ON_FAILURE", "WARN_AFTER"),
+    *("PAGE_PASSWORD", "PAGE_ALLOW", "PAGE_PROXIES", "PAGE_ACTIONS", "METRICS_TOKEN", "ADD_TOKENS"),
 )
 SETTING_KEYS = tuple(PREFIX + name for name in _NAMES)
 LOG_LEVELS = ("debug", "info", "warning", "error")

@@ -127,10 +127,7 @@ def make_settings(
 
 def load_settings(folder: Path, environ: Mapping[str, str] = os.environ) -> Settings:
     """Read and check every setting. Raises SettingError."""
-    found = _settings_in(folder / ".env")
-    given = {key: value for key, value in {**_hidden, **environ}.items() if key.startswith(PREFIX) and value}
-    found.update(given)
-    _check_environment(given)
+    found = found_settings(folder, environ)
     if not found.get("TASKSERVER_DSN"):
         raise _no_dsn(folder / ".env", environ)
 
@@ -157,6 +154,14 @@ def load_settings(folder: Path, environ: Mapping[str, str] = os.environ) -> Sett
         on_failure=read("ON_FAILURE", check_hook, defaults["on_failure"]),
         warn_after=read("WARN_AFTER", whole_number_as_text(0, MAX_ATTEMPTS), defaults["warn_after"]),
     )
+
+
+def found_settings(folder: Path, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The texts of all settings that are given, by key; a blank value is none. Raises SettingError."""
+    found = _settings_in(folder / ".env")
+    given = {key: value for key, value in {**_hidden, **environ}.items() if key.startswith(PREFIX) and value}
+    _check_environment(given)
+    return found | given
 
 
 def hide_secrets() -> None:

@@ -10,11 +10,12 @@ from ...messages.suggestions import nearest
 from ...model.field_checks import check_text
 from ...model.task import MAX_SIGNED, Status
 from ...monitoring.overview import gone_among
+from ...monitoring.stages import stage_of
 from ...server import TaskServer
 from ...stores.database.records import StoredTask
 from ...stores.queue.dependency_trees import DependencyTrees, Links
 from ..terminal.arguments import ABOUT_GROUPS, SINCE, add_groups, since, whole_number
-from ..terminal.dependency_trees import some_ids, stage_of
+from ..terminal.dependency_trees import some_ids
 from ..terminal.instants import headed, in_column, when
 from ..terminal.output import CLAIMED, RUNNING, Word, as_json, in_units, print_table, status_in_words, task_as_json
 

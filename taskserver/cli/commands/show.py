@@ -12,12 +12,13 @@ from ...messages.printable import escaped
 from ...model.results import read_progress
 from ...model.task import MAX_ID, Status
 from ...monitoring.overview import gone_among
+from ...monitoring.stages import stage_lines, stage_of
 from ...server import TaskServer
 from ...stores.database.records import StoredTask
 from ...stores.database.statements import INSTANTS
 from ...stores.queue.dependency_trees import DependencyTrees, Links
 from ..terminal.arguments import whole_number
-from ..terminal.dependency_trees import some_ids, stage_lines, stage_of, tree
+from ..terminal.dependency_trees import some_ids, tree
 from ..terminal.instants import exactly, when
 from ..terminal.output import as_json, in_units, status_name, task_as_json
 

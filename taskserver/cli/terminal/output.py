@@ -9,7 +9,8 @@ from math import isfinite
 from typing import Any, TypeVar
 
 from ...messages.printable import MAX_LINE, printable
-from ...model.task import Status
+from ...messages.printable import in_units as spelt_in_units
+from ...model.task import Status, name_of_status
 from ...stores.database.records import StoredTask
 from ...stores.database.statements import INSTANTS
 from ...stores.queue.dependency_trees import Links
@@ -162,7 +163,7 @@ def instant_as_json(text: str | None) -> str | None:
 
 def status_name(status: int) -> Word:
     """The name of a status; `status_9` for a number that is no status, which a row may hold."""
-    return Word(Status(status).name.lower() if status in set(Status) else f"status_{status}")
+    return Word(name_of_status(status))
 
 
 def status_in_words(task: StoredTask) -> Word:
@@ -174,9 +175,4 @@ def status_in_words(task: StoredTask) -> Word:
 
 def in_units(seconds: float | None) -> Amount:
     """Seconds in a person's unit, with about two significant digits; empty for None."""
-    if seconds is None:
-        return Amount("")
-    for unit, length in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)):
-        if seconds >= (2 * length if length > 1 else length):
-            return Amount(f"{seconds / length:.{0 if seconds >= 10 * length else 1}f} {unit}")
-    return Amount(f"{seconds * 1000:.{0 if seconds >= 0.01 else 1}f} ms")
+    return Amount("" if seconds is None else spelt_in_units(seconds))

@@ -1,0 +1,125 @@
+"""The settings of the status page: who may see it, act from it, read its metrics, and add tasks over HTTP.
+
+Workers do not read them: a mistake in them must stop the page alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import SettingError
+from ..messages.printable import shown
+from ..model.task import MAX_GROUP_ID
+from .checks import one_of
+from .load import found_settings
+
+Network = IPv4Network | IPv6Network
+
+_PASSWORD_HASH = r"pbkdf2:sha256:\d{5,9}\$[^$\s]+\$[0-9a-f]{64}"
+_SHA256 = r"[0-9a-f]{64}"
+_TOKEN = rf"(?P<name>[\w.-]+);sha256=(?P<sha256>{_SHA256});tasks=(?P<tasks>[^\s;]+);groups=(?P<groups>\*|\d+(,\d+)*)"
+_TASK = r"\*|[\w.:]+(\.\*)?"
+
+
+class AddToken(NamedTuple):
+    """Who may add tasks over HTTP, and which."""
+
+    name: str
+    sha256: str
+    """Of the token, in hexadecimal digits."""
+    tasks: tuple[str, ...]
+    """Names of callables, `module.*` for all of a module, or `*`."""
+    groups: tuple[int, ...] | None
+    """None: every group."""
+
+    def allows_task(self, task: str) -> bool:
+        """Whether it may add tasks of this name."""
+        return any(
+            one in ("*", task) or (one.endswith(".*") and task.startswith((one[:-1], f"{one[:-2]}:")))
+            for one in self.tasks
+        )
+
+    def allows_group(self, group_id: int) -> bool:
+        """Whether it may add to this group."""
+        return self.groups is None or group_id in self.groups
+
+
+class PageSettings(NamedTuple):
+    """The settings of the page, each as the type that it works with."""
+
+    password_hash: str = ""
+    """Empty: no password is asked for."""
+    allow: tuple[Network, ...] = ()
+    """The networks from which the page may be seen; empty: from everywhere."""
+    proxies: tuple[Network, ...] = ()
+    """Whose word on a visitor's address is believed."""
+    may_act: bool = False
+    metrics_sha256: str = ""
+    """Of the token for the metrics; empty: there are none."""
+    add_tokens: tuple[AddToken, ...] = ()
+
+    @property
+    def is_open_to_somebody(self) -> bool:
+        """Whether anybody may see the page."""
+        return bool(self.password_hash or self.allow)
+
+
+def load_page_settings(folder: Path, environ: Mapping[str, str] = os.environ) -> PageSettings:
+    """Read and check the page's settings. Raises SettingError, which repeats no hash."""
+    found = found_settings(folder, environ)
+    return PageSettings(
+        password_hash=_hash("TASKSERVER_PAGE_PASSWORD", found.get("TASKSERVER_PAGE_PASSWORD", "")),
+        allow=_networks("TASKSERVER_PAGE_ALLOW", found.get("TASKSERVER_PAGE_ALLOW", "")),
+        proxies=_networks("TASKSERVER_PAGE_PROXIES", found.get("TASKSERVER_PAGE_PROXIES", "")),
+        may_act=one_of(("no", "yes"))("TASKSERVER_PAGE_ACTIONS", found.get("TASKSERVER_PAGE_ACTIONS") or "no") == "yes",
+        metrics_sha256=_sha256("TASKSERVER_METRICS_TOKEN", found.get("TASKSERVER_METRICS_TOKEN", "")),
+        add_tokens=_tokens("TASKSERVER_ADD_TOKENS", found.get("TASKSERVER_ADD_TOKENS", "")),
+    )
+
+
+def _hash(key: str, value: str) -> str:
+    if value and not re.fullmatch(_PASSWORD_HASH, value):
+        raise SettingError(
+            f"{key} is no hash of a password; allowed: what client.py page --password prints, in single quotes"
+        )
+    return value
+
+
+def _sha256(key: str, value: str) -> str:
+    if value and not re.fullmatch(_SHA256, value):
+        raise SettingError(f"{key} is no hash of a token; allowed: what client.py page --token prints")
+    return value
+
+
+def _networks(key: str, value: str) -> tuple[Network, ...]:
+    networks = []
+    for part in re.split(r"[,\s]+", value.strip()) if value.strip() else ():
+        try:
+            networks.append(ip_network(part, strict=False))
+        except ValueError:
+            raise SettingError(
+                f"{key} is wrong: {shown(part)}; allowed: addresses and networks with commas between them, "
+                "as 203.0.113.7, 2001:db8::/32"
+            ) from None
+    return tuple(networks)
+
+
+def _tokens(key: str, value: str) -> tuple[AddToken, ...]:
+    tokens = []
+    for number, part in enumerate(value.split(), start=1):
+        found = re.fullmatch(_TOKEN, part)
+        tasks = found["tasks"].split(",") if found else []
+        groups = [int(one) for one in found["groups"].split(",")] if found and found["groups"] != "*" else []
+        if not found or not all(re.fullmatch(_TASK, task) for task in tasks) or max(groups, default=0) > MAX_GROUP_ID:
+            raise SettingError(
+                f"{key}: entry {number} is wrong; allowed: entries with blanks between them, each as "
+                "name;sha256=…;tasks=tasks.send_letter,shop.*;groups=3,5 (groups=* for all), "
+                "as client.py page --token NAME prints them"
+            )
+        tokens.append(AddToken(found["name"], found["sha256"], tuple(tasks), tuple(groups) or None))
+    return tuple(tokens)
