@@ -149,6 +149,9 @@ def words_of(words: Words, table: str, quoted: str) -> dict[str, str]:
         filled[f"read_{column}"] = f"CASE WHEN {too_long} THEN '{TOO_LONG}' ELSE {column} END"
     readable = {column: filled.get(f"{column}_text", filled.get(f"read_{column}", column)) for column in columns}
     filled["readable"] = ", ".join(readable.values())
+    # A list shows the begins of texts: whole ones would be megabytes.
+    begins = {"error_text": "SUBSTR(error_text, 1, 300)"} | dict.fromkeys(("args", "stages", "result"), "NULL")
+    filled["listed"] = ", ".join((readable | begins).values())
     return filled | words.of_table(table)
 
 
