@@ -1,0 +1,115 @@
+"""Templates → text: escaped by Jinja2, with the words for numbers, instants and statuses that people read."""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from collections.abc import Mapping
+from datetime import timezone
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from .. import __version__
+from ..messages.instants import exactly, local
+from ..messages.printable import age, escaped, in_units
+from ..model.task import Status, name_of_status
+from ..stores.database.records import StoredTask
+
+TEMPLATES = Path(__file__).with_name("templates")
+ASSETS = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
+"""The files that a page loads, and their types."""
+
+
+def render(template: str, values: Mapping[str, Any]) -> str:
+    """The text of a template."""
+    return _environment().get_template(template).render(**values)
+
+
+@cache
+def asset(name: str) -> str:
+    """The text of one of ASSETS."""
+    return (TEMPLATES / name).read_text(encoding="utf-8")
+
+
+@cache
+def version_of(name: str) -> str:
+    """A mark that differs with an asset's text, for browsers that keep it."""
+    return hashlib.sha256(asset(name).encode()).hexdigest()[:12]
+
+
+def csp_hash(text: str) -> str:
+    """What a content security policy calls a text by that it allows."""
+    return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@cache
+def _environment() -> Environment:
+    # No loader of packages: the folder is a plain one wherever the page runs.
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters |= {
+        "age": age,
+        "units": lambda seconds: "" if seconds is None else in_units(seconds),
+        "exactly": exactly,
+        "clock": _clock,
+        "iso": _iso,
+        "status": status_in_words,
+        "count": _count,
+        "plain": escaped,
+    }
+    environment.globals |= {
+        "Status": Status,
+        "link": link,
+        "version": __version__,
+        "version_of": version_of,
+        "asset": asset,
+        "status_of": status_of,
+    }
+    return environment
+
+
+def link(view: str = "", **fields: Any) -> str:
+    """A link to a view, which holds wherever the page is mounted; fields of None are left out."""
+    given = [("view", view)] if view else []
+    for name, value in fields.items():
+        several = value if isinstance(value, (list, tuple)) else [value]
+        given += [(name, one) for one in several if one is not None]
+    return f"?{urlencode(given, errors='replace')}"
+
+
+def status_in_words(status: int) -> str:
+    """The name of a status as people read it."""
+    return name_of_status(status).replace("_", " ")
+
+
+def status_of(task: StoredTask) -> str:
+    """The status of a task, of one in progress whether it is claimed or runs."""
+    if task.status == Status.IN_PROGRESS:
+        return "running" if task.started_at else "claimed"
+    return name_of_status(task.status)
+
+
+def _count(rows: int) -> str:
+    """A number with a narrow space between its thousands."""
+    return f"{rows:,}".replace(",", "\u202f")
+
+
+def _clock(text: str | None) -> str:
+    """The instant of a row in this host's time zone, to the minute."""
+    found = local(text)
+    return f"{found:%Y-%m-%d %H:%M %Z}" if found else text or ""
+
+
+def _iso(text: str | None) -> str:
+    found = local(text)
+    return found.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ") if found else ""
