@@ -10,6 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN_TIME = "run time"
+WEB = "web"
 
 
 def sections(lock: str) -> dict[str, str]:
