@@ -25,6 +25,7 @@ import pytest
 
 from taskserver import __version__
 from tests.support.deployment import ROOT, TIMEOUT_SECONDS
+from tests.support.hosts import BARE, VERSIONS, as_user, is_usable, open_folder, own, own_all, users_python
 from tests.support.servers import NOBODY, find_program
 
 NAME = f"taskserver-{__version__}"
@@ -35,8 +36,6 @@ STRAYS = (
     *("taskserver/notes.txt", "taskserver/worker/call.py.orig", "taskserver/__pycache__/draft.cpython-311.pyc"),
     *("docs/.draft.md.swp", "examples/enqueue.php~", "packaging/draft.py", ".git-credentials"),
 )
-BARE = ("-S", "-E")
-"""Options of a Python that has its standard library alone, whatever is installed and set."""
 RUN_TIME = ["PyMySQL", "python-dotenv"]
 PACKAGES = {"bundle": RUN_TIME, "web_bundle": [*RUN_TIME, "Jinja2", "MarkupSafe", "Werkzeug", "itsdangerous"]}
 Run = subprocess.CompletedProcess[str]
@@ -52,16 +51,8 @@ class Bundle(NamedTuple):
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Path]:
-    """A folder that nobody may enter too, which pytest's own is not."""
-    folder = Path(tempfile.mkdtemp(prefix="taskserver-bundle-", dir="/tmp"))
-    folder.chmod(0o755)
-    try:
+    with open_folder() as folder:
         yield folder
-    finally:
-        for path in [folder, *folder.rglob("*")]:
-            if path.is_dir() and not path.is_symlink():
-                path.chmod(0o700)
-        shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")
@@ -492,29 +483,19 @@ class Host:
         for path in self.folder.rglob("*"):
             path.chmod(path.stat().st_mode & ~0o111 if path.is_file() else 0o755)
 
-    def own(self, *paths: Path) -> None:
-        """Give them to the user."""
-        for path in paths:
-            if os.getuid() == 0:
-                os.chown(path, NOBODY, NOBODY)
-
-    def own_all(self) -> None:
-        """As it is on most hosts: whoever uploads may write everything."""
-        self.own(self.folder, *self.folder.rglob("*"))
-
     def make_read_only(self) -> None:
         """All but var/."""
         var = self.folder / "var"
         for path in [self.folder, *self.folder.rglob("*")]:
             if path != var and var not in path.parents:
                 path.chmod(path.stat().st_mode & ~0o222)
-        self.own(var, *var.iterdir())
+        own(var, *var.iterdir())
 
     def write_env(self, **settings: str) -> None:
         path = self.folder / ".env"
         path.write_text("".join(f"{key}='{value}'\n" for key, value in settings.items()))
         path.chmod(0o400)
-        self.own(path)
+        own(path)
 
     def run(self, script: str, *args: object, env: Mapping[str, str] | None = None) -> Run:
         return self.execute([*self.python, str(self.folder / script), *map(str, args)], env=env)
@@ -540,37 +521,9 @@ class Host:
 ARGS = '{"name": "Ada"}'
 
 
-def as_user() -> list[str]:
-    """What makes a command run without root's rights.
-
-    setpriv still has them while it looks for the next program, so that this is `env`, which does nothing here.
-    """
-    if os.getuid() != 0:
-        return []
-    setpriv = find_program("setpriv")
-    if setpriv is None:
-        pytest.skip("setpriv of util-linux is needed to give up root's rights")
-    return [setpriv, f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "env"]
-
-
-VERSIONS = [f"python3.{minor}" for minor in range(10, 20)]
-IS_USABLE = "import sys, sqlite3; sys.exit(sys.version_info < (3, 10))"
-
-
-def _is_usable(python: str) -> bool:
-    """By the user, who may not reach an interpreter in root's home."""
-    command = [*as_user(), python, *BARE, "-c", IS_USABLE]
-    return subprocess.run(command, cwd="/", env={}, capture_output=True).returncode == 0
-
-
 @pytest.fixture(scope="module")
 def python() -> list[str]:
-    """The first that the user may run: that of the tests, or another one."""
-    for name in (sys.executable, "/usr/bin/python3", *VERSIONS):
-        path = shutil.which(name)
-        if path and _is_usable(path):
-            return [path, *BARE]
-    pytest.skip("no Python of 3.10 or newer that an unprivileged user may run")
+    return [users_python(), *BARE]
 
 
 @pytest.fixture
@@ -607,23 +560,23 @@ def test_a_task_is_done_where_only_var_may_be_written(
 
 def test_it_runs_under_a_python_that_does_not_look_beside_the_script(host: Host) -> None:
     host.python = [host.python[0], "-I", "-S"]
-    host.own_all()
+    own_all(host.folder)
     host.do_one_task()
 
 
 def test_it_runs_with_every_python_at_hand(place: Path, bundle: Bundle) -> None:
-    paths = [path for name in VERSIONS if (path := shutil.which(name)) and _is_usable(path)]
+    paths = [path for name in VERSIONS if (path := shutil.which(name)) and is_usable(path)]
     if not paths:
         pytest.skip("no python3.10, python3.11, … in PATH that an unprivileged user may run")
     for path in paths:
         host = Host(place, bundle, [path, *BARE])
-        host.own_all()
+        own_all(host.folder)
         host.do_one_task()
 
 
 def test_what_it_says_to_type_first_does_a_task(host: Host) -> None:
     (host.folder / "tasks.py").unlink()
-    host.own_all()
+    own_all(host.folder)
     programs = host.home / "bin"
     programs.mkdir()
     (programs / "python3").write_text(f'#!/bin/sh\nexec {" ".join(host.python)} "$@"\n')
@@ -639,7 +592,7 @@ def test_what_it_says_to_type_first_does_a_task(host: Host) -> None:
 
 
 def test_a_new_version_leaves_the_owners_files_alone(host: Host, bundle: Bundle) -> None:
-    host.own_all()
+    own_all(host.folder)
     host.do_one_task()
     rights = [stat.S_IMODE((host.folder / name).stat().st_mode) for name in ("var", ".env")]
     assert rights == [0o700, 0o600]  # which the upload had left open to others
