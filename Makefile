@@ -23,13 +23,13 @@ venv: ## create .venv with what taskserver needs at run time
 	@.ci/setup venv
 
 venv-test:
-	@.ci/setup venv test
+	@.ci/setup venv web metrics test
 
 venv-dev:
-	@.ci/setup venv test dev
+	@.ci/setup venv web metrics test dev
 
 venv-bench:
-	@.ci/setup venv test bench
+	@.ci/setup venv web metrics test bench
 
 packages:
 	@.ci/setup packages
@@ -37,7 +37,8 @@ packages:
 demo: venv ## run the demonstration: SQLite, no server, nothing to configure
 	@$(PYTHON) examples/demo/run.py $(ARGS)
 
-bundle: venv ## write a folder and a zip to upload, which need nothing but python3: dist/
+bundle: ## write a folder and a zip to upload, which need nothing but python3: dist/; with ARGS=--web the status page, too
+	@.ci/setup venv $(if $(filter --web,$(ARGS)),web)
 	@$(PYTHON) packaging/bundle.py $(ARGS)
 
 test: venv-test packages ## run the tests on SQLite and a private MariaDB

@@ -17,13 +17,15 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "packaging"), str(ROOT / ".ci")]
 
 from bundle import content_line  # type: ignore[import-not-found]  # noqa: E402
-from requirements import RUN_TIME  # noqa: E402
+from requirements import RUN_TIME, WEB  # noqa: E402
 
 HEAD = """\
 # What `make` installs and `make bundle` packs, with hashes: pip refuses a file that has another one. Written by
 # `make update`; a section has what an extra of pyproject.toml needs beyond the sections before it.
 """
-EXTRAS = ("test", "dev", "update", "bench")
+EXTRAS = (WEB, "metrics", "test", "dev", "update", "bench")
+PACKED = (RUN_TIME, WEB)
+"""The sections whose packages the bundle takes in."""
 OLDEST_PYTHON = "3.10"
 
 
@@ -36,7 +38,7 @@ def main() -> None:
         for number, title in enumerate((RUN_TIME, *EXTRAS)):
             entries = [entry for entry in compiled(EXTRAS[:number], "--constraint", str(pins)) if entry not in listed]
             listed.update(entries)
-            notes = content_lines(entries, Path(folder)) if title == RUN_TIME else []
+            notes = content_lines(entries, Path(folder, title)) if title in PACKED else []
             parts.append("\n".join([f"# ---- {title}", *notes, *entries]) + "\n")
     (ROOT / "requirements.lock").write_text("\n".join(parts), encoding="utf-8")
     print("requirements.lock:", ", ".join(sorted(entry.split()[0] for entry in listed)))
@@ -54,6 +56,7 @@ def compiled(extras: tuple[str, ...], *options: str) -> list[str]:
 def content_lines(entries: list[str], folder: Path) -> list[str]:
     """A comment for each package on what the bundle takes from it, of the very files that the hashes name."""
     required, site = folder / "required", folder / "site"
+    folder.mkdir()
     required.write_text("\n".join(entries))
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--no-deps", "--only-binary=:all:"]
     subprocess.run([*pip, "-r", str(required), "-d", str(folder)], check=True)

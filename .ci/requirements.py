@@ -10,6 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN_TIME = "run time"
+WEB = "web"
 
 
 def sections(lock: str) -> dict[str, str]:
@@ -19,7 +20,7 @@ def sections(lock: str) -> dict[str, str]:
 
 
 def requirements(extras: list[str]) -> list[str]:
-    """Requirement lines with their hashes for these extras. Each adds to those before it: `dev` comes after `test`."""
+    """Requirement lines with their hashes for these extras. Each adds to those before it: `web metrics test dev`."""
     found = sections((ROOT / "requirements.lock").read_text(encoding="utf-8"))
     lines = [line for title in (RUN_TIME, *extras) for line in found[title].splitlines()]
     return [line for line in lines if line and not line.startswith("#")]

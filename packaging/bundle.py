@@ -5,6 +5,7 @@
 
 The two packages of requirements.txt come from the environment that runs this, just as the tests ran with them, and are
 what requirements.lock names. They need no mechanism: the folder of worker.py is the first place where Python looks.
+With --web those of the status page lie there, too: the packages that requirements.lock names for it.
 
 What is in it is named here, file by file or by folder and suffix, and git must know each: nothing of a developer's own
 folder gets in. The same commit with the same packages makes the same bytes.
@@ -49,7 +50,7 @@ FILES = (
     "worker.py",
 )
 FOLDERS = {
-    "taskserver": {".py", ".sql", ".typed"},
+    "taskserver": {".py", ".sql", ".typed", ".html", ".css", ".js", ".svg"},
     "docs": {".md"},
     "examples": {".cgi", ".md", ".php", ".py", ".sql", ".txt"},
 }
@@ -62,6 +63,13 @@ RENAMED = {
     "packaging/example_tasks.py": "tasks.example.py",
 }
 LISTED = "THIRD-PARTY.txt"
+LEFT_OUT = {
+    "markupsafe/_speedups.": "MarkupSafe's compiled form",  # it has the same in plain Python
+    "werkzeug/debug/shared/": "what a browser would show of Werkzeug's debugger",
+}
+"""How names of files begin that are not taken from a package → what they are."""
+AGAIN = "make bundle" + (" ARGS=--web" if "--web" in sys.argv else "")
+"""What installs the packages and makes the bundle that was asked for."""
 
 Members = dict[str, bytes]
 """A file's place in the bundle → what is in it."""
@@ -73,18 +81,20 @@ class BundleError(Exception):
 
 def main() -> int:
     """Parse, write, say what was written; the exit code."""
-    argparse.ArgumentParser(description="Writes the folder and the zip that are uploaded to a host.").parse_args()
+    parser = argparse.ArgumentParser(description="Writes the folder and the zip that are uploaded to a host.")
+    parser.add_argument("--web", action="store_true", help="take in the packages of the status page")
     try:
-        return _bundle(ROOT / "dist")
+        return _bundle(ROOT / "dist", parser.parse_args().web)
     except (BundleError, OSError) as error:
         print(f"bundle.py: {error}", file=sys.stderr)
         return 2
 
 
-def _bundle(target: Path) -> int:
+def _bundle(target: Path, web: bool) -> int:
     sources = own_sources()
     refuse_strangers(sources)
     packages = [_required(line) for line in _lines(ROOT / "requirements.txt")]
+    packages += [_installed(name) for name in locked("web")] if web else []
     members = {place: _text(ROOT / source) for source, place in sources.items()}
     members |= {"var/.htaccess": DENY_ALL.encode(), LISTED: third_party(packages).encode()}
     for package in packages:
@@ -177,13 +187,17 @@ def _required(line: str) -> metadata.Distribution:
     if not form:
         raise BundleError(f"requirements.txt: {line!r} is not of the form name>=1.2,<2")
     name, bounds = form.groups()
-    try:
-        package = metadata.distribution(name)
-    except metadata.PackageNotFoundError:
-        raise BundleError(f"{name} is not installed for {sys.executable}: run make bundle") from None
+    package = _installed(name)
     if not all(_holds(package.version, bound) for bound in bounds.split(",") if bound):
         raise BundleError(f"{name} {package.version} is installed, and requirements.txt asks for {bounds}")
     return package
+
+
+def _installed(name: str) -> metadata.Distribution:
+    try:
+        return metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        raise BundleError(f"{name} is not installed for {sys.executable}: run {AGAIN}") from None
 
 
 def _holds(version: str, bound: str) -> bool:
@@ -205,16 +219,23 @@ def locked_members_of(package: metadata.Distribution) -> Members:
     RECORD alone says nothing: who changes a file where it is installed can change RECORD, too.
     """
     members = dict(members_of(package))
-    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
-    named = {name: rest for name, *rest in re.findall(r"^# in (\S+) (\S+): sha256:(\S+)$", lock, re.MULTILINE)}
-    version, digest = named.get(package.name, ("no release of it", ""))
+    version, digest = locked().get(package.name, ("no release of it", ""))
     if version != package.version:
         raise BundleError(
-            f"{package.name} {package.version} is installed, and requirements.lock names {version}: run make bundle"
+            f"{package.name} {package.version} is installed, and requirements.lock names {version}: run {AGAIN}"
         )
     if digest != content_hash(members):
-        raise BundleError(f"{package.name} is not what requirements.lock names: remove .venv, and run make bundle")
+        raise BundleError(f"{package.name} is not what requirements.lock names: remove .venv, and run {AGAIN}")
     return members
+
+
+def locked(section: str = "") -> dict[str, tuple[str, str]]:
+    """The packages that a section of requirements.lock has content lines of, or all: name → version, content hash."""
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    if section:
+        lock = lock.partition(f"# ---- {section}\n")[2].partition("# ---- ")[0]
+    lines = re.findall(r"^# in (\S+) (\S+): sha256:(\S+)$", lock, re.MULTILINE)
+    return {name: (version, digest) for name, version, digest in lines}
 
 
 def content_line(package: metadata.Distribution) -> str:
@@ -234,14 +255,15 @@ def members_of(package: metadata.Distribution) -> Iterator[tuple[str, bytes]]:
     for file in package.files or ():
         if _belongs(file):
             licences += _is_licence(file)
-            yield file.as_posix(), _unchanged(package, file)
+            # A release for Windows may have other line ends: its bundle, and its hash, are those of every machine.
+            yield file.as_posix(), _unchanged(package, file).replace(b"\r\n", b"\n")
     if not licences:
         raise BundleError(f"{package.name} {package.version} is installed without its licence: install it by pip")
 
 
 def _belongs(file: metadata.PackagePath) -> bool:
     """Not the programs that lie in bin/, nor notes of the installer; nothing that was compiled."""
-    if ".." in file.parts or "__pycache__" in file.parts:
+    if ".." in file.parts or "__pycache__" in file.parts or file.as_posix().startswith(tuple(LEFT_OUT)):
         return False
     if file.parts[0].endswith(".dist-info"):
         return file.name == "METADATA" or _is_licence(file)
@@ -261,7 +283,7 @@ def _unchanged(package: metadata.Distribution, file: metadata.PackagePath) -> by
         raise BundleError(f"{package.name} does not say what is in {file}: install it by pip")
     digest = base64.urlsafe_b64encode(hashlib.new(file.hash.mode, content).digest()).rstrip(b"=").decode()
     if digest != file.hash.value:
-        raise BundleError(f"{file} was changed since {package.name} was installed: remove .venv, and run make bundle")
+        raise BundleError(f"{file} was changed since {package.name} was installed: remove .venv, and run {AGAIN}")
     return content
 
 
@@ -274,12 +296,19 @@ def third_party(packages: list[metadata.Distribution]) -> str:
     for package in packages:
         folder = next(file.parts[0] for file in package.files or () if file.name == "METADATA")
         lines.append(f"{package.name} {package.version}, licence {_licence(package)}, {folder}/")
+    files = [file.as_posix() for package in packages for file in package.files or ()]
+    if left_out := [what for start, what in LEFT_OUT.items() if any(file.startswith(start) for file in files)]:
+        lines += ["", f"Left out: {', '.join(left_out)}."]
     return "\n".join(lines) + "\n"
 
 
 def _licence(package: metadata.Distribution) -> str:
     keys = ("License-Expression", "License")
-    return next((package.metadata[key] for key in keys if key in package.metadata), "see there")
+    named = [package.metadata[key] for key in keys if key in package.metadata]
+    named += [
+        kind.rpartition(" :: ")[2] for kind in package.metadata.get_all("Classifier") or () if "License ::" in kind
+    ]
+    return next(iter(named), "see there")
 
 
 # ---- writing

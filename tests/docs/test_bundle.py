@@ -1,7 +1,7 @@
 """The bundle, as its user has it: python3 and nothing else, no rights but to var/, started from elsewhere.
 
 It is made from a copy of this repository in which a developer left all sorts of things. As root, its programs run as
-nobody.
+nobody. web_bundle is the one with the packages of the status page.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import pytest
 
 from taskserver import __version__
 from tests.support.deployment import ROOT, TIMEOUT_SECONDS
+from tests.support.hosts import BARE, VERSIONS, as_user, is_usable, open_folder, own, own_all, users_python
 from tests.support.servers import NOBODY, find_program
 
 NAME = f"taskserver-{__version__}"
@@ -35,8 +36,8 @@ STRAYS = (
     *("taskserver/notes.txt", "taskserver/worker/call.py.orig", "taskserver/__pycache__/draft.cpython-311.pyc"),
     *("docs/.draft.md.swp", "examples/enqueue.php~", "packaging/draft.py", ".git-credentials"),
 )
-BARE = ("-S", "-E")
-"""Options of a Python that has its standard library alone, whatever is installed and set."""
+RUN_TIME = ["PyMySQL", "python-dotenv"]
+PACKAGES = {"bundle": RUN_TIME, "web_bundle": [*RUN_TIME, "Jinja2", "MarkupSafe", "Werkzeug", "itsdangerous"]}
 Run = subprocess.CompletedProcess[str]
 
 
@@ -50,16 +51,8 @@ class Bundle(NamedTuple):
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Path]:
-    """A folder that nobody may enter too, which pytest's own is not."""
-    folder = Path(tempfile.mkdtemp(prefix="taskserver-bundle-", dir="/tmp"))
-    folder.chmod(0o755)
-    try:
+    with open_folder() as folder:
         yield folder
-    finally:
-        for path in [folder, *folder.rglob("*")]:
-            if path.is_dir() and not path.is_symlink():
-                path.chmod(0o700)
-        shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")
@@ -77,18 +70,28 @@ def bundle(place: Path) -> Bundle:
     return _bundle_of(source)
 
 
-def _make_bundle(source: Path, *options: str, **env: str) -> Run:
+@pytest.fixture(scope="module")
+def web_bundle(bundle: Bundle, place: Path) -> Bundle:
+    return _bundle_of(_copy(bundle.source, place / "web-repository"), web=True)
+
+
+@pytest.fixture(params=PACKAGES)
+def either(request: pytest.FixtureRequest) -> tuple[Bundle, list[str]]:
+    """A bundle, and the packages in it."""
+    return request.getfixturevalue(request.param), PACKAGES[request.param]
+
+
+def _make_bundle(source: Path, *options: str, web: bool = False, **env: str) -> Run:
     """Runs the script of a repository, from elsewhere."""
-    command = [sys.executable, *options, str(source / "packaging" / "bundle.py")]
+    command = [sys.executable, *options, str(source / "packaging" / "bundle.py"), *(["--web"] if web else [])]
     return subprocess.run(command, cwd="/", env={"PATH": os.defpath, **env}, capture_output=True, text=True)
 
 
-def _bundle_of(source: Path, **env: str) -> Bundle:
-    made = _make_bundle(source, **env)
+def _bundle_of(source: Path, web: bool = False, **env: str) -> Bundle:
+    made = _make_bundle(source, web=web, **env)
     assert (made.returncode, made.stderr) == (0, ""), made.stderr
-    assert re.fullmatch(
-        rf"wrote dist/{NAME}/ and .*: \d+ files, \d\.\d MB, with PyMySQL \S+, python-dotenv \S+ inside\n", made.stdout
-    )
+    packages = ", ".join(rf"{name} \S+" for name in PACKAGES["web_bundle" if web else "bundle"])
+    assert re.fullmatch(rf"wrote dist/{NAME}/ and .*: \d+ files, \d\.\d MB, with {packages} inside\n", made.stdout)
     return Bundle(source, source / "dist" / NAME, source / "dist" / f"{NAME}.zip")
 
 
@@ -152,24 +155,25 @@ def test_only_the_programs_may_be_executed_and_only_the_owner_may_look_into_var(
         path = bundle.folder / name
         program = content.startswith(b"#!")
         assert mode == (0o700 if name == "var" else 0o755 if path.is_dir() or program else 0o644), name
-        assert not program or name in ("worker.py", "client.py") or name.startswith("examples/"), name
+        assert not program or "/" not in name or name.startswith("examples/"), name
     assert stat.S_IMODE(bundle.folder.stat().st_mode) == 0o755
 
 
-def test_the_packages_that_are_listed_are_those_inside(bundle: Bundle) -> None:
+def test_the_packages_that_are_listed_are_those_inside(either: tuple[Bundle, list[str]]) -> None:
+    bundle, packages = either
     lines = (bundle.folder / "THIRD-PARTY.txt").read_text().splitlines()
-    listed = [match.groups() for line in lines if (match := re.fullmatch(r"(\S+) (\S+), licence (\S+), (\S+)/", line))]
-    assert [name for name, *_ in listed] == ["PyMySQL", "python-dotenv"]
+    listed = [match.groups() for line in lines if (match := re.fullmatch(r"(\S+) (\S+), licence (.+), (\S+)/", line))]
+    assert [name for name, *_ in listed] == packages
     for name, number, licence, folder in listed:
         described = (bundle.folder / folder / "METADATA").read_text(encoding="utf-8")
         assert f"Name: {name}\n" in described
         assert f"Version: {number}\n" in described
-        assert re.search(rf"^License(-Expression)?: {re.escape(licence)}$", described, re.MULTILINE)
+        assert re.search(rf"^(License.*|Classifier: License :: .*): {re.escape(licence)}$", described, re.MULTILINE)
         assert any("Copyright" in path.read_text() for path in (bundle.folder / folder).rglob("LICENSE*"))
     program = "import pymysql, dotenv.version; print(pymysql.VERSION_STRING, dotenv.version.__version__)"
     command = [sys.executable, *BARE, "-B", "-c", program]
     imported = subprocess.run(command, cwd=bundle.folder, env={}, capture_output=True, text=True)
-    assert imported.stdout.split() == [number for _, number, *_ in listed], imported.stderr
+    assert imported.stdout.split() == [number for _, number, *_ in listed[:2]], imported.stderr
 
 
 IMPORT_ALL = """
@@ -177,19 +181,97 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import importlib, pkgutil, taskserver
 for module in pkgutil.walk_packages(taskserver.__path__, "taskserver."):
-    importlib.import_module(module.name)
-    print(module.name)
-import dotenv, pymysql
-print(pymysql.__file__, dotenv.__file__)
+    if len(sys.argv) > 2 or not module.name.startswith("taskserver.web"):
+        importlib.import_module(module.name)
+        print(module.name)
+for name in ["dotenv", "pymysql", *sys.argv[2:]]:
+    print(importlib.import_module(name).__file__)
 """
+IMPORTED = {"bundle": [], "web_bundle": ["jinja2", "markupsafe", "werkzeug", "itsdangerous"]}
 
 
-def test_all_that_its_modules_import_is_in_it(bundle: Bundle) -> None:
-    command = [sys.executable, *BARE, "-B", "-c", IMPORT_ALL, str(bundle.folder)]
+@pytest.mark.parametrize("kind", IMPORTED)
+def test_all_that_its_modules_import_is_in_it(request: pytest.FixtureRequest, kind: str) -> None:
+    bundle = request.getfixturevalue(kind)
+    command = [sys.executable, *BARE, "-B", "-c", IMPORT_ALL, str(bundle.folder), *IMPORTED[kind]]
     ended = subprocess.run(command, cwd="/", env={}, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert "taskserver.stores.mysql.dialect" in ended.stdout
-    assert ended.stdout.count(str(bundle.folder)) == 2
+    assert ended.stdout.count(str(bundle.folder)) == 2 + len(IMPORTED[kind])
+
+
+def test_what_the_status_page_is_made_of_is_in_it(repository: Path) -> None:
+    page = {f"taskserver/web/draft/page.{suffix}" for suffix in ("html", "css", "js", "svg")}
+    for name in page:
+        (repository / name).parent.mkdir(parents=True, exist_ok=True)
+        (repository / name).write_text("")
+    assert page <= set(_tree(_bundle_of(repository).folder))
+
+
+# ---- with the packages of the status page
+
+
+def test_with_the_status_page_it_has_those_packages_besides_and_plain_python_alone(
+    bundle: Bundle, web_bundle: Bundle
+) -> None:
+    plain, web = _tree(bundle.folder), _tree(web_bundle.folder)
+    assert [name for name in plain if web.get(name) != plain[name]] == ["THIRD-PARTY.txt"]
+    besides = {name: mode for name, (mode, content) in web.items() if name not in plain}
+    assert {name.partition("/")[0] for name in besides if ".dist-info" not in name} == set(IMPORTED["web_bundle"])
+    assert {Path(name).suffix for name in besides if "." in name and ".dist-info" not in name} == {".py", ".typed"}
+    assert "_speedups" not in " ".join(web)
+
+
+RENDER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import itsdangerous, jinja2, markupsafe, werkzeug.test, werkzeug.wrappers
+page = jinja2.Environment(autoescape=True).from_string("<p>{{ name }}</p>").render(name=sys.argv[2])
+print(werkzeug.test.Client(werkzeug.wrappers.Response(page)).get("/").text)
+print(itsdangerous.Signer("key").unsign(itsdangerous.Signer("key").sign("Ada")).decode())
+print(markupsafe._escape_inner.__module__)
+"""
+
+
+def test_the_packages_of_the_status_page_work_without_any_other(
+    place: Path, web_bundle: Bundle, python: list[str]
+) -> None:
+    folder = place / "unpacked"
+    with zipfile.ZipFile(web_bundle.archive) as archive:
+        archive.extractall(folder)
+    command = [*as_user(), python[0], "-I", "-S", "-B", "-c", RENDER, str(folder / NAME), "<Ada & 'Bob'>"]
+    ended = subprocess.run(command, cwd="/", env={}, capture_output=True, text=True)
+    shown = ["<p>&lt;Ada &amp; &#39;Bob&#39;&gt;</p>", "Ada", "markupsafe._native"]
+    assert (ended.stdout.splitlines(), ended.stderr) == (shown, "")
+
+
+CONTENT_LINE = """
+import sys
+from importlib import metadata
+sys.path.insert(0, sys.argv[1])
+from bundle import content_line
+print(*map(content_line, metadata.distributions(path=sys.argv[2:])), sep="\\n")
+"""
+
+
+def test_the_hash_of_markupsafe_is_that_of_every_platforms_release(tmp_path: Path) -> None:
+    sites = []
+    for compiled, end in (("cpython-311-x86_64-linux-gnu.so", ""), ("cp314-win_amd64.pyd", "\r"), ("c", "")):
+        files = ["markupsafe/__init__.py", f"markupsafe/_speedups.{compiled}", "LICENSE"]
+        sites.append(str(_install(tmp_path / compiled, "MarkupSafe", "3.1", files, f"{end}\n")))
+    command = [sys.executable, "-c", CONTENT_LINE, str(ROOT / "packaging"), *sites]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert len(lines) == 3
+    assert len(set(lines)) == 1
+
+
+def test_make_installs_the_packages_of_the_status_page_where_they_are_asked_for() -> None:
+    def steps(*arguments: str) -> str:
+        command = ["make", "--dry-run", "bundle", *arguments]
+        return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+    assert re.search(r"^\.ci/setup venv web\n.*bundle\.py --web$", steps("ARGS=--web"), re.MULTILINE)
+    assert "web" not in steps()
 
 
 # ---- the zip
@@ -268,6 +350,7 @@ REQUIRED = {
 
 def test_what_there_can_be_no_bundle_with_is_named(repository: Path) -> None:
     _assert_refused(_make_bundle(repository, "-S"), "PyMySQL is not installed")
+    _assert_refused(_make_bundle(repository, "-S", web=True), "run make bundle ARGS=--web")
     assert not (repository / "dist").exists()
     for instant in ("yesterday", "-1", "0", "99999999999"):
         ended = _make_bundle(repository, SOURCE_DATE_EPOCH=instant)
@@ -313,15 +396,15 @@ def test_a_package_that_is_not_as_released_is_refused(
     _assert_refused(_make_bundle(repository, PYTHONPATH=str(site)), words)
 
 
-def _install(site: Path, name: str, number: str, files: Sequence[str]) -> Path:
-    """A package as pip would leave it, whose files hold their own names."""
+def _install(site: Path, name: str, number: str, files: Sequence[str], end: str = "\n") -> Path:
+    """A package as pip would leave it, whose files hold their own names in a line that ends so."""
     notes = f"{name}-{number}.dist-info"
-    contents = {f"{notes}/{file}" if file == "LICENSE" else file: file for file in files}
+    contents = {f"{notes}/{file}" if file == "LICENSE" else file: f"{file}{end}" for file in files}
     contents[f"{notes}/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\n"
     record = []
     for file, content in contents.items():
         (site / file).parent.mkdir(parents=True, exist_ok=True)
-        (site / file).write_text(content)
+        (site / file).write_bytes(content.encode())
         digest = base64.urlsafe_b64encode(hashlib.sha256(content.encode()).digest()).rstrip(b"=").decode()
         record.append(f"{file},sha256={digest},{len(content)}\n")
     (site / notes / "RECORD").write_text("".join(record))
@@ -400,29 +483,19 @@ class Host:
         for path in self.folder.rglob("*"):
             path.chmod(path.stat().st_mode & ~0o111 if path.is_file() else 0o755)
 
-    def own(self, *paths: Path) -> None:
-        """Give them to the user."""
-        for path in paths:
-            if os.getuid() == 0:
-                os.chown(path, NOBODY, NOBODY)
-
-    def own_all(self) -> None:
-        """As it is on most hosts: whoever uploads may write everything."""
-        self.own(self.folder, *self.folder.rglob("*"))
-
     def make_read_only(self) -> None:
         """All but var/."""
         var = self.folder / "var"
         for path in [self.folder, *self.folder.rglob("*")]:
             if path != var and var not in path.parents:
                 path.chmod(path.stat().st_mode & ~0o222)
-        self.own(var, *var.iterdir())
+        own(var, *var.iterdir())
 
     def write_env(self, **settings: str) -> None:
         path = self.folder / ".env"
         path.write_text("".join(f"{key}='{value}'\n" for key, value in settings.items()))
         path.chmod(0o400)
-        self.own(path)
+        own(path)
 
     def run(self, script: str, *args: object, env: Mapping[str, str] | None = None) -> Run:
         return self.execute([*self.python, str(self.folder / script), *map(str, args)], env=env)
@@ -448,37 +521,9 @@ class Host:
 ARGS = '{"name": "Ada"}'
 
 
-def as_user() -> list[str]:
-    """What makes a command run without root's rights.
-
-    setpriv still has them while it looks for the next program, so that this is `env`, which does nothing here.
-    """
-    if os.getuid() != 0:
-        return []
-    setpriv = find_program("setpriv")
-    if setpriv is None:
-        pytest.skip("setpriv of util-linux is needed to give up root's rights")
-    return [setpriv, f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "env"]
-
-
-VERSIONS = [f"python3.{minor}" for minor in range(10, 20)]
-IS_USABLE = "import sys, sqlite3; sys.exit(sys.version_info < (3, 10))"
-
-
-def _is_usable(python: str) -> bool:
-    """By the user, who may not reach an interpreter in root's home."""
-    command = [*as_user(), python, *BARE, "-c", IS_USABLE]
-    return subprocess.run(command, cwd="/", env={}, capture_output=True).returncode == 0
-
-
 @pytest.fixture(scope="module")
 def python() -> list[str]:
-    """The first that the user may run: that of the tests, or another one."""
-    for name in (sys.executable, "/usr/bin/python3", *VERSIONS):
-        path = shutil.which(name)
-        if path and _is_usable(path):
-            return [path, *BARE]
-    pytest.skip("no Python of 3.10 or newer that an unprivileged user may run")
+    return [users_python(), *BARE]
 
 
 @pytest.fixture
@@ -515,23 +560,23 @@ def test_a_task_is_done_where_only_var_may_be_written(
 
 def test_it_runs_under_a_python_that_does_not_look_beside_the_script(host: Host) -> None:
     host.python = [host.python[0], "-I", "-S"]
-    host.own_all()
+    own_all(host.folder)
     host.do_one_task()
 
 
 def test_it_runs_with_every_python_at_hand(place: Path, bundle: Bundle) -> None:
-    paths = [path for name in VERSIONS if (path := shutil.which(name)) and _is_usable(path)]
+    paths = [path for name in VERSIONS if (path := shutil.which(name)) and is_usable(path)]
     if not paths:
         pytest.skip("no python3.10, python3.11, … in PATH that an unprivileged user may run")
     for path in paths:
         host = Host(place, bundle, [path, *BARE])
-        host.own_all()
+        own_all(host.folder)
         host.do_one_task()
 
 
 def test_what_it_says_to_type_first_does_a_task(host: Host) -> None:
     (host.folder / "tasks.py").unlink()
-    host.own_all()
+    own_all(host.folder)
     programs = host.home / "bin"
     programs.mkdir()
     (programs / "python3").write_text(f'#!/bin/sh\nexec {" ".join(host.python)} "$@"\n')
@@ -547,7 +592,7 @@ def test_what_it_says_to_type_first_does_a_task(host: Host) -> None:
 
 
 def test_a_new_version_leaves_the_owners_files_alone(host: Host, bundle: Bundle) -> None:
-    host.own_all()
+    own_all(host.folder)
     host.do_one_task()
     rights = [stat.S_IMODE((host.folder / name).stat().st_mode) for name in ("var", ".env")]
     assert rights == [0o700, 0o600]  # which the upload had left open to others

@@ -20,7 +20,7 @@ from tests.support.deployment import ROOT
 
 LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-EXTRAS = ("run time", "cron", "test", "dev", "update", "bench")
+EXTRAS = ("run time", "cron", "web", "metrics", "test", "dev", "update", "bench")
 
 
 def asked_for(extra: str) -> list[Requirement]:

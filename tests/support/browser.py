@@ -1,21 +1,28 @@
-"""A real browser: headless Chromium, driven by its WebDriver.
+"""A real browser: headless Chromium, driven by its WebDriver and, for what that lacks, by the DevTools protocol.
 
 with Browser(folder) as browser:
+    browser.prefer(color_scheme="dark")
+    browser.resize(360, 640)
     browser.open(url)
+    browser.press("Tab", "Enter")
     browser.script("return document.title")
+    browser.screenshot(folder / "page.png")
+    assert browser.axe() == browser.complaints() == []
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, Request, build_opener
 
 from tests.conftest import without
+from tests.support.deployment import ROOT
 from tests.support.processes import WAIT_SECONDS, wait_until
 from tests.support.servers import find_program, free_port
 
@@ -24,11 +31,21 @@ OPTIONS = (
     "--no-sandbox",
     "--disable-gpu",
     "--disable-quic",
+    "--hide-scrollbars",
     "--no-first-run",
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
 )
+
+KEYS = {"Tab": "\ue004", "Enter": "\ue007", "Shift": "\ue008", "Escape": "\ue00c", "Space": " "}
+"""As WebDriver writes them; a character stands for itself."""
+AXE = ROOT / ".servers" / "axe-core" / "axe.min.js"
+RUN_AXE = """
+return axe.run().then(result => result.violations.map(
+    found => `${found.id}: ${found.help}: ${found.nodes.map(node => node.target.join(" ")).join(", ")}`
+));
+"""
 
 
 class Browser:
@@ -53,7 +70,10 @@ class Browser:
         )
         wait_until(self._is_ready)
         args = [*OPTIONS, f"--user-data-dir={self._folder}/profile"]
-        wanted = {"goog:chromeOptions": {"binary": chromium, "args": args}}
+        wanted = {
+            "goog:chromeOptions": {"binary": chromium, "args": args},
+            "goog:loggingPrefs": {"browser": "WARNING"},
+        }
         session = self._ask("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
         self._session = f"/session/{session['sessionId']}"
         return self
@@ -75,6 +95,64 @@ class Browser:
         """Runs it in the page; what it returns."""
         return self._ask("POST", f"{self._session}/execute/sync", {"script": text, "args": []})
 
+    def click(self, selector: str) -> None:
+        """As the mouse does. The page that it leads to may come a moment later, as after `press`: await it."""
+        self._ask("POST", f"{self._element(selector)}/click", {})
+
+    def write(self, selector: str, text: str) -> None:
+        """Types it into a field."""
+        self._ask("POST", f"{self._element(selector)}/value", {"text": text})
+
+    def press(self, *keys: str) -> None:
+        """One after the other: "Tab", "Enter", "a"; or together: "Shift+Tab"."""
+        steps = []
+        for key in keys:
+            values = [KEYS.get(name, name) for name in key.split("+")]
+            steps += [{"type": "keyDown", "value": value} for value in values]
+            steps += [{"type": "keyUp", "value": value} for value in reversed(values)]
+        self._ask("POST", f"{self._session}/actions", {"actions": [{"type": "key", "id": "keys", "actions": steps}]})
+
+    def resize(self, width: int, height: int, scale: float = 1, mobile: bool = False) -> None:
+        """The page's part of the window, in pixels of CSS; and how many of the screen's each has."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": mobile}
+        self.devtools("Emulation.setDeviceMetricsOverride", **metrics)
+
+    def prefer(self, **preferences: str) -> None:
+        """What the visitor asks of all pages, such as color_scheme="dark", reduced_motion="reduce"; nothing else."""
+        features = [
+            {"name": f"prefers-{name.replace('_', '-')}", "value": value} for name, value in preferences.items()
+        ]
+        self.devtools("Emulation.setEmulatedMedia", features=features)
+
+    def switch_scripts_off(self) -> None:
+        """Those of pages that are opened from now on; `script` works all the same."""
+        self.devtools("Emulation.setScriptExecutionDisabled", value=True)
+
+    def screenshot(self, path: Path) -> None:
+        """A PNG of the whole page, also of what one would have to scroll to."""
+        size = self.devtools("Page.getLayoutMetrics")["cssContentSize"]
+        taken = self.devtools("Page.captureScreenshot", captureBeyondViewport=True, clip={**size, "scale": 1})
+        path.write_bytes(base64.b64decode(taken["data"]))
+
+    def complaints(self) -> list[str]:
+        """Warnings and errors of the console since the last look, such as of the content security policy."""
+        return [entry["message"] for entry in self._ask("POST", f"{self._session}/se/log", {"type": "browser"})]
+
+    def axe(self) -> list[str]:
+        """What axe-core finds wrong with the page for those who read or use it otherwise."""
+        if not AXE.exists():
+            without("axe-core is not in .servers")
+        found: list[str] = self.script(f"{AXE.read_text(encoding='utf-8')}\n{RUN_AXE}")
+        return found
+
+    def devtools(self, command: str, **parameters: Any) -> Any:
+        """A command of the DevTools protocol."""
+        return self._ask("POST", f"{self._session}/goog/cdp/execute", {"cmd": command, "params": parameters})
+
+    def _element(self, selector: str) -> str:
+        found = self._ask("POST", f"{self._session}/element", {"using": "css selector", "value": selector})
+        return f"{self._session}/element/{next(iter(found.values()))}"
+
     def _is_ready(self) -> bool:
         try:
             return bool(self._ask("GET", "/status")["ready"])
@@ -84,5 +162,9 @@ class Browser:
     def _ask(self, method: str, path: str, what: dict[str, Any] | None = None) -> Any:
         data = None if what is None else json.dumps(what).encode()
         request = Request(self._url + path, data, {"Content-Type": "application/json"}, method=method)
-        with self._opener.open(request, timeout=WAIT_SECONDS * 2) as answer:
-            return json.load(answer)["value"]
+        try:
+            with self._opener.open(request, timeout=WAIT_SECONDS * 2) as answer:
+                return json.load(answer)["value"]
+        except HTTPError as error:
+            with error:
+                raise AssertionError(json.load(error)["value"]["message"].partition("\n")[0]) from None

@@ -1,4 +1,4 @@
-"""Websites that add tasks: a PHP page, PHP's and Python's own web servers, a CGI script; and the files of examples/.
+"""Websites: PHP's and Python's own web servers, gunicorn, Apache, a CGI script; PHP pages; and the files of examples/.
 
 An example runs as it lies in the repository, but for the places that its user edits too: folders, user, password.
 """
@@ -9,17 +9,20 @@ import json
 import os
 import re
 import subprocess
+import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+from tests.conftest import without
 from tests.support.deployment import ROOT
+from tests.support.hosts import as_user, open_folder, own
 from tests.support.processes import WAIT_SECONDS, wait_until
-from tests.support.servers import MySQLServer, free_port
+from tests.support.servers import MySQLServer, find_program, free_port
 
 EXAMPLES = ROOT / "examples"
 PORT_ATTEMPTS = 5
@@ -94,23 +97,43 @@ class Website(NamedTuple):
 def php_website(php: str, folder: Path, *options: str) -> Iterator[Website]:
     """PHP's own web server with the pages of a folder."""
     log = folder.parent / "php.log"
+
+    def start(port: int) -> subprocess.Popen[bytes]:
+        command = [php, *PHP_OPTIONS, *options, "-S", f"127.0.0.1:{port}", "-t", str(folder)]
+        with open(log, "wb") as output:
+            return subprocess.Popen(command, cwd=folder, env=MINIMAL, stdout=output, stderr=output)
+
+    with _on_free_port(start, log, "started") as website:
+        yield website
+
+
+@contextmanager
+def _on_free_port(start: Callable[[int], subprocess.Popen[bytes]], log: Path, started: str) -> Iterator[Website]:
+    """A web server that is told its port, and has this word for its log once it listens there.
+
+    Its own word, not an answer: another server may have got the port.
+    """
     for _ in range(PORT_ATTEMPTS):
         port = free_port()
-        command = [php, *PHP_OPTIONS, *options, "-S", f"127.0.0.1:{port}"]
-        with open(log, "wb") as output:
-            process = subprocess.Popen(
-                [*command, "-t", str(folder)], cwd=folder, env=MINIMAL, stdout=output, stderr=output
-            )
+        process = start(port)
         try:
-            # Its own word, not an answer: another server may have got the port.
-            wait_until(lambda: process.poll() is not None or b"started" in log.read_bytes())  # noqa: B023 - at once
+            wait_until(lambda: process.poll() is not None or started in _read(log))  # noqa: B023 - at once
             if process.poll() is None:
                 yield Website(f"http://127.0.0.1:{port}", log)
                 return
         finally:
-            process.kill()
-            process.wait()
-    raise AssertionError(f"PHP's web server did not start: {log.read_text()}")
+            _end(process)
+    raise AssertionError(f"the web server did not start: {_read(log)}")
+
+
+def _read(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, so that it ends its own processes."""
+    process.terminate()
+    process.wait(WAIT_SECONDS)
 
 
 @contextmanager
@@ -134,6 +157,90 @@ def wsgi_website(python: str, folder: Path, module: str) -> Iterator[Website]:
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+GUNICORN = """
+graceful_timeout = 1
+
+def post_worker_init(worker):
+    worker.log.info("has its application")
+"""
+
+
+@contextmanager
+def gunicorn_website(
+    folder: Path, module: str, workers: int = 2, env: Mapping[str, str] | None = None
+) -> Iterator[Website]:
+    """The `application` of a module in a folder, in several processes under the Python of the tests."""
+    log, config = folder.parent / "gunicorn.log", folder.parent / "gunicorn.conf.py"
+    config.write_text(GUNICORN)
+    options = [f"--config={config}", "--bind=127.0.0.1:0", f"--workers={workers}", "--no-control-socket"]
+    command = [sys.executable, "-m", "gunicorn", *options, f"{module}:application"]
+    with open(log, "wb") as output:
+        process = subprocess.Popen(command, cwd=folder, env={**MINIMAL, **(env or {})}, stdout=output, stderr=output)
+    try:
+        wait_until(lambda: process.poll() is not None or _read(log).count("has its application") == workers)
+        listening = re.search(r"Listening at: (http://127\.0\.0\.1:\d+)", _read(log))
+        assert process.poll() is None, _read(log)
+        assert listening, _read(log)
+        yield Website(listening[1], log)
+    finally:
+        _end(process)
+
+
+APACHE_MODULES = Path("/usr/lib/apache2/modules")
+APACHE = """
+ServerRoot "{state}"
+DefaultRuntimeDir "{state}"
+PidFile "{state}/pid"
+ErrorLog "{log}"
+ServerName 127.0.0.1
+Listen 127.0.0.1:{port}
+StartServers 2
+MinSpareServers 1
+{modules}
+TypesConfig /dev/null
+AddType text/html .html
+AddHandler cgi-script .cgi
+DocumentRoot "{folder}"
+<Directory "/">
+  Require all denied
+</Directory>
+<Directory "{folder}">
+  AllowOverride All
+  Options ExecCGI SymLinksIfOwnerMatch
+  Require all granted
+</Directory>
+"""
+LOADED = ("mpm_prefork", "authz_core", "access_compat", "mime", "dir", "alias", "env", "headers", "rewrite", "cgi")
+
+
+@contextmanager
+def apache_website(folder: Path) -> Iterator[Website]:
+    """A real Apache with the files of a folder; those in *.cgi are scripts, and .htaccess counts, as on a cheap host.
+
+    It runs as the user of tests/support/hosts.py, who must be able to enter the folder (`open_folder`) and whatever a
+    script's first line names (`users_python`).
+    """
+    program = find_program("apache2")
+    if program is None:
+        without("apache2-bin is not installed")
+    assert all(parent.stat().st_mode & 0o001 for parent in [folder, *folder.parents]), f"{folder}: use open_folder()"
+    with open_folder() as state:
+        log = state / "error.log"
+        own(state)
+        modules = "\n".join(f"LoadModule {name}_module {APACHE_MODULES}/mod_{name}.so" for name in LOADED)
+
+        def start(port: int) -> subprocess.Popen[bytes]:
+            config = state / "apache.conf"
+            config.write_text(APACHE.format(state=state, log=log, folder=folder, port=port, modules=modules))
+            command = [*as_user(), program, "-f", str(config), "-DFOREGROUND"]
+            with open(log, "wb") as output:
+                own(log)
+                return subprocess.Popen(command, cwd=state, env=MINIMAL, stdout=output, stderr=output)
+
+        with _on_free_port(start, log, "resuming normal operations") as website:
+            yield website
 
 
 def run_cgi(script: Path, form: str | None) -> tuple[Answer, str]:
