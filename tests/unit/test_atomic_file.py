@@ -1,0 +1,67 @@
+"""A file that is written atomically: what its readers find, its rights, and what is said where it cannot be written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from taskserver.errors import HostLimit, SettingError
+from taskserver.host.atomic_file import write_atomically
+
+
+def test_a_file_is_made_with_the_rights_that_are_asked_for_whatever_the_umask_is(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        write_atomically(tmp_path / "page.html", "état\ud800", 0o644)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == "état\\ud800"
+    assert stat.S_IMODE((tmp_path / "page.html").stat().st_mode) == 0o644
+    assert os.listdir(tmp_path) == ["page.html"]
+
+
+def test_who_has_the_old_file_open_reads_it_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    write_atomically(path, "old", 0o644)
+    with path.open(encoding="utf-8") as reader:
+        write_atomically(path, "new", 0o600)
+        assert reader.read() == "old"
+    assert path.read_text(encoding="utf-8") == "new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("mine", encoding="utf-8")
+    (tmp_path / "page.html").symlink_to("precious")
+    write_atomically(tmp_path / "page.html", "new", 0o644)
+    assert (tmp_path / "precious").read_text(encoding="utf-8") == "mine"
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == "new"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("none/page.html", "there is no folder"), (".", "it is no file"), ("/dev/null", "it is no file"), ("x" * 300, "")],
+)
+def test_a_place_where_no_file_can_be_is_named(tmp_path: Path, name: str, words: str) -> None:
+    with pytest.raises(SettingError, match=f"cannot be written: {words}"):
+        write_atomically(tmp_path / name, "", 0o644)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, HostLimit), (errno.EROFS, SettingError)])
+def test_a_disk_that_takes_no_more_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]
+) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    write_atomically(tmp_path / "page.html", "old", 0o644)
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(kind, match=os.strerror(number)):
+        write_atomically(tmp_path / "page.html", "new", 0o644)
+    assert os.listdir(tmp_path) == ["page.html"]
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == "old"
