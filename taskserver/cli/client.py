@@ -15,6 +15,7 @@ from .commands import (
     errors,
     init,
     list,
+    metrics,
     pause,
     priority,
     prune,
@@ -36,7 +37,7 @@ from .terminal.style import BOLD, painted
 
 GROUPS = {
     "For producers": (add, schedule, unschedule),
-    "To look": (status, list, show, stats, errors),
+    "To look": (status, list, show, stats, errors, metrics),
     "To act": (retry, cancel, priority, pause, resume, run, reclaim, prune),
     "For a deployment": (init, doctor),
 }

@@ -172,7 +172,7 @@ def _zone(name: str) -> tzinfo:
         return ZoneInfo(name if len(name) <= MAX_ZONE_LENGTH else "")
     except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
         if not available_timezones():
-            raise SettingError(f"this host knows no time zones but UTC: {_install('tzdata')}") from None
+            raise SettingError(f"this host knows no time zones but UTC: {install_command('tzdata')}") from None
         raise InvalidTask(
             f"timezone is {shown(name)}, which is none; allowed: UTC, or a name as Europe/Berlin"
         ) from None
@@ -185,7 +185,7 @@ def _cron(expression: str, after: datetime) -> CronSim:
     except ImportError:
         raise SettingError(
             "the package cronsim is missing, which reads cron expressions: "
-            f"{_install('cronsim>=2.6,<3')}; every needs none"
+            f"{install_command('cronsim>=2.6,<3')}; every needs none"
         ) from None
     if not isinstance(expression, str) or len(expression) > MAX_CRON_LENGTH:
         raise InvalidTask(f"cron is {shown(expression)}; {_ALLOWED_CRON}")
@@ -198,7 +198,7 @@ def _cron(expression: str, after: datetime) -> CronSim:
         raise InvalidTask(f"cron is {shown(expression)}: {error}; {_ALLOWED_CRON}") from None
 
 
-def _install(package: str) -> str:
+def install_command(package: str) -> str:
     """The command that installs a package, also where the host forbids to change its Python."""
     # As a rule the folder of worker.py, and always a folder from which the program imports.
     folder = Path(__file__).resolve().parents[2]

@@ -8,6 +8,9 @@ from typing import Any
 
 from ..stores.queue.stats import HourStats, total
 
+NO_CALLABLE = "(no callable)"
+"""Stands for the empty task name."""
+
 
 def totals_by(column: str, stats: Iterable[HourStats]) -> list[HourStats]:
     """One total for each value of a column (`hour`, `group_id` or `task`), in order of the values."""

@@ -19,7 +19,7 @@ from taskserver.monitoring.overview import MAX_RUNNING, RowCounts, paces_of, rea
 from taskserver.stores.queue.stats import HourStats, RecentStats
 from taskserver.worker.vanished import WHEN
 from tests.support.printed import json_of, text_of
-from tests.support.processes import assert_silent, end_of, freeze, thaw, wait_until
+from tests.support.processes import assert_silent, end_of, freeze, run_on_terminal, thaw, wait_until
 from tests.support.queues import Queue
 from tests.support.servers import find_program
 from tests.support.turns import A_SERVER, ONE_STORE
@@ -55,7 +55,8 @@ def test_of_many_groups_a_person_sees_the_largest_and_how_many_more_there_are(on
     one_queue.add_many([(group_id, 0) for group_id in groups])
     one_queue.add_many([(groups[-1], 4), (groups[-1], 0), (groups[-2], 0)])
     lines = text_of(one_queue, "status").splitlines()
-    table = lines[1 : lines.index("")]
+    heads = [line.partition(" ")[0] for line in lines].index("group")
+    table = lines[heads : lines.index("")]
     assert len(table) == 1 + MAX_LINES + 2
     assert [line.split()[:2] for line in table[1:3]] == [[str(groups[-1]), "2"], [str(groups[-2]), "2"]]
     assert table[-2].split()[:4] == ["5", "more", "groups", "5"]
@@ -90,6 +91,23 @@ def test_status_of_an_empty_queue_asks_for_a_crontab(queue: Queue) -> None:
     report = json_of(queue, "status")
     assert (report["groups"], report["oldest_new_seconds"], report["runs"]) == ([], None, [])
     assert report["total"] == NONE
+
+
+@ONE_STORE
+def test_status_begins_with_the_verdict_and_what_to_do(queue: Queue) -> None:
+    assert text_of(queue, "status").splitlines()[1].startswith("look: no worker ran yet; look whether")
+    queue.add("tasks.note")
+    assert queue.worker().returncode == 0
+    assert text_of(queue, "status").splitlines()[1] == "all is well"
+    queue.add("tasks.none", group_id=3)
+    queue.add("tasks.note", group_id=4)
+    assert queue.worker(1, "3").returncode == 0
+    queue.sql("DELETE FROM jobs_queue_workers WHERE group_ids = 'all'")
+    first, second = text_of(queue, "status").splitlines()[1:3]
+    assert first.startswith("act: 1 new task in group 4, which no worker takes")
+    assert second.startswith("act: 1 task is fatal: that does not run again by itself; client.py errors")
+    screen = run_on_terminal(queue.deployment, "client.py", "status", columns=200, has_colours=True).screen
+    assert "\x1b[31mact\x1b[0m: 1 task is fatal" in screen
 
 
 @A_SERVER

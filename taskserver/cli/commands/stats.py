@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...messages.printable import printable
-from ...monitoring.history import ended_attempts, totals_by, with_empty_hours
+from ...monitoring.history import NO_CALLABLE, ended_attempts, totals_by, with_empty_hours
 from ...server import TaskServer
 from ...stores.queue.stats import HourStats, total
 from ..terminal.arguments import SINCE, add_groups, since
@@ -21,7 +21,6 @@ DEFAULT_SINCE = "24h"
 BY = {"hour": "hour", "group": "group_id", "task": "task"}
 """The choices of --by, and the column by which each of them sums."""
 NOTHING = "no figures of that time (workers write them once a minute, and at the end of a run)"
-NO_CALLABLE = "(no callable)"
 MAX_LABEL = 30
 DONE, FAILED = "#", "x"
 LEGEND = f"{DONE} done, {FAILED} failed or lost"

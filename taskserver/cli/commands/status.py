@@ -28,6 +28,7 @@ from ..terminal.output import (
     stats_as_json,
     status_name,
 )
+from ..terminal.style import COLOURS, painted
 
 SEEN_SECONDS = 600.0
 """A worker of another host that gave no sign of life for longer may be gone: its task runs, or it was killed."""
@@ -131,6 +132,7 @@ def _process_report(at_work: AtWork, running: Sequence[RunningTask]) -> dict[str
 
 def _show(overview: Overview) -> None:
     print(f"{overview.table} in {overview.database}, mode {overview.mode} ({DONE_ROWS[overview.mode]})")
+    _show_verdict(judge(overview))
     _show_rows(overview)
     print()
     _show_failures(overview)
@@ -140,6 +142,14 @@ def _show(overview: Overview) -> None:
     _show_work(overview)
     _show_hours(overview.this_hour, overview.hour_before)
     _show_schedules(overview.schedules)
+
+
+def _show_verdict(verdict: Verdict) -> None:
+    if not verdict.reasons:
+        print(painted("all is well", COLOURS["well"], sys.stdout))
+    for reason in verdict.reasons:
+        level = reason.level.name.lower()
+        print(f"{painted(level, COLOURS[level], sys.stdout)}: {printable(reason.words)}; {printable(reason.mend)}")
 
 
 def _in_progress(overview: Overview) -> dict[int, tuple[int, int]]:

@@ -10,9 +10,9 @@ _CONJOINING = range(0x1160, 0x1200)
 
 BOLD = "1"
 COLOURS = {
-    **dict.fromkeys(("fatal", "broken"), "31"),  # red
-    **dict.fromkeys(("error", "warning"), "33"),  # yellow
-    **dict.fromkeys(("done", "ok"), "32"),  # green
+    **dict.fromkeys(("fatal", "broken", "act"), "31"),  # red
+    **dict.fromkeys(("error", "warning", "look"), "33"),  # yellow
+    **dict.fromkeys(("done", "ok", "well"), "32"),  # green
 }
 """The colour of each word that has one; the word is there without it, too."""
 

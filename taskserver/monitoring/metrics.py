@@ -1,0 +1,232 @@
+"""A queue's metrics in Prometheus' text form: what `client.py metrics` prints, and whatever else is to serve them.
+
+Gauges alone: each is read from the database as it is asked for. The stats by the hour could be summed up to counters,
+but a total falls when old hours are pruned, which Prometheus takes for a restart: `rate()` would count all that is left
+once more. So there are the figures of this hour and of the last whole one, which need no `rate()`.
+
+Rows name groups and tasks, and each new value of a label costs Prometheus memory for hours: the largest have a label of
+their own, the rest is summed up. No host and no process id is a label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from .. import __version__
+from ..errors import SettingError
+from ..messages.printable import escaped, without_middle
+from ..model.schedule import install_command
+from ..model.task import Status
+from ..server import TaskServer
+from ..stores.database.records import LastRun
+from ..stores.queue.stats import HOUR_SECONDS, HourStats, Stats
+from .coverage import seconds_since_start
+from .history import NO_CALLABLE
+from .overview import Overview, read_overview
+from .verdict import Verdict, judge
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""Of the text; node exporter's files have the same form, and every Prometheus reads it."""
+PACKAGE = "prometheus-client>=0.20,<1"
+PREFIX = "taskserver_"
+OTHER = "other"
+"""The label of the rest."""
+MAX_GROUPS = 100
+MAX_NAMES = 50
+MAX_LABEL = 255
+
+T = TypeVar("T")
+Labels = tuple[str, ...]
+
+
+class Gauge(NamedTuple):
+    """One metric: its values by those of its labels."""
+
+    name: str
+    about: str
+    labels: Labels
+    values: Mapping[Labels, float]
+
+
+def read_metrics(server: TaskServer, accepted: Collection[str] = ()) -> str:
+    """The metrics of a queue; the names of `accepted` reasons do not count in its verdict.
+
+    Raises DatabaseError (`metrics_when_away` is for that), and SettingError where the package is missing.
+    """
+    overview = read_overview(server)
+    recent = Stats(server.store).sums(HOUR_SECONDS, "hour", "group_id", "task")
+    return metrics_text(overview, judge(overview, accepted), recent)
+
+
+def metrics_text(overview: Overview, verdict: Verdict, recent: Sequence[HourStats]) -> str:
+    """The metrics of an overview; `recent` has the stats of this hour and of the last one, by hour, group and name."""
+    return _as_text([*_of_program(is_up=True), *_of_verdict(verdict), *_of_queue(overview, recent)])
+
+
+def metrics_when_away() -> str:
+    """What can be told without a database: that it is away. Raises SettingError as above."""
+    return _as_text(_of_program(is_up=False))
+
+
+# ---- the metrics
+
+
+def _of_program(is_up: bool) -> Iterator[Gauge]:
+    yield Gauge("up", "1 where the database answered, 0 where it did not.", (), {(): is_up})
+    yield Gauge("build_info", "The version of taskserver, always 1.", ("version",), {(__version__,): 1})
+
+
+def _of_verdict(verdict: Verdict) -> Iterator[Gauge]:
+    levels = "0 well, 1 look, 2 act"
+    yield Gauge("verdict", f"The verdict on the queue: {levels}.", (), {(): verdict.level})
+    reasons: dict[Labels, float] = {(reason.name,): float(reason.level) for reason in verdict.reasons}
+    yield Gauge("verdict_reason", f"What is not well, by its name: {levels}.", ("reason",), reasons)
+
+
+def _of_queue(overview: Overview, recent: Sequence[HourStats]) -> Iterator[Gauge]:
+    sizes = {one.group_id: 0 for one in recent} | dict.fromkeys(
+        (*overview.paused_groups, *overview.running_by_group), 0
+    )
+    sizes |= {group: sum(rows.by_status.values()) for group, rows in overview.groups.items()}
+    group_label = _labels(sizes, MAX_GROUPS)
+    yield from _of_rows(overview, group_label)
+    yield from _of_workers(overview)
+    for when, hour in (("last_hour", overview.hour_before.hour), ("this_hour", overview.this_hour.hour)):
+        yield from _of_hour(when, [one for one in recent if one.hour == hour], group_label)
+
+
+def _of_rows(overview: Overview, group_label: Mapping[int, str]) -> Iterator[Gauge]:
+    def by_group(value: Callable[[int], float]) -> list[tuple[Labels, float]]:
+        return [((label,), value(group)) for group, label in group_label.items()]
+
+    rows = [
+        ((group_label[group], _status_label(status)), float(count))
+        for group, counts in overview.groups.items()
+        for status, count in counts.by_status.items()
+    ]
+    yield Gauge("tasks", "Tasks in the queue, by group and status.", ("group", "status"), _sums(rows))
+    uncounted: dict[Labels, float] = {
+        (group_label[group], _status_label(status)): 1.0
+        for group, counts in overview.groups.items()
+        for status in counts.uncounted
+    }
+    about = "1 where there are more tasks than taskserver_tasks says: they were not counted to their end."
+    yield Gauge("tasks_uncounted", about, ("group", "status"), uncounted)
+    waits = {group: counts.oldest_ready_seconds or 0.0 for group, counts in overview.groups.items()}
+    about = "How long the oldest new task has been ready, 0 where there is none."
+    latencies = _greatest(by_group(lambda group: waits.get(group, 0.0)))
+    yield Gauge("queue_latency_seconds", about, ("group",), latencies)
+    running = _sums(by_group(lambda group: overview.running_by_group.get(group, 0)))
+    yield Gauge("running_tasks", "Tasks that have been started and have not ended.", ("group",), running)
+    paused = _greatest(by_group(lambda group: overview.are_all_paused or group in overview.paused_groups))
+    yield Gauge("group_paused", "1 where no worker takes tasks of the group.", ("group",), paused)
+    lapsed = overview.lapsed.rows
+    yield Gauge("leases_lapsed", "Tasks of vanished workers that nobody took back in time.", (), {(): lapsed})
+
+
+def _of_workers(overview: Overview) -> Iterator[Gauge]:
+    at_work = sum(not one.has_ended for one in overview.processes)
+    yield Gauge("workers", "Workers at work, as far as is known.", (), {(): at_work})
+    began = [(run.group_ids, _timestamp(run)) for run in overview.runs]
+    known = {groups: at for groups, at in sorted(began, key=lambda one: one[1] or 0.0) if at is not None}
+    label = _labels(known, MAX_GROUPS)
+    about = "When the last run began, by the groups that it serves: `all`, or their numbers."
+    last: dict[Labels, float] = _greatest(((label[groups],), at) for groups, at in known.items())
+    yield Gauge("last_run_timestamp_seconds", about, ("groups",), last)
+    faulty = sum(stored.fault is not None or stored.held is not None for stored in overview.schedules)
+    yield Gauge("schedules", "Schedules, of periodic tasks.", (), {(): len(overview.schedules)})
+    yield Gauge("schedules_faulty", "Schedules that add no task, as something is wrong.", (), {(): faulty})
+
+
+def _of_hour(when: str, stats: Sequence[HourStats], group_label: Mapping[int, str]) -> Iterator[Gauge]:
+    task_label = _labels(_sums((one.task, float(one.attempts)) for one in stats), MAX_NAMES)
+    in_hour = "in the last whole hour" if when == "last_hour" else "since this hour began"
+
+    def summed(column: str, *more: str) -> dict[Labels, float]:
+        return _sums(
+            ((group_label[one.group_id], task_label[one.task], *more), float(getattr(one, column))) for one in stats
+        )
+
+    attempts = {labels: n for name in ("done", "failed", "lost") for labels, n in summed(name, name).items()}
+    yield Gauge(f"{when}_attempts", f"Attempts that ended {in_hour}.", ("group", "task", "outcome"), attempts)
+    for name, column, about in (
+        ("fatal_tasks", "fatal", "Tasks that became fatal"),
+        ("run_seconds", "ran_seconds", "Sum of how long the attempts ran that were done or failed"),
+        ("wait_seconds", "waited_seconds", "Sum of how long these had been ready before they were started"),
+    ):
+        yield Gauge(f"{when}_{name}", f"{about} {in_hour}.", ("group", "task"), summed(column))
+
+
+# ---- labels and values
+
+
+def _labels(sizes: Mapping[T, float], most: int) -> dict[T, str]:
+    """The label of each: only the largest have one of their own."""
+    ordered = sorted(sizes, key=lambda one: -sizes[one])
+    return {one: _label(str(one)) if place < most else OTHER for place, one in enumerate(ordered)}
+
+
+def _label(text: str) -> str:
+    """A text of a row: the library escapes what the form needs; a terminal must obey nothing that is in it."""
+    # To Prometheus an empty label is none.
+    return without_middle(escaped(without_middle(text, MAX_LABEL)), MAX_LABEL) or NO_CALLABLE
+
+
+def _status_label(status: int) -> str:
+    return Status(status).name.lower() if status in set(Status) else OTHER
+
+
+def _sums(samples: Iterable[tuple[T, float]]) -> dict[T, float]:
+    # Prometheus refuses the whole text where two samples have the same labels.
+    sums: dict[T, float] = {}
+    for labels, value in samples:
+        sums[labels] = sums.get(labels, 0.0) + value
+    return sums
+
+
+def _greatest(samples: Iterable[tuple[T, float]]) -> dict[T, float]:
+    greatest: dict[T, float] = {}
+    for labels, value in samples:
+        greatest[labels] = max(greatest.get(labels, 0.0), value)
+    return greatest
+
+
+def _timestamp(run: LastRun) -> float | None:
+    """The instant at which a run began; None where the record holds none that can be."""
+    if seconds_since_start(run) < float("inf"):
+        with suppress(ValueError):
+            return datetime.fromisoformat(run.started_at or "").replace(tzinfo=timezone.utc).timestamp()
+    return None
+
+
+# ---- the text
+
+
+def _as_text(gauges: Iterable[Gauge]) -> str:
+    try:
+        from prometheus_client import CollectorRegistry, generate_latest
+        from prometheus_client.core import GaugeMetricFamily
+        from prometheus_client.registry import Collector
+    except ImportError:
+        raise SettingError(
+            f"the package prometheus-client is missing, which writes the metrics: {install_command(PACKAGE)}"
+        ) from None
+
+    class OneLook(Collector):
+        def collect(self) -> Iterator[Metric]:
+            for gauge in gauges:
+                family = GaugeMetricFamily(f"{PREFIX}{gauge.name}", gauge.about, labels=gauge.labels)
+                for labels, value in gauge.values.items():
+                    family.add_metric(labels, value)
+                yield family
+
+    # A registry of its own: the common one has this process's memory and Python's garbage collector.
+    registry = CollectorRegistry()
+    registry.register(OneLook())
+    return generate_latest(registry).decode()

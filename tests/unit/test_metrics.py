@@ -1,0 +1,183 @@
+"""The metrics of an overview, read back by Prometheus' own parser: names, values, and labels that rows make up."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime, timezone
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from taskserver import SettingError, TaskServer, __version__
+from taskserver.model.schedule import INSTALLS
+from taskserver.model.task import MAX_GROUP_ID, Status
+from taskserver.monitoring.history import NO_CALLABLE
+from taskserver.monitoring.metrics import (
+    MAX_GROUPS,
+    MAX_LABEL,
+    MAX_NAMES,
+    OTHER,
+    metrics_text,
+    metrics_when_away,
+)
+from taskserver.monitoring.overview import Overview, RowCounts, read_overview
+from taskserver.monitoring.verdict import judge
+from taskserver.stores.database.records import LastRun
+from taskserver.stores.queue.stats import HourStats
+
+Samples = dict[tuple[str, ...], float]
+
+
+@pytest.fixture(scope="module")
+def empty() -> Overview:
+    with TaskServer("sqlite:///:memory:") as server:
+        server.create_tables()
+        return read_overview(server)
+
+
+def samples_of(text: str) -> dict[str, Samples]:
+    """The values of each metric by those of its labels, which are in order of their names."""
+    found: dict[str, Samples] = {}
+    for family in text_string_to_metric_families(text):
+        assert family.type == "gauge"
+        values = found.setdefault(family.name.removeprefix("taskserver_"), {})
+        for sample in family.samples:
+            labels = tuple(value for _, value in sorted(sample.labels.items()))
+            assert labels not in values, (sample.name, labels)
+            values[labels] = sample.value
+    return found
+
+
+def metrics_of(overview: Overview, *recent: HourStats) -> dict[str, Samples]:
+    return samples_of(metrics_text(overview, judge(overview), recent))
+
+
+def of_status(status: Status, rows: int, ready: float | None = None, is_more: bool = False) -> RowCounts:
+    return RowCounts({status: rows}, ready, ready, frozenset({status} if is_more else ()))
+
+
+def a_run(group_ids: str, started_at: str | None, host: str = "host", seconds_ago: float | None = 60.0) -> LastRun:
+    return LastRun(host, group_ids, 4711, started_at, seconds_ago, "x", "empty", 0, 0, 0, 0, 0, None)
+
+
+def test_an_empty_queue_has_a_verdict_and_says_that_the_database_is_there(empty: Overview) -> None:
+    found = metrics_of(empty)
+    assert found["up"] == {(): 1}
+    assert found["build_info"] == {(__version__,): 1}
+    assert found["verdict"] == {(): 1}
+    assert found["verdict_reason"] == {("cron",): 1}
+    assert found["tasks"] == {}
+    assert [found[name][()] for name in ("leases_lapsed", "workers", "schedules", "schedules_faulty")] == [0, 0, 0, 0]
+
+
+def test_a_database_that_is_away_is_told_by_up_alone() -> None:
+    found = samples_of(metrics_when_away())
+    assert found == {"up": {(): 0}, "build_info": {(__version__,): 1}}
+
+
+def test_nothing_is_told_of_this_process_or_of_hosts_and_processes(empty: Overview) -> None:
+    text = metrics_text(empty._replace(runs=[a_run("all", empty.now, "secret-host")]), judge(empty), [])
+    assert [line for line in text.splitlines() if not line.lstrip("# HELPTY").startswith("taskserver_")] == []
+    assert "secret-host" not in text
+    assert "4711" not in text
+
+
+def test_groups_have_their_tasks_waits_running_ones_and_whether_they_are_paused(empty: Overview) -> None:
+    groups = {3: of_status(Status.NEW, 37, 412.0), 4: of_status(Status.FATAL, 100_000, is_more=True)}
+    found = metrics_of(empty._replace(groups=groups, paused_groups=[4, 9], running_by_group={3: 2}))
+    assert found["tasks"] == {("3", "new"): 37, ("4", "fatal"): 100_000}
+    assert found["tasks_uncounted"] == {("4", "fatal"): 1}
+    assert found["queue_latency_seconds"] == {("3",): 412, ("4",): 0, ("9",): 0}
+    assert found["running_tasks"] == {("3",): 2, ("4",): 0, ("9",): 0}
+    assert found["group_paused"] == {("3",): 0, ("4",): 1, ("9",): 1}
+    assert set(metrics_of(empty._replace(groups=groups, are_all_paused=True))["group_paused"].values()) == {1}
+
+
+def test_a_number_that_is_no_status_gets_no_label_of_its_own(empty: Overview) -> None:
+    groups = {3: RowCounts({Status.NEW: 1, 77: 5, 99: 6}, None, None, frozenset({77, 99}))}
+    found = metrics_of(empty._replace(groups=groups))
+    assert found["tasks"] == {("3", "new"): 1, ("3", OTHER): 11}
+    assert found["tasks_uncounted"] == {("3", OTHER): 1}
+
+
+def test_of_a_thousand_groups_the_largest_have_labels_and_the_rest_is_summed_up(empty: Overview) -> None:
+    groups = {group: of_status(Status.NEW, group, float(group)) for group in range(1, 1001)}
+    overview = empty._replace(groups=groups, paused_groups=[7, 1000, MAX_GROUP_ID])
+    found = metrics_of(overview, *(HourStats(empty.this_hour.hour, group, "x", attempts=1, done=1) for group in groups))
+    for name in ("tasks", "queue_latency_seconds", "running_tasks", "group_paused", "this_hour_run_seconds"):
+        assert len({labels[0] for labels in found[name]}) == MAX_GROUPS + 1, name
+    first = 1000 - MAX_GROUPS
+    assert found["tasks"]["1000", "new"] == 1000
+    assert found["tasks"][OTHER, "new"] == sum(range(1, first + 1))
+    assert found["queue_latency_seconds"][OTHER,] == first
+    assert found["group_paused"][OTHER,] == 1
+    assert found["this_hour_attempts"][OTHER, "done", "x"] == first
+
+
+def test_an_hour_has_its_attempts_by_outcome_and_tasks_beyond_the_largest_are_summed_up(empty: Overview) -> None:
+    this, last = empty.this_hour.hour, empty.hour_before.hour
+    found = metrics_of(
+        empty,
+        HourStats(last, 3, "tasks.a", 9, 9, 5, 3, 2, 1, ran_seconds=8.5, waited_seconds=90.0),
+        *(HourStats(this, 3, f"tasks.t{number}", attempts=number, done=number) for number in range(MAX_NAMES + 3)),
+        HourStats("2020-01-01 00:00:00", 3, "tasks.old", attempts=1, done=1),
+    )
+    by_outcome = {outcome: value for (_, outcome, _), value in found["last_hour_attempts"].items()}
+    assert by_outcome == {"done": 5, "failed": 3, "lost": 1}
+    for name, value in (("fatal_tasks", 2), ("run_seconds", 8.5), ("wait_seconds", 90)):
+        assert found[f"last_hour_{name}"] == {("3", "tasks.a"): value}
+    done = {task: value for (_, outcome, task), value in found["this_hour_attempts"].items() if outcome == "done"}
+    assert len(done) == MAX_NAMES + 1
+    assert done[OTHER] == 0 + 1 + 2
+    assert done[f"tasks.t{MAX_NAMES + 2}"] == MAX_NAMES + 2
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ('"quoted" {x="1"}', '"quoted" {x="1"}'),
+        ("C:\\new\\", "C:\\new\\"),
+        ("two\nlines\r", "two\\nlines\\r"),
+        ("# HELP x\n# TYPE up counter\ntaskserver_up 0", "# HELP x\\n# TYPE up counter\\ntaskserver_up 0"),
+        ("\x1b[2J\x9b31m\u2028\udc80", "\\x1b[2J\\x9b31m\\u2028\\udc80"),
+        ("ünïcode 🎉", "ünïcode 🎉"),
+        ("", NO_CALLABLE),
+    ],
+)
+def test_what_a_row_says_stays_in_its_label_and_a_terminal_obeys_none_of_it(
+    empty: Overview, name: str, label: str
+) -> None:
+    text = metrics_text(empty, judge(empty), [HourStats(empty.this_hour.hour, 3, name, attempts=1, done=1)])
+    assert samples_of(text)["this_hour_attempts"]["3", "done", label] == 1
+    assert [one for one in text if not one.isprintable() and one != "\n"] == []
+
+
+def test_long_names_are_cut_and_those_that_look_alike_then_are_one(empty: Overview) -> None:
+    names = ["x" * 400 + "a" + "y" * 400, "x" * 400 + "b" + "y" * 400, "\n" * 255]
+    stats = [HourStats(empty.this_hour.hour, 3, name, attempts=1, done=1) for name in names]
+    found = {key: value for key, value in metrics_of(empty, *stats)["this_hour_attempts"].items() if key[1] == "done"}
+    assert sorted(found.values()) == [1, 2]
+    assert all(len(task) <= MAX_LABEL for _, _, task in found)
+
+
+def test_the_last_run_of_each_groups_is_told_and_one_at_no_instant_is_not(empty: Overview) -> None:
+    runs = [
+        a_run("all", "2026-11-22 10:00:00.500000"),
+        a_run("all", "2026-11-22 09:00:00.000000", "another"),
+        a_run("3,5", "2026-11-22 08:00:00.000000", seconds_ago=-400_000.0),
+        a_run("6", "no instant"),
+        a_run("7", None, seconds_ago=None),
+        *(a_run(f"{group}", "2026-11-21 00:00:00.000000") for group in range(1000, 1000 + 2 * MAX_GROUPS)),
+    ]
+    found = metrics_of(empty._replace(runs=runs))["last_run_timestamp_seconds"]
+    assert len(found) == MAX_GROUPS + 1
+    assert not {("3,5",), ("6",), ("7",)} & set(found)
+    assert found["all",] == datetime(2026, 11, 22, 10, 0, 0, 500_000, timezone.utc).timestamp()
+
+
+def test_where_the_package_is_missing_one_line_tells_how_to_install_it(
+    empty: Overview, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(SettingError, match=f"prometheus-client is missing.*{INSTALLS}.*'prometheus-client>="):
+        metrics_text(empty, judge(empty), [])
