@@ -20,7 +20,7 @@ from .load import found_settings
 
 Network = IPv4Network | IPv6Network
 
-_PASSWORD_HASH = r"pbkdf2:sha256:\d{5,9}\$[^$\s]+\$[0-9a-f]{64}"
+_PASSWORD_HASH = r"pbkdf2:sha256:\d{1,9}\$[^$\s]+\$[0-9a-f]{64}"
 _SHA256 = r"[0-9a-f]{64}"
 _TOKEN = rf"(?P<name>[\w.-]+);sha256=(?P<sha256>{_SHA256});tasks=(?P<tasks>[^\s;]+);groups=(?P<groups>\*|\d+(,\d+)*)"
 _TASK = r"\*|[\w.:]+(\.\*)?"

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from datetime import timezone
 from functools import cache
 from pathlib import Path
+from shlex import quote
 from typing import Any
 from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from .. import __version__
-from ..messages.instants import exactly, local
+from ..messages.instants import exactly, local, time_of_day
 from ..messages.printable import age, escaped, in_units
 from ..model.task import Status, name_of_status
 from ..stores.database.records import StoredTask
@@ -62,6 +63,8 @@ def _environment() -> Environment:
         "units": lambda seconds: "" if seconds is None else in_units(seconds),
         "exactly": exactly,
         "clock": _clock,
+        "clock_time": time_of_day,
+        "shell": quote,
         "iso": _iso,
         "status": status_in_words,
         "count": _count,

@@ -1,0 +1,116 @@
+"""Acting from the page: retry and cancel of chosen tasks, pause and resume of groups, by the same verbs as client.py.
+
+A page that says how many tasks would be touched comes first, by GET; the act itself is a POST from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from shlex import quote
+from typing import NamedTuple
+
+from werkzeug.datastructures import MultiDict
+
+from ..messages.printable import printable
+from ..model.selection import Selection
+from ..model.task import MAX_GROUP_ID, MAX_ID
+from ..server import TaskServer
+from ..stores.queue.group_pauses import GroupPauses
+from ..stores.queue.operations import CANCEL, RETRY, Operations, Verb
+from .private_files import PrivateFiles
+from .views import BadQuery, Page, error_like
+
+MAX_SHOWN = 20
+MAX_IDS = 500
+DONE = {"retry": "retried", "cancel": "cancelled", "pause": "paused", "resume": "resumed"}
+VERBS: Mapping[str, Verb] = {"retry": RETRY, "cancel": CANCEL}
+GROUP_VERBS = ("pause", "resume")
+FIELDS = ("verb", "id", "group", "task", "like", "all")
+"""What a link or form may choose by."""
+
+
+class Act(NamedTuple):
+    """A verb, and what it is done to."""
+
+    verb: str
+    selection: Selection
+    words: str
+    """What is chosen, for the log and the page."""
+    command: str
+    """The line of client.py that does the same."""
+
+
+def read_act(server: TaskServer, query: MultiDict[str, str]) -> Act:
+    """The act that a query names. Raises BadQuery."""
+    verb = query.get("verb", "")
+    if verb not in DONE:
+        raise BadQuery(f"verb is none of {', '.join(DONE)}.")
+    ids = _numbers(query, "id", MAX_ID)
+    groups = _numbers(query, "group", MAX_GROUP_ID)
+    task, error = query.get("task") or None, error_like(server, query)
+    if len(ids) > MAX_IDS:
+        raise BadQuery(f"At most {MAX_IDS} tasks can be chosen by their ids.")
+    if verb in GROUP_VERBS and not groups and not (query.get("all") and verb == "resume"):
+        raise BadQuery("No group is chosen; client.py pause --all pauses all of them.")
+    if verb in VERBS and not (ids or groups or task or error or query.get("all")):
+        raise BadQuery("No task is chosen: mark some, or choose a group, a name or an error.")
+    selection = Selection(ids or None, groups or None, task, error)
+    return Act(verb, selection, _words(selection), _command(verb, selection))
+
+
+def _numbers(query: MultiDict[str, str], name: str, most: int) -> list[int]:
+    texts = [text for text in query.getlist(name) if text]
+    if not all(text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= most for text in texts):
+        raise BadQuery(f"{name} is no number from 0 to {most}.")
+    return sorted(set(map(int, texts)))
+
+
+def _words(selection: Selection) -> str:
+    parts = []
+    if selection.ids:
+        parts.append(f"task{'s' if len(selection.ids) > 1 else ''} {', '.join(map(str, selection.ids))}")
+    if selection.groups:
+        parts.append(f"group{'s' if len(selection.groups) > 1 else ''} {', '.join(map(str, selection.groups))}")
+    if selection.task:
+        parts.append(f"name {selection.task}")
+    if selection.error:
+        parts.append(f"error {selection.error}")
+    return "; ".join(parts) or "all"
+
+
+def _command(verb: str, selection: Selection) -> str:
+    """As a shell takes it."""
+    if verb in GROUP_VERBS:
+        return f"client.py {verb} {' '.join(map(str, selection.groups)) if selection.groups else '--all'}"
+    parts = list(map(str, selection.ids or ()))
+    parts += ["--group", *map(str, selection.groups)] if selection.groups else []
+    for option, text in (("--task", selection.task), ("--error", selection.error)):
+        parts += [option, quote(text)] if text else []
+    return " ".join(["client.py", verb, *(parts or ["--all"])])
+
+
+def preview(server: TaskServer, act: Act, query: MultiDict[str, str]) -> Page:
+    """What an act would touch; nothing is changed. Raises InvalidTask."""
+    found = None
+    if act.verb in VERBS:
+        found = Operations(server.store).preview(VERBS[act.verb], act.selection, MAX_SHOWN)
+    fields = [(name, value) for name, value in query.items(multi=True) if name in FIELDS and value]
+    return Page("confirm.html", {"act": act, "preview": found, "fields": fields})
+
+
+def do(server: TaskServer, act: Act) -> int:
+    """Do it; how many tasks, or groups, were changed. Raises InvalidTask and DatabaseError."""
+    if act.verb in VERBS:
+        changing: Callable[..., int] = {"retry": server.retry, "cancel": server.cancel}[act.verb]
+        return changing(act.selection)
+    groups, pauses = act.selection.groups, GroupPauses(server.store.database)
+    if groups is None:
+        return pauses.resume_all()
+    return len(pauses.pause(groups) if act.verb == "pause" else pauses.resume(groups))
+
+
+def note(files: PrivateFiles, address: str, act: Act, outcome: str) -> None:
+    """Write an act to the log of what visitors did. Raises OSError."""
+    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    files.log(printable(f"{now} {address} {act.verb} of {act.words}: {outcome}"))

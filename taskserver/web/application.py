@@ -1,0 +1,279 @@
+"""The WSGI application: settings, then who comes, then what the link asks for, and the headers of every answer.
+
+Hosts leave the path of a request as it is, cut off its begin, or not: so a link to a view is a query alone, `?view=…`,
+which holds wherever the page is mounted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
+
+from werkzeug.exceptions import HTTPException
+from werkzeug.wrappers import Request, Response
+
+from ..errors import Conflict, DatabaseError, InvalidTask, SettingError, TablesMissing, TablesOutdated
+from ..messages.printable import printable
+from ..server import TaskServer
+from ..settings.checks import SETTING_KEYS
+from ..settings.load import load_settings
+from ..settings.page import PageSettings, load_page_settings
+from . import acting, adding, figures, views
+from .access import Access, Visitor
+from .private_files import PrivateFiles
+from .rendering import ASSETS, asset, link, render, version_of
+
+VIEWS: Mapping[str, views.View] = {
+    "": views.overview,
+    "tasks": views.tasks,
+    "task": views.task,
+    "errors": views.errors,
+    "hours": views.hours,
+    "schedules": views.schedules,
+    "workers": views.workers,
+}
+MAX_FORM_BYTES = 100_000
+POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Robots-Tag": "noindex",
+    "Cache-Control": "no-store",
+}
+
+
+class Deployment(NamedTuple):
+    """What one state of the settings leads to."""
+
+    settings: PageSettings
+    server: TaskServer
+    files: PrivateFiles
+
+
+class PageRequest(Request):
+    """A request, whose form may be no larger than the page's own."""
+
+    max_content_length = MAX_FORM_BYTES
+    max_form_memory_size = MAX_FORM_BYTES
+    max_form_parts = 600
+
+
+class Application:
+    """The page of the deployment in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = Lock()
+        self._made: tuple[object, Deployment] | None = None
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Answer one request, as WSGI has it."""
+        request = PageRequest(environ)
+        try:
+            response = self._answer(request)
+        except HTTPException as error:
+            response = _refused(error.code or 400, error.description or "")
+        except Exception as error:
+            # To the web server's log; a visitor gets no traceback.
+            print(printable(f"taskserver page: {type(error).__name__}: {error}"), file=environ["wsgi.errors"])
+            response = _refused(500, "Something went wrong: the web server's error log has more.")
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
+        return response(environ, start_response)
+
+    # ---- settings
+
+    def _deployment(self) -> Deployment:
+        """The settings and the queue as `.env` has them now. Raises SettingError and OSError."""
+        state = _state_of(self._folder / ".env")
+        with self._lock:
+            if self._made is None or self._made[0] != state:
+                settings = load_page_settings(self._folder)
+                server = TaskServer.from_settings(load_settings(self._folder))
+                self._made = state, Deployment(settings, server, PrivateFiles(self._folder))
+            return self._made[1]
+
+    # ---- answers
+
+    def _answer(self, request: PageRequest) -> Response:
+        if name := request.args.get("asset"):
+            return _asset(name)
+        try:
+            deployment = self._deployment()
+        except (SettingError, OSError) as error:
+            print(printable(f"taskserver page: {error}"), file=request.environ["wsgi.errors"])
+            # A setting's name is no secret; what else the sentence says is not for everybody.
+            key = str(error).partition(" ")[0]
+            what = f"{key} is wrong" if key in SETTING_KEYS else "it is not set up"
+            return _refused(503, f"The page cannot be shown: {what}. The web server's error log says more.")
+        try:
+            return self._answer_of(deployment, request)
+        finally:
+            # Between two visits an account's few connections are worth more to the site than the time to connect.
+            deployment.server.store.database.disconnect()
+
+    def _answer_of(self, deployment: Deployment, request: PageRequest) -> Response:
+        last = request.path.rstrip("/").rpartition("/")[2]
+        if last == "tasks" and request.method == "POST" and "view" not in request.args:
+            return adding.answer(deployment.settings, deployment.server, deployment.files, request)
+        if last == "metrics":
+            return figures.answer(deployment.settings, deployment.server, request)
+        if last in ("favicon.ico", "robots.txt"):
+            return _refused(404, "There is no such page.")
+        if not deployment.settings.is_open_to_somebody:
+            words = "Nobody may see this page yet: TASKSERVER_PAGE_PASSWORD or TASKSERVER_PAGE_ALLOW is to be set"
+            return _refused(503, f"{words} in .env, as docs/page.md says.")
+        access = Access(deployment.settings, deployment.files)
+        visitor = access.admit(request)
+        if isinstance(visitor, Visitor):
+            return _Visit(self._folder, deployment, access, visitor, request).answer()
+        if visitor.asks_password:
+            return _sign_in(access, request)
+        return _refused(403, visitor.words)
+
+
+class _Visit:
+    """One request of a visitor who may see the page."""
+
+    def __init__(
+        self, folder: Path, deployment: Deployment, access: Access, visitor: Visitor, request: PageRequest
+    ) -> None:
+        self._folder = folder
+        self._deployment = deployment
+        self._access = access
+        self._visitor = visitor
+        self._request = request
+        self._view = request.args.get("view", "")
+        if self._view in ("overview", "sign-in"):  # a visitor who signed in elsewhere meanwhile
+            self._view = ""
+
+    def answer(self) -> Response:
+        """The answer, whatever state the queue is in."""
+        try:
+            if self._view != "doctor" and self._request.method in ("GET", "HEAD"):
+                self._deployment.server.store.tables.check()
+            return self._answer()
+        except views.BadQuery as error:
+            return self._refuse(400, str(error))
+        except InvalidTask as error:
+            return self._refuse(400, f"{error}.")
+        except Conflict as error:
+            return self._refuse(409, f"{error}.")
+        except (TablesMissing, TablesOutdated) as error:
+            return self._refuse(503, f"{printable(str(error))}.")
+        except DatabaseError as error:
+            return self._refuse(503, f"The database is away: {printable(str(error))}.")
+
+    def _answer(self) -> Response:
+        server, query = self._deployment.server, self._request.args
+        if self._request.method == "POST":
+            return self._post()
+        if self._request.method not in ("GET", "HEAD"):
+            return self._refuse(405, "This page knows GET and POST alone.")
+        if self._view == "doctor":
+            return self._show(views.findings_of(self._folder))
+        if self._view == "confirm":
+            return self._show(acting.preview(server, acting.read_act(server, query), query))
+        if self._view not in VIEWS:
+            return self._refuse(404, "There is no such page.")
+        return self._show(VIEWS[self._view](server, query))
+
+    def _post(self) -> Response:
+        if not self._access.is_own_form(self._request, self._visitor):
+            return self._refuse(403, "This form is out of date, or not of this page: go back, and send it again.")
+        if self._view == "sign-out":
+            response = _moved(link("overview"))
+            self._access.sign_out(self._request, self._visitor, response)
+            return response
+        if self._view != "act":
+            return self._refuse(404, "There is no such page.")
+        if not self._deployment.settings.may_act:
+            return self._refuse(403, "The page may only show: TASKSERVER_PAGE_ACTIONS is not yes.")
+        act = acting.read_act(self._deployment.server, self._request.form)
+        # Before it is done: what nobody could write down must not happen.
+        acting.note(self._deployment.files, self._visitor.address, act, "begins")
+        rows = acting.do(self._deployment.server, act)
+        acting.note(self._deployment.files, self._visitor.address, act, f"{rows} {acting.DONE[act.verb]}")
+        return _moved(link("tasks" if act.verb in acting.VERBS else "overview", done=act.verb, rows=rows))
+
+    def _show(self, page: views.Page) -> Response:
+        return _page(page.code, page.template, {**page.values, **self._frame()})
+
+    def _refuse(self, code: int, words: str) -> Response:
+        return _page(code, "refused.html", {"words": words, **self._frame()})
+
+    def _frame(self) -> dict[str, Any]:
+        """The values of every page."""
+        settings = self._deployment.server.settings
+        return {
+            "view": self._view,
+            "may_act": self._deployment.settings.may_act,
+            "token": self._access.form_token(self._visitor),
+            "has_session": bool(self._visitor.session),
+            "queue": f"{settings.table} in {settings.dsn.place}",
+            "is_live": True,
+            "done": self._done(),
+        }
+
+    def _done(self) -> tuple[str, int] | None:
+        """What the act did that led here."""
+        verb, rows = self._request.args.get("done", ""), self._request.args.get("rows", "")
+        return (acting.DONE[verb], int(rows)) if verb in acting.DONE and rows.isdecimal() and len(rows) < 20 else None
+
+
+def _sign_in(access: Access, request: PageRequest) -> Response:
+    words, code = "", 403
+    if request.method == "POST" and request.args.get("view") == "sign-in":
+        response = _moved(link("overview"))
+        waits = access.sign_in(request, request.form.get("password", ""), response)
+        if waits is None:
+            return response
+        words = "This is not the password."
+        if waits:
+            words, code = f"Too many guesses: please wait for {max(round(waits), 1)} s.", 429
+    response = _page(code, "sign_in.html", {"words": words, "is_secure": request.is_secure, "is_live": True})
+    if code == 429:
+        response.headers["Retry-After"] = str(max(round(waits or 0), 1))
+    return response
+
+
+def _refused(code: int, words: str) -> Response:
+    """A page for somebody of whom nothing is known."""
+    return _page(code, "closed.html", {"words": words, "is_live": True})
+
+
+def _page(code: int, template: str, values: Mapping[str, Any]) -> Response:
+    return Response(render(template, values), code, content_type="text/html; charset=utf-8")
+
+
+def _moved(location: str) -> Response:
+    # Relative, since the page does not know where it is mounted.
+    response = Response(status=303, headers={"Location": location})
+    response.autocorrect_location_header = False
+    return response
+
+
+def _asset(name: str) -> Response:
+    if name not in ASSETS:
+        return _refused(404, "There is no such page.")
+    response = Response(asset(name), content_type=f"{ASSETS[name]}; charset=utf-8")
+    response.headers["Cache-Control"] = "private, max-age=604800"
+    response.set_etag(version_of(name))
+    return response
+
+
+def _state_of(env_file: Path) -> object:
+    try:
+        found = env_file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

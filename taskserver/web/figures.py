@@ -1,0 +1,40 @@
+"""The queue's metrics at `…/metrics`, for whoever knows the token."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+from werkzeug.wrappers import Request, Response
+
+from ..errors import DatabaseError
+from ..server import TaskServer
+from ..settings.page import PageSettings
+
+
+def answer(settings: PageSettings, server: TaskServer, request: Request) -> Response:
+    """The metrics as text, or why there are none."""
+    if not settings.metrics_sha256:
+        return Response("There are no metrics here.\n", 404)
+    if not knows(settings.metrics_sha256, request):
+        return Response("The token is missing or wrong.\n", 401, {"WWW-Authenticate": "Bearer"})
+    from ..monitoring.metrics import CONTENT_TYPE, metrics_when_away, read_metrics
+
+    try:
+        text = read_metrics(server)
+    except DatabaseError:
+        text = metrics_when_away()
+    return Response(text, content_type=CONTENT_TYPE)
+
+
+def bearer_of(request: Request) -> str:
+    """The token of a request; Apache drops the usual header unless it is told otherwise, so there is one of our own."""
+    usual = request.headers.get("Authorization", "")
+    scheme, _, token = usual.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else request.headers.get("X-Taskserver-Token", "").strip()
+
+
+def knows(sha256: str, request: Request) -> bool:
+    """Whether a request bears the token that has this hash."""
+    given = hashlib.sha256(bearer_of(request).encode("utf-8", "replace")).hexdigest()
+    return hmac.compare_digest(given, sha256)

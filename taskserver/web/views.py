@@ -1,0 +1,222 @@
+"""What each page shows: one function a view, which reads the queue and names a template with its values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from werkzeug.datastructures import MultiDict
+
+from ..doctor.examination import examine
+from ..messages.printable import in_units
+from ..model.results import read_progress
+from ..model.task import MAX_ID, MAX_SIGNED, Status, name_of_status
+from ..monitoring.overview import gone_among, read_overview
+from ..monitoring.stages import stage_lines, stage_of
+from ..monitoring.verdict import judge
+from ..server import TaskServer
+from ..stores.queue.browsing import Browsing, Filter, Place
+from ..stores.queue.dependency_trees import DependencyTrees
+from ..stores.queue.failures import Failures
+from ..stores.queue.stats import HOUR_SECONDS, HourStats, Stats
+from .charts import Chart, Part, bars
+
+TASKS_A_PAGE = 50
+ERRORS_SHOWN = 50
+NAMES_SHOWN = 50
+DAYS = {"1": 24, "7": 7 * 24}
+"""The spans of the hours' view, in hours."""
+STATUSES = {name_of_status(status): status for status in Status}
+
+
+class Page(NamedTuple):
+    """What is shown."""
+
+    template: str
+    values: Mapping[str, Any]
+    code: int = 200
+
+
+class BadQuery(Exception):
+    """The query of a link names what there is not; the text says what."""
+
+
+View = Callable[[TaskServer, "MultiDict[str, str]"], Page]
+
+
+def overview(server: TaskServer, query: MultiDict[str, str]) -> Page:
+    """The verdict first, then what it rests on."""
+    return Page("overview.html", overview_values(server))
+
+
+def overview_values(server: TaskServer) -> dict[str, Any]:
+    """The values of the overview."""
+    read = read_overview(server)
+    last_day = every_hour(read.hours, read.this_hour.hour, DAYS["1"])
+    return {"overview": read, "verdict": judge(read), "chart": throughput(last_day)}
+
+
+def tasks(server: TaskServer, query: MultiDict[str, str]) -> Page:
+    """The tasks of a status, a group or a name, a page at a time."""
+    chosen = _filter(server, query)
+    by_attempts = query.get("order") == "attempts"
+    place = Place(
+        _number(query, "before", MAX_SIGNED) or MAX_SIGNED,
+        _number(query, "attempts", MAX_SIGNED) if by_attempts else None,
+    )
+    browsing = Browsing(server.store.database)
+    found = (browsing.most_attempts if by_attempts else browsing.newest)(chosen, place, TASKS_A_PAGE)
+    values = {
+        "page": found,
+        "chosen": chosen,
+        "by_attempts": by_attempts,
+        "status": query.get("status") or None,
+        "like": query.get("like") or None,
+        "is_first": place == Place(),
+        "gone": gone_among(server, found.tasks),
+        "now": server.store.views.now(),
+        "statuses": list(STATUSES),
+    }
+    return Page("tasks.html", values)
+
+
+def _filter(server: TaskServer, query: MultiDict[str, str]) -> Filter:
+    status = query.get("status")
+    if status and status not in STATUSES:
+        raise BadQuery(f"There is no status of that name; there are {', '.join(STATUSES)}.")
+    return Filter(
+        STATUSES[status] if status else None,
+        _number(query, "group", MAX_ID),
+        query.get("task") or None,
+        error_like(server, query),
+    )
+
+
+def error_like(server: TaskServer, query: MultiDict[str, str]) -> str | None:
+    """The first line of the error of the task that `like` names: hosts refuse links and forms with some texts."""
+    task_id = _number(query, "like", MAX_ID)
+    if task_id is None:
+        return None
+    row = server.store.views.show(task_id)
+    if row is None or not row.error_text:
+        raise BadQuery(f"Task {task_id} is gone, or has no error any more: look at the errors again.")
+    return row.error_text.partition("\n")[0]
+
+
+def _number(query: MultiDict[str, str], name: str, most: int) -> int | None:
+    text = query.get(name, "")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= most):
+        raise BadQuery(f"{name} is no number from 0 to {most}.")
+    return int(text)
+
+
+def task(server: TaskServer, query: MultiDict[str, str]) -> Page:
+    """One task with all that is known of it."""
+    task_id = _number(query, "id", MAX_ID)
+    row = None if task_id is None else server.store.views.show(task_id)
+    if task_id is None or row is None:
+        return Page("no_task.html", {"task_id": task_id}, 404)
+    now = server.store.views.now()
+    values = {
+        "task": row,
+        "links": DependencyTrees(server.store).links([row.id])[row.id],
+        "progress": read_progress(row.progress),
+        "stage": stage_of(row),
+        "stages": stage_lines(row) if row.stages else [],
+        "is_gone": bool(gone_among(server, [row])),
+        "run_seconds": row.run_seconds(now),
+        "comes_seconds": row.comes_in_seconds(now),
+        "may_be_retried": row.status in (Status.ERROR, Status.FATAL) and not row.archived,
+        "may_be_cancelled": row.status not in (Status.DONE, Status.FATAL) and not row.archived,
+    }
+    return Page("task.html", values)
+
+
+def errors(server: TaskServer, query: MultiDict[str, str]) -> Page:
+    """The errors of failed tasks, counted by their first lines."""
+    return Page("errors.html", {"errors": Failures(server.store.database).recent(ERRORS_SHOWN)})
+
+
+def hours(server: TaskServer, query: MultiDict[str, str]) -> Page:
+    """What was done by the hour, as pictures and tables."""
+    days = query.get("days", "1")
+    if days not in DAYS:
+        raise BadQuery(f"days is one of {', '.join(DAYS)}.")
+    return Page("hours.html", hours_values(server, DAYS[days]) | {"days": days})
+
+
+def hours_values(server: TaskServer, count: int) -> dict[str, Any]:
+    """The values of the pictures and tables of so many hours."""
+    stats = Stats(server.store)
+    seconds = (count - 1) * HOUR_SECONDS
+    found = every_hour(stats.sums(seconds, "hour"), stats.recent().this_hour.hour, count)
+    by_name = sorted(stats.sums(seconds, "task"), key=lambda one: -one.attempts)
+    return {
+        "hours": [one for one in reversed(found) if one.attempts or one.fatal],
+        "charts": charts(found),
+        "names": by_name[:NAMES_SHOWN],
+        "more_names": max(len(by_name) - NAMES_SHOWN, 0),
+        "span": count,
+    }
+
+
+def schedules(server: TaskServer, query: MultiDict[str, str]) -> Page:
+    """The periodic tasks, with their next times."""
+    return Page("schedules.html", {"overview": read_overview(server)})
+
+
+def workers(server: TaskServer, query: MultiDict[str, str]) -> Page:
+    """The workers at work, and the last run of each crontab line."""
+    return Page("workers.html", {"overview": read_overview(server)})
+
+
+def findings_of(folder: Path) -> Page:
+    """What the doctor finds."""
+    return Page("doctor.html", {"findings": list(examine(folder))})
+
+
+# ---- hours
+
+
+def every_hour(found: Sequence[HourStats], this_hour: str, count: int) -> list[HourStats]:
+    """The last hours up to this one, with zeros for hours in which nothing was done."""
+    by_hour = {one.hour: one for one in found}
+    last = datetime.fromisoformat(this_hour)
+    names = [str(last - timedelta(hours=ago)) for ago in reversed(range(count))]
+    return [by_hour.get(name, HourStats(name, 0, "")) for name in names]
+
+
+def throughput(hours: Sequence[HourStats]) -> Chart:
+    """Attempts that ended, by how they ended."""
+    parts: list[Part] = [
+        ("done", "done", lambda hour: hour.done),
+        ("failed", "failed", lambda hour: hour.failed),
+        ("lost", "lost", lambda hour: hour.lost),
+    ]
+    return bars("throughput", "Attempts that ended, by the hour", hours, parts, _whole)
+
+
+def charts(hours: Sequence[HourStats]) -> list[Chart]:
+    """The pictures of the hours' view."""
+    failed: list[Part] = [
+        ("failed", "failed", lambda hour: hour.failed),
+        ("lost", "lost", lambda hour: hour.lost),
+    ]
+    waited: list[Part] = [("waited", "in the mean", lambda hour: hour.mean_wait_seconds or 0.0)]
+    return [
+        throughput(hours),
+        bars("failures", "Attempts that failed or were lost, by the hour", hours, failed, _whole),
+        bars("waits", "How long tasks waited from ready to started, in the mean", hours, waited, _seconds),
+    ]
+
+
+def _whole(value: float) -> str:
+    return f"{value:g}" if value < 10_000 else f"{value / 1000:g}k"
+
+
+def _seconds(value: float) -> str:
+    return in_units(value) if value else "0"
