@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 PYTHON = .venv/bin/python
 # What is checked: of these, whatever is there.
-CODE = $(wildcard taskserver worker.py client.py tests bench examples packaging .ci/requirements.py .ci/install.py .ci/lock.py)
+CODE = $(wildcard taskserver worker.py client.py passenger_wsgi.py tests bench examples packaging .ci/requirements.py .ci/install.py .ci/lock.py)
 # More arguments, for example: make test ARGS="-k claim -x"
 ARGS =
 # Most of a test's time is waiting: for processes, leases, servers. With ARGS="-n 0" all run in one process.
@@ -14,7 +14,7 @@ PARALLEL = -n 4 --dist loadgroup
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONOPTIMIZE PYTHONDONTWRITEBYTECODE VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-test venv-dev venv-bench update packages demo bundle test test-unit test-sqlite test-long test-servers chaos lint format bench clean
+.PHONY: help venv venv-test venv-dev venv-bench update packages demo bundle test test-unit test-sqlite test-long test-servers chaos lint format bench screenshots clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z.-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -77,6 +77,9 @@ bench: venv-bench packages ## measure, on a private MariaDB with durable setting
 update: ## renew requirements.lock: the newest packages that pyproject.toml allows, with their hashes
 	@.ci/setup venv update
 	@$(PYTHON) .ci/lock.py
+
+screenshots: venv-test packages ## take pictures of the status page, in the widths and colours that people use
+	@$(PYTHON) -m tests.web.screenshots $(ARGS)
 
 schema.sql: taskserver/stores/mysql/schema.sql ## copy the tables from taskserver/stores/mysql/schema.sql
 	@cp taskserver/stores/mysql/schema.sql schema.sql

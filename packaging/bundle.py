@@ -45,6 +45,7 @@ FILES = (
     "SECURITY.md",
     "client.py",
     "crontab.example",
+    "passenger_wsgi.py",
     "requirements.txt",
     "schema.sql",
     "worker.py",

@@ -16,6 +16,7 @@ from .commands import (
     init,
     list,
     metrics,
+    page,
     pause,
     priority,
     prune,
@@ -37,7 +38,7 @@ from .terminal.style import BOLD, painted
 
 GROUPS = {
     "For producers": (add, schedule, unschedule),
-    "To look": (status, list, show, stats, errors, metrics),
+    "To look": (status, list, show, stats, errors, metrics, page),
     "To act": (retry, cancel, priority, pause, resume, run, reclaim, prune),
     "For a deployment": (init, doctor),
 }

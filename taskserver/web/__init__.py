@@ -1,4 +1,4 @@
-"""The status page: a WSGI application, and the same page as one file.
+"""The status page on the web: a WSGI application.
 
 `taskserver.web:application` serves the deployment in the folder that holds this package and worker.py, or, where
 taskserver is installed by pip, the current folder. `application_of(folder)` serves any other.
@@ -6,16 +6,41 @@ taskserver is installed by pip, the current folder. `application_of(folder)` ser
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
-
-from .application import Application
+from typing import Any
 
 __all__ = ["application", "application_of"]
 
+Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+PACKAGES = ("werkzeug", "jinja2", "markupsafe", "itsdangerous")
+
 
 def application_of(folder: str | Path) -> Application:
-    """The page of the deployment in a folder, whose `.env` has the settings."""
-    return Application(Path(folder).absolute())
+    """The page of the deployment in a folder, whose `.env` has the settings.
+
+    Where a package of the page is missing, each answer says so: an owner without a shell sees nothing else.
+    """
+    try:
+        from .application import Application as Page
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in PACKAGES:
+            raise
+        return _without(str(error.name))
+    return Page(Path(folder).absolute())
+
+
+def _without(package: str) -> Application:
+    text = (
+        f"The package {package} is missing, which the page needs: upload the bundle that was made with --web, or have "
+        "pip install taskserver[web] for the Python of this page.\n"
+    ).encode()
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        start_response("503 Service Unavailable", [("Content-Type", "text/plain"), ("Content-Length", str(len(text)))])
+        return [text]
+
+    return application
 
 
 def _own_folder() -> Path:

@@ -15,11 +15,11 @@ from werkzeug.datastructures import MultiDict
 from ..messages.printable import printable
 from ..model.selection import Selection
 from ..model.task import MAX_GROUP_ID, MAX_ID
+from ..page.views import BadQuery, Page, error_like
 from ..server import TaskServer
 from ..stores.queue.group_pauses import GroupPauses
 from ..stores.queue.operations import CANCEL, RETRY, Operations, Verb
 from .private_files import PrivateFiles
-from .views import BadQuery, Page, error_like
 
 MAX_SHOWN = 20
 MAX_IDS = 500

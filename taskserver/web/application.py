@@ -16,14 +16,15 @@ from werkzeug.wrappers import Request, Response
 
 from ..errors import Conflict, DatabaseError, InvalidTask, SettingError, TablesMissing, TablesOutdated
 from ..messages.printable import printable
+from ..page import views
+from ..page.rendering import ASSETS, asset, link, render, version_of
 from ..server import TaskServer
 from ..settings.checks import SETTING_KEYS
 from ..settings.load import load_settings
 from ..settings.page import PageSettings, load_page_settings
-from . import acting, adding, figures, views
+from . import acting, adding, figures
 from .access import Access, Visitor
 from .private_files import PrivateFiles
-from .rendering import ASSETS, asset, link, render, version_of
 
 VIEWS: Mapping[str, views.View] = {
     "": views.overview,

@@ -181,7 +181,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import importlib, pkgutil, taskserver
 for module in pkgutil.walk_packages(taskserver.__path__, "taskserver."):
-    if len(sys.argv) > 2 or not module.name.startswith("taskserver.web"):
+    if len(sys.argv) > 2 or not module.name.startswith(("taskserver.web", "taskserver.page")):
         importlib.import_module(module.name)
         print(module.name)
 for name in ["dotenv", "pymysql", *sys.argv[2:]]:

@@ -7,8 +7,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from werkzeug.datastructures import MultiDict
-
 from ..doctor.examination import examine
 from ..messages.printable import in_units
 from ..model.results import read_progress
@@ -43,10 +41,10 @@ class BadQuery(Exception):
     """The query of a link names what there is not; the text says what."""
 
 
-View = Callable[[TaskServer, "MultiDict[str, str]"], Page]
+View = Callable[[TaskServer, Mapping[str, str]], Page]
 
 
-def overview(server: TaskServer, query: MultiDict[str, str]) -> Page:
+def overview(server: TaskServer, query: Mapping[str, str]) -> Page:
     """The verdict first, then what it rests on."""
     return Page("overview.html", overview_values(server))
 
@@ -58,7 +56,7 @@ def overview_values(server: TaskServer) -> dict[str, Any]:
     return {"overview": read, "verdict": judge(read), "chart": throughput(last_day)}
 
 
-def tasks(server: TaskServer, query: MultiDict[str, str]) -> Page:
+def tasks(server: TaskServer, query: Mapping[str, str]) -> Page:
     """The tasks of a status, a group or a name, a page at a time."""
     chosen = _filter(server, query)
     by_attempts = query.get("order") == "attempts"
@@ -82,7 +80,7 @@ def tasks(server: TaskServer, query: MultiDict[str, str]) -> Page:
     return Page("tasks.html", values)
 
 
-def _filter(server: TaskServer, query: MultiDict[str, str]) -> Filter:
+def _filter(server: TaskServer, query: Mapping[str, str]) -> Filter:
     status = query.get("status")
     if status and status not in STATUSES:
         raise BadQuery(f"There is no status of that name; there are {', '.join(STATUSES)}.")
@@ -94,7 +92,7 @@ def _filter(server: TaskServer, query: MultiDict[str, str]) -> Filter:
     )
 
 
-def error_like(server: TaskServer, query: MultiDict[str, str]) -> str | None:
+def error_like(server: TaskServer, query: Mapping[str, str]) -> str | None:
     """The first line of the error of the task that `like` names: hosts refuse links and forms with some texts."""
     task_id = _number(query, "like", MAX_ID)
     if task_id is None:
@@ -105,7 +103,7 @@ def error_like(server: TaskServer, query: MultiDict[str, str]) -> str | None:
     return row.error_text.partition("\n")[0]
 
 
-def _number(query: MultiDict[str, str], name: str, most: int) -> int | None:
+def _number(query: Mapping[str, str], name: str, most: int) -> int | None:
     text = query.get(name, "")
     if not text:
         return None
@@ -114,7 +112,7 @@ def _number(query: MultiDict[str, str], name: str, most: int) -> int | None:
     return int(text)
 
 
-def task(server: TaskServer, query: MultiDict[str, str]) -> Page:
+def task(server: TaskServer, query: Mapping[str, str]) -> Page:
     """One task with all that is known of it."""
     task_id = _number(query, "id", MAX_ID)
     row = None if task_id is None else server.store.views.show(task_id)
@@ -136,12 +134,12 @@ def task(server: TaskServer, query: MultiDict[str, str]) -> Page:
     return Page("task.html", values)
 
 
-def errors(server: TaskServer, query: MultiDict[str, str]) -> Page:
+def errors(server: TaskServer, query: Mapping[str, str]) -> Page:
     """The errors of failed tasks, counted by their first lines."""
     return Page("errors.html", {"errors": Failures(server.store.database).recent(ERRORS_SHOWN)})
 
 
-def hours(server: TaskServer, query: MultiDict[str, str]) -> Page:
+def hours(server: TaskServer, query: Mapping[str, str]) -> Page:
     """What was done by the hour, as pictures and tables."""
     days = query.get("days", "1")
     if days not in DAYS:
@@ -164,12 +162,12 @@ def hours_values(server: TaskServer, count: int) -> dict[str, Any]:
     }
 
 
-def schedules(server: TaskServer, query: MultiDict[str, str]) -> Page:
+def schedules(server: TaskServer, query: Mapping[str, str]) -> Page:
     """The periodic tasks, with their next times."""
     return Page("schedules.html", {"overview": read_overview(server)})
 
 
-def workers(server: TaskServer, query: MultiDict[str, str]) -> Page:
+def workers(server: TaskServer, query: Mapping[str, str]) -> Page:
     """The workers at work, and the last run of each crontab line."""
     return Page("workers.html", {"overview": read_overview(server)})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from base64 import b64encode
 from collections.abc import Mapping
-from datetime import timezone
+from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
 from shlex import quote
@@ -40,6 +40,11 @@ def asset(name: str) -> str:
 def version_of(name: str) -> str:
     """A mark that differs with an asset's text, for browsers that keep it."""
     return hashlib.sha256(asset(name).encode()).hexdigest()[:12]
+
+
+def now() -> str:
+    """The clock of this host, as text in UTC."""
+    return f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S}"
 
 
 def csp_hash(text: str) -> str:

@@ -1,0 +1,124 @@
+"""client.py page: the status page as one file; the hash of a password, or of a token, for the page that is served."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import secrets
+import sys
+from getpass import getpass
+from pathlib import Path
+from typing import Any
+
+from ...errors import DatabaseError, InvalidTask, SettingError
+from ...host.atomic_file import write_atomically
+from ...model.schedule import install_command
+from ...model.task import MAX_SECONDS
+from ...server import TaskServer
+from ...settings.load import load_settings
+from ..terminal.arguments import whole_seconds
+from ..terminal.program import Exit
+
+PACKAGE = "jinja2>=3.1,<4"
+FILE_MODE = 0o644
+"""The web server's account reads it, which is another one on many hosts."""
+ITERATIONS = 600_000
+SHORT = 12
+DEFAULT_EVERY = "5m"
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser("page", help="the status page as one HTML file; hashes for the page that is served")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--output", metavar="FILE", type=Path, help="write it there, whole or not at all; else print it")
+    what.add_argument(
+        "--password", action="store_true", help="ask for a password, print its hash for TASKSERVER_PAGE_PASSWORD"
+    )
+    what.add_argument(
+        "--token",
+        metavar="NAME",
+        nargs="?",
+        const="",
+        help="make a token: with a name for TASKSERVER_ADD_TOKENS, without one for TASKSERVER_METRICS_TOKEN",
+    )
+    parser.add_argument(
+        "--every",
+        metavar="S",
+        type=whole_seconds(1, MAX_SECONDS),
+        default=DEFAULT_EVERY,
+        help="how often cron makes it: the file warns once it is three times as old; default %(default)s",
+    )
+    parser.add_argument("--no-doctor", action="store_true", help="without the doctor's findings, which take longer")
+    parser.set_defaults(run_in_folder=run)
+
+
+def run(folder: Path, options: argparse.Namespace) -> int:
+    if options.password:
+        print(_hash_of(_ask()))
+    elif options.token is not None:
+        _make_token(options.token)
+    else:
+        return _write(folder, options)
+    return Exit.OK
+
+
+# ---- the file
+
+
+def _write(folder: Path, options: argparse.Namespace) -> int:
+    with TaskServer.from_settings(load_settings(folder)) as server:
+        try:
+            from ...page.one_file import one_file, one_file_without_database
+        except ImportError as error:
+            raise SettingError(
+                f"the package {error.name} is missing, which makes the page: {install_command(PACKAGE)}"
+            ) from None
+        try:
+            text, failure = one_file(server, folder, options.every, not options.no_doctor), None
+        except DatabaseError as error:
+            # The file has to say so: an old one would show that all is well.
+            text, failure = one_file_without_database(server, options.every, error), error
+    if options.output is None:
+        sys.stdout.write(text)
+    else:
+        write_atomically(options.output, text, FILE_MODE)
+    if failure is not None:
+        raise failure
+    return Exit.OK
+
+
+# ---- secrets
+
+
+def _ask() -> str:
+    """The password: typed twice at a terminal, else the first line of standard input. Raises InvalidTask."""
+    if sys.stdin.isatty():
+        password = getpass("Password for the page: ")
+        if password != getpass("The same once more: "):
+            raise InvalidTask("the two passwords differ; nothing was made")
+    else:
+        password = sys.stdin.readline().rstrip("\r\n")
+    if not password:
+        raise InvalidTask("the password is empty; type one, or pipe it: client.py page --password < file")
+    if len(password) < SHORT:
+        print(f"client.py: it has {len(password)} characters; {SHORT} or more are hard to guess", file=sys.stderr)
+    if sys.stdout.isatty():
+        print("Put this into .env, in single quotes, as TASKSERVER_PAGE_PASSWORD='…':", file=sys.stderr)
+    return password
+
+
+def _hash_of(password: str) -> str:
+    """The hash in the form that werkzeug checks: method, iterations, salt and digest."""
+    salt = secrets.token_urlsafe(16)
+    digest = hashlib.pbkdf2_hmac("sha256", password.encode(), salt.encode(), ITERATIONS)
+    return f"pbkdf2:sha256:{ITERATIONS}${salt}${digest.hex()}"
+
+
+def _make_token(name: str) -> None:
+    token = secrets.token_urlsafe(32)
+    digest = hashlib.sha256(token.encode()).hexdigest()
+    print(f"token, which only its user gets: {token}")
+    if name:
+        print(f"entry of TASKSERVER_ADD_TOKENS:  {name};sha256={digest};tasks=tasks.send_letter;groups=*")
+    else:
+        print(f"TASKSERVER_METRICS_TOKEN={digest}")

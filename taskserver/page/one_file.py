@@ -1,0 +1,57 @@
+"""The page as one file, for hosts that run no programs for visitors: cron has it written anew every few minutes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..doctor.examination import examine
+from ..errors import DatabaseError, TablesMissing, TablesOutdated
+from ..model.task import Status
+from ..server import TaskServer
+from ..stores.queue.browsing import Browsing, Filter, Place
+from .rendering import asset, csp_hash, now, render
+from .views import DAYS, hours_values, overview_values
+
+TASKS_SHOWN = 30
+LATE_AFTER = 3
+"""A file that was not written anew in so many times of its turn is older than it should be."""
+
+
+def one_file(server: TaskServer, folder: Path, every_seconds: int, with_doctor: bool) -> str:
+    """The page of a queue as one HTML text. Raises DatabaseError."""
+    server.store.tables.check()
+    fatal = Browsing(server.store.database).newest(Filter(Status.FATAL), Place(), TASKS_SHOWN)
+    values = {
+        **overview_values(server),
+        **hours_values(server, DAYS["1"]),
+        "fatal": fatal,
+        "findings": list(examine(folder)) if with_doctor else None,
+    }
+    return _rendered(server, every_seconds, values | {"away": None})
+
+
+def one_file_without_database(server: TaskServer, every_seconds: int, error: DatabaseError) -> str:
+    """The page while the database is away, which says so."""
+    # Everybody may be able to read the file, and other errors name hosts and users.
+    words = str(error) if isinstance(error, (TablesMissing, TablesOutdated)) else "cron's mail has the error"
+    return _rendered(server, every_seconds, {"away": words})
+
+
+def _rendered(server: TaskServer, every_seconds: int, values: dict[str, Any]) -> str:
+    style, script = asset("page.css"), asset("one_file.js")
+    frame = {
+        "policy": (
+            f"default-src 'none'; style-src {csp_hash(style)}; script-src {csp_hash(script)}; "
+            "base-uri 'none'; form-action 'none'"
+        ),
+        "style": style,
+        "script": script,
+        "made_at": now(),
+        "every_seconds": every_seconds,
+        "late_seconds": LATE_AFTER * every_seconds,
+        "queue": f"{server.settings.table} in {server.settings.dsn.place}",
+        "is_live": False,
+        "may_act": False,
+    }
+    return render("one_file.html", values | frame)

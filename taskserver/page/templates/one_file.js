@@ -1,0 +1,15 @@
+// How old this file is, by the visitor's clock.
+"use strict";
+(function () {
+  const node = document.getElementById("made");
+  const made = Date.parse(node.dateTime);
+  const lateSeconds = Number(node.dataset.late);
+  function tell() {
+    const seconds = Math.max((Date.now() - made) / 1000, 0);
+    const [length, unit] = seconds >= 172800 ? [86400, "days"] : seconds >= 7200 ? [3600, "hours"] : [60, "minutes"];
+    document.getElementById("age").textContent = seconds < 120 ? "just now" : Math.round(seconds / length) + " " + unit + " ago";
+    document.body.classList.toggle("is-old", seconds > lateSeconds);
+  }
+  tell();
+  setInterval(tell, 10000);
+}());
