@@ -189,6 +189,8 @@ class _Visit:
         return self._show(VIEWS[self._view](server, query))
 
     def _post(self) -> Response:
+        if self._request.args.get("view") == "sign-in":  # in another window, this visitor signed in meanwhile
+            return _moved(link("overview"))
         if not self._access.is_own_form(self._request, self._visitor):
             return self._refuse(403, "This form is out of date, or not of this page: go back, and send it again.")
         if self._view == "sign-out":
