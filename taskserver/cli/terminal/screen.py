@@ -1,0 +1,151 @@
+"""The whole terminal, for a picture that is drawn again and again; afterwards it is as it was before.
+
+By hand and not by curses, which some hosts' Python lacks. A picture is one write that begins at the top and clears what
+is left of each line as it goes: nothing flickers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from .style import cut, width_of
+
+BEGIN = "\x1b[?1049h\x1b[?25l"
+"""Another screen, where the terminal has one, and no cursor."""
+END = "\x1b[999;1H\r\n\x1b[?25h\x1b[?1049l"
+"""Where the terminal has no other screen, the shell goes on below the picture."""
+TOP, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+USUAL_SIZE = (80, 24)
+_COLOUR = re.compile(r"(\x1b\[[\d;]*m)")
+
+
+@contextmanager
+def whole_terminal() -> Iterator[Screen]:
+    """The terminal of standard output, in the `with`; any signal of ENDS raises KeyboardInterrupt there."""
+    screen = Screen()
+    try:
+        screen.begin()
+        yield screen
+    finally:
+        screen.end()
+
+
+class Screen:
+    """Draws lines on a terminal, and waits between two pictures."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stdout.fileno()
+        self._keys = [sys.stdin.fileno()] if sys.stdin.isatty() else []
+        self._modes: list[list[Any]] = [termios.tcgetattr(keys) for keys in self._keys]
+        self._picture = ""
+        self._is_on = False
+        self._woken, self._wake = os.pipe()
+        """A signal that only wakes writes a byte here; Python would go on with select otherwise."""
+
+    def begin(self) -> None:
+        """Take the terminal. A second Ctrl-C must not end what the first one began: each end is heard once."""
+        os.set_blocking(self._wake, False)
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        for number in ENDS:
+            signal.signal(number, self._hear_end)
+        signal.signal(signal.SIGWINCH, lambda *_: None)
+        signal.signal(signal.SIGTSTP, self._stop)
+        signal.signal(signal.SIGCONT, lambda *_: self._take())
+        self._take()
+
+    def end(self) -> None:
+        """Give the terminal back. Further signals to end are not heard: the program ends."""
+        for number in ENDS:
+            signal.signal(number, signal.SIG_IGN)
+        for number in (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT):
+            signal.signal(number, signal.SIG_DFL)
+        with suppress(OSError):  # the terminal is gone
+            self._give_back()
+        signal.set_wakeup_fd(-1)
+        os.close(self._woken)
+        os.close(self._wake)
+
+    def size(self) -> tuple[int, int]:
+        """Columns and lines."""
+        columns, lines = os.get_terminal_size(self._terminal)
+        return columns or USUAL_SIZE[0], lines or USUAL_SIZE[1]
+
+    def draw(self, heads: Sequence[str], lines: Sequence[str]) -> None:
+        """Show these, cut to what the terminal has room for; the last line says how many more there are."""
+        columns, height = self.size()
+        room = max(height - len(heads), 0)
+        if len(lines) > room:
+            lines = [*lines[: max(room - 1, 0)], f"… {len(lines) - max(room - 1, 0)} more lines"]
+        # In the last column a terminal waits with the next line, and some would clear that column.
+        shown = [f"{_cut(line, columns - 1)}{REST_OF_LINE}" for line in [*heads, *lines][:height]]
+        self._picture = TOP + "\r\n".join(shown) + REST_OF_SCREEN
+        self._write(self._picture)
+
+    def pause(self, seconds: float, draw: Callable[[], None]) -> None:
+        """Wait, and draw anew where the terminal has got another size. Raises KeyboardInterrupt at the key q."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            ready = select.select([self._woken, *self._keys], [], [], left)[0]
+            if self._woken in ready:
+                os.read(self._woken, 1024)
+                draw()
+            for keys in self._keys:
+                if keys in ready and (os.read(keys, 1024).lower() or b"q").find(b"q") >= 0:
+                    raise KeyboardInterrupt
+
+    # ---- the terminal, taken and given back
+
+    def _take(self) -> None:
+        for keys, modes in zip(self._keys, self._modes, strict=True):
+            local = modes[3] & ~(termios.ECHO | termios.ICANON)
+            termios.tcsetattr(keys, termios.TCSADRAIN, [*modes[:3], local, *modes[4:]])
+        begin, self._is_on = "" if self._is_on else BEGIN, True
+        self._write(begin + self._picture)
+
+    def _give_back(self) -> None:
+        if self._is_on:
+            self._is_on = False
+            self._write(END)
+        for keys, modes in zip(self._keys, self._modes, strict=True):
+            with suppress(termios.error):
+                termios.tcsetattr(keys, termios.TCSADRAIN, modes)
+
+    def _hear_end(self, *_: object) -> None:
+        for number in ENDS:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    def _stop(self, *_: object) -> None:
+        """Give the terminal back to the shell, stop, and take it again once this goes on."""
+        self._give_back()
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, self._stop)
+        self._take()
+
+    def _write(self, text: str) -> None:
+        # Not by sys.stdout: what a signal leaves in its buffer would be written after the end.
+        rest = text.encode(sys.stdout.encoding or "utf-8", "backslashreplace")
+        while rest:
+            rest = rest[os.write(self._terminal, rest) :]
+
+
+def _cut(line: str, most: int) -> str:
+    """The line in at most so many columns, with all of its colours."""
+    parts = []
+    for number, part in enumerate(_COLOUR.split(line)):
+        is_colour = number % 2 == 1
+        shown = part if is_colour else cut(part, most) if most > 0 else ""
+        most -= 0 if is_colour else width_of(shown) if shown == part else most
+        parts.append(shown)
+    return "".join(parts)
