@@ -49,26 +49,24 @@ class Screen:
         self._modes: list[list[Any]] = [termios.tcgetattr(keys) for keys in self._keys]
         self._picture = ""
         self._is_on = False
+        self._is_ending = False
         self._woken, self._wake = os.pipe()
         """A signal that only wakes writes a byte here; Python would go on with select otherwise."""
 
     def begin(self) -> None:
-        """Take the terminal. A second Ctrl-C must not end what the first one began: each end is heard once."""
+        """Take the terminal, and hear the signals."""
         os.set_blocking(self._wake, False)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         for number in ENDS:
             signal.signal(number, self._hear_end)
         signal.signal(signal.SIGWINCH, lambda *_: None)
         signal.signal(signal.SIGTSTP, self._stop)
-        signal.signal(signal.SIGCONT, lambda *_: self._take())
+        signal.signal(signal.SIGCONT, self._go_on)
         self._take()
 
     def end(self) -> None:
-        """Give the terminal back. Further signals to end are not heard: the program ends."""
-        for number in ENDS:
-            signal.signal(number, signal.SIG_IGN)
-        for number in (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT):
-            signal.signal(number, signal.SIG_DFL)
+        """Give the terminal back. From here on all of these signals are passed over: the program ends."""
+        self._is_ending = True  # no handler is taken away: Python would complain of a signal that has just come
         with suppress(OSError):  # the terminal is gone
             self._give_back()
         signal.set_wakeup_fd(-1)
@@ -121,17 +119,25 @@ class Screen:
                 termios.tcsetattr(keys, termios.TCSADRAIN, modes)
 
     def _hear_end(self, *_: object) -> None:
-        for number in ENDS:
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
+        # A second Ctrl-C must not end what the first one began.
+        if not self._is_ending:
+            self._is_ending = True
+            raise KeyboardInterrupt
+
+    def _go_on(self, *_: object) -> None:
+        """Take the terminal again, which somebody may have used while this process was stopped."""
+        if not self._is_ending:
+            self._take()
 
     def _stop(self, *_: object) -> None:
         """Give the terminal back to the shell, stop, and take it again once this goes on."""
+        if self._is_ending:
+            return
         self._give_back()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, self._stop)
-        self._take()
+        self._go_on()
 
     def _write(self, text: str) -> None:
         # Not by sys.stdout: what a signal leaves in its buffer would be written after the end.
