@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from taskserver.cli.terminal.screen import BEGIN, END
+from taskserver.cli.terminal.watching import EVERY_SECONDS
 from tests.support.processes import assert_one_line, run_on_terminal, wait_until
 from tests.support.proxy import Proxy
 from tests.support.queues import Queue
@@ -129,6 +131,19 @@ def test_ctrl_z_gives_the_terminal_to_the_shell_and_fg_takes_it_again(sqlite_que
     assert terminal.modes() == terminal.modes_before
 
 
+def test_after_a_stop_that_no_program_hears_of_it_takes_the_terminal_again(sqlite_queue: Queue) -> None:
+    terminal = watch(sqlite_queue)
+    modes = terminal.modes()
+    terminal.signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, terminal.process.pid, os.WSTOPPED)
+    terminal.set_modes(terminal.modes_before)  # as a shell does then
+    terminal.signal(signal.SIGCONT)
+    wait_until(lambda: terminal.modes() == modes)
+    terminal.type("q")
+    assert terminal.end() == 0
+    assert_given_back(terminal)
+
+
 def test_a_database_that_goes_away_is_told_above_the_last_picture_until_it_is_back(
     make_queue: Callable[..., Queue], mysql_dsn: str, mysql_server: MySQLServer
 ) -> None:
@@ -144,6 +159,22 @@ def test_a_database_that_goes_away_is_told_above_the_last_picture_until_it_is_ba
         proxy.pass_on()
         while "no answer since" in "".join(terminal.picture()):
             terminal.wait_for_picture("every 2 s")
+        terminal.type("\x03")
+        assert terminal.end() == 0
+        assert_given_back(terminal)
+
+
+def test_while_a_look_waits_for_its_database_a_new_size_is_drawn_and_ctrl_c_ends_it(
+    make_queue: Callable[..., Queue], mysql_dsn: str, mysql_server: MySQLServer
+) -> None:
+    with Proxy(mysql_server.host, mysql_server.port) as proxy:
+        queue = make_queue(proxy.dsn(mysql_dsn))
+        queue.add_many([(group, 0) for group in range(10)])
+        terminal = watch(queue)
+        proxy.stall()
+        wait_until(lambda: terminal.quiet_seconds() > EVERY_SECONDS + 0.5)
+        terminal.resize(40, 8)
+        terminal.wait_for_picture("more lines")
         terminal.type("\x03")
         assert terminal.end() == 0
         assert_given_back(terminal)

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import termios
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ class PersonsTerminal:
         self, deployment: Deployment, command: Sequence[str], size: tuple[int, int] = (120, 30), **env: str
     ) -> None:
         self._leader, self._follower = pty.openpty()
-        self.resize(*size, is_first=True)
+        self.resize(*size)
         self.modes_before = self.modes()
         environment: Mapping[str, str] = {"PATH": os.defpath, "HOME": str(deployment.home), "TZ": "UTC", **env}
         self.process = subprocess.Popen(
@@ -42,6 +43,7 @@ class PersonsTerminal:
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509
         )
         self._read_so_far = ""
+        self._read_at = time.monotonic()
         self._reading = threading.Thread(target=self._read, daemon=True)
         self._reading.start()
         deployment.at_close.append(self.close)
@@ -55,7 +57,10 @@ class PersonsTerminal:
         """As termios has them: echo, lines or keys, and so on."""
         return termios.tcgetattr(self._follower)
 
-    def resize(self, columns: int, lines: int, is_first: bool = False) -> None:
+    def set_modes(self, modes: list[Any]) -> None:
+        termios.tcsetattr(self._follower, termios.TCSANOW, modes)
+
+    def resize(self, columns: int, lines: int) -> None:
         """The system sends SIGWINCH to whoever is in the foreground."""
         fcntl.ioctl(self._leader, termios.TIOCSWINSZ, struct.pack("4H", lines, columns, 0, 0))
 
@@ -71,6 +76,10 @@ class PersonsTerminal:
         """The next picture that has all of these words, or the last one."""
         wait_until(lambda: all(word in "\n".join(self.picture()) for word in words))
         return self.picture()
+
+    def quiet_seconds(self) -> float:
+        """Since when nothing was written."""
+        return time.monotonic() - self._read_at
 
     def wait_for_output(self, text: str) -> None:
         wait_until(lambda: text in self.output)
@@ -96,4 +105,5 @@ class PersonsTerminal:
                 part = os.read(self._leader, 65536)
             except OSError:  # nobody has the terminal any more
                 return
+            self._read_at = time.monotonic()
             self._read_so_far += part.decode(errors="replace")

@@ -44,6 +44,8 @@ class Screen:
     """Draws lines on a terminal, and waits between two pictures."""
 
     def __init__(self) -> None:
+        self.redraw: Callable[[], None] = lambda: None
+        """Called where the terminal has got another size, also in the midst of other work; `draw` is for it to call."""
         self._terminal = sys.stdout.fileno()
         self._keys = [sys.stdin.fileno()] if sys.stdin.isatty() else []
         self._modes: list[list[Any]] = [termios.tcgetattr(keys) for keys in self._keys]
@@ -59,7 +61,7 @@ class Screen:
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         for number in ENDS:
             signal.signal(number, self._hear_end)
-        signal.signal(signal.SIGWINCH, lambda *_: None)
+        signal.signal(signal.SIGWINCH, self._hear_size)
         signal.signal(signal.SIGTSTP, self._stop)
         signal.signal(signal.SIGCONT, self._go_on)
         self._take()
@@ -89,34 +91,42 @@ class Screen:
         self._picture = TOP + "\r\n".join(shown) + REST_OF_SCREEN
         self._write(self._picture)
 
-    def pause(self, seconds: float, draw: Callable[[], None]) -> None:
-        """Wait, and draw anew where the terminal has got another size. Raises KeyboardInterrupt at the key q."""
+    def pause(self, seconds: float) -> None:
+        """Wait. Raises KeyboardInterrupt at the key q."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             ready = select.select([self._woken, *self._keys], [], [], left)[0]
             if self._woken in ready:
                 os.read(self._woken, 1024)
-                draw()
+                self.redraw()  # once more: a new size may have come while a picture of the old one was made
             for keys in self._keys:
-                if keys in ready and (os.read(keys, 1024).lower() or b"q").find(b"q") >= 0:
-                    raise KeyboardInterrupt
+                if keys in ready:
+                    typed = os.read(keys, 1024)
+                    if not typed or b"q" in typed.lower():
+                        raise KeyboardInterrupt
 
     # ---- the terminal, taken and given back
 
     def _take(self) -> None:
-        for keys, modes in zip(self._keys, self._modes, strict=True):
-            local = modes[3] & ~(termios.ECHO | termios.ICANON)
-            termios.tcsetattr(keys, termios.TCSADRAIN, [*modes[:3], local, *modes[4:]])
+        self._set_modes(but=termios.ECHO | termios.ICANON)
         begin, self._is_on = "" if self._is_on else BEGIN, True
         self._write(begin + self._picture)
 
     def _give_back(self) -> None:
+        self._set_modes()
         if self._is_on:
             self._is_on = False
             self._write(END)
+
+    def _set_modes(self, but: int = 0) -> None:
+        """The terminal's own modes, but for these local ones: keys are not echoed, and come without Enter."""
         for keys, modes in zip(self._keys, self._modes, strict=True):
-            with suppress(termios.error):
-                termios.tcsetattr(keys, termios.TCSADRAIN, modes)
+            with suppress(termios.error):  # the terminal is gone
+                termios.tcsetattr(keys, termios.TCSANOW, [*modes[:3], modes[3] & ~but, *modes[4:]])
+
+    def _hear_size(self, *_: object) -> None:
+        if self._is_on and not self._is_ending:
+            self.redraw()
 
     def _hear_end(self, *_: object) -> None:
         # A second Ctrl-C must not end what the first one began.
@@ -150,8 +160,9 @@ def _cut(line: str, most: int) -> str:
     """The line in at most so many columns, with all of its colours."""
     parts = []
     for number, part in enumerate(_COLOUR.split(line)):
-        is_colour = number % 2 == 1
-        shown = part if is_colour else cut(part, most) if most > 0 else ""
-        most -= 0 if is_colour else width_of(shown) if shown == part else most
-        parts.append(shown)
+        if number % 2:  # a colour, between two texts
+            parts.append(part)
+            continue
+        parts.append(cut(part, most) if most > 0 else "")
+        most = most - width_of(part) if parts[-1] == part else 0
     return "".join(parts)

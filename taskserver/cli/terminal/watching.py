@@ -35,9 +35,10 @@ def watch(look: Callable[[], T], show: Callable[[T], None]) -> None:
         )
     watched = _Watched(look, show)
     with suppress(KeyboardInterrupt), whole_terminal() as screen:
+        screen.redraw = lambda: watched.draw(screen)
         while True:
             watched.draw(screen)
-            screen.pause(EVERY_SECONDS, lambda: watched.draw(screen))
+            screen.pause(EVERY_SECONDS)
             watched.look()
 
 
