@@ -69,6 +69,7 @@ class Screen:
     def end(self) -> None:
         """Give the terminal back. From here on all of these signals are passed over: the program ends."""
         self._is_ending = True  # no handler is taken away: Python would complain of a signal that has just come
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)  # Python takes its handlers away as it ends
         with suppress(OSError):  # the terminal is gone
             self._give_back()
         signal.set_wakeup_fd(-1)
