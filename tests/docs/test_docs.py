@@ -50,6 +50,8 @@ NOT_RUN = {
     ("docs/logging.md", "import sentry_sdk"): "as in tests/worker/test_sentry.py, which runs it",
     ("docs/logging.md", "tasks.send_letter has failed"): "as in tests/features/test_warn_after.py",
     ("docs/kinds/exactly_once.md", "import taskserver\nfrom django"): "as in tests/faults/test_transfers.py",
+    ("docs/metrics.md", "scrape_configs:"): "settings of Prometheus",
+    ("docs/metrics.md", "groups:"): "rules of Prometheus, whose metrics tests/unit/test_metrics.py knows",
     ("examples/demo/README.md", ".venv/bin/python -m examples.demo"): "looks at what make demo built, which takes long",
 }
 """Blocks that are no commands, or cost too much: by document, and how they begin."""
@@ -317,7 +319,7 @@ OF_THE_READER = {"tasks.py", "alerts.py", "taskserver.old", "queue.php", "var/gr
     "tasks.example.py",
     "START-HERE.txt",
 }
-OF_OTHER_PROGRAMS = {"--help", "--no-tablespaces", "--only", "--target"}
+OF_OTHER_PROGRAMS = {"--collector", "--help", "--no-tablespaces", "--only", "--target"}
 TARGETS = set(re.findall(r"^([a-z.-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 FILE = re.compile(r"[\w./-]+\.(py|md|sql|php|example|toml|txt)")
 

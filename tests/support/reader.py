@@ -28,6 +28,7 @@ from typing import Any
 
 import cronsim
 import dotenv
+import prometheus_client
 import pymysql
 import pytest
 
@@ -108,7 +109,8 @@ class Reader:
     def install(self) -> None:
         """A deployment with tables in the database, and an SQLite file."""
         self._unpack("installed").rename(self.folder)
-        shutil.copytree(Path(str(cronsim.__file__)).parent, self.folder / "cronsim")  # as periodic.md has it installed
+        for package in (cronsim, prometheus_client):  # as periodic.md and metrics.md have them installed
+            shutil.copytree(Path(str(package.__file__)).parent, self.folder / package.__name__)
         password = PASSWORDS["you_worker"]
         text = f"TASKSERVER_DSN=mysql://you_worker@localhost/you_queue\nTASKSERVER_PASSWORD='{password}'\n"
         (self.folder / ".env").write_text(self.translated(text))

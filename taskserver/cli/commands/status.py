@@ -37,16 +37,21 @@ DONE_ROWS = {"delete": "done tasks are deleted", "move": "done tasks are moved a
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("status", help="rows by group and status, the oldest new one, the last runs")
-    parser.add_argument("--json", action="store_true", help="print JSON alone")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="print JSON alone")
+    how.add_argument("--watch", action="store_true", help="draw it every two seconds, until q or Ctrl-C")
     parser.set_defaults(run=run)
 
 
 def run(server: TaskServer, options: argparse.Namespace) -> None:
-    overview = read_overview(server)
-    if options.json:
-        print(as_json(_report(overview)))
+    if options.watch:
+        from ..terminal.watching import watch  # other commands do not need it
+
+        watch(lambda: read_overview(server), _show)
+    elif options.json:
+        print(as_json(_report(read_overview(server))))
     else:
-        _show(overview)
+        _show(read_overview(server))
 
 
 # ---- for programs
