@@ -24,7 +24,9 @@ INSTANTS = (
 HELPERS = ("done", "workers", "processes", "paused", "schedules", "stats", "dependencies", "notes", "schema")
 """Tables beside the queue's: `{stats}` stands for jobs_queue_stats."""
 
-MAX_READ_BYTES = {"args": 1024 * 1024} | dict.fromkeys(("stages", "error_text", "result", "progress", "value"), 64 * 1024)
+MAX_READ_BYTES = {"args": 1024 * 1024} | dict.fromkeys(
+    ("stages", "error_text", "result", "progress", "value"), 64 * 1024
+)
 """We write no longer text into these columns. A longer one was forged: whoever looks at the row must not hold it."""
 TOO_LONG = "(too long: not read)"
 """What is read in the place of such a text."""
