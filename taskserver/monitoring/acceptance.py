@@ -62,7 +62,7 @@ def read_accepted(store: Store) -> Acceptances:
 
 def accept(store: Store, name: str, reason: str) -> None:
     """Accept a finding from now on. Raises InvalidTask, DatabaseError."""
-    words = printable(reason).strip()
+    words = printable(reason.strip())
     if not 0 < len(words) <= MAX_REASON:
         raise InvalidTask(f"the reason is a text of 1 to {MAX_REASON} characters: why this stays as it is here")
     Notes(store.database).put(f"{KIND} {name}", words)

@@ -21,7 +21,18 @@ from tests.support.certificates import Certificates, made_certificates
 from tests.support.rows import Rows
 from tests.support.servers import MySQLServer, find_program
 
-TABLES = ("", "_done", "_workers", "_processes", "_paused", "_schedules", "_stats", "_dependencies", "_schema")
+TABLES = (
+    "",
+    "_done",
+    "_workers",
+    "_processes",
+    "_paused",
+    "_schedules",
+    "_stats",
+    "_dependencies",
+    "_notes",
+    "_schema",
+)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,18 @@ from taskserver.stores import Store
 from taskserver.stores.database.tables import SCHEMA_VERSION
 from tests.support.rows import Rows
 
-TABLES = ("", "_done", "_workers", "_processes", "_paused", "_schedules", "_stats", "_dependencies", "_notes", "_schema")
+TABLES = (
+    "",
+    "_done",
+    "_workers",
+    "_processes",
+    "_paused",
+    "_schedules",
+    "_stats",
+    "_dependencies",
+    "_notes",
+    "_schema",
+)
 _numbers = itertools.count()
 
 

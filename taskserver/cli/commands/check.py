@@ -56,7 +56,7 @@ Exit codes: 0 OK, 1 warning, 2 critical, 3 wrong usage or setting."""
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
-        "check", help="one line for monitoring: OK, warning or critical, with the exit code", epilog=ABOUT
+        "check", help="a line for monitoring, and its exit code: OK, warning, critical", epilog=ABOUT
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.usage_exit, parser.usage_head = CheckExit.UNKNOWN, f"{HEAD} {CheckExit.UNKNOWN.name}"

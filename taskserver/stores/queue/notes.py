@@ -44,7 +44,8 @@ class Notes:
 
     def of_kind(self, kind: str) -> list[Note]:
         """The notes whose names begin with a word and a blank, in order of their names. Raises DatabaseError."""
-        return [_note(row) for row in self._database.fetch(self.BEGINNING, (f"{kind} ", f"{kind}!"))]
+        found = map(_note, self._database.fetch(self.BEGINNING, (f"{kind} ", f"{kind}!")))
+        return [note for note in found if note.name.startswith(f"{kind} ")]  # to MySQL blanks at the end are nothing
 
     # ---- for a person, whose later word counts
 
