@@ -364,6 +364,7 @@ def test_what_is_accepted_is_shown_apart_with_its_reason_until_it_is_withdrawn(s
     assert re.fullmatch(r"20\d\d-.*Z", accepted["since"])
     verdict = json.loads(served.client("status", "--json").stdout)["verdict"]
     assert (verdict["reasons"], [one["name"] for one in verdict["accepted"]]) == ([], ["fatal"])
+    assert "\naccepted: 1 task is fatal" in served.client("status").stdout
     assert served.client("check", "--withdraw", "fatal").stdout == "fatal counts again\n"
     assert served.client("check", "--withdraw", "fatal").stdout == "fatal was not accepted; nothing is\n"
     assert check(served)[0] == WARNING

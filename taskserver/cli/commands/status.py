@@ -48,7 +48,7 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     if options.json:
         print(as_json(_report(overview, read_accepted(server.store))))
     else:
-        _show(overview)
+        _show(overview, read_accepted(server.store))
 
 
 # ---- for programs
@@ -132,9 +132,9 @@ def _process_report(at_work: AtWork, running: Sequence[RunningTask]) -> dict[str
 # ---- for people
 
 
-def _show(overview: Overview) -> None:
+def _show(overview: Overview, acceptances: Acceptances) -> None:
     print(f"{overview.table} in {overview.database}, mode {overview.mode} ({DONE_ROWS[overview.mode]})")
-    _show_verdict(judge(overview))
+    _show_verdict(judge(overview, acceptances.by_name), acceptances)
     _show_rows(overview)
     print()
     _show_failures(overview)
@@ -146,12 +146,14 @@ def _show(overview: Overview) -> None:
     _show_schedules(overview.schedules)
 
 
-def _show_verdict(verdict: Verdict) -> None:
+def _show_verdict(verdict: Verdict, acceptances: Acceptances) -> None:
     if not verdict.reasons:
         print(painted("all is well", COLOURS["well"], sys.stdout))
     for reason in verdict.reasons:
         level = reason.level.name.lower()
         print(f"{painted(level, COLOURS[level], sys.stdout)}: {printable(reason.words)}; {printable(reason.mend)}")
+    for reason in verdict.accepted:
+        print(printable(f"accepted: {reason.words} ({acceptances.by_name[reason.name].reason})"))
 
 
 def _in_progress(overview: Overview) -> dict[int, tuple[int, int]]:
