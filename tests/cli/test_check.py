@@ -17,6 +17,7 @@ import pytest
 from taskserver.monitoring.acceptance import MAX_REASON
 from taskserver.stores.queue.counts import MAX_COUNTED
 from tests.stores.accounts import account
+from tests.support.documents import REFERENCE, table
 from tests.support.processes import assert_silent, end_of, run_on_terminal
 from tests.support.queues import LONG_AGO, Queue
 from tests.support.servers import MySQLServer
@@ -153,6 +154,7 @@ def test_json_has_the_problems_with_what_to_do_and_the_values(served: Queue) -> 
     assert [problem[key] for key in ("name", "state")] == ["fatal", "warning"]
     assert "client.py retry" in problem["mend"]
     assert found["oldest_ready_seconds"] is None
+    assert list(found) == list(table(REFERENCE, "check --json", "is"))
 
 
 # ---- what keeps it from looking
