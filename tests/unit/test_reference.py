@@ -13,6 +13,7 @@ import pytest
 import taskserver
 from taskserver import Reason, RunResult, TaskServer
 from taskserver.cli.commands import stats as stats_command
+from taskserver.cli.commands.check import CheckExit
 from taskserver.cli.commands.doctor import Health
 from taskserver.cli.terminal.output import stats_as_json
 from taskserver.cli.terminal.program import Exit
@@ -21,12 +22,13 @@ from taskserver.model import new_task
 from taskserver.model.run_pauses import RunPauses
 from taskserver.model.task import Status
 from taskserver.model.task_options import Options as TaskOptions
+from taskserver.monitoring.acceptance import NAMES, NEVER_ACCEPTED, REASONS
 from taskserver.settings.checks import SETTING_KEYS
 from taskserver.settings.load import Settings, load_settings
 from taskserver.stores.queue.stats import HourStats
 from tests.support.commands import arguments_of, parsers
 from tests.support.deployment import ROOT
-from tests.support.documents import REFERENCE, columns_in_mysql, columns_in_sqlite, prose, table
+from tests.support.documents import REFERENCE, columns_in_mysql, columns_in_sqlite, prose, read, table
 
 COMMANDS = {name: parser for name, parser in parsers().items() if name != "worker.py"}
 
@@ -43,6 +45,7 @@ WORKERS = [*table(REFERENCE, "column of `jobs_queue_workers`")]
 ORDERED: dict[tuple[str, ...], list[str]] = {
     ("code", "of `worker.py` and of `client.py`"): [str(code.value) for code in Exit],
     ("code", "of `client.py doctor`"): [str(code.value) for code in Health],
+    ("code", "of `client.py check`"): [str(code.value) for code in CheckExit],
     ("reason", "means"): [reason.value for reason in Reason],
     ("RunResult", "is"): list(vars(RunResult())),
     ("@taskserver.task(…)",): OPTIONS_OF_A_TASK,
@@ -79,6 +82,7 @@ def test_the_reference_has_every_column_in_its_order(columns_of: Any) -> None:
     assert columns_of("jobs_queue_done") == ["done_id", *COLUMNS]
     assert columns_of("jobs_queue_workers") == WORKERS
     assert columns_of("jobs_queue_schedules") == list(table(REFERENCE, "column of `jobs_queue_schedules`"))
+    assert columns_of("jobs_queue_notes") == list(table(REFERENCE, "column of `jobs_queue_notes`"))
 
 
 # ---- settings
@@ -182,6 +186,13 @@ def test_the_reference_has_every_argument_of_every_command_with_its_default() ->
         for name, parser in COMMANDS.items()
         for action in arguments_of(parser)
     }
+
+
+def test_the_reference_has_every_name_that_can_be_accepted() -> None:
+    assert list(table(REFERENCE, "name", "is")) == list(REASONS)
+    (section,) = re.findall(r"^### What check and doctor find\n(.*?)^##", read(REFERENCE), re.MULTILINE | re.DOTALL)
+    named = set(re.findall(r"`([a-z_]+)`", section))
+    assert named - {"status", "doctor"} == {*NAMES, *NEVER_ACCEPTED}
 
 
 @pytest.mark.parametrize("column", stats_command.BY.values())
