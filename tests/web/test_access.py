@@ -6,6 +6,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ OFFICE = "198.51.100.0/24, 2001:db8::/48"
 VIEWS = ("", "tasks", "task&id=1", "errors", "hours", "schedules", "workers", "doctor", "confirm&verb=retry&id=1")
 
 
-def may_see(visitor: Visitor, **more: object) -> bool:
+def may_see(visitor: Visitor, **more: Any) -> bool:
     return "Groups" in visitor.get(**more).text
 
 

@@ -259,7 +259,8 @@ def test_dated_rows_below_a_full_window_wait_for_their_page(
         due = open_site.rows.after(0) if number in (2, 35) else "NULL"
         open_site.sql(f"INSERT INTO jobs_queue (task, status, due_at) VALUES ('tasks.a', 4, {due})")
     browse = Browsing(open_site.server.store.database)
-    seen, place = [], Place()
+    seen: list[int] = []
+    place: Place | None = Place()
     while place is not None:
         page = browse.newest(Filter(4, None, "tasks.a"), place, 50)
         seen += [task.id for task in page.tasks]
