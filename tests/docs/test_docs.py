@@ -16,7 +16,7 @@ from taskserver import DatabaseError, Reason, TaskServer
 from taskserver.cli.terminal.program import Exit
 from taskserver.doctor.findings import Level
 from taskserver.model.task import MODES, Status
-from taskserver.settings.checks import SETTING_KEYS
+from taskserver.settings.checks import ALL_KEYS
 from tests.support.commands import arguments_of, parsers, parsers_of_client
 from tests.support.deployment import ROOT
 from tests.support.documents import (
@@ -52,6 +52,13 @@ NOT_RUN = {
     ("docs/kinds/exactly_once.md", "import taskserver\nfrom django"): "as in tests/faults/test_transfers.py",
     ("docs/metrics.md", "scrape_configs:"): "settings of Prometheus",
     ("docs/metrics.md", "groups:"): "rules of Prometheus, whose metrics tests/unit/test_metrics.py knows",
+    ("docs/page.md", "python3 client.py page --password"): "asks for a password: as in tests/cli/test_page.py",
+    ("docs/page.md", "TASKSERVER_PAGE_PASSWORD="): "a hash that is cut short",
+    ("docs/page.md", "TASKSERVER_ADD_TOKENS="): "a hash that is cut short",
+    ("docs/page.md", "gunicorn"): "as in tests/web/test_servers.py",
+    ("docs/page.md", "WSGIScriptAlias"): "a line of Apache's settings",
+    ("docs/page.md", "from flask import"): "as in tests/web/test_servers.py",
+    ("docs/page.md", "curl"): "as in tests/web/test_examples.py",
     ("examples/demo/README.md", ".venv/bin/python -m examples.demo"): "looks at what make demo built, which takes long",
 }
 """Blocks that are no commands, or cost too much: by document, and how they begin."""
@@ -319,7 +326,7 @@ OF_THE_READER = {"tasks.py", "alerts.py", "taskserver.old", "queue.php", "var/gr
     "tasks.example.py",
     "START-HERE.txt",
 }
-OF_OTHER_PROGRAMS = {"--collector", "--help", "--no-tablespaces", "--only", "--target"}
+OF_OTHER_PROGRAMS = {"--collector", "--help", "--no-tablespaces", "--only", "--target", "--web"}
 TARGETS = set(re.findall(r"^([a-z.-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 FILE = re.compile(r"[\w./-]+\.(py|md|sql|php|example|toml|txt)")
 
@@ -327,7 +334,7 @@ FILE = re.compile(r"[\w./-]+\.(py|md|sql|php|example|toml|txt)")
 def faults_of(word: str) -> Iterator[str]:
     """What a word in backticks names that is not there."""
     for key in re.findall(r"\bTASKSERVER_[A-Z_]+\b", word):
-        if key not in SETTING_KEYS and key != "TASKSERVER_":
+        if key not in ALL_KEYS and key != "TASKSERVER_":
             yield f"{key} is no setting"
     for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", word):
         if option not in OPTIONS | OF_OTHER_PROGRAMS:

@@ -23,8 +23,9 @@ from taskserver.model.run_pauses import RunPauses
 from taskserver.model.task import Status
 from taskserver.model.task_options import Options as TaskOptions
 from taskserver.monitoring.acceptance import NAMES, NEVER_ACCEPTED, REASONS
-from taskserver.settings.checks import SETTING_KEYS
+from taskserver.settings.checks import PAGE_KEYS, SETTING_KEYS
 from taskserver.settings.load import Settings, load_settings
+from taskserver.settings.page import PageSettings, load_page_settings
 from taskserver.stores.queue.stats import HourStats
 from tests.support.commands import arguments_of, parsers
 from tests.support.deployment import ROOT
@@ -111,9 +112,16 @@ def test_the_reference_has_every_setting_with_its_default() -> None:
     assert found == {"TASKSERVER_DSN": "none", "TASKSERVER_PASSWORD": "none"} | defaults
 
 
+def test_the_reference_has_every_setting_of_the_page_with_its_default() -> None:
+    found = {key: default for key, (default, _) in table(REFERENCE, "setting of the page", "default").items()}
+    assert found == dict.fromkeys(PAGE_KEYS, "none") | {"TASKSERVER_PAGE_ACTIONS": "no"}
+    assert load_page_settings(Path("/nowhere"), {}) == PageSettings()
+
+
 def test_the_example_of_settings_has_every_setting_with_its_default() -> None:
     found = dict(re.findall(r"^# (TASKSERVER_\w+)=(.*)$", (ROOT / ".env.example").read_text(), re.MULTILINE))
-    assert tuple(found) == SETTING_KEYS
+    assert tuple(found) == SETTING_KEYS + PAGE_KEYS
+    assert {key: found[key] for key in PAGE_KEYS if found[key]} == {"TASKSERVER_PAGE_ACTIONS": "no"}
     for key, value in settings_by_key().items():
         assert found[key] == ("" if value is None else written(value)), key
     assert found["TASKSERVER_DSN"] in prose(REFERENCE)
