@@ -17,9 +17,11 @@ import pytest
 from taskserver.monitoring.acceptance import MAX_REASON
 from taskserver.stores.queue.counts import MAX_COUNTED
 from tests.stores.accounts import account
+from tests.support.deployment import ROOT
 from tests.support.documents import REFERENCE, table
 from tests.support.processes import assert_silent, end_of, run_on_terminal
 from tests.support.queues import LONG_AGO, Queue
+from tests.support.reader import command_of
 from tests.support.servers import MySQLServer
 from tests.support.turns import A_SERVER, ONE_STORE
 
@@ -350,6 +352,15 @@ def test_at_a_terminal_a_database_that_is_away_is_told_each_time(sqlite_queue: Q
         assert seen.startswith("TASKSERVER CRITICAL: ")
 
 
+@ONE_STORE
+def test_the_line_of_the_crontab_example_is_that_of_the_help_and_says_nothing_while_all_is_well(served: Queue) -> None:
+    example = (ROOT / "crontab.example").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^# (.*/client\.py check .*)$", example, re.MULTILINE)
+    help_text = served.client("check", "--help")
+    assert (help_text.returncode, line in help_text.stdout) == (OK, True)
+    assert_silent(served.client(*command_of(line).partition("client.py ")[2].split()))
+
+
 # ---- what is accepted
 
 
@@ -400,6 +411,15 @@ def test_a_later_reason_stands_in_the_place_of_the_earlier_one_and_an_alarm_ends
         assert served.client("check", "--accept", "fatal", "--reason", reason).returncode == 0
     assert notes(served)[0] == ("accepted fatal", "second")
     assert mailed(served)[1].startswith("TASKSERVER OK: all is well again")
+
+
+@A_SERVER
+@pytest.mark.parametrize("name", ["ümlaut", "\udcff", "", "x" * 300, "fatal' OR '1'='1"])
+def test_what_was_never_accepted_can_be_withdrawn_without_harm(queue: Queue, name: str) -> None:
+    assert queue.client("check", "--accept", "disk", "--reason", "it is small").returncode == 0
+    ended = queue.client("check", "--withdraw", name)
+    assert (ended.returncode, ended.stderr) == (OK, "")
+    assert ended.stdout.endswith(" was not accepted; accepted: disk\n")
 
 
 REASONS: Sequence[str] = ("", "  \n", "x" * (MAX_REASON + 1))

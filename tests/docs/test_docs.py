@@ -16,6 +16,9 @@ from taskserver import DatabaseError, Reason, TaskServer
 from taskserver.cli.terminal.program import Exit
 from taskserver.doctor.findings import Level
 from taskserver.model.task import MODES, Status
+from taskserver.monitoring.acceptance import accept
+from taskserver.monitoring.alarms import changed
+from taskserver.monitoring.checking import Limits, check
 from taskserver.settings.checks import ALL_KEYS
 from tests.support.commands import arguments_of, parsers, parsers_of_client
 from tests.support.deployment import ROOT
@@ -248,12 +251,17 @@ def test_a_worker_that_may_not_pause_is_told_which_account_may(guarded: Reader) 
         assert server.pause(3)
 
 
-def test_the_least_rights_of_monitoring_are_to_look(guarded: Reader) -> None:
+def test_the_least_rights_of_monitoring_are_to_look_and_to_note_what_was_told(guarded: Reader) -> None:
     with TaskServer(guarded.dsn("you_monitor", "monitor-password"), folder=guarded.folder) as server:
         assert server.store.views.counts() == []
         assert server.store.views.runs() == []
         assert server.store.views.list([], [], 10) == []
         assert server.store.views.show(1) is None
+        judgement = check(server, Limits())
+        assert changed(server.store, judgement) is not None
+        assert changed(server.store, judgement) is None
+        accept(server.store, "cron", "so be it")
+        assert changed(server.store, check(server, Limits())) is not None
         with pytest.raises(DatabaseError, match="denied"):
             server.add_task("tasks.greet")
 

@@ -26,7 +26,6 @@ from ..terminal.arguments import add_groups, whole_number, whole_seconds
 from ..terminal.output import accepted_report, as_json
 from ..terminal.program import Exit, result_of
 from ..terminal.style import cut
-from ..worker import OUTAGES
 
 
 class CheckExit(IntEnum):
@@ -223,6 +222,8 @@ def _problem_report(problem: Problem) -> dict[str, Any]:
 
 
 def _mail(server: TaskServer, limits: Limits) -> int:
+    from ..worker import OUTAGES  # whose lines tell of the same outages; nothing else here needs a worker
+
     outage = DatabaseOutage(server.settings.folder / OUTAGES, host_name(), server.settings.queue)
     try:
         judgement = check(server, limits)

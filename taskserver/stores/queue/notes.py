@@ -39,13 +39,18 @@ class Notes:
 
     def find(self, name: str) -> Note | None:
         """The note of this name, if there is one. Raises DatabaseError."""
-        row = self._database.fetch_first(self.FIND, (name,))
-        return _note(row) if row else None
+        return next(iter(self._read(self.FIND, (name,))), None)
 
     def of_kind(self, kind: str) -> list[Note]:
         """The notes whose names begin with a word and a blank, in order of their names. Raises DatabaseError."""
-        found = map(_note, self._database.fetch(self.BEGINNING, (f"{kind} ", f"{kind}!")))
+        found = self._read(self.BEGINNING, (f"{kind} ", f"{kind}!"))
         return [note for note in found if note.name.startswith(f"{kind} ")]  # to MySQL blanks at the end are nothing
+
+    def _read(self, sql: str, values: Sequence[str]) -> list[Note]:
+        try:
+            return [Note._make(map(str, as_texts(row))) for row in self._database.fetch(sql, values)]
+        except TypeError as error:  # a proxy answered something else
+            raise self._database.dialect.error(error) from error
 
     # ---- for a person, whose later word counts
 
@@ -85,7 +90,3 @@ class Notes:
         if read is None:
             return self.MAKE, (name, value)
         return (self.END, (name, read)) if value is None else (self.CHANGE, (value, name, read))
-
-
-def _note(row: Sequence[object]) -> Note:
-    return Note._make(map(str, as_texts(row)))
