@@ -35,6 +35,7 @@ VIEWS = {
     "task": "?view=task&id=1",
     "errors": "?view=errors",
     "hours": "?view=hours",
+    "week": "?view=hours&days=7",
     "schedules": "?view=schedules",
     "workers": "?view=workers",
     "doctor": "?view=doctor",
@@ -119,8 +120,8 @@ ERRORS = (
 )
 STAGES = [
     {"task": "tasks.import_catalogue", "group_id": 5},
-    {"task": "tasks.resize_picture", "group_id": 5, "args": {"path": "all"}},
-    {"task": "tasks.send_letter", "group_id": 3, "args": {"to": "owner@example.org"}},
+    {"task": "tasks.resize_picture", "group_id": 5},
+    {"task": "tasks.send_letter", "group_id": 3},
 ]
 
 
@@ -220,7 +221,7 @@ def _fill_hours(site: PageSite) -> None:
             row = {"hour": Hour(hour), "group_id": group, "task": task, "begun": done, "attempts": done + failed}
             row |= {"done": done, "failed": failed, "fatal": failed // 8, "lost": int(hour == 9 and group == 5)}
             waited = done * chance.random() * 30
-            rows.append(row | {"ran_seconds": done * 0.2, "slowest_seconds": 4.0, "waited_seconds": waited})
+            rows.append(row | {"ran_seconds": done * 0.2, "waited_seconds": waited, "longest_wait_seconds": 90.0})
     site.insert(rows, "_stats")
 
 
