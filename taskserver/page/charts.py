@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import ceil, log10
 from typing import NamedTuple
 
@@ -10,9 +10,10 @@ from ..messages.instants import local
 from ..stores.queue.stats import HourStats
 
 WIDTH, HEIGHT = 720, 160
-LEFT, BOTTOM, TOP = 48, 22, 10
-"""Room for the numbers beside the bars, for the hours below, and above."""
+LEFT, BOTTOM, TOP = 72, 30, 14
+"""Room for the numbers beside the bars, for the hours below, and above: for letters of a phone's size."""
 HOURS_PER_LABEL = 6
+DAY = 24
 
 
 class Bar(NamedTuple):
@@ -61,7 +62,7 @@ def bars(
     most = _round_up(max((sum(value(hour) for *_, value in parts) for hour in hours), default=0))
     step = (WIDTH - LEFT) / max(len(hours), 1)
     scale = (HEIGHT - BOTTOM - TOP) / most
-    drawn, labels = [], []
+    drawn = []
     for number, hour in enumerate(hours):
         x, y = LEFT + number * step, float(HEIGHT - BOTTOM)
         for kind, word, value in parts:
@@ -71,12 +72,19 @@ def bars(
                 y -= height
                 text = f"{_hour(hour)}: {words(value(hour))} {word}"
                 drawn.append(Bar(kind, x + step * 0.1, y, step * 0.8, height, text))
-        if number % HOURS_PER_LABEL == 0:
-            labels.append(Mark(_hour(hour), x, HEIGHT - 6))
-    heights = [
-        Mark(words(most * part), LEFT - 6, HEIGHT - BOTTOM - most * part * scale + 4) for part in (0.0, 0.5, 1.0)
-    ]
+    heights = [Mark(words(most * part), LEFT - 6, HEIGHT - BOTTOM - most * part * scale) for part in (0.0, 0.5, 1.0)]
+    labels = [Mark(text, LEFT + number * step, HEIGHT - 6) for number, text in _labels(hours)]
     return Chart(name, title, drawn, labels, heights, [(kind, word) for kind, word, _ in parts])
+
+
+def _labels(hours: Sequence[HourStats]) -> Iterator[tuple[int, str]]:
+    """The hours that are named, by their places: some of a day, or the begin of each of several days."""
+    for number, hour in enumerate(hours):
+        if len(hours) <= DAY:
+            if number % HOURS_PER_LABEL == 0:
+                yield number, _hour(hour)
+        elif (found := local(hour.hour)) and found.hour == 0 and number <= len(hours) - DAY // 2:
+            yield number, f"{found:%a}"
 
 
 def _hour(one: HourStats) -> str:

@@ -91,9 +91,9 @@ class Browser:
     def open(self, url: str) -> None:
         self._ask("POST", f"{self._session}/url", {"url": url})
 
-    def script(self, text: str) -> Any:
-        """Runs it in the page; what it returns."""
-        return self._ask("POST", f"{self._session}/execute/sync", {"script": text, "args": []})
+    def script(self, text: str, *arguments: Any) -> Any:
+        """Runs it in the page, where it has its `arguments`; what it returns."""
+        return self._ask("POST", f"{self._session}/execute/sync", {"script": text, "args": arguments})
 
     def click(self, selector: str) -> None:
         """As the mouse does. The page that it leads to may come a moment later, as after `press`: await it."""

@@ -82,9 +82,9 @@ class Queue:
         return "strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'" if self.is_sqlite else "NOW(6)"
 
     def ago(self, seconds: int) -> str:
-        """SQL for an instant so many seconds ago."""
+        """SQL for an instant so many seconds ago; ahead where negative."""
         if self.is_sqlite:
-            return f"strftime('%Y-%m-%d %H:%M:%f', 'now', '-{seconds} seconds') || '000'"
+            return f"strftime('%Y-%m-%d %H:%M:%f', 'now', '{-seconds} seconds') || '000'"
         return f"NOW(6) - INTERVAL {seconds} SECOND"
 
     def seconds_between(self, earlier: str, later: str) -> str:
