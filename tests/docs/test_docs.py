@@ -55,7 +55,10 @@ NOT_RUN = {
     ("docs/kinds/exactly_once.md", "import taskserver\nfrom django"): "as in tests/faults/test_transfers.py",
     ("docs/metrics.md", "scrape_configs:"): "settings of Prometheus",
     ("docs/metrics.md", "groups:"): "rules of Prometheus, whose metrics tests/unit/test_metrics.py knows",
-    ("docs/page.md", "python3 client.py page --password"): "asks for a password: as in tests/cli/test_page.py",
+    (
+        "docs/page.md",
+        "cd /home/you/taskserver\npython3 client.py page --password",
+    ): "asks for a password: as in tests/cli/test_page.py",
     ("docs/page.md", "TASKSERVER_PAGE_PASSWORD="): "a hash that is cut short",
     ("docs/page.md", "TASKSERVER_ADD_TOKENS="): "a hash that is cut short",
     ("docs/page.md", "gunicorn"): "as in tests/web/test_servers.py",
