@@ -10,6 +10,11 @@ from wsgiref.handlers import CGIHandler
 FOLDER = "/home/you/taskserver"
 sys.path.insert(0, FOLDER)
 
+if sys.version_info < (3, 10):
+    text = "The page needs Python 3.10 or newer, and this is %d.%d: let the first line of page.cgi name another.\n"
+    sys.stdout.write("Status: 503 Service Unavailable\nContent-Type: text/plain\n\n" + text % sys.version_info[:2])
+    sys.exit()
+
 from taskserver.web import application_of
 
 CGIHandler().run(application_of(FOLDER))

@@ -24,9 +24,10 @@ def application_of(folder: str | Path) -> Application:
     try:
         from .wsgi import Application as Page
     except ImportError as error:
-        if (error.name or "").partition(".")[0] not in PACKAGES:
+        package = (error.name or "").partition(".")[0]
+        if package not in PACKAGES:
             raise
-        return _without(str(error.name))
+        return _without(package)
     return Page(Path(folder).absolute())
 
 

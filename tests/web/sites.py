@@ -104,6 +104,7 @@ def sign_in(browser: Browser, url: str) -> None:
     browser.write("input[type=password]", PASSWORD)
     browser.click("button")
     wait_until(lambda: browser.script("return document.querySelector('h1#verdict') !== null"))
+    browser.complaints()  # of the code 403, with which the page asks for the password
 
 
 # ---- a shop's queue

@@ -17,6 +17,25 @@
 
   function keyOf(node) { return node.getAttribute("data-key"); }
 
+  // What is the same before and after: a table's frame by its label, a summary by its details, a link by place and words.
+  function nameOf(node) {
+    return node.getAttribute("aria-label") || keyOf(node.parentElement) || node.getAttribute("href") + node.textContent;
+  }
+
+  function replace(nodes) {
+    const open = Array.from(main.querySelectorAll("details[open][data-key]"), keyOf);
+    const scrolled = new Map(Array.from(main.querySelectorAll(".wide"), (node) => [nameOf(node), node.scrollLeft]));
+    const at = document.activeElement;
+    const focused = at !== main && main.contains(at) ? nameOf(at) : null;
+    main.replaceChildren(...nodes);
+    for (const node of main.querySelectorAll("details[data-key]")) {
+      if (open.includes(keyOf(node))) { node.open = true; }
+    }
+    for (const node of main.querySelectorAll(".wide")) { node.scrollLeft = scrolled.get(nameOf(node)) || 0; }
+    const again = Array.from(main.querySelectorAll("a, summary, .wide")).find((node) => nameOf(node) === focused);
+    if (again !== undefined) { again.focus({ preventScroll: true }); }
+  }
+
   async function renew() {
     if (!isBusy()) {
       try {
@@ -29,18 +48,8 @@
         }
         fails = 0;
         if (found.innerHTML !== shown && !isBusy()) {
-          const open = Array.from(main.querySelectorAll("details[open][data-key]"), keyOf);
-          const at = document.activeElement;
-          const focused = main.contains(at) ? at.getAttribute("href") : null;
           shown = found.innerHTML;
-          main.replaceChildren(...found.childNodes);
-          for (const node of main.querySelectorAll("details[data-key]")) {
-            if (open.includes(keyOf(node))) { node.open = true; }
-          }
-          if (focused !== null) {
-            const again = Array.from(main.querySelectorAll("a")).find((a) => a.getAttribute("href") === focused);
-            if (again !== undefined) { again.focus({ preventScroll: true }); }
-          }
+          replace(found.childNodes);
         }
       } catch (error) {
         fails = Math.min(fails + 1, 6);

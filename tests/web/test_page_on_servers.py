@@ -1,0 +1,328 @@
+"""The status page as hosts serve it: gunicorn, Apache with CGI, Passenger, inside other sites, below a path.
+
+On each a visitor signs in, looks, acts and signs out, by plain HTTP and cookies that bear a path.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from urllib.request import HTTPCookieProcessor, ProxyHandler, build_opener
+
+import pytest
+
+from taskserver import TaskServer
+from tests.support.deployment import ROOT, Deployment
+from tests.support.hosts import BARE, open_folder, own_all, users_python
+from tests.support.processes import WAIT_SECONDS
+from tests.support.rows import Rows
+from tests.support.websites import MINIMAL, Answer, apache_website, example, gunicorn_website, wsgi_website
+from tests.web.sites import PASSWORD, PASSWORD_HASH
+
+ERROR = "ValueError: <script>alert(1)</script> is no address"
+ENV = f"TASKSERVER_DSN=sqlite:///var/q.db\nTASKSERVER_PAGE_PASSWORD='{PASSWORD_HASH}'\nTASKSERVER_PAGE_ACTIONS=yes\n"
+RETRY = "?view=confirm&verb=retry&id=1"
+
+
+class Visitor:
+    """Somebody with a browser's cookies, which go over http too: to this machine real browsers send them so."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.cookies = CookieJar(DefaultCookiePolicy(secure_protocols=("http",)))
+        self._opener = build_opener(ProxyHandler({}), HTTPCookieProcessor(self.cookies))
+
+    def open(self, link: str = "", form: Mapping[str, str] | None = None) -> Answer:
+        """Follow a link of the page, or send a form to it."""
+        try:
+            with self._opener.open(
+                self.url + link, None if form is None else urlencode(form).encode(), timeout=WAIT_SECONDS
+            ) as answer:
+                return Answer(answer.status, answer.read().decode())
+        except HTTPError as error:
+            with error:
+                return Answer(error.code, error.read().decode())
+
+
+def token_in(text: str) -> str:
+    found = re.search(r'name="token" value="([^"]+)"', text)
+    assert found, text
+    return found[1]
+
+
+def furnish(folder: Path) -> None:
+    """The settings of a page, tables, and a task that is fatal."""
+    (folder / ".env").write_text(ENV)
+    (folder / ".env").chmod(0o600)
+    with TaskServer.from_env(folder) as server:
+        server.create_tables()
+    with closing(rows_of(folder)) as rows:
+        rows.execute(f"INSERT INTO jobs_queue (task, status, error_text) VALUES ('tasks.a', 4, '{ERROR}')")
+
+
+def rows_of(folder: Path) -> Rows:
+    return Rows(f"sqlite:///{folder}/var/q.db")
+
+
+def status_in(folder: Path) -> int:
+    with closing(rows_of(folder)) as rows:
+        return int(rows.one("status"))
+
+
+def assert_serves(url: str, folder: Path) -> None:
+    """The page at this address is that of the folder, and all of it works."""
+    visitor = Visitor(url)
+    assert "Password" in visitor.open().text
+    assert visitor.open("?view=sign-in", {"password": "a guess"}).status == 403
+    shown = visitor.open("?view=sign-in", {"password": PASSWORD})
+    assert shown.status == 200
+    assert "1 task is fatal" in shown.text
+    style = re.search(r'href="(\?asset=page\.css[^"]*)"', shown.text)
+    assert style
+    assert "color-scheme" in visitor.open(style[1].replace("&amp;", "&")).text
+    assert "&lt;script&gt;" in visitor.open("?view=errors").text
+    asked = visitor.open(RETRY)
+    assert "1 task would be retried" in asked.text
+    assert status_in(folder) == 4
+    form = {"token": token_in(asked.text), "verb": "retry", "id": "1"}
+    assert "1 task retried" in visitor.open("?view=act", form).text
+    assert status_in(folder) == 0
+    stolen = list(visitor.cookies)
+    assert visitor.open("?view=sign-out", {"token": form["token"]}).status == 403
+    for cookie in stolen:
+        visitor.cookies.set_cookie(cookie)
+    assert "Password" in visitor.open().text
+
+
+@pytest.fixture
+def folder(deployment: Deployment) -> Path:
+    furnish(deployment.folder)
+    return deployment.folder
+
+
+# ---- as its own site
+
+
+def test_gunicorn_serves_the_page_of_its_current_folder(folder: Path) -> None:
+    with gunicorn_website(folder, "taskserver.web") as website:
+        assert_serves(f"{website.url}/", folder)
+
+
+PASSENGER = """
+from importlib.machinery import SourceFileLoader
+application = SourceFileLoader("passenger_wsgi", {path!r}).load_module().application
+"""
+
+
+def test_passenger_loads_the_page_from_wherever_it_was_started(folder: Path, tmp_path: Path) -> None:
+    shutil.copy(ROOT / "passenger_wsgi.py", folder)
+    loader = tmp_path / "elsewhere"
+    loader.mkdir()
+    (loader / "loader.py").write_text(PASSENGER.format(path=str(folder / "passenger_wsgi.py")))
+    with wsgi_website(sys.executable, loader, "loader") as website:
+        assert_serves(f"{website.url}/", folder)
+
+
+# ---- below a path
+
+IN_FLASK = """
+import sys
+sys.path.insert(0, {folder!r})
+from flask import Flask
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
+from taskserver.web import application_of
+
+site = Flask(__name__)
+site.add_url_rule("/", view_func=lambda: "the shop")
+application = DispatcherMiddleware(site, {{"/staff/queue": application_of({folder!r})}})
+"""
+IN_DJANGO = """
+import sys
+sys.path.insert(0, {folder!r})
+from django.conf import settings
+from django.core.wsgi import get_wsgi_application
+from django.http import HttpResponse
+from django.urls import path
+from taskserver.web import application_of
+
+urlpatterns = [path("", lambda request: HttpResponse("the shop"))]
+settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["127.0.0.1"], SECRET_KEY="of a test")
+site, page = get_wsgi_application(), application_of({folder!r})
+PREFIX = "/staff/queue"
+
+def application(environ, start_response):
+    path = environ["PATH_INFO"]
+    if path == PREFIX or path.startswith(PREFIX + "/"):
+        environ["SCRIPT_NAME"] += PREFIX
+        environ["PATH_INFO"] = path[len(PREFIX):]
+        return page(environ, start_response)
+    return site(environ, start_response)
+"""
+
+
+@pytest.mark.parametrize("code", [IN_FLASK, IN_DJANGO], ids=["flask", "django"])
+def test_a_site_serves_the_page_below_a_path(folder: Path, tmp_path: Path, code: str) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "shop.py").write_text(code.format(folder=str(folder)))
+    with wsgi_website(sys.executable, tmp_path / "site", "shop") as website:
+        assert_serves(f"{website.url}/staff/queue/", folder)
+        assert website.visit() == Answer(200, "the shop")
+        visitor = Visitor(f"{website.url}/staff/queue")  # a link without the last stroke
+        assert visitor.open("?view=sign-in", {"password": PASSWORD}).status == 200
+        assert {cookie.path for cookie in visitor.cookies} == {"/staff/queue"}
+
+
+def test_a_host_that_leaves_the_whole_path_serves_the_page(folder: Path) -> None:
+    """As some proxies do: SCRIPT_NAME is empty, and PATH_INFO has the path under which the page is known."""
+    with wsgi_website(sys.executable, folder, "taskserver.web") as website:
+        assert_serves(f"{website.url}/staff/queue/", folder)
+
+
+# ---- as a CGI script
+
+
+@pytest.fixture(scope="module")
+def bundle() -> Iterator[Path]:
+    """What a user uploads: the unpacked zip of `make bundle ARGS=--web`, in a home that nobody may enter."""
+    with open_folder() as home:
+        source = home / "repository"
+        source.mkdir()
+        for path in ROOT.iterdir():
+            if path.is_file() and path.name != ".git":
+                shutil.copy2(path, source)
+        for name in ("taskserver", "docs", "examples", "packaging"):
+            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+        subprocess.run([sys.executable, source / "packaging" / "bundle.py", "--web"], check=True, capture_output=True)
+        (archive,) = (source / "dist").glob("*.zip")
+        with zipfile.ZipFile(archive) as packed:
+            packed.extractall(home)
+        (unpacked,) = home.glob("taskserver-*")
+        yield unpacked.rename(home / "taskserver")
+
+
+def cgi_script(folder: Path, public: Path, python: str) -> Path:
+    """examples/page.cgi as its user edits it."""
+    script = example("page.cgi", public, {"/usr/bin/python3": python, "/home/you/taskserver": str(folder)})
+    script.chmod(0o755)
+    return script
+
+
+def test_apache_runs_the_cgi_script_of_an_uploaded_bundle(bundle: Path) -> None:
+    furnish(bundle)
+    public = bundle.parent / "public_html"
+    cgi_script(bundle, public / "cgi-bin", f"{users_python()} -SE")  # of packages it has those of the bundle alone
+    own_all(bundle)
+    own_all(public)
+    with apache_website(public) as website:
+        assert_serves(f"{website.url}/cgi-bin/page.cgi", bundle)
+        assert "Traceback" not in website.log
+        visitor = Visitor(f"{website.url}/cgi-bin/page.cgi")
+        visitor.open("?view=sign-in", {"password": PASSWORD})
+        assert {cookie.path for cookie in visitor.cookies} == {"/cgi-bin/page.cgi"}
+
+
+def test_a_cgi_script_gets_by_with_what_litespeed_tells_it(folder: Path, tmp_path: Path) -> None:
+    """No PATH_INFO, no PATH, an old locale."""
+    script = cgi_script(folder, tmp_path, sys.executable)
+    head, text = _run_cgi(script)
+    assert head["Status"].startswith("403")
+    assert "Password" in text
+    head, _ = _run_cgi(script, "view=sign-in", {"password": PASSWORD})
+    assert head["Status"].startswith("303")
+    assert head["Location"] == "?view=overview"
+    cookie = "; ".join(line.partition(";")[0] for line in head["Set-Cookie"].split("\n"))
+    head, text = _run_cgi(script, "view=task&id=1", cookie=cookie)
+    assert head["Status"].startswith("200")
+    assert "&lt;script&gt;" in text
+
+
+def _run_cgi(
+    script: Path, query: str = "", form: Mapping[str, str] | None = None, cookie: str = ""
+) -> tuple[dict[str, str], str]:
+    body = urlencode(form or {}).encode()
+    env = {
+        "SERVER_SOFTWARE": "LiteSpeed",
+        "GATEWAY_INTERFACE": "CGI/1.1",
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "SERVER_NAME": "shop.example.org",
+        "SERVER_PORT": "443",
+        "HTTPS": "on",
+        "REMOTE_ADDR": "203.0.113.7",
+        "REQUEST_METHOD": "GET" if form is None else "POST",
+        "SCRIPT_NAME": "/cgi-bin/page.cgi",
+        "REQUEST_URI": f"/cgi-bin/page.cgi?{query}",
+        "QUERY_STRING": query,
+        "LC_ALL": "C",
+    }
+    env |= {"HTTP_COOKIE": cookie} if cookie else {}
+    if form is not None:
+        env |= {"CONTENT_LENGTH": str(len(body)), "CONTENT_TYPE": "application/x-www-form-urlencoded"}
+    ended = subprocess.run([script], cwd="/", env=env, input=body, capture_output=True, timeout=WAIT_SECONDS)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    head, _, text = ended.stdout.decode().partition("\r\n\r\n")
+    fields: dict[str, str] = {}
+    for line in head.split("\r\n"):
+        name, _, value = line.partition(": ")
+        fields[name] = f"{fields[name]}\n{value}" if name in fields else value
+    return fields, text
+
+
+# ---- where something is missing
+
+CALL = """
+answer = []
+body = application({}, lambda status, headers: answer.append(status))
+print(answer[0], b"".join(body).decode())
+"""
+LOAD = "import runpy; application = runpy.run_path({path!r})['application']\n"
+
+
+def say(code: str, options: Sequence[str] = ()) -> str:
+    ended = subprocess.run(
+        [sys.executable, *options, "-c", code], cwd="/", env=MINIMAL, capture_output=True, text=True, check=True
+    )
+    assert ended.stderr == ""
+    return ended.stdout
+
+
+def test_an_old_python_is_told_on_the_page() -> None:
+    path = ROOT / "passenger_wsgi.py"
+    ast.parse(path.read_bytes().decode("ascii"), feature_version=(3, 4))
+    old = f"import sys; sys.version_info = (3, 6, 15, 'final', 0)\n{LOAD.format(path=str(path))}{CALL}"
+    assert say(old) == (
+        "503 Service Unavailable The page needs Python 3.10 or newer, and this is 3.6: choose a newer one in the "
+        "host's panel.\n\n"
+    )
+
+
+def test_a_cgi_script_tells_of_an_old_python_too() -> None:
+    path = ROOT / "examples" / "page.cgi"
+    ast.parse(path.read_bytes().decode("ascii"), feature_version=(3, 4))
+    said = say(
+        f"import sys; sys.version_info = (3, 6, 15, 'final', 0)\nimport runpy; runpy.run_path({str(path)!r})", BARE
+    )
+    assert said.startswith("Status: 503 Service Unavailable\nContent-Type: text/plain\n\n")
+    assert "needs Python 3.10 or newer, and this is 3.6" in said
+
+
+@pytest.mark.parametrize("package", ["werkzeug", "jinja2", "markupsafe", "itsdangerous"])
+def test_a_package_that_is_missing_is_told_on_the_page(package: str) -> None:
+    load = LOAD.format(path=str(ROOT / "passenger_wsgi.py"))
+    said = say(f"import sys; sys.modules[{package!r}] = None\n{load}{CALL}")
+    assert said.startswith(f"503 Service Unavailable The package {package} is missing, which the page needs")
+    assert "--web" in said
+
+
+def test_a_plain_bundle_tells_what_its_page_lacks() -> None:
+    said = say(LOAD.format(path=str(ROOT / "passenger_wsgi.py")) + CALL, BARE)
+    assert said.startswith("503 Service Unavailable The package ")
