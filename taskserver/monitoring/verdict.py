@@ -127,8 +127,10 @@ def _fatal(overview: Overview) -> Iterator[Reason]:
     if rows:
         more = "more than " if Status.FATAL in overview.total.uncounted else ""
         recent = sum(hour.fatal for hour in overview.hours)
-        are = "task is" if rows == 1 and not more else "tasks are"
-        words = f"{more}{rows} {are} fatal: that does not run again by itself"
+        if rows == 1 and not more:
+            words = "1 task is fatal: it does not run again by itself"
+        else:
+            words = f"{more}{rows} tasks are fatal: they do not run again by themselves"
         yield Reason("fatal", Level.ACT if recent else Level.LOOK, words, MENDS["fatal"])
 
 

@@ -105,7 +105,7 @@ def test_status_begins_with_the_verdict_and_what_to_do(queue: Queue) -> None:
     queue.sql("DELETE FROM jobs_queue_workers WHERE group_ids = 'all'")
     first, second = text_of(queue, "status").splitlines()[1:3]
     assert first.startswith("act: 1 new task in group 4, which no worker takes")
-    assert second.startswith("act: 1 task is fatal: that does not run again by itself; client.py errors")
+    assert second.startswith("act: 1 task is fatal: it does not run again by itself; client.py errors")
     screen = run_on_terminal(queue.deployment, "client.py", "status", columns=200, has_colours=True).screen
     assert "\x1b[31mact\x1b[0m: 1 task is fatal" in screen
 

@@ -22,21 +22,29 @@ SHOWN = ("overview",)
 """What the documents show: pictures are the larger part of a repository."""
 SIZES = {360: 780, 1440: 900}
 """Heights by widths."""
+SHOWN_ROWS = {360: 1116, 1440: 1620}
+"""So high are the documents' pictures at most, by widths: what follows on the page is left out."""
 SCHEMES = ("light", "dark")
-MOST_COLORS = 256
+KEPT, NEAR = 16, 600
+"""So many colours stay as they are: of grounds and letters. Others that differ by less, as the sum of squares, become
+the one that is more frequent."""
 COUNT_COLORS = """
-return (async (data, most) => {
+return (async (data, kept, near) => {
   const image = await createImageBitmap(new Blob([Uint8Array.from(atob(data), one => one.charCodeAt(0))]));
   const context = new OffscreenCanvas(image.width, image.height).getContext("2d");
   context.drawImage(image, 0, 0);
   const pixels = new Uint32Array(context.getImageData(0, 0, image.width, image.height).data.buffer);
   const counts = new Map();
   for (const pixel of pixels) { counts.set(pixel, (counts.get(pixel) || 0) + 1); }
-  const colors = [...counts.keys()].sort((a, b) => counts.get(b) - counts.get(a)), palette = colors.slice(0, most);
+  const colors = [...counts.keys()].sort((a, b) => counts.get(b) - counts.get(a)), palette = [];
   const parts = color => [color & 255, color >> 8 & 255, color >> 16 & 255];
   const distance = (a, b) => parts(a).reduce((sum, part, n) => sum + (part - parts(b)[n]) ** 2, 0);
   const nearer = color => (best, one, n) => distance(one, color) < distance(palette[best], color) ? n : best;
-  const places = new Map(colors.map((color, n) => [color, n < most ? n : palette.reduce(nearer(color), 0)]));
+  for (const color of colors) {
+    const isNew = palette.every(one => distance(one, color) >= near);
+    if (palette.length < kept || (isNew && palette.length < 256)) { palette.push(color); }
+  }
+  const places = new Map(colors.map(color => [color, palette.reduce(nearer(color), 0)]));
   let text = "";
   for (const pixel of pixels) { text += String.fromCharCode(places.get(pixel)); }
   return [image.width, image.height, palette.map(parts), btoa(text)];
@@ -49,7 +57,7 @@ def main(folder: Path = PICTURES) -> None:
     views = {name: link for name, link in VIEWS.items() if folder != PICTURES or name in SHOWN}
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place, Browser(Path(place)) as browser:
-        site = PageSite(Deployment(Path(place)), f"sqlite:///{place}/taskserver.db")
+        site = PageSite(Deployment(Path(place)), "sqlite:///var/taskserver.db")
         fill_shop(site)
         with site.served() as website:
             sign_in(browser, website.url)
@@ -67,16 +75,16 @@ def _take_all(browser: Browser, folder: Path, urls: dict[str, str]) -> None:
         browser.open(url)
         path = folder / f"{name}-{width}-{scheme}.png"
         browser.screenshot(path)
-        _shrink(path, browser)
+        _shrink(path, browser, SHOWN_ROWS[width] if folder == PICTURES else sys.maxsize)
         print(f"{path}: {path.stat().st_size:,} bytes")
 
 
-def _shrink(path: Path, browser: Browser) -> None:
-    """Write a PNG anew with few colours, which a page of text hardly exceeds."""
+def _shrink(path: Path, browser: Browser, rows: int) -> None:
+    """Write a PNG anew with few colours, as a page of text has them, and so many rows at most."""
     content = base64.b64encode(path.read_bytes()).decode()
-    width, height, palette, places = browser.script(COUNT_COLORS, content, MOST_COLORS)
-    rows = base64.b64decode(places)
-    lines = b"".join(b"\0" + rows[y * width : (y + 1) * width] for y in range(height))
+    width, height, palette, places = browser.script(COUNT_COLORS, content, KEPT, NEAR)
+    pixels, height = base64.b64decode(places), min(height, rows)
+    lines = b"".join(b"\0" + pixels[y * width : (y + 1) * width] for y in range(height))
     header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
     colors = b"".join(map(bytes, palette))
     chunks = [(b"IHDR", header), (b"PLTE", colors), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b"")]

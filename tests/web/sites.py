@@ -170,8 +170,9 @@ def _fill_tasks(site: PageSite) -> None:
     site.insert([{"task": "tasks.write_invoice", "group_id": 6, "status": 5}])
     ((waiting,),) = site.sql("SELECT MAX(id) FROM jobs_queue")
     site.insert([{"parent_id": 1, "child_id": waiting}], "_dependencies")
+    times = {"created_at": 990, "started_at": 900, "finished_at": 890}
     done = {"task": "tasks.write_invoice", "group_id": 6, "status": 2, "attempts": 1, "result": '{"pages": 2}'}
-    site.insert([done | {"started_at": Ago(900 + 60 * n), "finished_at": Ago(890 + 60 * n)} for n in range(60)])
+    site.insert([done | {name: Ago(at + 60 * n) for name, at in times.items()} for n in range(60)])
 
 
 def _failed(status: int, number: int, error: str) -> dict[str, object]:

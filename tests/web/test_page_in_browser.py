@@ -239,6 +239,8 @@ def test_a_queue_of_100_000_tasks_is_shown_at_once(
     browser: Browser, deployment: Deployment, request: pytest.FixtureRequest, store: str
 ) -> None:
     site = PageSite(deployment, request.getfixturevalue(f"{store}_dsn"))
+    fill_shop(site)
+    fill_odd(site)
     fill_up(site, 100_000)
     with site.served() as website:
         sign_in(browser, website.url)
