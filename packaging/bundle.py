@@ -52,10 +52,11 @@ FILES = (
 )
 FOLDERS = {
     "taskserver": {".py", ".sql", ".typed", ".html", ".css", ".js", ".svg"},
-    "docs": {".md"},
+    "docs": {".md", ".png"},
     "examples": {".cgi", ".md", ".php", ".py", ".sql", ".txt"},
 }
 """And what is taken from each."""
+PICTURES = {".png"}
 NOT_TAKEN = {"__pycache__", "demo"}
 """Folders: the demonstration is for a copy of the repository."""
 RENAMED = {
@@ -151,7 +152,8 @@ def _git(*arguments: str) -> str:
 
 def _text(path: Path) -> bytes:
     """As git keeps it: cron and shells stumble over other line ends, which a checkout may have."""
-    return path.read_bytes().replace(b"\r\n", b"\n")
+    content = path.read_bytes()
+    return content if path.suffix in PICTURES else content.replace(b"\r\n", b"\n")
 
 
 def instant_of(sources: dict[str, str]) -> int:
