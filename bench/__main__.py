@@ -22,6 +22,7 @@ from .empty import empty, memory
 from .kinds import kinds, kinds_sqlite
 from .linger import linger
 from .measure import Line, Rate
+from .overview import overview
 from .place import Place
 from .record import record, sqlite, workers
 from .request import request
@@ -43,6 +44,7 @@ BENCHMARKS: dict[str, Callable[[Place], Iterator[Line | Rate]]] = {
     "request": request,
     "empty": empty,
     "linger": linger,
+    "overview": overview,
     "memory": memory,
     "waiting": waiting,
     "workers": workers,

@@ -11,6 +11,7 @@ from typing import Any
 from .commands import (
     add,
     cancel,
+    check,
     doctor,
     errors,
     init,
@@ -38,14 +39,14 @@ from .terminal.style import BOLD, painted
 
 GROUPS = {
     "For producers": (add, schedule, unschedule),
-    "To look": (status, list, show, stats, errors, metrics, page),
+    "To look": (status, list, show, stats, errors, check, metrics, page),
     "To act": (retry, cancel, priority, pause, resume, run, reclaim, prune),
     "For a deployment": (init, doctor),
 }
 COMMANDS = tuple(command for commands in GROUPS.values() for command in commands)
 """Each has `add_parser`, which describes its arguments and names its `run(server, options)`.
 
-init and doctor need no server, and name their `run_in_folder(folder, options) → exit code`."""
+init, doctor and check open what they need, and name their `run_in_folder(folder, options) → exit code`."""
 EXAMPLES = """
   client.py add tasks.send_letter '{"to": "a@example.org"}' --group 3 --delay 5m
   client.py list fatal --since 1d

@@ -8,6 +8,7 @@ from binascii import crc32
 from collections.abc import Sequence
 from logging import getLogger
 from pathlib import Path
+from typing import TextIO
 
 from ..errors import DatabaseError, Unavailable
 from ..host.database_outage import DatabaseOutage
@@ -41,24 +42,34 @@ def tell_of_database(settings: Settings, outages: Path, reports: Sequence[Report
             _tell_of_failure(outage, kind, words)
     # A person at a terminal sees that all is well: the word is for whoever gets the mails.
     if not errors and any(report.outage == "" for report in reports) and not sys.stderr.isatty():
-        seconds = outage.succeed()
-        if seconds is not None:
-            words = f"the database can be used again, {age(seconds)} after it was missed first"
-            LOG.info(words)
+        told = end_to_tell(outage)
+        if told:
+            LOG.info(told)
             if not is_verbose:
-                say(f"worker.py: {words}")
+                say(f"worker.py: {told}")
 
 
 def _tell_of_failure(outage: DatabaseOutage, kind: str, words: str) -> None:
-    if sys.stderr.isatty():  # a person hears it each time
-        say(f"worker.py: {words}")
-        return
+    told = failure_to_tell(outage, kind, words, sys.stderr)
+    if told and not say(f"worker.py: {told}"):
+        outage.forget(kind)
+
+
+def failure_to_tell(outage: DatabaseOutage, kind: str, words: str, stream: TextIO) -> str | None:
+    """Note a failure: what is to be told of it on a stream now; None where that was told within the hour."""
+    if stream.isatty():  # a person hears it each time
+        return words
     try:
         seconds = outage.fail(kind)
     except OSError:  # and so does whoever has no folder to note it in
-        say(f"worker.py: {words}")
-        return
-    if seconds is not None:
-        lasted = f"for {age(seconds)} now; " if seconds >= 1 else ""
-        if not say(f"worker.py: {words} ({lasted}said once an hour)"):
-            outage.forget(kind)
+        return words
+    if seconds is None:
+        return None
+    lasted = f"for {age(seconds)} now; " if seconds >= 1 else ""
+    return f"{words} ({lasted}said once an hour)"
+
+
+def end_to_tell(outage: DatabaseOutage) -> str | None:
+    """Note that the database was there: what is to be told of the outage that ends here, if that is news."""
+    seconds = outage.succeed()
+    return None if seconds is None else f"the database can be used again, {age(seconds)} after it was missed first"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DatabaseError, SettingError
+from ..monitoring.acceptance import Acceptances, read_accepted
 from ..settings.load import Settings, load_settings
 from ..stores import Store, open_store
 from ..stores.database.facts import MySQLFacts, SQLiteFacts
@@ -18,6 +19,18 @@ CHECKS: Mapping[type, Callable[[Any, Settings], Iterator[Finding]]] = {
     SQLiteFacts: sqlite.findings,
 }
 """The checks of a database, by the kind of its facts."""
+
+
+def accepted_in(folder: Path) -> Acceptances:
+    """What was accepted for the queue of a deployment, as far as it can be read."""
+    try:
+        store = open_store(load_settings(folder))
+        try:
+            return read_accepted(store)
+        finally:
+            store.close()
+    except (SettingError, DatabaseError, OSError):  # which the checks tell
+        return Acceptances({})
 
 
 def examine(folder: Path) -> Iterator[Finding]:

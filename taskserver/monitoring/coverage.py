@@ -41,10 +41,11 @@ def seconds_since_start(run: LastRun) -> float:
 
 def is_late(run: LastRun) -> bool:
     """Whether cron should have started the next run by now."""
-    return seconds_since_start(run) > _late_after_seconds(run)
+    return seconds_since_start(run) > late_after_seconds(run)
 
 
-def _late_after_seconds(run: LastRun) -> float:
+def late_after_seconds(run: LastRun) -> float:
+    """The seconds since its begin after which a run is late."""
     # A run that is still at work keeps the slot: the runs that cron starts meanwhile leave before they are recorded.
     if run.every_seconds is None or not run.ended_at:
         return LATE_UNLESS_KNOWN_SECONDS

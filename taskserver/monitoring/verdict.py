@@ -8,13 +8,19 @@ from typing import NamedTuple
 
 from ..messages.printable import age
 from ..model.task import Status
-from .coverage import in_time, seconds_since_start
-from .overview import Overview
+from .coverage import LATE_UNLESS_KNOWN_SECONDS, in_time, seconds_since_start
+from .overview import AtWork, Overview
 
 LONG_WAIT_SECONDS = 3600.0
 """A ready task that waits for longer is worth a look."""
 FEW_ATTEMPTS = 5
 """Fewer attempts say nothing about how many fail."""
+MENDS = {
+    "cron": "look whether the line of worker.py stands in the crontab, and at cron's mail; client.py doctor says more",
+    "fatal": "client.py errors counts what they failed with; once that is mended, client.py retry runs them again",
+    "waiting": ("more workers (a second crontab line, or --processes), or fewer tasks; client.py stats shows the pace"),
+}
+"""What to do about reasons that `client.py check` finds, too, by limits of its own."""
 
 
 class Level(IntEnum):
@@ -81,14 +87,20 @@ def _reasons(overview: Overview) -> Iterator[Reason]:
 
 
 def _cron(overview: Overview) -> Iterator[Reason]:
-    mend = "look whether the line of worker.py stands in the crontab, and at cron's mail; client.py doctor says more"
     level = Level.ACT if overview.total.by_status[Status.NEW] else Level.LOOK
     if not overview.runs:
         if not overview.processes:
-            yield Reason("cron", level, "no worker ran yet", mend)
-    elif not in_time(overview.runs) and not any(not one.has_ended for one in overview.processes):
+            yield Reason("cron", level, "no worker ran yet", MENDS["cron"])
+    elif not in_time(overview.runs) and not any(map(is_at_work, overview.processes)):
         newest = min(map(seconds_since_start, overview.runs))
-        yield Reason("cron", level, f"cron seems to have stopped: the last run began {_ago(newest)}", mend)
+        yield Reason("cron", level, f"cron seems to have stopped: the last run began {_ago(newest)}", MENDS["cron"])
+
+
+def is_at_work(one: AtWork) -> bool:
+    """Whether a worker is at work, as far as that is known."""
+    if one.has_ended is None:  # of another host, of which nobody may ever hear again
+        return (one.process.seen_seconds_ago or 0) <= LATE_UNLESS_KNOWN_SECONDS
+    return not one.has_ended
 
 
 def _ago(seconds: float) -> str:
@@ -119,8 +131,7 @@ def _fatal(overview: Overview) -> Iterator[Reason]:
             words = "1 task is fatal: it does not run again by itself"
         else:
             words = f"{more}{rows} tasks are fatal: they do not run again by themselves"
-        mend = "client.py errors counts what they failed with; once that is mended, client.py retry runs them again"
-        yield Reason("fatal", Level.ACT if recent else Level.LOOK, words, mend)
+        yield Reason("fatal", Level.ACT if recent else Level.LOOK, words, MENDS["fatal"])
 
 
 def _schedules(overview: Overview) -> Iterator[Reason]:
@@ -141,8 +152,8 @@ def _waiting(overview: Overview) -> Iterator[Reason]:
     }
     group, seconds = max(waits.items(), key=lambda item: item[1], default=(0, 0.0))
     if seconds > LONG_WAIT_SECONDS:
-        mend = "more workers (a second crontab line, or --processes), or fewer tasks; client.py stats shows the pace"
-        yield Reason("waiting", Level.LOOK, f"a ready task of group {group} has waited for {age(seconds)}", mend)
+        words = f"a ready task of group {group} has waited for {age(seconds)}"
+        yield Reason("waiting", Level.LOOK, words, MENDS["waiting"])
 
 
 def _failing(overview: Overview) -> Iterator[Reason]:

@@ -7,10 +7,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..doctor.examination import examine
+from ..doctor.examination import accepted_in, examine
 from ..messages.printable import in_units
 from ..model.results import read_progress
 from ..model.task import MAX_ID, MAX_SIGNED, Status, name_of_status
+from ..monitoring.acceptance import read_accepted
 from ..monitoring.overview import gone_among, read_overview
 from ..monitoring.stages import stage_lines, stage_of
 from ..monitoring.verdict import judge
@@ -53,7 +54,13 @@ def overview_values(server: TaskServer) -> dict[str, Any]:
     """The values of the overview."""
     read = read_overview(server)
     last_day = every_hour(read.hours, read.this_hour.hour, DAYS["1"])
-    return {"overview": read, "verdict": judge(read), "chart": throughput(last_day)}
+    accepted = read_accepted(server.store).by_name
+    return {
+        "overview": read,
+        "verdict": judge(read, accepted),
+        "accepted": accepted,
+        "chart": throughput(last_day),
+    }
 
 
 def tasks(server: TaskServer, query: Mapping[str, str]) -> Page:
@@ -174,7 +181,7 @@ def workers(server: TaskServer, query: Mapping[str, str]) -> Page:
 
 def findings_of(folder: Path) -> Page:
     """What the doctor finds."""
-    return Page("doctor.html", {"findings": list(examine(folder))})
+    return Page("doctor.html", {"findings": list(examine(folder)), "accepted": accepted_in(folder).by_name})
 
 
 # ---- hours

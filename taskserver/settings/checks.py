@@ -18,9 +18,13 @@ _NAMES = (
     *("DSN", "PASSWORD", "TABLE", "MODE", "MODULES"),
     *("MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE", "PAUSES", "LOG", "LOG_LEVEL", "LOG_FORMAT"),
     *("ON_FAILURE", "WARN_AFTER"),
-    *("PAGE_PASSWORD", "PAGE_ALLOW", "PAGE_PROXIES", "PAGE_ACTIONS", "METRICS_TOKEN", "ADD_TOKENS"),
 )
+_PAGE_NAMES = ("PAGE_PASSWORD", "PAGE_ALLOW", "PAGE_PROXIES", "PAGE_ACTIONS", "METRICS_TOKEN", "ADD_TOKENS")
 SETTING_KEYS = tuple(PREFIX + name for name in _NAMES)
+"""The settings of the programs, in the order of `Settings`."""
+PAGE_KEYS = tuple(PREFIX + name for name in _PAGE_NAMES)
+"""The settings that the status page alone reads."""
+ALL_KEYS = SETTING_KEYS + PAGE_KEYS
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 
@@ -44,7 +48,7 @@ def nearest_key(key: str, likeness: float) -> str | None:
     from ..messages.suggestions import nearest
 
     # The prefix, which all keys have in common, would make all of them alike.
-    by_letters = {letters_of(name): PREFIX + name for name in _NAMES}
+    by_letters = {letters_of(name): PREFIX + name for name in _NAMES + _PAGE_NAMES}
     found = nearest(letters_of(key).removeprefix(letters_of(PREFIX)), by_letters, likeness)
     return by_letters[found] if found is not None else None
 

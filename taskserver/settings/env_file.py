@@ -14,9 +14,9 @@ from pathlib import Path
 from dotenv.parser import Binding, parse_stream
 
 from ..errors import SettingError
-from .checks import PREFIX, SETTING_KEYS, letters_of, nearest_key
+from .checks import ALL_KEYS, PREFIX, letters_of, nearest_key
 
-_ANOTHER_SETTING = re.compile(rf"({'|'.join(SETTING_KEYS)})\s*=")
+_ANOTHER_SETTING = re.compile(rf"({'|'.join(ALL_KEYS)})\s*=")
 
 
 def read_env_file(path: Path) -> dict[str, str]:
@@ -53,24 +53,24 @@ def _fault_of(binding: Binding) -> str:
         return "is not of the form KEY=value, or a quote in it is not closed"
     key = binding.key or ""
     # A mistyped key's setting would keep the default, so mode delete where rows were to be kept.
-    if key not in SETTING_KEYS and _is_meant_as_setting(key):
+    if key not in ALL_KEYS and _is_meant_as_setting(key):
         meant = _meant_by(key)
-        hint = f"; did you mean {meant}?" if meant else f"; allowed: {', '.join(SETTING_KEYS)}"
+        hint = f"; did you mean {meant}?" if meant else f"; allowed: {', '.join(ALL_KEYS)}"
         return f"holds no setting, or lacks its '='{hint}"
-    if key in SETTING_KEYS and _ANOTHER_SETTING.search(binding.value or ""):
+    if key in ALL_KEYS and _ANOTHER_SETTING.search(binding.value or ""):
         return "holds two settings, or the key stands in its value once more; each setting has a line of its own"
     return ""
 
 
 def _is_meant_as_setting(key: str) -> bool:
     """Whether a key is a setting in whatever spelling: taskserver_dsn, TASKSERVER-DSN, TASK_SERVER_DSN."""
-    return key.upper().startswith(PREFIX) or letters_of(key) in map(letters_of, SETTING_KEYS)
+    return key.upper().startswith(PREFIX) or letters_of(key) in map(letters_of, ALL_KEYS)
 
 
 def _meant_by(key: str) -> str | None:
     """The setting that a mistyped key may have meant: where the `=` is missing, the value follows its name."""
     name = re.split(r"[^\w-]", key)[0]
-    begun = (one for one in SETTING_KEYS if letters_of(name).startswith(letters_of(one)))
+    begun = (one for one in ALL_KEYS if letters_of(name).startswith(letters_of(one)))
     return next(begun, None) or nearest_key(name, 0.6)
 
 

@@ -17,10 +17,10 @@ from ..model.backoff import DAY_SECONDS, Backoff, parse_backoff
 from ..model.run_pauses import RunPauses, parse_run_pauses
 from ..model.task import DEFAULT_TABLE, MAX_ATTEMPTS, MAX_SECONDS
 from .checks import (
+    ALL_KEYS,
     LOG_FORMATS,
     LOG_LEVELS,
     PREFIX,
-    SETTING_KEYS,
     check_hook,
     check_mode,
     check_modules,
@@ -194,7 +194,7 @@ def _settings_in(env_file: Path) -> dict[str, str]:
 def _check_environment(keys: Iterable[str]) -> None:
     """Refuse keys that are very much like a setting; others in the environment may begin as ours do."""
     for key in keys:
-        meant = None if key in SETTING_KEYS else nearest_key(key, 0.85)
+        meant = None if key in ALL_KEYS else nearest_key(key, 0.85)
         if meant:
             raise SettingError(f"the environment names {key[:60]}, which is no setting; did you mean {meant}?")
 

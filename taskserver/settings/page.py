@@ -117,7 +117,7 @@ def _tokens(key: str, value: str) -> tuple[AddToken, ...]:
         groups = [int(one) for one in found["groups"].split(",")] if found and found["groups"] != "*" else []
         if not found or not all(re.fullmatch(_TASK, task) for task in tasks) or max(groups, default=0) > MAX_GROUP_ID:
             raise SettingError(
-                f"{key}: entry {number} is wrong; allowed: entries with blanks between them, each as "
+                f"{key} is wrong in entry {number}; allowed: entries with blanks between them, each as "
                 "name;sha256=…;tasks=tasks.send_letter,shop.*;groups=3,5 (groups=* for all), "
                 "as client.py page --token NAME prints them"
             )

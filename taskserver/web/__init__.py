@@ -22,7 +22,7 @@ def application_of(folder: str | Path) -> Application:
     Where a package of the page is missing, each answer says so: an owner without a shell sees nothing else.
     """
     try:
-        from .application import Application as Page
+        from .wsgi import Application as Page
     except ImportError as error:
         package = (error.name or "").partition(".")[0]
         if package not in PACKAGES:

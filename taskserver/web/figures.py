@@ -18,10 +18,11 @@ def answer(settings: PageSettings, server: TaskServer, request: Request) -> Resp
         return Response("There are no metrics here.\n", 404)
     if not knows(settings.metrics_sha256, request):
         return Response("The token is missing or wrong.\n", 401, {"WWW-Authenticate": "Bearer"})
+    from ..monitoring.acceptance import read_accepted
     from ..monitoring.metrics import CONTENT_TYPE, metrics_when_away, read_metrics
 
     try:
-        text = read_metrics(server)
+        text = read_metrics(server, read_accepted(server.store).by_name)
     except DatabaseError:
         text = metrics_when_away()
     return Response(text, content_type=CONTENT_TYPE)

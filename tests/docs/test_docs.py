@@ -16,7 +16,10 @@ from taskserver import DatabaseError, Reason, TaskServer
 from taskserver.cli.terminal.program import Exit
 from taskserver.doctor.findings import Level
 from taskserver.model.task import MODES, Status
-from taskserver.settings.checks import SETTING_KEYS
+from taskserver.monitoring.acceptance import accept
+from taskserver.monitoring.alarms import changed
+from taskserver.monitoring.checking import Limits, check
+from taskserver.settings.checks import ALL_KEYS
 from tests.support.commands import arguments_of, parsers, parsers_of_client
 from tests.support.deployment import ROOT
 from tests.support.documents import (
@@ -50,6 +53,18 @@ NOT_RUN = {
     ("docs/logging.md", "import sentry_sdk"): "as in tests/worker/test_sentry.py, which runs it",
     ("docs/logging.md", "tasks.send_letter has failed"): "as in tests/features/test_warn_after.py",
     ("docs/kinds/exactly_once.md", "import taskserver\nfrom django"): "as in tests/faults/test_transfers.py",
+    ("docs/metrics.md", "scrape_configs:"): "settings of Prometheus",
+    ("docs/metrics.md", "groups:"): "rules of Prometheus, whose metrics tests/unit/test_metrics.py knows",
+    (
+        "docs/page.md",
+        "cd /home/you/taskserver\npython3 client.py page --password",
+    ): "asks for a password: as in tests/cli/test_page.py",
+    ("docs/page.md", "TASKSERVER_PAGE_PASSWORD="): "a hash that is cut short",
+    ("docs/page.md", "TASKSERVER_ADD_TOKENS="): "a hash that is cut short",
+    ("docs/page.md", "gunicorn"): "as in tests/web/test_servers.py",
+    ("docs/page.md", "WSGIScriptAlias"): "a line of Apache's settings",
+    ("docs/page.md", "from flask import"): "as in tests/web/test_servers.py",
+    ("docs/page.md", "curl"): "as in tests/web/test_examples.py",
     ("examples/demo/README.md", ".venv/bin/python -m examples.demo"): "looks at what make demo built, which takes long",
 }
 """Blocks that are no commands, or cost too much: by document, and how they begin."""
@@ -239,12 +254,17 @@ def test_a_worker_that_may_not_pause_is_told_which_account_may(guarded: Reader) 
         assert server.pause(3)
 
 
-def test_the_least_rights_of_monitoring_are_to_look(guarded: Reader) -> None:
+def test_the_least_rights_of_monitoring_are_to_look_and_to_note_what_was_told(guarded: Reader) -> None:
     with TaskServer(guarded.dsn("you_monitor", "monitor-password"), folder=guarded.folder) as server:
         assert server.store.views.counts() == []
         assert server.store.views.runs() == []
         assert server.store.views.list([], [], 10) == []
         assert server.store.views.show(1) is None
+        judgement = check(server, Limits())
+        assert changed(server.store, judgement) is not None
+        assert changed(server.store, judgement) is None
+        accept(server.store, "cron", "so be it")
+        assert changed(server.store, check(server, Limits())) is not None
         with pytest.raises(DatabaseError, match="denied"):
             server.add_task("tasks.greet")
 
@@ -317,7 +337,7 @@ OF_THE_READER = {"tasks.py", "alerts.py", "taskserver.old", "queue.php", "var/gr
     "tasks.example.py",
     "START-HERE.txt",
 }
-OF_OTHER_PROGRAMS = {"--help", "--no-tablespaces", "--only", "--target"}
+OF_OTHER_PROGRAMS = {"--collector", "--help", "--no-tablespaces", "--only", "--target", "--web"}
 TARGETS = set(re.findall(r"^([a-z.-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 FILE = re.compile(r"[\w./-]+\.(py|md|sql|php|example|toml|txt)")
 
@@ -325,7 +345,7 @@ FILE = re.compile(r"[\w./-]+\.(py|md|sql|php|example|toml|txt)")
 def faults_of(word: str) -> Iterator[str]:
     """What a word in backticks names that is not there."""
     for key in re.findall(r"\bTASKSERVER_[A-Z_]+\b", word):
-        if key not in SETTING_KEYS and key != "TASKSERVER_":
+        if key not in ALL_KEYS and key != "TASKSERVER_":
             yield f"{key} is no setting"
     for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", word):
         if option not in OPTIONS | OF_OTHER_PROGRAMS:

@@ -246,6 +246,7 @@ HONEST: dict[str, dict[str, object]] = {
         "longest_wait_seconds": 1.5,
     },
     "paused": {"group_id": 77, "paused_at": PAST},
+    "notes": {"name": "accepted fatal", "value": "x", "noted_at": PAST},
 }
 
 

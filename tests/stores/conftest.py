@@ -15,13 +15,14 @@ import pytest
 
 from taskserver import TaskServer
 from taskserver.stores import Store
+from taskserver.stores.database.statements import HELPERS
 from taskserver.stores.database.tables import SCHEMA_VERSION
 from tests.conftest import without
 from tests.support.certificates import Certificates, made_certificates
 from tests.support.rows import Rows
 from tests.support.servers import MySQLServer, find_program
 
-TABLES = ("", "_done", "_workers", "_processes", "_paused", "_schedules", "_stats", "_dependencies", "_schema")
+TABLES = ("", *(f"_{name}" for name in HELPERS))
 
 
 @pytest.fixture(scope="module")

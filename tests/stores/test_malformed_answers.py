@@ -7,11 +7,12 @@ import sys
 import pytest
 
 from taskserver import DatabaseError, TaskServer
+from taskserver.stores.database.tables import SCHEMA_VERSION
 from tests.support.deployment import Deployment
 from tests.support.fake_server import DATE, DECIMAL, INTEGER, FakeServer, Peer, answering, column, result
 from tests.support.processes import assert_one_line
 
-VERSION = result([column(INTEGER)], [[b"6"]])
+VERSION = result([column(INTEGER)], [[str(SCHEMA_VERSION).encode()]])
 SPOILED = {
     "a column without a name": result([column(INTEGER, None)], []),
     "a column that is cut off": result([column()[:-3]], []),
@@ -44,6 +45,17 @@ def test_an_answer_of_other_values_than_ours_is_one_line(deployment: Deployment,
         program, *arguments = command.split()
         ended = deployment.worker() if program == "worker.py" else deployment.client(*arguments)
     assert_one_line(ended, 1, "127.0.0.1" if "retry" in command else "cannot be read")
+
+
+@pytest.mark.parametrize("option", [[], ["--mail"], ["--withdraw=fatal"]])
+def test_check_tells_of_answers_that_cannot_be_read_on_standard_output(
+    deployment: Deployment, option: list[str]
+) -> None:
+    with always(*VERSION) as fake:
+        deployment.write_env(TASKSERVER_DSN=fake.dsn)
+        ended = deployment.client("check", *option)
+    assert (ended.returncode, ended.stderr, ended.stdout.count("\n")) == (2, "", 1)
+    assert ended.stdout.startswith("TASKSERVER CRITICAL: ")
 
 
 def test_doctor_tells_of_answers_that_cannot_be_read(deployment: Deployment) -> None:

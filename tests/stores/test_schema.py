@@ -22,7 +22,7 @@ from tests.support.servers import MySQLServer
 from tests.support.threads import together
 
 SCHEMA = (ROOT / "schema.sql").read_text(encoding="utf-8")
-OTHERS = ("dependencies", "done", "paused", "processes", "schedules", "schema", "stats", "workers")
+OTHERS = ("dependencies", "done", "notes", "paused", "processes", "schedules", "schema", "stats", "workers")
 TABLES = ("jobs_queue", *(f"jobs_queue_{name}" for name in OTHERS))
 LONGEST_NAME = "q" + "_2345678" * 4 + "_abcdef"
 SQL_MODES = {

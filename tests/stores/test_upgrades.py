@@ -18,7 +18,7 @@ from tests.support.servers import MySQLServer
 
 QUEUE_TABLES = ("jobs_queue", "jobs_queue_done")
 COLUMNS_SINCE = {3: ("version",), 4: ("stages", "stage", "awaited"), 5: ("result", "progress")}
-TABLES_SINCE = {3: ("paused", "schedules", "stats"), 4: ("dependencies",)}
+TABLES_SINCE = {3: ("paused", "schedules", "stats"), 4: ("dependencies",), 6: ("processes",), 7: ("notes",)}
 
 
 def to_version(rows: Rows, version: int) -> None:

@@ -28,11 +28,17 @@ from typing import Any
 
 import cronsim
 import dotenv
+import itsdangerous
+import jinja2
+import markupsafe
+import prometheus_client
 import pymysql
 import pytest
+import werkzeug
 
 from taskserver import TaskServer, __version__
 from taskserver.settings.load import load_settings
+from taskserver.settings.page import load_page_settings
 from tests.support.deployment import ROOT, TIMEOUT_SECONDS, Deployment
 from tests.support.documents import Block
 from tests.support.servers import MySQLServer, find_program
@@ -76,7 +82,7 @@ class Reader:
         self._cwd = self.home
         self._printed = ""
         self.database = server.create_database(f"{self._prefix}queue")
-        (self.home / "public_html").mkdir(parents=True)
+        (self.home / "public_html" / "queue").mkdir(parents=True)
         self._bin.mkdir()
         self._write_programs()
 
@@ -108,7 +114,9 @@ class Reader:
     def install(self) -> None:
         """A deployment with tables in the database, and an SQLite file."""
         self._unpack("installed").rename(self.folder)
-        shutil.copytree(Path(str(cronsim.__file__)).parent, self.folder / "cronsim")  # as periodic.md has it installed
+        # As periodic.md, metrics.md and page.md have them installed.
+        for package in (cronsim, prometheus_client, jinja2, markupsafe, werkzeug, itsdangerous):
+            shutil.copytree(Path(str(package.__file__)).parent, self.folder / package.__name__)
         password = PASSWORDS["you_worker"]
         text = f"TASKSERVER_DSN=mysql://you_worker@localhost/you_queue\nTASKSERVER_PASSWORD='{password}'\n"
         (self.folder / ".env").write_text(self.translated(text))
@@ -231,7 +239,8 @@ class Reader:
         scratch = self._bin.parent / "settings"
         scratch.mkdir(exist_ok=True)
         (scratch / ".env").write_text(text)
-        load_settings(scratch, {})
+        load_settings(scratch, {} if "TASKSERVER_DSN" in text else {"TASKSERVER_DSN": "sqlite:///var/taskserver.db"})
+        load_page_settings(scratch, {})
         if not (self.folder / ".env").exists():
             (self.folder / ".env").write_text(text)
 

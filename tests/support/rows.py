@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -41,9 +42,13 @@ class Rows:
             path = dsn.removeprefix("sqlite:///")
             self._connection = sqlite3.connect(path, isolation_level=None, timeout=10)
 
-    def execute(self, sql: str) -> list[tuple[Any, ...]]:
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Rows of a statement; a `?` stands for each value."""
         cursor = self._connection.cursor()
-        cursor.execute(sql)
+        if values:
+            cursor.execute(sql.replace("?", "%s") if self.is_mysql else sql, values)
+        else:
+            cursor.execute(sql)
         rows = list(cursor.fetchall()) if cursor.description else []
         cursor.close()
         return rows

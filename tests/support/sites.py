@@ -11,10 +11,11 @@ from typing import Any
 
 from taskserver import RunResult, TaskServer
 from taskserver.stores import Store
+from taskserver.stores.database.statements import HELPERS
 from taskserver.stores.database.tables import SCHEMA_VERSION
 from tests.support.rows import Rows
 
-TABLES = ("", "_done", "_workers", "_processes", "_paused", "_schedules", "_stats", "_dependencies", "_schema")
+TABLES = ("", *(f"_{name}" for name in HELPERS))
 _numbers = itertools.count()
 
 

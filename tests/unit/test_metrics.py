@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from datetime import datetime, timezone
+from inspect import getsource as source_of
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -11,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from taskserver import SettingError, TaskServer, __version__
 from taskserver.model.schedule import INSTALLS
 from taskserver.model.task import MAX_GROUP_ID, Status
+from taskserver.monitoring import verdict
 from taskserver.monitoring.history import NO_CALLABLE
 from taskserver.monitoring.metrics import (
     MAX_GROUPS,
@@ -24,7 +27,9 @@ from taskserver.monitoring.overview import Overview, RowCounts, read_overview
 from taskserver.monitoring.verdict import judge
 from taskserver.stores.database.records import LastRun
 from taskserver.stores.queue.stats import HourStats
+from tests.support.documents import read, table
 
+METRICS = "docs/metrics.md"
 Samples = dict[tuple[str, ...], float]
 
 
@@ -173,6 +178,23 @@ def test_the_last_run_of_each_groups_is_told_and_one_at_no_instant_is_not(empty:
     assert len(found) == MAX_GROUPS + 1
     assert not {("3,5",), ("6",), ("7",)} & set(found)
     assert found["all",] == datetime(2026, 11, 22, 10, 0, 0, 500_000, timezone.utc).timestamp()
+
+
+def test_the_document_has_every_metric_with_its_labels_and_its_alerts_name_no_other(empty: Overview) -> None:
+    runs, groups = [a_run("all", empty.now)], {3: of_status(Status.FATAL, 1, is_more=True)}
+    stats = [HourStats(hour, 3, "tasks.a") for hour in (empty.this_hour.hour, empty.hour_before.hour)]
+    overview = empty._replace(runs=runs, groups=groups)
+    families = list(text_string_to_metric_families(metrics_text(overview, judge(empty), stats)))
+    labels = {family.name: sorted(family.samples[0].labels) for family in families}
+    rows = table(METRICS, "metric", "labels").items()
+    assert {name: sorted(filter(None, found.split(", "))) for name, (found, _) in rows} == labels
+    assert set(re.findall(r"\btaskserver_[a-z_]+", read(METRICS))) - {"taskserver_"} == set(labels)
+    _, meaning = table(METRICS, "metric", "labels")["taskserver_verdict_reason"]
+    reasons = set(re.findall(r'Reason\("(\w+)"', source_of(verdict)))
+    assert set(re.findall("`([a-z]+)`", meaning)) - {"reason"} == reasons
+    text = " ".join(read(METRICS).split())
+    assert f"The {MAX_GROUPS} groups" in text
+    assert f"the {MAX_NAMES} names" in text
 
 
 def test_where_the_package_is_missing_one_line_tells_how_to_install_it(

@@ -13,6 +13,7 @@ import pytest
 import taskserver
 from taskserver import Reason, RunResult, TaskServer
 from taskserver.cli.commands import stats as stats_command
+from taskserver.cli.commands.check import CheckExit
 from taskserver.cli.commands.doctor import Health
 from taskserver.cli.terminal.output import stats_as_json
 from taskserver.cli.terminal.program import Exit
@@ -21,12 +22,14 @@ from taskserver.model import new_task
 from taskserver.model.run_pauses import RunPauses
 from taskserver.model.task import Status
 from taskserver.model.task_options import Options as TaskOptions
-from taskserver.settings.checks import SETTING_KEYS
+from taskserver.monitoring.acceptance import NAMES, NEVER_ACCEPTED, REASONS
+from taskserver.settings.checks import PAGE_KEYS, SETTING_KEYS
 from taskserver.settings.load import Settings, load_settings
+from taskserver.settings.page import PageSettings, load_page_settings
 from taskserver.stores.queue.stats import HourStats
 from tests.support.commands import arguments_of, parsers
 from tests.support.deployment import ROOT
-from tests.support.documents import REFERENCE, columns_in_mysql, columns_in_sqlite, prose, table
+from tests.support.documents import REFERENCE, columns_in_mysql, columns_in_sqlite, prose, read, table
 
 COMMANDS = {name: parser for name, parser in parsers().items() if name != "worker.py"}
 
@@ -43,6 +46,7 @@ WORKERS = [*table(REFERENCE, "column of `jobs_queue_workers`")]
 ORDERED: dict[tuple[str, ...], list[str]] = {
     ("code", "of `worker.py` and of `client.py`"): [str(code.value) for code in Exit],
     ("code", "of `client.py doctor`"): [str(code.value) for code in Health],
+    ("code", "of `client.py check`"): [str(code.value) for code in CheckExit],
     ("reason", "means"): [reason.value for reason in Reason],
     ("RunResult", "is"): list(vars(RunResult())),
     ("@taskserver.task(…)",): OPTIONS_OF_A_TASK,
@@ -79,6 +83,7 @@ def test_the_reference_has_every_column_in_its_order(columns_of: Any) -> None:
     assert columns_of("jobs_queue_done") == ["done_id", *COLUMNS]
     assert columns_of("jobs_queue_workers") == WORKERS
     assert columns_of("jobs_queue_schedules") == list(table(REFERENCE, "column of `jobs_queue_schedules`"))
+    assert columns_of("jobs_queue_notes") == list(table(REFERENCE, "column of `jobs_queue_notes`"))
 
 
 # ---- settings
@@ -107,9 +112,16 @@ def test_the_reference_has_every_setting_with_its_default() -> None:
     assert found == {"TASKSERVER_DSN": "none", "TASKSERVER_PASSWORD": "none"} | defaults
 
 
+def test_the_reference_has_every_setting_of_the_page_with_its_default() -> None:
+    found = {key: default for key, (default, _) in table(REFERENCE, "setting of the page", "default").items()}
+    assert found == dict.fromkeys(PAGE_KEYS, "none") | {"TASKSERVER_PAGE_ACTIONS": "no"}
+    assert load_page_settings(Path("/nowhere"), {}) == PageSettings()
+
+
 def test_the_example_of_settings_has_every_setting_with_its_default() -> None:
     found = dict(re.findall(r"^# (TASKSERVER_\w+)=(.*)$", (ROOT / ".env.example").read_text(), re.MULTILINE))
-    assert tuple(found) == SETTING_KEYS
+    assert tuple(found) == SETTING_KEYS + PAGE_KEYS
+    assert {key: found[key] for key in PAGE_KEYS if found[key]} == {"TASKSERVER_PAGE_ACTIONS": "no"}
     for key, value in settings_by_key().items():
         assert found[key] == ("" if value is None else written(value)), key
     assert found["TASKSERVER_DSN"] in prose(REFERENCE)
@@ -182,6 +194,13 @@ def test_the_reference_has_every_argument_of_every_command_with_its_default() ->
         for name, parser in COMMANDS.items()
         for action in arguments_of(parser)
     }
+
+
+def test_the_reference_has_every_name_that_can_be_accepted() -> None:
+    assert list(table(REFERENCE, "name", "is")) == list(REASONS)
+    (section,) = re.findall(r"^### What check and doctor find\n(.*?)^##", read(REFERENCE), re.MULTILINE | re.DOTALL)
+    named = set(re.findall(r"`([a-z_]+)`", section))
+    assert named - {"status", "doctor"} == {*NAMES, *NEVER_ACCEPTED}
 
 
 @pytest.mark.parametrize("column", stats_command.BY.values())

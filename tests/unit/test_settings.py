@@ -435,14 +435,22 @@ def test_another_wrong_key_does_not_bring_the_password_to_light(tmp_path: Path) 
 def test_the_example_names_every_setting_with_its_default(tmp_path: Path) -> None:
     lines = [line.lstrip("# ") for line in (ROOT / ".env.example").read_text().splitlines()]
     written = dict(line.split("=", 1) for line in lines if line.startswith("TASKSERVER_"))
-    keys = ("DSN", "PASSWORD", "TABLE", "MODE", "MODULES", "MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE")
-    assert sorted(written) == sorted(
-        f"TASKSERVER_{key}" for key in (*keys, "PAUSES", "LOG", "LOG_LEVEL", "LOG_FORMAT", "ON_FAILURE", "WARN_AFTER")
+    keys = (
+        *("DSN", "PASSWORD", "TABLE", "MODE", "MODULES", "MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE"),
+        *("PAUSES", "LOG", "LOG_LEVEL", "LOG_FORMAT", "ON_FAILURE", "WARN_AFTER"),
     )
+    of_the_page = ("PAGE_PASSWORD", "PAGE_ALLOW", "PAGE_PROXIES", "PAGE_ACTIONS", "METRICS_TOKEN", "ADD_TOKENS")
+    assert sorted(written) == sorted(f"TASKSERVER_{key}" for key in keys + of_the_page)
     all_of_it = load_env_file(tmp_path, "".join(f"{key}={value}\n" for key, value in written.items()))
     assert all_of_it == load(tmp_path, dsn=written["TASKSERVER_DSN"])
     for key, value in written.items():
-        if key not in ("TASKSERVER_DSN", "TASKSERVER_PASSWORD", "TASKSERVER_LOG", "TASKSERVER_ON_FAILURE"):
+        if key.removeprefix("TASKSERVER_") not in (
+            "DSN",
+            "PASSWORD",
+            "LOG",
+            "ON_FAILURE",
+            *set(of_the_page) - {"PAGE_ACTIONS"},
+        ):
             assert value, f"{key} has no default in .env.example"
 
 

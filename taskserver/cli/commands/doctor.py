@@ -11,9 +11,11 @@ from textwrap import wrap
 from typing import Any
 
 from ...doctor.findings import Finding, Level
+from ...messages.instants import in_sentence
 from ...messages.printable import printable
+from ...monitoring.acceptance import Accepted
 from ..terminal.live_line import terminal_width
-from ..terminal.output import as_json
+from ..terminal.output import accepted_report, as_json
 from ..terminal.style import COLOURS, painted
 
 
@@ -27,6 +29,8 @@ class Health(IntEnum):
     """Wrong usage."""
 
 
+ACCEPTED = "accepted"
+"""In the place of the level of a finding that a person has accepted."""
 MIN_WIDTH_OF_COLUMNS = 60
 """On a narrower terminal wrapped lines begin near its edge."""
 _HEALTH = {Level.WARNING: Health.WARNING, Level.BROKEN: Health.BROKEN}
@@ -44,24 +48,30 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(folder: Path, options: argparse.Namespace) -> int:
-    from ...doctor.examination import examine  # other commands do not need it
+    from ...doctor.examination import accepted_in, examine  # other commands do not need it
 
-    found = []
+    acceptances, found, accepted = accepted_in(folder), [], []
     for finding in examine(folder):
+        if finding.level is not Level.OK and finding.check in acceptances.by_name:
+            accepted.append(finding)
+            continue
         found.append(finding)
         if not options.json:
-            print(_shown(finding), flush=True)
+            print(_shown(finding, finding.level.value, _line(finding)), flush=True)
     health = max((_HEALTH.get(finding.level, Health.OK) for finding in found), default=Health.OK)
     if options.json:
-        print(as_json({"health": health.name.lower(), "checks": [_report(finding) for finding in found]}))
+        of_accepted = accepted_report({one.check: _report(one) for one in accepted}, acceptances)
+        checks = [_report(finding) for finding in found]
+        print(as_json({"health": health.name.lower(), "checks": checks, "accepted": of_accepted}))
     else:
-        print(_verdict(found))
+        for finding in accepted:
+            print(_shown(finding, ACCEPTED, _accepted_line(finding, acceptances.by_name[finding.check])))
+        print(_verdict(found, len(accepted)))
     return health
 
 
-def _shown(finding: Finding) -> str:
+def _shown(finding: Finding, level: str, line: str) -> str:
     """The line of a finding; on a terminal it is wrapped, and its level coloured."""
-    line, level = _line(finding), finding.level.value
     if not sys.stdout.isatty():
         return line
     width = terminal_width(sys.stdout)
@@ -76,12 +86,19 @@ def _line(finding: Finding) -> str:
     return printable(" ".join(part if part[-1] in "?!" else f"{part}." for part in parts if part)).removesuffix(".")
 
 
+def _accepted_line(finding: Finding, accepted: Accepted) -> str:
+    text = f"{ACCEPTED:<8} {finding.check:<14} {finding.found}"
+    return printable(f"{text}. Accepted since {in_sentence(accepted.since)}: {accepted.reason}")
+
+
 def _report(finding: Finding) -> dict[str, str]:
     return {**finding._asdict(), "level": finding.level.value}
 
 
-def _verdict(found: Sequence[Finding]) -> str:
+def _verdict(found: Sequence[Finding], accepted: int) -> str:
     counts = {level: sum(finding.level is level for finding in found) for level in Level}
     if counts[Level.BROKEN] or counts[Level.WARNING]:
-        return f"{counts[Level.BROKEN]} broken, {counts[Level.WARNING]} warnings, of {len(found)} checks"
-    return f"all is well, in {len(found)} checks"
+        verdict = f"{counts[Level.BROKEN]} broken, {counts[Level.WARNING]} warnings, of {len(found)} checks"
+    else:
+        verdict = f"all is well, in {len(found)} checks"
+    return f"{verdict}, and {accepted} accepted" if accepted else verdict

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...errors import DatabaseError
 from ...host.atomic_file import write_atomically
+from ...monitoring.acceptance import read_accepted
 from ...monitoring.metrics import metrics_when_away, read_metrics
 from ...server import TaskServer
 
@@ -29,7 +30,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(server: TaskServer, options: argparse.Namespace) -> None:
     try:
-        _give(read_metrics(server), options.textfile)
+        _give(read_metrics(server, read_accepted(server.store).by_name), options.textfile)
     except DatabaseError:
         # Old numbers would look like a queue at rest; and node exporter's file would be read for ever.
         _give(metrics_when_away(), options.textfile)

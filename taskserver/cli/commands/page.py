@@ -28,7 +28,7 @@ DEFAULT_EVERY = "5m"
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("page", help="the status page as one HTML file; hashes for the page that is served")
+    parser = subparsers.add_parser("page", help="the status page as one file; hashes for the page on the web")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--output", metavar="FILE", type=Path, help="write it there, whole or not at all; else print it")
     what.add_argument(

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...messages.printable import age, printable
 from ...model.task import Status
+from ...monitoring.acceptance import Acceptances, read_accepted
 from ...monitoring.coverage import seconds_since_start
 from ...monitoring.overview import AtWork, NameCounts, Overview, RowCounts, read_overview, sum_of
 from ...monitoring.verdict import Verdict, judge
@@ -21,6 +22,7 @@ from ..terminal.instants import time_of_day
 from ..terminal.output import (
     MAX_LINES,
     Amount,
+    accepted_report,
     as_json,
     instant_as_json,
     largest,
@@ -37,22 +39,33 @@ DONE_ROWS = {"delete": "done tasks are deleted", "move": "done tasks are moved a
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("status", help="rows by group and status, the oldest new one, the last runs")
-    parser.add_argument("--json", action="store_true", help="print JSON alone")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="print JSON alone")
+    how.add_argument("--watch", action="store_true", help="draw it every two seconds, until q or Ctrl-C")
     parser.set_defaults(run=run)
 
 
 def run(server: TaskServer, options: argparse.Namespace) -> None:
-    overview = read_overview(server)
+    if options.watch:
+        from ..terminal.watching import watch  # other commands do not need it
+
+        watch(lambda: _read(server), lambda seen: _show(*seen))
+        return
+    overview, acceptances = _read(server)
     if options.json:
-        print(as_json(_report(overview)))
+        print(as_json(_report(overview, acceptances)))
     else:
-        _show(overview)
+        _show(overview, acceptances)
+
+
+def _read(server: TaskServer) -> tuple[Overview, Acceptances]:
+    return read_overview(server), read_accepted(server.store)
 
 
 # ---- for programs
 
 
-def _report(overview: Overview) -> dict[str, Any]:
+def _report(overview: Overview, acceptances: Acceptances) -> dict[str, Any]:
     return {
         "table": overview.table,
         "mode": overview.mode,
@@ -70,7 +83,7 @@ def _report(overview: Overview) -> dict[str, Any]:
         "processes": [_process_report(at_work, overview.running) for at_work in overview.processes],
         "paces": [{"group_id": group_id} | pace._asdict() for group_id, pace in overview.paces.items()],
         "in_progress": [_in_progress_report(group_id, *counts) for group_id, counts in _in_progress(overview).items()],
-        "verdict": _verdict_report(judge(overview)),
+        "verdict": _verdict_report(judge(overview, acceptances.by_name), acceptances),
         "oldest_ready_seconds": overview.total.oldest_ready_seconds,
         "waits": [_wait_report(group_id, rows) for group_id, rows in overview.groups.items()],
         "names": [{"task": one.task} | _by_status_name(one) for one in overview.names],
@@ -130,9 +143,9 @@ def _process_report(at_work: AtWork, running: Sequence[RunningTask]) -> dict[str
 # ---- for people
 
 
-def _show(overview: Overview) -> None:
+def _show(overview: Overview, acceptances: Acceptances) -> None:
     print(f"{overview.table} in {overview.database}, mode {overview.mode} ({DONE_ROWS[overview.mode]})")
-    _show_verdict(judge(overview))
+    _show_verdict(judge(overview, acceptances.by_name), acceptances)
     _show_rows(overview)
     print()
     _show_failures(overview)
@@ -144,12 +157,14 @@ def _show(overview: Overview) -> None:
     _show_schedules(overview.schedules)
 
 
-def _show_verdict(verdict: Verdict) -> None:
+def _show_verdict(verdict: Verdict, acceptances: Acceptances) -> None:
     if not verdict.reasons:
         print(painted("all is well", COLOURS["well"], sys.stdout))
     for reason in verdict.reasons:
         level = reason.level.name.lower()
         print(f"{painted(level, COLOURS[level], sys.stdout)}: {printable(reason.words)}; {printable(reason.mend)}")
+    for reason in verdict.accepted:
+        print(printable(f"accepted: {reason.words} ({acceptances.by_name[reason.name].reason})"))
 
 
 def _in_progress(overview: Overview) -> dict[int, tuple[int, int]]:
@@ -201,9 +216,18 @@ def _show_rows(overview: Overview) -> None:
     )
 
 
-def _verdict_report(verdict: Verdict) -> dict[str, Any]:
-    reasons = [reason._asdict() | {"level": reason.level.name.lower()} for reason in verdict.reasons]
-    return {"level": verdict.level.name.lower(), "words": verdict.words, "reasons": reasons}
+def _verdict_report(verdict: Verdict, acceptances: Acceptances) -> dict[str, Any]:
+    reasons, accepted = (
+        {reason.name: reason._asdict() | {"level": reason.level.name.lower()} for reason in several}
+        for several in (verdict.reasons, verdict.accepted)
+    )
+    return {
+        "level": verdict.level.name.lower(),
+        "words": verdict.words,
+        "reasons": list(reasons.values()),
+        # `reason` is the person's; what was found is in `words`.
+        "accepted": accepted_report(accepted, acceptances),
+    }
 
 
 def _rows_in(rows: RowCounts, status: int) -> object:

@@ -25,6 +25,9 @@ class Parser(argparse.ArgumentParser):
 
     usage_exit: int = Exit.USAGE
 
+    usage_head = ""
+    """The begin of the line of wrong usage on standard output, for a command of which others read that alone."""
+
     about_commands = ""
     """The help of a program with commands: all of them, with a line each."""
 
@@ -78,7 +81,11 @@ class Parser(argparse.ArgumentParser):
         return f"{self.format_usage()}\n{self.about_commands}" if self.about_commands else super().format_help()
 
     def error(self, message: str) -> NoReturn:
-        self.exit(self.usage_exit, f"{self.prog}: {printable(message)}; see {self.prog} --help\n")
+        words = f"{printable(message)}; see {self.prog} --help"
+        if self.usage_head:
+            print(f"{self.usage_head}: {words}")
+            self.exit(self.usage_exit)
+        self.exit(self.usage_exit, f"{self.prog}: {words}\n")
 
 
 def whole_number(least: int, most: int | None = None, hint: str = "") -> Callable[[str], int]:

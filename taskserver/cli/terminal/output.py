@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from typing import Any, TypeVar
 
 from ...messages.printable import MAX_LINE, printable
 from ...messages.printable import in_units as spelt_in_units
 from ...model.task import Status, name_of_status
+from ...monitoring.acceptance import Acceptances
 from ...stores.database.records import StoredTask
 from ...stores.database.statements import INSTANTS
 from ...stores.queue.dependency_trees import Links
@@ -154,6 +155,14 @@ def stats_as_json(one: HourStats, column: str) -> dict[str, Any]:
     stats = {name: getattr(one, name) for name in COLUMNS}
     means = {"mean_run_seconds": one.mean_run_seconds, "mean_wait_seconds": one.mean_wait_seconds}
     return {column: instant_as_json(key) if column == "hour" else key} | stats | means
+
+
+def accepted_report(found: Mapping[str, Mapping[str, Any]], acceptances: Acceptances) -> list[dict[str, Any]]:
+    """What was found and is accepted, by name, each with the reason and since when."""
+    return [
+        {**report, "reason": accepted.reason, "since": instant_as_json(accepted.since)}
+        for report, accepted in ((report, acceptances.by_name[name]) for name, report in found.items())
+    ]
 
 
 def instant_as_json(text: str | None) -> str | None:

@@ -19,12 +19,14 @@ QUEUE_COLUMNS = (
 )
 INSTANTS = (
     *("due_at", "created_at", "started_at", "finished_at", "updated_at"),
-    *("ended_at", "previous_started_at", "seen_at"),
+    *("ended_at", "previous_started_at", "seen_at", "noted_at"),
 )
-HELPERS = ("done", "workers", "processes", "paused", "schedules", "stats", "dependencies", "schema")
+HELPERS = ("done", "workers", "processes", "paused", "schedules", "stats", "dependencies", "notes", "schema")
 """Tables beside the queue's: `{stats}` stands for jobs_queue_stats."""
 
-MAX_READ_BYTES = {"args": 1024 * 1024} | dict.fromkeys(("stages", "error_text", "result", "progress"), 64 * 1024)
+MAX_READ_BYTES = {"args": 1024 * 1024} | dict.fromkeys(
+    ("stages", "error_text", "result", "progress", "value"), 64 * 1024
+)
 """We write no longer text into these columns. A longer one was forged: whoever looks at the row must not hold it."""
 TOO_LONG = "(too long: not read)"
 """What is read in the place of such a text."""

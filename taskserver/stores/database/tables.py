@@ -11,7 +11,7 @@ from ...messages.printable import shown
 from .database import Database
 from .dialect import Dialect
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 UPGRADES: dict[int, tuple[str, ...]] = {
     1: ("ALTER TABLE {workers} ADD COLUMN previous_started_at {instant_type} NULL DEFAULT NULL",),

@@ -112,6 +112,15 @@ WORKER_RIGHTS = (
     _Right("SELECT", "stats", "task", MODES, "figures"),
     _Right("INSERT", "stats", "task", MODES, "figures"),
     _Right("UPDATE", "stats", "done", MODES, "figures"),
+    *(
+        _Right(verb, "notes", column, MODES, what_for)
+        for verb, column, what_for in (
+            ("SELECT", "name", "what doctor and check accept"),
+            ("INSERT", "name", "client.py check --mail and --accept"),
+            ("UPDATE", "value", "client.py check --mail and --accept"),
+            ("DELETE", "", "client.py check --mail and --withdraw"),
+        )
+    ),
     _Right("SELECT", "schema", "version"),
 )
 

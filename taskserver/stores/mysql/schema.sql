@@ -153,6 +153,14 @@ CREATE TABLE IF NOT EXISTS jobs_queue_stats (
   PRIMARY KEY (hour, group_id, task)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
+-- What is remembered of this queue: findings that a person has accepted, and what `client.py check --mail` has told.
+CREATE TABLE IF NOT EXISTS jobs_queue_notes (
+  name         VARCHAR(190) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  value        TEXT            NOT NULL,
+  noted_at     TIMESTAMP(6)    NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+  PRIMARY KEY (name)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
 -- The versions of these tables that were applied, the greatest one counts.
 CREATE TABLE IF NOT EXISTS jobs_queue_schema (
   version      INT UNSIGNED    NOT NULL,
@@ -161,4 +169,4 @@ CREATE TABLE IF NOT EXISTS jobs_queue_schema (
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Only where none is recorded: tables of an older version are upgraded by client.py init, not by this file.
-INSERT IGNORE INTO jobs_queue_schema (version) SELECT 6 FROM DUAL WHERE NOT EXISTS (SELECT * FROM jobs_queue_schema);
+INSERT IGNORE INTO jobs_queue_schema (version) SELECT 7 FROM DUAL WHERE NOT EXISTS (SELECT * FROM jobs_queue_schema);

@@ -7,6 +7,7 @@ A run that finds no task does not import this file.
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from math import isfinite
 from typing import Any, NamedTuple
 
 from ..database.retrying import RetryPolicy, Scope
@@ -187,8 +188,8 @@ class Stats:
 
 
 def _number(value: Any) -> Any:
-    """A number of a column; 0 for any other value: SQLite's columns may hold anything."""
-    return value if type(value) in (int, float) else 0
+    """A number of a column; 0 for any other value, or an infinite one: SQLite's columns may hold anything."""
+    return value if type(value) in (int, float) and isfinite(value) else 0
 
 
 def _summed(key: dict[str, Any], values: Sequence[Any]) -> HourStats:

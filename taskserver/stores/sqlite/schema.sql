@@ -149,9 +149,15 @@ CREATE TABLE IF NOT EXISTS jobs_queue_stats (
   PRIMARY KEY (hour, group_id, task)
 );
 
+CREATE TABLE IF NOT EXISTS jobs_queue_notes (
+  name         TEXT    NOT NULL PRIMARY KEY,
+  value        TEXT    NOT NULL,
+  noted_at     TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
+);
+
 CREATE TABLE IF NOT EXISTS jobs_queue_schema (
   version      INTEGER PRIMARY KEY,
   applied_at   TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
 );
 
-INSERT OR IGNORE INTO jobs_queue_schema (version) SELECT 6 WHERE NOT EXISTS (SELECT * FROM jobs_queue_schema);
+INSERT OR IGNORE INTO jobs_queue_schema (version) SELECT 7 WHERE NOT EXISTS (SELECT * FROM jobs_queue_schema);

@@ -19,7 +19,7 @@ from ..messages.printable import printable
 from ..page import views
 from ..page.rendering import ASSETS, asset, link, render, version_of
 from ..server import TaskServer
-from ..settings.checks import SETTING_KEYS
+from ..settings.checks import ALL_KEYS
 from ..settings.load import load_settings
 from ..settings.page import PageSettings, load_page_settings
 from . import acting, adding, figures
@@ -114,7 +114,7 @@ class Application:
             print(printable(f"taskserver page: {error}"), file=request.environ["wsgi.errors"])
             # A setting's name is no secret; what else the sentence says is not for everybody.
             key = str(error).partition(" ")[0]
-            what = f"{key} is wrong" if key in SETTING_KEYS else "it is not set up"
+            what = f"{key} is wrong" if key in ALL_KEYS else "it is not set up"
             return _refused(503, f"The page cannot be shown: {what}. The web server's error log says more.")
         try:
             return self._answer_of(deployment, request)
@@ -189,6 +189,8 @@ class _Visit:
         return self._show(VIEWS[self._view](server, query))
 
     def _post(self) -> Response:
+        if self._request.args.get("view") == "sign-in":  # in another window, this visitor signed in meanwhile
+            return _moved(link("overview"))
         if not self._access.is_own_form(self._request, self._visitor):
             return self._refuse(403, "This form is out of date, or not of this page: go back, and send it again.")
         if self._view == "sign-out":

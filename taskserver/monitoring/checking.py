@@ -1,0 +1,251 @@
+"""The judgement of `client.py check`: OK, warning or critical, by limits, on the overview that all others show.
+
+Ready and fatal tasks, the oldest ready one, lapsed leases and silent workers are judged by limits. What the verdict
+finds beside them counts as a warning where somebody has to act.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from enum import IntEnum
+from math import isfinite
+from typing import NamedTuple
+
+from ..messages.printable import age
+from ..model.task import Status
+from ..server import TaskServer
+from ..stores.queue.counts import Counts
+from .acceptance import Acceptances, read_accepted
+from .coverage import late_after_seconds, seconds_since_start
+from .overview import Overview, read_overview
+from .verdict import MENDS, Level, Reason, is_at_work, judge
+
+SHORT_SECONDS = 1000
+"""A shorter span is told in seconds, as its limits are."""
+
+
+class State(IntEnum):
+    """What monitoring programs call it; each is an exit code."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+
+
+class Limit(NamedTuple):
+    """The greatest values that are well, and that are no more than a warning."""
+
+    warning: float
+    critical: float | None = None
+    """None: no value is critical."""
+
+    def state_of(self, value: float) -> State:
+        if self.critical is not None and value > self.critical:
+            return State.CRITICAL
+        return State.WARNING if value > self.warning else State.OK
+
+
+class Limits(NamedTuple):
+    """What one check is to hold."""
+
+    ready: Limit | None = None
+    age: Limit = Limit(3600, 3 * 3600)
+    """Seconds for which a task may be ready."""
+    fatal: Limit = Limit(0, 9)
+    silence: Limit | None = None
+    """Seconds since the last run began; None: as cron's own rhythm tells."""
+    groups: tuple[int, ...] = ()
+    """Those of which ready and fatal tasks count; none: all."""
+
+
+class Count(NamedTuple):
+    """How many tasks there are."""
+
+    rows: int
+    is_more: bool = False
+    """Whether there are more, which were not counted."""
+
+    def __str__(self) -> str:
+        return f"{self.rows}{'+' if self.is_more else ''}"
+
+
+class Measured(NamedTuple):
+    """The values that limits are for."""
+
+    ready: Count
+    fatal: Count
+    oldest_group: int | None
+    """The group whose ready task has waited for the longest time; None where none waits."""
+    oldest_seconds: float
+    lapsed: int
+    silence_seconds: float
+    """Since the last run began; 0 while a worker is at work, infinite where none ran."""
+
+
+class Problem(NamedTuple):
+    """One thing that is not well."""
+
+    name: str
+    """As in verdict.Reason."""
+    state: State
+    short: str
+    """For a line that names them all."""
+    words: str
+    mend: str
+
+
+class Judgement(NamedTuple):
+    """What a check has found."""
+
+    problems: Sequence[Problem]
+    """The worst first."""
+    accepted: Sequence[Problem]
+    """Those that a person has accepted."""
+    measured: Measured
+    limits: Limits
+    silence: Limit
+    """The limit of silence that held."""
+    acceptances: Acceptances
+    now: str
+    """The database's clock, as text in UTC."""
+
+    @property
+    def state(self) -> State:
+        """The worst state of the problems."""
+        return max((problem.state for problem in self.problems), default=State.OK)
+
+
+def check(server: TaskServer, limits: Limits) -> Judgement:
+    """Judge a queue; changes nothing. Raises DatabaseError, also where the tables are not of this version."""
+    overview = read_overview(server)
+    counts = Counts(server.store.database)
+    measured = measure(overview, limits, lambda most, status: counts.up_to(most, status, limits.groups))
+    return judge_by_limits(overview, limits, measured, read_accepted(server.store))
+
+
+# ---- values
+
+
+def measure(overview: Overview, limits: Limits, up_to: Callable[[int, Status], int]) -> Measured:
+    """The values of a queue. `up_to` counts the rows of a status, so many at most: an overview stops before."""
+    groups = set(limits.groups or overview.groups).intersection(overview.groups)
+
+    def count(status: Status, limit: Limit | None) -> Count:
+        rows = sum(overview.groups[group].by_status[status] for group in groups)
+        most = int(max(limit.warning, limit.critical or 0)) if limit else -1
+        if rows > most:
+            return Count(rows, any(status in overview.groups[group].uncounted for group in groups))
+        counted = up_to(most + 1, status)
+        return Count(max(rows, counted), counted > most)
+
+    waits = {
+        group: seconds
+        for group in groups.difference(overview.paused_groups)
+        if (seconds := overview.groups[group].oldest_ready_seconds) is not None
+    }
+    oldest_group = max(waits, key=lambda group: (waits[group], -group), default=None)
+    return Measured(
+        ready=count(Status.NEW, limits.ready),
+        fatal=count(Status.FATAL, limits.fatal),
+        oldest_group=oldest_group,
+        oldest_seconds=0.0 if oldest_group is None else waits[oldest_group],
+        lapsed=overview.lapsed.rows,
+        silence_seconds=_silence(overview),
+    )
+
+
+def _silence(overview: Overview) -> float:
+    if any(map(is_at_work, overview.processes)):
+        return 0.0
+    return max(min(map(seconds_since_start, overview.runs), default=float("inf")), 0.0)
+
+
+def _rhythm(overview: Overview) -> Limit:
+    """The silence after which all runs are late."""
+    newest = min(map(seconds_since_start, overview.runs), default=0.0)
+    left = [late_after_seconds(run) - seconds_since_start(run) for run in overview.runs]
+    return Limit(max(newest, 0.0) + max(left) if left and isfinite(newest) else 0.0)
+
+
+# ---- judgement
+
+
+def judge_by_limits(overview: Overview, limits: Limits, measured: Measured, accepted: Acceptances) -> Judgement:
+    """The judgement on these values; what was accepted does not count."""
+    problems = sorted(_problems(overview, limits, measured), key=lambda problem: -problem.state)
+    return Judgement(
+        [problem for problem in problems if problem.name not in accepted.by_name],
+        [problem for problem in problems if problem.name in accepted.by_name],
+        measured,
+        limits,
+        limits.silence or _rhythm(overview),
+        accepted,
+        overview.now,
+    )
+
+
+BY_LIMITS = ("cron", "waiting", "ready", "fatal", "leases")
+"""Names of what is judged here, and not by the verdict's own limits."""
+
+
+def _problems(overview: Overview, limits: Limits, measured: Measured) -> Iterator[Problem]:
+    reasons = judge(overview).reasons
+    yield from _cron(overview, limits, measured)
+    yield from _waiting(limits, measured)
+    yield from _ready(limits, measured)
+    yield from _fatal(limits, measured)
+    for reason in reasons:
+        if reason.name == "leases":
+            yield Problem("leases", State.WARNING, f"{measured.lapsed} lapsed", reason.words, reason.mend)
+        elif reason.name not in BY_LIMITS and reason.level is Level.ACT:
+            yield _of_verdict(reason)
+
+
+def _of_verdict(reason: Reason) -> Problem:
+    return Problem(reason.name, State.WARNING, reason.words, reason.words, reason.mend)
+
+
+def _cron(overview: Overview, limits: Limits, measured: Measured) -> Iterator[Problem]:
+    seconds = measured.silence_seconds
+    state = (limits.silence or _rhythm(overview)).state_of(seconds)
+    if state and (limits.silence is None or not overview.runs):
+        state = State.CRITICAL if _waits(overview) else State.WARNING
+    if state and not overview.runs:
+        yield Problem("cron", state, "no worker ran yet", "no worker ran yet", MENDS["cron"])
+    elif state:
+        short = f"no run for {span(seconds)}" if isfinite(seconds) else "the last run began at no instant that can be"
+        yield Problem("cron", state, short, f"cron seems to have stopped: {short}", MENDS["cron"])
+
+
+def _waits(overview: Overview) -> bool:
+    """Whether a task is ready in a group that is not paused."""
+    groups = set(overview.groups).difference(overview.paused_groups)
+    return any(overview.groups[group].by_status[Status.NEW] for group in groups)
+
+
+def _waiting(limits: Limits, measured: Measured) -> Iterator[Problem]:
+    state = limits.age.state_of(measured.oldest_seconds)
+    if state:
+        short = f"group {measured.oldest_group} waits {span(measured.oldest_seconds)}"
+        words = f"a ready task of group {measured.oldest_group} has waited for {age(measured.oldest_seconds)}"
+        yield Problem("waiting", state, short, words, MENDS["waiting"])
+
+
+def _ready(limits: Limits, measured: Measured) -> Iterator[Problem]:
+    state = limits.ready.state_of(measured.ready.rows) if limits.ready else State.OK
+    if state:
+        are = "task is" if str(measured.ready) == "1" else "tasks are"
+        yield Problem("ready", state, f"{measured.ready} ready", f"{measured.ready} {are} ready", MENDS["waiting"])
+
+
+def _fatal(limits: Limits, measured: Measured) -> Iterator[Problem]:
+    state = limits.fatal.state_of(measured.fatal.rows)
+    if state:
+        are = "task is" if str(measured.fatal) == "1" else "tasks are"
+        words = f"{measured.fatal} {are} fatal: that does not run again by itself"
+        yield Problem("fatal", state, f"{measured.fatal} fatal", words, MENDS["fatal"])
+
+
+def span(seconds: float) -> str:
+    """A span of time as `412 s`, or `3 h` where it is long."""
+    return f"{seconds:.0f} s" if seconds < SHORT_SECONDS else age(seconds)

@@ -1,0 +1,431 @@
+"""client.py check as a process: its line and code for a plugin, its mails for a crontab line, and what is accepted.
+
+Limits, the line and its words are tested one by one in tests/unit/test_checking.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from taskserver.monitoring.acceptance import MAX_REASON
+from taskserver.stores.queue.counts import MAX_COUNTED
+from tests.stores.accounts import account
+from tests.support.deployment import ROOT
+from tests.support.documents import REFERENCE, table
+from tests.support.processes import assert_silent, end_of, run_on_terminal
+from tests.support.queues import LONG_AGO, Queue
+from tests.support.reader import command_of
+from tests.support.servers import MySQLServer
+from tests.support.turns import A_SERVER, ONE_STORE
+
+OK, WARNING, CRITICAL, UNKNOWN = range(4)
+LINE = re.compile(
+    r"TASKSERVER (OK|WARNING|CRITICAL): [^|]+ \| ready=\d+;\d*;\d*;0 age=\d+s;\d+;\d+;0 fatal=\d+;\d+;\d+;0"
+    r" lapsed=\d+;0;;0 silence=(U|\d+s);\d*;\d*;0"
+)
+AWAY = "mysql://user:secret@127.0.0.1:1/shop"
+
+
+def check(queue: Queue, *options: object, **env: str) -> tuple[int, str]:
+    """Its code, and its only line."""
+    ended = queue.client("check", *options, env=env)
+    assert ended.stderr == ""
+    (line,) = ended.stdout.splitlines()
+    return ended.returncode, line
+
+
+def mailed(queue: Queue, *options: object, **env: str) -> tuple[int, str]:
+    """Its code, and what cron would mail."""
+    ended = queue.client("check", "--mail", *options, env=env)
+    assert ended.stderr == ""
+    return ended.returncode, ended.stdout
+
+
+def report(queue: Queue, *options: object) -> Any:
+    return json.loads(queue.client("check", "--json", *options).stdout)
+
+
+@pytest.fixture
+def served(queue: Queue) -> Queue:
+    """A queue whose worker ran a moment ago."""
+    assert_silent(queue.worker())
+    return queue
+
+
+def become_fatal(queue: Queue, count: int = 1) -> None:
+    queue.add_many([(3, 4)] * count)
+
+
+# ---- the line
+
+
+def test_a_queue_that_is_well_is_one_line_with_code_0(served: Queue) -> None:
+    code, line = check(served)
+    assert (code, line.split(",")[0]) == (OK, "TASKSERVER OK: 0 ready")
+    assert LINE.fullmatch(line)
+
+
+@ONE_STORE
+def test_a_queue_that_no_worker_serves_is_a_warning_and_critical_once_a_task_waits(queue: Queue) -> None:
+    assert check(queue)[0] == WARNING
+    queue.add("tasks.note")
+    code, line = check(queue)
+    assert (code, LINE.fullmatch(line) is not None) == (CRITICAL, True)
+    assert line.startswith("TASKSERVER CRITICAL: no worker ran yet | ready=1;")
+    assert_silent(queue.worker())
+    assert check(queue)[0] == OK
+
+
+@A_SERVER
+def test_each_limit_is_held_both_ways_on_rows_of_the_database(served: Queue) -> None:
+    become_fatal(served, 3)
+    served.add_many([(3, 0), (3, 0), (5, 0)])
+    served.sql(f"UPDATE jobs_queue SET created_at = '{LONG_AGO}' WHERE status = 0")
+    served.sql(f"UPDATE jobs_queue SET updated_at = {served.ago(400)} WHERE status = 0 AND group_id = 3")
+    served.sql(f"UPDATE jobs_queue SET updated_at = {served.ago(100)} WHERE status = 0 AND group_id = 5")
+    served.sql(f"UPDATE jobs_queue_workers SET started_at = {served.ago(1000)}")
+    well = ["--max-ready=3", "--max-age=900", "--max-fatal=3", "--max-silence=5000"]
+    assert check(served, *well)[0] == OK
+    for option, code, words in [
+        ("--max-ready=2", WARNING, "3 ready"),
+        ("--max-ready=0:2", CRITICAL, "3 ready"),
+        ("--max-age=350", WARNING, "group 3 waits 4"),
+        ("--max-age=5:350", CRITICAL, "group 3 waits 4"),
+        ("--max-fatal=2", WARNING, "3 fatal"),
+        ("--max-fatal=0:2", CRITICAL, "3 fatal"),
+        ("--max-silence=900", WARNING, "no run for 1"),
+        ("--max-silence=5m", CRITICAL, "no run for 1"),
+    ]:
+        found, line = check(served, *well, option)
+        assert (found, words in line) == (code, True), line
+        assert LINE.fullmatch(line)
+    code, line = check(served, *well, "--group=5", "--max-ready=0:9", "--max-age=90")
+    assert code == WARNING
+    assert re.match(
+        r"TASKSERVER WARNING: group 5 waits 1\d\d s, 1 ready \| ready=1;0;9;0 age=1\d\ds;90;270;0 fatal=0;", line
+    )
+
+
+@ONE_STORE
+def test_lapsed_leases_and_groups_that_no_worker_takes_are_warnings(queue: Queue) -> None:
+    assert_silent(queue.worker(0, 3))
+    queue.sql(f"INSERT INTO jobs_queue (task, status, due_at, claim) VALUES ('tasks.note', 1, '{LONG_AGO}', 5)")
+    queue.add("tasks.note", None, 7)
+    code, line = check(queue)
+    assert (code, " lapsed=1;0;;0 " in line) == (WARNING, True)
+    assert {problem["name"] for problem in report(queue)["problems"]} == {"groups", "leases"}
+
+
+@ONE_STORE
+def test_a_paused_group_is_not_old(served: Queue) -> None:
+    served.add("tasks.note", None, 3)
+    served.sql(f"UPDATE jobs_queue SET updated_at = {served.ago(2 * 3600)}")
+    assert check(served)[0] == WARNING
+    assert served.client("pause", "3").returncode == 0
+    assert check(served)[0] == OK
+
+
+@pytest.mark.parametrize("groups", [[], ["--group=5"]])
+def test_a_limit_above_what_an_overview_counts_is_held_all_the_same(sqlite_queue: Queue, groups: list[str]) -> None:
+    sqlite_queue.sql(
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)"
+        " INSERT INTO jobs_queue (task, group_id, status) SELECT 'tasks.note', 5, 4 FROM n",
+        MAX_COUNTED + 500,
+    )
+    assert_silent(sqlite_queue.worker())
+    accepted = f"--max-fatal={MAX_COUNTED + 400}"
+    assert check(sqlite_queue, accepted, *groups)[0] == WARNING
+    code, line = check(sqlite_queue, f"--max-fatal={MAX_COUNTED + 500}", *groups)
+    assert (code, f" fatal={MAX_COUNTED + 500};" in line) == (OK, True)
+
+
+@ONE_STORE
+def test_json_has_the_problems_with_what_to_do_and_the_values(served: Queue) -> None:
+    become_fatal(served)
+    found = report(served)
+    line = check(served)[1].partition(" | ")[0]
+    assert (found["state"], found["line"], found["fatal"], found["ready"]) == ("warning", line, 1, 0)
+    (problem,) = found["problems"]
+    assert [problem[key] for key in ("name", "state")] == ["fatal", "warning"]
+    assert "client.py retry" in problem["mend"]
+    assert found["oldest_ready_seconds"] is None
+    assert list(found) == list(table(REFERENCE, "check --json", "is"))
+
+
+# ---- what keeps it from looking
+
+
+def test_a_database_that_is_away_is_critical_in_one_line_without_its_password(sqlite_queue: Queue) -> None:
+    for option in ([], ["--json"]):
+        ended = sqlite_queue.client("check", *option, env={"TASKSERVER_DSN": AWAY})
+        assert (ended.returncode, ended.stderr) == (CRITICAL, "")
+        assert "secret" not in ended.stdout
+        line = json.loads(ended.stdout)["line"] if option else ended.stdout.strip()
+        assert line.startswith("TASKSERVER CRITICAL: 127.0.0.1:1/shop: Can't connect")
+
+
+def test_tables_that_are_missing_or_of_another_version_are_critical_with_the_way_out(queue: Queue) -> None:
+    queue.sql("UPDATE jobs_queue_schema SET version = 6")
+    code, line = check(queue)
+    assert (code, "run client.py init" in line) == (CRITICAL, True)
+    queue.sql("DROP TABLE jobs_queue_schema")
+    for option in ([], ["--accept=fatal", "--reason=x"]):
+        code, line = check(queue, *option)
+        assert (code, "run client.py init" in line) == (CRITICAL, True)
+        assert line.startswith("TASKSERVER CRITICAL: ")
+
+
+def test_a_wrong_setting_is_code_3_in_one_line(sqlite_queue: Queue) -> None:
+    code, line = check(sqlite_queue, TASKSERVER_MODE="x")
+    assert (code, line.partition("; ")[0]) == (UNKNOWN, "TASKSERVER UNKNOWN: TASKSERVER_MODE is wrong: 'x'")
+    assert check(sqlite_queue, "--accept", "fatal")[0] == UNKNOWN
+    assert check(sqlite_queue, "--reason", "so")[0] == UNKNOWN
+
+
+@pytest.fixture
+def monitor(mysql_queue: Queue, mysql_server: MySQLServer) -> Iterator[Queue]:
+    """A queue that worked, as an account that may only SELECT sees it."""
+    assert_silent(mysql_queue.worker())
+    name = mysql_queue.dsn.rpartition("/")[2]
+    with account(mysql_server, name, f"SELECT ON `{name}`.*") as dsn:
+        mysql_queue.deployment.write_env(TASKSERVER_DSN=dsn)
+        yield mysql_queue
+
+
+def test_an_account_that_may_only_select_checks_and_is_told_what_a_mail_takes(monitor: Queue) -> None:
+    assert check(monitor)[0] == OK
+    assert mailed(monitor) == (OK, "")  # there is nothing to note
+    monitor.sql("INSERT INTO jobs_queue (task, status) VALUES ('tasks.note', 4)")
+    assert check(monitor)[0] == WARNING
+    code, said = mailed(monitor)
+    assert (code, said.startswith("TASKSERVER CRITICAL: "), "INSERT" in said) == (CRITICAL, True, True)
+
+
+def test_without_the_right_to_read_notes_it_checks_and_says_so_in_a_line_more(
+    mysql_queue: Queue, mysql_server: MySQLServer
+) -> None:
+    assert_silent(mysql_queue.worker())
+    name = mysql_queue.dsn.rpartition("/")[2]
+    with account(mysql_server, name, f"SELECT ON `{name}`.jobs_queue") as dsn:
+        user = dsn.partition("//")[2].partition(":")[0]
+        for (table,) in mysql_queue.sql("SHOW TABLES"):
+            if table not in ("jobs_queue", "jobs_queue_notes"):
+                mysql_server.execute(f"GRANT SELECT ON `{name}`.{table} TO '{user}'@'%'")
+        ended = mysql_queue.client("check", env={"TASKSERVER_DSN": dsn})
+        first, second = ended.stdout.splitlines()
+        assert (ended.returncode, ended.stderr) == (OK, "")
+        assert LINE.fullmatch(first)
+        assert second.startswith("what was accepted cannot be read: ")
+        assert mysql_queue.client("status", "--json", env={"TASKSERVER_DSN": dsn}).returncode == 0
+
+
+# ---- mails
+
+
+def notes(queue: Queue) -> list[tuple[Any, ...]]:
+    return queue.sql("SELECT name, value FROM jobs_queue_notes ORDER BY name")
+
+
+def test_from_well_to_critical_and_back_each_change_is_mailed_once(served: Queue) -> None:
+    assert mailed(served) == (OK, "")
+    assert notes(served) == []
+    become_fatal(served)
+    code, said = mailed(served)
+    first, _, what, mend = said.splitlines()
+    assert (code, first) == (WARNING, "TASKSERVER WARNING: 1 fatal")
+    assert re.fullmatch(r"fatal, since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \w+: 1 task is fatal.*", what)
+    assert mend.startswith("What to do: client.py errors")
+    assert mailed(served) == (WARNING, "")
+    become_fatal(served)  # one more of the same is no change
+    assert mailed(served) == (WARNING, "")
+    become_fatal(served, 9)
+    code, said = mailed(served)
+    assert (code, said.splitlines()[0]) == (CRITICAL, "TASKSERVER CRITICAL: 11 fatal")
+    assert what.partition(": ")[0] in said  # since the same instant
+    assert mailed(served) == (CRITICAL, "")
+    served.sql(f"INSERT INTO jobs_queue (task, status, due_at, claim) VALUES ('tasks.note', 1, '{LONG_AGO}', 5)")
+    assert mailed(served)[1].startswith("TASKSERVER CRITICAL: 11 fatal, 1 lapsed\n")
+    served.sql("DELETE FROM jobs_queue WHERE status = 4")
+    code, said = mailed(served)
+    assert (code, said.splitlines()[0]) == (WARNING, "TASKSERVER WARNING: 1 lapsed")
+    assert re.search(r"^fatal is over, after \d+ s$", said, re.MULTILINE)
+    served.sql("DELETE FROM jobs_queue")
+    code, said = mailed(served)
+    assert code == OK
+    assert re.match(r"TASKSERVER OK: all is well again, after \d+ s\nIt was not since .*: leases\n", said)
+    assert (mailed(served), notes(served)) == ((OK, ""), [])
+
+
+@ONE_STORE
+def test_other_limits_are_another_alarm_and_who_deletes_its_note_is_told_again(served: Queue) -> None:
+    become_fatal(served)
+    assert mailed(served)[1]
+    assert mailed(served, "--max-fatal", 5) == (OK, "")
+    assert mailed(served, "--group", 3)[1]
+    assert [name for name, _ in notes(served)] == ["check", "check groups=3"]
+    served.sql("DELETE FROM jobs_queue_notes WHERE name = 'check'")
+    assert mailed(served)[1]
+    assert mailed(served) == (WARNING, "")
+
+
+@ONE_STORE
+def test_a_note_that_somebody_forged_is_told_over(served: Queue) -> None:
+    served.sql("INSERT INTO jobs_queue_notes (name, value) VALUES ('check', '\x1b[2J')")
+    assert mailed(served)[1].startswith("TASKSERVER OK: all is well again")
+    assert notes(served) == []
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_of_checks_at_once_one_mails(served: Queue, is_known: bool) -> None:
+    """Several hosts, or a slow one that cron starts again: all have read the same note before one writes it."""
+    if is_known:
+        served.sql(f"INSERT INTO jobs_queue (task, status, due_at, claim) VALUES ('tasks.note', 1, '{LONG_AGO}', 5)")
+        assert mailed(served)[1]
+    become_fatal(served)
+    served.deployment.write_tasks(WAITING, "sitecustomize.py")
+    several = [served.deployment.popen("client.py", "check", "--mail", env=waiting(served)) for _ in range(3)]
+    while len(list(served.folder.glob("read-*"))) < 3:
+        assert all(one.poll() is None for one in several)
+        time.sleep(0.01)
+    served.go()
+    ends = [end_of(one) for one in several]
+    assert [(code, errors) for code, _, errors in ends] == [(WARNING, "")] * 3
+    assert len([said for _, said, _ in ends if said]) == 1
+
+
+WAITING = """
+import os, sys, time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from taskserver.stores.queue.notes import Notes
+
+HERE = Path(__file__).parent
+find = Notes.find
+
+def find_and_wait(self, name):
+    note = find(self, name)
+    (HERE / f"read-{os.getpid()}").touch()
+    while not (HERE / "go").exists():
+        time.sleep(0.01)
+    return note
+
+Notes.find = find_and_wait
+"""
+
+
+def waiting(queue: Queue) -> dict[str, str]:
+    return {"PYTHONPATH": str(queue.folder)}
+
+
+def test_a_database_that_is_away_is_mailed_once_an_hour_and_so_is_its_end(served: Queue) -> None:
+    def let_pass(seconds: float) -> None:
+        for path in served.folder.glob("var/outages/*"):
+            then = path.stat().st_mtime - seconds
+            os.utime(path, (then, then))
+
+    away = {"TASKSERVER_TABLE": "not_there"}
+    code, said = mailed(served, **away)
+    assert code == CRITICAL
+    assert re.fullmatch(r"TASKSERVER CRITICAL: .*run client\.py init \(said once an hour\)\n", said)
+    assert mailed(served, **away) == (CRITICAL, "")
+    let_pass(3700)
+    assert "for 62 min now; said once an hour" in mailed(served, **away)[1]
+    assert served.client("init", env=away).returncode == 0
+    code, said = mailed(served, **away)
+    assert said.splitlines()[0].startswith("TASKSERVER WARNING: the database can be used again, 62 min after")
+    assert said.splitlines()[1] == "TASKSERVER WARNING: no worker ran yet"
+    assert mailed(served, **away) == (WARNING, "")
+
+
+def test_at_a_terminal_a_database_that_is_away_is_told_each_time(sqlite_queue: Queue) -> None:
+    sqlite_queue.sql("DROP TABLE jobs_queue_schema")
+    for _ in range(2):
+        seen = run_on_terminal(sqlite_queue.deployment, "client.py", "check", "--mail").screen
+        assert seen.startswith("TASKSERVER CRITICAL: ")
+
+
+@ONE_STORE
+def test_the_line_of_the_crontab_example_is_that_of_the_help_and_says_nothing_while_all_is_well(served: Queue) -> None:
+    example = (ROOT / "crontab.example").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^# (.*/client\.py check .*)$", example, re.MULTILINE)
+    help_text = served.client("check", "--help")
+    assert (help_text.returncode, line in help_text.stdout) == (OK, True)
+    assert_silent(served.client(*command_of(line).partition("client.py ")[2].split()))
+
+
+# ---- what is accepted
+
+
+def test_what_is_accepted_is_shown_apart_with_its_reason_until_it_is_withdrawn(served: Queue) -> None:
+    become_fatal(served)
+    ended = served.client("check", "--accept", "fatal", "--reason", "  old letters\n🎉 \udcff")
+    assert (ended.returncode, ended.stderr) == (OK, "")
+    assert ended.stdout == "fatal is accepted: check, status and doctor count it no more, and show it apart\n"
+    code, line = check(served)
+    assert (code, line.startswith("TASKSERVER OK: "), " (accepted: fatal) | " in line) == (OK, True, True)
+    (accepted,) = report(served)["accepted"]
+    assert [accepted[key] for key in ("name", "state")] == ["fatal", "warning"]
+    assert accepted["reason"].startswith("old letters\\n🎉")
+    assert re.fullmatch(r"20\d\d-.*Z", accepted["since"])
+    verdict = json.loads(served.client("status", "--json").stdout)["verdict"]
+    assert (verdict["reasons"], [one["name"] for one in verdict["accepted"]]) == ([], ["fatal"])
+    assert "\naccepted: 1 task is fatal" in served.client("status").stdout
+    assert served.client("check", "--withdraw", "fatal").stdout == "fatal counts again\n"
+    assert served.client("check", "--withdraw", "fatal").stdout == "fatal was not accepted; nothing is\n"
+    assert check(served)[0] == WARNING
+
+
+@ONE_STORE
+def test_the_doctor_shows_what_is_accepted_at_its_end_and_does_not_count_it(served: Queue) -> None:
+    become_fatal(served)
+    (served.folder / ".env").chmod(0o644)
+    assert served.client("doctor").returncode == 1
+    for name in ("fatal", "env_file", "journal"):
+        assert served.client("check", "--accept", name, "--reason", f"of {name}").returncode == 0
+    ended = served.client("doctor")
+    *lines, verdict = ended.stdout.splitlines()
+    assert ended.returncode == 0
+    assert [line.split()[:2] for line in lines[-2:]] == [["accepted", "env_file"], ["accepted", "fatal"]]
+    assert re.search(r"1 task is fatal\. Accepted since 20\d\d-.*: of fatal$", lines[-1])
+    assert verdict == f"all is well, in {len(lines) - 2} checks, and 2 accepted"
+    found = json.loads(served.client("doctor", "--json").stdout)
+    assert (found["health"], len(found["checks"])) == ("ok", len(lines) - 2)
+    assert [(one["check"], one["level"], one["reason"]) for one in found["accepted"]] == [
+        (name, "warning", f"of {name}") for name in ("env_file", "fatal")
+    ]
+
+
+@ONE_STORE
+def test_a_later_reason_stands_in_the_place_of_the_earlier_one_and_an_alarm_ends_by_it(served: Queue) -> None:
+    become_fatal(served)
+    assert mailed(served)[0] == WARNING
+    for reason in ("first", "second"):
+        assert served.client("check", "--accept", "fatal", "--reason", reason).returncode == 0
+    assert notes(served)[0] == ("accepted fatal", "second")
+    assert mailed(served)[1].startswith("TASKSERVER OK: all is well again")
+
+
+@A_SERVER
+@pytest.mark.parametrize("name", ["ümlaut", "\udcff", "", "x" * 300, "fatal' OR '1'='1"])
+def test_what_was_never_accepted_can_be_withdrawn_without_harm(queue: Queue, name: str) -> None:
+    assert queue.client("check", "--accept", "disk", "--reason", "it is small").returncode == 0
+    ended = queue.client("check", "--withdraw", name)
+    assert (ended.returncode, ended.stderr) == (OK, "")
+    assert ended.stdout.endswith(" was not accepted; accepted: disk\n")
+
+
+REASONS: Sequence[str] = ("", "  \n", "x" * (MAX_REASON + 1))
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_a_reason_is_a_text_of_some_length(sqlite_queue: Queue, reason: str) -> None:
+    code, line = check(sqlite_queue, "--accept", "fatal", "--reason", reason)
+    assert (code, "the reason is a text" in line) == (UNKNOWN, True)

@@ -1,0 +1,149 @@
+"""client.py page: the page as one file, and hashes of passwords and tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pty
+import re
+import subprocess
+import sys
+from base64 import b64encode
+from pathlib import Path
+
+import pytest
+from werkzeug.security import check_password_hash
+
+from taskserver.settings.page import load_page_settings
+from tests.support.deployment import Deployment
+from tests.support.queues import Queue
+from tests.support.turns import ONE_STORE
+
+TASKS = "def fail():\n    raise ValueError('<script>alert(1)</script>')\n"
+SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "1"}
+
+
+@ONE_STORE
+def test_the_page_is_one_file_that_loads_nothing_and_runs_its_own_script_alone(queue: Queue) -> None:
+    queue.add("tasks.fail", group_id=3)
+    queue.worker()
+    file = queue.deployment.folder / "page.html"
+    ended = queue.client("page", "--output", str(file))
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    text = file.read_text()
+    assert "1 task is fatal" in text
+    assert "ValueError: &lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert "What the doctor finds" in text
+    assert not re.search(r"(src|href)=\"(?!#)", text)
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]+)"', text)
+    for tag in ("style", "script"):
+        (inside,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        digest = b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert f"{tag}-src &#39;sha256-{digest}&#39;" in policy.replace("'", "&#39;")
+    assert file.stat().st_mode & 0o777 == 0o644
+    assert [path.name for path in file.parent.iterdir() if path.name.startswith(".taskserver")] == []
+
+
+def test_without_a_file_it_is_printed_and_the_doctor_can_be_left_out(sqlite_queue: Queue) -> None:
+    ended = sqlite_queue.client("page", "--no-doctor", "--every", "1h")
+    assert ended.stdout.startswith("<!doctype html>")
+    assert "What the doctor finds" not in ended.stdout
+    assert 'data-late="10800"' in ended.stdout
+
+
+def test_while_the_database_is_away_the_file_says_so_and_no_secret(mysql_queue: Queue) -> None:
+    file = mysql_queue.deployment.folder / "page.html"
+    mysql_queue.client("page", "--output", str(file))
+    away = {"TASKSERVER_DSN": "mysql://somebody:secret@127.0.0.1:1/shop"}
+    ended = mysql_queue.client("page", "--output", str(file), env=away)
+    assert ended.returncode == 1
+    text = file.read_text()
+    assert "The database is away" in text
+    assert "somebody" not in text
+    assert "secret" not in text
+
+
+@pytest.mark.parametrize("place", ["missing/page.html", ".", "/dev/null"])
+def test_a_place_where_no_file_can_be_is_named(sqlite_queue: Queue, place: str) -> None:
+    ended = sqlite_queue.client("page", "--output", place)
+    assert ended.returncode == 2
+    assert "cannot be written" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_the_packages_of_the_page_are_asked_for_by_name(sqlite_queue: Queue) -> None:
+    (sqlite_queue.deployment.folder / "jinja2.py").write_text("raise ImportError('none', name='jinja2')\n")
+    ended = sqlite_queue.client("page")
+    assert ended.returncode == 2
+    assert "jinja2 is missing, which makes the page: " in ended.stderr
+    assert "pip install" in ended.stderr
+
+
+# ---- secrets
+
+
+def test_a_piped_password_gives_a_hash_that_the_page_takes(deployment: Deployment) -> None:
+    ended = deployment.client("page", "--password", stdin="correct horse battery\n")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    (deployment.folder / ".env").write_text(f"TASKSERVER_PAGE_PASSWORD='{ended.stdout.strip()}'\n")
+    found = load_page_settings(deployment.folder, {}).password_hash
+    assert check_password_hash(found, "correct horse battery")
+    assert not check_password_hash(found, "correct horse batterY")
+    assert deployment.client("page", "--password", stdin="correct horse battery\n").stdout != ended.stdout
+
+
+def test_a_short_password_is_warned_of_and_an_empty_one_refused(deployment: Deployment) -> None:
+    short = deployment.client("page", "--password", stdin="secret\n")
+    assert short.returncode == 0
+    assert "12 or more" in short.stderr
+    empty = deployment.client("page", "--password", stdin="\n")
+    assert (empty.returncode, empty.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(("second", "code"), [("correct horse battery", 0), ("correct horse", 2)])
+def test_at_a_terminal_the_password_is_typed_twice_and_not_shown(
+    deployment: Deployment, second: str, code: int
+) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, str(deployment.folder / "client.py"), "page", "--password"])
+    seen = b""
+    for prompt, typed in ((b"Password for the page:", "correct horse battery"), (b"once more:", second)):
+        while prompt not in seen:
+            seen += os.read(terminal, 1000)
+        os.write(terminal, f"{typed}\n".encode())
+    while True:
+        try:
+            seen += os.read(terminal, 1000)
+        except OSError:
+            break
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == code
+    assert b"horse" not in seen
+    assert (b"pbkdf2:sha256:600000$" in seen) is (code == 0)
+    os.close(terminal)
+
+
+def test_a_token_is_printed_once_with_the_line_for_the_settings(deployment: Deployment) -> None:
+    told = deployment.client("page", "--token", "shop").stdout
+    token, entry = re.findall(r": +(\S+)$", told, re.MULTILINE)
+    (deployment.folder / ".env").write_text(f"TASKSERVER_ADD_TOKENS='{entry}'\n")
+    (found,) = load_page_settings(deployment.folder, {}).add_tokens
+    assert (found.name, found.sha256) == ("shop", hashlib.sha256(token.encode()).hexdigest())
+    metrics = deployment.client("page", "--token").stdout
+    token, digest = re.findall(r"[:=] ?(\S+)$", metrics, re.MULTILINE)
+    assert hashlib.sha256(token.encode()).hexdigest() == digest
+
+
+def test_only_one_thing_is_asked_for_at_once(deployment: Deployment) -> None:
+    assert deployment.client("page", "--password", "--output", "x").returncode == 2
+
+
+def test_the_python_of_the_page_is_told_which_one_is_needed(deployment: Deployment, tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.version_info = (3, 9, 2, 'final', 0)\n"
+        f"sys.path.insert(0, {str(Path(__file__).parents[2])!r})\nfrom passenger_wsgi import application\n"
+        "print(application({}, print))"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert "503 Service Unavailable" in ended.stdout
+    assert "needs Python 3.10 or newer, and this is 3.9" in ended.stdout

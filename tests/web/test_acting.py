@@ -1,0 +1,176 @@
+"""Acting from the page: retry, cancel, pause, resume, each as it was said before."""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+
+import pytest
+
+from taskserver.web import private_files
+from tests.support.pages import ADDRESS, PageSite, Visitor
+
+FAILED = "INSERT INTO jobs_queue (task, group_id, status, attempts, error_text) VALUES (?, ?, ?, 3, ?)"
+
+
+@pytest.fixture
+def acting(each_site: PageSite) -> PageSite:
+    """Tasks 1 to 5 are failed: 1 and 2 with the same error, 3 in another group, 4 in error, 5 with a longer error."""
+    each_site.set(TASKSERVER_PAGE_ALLOW="0.0.0.0/0", TASKSERVER_PAGE_ACTIONS="yes")
+    for task, group, status, error in (
+        ("tasks.a", 3, 4, "E: one\nTraceback"),
+        ("tasks.b", 3, 4, "E: one"),
+        ("tasks.a", 5, 4, "E: two"),
+        ("tasks.a", 3, 3, "E: three"),
+        ("tasks.a", 3, 4, "F: 'quoted' <b>"),
+    ):
+        each_site.sql(FAILED, task, group, status, error)
+    return each_site
+
+
+def statuses(site: PageSite) -> list[int]:
+    return site.rows.statuses()
+
+
+def words(text: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text))
+
+
+@pytest.mark.parametrize(
+    ("query", "fields", "after"),
+    [
+        ("verb=retry&id=1", {"verb": "retry", "id": "1"}, [0, 4, 4, 3, 4]),
+        ("verb=retry&id=1&id=4", {"verb": "retry", "id": ["1", "4"]}, [0, 4, 4, 0, 4]),
+        ("verb=retry&group=3", {"verb": "retry", "group": "3"}, [0, 0, 4, 0, 0]),
+        ("verb=retry&task=tasks.a", {"verb": "retry", "task": "tasks.a"}, [0, 4, 0, 0, 0]),
+        ("verb=retry&like=2", {"verb": "retry", "like": "2"}, [0, 0, 4, 3, 4]),
+        ("verb=retry&like=5", {"verb": "retry", "like": "5"}, [4, 4, 4, 3, 0]),
+        ("verb=retry&all=1", {"verb": "retry", "all": "1"}, [0] * 5),
+        ("verb=cancel&group=3", {"verb": "cancel", "group": "3"}, [4, 4, 4, 4, 4]),
+    ],
+)
+def test_a_page_says_how_many_tasks_would_be_touched_and_the_form_of_it_touches_these(
+    acting: PageSite, query: str, fields: dict[str, str], after: list[int]
+) -> None:
+    before = statuses(acting)
+    changed = sum(one != other for one, other in zip(before, after, strict=True))
+    visitor = acting.visitor()
+    said = visitor.get(f"view=confirm&{query}")
+    tasks = "1 task" if changed == 1 else f"{changed} tasks"
+    assert f"{tasks} would be" in words(said.text)
+    assert statuses(acting) == before
+    answer = visitor.act(**fields)
+    assert answer.status_code == HTTPStatus.SEE_OTHER
+    assert statuses(acting) == after
+    done = words(visitor.get(answer.headers["Location"].removeprefix("?")).text)
+    assert f"{tasks} {'retried' if 'retry' in query else 'cancelled'}." in done
+
+
+def test_groups_are_paused_and_resumed(acting: PageSite) -> None:
+    visitor = acting.visitor()
+    assert "Groups 3, 5 would be paused" in words(visitor.get("view=confirm&verb=pause&group=3&group=5").text)
+    paused = acting.server.store.claims.paused_groups
+    assert paused() == []
+    visitor.act(verb="pause", group=["3", "5"])
+    assert list(paused()) == [3, 5]
+    assert "paused" in visitor.get().text
+    visitor.act(verb="resume", group="3")
+    assert list(paused()) == [5]
+    visitor.act(verb="resume", all="1")
+    assert list(paused()) == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"verb": "retry"},
+        {"verb": "pause"},
+        {"verb": "pause", "all": "1"},
+        {"verb": "prune", "all": "1"},
+        {"verb": "retry", "id": "x"},
+        {"verb": "retry", "id": "-1"},
+        {"verb": "retry", "id": "9" * 30},
+        {"verb": "pause", "group": str(1 << 32)},
+        {"verb": "retry", "like": "99"},
+        {"verb": "retry", "id": [str(number) for number in range(501)]},
+    ],
+)
+def test_an_act_that_names_nothing_or_what_there_is_not_is_refused(acting: PageSite, fields: dict[str, str]) -> None:
+    before = statuses(acting)
+    assert acting.visitor().act(**fields).status_code == HTTPStatus.BAD_REQUEST
+    assert statuses(acting) == before
+    assert list(acting.server.store.claims.paused_groups()) == []
+
+
+@pytest.mark.parametrize("view", ["act", "confirm", "sign-out", "tasks"])
+def test_a_link_changes_nothing(acting: PageSite, view: str) -> None:
+    before = statuses(acting)
+    visitor = acting.visitor()
+    visitor.get(f"view={view}&verb=retry&all=1&token={visitor.token()}")
+    assert statuses(acting) == before
+
+
+# ---- where the page may only show
+
+
+def test_a_page_that_may_only_show_refuses_acts_and_has_the_line_of_client_py(acting: PageSite) -> None:
+    visitor = acting.visitor()
+    token = visitor.token()
+    for setting in ("no", ""):
+        acting.set(TASKSERVER_PAGE_ALLOW="0.0.0.0/0", TASKSERVER_PAGE_ACTIONS=setting)
+        assert visitor.act(token, verb="retry", all="1").status_code == HTTPStatus.FORBIDDEN
+        assert statuses(acting) == [4, 4, 4, 3, 4]
+        for view in ("", "tasks", "errors", "task&id=1"):
+            assert "confirm" not in visitor.get(f"view={view}").text
+        assert "client.py retry 1" in visitor.get("view=task&id=1").text
+        assert "client.py retry --error &#39;E: one&#39;" in visitor.get("view=errors").text
+        quoted = visitor.get("view=confirm&verb=retry&like=5").text
+        assert "client.py retry --error &#39;F: &#39;&#34;&#39;&#34;&#39;quoted" in quoted
+
+
+# ---- the log
+
+
+def log_of(site: PageSite) -> list[str]:
+    return (site.folder / "var" / "page" / "actions.log").read_text().splitlines()
+
+
+def test_each_act_is_logged_with_the_visitor_s_address(acting: PageSite) -> None:
+    acting.visitor().act(verb="retry", like="1")
+    begun, done = log_of(acting)
+    assert re.fullmatch(rf"\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\dZ {ADDRESS} retry of error E: one: begins", begun)
+    assert done.endswith(f"Z {ADDRESS} retry of error E: one: 2 retried")
+
+
+def test_a_row_cannot_forge_a_line_of_the_log(acting: PageSite) -> None:
+    acting.sql(FAILED, "tasks.a\nforged", 3, 4, "E: \x1b[2Jx")
+    acting.visitor().act(verb="retry", like="6")
+    acting.visitor().act(verb="retry", task="tasks.a\nforged")
+    assert len(log_of(acting)) == 4
+    assert not [line for line in log_of(acting) if line.startswith("forged") or "\x1b" in line]
+
+
+def test_what_cannot_be_logged_is_not_done(site: PageSite) -> None:
+    site.set(TASKSERVER_PAGE_ALLOW="0.0.0.0/0", TASKSERVER_PAGE_ACTIONS="yes")
+    site.sql(FAILED, "tasks.a", 3, 4, "E: one")
+    visitor = site.visitor()
+    token = visitor.token()
+    (site.folder / "var" / "page" / "actions.log").mkdir()
+    assert visitor.act(token, verb="retry", id="1").status_code == HTTPStatus.INTERNAL_SERVER_ERROR
+    assert statuses(site) == [4]
+
+
+def test_the_log_does_not_grow_without_end(site: PageSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.set(TASKSERVER_PAGE_ALLOW="0.0.0.0/0", TASKSERVER_PAGE_ACTIONS="yes")
+    monkeypatch.setattr(private_files, "MAX_LOG_BYTES", 200)
+    visitor = site.visitor()
+    for _ in range(10):
+        visitor.act(verb="resume", all="1")
+    assert len(log_of(site)) < 10
+    assert (site.folder / "var" / "page" / "actions.log.1").exists()
+
+
+def test_a_visitor_without_a_token_does_not_reach_the_log(acting: PageSite) -> None:
+    visitor: Visitor = acting.visitor()
+    assert visitor.act("none", verb="retry", all="1").status_code == HTTPStatus.FORBIDDEN
+    assert not (acting.folder / "var" / "page" / "actions.log").exists()

@@ -1,0 +1,239 @@
+"""Adding tasks over HTTP, and the metrics: each behind tokens of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from http import HTTPStatus
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from werkzeug.test import TestResponse
+
+from taskserver.errors import Unavailable
+from taskserver.web import adding
+from tests.support.pages import PageSite
+
+SHOP, BLOG, ALL = "token-of-the-shop", "token-of-the-blog", "token-of-all"
+TOKENS = " ".join(
+    f"{name};sha256={hashlib.sha256(token.encode()).hexdigest()};{rights}"
+    for name, token, rights in (
+        ("shop", SHOP, "tasks=tasks.send,orders.*;groups=3,5"),
+        ("blog", BLOG, "tasks=tasks.ping;groups=*"),
+        ("all", ALL, "tasks=*;groups=*"),
+    )
+)
+
+
+@pytest.fixture
+def adds(each_site: PageSite) -> PageSite:
+    each_site.set(TASKSERVER_ADD_TOKENS=TOKENS)
+    return each_site
+
+
+def post(site: PageSite, body: Any, token: str | None = SHOP, path: str = "/tasks", **headers: str) -> TestResponse:
+    data = body if isinstance(body, (bytes, str)) else json.dumps(body)
+    given = {"Content-Type": "application/json", **headers}
+    if token is not None:
+        given.setdefault("Authorization", f"Bearer {token}")
+    return site.visitor().client.post(path, base_url="https://site.example", data=data, headers=given)
+
+
+def tasks_of(site: PageSite) -> list[tuple[Any, ...]]:
+    return site.sql("SELECT id, task, args, group_id FROM jobs_queue ORDER BY id")
+
+
+# ---- what is added
+
+
+def test_one_task_or_many_are_added_and_their_ids_answered(adds: PageSite) -> None:
+    one = post(adds, {"task": "tasks.send", "args": {"to": "ü"}, "group_id": 3})
+    assert (one.status_code, one.json) == (HTTPStatus.CREATED, {"ids": [1]})
+    many = post(adds, [{"task": "orders.ship", "group_id": 5}, {"task": "orders.mail.thank", "group_id": 3}])
+    assert (many.status_code, many.json) == (HTTPStatus.CREATED, {"ids": [2, 3]})
+    assert [row[1:] for row in tasks_of(adds)] == [
+        ("tasks.send", '{"to":"ü"}', 3),
+        ("orders.ship", None, 5),
+        ("orders.mail.thank", None, 3),
+    ]
+
+
+@pytest.mark.parametrize("path", ["/tasks", "/tasks/", "/mounted/below/tasks"])
+def test_it_is_found_wherever_the_page_is_mounted(adds: PageSite, path: str) -> None:
+    assert post(adds, {"task": "tasks.ping"}, BLOG, path).status_code == HTTPStatus.CREATED
+
+
+def test_the_token_may_stand_in_a_header_that_no_web_server_drops(adds: PageSite) -> None:
+    answer = post(adds, {"task": "tasks.ping"}, None, **{"X-Taskserver-Token": BLOG})
+    assert answer.status_code == HTTPStatus.CREATED
+
+
+# ---- who may add what
+
+
+@pytest.mark.parametrize("token", [None, "", "wrong", SHOP[:-1], "é"])
+def test_without_a_right_token_nothing_is_added(adds: PageSite, token: str | None) -> None:
+    answer = post(adds, {"task": "tasks.send", "group_id": 3}, token)
+    assert answer.status_code == HTTPStatus.UNAUTHORIZED
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+    assert tasks_of(adds) == []
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        ({"task": "tasks.other", "group_id": 3}, "may not add 'tasks.other'"),
+        ({"task": "ordersx.ship", "group_id": 3}, "may not add 'ordersx.ship'"),
+        ({"task": "tasks.send"}, "may not add to group 0"),
+        ({"task": "tasks.send", "group_id": 4}, "may not add to group 4"),
+        ({"stages": ["tasks.send", "tasks.other"], "group_id": 3}, "may not add 'tasks.other'"),
+        ({"stages": ["tasks.send", {"task": "orders.a", "group_id": 9}], "group_id": 3}, "may not add to group 9"),
+        ({"task": "tasks.send", "group_id": 3, "unique_key": "k", "rerun": True}, "rerun is for tokens of all"),
+    ],
+)
+def test_a_token_adds_its_own_tasks_to_its_own_groups_alone(adds: PageSite, task: dict[str, Any], words: str) -> None:
+    answer = post(adds, [{"task": "tasks.send", "group_id": 3}, task])
+    assert answer.status_code == HTTPStatus.FORBIDDEN
+    assert answer.json is not None
+    assert answer.json["error"].startswith("task 2: ")
+    assert words in answer.json["error"]
+    assert tasks_of(adds) == []
+
+
+def test_a_token_of_all_may_rerun(adds: PageSite) -> None:
+    for text in ("one", "two"):
+        task = {"task": "tasks.any", "args": [text], "unique_key": "k", "rerun": True}
+        assert post(adds, task, ALL).json == {"ids": [1]}
+    assert [row[2] for row in tasks_of(adds)] == ['["two"]']
+
+
+def test_without_tokens_there_is_no_adding(each_site: PageSite) -> None:
+    assert post(each_site, {"task": "tasks.send"}).status_code == HTTPStatus.NOT_FOUND
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("", "no JSON"),
+        ("{", "no JSON"),
+        (b"\xff", "no JSON"),
+        ("[" * 100_000, "no JSON"),
+        ([], "0 tasks"),
+        (7, "task 1: it is 7"),
+        ([{"task": "tasks.send", "group_id": 3}, {"task": "no name"}], "task 2: "),
+        ({"task": "tasks.send", "group_id": "3"}, "group_id"),
+        ({"task": "tasks.send", "prioriti": 3}, "'prioriti'; allowed: task, args"),
+        ({"task": 5}, "task"),
+        ({"task": "tasks.send", "args": {"x": "\ud800"}, "group_id": 3}, "task 1: "),
+    ],
+)
+def test_a_wrong_body_is_refused_with_the_sentence_that_says_what_is_allowed(
+    adds: PageSite, body: object, words: str
+) -> None:
+    answer = post(adds, body)
+    assert answer.status_code == HTTPStatus.BAD_REQUEST
+    assert answer.json is not None
+    assert words in answer.json["error"]
+    assert tasks_of(adds) == []
+
+
+def test_too_long_a_body_and_too_many_tasks_are_refused(adds: PageSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adding, "MAX_BODY_BYTES", 10_000)
+    assert post(adds, "x" * 10_001).status_code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    monkeypatch.setattr(adding, "MAX_TASKS", 2)
+    three = [{"task": "tasks.send", "group_id": 3}] * 3
+    assert post(adds, three).status_code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    assert tasks_of(adds) == []
+
+
+def test_too_many_requests_of_one_token_wait_for_the_next_minute(
+    adds: PageSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adding, "REQUESTS_A_MINUTE", 3)
+    monkeypatch.setattr(adding, "WRONG_A_MINUTE", 2)
+    monkeypatch.setattr("time.time", lambda: 1_800_000_000.0)
+    codes = [post(adds, {"task": "tasks.ping"}, BLOG) for _ in range(5)]
+    assert [answer.status_code for answer in codes] == [HTTPStatus.CREATED] * 3 + [HTTPStatus.TOO_MANY_REQUESTS] * 2
+    assert codes[-1].headers["Retry-After"] == "60"
+    assert [post(adds, {}, "wrong").status_code for _ in range(3)] == [401, 401, 429]
+    # Neither another token's requests, nor somebody's guesses, keep this one from adding.
+    assert post(adds, {"task": "tasks.send", "group_id": 3}).status_code == HTTPStatus.CREATED
+    monkeypatch.setattr("time.time", lambda: 1_800_000_060.0)
+    assert post(adds, {"task": "tasks.ping"}, BLOG).status_code == HTTPStatus.CREATED
+
+
+def test_a_database_that_is_away_is_answered_without_its_words(adds: PageSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: object, **named: object) -> None:
+        raise Unavailable("Access denied for user 'shop'@'10.0.0.7'")
+
+    monkeypatch.setattr("taskserver.server.TaskServer.add_tasks", fail)
+    answer = post(adds, {"task": "tasks.send", "group_id": 3})
+    assert answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE
+    assert "10.0.0.7" not in answer.text
+
+
+# ---- once
+
+
+def test_a_request_that_is_repeated_with_its_key_adds_once(adds: PageSite) -> None:
+    two = [{"task": "tasks.send", "group_id": 3}, {"task": "tasks.send", "group_id": 5}]
+    first, again = (post(adds, two, **{"Idempotency-Key": "order-17"}) for _ in range(2))
+    assert first.json == again.json == {"ids": [1, 2]}
+    other = post(adds, two, **{"Idempotency-Key": "order-18"})
+    assert other.json != first.json
+    # Another token's key is another one.
+    post(adds, {"task": "tasks.ping"}, BLOG, **{"Idempotency-Key": "order-17"})
+    assert len(tasks_of(adds)) == 5
+
+
+@pytest.mark.parametrize(
+    ("task", "key"),
+    [
+        ({"task": "tasks.send", "group_id": 3, "unique_key": "mine"}, "k"),
+        ({"task": "tasks.send", "group_id": 3, "depends_on": [1]}, "k"),
+        ({"task": "tasks.send", "group_id": 3}, "x" * 151),
+        ({"task": "tasks.send", "group_id": 3}, ""),
+    ],
+)
+def test_a_key_that_cannot_hold_is_refused(adds: PageSite, task: dict[str, Any], key: str) -> None:
+    assert post(adds, task, **{"Idempotency-Key": key}).status_code == HTTPStatus.BAD_REQUEST
+    assert tasks_of(adds) == []
+
+
+# ---- metrics
+
+METRICS = "token-of-prometheus"
+
+
+def test_metrics_are_for_their_own_token_alone_and_prometheus_reads_them(each_site: PageSite) -> None:
+    each_site.set(TASKSERVER_METRICS_TOKEN=hashlib.sha256(METRICS.encode()).hexdigest(), TASKSERVER_ADD_TOKENS=TOKENS)
+    each_site.server.add_task("tasks.a", group_id=3)
+    client = each_site.visitor().client
+    for token in ("", "Bearer x", f"Bearer {SHOP}", f"Basic {METRICS}"):
+        assert client.get("/metrics", headers={"Authorization": token}).status_code == HTTPStatus.UNAUTHORIZED
+    answer = client.get("/queue/metrics", headers={"Authorization": f"Bearer {METRICS}"})
+    samples = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+    assert samples["taskserver_tasks", "3", "new"] == 1
+    assert samples["taskserver_up",] == 1
+
+
+def test_without_a_token_there_are_no_metrics(each_site: PageSite) -> None:
+    assert each_site.visitor().client.get("/metrics").status_code == HTTPStatus.NOT_FOUND
+
+
+def test_metrics_of_a_database_that_is_away_say_so(each_site: PageSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: object) -> None:
+        raise Unavailable("away")
+
+    each_site.set(TASKSERVER_METRICS_TOKEN=hashlib.sha256(METRICS.encode()).hexdigest())
+    monkeypatch.setattr("taskserver.monitoring.metrics.read_overview", fail)
+    answer = each_site.visitor().client.get("/metrics", headers={"Authorization": f"Bearer {METRICS}"})
+    assert "taskserver_up 0.0" in answer.text

@@ -1,0 +1,61 @@
+"""The page as a database user who may SELECT alone, and the one file, the check and the metrics as the same user."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+
+from tests.support.documents import read
+from tests.support.pages import PageSite
+from tests.support.servers import MySQLServer
+from tests.web.test_views import MARKUP, QUEUE_VIEWS, fill_with
+
+PASSWORD = "monitor-password"
+GRANT = "GRANT SELECT ON you_queue.* TO 'you_monitor'@'localhost'"
+
+
+@pytest.fixture
+def reading(tmp_path: Path, mysql_server: MySQLServer, mysql_dsn: str) -> Iterator[PageSite]:
+    """A full queue, whose page has a user of docs/security.md."""
+    assert f"{GRANT};" in read("docs/security.md")
+    site = PageSite(tmp_path, mysql_dsn)
+    fill_with(site, MARKUP)
+    database = mysql_dsn.rpartition("/")[2]
+    user = f"m_{database[2:]}"
+    grant = GRANT.replace("you_queue", f"`{database}`").replace("you_monitor", user).replace("localhost", "%")
+    mysql_server.execute(f"CREATE USER '{user}'@'%' IDENTIFIED BY '{PASSWORD}'", grant)
+    mysql_server.meet(user, PASSWORD)
+    site.dsn = f"mysql://{user}:{PASSWORD}@{mysql_server.host}:{mysql_server.port}/{database}"
+    site.set(TASKSERVER_PAGE_ALLOW="0.0.0.0/0")
+    yield site
+    site.close()
+    mysql_server.execute(f"DROP USER '{user}'@'%'")
+
+
+def test_each_view_is_shown_to_a_page_that_may_select_alone(reading: PageSite) -> None:
+    visitor = reading.visitor()
+    for view in [
+        *QUEUE_VIEWS,
+        "task&id=2",
+        "tasks&status=fatal",
+        "confirm&verb=retry&like=2",
+        "hours&days=7",
+        "doctor",
+    ]:
+        answer = visitor.get(f"view={view}")
+        assert answer.status_code == HTTPStatus.OK, (view, answer.text)
+    assert "may not read" not in visitor.get().text
+
+
+def test_such_a_page_can_change_nothing_even_where_acts_are_allowed(reading: PageSite) -> None:
+    reading.set(TASKSERVER_PAGE_ALLOW="0.0.0.0/0", TASKSERVER_PAGE_ACTIONS="yes")
+    before = reading.rows.all()
+    visitor = reading.visitor()
+    for fields in ({"verb": "retry", "all": "1"}, {"verb": "cancel", "all": "1"}, {"verb": "pause", "group": "3"}):
+        answer = visitor.act(**fields)
+        assert answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE
+        assert "denied" in answer.text
+    assert reading.rows.all() == before

@@ -1,0 +1,317 @@
+"""What the views show, whatever rows hold and however many there are."""
+
+from __future__ import annotations
+
+import html
+import re
+import sqlite3
+from http import HTTPStatus
+
+import pytest
+
+from taskserver.page.views import TASKS_A_PAGE
+from taskserver.stores.queue import browsing
+from taskserver.stores.queue.browsing import Browsing, Filter, Place
+from taskserver.web import wsgi
+from tests.support.pages import PageSite, Visitor
+
+QUEUE_VIEWS = [view for view in wsgi.VIEWS if view != "task"]
+VIEWS = [*QUEUE_VIEWS, "confirm&verb=retry&all=1", "confirm&verb=retry&like=2", "task&id=2"]
+MARKUP = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&amp;"
+
+
+@pytest.fixture
+def open_site(each_site: PageSite) -> PageSite:
+    each_site.set(TASKSERVER_PAGE_ALLOW="0.0.0.0/0", TASKSERVER_PAGE_ACTIONS="yes")
+    return each_site
+
+
+def ids_of(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r'class="title" href="\?view=task&amp;id=(\d+)"', text)]
+
+
+# ---- hostile rows
+
+
+def fill_with(site: PageSite, text: str) -> None:
+    """Rows whose texts are all the same, of every kind that a page shows."""
+    for status, error in ((0, None), (4, text), (3, text), (5, None)):
+        site.sql(
+            "INSERT INTO jobs_queue (task, args, status, error_text, unique_key, stages, result) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            text,
+            text,
+            status,
+            error,
+            f"{status}{text}"[:200],
+            text,
+            text,
+        )
+    site.sql(
+        f"INSERT INTO jobs_queue (task, status, started_at, progress) VALUES (?, 1, {site.rows.after(-9)}, ?)",
+        text,
+        f'{{"done": 1, "total": 2, "text": {quoted(text)}}}',
+    )
+    host = text.encode("ascii", "replace").decode()
+    site.sql(
+        f"INSERT INTO jobs_queue_workers (host, group_ids, pid, started_at, ended_at, reason) "
+        f"VALUES (?, ?, 1, {site.rows.after(-9)}, {site.rows.after(-9)}, ?)",
+        host,
+        host,
+        text[:20],
+    )
+    site.sql("INSERT INTO jobs_queue_processes (number, host, group_ids, pid) VALUES (9, ?, ?, 7)", host, host)
+    site.sql("INSERT INTO jobs_queue_schedules (name, task, cron) VALUES (?, ?, ?)", text, text, text)
+    site.sql(
+        f"INSERT INTO jobs_queue_stats (hour, group_id, task, done) VALUES ({site.rows.after(-9)[:0]}?, 1, ?, 5)",
+        hour_of(site),
+        text,
+    )
+
+
+def hour_of(site: PageSite) -> str:
+    return site.server.store.views.now()[:13] + ":00:00"
+
+
+def quoted(text: str) -> str:
+    import json
+
+    return json.dumps(text)
+
+
+@pytest.mark.parametrize("text", [MARKUP, "a\x00b\x1b[2J\r\nSet-Cookie: x=1", "\u202eوقت 商品 😀 " + "x" * 150])
+def test_no_text_of_a_row_becomes_markup_in_any_view(open_site: PageSite, text: str) -> None:
+    fill_with(open_site, text)
+    visitor = open_site.visitor()
+    for view in [*VIEWS, *(["doctor"] if text == MARKUP else [])]:
+        answer = visitor.get(f"view={view}")
+        assert answer.status_code == HTTPStatus.OK, view
+        assert "<script>alert" not in answer.text
+        assert "<img" not in answer.text
+        assert "Set-Cookie: x=1" not in str(answer.headers)
+    assert html.escape("<script>") in visitor.get("view=errors").text or "<" not in text
+
+
+def test_values_that_an_sqlite_column_may_hold_break_no_view(site: PageSite) -> None:
+    site.set(TASKSERVER_PAGE_ALLOW="0.0.0.0/0")
+    site.sql("PRAGMA ignore_check_constraints = ON")
+    for column in ("args", "error_text", "progress", "result", "stages", "unique_key", "started_at", "version"):
+        for value in ("x'ff00'", "1e999", "-7", "''", "x'80'"):
+            try:
+                site.sql(
+                    f"INSERT INTO jobs_queue (task, status, {column}) VALUES (x'fffe', abs(random() % 7), {value})"
+                )
+            except sqlite3.IntegrityError:
+                continue
+    site.sql("INSERT INTO jobs_queue_workers (host, group_ids, pid, started_at) VALUES (x'ff', x'ff', 'pid', 'never')")
+    site.sql("INSERT INTO jobs_queue_stats (hour, group_id, task, done) VALUES ('soon', 'x', x'ff', 'many')")
+    visitor = site.visitor()
+    ids = [row[0] for row in site.sql("SELECT id FROM jobs_queue")]
+    for view in [*QUEUE_VIEWS, "hours&days=7", *(f"task&id={one}" for one in ids)]:
+        assert visitor.get(f"view={view}").status_code == HTTPStatus.OK, view
+
+
+def test_a_task_s_own_page_has_its_error_arguments_and_result_and_lists_have_none_of_its_arguments(
+    open_site: PageSite,
+) -> None:
+    open_site.sql(
+        "INSERT INTO jobs_queue (task, status, args, error_text) VALUES (?, 4, ?, ?)",
+        "tasks.send",
+        '{"to": "a@example.org"}',
+        "E: one\n  File tasks.py, line 9",
+    )
+    visitor = open_site.visitor()
+    text = html.unescape(visitor.get("view=task&id=1").text)
+    assert '{"to": "a@example.org"}' in text
+    assert "File tasks.py, line 9" in text
+    for view in ("", "tasks", "errors", "confirm&verb=retry&id=1"):
+        assert "a@example.org" not in visitor.get(f"view={view}").text
+
+
+def test_a_chain_of_tasks_links_to_its_neighbours(open_site: PageSite) -> None:
+    first = open_site.server.add_task("tasks.a")
+    second = open_site.server.add_task("tasks.b", depends_on=[first])
+    visitor = open_site.visitor()
+    assert f"id={second}" in visitor.get(f"view=task&id={first}").text
+    assert f"id={first}" in visitor.get(f"view=task&id={second}").text
+
+
+def test_an_archived_task_is_shown_and_offers_no_act(open_site: PageSite) -> None:
+    open_site.sql("INSERT INTO jobs_queue_done (id, task) VALUES (77, ?)", "tasks.a")
+    text = open_site.visitor().get("view=task&id=77").text
+    assert "in the archive" in text
+    assert "confirm" not in text
+
+
+# ---- odd links
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ("view=nothing", 404),
+        ("view=task", 404),
+        ("view=task&id=99", 404),
+        ("view=task&id=x", 400),
+        ("view=task&id=" + "9" * 40, 400),
+        ("view=tasks&status=gone", 400),
+        ("view=tasks&group=-1", 400),
+        ("view=tasks&before=1e3", 400),
+        ("view=tasks&like=1", 400),
+        ("view=hours&days=400", 400),
+        ("view=confirm", 400),
+        ("view=tasks&task=%00%ff", 200),
+        ("view=tasks&task=%ed%a0%80", 200),
+        ("done=retry&rows=7", 200),
+        ("done=%3Cscript%3E&rows=7", 200),
+        ("done=retry&rows=" + "9" * 5000, 200),
+        ("asset=../views.py", 404),
+        ("asset=overview.html", 404),
+        ("asset=page.css", 200),
+    ],
+)
+def test_an_odd_link_gets_a_plain_answer(open_site: PageSite, query: str, code: int) -> None:
+    answer = open_site.visitor().get(query)
+    assert answer.status_code == code
+    assert "Traceback" not in answer.text
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_other_methods_are_refused(open_site: PageSite, method: str) -> None:
+    assert open_site.visitor().client.open("/", method=method, base_url="https://x").status_code in (403, 405)
+
+
+def test_head_is_answered_as_get_is_without_a_text(open_site: PageSite) -> None:
+    answer = open_site.visitor().client.open("/", method="HEAD", environ_overrides={"REMOTE_ADDR": "10.0.0.1"})
+    assert (answer.status_code, answer.data) == (HTTPStatus.OK, b"")
+
+
+# ---- turning pages
+
+
+def turn_all(visitor: Visitor, query: str) -> list[int]:
+    """The ids of all pages, in their order."""
+    ids: list[int] = []
+    while query:
+        text = visitor.get(query).text
+        ids += ids_of(text)
+        found = re.search(r'href="\?([^"]*before=[^"]*)"', text)
+        query = html.unescape(found[1]) if found else ""
+    return ids
+
+
+@pytest.fixture
+def full_site(open_site: PageSite) -> PageSite:
+    """130 tasks: ids whose rest by 3 is the group, by 2 the status (new, fatal), by 5 the attempts."""
+    for number in range(1, 131):
+        open_site.sql(
+            f"INSERT INTO jobs_queue (task, group_id, status, attempts) VALUES (?, {number % 3}, {number % 2 * 4}, ?)",
+            f"tasks.t{number % 4}",
+            number % 5,
+        )
+    return open_site
+
+
+@pytest.mark.parametrize("window", [browsing.WINDOW, 60])
+@pytest.mark.parametrize(
+    ("query", "chosen"),
+    [
+        ("", lambda number: True),
+        ("&status=fatal", lambda number: number % 2),
+        ("&status=new&group=1", lambda number: number % 2 == 0 and number % 3 == 1),
+        ("&task=tasks.t3", lambda number: number % 4 == 3),
+        ("&status=error", lambda number: False),
+    ],
+)
+def test_turning_pages_shows_each_task_once_the_newest_first(
+    full_site: PageSite, monkeypatch: pytest.MonkeyPatch, query: str, chosen: object, window: int
+) -> None:
+    monkeypatch.setattr(browsing, "WINDOW", window)
+    assert callable(chosen)
+    assert turn_all(full_site.visitor(), f"view=tasks{query}") == [n for n in range(130, 0, -1) if chosen(n)]
+
+
+def test_the_tasks_with_the_most_attempts_come_first(full_site: PageSite) -> None:
+    found = turn_all(full_site.visitor(), "view=tasks&status=fatal&order=attempts")
+    assert found == sorted((n for n in range(1, 131) if n % 2), key=lambda n: (-(n % 5), -n))
+
+
+def test_tasks_with_one_error_are_found_by_one_of_them(full_site: PageSite) -> None:
+    full_site.sql("UPDATE jobs_queue SET error_text = ? WHERE id IN (3, 7, 9)", "E: one\nmore")
+    full_site.sql("UPDATE jobs_queue SET error_text = ? WHERE id = 11", "F: one")
+    assert ids_of(full_site.visitor().get("view=tasks&status=fatal&like=7").text) == [9, 7, 3]
+
+
+def test_a_page_of_tasks_added_meanwhile_shifts_nothing(full_site: PageSite) -> None:
+    visitor = full_site.visitor()
+    first = visitor.get("view=tasks").text
+    full_site.sql("INSERT INTO jobs_queue (task) VALUES (?)", "tasks.new")
+    link = re.search(r'href="\?([^"]*before=[^"]*)"', first)
+    assert link
+    assert ids_of(visitor.get(html.unescape(link[1])).text)[0] == 130 - TASKS_A_PAGE
+
+
+def test_dated_rows_below_a_full_window_wait_for_their_page(
+    open_site: PageSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browsing, "WINDOW", 10)
+    for number in range(1, 41):
+        due = open_site.rows.after(0) if number in (2, 35) else "NULL"
+        open_site.sql(f"INSERT INTO jobs_queue (task, status, due_at) VALUES ('tasks.a', 4, {due})")
+    browse = Browsing(open_site.server.store.database)
+    seen: list[int] = []
+    place: Place | None = Place()
+    while place is not None:
+        page = browse.newest(Filter(4, None, "tasks.a"), place, 50)
+        seen += [task.id for task in page.tasks]
+        place = page.next_place
+    assert seen == list(range(40, 0, -1))
+
+
+# ---- the state of the queue
+
+
+def test_an_empty_queue_is_shown_and_says_that_no_worker_ran(open_site: PageSite) -> None:
+    visitor = open_site.visitor()
+    assert "No worker ran yet" in visitor.get().text
+    for view in QUEUE_VIEWS:
+        assert visitor.get(f"view={view}").status_code == HTTPStatus.OK
+
+
+def test_a_database_that_is_away_is_said_with_code_503_and_comes_back(
+    open_site: PageSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from taskserver.errors import Unavailable
+    from taskserver.stores.database.tables import Tables
+
+    visitor = open_site.visitor()
+    with monkeypatch.context() as away:
+
+        def fail(self: Tables) -> None:
+            raise Unavailable("Can't connect to the server")
+
+        away.setattr(Tables, "check", fail)
+        answer = visitor.get()
+        assert answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE
+        assert "The database is away" in answer.text
+    assert visitor.get().status_code == HTTPStatus.OK
+
+
+def test_older_tables_are_said_with_what_mends_them(open_site: PageSite) -> None:
+    open_site.sql("DELETE FROM jobs_queue_schema")
+    open_site.sql("INSERT INTO jobs_queue_schema (version) VALUES (1)")
+    answer = open_site.visitor().get()
+    assert answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE
+    assert "client.py init" in answer.text
+    assert open_site.visitor().get("view=doctor").status_code == HTTPStatus.OK
+
+
+def test_the_hours_are_pictures_with_a_table_beside_them(open_site: PageSite) -> None:
+    open_site.sql(
+        "INSERT INTO jobs_queue_stats (hour, group_id, task, done, failed, attempts) VALUES (?, 1, 'tasks.a', 5, 2, 7)",
+        hour_of(open_site),
+    )
+    text = open_site.visitor().get("view=hours").text
+    assert text.count('<svg class="chart"') == 3
+    assert "5 done</title>" in text
+    assert re.search(r'<td class="number">5</td>\s*<td class="number">2</td>', text)
