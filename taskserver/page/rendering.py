@@ -16,10 +16,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from .. import __version__
 from ..messages.instants import exactly, local, time_of_day
-from ..messages.printable import age, escaped, in_units
+from ..messages.printable import age, escaped, in_units, without_middle
 from ..model.task import Status, name_of_status
 from ..stores.database.records import StoredTask
 
+MAX_INSTANT = 40
 TEMPLATES = Path(__file__).with_name("templates")
 ASSETS = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 """The files that a page loads, and their types."""
@@ -66,10 +67,11 @@ def _environment() -> Environment:
     environment.filters |= {
         "age": age,
         "units": lambda seconds: "" if seconds is None else in_units(seconds),
-        "exactly": exactly,
+        "exactly": _exactly,
         "clock": _clock,
         "clock_time": time_of_day,
-        "shell": quote,
+        "shell": in_shell,
+        "lines": _lines,
         "iso": _iso,
         "status": status_in_words,
         "count": _count,
@@ -107,6 +109,19 @@ def status_of(task: StoredTask) -> str:
     return name_of_status(task.status)
 
 
+def in_shell(text: str) -> str:
+    """A text as an argument for a shell, which may be copied into a terminal: no character of it commands that."""
+    if text.isprintable():
+        return quote(text)
+    octal = "".join(f"\\0{byte:03o}" for byte in text.encode("utf-8", "replace"))
+    return f"\"$(printf %b '{octal}')\""
+
+
+def _lines(text: str) -> str:
+    """A text of several lines, with control characters escaped."""
+    return "\n".join(escaped(line.replace("\t", "    ")) for line in text.split("\n"))
+
+
 def _count(rows: int) -> str:
     """A number with a narrow space between its thousands."""
     return f"{rows:,}".replace(",", "\u202f")
@@ -115,7 +130,16 @@ def _count(rows: int) -> str:
 def _clock(text: str | None) -> str:
     """The instant of a row in this host's time zone, to the minute."""
     found = local(text)
-    return f"{found:%Y-%m-%d %H:%M %Z}" if found else text or ""
+    return f"{found:%Y-%m-%d %H:%M %Z}" if found else _short(text)
+
+
+def _exactly(text: str | None) -> str:
+    return exactly(text) if local(text) else _short(text)
+
+
+def _short(text: str | None) -> str:
+    """What a column holds in the place of an instant, as SQLite lets anybody put there."""
+    return escaped(without_middle(str(text or ""), MAX_INSTANT))
 
 
 def _iso(text: str | None) -> str:

@@ -107,14 +107,14 @@ def error_like(server: TaskServer, query: Mapping[str, str]) -> str | None:
     row = server.store.views.show(task_id)
     if row is None or not row.error_text:
         raise BadQuery(f"Task {task_id} is gone, or has no error any more: look at the errors again.")
-    return row.error_text.partition("\n")[0]
+    return row.error_text.encode("utf-8", "replace").decode().partition("\n")[0]
 
 
 def _number(query: Mapping[str, str], name: str, most: int) -> int | None:
     text = query.get(name, "")
     if not text:
         return None
-    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= most):
+    if not (text.isascii() and text.isdigit() and len(text) <= 20 and int(text) <= most):
         raise BadQuery(f"{name} is no number from 0 to {most}.")
     return int(text)
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ..errors import SettingError
@@ -19,10 +20,14 @@ from .checks import one_of
 from .load import found_settings
 
 Network = IPv4Network | IPv6Network
+SOCKET = IPv6Network("::/128")
+"""Stands for a Unix socket, at whose other end there is no address."""
 
 _PASSWORD_HASH = r"pbkdf2:sha256:\d{1,9}\$[^$\s]+\$[0-9a-f]{64}"
 _SHA256 = r"[0-9a-f]{64}"
-_TOKEN = rf"(?P<name>[\w.-]+);sha256=(?P<sha256>{_SHA256});tasks=(?P<tasks>[^\s;]+);groups=(?P<groups>\*|\d+(,\d+)*)"
+_TOKEN = (
+    rf"(?P<name>[\w.-]{{1,60}});sha256=(?P<sha256>{_SHA256});tasks=(?P<tasks>[^\s;]+);groups=(?P<groups>\*|\d+(,\d+)*)"
+)
 _TASK = r"\*|[\w.:]+(\.\*)?"
 
 
@@ -75,7 +80,7 @@ def load_page_settings(folder: Path, environ: Mapping[str, str] = os.environ) ->
     return PageSettings(
         password_hash=_hash("TASKSERVER_PAGE_PASSWORD", found.get("TASKSERVER_PAGE_PASSWORD", "")),
         allow=_networks("TASKSERVER_PAGE_ALLOW", found.get("TASKSERVER_PAGE_ALLOW", "")),
-        proxies=_networks("TASKSERVER_PAGE_PROXIES", found.get("TASKSERVER_PAGE_PROXIES", "")),
+        proxies=_networks("TASKSERVER_PAGE_PROXIES", found.get("TASKSERVER_PAGE_PROXIES", ""), {"unix": SOCKET}),
         may_act=one_of(("no", "yes"))("TASKSERVER_PAGE_ACTIONS", found.get("TASKSERVER_PAGE_ACTIONS") or "no") == "yes",
         metrics_sha256=_sha256("TASKSERVER_METRICS_TOKEN", found.get("TASKSERVER_METRICS_TOKEN", "")),
         add_tokens=_tokens("TASKSERVER_ADD_TOKENS", found.get("TASKSERVER_ADD_TOKENS", "")),
@@ -96,15 +101,16 @@ def _sha256(key: str, value: str) -> str:
     return value
 
 
-def _networks(key: str, value: str) -> tuple[Network, ...]:
+def _networks(key: str, value: str, words: Mapping[str, Network] = MappingProxyType({})) -> tuple[Network, ...]:
     networks = []
     for part in re.split(r"[,\s]+", value.strip()) if value.strip() else ():
         try:
-            networks.append(ip_network(part, strict=False))
+            networks.append(words.get(part) or ip_network(part, strict=False))
         except ValueError:
+            also = "".join(f", or {word}" for word in words)
             raise SettingError(
                 f"{key} is wrong: {shown(part)}; allowed: addresses and networks with commas between them, "
-                "as 203.0.113.7, 2001:db8::/32"
+                f"as 203.0.113.7, 2001:db8::/32{also}"
             ) from None
     return tuple(networks)
 

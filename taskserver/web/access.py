@@ -10,13 +10,13 @@ import hmac
 import secrets
 from collections.abc import Sequence
 from ipaddress import IPv6Address, ip_address
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from itsdangerous import BadSignature, URLSafeTimedSerializer
 from werkzeug.security import check_password_hash
 from werkzeug.wrappers import Request, Response
 
-from ..settings.page import Network, PageSettings
+from ..settings.page import SOCKET, Network, PageSettings
 from .guesses import Guesses
 from .private_files import PrivateFiles
 
@@ -28,6 +28,8 @@ SESSION_COOKIE = "taskserver_session"
 KNOWN_COOKIE = "taskserver_known"
 ENDED = "ended-"
 MAX_PASSWORD_BYTES = 1000
+MAX_COOKIES = 5
+"""Of one name."""
 
 
 class Visitor(NamedTuple):
@@ -69,10 +71,12 @@ class Access:
                 return Refusal("This address may not see the page.", False)
         if not self._settings.password_hash:
             return Visitor(address, "")
-        session = self._read(request.cookies.get(SESSION_COOKIE, ""), "session", SESSION_SECONDS)
-        if session is None or self._files.is_marked(f"{ENDED}{session}"):
-            return Refusal("", True)
-        return Visitor(address, session)
+        # Another site of the same domain may have set a cookie of this name beside ours.
+        for cookie in request.cookies.getlist(SESSION_COOKIE)[:MAX_COOKIES]:
+            session = self._read(cookie, "session", SESSION_SECONDS)
+            if session is not None and not self._files.is_marked(f"{ENDED}{session}"):
+                return Visitor(address, session)
+        return Refusal("", True)
 
     def sign_in(self, request: Request, password: str, response: Response) -> float | None:
         """Give a visitor who knows the password a session, by cookies of the response.
@@ -81,14 +85,16 @@ class Access:
         Raises OSError.
         """
         address, _ = visitor_address(request, self._settings.proxies)
-        browser = self._read(request.cookies.get(KNOWN_COOKIE, ""), "known", KNOWN_SECONDS)
+        cookies = request.cookies.getlist(KNOWN_COOKIE)[:MAX_COOKIES]
+        known = (self._read(cookie, "known", KNOWN_SECONDS) for cookie in cookies)
+        browser = next((mark for mark in known if mark is not None), None)
         if waits := self._guesses.seconds_to_wait(address, browser):
             return waits
         is_short = len(password.encode("utf-8", "replace")) <= MAX_PASSWORD_BYTES
         if not (is_short and check_password_hash(self._settings.password_hash, password)):
             return 0.0
         self._guesses.forget(address, browser)
-        self._files.clean_up(ENDED, "guesses-")
+        self._files.clean_up(ENDED)
         root = request.root_path or "/"
         for cookie, salt, seconds in (
             (SESSION_COOKIE, "session", SESSION_SECONDS),
@@ -116,10 +122,22 @@ class Access:
 
     def is_own_form(self, request: Request, visitor: Visitor) -> bool:
         """Whether a POST comes from a form of this visitor's page."""
-        if request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
+        if is_of_another_site(request):
             return False
         owner = self._read(request.form.get("token", ""), "form", FORM_SECONDS)
         return owner is not None and hmac.compare_digest(owner, visitor.session or visitor.address)
+
+    def sealed(self, visitor: Visitor, purpose: str, value: object) -> str:
+        """A value that comes back by a form or link of this visitor, and can be made by nobody else."""
+        return str(self._serializer(f"{purpose} {visitor.session or visitor.address}").dumps(value))
+
+    def unsealed(self, visitor: Visitor, purpose: str, token: str, seconds: int) -> Any:
+        """The value that was sealed so many seconds ago at most; None for anything else."""
+        try:
+            serializer = self._serializer(f"{purpose} {visitor.session or visitor.address}")
+            return serializer.loads(token, max_age=seconds)
+        except BadSignature:
+            return None
 
     def _serializer(self, salt: str) -> URLSafeTimedSerializer:
         return URLSafeTimedSerializer(
@@ -134,6 +152,11 @@ class Access:
         return found if isinstance(found, str) else None
 
 
+def is_of_another_site(request: Request) -> bool:
+    """Whether the browser says that another site sends this request."""
+    return request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin"
+
+
 def visitor_address(request: Request, proxies: Sequence[Network]) -> tuple[str, bool]:
     """The address of the visitor, and whether a proxy that is not listed stands between.
 
@@ -143,12 +166,14 @@ def visitor_address(request: Request, proxies: Sequence[Network]) -> tuple[str, 
     forwarded = [one.strip() for one in request.headers.get("X-Forwarded-For", "").split(",") if one.strip()]
     while forwarded and is_in(address, proxies):
         address = forwarded.pop()
-    has_more = bool(forwarded) or "Forwarded" in request.headers
+    has_more = bool(forwarded) or any(name in request.headers for name in ("Forwarded", "X-Real-IP"))
     return _plain(address), has_more and not is_in(request.remote_addr or "", proxies)
 
 
 def is_in(address: str, networks: Sequence[Network]) -> bool:
-    """Whether an address lies in one of the networks; one that is none lies nowhere."""
+    """Whether an address lies in one of the networks; one that is none, as behind a socket, lies in SOCKET alone."""
+    if address in ("", "unix:"):
+        return SOCKET in networks
     try:
         found = ip_address(_plain(address))
     except ValueError:

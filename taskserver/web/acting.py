@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
-from shlex import quote
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from werkzeug.datastructures import MultiDict
 
 from ..messages.printable import printable
 from ..model.selection import Selection
 from ..model.task import MAX_GROUP_ID, MAX_ID
+from ..page.rendering import in_shell
 from ..page.views import BadQuery, Page, error_like
 from ..server import TaskServer
 from ..stores.queue.group_pauses import GroupPauses
@@ -26,8 +26,6 @@ MAX_IDS = 500
 DONE = {"retry": "retried", "cancel": "cancelled", "pause": "paused", "resume": "resumed"}
 VERBS: Mapping[str, Verb] = {"retry": RETRY, "cancel": CANCEL}
 GROUP_VERBS = ("pause", "resume")
-FIELDS = ("verb", "id", "group", "task", "like", "all")
-"""What a link or form may choose by."""
 
 
 class Act(NamedTuple):
@@ -61,21 +59,22 @@ def read_act(server: TaskServer, query: MultiDict[str, str]) -> Act:
 
 def _numbers(query: MultiDict[str, str], name: str, most: int) -> list[int]:
     texts = [text for text in query.getlist(name) if text]
-    if not all(text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= most for text in texts):
+    if not all(text.isascii() and text.isdigit() and len(text) <= 20 and int(text) <= most for text in texts):
         raise BadQuery(f"{name} is no number from 0 to {most}.")
     return sorted(set(map(int, texts)))
 
 
 def _words(selection: Selection) -> str:
+    """What is chosen; texts of rows in quotes, so that none passes for another choice."""
     parts = []
     if selection.ids:
         parts.append(f"task{'s' if len(selection.ids) > 1 else ''} {', '.join(map(str, selection.ids))}")
     if selection.groups:
         parts.append(f"group{'s' if len(selection.groups) > 1 else ''} {', '.join(map(str, selection.groups))}")
     if selection.task:
-        parts.append(f"name {selection.task}")
+        parts.append(f"name {selection.task!r}")
     if selection.error:
-        parts.append(f"error {selection.error}")
+        parts.append(f"error {selection.error!r}")
     return "; ".join(parts) or "all"
 
 
@@ -86,17 +85,32 @@ def _command(verb: str, selection: Selection) -> str:
     parts = list(map(str, selection.ids or ()))
     parts += ["--group", *map(str, selection.groups)] if selection.groups else []
     for option, text in (("--task", selection.task), ("--error", selection.error)):
-        parts += [option, quote(text)] if text else []
+        parts += [option, in_shell(text)] if text else []
     return " ".join(["client.py", verb, *(parts or ["--all"])])
 
 
-def preview(server: TaskServer, act: Act, query: MultiDict[str, str]) -> Page:
+def preview(server: TaskServer, act: Act, seal: Callable[[Act], str]) -> Page:
     """What an act would touch; nothing is changed. Raises InvalidTask."""
     found = None
     if act.verb in VERBS:
         found = Operations(server.store).preview(VERBS[act.verb], act.selection, MAX_SHOWN)
-    fields = [(name, value) for name, value in query.items(multi=True) if name in FIELDS and value]
-    return Page("confirm.html", {"act": act, "preview": found, "fields": fields})
+        # More tasks than the page says are not touched, whatever comes to pass before the form is sent.
+        act = act._replace(selection=act.selection._replace(limit=max(found.rows, 1)))
+    return Page("confirm.html", {"act": act, "preview": found, "choice": seal(act)})
+
+
+def sealable(act: Act) -> list[object]:
+    """An act as JSON can hold it."""
+    return [act.verb, *act.selection]
+
+
+def act_of(sealed: list[Any] | None) -> Act:
+    """The act that a page said it would do. Raises BadQuery."""
+    if sealed is None:
+        raise BadQuery("This form is out of date: look again at what would be done.")
+    verb, *parts = sealed
+    selection = Selection(*parts)
+    return Act(verb, selection, _words(selection), _command(verb, selection))
 
 
 def do(server: TaskServer, act: Act) -> int:

@@ -5,9 +5,11 @@ One object or a list of them, as `client.py add --bulk` reads its lines: all are
 
 from __future__ import annotations
 
+import hashlib
 import json
-import time
+import random
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from werkzeug.exceptions import RequestEntityTooLarge
@@ -15,19 +17,21 @@ from werkzeug.wrappers import Request, Response
 
 from ..errors import DatabaseError, InvalidTask
 from ..messages.printable import shown
-from ..model.new_task import new_tasks_from
+from ..model.new_task import NewTask, new_tasks_from
 from ..server import TaskServer
 from ..settings.page import AddToken, PageSettings
-from .figures import bearer_of, knows
+from ..stores.queue.adding import WaitsForNewer
+from ..stores.queue.once import KeyTaken, Once
+from .figures import WRONG_A_MINUTE, bearer_of, is_within_pace, knows
 from .private_files import PrivateFiles
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_TASKS = 1000
-MAX_KEY_CHARACTERS = 150
+MAX_KEY_CHARACTERS = 255
+FORGET_CHANCE = 0.01
+"""How often old keys are forgotten: it costs a look at all of them."""
 REQUESTS_A_MINUTE = 600
 """Of one token."""
-WRONG_A_MINUTE = 30
-"""Requests without a right token, from all addresses together: nobody guesses a token of 256 bits."""
 
 
 class _Refused(Exception):
@@ -66,20 +70,38 @@ def _add(settings: PageSettings, server: TaskServer, files: PrivateFiles, reques
         raise _Refused(401, "the token is missing or wrong" if bearer_of(request) else "a token is needed")
     _check_pace(files, f"token-{token.sha256[:16]}", REQUESTS_A_MINUTE)
     tasks = _tasks_in(request)
-    list(new_tasks_from(tasks))  # the sentence about a wrong task comes before that about a right
+    new_tasks = list(new_tasks_from(tasks))  # the sentence about a wrong task comes before that about a right
     for number, task in enumerate(tasks, start=1):
         _check_rights(token, task, number)
-    return server.add_tasks(_with_keys(tasks, request.headers.get("Idempotency-Key"), token))
+    server.store.tables.check()
+    key = request.headers.get("Idempotency-Key")
+    return server.add_tasks(tasks) if key is None else _add_once(server, token, key, new_tasks)
+
+
+def _add_once(server: TaskServer, token: AddToken, key: str, tasks: Sequence[NewTask]) -> list[int]:
+    """Add tasks, or find those that were added by an earlier request with the same key."""
+    if not (key.isascii() and key.isprintable() and 0 < len(key) <= MAX_KEY_CHARACTERS):
+        raise _Refused(400, f"Idempotency-Key is wrong; allowed: 1 to {MAX_KEY_CHARACTERS} characters of ASCII")
+    once = Once(server.store.database)
+    try:
+        ids = once.add(tasks, f"{token.name} {_digest(key)}", _digest(json.dumps(tasks)))
+    except KeyTaken:
+        raise _Refused(409, "this Idempotency-Key was given before, with other tasks") from None
+    except WaitsForNewer as error:
+        raise InvalidTask(f"task {error.number}: {error}") from None
+    if random.random() < FORGET_CHANCE:
+        with suppress(DatabaseError):
+            once.forget()
+    return ids
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _check_pace(files: PrivateFiles, name: str, most: int) -> None:
-    """Count a request of this minute; refuse it where there were too many."""
-    minute = time.time() // 60
-    with files.numbers(f"pace-{name}") as numbers:
-        count = numbers[1] if len(numbers) == 2 and numbers[0] == minute else 0.0
-        if count >= most:
-            raise _Refused(429, f"more than {most} requests in a minute")
-        numbers[:] = [minute, count + 1]
+    if not is_within_pace(files, name, most):
+        raise _Refused(429, f"more than {most} requests in a minute")
 
 
 # ---- what is asked for
@@ -87,11 +109,15 @@ def _check_pace(files: PrivateFiles, name: str, most: int) -> None:
 
 def _tasks_in(request: Request) -> Sequence[Mapping[str, Any]]:
     """The descriptions in the body."""
-    request.max_content_length = MAX_BODY_BYTES
+    if request.content_length is None and not request.environ.get("wsgi.input_terminated"):
+        raise _Refused(411, "the length of the body is missing: Content-Length")
+    request.max_content_length = MAX_BODY_BYTES + 1  # a body without a length is cut there
     try:
         body = request.get_data()
     except RequestEntityTooLarge:
-        raise _Refused(413, f"the body is too long; allowed: {MAX_BODY_BYTES} bytes") from None
+        body = b"x" * (MAX_BODY_BYTES + 1)
+    if len(body) > MAX_BODY_BYTES:
+        raise _Refused(413, f"the body is too long; allowed: {MAX_BODY_BYTES} bytes")
     try:
         found = json.loads(body.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
@@ -114,23 +140,12 @@ def _check_rights(token: AddToken, task: Mapping[str, Any], number: int) -> None
         if not token.allows_group(group):
             raise _Refused(403, f"task {number}: this token may not add to group {group}")
     # A rerun writes to a row that somebody else may have added.
-    if task.get("rerun") and not (token.allows_task("*") and token.groups is None):
+    is_of_all = token.allows_task("*") and token.groups is None
+    if task.get("rerun") and not is_of_all:
         raise _Refused(403, f"task {number}: rerun is for tokens of all tasks and groups")
-
-
-def _with_keys(tasks: Sequence[Mapping[str, Any]], key: str | None, token: AddToken) -> list[Mapping[str, Any]]:
-    """The tasks with unique keys made of the request's, so that the request repeated adds nothing."""
-    if key is None:
-        return list(tasks)
-    if not (key.isascii() and key.isprintable() and 0 < len(key) <= MAX_KEY_CHARACTERS):
-        raise _Refused(400, f"Idempotency-Key is wrong; allowed: 1 to {MAX_KEY_CHARACTERS} characters of ASCII")
-    keyed: list[Mapping[str, Any]] = []
-    for number, task in enumerate(tasks, start=1):
-        for name in ("unique_key", "depends_on"):
-            if task.get(name) is not None:
-                raise InvalidTask(f"task {number}: it has {name}, and the request an Idempotency-Key; give one of them")
-        keyed.append({**task, "unique_key": f"http:{token.name}:{key}:{number}"})
-    return keyed
+    unique_key = task.get("unique_key")
+    if unique_key is not None and not is_of_all and not unique_key.startswith(f"{token.name}:"):
+        raise _Refused(403, f"task {number}: a unique_key of this token begins with {token.name}:")
 
 
 def _json(value: object, code: int) -> Response:

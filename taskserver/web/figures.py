@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import time
 
 from werkzeug.wrappers import Request, Response
 
 from ..errors import DatabaseError
 from ..server import TaskServer
 from ..settings.page import PageSettings
+from .private_files import Counter, PrivateFiles
+
+WRONG_A_MINUTE = 30
+"""Requests without a right token, from all addresses together: nobody guesses a token of 256 bits."""
 
 
-def answer(settings: PageSettings, server: TaskServer, request: Request) -> Response:
+def answer(settings: PageSettings, server: TaskServer, files: PrivateFiles, request: Request) -> Response:
     """The metrics as text, or why there are none."""
     if not settings.metrics_sha256:
         return Response("There are no metrics here.\n", 404)
     if not knows(settings.metrics_sha256, request):
+        if not is_within_pace(files, "wrong", WRONG_A_MINUTE):
+            return Response("Too many wrong tokens.\n", 429, {"Retry-After": "60"})
         return Response("The token is missing or wrong.\n", 401, {"WWW-Authenticate": "Bearer"})
     from ..monitoring.acceptance import read_accepted
     from ..monitoring.metrics import CONTENT_TYPE, metrics_when_away, read_metrics
@@ -26,6 +33,17 @@ def answer(settings: PageSettings, server: TaskServer, request: Request) -> Resp
     except DatabaseError:
         text = metrics_when_away()
     return Response(text, content_type=CONTENT_TYPE)
+
+
+def is_within_pace(files: PrivateFiles, name: str, most: int) -> bool:
+    """Count a request of this minute, unless there were `most` already. Raises OSError."""
+    minute = float(time.time() // 60)
+    with files.counters(f"pace-{name}") as counters:
+        found = counters.get(name, Counter(0.0, minute, 60.0))
+        times = found.times if found.last == minute else 0.0
+        if times < most:
+            counters[name] = Counter(times + 1, minute, 60.0)
+    return times < most
 
 
 def bearer_of(request: Request) -> str:

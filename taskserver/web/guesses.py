@@ -1,27 +1,41 @@
 """Guesses at the page's password: slowed down by where they come from, without a way to lock the owner out.
 
-After FREE guesses in a row from one network each further one has to wait, twice as long as the one before. A browser
-from which somebody signed in before has guesses of its own, so that nobody else's delay it. All others together have
-more, which delay each of them by some seconds. A guess counts before it is compared, so that many at once are many.
+A guess counts for the visitor's address, and for two wider networks around it; each lets some through, and has further
+ones wait, the narrowest for the longest. So one host can guess little, a network of many no more, and an attack from
+elsewhere costs the owner nothing. A browser from which somebody signed in before has guesses of its own. A guess counts
+before it is compared, so that many at once are many, and not where it has to wait.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from ipaddress import IPv6Address, ip_address, ip_network
+from collections.abc import Iterator
+from ipaddress import IPv4Address, ip_address, ip_network
+from typing import NamedTuple
 
-from .private_files import PrivateFiles
+from .private_files import Counter, PrivateFiles
 
-FREE = 5
-MAX_DELAY_SECONDS = 900.0
-FREE_IN_ALL = 200
-"""Guesses an hour from all unknown browsers together."""
-DELAY_IN_ALL_SECONDS = 5.0
-FORGET_SECONDS = 3600.0
-"""After so long without a guess the count begins anew."""
-MAX_FILES = 5000
-PREFIX = "guesses-"
+
+class Level(NamedTuple):
+    """How wide a network is, and what it may do."""
+
+    ipv4_bits: int
+    ipv6_bits: int
+    free: int
+    """Guesses without a wait."""
+    most_seconds: float
+    """The longest wait, which grows from 1 s by doubling; and after so long one guess is forgotten."""
+
+
+LEVELS = (Level(32, 64, 5, 900.0), Level(24, 48, 20, 60.0), Level(16, 32, 100, 5.0))
+SHARED = Level(0, 0, 100, 5.0)
+"""For an address that may be everybody's: a proxy's in the same house, or none, as behind a socket."""
+BROWSER = Level(0, 0, 5, 900.0)
+MAX_COUNTERS = 5000
+CROWDED = "crowded"
+"""The counter of all that find no other: who fills them all must not hold up the rest of the world."""
+FILE = "guesses"
 
 
 class Guesses:
@@ -35,53 +49,67 @@ class Guesses:
 
         `browser` is the mark of a browser from which somebody signed in before. Raises OSError.
         """
-        key = self._key(address, browser)
-        waits = self._count(key, FREE, MAX_DELAY_SECONDS)
-        if browser is None and not waits:
-            waits = self._count("all", FREE_IN_ALL, DELAY_IN_ALL_SECONDS)
-            if waits:
-                self._take_back(key)
+        with self._files.counters(FILE) as counters:
+            now = time.time()  # not before: others may have counted meanwhile
+            levels = dict(_levels_of(address, browser))
+            used = {_key_in(counters, key): level for key, level in levels.items()}
+            used = {key: SHARED if key == CROWDED else level for key, level in used.items()}
+            waits = max(_waits(_now(counters.get(key), level, now), level, now) for key, level in used.items())
+            if not waits:
+                for key, level in used.items():
+                    counters[key] = Counter(_now(counters.get(key), level, now).times + 1, now, level.most_seconds)
+            _clean_up(counters, now)
         return waits
 
     def forget(self, address: str, browser: str | None) -> None:
         """Forget the guesses of somebody who knew the password. Raises OSError."""
-        with self._files.numbers(f"{PREFIX}{self._key(address, browser)}") as numbers:
-            numbers.clear()
-
-    def _take_back(self, key: str) -> None:
-        with self._files.numbers(f"{PREFIX}{key}") as numbers:
-            if numbers:
-                numbers[0] = max(numbers[0] - 1, 0.0)
-
-    def _count(self, key: str, free: int, most: float) -> float:
-        now = time.time()
-        with self._files.numbers(f"{PREFIX}{key}") as numbers:
-            count, last = numbers if len(numbers) == 2 else (0.0, now)
-            if not 0 <= now - last < FORGET_SECONDS:
-                count = 0.0
-            delay = min(2.0 ** min(count - free, 30), most) if count >= free else 0.0
-            if now - last < delay:
-                return delay - (now - last)
-            numbers[:] = [count + 1, now]
-        return 0.0
-
-    def _key(self, address: str, browser: str | None) -> str:
-        """The name of a browser's or network's file; one for all that are left where there are too many."""
-        key = _short(_network_of(address) if browser is None else f"browser {browser}")
-        if not self._files.is_marked(f"{PREFIX}{key}") and self._files.count(PREFIX) >= MAX_FILES:
-            self._files.clean_up(PREFIX)
-            return "rest"
-        return key
+        key, _ = next(_levels_of(address, browser))
+        with self._files.counters(FILE) as counters:
+            counters.pop(key, None)
 
 
-def _network_of(address: str) -> str:
-    """The network that one visitor has by himself: of IPv6 a /64."""
+def _levels_of(address: str, browser: str | None) -> Iterator[tuple[str, Level]]:
+    """The names of a visitor's counters, the narrowest first."""
+    if browser is not None:
+        yield _short(f"browser {browser}"), BROWSER
+        return
     try:
         found = ip_address(address)
     except ValueError:
-        return "unknown"
-    return str(ip_network(f"{found}/64", strict=False)) if isinstance(found, IPv6Address) else str(found)
+        yield "unknown", SHARED
+        return
+    if found.is_private or found.is_loopback or found.is_link_local:
+        yield _short(str(found)), SHARED
+        return
+    for level in LEVELS:
+        bits = level.ipv4_bits if isinstance(found, IPv4Address) else level.ipv6_bits
+        yield _short(str(ip_network(f"{found}/{bits}", strict=False))), level
 
 
 def _short(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _key_in(counters: dict[str, Counter], key: str) -> str:
+    return key if key in counters or len(counters) < MAX_COUNTERS else CROWDED
+
+
+def _now(counter: Counter | None, level: Level, now: float) -> Counter:
+    """A counter without what is forgotten by now."""
+    if counter is None or now < counter.last:  # the clock was set back
+        return Counter(0.0, now, level.most_seconds)
+    return counter._replace(times=max(counter.times - (now - counter.last) / level.most_seconds, 0.0))
+
+
+def _waits(counter: Counter, level: Level, now: float) -> float:
+    if counter.times < level.free - 0.5:  # of the last one a little is forgotten by now
+        return 0.0
+    longest: float = min(2.0 ** min(counter.times - level.free, 30.0), level.most_seconds)
+    return max(longest - (now - counter.last), 0.0)
+
+
+def _clean_up(counters: dict[str, Counter], now: float) -> None:
+    """Leave out what is forgotten."""
+    for key, counter in list(counters.items()):
+        if not 0 <= now - counter.last < counter.times * counter.forgets_seconds:
+            del counters[key]

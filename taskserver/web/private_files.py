@@ -1,21 +1,35 @@
-"""The files that the page keeps in var/page/: its secret, guesses at the password, sign-outs, and what visitors did."""
+"""The files that the page keeps in var/page/: its secret, counters, sign-outs, and what visitors did."""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import get_ident
+from typing import NamedTuple
 
 from ..host.private_folder import make_private_folder
 
 SECRET_BYTES = 32
 MAX_LOG_BYTES = 1_000_000
 FORGOTTEN_SECONDS = 2 * 86_400.0
-"""Guesses and sign-outs are older than any that still count."""
+"""Sign-outs are older than any session that still counts."""
+PLACE = Path("var", "page")
+
+
+class Counter(NamedTuple):
+    """How often something happened of late."""
+
+    times: float
+    last: float
+    """When it happened last, in seconds since 1970."""
+    forgets_seconds: float
+    """After so long, one of them is forgotten."""
 
 
 class PrivateFiles:
@@ -23,7 +37,7 @@ class PrivateFiles:
 
     def __init__(self, folder: Path) -> None:
         """`folder` is the deployment's. Makes the page's folder; raises OSError."""
-        self._folder = folder / "var" / "page"
+        self._folder = folder / PLACE
         make_private_folder(folder / "var")
         self._folder.mkdir(mode=0o700, exist_ok=True)
 
@@ -33,26 +47,35 @@ class PrivateFiles:
         with suppress(FileNotFoundError):
             if len(found := path.read_bytes()) == SECRET_BYTES:
                 return found
-        # Complete before it has its name. Where two processes make one at once, the last one counts.
-        draft = path.with_name(f"secret.{os.getpid()}")
+        # Complete before it has its name, which only the first one gets.
+        draft = path.with_name(f"secret.{os.getpid()}.{get_ident()}")
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(secrets.token_bytes(SECRET_BYTES))
-        draft.replace(path)
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without links
+            draft.replace(path)
+        with suppress(FileNotFoundError):
+            draft.unlink()
         return path.read_bytes()
 
-    # ---- numbers that several processes change
+    # ---- counters that several processes change
 
     @contextmanager
-    def numbers(self, name: str) -> Iterator[list[float]]:
-        """In the `with`, this process alone has the numbers of that name, and may change them. Raises OSError."""
+    def counters(self, name: str) -> Iterator[dict[str, Counter]]:
+        """In the `with`, this process alone has the counters of that name, and may change them. Raises OSError."""
         descriptor = os.open(self._folder / name, os.O_RDWR | os.O_CREAT, 0o600)
         with open(descriptor, "r+", encoding="ascii") as file:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            found = _numbers_in(file.read())
+            found = _counters_in(file.read())
+            before = dict(found)
             yield found
-            file.seek(0)
-            file.truncate()
-            file.write(" ".join(map(repr, found)))
+            if found != before:
+                file.seek(0)
+                file.truncate()
+                json.dump(found, file)
 
     def mark(self, name: str) -> None:
         """Make an empty file of that name. Raises OSError."""
@@ -62,17 +85,13 @@ class PrivateFiles:
         """Whether there is a file of that name."""
         return (self._folder / name).exists()
 
-    def count(self, prefix: str) -> int:
-        """How many files have a name that begins so."""
-        return sum(name.startswith(prefix) for name in os.listdir(self._folder))
-
-    def clean_up(self, *prefixes: str) -> None:
+    def clean_up(self, prefix: str) -> None:
         """Remove old files whose names begin so."""
         oldest = time.time() - FORGOTTEN_SECONDS
         for name in os.listdir(self._folder):
             path = self._folder / name
             with suppress(OSError):
-                if name.startswith(prefixes) and path.stat().st_mtime < oldest:
+                if name.startswith(prefix) and path.stat().st_mtime < oldest:
                     path.unlink()
 
     # ---- what visitors did
@@ -88,8 +107,8 @@ class PrivateFiles:
             file.write(f"{line}\n".encode("utf-8", "backslashreplace"))
 
 
-def _numbers_in(text: str) -> list[float]:
+def _counters_in(text: str) -> dict[str, Counter]:
     try:
-        return [float(one) for one in text.split()]
-    except ValueError:  # it was cut off while it was written
-        return []
+        return {str(name): Counter(*map(float, values)) for name, values in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError):  # empty, or cut off while it was written
+        return {}

@@ -7,6 +7,7 @@ which holds wherever the page is mounted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from ipaddress import ip_network
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -23,8 +24,8 @@ from ..settings.checks import ALL_KEYS
 from ..settings.load import load_settings
 from ..settings.page import PageSettings, load_page_settings
 from . import acting, adding, figures
-from .access import Access, Visitor
-from .private_files import PrivateFiles
+from .access import Access, Visitor, is_in, is_of_another_site
+from .private_files import PLACE, PrivateFiles
 
 VIEWS: Mapping[str, views.View] = {
     "": views.overview,
@@ -36,6 +37,13 @@ VIEWS: Mapping[str, views.View] = {
     "workers": views.workers,
 }
 MAX_FORM_BYTES = 100_000
+ANSWER_SECONDS = 15.0
+"""A visitor waits no longer for the database's answer to one question."""
+CHOICE_SECONDS = 3600
+"""A page that says what would be done is good for so long."""
+TOLD_SECONDS = 60
+"""So long a page tells what was done before it."""
+EVERYWHERE = (ip_network("0.0.0.0/0"), ip_network("::/0"))
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -95,26 +103,28 @@ class Application:
 
     def _deployment(self) -> Deployment:
         """The settings and the queue as `.env` has them now. Raises SettingError and OSError."""
-        state = _state_of(self._folder / ".env")
+        # Also where the page's own folder was removed meanwhile.
+        state = _state_of(self._folder / ".env"), (self._folder / PLACE).exists()
         with self._lock:
             if self._made is None or self._made[0] != state:
                 settings = load_page_settings(self._folder)
                 server = TaskServer.from_settings(load_settings(self._folder))
-                self._made = state, Deployment(settings, server, PrivateFiles(self._folder))
+                made = Deployment(settings, server, PrivateFiles(self._folder))
+                self._made = (state[0], True), made
             return self._made[1]
 
     # ---- answers
 
     def _answer(self, request: PageRequest) -> Response:
-        if name := request.args.get("asset"):
-            return _asset(name)
+        if (name := request.args.get("asset")) and request.method in ("GET", "HEAD"):
+            return _asset(name, request)
         try:
             deployment = self._deployment()
         except (SettingError, OSError) as error:
             print(printable(f"taskserver page: {error}"), file=request.environ["wsgi.errors"])
             # A setting's name is no secret; what else the sentence says is not for everybody.
             key = str(error).partition(" ")[0]
-            what = f"{key} is wrong" if key in ALL_KEYS else "it is not set up"
+            what = f"{key} is wrong or missing" if key in ALL_KEYS else "it is not set up"
             return _refused(503, f"The page cannot be shown: {what}. The web server's error log says more.")
         try:
             return self._answer_of(deployment, request)
@@ -127,7 +137,7 @@ class Application:
         if last == "tasks" and request.method == "POST" and "view" not in request.args:
             return adding.answer(deployment.settings, deployment.server, deployment.files, request)
         if last == "metrics":
-            return figures.answer(deployment.settings, deployment.server, request)
+            return figures.answer(deployment.settings, deployment.server, deployment.files, request)
         if last in ("favicon.ico", "robots.txt"):
             return _refused(404, "There is no such page.")
         if not deployment.settings.is_open_to_somebody:
@@ -160,9 +170,13 @@ class _Visit:
     def answer(self) -> Response:
         """The answer, whatever state the queue is in."""
         try:
-            if self._view != "doctor" and self._request.method in ("GET", "HEAD"):
-                self._deployment.server.store.tables.check()
-            return self._answer()
+            store = self._deployment.server.store
+            if self._request.method == "POST":
+                return self._post()
+            with store.database.tried_once(ANSWER_SECONDS):
+                if self._view != "doctor":
+                    store.tables.check()
+                return self._get()
         except views.BadQuery as error:
             return self._refuse(400, str(error))
         except InvalidTask as error:
@@ -174,16 +188,14 @@ class _Visit:
         except DatabaseError as error:
             return self._refuse(503, f"The database is away: {printable(str(error))}.")
 
-    def _answer(self) -> Response:
+    def _get(self) -> Response:
         server, query = self._deployment.server, self._request.args
-        if self._request.method == "POST":
-            return self._post()
         if self._request.method not in ("GET", "HEAD"):
             return self._refuse(405, "This page knows GET and POST alone.")
         if self._view == "doctor":
             return self._show(views.findings_of(self._folder))
         if self._view == "confirm":
-            return self._show(acting.preview(server, acting.read_act(server, query), query))
+            return self._show(acting.preview(server, acting.read_act(server, query), self._seal))
         if self._view not in VIEWS:
             return self._refuse(404, "There is no such page.")
         return self._show(VIEWS[self._view](server, query))
@@ -201,12 +213,29 @@ class _Visit:
             return self._refuse(404, "There is no such page.")
         if not self._deployment.settings.may_act:
             return self._refuse(403, "The page may only show: TASKSERVER_PAGE_ACTIONS is not yes.")
-        act = acting.read_act(self._deployment.server, self._request.form)
+        if self._may_be_led_here():
+            words = "Without a password, acts take https, or the address of this host in numbers"
+            return self._refuse(403, f"{words}: another name may be another site's, which leads a browser here.")
+        server, files, address = self._deployment.server, self._deployment.files, self._visitor.address
+        choice = self._request.form.get("choice", "")
+        act = acting.act_of(self._access.unsealed(self._visitor, "choice", choice, CHOICE_SECONDS))
+        server.store.tables.check()
         # Before it is done: what nobody could write down must not happen.
-        acting.note(self._deployment.files, self._visitor.address, act, "begins")
-        rows = acting.do(self._deployment.server, act)
-        acting.note(self._deployment.files, self._visitor.address, act, f"{rows} {acting.DONE[act.verb]}")
-        return _moved(link("tasks" if act.verb in acting.VERBS else "overview", done=act.verb, rows=rows))
+        acting.note(files, address, act, "begins")
+        rows = acting.do(server, act)
+        acting.note(files, address, act, f"{rows} {acting.DONE[act.verb]}")
+        done = self._access.sealed(self._visitor, "done", [act.verb, rows])
+        return _moved(link("tasks" if act.verb in acting.VERBS else "overview", done=done))
+
+    def _may_be_led_here(self) -> bool:
+        """Whether another site's name may lead to this page, so that the browser takes both for the same."""
+        if self._visitor.session or self._request.is_secure:
+            return False
+        host = self._request.host.rpartition(":")[0] or self._request.host
+        return host != "localhost" and not is_in(host.strip("[]"), EVERYWHERE)
+
+    def _seal(self, act: acting.Act) -> str:
+        return self._access.sealed(self._visitor, "choice", acting.sealable(act))
 
     def _show(self, page: views.Page) -> Response:
         return _page(page.code, page.template, {**page.values, **self._frame()})
@@ -229,13 +258,13 @@ class _Visit:
 
     def _done(self) -> tuple[str, int] | None:
         """What the act did that led here."""
-        verb, rows = self._request.args.get("done", ""), self._request.args.get("rows", "")
-        return (acting.DONE[verb], int(rows)) if verb in acting.DONE and rows.isdecimal() and len(rows) < 20 else None
+        told = self._access.unsealed(self._visitor, "done", self._request.args.get("done", ""), TOLD_SECONDS)
+        return None if told is None else (acting.DONE[told[0]], told[1])
 
 
 def _sign_in(access: Access, request: PageRequest) -> Response:
     words, code = "", 403
-    if request.method == "POST" and request.args.get("view") == "sign-in":
+    if request.method == "POST" and request.args.get("view") == "sign-in" and not is_of_another_site(request):
         response = _moved(link("overview"))
         waits = access.sign_in(request, request.form.get("password", ""), response)
         if waits is None:
@@ -255,7 +284,9 @@ def _refused(code: int, words: str) -> Response:
 
 
 def _page(code: int, template: str, values: Mapping[str, Any]) -> Response:
-    return Response(render(template, values), code, content_type="text/html; charset=utf-8")
+    # Bytes of a row that are no text, as SQLite may hold, come as lone surrogates.
+    text = render(template, values).encode("utf-8", "backslashreplace")
+    return Response(text, code, content_type="text/html; charset=utf-8")
 
 
 def _moved(location: str) -> Response:
@@ -265,13 +296,13 @@ def _moved(location: str) -> Response:
     return response
 
 
-def _asset(name: str) -> Response:
+def _asset(name: str, request: Request) -> Response:
     if name not in ASSETS:
         return _refused(404, "There is no such page.")
     response = Response(asset(name), content_type=f"{ASSETS[name]}; charset=utf-8")
     response.headers["Cache-Control"] = "private, max-age=604800"
     response.set_etag(version_of(name))
-    return response
+    return response.make_conditional(request)
 
 
 def _state_of(env_file: Path) -> object:

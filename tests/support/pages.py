@@ -7,6 +7,7 @@ import html
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from werkzeug.test import Client, TestResponse
 
@@ -81,6 +82,12 @@ class Visitor:
         assert found
         return html.unescape(found[1])
 
-    def act(self, token: str | None = None, **fields: Any) -> TestResponse:
-        """Send the form of an act."""
-        return self.post("view=act", data={"token": self.token() if token is None else token, **fields})
+    def form(self, **choice: Any) -> dict[str, str]:
+        """The hidden fields of the page that says what an act would touch."""
+        said = self.get(urlencode({"view": "confirm", **choice}, doseq=True))
+        return {name: html.unescape(value) for name, value in re.findall(r'name="(\w+)" value="([^"]*)"', said.text)}
+
+    def act(self, token: str | None = None, **choice: Any) -> TestResponse:
+        """Have it said what an act would touch, and send the form of that."""
+        form = self.form(**choice)
+        return self.post("view=act", data=form if token is None else {**form, "token": token})

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import pytest
+from werkzeug.test import Client
 
-from taskserver.web import access, guesses
+from taskserver.web import access, application_of, guesses
+from taskserver.web.private_files import PrivateFiles
 from tests.support.pages import PASSWORD, PageSite, Visitor
 
 OFFICE = "198.51.100.0/24, 2001:db8::/48"
@@ -49,7 +53,7 @@ def test_a_wrong_setting_closes_the_page_and_tells_strangers_its_name_alone(
     answer = site.visitor().get()
     *_, key = wrong
     assert answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE
-    assert f"{key} is wrong" in answer.text
+    assert f"{key} is wrong or missing" in answer.text
     assert str(site.folder) not in answer.text
     assert wrong[key] not in answer.text
 
@@ -139,7 +143,7 @@ def test_who_has_signed_in_and_sends_the_form_once_more_sees_the_page(site: Page
 
 def guess_until_slowed(visitor: Visitor) -> int:
     """How many guesses were compared."""
-    for number in range(30):
+    for number in range(130):
         answer = visitor.sign_in("wrong")
         if answer.status_code == HTTPStatus.TOO_MANY_REQUESTS:
             assert int(answer.headers["Retry-After"]) > 0
@@ -148,41 +152,107 @@ def guess_until_slowed(visitor: Visitor) -> int:
     raise AssertionError("nobody slowed it down")
 
 
-def test_guesses_are_slowed_whatever_is_restarted_and_the_right_password_waits_too(site: PageSite) -> None:
-    assert guess_until_slowed(site.visitor()) == guesses.FREE
-    assert site.visitor().sign_in("wrong").status_code == HTTPStatus.TOO_MANY_REQUESTS
-    assert site.visitor().sign_in().status_code == HTTPStatus.TOO_MANY_REQUESTS
+ADDRESS, NETWORK, PROVIDER = guesses.LEVELS
+
+
+@pytest.mark.parametrize("address", ["203.0.114.7", "2a01:db8::7"])
+def test_guesses_are_slowed_whatever_is_restarted_and_the_right_password_waits_too(
+    site: PageSite, address: str
+) -> None:
+    assert guess_until_slowed(site.visitor(address)) == ADDRESS.free
+    assert site.visitor(address).sign_in("wrong").status_code == HTTPStatus.TOO_MANY_REQUESTS
+    assert site.visitor(address).sign_in().status_code == HTTPStatus.TOO_MANY_REQUESTS
 
 
 def test_guesses_from_elsewhere_do_not_lock_the_owner_out(site: PageSite) -> None:
-    owner = site.owner()
+    owner = site.owner("8.8.8.8")
     owner.post("view=sign-out", data={"token": owner.token()})
-    guess_until_slowed(site.visitor())
-    assert site.visitor("198.51.100.9").sign_in().status_code == HTTPStatus.SEE_OTHER
+    guess_until_slowed(site.visitor("8.8.8.8"))
+    assert site.visitor("9.9.9.9").sign_in().status_code == HTTPStatus.SEE_OTHER
     # Behind one proxy all have one address: the owner's browser is known by its cookie.
     assert owner.sign_in().status_code == HTTPStatus.SEE_OTHER
 
 
-def test_guesses_from_many_addresses_are_slowed_together_and_a_known_browser_is_not(
+@pytest.mark.parametrize(
+    ("addresses", "compared"),
+    [
+        ("2a01:db8::{}", ADDRESS.free),
+        ("2a01:db8:1:{}::1", NETWORK.free),
+        ("2a01:db8:{}::1", PROVIDER.free),
+        ("8.8.8.{}", NETWORK.free),
+        ("8.8.{}.8", PROVIDER.free),
+    ],
+)
+def test_guesses_from_many_addresses_of_one_network_are_slowed_together_and_nobody_else_s(
+    site: PageSite, monkeypatch: pytest.MonkeyPatch, addresses: str, compared: int
+) -> None:
+    monkeypatch.setattr("time.time", lambda: 1_800_000_000.0)
+    codes = [site.visitor(addresses.format(number)).sign_in("wrong").status_code for number in range(1, compared + 20)]
+    assert codes.count(HTTPStatus.FORBIDDEN) == compared
+    assert site.visitor("9.9.9.9").sign_in().status_code == HTTPStatus.SEE_OTHER
+    assert site.visitor("2001:4860::1").sign_in().status_code == HTTPStatus.SEE_OTHER
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.7", "", "fd00::1"])
+def test_an_address_that_may_be_everybody_s_waits_for_seconds_at_most(
+    site: PageSite, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    now = 1_800_000_000.0
+    monkeypatch.setattr("time.time", lambda: now)
+    for _ in range(130):
+        site.visitor(address).sign_in("wrong")
+    now += 6
+    assert site.visitor(address).sign_in().status_code == HTTPStatus.SEE_OTHER
+
+
+def test_waits_grow_and_are_forgotten_with_time(site: PageSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_800_000_000.0
+    monkeypatch.setattr("time.time", lambda: now)
+    visitor = site.visitor("8.8.8.8")
+    guess_until_slowed(visitor)
+    waits = []
+    for _ in range(12):
+        waits.append(int(visitor.sign_in("wrong").headers["Retry-After"]))
+        now += waits[-1] + 0.1
+        assert visitor.sign_in("wrong").status_code == HTTPStatus.FORBIDDEN
+    assert waits[:4] == [1, 2, 4, 8]
+    assert ADDRESS.most_seconds / 2 < max(waits) <= ADDRESS.most_seconds
+    now += 86_400
+    assert guess_until_slowed(visitor) == ADDRESS.free
+
+
+def test_who_fills_the_list_of_guesses_holds_up_the_others_for_seconds_at_most(
     site: PageSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guesses, "FREE_IN_ALL", 10)
-    owner = site.owner()
-    codes = [site.visitor(f"2001:db8:{number}::1").sign_in("wrong").status_code for number in range(12)]
-    assert codes == [HTTPStatus.FORBIDDEN] * 9 + [HTTPStatus.TOO_MANY_REQUESTS] * 3
-    owner.post("view=sign-out", data={"token": owner.token()})
-    assert owner.sign_in().status_code == HTTPStatus.SEE_OTHER
+    monkeypatch.setattr(guesses, "MAX_COUNTERS", 30)
+    now = 1_800_000_000.0
+    monkeypatch.setattr("time.time", lambda: now)
+    for number in range(300):
+        site.visitor(f"2a{number % 90 + 10}:db8:{number}::1").sign_in("wrong")
+    now += 6
+    assert site.visitor("9.9.9.9").sign_in().status_code == HTTPStatus.SEE_OTHER
+    assert (site.folder / "var" / "page" / "guesses").stat().st_size < 10_000
 
 
-def test_addresses_of_one_ipv6_network_have_their_guesses_together(site: PageSite) -> None:
-    codes = [site.visitor(f"2001:db8::{number}").sign_in("wrong").status_code for number in range(1, 8)]
-    assert codes.count(HTTPStatus.FORBIDDEN) == guesses.FREE
+def test_a_guess_that_another_site_has_a_browser_send_is_not_counted(site: PageSite) -> None:
+    visitor = site.visitor()
+    for _ in range(20):
+        answer = visitor.sign_in("wrong", headers={"Sec-Fetch-Site": "cross-site"})
+        assert answer.status_code == HTTPStatus.FORBIDDEN
+    assert visitor.sign_in().status_code == HTTPStatus.SEE_OTHER
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"a": 7}', '{"a": ["x", 1, 2]}', "\0\0"])
+def test_a_list_of_guesses_that_was_cut_off_is_begun_anew(site: PageSite, text: str) -> None:
+    site.visitor().sign_in("wrong")
+    (site.folder / "var" / "page" / "guesses").write_text(text)
+    assert site.visitor().sign_in().status_code == HTTPStatus.SEE_OTHER
 
 
 def test_many_guesses_at_once_are_as_few_as_one_after_the_other(site: PageSite) -> None:
     with ThreadPoolExecutor(8) as pool:
-        codes = list(pool.map(lambda number: site.visitor().sign_in("wrong").status_code, range(24)))
-    assert codes.count(HTTPStatus.FORBIDDEN) == guesses.FREE
+        codes = list(pool.map(lambda number: site.visitor("8.8.8.8").sign_in("wrong").status_code, range(24)))
+    assert codes.count(HTTPStatus.FORBIDDEN) == ADDRESS.free
 
 
 def test_the_page_s_files_are_for_their_owner_alone(site: PageSite) -> None:
@@ -192,19 +262,29 @@ def test_the_page_s_files_are_for_their_owner_alone(site: PageSite) -> None:
     assert [path for path in folder.iterdir() if path.stat().st_mode & 0o077] == []
 
 
-def test_old_files_of_guesses_and_sign_outs_go(site: PageSite) -> None:
-    import os
-
+def test_old_marks_of_sign_outs_go(site: PageSite) -> None:
     owner = site.owner()
     owner.post("view=sign-out", data={"token": owner.token()})
-    site.visitor("198.51.100.9").sign_in("wrong")
-    folder = site.folder / "var" / "page"
-    old = [path for path in folder.iterdir() if path.name.startswith(("guesses-", "ended-"))]
-    assert len(old) >= 2
-    for path in old:
-        os.utime(path, (1, 1))
+    (mark,) = (site.folder / "var" / "page").glob("ended-*")
+    os.utime(mark, (1, 1))
     site.owner()
-    assert not [path for path in old if path.exists() and path.stat().st_mtime == 1]
+    assert not mark.exists()
+
+
+def test_a_folder_that_is_removed_while_the_page_runs_is_made_anew(site: PageSite) -> None:
+    owner = site.owner()
+    shutil.rmtree(site.folder / "var" / "page")
+    assert owner.get().status_code == HTTPStatus.FORBIDDEN
+    assert owner.sign_in().status_code == HTTPStatus.SEE_OTHER
+
+
+def test_processes_and_threads_that_begin_at_once_have_one_secret(tmp_path: Path) -> None:
+    for number in range(20):
+        (tmp_path / str(number)).mkdir()
+        with ThreadPoolExecutor(8) as pool:
+            folder = tmp_path / str(number)
+            secrets = set(pool.map(lambda _, at=folder: PrivateFiles(at).secret(), range(8)))
+        assert len(secrets) == 1
 
 
 # ---- by address
@@ -250,14 +330,23 @@ def test_with_addresses_and_a_password_both_are_needed(site: PageSite) -> None:
         ("10.0.0.1", "198.51.100.7, 203.0.113.7", False),
         ("10.0.0.1", "", False),
         ("10.0.0.1", "nonsense", False),
+        ("", "198.51.100.7", True),
         # Nobody's word but a listed proxy's; and what comes by another one comes from who knows where.
         ("203.0.113.7", "198.51.100.7", False),
         ("198.51.100.7", "198.51.100.7", False),
     ],
 )
 def test_the_word_of_listed_proxies_alone_counts(site: PageSite, connection: str, said: str, sees: bool) -> None:
-    site.set(TASKSERVER_PAGE_ALLOW=OFFICE, TASKSERVER_PAGE_PROXIES="10.0.0.0/8")
+    site.set(TASKSERVER_PAGE_ALLOW=OFFICE, TASKSERVER_PAGE_PROXIES="10.0.0.0/8, unix")
     assert may_see(site.visitor(connection), headers={"X-Forwarded-For": said}) is sees
+
+
+def test_a_second_cookie_of_the_same_name_keeps_nobody_out(site: PageSite) -> None:
+    session = session_of(site.owner())
+    cookies = f"{access.SESSION_COOKIE}=bogus; {access.SESSION_COOKIE}={session}"
+    visitor = site.visitor()
+    visitor.client = Client(application_of(site.folder), use_cookies=False)
+    assert may_see(visitor, headers={"Cookie": cookies})
 
 
 # ---- forms
@@ -276,7 +365,7 @@ def test_a_form_without_its_token_or_with_another_visitor_s_does_nothing(site: P
 def test_a_form_that_the_browser_calls_another_site_s_does_nothing(site: PageSite, site_word: str) -> None:
     site.set(TASKSERVER_PAGE_ALLOW="0.0.0.0/0", TASKSERVER_PAGE_ACTIONS="yes")
     visitor = site.visitor()
-    form = {"token": visitor.token(), "verb": "pause", "group": "3"}
+    form = visitor.form(verb="pause", group="3")
     answer = visitor.post("view=act", data=form, headers={"Sec-Fetch-Site": site_word})
     assert answer.status_code == HTTPStatus.FORBIDDEN
     assert site.server.store.claims.paused_groups() == []

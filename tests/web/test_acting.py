@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from http import HTTPStatus
+from urllib.parse import urlencode
 
 import pytest
 
@@ -37,33 +38,35 @@ def words(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("query", "fields", "after"),
+    ("choice", "after"),
     [
-        ("verb=retry&id=1", {"verb": "retry", "id": "1"}, [0, 4, 4, 3, 4]),
-        ("verb=retry&id=1&id=4", {"verb": "retry", "id": ["1", "4"]}, [0, 4, 4, 0, 4]),
-        ("verb=retry&group=3", {"verb": "retry", "group": "3"}, [0, 0, 4, 0, 0]),
-        ("verb=retry&task=tasks.a", {"verb": "retry", "task": "tasks.a"}, [0, 4, 0, 0, 0]),
-        ("verb=retry&like=2", {"verb": "retry", "like": "2"}, [0, 0, 4, 3, 4]),
-        ("verb=retry&like=5", {"verb": "retry", "like": "5"}, [4, 4, 4, 3, 0]),
-        ("verb=retry&all=1", {"verb": "retry", "all": "1"}, [0] * 5),
-        ("verb=cancel&group=3", {"verb": "cancel", "group": "3"}, [4, 4, 4, 4, 4]),
+        ({"verb": "retry", "id": "1"}, [0, 4, 4, 3, 4]),
+        ({"verb": "retry", "id": ["1", "4"]}, [0, 4, 4, 0, 4]),
+        ({"verb": "retry", "group": "3"}, [0, 0, 4, 0, 0]),
+        ({"verb": "retry", "task": "tasks.a"}, [0, 4, 0, 0, 0]),
+        ({"verb": "retry", "like": "2"}, [0, 0, 4, 3, 4]),
+        ({"verb": "retry", "like": "5"}, [4, 4, 4, 3, 0]),
+        ({"verb": "retry", "all": "1"}, [0] * 5),
+        ({"verb": "cancel", "group": "3"}, [4, 4, 4, 4, 4]),
     ],
 )
 def test_a_page_says_how_many_tasks_would_be_touched_and_the_form_of_it_touches_these(
-    acting: PageSite, query: str, fields: dict[str, str], after: list[int]
+    acting: PageSite, choice: dict[str, str], after: list[int]
 ) -> None:
     before = statuses(acting)
     changed = sum(one != other for one, other in zip(before, after, strict=True))
     visitor = acting.visitor()
-    said = visitor.get(f"view=confirm&{query}")
+    said = visitor.get(urlencode({"view": "confirm", **choice}, doseq=True))
     tasks = "1 task" if changed == 1 else f"{changed} tasks"
     assert f"{tasks} would be" in words(said.text)
     assert statuses(acting) == before
-    answer = visitor.act(**fields)
-    assert answer.status_code == HTTPStatus.SEE_OTHER
+    answer = visitor.act(**choice)
+    assert answer.status_code == (HTTPStatus.SEE_OTHER if changed else HTTPStatus.BAD_REQUEST)
     assert statuses(acting) == after
+    if not changed:
+        return
     done = words(visitor.get(answer.headers["Location"].removeprefix("?")).text)
-    assert f"{tasks} {'retried' if 'retry' in query else 'cancelled'}." in done
+    assert f"{tasks} {'retried' if choice['verb'] == 'retry' else 'cancelled'}." in done
 
 
 def test_groups_are_paused_and_resumed(acting: PageSite) -> None:
@@ -81,7 +84,7 @@ def test_groups_are_paused_and_resumed(acting: PageSite) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields",
+    "choice",
     [
         {"verb": "retry"},
         {"verb": "pause"},
@@ -95,11 +98,57 @@ def test_groups_are_paused_and_resumed(acting: PageSite) -> None:
         {"verb": "retry", "id": [str(number) for number in range(501)]},
     ],
 )
-def test_an_act_that_names_nothing_or_what_there_is_not_is_refused(acting: PageSite, fields: dict[str, str]) -> None:
+def test_an_act_that_names_nothing_or_what_there_is_not_is_refused(acting: PageSite, choice: dict[str, str]) -> None:
+    visitor = acting.visitor()
+    assert visitor.get(urlencode({"view": "confirm", **choice}, doseq=True)).status_code == HTTPStatus.BAD_REQUEST
+    assert "choice" not in visitor.form(**choice)
+
+
+def test_a_form_does_what_its_page_said_and_nothing_else(acting: PageSite) -> None:
     before = statuses(acting)
-    assert acting.visitor().act(**fields).status_code == HTTPStatus.BAD_REQUEST
+    visitor, other = acting.visitor(), acting.visitor("198.51.100.9")
+    form = visitor.form(verb="retry", id="1")
+    said_to_other = other.form(verb="retry", all="1")
+    for choice in ("", "x", form["choice"][:-1], form["token"], said_to_other["choice"]):
+        answer = visitor.post("view=act", data={**form, "choice": choice, "verb": "retry", "all": "1"})
+        assert answer.status_code == HTTPStatus.BAD_REQUEST
+        assert "out of date" in answer.text
     assert statuses(acting) == before
-    assert list(acting.server.store.claims.paused_groups()) == []
+    visitor.post("view=act", data={**form, "verb": "cancel", "all": "1", "id": "3"})
+    assert statuses(acting) == [0, *before[1:]]
+
+
+def test_what_comes_to_pass_between_page_and_form_makes_it_no_more(acting: PageSite) -> None:
+    visitor = acting.visitor()
+    form = visitor.form(verb="retry", like="1")
+    for _ in range(40):
+        acting.sql(FAILED, "tasks.a", 3, 4, "PaymentError: the card was charged")
+    acting.sql("UPDATE jobs_queue SET error_text = ? WHERE id = 1", "PaymentError: the card was charged")
+    acting.sql(FAILED, "tasks.a", 3, 4, "E: one")
+    visitor.post("view=act", data=form)
+    retried = [error for status, error in acting.sql("SELECT status, error_text FROM jobs_queue") if status == 0]
+    assert 1 <= len(retried) <= 2
+    assert {error.partition("\n")[0] for error in retried} == {"E: one"}
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [
+        ("http://rebound.example", HTTPStatus.FORBIDDEN),
+        ("https://site.example", HTTPStatus.SEE_OTHER),
+        ("http://127.0.0.1:8000", HTTPStatus.SEE_OTHER),
+        ("http://[::1]:8000", HTTPStatus.SEE_OTHER),
+        ("http://localhost:8000", HTTPStatus.SEE_OTHER),
+    ],
+)
+def test_without_a_password_no_name_of_another_site_leads_a_browser_to_an_act(
+    acting: PageSite, url: str, code: int
+) -> None:
+    form = acting.visitor().form(verb="pause", group="3")
+    answer = acting.visitor().client.post(
+        "/?view=act", base_url=url, data=form, environ_overrides={"REMOTE_ADDR": ADDRESS}
+    )
+    assert answer.status_code == code
 
 
 @pytest.mark.parametrize("view", ["act", "confirm", "sign-out", "tasks"])
@@ -138,12 +187,13 @@ def log_of(site: PageSite) -> list[str]:
 def test_each_act_is_logged_with_the_visitor_s_address(acting: PageSite) -> None:
     acting.visitor().act(verb="retry", like="1")
     begun, done = log_of(acting)
-    assert re.fullmatch(rf"\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\dZ {ADDRESS} retry of error E: one: begins", begun)
-    assert done.endswith(f"Z {ADDRESS} retry of error E: one: 2 retried")
+    assert re.fullmatch(rf"\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\dZ {ADDRESS} retry of error 'E: one': begins", begun)
+    assert done.endswith(f"Z {ADDRESS} retry of error 'E: one': 2 retried")
 
 
 def test_a_row_cannot_forge_a_line_of_the_log(acting: PageSite) -> None:
-    acting.sql(FAILED, "tasks.a\nforged", 3, 4, "E: \x1b[2Jx")
+    acting.sql(FAILED, "tasks.a", 3, 4, "E: \x1b[2Jx")
+    acting.sql(FAILED, "tasks.a\nforged", 3, 4, "E: y")
     acting.visitor().act(verb="retry", like="6")
     acting.visitor().act(verb="retry", task="tasks.a\nforged")
     assert len(log_of(acting)) == 4

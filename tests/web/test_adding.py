@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
+from io import BytesIO
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from werkzeug.test import TestResponse
 
 from taskserver.errors import Unavailable
+from taskserver.stores.queue import once
 from taskserver.web import adding
 from tests.support.pages import PageSite
 
@@ -118,7 +121,6 @@ def test_without_tokens_there_is_no_adding(each_site: PageSite) -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("", "no JSON"),
         ("{", "no JSON"),
         (b"\xff", "no JSON"),
         ("[" * 100_000, "no JSON"),
@@ -179,28 +181,83 @@ def test_a_database_that_is_away_is_answered_without_its_words(adds: PageSite, m
 # ---- once
 
 
+def keyed(site: PageSite, body: Any, key: str = "order-17", token: str = SHOP) -> TestResponse:
+    return post(site, body, token, **{"Idempotency-Key": key})
+
+
+TWO = [{"task": "tasks.send", "group_id": 3, "unique_key": "shop:1"}, {"task": "tasks.send", "group_id": 5}]
+
+
 def test_a_request_that_is_repeated_with_its_key_adds_once(adds: PageSite) -> None:
-    two = [{"task": "tasks.send", "group_id": 3}, {"task": "tasks.send", "group_id": 5}]
-    first, again = (post(adds, two, **{"Idempotency-Key": "order-17"}) for _ in range(2))
+    first, again = (keyed(adds, TWO) for _ in range(2))
     assert first.json == again.json == {"ids": [1, 2]}
-    other = post(adds, two, **{"Idempotency-Key": "order-18"})
-    assert other.json != first.json
+    # Also once its tasks are done, and their rows deleted.
+    adds.sql("DELETE FROM jobs_queue")
+    assert keyed(adds, TWO).json == {"ids": [1, 2]}
+    assert tasks_of(adds) == []
     # Another token's key is another one.
-    post(adds, {"task": "tasks.ping"}, BLOG, **{"Idempotency-Key": "order-17"})
-    assert len(tasks_of(adds)) == 5
+    keyed(adds, {"task": "tasks.ping"}, token=BLOG)
+    keyed(adds, TWO, "order-18")
+    assert len(tasks_of(adds)) == 3
 
 
-@pytest.mark.parametrize(
-    ("task", "key"),
-    [
-        ({"task": "tasks.send", "group_id": 3, "unique_key": "mine"}, "k"),
-        ({"task": "tasks.send", "group_id": 3, "depends_on": [1]}, "k"),
-        ({"task": "tasks.send", "group_id": 3}, "x" * 151),
-        ({"task": "tasks.send", "group_id": 3}, ""),
-    ],
-)
-def test_a_key_that_cannot_hold_is_refused(adds: PageSite, task: dict[str, Any], key: str) -> None:
-    assert post(adds, task, **{"Idempotency-Key": key}).status_code == HTTPStatus.BAD_REQUEST
+def test_a_key_with_other_tasks_is_refused_and_one_whose_tasks_were_refused_is_free(adds: PageSite) -> None:
+    assert keyed(adds, {"task": "no name"}).status_code == HTTPStatus.BAD_REQUEST
+    assert keyed(adds, {"task": "tasks.send", "group_id": 3, "depends_on": [99]}).status_code == HTTPStatus.BAD_REQUEST
+    assert keyed(adds, TWO).status_code == HTTPStatus.CREATED
+    assert keyed(adds, TWO[:1]).status_code == HTTPStatus.CONFLICT
+    assert keyed(adds, [*TWO, TWO[1]]).status_code == HTTPStatus.CONFLICT
+    assert len(tasks_of(adds)) == 2
+
+
+def test_of_many_requests_at_once_with_one_key_one_adds(adds: PageSite) -> None:
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(lambda _: keyed(adds, TWO).json, range(12)))
+    assert answers == [answers[0]] * 12
+    assert len(tasks_of(adds)) == 2
+
+
+def test_old_keys_are_forgotten(adds: PageSite) -> None:
+    keyed(adds, TWO)
+    keyed(adds, TWO[1:], "order-18")
+    old = adds.rows.after(-once.KEPT_SECONDS - 60)
+    adds.sql(f"UPDATE jobs_queue_notes SET noted_at = {old} WHERE value LIKE '%[1, 2]%'")
+    once.Once(adds.server.store.database).forget()
+    assert adds.sql("SELECT COUNT(*) FROM jobs_queue_notes") == [(1,)]
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "ä", "a\tb"])
+def test_a_key_that_is_none_is_refused(adds: PageSite, key: str) -> None:
+    assert keyed(adds, TWO, key).status_code == HTTPStatus.BAD_REQUEST
+    assert tasks_of(adds) == []
+
+
+def test_a_token_takes_no_unique_key_but_its_own(adds: PageSite) -> None:
+    for key in ("nightly", "blog:1", "http:all:x"):
+        answer = post(adds, {"task": "tasks.send", "group_id": 3, "unique_key": key})
+        assert answer.status_code == HTTPStatus.FORBIDDEN
+        assert answer.json is not None
+        assert "begins with shop:" in answer.json["error"]
+    assert post(adds, {"task": "tasks.any", "unique_key": "nightly"}, ALL).status_code == HTTPStatus.CREATED
+
+
+@pytest.mark.parametrize("size", [4_194_304, 4_194_305])
+def test_a_body_without_a_length_is_read_to_its_bound_and_no_further(adds: PageSite, size: int) -> None:
+    body = json.dumps({"task": "tasks.ping"}).encode()
+    environ = {
+        "wsgi.input": BytesIO(body + b" " * (size - len(body)) + b", GARBAGE" * (size > 4_194_304)),
+        "wsgi.input_terminated": True,
+        "HTTP_TRANSFER_ENCODING": "chunked",
+    }
+    answer = adds.visitor().client.post(
+        "/tasks", headers={"Authorization": f"Bearer {BLOG}"}, environ_overrides={**environ, "CONTENT_LENGTH": ""}
+    )
+    assert answer.status_code == (HTTPStatus.CREATED if size == 4_194_304 else HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+
+
+def test_nothing_is_added_to_tables_of_another_version(adds: PageSite) -> None:
+    adds.sql("INSERT INTO jobs_queue_schema (version) VALUES (99)")
+    assert post(adds, TWO).status_code == HTTPStatus.SERVICE_UNAVAILABLE
     assert tasks_of(adds) == []
 
 

@@ -145,7 +145,7 @@ class Stats:
         ]
 
     SUMS = f"""
-        SELECT {{columns}}, {", ".join(f"{'MAX' if name in GREATEST else '1e0 * SUM'}({name})" for name in COLUMNS)}
+        SELECT {{columns}}, {", ".join(f"{'MAX' if name in GREATEST else 'SUM'}(1e0 * {name})" for name in COLUMNS)}
         FROM {{stats}} WHERE hour > {{after}} GROUP BY {{keys}} ORDER BY {{keys}} LIMIT ?
     """
 

@@ -1,0 +1,56 @@
+"""Adding tasks once, however often they are sent: a note with the sender's key is committed together with them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from ...model.new_task import NewTask
+from ..database.database import Database
+from ..database.retrying import RetryPolicy, Scope
+from .adding import Adding
+
+KIND = "added"
+KEPT_SECONDS = 7 * 86_400.0
+"""After so long a key is forgotten."""
+
+
+class KeyTaken(Exception):
+    """The key was given before, with other tasks."""
+
+
+class Once:
+    """The verb of producers who may repeat themselves."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._adding = Adding(database)
+
+    # The note comes first: of two who send the same at once, the second waits here until the first has committed.
+    MAKE = "{insert_or_ignore} INTO {notes} (name, value) VALUES (?, ?)"
+    READ = "SELECT value FROM {notes} WHERE name = ?"
+    COMPLETE = "UPDATE {notes} SET value = ? WHERE name = ?"
+    FORGET = f"DELETE FROM {{notes}} WHERE name >= '{KIND} ' AND name < '{KIND}!' AND noted_at < {{after}}"
+
+    def add(self, tasks: Sequence[NewTask], name: str, digest: str) -> list[int]:
+        """Add tasks under a name, all or none; their ids, also where they were added under it before.
+
+        `digest` tells these tasks from others. Raises KeyTaken, WaitsForNewer, DatabaseError.
+        """
+        policy = RetryPolicy(Scope.TRANSACTION, self._database.conflict_seconds, is_repeatable=False)
+        return self._database.run(policy, self._add, tasks, f"{KIND} {name}", digest)
+
+    def _add(self, tasks: Sequence[NewTask], name: str, digest: str) -> list[int]:
+        if not self._database.write(self.MAKE, (name, "")):
+            ((value,),) = self._database.rows(self.READ, (name,))
+            found = json.loads(value)
+            if found["digest"] != digest:
+                raise KeyTaken
+            return [int(one) for one in found["ids"]]
+        ids = [one for portion in self._adding.insert_all(tasks) for one in portion]
+        self._database.write(self.COMPLETE, (json.dumps({"digest": digest, "ids": ids}), name))
+        return ids
+
+    def forget(self) -> None:
+        """Forget old keys. Raises DatabaseError."""
+        self._database.change(self.FORGET, (-KEPT_SECONDS,))
