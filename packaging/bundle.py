@@ -56,7 +56,6 @@ FOLDERS = {
     "examples": {".cgi", ".md", ".php", ".py", ".sql", ".txt"},
 }
 """And what is taken from each."""
-PICTURES = {".png"}
 NOT_TAKEN = {"__pycache__", "demo"}
 """Folders: the demonstration is for a copy of the repository."""
 RENAMED = {
@@ -97,7 +96,7 @@ def _bundle(target: Path, web: bool) -> int:
     refuse_strangers(sources)
     packages = [_required(line) for line in _lines(ROOT / "requirements.txt")]
     packages += [_installed(name) for name in locked("web")] if web else []
-    members = {place: _text(ROOT / source) for source, place in sources.items()}
+    members = {place: _content(ROOT / source) for source, place in sources.items()}
     members |= {"var/.htaccess": DENY_ALL.encode(), LISTED: third_party(packages).encode()}
     for package in packages:
         members |= locked_members_of(package)
@@ -150,10 +149,10 @@ def _git(*arguments: str) -> str:
         raise BundleError(f"git {arguments[0]} failed: {error.stderr.partition(chr(10))[0]}") from None
 
 
-def _text(path: Path) -> bytes:
-    """As git keeps it: cron and shells stumble over other line ends, which a checkout may have."""
+def _content(path: Path) -> bytes:
+    """As git keeps it: cron and shells stumble over other line ends, which a checkout's texts may have."""
     content = path.read_bytes()
-    return content if path.suffix in PICTURES else content.replace(b"\r\n", b"\n")
+    return content if path.suffix == ".png" else content.replace(b"\r\n", b"\n")
 
 
 def instant_of(sources: dict[str, str]) -> int:

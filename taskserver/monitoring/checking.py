@@ -18,7 +18,7 @@ from ..stores.queue.counts import Counts
 from .acceptance import Acceptances, read_accepted
 from .coverage import late_after_seconds, seconds_since_start
 from .overview import Overview, read_overview
-from .verdict import MENDS, Level, Reason, is_at_work, judge
+from .verdict import MENDS, Level, Reason, fatal_in_words, is_at_work, judge
 
 SHORT_SECONDS = 1000
 """A shorter span is told in seconds, as its limits are."""
@@ -241,8 +241,7 @@ def _ready(limits: Limits, measured: Measured) -> Iterator[Problem]:
 def _fatal(limits: Limits, measured: Measured) -> Iterator[Problem]:
     state = limits.fatal.state_of(measured.fatal.rows)
     if state:
-        are = "task is" if str(measured.fatal) == "1" else "tasks are"
-        words = f"{measured.fatal} {are} fatal: that does not run again by itself"
+        words = fatal_in_words(str(measured.fatal))
         yield Problem("fatal", state, f"{measured.fatal} fatal", words, MENDS["fatal"])
 
 

@@ -127,11 +127,15 @@ def _fatal(overview: Overview) -> Iterator[Reason]:
     if rows:
         more = "more than " if Status.FATAL in overview.total.uncounted else ""
         recent = sum(hour.fatal for hour in overview.hours)
-        if rows == 1 and not more:
-            words = "1 task is fatal: it does not run again by itself"
-        else:
-            words = f"{more}{rows} tasks are fatal: they do not run again by themselves"
+        words = fatal_in_words(f"{more}{rows}")
         yield Reason("fatal", Level.ACT if recent else Level.LOOK, words, MENDS["fatal"])
+
+
+def fatal_in_words(rows: str) -> str:
+    """That so many tasks, `1` or `more than 1000`, are fatal."""
+    if rows == "1":
+        return "1 task is fatal: it does not run again by itself"
+    return f"{rows} tasks are fatal: they do not run again by themselves"
 
 
 def _schedules(overview: Overview) -> Iterator[Reason]:

@@ -61,9 +61,9 @@ NOT_RUN = {
     ): "asks for a password: as in tests/cli/test_page.py",
     ("docs/page.md", "TASKSERVER_PAGE_PASSWORD="): "a hash that is cut short",
     ("docs/page.md", "TASKSERVER_ADD_TOKENS="): "a hash that is cut short",
-    ("docs/page.md", "gunicorn"): "as in tests/web/test_page_on_servers.py",
+    ("docs/page.md", "gunicorn"): "as in tests/web/test_servers.py",
     ("docs/page.md", "WSGIScriptAlias"): "a line of Apache's settings",
-    ("docs/page.md", "from flask import"): "as in tests/web/test_page_on_servers.py",
+    ("docs/page.md", "from flask import"): "as in tests/web/test_servers.py",
     ("docs/page.md", "curl"): "as in tests/web/test_examples.py",
     ("examples/demo/README.md", ".venv/bin/python -m examples.demo"): "looks at what make demo built, which takes long",
 }

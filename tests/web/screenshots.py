@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.support.browser import Browser
 from tests.support.deployment import ROOT, Deployment
-from tests.web.sites import VIEWS, PageSite, fill_shop, sign_in
+from tests.web.sites import VIEWS, PageQueue, fill_shop, sign_in
 
 PICTURES = ROOT / "docs" / "pictures"
 SHOWN = ("overview",)
@@ -57,7 +57,7 @@ def main(folder: Path = PICTURES) -> None:
     views = {name: link for name, link in VIEWS.items() if folder != PICTURES or name in SHOWN}
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place, Browser(Path(place)) as browser:
-        site = PageSite(Deployment(Path(place)), "sqlite:///var/taskserver.db")
+        site = PageQueue(Deployment(Path(place)), "sqlite:///var/taskserver.db")
         fill_shop(site)
         with site.served() as website:
             sign_in(browser, website.url)

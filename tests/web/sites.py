@@ -1,6 +1,6 @@
 """Deployments with a status page: their settings, and rows of every kind in their queues, by SQL alone.
 
-    site = PageSite(deployment, dsn)
+    site = PageQueue(deployment, dsn)
     fill_shop(site)     what a small shop's queue may look like, of all statuses; a picture of it can be shown
     fill_odd(site)      besides: hostile and very long texts, wide characters
     fill_up(site, 100_000)      besides: so many ready tasks, and a tenth as many fatal ones
@@ -18,17 +18,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from werkzeug.security import generate_password_hash
-
 from tests.support.browser import Browser
 from tests.support.deployment import Deployment
+from tests.support.pages import PASSWORD, PASSWORD_HASH
 from tests.support.processes import wait_until
 from tests.support.queues import Queue
 from tests.support.websites import Website, gunicorn_website
 
-PASSWORD = "the owner's long secret"
-PASSWORD_HASH = generate_password_hash(PASSWORD, method="pbkdf2:sha256:1000")
-"""Of few iterations: the tests sign in often."""
 VIEWS = {
     "overview": "",
     "tasks": "?view=tasks",
@@ -64,7 +60,7 @@ class Hour(NamedTuple):
     ago: int
 
 
-class PageSite(Queue):
+class PageQueue(Queue):
     """A queue with a page, from which one may act unless told otherwise."""
 
     def __init__(self, deployment: Deployment, dsn: str, *, acts: bool = True, tables: bool = True) -> None:
@@ -126,7 +122,7 @@ STAGES = [
 ]
 
 
-def fill_shop(site: PageSite) -> None:
+def fill_shop(site: PageQueue) -> None:
     """A small shop: letters that failed in the night, pictures that are resized, a catalogue that is imported."""
     _fill_tasks(site)
     _fill_workers(site)
@@ -134,7 +130,7 @@ def fill_shop(site: PageSite) -> None:
     _fill_hours(site)
 
 
-def _fill_tasks(site: PageSite) -> None:
+def _fill_tasks(site: PageQueue) -> None:
     chance = random.Random(23)
     running = {
         "task": "tasks.import_catalogue",
@@ -190,7 +186,7 @@ def _failed(status: int, number: int, error: str) -> dict[str, object]:
     }
 
 
-def _fill_workers(site: PageSite) -> None:
+def _fill_workers(site: PageQueue) -> None:
     host = "web12.host.example"
     site.insert(
         [
@@ -207,13 +203,13 @@ def _fill_workers(site: PageSite) -> None:
     site.insert([run | counts, last | counts], "_workers")
 
 
-def _fill_schedules(site: PageSite) -> None:
+def _fill_schedules(site: PageQueue) -> None:
     nightly = {"name": "nightly import", "task": "tasks.import_catalogue", "group_id": 5, "every_seconds": 86_400}
     invoices = {"name": "invoices", "task": "tasks.write_invoice", "group_id": 6, "every_seconds": 3600}
     site.insert([nightly | {"next_at": Ago(-5 * 3600)}, invoices | {"next_at": Ago(-600)}], "_schedules")
 
 
-def _fill_hours(site: PageSite) -> None:
+def _fill_hours(site: PageQueue) -> None:
     chance = random.Random(30)
     rows: list[dict[str, object]] = []
     for hour in range(30):
@@ -241,7 +237,7 @@ ODD_TEXTS = (
 SCRIPT_ERROR = f"ValueError: {SCRIPT}"
 
 
-def fill_odd(site: PageSite) -> None:
+def fill_odd(site: PageQueue) -> None:
     """Rows with hostile, very long and wide texts in all places where a text may stand."""
     long = "W" * 900
     for status in (0, 1, 2, 3, 4, 5):
@@ -268,7 +264,7 @@ def fill_odd(site: PageSite) -> None:
     site.insert([{"hour": Hour(1), "group_id": 7, "task": text[:255], "done": 10**12} for text in ODD_TEXTS], "_stats")
 
 
-def fill_up(site: PageSite, rows: int) -> None:
+def fill_up(site: PageQueue, rows: int) -> None:
     """So many ready tasks and a tenth as many fatal ones, in three groups, of twenty names."""
     names = [{"task": f"tasks.number_{n}", "group_id": group} for n in range(20) for group in (3, 5, 6)]
     _multiply(site, [name | {"status": 0} for name in names], rows)
@@ -276,7 +272,7 @@ def fill_up(site: PageSite, rows: int) -> None:
     _multiply(site, [name | fatal for name in names], rows // 10)
 
 
-def _multiply(site: PageSite, first: Sequence[Mapping[str, object]], rows: int) -> None:
+def _multiply(site: PageQueue, first: Sequence[Mapping[str, object]], rows: int) -> None:
     """Insert these, then as many again and again until there are so many."""
     ((last,),) = site.sql("SELECT COALESCE(MAX(id), 0) FROM jobs_queue")
     site.insert(first)

@@ -9,10 +9,11 @@ import pytest
 
 from tests.support.browser import Browser
 from tests.support.deployment import Deployment
+from tests.support.pages import PASSWORD
 from tests.support.processes import wait_until
 from tests.support.servers import free_port
 from tests.support.websites import Website
-from tests.web.sites import PASSWORD, VIEWS, PageSite, fill_odd, fill_shop, fill_up, sign_in
+from tests.web.sites import VIEWS, PageQueue, fill_odd, fill_shop, fill_up, sign_in
 
 SIDEWAYS = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
 CUT_OFF = """
@@ -30,7 +31,7 @@ return [...document.querySelectorAll("body *")].filter(node => {
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Website]:
     """A page over rows of every kind, which no test changes."""
     deployment = Deployment(tmp_path_factory.mktemp("shop"))
-    site = PageSite(deployment, "sqlite:///var/taskserver.db")
+    site = PageQueue(deployment, "sqlite:///var/taskserver.db")
     fill_shop(site)
     fill_odd(site)
     with site.served() as website:
@@ -45,8 +46,8 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def site(deployment: Deployment) -> PageSite:
-    return PageSite(deployment, "sqlite:///var/taskserver.db")
+def site(deployment: Deployment) -> PageQueue:
+    return PageQueue(deployment, "sqlite:///var/taskserver.db")
 
 
 def text_of(browser: Browser, selector: str = "main") -> str:
@@ -110,7 +111,7 @@ def test_at_400_percent_nothing_is_lost_or_scrolled_sideways(browser: Browser, s
 # ---- without scripts
 
 
-def test_without_scripts_all_is_shown_and_done(browser: Browser, site: PageSite) -> None:
+def test_without_scripts_all_is_shown_and_done(browser: Browser, site: PageQueue) -> None:
     fill_shop(site)
     browser.switch_scripts_off()
     with site.served() as website:
@@ -167,7 +168,7 @@ FOCUSED = {
 
 
 def test_the_overview_renews_itself_and_leaves_the_visitor_alone(browser: Browser, deployment: Deployment) -> None:
-    site = PageSite(deployment, "sqlite:///var/taskserver.db", acts=False)
+    site = PageQueue(deployment, "sqlite:///var/taskserver.db", acts=False)
     fill_shop(site)
     browser.resize(360, 600)
     browser.before_scripts(HURRY)
@@ -187,7 +188,7 @@ def test_the_overview_renews_itself_and_leaves_the_visitor_alone(browser: Browse
         assert browser.complaints() == []
 
 
-def test_what_is_marked_stays_marked_while_the_queue_changes(browser: Browser, site: PageSite) -> None:
+def test_what_is_marked_stays_marked_while_the_queue_changes(browser: Browser, site: PageQueue) -> None:
     site.add("tasks.note")
     browser.before_scripts(HURRY)
     with site.served() as website:
@@ -204,7 +205,7 @@ def test_what_is_marked_stays_marked_while_the_queue_changes(browser: Browser, s
         wait_until(lambda: "tasks.brand_new" in text_of(browser))
 
 
-def test_signing_out_ends_what_another_window_shows(browser: Browser, site: PageSite) -> None:
+def test_signing_out_ends_what_another_window_shows(browser: Browser, site: PageQueue) -> None:
     with site.served() as website:
         sign_in(browser, website.url)
         browser.open_tab()
@@ -223,7 +224,7 @@ def test_signing_out_ends_what_another_window_shows(browser: Browser, site: Page
 # ---- a queue that is empty, large, away or old
 
 
-def test_an_empty_queue_is_shown_in_words(browser: Browser, site: PageSite) -> None:
+def test_an_empty_queue_is_shown_in_words(browser: Browser, site: PageQueue) -> None:
     browser.resize(360, 800, mobile=True)
     with site.served() as website:
         sign_in(browser, website.url)
@@ -238,7 +239,7 @@ def test_an_empty_queue_is_shown_in_words(browser: Browser, site: PageSite) -> N
 def test_a_queue_of_100_000_tasks_is_shown_at_once(
     browser: Browser, deployment: Deployment, request: pytest.FixtureRequest, store: str
 ) -> None:
-    site = PageSite(deployment, request.getfixturevalue(f"{store}_dsn"))
+    site = PageQueue(deployment, request.getfixturevalue(f"{store}_dsn"))
     fill_shop(site)
     fill_odd(site)
     fill_up(site, 100_000)
@@ -256,7 +257,7 @@ def test_a_queue_of_100_000_tasks_is_shown_at_once(
 
 
 def test_a_database_that_is_away_is_told(browser: Browser, deployment: Deployment) -> None:
-    site = PageSite(deployment, f"mysql://somebody:secret@127.0.0.1:{free_port()}/shop", tables=False)
+    site = PageQueue(deployment, f"mysql://somebody:secret@127.0.0.1:{free_port()}/shop", tables=False)
     with site.served() as website:
         browser.open(f"{website.url}/")
         browser.write("input[type=password]", PASSWORD)
@@ -267,7 +268,7 @@ def test_a_database_that_is_away_is_told(browser: Browser, deployment: Deploymen
         assert browser.axe() == []
 
 
-def test_tables_of_an_older_version_are_told_with_the_way_out(browser: Browser, site: PageSite) -> None:
+def test_tables_of_an_older_version_are_told_with_the_way_out(browser: Browser, site: PageQueue) -> None:
     site.sql("UPDATE jobs_queue_schema SET version = 5")
     with site.served() as website:
         browser.open(f"{website.url}/")
@@ -282,7 +283,7 @@ def test_tables_of_an_older_version_are_told_with_the_way_out(browser: Browser, 
 
 
 @pytest.fixture
-def file(site: PageSite, tmp_path: Path) -> Path:
+def file(site: PageQueue, tmp_path: Path) -> Path:
     fill_shop(site)
     fill_odd(site)
     file = tmp_path / "queue.html"

@@ -24,10 +24,10 @@ import pytest
 from taskserver import TaskServer
 from tests.support.deployment import ROOT, Deployment
 from tests.support.hosts import BARE, open_folder, own_all, users_python
+from tests.support.pages import PASSWORD, PASSWORD_HASH
 from tests.support.processes import WAIT_SECONDS
 from tests.support.rows import Rows
 from tests.support.websites import MINIMAL, Answer, apache_website, example, gunicorn_website, wsgi_website
-from tests.web.sites import PASSWORD, PASSWORD_HASH
 
 ERROR = "ValueError: <script>alert(1)</script> is no address"
 ENV = f"TASKSERVER_DSN=sqlite:///var/q.db\nTASKSERVER_PAGE_PASSWORD='{PASSWORD_HASH}'\nTASKSERVER_PAGE_ACTIONS=yes\n"
