@@ -337,7 +337,7 @@ OF_THE_READER = {"tasks.py", "alerts.py", "taskserver.old", "queue.php", "var/gr
     "tasks.example.py",
     "START-HERE.txt",
 }
-OF_OTHER_PROGRAMS = {"--collector", "--help", "--no-tablespaces", "--only", "--target", "--web"}
+OF_OTHER_PROGRAMS = {"--collector", "--help", "--no-tablespaces", "--only", "--target", "--threads", "--web"}
 TARGETS = set(re.findall(r"^([a-z.-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 FILE = re.compile(r"[\w./-]+\.(py|md|sql|php|example|toml|txt)")
 

@@ -54,8 +54,9 @@ class Visitor:
                 return Answer(error.code, error.read().decode())
 
 
-def token_in(text: str) -> str:
-    found = re.search(r'name="token" value="([^"]+)"', text)
+def hidden_in(text: str, name: str) -> str:
+    """The value of a form's hidden field."""
+    found = re.search(rf'name="{name}" value="([^"]+)"', text)
     assert found, text
     return found[1]
 
@@ -94,7 +95,7 @@ def assert_serves(url: str, folder: Path) -> None:
     asked = visitor.open(RETRY)
     assert "1 task would be retried" in asked.text
     assert status_in(folder) == 4
-    form = {"token": token_in(asked.text), "verb": "retry", "id": "1"}
+    form = {"token": hidden_in(asked.text, "token"), "choice": hidden_in(asked.text, "choice")}
     assert "1 task retried" in visitor.open("?view=act", form).text
     assert status_in(folder) == 0
     stolen = list(visitor.cookies)
