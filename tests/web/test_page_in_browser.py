@@ -16,6 +16,11 @@ from tests.support.websites import Website
 from tests.web.sites import VIEWS, PageQueue, fill_odd, fill_shop, fill_up, sign_in
 
 SIDEWAYS = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+UNHIDDEN = """
+return [...document.querySelectorAll(".skip")].filter(node => node.offsetWidth > 1 || node.offsetHeight > 1)
+    .map(node => node.outerHTML.slice(0, 200));
+"""
+"""Whatever is for those alone who listen to the page, and covers what others see."""
 CUT_OFF = """
 return [...document.querySelectorAll("body *")].filter(node => {
     const box = node.getBoundingClientRect();
@@ -95,6 +100,7 @@ def test_no_view_has_a_fault_that_can_be_found(browser: Browser, shop: Website, 
         browser.open(f"{shop.url}/{link}")
         assert browser.script("return document.title") != "taken over", name
         assert browser.script(SIDEWAYS) == 0, name
+        assert browser.script(UNHIDDEN) == [], name
         assert browser.axe() == [], name
         assert browser.complaints() == [], name
 
