@@ -69,6 +69,7 @@ def _environment() -> Environment:
         "units": lambda seconds: "" if seconds is None else in_units(seconds),
         "exactly": _exactly,
         "clock": _clock,
+        "ago": _ago,
         "clock_time": time_of_day,
         "shell": in_shell,
         "lines": _lines,
@@ -131,6 +132,15 @@ def _clock(text: str | None) -> str:
     """The instant of a row in this host's time zone, to the minute."""
     found = local(text)
     return f"{found:%Y-%m-%d %H:%M %Z}" if found else _short(text)
+
+
+def _ago(text: str | None) -> str:
+    """How long ago an instant of a row is, or in how long; by this host's clock."""
+    found = local(text)
+    if found is None:
+        return _short(text)
+    seconds = (datetime.now(timezone.utc) - found).total_seconds()
+    return f"{age(seconds)} ago" if seconds >= 0 else f"in {age(-seconds)}"
 
 
 def _exactly(text: str | None) -> str:
