@@ -11,7 +11,7 @@ from ..monitoring.acceptance import Acceptances, read_accepted
 from ..settings.load import Settings, load_settings
 from ..stores import Store, open_store
 from ..stores.database.facts import MySQLFacts, SQLiteFacts
-from . import files, modules, mysql, queue, sqlite
+from . import files, modules, mysql, page, queue, sqlite
 from .findings import Finding, Level, broken, ok
 
 CHECKS: Mapping[type, Callable[[Any, Settings], Iterator[Finding]]] = {
@@ -43,6 +43,7 @@ def examine(folder: Path) -> Iterator[Finding]:
         return
     yield ok("settings", f"table {settings.table}, mode {settings.mode}, modules {', '.join(settings.modules)}")
     yield from _of_files(files.of_deployment(settings))
+    yield from page.findings(folder)
     yield from _of_database(settings)
 
 

@@ -17,7 +17,7 @@ from ..stores.queue.notes import Notes
 REASONS = ("cron", "groups", "waiting", "ready", "fatal", "schedules", "leases", "paused", "failing", "lost")
 """The names of what `check` and the verdict find."""
 FINDINGS = (
-    *("python", "packages", "web_folder", "code", "env_file", "files", "module_files", "var", "log"),
+    *("python", "packages", "web_folder", "code", "env_file", "files", "module_files", "var", "log", "page"),
     *("database_file", "disk", "file_system", "connection", "version", "journal", "file", "variables", "rights"),
     *("tables", "claim_index", "ids", "character_set", "strict_mode", "clock", "binlog", "durability"),
     *("session_defaults", "wait_timeout", "connections", "packet", "transactions"),

@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 import pytest
 
-from taskserver.doctor import code_rights, files
+from taskserver.doctor import code_rights, files, page
 from taskserver.doctor.findings import Finding, Level
 from taskserver.host.file_rights import _has_no_others, who_else
 from taskserver.settings.load import load_settings
+from tests.support.pages import PASSWORD_HASH
 
 DSN = "TASKSERVER_DSN=sqlite:///../../data/queue.db\n"
 IN_LIB = ("__pycache__", "a.pth", "hook.py", "__pycache__/hook.pyc")
@@ -289,3 +290,32 @@ def test_a_database_on_a_network_file_system_is_broken(folder: Path, monkeypatch
 def test_a_disk_that_is_nearly_full_is_a_warning(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "MIN_FREE_BYTES", 2**62)
     assert [(one.check, one.level) for one in worse(folder)] == [("disk", Level.WARNING)]
+
+
+# ---- the page
+
+
+@pytest.mark.parametrize(
+    ("settings", "level", "words"),
+    [
+        ("", None, ""),
+        ("TASKSERVER_PAGE_PASSWORD=secret", Level.WARNING, "no hash of a password"),
+        ("TASKSERVER_PAGE_ALLOW=10.0.0.0/8", Level.OK, "is for listed addresses; it only shows"),
+        ("TASKSERVER_PAGE_ALLOW=10.0.0.0/8\nTASKSERVER_PAGE_ACTIONS=yes", Level.WARNING, "acts without a password"),
+        ("TASKSERVER_PAGE_ACTIONS=yes", Level.WARNING, "acts without a password"),
+        (f"TASKSERVER_PAGE_PASSWORD='{PASSWORD_HASH}'", Level.OK, "asks for a password; it only shows"),
+        (f"TASKSERVER_PAGE_PASSWORD='{PASSWORD_HASH}'\nTASKSERVER_PAGE_ACTIONS=yes", Level.OK, "may retry"),
+    ],
+)
+def test_the_settings_of_the_page_are_looked_at(tmp_path: Path, settings: str, level: Level | None, words: str) -> None:
+    (tmp_path / ".env").write_text(settings)
+    found = list(page.findings(tmp_path))
+    assert [one.level for one in found] == ([] if level is None else [level])
+    assert all(words in one.found for one in found)
+
+
+def test_a_page_whose_packages_are_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".env").write_text("TASKSERVER_PAGE_ALLOW=10.0.0.0/8")
+    monkeypatch.setattr(page, "find_spec", lambda name: None)
+    (found,) = page.findings(tmp_path)
+    assert (found.level, "jinja2" in found.found) == (Level.WARNING, True)
