@@ -23,6 +23,8 @@ class Selection(NamedTuple):
     """The beginning of the error_text, compared byte by byte."""
     limit: int | None = None
     """At most so many of these tasks, in order of id."""
+    error_line: str | None = None
+    """The first line of the error_text, the whole of it, byte by byte."""
 
 
 def selection_of(tasks: int | Iterable[int] | Selection) -> Selection:

@@ -17,8 +17,8 @@ from ..server import TaskServer
 from ..stores.queue.counts import Counts
 from .acceptance import Acceptances, read_accepted
 from .coverage import late_after_seconds, seconds_since_start
-from .overview import Overview, read_overview
-from .verdict import MENDS, Level, Reason, fatal_in_words, is_at_work, judge
+from .overview import Overview, read_overview, rows_by_group
+from .verdict import MENDS, Level, Reason, fatal_in_words, judge
 
 SHORT_SECONDS = 1000
 """A shorter span is told in seconds, as its limits are."""
@@ -119,6 +119,8 @@ def check(server: TaskServer, limits: Limits) -> Judgement:
     """Judge a queue; changes nothing. Raises DatabaseError, also where the tables are not of this version."""
     overview = read_overview(server)
     counts = Counts(server.store.database)
+    if limits.groups:  # an overview stops after so many groups
+        overview = overview._replace(groups=rows_by_group(counts.by_group(limits.groups).counts))
     measured = measure(overview, limits, lambda most, status: counts.up_to(most, status, limits.groups))
     return judge_by_limits(overview, limits, measured, read_accepted(server.store))
 
@@ -155,7 +157,7 @@ def measure(overview: Overview, limits: Limits, up_to: Callable[[int, Status], i
 
 
 def _silence(overview: Overview) -> float:
-    if any(map(is_at_work, overview.processes)):
+    if overview.is_worked_at:
         return 0.0
     return max(min(map(seconds_since_start, overview.runs), default=float("inf")), 0.0)
 

@@ -22,10 +22,10 @@ from ..model.schedule import install_command
 from ..model.task import Status
 from ..server import TaskServer
 from ..stores.database.records import LastRun
-from ..stores.queue.stats import HOUR_SECONDS, HourStats, Stats
+from ..stores.queue.stats import HOUR_SECONDS, KEY, HourStats, Stats
 from .coverage import seconds_since_start
 from .history import NO_CALLABLE
-from .overview import Overview, read_overview
+from .overview import Overview, lives, read_overview
 from .verdict import Verdict, judge
 
 if TYPE_CHECKING:
@@ -60,7 +60,11 @@ def read_metrics(server: TaskServer, accepted: Collection[str] = ()) -> str:
     Raises DatabaseError (`metrics_when_away` is for that), and SettingError where the package is missing.
     """
     overview = read_overview(server)
-    recent = Stats(server.store).sums(HOUR_SECONDS, "hour", "group_id", "task")
+    stats = Stats(server.store)
+    # By itself, so that the names of one hour leave room for those of the other.
+    this_hour = stats.sums(0, *KEY)
+    before = [one for one in stats.sums(HOUR_SECONDS, *KEY) if one.hour != overview.this_hour.hour]
+    recent = [*before, *this_hour]
     return metrics_text(overview, judge(overview, accepted), recent)
 
 
@@ -131,7 +135,7 @@ def _of_rows(overview: Overview, group_label: Mapping[int, str]) -> Iterator[Gau
 
 
 def _of_workers(overview: Overview) -> Iterator[Gauge]:
-    at_work = sum(not one.has_ended for one in overview.processes)
+    at_work = sum(map(lives, overview.processes))
     yield Gauge("workers", "Workers at work, as far as is known.", (), {(): at_work})
     began = [(run.group_ids, _timestamp(run)) for run in overview.runs]
     known = {groups: at for groups, at in sorted(began, key=lambda one: one[1] or 0.0) if at is not None}

@@ -27,6 +27,8 @@ MIN_PACE_SECONDS = 300.0
 """At the begin of an hour, what was done in it so far counts as done in so long a time."""
 MAX_RUNNING = 20
 """Running tasks in an overview."""
+SEEN_SECONDS = 600.0
+"""A worker that gave no sign of life for longer may be gone: its task runs, or it was killed."""
 MAX_NAMES = 50
 MAX_ERRORS = 20
 HOURS = 24
@@ -82,6 +84,8 @@ class Overview(NamedTuple):
     groups: Mapping[int, RowCounts]
     """Rows by group id, in order of the ids; only groups that have rows."""
     total: RowCounts
+    has_more_groups: bool
+    """Whether there may be further groups, which were not counted."""
     runs: Sequence[LastRun]
     """The last run of each host and groups."""
     paused_groups: Sequence[int]
@@ -122,6 +126,16 @@ class Overview(NamedTuple):
     """The database's clock, as text in UTC."""
 
     @property
+    def is_worked_at(self) -> bool:
+        """Whether a worker is at work, by what the database tells: the same for whoever looks, from whatever host.
+
+        It was seen of late, or the leases hold of tasks that it runs: in the midst of a long one it may be quiet.
+        """
+        holding = {task.number for task in self.running} if not self.lapsed.rows else set[int | None]()
+        alive = (one for one in self.processes if not one.process.ended_at)
+        return any(is_heard_of(one) or one.process.number in holding for one in alive)
+
+    @property
     def warnings(self) -> list[str]:
         """The sentences about unserved and paused groups."""
         return [words for words in (self.unserved, self.paused) if words]
@@ -130,20 +144,22 @@ class Overview(NamedTuple):
 def read_overview(server: TaskServer) -> Overview:
     """Read a queue; changes nothing. Raises DatabaseError, also where the tables are not of this version."""
     server.store.tables.check()
-    counts, runs = server.store.views.counts(), server.store.views.runs()
+    counted, runs = Counts(server.store.database).by_group(), server.store.views.runs()
+    counts = counted.counts
     claims = server.store.claims
     paused = paused_of(counts, claims.paused_groups(), claims.are_all_paused())
     schedules = Schedules(server.store).all()
     stats = Stats(server.store)
     recent = stats.recent()
     names = Counts(server.store.database).by_name()
-    groups = _by_group(counts)
+    groups = rows_by_group(counts)
     return Overview(
         table=server.settings.table,
         mode=server.settings.mode,
         database=server.settings.dsn.place,
         groups=groups,
-        total=_row_counts(counts),
+        total=_row_counts(counts, counted.cut),
+        has_more_groups=bool(counted.cut),
         runs=runs,
         paused_groups=paused.groups,
         are_all_paused=paused.are_all,
@@ -165,6 +181,16 @@ def read_overview(server: TaskServer) -> Overview:
         lapsed=server.store.diagnosis.lapsed(server.settings.lease_seconds),
         now=server.store.views.now(),
     )
+
+
+def is_heard_of(at_work: AtWork) -> bool:
+    """Whether a worker gave a sign of life of late, and its end was not found."""
+    return not at_work.process.ended_at and (at_work.process.seen_seconds_ago or 0.0) <= SEEN_SECONDS
+
+
+def lives(at_work: AtWork) -> bool:
+    """Whether a worker's process lives, as far as that is known here."""
+    return not at_work.has_ended and (at_work.has_ended is not None or is_heard_of(at_work))
 
 
 def workers_at_work(server: TaskServer) -> list[AtWork]:
@@ -221,14 +247,15 @@ def sum_of(several: Sequence[RowCounts]) -> RowCounts:
     )
 
 
-def _by_group(counts: Sequence[QueueCount]) -> dict[int, RowCounts]:
+def rows_by_group(counts: Sequence[QueueCount]) -> dict[int, RowCounts]:
+    """The rows of each group, in order of the ids."""
     of_group: dict[int, list[QueueCount]] = {}
     for count in counts:
         of_group.setdefault(count.group_id, []).append(count)
     return {group_id: _row_counts(of_group[group_id]) for group_id in sorted(of_group)}
 
 
-def _row_counts(counts: Sequence[QueueCount]) -> RowCounts:
+def _row_counts(counts: Sequence[QueueCount], cut: frozenset[int] = frozenset()) -> RowCounts:
     by_status: dict[int, int] = dict.fromkeys(Status, 0)
     for count in counts:
         by_status[count.status] = by_status.get(count.status, 0) + count.rows
@@ -236,7 +263,7 @@ def _row_counts(counts: Sequence[QueueCount]) -> RowCounts:
         by_status,
         _greatest(count.oldest_seconds for count in counts),
         _greatest(count.ready_seconds for count in counts),
-        frozenset(count.status for count in counts if count.is_more),
+        cut.union(count.status for count in counts if count.is_more),
     )
 
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from ..messages.printable import age
 from ..model.task import Status
-from .coverage import LATE_UNLESS_KNOWN_SECONDS, in_time, seconds_since_start
-from .overview import AtWork, Overview
+from .coverage import in_time, seconds_since_start
+from .overview import Overview
 
 LONG_WAIT_SECONDS = 3600.0
 """A ready task that waits for longer is worth a look."""
@@ -91,16 +91,9 @@ def _cron(overview: Overview) -> Iterator[Reason]:
     if not overview.runs:
         if not overview.processes:
             yield Reason("cron", level, "no worker ran yet", MENDS["cron"])
-    elif not in_time(overview.runs) and not any(map(is_at_work, overview.processes)):
+    elif not in_time(overview.runs) and not overview.is_worked_at:
         newest = min(map(seconds_since_start, overview.runs))
         yield Reason("cron", level, f"cron seems to have stopped: the last run began {_ago(newest)}", MENDS["cron"])
-
-
-def is_at_work(one: AtWork) -> bool:
-    """Whether a worker is at work, as far as that is known."""
-    if one.has_ended is None:  # of another host, of which nobody may ever hear again
-        return (one.process.seen_seconds_ago or 0) <= LATE_UNLESS_KNOWN_SECONDS
-    return not one.has_ended
 
 
 def _ago(seconds: float) -> str:

@@ -9,8 +9,8 @@ from ..doctor.examination import examine
 from ..errors import DatabaseError, TablesMissing, TablesOutdated
 from ..model.task import Status
 from ..server import TaskServer
-from ..stores.queue.browsing import Browsing, Filter, Place
-from .rendering import asset, csp_hash, now, render
+from ..stores.queue.browsing import FIRST, Browsing, Filter
+from .rendering import asset, client_in, csp_hash, now, render
 from .views import DAYS, hours_values, overview_values
 
 TASKS_SHOWN = 30
@@ -21,7 +21,7 @@ LATE_AFTER = 3
 def one_file(server: TaskServer, folder: Path, every_seconds: int, with_doctor: bool) -> str:
     """The page of a queue as one HTML text. Raises DatabaseError."""
     server.store.tables.check()
-    fatal = Browsing(server.store.database).newest(Filter(Status.FATAL), Place(), TASKS_SHOWN)
+    fatal = Browsing(server.store.database).page(Filter(Status.FATAL), FIRST, TASKS_SHOWN)
     values = {
         **overview_values(server),
         **hours_values(server, DAYS["1"]),
@@ -52,6 +52,7 @@ def _rendered(server: TaskServer, every_seconds: int, values: dict[str, Any]) ->
         "late_seconds": LATE_AFTER * every_seconds,
         "queue": f"{server.settings.table} in {server.settings.dsn.place}",
         "is_live": False,
+        "client": client_in(server.settings.folder),
         "may_act": False,
     }
     return render("one_file.html", values | frame)

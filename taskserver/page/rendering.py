@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from base64 import b64encode
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -18,6 +20,7 @@ from .. import __version__
 from ..messages.instants import exactly, local, time_of_day
 from ..messages.printable import age, escaped, in_units, without_middle
 from ..model.task import Status, name_of_status
+from ..monitoring.overview import lives
 from ..stores.database.records import StoredTask
 
 MAX_INSTANT = 40
@@ -71,8 +74,9 @@ def _environment() -> Environment:
         "clock": _clock,
         "ago": _ago,
         "clock_time": time_of_day,
-        "shell": in_shell,
+        "begin_in_shell": begin_in_shell,
         "lines": _lines,
+        "combined": lambda first, second: first | second,
         "iso": _iso,
         "status": status_in_words,
         "count": _count,
@@ -85,6 +89,7 @@ def _environment() -> Environment:
         "version_of": version_of,
         "asset": asset,
         "status_of": status_of,
+        "lives": lives,
     }
     return environment
 
@@ -110,12 +115,18 @@ def status_of(task: StoredTask) -> str:
     return name_of_status(task.status)
 
 
-def in_shell(text: str) -> str:
-    """A text as an argument for a shell, which may be copied into a terminal: no character of it commands that."""
-    if text.isprintable():
-        return quote(text)
-    octal = "".join(f"\\0{byte:03o}" for byte in text.encode("utf-8", "replace"))
-    return f"\"$(printf %b '{octal}')\""
+def client_in(folder: Path) -> str:
+    """The begin of a line of client.py, as a crontab and a shell take it."""
+    return f"{quote(sys.executable or 'python3')} {quote(str(folder / 'client.py'))}"
+
+
+def begin_in_shell(text: str) -> str:
+    """The begin of a text as an argument that may be copied into a terminal or a crontab; empty where there is none.
+
+    It ends before the first character that would command a terminal, or that cron takes for a new line (%).
+    """
+    begin = "".join(takewhile(lambda character: character.isprintable() and character != "%", text))
+    return quote(begin) if begin else ""
 
 
 def _lines(text: str) -> str:

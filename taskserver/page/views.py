@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from ..doctor.examination import accepted_in, examine
@@ -12,19 +14,22 @@ from ..messages.printable import in_units
 from ..model.results import read_progress
 from ..model.task import MAX_ID, MAX_SIGNED, Status, name_of_status
 from ..monitoring.acceptance import read_accepted
-from ..monitoring.overview import gone_among, read_overview
+from ..monitoring.overview import MAX_RUNNING, gone_among, read_overview, workers_at_work
 from ..monitoring.stages import stage_lines, stage_of
 from ..monitoring.verdict import judge
 from ..server import TaskServer
-from ..stores.queue.browsing import Browsing, Filter, Place
+from ..stores.queue.browsing import BY_TIME, FIRST, Browsing, Filter, Place
 from ..stores.queue.dependency_trees import DependencyTrees
-from ..stores.queue.failures import Failures
+from ..stores.queue.failures import SAMPLE, Failures
+from ..stores.queue.schedules import Schedules
 from ..stores.queue.stats import HOUR_SECONDS, HourStats, Stats
 from .charts import Chart, Part, bars
 
 TASKS_A_PAGE = 50
 ERRORS_SHOWN = 50
 NAMES_SHOWN = 50
+SPANS = {"1 day": 86_400.0, "7 days": 7 * 86_400.0}
+"""What `since` may be, in seconds."""
 DAYS = {"1": 24, "7": 7 * 24}
 """The spans of the hours' view, in hours."""
 STATUSES = {name_of_status(status): status for status in Status}
@@ -57,6 +62,7 @@ def overview_values(server: TaskServer) -> dict[str, Any]:
     accepted = read_accepted(server.store).by_name
     return {
         "overview": read,
+        "sample": SAMPLE,
         "verdict": judge(read, accepted),
         "accepted": accepted,
         "chart": throughput(last_day),
@@ -67,19 +73,19 @@ def tasks(server: TaskServer, query: Mapping[str, str]) -> Page:
     """The tasks of a status, a group or a name, a page at a time."""
     chosen = _filter(server, query)
     by_attempts = query.get("order") == "attempts"
-    place = Place(
-        _number(query, "before", MAX_SIGNED) or MAX_SIGNED,
-        _number(query, "attempts", MAX_SIGNED) if by_attempts else None,
-    )
+    place = _place(query)
     browsing = Browsing(server.store.database)
-    found = (browsing.most_attempts if by_attempts else browsing.newest)(chosen, place, TASKS_A_PAGE)
+    found = (browsing.most_attempts if by_attempts else browsing.page)(chosen, place, TASKS_A_PAGE)
     values = {
         "page": found,
         "chosen": chosen,
         "by_attempts": by_attempts,
         "status": query.get("status") or None,
         "like": query.get("like") or None,
-        "is_first": place == Place(),
+        "is_first": place == FIRST,
+        "by_time": chosen.status in BY_TIME and not by_attempts,
+        "since": query.get("since") or None,
+        "spans": list(SPANS),
         "gone": gone_among(server, found.tasks),
         "now": server.store.views.now(),
         "statuses": list(STATUSES),
@@ -96,7 +102,24 @@ def _filter(server: TaskServer, query: Mapping[str, str]) -> Filter:
         _number(query, "group", MAX_ID),
         query.get("task") or None,
         error_like(server, query),
+        _since(query),
     )
+
+
+def _since(query: Mapping[str, str]) -> float | None:
+    name = query.get("since")
+    if name and name not in SPANS:
+        raise BadQuery(f"since is one of {', '.join(SPANS)}.")
+    return SPANS[name] if name else None
+
+
+def _place(query: Mapping[str, str]) -> Place:
+    """Where the page begins that a link leads to."""
+    due_at = query.get("due") or None
+    if due_at is not None and not re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}", due_at):
+        raise BadQuery("due is no instant.")
+    before = _number(query, "before", MAX_SIGNED)
+    return FIRST if before is None else Place(before, _number(query, "attempts", MAX_SIGNED), due_at)
 
 
 def error_like(server: TaskServer, query: Mapping[str, str]) -> str | None:
@@ -143,7 +166,7 @@ def task(server: TaskServer, query: Mapping[str, str]) -> Page:
 
 def errors(server: TaskServer, query: Mapping[str, str]) -> Page:
     """The errors of failed tasks, counted by their first lines."""
-    return Page("errors.html", {"errors": Failures(server.store.database).recent(ERRORS_SHOWN)})
+    return Page("errors.html", {"errors": Failures(server.store.database).recent(ERRORS_SHOWN), "sample": SAMPLE})
 
 
 def hours(server: TaskServer, query: Mapping[str, str]) -> Page:
@@ -171,12 +194,20 @@ def hours_values(server: TaskServer, count: int) -> dict[str, Any]:
 
 def schedules(server: TaskServer, query: Mapping[str, str]) -> Page:
     """The periodic tasks, with their next times."""
-    return Page("schedules.html", {"overview": read_overview(server)})
+    return Page("schedules.html", {"overview": SimpleNamespace(schedules=Schedules(server.store).all())})
 
 
 def workers(server: TaskServer, query: Mapping[str, str]) -> Page:
     """The workers at work, and the last run of each crontab line."""
-    return Page("workers.html", {"overview": read_overview(server)})
+    views = server.store.views
+    read = SimpleNamespace(
+        runs=views.runs(),
+        processes=workers_at_work(server),
+        claimed_by_number=views.claimed_counts(),
+        running=views.running(MAX_RUNNING),
+        running_by_group=views.running_counts(),
+    )
+    return Page("workers.html", {"overview": read})
 
 
 def findings_of(folder: Path) -> Page:

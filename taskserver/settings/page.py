@@ -25,9 +25,8 @@ SOCKET = IPv6Network("::/128")
 
 _PASSWORD_HASH = r"pbkdf2:sha256:\d{1,9}\$[^$\s]+\$[0-9a-f]{64}"
 _SHA256 = r"[0-9a-f]{64}"
-_TOKEN = (
-    rf"(?P<name>[\w.-]{{1,60}});sha256=(?P<sha256>{_SHA256});tasks=(?P<tasks>[^\s;]+);groups=(?P<groups>\*|\d+(,\d+)*)"
-)
+_GROUPS = r"\*|\d+(,\d+)*"
+_TOKEN = rf"(?P<name>[A-Za-z0-9_.-]{{1,60}});sha256=(?P<sha256>{_SHA256});tasks=(?P<tasks>[^\s;]+);groups=(?P<groups>{_GROUPS})"
 _TASK = r"\*|[\w.:]+(\.\*)?"
 
 

@@ -26,7 +26,7 @@ KNOWN_SECONDS = 400 * 86_400
 FORM_SECONDS = SESSION_SECONDS
 SESSION_COOKIE = "taskserver_session"
 KNOWN_COOKIE = "taskserver_known"
-ENDED = "ended-"
+ENDED, USED = "ended-", "used-"
 MAX_PASSWORD_BYTES = 1000
 MAX_COOKIES = 5
 """Of one name."""
@@ -94,7 +94,7 @@ class Access:
         if not (is_short and check_password_hash(self._settings.password_hash, password)):
             return 0.0
         self._guesses.forget(address, browser)
-        self._files.clean_up(ENDED)
+        self._files.clean_up(ENDED, USED)
         root = request.root_path or "/"
         for cookie, salt, seconds in (
             (SESSION_COOKIE, "session", SESSION_SECONDS),
@@ -130,6 +130,10 @@ class Access:
     def sealed(self, visitor: Visitor, purpose: str, value: object) -> str:
         """A value that comes back by a form or link of this visitor, and can be made by nobody else."""
         return str(self._serializer(f"{purpose} {visitor.session or visitor.address}").dumps(value))
+
+    def use(self, token: str) -> bool:
+        """Use a sealed value up; False where it was used before. Raises OSError."""
+        return self._files.mark(f"{USED}{hashlib.sha256(token.encode('utf-8', 'replace')).hexdigest()[:32]}")
 
     def unsealed(self, visitor: Visitor, purpose: str, token: str, seconds: int) -> Any:
         """The value that was sealed so many seconds ago at most; None for anything else."""
@@ -183,6 +187,9 @@ def is_in(address: str, networks: Sequence[Network]) -> bool:
 
 def _plain(address: str) -> str:
     """An IPv4 address as such, which a socket for both kinds has as ::ffff:203.0.113.7."""
+    host, _, port = address.rpartition(":")
+    if port.isdecimal() and (host.count(".") == 3 or host.endswith("]")):  # some proxies append it
+        address = host.strip("[]")
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:

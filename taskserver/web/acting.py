@@ -5,8 +5,10 @@ A page that says how many tasks would be touched comes first, by GET; the act it
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
+from shlex import quote
 from typing import Any, NamedTuple
 
 from werkzeug.datastructures import MultiDict
@@ -14,7 +16,7 @@ from werkzeug.datastructures import MultiDict
 from ..messages.printable import printable
 from ..model.selection import Selection
 from ..model.task import MAX_GROUP_ID, MAX_ID
-from ..page.rendering import in_shell
+from ..page.rendering import begin_in_shell
 from ..page.views import BadQuery, Page, error_like
 from ..server import TaskServer
 from ..stores.queue.group_pauses import GroupPauses
@@ -35,8 +37,8 @@ class Act(NamedTuple):
     selection: Selection
     words: str
     """What is chosen, for the log and the page."""
-    command: str
-    """The line of client.py that does the same."""
+    arguments: str
+    """What client.py is given to do the same; empty where it cannot be written safely."""
 
 
 def read_act(server: TaskServer, query: MultiDict[str, str]) -> Act:
@@ -53,8 +55,8 @@ def read_act(server: TaskServer, query: MultiDict[str, str]) -> Act:
         raise BadQuery("No group is chosen; client.py pause --all pauses all of them.")
     if verb in VERBS and not (ids or groups or task or error or query.get("all")):
         raise BadQuery("No task is chosen: mark some, or choose a group, a name or an error.")
-    selection = Selection(ids or None, groups or None, task, error)
-    return Act(verb, selection, _words(selection), _command(verb, selection))
+    selection = Selection(ids or None, groups or None, task, error_line=error)
+    return Act(verb, selection, _words(selection), _arguments(verb, selection))
 
 
 def _numbers(query: MultiDict[str, str], name: str, most: int) -> list[int]:
@@ -73,20 +75,28 @@ def _words(selection: Selection) -> str:
         parts.append(f"group{'s' if len(selection.groups) > 1 else ''} {', '.join(map(str, selection.groups))}")
     if selection.task:
         parts.append(f"name {selection.task!r}")
-    if selection.error:
-        parts.append(f"error {selection.error!r}")
+    if selection.error_line:
+        parts.append(f"error {selection.error_line!r}")
     return "; ".join(parts) or "all"
 
 
-def _command(verb: str, selection: Selection) -> str:
-    """As a shell takes it."""
+def _arguments(verb: str, selection: Selection) -> str:
+    """What client.py is given for the same; empty where a text of a row cannot be copied safely."""
     if verb in GROUP_VERBS:
-        return f"client.py {verb} {' '.join(map(str, selection.groups)) if selection.groups else '--all'}"
+        return f"{verb} {','.join(map(str, selection.groups)) if selection.groups else '--all'}"
     parts = list(map(str, selection.ids or ()))
     parts += ["--group", *map(str, selection.groups)] if selection.groups else []
-    for option, text in (("--task", selection.task), ("--error", selection.error)):
-        parts += [option, in_shell(text)] if text else []
-    return " ".join(["client.py", verb, *(parts or ["--all"])])
+    if selection.task:
+        name = begin_in_shell(selection.task)
+        if name != quote(selection.task):
+            return ""
+        parts += ["--task", name]
+    if selection.error_line:
+        begin = begin_in_shell(selection.error_line)  # --error takes a begin
+        if not begin:
+            return ""
+        parts += ["--error", begin]
+    return " ".join([verb, *(parts or ["--all"])])
 
 
 def preview(server: TaskServer, act: Act, seal: Callable[[Act], str]) -> Page:
@@ -100,17 +110,17 @@ def preview(server: TaskServer, act: Act, seal: Callable[[Act], str]) -> Page:
 
 
 def sealable(act: Act) -> list[object]:
-    """An act as JSON can hold it."""
-    return [act.verb, *act.selection]
+    """An act as JSON can hold it, never twice the same: each form is good for once."""
+    return [secrets.token_hex(8), act.verb, *act.selection]
 
 
 def act_of(sealed: list[Any] | None) -> Act:
     """The act that a page said it would do. Raises BadQuery."""
     if sealed is None:
         raise BadQuery("This form is out of date: look again at what would be done.")
-    verb, *parts = sealed
+    _, verb, *parts = sealed
     selection = Selection(*parts)
-    return Act(verb, selection, _words(selection), _command(verb, selection))
+    return Act(verb, selection, _words(selection), _arguments(verb, selection))
 
 
 def do(server: TaskServer, act: Act) -> int:

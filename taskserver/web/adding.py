@@ -15,8 +15,8 @@ from typing import Any
 from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.wrappers import Request, Response
 
-from ..errors import DatabaseError, InvalidTask
-from ..messages.printable import shown
+from ..errors import Conflict, DatabaseError, InvalidTask, Unavailable
+from ..messages.printable import printable, shown
 from ..model.new_task import NewTask, new_tasks_from
 from ..server import TaskServer
 from ..settings.page import AddToken, PageSettings
@@ -55,9 +55,12 @@ def answer(settings: PageSettings, server: TaskServer, files: PrivateFiles, requ
         return response
     except InvalidTask as error:
         return _json({"error": str(error)}, 400)
-    except DatabaseError:
+    except DatabaseError as error:
         # Its words are for the owner alone.
-        return _json({"error": "the database is away: send the request again later"}, 503)
+        print(printable(f"taskserver page: adding: {error}"), file=request.environ["wsgi.errors"])
+        if isinstance(error, (Unavailable, Conflict)):
+            return _json({"error": "the database is away: send the request again later"}, 503)
+        return _json({"error": "nothing can be added for now: the owner finds the reason in the web server's log"}, 500)
     return _json({"ids": ids}, 201)
 
 

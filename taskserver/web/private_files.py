@@ -17,6 +17,7 @@ from ..host.private_folder import make_private_folder
 
 SECRET_BYTES = 32
 MAX_LOG_BYTES = 1_000_000
+MAX_COUNTERS_BYTES = 2_000_000
 FORGOTTEN_SECONDS = 2 * 86_400.0
 """Sign-outs are older than any session that still counts."""
 PLACE = Path("var", "page")
@@ -67,9 +68,9 @@ class PrivateFiles:
     def counters(self, name: str) -> Iterator[dict[str, Counter]]:
         """In the `with`, this process alone has the counters of that name, and may change them. Raises OSError."""
         descriptor = os.open(self._folder / name, os.O_RDWR | os.O_CREAT, 0o600)
-        with open(descriptor, "r+", encoding="ascii") as file:
+        with open(descriptor, "r+", encoding="ascii", errors="replace") as file:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            found = _counters_in(file.read())
+            found = _counters_in(file.read(MAX_COUNTERS_BYTES))
             before = dict(found)
             yield found
             if found != before:
@@ -77,21 +78,25 @@ class PrivateFiles:
                 file.truncate()
                 json.dump(found, file)
 
-    def mark(self, name: str) -> None:
-        """Make an empty file of that name. Raises OSError."""
-        os.close(os.open(self._folder / name, os.O_WRONLY | os.O_CREAT, 0o600))
+    def mark(self, name: str) -> bool:
+        """Make an empty file of that name; whether there was none. Raises OSError."""
+        try:
+            os.close(os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            return False
+        return True
 
     def is_marked(self, name: str) -> bool:
         """Whether there is a file of that name."""
         return (self._folder / name).exists()
 
-    def clean_up(self, prefix: str) -> None:
+    def clean_up(self, *prefixes: str) -> None:
         """Remove old files whose names begin so."""
         oldest = time.time() - FORGOTTEN_SECONDS
         for name in os.listdir(self._folder):
             path = self._folder / name
             with suppress(OSError):
-                if name.startswith(prefix) and path.stat().st_mtime < oldest:
+                if name.startswith(prefixes) and path.stat().st_mtime < oldest:
                     path.unlink()
 
     # ---- what visitors did
@@ -99,16 +104,17 @@ class PrivateFiles:
     def log(self, line: str) -> None:
         """Write a line to the log of what visitors did. Raises OSError."""
         path = self._folder / "actions.log"
-        with suppress(FileNotFoundError):
-            if path.stat().st_size > MAX_LOG_BYTES:
-                path.replace(path.with_name("actions.log.1"))
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        with open(descriptor, "wb", buffering=0) as file:
-            file.write(f"{line}\n".encode("utf-8", "backslashreplace"))
+        with self.counters("actions.lock"):  # of two processes that rotate it at once, the second would lose the log
+            with suppress(FileNotFoundError):
+                if path.stat().st_size > MAX_LOG_BYTES:
+                    path.replace(path.with_name("actions.log.1"))
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            with open(descriptor, "wb", buffering=0) as file:
+                file.write(f"{line}\n".encode("utf-8", "backslashreplace"))
 
 
 def _counters_in(text: str) -> dict[str, Counter]:
     try:
         return {str(name): Counter(*map(float, values)) for name, values in json.loads(text).items()}
-    except (ValueError, TypeError, AttributeError):  # empty, or cut off while it was written
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):  # empty, cut off, or another's
         return {}

@@ -18,7 +18,7 @@ from werkzeug.wrappers import Request, Response
 from ..errors import Conflict, DatabaseError, InvalidTask, SettingError, TablesMissing, TablesOutdated
 from ..messages.printable import printable
 from ..page import views
-from ..page.rendering import ASSETS, asset, link, render, version_of
+from ..page.rendering import ASSETS, asset, client_in, link, render, version_of
 from ..server import TaskServer
 from ..settings.checks import ALL_KEYS
 from ..settings.load import load_settings
@@ -220,12 +220,14 @@ class _Visit:
         choice = self._request.form.get("choice", "")
         act = acting.act_of(self._access.unsealed(self._visitor, "choice", choice, CHOICE_SECONDS))
         server.store.tables.check()
+        if not self._access.use(choice):
+            return self._refuse(409, "This form was sent before, and did what it says.")
         # Before it is done: what nobody could write down must not happen.
         acting.note(files, address, act, "begins")
         rows = acting.do(server, act)
         acting.note(files, address, act, f"{rows} {acting.DONE[act.verb]}")
         done = self._access.sealed(self._visitor, "done", [act.verb, rows])
-        return _moved(link("tasks" if act.verb in acting.VERBS else "overview", done=done))
+        return _moved(link("overview", done=done))
 
     def _may_be_led_here(self) -> bool:
         """Whether another site's name may lead to this page, so that the browser takes both for the same."""
@@ -253,6 +255,7 @@ class _Visit:
             "has_session": bool(self._visitor.session),
             "queue": f"{settings.table} in {settings.dsn.place}",
             "is_live": True,
+            "client": client_in(self._folder),
             "done": self._done(),
         }
 

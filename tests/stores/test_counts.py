@@ -40,7 +40,6 @@ def test_counts_are_exact_up_to_a_bound_that_large_groups_share(
     store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counts, "MAX_COUNTED", 100)
-    monkeypatch.setattr(counts, "ROUND", 10)
     put(rows, *[("a", 3, 0)] * 30, *[("a", 5, 0)] * 3, *[("a", 5, 4)] * 2, ("a", 6, 77))
     # Each of the four counts 6 at first; what is left of 100 is for the large one.
     assert counted(store) == {(3, 0): (30, False), (5, 0): (3, False), (5, 4): (2, False), (6, 77): (1, False)}

@@ -18,7 +18,7 @@ from taskserver.monitoring.acceptance import FINDINGS, NAMES, NEVER_ACCEPTED, RE
 from taskserver.monitoring.alarms import Alarm, name_of
 from taskserver.monitoring.checking import Judgement, Limit, Limits, State, judge_by_limits, measure, span
 from taskserver.monitoring.overview import AtWork, Overview, RowCounts
-from taskserver.stores.database.records import LastRun, WorkerProcess
+from taskserver.stores.database.records import LastRun, RunningTask, WorkerProcess
 from taskserver.stores.queue.diagnosis import Lapsed
 from taskserver.stores.queue.notes import MAX_NAME
 from taskserver.stores.queue.schedules import StoredSchedule
@@ -156,8 +156,9 @@ def test_tasks_of_paused_groups_make_a_silence_no_worse_and_are_not_old() -> Non
 @pytest.mark.parametrize(
     ("process", "is_silent"),
     [
-        (at_work(False, 9 * DAY), False),
-        (at_work(True), True),
+        # The same for whatever host looks: not by what one of them knows of its own processes.
+        (at_work(False, 9 * DAY), True),
+        (at_work(True), False),
         (at_work(None), False),
         (at_work(None, 2 * DAY), True),
     ],
@@ -166,6 +167,13 @@ def test_a_worker_at_work_is_no_silence_unless_it_was_heard_of_long_ago(process:
     judgement = judged(an_overview(runs=[a_run(2 * DAY)], processes=[process]))
     assert found(judgement) == ({"cron": WARNING} if is_silent else {})
     assert (judgement.measured.silence_seconds == 0) is not is_silent
+
+
+def test_a_worker_in_the_midst_of_a_long_task_is_at_work_while_its_lease_holds() -> None:
+    task = RunningTask(1, "tasks.long", 3, 1, 2.0 * DAY, 7, None)
+    given: dict[str, Any] = {"runs": [a_run(2 * DAY)], "processes": [at_work(None, 2 * DAY)], "running": [task]}
+    assert found(judged(an_overview(**given))) == {}
+    assert found(judged(an_overview(**given, lapsed=Lapsed(1, 500.0)))) == {"cron": WARNING, "leases": WARNING}
 
 
 def test_lapsed_leases_and_what_somebody_has_to_act_on_are_warnings() -> None:

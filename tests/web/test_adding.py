@@ -255,9 +255,14 @@ def test_a_body_without_a_length_is_read_to_its_bound_and_no_further(adds: PageS
     assert answer.status_code == (HTTPStatus.CREATED if size == 4_194_304 else HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
 
-def test_nothing_is_added_to_tables_of_another_version(adds: PageSite) -> None:
+def test_nothing_is_added_to_tables_of_another_version_and_the_log_says_why(
+    adds: PageSite, capsys: pytest.CaptureFixture[str]
+) -> None:
     adds.sql("INSERT INTO jobs_queue_schema (version) VALUES (99)")
-    assert post(adds, TWO).status_code == HTTPStatus.SERVICE_UNAVAILABLE
+    answer = post(adds, TWO)
+    assert answer.status_code == HTTPStatus.INTERNAL_SERVER_ERROR
+    assert "the owner finds the reason" in answer.text
+    assert "version 99" in capsys.readouterr().err
     assert tasks_of(adds) == []
 
 

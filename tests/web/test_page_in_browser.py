@@ -78,7 +78,7 @@ def test_one_signs_in_and_reads_by_keys_alone(browser: Browser, shop: Website) -
     assert focused(browser) == "To the content"
     assert browser.script("return document.activeElement.getBoundingClientRect().left >= 0")
     browser.press("Enter", "Tab", "Enter")
-    wait_until(lambda: text_of(browser, "h1") == "What failed tasks failed with")
+    wait_until(lambda: text_of(browser, "h1") == "Errors of failed tasks")
 
 
 LOOKS = [
@@ -129,7 +129,9 @@ def test_without_scripts_all_is_shown_and_done(browser: Browser, site: PageQueue
         browser.click("a[href*='verb=retry']")
         wait_until(lambda: text_of(browser, "h1") == "27 tasks would be retried")
         browser.click("main form button")
-        wait_until(lambda: text_of(browser, "[role=status]") == "27 tasks retried.")
+        wait_until(
+            lambda: text_of(browser, "[role=status]") == "27 tasks retried. Workers take them with their next run."
+        )
         assert site.sql("SELECT COUNT(*) FROM jobs_queue WHERE status IN (3, 4)") == [(14,)]
 
         browser.open(f"{website.url}/?view=tasks&status=new&group=6")

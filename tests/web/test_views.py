@@ -12,7 +12,7 @@ from http import HTTPStatus
 import pytest
 
 from taskserver.model.task import Status
-from taskserver.page.rendering import in_shell
+from taskserver.page.rendering import begin_in_shell
 from taskserver.page.views import TASKS_A_PAGE
 from taskserver.stores.queue import browsing
 from taskserver.stores.queue.browsing import Browsing, Filter, Place
@@ -203,13 +203,20 @@ def test_head_is_answered_as_get_is_without_a_text(open_site: PageSite) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["E: it's $HOME", "E: \x15touch x #", "a\r\nb", "\x1b[2J", "ü\u202e", "100 %s \\n `id`"]
+    ("text", "begin"),
+    [
+        ("E: it's $HOME `id` \\n", "E: it's $HOME `id` \\n"),
+        ("E: \x15touch x #", "E: "),
+        ("a\r\nb", "a"),
+        ("ü\u202e", "ü"),
+        ("disk 100 % full", "disk 100 "),
+    ],
 )
-def test_a_line_that_is_copied_into_a_terminal_types_the_text_and_commands_nothing(text: str) -> None:
-    argument = in_shell(text)
-    assert argument.isprintable()
+def test_a_line_that_is_copied_into_a_terminal_or_a_crontab_commands_neither(text: str, begin: str) -> None:
+    argument = begin_in_shell(text)
     done = subprocess.run(["sh", "-c", f"printf %s {argument}"], capture_output=True, check=True)
-    assert done.stdout.decode() == text
+    assert done.stdout.decode() == begin
+    assert begin_in_shell(f"\x1b{text}") == ""
 
 
 # ---- turning pages
@@ -288,7 +295,7 @@ def test_dated_rows_below_a_full_window_wait_for_their_page(
     seen: list[int] = []
     place: Place | None = Place()
     while place is not None:
-        page = browse.newest(Filter(4, None, "tasks.a"), place, 50)
+        page = browse.page(Filter(4, None, "tasks.a"), place, 50)
         seen += [task.id for task in page.tasks]
         place = page.next_place
     assert seen == list(range(40, 0, -1))

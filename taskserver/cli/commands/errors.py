@@ -7,10 +7,9 @@ from typing import Any
 
 from ...model.task import MAX_SIGNED
 from ...server import TaskServer
-from ...stores.queue.failures import ErrorCount
 from ..terminal.arguments import whole_number
 from ..terminal.instants import headed, in_column
-from ..terminal.output import as_json, instant_as_json, print_table
+from ..terminal.output import as_json, error_as_json, print_table
 from ..terminal.selecting import add_filters
 
 DEFAULT_LIMIT = 20
@@ -30,7 +29,7 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     server.store.tables.check()
     errors = server.errors(options.groups or None, options.task, options.limit)
     if options.json:
-        print(as_json([_report(error) for error in errors]))
+        print(as_json([error_as_json(error) for error in errors]))
     elif not errors:
         print("no such task is in error or fatal" if options.groups or options.task else "no task is in error or fatal")
     else:
@@ -48,10 +47,3 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
             ],
             unless_narrow=[headed("first seen")],
         )
-
-
-def _report(error: ErrorCount) -> dict[str, Any]:
-    report = error._asdict()
-    for instant in ("first_seen", "last_seen"):
-        report[instant] = instant_as_json(report[instant])
-    return report

@@ -12,10 +12,14 @@ from typing import Any
 
 from ...errors import DatabaseError, InvalidTask, SettingError
 from ...host.atomic_file import write_atomically
+from ...host.database_outage import DatabaseOutage
+from ...messages.printable import printable
 from ...model.schedule import install_command
 from ...model.task import MAX_SECONDS
 from ...server import TaskServer
 from ...settings.load import load_settings
+from ...worker.record import host_name
+from ..outage import failure_to_tell, kind_of
 from ..terminal.arguments import whole_seconds
 from ..terminal.program import Exit
 
@@ -83,8 +87,21 @@ def _write(folder: Path, options: argparse.Namespace) -> int:
     else:
         write_atomically(options.output, text, FILE_MODE)
     if failure is not None:
-        raise failure
+        if options.output is None:
+            raise failure
+        _tell(server, folder, failure)
+        return Exit.DATABASE
     return Exit.OK
+
+
+def _tell(server: TaskServer, folder: Path, failure: DatabaseError) -> None:
+    """Tell cron's mail of an outage once an hour, together with the workers of this host."""
+    from ..worker import OUTAGES  # nothing else here needs a worker
+
+    outage = DatabaseOutage(folder / OUTAGES, host_name(), server.settings.queue)
+    told = failure_to_tell(outage, kind_of(failure), str(failure), sys.stderr)
+    if told:
+        print(printable(f"client.py: {told}"), file=sys.stderr)
 
 
 # ---- secrets

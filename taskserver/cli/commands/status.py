@@ -11,7 +11,7 @@ from ...messages.printable import age, printable
 from ...model.task import Status
 from ...monitoring.acceptance import Acceptances, read_accepted
 from ...monitoring.coverage import seconds_since_start
-from ...monitoring.overview import AtWork, NameCounts, Overview, RowCounts, read_overview, sum_of
+from ...monitoring.overview import AtWork, NameCounts, Overview, RowCounts, is_heard_of, lives, read_overview, sum_of
 from ...monitoring.verdict import Verdict, judge
 from ...server import TaskServer
 from ...stores.database.records import LastRun, RunningTask, WorkerProcess
@@ -24,6 +24,7 @@ from ..terminal.output import (
     Amount,
     accepted_report,
     as_json,
+    error_as_json,
     instant_as_json,
     largest,
     print_table,
@@ -32,8 +33,6 @@ from ..terminal.output import (
 )
 from ..terminal.style import COLOURS, painted
 
-SEEN_SECONDS = 600.0
-"""A worker of another host that gave no sign of life for longer may be gone: its task runs, or it was killed."""
 DONE_ROWS = {"delete": "done tasks are deleted", "move": "done tasks are moved away", "mark": "done tasks stay"}
 
 
@@ -87,7 +86,7 @@ def _report(overview: Overview, acceptances: Acceptances) -> dict[str, Any]:
         "oldest_ready_seconds": overview.total.oldest_ready_seconds,
         "waits": [_wait_report(group_id, rows) for group_id, rows in overview.groups.items()],
         "names": [{"task": one.task} | _by_status_name(one) for one in overview.names],
-        "errors": [error._asdict() for error in overview.errors],
+        "errors": [error_as_json(error) for error in overview.errors],
         "hours": [stats_as_json(one, "hour") for one in overview.hours],
         "lapsed": overview.lapsed._asdict(),
     }
@@ -263,7 +262,7 @@ def _show_runs(runs: Sequence[LastRun], processes: Sequence[AtWork]) -> None:
 def _run_line(run: LastRun, processes: Sequence[AtWork]) -> str:
     often = f"; the one before began {age(run.every_seconds)} earlier" if run.every_seconds is not None else ""
     begin = f"last run on {run.host} for {run.groups}: began {age(run.started_seconds_ago)} ago"
-    if any(_is_of(one.process, run) and _lives(one) for one in processes):
+    if any(_is_of(one.process, run) and lives(one) for one in processes):
         return f"{begin}, is at work{often}"
     because = f" ({BECAUSE[Reason(run.reason)]})" if run.reason in set(Reason) else ""
     ended = f"ended: {run.reason}{because}" if run.ended_at else f"not ended (pid {run.pid} runs, or was killed)"
@@ -271,14 +270,9 @@ def _run_line(run: LastRun, processes: Sequence[AtWork]) -> str:
     return f"{begin}, {ended}; {run.taken} taken up, {counts}, {run.released} released{often}"
 
 
-def _lives(at_work: AtWork) -> bool:
-    """Whether a process lives, as far as that is known."""
-    return not at_work.has_ended and not _may_be_gone(at_work)
-
-
 def _may_be_gone(at_work: AtWork) -> bool:
     """Whether a process of another host, whose end cannot be seen here, was quiet for long."""
-    return at_work.has_ended is None and (at_work.process.seen_seconds_ago or 0.0) > SEEN_SECONDS
+    return at_work.has_ended is None and not is_heard_of(at_work)
 
 
 def _is_of(process: WorkerProcess, run: LastRun) -> bool:

@@ -15,6 +15,7 @@ from ...monitoring.acceptance import Acceptances
 from ...stores.database.records import StoredTask
 from ...stores.database.statements import INSTANTS
 from ...stores.queue.dependency_trees import Links
+from ...stores.queue.failures import ErrorCount
 from ...stores.queue.stats import COLUMNS, HourStats
 from .live_line import terminal_width
 from .style import BOLD, COLOURS, cut, painted, width_of
@@ -163,6 +164,14 @@ def accepted_report(found: Mapping[str, Mapping[str, Any]], acceptances: Accepta
         {**report, "reason": accepted.reason, "since": instant_as_json(accepted.since)}
         for report, accepted in ((report, acceptances.by_name[name]) for name, report in found.items())
     ]
+
+
+def error_as_json(error: ErrorCount) -> dict[str, Any]:
+    """An error of several tasks, its instants as above."""
+    report = error._asdict()
+    for instant in ("first_seen", "last_seen"):
+        report[instant] = instant_as_json(report[instant])
+    return report
 
 
 def instant_as_json(text: str | None) -> str | None:

@@ -70,8 +70,8 @@ class Words(ABC):
     """The hint that a SELECT reads the queue's table `{}` by an index that begins with status and group_id."""
     by_due: str
     """The hint that a SELECT reads the queue's table `{}` by the index of status and due_at."""
-    pairs: str
-    """A SELECT of each status and group that occur in the table `{0}`, which passes over rows alike; at most `?`.
+    groups_of_status: str
+    """A SELECT of the status `?` and each group of its rows in the table `{0}`, at most `?`; it passes over rows alike.
 
     `{1}` stands for the hint `by_status`.
     """
@@ -126,7 +126,7 @@ def words_of(words: Words, table: str, quoted: str) -> dict[str, str]:
         "hour_text": words.instant_text.format("hour"),
         "by_status": words.by_status.format(table),
         "by_due": words.by_due.format(table),
-        "pairs": words.pairs.format(names["table"], words.by_status.format(table)),
+        "groups_of_status": words.groups_of_status.format(names["table"], words.by_status.format(table)),
         "delete_task": words.delete_by_key.format(names["table"]),
         "delete_archived": words.delete_by_key.format(names["done"]),
         "columns": QUEUE_COLUMNS,

@@ -1,26 +1,40 @@
-"""Tasks a page at a time, by key and never by OFFSET: the newest first, or those with the most attempts.
+"""Tasks a page at a time, by key and never by OFFSET: in the order of an index, or those with the most attempts.
 
-No index has a group's tasks, or a name's, in the order of their ids. So a page looks through so many of the newest rows
-of a status at most, and says how far it looked; the next one goes on there.
+No index has a group's tasks, or a name's, in the order of their ids. So a page looks through a window: so many rows at
+most, in the order of an index that there is. The next page goes on where the window ended, so that whoever turns pages
+to the end has seen each task once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ...model.task import MAX_SIGNED
+from ...model.task import MAX_SIGNED, Status
 from ..database.database import Database
 from ..database.records import StoredTask, stored_task
 
 WINDOW = 5000
 """Rows that one page looks through."""
+SAMPLE = 1000
+"""Rows of each status among which those of one name with the most attempts are found."""
+BY_TIME = (Status.ERROR, Status.WAITING)
+"""Statuses whose tasks come by time: their pages begin with the next."""
 
 
 class Place(NamedTuple):
-    """Where a page begins: behind the task of this id; among those with the most attempts, behind so many attempts."""
+    """Where a page begins: behind the task of this id."""
 
     id: int = MAX_SIGNED
     attempts: int | None = None
+    """Its attempts, among those with the most."""
+    due_at: str | None = None
+    """Its instant as text in UTC, among those that come by time."""
+
+
+FIRST = Place()
+UNDATED = Place(MAX_SIGNED - 1)
+"""Behind all tasks that come by time: those that wait for other tasks."""
 
 
 class Filter(NamedTuple):
@@ -29,8 +43,15 @@ class Filter(NamedTuple):
     status: int | None = None
     group_id: int | None = None
     task: str | None = None
-    error: str | None = None
-    """How the error begins, byte by byte."""
+    error_line: str | None = None
+    """The first line of the error, byte by byte."""
+    since_seconds: float | None = None
+    """They were written to, or ended, no longer ago."""
+
+    @property
+    def looks_at_rows(self) -> bool:
+        """Whether a row has to be read to know whether it is one of these."""
+        return self[1:] != (None,) * 4
 
 
 class TaskPage(NamedTuple):
@@ -39,20 +60,15 @@ class TaskPage(NamedTuple):
     tasks: list[StoredTask]
     next_place: Place | None
     """Where the next page begins; None where this is the last."""
-    is_cut: bool
-    """Whether there are older tasks that were not looked at."""
+    is_cut: bool = False
+    """Whether there may be more tasks, which no further page shows."""
 
 
 class Window(NamedTuple):
     """The rows that one page looks through."""
 
     sql: str
-    """The SELECT of their ids, attempts, groups and names."""
-    values: list[Any]
-    least_id: int
-    """All rows from this id on are in it; 0: all that there are."""
-    is_cut: bool
-    """Whether there may be rows that are not."""
+    values: Sequence[Any]
 
 
 class Browsing:
@@ -61,84 +77,144 @@ class Browsing:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    COLUMNS = "id, attempts, group_id, task"
-    IS_LIKE = "CASE WHEN {error_position} = 1 THEN 1 ELSE 0 END AS is_like"
-    # New, done and fatal rows have no due_at, but for some whose end is still to be told. The index by due_at has the
-    # former in the order of their ids.
-    UNDATED = """
-        SELECT {seen} FROM {table} {by_due}
-        WHERE status = ? AND due_at IS NULL AND id < ? ORDER BY id DESC LIMIT ?
-    """
-    DATED = """
-        SELECT {seen} FROM {table} {by_due}
-        WHERE status = ? AND due_at IS NOT NULL AND id < ? ORDER BY due_at LIMIT ?
-    """
-    OF_STATUS = f"SELECT * FROM ({UNDATED}) AS undated UNION ALL SELECT * FROM ({DATED}) AS dated"
-    OF_GROUP = """
-        SELECT {seen} FROM {table} {by_status} WHERE status = ? AND group_id = ? AND id < ? LIMIT ?
-    """
+    COLUMNS = "id, attempts, group_id, task, {due_at_text} AS due"
+    # The text of an error stays out of the window, which may have to be kept somewhere.
+    IS_LIKE = "CASE WHEN error_text = ? OR {error_position} = 1 THEN 1 ELSE 0 END AS is_like"
+    IS_RECENT = "CASE WHEN COALESCE(finished_at, updated_at) >= {after} THEN 1 ELSE 0 END AS is_recent"
+
     OF_ALL = "SELECT {seen} FROM {table} {by_key} WHERE id < ? ORDER BY id DESC LIMIT ?"
+    OF_STATUS = "SELECT {seen} FROM {table} {by_due} WHERE status = ? ORDER BY due_at, id LIMIT ?"
+    OF_GROUP = "SELECT {seen} FROM {table} {by_status} WHERE status = ? AND group_id = ? LIMIT ?"
+    # New, done and fatal rows have no due_at, so the index by due_at has them in the order of their ids. The few that
+    # have one, as fatal ones whose children are still to be told, come beside each page.
+    WITHOUT_DUE = """
+        SELECT {seen} FROM {table} {by_due} WHERE status = ? AND due_at IS NULL AND id < ? ORDER BY id DESC LIMIT ?
+    """
+    WITH_DUE = """
+        SELECT {seen} FROM {table} {by_due} WHERE status = ? AND due_at IS NOT NULL ORDER BY due_at, id LIMIT ?
+    """
+    BEHIND_DUE = """
+        SELECT {seen} FROM {table} {by_due} WHERE status = ? AND due_at >= ? AND (due_at > ? OR id > ?)
+        ORDER BY due_at, id LIMIT ?
+    """
+
     SEEN = "SELECT COUNT(*), MIN(id) FROM ({window}) AS seen"
-    NEWEST = "SELECT id FROM ({window}) AS seen WHERE {wanted} ORDER BY id DESC LIMIT ?"
-    MOST_ATTEMPTS = """
-        SELECT id FROM ({window}) AS seen WHERE {wanted} AND (attempts < ? OR attempts = ? AND id < ?)
-        ORDER BY attempts DESC, id DESC LIMIT ?
+    LAST_DUE = "SELECT id, due FROM ({window}) AS seen ORDER BY due DESC, id DESC LIMIT 1"
+    BY_ID = "SELECT id FROM ({window}) AS seen WHERE {wanted} AND id >= ? AND id < ? ORDER BY id DESC LIMIT ?"
+    BY_DUE = "SELECT id, due FROM ({window}) AS seen WHERE {wanted} ORDER BY due, id LIMIT ?"
+    BY_ATTEMPTS = """
+        SELECT id, attempts FROM ({window}) AS seen WHERE {wanted} AND (attempts < ? OR attempts = ? AND id < ?)
+        GROUP BY id, attempts ORDER BY attempts DESC, id DESC LIMIT ?
     """
     LISTED = "SELECT {listed}, 0 FROM {table} WHERE id IN ({ids})"
 
-    def newest(self, chosen: Filter, place: Place, most: int) -> TaskPage:
-        """The newest of these tasks, `most` at most."""
-        window = self._window(chosen, place.id)
-        wanted, values = _wanted(chosen, window.least_id)
-        ids = self._ids(self.NEWEST, window, wanted, [*values, most + 1])
+    # ---- pages
+
+    def page(self, chosen: Filter, place: Place, most: int) -> TaskPage:
+        """`most` tasks at most: the newest first; those in error or waiting for an instant the next first."""
+        small = self._small_group(chosen)
+        if small is not None:
+            return self._by_id(chosen, small, place, 0, most)
+        rows = WINDOW if chosen.looks_at_rows else most + 1
+        if chosen.status in BY_TIME and (place == FIRST or place.due_at is not None):
+            return self._by_time(chosen, place, rows, most)
+        if chosen.status is None:
+            window = self._window(chosen, self.OF_ALL, place.id, rows)
+            return self._by_id(chosen, window, place, self._least_id(window, rows), most)
+        window = self._window(chosen, self.WITHOUT_DUE, chosen.status, place.id, rows)
+        least_id = self._least_id(window, rows)
+        if chosen.status not in BY_TIME:
+            window = _union([window, self._window(chosen, self.WITH_DUE, chosen.status, WINDOW)])
+        return self._by_id(chosen, window, place, least_id, most)
+
+    def _by_id(self, chosen: Filter, window: Window, place: Place, least_id: int, most: int) -> TaskPage:
+        """A page of a window that has all wanted rows from this id on, up to the place; 0: all that there are."""
+        # A row below the least id has neighbours that the next page shows.
+        found = self._look(self.BY_ID, chosen, window, least_id, place.id, most + 1)
+        ids = [row[0] for row in found]
         if len(ids) > most:
-            return TaskPage(self._listed(ids[:most]), Place(ids[most - 1]), False)
-        next_place = Place(window.least_id) if window.least_id else None
-        return TaskPage(self._listed(ids), next_place, window.is_cut)
+            return TaskPage(self._listed(ids[:most]), Place(ids[most - 1]))
+        return TaskPage(self._listed(ids), Place(least_id) if least_id else None)
+
+    def _by_time(self, chosen: Filter, place: Place, rows: int, most: int) -> TaskPage:
+        if place.due_at is None:
+            window = self._window(chosen, self.WITH_DUE, chosen.status, rows)
+        else:
+            values = (chosen.status, place.due_at, place.due_at, place.id, rows)
+            window = self._window(chosen, self.BEHIND_DUE, *values)
+        found = self._look(self.BY_DUE, chosen, window, most + 1)
+        tasks = self._listed([row[0] for row in found[:most]])
+        if len(found) > most:
+            return TaskPage(tasks, Place(found[most - 1][0], None, found[most - 1][1]))
+        seen, _ = self._seen(window)
+        if seen >= rows:
+            last_id, due_at = self._fetch(self.LAST_DUE, window)[0]
+            return TaskPage(tasks, Place(last_id, None, due_at))
+        undated = self._window(chosen, self.WITHOUT_DUE, chosen.status, MAX_SIGNED, 1)
+        return TaskPage(tasks, UNDATED if self._seen(undated)[0] else None)
 
     def most_attempts(self, chosen: Filter, place: Place, most: int) -> TaskPage:
-        """Those of the newest WINDOW of these tasks with the most attempts, `most` at most."""
-        window = self._window(chosen, MAX_SIGNED)
-        wanted, values = _wanted(chosen, window.least_id)
+        """Those with the most attempts of the tasks that a window or some hold, `most` at most."""
+        windows, rows = self._windows_of_attempts(chosen)
         attempts = MAX_SIGNED if place.attempts is None else place.attempts
-        ids = self._ids(self.MOST_ATTEMPTS, window, wanted, [*values, attempts, attempts, place.id, most + 1])
-        tasks = self._listed(ids[:most])
-        next_place = Place(tasks[-1].id, tasks[-1].attempts) if len(ids) > most and tasks else None
-        return TaskPage(tasks, next_place, window.is_cut)
+        found = self._look(self.BY_ATTEMPTS, chosen, _union(windows), attempts, attempts, place.id, most + 1)
+        tasks = self._listed([row[0] for row in found[:most]])
+        next_place = Place(*found[most - 1]) if len(found) > most else None
+        return TaskPage(tasks, next_place, any(self._seen(window)[0] >= rows for window in windows))
 
-    def _window(self, chosen: Filter, before_id: int) -> Window:
-        # The columns of the window; the text of an error stays out of it.
-        columns, error = self.COLUMNS, []
-        if chosen.error is not None:
-            columns, error = f"{columns}, {self.IS_LIKE}", [chosen.error]
+    # ---- windows
 
-        def sql(select: str) -> str:
-            return select.replace("{seen}", columns)
+    def _small_group(self, chosen: Filter) -> Window | None:
+        """All rows of a group, where they are few; they are looked through to their end, and not among all others."""
+        if chosen.group_id is None:
+            return None
+        statuses = map(int, Status) if chosen.status is None else [chosen.status]
+        windows = [self._window(chosen, self.OF_GROUP, status, chosen.group_id, WINDOW) for status in statuses]
+        return None if any(self._seen(window)[0] >= WINDOW for window in windows) else _union(windows)
 
-        if chosen.status is None:
-            return self._whole(sql(self.OF_ALL), [*error, before_id, WINDOW])
-        if chosen.group_id is not None:
-            values = [*error, chosen.status, chosen.group_id, before_id, WINDOW]
-            # A small group is looked through to its end, and not among all rows of its status.
-            if self._seen(sql(self.OF_GROUP), values)[0] < WINDOW:
-                return Window(sql(self.OF_GROUP), values, 0, False)
-        values = [*error, chosen.status, before_id, WINDOW]
-        dated, _ = self._seen(sql(self.DATED), values)
-        undated = self._whole(sql(self.UNDATED), values)
-        return Window(sql(self.OF_STATUS), values * 2, undated.least_id, undated.is_cut or dated >= WINDOW)
+    def _windows_of_attempts(self, chosen: Filter) -> tuple[list[Window], int]:
+        """The windows, and how many rows a full one has."""
+        small = self._small_group(chosen)
+        if small is not None:
+            return [small], MAX_SIGNED
+        newest = self._window(chosen, self.OF_ALL, MAX_SIGNED, WINDOW)
+        if chosen.status is not None:
+            return [
+                self._window(chosen, self.WITHOUT_DUE, chosen.status, MAX_SIGNED, WINDOW),
+                self._window(chosen, self.WITH_DUE, chosen.status, WINDOW),
+            ], WINDOW
+        if chosen.task is None:
+            return [newest], WINDOW
+        # The overview names tasks among the first of each status, and links here.
+        return [*(self._window(chosen, self.OF_STATUS, int(status), SAMPLE) for status in Status), newest], SAMPLE
 
-    def _whole(self, sql: str, values: list[Any]) -> Window:
-        """The window of a SELECT that has the rows in the order of their ids."""
-        rows, least_id = self._seen(sql, values)
-        return Window(sql, values, least_id if rows >= WINDOW else 0, rows >= WINDOW)
+    def _window(self, chosen: Filter, sql: str, *values: Any) -> Window:
+        columns, seen = [self.COLUMNS], list[Any]()
+        if chosen.error_line is not None:
+            columns.append(self.IS_LIKE)
+            seen += [chosen.error_line, f"{chosen.error_line}\n"]
+        if chosen.since_seconds is not None:
+            columns.append(self.IS_RECENT)
+            seen.append(-chosen.since_seconds)
+        return Window(sql.replace("{seen}", ", ".join(columns)), [*seen, *values])
 
-    def _seen(self, sql: str, values: list[Any]) -> tuple[int, int]:
-        rows, least_id = self._database.fetch(self.SEEN.replace("{window}", sql), values)[0]
+    # ---- looks
+
+    def _look(self, sql: str, chosen: Filter, window: Window, *values: Any) -> Sequence[Any]:
+        wanted, wanted_values = _wanted(chosen)
+        return self._fetch(sql.replace("{wanted}", wanted), window, *wanted_values, *values)
+
+    def _fetch(self, sql: str, window: Window, *values: Any) -> Sequence[Any]:
+        return self._database.fetch(sql.replace("{window}", window.sql), [*window.values, *values])
+
+    def _seen(self, window: Window) -> tuple[int, int]:
+        rows, least_id = self._fetch(self.SEEN, window)[0]
         return rows, least_id or 0
 
-    def _ids(self, sql: str, window: Window, wanted: str, values: list[Any]) -> list[int]:
-        sql = sql.replace("{window}", window.sql).replace("{wanted}", wanted)
-        return [row[0] for row in self._database.fetch(sql, [*window.values, *values])]
+    def _least_id(self, window: Window, rows: int) -> int:
+        """The least id of a window that is full; 0 where it has all rows that there are."""
+        seen, least_id = self._seen(window)
+        return least_id if seen >= rows else 0
 
     def _listed(self, ids: list[int]) -> list[StoredTask]:
         """The tasks of these ids, in this order; one that went meanwhile is left out."""
@@ -146,14 +222,17 @@ class Browsing:
         return [found[one] for one in ids if one in found]
 
 
-def _wanted(chosen: Filter, least_id: int) -> tuple[str, list[Any]]:
-    # A row below the window's least id has neighbours that the next page shows.
-    is_like = None if chosen.error is None else 1
-    given = {
-        "id >= ?": least_id,
+def _union(windows: Sequence[Window]) -> Window:
+    arms = [f"SELECT * FROM ({window.sql}) AS part_{number}" for number, window in enumerate(windows)]
+    return Window(" UNION ALL ".join(arms), [value for window in windows for value in window.values])
+
+
+def _wanted(chosen: Filter) -> tuple[str, list[Any]]:
+    given: dict[str, Any] = {
         "group_id = ?": chosen.group_id,
         "task = ?": chosen.task,
-        "is_like = ?": is_like,
+        "is_like = ?": None if chosen.error_line is None else 1,
+        "is_recent = ?": None if chosen.since_seconds is None else 1,
     }
     found = {condition: value for condition, value in given.items() if value is not None}
-    return " AND ".join(found), list(found.values())
+    return " AND ".join(["1 = 1", *found]), list(found.values())

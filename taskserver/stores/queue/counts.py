@@ -19,10 +19,10 @@ MAX_COUNTED = 100_000
 """Rows that one look counts, all groups and statuses together."""
 FIRST_SHARE = 4
 """The first look takes this part of MAX_COUNTED, the same for each group and status; the second has what is left."""
-ROUND = 1000
-"""`more than 30,000` is what a person reads."""
-MAX_PAIRS = 2000
-"""Pairs of a group and a status; rows of further pairs are not counted."""
+MAX_GROUPS = 1000
+"""Groups of a status; rows of further ones are not counted."""
+MAX_STRANGE = 5
+"""Numbers that are no status, which rows may hold all the same."""
 PAIRS_PER_STATEMENT = 50
 SAMPLE = 1000
 """Rows of a status whose names are read."""
@@ -37,6 +37,14 @@ class NameCount(NamedTuple):
     group_id: int
     status: int
     rows: int
+
+
+class Counted(NamedTuple):
+    """Rows by group and status."""
+
+    counts: list[QueueCount]
+    cut: frozenset[int]
+    """The statuses of which there may be further groups, which were not counted."""
 
 
 class Ages(NamedTuple):
@@ -60,20 +68,27 @@ class Counts:
         ) AS counted
     """
 
-    def by_group(self) -> list[QueueCount]:
-        """Rows by group and status, in that order."""
-        pairs = [(status, group) for status, group in self._database.fetch("{pairs}", (MAX_PAIRS,))]
+    def by_group(self, groups: Sequence[int] = ()) -> Counted:
+        """Rows by group and status, in that order; of these groups alone (none: of all)."""
+        statuses = [*map(int, Status), *self._strange()]
+        cut: list[int] = []
+        if groups:
+            pairs = [(status, group) for status in statuses for group in groups]
+        else:
+            pairs = self._pairs(statuses)
+            cut = [status for status in statuses if sum(pair[0] == status for pair in pairs) >= MAX_GROUPS]
         few = MAX_COUNTED // (FIRST_SHARE * len(pairs) or 1)
         most = dict.fromkeys(pairs, few)
         found = self._count(most)
         more = [pair for pair, rows in found.items() if rows > few]
         if more:
             left = MAX_COUNTED - sum(min(rows, few) for rows in found.values())
-            share = few + left // len(more)
-            most |= dict.fromkeys(more, max(share - share % ROUND, few))
-            found |= self._count({pair: most[pair] for pair in more})
-        ages = self._ages([group for status, group in found if status == Status.NEW])
-        return [
+            share = _rounded(few + left // len(more))
+            if share > few:
+                most |= dict.fromkeys(more, share)
+                found |= self._count(dict.fromkeys(more, share))
+        ages = self._ages([group for (status, group), rows in found.items() if status == Status.NEW and rows])
+        counts = [
             QueueCount(
                 group,
                 status,
@@ -84,6 +99,24 @@ class Counts:
             for (status, group), rows in sorted(found.items(), key=lambda one: (one[0][1], one[0][0]))
             if rows
         ]
+        return Counted(counts, frozenset(cut))
+
+    STRANGE = "SELECT MIN(status) FROM {table} {by_status} WHERE status > ?"
+
+    def _strange(self) -> list[int]:
+        """The numbers that are no status, in which rows stand all the same."""
+        found: list[int] = []
+        while len(found) < MAX_STRANGE:
+            status = self._database.fetch_value(self.STRANGE, ([*map(int, Status), *found][-1],))
+            if status is None:
+                break
+            found.append(status)
+        return found
+
+    def _pairs(self, statuses: Sequence[int]) -> list[tuple[int, int]]:
+        """Each status and group that rows have, up to MAX_GROUPS of a status."""
+        sql = "SELECT * FROM ({groups_of_status}) AS grouped"
+        return [(status, group) for status, group in self._of_each(sql, [(one, MAX_GROUPS) for one in statuses])]
 
     def _count(self, most: Mapping[tuple[int, int], int]) -> dict[tuple[int, int], int]:
         """The rows of each pair of a status and a group, one more than `most` where there are more."""
@@ -121,9 +154,9 @@ class Counts:
     """
     AGES_OF_GROUP = """
         SELECT ? AS group_id, MAX({created_at_age}), MAX({updated_at_age}) FROM (
-            SELECT created_at, updated_at FROM {table} {by_status}
+            SELECT created_at, updated_at, due_at FROM {table} {by_status}
             WHERE status = 0 AND group_id = ? ORDER BY priority, id LIMIT ?
-        ) AS heads
+        ) AS heads WHERE due_at IS NULL OR due_at <= {now}
     """
 
     def _ages(self, groups: Sequence[int]) -> dict[int, Ages]:
@@ -163,5 +196,11 @@ def _ages_of(ages: Mapping[int, Ages], status: int, group: int) -> Ages:
     return ages.get(group, Ages(None, None)) if status == Status.NEW else Ages(None, None)
 
 
+def _rounded(rows: int) -> int:
+    """With two digits: `more than 30,000` is what a person reads."""
+    step: int = 10 ** max(len(str(rows)) - 2, 0)
+    return rows - rows % step
+
+
 def _seconds(value: Any) -> float | None:
-    return None if value is None else float(value)
+    return None if value is None else max(float(value), 0.0)  # the clock of who added it may be ahead

@@ -15,6 +15,10 @@ IS_ORPHAN = """
 """
 
 
+MAX_LAPSED = 10_000
+"""Claims that are counted."""
+
+
 class Lapsed(NamedTuple):
     """Claims that nobody took back."""
 
@@ -43,7 +47,11 @@ class Diagnosis:
             SELECT * FROM (SELECT task FROM {table} WHERE status = 5 ORDER BY due_at LIMIT ?) AS next_waiting
         ) AS next_rows
     """
-    LAPSED = "SELECT COUNT(*), MAX({due_at_age}) FROM {table} WHERE status = 1 AND due_at < {after}"
+    LAPSED = f"""
+        SELECT COUNT(*), MAX({{due_at_age}}) FROM (
+            SELECT due_at FROM {{table}} {{by_due}} WHERE status = 1 AND due_at < {{after}} LIMIT {MAX_LAPSED}
+        ) AS lapsed
+    """
     FAR = "SELECT COUNT(*) FROM {table} WHERE status IN (3, 5) AND due_at >= '2037-01-01 00:00:00'"
 
     UNDATED = """

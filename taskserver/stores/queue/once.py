@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from ...model.new_task import NewTask
+from ...model.results import as_texts
 from ..database.database import Database
 from ..database.retrying import RetryPolicy, Scope
 from .adding import Adding
@@ -42,11 +44,7 @@ class Once:
 
     def _add(self, tasks: Sequence[NewTask], name: str, digest: str) -> list[int]:
         if not self._database.write(self.MAKE, (name, "")):
-            ((value,),) = self._database.rows(self.READ, (name,))
-            found = json.loads(value)
-            if found["digest"] != digest:
-                raise KeyTaken
-            return [int(one) for one in found["ids"]]
+            return _ids_in(self._database.rows(self.READ, (name,)), digest)
         ids = [one for portion in self._adding.insert_all(tasks) for one in portion]
         self._database.write(self.COMPLETE, (json.dumps({"digest": digest, "ids": ids}), name))
         return ids
@@ -54,3 +52,15 @@ class Once:
     def forget(self) -> None:
         """Forget old keys. Raises DatabaseError."""
         self._database.change(self.FORGET, (-KEPT_SECONDS,))
+
+
+def _ids_in(rows: Sequence[Sequence[Any]], digest: str) -> list[int]:
+    """The ids of a note. Raises KeyTaken, also of a note that somebody forged."""
+    try:
+        (value,) = as_texts(rows[0])
+        found = json.loads(value)
+        if found["digest"] == digest:
+            return [int(one) for one in found["ids"]]
+    except (ValueError, TypeError, KeyError, IndexError):
+        pass
+    raise KeyTaken

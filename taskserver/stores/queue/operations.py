@@ -259,6 +259,9 @@ def bulk_write(verb: Verb, selection: Selection, values: Sequence[Any] = ()) -> 
     if selection.error is not None:
         conditions.append("{error_position} = 1")  # LIKE of SQLite holds a and A for the same
     texts = [text for text in (selection.task, selection.error) if text is not None]
+    if selection.error_line is not None:
+        conditions.append("error_text = ? OR {error_position} = 1")
+        texts += [selection.error_line, f"{selection.error_line}\n"]
     return BulkWrite(" AND ".join(f"({condition})" for condition in conditions), (*groups, *texts), verb.write, values)
 
 
@@ -267,7 +270,7 @@ def _check(selection: Selection) -> None:
     _check_numbers("groups", selection.groups, MAX_GROUP_ID)
     if selection.groups is not None and len(selection.groups) > MAX_GROUPS:
         raise InvalidTask(f"{len(selection.groups)} groups are chosen; allowed: at most {MAX_GROUPS}")
-    for name, text in (("task", selection.task), ("error", selection.error)):
+    for name, text in (("task", selection.task), ("error", selection.error), ("error_line", selection.error_line)):
         if text is not None and not _is_text(text):
             raise InvalidTask(f"{name} is {shown(text)}; allowed: a text in UTF-8, not an empty one")
     if selection.limit is not None and (type(selection.limit) is not int or not 1 <= selection.limit <= MAX_SIGNED):

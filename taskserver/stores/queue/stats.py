@@ -146,18 +146,18 @@ class Stats:
 
     SUMS = f"""
         SELECT {{columns}}, {", ".join(f"{'MAX' if name in GREATEST else 'SUM'}(1e0 * {name})" for name in COLUMNS)}
-        FROM {{stats}} WHERE hour > {{after}} GROUP BY {{keys}} ORDER BY {{keys}} LIMIT ?
+        FROM {{stats}} WHERE hour > {{after}} GROUP BY {{keys}} ORDER BY SUM(1e0 * attempts + fatal) DESC LIMIT ?
     """
 
     def sums(self, since_seconds: float, *keys: str) -> list[HourStats]:
         """The stats of the hours that ended since so many seconds ago, summed up by one or more of KEY, in order.
 
-        MAX_SUMS sums at most. A column that is no key is empty, or 0.
+        The largest MAX_SUMS sums at most. A column that is no key is empty, or 0.
         """
         shown = ["{hour_text}" if key == "hour" else key for key in keys]
         sql = self.SUMS.replace("{columns}", ", ".join(shown)).replace("{keys}", ", ".join(keys))
         rows = self._database.fetch(sql, (-since_seconds - HOUR_SECONDS, MAX_SUMS))
-        return [_summed(dict(zip(keys, row, strict=False)), row[len(keys) :]) for row in rows]
+        return sorted(_summed(dict(zip(keys, row, strict=False)), row[len(keys) :]) for row in rows)
 
     TIMES = """
         SELECT task, SUM(ran_seconds), 1e0 * SUM(done + failed), MAX(slowest_seconds) FROM {stats}

@@ -14,6 +14,10 @@ from .claims import number_of
 from .counts import Counts
 from .since import earliest
 
+MAX_IN_PROGRESS = 10_000
+"""Rows in progress that are counted."""
+MAX_RUNNING = 1000
+"""Rows in progress among which the running ones are shown."""
 MAX_CLAIMS = 1000
 """Claims whose tasks are counted; each worker has one at a time."""
 
@@ -35,41 +39,45 @@ class Views:
 
     def counts(self) -> list[QueueCount]:
         """Rows by group and status, with the age of the oldest new one, as far as `Counts` counts them."""
-        return Counts(self._database).by_group()
+        return Counts(self._database).by_group().counts
 
     def runs(self) -> list[LastRun]:
         """The last run of each host and groups."""
         return [last_run(row) for row in self._database.fetch(self.RUNS)]
 
-    # The tasks that tell how far they have come stand first, then those that have run for the longest time.
-    RUNNING = """
-        SELECT id, task, group_id, attempts, {started_at_age}, {read_progress}, claim FROM {table} {by_status}
-        WHERE status = 1 AND started_at IS NOT NULL ORDER BY progress IS NULL, started_at, id LIMIT ?
+    # Of the first rows in progress, those that tell how far they have come, then those that have run the longest.
+    IN_PROGRESS = "SELECT {wanted} FROM {table} {by_due} WHERE status = 1 ORDER BY due_at, id LIMIT ?"
+    RUNNING = f"""
+        SELECT id, task, group_id, attempts, {{started_at_age}}, {{read_progress}}, claim FROM ({IN_PROGRESS}) AS seen
+        WHERE started_at IS NOT NULL ORDER BY progress IS NULL, started_at, id LIMIT ?
     """
-    RUNNING_COUNTS = """
-        SELECT group_id, COUNT(*) FROM {table} {by_status} WHERE status = 1 AND started_at IS NOT NULL GROUP BY group_id
+    OF_RUNNING = "id, task, group_id, attempts, started_at, progress, claim"
+    RUNNING_COUNTS = f"""
+        SELECT group_id, COUNT(*) FROM ({IN_PROGRESS}) AS seen WHERE started_at IS NOT NULL GROUP BY group_id
     """
-
-    CLAIMED_COUNTS = """
-        SELECT claim, COUNT(*) FROM {table} {by_status} WHERE status = 1 AND started_at IS NULL GROUP BY claim LIMIT ?
+    CLAIMED_COUNTS = f"""
+        SELECT claim, COUNT(*) FROM ({IN_PROGRESS}) AS seen WHERE started_at IS NULL GROUP BY claim LIMIT ?
     """
 
     def claimed_counts(self) -> dict[int, int]:
         """How many tasks are claimed and wait for their turn, by the number of the worker that has them."""
         counts: dict[int, int] = {}
-        for claim, count in self._database.fetch(self.CLAIMED_COUNTS, (MAX_CLAIMS,)):
+        sql = self.CLAIMED_COUNTS.replace("{wanted}", "claim, started_at")
+        for claim, count in self._database.fetch(sql, (MAX_IN_PROGRESS, MAX_CLAIMS)):
             if isinstance(claim, int):
                 counts[number_of(claim)] = counts.get(number_of(claim), 0) + count
         return counts
 
     def running(self, limit: int) -> list[RunningTask]:
         """Running tasks; `limit` at most."""
-        rows = self._database.fetch(self.RUNNING, (limit,))
+        sql = self.RUNNING.replace("{wanted}", self.OF_RUNNING)
+        rows = self._database.fetch(sql, (MAX_RUNNING, limit))
         return [running_task(row, number_of(claim) if isinstance(claim, int) else None) for *row, claim in rows]
 
     def running_counts(self) -> dict[int, int]:
         """How many tasks are running, by group; others in progress are claimed, and wait for their turn."""
-        return dict(self._database.fetch(self.RUNNING_COUNTS))
+        sql = self.RUNNING_COUNTS.replace("{wanted}", "group_id, started_at")
+        return dict(self._database.fetch(sql, (MAX_IN_PROGRESS,)))
 
     def list(
         self,

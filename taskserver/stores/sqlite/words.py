@@ -25,20 +25,16 @@ class SQLiteWords(Words):
     by_key = ""
     by_status = 'INDEXED BY "{}_claim_by_group"'
     by_due = 'INDEXED BY "{}_wake_due"'
-    # Differs from MySQL: SQLite's DISTINCT reads every entry of an index, so each pair is looked for behind the last.
-    pairs = """
-        WITH RECURSIVE pair (status, group_id) AS (
-            SELECT MIN(status), -1 FROM {0} {1}
+    # Differs from MySQL: SQLite's DISTINCT reads every entry of an index, so each group is looked for behind the last.
+    groups_of_status = """
+        WITH RECURSIVE wanted (status) AS (SELECT ?), found (group_id) AS (
+            SELECT MIN(group_id) FROM {0} {1} WHERE status = (SELECT status FROM wanted)
             UNION ALL
-            SELECT
-                CASE WHEN EXISTS (SELECT 1 FROM {0} {1} WHERE status = pair.status AND group_id > pair.group_id)
-                THEN pair.status ELSE (SELECT MIN(status) FROM {0} {1} WHERE status > pair.status) END,
-                COALESCE(
-                    (SELECT MIN(group_id) FROM {0} {1} WHERE status = pair.status AND group_id > pair.group_id), -1)
-            FROM pair WHERE pair.status IS NOT NULL
-            LIMIT ?
+            SELECT (SELECT MIN(group_id) FROM {0} {1}
+                    WHERE status = (SELECT status FROM wanted) AND group_id > found.group_id)
+            FROM found WHERE found.group_id IS NOT NULL
         )
-        SELECT status, group_id FROM pair WHERE group_id >= 0
+        SELECT (SELECT status FROM wanted), group_id FROM found WHERE group_id IS NOT NULL LIMIT ?
     """
     delete_by_key = "DELETE FROM {}"
     instant_type = "TEXT"
