@@ -53,7 +53,7 @@ FILES = (
 FOLDERS = {
     "taskserver": {".py", ".sql", ".typed", ".html", ".css", ".js", ".svg"},
     "docs": {".md", ".png"},
-    "examples": {".cgi", ".md", ".php", ".py", ".sql", ".txt"},
+    "examples": {".cgi", ".md", ".mjs", ".php", ".py", ".sh", ".sql", ".txt"},
 }
 """And what is taken from each."""
 NOT_TAKEN = {"__pycache__", "demo"}

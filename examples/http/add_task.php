@@ -9,7 +9,7 @@
 const TASKS_URL = 'https://your-site.example/queue/tasks';
 const TASKS_TOKEN = 'the-token';
 
-/** The ids of the task; an exception says why it was not added. The same $key adds once, however often it is sent. */
+/** $args by name, or as a list. The ids of the task; an exception says why it was not added. The same $key adds once, however often it is sent. */
 function add_task_over_http(string $task, array $args, int $group_id = 0, ?string $key = null): array
 {
     $headers = ['Authorization: Bearer ' . TASKS_TOKEN, 'Content-Type: application/json'];
@@ -18,7 +18,7 @@ function add_task_over_http(string $task, array $args, int $group_id = 0, ?strin
     }
     $request = curl_init(TASKS_URL);
     curl_setopt_array($request, [
-        CURLOPT_POSTFIELDS => json_encode(['task' => $task, 'args' => (object) $args, 'group_id' => $group_id]),
+        CURLOPT_POSTFIELDS => json_encode(['task' => $task, 'args' => $args ?: null, 'group_id' => $group_id]),
         CURLOPT_HTTPHEADER => $headers,
         CURLOPT_RETURNTRANSFER => true,
         CURLOPT_TIMEOUT => 10,

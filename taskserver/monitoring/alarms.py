@@ -46,8 +46,17 @@ def changed(store: Store, judgement: Judgement) -> Change | None:
         return None
     if before and after and (before.state, set(before.since)) == (after.state, set(after.since)):
         return None
-    told = notes.replace(name, note and note.value, None if after is None else json.dumps(after._asdict()))
+    told = notes.replace(name, note and note.value, _written(after))
     return Change(before, after) if told else None
+
+
+def take_back(store: Store, judgement: Judgement, change: Change) -> None:
+    """Note what was before, as nobody has heard of the change: the next look tells it. Raises DatabaseError."""
+    Notes(store.database).replace(name_of(judgement.limits), _written(change.after), _written(change.before))
+
+
+def _written(alarm: Alarm | None) -> str | None:
+    return None if alarm is None else json.dumps(alarm._asdict())
 
 
 def _alarm(judgement: Judgement, before: Alarm | None) -> Alarm | None:

@@ -16,7 +16,7 @@ from ..model.task import Status
 from ..server import TaskServer
 from ..stores.queue.counts import Counts
 from .acceptance import Acceptances, read_accepted
-from .coverage import late_after_seconds, seconds_since_start
+from .coverage import groups_in, late_after_seconds, names_all_groups, seconds_since_start
 from .overview import Overview, read_overview, rows_by_group
 from .verdict import MENDS, Level, Reason, fatal_in_words, judge
 
@@ -152,14 +152,21 @@ def measure(overview: Overview, limits: Limits, up_to: Callable[[int, Status], i
         oldest_group=oldest_group,
         oldest_seconds=0.0 if oldest_group is None else waits[oldest_group],
         lapsed=overview.lapsed.rows,
-        silence_seconds=_silence(overview),
+        silence_seconds=_silence(overview, limits.groups),
     )
 
 
-def _silence(overview: Overview) -> float:
-    if overview.is_worked_at:
+def _silence(overview: Overview, groups: Sequence[int]) -> float:
+    """How long no run began that serves one of these groups (none: any); 0 while such a worker is at work."""
+    wanted = set(groups)
+
+    def serves(group_ids: str) -> bool:
+        return not wanted or names_all_groups(group_ids) or bool(wanted & groups_in(group_ids))
+
+    if any(overview.is_at_work(one) and serves(one.process.group_ids) for one in overview.processes):
         return 0.0
-    return max(min(map(seconds_since_start, overview.runs), default=float("inf")), 0.0)
+    runs = [run for run in overview.runs if serves(run.group_ids)]
+    return max(min(map(seconds_since_start, runs), default=float("inf")), 0.0)
 
 
 def _rhythm(overview: Overview) -> Limit:
@@ -186,6 +193,8 @@ def judge_by_limits(overview: Overview, limits: Limits, measured: Measured, acce
     )
 
 
+LOOKED_AT = ("failing", "schedules")
+"""Reasons that are warnings, too, where tasks go on by themselves: a mail about them comes in time."""
 BY_LIMITS = ("cron", "waiting", "ready", "fatal", "leases")
 """Names of what is judged here, and not by the verdict's own limits."""
 
@@ -199,7 +208,7 @@ def _problems(overview: Overview, limits: Limits, measured: Measured) -> Iterato
     for reason in reasons:
         if reason.name == "leases":
             yield Problem("leases", State.WARNING, f"{measured.lapsed} lapsed", reason.words, reason.mend)
-        elif reason.name not in BY_LIMITS and reason.level is Level.ACT:
+        elif reason.name not in BY_LIMITS and (reason.level is Level.ACT or reason.name in LOOKED_AT):
             yield _of_verdict(reason)
 
 

@@ -59,13 +59,23 @@ def in_time(runs: Sequence[LastRun]) -> list[LastRun]:
 
 def takes_all_groups(run: LastRun) -> bool:
     """Whether a run takes tasks of every group, as far as its record tells."""
+    return names_all_groups(run.group_ids)
+
+
+def names_all_groups(group_ids: str) -> bool:
+    """Whether the groups of a record are all groups, as far as it tells."""
     # A list that was too long for the record ends in a checksum.
-    return run.group_ids == ALL_GROUPS or "..." in run.group_ids
+    return group_ids == ALL_GROUPS or "..." in group_ids
 
 
 def groups_served(runs: Sequence[LastRun]) -> set[int]:
     """The groups that runs name."""
-    return {int(group) for run in runs for group in run.group_ids.split(",") if group.isascii() and group.isdigit()}
+    return {group for run in runs for group in groups_in(run.group_ids)}
+
+
+def groups_in(group_ids: str) -> set[int]:
+    """The groups that a record names."""
+    return {int(group) for group in group_ids.split(",") if group.isascii() and group.isdigit()}
 
 
 # ---- groups

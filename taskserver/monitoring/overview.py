@@ -125,15 +125,20 @@ class Overview(NamedTuple):
     now: str
     """The database's clock, as text in UTC."""
 
-    @property
-    def is_worked_at(self) -> bool:
+    def is_at_work(self, one: AtWork) -> bool:
         """Whether a worker is at work, by what the database tells: the same for whoever looks, from whatever host.
 
         It was seen of late, or the leases hold of tasks that it runs: in the midst of a long one it may be quiet.
         """
-        holding = {task.number for task in self.running} if not self.lapsed.rows else set[int | None]()
-        alive = (one for one in self.processes if not one.process.ended_at)
-        return any(is_heard_of(one) or one.process.number in holding for one in alive)
+        if one.process.ended_at:
+            return False
+        holds = not self.lapsed.rows and any(task.number == one.process.number for task in self.running)
+        return holds or is_heard_of(one)
+
+    @property
+    def is_worked_at(self) -> bool:
+        """Whether any worker is at work."""
+        return any(map(self.is_at_work, self.processes))
 
     @property
     def warnings(self) -> list[str]:
@@ -158,7 +163,9 @@ def read_overview(server: TaskServer) -> Overview:
         mode=server.settings.mode,
         database=server.settings.dsn.place,
         groups=groups,
-        total=_row_counts(counts, counted.cut),
+        total=_row_counts(counts, counted.cut)._replace(
+            oldest_new_seconds=counted.oldest.since_added, oldest_ready_seconds=counted.oldest.since_ready
+        ),
         has_more_groups=bool(counted.cut),
         runs=runs,
         paused_groups=paused.groups,

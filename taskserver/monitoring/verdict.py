@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
+from ..messages.instants import time_of_day
 from ..messages.printable import age
 from ..model.task import Status
 from .coverage import in_time, seconds_since_start
@@ -13,11 +14,14 @@ from .overview import Overview
 
 LONG_WAIT_SECONDS = 3600.0
 """A ready task that waits for longer is worth a look."""
+MANY_IN_ERROR = 20
+"""So many tasks in error at once are worth a look, though others go well."""
 FEW_ATTEMPTS = 5
 """Fewer attempts say nothing about how many fail."""
 MENDS = {
     "cron": "look whether the line of worker.py stands in the crontab, and at cron's mail; client.py doctor says more",
     "fatal": "client.py errors counts what they failed with; once that is mended, client.py retry runs them again",
+    "failing": "client.py errors counts what they failed with",
     "waiting": ("more workers (a second crontab line, or --processes), or fewer tasks; client.py stats shows the pace"),
 }
 """What to do about reasons that `client.py check` finds, too, by limits of its own."""
@@ -28,7 +32,7 @@ class Level(IntEnum):
 
     WELL = 0
     LOOK = 1
-    """It goes on by itself, but somebody should look."""
+    """Tasks run, but somebody should look."""
     ACT = 2
     """Tasks do not run, or wait for a person."""
 
@@ -76,11 +80,13 @@ def judge(overview: Overview, accepted: Collection[str] = ()) -> Verdict:
 
 
 def _reasons(overview: Overview) -> Iterator[Reason]:
-    yield from _cron(overview)
+    stopped = list(_cron(overview))
+    yield from stopped
     yield from _groups(overview)
     yield from _fatal(overview)
-    yield from _schedules(overview)
-    yield from _waiting(overview)
+    yield from _schedules(overview, bool(stopped))
+    if not stopped:  # else they wait for that
+        yield from _waiting(overview)
     yield from _failing(overview)
     yield from _leases(overview)
     yield from _lost(overview)
@@ -131,13 +137,18 @@ def fatal_in_words(rows: str) -> str:
     return f"{rows} tasks are fatal: they do not run again by themselves"
 
 
-def _schedules(overview: Overview) -> Iterator[Reason]:
+def _schedules(overview: Overview, has_stopped: bool) -> Iterator[Reason]:
     faulty = [stored for stored in overview.schedules if stored.fault is not None or stored.held is not None]
     if faulty:
         first = faulty[0]
         words = f"schedule {first.schedule.name}: {first.fault or first.held}"
         more = f"; and {len(faulty) - 1} more" if len(faulty) > 1 else ""
         yield Reason("schedules", Level.ACT, words + more, "client.py status names each, with what is wrong")
+        return
+    late = min((stored.next_seconds or 0.0 for stored in overview.schedules), default=0.0)
+    if late < -LONG_WAIT_SECONDS and not has_stopped:
+        words = f"a schedule is late by {age(-late)}"
+        yield Reason("schedules", Level.LOOK, words, "client.py status shows which; any run adds its task")
 
 
 def _waiting(overview: Overview) -> Iterator[Reason]:
@@ -158,9 +169,13 @@ def _failing(overview: Overview) -> Iterator[Reason]:
         sum(getattr(hour, column) for hour in (overview.hour_before, overview.this_hour))
         for column in ("failed", "done")
     )
+    in_error = overview.total.by_status[Status.ERROR]
     if failed > done and failed + done >= FEW_ATTEMPTS:
-        words = f"{failed} of {failed + done} attempts failed since {overview.hour_before.hour[11:16]} UTC"
-        yield Reason("failing", Level.LOOK, words, "client.py errors counts what they failed with")
+        words = f"{failed} of {failed + done} attempts failed since {time_of_day(overview.hour_before.hour)}"
+        yield Reason("failing", Level.LOOK, words, MENDS["failing"])
+    elif in_error >= MANY_IN_ERROR:
+        words = f"{in_error} tasks are in error: they failed, and come again by themselves"
+        yield Reason("failing", Level.LOOK, words, MENDS["failing"])
 
 
 def _leases(overview: Overview) -> Iterator[Reason]:

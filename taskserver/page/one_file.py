@@ -50,7 +50,7 @@ def _rendered(server: TaskServer, every_seconds: int, values: dict[str, Any]) ->
         "made_at": now(),
         "every_seconds": every_seconds,
         "late_seconds": LATE_AFTER * every_seconds,
-        "queue": f"{server.settings.table} in {server.settings.dsn.place}",
+        "queue": server.settings.table,  # the file may be open to many: not where the database is
         "is_live": False,
         "client": client_in(server.settings.folder),
         "may_act": False,

@@ -73,6 +73,7 @@ def _environment() -> Environment:
         "exactly": _exactly,
         "clock": _clock,
         "ago": _ago,
+        "seconds": _seconds,
         "clock_time": time_of_day,
         "begin_in_shell": begin_in_shell,
         "lines": _lines,
@@ -143,6 +144,12 @@ def _clock(text: str | None) -> str:
     """The instant of a row in this host's time zone, to the minute."""
     found = local(text)
     return f"{found:%Y-%m-%d %H:%M %Z}" if found else _short(text)
+
+
+def _seconds(text: str | None) -> str:
+    """The time of day of an instant of a row, to the second."""
+    found = local(text)
+    return f"{found:%H:%M:%S %Z}" if found else _short(text)
 
 
 def _ago(text: str | None) -> str:

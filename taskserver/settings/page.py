@@ -25,8 +25,11 @@ SOCKET = IPv6Network("::/128")
 
 _PASSWORD_HASH = r"pbkdf2:sha256:\d{1,9}\$[^$\s]+\$[0-9a-f]{64}"
 _SHA256 = r"[0-9a-f]{64}"
-_GROUPS = r"\*|\d+(,\d+)*"
-_TOKEN = rf"(?P<name>[A-Za-z0-9_.-]{{1,60}});sha256=(?P<sha256>{_SHA256});tasks=(?P<tasks>[^\s;]+);groups=(?P<groups>{_GROUPS})"
+TOKEN_NAME = r"[A-Za-z0-9_.-]{1,60}"
+_TOKEN = (
+    rf"(?P<name>{TOKEN_NAME});sha256=(?P<sha256>{_SHA256});"
+    r"tasks=(?P<tasks>[^\s;]+);groups=(?P<groups>\*|\d+(,\d+)*)"
+)
 _TASK = r"\*|[\w.:]+(\.\*)?"
 
 

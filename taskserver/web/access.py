@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Sequence
 from ipaddress import IPv6Address, ip_address
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from itsdangerous import BadSignature, URLSafeTimedSerializer
 from werkzeug.security import check_password_hash
@@ -158,7 +159,12 @@ class Access:
 
 def is_of_another_site(request: Request) -> bool:
     """Whether the browser says that another site sends this request."""
-    return request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin"
+    said = request.headers.get("Sec-Fetch-Site")
+    if said is not None:
+        return said != "same-origin"
+    # Of an older browser, or by plain http.
+    origin = request.headers.get("Origin")
+    return origin not in (None, "null") and urlsplit(str(origin)).netloc != request.host
 
 
 def visitor_address(request: Request, proxies: Sequence[Network]) -> tuple[str, bool]:

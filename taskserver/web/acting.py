@@ -51,6 +51,8 @@ def read_act(server: TaskServer, query: MultiDict[str, str]) -> Act:
     task, error = query.get("task") or None, error_like(server, query)
     if len(ids) > MAX_IDS:
         raise BadQuery(f"At most {MAX_IDS} tasks can be chosen by their ids.")
+    if verb in GROUP_VERBS and (ids or task or error):
+        raise BadQuery(f"{verb} is for groups alone.")
     if verb in GROUP_VERBS and not groups and not (query.get("all") and verb == "resume"):
         raise BadQuery("No group is chosen; client.py pause --all pauses all of them.")
     if verb in VERBS and not (ids or groups or task or error or query.get("all")):

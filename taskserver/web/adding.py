@@ -22,9 +22,10 @@ from ..server import TaskServer
 from ..settings.page import AddToken, PageSettings
 from ..stores.queue.adding import WaitsForNewer
 from ..stores.queue.once import KeyTaken, Once
-from .figures import WRONG_A_MINUTE, bearer_of, is_within_pace, knows
 from .private_files import PrivateFiles
+from .tokens import WRONG_A_MINUTE, bearer_of, is_within_pace, knows
 
+NO_TOKEN = "a token is needed: Authorization: Bearer …, or X-Taskserver-Token: … where a web server drops the former"
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_TASKS = 1000
 MAX_KEY_CHARACTERS = 255
@@ -70,7 +71,7 @@ def _add(settings: PageSettings, server: TaskServer, files: PrivateFiles, reques
     token = next((one for one in settings.add_tokens if knows(one.sha256, request)), None)
     if token is None:
         _check_pace(files, "wrong", WRONG_A_MINUTE)
-        raise _Refused(401, "the token is missing or wrong" if bearer_of(request) else "a token is needed")
+        raise _Refused(401, "the token is wrong" if bearer_of(request) else NO_TOKEN)
     _check_pace(files, f"token-{token.sha256[:16]}", REQUESTS_A_MINUTE)
     tasks = _tasks_in(request)
     new_tasks = list(new_tasks_from(tasks))  # the sentence about a wrong task comes before that about a right

@@ -11,19 +11,20 @@ from ipaddress import ip_network
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Request, Response
 
-from ..errors import Conflict, DatabaseError, InvalidTask, SettingError, TablesMissing, TablesOutdated
+from ..errors import Conflict, DatabaseError, InvalidTask, SettingError, TablesMissing, TablesOutdated, Unavailable
 from ..messages.printable import printable
 from ..page import views
-from ..page.rendering import ASSETS, asset, client_in, link, render, version_of
+from ..page.rendering import ASSETS, asset, client_in, link, now, render, version_of
 from ..server import TaskServer
 from ..settings.checks import ALL_KEYS
 from ..settings.load import load_settings
 from ..settings.page import PageSettings, load_page_settings
-from . import acting, adding, figures
+from . import acting, adding, metrics
 from .access import Access, Visitor, is_in, is_of_another_site
 from .private_files import PLACE, PrivateFiles
 
@@ -137,7 +138,7 @@ class Application:
         if last == "tasks" and request.method == "POST" and "view" not in request.args:
             return adding.answer(deployment.settings, deployment.server, deployment.files, request)
         if last == "metrics":
-            return figures.answer(deployment.settings, deployment.server, deployment.files, request)
+            return metrics.answer(deployment.settings, deployment.server, deployment.files, request)
         if last in ("favicon.ico", "robots.txt"):
             return _refused(404, "There is no such page.")
         if not deployment.settings.is_open_to_somebody:
@@ -184,9 +185,11 @@ class _Visit:
         except Conflict as error:
             return self._refuse(409, f"{error}.")
         except (TablesMissing, TablesOutdated) as error:
-            return self._refuse(503, f"{printable(str(error))}.")
+            return self._away("The tables are not of this version", error)
+        except Unavailable as error:
+            return self._away("The database is away", error)
         except DatabaseError as error:
-            return self._refuse(503, f"The database is away: {printable(str(error))}.")
+            return self._away("The database refused that", error)
 
     def _get(self) -> Response:
         server, query = self._deployment.server, self._request.args
@@ -233,8 +236,8 @@ class _Visit:
         """Whether another site's name may lead to this page, so that the browser takes both for the same."""
         if self._visitor.session or self._request.is_secure:
             return False
-        host = self._request.host.rpartition(":")[0] or self._request.host
-        return host != "localhost" and not is_in(host.strip("[]"), EVERYWHERE)
+        host = urlsplit(f"//{self._request.host}").hostname or ""
+        return host != "localhost" and not is_in(host, EVERYWHERE)
 
     def _seal(self, act: acting.Act) -> str:
         return self._access.sealed(self._visitor, "choice", acting.sealable(act))
@@ -244,6 +247,10 @@ class _Visit:
 
     def _refuse(self, code: int, words: str) -> Response:
         return _page(code, "refused.html", {"words": words, **self._frame()})
+
+    def _away(self, words: str, error: DatabaseError) -> Response:
+        """A page in the place of one that rests on the database; it, too, renews itself."""
+        return _page(503, "away.html", {"words": words, "error": str(error), **self._frame()})
 
     def _frame(self) -> dict[str, Any]:
         """The values of every page."""
@@ -255,6 +262,7 @@ class _Visit:
             "has_session": bool(self._visitor.session),
             "queue": f"{settings.table} in {settings.dsn.place}",
             "is_live": True,
+            "now_text": now(),
             "client": client_in(self._folder),
             "done": self._done(),
         }

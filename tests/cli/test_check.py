@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -205,7 +207,21 @@ def test_an_account_that_may_only_select_checks_and_is_told_what_a_mail_takes(mo
     monitor.sql("INSERT INTO jobs_queue (task, status) VALUES ('tasks.note', 4)")
     assert check(monitor)[0] == WARNING
     code, said = mailed(monitor)
-    assert (code, said.startswith("TASKSERVER CRITICAL: "), "INSERT" in said) == (CRITICAL, True, True)
+    assert (code, said.startswith("TASKSERVER WARNING: 1 fatal"), "INSERT" in said) == (WARNING, True, True)
+    assert mailed(monitor) == (WARNING, "")  # the same once an hour
+
+
+def test_a_letter_that_nobody_could_read_is_written_again(served: Queue) -> None:
+    served.sql("INSERT INTO jobs_queue (task, status) VALUES ('tasks.note', 4)")
+    full = subprocess.run(
+        ["sh", "-c", f"exec {sys.executable} {served.deployment.folder}/client.py check --mail > /dev/full"],
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+    )
+    assert full.returncode == UNKNOWN
+    assert "1 fatal" in mailed(served)[1]
+    assert mailed(served)[1] == ""
 
 
 def test_without_the_right_to_read_notes_it_checks_and_says_so_in_a_line_more(
@@ -240,7 +256,7 @@ def test_from_well_to_critical_and_back_each_change_is_mailed_once(served: Queue
     code, said = mailed(served)
     first, _, what, mend = said.splitlines()
     assert (code, first) == (WARNING, "TASKSERVER WARNING: 1 fatal")
-    assert re.fullmatch(r"fatal, since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \w+: 1 task is fatal.*", what)
+    assert re.fullmatch(r"fatal, seen first at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \w+: 1 task is fatal.*", what)
     assert mend.startswith("What to do: client.py errors")
     assert mailed(served) == (WARNING, "")
     become_fatal(served)  # one more of the same is no change

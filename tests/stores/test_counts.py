@@ -71,6 +71,37 @@ def test_the_age_of_a_group_is_that_of_its_oldest_row_since_it_was_added_and_sin
     assert ages[6] == (None, None)
 
 
+def test_a_task_that_starves_behind_sooner_ones_and_behind_another_group_is_seen(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counts, "SAMPLE", 4)
+    monkeypatch.setattr(counts, "HEADS", 3)
+    put(rows, *[("a", 0, 0)] * 6, added=9, ready=9)
+    put(rows, ("a", 1, 0), priority=50, added=172_800, ready=172_800)
+    put(rows, *[("a", 1, 0)] * 6, added=5, ready=5)
+    ages = {one.group_id: one.ready_seconds for one in store.views.counts()}
+    assert ages == {0: pytest.approx(9, abs=30), 1: pytest.approx(172_800, abs=30)}
+
+
+def test_a_row_whose_time_lies_ahead_does_not_wait(store: Store, rows: Rows) -> None:
+    put(rows, ("a", 3, 0), due=rows.after(3600), added=86_400, ready=86_400)
+    (count,) = store.views.counts()
+    assert (count.rows, count.ready_seconds) == (1, None)
+
+
+def test_many_groups_of_one_status_hide_no_other_status(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counts, "MAX_GROUPS", 10)
+    put(rows, *[("a", group, 0) for group in range(30)], ("a", 77, 4), ("a", 77, 77))
+    found = Counts(store.database).by_group()
+    assert found.cut == {0}
+    assert {(one.group_id, one.status) for one in found.counts if one.status} == {(77, 4), (77, 77)}
+    assert sum(one.rows for one in found.counts if not one.status) == 10
+    (exact,) = Counts(store.database).by_group([29]).counts
+    assert (exact.group_id, exact.rows) == (29, 1)
+
+
 def test_a_group_behind_the_sample_has_the_age_of_its_head(
     store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -405,7 +405,7 @@ LETTERS: list[tuple[Alarm | None, Alarm | None, list[str]]] = [
     (
         Alarm("WARNING", "2026-11-22 08:00:00", {"fatal": "x", "groups": "2026-11-22 09:30:00"}),
         Alarm("WARNING", "2026-11-22 08:00:00", {"fatal": "x"}),
-        ["fatal, since x: 2 tasks are fatal", "groups is over, after 30 min"],
+        ["fatal, seen first at x: 2 tasks are fatal", "groups is over, after 30 min"],
     ),
     (
         Alarm("WARNING", "2026-11-22 08:00:00", {"fatal": NOW}),

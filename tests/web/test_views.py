@@ -275,6 +275,50 @@ def test_tasks_with_one_error_are_found_by_one_of_them(full_site: PageSite) -> N
     assert ids_of(full_site.visitor().get("view=tasks&status=fatal&like=7").text) == [9, 7, 3]
 
 
+@pytest.mark.parametrize("status", [3, 5])
+@pytest.mark.parametrize("filters", ["", "&task=tasks.t1"])
+def test_turning_pages_of_tasks_that_come_by_time_shows_each_once_the_next_first(
+    open_site: PageSite, monkeypatch: pytest.MonkeyPatch, status: int, filters: str
+) -> None:
+    monkeypatch.setattr(browsing, "WINDOW", 60)
+    for number in range(1, 201):
+        due = open_site.rows.after(number * 7 % 101) if number % 10 else "NULL"
+        insert = f"INSERT INTO jobs_queue (task, status, due_at) VALUES (?, {status}, {due})"
+        open_site.sql(insert, f"tasks.t{number % 3}")
+    found = turn_all(open_site.visitor(), f"view=tasks&status={Status(status).name.lower()}{filters}")
+    wanted = [number for number in range(1, 201) if not filters or number % 3 == 1]
+    assert sorted(found) == wanted
+    dated = [number for number in found if number % 10]
+    assert found[: len(dated)] == dated
+    due_at = dict(open_site.sql("SELECT id, due_at FROM jobs_queue"))
+    assert [due_at[one] for one in dated] == sorted(due_at[one] for one in dated)
+
+
+def test_what_the_overview_links_to_is_there_behind_thousands_of_newer_tasks(
+    open_site: PageSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browsing, "WINDOW", 60)
+    monkeypatch.setattr(browsing, "SAMPLE", 20)
+    for number in range(200):
+        task, group = ("tasks.old", 7) if number < 10 else ("tasks.new", 0)
+        open_site.sql(f"INSERT INTO jobs_queue (task, group_id, attempts) VALUES (?, {group}, {number % 3})", task)
+    visitor = open_site.visitor()
+    links = [html.unescape(link) for link in re.findall(r'href="\?(view=tasks&amp;[^"]*)"', visitor.get().text)]
+    assert "view=tasks&group=7" in links
+    assert "view=tasks&task=tasks.old&order=attempts" in links
+    assert ids_of(visitor.get("view=tasks&group=7").text) == list(range(10, 0, -1))
+    assert len(ids_of(visitor.get("view=tasks&task=tasks.old&order=attempts").text)) == 10
+
+
+def test_tasks_are_chosen_by_when_they_ended(full_site: PageSite) -> None:
+    long_ago = full_site.rows.after(-3 * 86_400)
+    full_site.sql(f"UPDATE jobs_queue SET finished_at = {long_ago}, updated_at = {long_ago}")
+    full_site.sql(f"UPDATE jobs_queue SET finished_at = {full_site.rows.after(-3600)} WHERE id IN (7, 9, 12)")
+    visitor = full_site.visitor()
+    assert ids_of(visitor.get("view=tasks&status=fatal&since=1+day").text) == [9, 7]
+    assert len(turn_all(visitor, "view=tasks&status=fatal&since=7+days")) == 65
+
+
 def test_a_page_of_tasks_added_meanwhile_shifts_nothing(full_site: PageSite) -> None:
     visitor = full_site.visitor()
     first = visitor.get("view=tasks").text

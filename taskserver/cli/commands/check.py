@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime
 from enum import IntEnum
 from math import isfinite
@@ -16,7 +17,7 @@ from ...host.database_outage import DatabaseOutage
 from ...messages.instants import in_sentence
 from ...messages.printable import age, printable
 from ...monitoring.acceptance import NAMES, accept, read_accepted, withdraw
-from ...monitoring.alarms import Alarm, Change, changed
+from ...monitoring.alarms import Alarm, Change, changed, take_back
 from ...monitoring.checking import Judgement, Limit, Limits, Problem, check, span
 from ...server import TaskServer
 from ...settings.load import load_settings
@@ -227,18 +228,38 @@ def _mail(server: TaskServer, limits: Limits) -> int:
     outage = DatabaseOutage(server.settings.folder / OUTAGES, host_name(), server.settings.queue)
     try:
         judgement = check(server, limits)
-        change = changed(server.store, judgement)
     except DatabaseError as error:  # which has no place for a note
         words = failure_to_tell(outage, kind_of(error), printable(str(error)), sys.stdout)
         if words:
             print(f"{HEAD} {CheckExit.CRITICAL.name}: {words}")
         return CheckExit.CRITICAL
+    try:
+        change = changed(server.store, judgement)
+    except DatabaseError as error:  # as where this account may not write notes: then it is told once an hour
+        words = failure_to_tell(outage, kind_of(error), printable(str(error)), sys.stdout)
+        if words:
+            print("\n".join(map(printable, [*_lines(judgement), "", f"This is told again in an hour: {words}"])))
+        return judgement.state
     over = end_to_tell(outage)
     if over:
         print(f"{HEAD} {judgement.state.name}: {over}")
     if change:
-        print("\n".join(map(printable, _letter(judgement, change))))
+        try:
+            print("\n".join(map(printable, _letter(judgement, change))), flush=True)
+        except OSError:  # nobody has heard it
+            with suppress(DatabaseError):
+                take_back(server.store, judgement, change)
+            raise
     return judgement.state
+
+
+def _lines(judgement: Judgement) -> Iterator[str]:
+    """What is wrong, without the instants of a note."""
+    yield _line(judgement)
+    for problem in judgement.problems:
+        yield ""
+        yield f"{problem.name}: {problem.words}"
+        yield f"What to do: {problem.mend}"
 
 
 def _letter(judgement: Judgement, change: Change) -> Iterator[str]:
@@ -250,7 +271,7 @@ def _letter(judgement: Judgement, change: Change) -> Iterator[str]:
         yield _line(judgement)
         for problem in judgement.problems:
             yield ""
-            yield f"{problem.name}, since {in_sentence(after.since[problem.name])}: {problem.words}"
+            yield f"{problem.name}, seen first at {in_sentence(after.since[problem.name])}: {problem.words}"
             yield f"What to do: {problem.mend}"
         yield from _over(before, after, judgement.now)
 

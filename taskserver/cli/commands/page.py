@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import re
 import secrets
 import sys
 from getpass import getpass
@@ -13,11 +14,12 @@ from typing import Any
 from ...errors import DatabaseError, InvalidTask, SettingError
 from ...host.atomic_file import write_atomically
 from ...host.database_outage import DatabaseOutage
-from ...messages.printable import printable
+from ...messages.printable import printable, shown
 from ...model.schedule import install_command
 from ...model.task import MAX_SECONDS
 from ...server import TaskServer
 from ...settings.load import load_settings
+from ...settings.page import TOKEN_NAME
 from ...worker.record import host_name
 from ..outage import failure_to_tell, kind_of
 from ..terminal.arguments import whole_seconds
@@ -110,11 +112,18 @@ def _tell(server: TaskServer, folder: Path, failure: DatabaseError) -> None:
 def _ask() -> str:
     """The password: typed twice at a terminal, else the first line of standard input. Raises InvalidTask."""
     if sys.stdin.isatty():
-        password = getpass("Password for the page: ")
-        if password != getpass("The same once more: "):
-            raise InvalidTask("the two passwords differ; nothing was made")
+        try:
+            password = getpass("Password for the page: ")
+            if password != getpass("The same once more: "):
+                raise InvalidTask("the two passwords differ; nothing was made")
+        except EOFError:
+            raise InvalidTask("no password was typed; nothing was made") from None
     else:
         password = sys.stdin.readline().rstrip("\r\n")
+    try:
+        password.encode()
+    except UnicodeEncodeError:
+        raise InvalidTask("the password is no text in UTF-8") from None
     if not password:
         raise InvalidTask("the password is empty; type one, or pipe it: client.py page --password < file")
     if len(password) < SHORT:
@@ -132,6 +141,8 @@ def _hash_of(password: str) -> str:
 
 
 def _make_token(name: str) -> None:
+    if name and not re.fullmatch(TOKEN_NAME, name):
+        raise InvalidTask(f"--token {shown(name)}: allowed: up to 60 letters from a to z, digits, _, . and -")
     token = secrets.token_urlsafe(32)
     digest = hashlib.sha256(token.encode()).hexdigest()
     print(f"token, which only its user gets: {token}")

@@ -51,6 +51,7 @@ class Screen:
         self._modes: list[list[Any]] = [termios.tcgetattr(keys) for keys in self._keys]
         self._picture = ""
         self._is_on = False
+        self._empty_reads = 0
         self._is_ending = False
         self._woken, self._wake = os.pipe()
         """A signal that only wakes writes a byte here; Python would go on with select otherwise."""
@@ -103,7 +104,9 @@ class Screen:
             for keys in self._keys:
                 if keys in ready:
                     typed = os.read(keys, 1024)
-                    if not typed or b"q" in typed.lower():
+                    # A Ctrl-C takes back what was typed: then nothing is there to be read, once. Always: no terminal.
+                    self._empty_reads = 0 if typed else self._empty_reads + 1
+                    if b"q" in typed.lower() or self._empty_reads > 1:
                         raise KeyboardInterrupt
 
     # ---- the terminal, taken and given back
@@ -122,8 +125,11 @@ class Screen:
     def _set_modes(self, but: int = 0) -> None:
         """The terminal's own modes, but for these local ones: keys are not echoed, and come without Enter."""
         for keys, modes in zip(self._keys, self._modes, strict=True):
+            characters = list(modes[6])
+            if but:  # no read waits for a key, which a Ctrl-C may have taken back meanwhile
+                characters[termios.VMIN], characters[termios.VTIME] = 0, 0
             with suppress(termios.error):  # the terminal is gone
-                termios.tcsetattr(keys, termios.TCSANOW, [*modes[:3], modes[3] & ~but, *modes[4:]])
+                termios.tcsetattr(keys, termios.TCSANOW, [*modes[:3], modes[3] & ~but, *modes[4:6], characters])
 
     def _hear_size(self, *_: object) -> None:
         if self._is_on and not self._is_ending:

@@ -6,6 +6,7 @@
   if (main === null) { return; }
   let shown = main.innerHTML;
   let fails = 0;
+  let renewedAt = Date.now();
 
   function isBusy() {
     const chosen = document.getSelection();
@@ -13,6 +14,18 @@
     return document.hidden || (chosen !== null && !chosen.isCollapsed && main.contains(chosen.anchorNode)) ||
       (at !== null && at.matches("main input, main select, main button")) ||
       main.querySelector("input:checked") !== null;
+  }
+
+  // What stands there is no news: nobody may take it for the state of now.
+  function tellOld() {
+    document.body.classList.add("is-old");
+    if (main.querySelector(".is-news") !== null) { return; }
+    const words = document.createElement("p");
+    words.className = "card act is-news";
+    words.setAttribute("role", "alert");
+    words.textContent = "Since " + new Date(renewedAt).toLocaleTimeString() + " nothing is known: the page cannot be renewed. It goes on trying.";
+    main.prepend(words);
+    shown = null;
   }
 
   function keyOf(node) { return node.getAttribute("data-key"); }
@@ -47,12 +60,15 @@
           throw new Error("no page");
         }
         fails = 0;
+        renewedAt = Date.now();
+        document.body.classList.remove("is-old");
         if (found.innerHTML !== shown && !isBusy()) {
           shown = found.innerHTML;
           replace(found.childNodes);
         }
       } catch (error) {
         fails = Math.min(fails + 1, 6);
+        tellOld();
       }
     }
     setTimeout(renew, EVERY_SECONDS * 1000 * (fails + 1));

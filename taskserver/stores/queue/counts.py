@@ -27,7 +27,11 @@ PAIRS_PER_STATEMENT = 50
 SAMPLE = 1000
 """Rows of a status whose names are read."""
 HEADS = 20
-"""Rows at the head of a group among which the oldest is looked for, where the sample holds none of that group."""
+"""Rows at the head of a priority among which the oldest is looked for."""
+PRIORITIES = 10
+"""Priorities of a group that are looked at, the last ones."""
+MAX_GROUPS_BY_PRIORITY = 200
+MAX_PRIORITY = 2**31 - 1
 
 
 class NameCount(NamedTuple):
@@ -45,6 +49,8 @@ class Counted(NamedTuple):
     counts: list[QueueCount]
     cut: frozenset[int]
     """The statuses of which there may be further groups, which were not counted."""
+    oldest: Ages
+    """Of all new rows that were looked at, those of further groups, too."""
 
 
 class Ages(NamedTuple):
@@ -99,7 +105,10 @@ class Counts:
             for (status, group), rows in sorted(found.items(), key=lambda one: (one[0][1], one[0][0]))
             if rows
         ]
-        return Counted(counts, frozenset(cut))
+        oldest = Ages(None, None)
+        for one in ages.values():
+            oldest = Ages(*map(_older, oldest, one))
+        return Counted(counts, frozenset(cut), oldest)
 
     STRANGE = "SELECT MIN(status) FROM {table} {by_status} WHERE status > ?"
 
@@ -152,21 +161,34 @@ class Counts:
             WHERE status = 0 AND due_at IS NULL ORDER BY id LIMIT ?
         ) AS first_ones GROUP BY group_id
     """
-    AGES_OF_GROUP = """
+    # A priority that never has its turn is the last of its group: so each priority is looked at, from the last on.
+    LAST_PRIORITY = """
+        SELECT ? AS group_id, MAX(priority) FROM {table} {by_status} WHERE status = 0 AND group_id = ? AND priority < ?
+    """
+    AGES_OF_PRIORITY = """
         SELECT ? AS group_id, MAX({created_at_age}), MAX({updated_at_age}) FROM (
             SELECT created_at, updated_at, due_at FROM {table} {by_status}
-            WHERE status = 0 AND group_id = ? ORDER BY priority, id LIMIT ?
+            WHERE status = 0 AND group_id = ? AND priority = ? ORDER BY id LIMIT ?
         ) AS heads WHERE due_at IS NULL OR due_at <= {now}
     """
 
     def _ages(self, groups: Sequence[int]) -> dict[int, Ages]:
-        """The ages of the oldest new rows of each group, among its first rows."""
+        """The ages of the oldest new rows of each group, among the first ones of all and of each priority."""
         if not groups:
             return {}
         rows = list(self._database.fetch(self.AGES, (SAMPLE,)))
-        left = set(groups).difference(row[0] for row in rows)
-        rows += self._of_each(self.AGES_OF_GROUP, [(group, group, HEADS) for group in sorted(left)])
-        return {group: Ages(*map(_seconds, ages)) for group, *ages in rows}
+        wanted = [(group, group, MAX_PRIORITY + 1) for group in groups[:MAX_GROUPS_BY_PRIORITY]]
+        for _ in range(PRIORITIES):
+            found = [row for row in self._of_each(self.LAST_PRIORITY, wanted) if row[1] is not None]
+            if not found:
+                break
+            rows += self._of_each(self.AGES_OF_PRIORITY, [(group, group, last, HEADS) for group, last in found])
+            wanted = [(group, group, last) for group, last in found]
+        ages: dict[int, Ages] = {}
+        for group, *more in rows:
+            before = ages.get(group, Ages(None, None))
+            ages[group] = Ages(*(_older(one, _seconds(other)) for one, other in zip(before, more, strict=True)))
+        return ages
 
     # ---- by name
 
@@ -194,6 +216,10 @@ class Counts:
 
 def _ages_of(ages: Mapping[int, Ages], status: int, group: int) -> Ages:
     return ages.get(group, Ages(None, None)) if status == Status.NEW else Ages(None, None)
+
+
+def _older(one: float | None, other: float | None) -> float | None:
+    return max((age for age in (one, other) if age is not None), default=None)
 
 
 def _rounded(rows: int) -> int:

@@ -10,9 +10,13 @@ from ...model.new_task import NewTask
 from ...model.results import as_texts
 from ..database.database import Database
 from ..database.retrying import RetryPolicy, Scope
+from ..database.statements import with_ids
 from .adding import Adding
 
 KIND = "added"
+MAX_CONFLICT_SECONDS = 10.0
+"""So long it waits for another sender of the same: a web server ends what takes longer than half a minute."""
+FORGOTTEN_AT_ONCE = 500
 KEPT_SECONDS = 7 * 86_400.0
 """After so long a key is forgotten."""
 
@@ -32,17 +36,23 @@ class Once:
     MAKE = "{insert_or_ignore} INTO {notes} (name, value) VALUES (?, ?)"
     READ = "SELECT value FROM {notes} WHERE name = ?"
     COMPLETE = "UPDATE {notes} SET value = ? WHERE name = ?"
-    FORGET = f"DELETE FROM {{notes}} WHERE name >= '{KIND} ' AND name < '{KIND}!' AND noted_at < {{after}}"
+    EXPIRE = "DELETE FROM {notes} WHERE name = ? AND noted_at < {after}"
+    OLD = f"""
+        SELECT name FROM {{notes}} WHERE name >= '{KIND} ' AND name < '{KIND}!' AND noted_at < {{after}} LIMIT ?
+    """
+    FORGET = "DELETE FROM {notes} WHERE name IN ({ids})"
 
     def add(self, tasks: Sequence[NewTask], name: str, digest: str) -> list[int]:
         """Add tasks under a name, all or none; their ids, also where they were added under it before.
 
         `digest` tells these tasks from others. Raises KeyTaken, WaitsForNewer, DatabaseError.
         """
-        policy = RetryPolicy(Scope.TRANSACTION, self._database.conflict_seconds, is_repeatable=False)
+        seconds = min(self._database.conflict_seconds, MAX_CONFLICT_SECONDS)
+        policy = RetryPolicy(Scope.TRANSACTION, seconds, is_repeatable=False)
         return self._database.run(policy, self._add, tasks, f"{KIND} {name}", digest)
 
     def _add(self, tasks: Sequence[NewTask], name: str, digest: str) -> list[int]:
+        self._database.write(self.EXPIRE, (name, -KEPT_SECONDS))
         if not self._database.write(self.MAKE, (name, "")):
             return _ids_in(self._database.rows(self.READ, (name,)), digest)
         ids = [one for portion in self._adding.insert_all(tasks) for one in portion]
@@ -50,8 +60,10 @@ class Once:
         return ids
 
     def forget(self) -> None:
-        """Forget old keys. Raises DatabaseError."""
-        self._database.change(self.FORGET, (-KEPT_SECONDS,))
+        """Forget some old keys. Raises DatabaseError."""
+        names = [row[0] for row in self._database.fetch(self.OLD, (-KEPT_SECONDS, FORGOTTEN_AT_ONCE))]
+        if names:
+            self._database.change(with_ids(self.FORGET, names), names)
 
 
 def _ids_in(rows: Sequence[Sequence[Any]], digest: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""The queue's metrics at `…/metrics`, for whoever knows the token."""
+"""The tokens of programs, in a header, and how often each may come."""
 
 from __future__ import annotations
 
@@ -6,33 +6,12 @@ import hashlib
 import hmac
 import time
 
-from werkzeug.wrappers import Request, Response
+from werkzeug.wrappers import Request
 
-from ..errors import DatabaseError
-from ..server import TaskServer
-from ..settings.page import PageSettings
 from .private_files import Counter, PrivateFiles
 
 WRONG_A_MINUTE = 30
 """Requests without a right token, from all addresses together: nobody guesses a token of 256 bits."""
-
-
-def answer(settings: PageSettings, server: TaskServer, files: PrivateFiles, request: Request) -> Response:
-    """The metrics as text, or why there are none."""
-    if not settings.metrics_sha256:
-        return Response("There are no metrics here.\n", 404)
-    if not knows(settings.metrics_sha256, request):
-        if not is_within_pace(files, "wrong", WRONG_A_MINUTE):
-            return Response("Too many wrong tokens.\n", 429, {"Retry-After": "60"})
-        return Response("The token is missing or wrong.\n", 401, {"WWW-Authenticate": "Bearer"})
-    from ..monitoring.acceptance import read_accepted
-    from ..monitoring.metrics import CONTENT_TYPE, metrics_when_away, read_metrics
-
-    try:
-        text = read_metrics(server, read_accepted(server.store).by_name)
-    except DatabaseError:
-        text = metrics_when_away()
-    return Response(text, content_type=CONTENT_TYPE)
 
 
 def is_within_pace(files: PrivateFiles, name: str, most: int) -> bool:
