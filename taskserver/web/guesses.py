@@ -63,9 +63,10 @@ class Guesses:
 
     def forget(self, address: str, browser: str | None) -> None:
         """Forget the guesses of somebody who knew the password. Raises OSError."""
-        key, _ = next(_levels_of(address, browser))
-        with self._files.counters(FILE) as counters:
-            counters.pop(key, None)
+        key, level = next(_levels_of(address, browser))
+        if level is not SHARED:  # others have guessed there, too
+            with self._files.counters(FILE) as counters:
+                counters.pop(key, None)
 
 
 def _levels_of(address: str, browser: str | None) -> Iterator[tuple[str, Level]]:
@@ -96,9 +97,11 @@ def _key_in(counters: dict[str, Counter], key: str) -> str:
 
 def _now(counter: Counter | None, level: Level, now: float) -> Counter:
     """A counter without what is forgotten by now."""
-    if counter is None or now < counter.last:  # the clock was set back
+    if counter is None:
         return Counter(0.0, now, level.most_seconds)
-    return counter._replace(times=max(counter.times - (now - counter.last) / level.most_seconds, 0.0))
+    # Another host with the same folder may have a clock that is ahead, or the clock was set back.
+    passed = max(now - counter.last, 0.0)
+    return counter._replace(times=max(counter.times - passed / level.most_seconds, 0.0), last=min(counter.last, now))
 
 
 def _waits(counter: Counter, level: Level, now: float) -> float:
@@ -111,5 +114,5 @@ def _waits(counter: Counter, level: Level, now: float) -> float:
 def _clean_up(counters: dict[str, Counter], now: float) -> None:
     """Leave out what is forgotten."""
     for key, counter in list(counters.items()):
-        if not 0 <= now - counter.last < counter.times * counter.forgets_seconds:
+        if now - counter.last >= counter.times * counter.forgets_seconds:
             del counters[key]

@@ -134,11 +134,14 @@ class Application:
             deployment.server.store.database.disconnect()
 
     def _answer_of(self, deployment: Deployment, request: PageRequest) -> Response:
+        database = deployment.server.store.database
         last = request.path.rstrip("/").rpartition("/")[2]
         if last == "tasks" and request.method == "POST" and "view" not in request.args:
-            return adding.answer(deployment.settings, deployment.server, deployment.files, request)
+            with database.answered_within(ANSWER_SECONDS):
+                return adding.answer(deployment.settings, deployment.server, deployment.files, request)
         if last == "metrics":
-            return metrics.answer(deployment.settings, deployment.server, deployment.files, request)
+            with database.tried_once(ANSWER_SECONDS):
+                return metrics.answer(deployment.settings, deployment.server, deployment.files, request)
         if last in ("favicon.ico", "robots.txt"):
             return _refused(404, "There is no such page.")
         if not deployment.settings.is_open_to_somebody:

@@ -39,6 +39,8 @@ class CheckExit(IntEnum):
     """Wrong usage or setting."""
 
 
+ANSWER_SECONDS = 8.0
+"""Monitoring programs wait for ten seconds, as a rule."""
 HEAD = "TASKSERVER"
 MAX_COLUMNS = 79
 """Of a line before its performance data: what a pager shows."""
@@ -125,7 +127,8 @@ def _run(folder: Path, options: argparse.Namespace) -> int:
             server.store.tables.check()
             print(_accept(server, options) if options.accept is not None else _withdraw(server, options.withdraw))
             return CheckExit.OK
-        judgement = check(server, _limits(options))
+        with server.store.database.tried_once(ANSWER_SECONDS):
+            judgement = check(server, _limits(options))
     print(as_json(_report(judgement)) if options.json else _in_lines(judgement))
     return judgement.state
 
@@ -227,7 +230,8 @@ def _mail(server: TaskServer, limits: Limits) -> int:
 
     outage = DatabaseOutage(server.settings.folder / OUTAGES, host_name(), server.settings.queue)
     try:
-        judgement = check(server, limits)
+        with server.store.database.tried_once(ANSWER_SECONDS):
+            judgement = check(server, limits)
     except DatabaseError as error:  # which has no place for a note
         words = failure_to_tell(outage, kind_of(error), printable(str(error)), sys.stdout)
         if words:

@@ -33,6 +33,8 @@ from ..terminal.output import (
 )
 from ..terminal.style import COLOURS, painted
 
+WATCH_SECONDS = 5.0
+"""A database that does not answer for so long is told as one that is away."""
 DONE_ROWS = {"delete": "done tasks are deleted", "move": "done tasks are moved away", "mark": "done tasks stay"}
 
 
@@ -48,7 +50,8 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     if options.watch:
         from ..terminal.watching import watch  # other commands do not need it
 
-        watch(lambda: _read(server), lambda seen: _show(*seen))
+        with server.store.database.tried_once(WATCH_SECONDS):
+            watch(lambda: _read(server), lambda seen: _show(*seen))
         return
     overview, acceptances = _read(server)
     if options.json:

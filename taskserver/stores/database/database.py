@@ -137,6 +137,10 @@ class Database:
         none.is_over = True
         return self._paced(patience=none, answer_seconds=min(answer_seconds, self._pace.answer_seconds))
 
+    def answered_within(self, seconds: float) -> AbstractContextManager[None]:
+        """In the `with`, this thread waits so long at most for each answer: somebody waits for what it does."""
+        return self._paced(answer_seconds=min(seconds, self._pace.answer_seconds))
+
     def patiently(self) -> AbstractContextManager[None]:
         """In the `with`, this thread is a run's: it waits for an absent database, from its first success on."""
         return self._paced(patience=Patience(self._patience_seconds, self._max_pause_seconds))
