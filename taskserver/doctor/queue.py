@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import isfinite
 
+from ..messages.installing import INSTALLS
 from ..messages.printable import age
-from ..model.schedule import INSTALLS
 from ..model.task import Status
 from ..monitoring.coverage import (
     Paused,
     describe_paused,
+    describe_resuming,
     describe_unserved,
     groups_served,
     in_time,
@@ -127,7 +128,7 @@ def _groups(counts: Sequence[QueueCount], runs: Sequence[LastRun], paused: Seque
 
 def _paused(counts: Sequence[QueueCount], paused: Paused) -> Iterator[Finding]:
     if words := describe_paused(counts, paused):
-        yield ok("paused", words)
+        yield ok("paused", f"{words}: {describe_resuming(paused)}")
 
 
 # ---- rows

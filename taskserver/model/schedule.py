@@ -6,15 +6,13 @@ each instant is given by the caller, who has it from the database.
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone, tzinfo
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from ..errors import BadTask, InvalidTask, SettingError
+from ..messages.installing import install_command
 from ..messages.printable import shown, whole_span
 from .arguments import read_arguments
 from .field_checks import check_name
@@ -32,8 +30,6 @@ MAX_ZONE_LENGTH = 64
 """The column of MySQL takes no more."""
 CRON_FIELDS = 5
 CRON_EXAMPLE = "*/5 * * * *"
-INSTALLS = " -I -m pip install --target "
-"""Stands in the errors that name a package which this host lacks."""
 
 
 class Schedule(NamedTuple):
@@ -196,13 +192,6 @@ def _cron(expression: str, after: datetime) -> CronSim:
         return CronSim(expression, after)
     except (CronSimError, ValueError) as error:
         raise InvalidTask(f"cron is {shown(expression)}: {error}; {_ALLOWED_CRON}") from None
-
-
-def install_command(package: str) -> str:
-    """The command that installs a package, also where the host forbids to change its Python."""
-    # As a rule the folder of worker.py, and always a folder from which the program imports.
-    folder = Path(__file__).resolve().parents[2]
-    return f"{sys.executable}{INSTALLS}{shlex.quote(str(folder))} {shlex.quote(package)}"
 
 
 _ALLOWED_CRON = f"allowed: minute, hour, day of the month, month, day of the week, as {CRON_EXAMPLE!r}"

@@ -121,34 +121,35 @@ def check(server: TaskServer, limits: Limits) -> Judgement:
     counts = Counts(server.store.database)
     if limits.groups:  # an overview stops after so many groups
         overview = overview._replace(groups=rows_by_group(counts.by_group(limits.groups).counts))
-    measured = measure(overview, limits, lambda most, status: counts.up_to(most, status, limits.groups))
+    measured = measure(overview, limits, counts.up_to)
     return judge_by_limits(overview, limits, measured, read_accepted(server.store))
 
 
 # ---- values
 
 
-def measure(overview: Overview, limits: Limits, up_to: Callable[[int, Status], int]) -> Measured:
-    """The values of a queue. `up_to` counts the rows of a status, so many at most: an overview stops before."""
-    groups = set(limits.groups or overview.groups).intersection(overview.groups)
+def measure(overview: Overview, limits: Limits, up_to: Callable[[int, Status, Sequence[int]], int]) -> Measured:
+    """The values of a queue; tasks of paused groups are not ready.
 
-    def count(status: Status, limit: Limit | None) -> Count:
-        rows = sum(overview.groups[group].by_status[status] for group in groups)
+    `up_to` counts the rows of a status in these groups (none: in all), so many at most: an overview stops before.
+    """
+    groups = set(limits.groups or overview.groups).intersection(overview.groups)
+    served = groups.difference(overview.paused_groups)
+
+    def count(status: Status, limit: Limit | None, among: set[int]) -> Count:
+        rows = sum(overview.groups[group].by_status[status] for group in among)
         most = int(max(limit.warning, limit.critical or 0)) if limit else -1
         if rows > most:
-            return Count(rows, any(status in overview.groups[group].uncounted for group in groups))
-        counted = up_to(most + 1, status)
+            return Count(rows, any(status in overview.groups[group].uncounted for group in among))
+        is_all = not limits.groups and among == groups
+        counted = up_to(most + 1, status, () if is_all else sorted(among)) if is_all or among else 0
         return Count(max(rows, counted), counted > most)
 
-    waits = {
-        group: seconds
-        for group in groups.difference(overview.paused_groups)
-        if (seconds := overview.groups[group].oldest_ready_seconds) is not None
-    }
+    waits = {group: seconds for group in served if (seconds := overview.groups[group].oldest_ready_seconds) is not None}
     oldest_group = max(waits, key=lambda group: (waits[group], -group), default=None)
     return Measured(
-        ready=count(Status.NEW, limits.ready),
-        fatal=count(Status.FATAL, limits.fatal),
+        ready=count(Status.NEW, limits.ready, served),
+        fatal=count(Status.FATAL, limits.fatal, groups),
         oldest_group=oldest_group,
         oldest_seconds=0.0 if oldest_group is None else waits[oldest_group],
         lapsed=overview.lapsed.rows,

@@ -119,6 +119,12 @@ def paused_of(counts: Sequence[QueueCount], groups: Sequence[int], are_all: bool
     return Paused(sorted({*by_number, *(count.group_id for count in counts)}), True)
 
 
+def describe_resuming(paused: Paused) -> str:
+    """What ends the pause, for a person."""
+    which = "--all" if paused.are_all else paused.groups[0] if len(paused.groups) == 1 else "GROUP"
+    return f"client.py resume {which} has workers take them again"
+
+
 def describe_paused(counts: Sequence[QueueCount], paused: Paused) -> str | None:
     """The paused groups, and the new tasks in them, in a sentence for a person; None where no group is paused."""
     if not paused.groups and not paused.are_all:
@@ -129,10 +135,7 @@ def describe_paused(counts: Sequence[QueueCount], paused: Paused) -> str | None:
     which = (
         "all groups are" if paused.are_all else f"group{'' if one else 's'} {_listed(groups)} {'is' if one else 'are'}"
     )
-    return (
-        f"{which} paused, with {rows} new task{'' if rows == 1 else 's'}: client.py resume "
-        f"{'--all' if paused.are_all else paused.groups[0] if one else 'GROUP'} has workers take them again"
-    )
+    return f"{which} paused, with {rows} new task{'' if rows == 1 else 's'}"
 
 
 def _listed(groups: Collection[int]) -> str:

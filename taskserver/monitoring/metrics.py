@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from .. import __version__
 from ..errors import SettingError
+from ..messages.installing import install_command
 from ..messages.printable import escaped, without_middle
-from ..model.schedule import install_command
 from ..model.task import Status
 from ..server import TaskServer
 from ..stores.database.records import LastRun

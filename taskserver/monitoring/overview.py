@@ -21,7 +21,7 @@ from ..stores.queue.failures import ErrorCount, Failures
 from ..stores.queue.schedules import Schedules, StoredSchedule
 from ..stores.queue.stats import HOUR_SECONDS, HourStats, RecentStats, Stats
 from ..worker.record import host_name
-from .coverage import describe_paused, describe_unserved, paused_of, unserved
+from .coverage import describe_paused, describe_resuming, describe_unserved, paused_of, unserved
 
 MIN_PACE_SECONDS = 300.0
 """At the begin of an hour, what was done in it so far counts as done in so long a time."""
@@ -97,6 +97,8 @@ class Overview(NamedTuple):
     """The same in a sentence for a person."""
     paused: str | None
     """The paused groups in a sentence for a person."""
+    resuming: str
+    """What ends that pause, for a person."""
     schedules: Sequence[StoredSchedule]
     """All that there are, the next first."""
     this_hour: HourStats
@@ -122,8 +124,15 @@ class Overview(NamedTuple):
     """What was done in each of the last HOURS hours in which something was, the oldest first."""
     lapsed: Lapsed
     """Claims that no run took back, though their lease ended one lease ago or more."""
+    undated: int
+    """Tasks that wait for nothing, neither an instant nor a task: no worker ever takes them."""
     now: str
     """The database's clock, as text in UTC."""
+
+    @property
+    def strange(self) -> int:
+        """Rows whose status is none: no worker ever takes them."""
+        return sum(rows for status, rows in self.total.by_status.items() if status not in set(Status))
 
     def is_at_work(self, one: AtWork) -> bool:
         """Whether a worker is at work, by what the database tells: the same for whoever looks, from whatever host.
@@ -143,7 +152,8 @@ class Overview(NamedTuple):
     @property
     def warnings(self) -> list[str]:
         """The sentences about unserved and paused groups."""
-        return [words for words in (self.unserved, self.paused) if words]
+        paused = self.paused and f"{self.paused}: {self.resuming}"
+        return [words for words in (self.unserved, paused) if words]
 
 
 def read_overview(server: TaskServer) -> Overview:
@@ -173,6 +183,7 @@ def read_overview(server: TaskServer) -> Overview:
         unserved_groups=[count.group_id for count in unserved(counts, runs, paused.groups)],
         unserved=describe_unserved(counts, runs, paused.groups),
         paused=describe_paused(counts, paused),
+        resuming=describe_resuming(paused),
         schedules=schedules,
         this_hour=recent.this_hour,
         hour_before=recent.hour_before,
@@ -186,6 +197,7 @@ def read_overview(server: TaskServer) -> Overview:
         errors=Failures(server.store.database).recent(MAX_ERRORS),
         hours=stats.sums((HOURS - 1) * HOUR_SECONDS, "hour"),
         lapsed=server.store.diagnosis.lapsed(server.settings.lease_seconds),
+        undated=server.store.diagnosis.undated(),
         now=server.store.views.now(),
     )
 

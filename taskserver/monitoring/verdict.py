@@ -90,6 +90,7 @@ def _reasons(overview: Overview) -> Iterator[Reason]:
     yield from _failing(overview)
     yield from _leases(overview)
     yield from _lost(overview)
+    yield from _stray(overview)
 
 
 def _cron(overview: Overview) -> Iterator[Reason]:
@@ -111,8 +112,7 @@ def _groups(overview: Overview) -> Iterator[Reason]:
         mend = "name the group in the crontab line, or leave GROUP_IDS out there, or mend what adds these tasks"
         yield Reason("groups", Level.ACT, overview.unserved, mend)
     if overview.paused and _is_held(overview):
-        mend = "client.py resume GROUP, or --all, once they may run again"
-        yield Reason("paused", Level.LOOK, overview.paused.partition(": client.py")[0], mend)
+        yield Reason("paused", Level.LOOK, overview.paused, overview.resuming)
 
 
 def _is_held(overview: Overview) -> bool:
@@ -194,3 +194,12 @@ def _lost(overview: Overview) -> Iterator[Reason]:
             "if the host ends programs after a time or for memory, have worker.py end before: --max-time, --max-memory"
         )
         yield Reason("lost", Level.LOOK, words, mend)
+
+
+def _stray(overview: Overview) -> Iterator[Reason]:
+    rows = overview.undated + overview.strange
+    if rows:
+        start = "task never starts" if rows == 1 else "tasks never start"
+        why = ["status 5 without due_at"] * bool(overview.undated) + ["a status that is none"] * bool(overview.strange)
+        words = f"{rows} {start}: {' or '.join(why)}"
+        yield Reason("stray", Level.ACT, words, "set their status to 0, and mend what adds them")

@@ -120,18 +120,21 @@ def test_lapsed_leases_and_groups_that_no_worker_takes_are_warnings(queue: Queue
     assert_silent(queue.worker(0, 3))
     queue.sql(f"INSERT INTO jobs_queue (task, status, due_at, claim) VALUES ('tasks.note', 1, '{LONG_AGO}', 5)")
     queue.add("tasks.note", None, 7)
+    queue.sql("INSERT INTO jobs_queue (task, status) VALUES ('tasks.note', 5), ('tasks.note', 77)")
     code, line = check(queue)
     assert (code, " lapsed=1;0;;0 " in line) == (WARNING, True)
-    assert {problem["name"] for problem in report(queue)["problems"]} == {"groups", "leases"}
+    assert {problem["name"] for problem in report(queue)["problems"]} == {"groups", "leases", "stray"}
 
 
 @ONE_STORE
-def test_a_paused_group_is_not_old(served: Queue) -> None:
+def test_a_paused_group_is_neither_old_nor_ready(served: Queue) -> None:
     served.add("tasks.note", None, 3)
     served.sql(f"UPDATE jobs_queue SET updated_at = {served.ago(2 * 3600)}")
+    assert check(served, "--max-age=3h")[0] == OK
+    assert check(served, "--max-age=3h", "--max-ready=0")[0] == CRITICAL
     assert check(served)[0] == WARNING
     assert served.client("pause", "3").returncode == 0
-    assert check(served)[0] == OK
+    assert check(served, "--max-ready=0")[0] == OK
 
 
 @pytest.mark.parametrize("groups", [[], ["--group=5"]])

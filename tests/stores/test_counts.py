@@ -50,6 +50,18 @@ def test_counts_are_exact_up_to_a_bound_that_large_groups_share(
     assert sum(number for number, _ in found.values()) <= 100
 
 
+def test_tasks_that_wait_for_nothing_are_counted_and_those_that_wait_for_a_task_are_not(
+    store: Store, rows: Rows
+) -> None:
+    put(rows, ("a", 3, 0), *[("wait", 3, 5)] * 3, ("odd", 3, 77))
+    put(rows, ("later", 3, 5), due=rows.after(3600))
+    assert store.diagnosis.undated() == 3
+    rows.execute(
+        "INSERT INTO jobs_queue_dependencies (parent_id, child_id) SELECT 1, MIN(id) FROM jobs_queue WHERE status = 5"
+    )
+    assert store.diagnosis.undated() == 2
+
+
 def test_a_count_up_to_a_number_says_whether_there_are_more(store: Store, rows: Rows) -> None:
     put(rows, *[("a", 3, 0)] * 5, *[("a", 5, 0)] * 2, ("a", 5, 4))
     count = Counts(store.database).up_to

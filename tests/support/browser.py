@@ -97,7 +97,13 @@ class Browser:
 
     def click(self, selector: str) -> None:
         """As the mouse does. The page that it leads to may come a moment later, as after `press`: await it."""
-        self._ask("POST", f"{self._element(selector)}/click", {})
+        while True:
+            try:
+                self._ask("POST", f"{self._element(selector)}/click", {})
+                return
+            except AssertionError as error:
+                if "stale element" not in str(error):  # the page renewed itself since the element was found
+                    raise
 
     def write(self, selector: str, text: str) -> None:
         """Types it into a field."""

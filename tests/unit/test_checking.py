@@ -66,7 +66,7 @@ def an_overview(
         "processes": processes,
         "paused_groups": paused,
     }
-    given |= {"this_hour": NO_HOUR, "hour_before": NO_HOUR, "lapsed": Lapsed(0, 0.0), "now": NOW}
+    given |= {"this_hour": NO_HOUR, "hour_before": NO_HOUR, "lapsed": Lapsed(0, 0.0), "undated": 0, "now": NOW}
     given |= {"are_all_paused": False, "table": "jobs_queue", "mode": "delete", "database": "here"}
     empty = {name: () for name in Overview._fields if name not in given}
     return Overview(**given | empty | others)
@@ -75,7 +75,7 @@ def an_overview(
 def judged(overview: Overview, accepted: Sequence[str] = (), counted: int = 0, **limits: Any) -> Judgement:
     """The judgement, where the database counts so many rows of each status, up to what it is asked for."""
     wanted = Limits(**limits)
-    measured = measure(overview, wanted, lambda most, status: min(counted, most))
+    measured = measure(overview, wanted, lambda most, status, groups: min(counted, most))
     acceptances = Acceptances({name: Accepted("so be it", NOW) for name in accepted})
     return judge_by_limits(overview, wanted, measured, acceptances)
 
@@ -183,9 +183,10 @@ def test_lapsed_leases_and_what_somebody_has_to_act_on_are_warnings() -> None:
         unserved="1 new task in group 7, which no worker takes: they serve 3",
         unserved_groups=[7],
         schedules=[StoredSchedule(schedule, NOW, 1.0, "no cron expression")],
+        undated=1,
         hours=[NO_HOUR._replace(lost=2)],  # to be looked at: no warning
     )
-    assert found(judged(overview)) == dict.fromkeys(("leases", "groups", "schedules"), WARNING)
+    assert found(judged(overview)) == dict.fromkeys(("leases", "groups", "schedules", "stray"), WARNING)
 
 
 def test_the_worst_problem_stands_first() -> None:
@@ -199,6 +200,20 @@ def test_of_chosen_groups_alone_the_tasks_count() -> None:
     assert found(judgement) == {"waiting": WARNING}
     measured = judgement.measured
     assert (measured.ready.rows, measured.fatal.rows, measured.oldest_group) == (4, 0, 3)
+
+
+def test_tasks_of_paused_groups_are_not_ready_and_are_not_counted() -> None:
+    asked: list[tuple[Status, Sequence[int]]] = []
+
+    def up_to(most: int, status: Status, groups: Sequence[int]) -> int:
+        asked.append((status, groups))
+        return min(9, most)
+
+    overview = an_overview({3: rows(new=4), 5: rows(new=2)}, paused=[3])
+    measured = measure(overview, Limits(ready=Limit(100)), up_to)
+    assert (measured.ready.rows, asked) == (9, [(Status.NEW, [5]), (Status.FATAL, ())])
+    overview = overview._replace(paused_groups=[3, 5])
+    assert measure(overview, Limits(ready=Limit(100)), up_to).ready.rows == 0
 
 
 # ---- counts that an overview did not finish

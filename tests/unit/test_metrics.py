@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from taskserver import SettingError, TaskServer, __version__
-from taskserver.model.schedule import INSTALLS
+from taskserver.messages.installing import INSTALLS
 from taskserver.model.task import MAX_GROUP_ID, Status
 from taskserver.monitoring import verdict
 from taskserver.monitoring.history import NO_CALLABLE

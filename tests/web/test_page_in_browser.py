@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from taskserver.stores.database.tables import SCHEMA_VERSION
 from tests.support.browser import Browser
 from tests.support.deployment import Deployment
 from tests.support.pages import PASSWORD
@@ -196,6 +197,30 @@ def test_the_overview_renews_itself_and_leaves_the_visitor_alone(browser: Browse
         assert browser.complaints() == []
 
 
+def test_a_page_that_cannot_be_renewed_says_so_until_it_can(browser: Browser, site: PageQueue) -> None:
+    site.add("tasks.note")
+    browser.before_scripts(HURRY)
+    with site.served() as website:
+        sign_in(browser, website.url)
+        for _ in range(2):
+            browser.script(
+                "window.real = window.fetch; window.fetch = () => Promise.reject(new TypeError('no network'))"
+            )
+            wait_until(lambda: "nothing is known" in text_of(browser, "[role=alert]"))
+            turns_pass(browser, 2)
+            assert browser.script("return document.querySelectorAll('[role=alert]').length") == 1
+            assert "All is well" not in text_of(browser, "[role=alert]")
+            assert "tasks.note" in text_of(browser)
+            assert browser.axe() == []
+            browser.script("window.fetch = window.real")
+            wait_until(lambda: text_of(browser, "[role=alert], .is-old") == "")
+        site.sql("UPDATE jobs_queue_schema SET version = 5")
+        wait_until(lambda: "client.py init" in text_of(browser))
+        site.sql(f"UPDATE jobs_queue_schema SET version = {SCHEMA_VERSION}")
+        wait_until(lambda: "tasks.note" in text_of(browser))
+    wait_until(lambda: "nothing is known" in text_of(browser, "[role=alert]"))  # nobody answers any more
+
+
 def test_what_is_marked_stays_marked_while_the_queue_changes(browser: Browser, site: PageQueue) -> None:
     site.add("tasks.note")
     browser.before_scripts(HURRY)
@@ -325,6 +350,7 @@ def test_a_file_that_cron_no_longer_makes_warns_of_it(browser: Browser, file: Pa
     browser.open(file.as_uri())
     assert "days ago" in text_of(browser)
     assert "This page is older than it should be" in text_of(browser)
+    assert text_of(browser, "h1").startswith("Nothing is known since ")
     assert browser.axe() == browser.complaints() == []
 
 

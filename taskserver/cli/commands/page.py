@@ -14,8 +14,8 @@ from typing import Any
 from ...errors import DatabaseError, InvalidTask, SettingError
 from ...host.atomic_file import write_atomically
 from ...host.database_outage import DatabaseOutage
+from ...messages.installing import install_command
 from ...messages.printable import printable, shown
-from ...model.schedule import install_command
 from ...model.task import MAX_SECONDS
 from ...server import TaskServer
 from ...settings.load import load_settings

@@ -163,6 +163,6 @@ class QueueFacts(NamedTuple):
     far: int
     """How many rows are due in 2037 or later."""
     undated: int
-    """How many rows wait for nothing: neither an instant nor another task."""
+    """How many rows wait for nothing: neither an instant nor another task; of the oldest waiting ones."""
     orphaned: int
     """How many rows wait for tasks that are gone or over, and will not hear of it."""

@@ -119,13 +119,14 @@ class Counts:
             status = self._database.fetch_value(self.STRANGE, ([*map(int, Status), *found][-1],))
             if status is None:
                 break
-            found.append(status)
+            found.append(int(status))
         return found
 
     def _pairs(self, statuses: Sequence[int]) -> list[tuple[int, int]]:
         """Each status and group that rows have, up to MAX_GROUPS of a status."""
         sql = "SELECT * FROM ({groups_of_status}) AS grouped"
-        return [(status, group) for status, group in self._of_each(sql, [(one, MAX_GROUPS) for one in statuses])]
+        rows = self._of_each(sql, [(one, MAX_GROUPS) for one in statuses])
+        return [(int(status), int(group)) for status, group in rows]
 
     def _count(self, most: Mapping[tuple[int, int], int]) -> dict[tuple[int, int], int]:
         """The rows of each pair of a status and a group, one more than `most` where there are more."""

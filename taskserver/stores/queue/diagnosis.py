@@ -17,6 +17,8 @@ IS_ORPHAN = """
 
 MAX_LAPSED = 10_000
 """Claims that are counted."""
+MAX_WAITING = 1000
+"""Rows without an instant, the oldest, among which those that wait for no other task are looked for."""
 
 
 class Lapsed(NamedTuple):
@@ -55,8 +57,9 @@ class Diagnosis:
     FAR = "SELECT COUNT(*) FROM {table} WHERE status IN (3, 5) AND due_at >= '2037-01-01 00:00:00'"
 
     UNDATED = """
-        SELECT COUNT(*) FROM {table}
-        WHERE status = 5 AND due_at IS NULL AND NOT EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = id)
+        SELECT COUNT(*) FROM (
+            SELECT id FROM {table} {by_due} WHERE status = 5 AND due_at IS NULL ORDER BY id LIMIT ?
+        ) AS waiting WHERE NOT EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = waiting.id)
     """
     ORPHANED = f"SELECT COUNT(*) FROM {{table}} WHERE {IS_ORPHAN}"
 
@@ -64,6 +67,11 @@ class Diagnosis:
         """The claims whose lease ended more than so many seconds ago. Raises DatabaseError."""
         rows, oldest = self._database.fetch(self.LAPSED, [-seconds])[0]
         return Lapsed(rows, float(oldest or 0))
+
+    def undated(self) -> int:
+        """How many of the oldest waiting rows wait for neither an instant nor a task. Raises DatabaseError."""
+        rows: int = self._database.fetch_value(self.UNDATED, [MAX_WAITING])
+        return rows
 
     def queue_facts(self, most_rows: int, lapsed_seconds: float) -> QueueFacts:
         """Facts about the queue's rows. Raises DatabaseError.
@@ -73,7 +81,7 @@ class Diagnosis:
         """
         names = self._database.fetch(self.NAMES_OF_NEXT, [most_rows] * 3)
         lapsed = self.lapsed(lapsed_seconds)
-        far, undated = self._database.fetch(self.FAR)[0][0], self._database.fetch(self.UNDATED)[0][0]
+        far = self._database.fetch(self.FAR)[0][0]
         orphaned = self._database.fetch(self.ORPHANED)[0][0]
         texts = (name.decode(errors="replace") if isinstance(name, bytes) else str(name) for (name,) in names)
-        return QueueFacts(tuple(sorted(texts)), *lapsed, far, undated, orphaned)
+        return QueueFacts(tuple(sorted(texts)), *lapsed, far, self.undated(), orphaned)
