@@ -1,6 +1,6 @@
-"""Pictures of the status page for the documents: `make screenshots`, or `make screenshots ARGS=FOLDER` elsewhere.
+"""Pictures of the status page: `make screenshots`, or `make screenshots ARGS=FOLDER` for a folder of one's own.
 
-docs/pictures/ gets VIEW-WIDTH-SCHEME.png of the views that the documents show, another folder those of all views.
+The folder gets VIEW-WIDTH-SCHEME.png of all views, docs/pictures/ those that docs/page.md shows.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tests.support.browser import Browser
 from tests.support.deployment import ROOT, Deployment
 from tests.web.sites import VIEWS, PageQueue, fill_shop, sign_in
 
+FOLDER = ROOT / "build" / "screenshots"
 PICTURES = ROOT / "docs" / "pictures"
-SHOWN = ("overview",)
-"""What the documents show: pictures are the larger part of a repository."""
+DOCUMENT = ROOT / "docs" / "page.md"
 SIZES = {360: 780, 1440: 900}
 """Heights by widths."""
-SHOWN_ROWS = {360: 1116, 1440: 1620}
+SHOWN_ROWS = {360: 1116, 1440: 1280}
 """So high are the documents' pictures at most, by widths: what follows on the page is left out."""
 SCHEMES = ("light", "dark")
 KEPT, NEAR = 16, 600
@@ -53,34 +53,36 @@ return (async (data, kept, near) => {
 """In the browser, as Python's own library reads no pictures: the size, the palette, and each pixel's place in it."""
 
 
-def main(folder: Path = PICTURES) -> None:
-    views = {name: link for name, link in VIEWS.items() if folder != PICTURES or name in SHOWN}
+def main(folder: Path = FOLDER) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place, Browser(Path(place)) as browser:
         site = PageQueue(Deployment(Path(place)), "sqlite:///var/taskserver.db")
         fill_shop(site)
         with site.served() as website:
             sign_in(browser, website.url)
-            _take_all(browser, folder, {name: f"{website.url}/{link}" for name, link in views.items()})
-        if folder != PICTURES:
-            file = Path(place) / "queue.html"
-            assert site.client("page", "--output", file).returncode == 0
-            _take_all(browser, folder, {"file": file.as_uri()})
+            _take_all(browser, folder, {name: f"{website.url}/{link}" for name, link in VIEWS.items()})
+        file = Path(place) / "queue.html"
+        assert site.client("page", "--output", file).returncode == 0
+        _take_all(browser, folder, {"file": file.as_uri()})
+    print(f"all views are in {folder}")
 
 
 def _take_all(browser: Browser, folder: Path, urls: dict[str, str]) -> None:
+    shown = DOCUMENT.read_text(encoding="utf-8")
     for (width, height), scheme, (name, url) in product(SIZES.items(), SCHEMES, urls.items()):
         browser.resize(width, height, mobile=width < 600)
         browser.prefer(color_scheme=scheme)
         browser.open(url)
         path = folder / f"{name}-{width}-{scheme}.png"
         browser.screenshot(path)
-        _shrink(path, browser, SHOWN_ROWS[width] if folder == PICTURES else sys.maxsize)
-        print(f"{path}: {path.stat().st_size:,} bytes")
+        if f"({PICTURES.name}/{path.name})" in shown:
+            picture = PICTURES / path.name
+            picture.write_bytes(_shrunken(path, browser, SHOWN_ROWS[width]))
+            print(f"{picture}: {picture.stat().st_size:,} bytes")
 
 
-def _shrink(path: Path, browser: Browser, rows: int) -> None:
-    """Write a PNG anew with few colours, as a page of text has them, and so many rows at most."""
+def _shrunken(path: Path, browser: Browser, rows: int) -> bytes:
+    """A PNG with few colours, as a page of text has them, and so many rows at most."""
     content = base64.b64encode(path.read_bytes()).decode()
     width, height, palette, places = browser.script(COUNT_COLORS, content, KEPT, NEAR)
     pixels, height = base64.b64decode(places), min(height, rows)
@@ -88,7 +90,7 @@ def _shrink(path: Path, browser: Browser, rows: int) -> None:
     header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
     colors = b"".join(map(bytes, palette))
     chunks = [(b"IHDR", header), (b"PLTE", colors), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b"")]
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, content) for kind, content in chunks))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, content) for kind, content in chunks)
 
 
 def _chunk(kind: bytes, content: bytes) -> bytes:
