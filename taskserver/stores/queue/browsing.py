@@ -85,6 +85,7 @@ class Browsing:
     OF_ALL = "SELECT {seen} FROM {table} {by_key} WHERE id < ? ORDER BY id DESC LIMIT ?"
     OF_STATUS = "SELECT {seen} FROM {table} {by_due} WHERE status = ? ORDER BY due_at, id LIMIT ?"
     OF_GROUP = "SELECT {seen} FROM {table} {by_status} WHERE status = ? AND group_id = ? LIMIT ?"
+    OF_NO_STATUS = f"SELECT {{seen}} FROM {{table}} {{by_status}} WHERE status > {max(Status):d} LIMIT ?"
     # New, done and fatal rows have no due_at, so the index by due_at has them in the order of their ids. The few that
     # have one, as fatal ones whose children are still to be told, come beside each page.
     WITHOUT_DUE = """
@@ -123,9 +124,11 @@ class Browsing:
             return self._by_id(chosen, window, place, self._least_id(window, rows), most)
         window = self._window(chosen, self.WITHOUT_DUE, chosen.status, place.id, rows)
         least_id = self._least_id(window, rows)
-        if chosen.status not in BY_TIME:
-            window = _union([window, self._window(chosen, self.WITH_DUE, chosen.status, WINDOW)])
-        return self._by_id(chosen, window, place, least_id, most)
+        if chosen.status in BY_TIME:
+            return self._by_id(chosen, window, place, least_id, most)
+        dated = self._window(chosen, self.WITH_DUE, chosen.status, WINDOW)
+        page = self._by_id(chosen, _union([window, dated]), place, least_id, most)
+        return page._replace(is_cut=self._seen(dated)[0] >= WINDOW)
 
     def _by_id(self, chosen: Filter, window: Window, place: Place, least_id: int, most: int) -> TaskPage:
         """A page of a window that has all wanted rows from this id on, up to the place; 0: all that there are."""
@@ -170,6 +173,8 @@ class Browsing:
             return None
         statuses = map(int, Status) if chosen.status is None else [chosen.status]
         windows = [self._window(chosen, self.OF_GROUP, status, chosen.group_id, WINDOW) for status in statuses]
+        if chosen.status is None:
+            windows.append(self._window(chosen, self.OF_NO_STATUS, WINDOW))
         return None if any(self._seen(window)[0] >= WINDOW for window in windows) else _union(windows)
 
     def _windows_of_attempts(self, chosen: Filter) -> tuple[list[Window], int]:

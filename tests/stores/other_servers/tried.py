@@ -34,10 +34,13 @@ CONTRACT = (
     "stores/finishes",
     "stores/reruns",
     "stores/views",
+    "stores/counts",
+    "stores/browsing",
+    "stores/notes",
     "stores/upgrades",
     "stores/mysql_claims",
 )
-CLIENT = ("cli/client", "cli/add", "cli/status")
+CLIENT = ("cli/client", "cli/add", "cli/status", "cli/check", "web/adding", "web/acting", "web/least_rights")
 BESIDE_OTHERS = (
     "worker/retries",
     "stores/schema",
