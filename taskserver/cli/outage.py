@@ -1,4 +1,4 @@
-"""What a line of workers that cron has started says of an outage of the database."""
+"""What a line that cron has started says of an outage of the database."""
 
 from __future__ import annotations
 
@@ -27,6 +27,14 @@ def kind_of(error: DatabaseError) -> str:
     if isinstance(error, Unavailable):
         return "away"
     return f"{crc32(re.sub('[^ ]*[0-9][^ ]*', '', str(error)).encode()):08x}"
+
+
+def outage_of_line(settings: Settings, command: str) -> DatabaseOutage:
+    """The outage as a crontab line of `client.py check` or `page` meets it.
+
+    Each tells it for itself: the output of another line may go where nobody reads it.
+    """
+    return DatabaseOutage(settings.outages, host_name(), f"{command} {settings.queue}")
 
 
 def tell_of_database(settings: Settings, outages: Path, reports: Sequence[Report], is_verbose: bool) -> None:

@@ -25,7 +25,6 @@ from .terminal.program import SIGNALS, Exit, Wishes, run_program, say
 from .report import Part, Report
 from .worker_options import Options, read_options
 
-OUTAGES = Path("var", "outages")
 LEFT_BEHIND = (
     "a thread, a process or a clean-up that a task left behind goes on beyond its timeout and a lease; this worker ends"
 )
@@ -55,7 +54,7 @@ def _run(folder: Path, options: Options) -> int:
 
 def _tell_of_database(settings: Settings, options: Options, reports: Sequence[Report]) -> None:
     """Say that the database is away, or is there again: an empty run finds nothing noted, and says nothing."""
-    outages = settings.folder / OUTAGES
+    outages = settings.outages
     # Path.exists would raise an error where var/ cannot be entered.
     if any(report.outage for report in reports) or os.path.exists(outages):
         from .outage import tell_of_database

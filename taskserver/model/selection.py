@@ -3,6 +3,7 @@
 # Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from ..errors import InvalidTask
@@ -25,6 +26,8 @@ class Selection(NamedTuple):
     """At most so many of these tasks, in order of id."""
     error_line: str | None = None
     """The first line of the error_text, the whole of it, byte by byte."""
+    since: float | timedelta | datetime | None = None
+    """They ended, or were written to last, since then: seconds or a timedelta before now, or an aware datetime."""
 
 
 def selection_of(tasks: int | Iterable[int] | Selection) -> Selection:

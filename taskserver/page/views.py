@@ -18,7 +18,7 @@ from ..monitoring.overview import MAX_RUNNING, gone_among, read_overview, worker
 from ..monitoring.stages import stage_lines, stage_of
 from ..monitoring.verdict import judge
 from ..server import TaskServer
-from ..stores.queue.browsing import BY_TIME, FIRST, Browsing, Filter, Place
+from ..stores.queue.browsing import FIRST, Browsing, Filter, Place
 from ..stores.queue.dependency_trees import DependencyTrees
 from ..stores.queue.failures import SAMPLE, Failures
 from ..stores.queue.schedules import Schedules
@@ -83,7 +83,7 @@ def tasks(server: TaskServer, query: Mapping[str, str]) -> Page:
         "status": query.get("status") or None,
         "like": query.get("like") or None,
         "is_first": place == FIRST,
-        "by_time": chosen.status in BY_TIME and not by_attempts,
+        "by_time": found.is_by_time,
         "since": query.get("since") or None,
         "spans": list(SPANS),
         "gone": gone_among(server, found.tasks),
@@ -102,11 +102,12 @@ def _filter(server: TaskServer, query: Mapping[str, str]) -> Filter:
         _number(query, "group", MAX_ID),
         query.get("task") or None,
         error_like(server, query),
-        _since(query),
+        since_of(query),
     )
 
 
-def _since(query: Mapping[str, str]) -> float | None:
+def since_of(query: Mapping[str, str]) -> float | None:
+    """The seconds of the span that `since` names; None: of all times."""
     name = query.get("since")
     if name and name not in SPANS:
         raise BadQuery(f"since is one of {', '.join(SPANS)}.")

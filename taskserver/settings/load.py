@@ -68,6 +68,11 @@ class Settings(NamedTuple):
         """The name of the queue, without secrets: its database and its table."""
         return f"{self.dsn.place} {self.table}"
 
+    @property
+    def outages(self) -> Path:
+        """The folder that keeps what was told of outages."""
+        return self.folder / "var" / "outages"
+
 
 def program_folder(given: str | Path | None = None) -> Path:
     """The folder that is given, or else that of the program that was started; of a prompt or `-c`, the current one.

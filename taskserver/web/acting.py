@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from shlex import quote
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from ..messages.printable import printable
 from ..model.selection import Selection
 from ..model.task import MAX_GROUP_ID, MAX_ID
 from ..page.rendering import begin_in_shell
-from ..page.views import BadQuery, Page, error_like
+from ..page.views import BadQuery, Page, error_like, since_of
 from ..server import TaskServer
 from ..stores.queue.group_pauses import GroupPauses
 from ..stores.queue.operations import CANCEL, RETRY, Operations, Verb
@@ -49,6 +49,7 @@ def read_act(server: TaskServer, query: MultiDict[str, str]) -> Act:
     ids = _numbers(query, "id", MAX_ID)
     groups = _numbers(query, "group", MAX_GROUP_ID)
     task, error = query.get("task") or None, error_like(server, query)
+    since = _instant_of(server, query)
     if len(ids) > MAX_IDS:
         raise BadQuery(f"At most {MAX_IDS} tasks can be chosen by their ids.")
     if verb in GROUP_VERBS and (ids or task or error):
@@ -57,7 +58,7 @@ def read_act(server: TaskServer, query: MultiDict[str, str]) -> Act:
         raise BadQuery("No group is chosen; client.py pause --all pauses all of them.")
     if verb in VERBS and not (ids or groups or task or error or query.get("all")):
         raise BadQuery("No task is chosen: mark some, or choose a group, a name or an error.")
-    selection = Selection(ids or None, groups or None, task, error_line=error)
+    selection = Selection(ids or None, groups or None, task, error_line=error, since=since)
     return Act(verb, selection, _words(selection), _arguments(verb, selection))
 
 
@@ -66,6 +67,15 @@ def _numbers(query: MultiDict[str, str], name: str, most: int) -> list[int]:
     if not all(text.isascii() and text.isdigit() and len(text) <= 20 and int(text) <= most for text in texts):
         raise BadQuery(f"{name} is no number from 0 to {most}.")
     return sorted(set(map(int, texts)))
+
+
+def _instant_of(server: TaskServer, query: MultiDict[str, str]) -> datetime | None:
+    """The begin of the span that a query names: an instant, so that the act is done to what the visitor has seen."""
+    seconds = since_of(query)
+    if seconds is None:
+        return None
+    now = datetime.fromisoformat(server.store.views.now()).replace(tzinfo=timezone.utc, microsecond=0)
+    return now - timedelta(seconds=seconds)
 
 
 def _words(selection: Selection) -> str:
@@ -79,6 +89,8 @@ def _words(selection: Selection) -> str:
         parts.append(f"name {selection.task!r}")
     if selection.error_line:
         parts.append(f"error {selection.error_line!r}")
+    if isinstance(selection.since, datetime):
+        parts.append(f"since {selection.since:%Y-%m-%d %H:%M:%S} UTC")
     return "; ".join(parts) or "all"
 
 
@@ -98,6 +110,8 @@ def _arguments(verb: str, selection: Selection) -> str:
         if not begin:
             return ""
         parts += ["--error", begin]
+    if isinstance(selection.since, datetime):
+        parts += ["--since", f"{selection.since:%Y-%m-%dT%H:%M:%S}"]
     return " ".join([verb, *(parts or ["--all"])])
 
 
@@ -108,20 +122,23 @@ def preview(server: TaskServer, act: Act, seal: Callable[[Act], str]) -> Page:
         found = Operations(server.store).preview(VERBS[act.verb], act.selection, MAX_SHOWN)
         # More tasks than the page says are not touched, whatever comes to pass before the form is sent.
         act = act._replace(selection=act.selection._replace(limit=max(found.rows, 1)))
+        if found.first and found.rows == len(found.first):  # the page names all of them
+            act = act._replace(selection=act.selection._replace(ids=[task.id for task in found.first]))
     return Page("confirm.html", {"act": act, "preview": found, "choice": seal(act)})
 
 
 def sealable(act: Act) -> list[object]:
     """An act as JSON can hold it, never twice the same: each form is good for once."""
-    return [secrets.token_hex(8), act.verb, *act.selection]
+    *parts, since = act.selection
+    return [secrets.token_hex(8), act.verb, *parts, since.isoformat() if isinstance(since, datetime) else None]
 
 
 def act_of(sealed: list[Any] | None) -> Act:
     """The act that a page said it would do. Raises BadQuery."""
     if sealed is None:
         raise BadQuery("This form is out of date: look again at what would be done.")
-    _, verb, *parts = sealed
-    selection = Selection(*parts)
+    _, verb, *parts, since = sealed
+    selection = Selection(*parts)._replace(since=since and datetime.fromisoformat(since))
     return Act(verb, selection, _words(selection), _arguments(verb, selection))
 
 

@@ -54,10 +54,13 @@ class Guesses:
             levels = dict(_levels_of(address, browser))
             used = {_key_in(counters, key): level for key, level in levels.items()}
             used = {key: SHARED if key == CROWDED else level for key, level in used.items()}
-            waits = max(_waits(_now(counters.get(key), level, now), level, now) for key, level in used.items())
-            if not waits:
-                for key, level in used.items():
-                    counters[key] = Counter(_now(counters.get(key), level, now).times + 1, now, level.most_seconds)
+            found = {key: _now(counters.get(key), level, now) for key, level in used.items()}
+            waits = max(_waits(found[key], level, now) for key, level in used.items())
+            for key, level in used.items():
+                if not waits:
+                    counters[key] = Counter(found[key].times + 1, now, level.most_seconds)
+                elif key in counters and counters[key].last > now:
+                    counters[key] = found[key]  # else the wait would begin anew with each guess, until that instant
             _clean_up(counters, now)
         return waits
 
@@ -79,7 +82,7 @@ def _levels_of(address: str, browser: str | None) -> Iterator[tuple[str, Level]]
     except ValueError:
         yield "unknown", SHARED
         return
-    if found.is_private or found.is_loopback or found.is_link_local:
+    if not found.is_global:
         yield _short(str(found)), SHARED
         return
     for level in LEVELS:

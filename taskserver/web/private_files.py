@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from errno import EIO
 from pathlib import Path
 from threading import get_ident
 from typing import NamedTuple
@@ -45,22 +46,31 @@ class PrivateFiles:
     def secret(self) -> bytes:
         """The page's secret, which is made once. Raises OSError."""
         path = self._folder / "secret"
+        is_spoiled = False
         with suppress(FileNotFoundError):
             if len(found := path.read_bytes()) == SECRET_BYTES:
                 return found
+            is_spoiled = True  # as a host leaves a file whose disk was full, or that was restored
         # Complete before it has its name, which only the first one gets.
         draft = path.with_name(f"secret.{os.getpid()}.{get_ident()}")
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(secrets.token_bytes(SECRET_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
         try:
-            os.link(draft, path)
+            if is_spoiled:
+                draft.replace(path)
+            else:
+                os.link(draft, path)
         except FileExistsError:
             pass
         except OSError:  # a file system without links
             draft.replace(path)
         with suppress(FileNotFoundError):
             draft.unlink()
-        return path.read_bytes()
+        if len(found := path.read_bytes()) != SECRET_BYTES:
+            raise OSError(EIO, "no secret can be kept", str(path))
+        return found
 
     # ---- counters that several processes change
 
@@ -74,9 +84,11 @@ class PrivateFiles:
             before = dict(found)
             yield found
             if found != before:
+                # Written before the rest is cut off: on a full disk what was there stays.
                 file.seek(0)
-                file.truncate()
                 json.dump(found, file)
+                file.flush()
+                file.truncate()
 
     def mark(self, name: str) -> bool:
         """Make an empty file of that name; whether there was none. Raises OSError."""

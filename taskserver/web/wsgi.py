@@ -92,6 +92,9 @@ class Application:
             response = self._answer(request)
         except HTTPException as error:
             response = _refused(error.code or 400, error.description or "")
+        except OSError as error:
+            print(printable(f"taskserver page: {error}"), file=environ["wsgi.errors"])
+            response = _refused(500, f"The host refused something: {error.strerror or type(error).__name__}.")
         except Exception as error:
             # To the web server's log; a visitor gets no traceback.
             print(printable(f"taskserver page: {type(error).__name__}: {error}"), file=environ["wsgi.errors"])
@@ -168,7 +171,8 @@ class _Visit:
         self._visitor = visitor
         self._request = request
         self._view = request.args.get("view", "")
-        if self._view in ("overview", "sign-in"):  # a visitor who signed in elsewhere meanwhile
+        # A visitor who signed in elsewhere meanwhile, or loads anew what came of a form.
+        if self._view in ("overview", "sign-in") or (self._view == "act" and request.method != "POST"):
             self._view = ""
 
     def answer(self) -> Response:
@@ -224,13 +228,17 @@ class _Visit:
             return self._refuse(403, f"{words}: another name may be another site's, which leads a browser here.")
         server, files, address = self._deployment.server, self._deployment.files, self._visitor.address
         choice = self._request.form.get("choice", "")
-        act = acting.act_of(self._access.unsealed(self._visitor, "choice", choice, CHOICE_SECONDS))
+        act = acting.act_of(self._access.unsealed(self._visitor, self._choice, choice, CHOICE_SECONDS))
         server.store.tables.check()
         if not self._access.use(choice):
-            return self._refuse(409, "This form was sent before, and did what it says.")
+            return self._refuse(409, "This form was sent before: look again at what is left to be done.")
         # Before it is done: what nobody could write down must not happen.
         acting.note(files, address, act, "begins")
-        rows = acting.do(server, act)
+        try:
+            rows = acting.do(server, act)
+        except DatabaseError as error:
+            acting.note(files, address, act, f"not done, or not to its end: {error}")
+            return self._refuse(503, f"It was not done, or not to its end: {error}. Look at the tasks again.")
         acting.note(files, address, act, f"{rows} {acting.DONE[act.verb]}")
         done = self._access.sealed(self._visitor, "done", [act.verb, rows])
         return _moved(link("overview", done=done))
@@ -243,7 +251,12 @@ class _Visit:
         return host != "localhost" and not is_in(host, EVERYWHERE)
 
     def _seal(self, act: acting.Act) -> str:
-        return self._access.sealed(self._visitor, "choice", acting.sealable(act))
+        return self._access.sealed(self._visitor, self._choice, acting.sealable(act))
+
+    @property
+    def _choice(self) -> str:
+        """What a choice is sealed for: `.env` may name another queue by the time that it comes back."""
+        return f"choice {self._deployment.server.settings.queue}"
 
     def _show(self, page: views.Page) -> Response:
         return _page(page.code, page.template, {**page.values, **self._frame()})

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -246,6 +246,10 @@ CHOICES: list[tuple[dict[str, Any], list[str]]] = [
     ({"ids": ["a", "b", "c"], "groups": [5]}, ["c"]),
     ({"ids": []}, []),
     ({"groups": []}, []),
+    ({"since": 0}, []),
+    ({"since": 3600}, ["a", "b", "c", "d", "e"]),
+    ({"since": datetime(2026, 1, 31, tzinfo=timezone.utc), "groups": [3]}, ["a", "b"]),
+    ({"since": timedelta(hours=1), "error": "E: 100%", "limit": 1}, ["a"]),
 ]
 
 
@@ -394,7 +398,7 @@ def test_a_command_that_names_no_task_reaches_none(sqlite_queue: Queue, capsys: 
     put_all_kinds(sqlite_queue)
     put(sqlite_queue, 4, task="tasks.evil\x1b[2J", error_text="E: \x1b[2J\x07 evil\nmore")
     before = sqlite_queue.rows()
-    words = "client.py: name ids, --group, --task or --error, or --all for every task that this is for"
+    words = "client.py: name ids, --group, --task, --error or --since, or --all for every task that this is for"
     for command in (["retry"], ["cancel"], ["priority", "5"], ["reclaim", "--force"]):
         for more in ([], ["--limit", 3]):
             assert_one_line(run_here(main, capsys, sqlite_queue.folder, *command, *more), 2, words)

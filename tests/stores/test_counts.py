@@ -95,6 +95,17 @@ def test_a_task_that_starves_behind_sooner_ones_and_behind_another_group_is_seen
     assert ages == {0: pytest.approx(9, abs=30), 1: pytest.approx(172_800, abs=30)}
 
 
+def test_old_tasks_behind_others_that_were_just_retried_are_seen(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counts, "SAMPLE", 4)
+    monkeypatch.setattr(counts, "HEADS", 3)
+    put(rows, *[("a", 0, 0)] * 30, added=9000, ready=5)
+    put(rows, *[("a", 0, 0)] * 10, added=8000, ready=8000)
+    put(rows, *[("a", 0, 0)] * 60, added=7, ready=7)
+    assert Counts(store.database).by_group().oldest.since_ready == pytest.approx(8000, abs=30)
+
+
 def test_a_row_whose_time_lies_ahead_does_not_wait(store: Store, rows: Rows) -> None:
     put(rows, ("a", 3, 0), due=rows.after(3600), added=86_400, ready=86_400)
     (count,) = store.views.counts()

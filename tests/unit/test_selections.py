@@ -20,6 +20,7 @@ from tests.support.documents import table
         ({"error": "\udc80"}, "error is '.udc80'; allowed: a text"),
         ({"groups": 3}, "groups is 3; allowed: a list of whole numbers from 0 to 4294967295"),
         ({"limit": True}, "limit is True; allowed: a whole number from 1 to"),
+        ({"since": -1}, "since is -1; allowed: seconds from 0 on, a timedelta, or an aware datetime"),
         ({"limit": 2**63}, f"limit is {2**63}; allowed: a whole number from 1 to {2**63 - 1}$"),
     ],
 )

@@ -8,6 +8,8 @@ from urllib.parse import urlencode
 
 import pytest
 
+from taskserver.errors import Unavailable
+from taskserver.web import acting as acting_module
 from taskserver.web import private_files
 from tests.support.pages import ADDRESS, PageSite, Visitor
 
@@ -16,7 +18,7 @@ FAILED = "INSERT INTO jobs_queue (task, group_id, status, attempts, error_text) 
 
 @pytest.fixture
 def acting(each_site: PageSite) -> PageSite:
-    """Tasks 1 to 5 are failed: 1 and 2 with the same error, 3 in another group, 4 in error, 5 with a longer error."""
+    """Tasks 1 to 5 failed: 1 and 2 with the same error, 3 days ago in another group, 4 is in error, 5 has quotes."""
     each_site.set(TASKSERVER_PAGE_ALLOW="0.0.0.0/0", TASKSERVER_PAGE_ACTIONS="yes")
     for task, group, status, error in (
         ("tasks.a", 3, 4, "E: one\nTraceback"),
@@ -26,6 +28,8 @@ def acting(each_site: PageSite) -> PageSite:
         ("tasks.a", 3, 4, "F: 'quoted' <b>"),
     ):
         each_site.sql(FAILED, task, group, status, error)
+    long_ago = each_site.rows.after(-3 * 86_400)
+    each_site.sql(f"UPDATE jobs_queue SET updated_at = {long_ago}, finished_at = {long_ago} WHERE id = 3")
     return each_site
 
 
@@ -48,6 +52,8 @@ def words(text: str) -> str:
         ({"verb": "retry", "like": "5"}, [4, 4, 4, 3, 0]),
         ({"verb": "retry", "all": "1"}, [0] * 5),
         ({"verb": "cancel", "group": "3"}, [4, 4, 4, 4, 4]),
+        ({"verb": "retry", "all": "1", "since": "1 day"}, [0, 0, 4, 0, 0]),
+        ({"verb": "retry", "task": "tasks.b", "since": "7 days"}, [4, 0, 4, 3, 4]),
     ],
 )
 def test_a_page_says_how_many_tasks_would_be_touched_and_the_form_of_it_touches_these(
@@ -95,6 +101,7 @@ def test_groups_are_paused_and_resumed(acting: PageSite) -> None:
         {"verb": "retry", "id": "9" * 30},
         {"verb": "pause", "group": str(1 << 32)},
         {"verb": "retry", "like": "99"},
+        {"verb": "retry", "all": "1", "since": "1 year"},
         {"verb": "retry", "id": [str(number) for number in range(501)]},
     ],
 )
@@ -102,6 +109,26 @@ def test_an_act_that_names_nothing_or_what_there_is_not_is_refused(acting: PageS
     visitor = acting.visitor()
     assert visitor.get(urlencode({"view": "confirm", **choice}, doseq=True)).status_code == HTTPStatus.BAD_REQUEST
     assert "choice" not in visitor.form(**choice)
+
+
+def test_an_act_that_fails_is_told_and_its_form_does_not_pretend_that_it_was_done(
+    acting: PageSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> int:
+        raise Unavailable("the server went away")
+
+    visitor = acting.visitor()
+    form = visitor.form(verb="retry", all="1")
+    with monkeypatch.context() as patched:
+        patched.setattr(acting_module, "do", fail)
+        answer = visitor.post("view=act", data=form)
+    assert answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE
+    assert "It was not done, or not to its end: the server went away" in words(answer.text)
+    assert "data-renew" not in answer.text
+    again = visitor.post("view=act", data=form)
+    assert (again.status_code, statuses(acting)) == (HTTPStatus.CONFLICT, [4, 4, 4, 3, 4])
+    assert "look again at what is left to be done" in words(again.text)
+    assert visitor.act(verb="retry", all="1").status_code == HTTPStatus.SEE_OTHER
 
 
 def test_a_form_does_what_its_page_said_and_nothing_else(acting: PageSite) -> None:
@@ -187,8 +214,8 @@ def log_of(site: PageSite) -> list[str]:
 def test_each_act_is_logged_with_the_visitor_s_address(acting: PageSite) -> None:
     acting.visitor().act(verb="retry", like="1")
     begun, done = log_of(acting)
-    assert re.fullmatch(rf"\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\dZ {ADDRESS} retry of error 'E: one': begins", begun)
-    assert done.endswith(f"Z {ADDRESS} retry of error 'E: one': 2 retried")
+    assert re.fullmatch(rf"\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\dZ {ADDRESS} retry of tasks 1, 2; error 'E: one': begins", begun)
+    assert done.endswith(f"Z {ADDRESS} retry of tasks 1, 2; error 'E: one': 2 retried")
 
 
 def test_a_row_cannot_forge_a_line_of_the_log(acting: PageSite) -> None:

@@ -17,12 +17,11 @@ from ...host.database_outage import DatabaseOutage
 from ...messages.instants import in_sentence
 from ...messages.printable import age, printable
 from ...monitoring.acceptance import NAMES, accept, read_accepted, withdraw
-from ...monitoring.alarms import Alarm, Change, changed, take_back
+from ...monitoring.alarms import Alarm, Change, changed, name_of, take_back
 from ...monitoring.checking import Judgement, Limit, Limits, Problem, check, span
 from ...server import TaskServer
 from ...settings.load import load_settings
-from ...worker.record import host_name
-from ..outage import end_to_tell, failure_to_tell, kind_of
+from ..outage import end_to_tell, failure_to_tell, kind_of, outage_of_line
 from ..terminal.arguments import add_groups, whole_number, whole_seconds
 from ..terminal.output import accepted_report, as_json
 from ..terminal.program import Exit, result_of
@@ -226,23 +225,17 @@ def _problem_report(problem: Problem) -> dict[str, Any]:
 
 
 def _mail(server: TaskServer, limits: Limits) -> int:
-    from ..worker import OUTAGES  # whose lines tell of the same outages; nothing else here needs a worker
-
-    outage = DatabaseOutage(server.settings.folder / OUTAGES, host_name(), server.settings.queue)
+    outage = outage_of_line(server.settings, name_of(limits))
     try:
         with server.store.database.tried_once(ANSWER_SECONDS):
             judgement = check(server, limits)
     except DatabaseError as error:  # which has no place for a note
-        words = failure_to_tell(outage, kind_of(error), printable(str(error)), sys.stdout)
-        if words:
-            print(f"{HEAD} {CheckExit.CRITICAL.name}: {words}")
+        _tell(outage, error, lambda words: [f"{HEAD} {CheckExit.CRITICAL.name}: {words}"])
         return CheckExit.CRITICAL
     try:
         change = changed(server.store, judgement)
     except DatabaseError as error:  # as where this account may not write notes: then it is told once an hour
-        words = failure_to_tell(outage, kind_of(error), printable(str(error)), sys.stdout)
-        if words:
-            print("\n".join(map(printable, [*_lines(judgement), "", f"This is told again in an hour: {words}"])))
+        _tell(outage, error, lambda words: [*_lines(judgement), "", f"This is told again in an hour: {words}"])
         return judgement.state
     over = end_to_tell(outage)
     if over:
@@ -255,6 +248,18 @@ def _mail(server: TaskServer, limits: Limits) -> int:
                 take_back(server.store, judgement, change)
             raise
     return judgement.state
+
+
+def _tell(outage: DatabaseOutage, error: DatabaseError, letter: Callable[[str], list[str]]) -> None:
+    """Tell of an error that leaves no place for a note, once an hour."""
+    kind = kind_of(error)
+    words = failure_to_tell(outage, kind, printable(str(error)), sys.stdout)
+    if words:
+        try:
+            print("\n".join(map(printable, letter(words))), flush=True)
+        except OSError:  # nobody has heard it
+            outage.forget(kind)
+            raise
 
 
 def _lines(judgement: Judgement) -> Iterator[str]:

@@ -13,15 +13,13 @@ from typing import Any
 
 from ...errors import DatabaseError, InvalidTask, SettingError
 from ...host.atomic_file import write_atomically
-from ...host.database_outage import DatabaseOutage
 from ...messages.installing import install_command
 from ...messages.printable import printable, shown
 from ...model.task import MAX_SECONDS
 from ...server import TaskServer
 from ...settings.load import load_settings
 from ...settings.page import TOKEN_NAME
-from ...worker.record import host_name
-from ..outage import failure_to_tell, kind_of
+from ..outage import failure_to_tell, kind_of, outage_of_line
 from ..terminal.arguments import whole_seconds
 from ..terminal.program import Exit
 
@@ -91,19 +89,14 @@ def _write(folder: Path, options: argparse.Namespace) -> int:
     if failure is not None:
         if options.output is None:
             raise failure
-        _tell(server, folder, failure)
+        # Cron's mail has it once an hour.
+        told = failure_to_tell(outage_of_line(server.settings, "page"), kind_of(failure), str(failure), sys.stderr)
+        if told:
+            print(printable(f"client.py: {told}"), file=sys.stderr)
         return Exit.DATABASE
+    if options.output is not None:
+        outage_of_line(server.settings, "page").succeed()
     return Exit.OK
-
-
-def _tell(server: TaskServer, folder: Path, failure: DatabaseError) -> None:
-    """Tell cron's mail of an outage once an hour, together with the workers of this host."""
-    from ..worker import OUTAGES  # nothing else here needs a worker
-
-    outage = DatabaseOutage(folder / OUTAGES, host_name(), server.settings.queue)
-    told = failure_to_tell(outage, kind_of(failure), str(failure), sys.stderr)
-    if told:
-        print(printable(f"client.py: {told}"), file=sys.stderr)
 
 
 # ---- secrets

@@ -15,7 +15,7 @@ from ...model.task import MAX_ID, MAX_SIGNED, Status
 from ...server import TaskServer
 from ...stores.database.records import StoredTask
 from ...stores.queue.operations import RETRY, RETRY_AS, Operations, Verb
-from .arguments import add_groups, whole_number
+from .arguments import SINCE, add_groups, since, whole_number
 from .live_line import LiveLine
 from .output import print_table, status_name
 
@@ -38,6 +38,9 @@ def add_selection(parser: Any) -> None:
     add_filters(parser)
     parser.add_argument("--error", metavar="TEXT", help="tasks whose error begins so")
     parser.add_argument(
+        "--since", metavar="WHEN", type=since, help=f"tasks that ended, or were written to last, since: {SINCE}"
+    )
+    parser.add_argument(
         "--all", action="store_true", help="every task that the command is for, if nothing else is given"
     )
     parser.add_argument(
@@ -54,7 +57,8 @@ def add_filters(parser: Any) -> None:
 
 def is_chosen(options: argparse.Namespace) -> bool:
     """Whether the arguments choose tasks in any way."""
-    return bool(options.ids or options.groups or options.all) or options.task is not None or options.error is not None
+    texts = (options.task, options.error, options.since)
+    return bool(options.ids or options.groups or options.all) or texts != (None, None, None)
 
 
 def selection_of(options: argparse.Namespace) -> Selection:
@@ -63,8 +67,10 @@ def selection_of(options: argparse.Namespace) -> Selection:
     Raises InvalidTask where no argument chooses: a command that was sent too early must not reach every task.
     """
     if not is_chosen(options):
-        raise InvalidTask("name ids, --group, --task or --error, or --all for every task that this is for")
-    return Selection(options.ids or None, options.groups or None, options.task, options.error, options.limit)
+        raise InvalidTask("name ids, --group, --task, --error or --since, or --all for every task that this is for")
+    return Selection(
+        options.ids or None, options.groups or None, options.task, options.error, options.limit, since=options.since
+    )
 
 
 def change_chosen(

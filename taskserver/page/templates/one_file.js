@@ -4,19 +4,31 @@
   const node = document.getElementById("made");
   const made = Date.parse(node.dateTime);
   const lateSeconds = Number(node.dataset.late);
-  function tell() {
-    const seconds = Math.max((Date.now() - made) / 1000, 0);
+  const verdict = document.getElementById("verdict");
+
+  function secondsOld() { return (Date.now() - made) / 1000; }
+
+  function inWords(seconds) {
+    if (seconds < -120) { return "at a time that is still to come: the clock of the host or that of this device is wrong"; }
+    if (seconds < Math.min(120, lateSeconds)) { return "just now"; }
     const [length, unit] = seconds >= 172800 ? [86400, "days"] : seconds >= 7200 ? [3600, "hours"] : [60, "minutes"];
-    document.getElementById("age").textContent = seconds < Math.min(120, lateSeconds) ? "just now" : Math.round(seconds / length) + " " + unit + " ago";
-    const isOld = seconds > lateSeconds;
-    document.body.classList.toggle("is-old", isOld);
-    const verdict = document.getElementById("verdict");
-    if (isOld && verdict !== null && !verdict.dataset.was) {
-      verdict.dataset.was = verdict.textContent;
+    return Math.round(seconds / length) + " " + unit + " ago";
+  }
+
+  function tell() { document.getElementById("age").textContent = inWords(secondsOld()); }
+
+  tell();
+  if (secondsOld() > lateSeconds) {
+    document.body.classList.add("is-old");
+    document.title = "Old · taskserver";
+    if (verdict !== null) {
       verdict.textContent = "Nothing is known since " + new Date(made).toLocaleString();
+      verdict.nextElementSibling.hidden = true;
       verdict.closest("section").className = "verdict act";
     }
+    setInterval(tell, 10000);
+  } else {
+    // A window that was left open shows an old copy of what may be new by now.
+    setInterval(() => { if (secondsOld() > lateSeconds) { location.reload(); } else { tell(); } }, 10000);
   }
-  tell();
-  setInterval(tell, 10000);
 }());

@@ -2,11 +2,13 @@
 "use strict";
 (function () {
   const EVERY_SECONDS = 10;
+  const ANSWER_SECONDS = 15;
   const main = document.querySelector("main[data-renew]");
   if (main === null) { return; }
   let shown = main.innerHTML;
   let fails = 0;
   let renewedAt = Date.now();
+  let next = null;
 
   function isBusy() {
     const chosen = document.getSelection();
@@ -30,9 +32,12 @@
 
   function keyOf(node) { return node.getAttribute("data-key"); }
 
-  // What is the same before and after: a table's frame by its label, a summary by its details, a link by place and words.
+  // What is the same before and after: a table's frame by its label, a summary by its details, a link by its target, of
+  // which there may be several. Words change, as numbers do.
   function nameOf(node) {
-    return node.getAttribute("aria-label") || keyOf(node.parentElement) || node.getAttribute("href") + node.textContent;
+    if (!node.matches("a")) { return node.getAttribute("aria-label") || keyOf(node.parentElement); }
+    const target = node.getAttribute("href");
+    return target + " " + Array.from(main.querySelectorAll("a")).filter((one) => one.getAttribute("href") === target).indexOf(node);
   }
 
   function replace(nodes) {
@@ -45,22 +50,29 @@
       if (open.includes(keyOf(node))) { node.open = true; }
     }
     for (const node of main.querySelectorAll(".wide")) { node.scrollLeft = scrolled.get(nameOf(node)) || 0; }
+    if (focused === null) { return; }
     const again = Array.from(main.querySelectorAll("a, summary, .wide")).find((node) => nameOf(node) === focused);
     if (again !== undefined) { again.focus({ preventScroll: true }); }
   }
 
   async function renew() {
+    next = null;
     if (!isBusy()) {
       try {
-        const answer = await fetch(location.href, { credentials: "same-origin", redirect: "error" });
-        const found = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main[data-renew]");
-        // Without the right page, as after the end of a session, the browser shows what there is.
+        const patience = new AbortController();
+        const timer = setTimeout(() => patience.abort(), ANSWER_SECONDS * 1000);
+        const answer = await fetch(location.href, { credentials: "same-origin", redirect: "error", signal: patience.signal });
+        const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+        clearTimeout(timer);
+        const found = page.querySelector("main[data-renew]");
+        // Where the page refuses, as after the end of a session, the visitor sees what it says.
         if (found === null) {
-          if (answer.status === 403) { location.reload(); }
+          if (answer.status < 500 && answer.status !== 429) { location.replace(location.href.split("#")[0]); }
           throw new Error("no page");
         }
         fails = 0;
         renewedAt = Date.now();
+        document.title = page.title;
         document.body.classList.remove("is-old");
         if (found.innerHTML !== shown && !isBusy()) {
           shown = found.innerHTML;
@@ -71,7 +83,10 @@
         tellOld();
       }
     }
-    setTimeout(renew, EVERY_SECONDS * 1000 * (fails + 1));
+    next = setTimeout(renew, EVERY_SECONDS * 1000 * (fails + 1));
   }
-  setTimeout(renew, EVERY_SECONDS * 1000);
+  next = setTimeout(renew, EVERY_SECONDS * 1000);
+  document.addEventListener("visibilitychange", () => {
+    if (!document.hidden && next !== null) { clearTimeout(next); renew(); }
+  });
 }());

@@ -62,6 +62,8 @@ class TaskPage(NamedTuple):
     """Where the next page begins; None where this is the last."""
     is_cut: bool = False
     """Whether there may be more tasks, which no further page shows."""
+    is_by_time: bool = False
+    """Whether they come by time, the next first."""
 
 
 class Window(NamedTuple):
@@ -148,13 +150,13 @@ class Browsing:
         found = self._look(self.BY_DUE, chosen, window, most + 1)
         tasks = self._listed([row[0] for row in found[:most]])
         if len(found) > most:
-            return TaskPage(tasks, Place(found[most - 1][0], None, found[most - 1][1]))
+            return TaskPage(tasks, Place(found[most - 1][0], None, found[most - 1][1]), is_by_time=True)
         seen, _ = self._seen(window)
         if seen >= rows:
             last_id, due_at = self._fetch(self.LAST_DUE, window)[0]
-            return TaskPage(tasks, Place(last_id, None, due_at))
+            return TaskPage(tasks, Place(last_id, None, due_at), is_by_time=True)
         undated = self._window(chosen, self.WITHOUT_DUE, chosen.status, MAX_SIGNED, 1)
-        return TaskPage(tasks, UNDATED if self._seen(undated)[0] else None)
+        return TaskPage(tasks, UNDATED if self._seen(undated)[0] else None, is_by_time=True)
 
     def most_attempts(self, chosen: Filter, place: Place, most: int) -> TaskPage:
         """Those with the most attempts of the tasks that a window or some hold, `most` at most."""

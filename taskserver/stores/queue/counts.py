@@ -27,7 +27,9 @@ PAIRS_PER_STATEMENT = 50
 SAMPLE = 1000
 """Rows of a status whose names are read."""
 HEADS = 20
-"""Rows at the head of a priority among which the oldest is looked for."""
+"""Rows at the head of a priority, or at a place, among which the oldest is looked for."""
+PLACES = 30
+"""Places, evenly among the ids of new rows, from which some are looked at."""
 PRIORITIES = 10
 """Priorities of a group that are looked at, the last ones."""
 MAX_GROUPS_BY_PRIORITY = 200
@@ -162,6 +164,15 @@ class Counts:
             WHERE status = 0 AND due_at IS NULL ORDER BY id LIMIT ?
         ) AS first_ones GROUP BY group_id
     """
+    # Retried rows keep their ids: those at the head may be young, and others behind them old.
+    LAST_NEW = "SELECT id FROM {table} {by_due} WHERE status = 0 AND due_at IS NULL ORDER BY id DESC LIMIT 1"
+    FIRST_NEW = LAST_NEW.replace("DESC", "ASC")
+    AGES_AT = """
+        SELECT group_id, MAX({created_at_age}), MAX({updated_at_age}) FROM (
+            SELECT group_id, created_at, updated_at FROM {table} {by_due}
+            WHERE status = 0 AND due_at IS NULL AND id >= ? ORDER BY id LIMIT ?
+        ) AS these GROUP BY group_id
+    """
     # A priority that never has its turn is the last of its group: so each priority is looked at, from the last on.
     LAST_PRIORITY = """
         SELECT ? AS group_id, MAX(priority) FROM {table} {by_status} WHERE status = 0 AND group_id = ? AND priority < ?
@@ -178,6 +189,7 @@ class Counts:
         if not groups:
             return {}
         rows = list(self._database.fetch(self.AGES, (SAMPLE,)))
+        rows += self._of_each(f"SELECT * FROM ({self.AGES_AT}) AS at_place", [(at, HEADS) for at in self._places()])
         wanted = [(group, group, MAX_PRIORITY + 1) for group in groups[:MAX_GROUPS_BY_PRIORITY]]
         for _ in range(PRIORITIES):
             found = [row for row in self._of_each(self.LAST_PRIORITY, wanted) if row[1] is not None]
@@ -190,6 +202,13 @@ class Counts:
             before = ages.get(group, Ages(None, None))
             ages[group] = Ages(*(_older(one, _seconds(other)) for one, other in zip(before, more, strict=True)))
         return ages
+
+    def _places(self) -> list[int]:
+        """Ids at the begin of PLACES parts of the new rows' ids; none where all are looked at anyway."""
+        first, last = (self._database.fetch_value(sql) for sql in (self.FIRST_NEW, self.LAST_NEW))
+        if first is None or last - first < SAMPLE:
+            return []
+        return [first + (last - first) * part // PLACES for part in range(1, PLACES)]
 
     # ---- by name
 

@@ -76,7 +76,7 @@ class Failures:
             return self._errors(f"{{table}} {{by_status}} WHERE {bulk.condition}", bulk.values, most)
 
     def recent(self, most: int) -> list[ErrorCount]:
-        """The same of the last SAMPLE tasks that became fatal, and of as many in error: `most` lines at most."""
+        """The same of the SAMPLE fatal tasks that were added last, and of as many in error: `most` lines at most."""
         return self._errors(f"({self.RECENT}) AS recent", [SAMPLE, SAMPLE], most)
 
     def _errors(self, failed: str, values: Sequence[Any], most: int) -> list[ErrorCount]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
-from ...errors import Conflict, InvalidTask
+from ...errors import Conflict, InvalidTask, SettingError
 from ...messages.printable import shown
 from ...model.selection import Selection
 from ...model.task import MAX_GROUP_ID, MAX_ID, MAX_SIGNED, ClaimedTask, Status
@@ -20,6 +20,7 @@ from .bulk_writes import BulkWrite, BulkWriter, OnWritten, Written
 from .claims import MAX_GROUPS, new_token
 from .dependencies import IS_GIVEN_UP, Dependencies
 from .dependency_trees import DependencyTrees
+from .since import earliest
 from .store import Store
 
 SETTLE_SECONDS = 10.0
@@ -262,7 +263,16 @@ def bulk_write(verb: Verb, selection: Selection, values: Sequence[Any] = ()) -> 
     if selection.error_line is not None:
         conditions.append("error_text = ? OR {error_position} = 1")
         texts += [selection.error_line, f"{selection.error_line}\n"]
-    return BulkWrite(" AND ".join(f"({condition})" for condition in conditions), (*groups, *texts), verb.write, values)
+    instants = []
+    if selection.since is not None:
+        try:
+            instant, value = earliest(selection.since)
+        except SettingError as error:
+            raise InvalidTask(str(error)) from None
+        conditions.append(f"COALESCE(finished_at, updated_at) >= {instant}")
+        instants.append(value)
+    condition = " AND ".join(f"({condition})" for condition in conditions)
+    return BulkWrite(condition, (*groups, *texts, *instants), verb.write, values)
 
 
 def _check(selection: Selection) -> None:
