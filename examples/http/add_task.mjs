@@ -9,7 +9,7 @@ const TOKEN = "the-token";
 
 /** The ids of the task; an error says why it was not added. The same key adds once, however often it is sent. */
 export async function addTask(task, args, { groupId = 0, key } = {}) {
-  const headers = { Authorization: `Bearer ${TOKEN}`, "Content-Type": "application/json" };
+  const headers = { "X-Taskserver-Token": TOKEN, "Content-Type": "application/json" };
   if (key !== undefined) {
     headers["Idempotency-Key"] = key;
   }

@@ -12,7 +12,7 @@ const TASKS_TOKEN = 'the-token';
 /** $args by name, or as a list. The ids of the task; an exception says why it was not added. The same $key adds once, however often it is sent. */
 function add_task_over_http(string $task, array $args, int $group_id = 0, ?string $key = null): array
 {
-    $headers = ['Authorization: Bearer ' . TASKS_TOKEN, 'Content-Type: application/json'];
+    $headers = ['X-Taskserver-Token: ' . TASKS_TOKEN, 'Content-Type: application/json'];
     if ($key !== null) {
         $headers[] = 'Idempotency-Key: ' . $key;
     }

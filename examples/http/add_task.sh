@@ -11,5 +11,5 @@ token=the-token
 curl --silent --show-error --fail-with-body --max-time 10 --config - \
     --header "Content-Type: application/json" ${4:+--header "Idempotency-Key: $4"} \
     --data "{\"task\": \"$1\", \"args\": $2, \"group_id\": ${3:-0}}" "$url" <<END
-header = "Authorization: Bearer $token"
+header = "X-Taskserver-Token: $token"
 END

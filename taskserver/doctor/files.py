@@ -8,6 +8,7 @@ import pwd
 import shutil
 import stat
 import sys
+import tempfile
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,6 +23,7 @@ from .findings import Finding, broken, ok, warning
 
 WEB_FOLDERS = {*misplaced_files.WEB_FOLDERS, "html", "public", "web", "wwwroot", "webroot", "docroot"}
 MIN_FREE_BYTES = 50_000_000
+PROBE_BYTES = 100_000
 
 
 def of_program(folder: Path) -> Iterator[Finding]:
@@ -133,10 +135,24 @@ def _var(path: Path) -> Finding:
             "a worker that cannot use its locks, its log or its database ends at once",
             f"have it given to you with chown, or rename {path} and run client.py init",
         )
+    if fault := _write_some(path):
+        words = f"nothing can be written into {path}: {fault}"
+        return broken("var", words, "logs end in mid-line, and tasks' files, too", "make room")
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         return warning("var", f"{path} has the rights {mode:04o}", "what lies in it is private", f"chmod 700 {path}")
     return ok("var", f"{path} is for its owner alone")
+
+
+def _write_some(path: Path) -> str | None:
+    """Why a file without a name cannot be filled there; a quota shows in no other way."""
+    try:
+        with tempfile.TemporaryFile(dir=path) as file:
+            file.write(bytes(PROBE_BYTES))
+            file.flush()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
 
 
 def _used_by_workers(var: Path) -> Iterator[Path]:

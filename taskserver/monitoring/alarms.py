@@ -15,6 +15,8 @@ from ..stores.queue.notes import MAX_NAME, Notes
 from .checking import Judgement, Limits, State
 
 KIND = "check"
+MANY_MORE = 5
+"""So many more fatal tasks are news, if they are twice as many."""
 
 
 class Alarm(NamedTuple):
@@ -26,6 +28,8 @@ class Alarm(NamedTuple):
     """When all was well last, and then was not."""
     since: Mapping[str, str]
     """For each problem, by name: when it was found first."""
+    fatal: int = 0
+    """How many tasks were fatal: when it was told last, or later, where they are fewer by now."""
 
 
 class Change(NamedTuple):
@@ -44,10 +48,17 @@ def changed(store: Store, judgement: Judgement) -> Change | None:
     after = _alarm(judgement, before)
     if note is None and after is None:
         return None
-    if before and after and (before.state, set(before.since)) == (after.state, set(after.since)):
+    is_news = not (before and after and _is_the_same(before, after))
+    if not is_news and before and after and before.fatal <= after.fatal:
         return None
-    told = notes.replace(name, note and note.value, _written(after))
-    return Change(before, after) if told else None
+    has_noted = notes.replace(name, note and note.value, _written(after))
+    return Change(before, after) if has_noted and is_news else None
+
+
+def _is_the_same(before: Alarm, after: Alarm) -> bool:
+    """Whether somebody who was told of one need not be told of the other."""
+    is_more = after.fatal >= max(2 * before.fatal, before.fatal + MANY_MORE)
+    return (before.state, set(before.since)) == (after.state, set(after.since)) and not is_more
 
 
 def take_back(store: Store, judgement: Judgement, change: Change) -> None:
@@ -67,6 +78,7 @@ def _alarm(judgement: Judgement, before: Alarm | None) -> Alarm | None:
         judgement.state.name,
         before.began if before else judgement.now,
         {problem.name: known.get(problem.name, judgement.now) for problem in judgement.problems},
+        judgement.measured.fatal.rows if any(problem.name == "fatal" for problem in judgement.problems) else 0,
     )
 
 
@@ -75,7 +87,7 @@ def _read(text: str) -> Alarm:
     try:
         found = json.loads(text)
         since = {str(name): str(instant) for name, instant in found["since"].items()}
-        return Alarm(str(found["state"]), str(found["began"]), since)
+        return Alarm(str(found["state"]), str(found["began"]), since, int(found.get("fatal", 0)))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Alarm(State.OK.name, "", {})
 

@@ -20,6 +20,7 @@ from .. import __version__
 from ..messages.instants import exactly, local, time_of_day
 from ..messages.printable import age, escaped, in_units, without_middle
 from ..model.task import Status, name_of_status
+from ..monitoring.acceptance import MAY_STAY
 from ..monitoring.overview import lives
 from ..stores.database.records import StoredTask
 
@@ -91,6 +92,7 @@ def _environment() -> Environment:
         "asset": asset,
         "status_of": status_of,
         "lives": lives,
+        "may_stay": MAY_STAY,
     }
     return environment
 
@@ -124,9 +126,10 @@ def client_in(folder: Path) -> str:
 def begin_in_shell(text: str) -> str:
     """The begin of a text as an argument that may be copied into a terminal or a crontab; empty where there is none.
 
-    It ends before the first character that would command a terminal, or that cron takes for a new line (%).
+    It ends before the first character that would command a terminal, or that cron changes: % is a new line to it, and
+    some take two backslashes for one.
     """
-    begin = "".join(takewhile(lambda character: character.isprintable() and character != "%", text))
+    begin = "".join(takewhile(lambda character: character.isprintable() and character not in "%\\", text))
     return quote(begin) if begin else ""
 
 

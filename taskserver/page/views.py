@@ -152,6 +152,7 @@ def task(server: TaskServer, query: Mapping[str, str]) -> Page:
     now = server.store.views.now()
     values = {
         "task": row,
+        "table": server.settings.table,
         "links": DependencyTrees(server.store).links([row.id])[row.id],
         "progress": read_progress(row.progress),
         "stage": stage_of(row),

@@ -25,7 +25,7 @@ from ..stores.queue.once import KeyTaken, Once
 from .private_files import PrivateFiles
 from .tokens import WRONG_A_MINUTE, bearer_of, is_within_pace, knows
 
-NO_TOKEN = "a token is needed: Authorization: Bearer …, or X-Taskserver-Token: … where a web server drops the former"
+NO_TOKEN = "a token is needed, as X-Taskserver-Token: TOKEN, or as Authorization: Bearer TOKEN, which some servers drop"
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_TASKS = 1000
 MAX_KEY_CHARACTERS = 255

@@ -283,6 +283,21 @@ def test_from_well_to_critical_and_back_each_change_is_mailed_once(served: Queue
 
 
 @ONE_STORE
+def test_many_more_fatal_tasks_are_mailed_again_and_so_are_as_many_after_they_were_fewer(served: Queue) -> None:
+    become_fatal(served)
+    assert mailed(served, "--max-fatal=0:99")[1]
+    become_fatal(served, 4)
+    assert mailed(served, "--max-fatal=0:99") == (WARNING, "")
+    become_fatal(served, 4)
+    assert mailed(served, "--max-fatal=0:99")[1].startswith("TASKSERVER WARNING: 9 fatal\n")
+    served.sql("UPDATE jobs_queue SET status = 0 WHERE id > 2")
+    assert mailed(served, "--max-fatal=0:99") == (WARNING, "")
+    served.sql("UPDATE jobs_queue SET status = 4")
+    assert mailed(served, "--max-fatal=0:99")[1].startswith("TASKSERVER WARNING: 9 fatal\n")
+    assert mailed(served, "--max-fatal=0:99") == (WARNING, "")
+
+
+@ONE_STORE
 def test_other_limits_are_another_alarm_and_who_deletes_its_note_is_told_again(served: Queue) -> None:
     become_fatal(served)
     assert mailed(served)[1]
@@ -364,6 +379,20 @@ def test_a_database_that_is_away_is_mailed_once_an_hour_and_so_is_its_end(served
     assert mailed(served, **away) == (WARNING, "")
 
 
+def test_each_line_of_a_crontab_tells_of_a_database_that_is_away_for_itself(served: Queue) -> None:
+    away = {"TASKSERVER_TABLE": "not_there"}
+    assert served.worker(**away).stderr
+    assert served.client("page", "--output", served.folder / "queue.html", env=away).stderr
+    for options in ([], ["--group=5"]):
+        assert mailed(served, *options, **away)[1].startswith("TASKSERVER CRITICAL: ")
+        assert mailed(served, *options, **away) == (CRITICAL, "")
+    with open("/dev/full", "w") as full:
+        served.sql("DROP TABLE jobs_queue_schema")
+        line = [str(served.deployment.python), str(served.folder / "client.py"), "check", "--mail"]
+        assert subprocess.run(line, stdout=full, stderr=subprocess.PIPE).returncode != OK
+    assert mailed(served)[1]  # nobody had heard of it
+
+
 def test_at_a_terminal_a_database_that_is_away_is_told_each_time(sqlite_queue: Queue) -> None:
     sqlite_queue.sql("DROP TABLE jobs_queue_schema")
     for _ in range(2):
@@ -403,6 +432,16 @@ def test_what_is_accepted_is_shown_apart_with_its_reason_until_it_is_withdrawn(s
 
 
 @ONE_STORE
+def test_a_mail_does_not_call_well_what_was_accepted(served: Queue) -> None:
+    become_fatal(served)
+    assert mailed(served)[1]
+    assert served.client("check", "--accept", "fatal", "--reason", "old").returncode == 0
+    code, said = mailed(served)
+    assert (code, said.partition(",")[0]) == (OK, "TASKSERVER OK: nothing else is wrong")
+    assert "but accepted: fatal" in said
+
+
+@ONE_STORE
 def test_the_doctor_shows_what_is_accepted_at_its_end_and_does_not_count_it(served: Queue) -> None:
     become_fatal(served)
     (served.folder / ".env").chmod(0o644)
@@ -429,7 +468,7 @@ def test_a_later_reason_stands_in_the_place_of_the_earlier_one_and_an_alarm_ends
     for reason in ("first", "second"):
         assert served.client("check", "--accept", "fatal", "--reason", reason).returncode == 0
     assert notes(served)[0] == ("accepted fatal", "second")
-    assert mailed(served)[1].startswith("TASKSERVER OK: all is well again")
+    assert mailed(served)[1].startswith("TASKSERVER OK: nothing else is wrong, but accepted: fatal")
 
 
 @A_SERVER

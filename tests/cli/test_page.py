@@ -92,6 +92,16 @@ def test_a_piped_password_gives_a_hash_that_the_page_takes(deployment: Deploymen
     assert deployment.client("page", "--password", stdin="correct horse battery\n").stdout != ended.stdout
 
 
+def test_a_password_s_file_may_begin_as_windows_has_it_and_other_encodings_are_refused(
+    deployment: Deployment,
+) -> None:
+    ended = deployment.client("page", "--password", stdin="\ufeffcorrect horse battery\r\n")
+    assert check_password_hash(ended.stdout.strip(), "correct horse battery")
+    refused = deployment.client("page", "--password", stdin="c\0o\0r\0r\0")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "the password has control characters" in refused.stderr
+
+
 def test_a_short_password_is_warned_of_and_an_empty_one_refused(deployment: Deployment) -> None:
     short = deployment.client("page", "--password", stdin="secret\n")
     assert short.returncode == 0

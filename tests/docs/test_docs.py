@@ -59,7 +59,10 @@ NOT_RUN = {
         "docs/page.md",
         "cd /home/you/taskserver\npython3 client.py page --password",
     ): "asks for a password: as in tests/cli/test_page.py",
-    ("docs/page.md", "0 0 1 1 *"): "the same, from a file",
+    (
+        "docs/page.md",
+        "* * * * * /usr/bin/python3 /home/you/taskserver/client.py page --password",
+    ): "the same, from a file",
     ("docs/page.md", "TASKSERVER_PAGE_PASSWORD="): "a hash that is cut short",
     ("docs/page.md", "TASKSERVER_ADD_TOKENS="): "a hash that is cut short",
     ("docs/page.md", "gunicorn"): "as in tests/web/test_servers.py",

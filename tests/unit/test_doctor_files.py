@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -271,6 +272,17 @@ def test_a_name_in_sys_path_that_is_no_path_has_no_place_in_the_current_folder(
     (tmp_path / "here").chmod(0o1777)
     monkeypatch.chdir(tmp_path / "here")
     assert worse(folder) == []
+
+
+def test_a_folder_in_which_a_quota_lets_nothing_be_written_is_broken(folder: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        (finding,) = worse(folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (finding.check, finding.level, finding.mend) == ("var", Level.BROKEN, "make room")
+    assert "nothing can be written into" in finding.found
 
 
 def test_what_tasks_leave_in_the_folder_of_locks_is_their_own_affair(folder: Path) -> None:

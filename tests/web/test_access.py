@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from werkzeug.test import Client
 
-from taskserver.web import access, application_of, guesses
+from taskserver.web import access, application_of, guesses, private_files
 from taskserver.web.private_files import PrivateFiles
 from tests.support.pages import PASSWORD, PageSite, Visitor
 
@@ -193,7 +193,7 @@ def test_guesses_from_many_addresses_of_one_network_are_slowed_together_and_nobo
     assert site.visitor("2001:4860::1").sign_in().status_code == HTTPStatus.SEE_OTHER
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.7", "", "fd00::1"])
+@pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.7", "", "fd00::1", "100.64.1.9"])
 def test_an_address_that_may_be_everybody_s_waits_for_seconds_at_most(
     site: PageSite, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
@@ -219,6 +219,28 @@ def test_waits_grow_and_are_forgotten_with_time(site: PageSite, monkeypatch: pyt
     assert ADDRESS.most_seconds / 2 < max(waits) <= ADDRESS.most_seconds
     now += 86_400
     assert guess_until_slowed(visitor) == ADDRESS.free
+
+
+def test_a_clock_that_was_set_back_has_nobody_wait_for_the_time_that_was(
+    site: PageSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1_800_086_400.0
+    monkeypatch.setattr("time.time", lambda: now)
+    visitor = site.visitor("8.8.8.8")
+    guess_until_slowed(visitor)
+    now -= 86_400
+    assert visitor.sign_in().status_code == HTTPStatus.TOO_MANY_REQUESTS
+    now += 2
+    assert visitor.sign_in().status_code == HTTPStatus.SEE_OTHER
+
+
+@pytest.mark.parametrize("content", [b"", b"short"])
+def test_a_secret_that_a_full_disk_left_behind_is_made_anew(site: PageSite, content: bytes) -> None:
+    site.owner()
+    path = site.folder / "var" / "page" / "secret"
+    path.write_bytes(content)
+    assert site.visitor().sign_in().status_code == HTTPStatus.SEE_OTHER
+    assert len(path.read_bytes()) == private_files.SECRET_BYTES
 
 
 def test_who_fills_the_list_of_guesses_holds_up_the_others_for_seconds_at_most(

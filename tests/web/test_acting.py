@@ -131,6 +131,24 @@ def test_an_act_that_fails_is_told_and_its_form_does_not_pretend_that_it_was_don
     assert visitor.act(verb="retry", all="1").status_code == HTTPStatus.SEE_OTHER
 
 
+def test_an_act_touches_the_tasks_that_its_page_named_and_no_others_of_their_kind(acting: PageSite) -> None:
+    visitor = acting.visitor()
+    form = visitor.form(verb="retry", like="1")
+    acting.sql(FAILED, "tasks.c", 3, 4, "E: one")  # 6
+    acting.sql("UPDATE jobs_queue SET status = 2 WHERE id = 1")
+    assert visitor.post("view=act", data=form).status_code == HTTPStatus.SEE_OTHER
+    assert statuses(acting) == [2, 0, 4, 3, 4, 4]
+
+
+def test_a_form_holds_for_the_queue_of_its_page_alone(acting: PageSite) -> None:
+    visitor = acting.visitor()
+    form = visitor.form(verb="retry", id="1")
+    acting.set(TASKSERVER_TABLE="other_queue", TASKSERVER_PAGE_ALLOW="0.0.0.0/0", TASKSERVER_PAGE_ACTIONS="yes")
+    answer = visitor.post("view=act", data=form)
+    assert (answer.status_code, statuses(acting)) == (HTTPStatus.BAD_REQUEST, [4, 4, 4, 3, 4])
+    assert "out of date" in words(answer.text)
+
+
 def test_a_form_does_what_its_page_said_and_nothing_else(acting: PageSite) -> None:
     before = statuses(acting)
     visitor, other = acting.visitor(), acting.visitor("198.51.100.9")
@@ -214,7 +232,9 @@ def log_of(site: PageSite) -> list[str]:
 def test_each_act_is_logged_with_the_visitor_s_address(acting: PageSite) -> None:
     acting.visitor().act(verb="retry", like="1")
     begun, done = log_of(acting)
-    assert re.fullmatch(rf"\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\dZ {ADDRESS} retry of tasks 1, 2; error 'E: one': begins", begun)
+    assert re.fullmatch(
+        rf"\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\dZ {ADDRESS} retry of tasks 1, 2; error 'E: one': begins", begun
+    )
     assert done.endswith(f"Z {ADDRESS} retry of tasks 1, 2; error 'E: one': 2 retried")
 
 

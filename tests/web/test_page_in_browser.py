@@ -170,6 +170,7 @@ def turns_pass(browser: Browser, count: int = 3) -> None:
 
 
 FOCUSED = {
+    "a figure that changes": ".tiles a",
     "a link": "[aria-labelledby=day] a",
     "what is folded": "details summary",
     "a table": ".wide[aria-label='Table of groups']",
@@ -214,11 +215,31 @@ def test_a_page_that_cannot_be_renewed_says_so_until_it_can(browser: Browser, si
             assert browser.axe() == []
             browser.script("window.fetch = window.real")
             wait_until(lambda: text_of(browser, "[role=alert], .is-old") == "")
+        assert browser.script("return document.title") == "Act · taskserver"
+        site.sql("DELETE FROM jobs_queue")
+        wait_until(lambda: browser.script("return document.title") == "Look · taskserver")
+        site.add("tasks.note")
         site.sql("UPDATE jobs_queue_schema SET version = 5")
         wait_until(lambda: "client.py init" in text_of(browser))
         site.sql(f"UPDATE jobs_queue_schema SET version = {SCHEMA_VERSION}")
         wait_until(lambda: "tasks.note" in text_of(browser))
     wait_until(lambda: "nothing is known" in text_of(browser, "[role=alert]"))  # nobody answers any more
+
+
+def test_the_page_of_a_task_that_goes_says_that_it_is_gone(browser: Browser, site: PageQueue) -> None:
+    site.add("tasks.note")
+    browser.before_scripts(HURRY)
+    with site.served() as website:
+        sign_in(browser, website.url)
+        browser.open(f"{website.url}/?view=task&id=1")
+        assert "tasks.note" in text_of(browser)
+        site.sql("DELETE FROM jobs_queue")
+        wait_until(lambda: "There is no task 1" in text_of(browser))
+        site.sql("INSERT INTO jobs_queue (id, task, status, error_text) VALUES (9, 'tasks.note', 4, 'E: no')")
+        browser.open(f"{website.url}/?view=tasks&like=9")
+        assert "tasks.note" in text_of(browser)
+        site.sql("UPDATE jobs_queue SET error_text = NULL")
+        wait_until(lambda: "Task 9 is gone, or has no error any more" in text_of(browser))
 
 
 def test_what_is_marked_stays_marked_while_the_queue_changes(browser: Browser, site: PageQueue) -> None:
@@ -325,11 +346,11 @@ def file(site: PageQueue, tmp_path: Path) -> Path:
     return file
 
 
-def make_old(file: Path) -> None:
+def make_old(file: Path, day: str = "2020-01-01") -> None:
     """As if it had been made in 2020, and cron had stopped then."""
     text = file.read_text(encoding="utf-8")
     made = text.index('id="made" datetime="') + len('id="made" datetime="')
-    file.write_text(f"{text[:made]}2020-01-01{text[made + 10 :]}", encoding="utf-8")
+    file.write_text(f"{text[:made]}{day}{text[made + 10 :]}", encoding="utf-8")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1440, "dark")])
@@ -352,6 +373,30 @@ def test_a_file_that_cron_no_longer_makes_warns_of_it(browser: Browser, file: Pa
     assert "This page is older than it should be" in text_of(browser)
     assert text_of(browser, "h1").startswith("Nothing is known since ")
     assert browser.axe() == browser.complaints() == []
+
+
+LATER = """
+window.ahead = 0;
+const now = Date.now, every = window.setInterval;
+Date.now = () => now() + window.ahead;
+window.setInterval = (call, milliseconds) => every(call, milliseconds / 40);
+"""
+"""The page's clock can be put forward, and it looks more often."""
+
+
+def test_a_window_that_was_left_open_loads_the_file_again_before_it_warns(browser: Browser, file: Path) -> None:
+    browser.before_scripts(LATER)
+    browser.open(file.as_uri())
+    browser.script("window.mark = 'the old copy'; window.ahead = 1000 * 1000")
+    wait_until(lambda: browser.script("return document.readyState === 'complete' && window.mark !== 'the old copy'"))
+    assert "just now" in text_of(browser)
+    assert "older than it should be" not in text_of(browser)
+
+
+def test_a_file_of_a_clock_that_is_ahead_says_so(browser: Browser, file: Path) -> None:
+    make_old(file, "2090-01-01")
+    browser.open(file.as_uri())
+    assert "at a time that is still to come" in text_of(browser)
 
 
 def test_the_file_says_its_age_without_scripts_too(browser: Browser, file: Path) -> None:

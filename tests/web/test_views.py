@@ -205,7 +205,7 @@ def test_head_is_answered_as_get_is_without_a_text(open_site: PageSite) -> None:
 @pytest.mark.parametrize(
     ("text", "begin"),
     [
-        ("E: it's $HOME `id` \\n", "E: it's $HOME `id` \\n"),
+        ("E: it's $HOME `id` \\\\host", "E: it's $HOME `id` "),
         ("E: \x15touch x #", "E: "),
         ("a\r\nb", "a"),
         ("ü\u202e", "ü"),

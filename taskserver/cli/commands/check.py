@@ -274,7 +274,9 @@ def _lines(judgement: Judgement) -> Iterator[str]:
 def _letter(judgement: Judgement, change: Change) -> Iterator[str]:
     before, after = change
     if before and not after:
-        yield f"{HEAD} OK: all is well again{_after(before.began, judgement.now)}"
+        accepted = ", ".join(problem.name for problem in judgement.accepted)
+        well = f"nothing else is wrong, but accepted: {accepted}" if accepted else "all is well again"
+        yield f"{HEAD} OK: {well}{_after(before.began, judgement.now)}"
         yield f"It was not since {in_sentence(before.began)}: {', '.join(before.since)}"
     elif after:
         yield _line(judgement)

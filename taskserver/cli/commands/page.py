@@ -75,7 +75,8 @@ def _write(folder: Path, options: argparse.Namespace) -> int:
             from ...page.one_file import one_file, one_file_without_database
         except ImportError as error:
             raise SettingError(
-                f"the package {error.name} is missing, which makes the page: {install_command(PACKAGE)}"
+                f"the package {error.name} is missing, which makes the page: {install_command(PACKAGE)}; "
+                "or upload the bundle that has it inside (make bundle ARGS=--web)"
             ) from None
         try:
             text, failure = one_file(server, folder, options.every, not options.no_doctor), None
@@ -112,11 +113,13 @@ def _ask() -> str:
         except EOFError:
             raise InvalidTask("no password was typed; nothing was made") from None
     else:
-        password = sys.stdin.readline().rstrip("\r\n")
+        password = sys.stdin.readline().rstrip("\r\n").removeprefix("\ufeff")  # as some editors write
     try:
         password.encode()
     except UnicodeEncodeError:
         raise InvalidTask("the password is no text in UTF-8") from None
+    if not password.isprintable():
+        raise InvalidTask("the password has control characters, as of a file that is no text in UTF-8")
     if not password:
         raise InvalidTask("the password is empty; type one, or pipe it: client.py page --password < file")
     if len(password) < SHORT:

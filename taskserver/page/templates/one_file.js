@@ -22,7 +22,7 @@
     document.body.classList.add("is-old");
     document.title = "Old · taskserver";
     if (verdict !== null) {
-      verdict.textContent = "Nothing is known since " + new Date(made).toLocaleString();
+      verdict.textContent = "Nothing is known since " + node.textContent;
       verdict.nextElementSibling.hidden = true;
       verdict.closest("section").className = "verdict act";
     }
