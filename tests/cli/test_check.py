@@ -176,6 +176,7 @@ def test_a_database_that_is_away_is_critical_in_one_line_without_its_password(sq
         assert line.startswith("TASKSERVER CRITICAL: 127.0.0.1:1/shop: Can't connect")
 
 
+@A_SERVER
 def test_tables_that_are_missing_or_of_another_version_are_critical_with_the_way_out(queue: Queue) -> None:
     queue.sql("UPDATE jobs_queue_schema SET version = 6")
     code, line = check(queue)
@@ -252,6 +253,7 @@ def notes(queue: Queue) -> list[tuple[Any, ...]]:
     return queue.sql("SELECT name, value FROM jobs_queue_notes ORDER BY name")
 
 
+@A_SERVER
 def test_from_well_to_critical_and_back_each_change_is_mailed_once(served: Queue) -> None:
     assert mailed(served) == (OK, "")
     assert notes(served) == []
@@ -359,6 +361,7 @@ def waiting(queue: Queue) -> dict[str, str]:
     return {"PYTHONPATH": str(queue.folder)}
 
 
+@A_SERVER
 def test_a_database_that_is_away_is_mailed_once_an_hour_and_so_is_its_end(served: Queue) -> None:
     def let_pass(seconds: float) -> None:
         for path in served.folder.glob("var/outages/*"):
@@ -379,6 +382,7 @@ def test_a_database_that_is_away_is_mailed_once_an_hour_and_so_is_its_end(served
     assert mailed(served, **away) == (WARNING, "")
 
 
+@A_SERVER
 def test_each_line_of_a_crontab_tells_of_a_database_that_is_away_for_itself(served: Queue) -> None:
     away = {"TASKSERVER_TABLE": "not_there"}
     assert served.worker(**away).stderr
@@ -412,6 +416,7 @@ def test_the_line_of_the_crontab_example_is_that_of_the_help_and_says_nothing_wh
 # ---- what is accepted
 
 
+@A_SERVER
 def test_what_is_accepted_is_shown_apart_with_its_reason_until_it_is_withdrawn(served: Queue) -> None:
     become_fatal(served)
     ended = served.client("check", "--accept", "fatal", "--reason", "  old letters\n🎉 \udcff")

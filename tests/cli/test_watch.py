@@ -87,6 +87,7 @@ def seconds_of(picture: list[str]) -> str:
     return str(re.findall(r"(\d+ s)\x1b\[27m", "\n".join(picture))[0])
 
 
+@pytest.mark.long
 def test_without_colours_an_asterisk_stands_before_a_line_that_changed(sqlite_queue: Queue) -> None:
     sqlite_queue.add("tasks.note", group_id=3)
     terminal = watch(sqlite_queue, NO_COLOR="1")
@@ -144,6 +145,7 @@ def test_after_a_stop_that_no_program_hears_of_it_takes_the_terminal_again(sqlit
     assert_given_back(terminal)
 
 
+@pytest.mark.long
 def test_a_database_that_goes_away_is_told_above_the_last_picture_until_it_is_back(
     make_queue: Callable[..., Queue], mysql_dsn: str, mysql_server: MySQLServer
 ) -> None:
@@ -195,6 +197,7 @@ def test_without_a_whole_terminal_one_line_names_what_does_it(sqlite_queue: Queu
     assert (dumb.code, "\x1b" in dumb.screen) == (2, False)
 
 
+@pytest.mark.long
 def test_keys_may_come_from_elsewhere_than_the_terminal(sqlite_queue: Queue) -> None:
     script = 'exec "$@" </dev/null'
     terminal = PersonsTerminal(sqlite_queue.deployment, ["/bin/sh", "-c", script, "sh", *command_of(sqlite_queue)])

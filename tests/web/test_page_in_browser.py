@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,10 +85,9 @@ def test_one_signs_in_and_reads_by_keys_alone(browser: Browser, shop: Website) -
 
 LOOKS = [
     (360, "light"),
-    (1440, "dark"),
     *(
         pytest.param(*look, marks=pytest.mark.long)
-        for look in [(360, "dark"), (1440, "light"), (768, "light"), (768, "dark")]
+        for look in [(1440, "dark"), (360, "dark"), (1440, "light"), (768, "light"), (768, "dark")]
     ),
 ]
 
@@ -192,7 +192,8 @@ def test_the_overview_renews_itself_and_leaves_the_visitor_alone(browser: Browse
             wait_until(lambda: f"tasks.brand_new_{number}" in text_of(browser))  # noqa: B023 - at once
             is_focused = "return document.activeElement === document.querySelector(arguments[0])"
             assert browser.script(is_focused, selector), what
-            assert browser.script("return [scrollY, document.querySelector('.wide').scrollLeft]") == [200, 70]
+            # More than 200 where what stands above has grown: the browser keeps what is seen where it is.
+            assert browser.script("return [scrollY >= 200, document.querySelector('.wide').scrollLeft]") == [True, 70]
             assert browser.script("return document.querySelectorAll('details[open]').length") == 1
         assert browser.script("return window.mark") == "the same"
         assert browser.complaints() == []
@@ -289,7 +290,8 @@ def test_an_empty_queue_is_shown_in_words(browser: Browser, site: PageQueue) -> 
         assert [line for line in browser.complaints() if "404" not in line] == []  # of the task that is not there
 
 
-@pytest.mark.parametrize("store", ["sqlite", pytest.param("mysql", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("store", ["sqlite", "mysql"])
 def test_a_queue_of_100_000_tasks_is_shown_at_once(
     browser: Browser, deployment: Deployment, request: pytest.FixtureRequest, store: str
 ) -> None:
@@ -336,14 +338,22 @@ def test_tables_of_an_older_version_are_told_with_the_way_out(browser: Browser, 
 # ---- the page as one file
 
 
-@pytest.fixture
-def file(site: PageQueue, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def made_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    deployment = Deployment(tmp_path_factory.mktemp("file"))
+    site = PageQueue(deployment, "sqlite:///var/taskserver.db")
     fill_shop(site)
     fill_odd(site)
-    file = tmp_path / "queue.html"
+    file = deployment.folder / "queue.html"
     ended = site.client("page", "--output", file, "--every", "5m")
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
-    return file
+    yield file
+    deployment.close()
+
+
+@pytest.fixture
+def file(made_file: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(made_file, tmp_path))
 
 
 def make_old(file: Path, day: str = "2020-01-01") -> None:
@@ -353,7 +363,7 @@ def make_old(file: Path, day: str = "2020-01-01") -> None:
     file.write_text(f"{text[:made]}{day}{text[made + 10 :]}", encoding="utf-8")
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1440, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), pytest.param(1440, "dark", marks=pytest.mark.long)])
 def test_the_file_is_whole_and_without_fault(browser: Browser, file: Path, width: int, scheme: str) -> None:
     browser.resize(width, 800, mobile=width < 600)
     browser.prefer(color_scheme=scheme)
