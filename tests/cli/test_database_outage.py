@@ -124,6 +124,7 @@ def test_a_worker_that_finds_no_slot_tells_of_no_end(site: Deployment) -> None:
     worker.wait()
 
 
+@pytest.mark.long
 def test_a_worker_in_the_place_of_a_dead_one_keeps_the_word_for_its_line(site: Deployment) -> None:
     """It is started again where it could not begin: what nobody has said must not count as said."""
     code = "import os, time\ndef die():\n    (HERE / 'q.db').rename(HERE / 'gone.db')\n    os.kill(os.getpid(), 9)\n"

@@ -26,7 +26,7 @@ from tests.support.proxy import Cut, Proxy, contains
 from tests.support.queues import Queue
 from tests.support.servers import MariaDB, missing_programs
 
-FEW, MANY = 80, 2000
+FEW, MANY = 50, 2000
 MOST_SECONDS = {FEW: 120.0, MANY: 1200.0}
 WORKERS = 3
 BATCH = 5
