@@ -189,7 +189,8 @@ def _leases(overview: Overview) -> Iterator[Reason]:
 def _lost(overview: Overview) -> Iterator[Reason]:
     lost = sum(hour.lost for hour in overview.hours)
     if lost:
-        words = f"in the last day {lost} attempt{' was' if lost == 1 else 's were'} lost: a worker vanished under them"
+        attempts = "1 attempt was lost: its worker" if lost == 1 else f"{lost} attempts were lost: their workers"
+        words = f"in the last day {attempts} vanished"
         mend = (
             "if the host ends programs after a time or for memory, have worker.py end before: --max-time, --max-memory"
         )
