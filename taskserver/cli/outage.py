@@ -37,6 +37,11 @@ def outage_of_line(settings: Settings, command: str) -> DatabaseOutage:
     return DatabaseOutage(settings.outages, host_name(), f"{command} {settings.queue}")
 
 
+def workers_told(settings: Settings, kind: str) -> bool:
+    """Whether the workers of this host have told this kind of error within the hour."""
+    return DatabaseOutage(settings.outages, host_name(), settings.queue).was_told(kind)
+
+
 def tell_of_database(settings: Settings, outages: Path, reports: Sequence[Report], is_verbose: bool) -> None:
     """Tell of the database as workers ended; `outages` is the folder that keeps what was told.
 

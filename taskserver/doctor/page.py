@@ -31,7 +31,7 @@ def _finding(settings: PageSettings) -> Finding:
             "page",
             f"the page is set up, and this Python lacks {', '.join(missing)}",
             "the page says only that, unless another Python serves it",
-            "upload the bundle that was made with --web, or install taskserver[web]",
+            "upload the bundle that was made with --web, or install what docs/page.md says",
         )
     if settings.may_act and not settings.password_hash:
         return warning(

@@ -54,6 +54,12 @@ class DatabaseOutage:
             os.utime(self._path(kind), (now, now))
         return now - began_at
 
+    def was_told(self, kind: str) -> bool:
+        """Whether this kind was told within the hour."""
+        with suppress(OSError):
+            return 0 <= time.time() - self._path(kind).stat().st_mtime < TELL_EVERY_SECONDS
+        return False
+
     def succeed(self) -> float | None:
         """Note that the database was there: how many seconds ago the outage began that ends here, if that is news."""
         now, began_at, was_told = time.time(), float("inf"), False

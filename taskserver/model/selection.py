@@ -26,6 +26,8 @@ class Selection(NamedTuple):
     """At most so many of these tasks, in order of id."""
     error_line: str | None = None
     """The first line of the error_text, the whole of it, byte by byte."""
+    status: int | None = None
+    """Their status, as 4 for fatal; of those that the verb is for."""
     since: float | timedelta | datetime | None = None
     """They ended, or were written to last, since then: seconds or a timedelta before now, or an aware datetime."""
 

@@ -27,8 +27,8 @@ FINDINGS = (
 """The names of what the doctor finds."""
 NEVER_ACCEPTED = ("settings", "database")
 """Without these nobody can read what was accepted."""
-MAY_STAY = frozenset(FINDINGS) - frozenset(REASONS)
-"""What a person may be unable to change on a host; the other names tell of tasks, and of what becomes of them."""
+MAY_STAY = frozenset(FINDINGS) - frozenset(REASONS) - {"rights"}
+"""What a person may be unable to change on a host, and workers can do without; the others tell of tasks."""
 NAMES = tuple(dict.fromkeys((*REASONS, *FINDINGS)))
 KIND = "accepted"
 MAX_REASON = 1000

@@ -14,12 +14,15 @@ from typing import NamedTuple
 from ..messages.printable import age
 from ..model.task import Status
 from ..server import TaskServer
+from ..stores.database.records import LastRun
 from ..stores.queue.counts import Counts
+from ..stores.queue.failures import ErrorCount
 from .acceptance import Acceptances, read_accepted
 from .coverage import groups_in, late_after_seconds, names_all_groups, seconds_since_start
 from .overview import Overview, read_overview, rows_by_group
 from .verdict import MENDS, Level, Reason, fatal_in_words, judge
 
+ERRORS_TOLD = 3
 SHORT_SECONDS = 1000
 """A shorter span is told in seconds, as its limits are."""
 
@@ -106,6 +109,8 @@ class Judgement(NamedTuple):
     silence: Limit
     """The limit of silence that held."""
     acceptances: Acceptances
+    errors: Sequence[ErrorCount]
+    """The most frequent errors of failed tasks; none where only some groups are judged."""
     now: str
     """The database's clock, as text in UTC."""
 
@@ -157,23 +162,26 @@ def measure(overview: Overview, limits: Limits, up_to: Callable[[int, Status, Se
     )
 
 
+def _serves(group_ids: str, groups: Sequence[int]) -> bool:
+    """Whether a run of these groups takes tasks of one of those (none: of any)."""
+    return not groups or names_all_groups(group_ids) or bool(groups_in(group_ids).intersection(groups))
+
+
+def _runs(overview: Overview, groups: Sequence[int]) -> list[LastRun]:
+    return [run for run in overview.runs if _serves(run.group_ids, groups)]
+
+
 def _silence(overview: Overview, groups: Sequence[int]) -> float:
     """How long no run began that serves one of these groups (none: any); 0 while such a worker is at work."""
-    wanted = set(groups)
-
-    def serves(group_ids: str) -> bool:
-        return not wanted or names_all_groups(group_ids) or bool(wanted & groups_in(group_ids))
-
-    if any(overview.is_at_work(one) and serves(one.process.group_ids) for one in overview.processes):
+    if any(overview.is_at_work(one) and _serves(one.process.group_ids, groups) for one in overview.processes):
         return 0.0
-    runs = [run for run in overview.runs if serves(run.group_ids)]
-    return max(min(map(seconds_since_start, runs), default=float("inf")), 0.0)
+    return max(min(map(seconds_since_start, _runs(overview, groups)), default=float("inf")), 0.0)
 
 
-def _rhythm(overview: Overview) -> Limit:
-    """The silence after which all runs are late."""
-    newest = min(map(seconds_since_start, overview.runs), default=0.0)
-    left = [late_after_seconds(run) - seconds_since_start(run) for run in overview.runs]
+def _rhythm(runs: Sequence[LastRun]) -> Limit:
+    """The silence after which all of these runs are late."""
+    newest = min(map(seconds_since_start, runs), default=0.0)
+    left = [late_after_seconds(run) - seconds_since_start(run) for run in runs]
     return Limit(max(newest, 0.0) + max(left) if left and isfinite(newest) else 0.0)
 
 
@@ -188,8 +196,9 @@ def judge_by_limits(overview: Overview, limits: Limits, measured: Measured, acce
         [problem for problem in problems if problem.name in accepted.by_name],
         measured,
         limits,
-        limits.silence or _rhythm(overview),
+        limits.silence or _rhythm(_runs(overview, limits.groups)),
         accepted,
+        () if limits.groups else overview.errors[:ERRORS_TOLD],
         overview.now,
     )
 
@@ -218,20 +227,23 @@ def _of_verdict(reason: Reason) -> Problem:
 
 
 def _cron(overview: Overview, limits: Limits, measured: Measured) -> Iterator[Problem]:
-    seconds = measured.silence_seconds
-    state = (limits.silence or _rhythm(overview)).state_of(seconds)
-    if state and (limits.silence is None or not overview.runs):
-        state = State.CRITICAL if _waits(overview) else State.WARNING
+    seconds, runs = measured.silence_seconds, _runs(overview, limits.groups)
+    state = (limits.silence or _rhythm(runs)).state_of(seconds)
+    if state and (limits.silence is None or not runs):
+        state = State.CRITICAL if _waits(overview, limits.groups) else State.WARNING
     if state and not overview.runs:
         yield Problem("cron", state, "no worker ran yet", "no worker ran yet", MENDS["cron"])
+    elif state and not runs:
+        words = f"no run serves group{'s' if len(limits.groups) > 1 else ''} {', '.join(map(str, limits.groups))}"
+        yield Problem("cron", state, words, words, "name the group in the crontab line, or leave GROUP_IDS out there")
     elif state:
         short = f"no run for {span(seconds)}" if isfinite(seconds) else "the last run began at no instant that can be"
         yield Problem("cron", state, short, f"cron seems to have stopped: {short}", MENDS["cron"])
 
 
-def _waits(overview: Overview) -> bool:
-    """Whether a task is ready in a group that is not paused."""
-    groups = set(overview.groups).difference(overview.paused_groups)
+def _waits(overview: Overview, among: Sequence[int]) -> bool:
+    """Whether a task is ready in one of these groups (none: in any) that is not paused."""
+    groups = set(among or overview.groups).intersection(overview.groups).difference(overview.paused_groups)
     return any(overview.groups[group].by_status[Status.NEW] for group in groups)
 
 

@@ -20,8 +20,11 @@ FEW_ATTEMPTS = 5
 """Fewer attempts say nothing about how many fail."""
 MENDS = {
     "cron": "look whether the line of worker.py stands in the crontab, and at cron's mail; client.py doctor says more",
-    "fatal": "client.py errors counts what they failed with; once that is mended, client.py retry runs them again",
-    "failing": "client.py errors counts what they failed with",
+    "fatal": (
+        "client.py errors, or the status page, counts what they failed with; once that is mended, client.py retry, or "
+        "the page, runs them again"
+    ),
+    "failing": "client.py errors, or the status page, counts what they failed with",
     "waiting": ("more workers (a second crontab line, or --processes), or fewer tasks; client.py stats shows the pace"),
 }
 """What to do about reasons that `client.py check` finds, too, by limits of its own."""

@@ -76,7 +76,7 @@ def _environment() -> Environment:
         "ago": _ago,
         "seconds": _seconds,
         "clock_time": time_of_day,
-        "begin_in_shell": begin_in_shell,
+        "error_in_shell": error_in_shell,
         "lines": _lines,
         "combined": lambda first, second: first | second,
         "iso": _iso,
@@ -131,6 +131,12 @@ def begin_in_shell(text: str) -> str:
     """
     begin = "".join(takewhile(lambda character: character.isprintable() and character not in "%\\", text))
     return quote(begin) if begin else ""
+
+
+def error_in_shell(line: str) -> str:
+    """The arguments by which client.py chooses an error: by the whole line, or by the begin that may be copied."""
+    begin = begin_in_shell(line)
+    return f"--error-line {begin}" if begin == quote(line) else f"--error {begin}" if begin else ""
 
 
 def _lines(text: str) -> str:

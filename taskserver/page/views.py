@@ -10,9 +10,10 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from ..doctor.examination import accepted_in, examine
+from ..doctor.findings import Finding, Level, unknown
 from ..messages.printable import in_units
 from ..model.results import read_progress
-from ..model.task import MAX_ID, MAX_SIGNED, Status, name_of_status
+from ..model.task import MAX_GROUP_ID, MAX_ID, MAX_SIGNED, Status, name_of_status
 from ..monitoring.acceptance import read_accepted
 from ..monitoring.overview import MAX_RUNNING, gone_among, read_overview, workers_at_work
 from ..monitoring.stages import stage_lines, stage_of
@@ -94,16 +95,21 @@ def tasks(server: TaskServer, query: Mapping[str, str]) -> Page:
 
 
 def _filter(server: TaskServer, query: Mapping[str, str]) -> Filter:
-    status = query.get("status")
-    if status and status not in STATUSES:
-        raise BadQuery(f"There is no status of that name; there are {', '.join(STATUSES)}.")
     return Filter(
-        STATUSES[status] if status else None,
-        _number(query, "group", MAX_ID),
+        status_of_name(query),
+        _number(query, "group", MAX_GROUP_ID),
         query.get("task") or None,
         error_like(server, query),
         since_of(query),
     )
+
+
+def status_of_name(query: Mapping[str, str]) -> Status | None:
+    """The status that `status` names; None: any."""
+    name = query.get("status")
+    if name and name not in STATUSES:
+        raise BadQuery(f"There is no status of that name; there are {', '.join(STATUSES)}.")
+    return STATUSES[name] if name else None
 
 
 def since_of(query: Mapping[str, str]) -> float | None:
@@ -139,7 +145,7 @@ def _number(query: Mapping[str, str], name: str, most: int) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 20 and int(text) <= most):
-        raise BadQuery(f"{name} is no number from 0 to {most}.")
+        raise BadQuery(f"{name} is one number, from 0 to {most}.")
     return int(text)
 
 
@@ -212,9 +218,18 @@ def workers(server: TaskServer, query: Mapping[str, str]) -> Page:
     return Page("workers.html", {"overview": read})
 
 
-def findings_of(folder: Path) -> Page:
+def findings_of(folder: Path, may_act: bool) -> Page:
     """What the doctor finds."""
-    return Page("doctor.html", {"findings": list(examine(folder)), "accepted": accepted_in(folder).by_name})
+    findings = [finding if may_act else _of_reader(finding) for finding in examine(folder)]
+    return Page("doctor.html", {"findings": findings, "accepted": accepted_in(folder).by_name})
+
+
+def _of_reader(finding: Finding) -> Finding:
+    """A finding as a page means it that only shows, with an account that may only read."""
+    if finding.check != "rights" or finding.level is not Level.BROKEN:
+        return finding
+    why = "this page, which only shows, needs SELECT alone; workers need another account, which is not seen from here"
+    return unknown("rights", finding.found, why, "see what client.py doctor says with the workers' account")
 
 
 # ---- hours

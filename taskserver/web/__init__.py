@@ -1,7 +1,7 @@
 """The status page on the web: a WSGI application.
 
 `taskserver.web:application` serves the deployment in the folder that holds this package and worker.py, or, where
-taskserver is installed by pip, the current folder. `application_of(folder)` serves any other.
+the package lies elsewhere, the current folder. `application_of(folder)` serves any other.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def application_of(folder: str | Path) -> Application:
 
 def _without(package: str) -> Application:
     text = (
-        f"The package {package} is missing, which the page needs: upload the bundle that was made with --web, or have "
-        "pip install taskserver[web] for the Python of this page.\n"
+        f"The package {package} is missing, which the page needs: upload the bundle that was made with --web, or "
+        "pip install 'Werkzeug>=3.1,<4' 'Jinja2>=3.1,<4' 'itsdangerous>=2.2,<3' for the Python of this page.\n"
     ).encode()
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:

@@ -15,9 +15,9 @@ from werkzeug.datastructures import MultiDict
 
 from ..messages.printable import printable
 from ..model.selection import Selection
-from ..model.task import MAX_GROUP_ID, MAX_ID
-from ..page.rendering import begin_in_shell
-from ..page.views import BadQuery, Page, error_like, since_of
+from ..model.task import CANCELLED, MAX_GROUP_ID, MAX_ID, Status, name_of_status
+from ..page.rendering import begin_in_shell, error_in_shell
+from ..page.views import BadQuery, Page, error_like, since_of, status_of_name
 from ..server import TaskServer
 from ..stores.queue.group_pauses import GroupPauses
 from ..stores.queue.operations import CANCEL, RETRY, Operations, Verb
@@ -48,17 +48,17 @@ def read_act(server: TaskServer, query: MultiDict[str, str]) -> Act:
         raise BadQuery(f"verb is none of {', '.join(DONE)}.")
     ids = _numbers(query, "id", MAX_ID)
     groups = _numbers(query, "group", MAX_GROUP_ID)
-    task, error = query.get("task") or None, error_like(server, query)
+    task, error, status = query.get("task") or None, error_like(server, query), status_of_name(query)
     since = _instant_of(server, query)
     if len(ids) > MAX_IDS:
         raise BadQuery(f"At most {MAX_IDS} tasks can be chosen by their ids.")
-    if verb in GROUP_VERBS and (ids or task or error):
+    if verb in GROUP_VERBS and (ids or task or error or status is not None):
         raise BadQuery(f"{verb} is for groups alone.")
     if verb in GROUP_VERBS and not groups and not (query.get("all") and verb == "resume"):
         raise BadQuery("No group is chosen; client.py pause --all pauses all of them.")
-    if verb in VERBS and not (ids or groups or task or error or query.get("all")):
+    if verb in VERBS and not (ids or groups or task or error or status is not None or query.get("all")):
         raise BadQuery("No task is chosen: mark some, or choose a group, a name or an error.")
-    selection = Selection(ids or None, groups or None, task, error_line=error, since=since)
+    selection = Selection(ids or None, groups or None, task, error_line=error, status=status, since=since)
     return Act(verb, selection, _words(selection), _arguments(verb, selection))
 
 
@@ -89,6 +89,8 @@ def _words(selection: Selection) -> str:
         parts.append(f"name {selection.task!r}")
     if selection.error_line:
         parts.append(f"error {selection.error_line!r}")
+    if selection.status is not None:
+        parts.append(f"status {name_of_status(selection.status)}")
     if isinstance(selection.since, datetime):
         parts.append(f"since {selection.since:%Y-%m-%d %H:%M:%S} UTC")
     return "; ".join(parts) or "all"
@@ -106,10 +108,12 @@ def _arguments(verb: str, selection: Selection) -> str:
             return ""
         parts += ["--task", name]
     if selection.error_line:
-        begin = begin_in_shell(selection.error_line)  # --error takes a begin
-        if not begin:
+        chosen = error_in_shell(selection.error_line)
+        if not chosen.startswith("--error-line "):
             return ""
-        parts += ["--error", begin]
+        parts.append(chosen)
+    if selection.status is not None:
+        parts += ["--status", name_of_status(selection.status)]
     if isinstance(selection.since, datetime):
         parts += ["--since", f"{selection.since:%Y-%m-%dT%H:%M:%S}"]
     return " ".join([verb, *(parts or ["--all"])])
@@ -117,14 +121,28 @@ def _arguments(verb: str, selection: Selection) -> str:
 
 def preview(server: TaskServer, act: Act, seal: Callable[[Act], str]) -> Page:
     """What an act would touch; nothing is changed. Raises InvalidTask."""
-    found = None
+    found, in_error, cancelled = None, 0, 0
     if act.verb in VERBS:
-        found = Operations(server.store).preview(VERBS[act.verb], act.selection, MAX_SHOWN)
+        operations = Operations(server.store)
+        found = operations.preview(VERBS[act.verb], act.selection, MAX_SHOWN)
+        if act.verb == "retry":
+            in_error = _rows(operations, act.selection, status=Status.ERROR)
+            cancelled = _rows(operations, act.selection, error_line=CANCELLED)
         # More tasks than the page says are not touched, whatever comes to pass before the form is sent.
         act = act._replace(selection=act.selection._replace(limit=max(found.rows, 1)))
         if found.first and found.rows == len(found.first):  # the page names all of them
             act = act._replace(selection=act.selection._replace(ids=[task.id for task in found.first]))
-    return Page("confirm.html", {"act": act, "preview": found, "choice": seal(act)})
+    status = None if act.selection.status is None else name_of_status(act.selection.status)
+    values = {"act": act, "preview": found, "choice": seal(act), "status": status}
+    return Page("confirm.html", values | {"in_error": in_error, "cancelled": cancelled})
+
+
+def _rows(operations: Operations, selection: Selection, **narrower: Any) -> int:
+    """How many tasks that a retry would touch are of this kind; 0 where the visitor chose just this kind."""
+    given = selection._asdict()
+    if any(given[name] is not None for name in narrower):
+        return 0
+    return operations.preview(RETRY, selection._replace(**narrower), 0).rows
 
 
 def sealable(act: Act) -> list[object]:

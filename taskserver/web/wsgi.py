@@ -203,7 +203,7 @@ class _Visit:
         if self._request.method not in ("GET", "HEAD"):
             return self._refuse(405, "This page knows GET and POST alone.")
         if self._view == "doctor":
-            return self._show(views.findings_of(self._folder))
+            return self._show(views.findings_of(self._folder, self._deployment.settings.may_act))
         if self._view == "confirm":
             return self._show(acting.preview(server, acting.read_act(server, query), self._seal))
         if self._view not in VIEWS:

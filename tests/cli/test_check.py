@@ -259,9 +259,10 @@ def test_from_well_to_critical_and_back_each_change_is_mailed_once(served: Queue
     assert notes(served) == []
     become_fatal(served)
     code, said = mailed(served)
-    first, _, what, mend = said.splitlines()
+    first, _, what, error, mend = said.splitlines()
     assert (code, first) == (WARNING, "TASKSERVER WARNING: 1 fatal")
     assert re.fullmatch(r"fatal, seen first at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \w+: 1 task is fatal.*", what)
+    assert error == "  1 failed with: (no words)"
     assert mend.startswith("What to do: client.py errors")
     assert mailed(served) == (WARNING, "")
     become_fatal(served)  # one more of the same is no change
@@ -281,6 +282,10 @@ def test_from_well_to_critical_and_back_each_change_is_mailed_once(served: Queue
     code, said = mailed(served)
     assert code == OK
     assert re.match(r"TASKSERVER OK: all is well again, after \d+ s\nIt was not since .*: leases\n", said)
+    assert mailed(served) == (OK, "")
+    ((_, kept),) = notes(served)  # for a day, what was told
+    assert (json.loads(kept)["state"], set(json.loads(kept)["told"])) == ("OK", {"fatal", "leases"})
+    served.sql("UPDATE jobs_queue_notes SET value = REPLACE(value, '202', '201')")
     assert (mailed(served), notes(served)) == ((OK, ""), [])
 
 
@@ -314,8 +319,11 @@ def test_other_limits_are_another_alarm_and_who_deletes_its_note_is_told_again(s
 @ONE_STORE
 def test_a_note_that_somebody_forged_is_told_over(served: Queue) -> None:
     served.sql("INSERT INTO jobs_queue_notes (name, value) VALUES ('check', '\x1b[2J')")
-    assert mailed(served)[1].startswith("TASKSERVER OK: all is well again")
-    assert notes(served) == []
+    assert (mailed(served), notes(served)) == ((OK, ""), [])
+    served.sql("INSERT INTO jobs_queue_notes (name, value) VALUES ('check', '{\"fatal\": 1e999}')")
+    become_fatal(served)
+    assert mailed(served)[1].startswith("TASKSERVER WARNING: 1 fatal")
+    assert mailed(served) == (WARNING, "")
 
 
 @pytest.mark.parametrize("is_known", [False, True])
@@ -385,8 +393,13 @@ def test_a_database_that_is_away_is_mailed_once_an_hour_and_so_is_its_end(served
 @A_SERVER
 def test_each_line_of_a_crontab_tells_of_a_database_that_is_away_for_itself(served: Queue) -> None:
     away = {"TASKSERVER_TABLE": "not_there"}
+    page = ("page", "--output", served.folder / "queue.html")
+    assert "said once an hour" in served.client(*page, env=away).stderr
     assert served.worker(**away).stderr
-    assert served.client("page", "--output", served.folder / "queue.html", env=away).stderr
+    for path in served.folder.glob("var/outages/*"):
+        os.utime(path, (path.stat().st_mtime - 3700,) * 2)
+    assert served.worker(**away).stderr
+    assert served.client(*page, env=away).stderr == ""  # the workers have told it
     for options in ([], ["--group=5"]):
         assert mailed(served, *options, **away)[1].startswith("TASKSERVER CRITICAL: ")
         assert mailed(served, *options, **away) == (CRITICAL, "")

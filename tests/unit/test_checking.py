@@ -6,6 +6,7 @@ import ast
 import json
 import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,11 +16,12 @@ from taskserver.model.schedule import Schedule
 from taskserver.model.task import Status
 from taskserver.monitoring import alarms
 from taskserver.monitoring.acceptance import FINDINGS, NAMES, NEVER_ACCEPTED, REASONS, Acceptances, Accepted
-from taskserver.monitoring.alarms import Alarm, name_of
+from taskserver.monitoring.alarms import WELL, Alarm, name_of
 from taskserver.monitoring.checking import Judgement, Limit, Limits, State, judge_by_limits, measure, span
 from taskserver.monitoring.overview import AtWork, Overview, RowCounts
 from taskserver.stores.database.records import LastRun, RunningTask, WorkerProcess
 from taskserver.stores.queue.diagnosis import Lapsed
+from taskserver.stores.queue.failures import ErrorCount
 from taskserver.stores.queue.notes import MAX_NAME
 from taskserver.stores.queue.schedules import StoredSchedule
 from taskserver.stores.queue.stats import HourStats
@@ -146,6 +148,27 @@ def test_cron_s_silence_is_judged_by_its_own_rhythm_or_by_the_limit_that_is_give
 ) -> None:
     overview = an_overview({3: rows(new=1)} if has_new else {}, runs)
     assert found(judged(overview, silence=limit)) == ({"cron": state} if state else {})
+
+
+def test_groups_are_judged_by_the_rhythm_of_the_runs_that_serve_them() -> None:
+    daily, minutely = (a_run(age, every=every)._replace(group_ids=str(group)) for age, every, group in RUNS)
+    overview = an_overview({3: rows(new=1), 9: rows()}, [daily, minutely])
+    assert found(judged(overview)) == found(judged(overview, groups=(3,))) == {}
+    assert found(judged(overview, groups=(5,))) == {"cron": WARNING}
+    assert found(judged(overview, groups=(3, 5))) == {}
+
+
+RUNS = [(40 * HOUR, DAY, 3), (5000, 60, 5)]
+
+
+@pytest.mark.parametrize(("new", "state"), [(0, WARNING), (1, CRITICAL)])
+@pytest.mark.parametrize("silence", [None, Limit(HOUR)])
+def test_groups_that_no_run_serves_are_told_as_such(new: int, state: State, silence: Limit | None) -> None:
+    overview = an_overview({3: rows(new=1), 9: rows(new=new)}, [a_run()._replace(group_ids="3")])
+    judgement = judged(overview, groups=(9, 11), silence=silence)
+    assert [(one.name, one.words, one.state) for one in judgement.problems] == [
+        ("cron", "no run serves groups 9, 11", state)
+    ]
 
 
 def test_tasks_of_paused_groups_make_a_silence_no_worse_and_are_not_old() -> None:
@@ -402,21 +425,69 @@ def test_the_name_of_an_alarm_of_many_groups_fits_its_column_and_is_its_own() ->
     assert all(name.isascii() for name in names)
 
 
-FORGED = ["", "null", "[]", "5", "{}", '{"state": 5, "began": 5, "since": 5}', "[" * 10_000, '{"since": {"a": "b"}}']
+FORGED = [
+    '{"state": "WARNING", "began": "x", "since": {}, "fatal": 1e999, "told": {}, "held": {}}',
+    '{"state": "WARNING", "began": "x", "since": {}, "fatal": 1, "told": {"fatal": 5}, "held": {}}',
+    "", "null", "[]", "5", "{}", '{"state": 5, "began": 5, "since": 5}', "[" * 10_000, '{"since": {"a": "b"}}']
 
 
 @pytest.mark.parametrize("text", FORGED)
 def test_a_note_that_holds_anything_is_an_alarm_of_nothing(text: str) -> None:
-    assert alarms._read(text) == Alarm("OK", "", {})
+    assert alarms._read(text) == alarms.WELL
 
 
 def test_an_alarm_is_read_as_it_was_written() -> None:
-    alarm = Alarm("WARNING", NOW, {"fatal": NOW})
+    alarm = Alarm("WARNING", NOW, {"fatal": NOW}, 2, {"fatal": [NOW], "groups": [NOW, NOW]}, {"failing": NOW})
     assert alarms._read(json.dumps(alarm._asdict())) == alarm
 
 
-LETTERS: list[tuple[Alarm | None, Alarm | None, list[str]]] = [
-    (None, Alarm("WARNING", NOW, {"fatal": NOW}), ["TASKSERVER WARNING: 2 fatal", "What to do: client.py errors"]),
+def test_a_problem_that_comes_and_goes_is_told_three_times_a_day_and_then_once_it_lasts() -> None:
+    """A look each five minutes, half of which find it."""
+    start, alarm = datetime.fromisoformat(NOW), alarms.WELL
+
+    def look(minutes: int, is_fatal: bool) -> bool:
+        """Whether that is news."""
+        nonlocal alarm
+        judgement = judged(an_overview({3: rows(fatal=int(is_fatal))}))
+        before, alarm = alarm, alarms._alarm(judgement._replace(now=str(start + timedelta(minutes=minutes))), alarm)
+        return not alarms._is_the_same(before, alarm)
+
+    news = [minutes for minutes in range(0, 300, 5) if look(minutes, minutes % 10 == 0)]
+    assert news == [0, 5, 10, 15, 20, 25]
+    assert [minutes for minutes in range(300, 420, 5) if look(minutes, True)] == [360]
+    assert [minutes for minutes in range(420, 500, 5) if look(minutes, False)] == [420]
+    assert [minutes for minutes in range(3000, 3010, 5) if look(minutes, True)] == [3000]  # two days later
+    assert [minutes for minutes in range(6000, 6010, 5) if look(minutes, False)] == [6000]
+    assert alarm == alarms.WELL
+
+
+def test_while_cron_has_stopped_no_mail_asks_for_more_workers() -> None:
+    waits = an_overview({3: rows(new=1, ready_seconds=9000.0)}, runs=[a_run(7200, every=60)])
+    judgement = judged(waits)
+    assert [problem.name for problem in judgement.problems] == ["cron", "waiting"]
+    assert [problem.name for problem in alarms.to_tell(judgement)] == ["cron"]
+    assert list(alarms._alarm(judgement, alarms.WELL).since) == ["cron"]
+
+
+def test_a_mail_names_the_most_frequent_errors() -> None:
+    errors = [ErrorCount(f"OSError: {number}", 9 - number, 1, NOW, NOW, number) for number in range(5)]
+    overview = an_overview({3: rows(fatal=2)})._replace(errors=errors)
+    letter = list(command._lines(judged(overview)))
+    assert [line for line in letter if " failed with: " in line] == [
+        "  9 failed with: OSError: 0",
+        "  8 failed with: OSError: 1",
+        "  7 failed with: OSError: 2",
+    ]
+    assert not [line for line in command._lines(judged(overview, groups=(3,))) if " failed with: " in line]
+
+
+LETTERS: list[tuple[Alarm, Alarm, list[str]]] = [
+    (WELL, Alarm("WARNING", NOW, {"fatal": NOW}), ["TASKSERVER WARNING: 2 fatal", "What to do: client.py errors"]),
+    (
+        WELL,
+        Alarm("WARNING", NOW, {"fatal": NOW}, told={"fatal": [NOW] * 3}),
+        ["It comes and goes: for a day it is told again only where it has lasted for an hour."],
+    ),
     (
         Alarm("WARNING", "2026-11-22 08:00:00", {"fatal": "x", "groups": "2026-11-22 09:30:00"}),
         Alarm("WARNING", "2026-11-22 08:00:00", {"fatal": "x"}),
@@ -424,17 +495,16 @@ LETTERS: list[tuple[Alarm | None, Alarm | None, list[str]]] = [
     ),
     (
         Alarm("WARNING", "2026-11-22 08:00:00", {"fatal": NOW}),
-        None,
+        WELL,
         ["TASKSERVER OK: all is well again, after 2 h", ": fatal"],
     ),
-    (Alarm("OK", "", {}), None, ["TASKSERVER OK: all is well again\n"]),
 ]
 
 
 @pytest.mark.parametrize(("before", "after", "words"), LETTERS)
 def test_a_mail_tells_what_is_wrong_since_when_what_to_do_and_what_is_over(
-    before: Alarm | None, after: Alarm | None, words: Sequence[str]
+    before: Alarm, after: Alarm, words: Sequence[str]
 ) -> None:
-    letter = "\n".join(command._letter(judged(an_overview({3: rows(fatal=2)})), alarms.Change(before, after)))
+    letter = "\n".join(command._letter(judged(an_overview({3: rows(fatal=2)})), alarms.Change(before, after, None)))
     for one in words:
         assert one in letter

@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import datetime
 from enum import IntEnum
 from math import isfinite
 from pathlib import Path
@@ -17,7 +16,7 @@ from ...host.database_outage import DatabaseOutage
 from ...messages.instants import in_sentence
 from ...messages.printable import age, printable
 from ...monitoring.acceptance import NAMES, accept, read_accepted, withdraw
-from ...monitoring.alarms import Alarm, Change, changed, name_of, take_back
+from ...monitoring.alarms import Alarm, Change, changed, name_of, seconds_between, take_back, to_tell
 from ...monitoring.checking import Judgement, Limit, Limits, Problem, check, span
 from ...server import TaskServer
 from ...settings.load import load_settings
@@ -265,30 +264,38 @@ def _tell(outage: DatabaseOutage, error: DatabaseError, letter: Callable[[str], 
 def _lines(judgement: Judgement) -> Iterator[str]:
     """What is wrong, without the instants of a note."""
     yield _line(judgement)
-    for problem in judgement.problems:
-        yield ""
-        yield f"{problem.name}: {problem.words}"
-        yield f"What to do: {problem.mend}"
+    for problem in to_tell(judgement):
+        yield from _told(judgement, problem, problem.name)
+
+
+def _told(judgement: Judgement, problem: Problem, name: str) -> Iterator[str]:
+    yield ""
+    yield f"{name}: {problem.words}"
+    if problem.name in ("fatal", "failing"):
+        for error in judgement.errors:
+            yield f"  {error.rows} failed with: {cut(error.line or '(no words)', MAX_COLUMNS)}"
+    yield f"What to do: {problem.mend}"
 
 
 def _letter(judgement: Judgement, change: Change) -> Iterator[str]:
-    before, after = change
-    if before and not after:
+    before, after = change.before, change.after
+    if not after.since:
         accepted = ", ".join(problem.name for problem in judgement.accepted)
         well = f"nothing else is wrong, but accepted: {accepted}" if accepted else "all is well again"
         yield f"{HEAD} OK: {well}{_after(before.began, judgement.now)}"
         yield f"It was not since {in_sentence(before.began)}: {', '.join(before.since)}"
-    elif after:
-        yield _line(judgement)
-        for problem in judgement.problems:
-            yield ""
-            yield f"{problem.name}, seen first at {in_sentence(after.since[problem.name])}: {problem.words}"
-            yield f"What to do: {problem.mend}"
-        yield from _over(before, after, judgement.now)
+        return
+    yield _line(judgement)
+    for problem in judgement.problems:
+        if (since := after.since.get(problem.name)) is not None:
+            yield from _told(judgement, problem, f"{problem.name}, seen first at {in_sentence(since)}")
+            if after.is_frequent(problem.name) and problem.name not in before.since:
+                yield "It comes and goes: for a day it is told again only where it has lasted for an hour."
+    yield from _over(before, after, judgement.now)
 
 
-def _over(before: Alarm | None, after: Alarm, now: str) -> Iterator[str]:
-    for name, since in before.since.items() if before else ():
+def _over(before: Alarm, after: Alarm, now: str) -> Iterator[str]:
+    for name, since in before.since.items():
         if name not in after.since:
             yield ""
             yield f"{name} is over{_after(since, now)}"
@@ -296,8 +303,5 @@ def _over(before: Alarm | None, after: Alarm, now: str) -> Iterator[str]:
 
 def _after(since: str, now: str) -> str:
     """How long something lasted, where the note tells an instant."""
-    try:
-        seconds = (datetime.fromisoformat(now) - datetime.fromisoformat(since)).total_seconds()
-    except (ValueError, TypeError):
-        return ""
-    return f", after {age(seconds)}"
+    seconds = seconds_between(since, now)
+    return "" if seconds is None else f", after {age(seconds)}"

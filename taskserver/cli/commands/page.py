@@ -19,7 +19,7 @@ from ...model.task import MAX_SECONDS
 from ...server import TaskServer
 from ...settings.load import load_settings
 from ...settings.page import TOKEN_NAME
-from ..outage import failure_to_tell, kind_of, outage_of_line
+from ..outage import end_to_tell, failure_to_tell, kind_of, outage_of_line, workers_told
 from ..terminal.arguments import whole_seconds
 from ..terminal.program import Exit
 
@@ -71,6 +71,7 @@ def run(folder: Path, options: argparse.Namespace) -> int:
 
 def _write(folder: Path, options: argparse.Namespace) -> int:
     with TaskServer.from_settings(load_settings(folder)) as server:
+        outage = outage_of_line(server.settings, "page")
         try:
             from ...page.one_file import one_file, one_file_without_database
         except ImportError as error:
@@ -90,14 +91,18 @@ def _write(folder: Path, options: argparse.Namespace) -> int:
     if failure is not None:
         if options.output is None:
             raise failure
-        # Cron's mail has it once an hour.
-        told = failure_to_tell(outage_of_line(server.settings, "page"), kind_of(failure), str(failure), sys.stderr)
-        if told:
-            print(printable(f"client.py: {told}"), file=sys.stderr)
+        # Cron's mail has it once an hour, from this line where the workers' lines have not told it.
+        kind = kind_of(failure)
+        _say(None if workers_told(server.settings, kind) else failure_to_tell(outage, kind, str(failure), sys.stderr))
         return Exit.DATABASE
     if options.output is not None:
-        outage_of_line(server.settings, "page").succeed()
+        _say(end_to_tell(outage))
     return Exit.OK
+
+
+def _say(words: str | None) -> None:
+    if words:
+        print(printable(f"client.py: {words}"), file=sys.stderr)
 
 
 # ---- secrets

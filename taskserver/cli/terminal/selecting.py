@@ -11,7 +11,7 @@ from typing import Any
 from ...errors import InvalidTask
 from ...messages.printable import printable
 from ...model.selection import Selection
-from ...model.task import MAX_ID, MAX_SIGNED, Status
+from ...model.task import MAX_ID, MAX_SIGNED, Status, name_of_status
 from ...server import TaskServer
 from ...stores.database.records import StoredTask
 from ...stores.queue.operations import RETRY, RETRY_AS, Operations, Verb
@@ -22,6 +22,7 @@ from .output import print_table, status_name
 MAX_TASKS_SHOWN = 20
 MAX_IDS_LOOKED_AT = 900
 """Rows in a preview that names ids: its statement binds a value for each."""
+STATUSES = [name_of_status(status) for status in Status if status is not Status.DONE]
 HEADS = ("id", "status", "group", "priority", "attempts", "task", "error")
 
 
@@ -36,7 +37,9 @@ def add_selection(parser: Any) -> None:
         help="of a task, as client.py list shows it",
     )
     add_filters(parser)
+    parser.add_argument("--status", choices=STATUSES, metavar="STATUS", help=f"of {', '.join(STATUSES)}")
     parser.add_argument("--error", metavar="TEXT", help="tasks whose error begins so")
+    parser.add_argument("--error-line", metavar="TEXT", help="tasks the first line of whose error is this")
     parser.add_argument(
         "--since", metavar="WHEN", type=since, help=f"tasks that ended, or were written to last, since: {SINCE}"
     )
@@ -57,8 +60,8 @@ def add_filters(parser: Any) -> None:
 
 def is_chosen(options: argparse.Namespace) -> bool:
     """Whether the arguments choose tasks in any way."""
-    texts = (options.task, options.error, options.since)
-    return bool(options.ids or options.groups or options.all) or texts != (None, None, None)
+    others = (options.task, options.status, options.error, options.error_line, options.since)
+    return bool(options.ids or options.groups or options.all) or any(one is not None for one in others)
 
 
 def selection_of(options: argparse.Namespace) -> Selection:
@@ -67,9 +70,18 @@ def selection_of(options: argparse.Namespace) -> Selection:
     Raises InvalidTask where no argument chooses: a command that was sent too early must not reach every task.
     """
     if not is_chosen(options):
-        raise InvalidTask("name ids, --group, --task, --error or --since, or --all for every task that this is for")
+        raise InvalidTask(
+            "name ids, --group, --task, --status, --error or --since, or --all for every task that this is for"
+        )
     return Selection(
-        options.ids or None, options.groups or None, options.task, options.error, options.limit, since=options.since
+        options.ids or None,
+        options.groups or None,
+        options.task,
+        options.error,
+        options.limit,
+        options.error_line,
+        None if options.status is None else Status[options.status.upper()],
+        options.since,
     )
 
 

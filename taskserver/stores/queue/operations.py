@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ...errors import Conflict, InvalidTask, SettingError
 from ...messages.printable import shown
 from ...model.selection import Selection
-from ...model.task import MAX_GROUP_ID, MAX_ID, MAX_SIGNED, ClaimedTask, Status
+from ...model.task import MAX_GROUP_ID, MAX_ID, MAX_SIGNED, ClaimedTask, Status, name_of_status
 from ..database.records import StoredTask, stored_task
 from ..database.statements import marks
 from .adding import Adding
@@ -259,10 +259,13 @@ def bulk_write(verb: Verb, selection: Selection, values: Sequence[Any] = ()) -> 
         conditions.append("task = ?")
     if selection.error is not None:
         conditions.append("{error_position} = 1")  # LIKE of SQLite holds a and A for the same
-    texts = [text for text in (selection.task, selection.error) if text is not None]
+    given: list[Any] = [text for text in (selection.task, selection.error) if text is not None]
     if selection.error_line is not None:
         conditions.append("error_text = ? OR {error_position} = 1")
-        texts += [selection.error_line, f"{selection.error_line}\n"]
+        given += [selection.error_line, f"{selection.error_line}\n"]
+    if selection.status is not None:
+        conditions.append("status = ?")
+        given.append(selection.status)
     instants = []
     if selection.since is not None:
         try:
@@ -272,7 +275,7 @@ def bulk_write(verb: Verb, selection: Selection, values: Sequence[Any] = ()) -> 
         conditions.append(f"COALESCE(finished_at, updated_at) >= {instant}")
         instants.append(value)
     condition = " AND ".join(f"({condition})" for condition in conditions)
-    return BulkWrite(condition, (*groups, *texts, *instants), verb.write, values)
+    return BulkWrite(condition, (*groups, *given, *instants), verb.write, values)
 
 
 def _check(selection: Selection) -> None:
@@ -283,6 +286,9 @@ def _check(selection: Selection) -> None:
     for name, text in (("task", selection.task), ("error", selection.error), ("error_line", selection.error_line)):
         if text is not None and not _is_text(text):
             raise InvalidTask(f"{name} is {shown(text)}; allowed: a text in UTF-8, not an empty one")
+    if selection.status is not None and selection.status not in list(Status):
+        statuses = ", ".join(f"{status:d} {name_of_status(status)}" for status in Status)
+        raise InvalidTask(f"status is {shown(selection.status)}; allowed: {statuses}")
     if selection.limit is not None and (type(selection.limit) is not int or not 1 <= selection.limit <= MAX_SIGNED):
         raise InvalidTask(f"limit is {shown(selection.limit)}; allowed: a whole number from 1 to {MAX_SIGNED}")
 
