@@ -21,20 +21,28 @@ CHECKS: Mapping[type, Callable[[Any, Settings], Iterator[Finding]]] = {
 """The checks of a database, by the kind of its facts."""
 
 
-def accepted_in(folder: Path) -> Acceptances:
+PATIENT = float("inf")
+"""The seconds for which a person waits, in a shell, for the database's answer to one question."""
+
+
+def accepted_in(folder: Path, answer_seconds: float = PATIENT) -> Acceptances:
     """What was accepted for the queue of a deployment, as far as it can be read."""
     try:
         store = open_store(load_settings(folder))
         try:
-            return read_accepted(store)
+            with store.database.answered_within(answer_seconds):
+                return read_accepted(store)
         finally:
             store.close()
     except (SettingError, DatabaseError, OSError):  # which the checks tell
         return Acceptances({})
 
 
-def examine(folder: Path) -> Iterator[Finding]:
-    """Every check of the deployment in a folder, one after the other, as far as each finding lets it go on."""
+def examine(folder: Path, answer_seconds: float = PATIENT) -> Iterator[Finding]:
+    """Every check of the deployment in a folder, one after the other, as far as each finding lets it go on.
+
+    `answer_seconds` is how long it waits for the database's answer to one question.
+    """
     yield from _of_files(files.of_program(folder))
     try:
         settings = load_settings(folder)
@@ -44,7 +52,7 @@ def examine(folder: Path) -> Iterator[Finding]:
     yield ok("settings", f"table {settings.table}, mode {settings.mode}, modules {', '.join(settings.modules)}")
     yield from _of_files(files.of_deployment(settings))
     yield from page.findings(folder)
-    yield from _of_database(settings)
+    yield from _of_database(settings, answer_seconds)
 
 
 def _of_files(findings: Iterator[Finding]) -> Iterator[Finding]:
@@ -55,20 +63,21 @@ def _of_files(findings: Iterator[Finding]) -> Iterator[Finding]:
         yield broken("files", what, "a worker cannot use it either", "give it to the user who runs this")
 
 
-def _of_database(settings: Settings) -> Iterator[Finding]:
+def _of_database(settings: Settings, answer_seconds: float) -> Iterator[Finding]:
     task_names: tuple[str, ...] | None = None
     try:
         store = open_store(settings)
         try:
-            levels = {}
-            for finding in _of_tables(store, settings):
-                levels[finding.check] = finding.level
-                yield finding
-            # Without these indexes no count comes to an end in time.
-            if levels.get("claim_index") is not Level.BROKEN:
-                facts = queue.facts_of(store, settings)
-                task_names = facts.names
-                yield from queue.findings(store, facts)
+            with store.database.answered_within(answer_seconds):
+                levels = {}
+                for finding in _of_tables(store, settings):
+                    levels[finding.check] = finding.level
+                    yield finding
+                # Without these indexes no count comes to an end in time.
+                if levels.get("claim_index") is not Level.BROKEN:
+                    facts = queue.facts_of(store, settings)
+                    task_names = facts.names
+                    yield from queue.findings(store, facts)
         finally:
             # Modules are imported next, which may fork or open the same file.
             store.close()

@@ -174,7 +174,7 @@ def _stray(facts: QueueFacts, counts: Sequence[QueueCount]) -> Finding:
         return ok("stray", "every row has a status that comes to an end")
     return warning(
         "stray",
-        f"{facts.undated} tasks wait for no instant (status 5 without due_at), {strange} have a status that is none",
+        f"{facts.undated} tasks have status 3 or 5 and wait for no instant, {strange} have a status that is none",
         "no worker ever takes them",
         "set their status to 0, and mend what adds them",
     )

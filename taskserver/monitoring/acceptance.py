@@ -25,8 +25,6 @@ FINDINGS = (
     *("modules", "callables", "on_failure"),
 )
 """The names of what the doctor finds."""
-NEVER_ACCEPTED = ("settings", "database")
-"""Without these nobody can read what was accepted."""
 MAY_STAY = frozenset(FINDINGS) - frozenset(REASONS) - {"rights"}
 """What a person may be unable to change on a host, and workers can do without; the others tell of tasks."""
 NAMES = tuple(dict.fromkeys((*REASONS, *FINDINGS)))

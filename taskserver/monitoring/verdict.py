@@ -204,6 +204,8 @@ def _stray(overview: Overview) -> Iterator[Reason]:
     rows = overview.undated + overview.strange
     if rows:
         start = "task never starts" if rows == 1 else "tasks never start"
-        why = ["status 5 without due_at"] * bool(overview.undated) + ["a status that is none"] * bool(overview.strange)
+        why = ["status 3 or 5 without due_at"] * bool(overview.undated) + ["a status that is none"] * bool(
+            overview.strange
+        )
         words = f"{rows} {start}: {' or '.join(why)}"
         yield Reason("stray", Level.ACT, words, "set their status to 0, and mend what adds them")

@@ -11,7 +11,7 @@ from ..model.task import Status
 from ..server import TaskServer
 from ..stores.queue.browsing import FIRST, Browsing, Filter
 from .rendering import asset, client_in, csp_hash, now, render
-from .views import DAYS, hours_values, overview_values
+from .views import DAYS, hours_values, overview_values, trouble_in_words
 
 TASKS_SHOWN = 30
 LATE_AFTER = 3
@@ -33,9 +33,10 @@ def one_file(server: TaskServer, folder: Path, every_seconds: int, with_doctor: 
 
 def one_file_without_database(server: TaskServer, every_seconds: int, error: DatabaseError) -> str:
     """The page while the database is away, which says so."""
-    # Everybody may be able to read the file, and other errors name hosts and users.
-    words = str(error) if isinstance(error, (TablesMissing, TablesOutdated)) else "cron's mail has the error"
-    return _rendered(server, every_seconds, {"away": words})
+    # Everybody may be able to read the file, and errors name hosts, users and folders.
+    is_of_tables = isinstance(error, (TablesMissing, TablesOutdated))
+    mend = "client.py init makes them, or upgrades them" if is_of_tables else "cron's mail has the error"
+    return _rendered(server, every_seconds, {"away": trouble_in_words(error), "mend": mend})
 
 
 def _rendered(server: TaskServer, every_seconds: int, values: dict[str, Any]) -> str:

@@ -80,7 +80,6 @@ def _environment() -> Environment:
         "lines": _lines,
         "combined": lambda first, second: first | second,
         "iso": _iso,
-        "status": status_in_words,
         "count": _count,
         "plain": escaped,
     }
@@ -104,11 +103,6 @@ def link(view: str = "", **fields: Any) -> str:
         several = value if isinstance(value, (list, tuple)) else [value]
         given += [(name, one) for one in several if one is not None]
     return f"?{urlencode(given, errors='replace')}"
-
-
-def status_in_words(status: int) -> str:
-    """The name of a status as people read it."""
-    return name_of_status(status).replace("_", " ")
 
 
 def status_of(task: StoredTask) -> str:
@@ -136,7 +130,8 @@ def begin_in_shell(text: str) -> str:
 def error_in_shell(line: str) -> str:
     """The arguments by which client.py chooses an error: by the whole line, or by the begin that may be copied."""
     begin = begin_in_shell(line)
-    return f"--error-line {begin}" if begin == quote(line) else f"--error {begin}" if begin else ""
+    option = "--error-line" if begin == quote(line) else "--error"
+    return f"{option}={begin}" if begin else ""  # by "=", as a line may begin with "-"
 
 
 def _lines(text: str) -> str:

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 from ..doctor.examination import accepted_in, examine
 from ..doctor.findings import Finding, Level, unknown
+from ..errors import Conflict, DatabaseError, TablesMissing, TablesOutdated, Unavailable
 from ..messages.printable import in_units
 from ..model.results import read_progress
+from ..model.selection import Selection
 from ..model.task import MAX_GROUP_ID, MAX_ID, MAX_SIGNED, Status, name_of_status
 from ..monitoring.acceptance import read_accepted
 from ..monitoring.overview import MAX_RUNNING, gone_among, read_overview, workers_at_work
@@ -22,6 +24,7 @@ from ..server import TaskServer
 from ..stores.queue.browsing import FIRST, Browsing, Filter, Place
 from ..stores.queue.dependency_trees import DependencyTrees
 from ..stores.queue.failures import SAMPLE, Failures
+from ..stores.queue.operations import CANCEL, Operations
 from ..stores.queue.schedules import Schedules
 from ..stores.queue.stats import HOUR_SECONDS, HourStats, Stats
 from .charts import Chart, Part, bars
@@ -42,6 +45,15 @@ class Page(NamedTuple):
     template: str
     values: Mapping[str, Any]
     code: int = 200
+
+
+def trouble_in_words(error: DatabaseError) -> str:
+    """What an error of the database means for a page, in a few words."""
+    if isinstance(error, (TablesMissing, TablesOutdated)):
+        return "The tables are not of this version"
+    if isinstance(error, Conflict):
+        return "The database is busy"
+    return "The database is away" if isinstance(error, Unavailable) else "The database refused that"
 
 
 class BadQuery(Exception):
@@ -88,7 +100,6 @@ def tasks(server: TaskServer, query: Mapping[str, str]) -> Page:
         "since": query.get("since") or None,
         "spans": list(SPANS),
         "gone": gone_among(server, found.tasks),
-        "now": server.store.views.now(),
         "statuses": list(STATUSES),
     }
     return Page("tasks.html", values)
@@ -155,7 +166,7 @@ def task(server: TaskServer, query: Mapping[str, str]) -> Page:
     row = None if task_id is None else server.store.views.show(task_id)
     if task_id is None or row is None:
         return Page("no_task.html", {"task_id": task_id}, 404)
-    now = server.store.views.now()
+    now, of_row = server.store.views.now(), Selection(ids=[row.id])
     values = {
         "task": row,
         "table": server.settings.table,
@@ -166,8 +177,8 @@ def task(server: TaskServer, query: Mapping[str, str]) -> Page:
         "is_gone": bool(gone_among(server, [row])),
         "run_seconds": row.run_seconds(now),
         "comes_seconds": row.comes_in_seconds(now),
-        "may_be_retried": row.status in (Status.ERROR, Status.FATAL) and not row.archived,
-        "may_be_cancelled": row.status not in (Status.DONE, Status.FATAL) and not row.archived,
+        "may_be_retried": not row.archived and row.status in (Status.ERROR, Status.FATAL),
+        "may_be_cancelled": not row.archived and bool(Operations(server.store).preview(CANCEL, of_row, 0).rows),
     }
     return Page("task.html", values)
 
@@ -196,7 +207,6 @@ def hours_values(server: TaskServer, count: int) -> dict[str, Any]:
         "charts": charts(found),
         "names": by_name[:NAMES_SHOWN],
         "more_names": max(len(by_name) - NAMES_SHOWN, 0),
-        "span": count,
     }
 
 
@@ -218,10 +228,11 @@ def workers(server: TaskServer, query: Mapping[str, str]) -> Page:
     return Page("workers.html", {"overview": read})
 
 
-def findings_of(folder: Path, may_act: bool) -> Page:
-    """What the doctor finds."""
-    findings = [finding if may_act else _of_reader(finding) for finding in examine(folder)]
-    return Page("doctor.html", {"findings": findings, "accepted": accepted_in(folder).by_name})
+def findings_of(folder: Path, may_act: bool, answer_seconds: float) -> Page:
+    """What the doctor finds; `answer_seconds` is how long it waits for the database's answer to one question."""
+    findings = [finding if may_act else _of_reader(finding) for finding in examine(folder, answer_seconds)]
+    accepted = accepted_in(folder, answer_seconds).by_name
+    return Page("doctor.html", {"findings": findings, "accepted": accepted})
 
 
 def _of_reader(finding: Finding) -> Finding:

@@ -23,12 +23,12 @@ Network = IPv4Network | IPv6Network
 SOCKET = IPv6Network("::/128")
 """Stands for a Unix socket, at whose other end there is no address."""
 
-_PASSWORD_HASH = r"pbkdf2:sha256:\d{1,9}\$[^$\s]+\$[0-9a-f]{64}"
+_PASSWORD_HASH = r"pbkdf2:sha256:[1-9]\d{0,7}\$[^$\s]+\$[0-9a-f]{64}"
 _SHA256 = r"[0-9a-f]{64}"
 TOKEN_NAME = r"[A-Za-z0-9_.-]{1,60}"
 _TOKEN = (
     rf"(?P<name>{TOKEN_NAME});sha256=(?P<sha256>{_SHA256});"
-    r"tasks=(?P<tasks>[^\s;]+);groups=(?P<groups>\*|\d+(,\d+)*)"
+    r"tasks=(?P<tasks>[^\s;]+);groups=(?P<groups>\*|\d{1,10}(,\d{1,10})*)"
 )
 _TASK = r"\*|[\w.:]+(\.\*)?"
 

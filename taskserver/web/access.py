@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Sequence
 from ipaddress import IPv6Address, ip_address
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from itsdangerous import BadSignature, URLSafeTimedSerializer
 from werkzeug.security import check_password_hash
@@ -95,7 +94,7 @@ class Access:
         if not (is_short and check_password_hash(self._settings.password_hash, password)):
             return 0.0
         self._guesses.forget(address, browser)
-        self._files.clean_up(ENDED, USED)
+        self._files.clean_up(ENDED)
         root = request.root_path or "/"
         for cookie, salt, seconds in (
             (SESSION_COOKIE, "session", SESSION_SECONDS),
@@ -134,6 +133,7 @@ class Access:
 
     def use(self, token: str) -> bool:
         """Use a sealed value up; False where it was used before. Raises OSError."""
+        self._files.clean_up(USED)
         return self._files.mark(f"{USED}{hashlib.sha256(token.encode('utf-8', 'replace')).hexdigest()[:32]}")
 
     def unsealed(self, visitor: Visitor, purpose: str, token: str, seconds: int) -> Any:
@@ -164,7 +164,7 @@ def is_of_another_site(request: Request) -> bool:
         return said != "same-origin"
     # Of an older browser, or by plain http.
     origin = request.headers.get("Origin")
-    return origin not in (None, "null") and urlsplit(str(origin)).netloc != request.host
+    return origin not in (None, "null") and str(origin).partition("://")[2] != request.host
 
 
 def visitor_address(request: Request, proxies: Sequence[Network]) -> tuple[str, bool]:

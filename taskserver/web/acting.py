@@ -109,7 +109,7 @@ def _arguments(verb: str, selection: Selection) -> str:
         parts += ["--task", name]
     if selection.error_line:
         chosen = error_in_shell(selection.error_line)
-        if not chosen.startswith("--error-line "):
+        if not chosen.startswith("--error-line="):
             return ""
         parts.append(chosen)
     if selection.status is not None:
@@ -134,7 +134,8 @@ def preview(server: TaskServer, act: Act, seal: Callable[[Act], str]) -> Page:
             act = act._replace(selection=act.selection._replace(ids=[task.id for task in found.first]))
     status = None if act.selection.status is None else name_of_status(act.selection.status)
     values = {"act": act, "preview": found, "choice": seal(act), "status": status}
-    return Page("confirm.html", values | {"in_error": in_error, "cancelled": cancelled})
+    were_all = act.verb == "resume" and bool(act.selection.groups) and server.store.claims.are_all_paused()
+    return Page("confirm.html", values | {"in_error": in_error, "cancelled": cancelled, "were_all": were_all})
 
 
 def _rows(operations: Operations, selection: Selection, **narrower: Any) -> int:

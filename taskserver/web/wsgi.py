@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Request, Response
 
-from ..errors import Conflict, DatabaseError, InvalidTask, SettingError, TablesMissing, TablesOutdated, Unavailable
+from ..errors import Conflict, DatabaseError, InvalidTask, SettingError
 from ..messages.printable import printable
 from ..page import views
 from ..page.rendering import ASSETS, asset, client_in, link, now, render, version_of
@@ -180,7 +180,8 @@ class _Visit:
         try:
             store = self._deployment.server.store
             if self._request.method == "POST":
-                return self._post()
+                with store.database.answered_within(ANSWER_SECONDS):
+                    return self._post()
             with store.database.tried_once(ANSWER_SECONDS):
                 if self._view != "doctor":
                     store.tables.check()
@@ -189,21 +190,16 @@ class _Visit:
             return self._refuse(400, str(error))
         except InvalidTask as error:
             return self._refuse(400, f"{error}.")
-        except Conflict as error:
-            return self._refuse(409, f"{error}.")
-        except (TablesMissing, TablesOutdated) as error:
-            return self._away("The tables are not of this version", error)
-        except Unavailable as error:
-            return self._away("The database is away", error)
         except DatabaseError as error:
-            return self._away("The database refused that", error)
+            is_act = isinstance(error, Conflict) and self._request.method == "POST"
+            return self._refuse(409, f"{error}.") if is_act else self._away(error)
 
     def _get(self) -> Response:
         server, query = self._deployment.server, self._request.args
         if self._request.method not in ("GET", "HEAD"):
             return self._refuse(405, "This page knows GET and POST alone.")
         if self._view == "doctor":
-            return self._show(views.findings_of(self._folder, self._deployment.settings.may_act))
+            return self._show(views.findings_of(self._folder, self._deployment.settings.may_act, ANSWER_SECONDS))
         if self._view == "confirm":
             return self._show(acting.preview(server, acting.read_act(server, query), self._seal))
         if self._view not in VIEWS:
@@ -247,7 +243,10 @@ class _Visit:
         """Whether another site's name may lead to this page, so that the browser takes both for the same."""
         if self._visitor.session or self._request.is_secure:
             return False
-        host = urlsplit(f"//{self._request.host}").hostname or ""
+        try:
+            host = urlsplit(f"//{self._request.host}").hostname or ""
+        except ValueError:
+            return True
         return host != "localhost" and not is_in(host, EVERYWHERE)
 
     def _seal(self, act: acting.Act) -> str:
@@ -264,8 +263,9 @@ class _Visit:
     def _refuse(self, code: int, words: str) -> Response:
         return _page(code, "refused.html", {"words": words, **self._frame()})
 
-    def _away(self, words: str, error: DatabaseError) -> Response:
+    def _away(self, error: DatabaseError) -> Response:
         """A page in the place of one that rests on the database; it, too, renews itself."""
+        words = views.trouble_in_words(error)
         return _page(503, "away.html", {"words": words, "error": str(error), **self._frame()})
 
     def _frame(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from taskserver.monitoring.acceptance import MAX_REASON
-from taskserver.stores.queue.counts import MAX_COUNTED
+from taskserver.stores.queue.counts import MAX_COUNTED, MAX_GROUPS
 from tests.stores.accounts import account
 from tests.support.deployment import ROOT
 from tests.support.documents import REFERENCE, table
@@ -149,6 +149,16 @@ def test_a_limit_above_what_an_overview_counts_is_held_all_the_same(sqlite_queue
     assert check(sqlite_queue, accepted, *groups)[0] == WARNING
     code, line = check(sqlite_queue, f"--max-fatal={MAX_COUNTED + 500}", *groups)
     assert (code, f" fatal={MAX_COUNTED + 500};" in line) == (OK, True)
+
+
+def test_a_group_behind_those_at_which_an_overview_stops_is_judged(sqlite_queue: Queue) -> None:
+    last = MAX_GROUPS + 10
+    sqlite_queue.sql(
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)"
+        " INSERT INTO jobs_queue (task, group_id) SELECT 'tasks.note', i FROM n",
+        last,
+    )
+    assert check(sqlite_queue, f"--group={last}", "--max-ready=0")[1].count(" ready=1;0;0;0 ") == 1
 
 
 @ONE_STORE

@@ -572,7 +572,7 @@ ROWS: dict[str, tuple[list[str], str, tuple[str, ...]]] = {
     "rows that nobody will ever take": (
         [NONE_TAKES.format(5), NONE_TAKES.format(9)],
         "stray",
-        ("1 tasks wait for no instant", "1 have a status that is none"),
+        ("1 tasks have status 3 or 5 and wait for no instant", "1 have a status that is none"),
     ),
     "leases that nobody took back": (
         [f"INSERT INTO jobs_queue (task, status, claim, due_at) VALUES ('tasks.note', 1, 7, '{LONG_AGO}')"],

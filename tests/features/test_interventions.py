@@ -241,6 +241,9 @@ CHOICES: list[tuple[dict[str, Any], list[str]]] = [
     ({"error": "E: 100%\nwhere"}, ["c"]),
     ({"error": "Ä"}, ["d"]),
     ({"limit": 2}, ["a", "b"]),
+    ({"error_line": "E: 100%"}, ["a", "c"]),
+    ({"status": 4, "groups": [5]}, ["c"]),
+    ({"status": 3}, []),
     ({"groups": [3], "error": "e:", "limit": 1}, ["b"]),
     ({"ids": ["c", "a", "a"]}, ["a", "c"]),
     ({"ids": ["a", "b", "c"], "groups": [5]}, ["c"]),
@@ -398,7 +401,9 @@ def test_a_command_that_names_no_task_reaches_none(sqlite_queue: Queue, capsys: 
     put_all_kinds(sqlite_queue)
     put(sqlite_queue, 4, task="tasks.evil\x1b[2J", error_text="E: \x1b[2J\x07 evil\nmore")
     before = sqlite_queue.rows()
-    words = "client.py: name ids, --group, --task, --status, --error or --since, or --all for every task that this is for"
+    words = (
+        "client.py: name ids, --group, --task, --status, --error or --since, or --all for every task that this is for"
+    )
     for command in (["retry"], ["cancel"], ["priority", "5"], ["reclaim", "--force"]):
         for more in ([], ["--limit", 3]):
             assert_one_line(run_here(main, capsys, sqlite_queue.folder, *command, *more), 2, words)

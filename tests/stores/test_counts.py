@@ -56,10 +56,13 @@ def test_tasks_that_wait_for_nothing_are_counted_and_those_that_wait_for_a_task_
     put(rows, ("a", 3, 0), *[("wait", 3, 5)] * 3, ("odd", 3, 77))
     put(rows, ("later", 3, 5), due=rows.after(3600))
     assert store.diagnosis.undated() == 3
+    put(rows, ("failed", 3, 3), ("failed", 3, 3))
+    put(rows, ("failed", 3, 3), due=rows.after(3600))
+    assert store.diagnosis.undated() == 5
     rows.execute(
         "INSERT INTO jobs_queue_dependencies (parent_id, child_id) SELECT 1, MIN(id) FROM jobs_queue WHERE status = 5"
     )
-    assert store.diagnosis.undated() == 2
+    assert store.diagnosis.undated() == 4
 
 
 def test_a_count_up_to_a_number_says_whether_there_are_more(store: Store, rows: Rows) -> None:
@@ -129,6 +132,7 @@ def test_a_group_behind_the_sample_has_the_age_of_its_head(
     store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counts, "SAMPLE", 4)
+    monkeypatch.setattr(counts, "PLACES", 1)
     put(rows, *[("a", 3, 0)] * 10, added=50, ready=50)
     put(rows, ("a", 5, 0), ("a", 6, 0), added=40, ready=20)
     ages = {one.group_id: one.ready_seconds for one in store.views.counts()}

@@ -82,7 +82,7 @@ class Reader:
         self._cwd = self.home
         self._printed = ""
         self.database = server.create_database(f"{self._prefix}queue")
-        (self.home / "public_html" / "queue").mkdir(parents=True)
+        (self.home / "public_html" / "status").mkdir(parents=True)
         self._bin.mkdir()
         self._write_programs()
 

@@ -21,6 +21,7 @@ from tests.support.documents import table
         ({"groups": 3}, "groups is 3; allowed: a list of whole numbers from 0 to 4294967295"),
         ({"limit": True}, "limit is True; allowed: a whole number from 1 to"),
         ({"since": -1}, "since is -1; allowed: seconds from 0 on, a timedelta, or an aware datetime"),
+        ({"status": 9}, "status is 9; allowed: 0 new, 1 in_progress, 2 done, 3 error, 4 fatal, 5 waiting"),
         ({"limit": 2**63}, f"limit is {2**63}; allowed: a whole number from 1 to {2**63 - 1}$"),
     ],
 )

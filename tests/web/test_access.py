@@ -15,7 +15,7 @@ from werkzeug.test import Client
 
 from taskserver.web import access, application_of, guesses, private_files
 from taskserver.web.private_files import PrivateFiles
-from tests.support.pages import PASSWORD, PageSite, Visitor
+from tests.support.pages import PASSWORD, URL, PageSite, Visitor
 
 OFFICE = "198.51.100.0/24, 2001:db8::/48"
 VIEWS = ("", "tasks", "task&id=1", "errors", "hours", "schedules", "workers", "doctor", "confirm&verb=retry&id=1")
@@ -203,6 +203,8 @@ def test_an_address_that_may_be_everybody_s_waits_for_seconds_at_most(
         site.visitor(address).sign_in("wrong")
     now += 6
     assert site.visitor(address).sign_in().status_code == HTTPStatus.SEE_OTHER
+    # By which others' guesses there are not forgiven.
+    assert site.visitor(address).sign_in().status_code == HTTPStatus.TOO_MANY_REQUESTS
 
 
 def test_waits_grow_and_are_forgotten_with_time(site: PageSite, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,6 +365,14 @@ def test_the_word_of_listed_proxies_alone_counts(site: PageSite, connection: str
     assert may_see(site.visitor(connection), headers={"X-Forwarded-For": said}) is sees
 
 
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP"])
+def test_a_proxy_that_is_not_listed_is_known_by_any_of_its_headers(site: PageSite, header: str) -> None:
+    site.set(TASKSERVER_PAGE_ALLOW=OFFICE)
+    visitor = site.visitor("198.51.100.7")
+    assert may_see(visitor)
+    assert not may_see(visitor, headers={header: "203.0.113.9"})
+
+
 def test_a_second_cookie_of_the_same_name_keeps_nobody_out(site: PageSite) -> None:
     session = session_of(site.owner())
     cookies = f"{access.SESSION_COOKIE}=bogus; {access.SESSION_COOKIE}={session}"
@@ -383,14 +393,21 @@ def test_a_form_without_its_token_or_with_another_visitor_s_does_nothing(site: P
     assert first.act(verb="pause", group="3").status_code == HTTPStatus.SEE_OTHER
 
 
-@pytest.mark.parametrize("site_word", ["cross-site", "same-site", "none"])
-def test_a_form_that_the_browser_calls_another_site_s_does_nothing(site: PageSite, site_word: str) -> None:
+@pytest.mark.parametrize(
+    "headers",
+    [
+        *({"Sec-Fetch-Site": word} for word in ("cross-site", "same-site", "none")),
+        *({"Origin": word} for word in ("https://evil.example", "https://site.example.evil.example", "http://[", "x")),
+    ],
+)
+def test_a_form_that_the_browser_calls_another_site_s_does_nothing(site: PageSite, headers: dict[str, str]) -> None:
     site.set(TASKSERVER_PAGE_ALLOW="0.0.0.0/0", TASKSERVER_PAGE_ACTIONS="yes")
     visitor = site.visitor()
     form = visitor.form(verb="pause", group="3")
-    answer = visitor.post("view=act", data=form, headers={"Sec-Fetch-Site": site_word})
+    answer = visitor.post("view=act", data=form, headers=headers)
     assert answer.status_code == HTTPStatus.FORBIDDEN
     assert site.server.store.claims.paused_groups() == []
+    assert visitor.post("view=act", data=form, headers={"Origin": URL}).status_code == HTTPStatus.SEE_OTHER
 
 
 # ---- what every answer bears

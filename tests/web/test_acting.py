@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from http import HTTPStatus
+from pathlib import Path
+from threading import Timer
 from urllib.parse import urlencode
 
 import pytest
 
 from taskserver.errors import Unavailable
+from taskserver.stores.queue.group_pauses import GroupPauses
 from taskserver.web import acting as acting_module
-from taskserver.web import private_files
+from taskserver.web import private_files, wsgi
 from tests.support.pages import ADDRESS, PageSite, Visitor
 
 FAILED = "INSERT INTO jobs_queue (task, group_id, status, attempts, error_text) VALUES (?, ?, ?, 3, ?)"
@@ -54,6 +57,8 @@ def words(text: str) -> str:
         ({"verb": "cancel", "group": "3"}, [4, 4, 4, 4, 4]),
         ({"verb": "retry", "all": "1", "since": "1 day"}, [0, 0, 4, 0, 0]),
         ({"verb": "retry", "task": "tasks.b", "since": "7 days"}, [4, 0, 4, 3, 4]),
+        ({"verb": "retry", "task": "tasks.a", "status": "fatal"}, [0, 4, 0, 3, 0]),
+        ({"verb": "retry", "status": "error"}, [4, 4, 4, 0, 4]),
     ],
 )
 def test_a_page_says_how_many_tasks_would_be_touched_and_the_form_of_it_touches_these(
@@ -85,6 +90,9 @@ def test_groups_are_paused_and_resumed(acting: PageSite) -> None:
     assert "paused" in visitor.get().text
     visitor.act(verb="resume", group="3")
     assert list(paused()) == [5]
+    assert "All groups are paused" not in visitor.get("view=confirm&verb=resume&group=5").text
+    GroupPauses(acting.server.store.database).pause_all()
+    assert "groups that come up from now on run" in visitor.get("view=confirm&verb=resume&group=5").text
     visitor.act(verb="resume", all="1")
     assert list(paused()) == []
 
@@ -176,6 +184,78 @@ def test_what_comes_to_pass_between_page_and_form_makes_it_no_more(acting: PageS
     assert {error.partition("\n")[0] for error in retried} == {"E: one"}
 
 
+def test_what_comes_to_pass_makes_no_more_of_many_tasks_either(acting: PageSite) -> None:
+    """Of more tasks than the page names."""
+    for _ in range(25):
+        acting.sql(FAILED, "tasks.many", 3, 4, "E: many")
+    visitor = acting.visitor()
+    form = visitor.form(verb="retry", task="tasks.many")
+    for _ in range(40):
+        acting.sql(FAILED, "tasks.many", 3, 4, "E: many")
+    visitor.post("view=act", data=form)
+    assert statuses(acting).count(0) == 25
+
+
+def test_the_list_of_a_status_offers_its_own_tasks_alone_and_says_what_else_is_among_others(acting: PageSite) -> None:
+    acting.sql(FAILED, "tasks.a", 3, 4, "cancelled")
+    visitor = acting.visitor()
+    for query, offered in (
+        ("status=fatal", ["Retry the failed ones of this page", "Retry all fatal ones"]),
+        ("status=error", ["Retry the failed ones of this page", "Retry all in error"]),
+        ("status=fatal&group=3", ["Retry the failed ones of this page", "Retry all fatal ones of this kind"]),
+        ("group=3", ["page", "Retry all failed ones of this kind", "Cancel those of this kind that have not ended"]),
+        ("", ["Retry the failed ones of this page"]),
+        ("status=new", []),
+    ):
+        found = re.findall(r'<a class="button[^>]*>([^<]*) …</a>', visitor.get(f"view=tasks&{query}").text)
+        assert len(found) == len(offered), query
+        assert all(words in one for words, one in zip(offered, found, strict=True)), query
+    said = words(visitor.get("view=confirm&verb=retry&group=3").text)
+    assert "1 of them is in error, and comes again without that, too. 1 of them was cancelled by somebody." in said
+    assert "of them" not in words(visitor.get("view=confirm&verb=retry&group=5").text)
+    assert "There is no such task, or it is being done already." in words(
+        visitor.get("view=confirm&verb=retry&id=99").text
+    )
+
+
+def test_errors_that_differ_in_blanks_at_their_end_are_two(acting: PageSite) -> None:
+    acting.sql(FAILED, "tasks.a", 3, 4, "E: one ")
+    said = words(acting.visitor().get("view=confirm&verb=retry&like=1").text)
+    assert "2 tasks would be retried" in said
+    assert "1 task would be retried" in words(acting.visitor().get("view=confirm&verb=retry&like=6").text)
+
+
+def test_tasks_that_failed_because_of_others_are_retried_by_those(acting: PageSite) -> None:
+    acting.sql(FAILED, "tasks.child", 3, 4, "dependency: task 1, for which it waits, is fatal")
+    text = acting.visitor().get("view=errors").text
+    assert "Retry the tasks for which they wait" in words(text)
+    assert "like=6" not in text
+    assert "id=6" in text
+
+
+def test_a_visitor_waits_for_no_lock(mysql_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that answers nothing, for as long as somebody has the table."""
+    site = PageSite(tmp_path, mysql_dsn)
+    site.set(TASKSERVER_PAGE_ALLOW="0.0.0.0/0", TASKSERVER_PAGE_ACTIONS="yes")
+    site.sql(FAILED, "tasks.a", 3, 4, "E: one")
+    visitor = site.visitor()
+    form = visitor.form(verb="retry", all="1")
+    monkeypatch.setattr(wsgi, "ANSWER_SECONDS", 1.0)
+    site.sql("LOCK TABLES jobs_queue WRITE, jobs_queue_paused WRITE")
+    lets_go = Timer(60, site.rows.close)  # so that the test ends in any case
+    lets_go.start()
+    try:
+        for view in ("", "view=tasks", "view=errors", "view=confirm&verb=retry&all=1"):
+            assert visitor.get(view).status_code == HTTPStatus.SERVICE_UNAVAILABLE, view
+        assert 'chip broken"' in visitor.get("view=doctor").text
+        assert visitor.post("view=act", data=form).status_code == HTTPStatus.SERVICE_UNAVAILABLE
+        assert lets_go.is_alive()
+    finally:
+        lets_go.cancel()
+        site.sql("UNLOCK TABLES")
+        site.close()
+
+
 @pytest.mark.parametrize(
     ("url", "code"),
     [
@@ -217,9 +297,9 @@ def test_a_page_that_may_only_show_refuses_acts_and_has_the_line_of_client_py(ac
         for view in ("", "tasks", "errors", "task&id=1"):
             assert "confirm" not in visitor.get(f"view={view}").text
         assert "client.py retry 1" in visitor.get("view=task&id=1").text
-        assert "client.py retry --error &#39;E: one&#39;" in visitor.get("view=errors").text
+        assert "client.py retry --error-line=&#39;E: one&#39;" in visitor.get("view=errors").text
         quoted = visitor.get("view=confirm&verb=retry&like=5").text
-        assert "client.py retry --error &#39;F: &#39;&#34;&#39;&#34;&#39;quoted" in quoted
+        assert "client.py retry --error-line=&#39;F: &#39;&#34;&#39;&#34;&#39;quoted" in quoted
 
 
 # ---- the log

@@ -88,6 +88,7 @@ def test_without_a_right_token_nothing_is_added(adds: PageSite, token: str | Non
     [
         ({"task": "tasks.other", "group_id": 3}, "may not add 'tasks.other'"),
         ({"task": "ordersx.ship", "group_id": 3}, "may not add 'ordersx.ship'"),
+        ({"task": "tasks.send_all", "group_id": 3}, "may not add 'tasks.send_all'"),
         ({"task": "tasks.send"}, "may not add to group 0"),
         ({"task": "tasks.send", "group_id": 4}, "may not add to group 4"),
         ({"stages": ["tasks.send", "tasks.other"], "group_id": 3}, "may not add 'tasks.other'"),
@@ -224,6 +225,12 @@ def test_old_keys_are_forgotten(adds: PageSite) -> None:
     adds.sql(f"UPDATE jobs_queue_notes SET noted_at = {old} WHERE value LIKE '%[1, 2]%'")
     once.Once(adds.server.store.database).forget()
     assert adds.sql("SELECT COUNT(*) FROM jobs_queue_notes") == [(1,)]
+
+
+def test_a_key_is_good_for_another_request_once_it_is_old(adds: PageSite) -> None:
+    assert keyed(adds, TWO[1:]).json == {"ids": [1]}
+    adds.sql(f"UPDATE jobs_queue_notes SET noted_at = {adds.rows.after(-once.KEPT_SECONDS - 60)}")
+    assert keyed(adds, TWO[1:]).json == {"ids": [2]}
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "ä", "a\tb"])

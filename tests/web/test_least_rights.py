@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
@@ -48,6 +49,11 @@ def test_each_view_is_shown_to_a_page_that_may_select_alone(reading: PageSite) -
         answer = visitor.get(f"view={view}")
         assert answer.status_code == HTTPStatus.OK, (view, answer.text)
     assert "may not read" not in visitor.get().text
+    doctor = visitor.get("view=doctor").text
+    assert "may not UPDATE on jobs_queue" in doctor
+    assert "this page, which only shows, needs SELECT alone" in doctor
+    assert re.search(r'chip unknown">unknown</span></span><div class="body"><strong>rights</strong>', doctor)
+    assert "check --accept rights" not in doctor
 
 
 def test_such_a_page_can_change_nothing_even_where_acts_are_allowed(reading: PageSite) -> None:

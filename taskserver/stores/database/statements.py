@@ -136,6 +136,7 @@ def words_of(words: Words, table: str, quoted: str) -> dict[str, str]:
         "stages_bytes": words.bytes_of.format("stages"),
         # The position of a bound text in the error, from 1 on, compared byte by byte; 0 where it does not occur.
         "error_position": "INSTR(error_text, ?)",
+        "error_bytes": words.as_bytes.format("error_text"),
         "cancelled": f"'{CANCELLED}'",
         "is_cancelled": f"CASE WHEN error_text = '{CANCELLED}' THEN 1 ELSE 0 END",
         # The table of dependencies has no column `id`: `id` is that of the task's row.

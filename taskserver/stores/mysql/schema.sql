@@ -153,7 +153,8 @@ CREATE TABLE IF NOT EXISTS jobs_queue_stats (
   PRIMARY KEY (hour, group_id, task)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- What is remembered of this queue: findings that a person has accepted, and what `client.py check --mail` has told.
+-- What is remembered of this queue: findings that a person has accepted, what `client.py check --mail` has told, and the
+-- keys of requests that added tasks over HTTP.
 CREATE TABLE IF NOT EXISTS jobs_queue_notes (
   name         VARCHAR(190) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   value        TEXT            NOT NULL,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import isfinite
 from typing import Any
 
 import pymysql
@@ -195,8 +196,8 @@ def packet_bytes(cursor: Any) -> int:
 
 
 def _read_seconds(pace: Pace) -> float | None:
-    if pace.is_unhurried:
-        return None
+    if pace.is_unhurried:  # unless somebody waits for the whole, as a visitor does
+        return pace.answer_seconds if isfinite(pace.answer_seconds) else None
     return min(READ_SECONDS_IN_A_RUN if pace.is_in_run else READ_SECONDS, pace.answer_seconds)
 
 

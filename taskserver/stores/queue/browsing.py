@@ -81,7 +81,7 @@ class Browsing:
 
     COLUMNS = "id, attempts, group_id, task, {due_at_text} AS due"
     # The text of an error stays out of the window, which may have to be kept somewhere.
-    IS_LIKE = "CASE WHEN error_text = ? OR {error_position} = 1 THEN 1 ELSE 0 END AS is_like"
+    IS_LIKE = "CASE WHEN {error_bytes} = ? OR {error_position} = 1 THEN 1 ELSE 0 END AS is_like"
     IS_RECENT = "CASE WHEN COALESCE(finished_at, updated_at) >= {after} THEN 1 ELSE 0 END AS is_recent"
 
     OF_ALL = "SELECT {seen} FROM {table} {by_key} WHERE id < ? ORDER BY id DESC LIMIT ?"
@@ -155,8 +155,11 @@ class Browsing:
         if seen >= rows:
             last_id, due_at = self._fetch(self.LAST_DUE, window)[0]
             return TaskPage(tasks, Place(last_id, None, due_at), is_by_time=True)
-        undated = self._window(chosen, self.WITHOUT_DUE, chosen.status, MAX_SIGNED, 1)
-        return TaskPage(tasks, UNDATED if self._seen(undated)[0] else None, is_by_time=True)
+        if len(tasks) == most:
+            undated = self._window(chosen, self.WITHOUT_DUE, chosen.status, MAX_SIGNED, 1)
+            return TaskPage(tasks, UNDATED if self._seen(undated)[0] else None, is_by_time=True)
+        rest = self.page(chosen, UNDATED, most - len(tasks))
+        return rest._replace(tasks=[*tasks, *rest.tasks], is_by_time=True)
 
     def most_attempts(self, chosen: Filter, place: Place, most: int) -> TaskPage:
         """Those with the most attempts of the tasks that a window or some hold, `most` at most."""

@@ -57,7 +57,11 @@ class Diagnosis:
     FAR = "SELECT COUNT(*) FROM {table} WHERE status IN (3, 5) AND due_at >= '2037-01-01 00:00:00'"
 
     UNDATED = """
-        SELECT COUNT(*) FROM (
+        SELECT COUNT(*) + (
+            SELECT COUNT(*) FROM (
+                SELECT id FROM {table} {by_due} WHERE status = 3 AND due_at IS NULL ORDER BY id LIMIT ?
+            ) AS failed
+        ) FROM (
             SELECT id FROM {table} {by_due} WHERE status = 5 AND due_at IS NULL ORDER BY id LIMIT ?
         ) AS waiting WHERE NOT EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = waiting.id)
     """
@@ -69,8 +73,11 @@ class Diagnosis:
         return Lapsed(rows, float(oldest or 0))
 
     def undated(self) -> int:
-        """How many of the oldest waiting rows wait for neither an instant nor a task. Raises DatabaseError."""
-        rows: int = self._database.fetch_value(self.UNDATED, [MAX_WAITING])
+        """How many rows in error, and of the oldest waiting ones, wait for neither an instant nor a task.
+
+        Raises DatabaseError.
+        """
+        rows: int = self._database.fetch_value(self.UNDATED, [MAX_WAITING] * 2)
         return rows
 
     def queue_facts(self, most_rows: int, lapsed_seconds: float) -> QueueFacts:

@@ -32,6 +32,11 @@ class ErrorCount(NamedTuple):
     example_id: int
     """The id of the newest of these tasks."""
 
+    @property
+    def is_given_up(self) -> bool:
+        """Whether these tasks failed because of others, each for which it waits: they are of several errors."""
+        return self.line == ANY_GIVEN_UP
+
 
 class Failures:
     """The failed tasks of one queue."""

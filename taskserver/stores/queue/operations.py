@@ -261,7 +261,7 @@ def bulk_write(verb: Verb, selection: Selection, values: Sequence[Any] = ()) -> 
         conditions.append("{error_position} = 1")  # LIKE of SQLite holds a and A for the same
     given: list[Any] = [text for text in (selection.task, selection.error) if text is not None]
     if selection.error_line is not None:
-        conditions.append("error_text = ? OR {error_position} = 1")
+        conditions.append("{error_bytes} = ? OR {error_position} = 1")
         given += [selection.error_line, f"{selection.error_line}\n"]
     if selection.status is not None:
         conditions.append("status = ?")
