@@ -88,6 +88,13 @@ def _written(alarm: Alarm) -> str | None:
 
 
 def _alarm(judgement: Judgement, before: Alarm) -> Alarm:
+    """What is told from now on."""
+    after = _told(judgement, before)
+    # A mail is the whole truth: what is told in it has its end told, too.
+    return after if _is_the_same(before, after) else _told(judgement, before, may_hold=False)
+
+
+def _told(judgement: Judgement, before: Alarm, may_hold: bool = True) -> Alarm:
     now, since, held = judgement.now, dict[str, str](), dict[str, str]()
     told = {name: [at for at in instants if _is_recent(at, now)] for name, instants in before.told.items()}
     problems = to_tell(judgement)
@@ -97,7 +104,8 @@ def _alarm(judgement: Judgement, before: Alarm) -> Alarm:
             since[name] = before.since[name]
             continue
         found_at = before.held.get(name, now)
-        if len(told.get(name, ())) >= OFTEN and 0 <= (seconds_between(found_at, now) or 0.0) < HELD_SECONDS:
+        seconds = seconds_between(found_at, now) or 0.0
+        if may_hold and len(told.get(name, ())) >= OFTEN and 0 <= seconds < HELD_SECONDS:
             held[name] = found_at
         else:
             since[name] = found_at

@@ -469,6 +469,16 @@ def test_a_problem_that_comes_and_goes_is_told_three_times_a_day_and_then_once_i
     assert alarm == alarms.WELL
 
 
+def test_a_mail_about_something_else_tells_what_comes_and_goes_too_and_so_its_end() -> None:
+    often = {"fatal": [NOW] * 3}
+    before = Alarm("WARNING", NOW, {"groups": NOW}, told=often)
+    held = alarms._alarm(judged(an_overview({3: rows(fatal=1)}, unserved="groups")), before)
+    assert (list(held.since), list(held.held)) == (["groups"], ["fatal"])
+    told = alarms._alarm(judged(an_overview({3: rows(fatal=1)})), held)
+    assert (list(told.since), told.held) == (["fatal"], {})
+    assert not alarms._alarm(judged(an_overview()), told).since
+
+
 def test_while_cron_has_stopped_no_mail_asks_for_more_workers() -> None:
     waits = an_overview({3: rows(new=1, ready_seconds=9000.0)}, runs=[a_run(7200, every=60)])
     judgement = judged(waits)

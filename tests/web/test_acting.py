@@ -240,7 +240,7 @@ def test_a_visitor_waits_for_no_lock(mysql_dsn: str, tmp_path: Path, monkeypatch
     site.sql(FAILED, "tasks.a", 3, 4, "E: one")
     visitor = site.visitor()
     form = visitor.form(verb="retry", all="1")
-    monkeypatch.setattr(wsgi, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(wsgi, "ANSWER_SECONDS", 0.3)
     site.sql("LOCK TABLES jobs_queue WRITE, jobs_queue_paused WRITE")
     lets_go = Timer(60, site.rows.close)  # so that the test ends in any case
     lets_go.start()

@@ -199,6 +199,7 @@ def test_the_overview_renews_itself_and_leaves_the_visitor_alone(browser: Browse
         assert browser.complaints() == []
 
 
+@pytest.mark.long
 def test_a_page_that_cannot_be_renewed_says_so_until_it_can(browser: Browser, site: PageQueue) -> None:
     site.add("tasks.note")
     browser.before_scripts(HURRY)
@@ -279,6 +280,7 @@ def test_signing_out_ends_what_another_window_shows(browser: Browser, site: Page
 # ---- a queue that is empty, large, away or old
 
 
+@pytest.mark.long
 def test_an_empty_queue_is_shown_in_words(browser: Browser, site: PageQueue) -> None:
     browser.resize(360, 800, mobile=True)
     with site.served() as website:
