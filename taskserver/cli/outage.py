@@ -32,7 +32,7 @@ def kind_of(error: DatabaseError) -> str:
 def outage_of_line(settings: Settings, command: str) -> DatabaseOutage:
     """The outage as a crontab line of `client.py check` or `page` meets it.
 
-    Each tells it for itself: the output of another line may go where nobody reads it.
+    An alarm tells it for itself: the output of another line may go where nobody reads it.
     """
     return DatabaseOutage(settings.outages, host_name(), f"{command} {settings.queue}")
 

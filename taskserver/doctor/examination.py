@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def accepted_in(folder: Path, answer_seconds: float = PATIENT) -> Acceptances:
     try:
         store = open_store(load_settings(folder))
         try:
-            with store.database.answered_within(answer_seconds):
+            with _bounded(store, answer_seconds):
                 return read_accepted(store)
         finally:
             store.close()
@@ -68,7 +69,7 @@ def _of_database(settings: Settings, answer_seconds: float) -> Iterator[Finding]
     try:
         store = open_store(settings)
         try:
-            with store.database.answered_within(answer_seconds):
+            with _bounded(store, answer_seconds):
                 levels = {}
                 for finding in _of_tables(store, settings):
                     levels[finding.check] = finding.level
@@ -82,8 +83,14 @@ def _of_database(settings: Settings, answer_seconds: float) -> Iterator[Finding]
             # Modules are imported next, which may fork or open the same file.
             store.close()
     except DatabaseError as error:
-        yield broken("database", str(error), "workers and producers end with this, too")
+        longer = "" if answer_seconds == PATIENT else ", which wait longer,"
+        yield broken("database", str(error), f"workers and producers{longer} end with this, too")
     yield from modules.findings(settings, task_names)
+
+
+def _bounded(store: Store, answer_seconds: float) -> AbstractContextManager[None]:
+    database = store.database
+    return nullcontext() if answer_seconds == PATIENT else database.tried_once(answer_seconds)
 
 
 def _of_tables(store: Store, settings: Settings) -> Iterator[Finding]:

@@ -14,36 +14,38 @@ from zlib import crc32
 
 from ..stores import Store
 from ..stores.queue.notes import MAX_NAME, Notes
-from .checking import Judgement, Limits, Problem, State
+from .checking import Judgement, Limits, State
 
 KIND = "check"
+CRITICAL, MORE = "critical", "more"
+"""Told like problems, beside these: that a problem is critical, and that many more tasks are fatal."""
 MANY_MORE = 5
 """So many more fatal tasks are news, if they are twice as many."""
 DAY_SECONDS = 86_400.0
 OFTEN = 3
-"""A problem that was told so many times within a day is told anew only once it has lasted for a while."""
-HELD_SECONDS = 3600.0
-"""For so long."""
+"""What was told so many times within a day comes and goes."""
+AWAY_SECONDS = 3600.0
+"""The end of what comes and goes is told once it has been away for so long."""
+CLOCK_SECONDS = 60.0
+"""By how much the clocks of servers may differ."""
 
 
 class Alarm(NamedTuple):
     """What was told. Instants are text in UTC."""
 
-    state: str = State.OK.name
-    """The name of a State."""
     began: str = ""
     """When all was well last, and then was not."""
     since: Mapping[str, str] = {}
-    """For each problem that was told and is not over, by name: when it was found first."""
+    """What was told and is not told as over, by name: when it was found first."""
     fatal: int = 0
     """How many tasks were fatal: when it was told last, or later, where they are fewer by now."""
     told: Mapping[str, Sequence[str]] = {}
-    """For each problem, also for those that are over: when it was told within the last day."""
-    held: Mapping[str, str] = {}
-    """Problems that come and go, and are not told yet: when each was found first."""
+    """By name, also for what is over: when it was told within the last day."""
+    away: Mapping[str, str] = {}
+    """What comes and goes, and is away: since when."""
 
     def is_frequent(self, name: str) -> bool:
-        """Whether a problem comes and goes."""
+        """Whether it comes and goes."""
         return len(self.told.get(name, ())) >= OFTEN
 
 
@@ -65,17 +67,11 @@ def changed(store: Store, judgement: Judgement) -> Change | None:
     found = notes.find(name)
     note = None if found is None else found.value
     before = WELL if note is None else _read(note)
-    after = _alarm(judgement, before)
+    after = alarm_of(judgement, before)
     if _written(after) == note:
         return None
     has_noted = notes.replace(name, note, _written(after))
-    return Change(before, after, note) if has_noted and not _is_the_same(before, after) else None
-
-
-def _is_the_same(before: Alarm, after: Alarm) -> bool:
-    """Whether somebody who was told of one need not be told of the other."""
-    is_more = "fatal" in before.since and after.fatal >= max(2 * before.fatal, before.fatal + MANY_MORE)
-    return (before.state, set(before.since)) == (after.state, set(after.since)) and not is_more
+    return Change(before, after, note) if has_noted and is_news(before, after) else None
 
 
 def take_back(store: Store, judgement: Judgement, change: Change) -> None:
@@ -83,60 +79,58 @@ def take_back(store: Store, judgement: Judgement, change: Change) -> None:
     Notes(store.database).replace(name_of(judgement.limits), _written(change.after), change.note)
 
 
-def _written(alarm: Alarm) -> str | None:
-    return None if alarm == WELL else json.dumps(alarm._asdict())
+def is_news(before: Alarm, after: Alarm) -> bool:
+    """Whether somebody who was told of one is to be told of the other."""
+    more_before, more_after = (list(one.told.get(MORE, ()))[-1:] for one in (before, after))
+    return set(before.since) != set(after.since) or (bool(more_after) and more_after != more_before)
 
 
-def _alarm(judgement: Judgement, before: Alarm) -> Alarm:
-    """What is told from now on."""
-    after = _told(judgement, before)
-    # A mail is the whole truth: what is told in it has its end told, too.
-    return after if _is_the_same(before, after) else _told(judgement, before, may_hold=False)
+def alarm_of(judgement: Judgement, before: Alarm) -> Alarm:
+    """What is told from now on, by what was told before."""
+    now = judgement.now
+    recent = {name: [at for at in instants if _is_recent(at, now)] for name, instants in before.told.items()}
+    before = before._replace(told={name: instants for name, instants in recent.items() if instants})
+    found = _found(judgement, before)
+    away = _away(judgement, before, found)
+    since = {name: before.since.get(name, now) for name in [*found, *away]}
+    fatal, is_more = _fatal(judgement, before) if "fatal" in found else (before.fatal * ("fatal" in away), False)
+    begun = [name for name in found if name not in before.since] + [MORE] * is_more
+    told = {**before.told} | {name: [*before.told.get(name, ()), now] for name in begun}
+    return Alarm((before.began if before.since else now) if since else "", since, fatal, told, away)
 
 
-def _told(judgement: Judgement, before: Alarm, may_hold: bool = True) -> Alarm:
-    now, since, held = judgement.now, dict[str, str](), dict[str, str]()
-    told = {name: [at for at in instants if _is_recent(at, now)] for name, instants in before.told.items()}
-    problems = to_tell(judgement)
-    for problem in problems:
-        name = problem.name
-        if name in before.since:
-            since[name] = before.since[name]
-            continue
-        found_at = before.held.get(name, now)
-        seconds = seconds_between(found_at, now) or 0.0
-        if may_hold and len(told.get(name, ())) >= OFTEN and 0 <= seconds < HELD_SECONDS:
-            held[name] = found_at
-        else:
-            since[name] = found_at
-            told[name] = [*told.get(name, ()), now]
-    state = max((problem.state for problem in problems if problem.name in since), default=State.OK)
-    return Alarm(
-        state.name,
-        (before.began if before.since else now) if since else "",
-        since,
-        _fatal(judgement, before) if "fatal" in since else 0,
-        {name: instants for name, instants in told.items() if instants},
-        held,
-    )
+def _found(judgement: Judgement, before: Alarm) -> list[str]:
+    """What is to be told now, or was."""
+    names = [problem.name for problem in judgement.problems]
+    if "cron" in names and "waiting" in names and "waiting" not in before.since:
+        names.remove("waiting")  # tasks wait for cron
+    return [*names, CRITICAL] if judgement.state is State.CRITICAL else names
 
 
-def _fatal(judgement: Judgement, before: Alarm) -> int:
-    """The fatal tasks that were told: fewer where they are fewer by now, more where that is news."""
+def _away(judgement: Judgement, before: Alarm, found: Sequence[str]) -> dict[str, str]:
+    """What comes and goes, and is not there now, since when."""
+    accepted = {problem.name for problem in judgement.accepted}
+    gone = {
+        name: before.away.get(name, judgement.now)
+        for name in before.since
+        if name not in found and name not in accepted and before.is_frequent(name)
+    }
+    return {name: since for name, since in gone.items() if _is_recent(since, judgement.now, AWAY_SECONDS)}
+
+
+def _fatal(judgement: Judgement, before: Alarm) -> tuple[int, bool]:
+    """The number of fatal tasks that was told, and whether so many more are news."""
     rows = judgement.measured.fatal.rows
-    is_news = "fatal" not in before.since or rows >= max(2 * before.fatal, before.fatal + MANY_MORE)
-    return rows if is_news else min(rows, before.fatal)
+    if "fatal" not in before.since:
+        return rows, False
+    if rows >= max(2 * before.fatal, before.fatal + MANY_MORE):
+        return rows, True
+    return before.fatal if before.is_frequent(MORE) else min(rows, before.fatal), False
 
 
-def to_tell(judgement: Judgement) -> list[Problem]:
-    """The problems that a mail may tell: while cron has stopped, tasks wait for that."""
-    names = {problem.name for problem in judgement.problems}
-    return [problem for problem in judgement.problems if problem.name != "waiting" or "cron" not in names]
-
-
-def _is_recent(instant: str, now: str) -> bool:
-    seconds = seconds_between(instant, now)
-    return seconds is not None and seconds < DAY_SECONDS
+def _is_recent(instant: str, now: str, seconds: float = DAY_SECONDS) -> bool:
+    passed = seconds_between(instant, now)
+    return passed is not None and -CLOCK_SECONDS <= passed < seconds
 
 
 def seconds_between(earlier: str, later: str) -> float | None:
@@ -147,19 +141,16 @@ def seconds_between(earlier: str, later: str) -> float | None:
         return None
 
 
+def _written(alarm: Alarm) -> str | None:
+    return None if alarm == WELL else json.dumps(alarm._asdict())
+
+
 def _read(text: str) -> Alarm:
     """An alarm from a note's text, in which anybody may have put anything."""
     try:
         found = json.loads(text)
         told = {str(name): [str(at) for at in instants] for name, instants in found["told"].items()}
-        return Alarm(
-            str(found["state"]),
-            str(found["began"]),
-            _texts(found["since"]),
-            int(found["fatal"]),
-            told,
-            _texts(found["held"]),
-        )
+        return Alarm(str(found["began"]), _texts(found["since"]), int(found["fatal"]), told, _texts(found["away"]))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return WELL
 

@@ -22,7 +22,6 @@ from .coverage import groups_in, late_after_seconds, names_all_groups, seconds_s
 from .overview import Overview, read_overview, rows_by_group
 from .verdict import MENDS, Level, Reason, fatal_in_words, judge
 
-ERRORS_TOLD = 3
 SHORT_SECONDS = 1000
 """A shorter span is told in seconds, as its limits are."""
 
@@ -110,7 +109,7 @@ class Judgement(NamedTuple):
     """The limit of silence that held."""
     acceptances: Acceptances
     errors: Sequence[ErrorCount]
-    """The most frequent errors of failed tasks; none where only some groups are judged."""
+    """What tasks failed with last; nothing where only some groups are judged."""
     now: str
     """The database's clock, as text in UTC."""
 
@@ -198,7 +197,7 @@ def judge_by_limits(overview: Overview, limits: Limits, measured: Measured, acce
         limits,
         limits.silence or _rhythm(_runs(overview, limits.groups)),
         accepted,
-        () if limits.groups else overview.errors[:ERRORS_TOLD],
+        () if limits.groups else overview.errors,
         overview.now,
     )
 

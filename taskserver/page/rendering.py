@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from .. import __version__
+from ..messages.error_text import MAX_ERROR_LENGTH
 from ..messages.instants import exactly, local, time_of_day
 from ..messages.printable import age, escaped, in_units, without_middle
 from ..model.task import Status, name_of_status
@@ -130,7 +131,8 @@ def begin_in_shell(text: str) -> str:
 def error_in_shell(line: str) -> str:
     """The arguments by which client.py chooses an error: by the whole line, or by the begin that may be copied."""
     begin = begin_in_shell(line)
-    option = "--error-line" if begin == quote(line) else "--error"
+    is_whole = begin == quote(line) and len(line) < MAX_ERROR_LENGTH
+    option = "--error-line" if is_whole else "--error"
     return f"{option}={begin}" if begin else ""  # by "=", as a line may begin with "-"
 
 

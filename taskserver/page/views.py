@@ -236,11 +236,11 @@ def findings_of(folder: Path, may_act: bool, answer_seconds: float) -> Page:
 
 
 def _of_reader(finding: Finding) -> Finding:
-    """A finding as a page means it that only shows, with an account that may only read."""
-    if finding.check != "rights" or finding.level is not Level.BROKEN:
+    """A finding as a page means it that only shows, where its account may only read."""
+    if finding.check != "rights" or finding.level is not Level.BROKEN or "may not UPDATE on" not in finding.found:
         return finding
-    why = "this page, which only shows, needs SELECT alone; workers need another account, which is not seen from here"
-    return unknown("rights", finding.found, why, "see what client.py doctor says with the workers' account")
+    why = "this page, which only shows, can do without; workers with this account could do no work"
+    return unknown("rights", finding.found, why, "give workers an account of their own, and have client.py doctor look")
 
 
 # ---- hours

@@ -101,12 +101,12 @@ def _arguments(verb: str, selection: Selection) -> str:
     if verb in GROUP_VERBS:
         return f"{verb} {','.join(map(str, selection.groups)) if selection.groups else '--all'}"
     parts = list(map(str, selection.ids or ()))
-    parts += ["--group", *map(str, selection.groups)] if selection.groups else []
+    parts += ["--group", ",".join(map(str, selection.groups))] if selection.groups else []
     if selection.task:
         name = begin_in_shell(selection.task)
         if name != quote(selection.task):
             return ""
-        parts += ["--task", name]
+        parts.append(f"--task={name}")  # a name in a row may begin with "-"
     if selection.error_line:
         chosen = error_in_shell(selection.error_line)
         if not chosen.startswith("--error-line="):

@@ -294,7 +294,7 @@ def test_from_well_to_critical_and_back_each_change_is_mailed_once(served: Queue
     assert re.match(r"TASKSERVER OK: all is well again, after \d+ s\nIt was not since .*: leases\n", said)
     assert mailed(served) == (OK, "")
     ((_, kept),) = notes(served)  # for a day, what was told
-    assert (json.loads(kept)["state"], set(json.loads(kept)["told"])) == ("OK", {"fatal", "leases"})
+    assert (json.loads(kept)["since"], set(json.loads(kept)["told"])) == ({}, {"fatal", "leases", "critical", "more"})
     served.sql("UPDATE jobs_queue_notes SET value = REPLACE(value, '202', '201')")
     assert (mailed(served), notes(served)) == ((OK, ""), [])
 

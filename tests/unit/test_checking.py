@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,7 +16,7 @@ from taskserver.model.schedule import Schedule
 from taskserver.model.task import Status
 from taskserver.monitoring import alarms
 from taskserver.monitoring.acceptance import FINDINGS, NAMES, REASONS, Acceptances, Accepted
-from taskserver.monitoring.alarms import WELL, Alarm, name_of
+from taskserver.monitoring.alarms import WELL, Alarm, alarm_of, is_news, name_of
 from taskserver.monitoring.checking import Judgement, Limit, Limits, State, judge_by_limits, measure, span
 from taskserver.monitoring.overview import AtWork, Overview, RowCounts
 from taskserver.stores.database.records import LastRun, RunningTask, WorkerProcess
@@ -426,93 +426,117 @@ def test_the_name_of_an_alarm_of_many_groups_fits_its_column_and_is_its_own() ->
 
 
 FORGED = [
-    '{"state": "WARNING", "began": "x", "since": {}, "fatal": 1e999, "told": {}, "held": {}}',
-    '{"state": "WARNING", "began": "x", "since": {}, "fatal": 1, "told": {"fatal": 5}, "held": {}}',
-    "",
-    "null",
-    "[]",
-    "5",
-    "{}",
-    '{"state": 5, "began": 5, "since": 5}',
-    "[" * 10_000,
-    '{"since": {"a": "b"}}',
+    *('{"began": "x", "since": {}, "fatal": ' + rest for rest in ('1e999, "told": {}, "away": {}}', '1, "told": 5}')),
+    *("", "null", "[]", "5", "{}", '{"state": 5, "began": 5, "since": 5}', "[" * 10_000, '{"since": {"a": "b"}}'),
 ]
 
 
 @pytest.mark.parametrize("text", FORGED)
 def test_a_note_that_holds_anything_is_an_alarm_of_nothing(text: str) -> None:
-    assert alarms._read(text) == alarms.WELL
+    assert alarms._read(text) == WELL
 
 
 def test_an_alarm_is_read_as_it_was_written() -> None:
-    alarm = Alarm("WARNING", NOW, {"fatal": NOW}, 2, {"fatal": [NOW], "groups": [NOW, NOW]}, {"failing": NOW})
+    alarm = Alarm(NOW, {"fatal": NOW}, 2, {"fatal": [NOW], "groups": [NOW, NOW]}, {"failing": NOW})
     assert alarms._read(json.dumps(alarm._asdict())) == alarm
 
 
-def test_a_problem_that_comes_and_goes_is_told_three_times_a_day_and_then_once_it_lasts() -> None:
+class Looks:
+    """Checks one after the other, of a queue with so many fatal tasks."""
+
+    def __init__(self) -> None:
+        self.alarm = WELL
+
+    def look(self, minutes: int, fatal: int, **more: Any) -> bool:
+        """Whether that is news, so many minutes after the begin."""
+        now = str(datetime.fromisoformat(NOW) + timedelta(minutes=minutes))
+        judgement = judged(an_overview({3: rows(fatal=fatal)}, **more))._replace(now=now)
+        before, self.alarm = self.alarm, alarm_of(judgement, self.alarm)
+        return is_news(before, self.alarm)
+
+    def news(self, times: range, fatal: Callable[[int], int]) -> list[int]:
+        """The minutes that had some, where the minutes tell the fatal tasks."""
+        return [minutes for minutes in times if self.look(minutes, fatal(minutes))]
+
+
+def test_of_what_comes_and_goes_the_third_end_within_a_day_is_told_once_it_has_been_over_for_an_hour() -> None:
     """A look each five minutes, half of which find it."""
-    start, alarm = datetime.fromisoformat(NOW), alarms.WELL
-
-    def look(minutes: int, is_fatal: bool) -> bool:
-        """Whether that is news."""
-        nonlocal alarm
-        judgement = judged(an_overview({3: rows(fatal=int(is_fatal))}))
-        before, alarm = alarm, alarms._alarm(judgement._replace(now=str(start + timedelta(minutes=minutes))), alarm)
-        return not alarms._is_the_same(before, alarm)
-
-    news = [minutes for minutes in range(0, 300, 5) if look(minutes, minutes % 10 == 0)]
-    assert news == [0, 5, 10, 15, 20, 25]
-    assert [minutes for minutes in range(300, 420, 5) if look(minutes, True)] == [360]
-    assert [minutes for minutes in range(420, 500, 5) if look(minutes, False)] == [420]
-    assert [minutes for minutes in range(3000, 3010, 5) if look(minutes, True)] == [3000]  # two days later
-    assert [minutes for minutes in range(6000, 6010, 5) if look(minutes, False)] == [6000]
-    assert alarm == alarms.WELL
+    looks = Looks()
+    assert looks.news(range(0, 300, 5), lambda minutes: int(minutes % 10 == 0)) == [0, 5, 10, 15, 20]
+    assert looks.news(range(300, 400, 5), lambda minutes: 0) == [355]  # it was there at 290 last
+    assert looks.news(range(400, 500, 5), lambda minutes: 1) == [400]
+    assert looks.news(range(500, 600, 5), lambda minutes: 0) == [560]
+    assert looks.news(range(3000, 3010, 5), lambda minutes: 1) == [3000]  # two days later
+    assert looks.news(range(3010, 3020, 5), lambda minutes: 0) == [3010]
+    assert looks.news(range(6000, 6010, 5), lambda minutes: 0) == []
+    assert looks.alarm == WELL
 
 
-def test_a_mail_about_something_else_tells_what_comes_and_goes_too_and_so_its_end() -> None:
+def test_what_gets_critical_or_much_more_again_and_again_is_told_three_times_a_day() -> None:
+    assert Looks().news(range(0, 300, 5), lambda minutes: 9 + (minutes % 10 == 0)) == [0, 5, 10, 15, 20]
+    assert Looks().news(range(0, 300, 5), lambda minutes: 1 + 5 * (minutes % 10 == 0)) == [0, 10, 20, 30]
+    grows = Looks().news(range(0, 300, 5), lambda minutes: 2 ** (minutes // 5))
+    assert grows == [0, 15, *range(20, 300, 5)]  # 1, 8, which doubles, and 16, which is critical
+
+
+def test_what_is_away_is_told_with_nothing_and_nothing_is_called_well_before() -> None:
     often = {"fatal": [NOW] * 3}
-    before = Alarm("WARNING", NOW, {"groups": NOW}, told=often)
-    held = alarms._alarm(judged(an_overview({3: rows(fatal=1)}, unserved="groups")), before)
-    assert (list(held.since), list(held.held)) == (["groups"], ["fatal"])
-    told = alarms._alarm(judged(an_overview({3: rows(fatal=1)})), held)
-    assert (list(told.since), told.held) == (["fatal"], {})
-    assert not alarms._alarm(judged(an_overview()), told).since
+    before = Alarm(NOW, {"fatal": NOW, "groups": NOW}, told=often)
+    away = alarm_of(judged(an_overview()), before)
+    assert (set(away.since), away.away) == ({"fatal"}, {"fatal": NOW})
+    letter = list(command._letter(judged(an_overview()), alarms.Change(before, away, None)))
+    assert letter[0].startswith("TASKSERVER OK: 0 ready, ")
+    assert letter[1:] == ["", "groups is over, after 0 s"]
+    # What is accepted is over at once.
+    assert not alarm_of(judged(an_overview({3: rows(fatal=1)}), ["fatal"]), before).since
+
+
+@pytest.mark.parametrize("instant", ["garbage", "2099-01-01 00:00:00"])
+def test_a_forged_or_a_future_instant_silences_nothing(instant: str) -> None:
+    forged = Alarm(NOW, {"fatal": NOW}, 1, {"fatal": [instant] * 3}, {"fatal": instant})
+    assert alarm_of(judged(an_overview()), forged) == WELL
+    frequent = forged._replace(told={"fatal": [NOW] * 3})
+    assert not alarm_of(judged(an_overview()), frequent).since
 
 
 def test_while_cron_has_stopped_no_mail_asks_for_more_workers() -> None:
-    waits = an_overview({3: rows(new=1, ready_seconds=9000.0)}, runs=[a_run(7200, every=60)])
-    judgement = judged(waits)
-    assert [problem.name for problem in judgement.problems] == ["cron", "waiting"]
-    assert [problem.name for problem in alarms.to_tell(judgement)] == ["cron"]
-    assert list(alarms._alarm(judgement, alarms.WELL).since) == ["cron"]
+    waits = {3: rows(new=1, ready_seconds=9000.0)}
+    stopped, goes = (judged(an_overview(waits, [a_run(age, every=60)])) for age in (7200, 30))
+    assert [list(found(one)) for one in (stopped, goes)] == [["cron", "waiting"], ["waiting"]]
+    cron = alarm_of(stopped, WELL)
+    assert list(cron.since) == ["cron", "critical"]
+    assert list(alarm_of(goes, cron).since) == ["waiting"]
+    # What waited before goes on waiting.
+    assert list(alarm_of(stopped, alarm_of(goes, WELL)).since) == ["cron", "waiting", "critical"]
 
 
 def test_a_mail_names_the_most_frequent_errors() -> None:
-    errors = [ErrorCount(f"OSError: {number}", 9 - number, 1, NOW, NOW, number) for number in range(5)]
+    counts = [(9, 0), (8, 2), (7, 1), (6, 5), (5, 4), (0, 0)]
+    errors = [ErrorCount(f"OSError: {all_}", all_, fatal, NOW, NOW, 1) for all_, fatal in counts]
     overview = an_overview({3: rows(fatal=2)})._replace(errors=errors)
     letter = list(command._lines(judged(overview)))
     assert [line for line in letter if " failed with: " in line] == [
-        "  9 failed with: OSError: 0",
-        "  8 failed with: OSError: 1",
-        "  7 failed with: OSError: 2",
+        "  5 failed with: OSError: 6",
+        "  4 failed with: OSError: 5",
+        "  2 failed with: OSError: 8",
     ]
     assert not [line for line in command._lines(judged(overview, groups=(3,))) if " failed with: " in line]
 
 
 LETTERS: list[tuple[Alarm, Alarm, list[str]]] = [
-    (WELL, Alarm("WARNING", NOW, {"fatal": NOW}), ["TASKSERVER WARNING: 2 fatal", "What to do: client.py errors"]),
+    (WELL, Alarm(NOW, {"fatal": NOW}), ["TASKSERVER WARNING: 2 fatal", "What to do: client.py errors"]),
     (
         WELL,
-        Alarm("WARNING", NOW, {"fatal": NOW}, told={"fatal": [NOW] * 3}),
-        ["It comes and goes: for a day it is told again only where it has lasted for an hour."],
+        Alarm(NOW, {"fatal": NOW}, told={"fatal": [NOW] * 3}),
+        ["It comes and goes: from now on its end is told once it has been over for an hour."],
     ),
     (
-        Alarm("WARNING", "2026-11-22 08:00:00", {"fatal": "x", "groups": "2026-11-22 09:30:00"}),
-        Alarm("WARNING", "2026-11-22 08:00:00", {"fatal": "x"}),
+        Alarm("2026-11-22 08:00:00", {"fatal": "x", "groups": "2026-11-22 09:30:00"}),
+        Alarm("2026-11-22 08:00:00", {"fatal": "x"}),
         ["fatal, seen first at x: 2 tasks are fatal", "groups is over, after 30 min"],
     ),
     (
-        Alarm("WARNING", "2026-11-22 08:00:00", {"fatal": NOW}),
+        Alarm("2026-11-22 08:00:00", {"fatal": NOW}),
         WELL,
         ["TASKSERVER OK: all is well again, after 2 h", ": fatal"],
     ),

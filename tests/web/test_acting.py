@@ -213,9 +213,7 @@ def test_the_list_of_a_status_offers_its_own_tasks_alone_and_says_what_else_is_a
     said = words(visitor.get("view=confirm&verb=retry&group=3").text)
     assert "1 of them is in error, and comes again without that, too. 1 of them was cancelled by somebody." in said
     assert "of them" not in words(visitor.get("view=confirm&verb=retry&group=5").text)
-    assert "There is no such task, or it is being done already." in words(
-        visitor.get("view=confirm&verb=retry&id=99").text
-    )
+    assert "No task that is chosen can be retried now." in words(visitor.get("view=confirm&verb=retry&id=99").text)
 
 
 def test_errors_that_differ_in_blanks_at_their_end_are_two(acting: PageSite) -> None:

@@ -51,7 +51,7 @@ def test_each_view_is_shown_to_a_page_that_may_select_alone(reading: PageSite) -
     assert "may not read" not in visitor.get().text
     doctor = visitor.get("view=doctor").text
     assert "may not UPDATE on jobs_queue" in doctor
-    assert "this page, which only shows, needs SELECT alone" in doctor
+    assert "this page, which only shows, can do without" in doctor
     assert re.search(r'chip unknown">unknown</span></span><div class="body"><strong>rights</strong>', doctor)
     assert "check --accept rights" not in doctor
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ...model.task import Status
 from ...server import TaskServer
 from ...stores.queue.operations import CANCEL, Operations
 from ..terminal.selecting import add_selection, change_chosen
@@ -12,7 +13,7 @@ from ..terminal.selecting import add_selection, change_chosen
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("cancel", help="have tasks not run, and interrupt those that do: fatal then")
-    add_selection(parser)
+    add_selection(parser, (Status.NEW, Status.IN_PROGRESS, Status.ERROR, Status.FATAL, Status.WAITING))
     parser.set_defaults(run=run)
 
 

@@ -16,7 +16,7 @@ from ...host.database_outage import DatabaseOutage
 from ...messages.instants import in_sentence
 from ...messages.printable import age, printable
 from ...monitoring.acceptance import NAMES, accept, read_accepted, withdraw
-from ...monitoring.alarms import Alarm, Change, changed, name_of, seconds_between, take_back, to_tell
+from ...monitoring.alarms import CRITICAL, Alarm, Change, changed, name_of, seconds_between, take_back
 from ...monitoring.checking import Judgement, Limit, Limits, Problem, check, span
 from ...server import TaskServer
 from ...settings.load import load_settings
@@ -40,6 +40,7 @@ class CheckExit(IntEnum):
 ANSWER_SECONDS = 8.0
 """Monitoring programs wait for ten seconds, as a rule."""
 HEAD = "TASKSERVER"
+ERRORS_TOLD = 3
 MAX_COLUMNS = 79
 """Of a line before its performance data: what a pager shows."""
 MIN_COLUMNS = 20
@@ -264,17 +265,24 @@ def _tell(outage: DatabaseOutage, error: DatabaseError, letter: Callable[[str], 
 def _lines(judgement: Judgement) -> Iterator[str]:
     """What is wrong, without the instants of a note."""
     yield _line(judgement)
-    for problem in to_tell(judgement):
+    for problem in judgement.problems:
         yield from _told(judgement, problem, problem.name)
 
 
 def _told(judgement: Judgement, problem: Problem, name: str) -> Iterator[str]:
     yield ""
     yield f"{name}: {problem.words}"
-    if problem.name in ("fatal", "failing"):
-        for error in judgement.errors:
-            yield f"  {error.rows} failed with: {cut(error.line or '(no words)', MAX_COLUMNS)}"
+    for rows, line in _errors(judgement, problem.name):
+        yield f"  {rows} failed with: {cut(line or '(no words)', MAX_COLUMNS)}"
     yield f"What to do: {problem.mend}"
+
+
+def _errors(judgement: Judgement, name: str) -> list[tuple[int, str]]:
+    """The most frequent errors of the fatal tasks, or of those in error."""
+    if name not in ("fatal", "failing"):
+        return []
+    counted = [(one.fatal if name == "fatal" else one.rows - one.fatal, one.line) for one in judgement.errors]
+    return sorted(filter(lambda one: one[0], counted), key=lambda one: -one[0])[:ERRORS_TOLD]
 
 
 def _letter(judgement: Judgement, change: Change) -> Iterator[str]:
@@ -283,14 +291,15 @@ def _letter(judgement: Judgement, change: Change) -> Iterator[str]:
         accepted = ", ".join(problem.name for problem in judgement.accepted)
         well = f"nothing else is wrong, but accepted: {accepted}" if accepted else "all is well again"
         yield f"{HEAD} OK: {well}{_after(before.began, judgement.now)}"
-        yield f"It was not since {in_sentence(before.began)}: {', '.join(before.since)}"
+        names = ", ".join(name for name in before.since if name != CRITICAL)
+        yield f"It was not since {in_sentence(before.began)}: {names}"
         return
     yield _line(judgement)
     for problem in judgement.problems:
         if (since := after.since.get(problem.name)) is not None:
             yield from _told(judgement, problem, f"{problem.name}, seen first at {in_sentence(since)}")
             if after.is_frequent(problem.name) and problem.name not in before.since:
-                yield "It comes and goes: for a day it is told again only where it has lasted for an hour."
+                yield "It comes and goes: from now on its end is told once it has been over for an hour."
     yield from _over(before, after, judgement.now)
 
 

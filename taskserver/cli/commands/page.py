@@ -91,7 +91,7 @@ def _write(folder: Path, options: argparse.Namespace) -> int:
     if failure is not None:
         if options.output is None:
             raise failure
-        # Cron's mail has it once an hour, from this line where the workers' lines have not told it.
+        # The file shows it; cron's mail has it once an hour, by this line where the workers' have not told it.
         kind = kind_of(failure)
         _say(None if workers_told(server.settings, kind) else failure_to_tell(outage, kind, str(failure), sys.stderr))
         return Exit.DATABASE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ...model.task import MAX_PRIORITY, MIN_PRIORITY
+from ...model.task import MAX_PRIORITY, MIN_PRIORITY, Status
 from ...server import TaskServer
 from ...stores.queue.operations import PRIORITY
 from ..terminal.arguments import whole_number
@@ -15,7 +15,7 @@ from ..terminal.selecting import add_selection, change_chosen
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("priority", help="move tasks: smaller ones run sooner")
     parser.add_argument("number", metavar="N", type=whole_number(MIN_PRIORITY, MAX_PRIORITY), help="from now on")
-    add_selection(parser)
+    add_selection(parser, (Status.NEW, Status.IN_PROGRESS, Status.ERROR, Status.WAITING))
     parser.set_defaults(run=run)
 
 

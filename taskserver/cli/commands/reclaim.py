@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from ...errors import InvalidTask
+from ...model.task import Status
 from ...server import TaskServer
 from ...stores.queue.operations import END_LEASE
 from ..terminal.selecting import add_selection, change_chosen, counted, is_chosen
@@ -14,7 +15,7 @@ from ..terminal.selecting import add_selection, change_chosen, counted, is_chose
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("reclaim", help="wake what is due, and take back what ended leases hold, now")
-    add_selection(parser)
+    add_selection(parser, (Status.IN_PROGRESS,))
     parser.add_argument(
         "--force",
         action="store_true",

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...errors import InvalidTask
 from ...model.field_checks import check_name
+from ...model.task import Status
 from ...server import TaskServer
 from ...stores.queue.operations import PIPELINES, RETRY, RETRY_AS, Operations
 from ..terminal.misnamed import warn_of_missing
@@ -16,7 +17,7 @@ from ..terminal.selecting import add_selection, change_chosen, selection_of
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("retry", help="have tasks in error and fatal ones run again, attempts from 0")
-    add_selection(parser)
+    add_selection(parser, (Status.ERROR, Status.FATAL))
     parser.add_argument("--as", dest="as_task", metavar="NAME", help="under this name, where theirs was misspelt")
     parser.set_defaults(run=run)
 

@@ -22,12 +22,11 @@ from .output import print_table, status_name
 MAX_TASKS_SHOWN = 20
 MAX_IDS_LOOKED_AT = 900
 """Rows in a preview that names ids: its statement binds a value for each."""
-STATUSES = [name_of_status(status) for status in Status if status is not Status.DONE]
 HEADS = ("id", "status", "group", "priority", "attempts", "task", "error")
 
 
-def add_selection(parser: Any) -> None:
-    """Add the arguments that choose tasks."""
+def add_selection(parser: Any, statuses: Sequence[Status]) -> None:
+    """Add the arguments that choose tasks, where the command is for these statuses."""
     parser.add_argument(
         "ids",
         metavar="ID",
@@ -37,7 +36,8 @@ def add_selection(parser: Any) -> None:
         help="of a task, as client.py list shows it",
     )
     add_filters(parser)
-    parser.add_argument("--status", choices=STATUSES, metavar="STATUS", help=f"of {', '.join(STATUSES)}")
+    names = [name_of_status(status) for status in statuses]
+    parser.add_argument("--status", choices=names, metavar="STATUS", help=f"of this status: {', '.join(names)}")
     parser.add_argument("--error", metavar="TEXT", help="tasks whose error begins so")
     parser.add_argument("--error-line", metavar="TEXT", help="tasks the first line of whose error is this")
     parser.add_argument(
@@ -71,7 +71,7 @@ def selection_of(options: argparse.Namespace) -> Selection:
     """
     if not is_chosen(options):
         raise InvalidTask(
-            "name ids, --group, --task, --status, --error or --since, or --all for every task that this is for"
+            "name ids, --group, --task, --status, --error(-line) or --since, or --all for every task that this is for"
         )
     return Selection(
         options.ids or None,
