@@ -401,7 +401,7 @@ def test_a_command_that_names_no_task_reaches_none(sqlite_queue: Queue, capsys: 
     put_all_kinds(sqlite_queue)
     put(sqlite_queue, 4, task="tasks.evil\x1b[2J", error_text="E: \x1b[2J\x07 evil\nmore")
     before = sqlite_queue.rows()
-    words = "client.py: name ids, --group, --task, --status, --error(-line) or --since, or --all for every task that this is for"
+    words = "client.py: name ids, --group, --task, --status, --error(-line) or --since, or --all for every task"
     for command in (["retry"], ["cancel"], ["priority", "5"], ["reclaim", "--force"]):
         for more in ([], ["--limit", 3]):
             assert_one_line(run_here(main, capsys, sqlite_queue.folder, *command, *more), 2, words)

@@ -210,6 +210,8 @@ def test_the_list_of_a_status_offers_its_own_tasks_alone_and_says_what_else_is_a
         found = re.findall(r'<a class="button[^>]*>([^<]*) …</a>', visitor.get(f"view=tasks&{query}").text)
         assert len(found) == len(offered), query
         assert all(words in one for words, one in zip(offered, found, strict=True)), query
+    acting.rows.execute(f"INSERT INTO jobs_queue (task, group_id) VALUES {', '.join(['(?, 3)'] * 60)}", ["a"] * 60)
+    assert "Retry all failed ones of this kind" in visitor.get("view=tasks&group=3").text  # as later pages have some
     said = words(visitor.get("view=confirm&verb=retry&group=3").text)
     assert "1 of them is in error, and comes again without that, too. 1 of them was cancelled by somebody." in said
     assert "of them" not in words(visitor.get("view=confirm&verb=retry&group=5").text)
@@ -296,6 +298,8 @@ def test_a_page_that_may_only_show_refuses_acts_and_has_the_line_of_client_py(ac
             assert "confirm" not in visitor.get(f"view={view}").text
         assert "client.py retry 1" in visitor.get("view=task&id=1").text
         assert "client.py retry --error-line=&#39;E: one&#39;" in visitor.get("view=errors").text
+        several = visitor.get("view=confirm&verb=retry&group=3&group=5&task=tasks.a&status=fatal").text
+        assert "client.py retry --group 3,5 --task=tasks.a --status fatal</pre>" in several
         quoted = visitor.get("view=confirm&verb=retry&like=5").text
         assert "client.py retry --error-line=&#39;F: &#39;&#34;&#39;&#34;&#39;quoted" in quoted
 
