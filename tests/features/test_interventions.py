@@ -662,7 +662,7 @@ def test_what_cannot_be_run_is_refused_in_a_sentence(queue: Queue, client: Run) 
     assert queue.rows() == before
 
 
-@A_SERVER
+@pytest.mark.long
 def test_a_task_that_another_program_holds_is_not_run_and_that_is_told(
     queue: Queue, capsys: pytest.CaptureFixture[str]
 ) -> None:

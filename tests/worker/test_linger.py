@@ -19,6 +19,7 @@ from taskserver.worker.result import RunResult
 from tests.support.processes import WAIT_SECONDS, assert_silent, end_of, kill, wait_until
 from tests.support.queues import Queue
 from tests.support.servers import MySQLServer
+from tests.support.turns import A_SERVER
 
 TASKS = """
 import os
@@ -142,6 +143,7 @@ def test_a_python_program_lingers_until_it_asks_its_run_to_stop(sqlite_queue: Qu
 # ---- what it costs the database
 
 
+@A_SERVER
 @pytest.mark.parametrize("groups", [None, [3, 5]], ids=["all groups", "some groups"])
 def test_a_wait_costs_two_queries_a_look(
     queue: Queue, groups: list[int] | None, monkeypatch: pytest.MonkeyPatch
