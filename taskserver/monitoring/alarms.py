@@ -17,15 +17,17 @@ from ..stores.queue.notes import MAX_NAME, Notes
 from .checking import Judgement, Limits, State
 
 KIND = "check"
-CRITICAL, MORE = "critical", "more"
-"""Told like problems, beside these: that a problem is critical, and that many more tasks are fatal."""
+CRITICAL = " critical"
+"""Behind the name of a problem: that it is critical, which is told like a problem beside it."""
+MORE = "more"
+"""Told in the same way: that many more tasks are fatal."""
 MANY_MORE = 5
 """So many more fatal tasks are news, if they are twice as many."""
 DAY_SECONDS = 86_400.0
 OFTEN = 3
 """What was told so many times within a day comes and goes."""
 AWAY_SECONDS = 3600.0
-"""The end of what comes and goes is told once it has been away for so long."""
+"""The end of what comes and goes is told once it has been away for so long; twice as long the next time, and so on."""
 CLOCK_SECONDS = 60.0
 """By how much the clocks of servers may differ."""
 
@@ -82,7 +84,7 @@ def take_back(store: Store, judgement: Judgement, change: Change) -> None:
 def is_news(before: Alarm, after: Alarm) -> bool:
     """Whether somebody who was told of one is to be told of the other."""
     more_before, more_after = (list(one.told.get(MORE, ()))[-1:] for one in (before, after))
-    return set(before.since) != set(after.since) or (bool(more_after) and more_after != more_before)
+    return set(before.since) != set(after.since) or more_after > more_before
 
 
 def alarm_of(judgement: Judgement, before: Alarm) -> Alarm:
@@ -96,7 +98,10 @@ def alarm_of(judgement: Judgement, before: Alarm) -> Alarm:
     fatal, is_more = _fatal(judgement, before) if "fatal" in found else (before.fatal * ("fatal" in away), False)
     begun = [name for name in found if name not in before.since] + [MORE] * is_more
     told = {**before.told} | {name: [*before.told.get(name, ()), now] for name in begun}
-    return Alarm((before.began if before.since else now) if since else "", since, fatal, told, away)
+    after = Alarm((before.began if before.since else now) if since else "", since, fatal, told, away)
+    if "fatal" in found and is_news(before, after):  # the mail has their number
+        after = after._replace(fatal=judgement.measured.fatal.rows)
+    return after
 
 
 def _found(judgement: Judgement, before: Alarm) -> list[str]:
@@ -104,18 +109,22 @@ def _found(judgement: Judgement, before: Alarm) -> list[str]:
     names = [problem.name for problem in judgement.problems]
     if "cron" in names and "waiting" in names and "waiting" not in before.since:
         names.remove("waiting")  # tasks wait for cron
-    return [*names, CRITICAL] if judgement.state is State.CRITICAL else names
+    critical = [problem.name for problem in judgement.problems if problem.state is State.CRITICAL]
+    return [*names, *(f"{name}{CRITICAL}" for name in critical if name in names)]
 
 
 def _away(judgement: Judgement, before: Alarm, found: Sequence[str]) -> dict[str, str]:
     """What comes and goes, and is not there now, since when."""
     accepted = {problem.name for problem in judgement.accepted}
-    gone = {
-        name: before.away.get(name, judgement.now)
-        for name in before.since
-        if name not in found and name not in accepted and before.is_frequent(name)
-    }
-    return {name: since for name, since in gone.items() if _is_recent(since, judgement.now, AWAY_SECONDS)}
+    away = {}
+    for name in before.since:
+        since, times = before.away.get(name, judgement.now), len(before.told.get(name, ()))
+        if name in found or name in accepted or times < OFTEN:
+            continue
+        if _is_recent(since, judgement.now, AWAY_SECONDS * (times - OFTEN + 1)):
+            away[name] = since
+    # What is over is critical no more.
+    return {name: since for name, since in away.items() if name.removesuffix(CRITICAL) in {*found, *away}}
 
 
 def _fatal(judgement: Judgement, before: Alarm) -> tuple[int, bool]:

@@ -287,14 +287,20 @@ def test_from_well_to_critical_and_back_each_change_is_mailed_once(served: Queue
     served.sql("DELETE FROM jobs_queue WHERE status = 4")
     code, said = mailed(served)
     assert (code, said.splitlines()[0]) == (WARNING, "TASKSERVER WARNING: 1 lapsed")
-    assert re.search(r"^fatal is over, after \d+ s$", said, re.MULTILINE)
+    assert re.search(r"^over: fatal, after \d+ s$", said, re.MULTILINE)
     served.sql("DELETE FROM jobs_queue")
     code, said = mailed(served)
     assert code == OK
-    assert re.match(r"TASKSERVER OK: all is well again, after \d+ s\nIt was not since .*: leases\n", said)
+    assert re.match(
+        r"TASKSERVER OK: all is well again\nSomething was wrong from .* on, in the end: leases\n\nover: leases, after",
+        said,
+    )
     assert mailed(served) == (OK, "")
     ((_, kept),) = notes(served)  # for a day, what was told
-    assert (json.loads(kept)["since"], set(json.loads(kept)["told"])) == ({}, {"fatal", "leases", "critical", "more"})
+    assert (json.loads(kept)["since"], set(json.loads(kept)["told"])) == (
+        {},
+        {"fatal", "leases", "fatal critical", "more"},
+    )
     served.sql("UPDATE jobs_queue_notes SET value = REPLACE(value, '202', '201')")
     assert (mailed(served), notes(served)) == ((OK, ""), [])
 

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from random import Random
 from typing import Any
 
 import pytest
@@ -465,7 +466,7 @@ def test_of_what_comes_and_goes_the_third_end_within_a_day_is_told_once_it_has_b
     assert looks.news(range(0, 300, 5), lambda minutes: int(minutes % 10 == 0)) == [0, 5, 10, 15, 20]
     assert looks.news(range(300, 400, 5), lambda minutes: 0) == [355]  # it was there at 290 last
     assert looks.news(range(400, 500, 5), lambda minutes: 1) == [400]
-    assert looks.news(range(500, 600, 5), lambda minutes: 0) == [560]
+    assert looks.news(range(500, 700, 5), lambda minutes: 0) == [620]  # and the fourth once for two hours
     assert looks.news(range(3000, 3010, 5), lambda minutes: 1) == [3000]  # two days later
     assert looks.news(range(3010, 3020, 5), lambda minutes: 0) == [3010]
     assert looks.news(range(6000, 6010, 5), lambda minutes: 0) == []
@@ -479,14 +480,57 @@ def test_what_gets_critical_or_much_more_again_and_again_is_told_three_times_a_d
     assert grows == [0, 15, *range(20, 300, 5)]  # 1, 8, which doubles, and 16, which is critical
 
 
+def test_a_problem_that_gets_critical_is_told_whatever_else_is_critical_or_comes_and_goes() -> None:
+    fatal = {3: rows(fatal=10)}
+    stands = alarm_of(judged(an_overview(fatal, [a_run(7200, every=60)])), WELL)
+    assert set(stands.since) == {"cron", "fatal", "fatal critical"}
+    waits = {3: rows(new=1, fatal=10)}
+    worse = alarm_of(judged(an_overview(waits, [a_run(7200, every=60)])), stands)
+    assert "cron critical" in worse.since
+    assert is_news(stands, worse)
+    # Nothing is critical that is over, and so nothing keeps the good news back.
+    often = stands._replace(told={"fatal critical": [NOW] * 3})
+    assert alarm_of(judged(an_overview()), often).since == {}
+    eased = alarm_of(judged(an_overview({3: rows(fatal=9)})), often)
+    letter = list(command._letter(judged(an_overview({3: rows(fatal=9)})), alarms.Change(often, eased, None)))
+    assert letter[-1].startswith("fatal is critical now and then, and not now: ")
+    assert "over: cron, after 0 s" in letter
+
+
+def test_at_random_a_problem_that_is_there_was_told_and_mails_are_few() -> None:
+    """As its reader keeps it in mind: what stood in a mail and was not told as over."""
+    for seed in range(20):
+        random, looks, mails, known = Random(seed), Looks(), 0, set[str]()
+        fatal, groups = 0, False
+        for minutes in range(0, 3 * 1440, 5):
+            fatal = random.choice([0, 1, 9, 10, 20]) if random.random() < 0.4 else fatal
+            groups = not groups if random.random() < 0.2 else groups
+            more = {"unserved": "groups"} if groups else {}
+            before, judgement = looks.alarm, judged(an_overview({3: rows(fatal=fatal)}, **more))
+            if looks.look(minutes, fatal, **more):
+                letter = list(command._letter(judgement, alarms.Change(before, looks.alarm, None)))
+                mails += 1
+                known = {line.partition(",")[0] for line in letter if ", seen first at " in line}
+                known |= {line.partition(" comes and goes, ")[0] for line in letter if " comes and goes, " in line}
+                assert judgement.problems or letter[0].startswith("TASKSERVER OK: ")
+                assert not judgement.problems or letter[0].startswith(f"TASKSERVER {judgement.state.name}: ")
+            assert {problem.name for problem in judgement.problems} <= known
+        assert 10 < mails < 3 * 40
+
+
 def test_what_is_away_is_told_with_nothing_and_nothing_is_called_well_before() -> None:
     often = {"fatal": [NOW] * 3}
     before = Alarm(NOW, {"fatal": NOW, "groups": NOW}, told=often)
     away = alarm_of(judged(an_overview()), before)
     assert (set(away.since), away.away) == ({"fatal"}, {"fatal": NOW})
     letter = list(command._letter(judged(an_overview()), alarms.Change(before, away, None)))
-    assert letter[0].startswith("TASKSERVER OK: 0 ready, ")
-    assert letter[1:] == ["", "groups is over, after 0 s"]
+    assert letter == [
+        "TASKSERVER OK: nothing is wrong now",
+        "",
+        "over: groups, after 0 s",
+        "",
+        "fatal comes and goes, and is not there now: its end is told once it has been over for an hour or more",
+    ]
     # What is accepted is over at once.
     assert not alarm_of(judged(an_overview({3: rows(fatal=1)}), ["fatal"]), before).since
 
@@ -504,10 +548,10 @@ def test_while_cron_has_stopped_no_mail_asks_for_more_workers() -> None:
     stopped, goes = (judged(an_overview(waits, [a_run(age, every=60)])) for age in (7200, 30))
     assert [list(found(one)) for one in (stopped, goes)] == [["cron", "waiting"], ["waiting"]]
     cron = alarm_of(stopped, WELL)
-    assert list(cron.since) == ["cron", "critical"]
+    assert list(cron.since) == ["cron", "cron critical"]
     assert list(alarm_of(goes, cron).since) == ["waiting"]
     # What waited before goes on waiting.
-    assert list(alarm_of(stopped, alarm_of(goes, WELL)).since) == ["cron", "waiting", "critical"]
+    assert list(alarm_of(stopped, alarm_of(goes, WELL)).since) == ["cron", "waiting", "cron critical"]
 
 
 def test_a_mail_names_the_most_frequent_errors() -> None:
@@ -528,17 +572,20 @@ LETTERS: list[tuple[Alarm, Alarm, list[str]]] = [
     (
         WELL,
         Alarm(NOW, {"fatal": NOW}, told={"fatal": [NOW] * 3}),
-        ["It comes and goes: from now on its end is told once it has been over for an hour."],
+        ["It comes and goes: its end is told once it has been over for an hour."],
     ),
     (
         Alarm("2026-11-22 08:00:00", {"fatal": "x", "groups": "2026-11-22 09:30:00"}),
         Alarm("2026-11-22 08:00:00", {"fatal": "x"}),
-        ["fatal, seen first at x: 2 tasks are fatal", "groups is over, after 30 min"],
+        ["fatal, seen first at x: 2 tasks are fatal", "over: groups, after 30 min"],
     ),
     (
         Alarm("2026-11-22 08:00:00", {"fatal": NOW}),
         WELL,
-        ["TASKSERVER OK: all is well again, after 2 h", ": fatal"],
+        [
+            "TASKSERVER OK: all is well again\nSomething was wrong from 2026-11-22 08:00:00",
+            "on, in the end: fatal\n\nover: fatal, after 0 s",
+        ],
     ),
 ]
 

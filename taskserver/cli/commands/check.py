@@ -16,7 +16,7 @@ from ...host.database_outage import DatabaseOutage
 from ...messages.instants import in_sentence
 from ...messages.printable import age, printable
 from ...monitoring.acceptance import NAMES, accept, read_accepted, withdraw
-from ...monitoring.alarms import CRITICAL, Alarm, Change, changed, name_of, seconds_between, take_back
+from ...monitoring.alarms import CRITICAL, Change, changed, name_of, seconds_between, take_back
 from ...monitoring.checking import Judgement, Limit, Limits, Problem, check, span
 from ...server import TaskServer
 from ...settings.load import load_settings
@@ -290,24 +290,41 @@ def _letter(judgement: Judgement, change: Change) -> Iterator[str]:
     if not after.since:
         accepted = ", ".join(problem.name for problem in judgement.accepted)
         well = f"nothing else is wrong, but accepted: {accepted}" if accepted else "all is well again"
-        yield f"{HEAD} OK: {well}{_after(before.began, judgement.now)}"
-        names = ", ".join(name for name in before.since if name != CRITICAL)
-        yield f"It was not since {in_sentence(before.began)}: {names}"
+        yield f"{HEAD} OK: {well}"
+        names = ", ".join(name for name in before.since if not name.endswith(CRITICAL))
+        yield f"Something was wrong from {in_sentence(before.began)} on, in the end: {names}"
+        yield from _over(judgement, change)
         return
-    yield _line(judgement)
+    yield _line(judgement) if judgement.problems else f"{HEAD} OK: nothing is wrong now"
     for problem in judgement.problems:
         if (since := after.since.get(problem.name)) is not None:
             yield from _told(judgement, problem, f"{problem.name}, seen first at {in_sentence(since)}")
             if after.is_frequent(problem.name) and problem.name not in before.since:
-                yield "It comes and goes: from now on its end is told once it has been over for an hour."
-    yield from _over(before, after, judgement.now)
+                yield "It comes and goes: its end is told once it has been over for an hour."
+    yield from _over(judgement, change)
 
 
-def _over(before: Alarm, after: Alarm, now: str) -> Iterator[str]:
+def _over(judgement: Judgement, change: Change) -> Iterator[str]:
+    """What is over, and what may come back."""
+    before, after = change.before, change.after
+    accepted = {problem.name for problem in judgement.accepted}
     for name, since in before.since.items():
-        if name not in after.since:
-            yield ""
-            yield f"{name} is over{_after(since, now)}"
+        problem, is_critical = name.removesuffix(CRITICAL), name.endswith(CRITICAL)
+        if name in after.since or (is_critical and problem not in after.since):
+            continue
+        yield ""
+        if name in accepted:
+            yield f"{name} is accepted, and told no more"
+        else:
+            over = "no longer critical" if is_critical else "over"
+            yield f"{over}: {problem}{_after(since, before.away.get(name, judgement.now))}"
+    for name in after.away:
+        problem, is_critical = name.removesuffix(CRITICAL), name.endswith(CRITICAL)
+        if is_critical and problem in after.away:
+            continue
+        comes = "is critical now and then, and not now" if is_critical else "comes and goes, and is not there now"
+        yield ""
+        yield f"{problem} {comes}: its end is told once it has been over for an hour or more"
 
 
 def _after(since: str, now: str) -> str:
