@@ -505,7 +505,7 @@ def test_at_random_a_problem_that_is_there_was_told_and_mails_are_few() -> None:
         for minutes in range(0, 3 * 1440, 5):
             fatal = random.choice([0, 1, 9, 10, 20]) if random.random() < 0.4 else fatal
             groups = not groups if random.random() < 0.2 else groups
-            more = {"unserved": "groups"} if groups else {}
+            more: dict[str, Any] = {"unserved": "groups"} if groups else {}
             before, judgement = looks.alarm, judged(an_overview({3: rows(fatal=fatal)}, **more))
             if looks.look(minutes, fatal, **more):
                 letter = list(command._letter(judgement, alarms.Change(before, looks.alarm, None)))
