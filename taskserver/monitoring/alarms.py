@@ -45,6 +45,8 @@ class Alarm(NamedTuple):
     """By name, also for what is over: when it was told within the last day."""
     away: Mapping[str, str] = {}
     """What comes and goes, and is away: since when."""
+    back: Mapping[str, str] = {}
+    """What was away, and is there again: since when. Once it has lasted, it is told again."""
 
     def is_frequent(self, name: str) -> bool:
         """Whether it comes and goes."""
@@ -83,8 +85,8 @@ def take_back(store: Store, judgement: Judgement, change: Change) -> None:
 
 def is_news(before: Alarm, after: Alarm) -> bool:
     """Whether somebody who was told of one is to be told of the other."""
-    more_before, more_after = (list(one.told.get(MORE, ()))[-1:] for one in (before, after))
-    return set(before.since) != set(after.since) or more_after > more_before
+    is_over = set(before.since).difference(after.since)
+    return bool(is_over) or any([*at][-1:] > [*before.told.get(name, ())][-1:] for name, at in after.told.items())
 
 
 def alarm_of(judgement: Judgement, before: Alarm) -> Alarm:
@@ -96,9 +98,12 @@ def alarm_of(judgement: Judgement, before: Alarm) -> Alarm:
     away = _away(judgement, before, found)
     since = {name: before.since.get(name, now) for name in [*found, *away]}
     fatal, is_more = _fatal(judgement, before) if "fatal" in found else (before.fatal * ("fatal" in away), False)
-    begun = [name for name in found if name not in before.since] + [MORE] * is_more
+    back = {name: before.back.get(name, now) for name in found if name in before.away or name in before.back}
+    lasting = {name for name, instant in back.items() if not _is_recent(instant, now, AWAY_SECONDS)}
+    begun = [name for name in found if name not in before.since or name in lasting] + [MORE] * is_more
     told = {**before.told} | {name: [*before.told.get(name, ()), now] for name in begun}
-    after = Alarm((before.began if before.since else now) if since else "", since, fatal, told, away)
+    back = {name: instant for name, instant in back.items() if name not in lasting}
+    after = Alarm((before.began if before.since else now) if since else "", since, fatal, told, away, back)
     if "fatal" in found and is_news(before, after):  # the mail has their number
         after = after._replace(fatal=judgement.measured.fatal.rows)
     return after
@@ -159,7 +164,8 @@ def _read(text: str) -> Alarm:
     try:
         found = json.loads(text)
         told = {str(name): [str(at) for at in instants] for name, instants in found["told"].items()}
-        return Alarm(str(found["began"]), _texts(found["since"]), int(found["fatal"]), told, _texts(found["away"]))
+        away, back = _texts(found["away"]), _texts(found["back"])
+        return Alarm(str(found["began"]), _texts(found["since"]), int(found["fatal"]), told, away, back)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return WELL
 

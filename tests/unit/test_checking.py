@@ -438,7 +438,7 @@ def test_a_note_that_holds_anything_is_an_alarm_of_nothing(text: str) -> None:
 
 
 def test_an_alarm_is_read_as_it_was_written() -> None:
-    alarm = Alarm(NOW, {"fatal": NOW}, 2, {"fatal": [NOW], "groups": [NOW, NOW]}, {"failing": NOW})
+    alarm = Alarm(NOW, {"fatal": NOW}, 2, {"fatal": [NOW], "groups": [NOW, NOW]}, {"failing": NOW}, {"groups": NOW})
     assert alarms._read(json.dumps(alarm._asdict())) == alarm
 
 
@@ -471,6 +471,12 @@ def test_of_what_comes_and_goes_the_third_end_within_a_day_is_told_once_it_has_b
     assert looks.news(range(3010, 3020, 5), lambda minutes: 0) == [3010]
     assert looks.news(range(6000, 6010, 5), lambda minutes: 0) == []
     assert looks.alarm == WELL
+
+
+def test_what_comes_back_and_stays_is_told_again() -> None:
+    looks = Looks()
+    looks.news(range(0, 300, 5), lambda minutes: int(minutes % 10 == 0))
+    assert looks.news(range(300, 4000, 5), lambda minutes: 1) == [360]
 
 
 def test_what_gets_critical_or_much_more_again_and_again_is_told_three_times_a_day() -> None:
@@ -516,6 +522,8 @@ def test_at_random_a_problem_that_is_there_was_told_and_mails_are_few() -> None:
                 assert not judgement.problems or letter[0].startswith(f"TASKSERVER {judgement.state.name}: ")
             assert {problem.name for problem in judgement.problems} <= known
         assert 10 < mails < 3 * 40
+        looks.news(range(3 * 1440, 4 * 1440, 5), lambda minutes: 1)
+        assert "fatal" not in looks.alarm.away
 
 
 def test_what_is_away_is_told_with_nothing_and_nothing_is_called_well_before() -> None:
