@@ -73,8 +73,9 @@ CUT_OFF = frozenset({2006, 2013, 2014})
 PREFIX = "panels put the account's name before it, as in you_shop"
 LIMITED = "let fewer workers run at once (worker.py --slots), or ask your host for more"
 ACCOUNT_LIMIT = 1226
-HOURLY_COUNTS = {"queries": "ask", "updates": "write", "connections": "connect"}
-HOURLY = re.compile(f"max_({'|'.join(HOURLY_COUNTS)})_per_hour")
+HOURLY_COUNTS = {"queries": "ask", "questions": "ask", "updates": "write", "connections": "connect"}
+"""MySQL calls them max_questions, max_updates and max_connections_per_hour; MariaDB ends each with _per_hour."""
+HOURLY = re.compile(f"max_({'|'.join(HOURLY_COUNTS)})(_per_hour)?")
 NO_SPACE = "free some space, or have your host raise the database's quota"
 READ_ONLY = "the server takes no writes for now: wait, or name its main server in TASKSERVER_DSN"
 COLUMN = "give that column its type and character set of schema.sql, with ALTER TABLE"
