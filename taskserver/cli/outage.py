@@ -7,7 +7,6 @@ import sys
 from binascii import crc32
 from collections.abc import Sequence
 from logging import getLogger
-from pathlib import Path
 from typing import TextIO
 
 from ..errors import DatabaseError, Unavailable
@@ -37,17 +36,17 @@ def outage_of_line(settings: Settings, command: str) -> DatabaseOutage:
     return DatabaseOutage(settings.outages, host_name(), f"{command} {settings.queue}")
 
 
-def workers_told(settings: Settings, kind: str) -> bool:
-    """Whether the workers of this host have told this kind of error within the hour."""
-    return DatabaseOutage(settings.outages, host_name(), settings.queue).was_told(kind)
+def outage_of_workers(settings: Settings) -> DatabaseOutage:
+    """The outage as the workers of this host meet it."""
+    return DatabaseOutage(settings.outages, host_name(), settings.queue)
 
 
-def tell_of_database(settings: Settings, outages: Path, reports: Sequence[Report], is_verbose: bool) -> None:
-    """Tell of the database as workers ended; `outages` is the folder that keeps what was told.
+def tell_of_database(settings: Settings, reports: Sequence[Report], is_verbose: bool) -> None:
+    """Tell of the database as workers ended.
 
     The log has each failure; whoever watches the log at the shell has heard it by that.
     """
-    outage = DatabaseOutage(outages, host_name(), settings.queue)
+    outage = outage_of_workers(settings)
     errors = {report.outage: report.words for report in reports if report.outage}
     for kind, words in errors.items():
         LOG.error(words, extra={FOR_LOG_ALONE: True})

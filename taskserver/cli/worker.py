@@ -54,12 +54,11 @@ def _run(folder: Path, options: Options) -> int:
 
 def _tell_of_database(settings: Settings, options: Options, reports: Sequence[Report]) -> None:
     """Say that the database is away, or is there again: an empty run finds nothing noted, and says nothing."""
-    outages = settings.outages
     # Path.exists would raise an error where var/ cannot be entered.
-    if any(report.outage for report in reports) or os.path.exists(outages):
+    if any(report.outage for report in reports) or os.path.exists(settings.outages):
         from .outage import tell_of_database
 
-        tell_of_database(settings, outages, reports, options.verbose)
+        tell_of_database(settings, reports, options.verbose)
 
 
 def _work(settings: Settings, options: Options, part: Part) -> Report:

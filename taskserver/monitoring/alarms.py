@@ -27,7 +27,7 @@ DAY_SECONDS = 86_400.0
 OFTEN = 3
 """What was told so many times within a day comes and goes."""
 AWAY_SECONDS = 3600.0
-"""The end of what comes and goes is told once it has been away for so long; twice as long the next time, and so on."""
+"""The end of what comes and goes is told once it has been away for so long; the next time for twice that, and so on."""
 CLOCK_SECONDS = 60.0
 """By how much the clocks of servers may differ."""
 
@@ -97,11 +97,13 @@ def alarm_of(judgement: Judgement, before: Alarm) -> Alarm:
     found = _found(judgement, before)
     away = _away(judgement, before, found)
     since = {name: before.since.get(name, now) for name in [*found, *away]}
-    fatal, is_more = _fatal(judgement, before) if "fatal" in found else (before.fatal * ("fatal" in away), False)
+    fatal, is_more = before.fatal if "fatal" in away else 0, False
+    if "fatal" in found:
+        fatal, is_more = _fatal(judgement, before)
     back = {name: before.back.get(name, now) for name in found if name in before.away or name in before.back}
     lasting = {name for name, instant in back.items() if not _is_recent(instant, now, AWAY_SECONDS)}
     begun = [name for name in found if name not in before.since or name in lasting] + [MORE] * is_more
-    told = {**before.told} | {name: [*before.told.get(name, ()), now] for name in begun}
+    told = {**before.told, **{name: [*before.told.get(name, ()), now] for name in begun}}
     back = {name: instant for name, instant in back.items() if name not in lasting}
     after = Alarm((before.began if before.since else now) if since else "", since, fatal, told, away, back)
     if "fatal" in found and is_news(before, after):  # the mail has their number

@@ -16,7 +16,7 @@ from werkzeug.datastructures import MultiDict
 from ..messages.printable import printable
 from ..model.selection import Selection
 from ..model.task import CANCELLED, MAX_GROUP_ID, MAX_ID, Status, name_of_status
-from ..page.rendering import begin_in_shell, error_in_shell
+from ..page.rendering import begin_in_shell, error_in_shell, link
 from ..page.views import BadQuery, Page, error_like, since_of, status_of_name
 from ..server import TaskServer
 from ..stores.queue.group_pauses import GroupPauses
@@ -132,10 +132,22 @@ def preview(server: TaskServer, act: Act, seal: Callable[[Act], str]) -> Page:
         act = act._replace(selection=act.selection._replace(limit=max(found.rows, 1)))
         if found.first and found.rows == len(found.first):  # the page names all of them
             act = act._replace(selection=act.selection._replace(ids=[task.id for task in found.first]))
-    status = None if act.selection.status is None else name_of_status(act.selection.status)
-    values = {"act": act, "preview": found, "choice": seal(act), "status": status}
+    values = {"act": act, "preview": found, "choice": seal(act), "back": _way_back(act)}
     were_all = act.verb == "resume" and bool(act.selection.groups) and server.store.claims.are_all_paused()
     return Page("confirm.html", values | {"in_error": in_error, "cancelled": cancelled, "were_all": were_all})
+
+
+def _way_back(act: Act) -> str:
+    """A link to where an act is offered."""
+    chosen = act.selection
+    if act.verb in GROUP_VERBS:
+        return link()
+    if chosen.error_line:
+        return link("errors")
+    if chosen.ids and len(chosen.ids) == 1:
+        return link("task", id=chosen.ids[0])
+    status = None if chosen.status is None else name_of_status(chosen.status)
+    return link("tasks", status=status, group=chosen.groups[0] if chosen.groups else None, task=chosen.task)
 
 
 def _rows(operations: Operations, selection: Selection, **narrower: Any) -> int:

@@ -23,6 +23,7 @@ import pytest
 
 from taskserver import TaskServer
 from tests.support.deployment import ROOT, Deployment
+from tests.support.documents import read
 from tests.support.hosts import BARE, open_folder, own_all, users_python
 from tests.support.pages import PASSWORD, PASSWORD_HASH
 from tests.support.processes import WAIT_SECONDS
@@ -322,6 +323,10 @@ def test_a_package_that_is_missing_is_told_on_the_page(package: str) -> None:
     said = say(f"import sys; sys.modules[{package!r}] = None\n{load}{CALL}")
     assert said.startswith(f"503 Service Unavailable The package {package} is missing, which the page needs")
     assert "--web" in said
+    (packages,) = re.findall(r"^web = \[(.*)\]$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    command = f"pip install {packages.replace(', ', ' ').replace(chr(34), chr(39))}"
+    assert command in said
+    assert command in read("docs/page.md")
 
 
 def test_a_plain_bundle_tells_what_its_page_lacks() -> None:

@@ -19,7 +19,7 @@ from ...model.task import MAX_SECONDS
 from ...server import TaskServer
 from ...settings.load import load_settings
 from ...settings.page import TOKEN_NAME
-from ..outage import end_to_tell, failure_to_tell, kind_of, outage_of_line, workers_told
+from ..outage import end_to_tell, failure_to_tell, kind_of, outage_of_line, outage_of_workers
 from ..terminal.arguments import whole_seconds
 from ..terminal.program import Exit
 
@@ -93,7 +93,8 @@ def _write(folder: Path, options: argparse.Namespace) -> int:
             raise failure
         # The file shows it; cron's mail has it once an hour, by this line where the workers' have not told it.
         kind = kind_of(failure)
-        _say(None if workers_told(server.settings, kind) else failure_to_tell(outage, kind, str(failure), sys.stderr))
+        if not outage_of_workers(server.settings).was_told(kind):
+            _say(failure_to_tell(outage, kind, str(failure), sys.stderr))
         return Exit.DATABASE
     if options.output is not None:
         _say(end_to_tell(outage))
