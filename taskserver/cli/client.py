@@ -31,8 +31,10 @@ from .commands import (
     status,
     unschedule,
 )
+from ..messages.programs import CLIENT, IS_INSTALLED
 from ..server import TaskServer
 from ..settings.load import load_settings
+from . import deployment
 from .terminal.arguments import Parser
 from .terminal.program import Exit, run_program
 from .terminal.style import BOLD, painted
@@ -47,35 +49,39 @@ COMMANDS = tuple(command for commands in GROUPS.values() for command in commands
 """Each has `add_parser`, which describes its arguments and names its `run(server, options)`.
 
 init, doctor and check open what they need, and name their `run_in_folder(folder, options) → exit code`."""
-EXAMPLES = """
-  client.py add tasks.send_letter '{"to": "a@example.org"}' --group 3 --delay 5m
-  client.py list fatal --since 1d
-  client.py retry --task tasks.send_letter --dry-run
-  client.py stats --by task --since 7d"""
+EXAMPLES = f"""
+  {CLIENT} add tasks.send_letter '{{"to": "a@example.org"}}' --group 3 --delay 5m
+  {CLIENT} list fatal --since 1d
+  {CLIENT} retry --task tasks.send_letter --dry-run
+  {CLIENT} stats --by task --since 7d"""
 
 
 def main(folder: Path, arguments: Sequence[str]) -> int:
-    """Run one command with the settings in `folder`; return the exit code."""
-    return run_program("client.py", lambda: _run(folder, arguments))
+    """Run one command for the deployment in `folder`, unless options name another; return the exit code."""
+    return run_program(CLIENT, lambda: _run(folder, arguments))
 
 
 def _run(folder: Path, arguments: Sequence[str]) -> int:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # client.py held SIGINT back
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the program held SIGINT back
     _survive_any_terminal()
     if arguments[:1] == ["help"]:
         arguments = [*(one for one in arguments[1:] if one != "help"), "--help"]
     options = make_parser().parse_args(arguments)
+    if IS_INSTALLED and options.folder is None and options.env_file is None and sys.stderr.isatty():
+        print(deployment.settings_in_words(folder, None), file=sys.stderr)
+    folder, options.env_file = deployment.deployment_of(folder, options.folder, options.env_file)
     if "run_in_folder" in options:
         code: int = options.run_in_folder(folder, options)
         return code
-    with TaskServer.from_settings(load_settings(folder)) as server:
+    with TaskServer.from_settings(load_settings(folder, env_file=options.env_file)) as server:
         options.run(server, options)
     return Exit.OK
 
 
 def make_parser() -> Parser:
     """The parser of client.py, with those of its commands."""
-    parser = Parser(prog="client.py")
+    parser = Parser(prog=CLIENT)
+    deployment.add_options(parser)
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     parts = ["Add tasks to the queue, look at it, and act on it."]
     for heading, commands in GROUPS.items():
@@ -87,8 +93,9 @@ def make_parser() -> Parser:
                 [painted(heading, BOLD, sys.stdout), *(f"  {name:<12}{line}" for name, line in group.about.items())]
             )
         )
+    parts.append(f"{painted('Options of every command', BOLD, sys.stdout)}{deployment.ABOUT}")
     parts.append(f"{painted('Examples', BOLD, sys.stdout)}{EXAMPLES}")
-    parts.append("client.py help COMMAND, or COMMAND --help, tells the options of a command.\n")
+    parts.append(f"{CLIENT} help COMMAND, or COMMAND --help, tells the options of a command.\n")
     parser.about_commands = "\n\n".join(parts)
     return parser
 
@@ -103,7 +110,9 @@ class _Group:
 
     def add_parser(self, name: str, *, help: str, **more: Any) -> Any:
         self.about[name] = help
-        return self._subparsers.add_parser(name, description=f"{help[0].upper()}{help[1:]}.", **more)
+        parser = self._subparsers.add_parser(name, description=f"{help[0].upper()}{help[1:]}.", **more)
+        deployment.add_options_of_command(parser)
+        return parser
 
 
 def _survive_any_terminal() -> None:
@@ -112,3 +121,7 @@ def _survive_any_terminal() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure:
             reconfigure(errors="backslashreplace")
+
+
+if __name__ == "__main__":  # `python -m taskserver` is meant
+    sys.exit(main(Path.cwd(), sys.argv[1:]))

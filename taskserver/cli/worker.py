@@ -13,6 +13,7 @@ from typing import TextIO
 
 from ..errors import DatabaseError, SettingError
 from ..messages.printable import printable
+from ..messages.programs import WORKER
 from .terminal.log import LOG, set_up
 from .terminal.task_output import PrintsToLog, TaskOutput
 from ..server import TaskServer
@@ -22,6 +23,7 @@ from ..worker.record import groups_text, host_name
 from ..interrupts.stopping import Stop
 from .terminal.live_line import LiveLine
 from .terminal.program import SIGNALS, Exit, Wishes, run_program, say
+from .deployment import deployment_of, settings_in_words
 from .report import Part, Report
 from .worker_options import Options, read_options
 
@@ -31,13 +33,16 @@ LEFT_BEHIND = (
 
 
 def main(folder: Path, arguments: list[str]) -> int:
-    """Run tasks with the settings in `folder`; return the exit code."""
-    return run_program("worker.py", lambda: _run(folder, read_options(arguments)))
+    """Run tasks of the deployment in `folder`, unless options name another; return the exit code."""
+    return run_program(WORKER, lambda: _run(folder, read_options(arguments)))
 
 
 def _run(folder: Path, options: Options) -> int:
-    settings = load_settings(folder)
+    folder, env_file = deployment_of(folder, options.folder, options.env_file)
+    settings = load_settings(folder, env_file=env_file)
     hide_secrets()
+    if options.verbose:
+        say(settings_in_words(folder, env_file))
     if options.mode:
         settings = settings._replace(mode=options.mode)
     if options.processes is None:
@@ -47,7 +52,7 @@ def _run(folder: Path, options: Options) -> int:
 
         reports = Supervisor(settings, options, _work).run()
     for words in dict.fromkeys(report.words for report in reports if report.words and not report.outage):
-        say(f"worker.py: {words}")
+        say(f"{WORKER}: {words}")
     _tell_of_database(settings, options, reports)
     return max((report.code for report in reports), default=int(Exit.OK))
 
@@ -73,7 +78,7 @@ def _work(settings: Settings, options: Options, part: Part) -> Report:
 
 def _be_worker(settings: Settings, options: Options, part: Part) -> Report:
     stop, live = part.stop, part.live
-    stop.ends_process = "worker.py"
+    stop.ends_process = WORKER
     stop.signals = (*SIGNALS, signal.SIGPIPE)  # of SIGPIPE's own way a broken connection would end the process
     _obey_signals(part)
     standard_error, output = set_up(options.verbose, settings, live.clear, part.lines_left)
@@ -181,4 +186,8 @@ def _limit_clean_up(settings: Settings, code: Exit, has_run_tasks: bool, part: P
     if has_run_tasks and settings.timeout_seconds:
         from ..interrupts.watchdog import Watchdog  # an empty run leaves nothing behind
 
-        Watchdog("worker.py", LEFT_BEHIND).arm(settings.timeout_seconds + settings.lease_seconds)
+        Watchdog(WORKER, LEFT_BEHIND).arm(settings.timeout_seconds + settings.lease_seconds)
+
+
+if __name__ == "__main__":  # `python -m taskserver worker` is meant
+    sys.exit(main(Path.cwd(), sys.argv[1:]))

@@ -5,6 +5,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ..messages.programs import WORKER
 from ..model.task import MAX_BATCH, MODES
 from ..stores.queue.claims import MAX_GROUPS
 
@@ -13,7 +14,7 @@ USUAL_SLOTS = 4
 MAX_PROCESSES = 100
 _MAX_DIGITS = 9
 """Digits of a number that is read without argparse."""
-ABOUT_MAX_TASKS = "; 0 is for all there are, and group ids come after it: worker.py 0 3,5,6"
+ABOUT_MAX_TASKS = f"; 0 is for all there are, and group ids come after it: {WORKER} 0 3,5,6"
 
 
 class Options(NamedTuple):
@@ -30,6 +31,8 @@ class Options(NamedTuple):
     linger: float | None = None
     processes: int | None = None
     verbose: bool = False
+    folder: str | None = None
+    env_file: str | None = None
 
     @property
     def max_workers(self) -> int:
@@ -62,9 +65,10 @@ def _is_plain_number(text: str) -> bool:
 
 def _read_any(arguments: Sequence[str]) -> Options:
     # argparse is imported here: see _read_plain.
+    from .deployment import add_options
     from .terminal.arguments import ABOUT_GROUPS, Parser, group_ids, number_of, seconds, whole_number
 
-    parser = Parser(prog="worker.py", description="Run tasks of the queue until MAX_TASKS ran or none is left.")
+    parser = Parser(prog=WORKER, description="Run tasks of the queue until MAX_TASKS ran or none is left.")
     parser.about_more = ABOUT_GROUPS
     parser.add_argument(
         "max_tasks",
@@ -116,4 +120,5 @@ def _read_any(arguments: Sequence[str]) -> Options:
         help="have K workers, each with these options, and one process that starts another one where one of them dies",
     )
     parser.add_argument("--verbose", action="store_true", help="say on standard error what it does")
+    add_options(parser)
     return Options(**vars(parser.parse_args(arguments)))

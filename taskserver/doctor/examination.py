@@ -26,10 +26,10 @@ PATIENT = float("inf")
 """The seconds for which a person waits, in a shell, for the database's answer to one question."""
 
 
-def accepted_in(folder: Path, answer_seconds: float = PATIENT) -> Acceptances:
+def accepted_in(folder: Path, answer_seconds: float = PATIENT, env_file: Path | None = None) -> Acceptances:
     """What was accepted for the queue of a deployment, as far as it can be read."""
     try:
-        store = open_store(load_settings(folder))
+        store = open_store(load_settings(folder, env_file=env_file))
         try:
             with _bounded(store, answer_seconds):
                 return read_accepted(store)
@@ -39,20 +39,20 @@ def accepted_in(folder: Path, answer_seconds: float = PATIENT) -> Acceptances:
         return Acceptances({})
 
 
-def examine(folder: Path, answer_seconds: float = PATIENT) -> Iterator[Finding]:
+def examine(folder: Path, answer_seconds: float = PATIENT, env_file: Path | None = None) -> Iterator[Finding]:
     """Every check of the deployment in a folder, one after the other, as far as each finding lets it go on.
 
-    `answer_seconds` is how long it waits for the database's answer to one question.
+    `answer_seconds` is how long it waits for the database's answer to one question; `env_file` as in `load_settings`.
     """
-    yield from _of_files(files.of_program(folder))
+    yield from _of_files(files.of_program(folder, env_file))
     try:
-        settings = load_settings(folder)
+        settings = load_settings(folder, env_file=env_file)
     except SettingError as error:
         yield broken("settings", str(error), "without them no program starts")
         return
     yield ok("settings", f"table {settings.table}, mode {settings.mode}, modules {', '.join(settings.modules)}")
     yield from _of_files(files.of_deployment(settings))
-    yield from page.findings(folder)
+    yield from page.findings(folder, env_file)
     yield from _of_database(settings, answer_seconds)
 
 

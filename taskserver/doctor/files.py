@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from .. import __version__
 from ..host.file_rights import who_else_may_replace
 from ..host.log_place import why_no_log
 from ..host.network_mounts import network_file_system
@@ -26,13 +27,14 @@ MIN_FREE_BYTES = 50_000_000
 PROBE_BYTES = 100_000
 
 
-def of_program(folder: Path) -> Iterator[Finding]:
+def of_program(folder: Path, env_file: Path | None = None) -> Iterator[Finding]:
     """One finding for each check that needs no settings. Raises OSError where a file cannot be looked at."""
     yield ok("python", f"Python {platform.python_version()} at {sys.executable or 'an unknown place'}")
-    yield ok("packages", ", ".join(f"{name} {_version(name)}" for name in ("PyMySQL", "python-dotenv")))
+    packages = [f"{name} {_version(name)}" for name in ("PyMySQL", "python-dotenv")]
+    yield ok("packages", ", ".join([f"taskserver {__version__}", *packages]))
     yield _web_folder(folder)
     yield code_rights.of_program(folder)
-    yield _env_file(folder / ".env")
+    yield _env_file(env_file or folder / ".env")
 
 
 def of_deployment(settings: Settings) -> Iterator[Finding]:

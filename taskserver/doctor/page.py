@@ -13,10 +13,10 @@ from .findings import Finding, ok, warning
 PACKAGES = ("jinja2", "markupsafe", "werkzeug", "itsdangerous")
 
 
-def findings(folder: Path) -> Iterator[Finding]:
+def findings(folder: Path, env_file: Path | None = None) -> Iterator[Finding]:
     """One finding where the page is set up, or was meant to be."""
     try:
-        settings = load_page_settings(folder)
+        settings = load_page_settings(folder, env_file=env_file)
     except SettingError as error:
         yield warning("page", str(error), "the page shows nothing", "put it right in .env; docs/page.md says how")
         return

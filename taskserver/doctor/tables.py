@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..stores.database.facts import MAX_USUAL_ID, ForgedIds, TableFault
+from ..stores.database.tables import SCHEMA_VERSION
 from .findings import Finding, broken, ok, unknown, warning
 
 CLAIM_INDEXES = ("claim_by_group", "claim_any_group")
@@ -21,7 +22,7 @@ def check_tables(faults: Sequence[TableFault] | str) -> Finding:
             "let an account run this once that may SELECT and CREATE TEMPORARY TABLES in the whole database",
         )
     if not faults:
-        return ok("tables", "tables and indexes are as this version makes them")
+        return ok("tables", f"tables and indexes are those of version {SCHEMA_VERSION}")
     named = "; ".join(f"{fault.table}: {fault.what}" for fault in faults[:MAX_FAULTS_NAMED])
     more = f"; and {len(faults) - MAX_FAULTS_NAMED} more" if len(faults) > MAX_FAULTS_NAMED else ""
     return broken(

@@ -18,15 +18,15 @@ LATE_AFTER = 3
 """A file that was not written anew in so many times of its turn is older than it should be."""
 
 
-def one_file(server: TaskServer, folder: Path, every_seconds: int, with_doctor: bool) -> str:
-    """The page of a queue as one HTML text. Raises DatabaseError."""
+def one_file(server: TaskServer, folder: Path, every_seconds: int, with_doctor: bool, env_file: Path | None) -> str:
+    """The page of a queue as one HTML text; `env_file` as in `load_settings`. Raises DatabaseError."""
     server.store.tables.check()
     fatal = Browsing(server.store.database).page(Filter(Status.FATAL), FIRST, TASKS_SHOWN)
     values = {
         **overview_values(server),
         **hours_values(server, DAYS["1"]),
         "fatal": fatal,
-        "findings": list(examine(folder)) if with_doctor else None,
+        "findings": list(examine(folder, env_file=env_file)) if with_doctor else None,
     }
     return _rendered(server, every_seconds, values | {"away": None})
 

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from ..errors import SettingError
 from ..messages.printable import shown
+from ..messages.programs import CLIENT, IS_INSTALLED
 from ..model.backoff import DAY_SECONDS, Backoff, parse_backoff
 from ..model.run_pauses import RunPauses, parse_run_pauses
 from ..model.task import DEFAULT_TABLE, MAX_ATTEMPTS, MAX_SECONDS
@@ -130,11 +131,14 @@ def make_settings(
     )
 
 
-def load_settings(folder: Path, environ: Mapping[str, str] = os.environ) -> Settings:
-    """Read and check every setting. Raises SettingError."""
-    found = found_settings(folder, environ)
+def load_settings(folder: Path, environ: Mapping[str, str] = os.environ, env_file: Path | None = None) -> Settings:
+    """Read and check every setting of a deployment; `env_file` is the `.env` in its folder unless given.
+
+    Raises SettingError.
+    """
+    found = found_settings(folder, environ, env_file)
     if not found.get("TASKSERVER_DSN"):
-        raise _no_dsn(folder / ".env", environ)
+        raise _no_dsn(env_file or folder / ".env", environ)
 
     def read(key: str, check: Callable[[str, str], T], default: T) -> T:
         value = found.get(PREFIX + key)
@@ -161,9 +165,13 @@ def load_settings(folder: Path, environ: Mapping[str, str] = os.environ) -> Sett
     )
 
 
-def found_settings(folder: Path, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def found_settings(
+    folder: Path, environ: Mapping[str, str] = os.environ, env_file: Path | None = None
+) -> dict[str, str]:
     """The texts of all settings that are given, by key; a blank value is none. Raises SettingError."""
-    found = _settings_in(folder / ".env")
+    if env_file is not None and not env_file.exists():
+        raise SettingError(f"{env_file} is not there, which is to be read for settings")
+    found = _settings_in(env_file or folder / ".env")
     given = {key: value for key, value in {**_hidden, **environ}.items() if key.startswith(PREFIX) and value}
     _check_environment(given)
     return found | given
@@ -210,10 +218,12 @@ def _no_dsn(env_file: Path, environ: Mapping[str, str]) -> SettingError:
     hint = (
         "; the environment names it in small letters" if "taskserver_dsn" in environ else settings_elsewhere(env_file)
     )
+    if IS_INSTALLED and not env_file.exists():
+        hint += "; --folder DIR names another folder than this one"
     return SettingError(
         f"TASKSERVER_DSN is not set, neither in the environment nor in {env_file}: "
         "put it there, as TASKSERVER_DSN=mysql://user:password@localhost/database, or as "
-        f"TASKSERVER_DSN=sqlite:///var/taskserver.db for SQLite, which client.py init does where there is no .env{hint}"
+        f"TASKSERVER_DSN=sqlite:///var/taskserver.db for SQLite, which {CLIENT} init does where there is no .env{hint}"
     )
 
 

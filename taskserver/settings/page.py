@@ -76,9 +76,14 @@ class PageSettings(NamedTuple):
         return bool(self.password_hash or self.allow)
 
 
-def load_page_settings(folder: Path, environ: Mapping[str, str] = os.environ) -> PageSettings:
-    """Read and check the page's settings. Raises SettingError, which repeats no hash."""
-    found = found_settings(folder, environ)
+def load_page_settings(
+    folder: Path, environ: Mapping[str, str] = os.environ, env_file: Path | None = None
+) -> PageSettings:
+    """Read and check the page's settings, of the files as in `load_settings`.
+
+    Raises SettingError, which repeats no hash.
+    """
+    found = found_settings(folder, environ, env_file)
     return PageSettings(
         password_hash=_hash("TASKSERVER_PAGE_PASSWORD", found.get("TASKSERVER_PAGE_PASSWORD", "")),
         allow=_networks("TASKSERVER_PAGE_ALLOW", found.get("TASKSERVER_PAGE_ALLOW", "")),

@@ -42,4 +42,4 @@ def parsers_of_client() -> dict[str, argparse.ArgumentParser]:
 
 
 def arguments_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    return [action for action in parser._actions if action.dest != "help"]
+    return [action for action in parser._actions if action.dest != "help" and action.help != argparse.SUPPRESS]

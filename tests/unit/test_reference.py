@@ -152,7 +152,7 @@ def default_of(program: str, action: argparse.Action) -> str:
     if action.dest in ("group", "priority") and action.nargs is None:
         parameters = inspect.signature(TaskServer.add_task).parameters
         return str(parameters["group_id" if action.dest == "group" else "priority"].default)
-    if action.default is False:
+    if action.default is False or isinstance(action, argparse._VersionAction):
         return "off"
     if action.default in (None, []):
         words = {("list", "status"): "all", ("list", "statuses"): "all"}

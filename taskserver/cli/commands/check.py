@@ -119,7 +119,7 @@ def run(folder: Path, options: argparse.Namespace) -> int:
 def _run(folder: Path, options: argparse.Namespace) -> int:
     if (options.accept is None) != (options.reason is None):
         raise SettingError("--accept NAME and --reason TEXT go together: say why it stays as it is here")
-    with TaskServer.from_settings(load_settings(folder)) as server:
+    with TaskServer.from_settings(load_settings(folder, env_file=options.env_file)) as server:
         if options.mail:
             return _mail(server, _limits(options))
         if options.accept is not None or options.withdraw is not None:

@@ -50,8 +50,8 @@ def add_parser(subparsers: Any) -> None:
 def run(folder: Path, options: argparse.Namespace) -> int:
     from ...doctor.examination import accepted_in, examine  # other commands do not need it
 
-    acceptances, found, accepted = accepted_in(folder), [], []
-    for finding in examine(folder):
+    acceptances, found, accepted = accepted_in(folder, env_file=options.env_file), [], []
+    for finding in examine(folder, env_file=options.env_file):
         if finding.level is not Level.OK and finding.check in acceptances.by_name:
             accepted.append(finding)
             continue

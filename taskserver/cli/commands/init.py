@@ -29,15 +29,14 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(folder: Path, options: argparse.Namespace) -> int:
-    del options
-    env_file = folder / ".env"
+    env_file = options.env_file or folder / ".env"
     if not env_file.exists() and not os.environ.get("TASKSERVER_DSN"):
         require_dotenv(folder)
-        _check_first_settings(env_file)
+        _check_first_settings(env_file, folder)
         _write_first_settings(env_file)
         print(f"wrote {env_file}")
-    settings = load_settings(folder)
-    _refuse_network_file(folder, settings.dsn)
+    settings = load_settings(folder, env_file=options.env_file)
+    _refuse_network_file(env_file, folder, settings.dsn)
     _make_var(folder / "var")
     with TaskServer.from_settings(settings) as server:
         server.create_tables()
@@ -45,21 +44,21 @@ def run(folder: Path, options: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def _check_first_settings(env_file: Path) -> None:
+def _check_first_settings(env_file: Path, folder: Path) -> None:
     misnamed = settings_misnamed(env_file)
     if misnamed:
         raise SettingError(f"{env_file} is not there to name a database{misnamed}")
-    _refuse_network_file(env_file.parent, SQLiteDsn(FIRST_DATABASE))
+    _refuse_network_file(env_file, folder, SQLiteDsn(FIRST_DATABASE))
 
 
-def _refuse_network_file(folder: Path, dsn: Dsn) -> None:
+def _refuse_network_file(env_file: Path, folder: Path, dsn: Dsn) -> None:
     """Programs write an SQLite file by locks and memory that they share, which networks lack. Raises SettingError."""
     path = dsn.database_file(folder)
     network = path and network_file_system(path)
     if network:
         raise SettingError(
             f"{path} lies on a network file system ({network}), where SQLite files come to harm: name a MySQL database "
-            f"in TASKSERVER_DSN ({folder / '.env'}), or an SQLite file in a folder on a disk of this host"
+            f"in TASKSERVER_DSN ({env_file}), or an SQLite file in a folder on a disk of this host"
         )
 
 

@@ -70,7 +70,7 @@ def run(folder: Path, options: argparse.Namespace) -> int:
 
 
 def _write(folder: Path, options: argparse.Namespace) -> int:
-    with TaskServer.from_settings(load_settings(folder)) as server:
+    with TaskServer.from_settings(load_settings(folder, env_file=options.env_file)) as server:
         outage = outage_of_line(server.settings, "page")
         try:
             from ...page.one_file import one_file, one_file_without_database
@@ -80,7 +80,7 @@ def _write(folder: Path, options: argparse.Namespace) -> int:
                 "or upload the bundle that has it inside (make bundle ARGS=--web)"
             ) from None
         try:
-            text, failure = one_file(server, folder, options.every, not options.no_doctor), None
+            text, failure = one_file(server, folder, options.every, not options.no_doctor, options.env_file), None
         except DatabaseError as error:
             # The file has to say so: an old one would show that all is well.
             text, failure = one_file_without_database(server, options.every, error), error

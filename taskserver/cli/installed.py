@@ -1,0 +1,44 @@
+"""The commands of an installed package: taskserver, taskserver-worker, and `python -m taskserver`.
+
+They look for a deployment in the current folder; crontabs name its folder with `--folder`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from ..messages.programs import CLIENT, WORKER
+
+
+def client() -> int:
+    """Be client.py for the deployment in the current folder; the exit code."""
+    from .client import main
+
+    return _run(CLIENT, {signal.SIGINT}, lambda folder: main(folder, sys.argv[1:]))
+
+
+def worker() -> int:
+    """Be worker.py for the deployment in the current folder; the exit code."""
+    from .worker import main
+
+    return _run(WORKER, {signal.SIGINT, signal.SIGTERM}, lambda folder: main(folder, sys.argv[1:]))
+
+
+def _run(program: str, held_back: set[signal.Signals], run: Callable[[Path], int]) -> int:
+    if os.environ.get("GATEWAY_INTERFACE"):
+        return _refuse(program, "this is for cron and the shell, not for a web server")
+    try:
+        folder = Path.cwd()
+    except OSError as error:
+        return _refuse(program, f"the current folder cannot be had: {error.strerror}")
+    signal.pthread_sigmask(signal.SIG_BLOCK, held_back)  # until they can be obeyed
+    return run(folder)
+
+
+def _refuse(program: str, words: str) -> int:
+    print(f"{program}: {words}", file=sys.stderr)
+    return 2

@@ -1,0 +1,168 @@
+"""The commands of an installed package: which deployment they take, and that they are worker.py and client.py."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from taskserver import __version__
+from tests.support.deployment import ROOT
+
+TASKS = """
+from pathlib import Path
+
+
+def note(text):
+    with open(Path(__file__).parent / "notes", "a") as file:
+        file.write(f"{text} in {Path.cwd()}\\n")
+"""
+COMMANDS = {"taskserver": "client", "taskserver-worker": "worker"}
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the package alone, as pip leaves it."""
+    folder = tmp_path_factory.mktemp("site-packages")
+    shutil.copytree(ROOT / "taskserver", folder / "taskserver", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+@pytest.fixture
+def run(packages: Path, tmp_path: Path) -> Run:
+    """Runs an installed command, in the folder `site` of the test unless another one is named."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "tasks.py").write_text(TASKS)
+
+    def run(command: str, *arguments: str, cwd: Path = tmp_path / "site", **environ: str) -> object:
+        function = COMMANDS.get(command)
+        start = (
+            ["-m", *command.split()]
+            if function is None
+            else ["-c", f"import sys; from taskserver.cli.installed import {function}; sys.exit({function}())"]
+        )
+        environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(packages), **environ}
+        line = [sys.executable, *start, *arguments]
+        return subprocess.run(line, cwd=cwd, env=environ, capture_output=True, text=True, timeout=60)
+
+    return run  # type: ignore[return-value]
+
+
+def notes(folder: Path) -> str:
+    return (folder / "notes").read_text()
+
+
+def test_the_package_names_its_two_commands() -> None:
+    section = (ROOT / "pyproject.toml").read_text().partition("[project.scripts]\n")[2].partition("\n[")[0]
+    scripts = dict(re.findall(r'^([\w-]+) = "(.+)"$', section, re.MULTILINE))
+    assert scripts == {name: f"taskserver.cli.installed:{function}" for name, function in COMMANDS.items()}
+    for place in scripts.values():
+        module, _, name = place.partition(":")
+        assert callable(getattr(import_module(module), name))
+
+
+def test_the_current_folder_is_the_deployment(run: Run, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    assert f"wrote {site / '.env'}" in run("taskserver", "init").stdout
+    assert run("taskserver", "add", "tasks.note", '["hello"]').stdout == "1\n"
+    worker = run("taskserver-worker", "--verbose")
+    assert worker.returncode == 0
+    assert f"the deployment in {site}, with the settings of {site / '.env'}" in worker.stderr
+    assert notes(site) == f"hello in {site}\n"
+    assert (site / "var" / "taskserver.db").exists()
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_folder_is_named_from_anywhere(run: Run, tmp_path: Path, before: bool) -> None:
+    site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for command in (["init"], ["add", "tasks.note", '["hello"]'], ["status", "--json"]):
+        arguments = ["--folder", "../site", *command] if before else [*command, "--folder", "../site"]
+        done = run("taskserver", *arguments, cwd=elsewhere)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert run("taskserver-worker", "10", "--folder", str(site), cwd=elsewhere).returncode == 0
+    assert notes(site) == f"hello in {elsewhere}\n"
+    assert not list(elsewhere.iterdir())
+
+
+def test_a_file_of_settings_is_named(run: Run, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    (tmp_path / "queue.env").write_text("TASKSERVER_DSN=sqlite:///var/other.db\n")
+    (tmp_path / "queue.env").chmod(0o600)
+    named = ("--env", str(tmp_path / "queue.env"), "--folder", ".")
+    for command in (["init"], ["add", "tasks.note", '["hello"]']):
+        assert run("taskserver", *command, *named).returncode == 0
+    assert run("taskserver-worker", *named).returncode == 0
+    assert notes(site) == f"hello in {site}\n"
+    assert (site / "var" / "other.db").exists()
+    assert not (site / ".env").exists()
+    found = run("taskserver", "doctor", *named).stdout
+    assert f"{tmp_path / 'queue.env'} is for its owner alone" in found
+    for command in (["check"], ["page"], ["list"]):
+        assert run("taskserver", *command, *named).stdout
+
+
+def test_without_a_folder_a_named_file_tells_it(run: Run, tmp_path: Path) -> None:
+    assert run("taskserver", "init").returncode == 0
+    named = ("--env", str(tmp_path / "site" / ".env"))
+    assert run("taskserver", "add", "tasks.note", '["hello"]', *named, cwd=tmp_path).stdout == "1\n"
+    assert run("taskserver-worker", *named, cwd=tmp_path).returncode == 0
+    assert notes(tmp_path / "site") == f"hello in {tmp_path}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["status"], "neither in the environment nor in {site}/.env"),
+        (["status"], "--folder DIR names another folder"),
+        (["status"], "which taskserver init does"),
+        (["status", "--folder", "nowhere"], "{site}/nowhere is no folder"),
+        (["status", "--folder", ""], "--folder is empty"),
+        (["status", "--env", "nothing.env"], "{site}/nothing.env is not there"),
+    ],
+)
+def test_a_wrong_place_is_one_line_that_names_it(run: Run, tmp_path: Path, arguments: list[str], words: str) -> None:
+    for command in ("taskserver", "taskserver-worker"):
+        done = run(command, *(arguments if command == "taskserver" else arguments[1:]))
+        assert done.returncode == 2
+        assert re.fullmatch(rf"{command}: .*{re.escape(words.format(site=tmp_path / 'site'))}.*\n", done.stderr)
+
+
+@pytest.mark.parametrize(
+    "command", [*COMMANDS, "taskserver", "taskserver worker", "taskserver.cli.client", "taskserver.cli.worker"]
+)
+def test_each_way_to_start_it_tells_the_version(run: Run, command: str) -> None:
+    done = run(command, "--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"taskserver {__version__}\n", "")
+
+
+@pytest.mark.parametrize("program", ["worker.py", "client.py"])
+def test_the_programs_take_the_same_options(program: str, tmp_path: Path) -> None:
+    named = [sys.executable, str(ROOT / program), "--folder", str(tmp_path)]
+    environ = {**os.environ, "TASKSERVER_DSN": ""}
+    done = subprocess.run([*named, "status"][: 5 if program == "client.py" else 4], env=environ, capture_output=True)
+    assert f"{tmp_path}/.env" in done.stderr.decode()
+    told = subprocess.run([sys.executable, str(ROOT / program), "--version"], capture_output=True, text=True)
+    assert told.stdout == f"taskserver {__version__}\n"
+
+
+def test_a_web_server_may_not_start_them(run: Run) -> None:
+    for command in COMMANDS:
+        done = run(command, GATEWAY_INTERFACE="CGI/1.1")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "not for a web server" in done.stderr
+
+
+def test_the_doctor_tells_both_versions(run: Run) -> None:
+    assert run("taskserver", "init").returncode == 0
+    found = run("taskserver", "doctor").stdout
+    assert re.search(rf"packages +taskserver {re.escape(__version__)}, PyMySQL", found)
+    assert re.search(r"tables +tables and indexes are those of version \d+", found)
