@@ -9,7 +9,7 @@ from .. import __version__
 from ..errors import SettingError
 
 _ABOUT_FOLDER = "the deployment's folder: its .env, its modules, its var/"
-_ABOUT_ENV = "settings from FILE in place of .env; without --folder its folder counts"
+_ABOUT_ENV = "settings from FILE, whose folder counts unless --folder is given"
 _ABOUT_VERSION = "tell the version, and end"
 ABOUT = f"""
   --folder DIR  {_ABOUT_FOLDER}
