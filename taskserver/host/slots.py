@@ -69,9 +69,10 @@ class Slots:
         False where each slot has a successor already, and once `wait`, which waits for so many seconds, says that the
         wait is to end. Raises as `take` does.
         """
-        if self.take():
-            return True
         with self._explained():
+            self._make_folder()
+            if any(self._take_alone(number) for number in range(1, self._most + 1)):
+                return True
             successor = self._become_successor(wait)
             if successor is None:
                 return False
@@ -113,6 +114,16 @@ class Slots:
         self._slot, self._lock_of_slot = number, lock  # the file stays open, and so locked, until the process ends
         os.utime(lock)  # _oldest_first reads since when the slot is taken
         return True
+
+    def _take_alone(self, number: int) -> bool:
+        """Take a slot, and find out at the same instant whether a process waits for it, which then stands still."""
+        waiting = self._lock(self._path(number, "next"))
+        try:
+            self._heeds_successor = waiting is not None
+            return self._take(number)
+        finally:
+            if waiting is not None:
+                self._unlock(waiting)
 
     def _become_successor(self, wait: Callable[[float], bool]) -> tuple[int, int] | None:
         """The number of a slot whose successor this process is now, and the lock that says so; None without one."""

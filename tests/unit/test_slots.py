@@ -53,6 +53,16 @@ def test_a_worker_heeds_its_successor(make: MakeSlots) -> None:
     next_one.leave()
 
 
+def test_a_successor_that_comes_before_the_first_look_is_heeded(make: MakeSlots) -> None:
+    worker = make()
+    assert worker.take_or_succeed(lambda seconds: False)
+    with ThreadPoolExecutor() as pool:
+        successor = Successor(make(), pool)
+        assert worker.has_successor()
+        assert not successor.end(is_wanted=False)
+    worker.leave()
+
+
 def test_a_successor_that_let_a_free_slot_be_is_not_heeded_and_the_next_one_is(make: MakeSlots) -> None:
     """It stands still, as by SIGSTOP: whoever has the slot would leave for nobody."""
     before, worker = make(), make()
