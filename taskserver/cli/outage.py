@@ -13,6 +13,7 @@ from ..errors import DatabaseError, Unavailable
 from ..host.database_outage import DatabaseOutage
 from ..messages.log_records import FOR_LOG_ALONE
 from ..messages.printable import age
+from ..messages.programs import WORKER
 from ..settings.load import Settings
 from ..worker.record import host_name
 from .report import Report
@@ -58,12 +59,12 @@ def tell_of_database(settings: Settings, reports: Sequence[Report], is_verbose: 
         if told:
             LOG.info(told)
             if not is_verbose:
-                say(f"worker.py: {told}")
+                say(f"{WORKER}: {told}")
 
 
 def _tell_of_failure(outage: DatabaseOutage, kind: str, words: str) -> None:
     told = failure_to_tell(outage, kind, words, sys.stderr)
-    if told and not say(f"worker.py: {told}"):
+    if told and not say(f"{WORKER}: {told}"):
         outage.forget(kind)
 
 

@@ -18,6 +18,7 @@ from ..host.file_rights import who_else_may_replace
 from ..host.log_place import why_no_log
 from ..host.network_mounts import network_file_system
 from ..messages import misplaced_files
+from ..messages.programs import CLIENT
 from ..settings.load import Settings
 from . import code_rights
 from .findings import Finding, broken, ok, warning
@@ -121,7 +122,7 @@ def _env_file(path: Path) -> Finding:
 
 def _var(path: Path) -> Finding:
     if not path.is_dir():
-        return warning("var", f"there is no folder {path}", "locks of --slots lie in it", "client.py init")
+        return warning("var", f"there is no folder {path}", "locks of --slots lie in it", f"{CLIENT} init")
     if not os.access(path, os.W_OK | os.X_OK):
         return broken(
             "var",
@@ -135,7 +136,7 @@ def _var(path: Path) -> Finding:
             "var",
             f"{of_others} belongs to {_owner(of_others)}, and cannot be written to",
             "a worker that cannot use its locks, its log or its database ends at once",
-            f"have it given to you with chown, or rename {path} and run client.py init",
+            f"have it given to you with chown, or rename {path} and run {CLIENT} init",
         )
     if fault := _write_some(path):
         words = f"nothing can be written into {path}: {fault}"

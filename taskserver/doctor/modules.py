@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ..messages.programs import BESIDE
 from ..settings.load import Settings
 from .findings import Finding, broken, ok, unknown, warning
 from .looking_up import MAX_REFUSED, Answer, look_up_apart
@@ -53,7 +54,7 @@ def _hook(settings: Settings, answer: Answer) -> Finding:
         "on_failure",
         f"TASKSERVER_ON_FAILURE: {settings.on_failure} cannot be had: {answer.hook}",
         "nobody hears of failed tasks by it",
-        "name a function as module:function; the module lies beside worker.py, or where Python finds it",
+        f"name a function as module:function; the module lies {BESIDE}, or where Python finds it",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from ..messages.programs import CLIENT
 from ..settings.dsn import Dsn
 from ..settings.load import Settings
 from ..stores.database.facts import MySQLFacts
@@ -210,7 +211,7 @@ def _session_defaults(facts: MySQLFacts) -> Finding:
             "no transaction may write: tasks can neither be added nor run",
             "wait for the end of its maintenance, or ask the host",
         )
-    return ok("session_defaults", f"{found}: workers and client.py set what they need, pages' own connections do not")
+    return ok("session_defaults", f"{found}: workers and {CLIENT} set what they need, pages' own connections do not")
 
 
 def _connections(facts: MySQLFacts) -> Finding:

@@ -7,6 +7,7 @@ from math import isfinite
 
 from ..messages.installing import INSTALLS
 from ..messages.printable import age
+from ..messages.programs import CLIENT, WORKER
 from ..model.task import Status
 from ..monitoring.coverage import (
     Paused,
@@ -141,7 +142,7 @@ def _leases(facts: QueueFacts) -> Finding:
         "leases",
         f"{facts.lapsed} claims ended up to {age(facts.lapsed_seconds)} ago, and no run took them back",
         "their workers vanished, and no later run came",
-        "see that cron runs worker.py: any run takes them back",
+        f"see that cron runs {WORKER}: any run takes them back",
     )
 
 
@@ -153,7 +154,7 @@ def _fatal(counts: Sequence[QueueCount]) -> Finding:
         "fatal",
         f"{rows} task{' is' if rows == 1 else 's are'} fatal",
         "they failed for good, and wait for a person",
-        "client.py errors counts them, client.py show ID has the whole error, and client.py retry ID runs one again",
+        f"{CLIENT} errors counts them, {CLIENT} show ID has the whole error, and {CLIENT} retry ID runs one again",
     )
 
 
@@ -164,7 +165,7 @@ def _far(facts: QueueFacts) -> Finding:
         "due_dates",
         f"{facts.far} tasks are due in 2037 or later",
         "a due date that far is mostly a mistake, and many databases end in January 2038",
-        "look at them with client.py list --status waiting, and mend what adds them",
+        f"look at them with {CLIENT} list --status waiting, and mend what adds them",
     )
 
 
@@ -186,7 +187,7 @@ def _orphaned(facts: QueueFacts) -> Iterator[Finding]:
             "orphaned",
             f"{facts.orphaned} tasks wait for others that are gone or over, and nothing tells them",
             "a parent was deleted by hand, or they were added without due_at; they never start",
-            "client.py reclaim looks at them: what is gone counts as done",
+            f"{CLIENT} reclaim looks at them: what is gone counts as done",
         )
 
 
@@ -220,4 +221,4 @@ def _mend(stored: StoredSchedule) -> str:
     # Where this host lacks a package, the fault says how to get it; a schedule given anew would lack it still.
     if INSTALLS in (stored.fault or ""):
         return "install the package, as said there"
-    return "client.py schedule NAME … again, or client.py unschedule NAME"
+    return f"{CLIENT} schedule NAME … again, or {CLIENT} unschedule NAME"

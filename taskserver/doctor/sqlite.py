@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..messages.programs import CLIENT
 from ..settings.load import Settings
 from ..stores.database.facts import SQLiteFacts
 from .findings import Finding, broken, ok, unknown
@@ -28,7 +29,7 @@ def _journal(facts: SQLiteFacts) -> Finding:
         "journal",
         f"the journal is {facts.journal_mode}, not WAL",
         "workers and producers would keep one another waiting",
-        "client.py init, with the file on a disk of this host",
+        f"{CLIENT} init, with the file on a disk of this host",
     )
 
 

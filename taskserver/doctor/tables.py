@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..messages.programs import CLIENT
 from ..stores.database.facts import MAX_USUAL_ID, ForgedIds, TableFault
 from ..stores.database.tables import SCHEMA_VERSION
 from .findings import Finding, broken, ok, unknown, warning
@@ -29,7 +30,7 @@ def check_tables(faults: Sequence[TableFault] | str) -> Finding:
         "tables",
         named + more,
         "claims would fail, be slow, or wait for one another",
-        "client.py init makes what is missing as a whole; change the rest by ALTER TABLE to what schema.sql says",
+        f"{CLIENT} init makes what is missing as a whole; change the rest by ALTER TABLE to what schema.sql says",
     )
 
 
@@ -68,7 +69,7 @@ def check_ids(found: Sequence[ForgedIds] | None, who: str) -> Finding:
         "ids",
         f"{'; '.join(words)}: somebody forged one",
         why,
-        f"save what you need of these rows (client.py list shows the greatest ids first), or wait until workers have "
+        f"save what you need of these rows ({CLIENT} list shows the greatest ids first), or wait until workers have "
         f"done them; then have {who} run: {statements}",
     )
 

@@ -11,6 +11,7 @@ from traceback import walk_tb
 
 from .error_text import OUR_FOLDER, describe, traceback_of
 from .misplaced_files import module_elsewhere
+from .programs import BESIDE
 
 _PYTHONS_OWN = os.path.join(os.path.dirname(importlib.__file__), "")
 _IS_ENCODING = re.compile(r"codec can't|null byte|Non-UTF-8|unknown encoding|encoding problem")
@@ -31,8 +32,7 @@ def _missing(module: str, folder: Path | None) -> str:
     looked_in = f" ({folder})" if folder else ""
     elsewhere = module_elsewhere(file, folder) if folder else ""
     return (
-        f"there is no module {module}: put {file} beside worker.py{looked_in}, "
-        f"or list another in TASKSERVER_MODULES{elsewhere}"
+        f"there is no module {module}: put {file} {BESIDE}{looked_in}, or list another in TASKSERVER_MODULES{elsewhere}"
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from ..messages.programs import CLIENT
 from ..model.task import ALL_GROUPS, MAX_GROUP_ID, Status
 from ..stores.database.records import LastRun, QueueCount
 
@@ -122,7 +123,7 @@ def paused_of(counts: Sequence[QueueCount], groups: Sequence[int], are_all: bool
 def describe_resuming(paused: Paused) -> str:
     """What ends the pause, for a person."""
     which = "--all" if paused.are_all else paused.groups[0] if len(paused.groups) == 1 else "GROUP"
-    return f"client.py resume {which} has workers take them again"
+    return f"{CLIENT} resume {which} has workers take them again"
 
 
 def describe_paused(counts: Sequence[QueueCount], paused: Paused) -> str | None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ..messages.instants import time_of_day
 from ..messages.printable import age
+from ..messages.programs import CLIENT, WORKER
 from ..model.task import Status
 from .coverage import in_time, seconds_since_start
 from .overview import Overview
@@ -19,13 +20,13 @@ MANY_IN_ERROR = 20
 FEW_ATTEMPTS = 5
 """Fewer attempts say nothing about how many fail."""
 MENDS = {
-    "cron": "look whether the line of worker.py stands in the crontab, and at cron's mail; client.py doctor says more",
+    "cron": f"look whether the line of {WORKER} stands in the crontab, and at cron's mail; {CLIENT} doctor says more",
     "fatal": (
-        "client.py errors, or the status page, counts what they failed with; once that is mended, client.py retry, or "
+        f"{CLIENT} errors, or the status page, counts what they failed with; once that is mended, {CLIENT} retry, or "
         "the page, runs them again"
     ),
-    "failing": "client.py errors, or the status page, counts what they failed with",
-    "waiting": ("more workers (a second crontab line, or --processes), or fewer tasks; client.py stats shows the pace"),
+    "failing": f"{CLIENT} errors, or the status page, counts what they failed with",
+    "waiting": f"more workers (a second crontab line, or --processes), or fewer tasks; {CLIENT} stats shows the pace",
 }
 """What to do about reasons that `client.py check` finds, too, by limits of its own."""
 
@@ -146,12 +147,12 @@ def _schedules(overview: Overview, has_stopped: bool) -> Iterator[Reason]:
         first = faulty[0]
         words = f"schedule {first.schedule.name}: {first.fault or first.held}"
         more = f"; and {len(faulty) - 1} more" if len(faulty) > 1 else ""
-        yield Reason("schedules", Level.ACT, words + more, "client.py status names each, with what is wrong")
+        yield Reason("schedules", Level.ACT, words + more, f"{CLIENT} status names each, with what is wrong")
         return
     late = min((stored.next_seconds or 0.0 for stored in overview.schedules), default=0.0)
     if late < -LONG_WAIT_SECONDS and not has_stopped:
         words = f"a schedule is late by {age(-late)}"
-        yield Reason("schedules", Level.LOOK, words, "client.py status shows which; any run adds its task")
+        yield Reason("schedules", Level.LOOK, words, f"{CLIENT} status shows which; any run adds its task")
 
 
 def _waiting(overview: Overview) -> Iterator[Reason]:
@@ -186,7 +187,7 @@ def _leases(overview: Overview) -> Iterator[Reason]:
     if rows:
         are = "task of a worker that vanished is" if rows == 1 else "tasks of workers that vanished are"
         words = f"{rows} {are} not taken back, though the lease ended {age(seconds)} ago"
-        yield Reason("leases", Level.LOOK, words, "any run takes them back: see that cron runs worker.py")
+        yield Reason("leases", Level.LOOK, words, f"any run takes them back: see that cron runs {WORKER}")
 
 
 def _lost(overview: Overview) -> Iterator[Reason]:
@@ -195,7 +196,7 @@ def _lost(overview: Overview) -> Iterator[Reason]:
         attempts = "1 attempt was lost: its worker" if lost == 1 else f"{lost} attempts were lost: their workers"
         words = f"in the last day {attempts} vanished"
         mend = (
-            "if the host ends programs after a time or for memory, have worker.py end before: --max-time, --max-memory"
+            f"if the host ends programs after a time or for memory, have {WORKER} end before: --max-time, --max-memory"
         )
         yield Reason("lost", Level.LOOK, words, mend)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..doctor.examination import examine
 from ..errors import DatabaseError, TablesMissing, TablesOutdated
+from ..messages.programs import CLIENT
 from ..model.task import Status
 from ..server import TaskServer
 from ..stores.queue.browsing import FIRST, Browsing, Filter
@@ -35,7 +36,7 @@ def one_file_without_database(server: TaskServer, every_seconds: int, error: Dat
     """The page while the database is away, which says so."""
     # Everybody may be able to read the file, and errors name hosts, users and folders.
     is_of_tables = isinstance(error, (TablesMissing, TablesOutdated))
-    mend = "Run client.py init: it makes them, or upgrades them." if is_of_tables else "Cron's mail has the error."
+    mend = f"Run {CLIENT} init: it makes them, or upgrades them." if is_of_tables else "Cron's mail has the error."
     return _rendered(server, every_seconds, {"away": trouble_in_words(error), "mend": mend})
 
 

@@ -20,6 +20,7 @@ from .. import __version__
 from ..messages.error_text import MAX_ERROR_LENGTH
 from ..messages.instants import exactly, local, time_of_day
 from ..messages.printable import age, escaped, in_units, without_middle
+from ..messages.programs import CLIENT, IS_INSTALLED, WORKER
 from ..model.task import Status, name_of_status
 from ..monitoring.acceptance import MAY_STAY
 from ..monitoring.overview import lives
@@ -85,6 +86,8 @@ def _environment() -> Environment:
         "plain": escaped,
     }
     environment.globals |= {
+        "client_py": CLIENT,
+        "worker_py": WORKER,
         "Status": Status,
         "link": link,
         "version": __version__,
@@ -115,7 +118,10 @@ def status_of(task: StoredTask) -> str:
 
 def client_in(folder: Path) -> str:
     """The begin of a line of client.py, as a crontab and a shell take it."""
-    return f"{quote(sys.executable or 'python3')} {quote(str(folder / 'client.py'))}"
+    python = quote(sys.executable or "python3")
+    if IS_INSTALLED:
+        return f"{python} -m taskserver --folder {quote(str(folder))}"
+    return f"{python} {quote(str(folder / 'client.py'))}"
 
 
 def begin_in_shell(text: str) -> str:

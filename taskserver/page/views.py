@@ -13,6 +13,7 @@ from ..doctor.examination import accepted_in, examine
 from ..doctor.findings import Finding, Level, unknown
 from ..errors import Conflict, DatabaseError, TablesMissing, TablesOutdated, Unavailable
 from ..messages.printable import in_units
+from ..messages.programs import CLIENT
 from ..model.results import read_progress
 from ..model.selection import Selection
 from ..model.task import MAX_GROUP_ID, MAX_ID, MAX_SIGNED, Status, name_of_status
@@ -240,7 +241,7 @@ def _of_reader(finding: Finding) -> Finding:
     if finding.check != "rights" or finding.level is not Level.BROKEN or "may not UPDATE on" not in finding.found:
         return finding
     why = "this page, which only shows, can do without; workers with this account could do no work"
-    return unknown("rights", finding.found, why, "give workers an account of their own, and have client.py doctor look")
+    return unknown("rights", finding.found, why, f"give workers an account of their own, and have {CLIENT} doctor look")
 
 
 # ---- hours

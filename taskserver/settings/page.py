@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from ..errors import SettingError
 from ..messages.printable import shown
+from ..messages.programs import CLIENT
 from ..model.task import MAX_GROUP_ID
 from .checks import one_of
 from .load import found_settings
@@ -97,14 +98,14 @@ def load_page_settings(
 def _hash(key: str, value: str) -> str:
     if value and not re.fullmatch(_PASSWORD_HASH, value):
         raise SettingError(
-            f"{key} is no hash of a password; allowed: what client.py page --password prints, in single quotes"
+            f"{key} is no hash of a password; allowed: what {CLIENT} page --password prints, in single quotes"
         )
     return value
 
 
 def _sha256(key: str, value: str) -> str:
     if value and not re.fullmatch(_SHA256, value):
-        raise SettingError(f"{key} is no hash of a token; allowed: what client.py page --token prints")
+        raise SettingError(f"{key} is no hash of a token; allowed: what {CLIENT} page --token prints")
     return value
 
 
@@ -132,7 +133,7 @@ def _tokens(key: str, value: str) -> tuple[AddToken, ...]:
             raise SettingError(
                 f"{key} is wrong in entry {number}; allowed: entries with blanks between them, each as "
                 "name;sha256=…;tasks=tasks.send_letter,shop.*;groups=3,5 (groups=* for all), "
-                "as client.py page --token NAME prints them"
+                f"as {CLIENT} page --token NAME prints them"
             )
         tokens.append(AddToken(found["name"], found["sha256"], tuple(tasks), tuple(groups) or None))
     return tuple(tokens)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from werkzeug.datastructures import MultiDict
 
 from ..messages.printable import printable
+from ..messages.programs import CLIENT
 from ..model.selection import Selection
 from ..model.task import CANCELLED, MAX_GROUP_ID, MAX_ID, Status, name_of_status
 from ..page.rendering import begin_in_shell, error_in_shell, link
@@ -55,7 +56,7 @@ def read_act(server: TaskServer, query: MultiDict[str, str]) -> Act:
     if verb in GROUP_VERBS and (ids or task or error or status is not None):
         raise BadQuery(f"{verb} is for groups alone.")
     if verb in GROUP_VERBS and not groups and not (query.get("all") and verb == "resume"):
-        raise BadQuery("No group is chosen; client.py pause --all pauses all of them.")
+        raise BadQuery(f"No group is chosen; {CLIENT} pause --all pauses all of them.")
     if verb in VERBS and not (ids or groups or task or error or status is not None or query.get("all")):
         raise BadQuery("No task is chosen: mark some, or choose a group, a name or an error.")
     selection = Selection(ids or None, groups or None, task, error_line=error, status=status, since=since)

@@ -403,3 +403,32 @@ def test_an_empty_run_on_mysql_imports_only_what_the_driver_needs(deployment: De
         "import pymysql"
     )
     assert "sqlite3" not in imported
+
+
+def test_messages_call_the_programs_by_the_names_that_a_person_has() -> None:
+    """Where pip has installed the package there is no client.py."""
+    named = {
+        (module, text)
+        for module in MODULES
+        for text in texts_of(module)
+        if re.search(r"\b(client|worker)\.py\b", text) and module not in NAME_THE_FILES
+    }
+    assert named == set()
+
+
+NAME_THE_FILES = {
+    "taskserver.messages.programs",
+    "taskserver.messages.misplaced_files",  # looks for them
+    "taskserver.page.rendering",  # a line with a path
+    "taskserver.cli.commands.check",  # the same
+    "taskserver.web",  # looks for them
+}
+
+
+def texts_of(module: str) -> Iterator[str]:
+    """The texts in a module's code that are no docstrings."""
+    tree = tree_of(module)
+    documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented:
+            yield node.value

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, BinaryIO
 
 from ...errors import BadTask, DatabaseError, InvalidTask, SettingError
+from ...messages.programs import CLIENT
 from ...model.arguments import parse_json
 from ...model.new_task import MAX_VERSION, TASK_KEYS, NewTask, new_task, new_task_from
 from ...model.task import MAX_ATTEMPTS, MAX_ID
@@ -21,7 +22,7 @@ from ..terminal.task_arguments import QUOTING, describe_order, describe_task, re
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """Arguments of 1 MiB take several MiB as JSON text with every character escaped."""
-MISNAMED = "It was added all the same, and becomes fatal: client.py retry ID --as NAME has it run under the right one"
+MISNAMED = f"It was added all the same, and becomes fatal: {CLIENT} retry ID --as NAME has it run under the right one"
 _OPTIONS = {"group_id": "group", "unique_key": "unique"}
 """The options of keys that have another name."""
 

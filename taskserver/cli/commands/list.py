@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from ...messages.programs import CLIENT
 from ...messages.suggestions import nearest
 from ...model.field_checks import check_text
 from ...model.task import MAX_SIGNED, Status
@@ -56,7 +57,7 @@ def _status(text: str) -> Status:
     if "," in text:
         hint = "; several are written with spaces between them"
     if text.isdigit():
-        hint = f"; client.py show {text} shows one task; {ABOUT_GROUPS}"
+        hint = f"; {CLIENT} show {text} shows one task; {ABOUT_GROUPS}"
     raise argparse.ArgumentTypeError(f"{text!r} is no status; allowed: {', '.join(STATUSES)}{hint}")
 
 

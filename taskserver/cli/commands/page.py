@@ -15,6 +15,7 @@ from ...errors import DatabaseError, InvalidTask, SettingError
 from ...host.atomic_file import write_atomically
 from ...messages.installing import install_command
 from ...messages.printable import printable, shown
+from ...messages.programs import CLIENT
 from ...model.task import MAX_SECONDS
 from ...server import TaskServer
 from ...settings.load import load_settings
@@ -103,7 +104,7 @@ def _write(folder: Path, options: argparse.Namespace) -> int:
 
 def _say(words: str | None) -> None:
     if words:
-        print(printable(f"client.py: {words}"), file=sys.stderr)
+        print(printable(f"{CLIENT}: {words}"), file=sys.stderr)
 
 
 # ---- secrets
@@ -127,9 +128,9 @@ def _ask() -> str:
     if not password.isprintable():
         raise InvalidTask("the password has control characters, as of a file that is no text in UTF-8")
     if not password:
-        raise InvalidTask("the password is empty; type one, or pipe it: client.py page --password < file")
+        raise InvalidTask(f"the password is empty; type one, or pipe it: {CLIENT} page --password < file")
     if len(password) < SHORT:
-        print(f"client.py: it has {len(password)} characters; {SHORT} or more are hard to guess", file=sys.stderr)
+        print(f"{CLIENT}: it has {len(password)} characters; {SHORT} or more are hard to guess", file=sys.stderr)
     if sys.stdout.isatty():
         print("Put this into .env, in single quotes, as TASKSERVER_PAGE_PASSWORD='…':", file=sys.stderr)
     return password

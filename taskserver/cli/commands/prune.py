@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from ...messages.printable import age
+from ...messages.programs import CLIENT
 from ...server import TaskServer
 from ...stores import Store
 from ...stores.queue.pruning import KINDS, Pruned, Pruning
@@ -21,7 +22,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--done", action="store_true", help="tasks that are done, as mode mark leaves them")
     parser.add_argument("--fatal", action="store_true", help="fatal tasks")
     parser.add_argument("--archived", action="store_true", help="the archive, where mode move puts what is done")
-    parser.add_argument("--stats", action="store_true", help="figures, which client.py stats shows")
+    parser.add_argument("--stats", action="store_true", help=f"figures, which {CLIENT} stats shows")
     parser.add_argument("--keys", action="store_true", help="tasks of the queue that hold a unique_key, too")
     parser.add_argument("--dry-run", action="store_true", help="say what would be deleted, and delete nothing")
     parser.set_defaults(run=run)

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...interrupts.stopping import Stop, TaskInterrupted, is_in_task
 from ...messages.printable import escaped
+from ...messages.programs import CLIENT
 from ...model.task import MAX_ID, Status
 from ...server import TaskServer
 from ...settings.load import hide_secrets
@@ -29,7 +30,7 @@ from ..terminal.program import SIGNALS
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("run", help="run one task here, with the whole traceback if it fails")
     parser.add_argument(
-        "id", metavar="ID", type=whole_number(0, MAX_ID), help="of the task, as client.py list shows it"
+        "id", metavar="ID", type=whole_number(0, MAX_ID), help=f"of the task, as {CLIENT} list shows it"
     )
     parser.set_defaults(run=run)
 
@@ -38,7 +39,7 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     settings = server.settings
     hide_secrets()
     stop = Stop()
-    stop.ends_process = "client.py"
+    stop.ends_process = CLIENT
     server.store.tables.check()
     with showing_all(_InFull(logging.INFO), settings), _interrupting(stop):
         result = server.run_task(options.id, stop=stop)

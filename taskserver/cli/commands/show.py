@@ -9,6 +9,7 @@ from typing import Any
 
 from ...errors import InvalidTask
 from ...messages.printable import escaped
+from ...messages.programs import CLIENT
 from ...model.results import read_progress
 from ...model.task import MAX_ID, Status
 from ...monitoring.overview import gone_among
@@ -33,7 +34,7 @@ NOT_SHOWN = ("id", "status", "archived", "stage", "awaited")
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("show", help="everything about one task")
     parser.add_argument(
-        "id", metavar="ID", type=whole_number(0, MAX_ID), help="of the task, as client.py list shows it"
+        "id", metavar="ID", type=whole_number(0, MAX_ID), help=f"of the task, as {CLIENT} list shows it"
     )
     parser.add_argument("--json", action="store_true", help="print JSON alone")
     parser.set_defaults(run=run)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...messages.printable import age, printable
+from ...messages.programs import CLIENT, WORKER
 from ...model.task import Status
 from ...monitoring.acceptance import Acceptances, read_accepted
 from ...monitoring.coverage import seconds_since_start
@@ -241,9 +242,9 @@ def _show_failures(overview: Overview) -> None:
     """What becomes of tasks that failed."""
     error, fatal = (_rows_in(overview.total, status) for status in (Status.ERROR, Status.FATAL))
     if error:
-        print(f"{error} in error: they failed, and come again by themselves; client.py list error")
+        print(f"{error} in error: they failed, and come again by themselves; {CLIENT} list error")
     if fatal:
-        print(f"{fatal} fatal: they do not come again by themselves; client.py list fatal, and client.py retry ID")
+        print(f"{fatal} fatal: they do not come again by themselves; {CLIENT} list fatal, and {CLIENT} retry ID")
 
 
 def _empty_in(overview: Overview, group_id: int) -> str:
@@ -254,12 +255,12 @@ def _empty_in(overview: Overview, group_id: int) -> str:
 
 def _show_runs(runs: Sequence[LastRun], processes: Sequence[AtWork]) -> None:
     if not runs:
-        print("no worker ran yet: is worker.py in a crontab?", file=sys.stderr)
+        print(f"no worker ran yet: is {WORKER} in a crontab?", file=sys.stderr)
     shown, rest = largest(runs, lambda run: -seconds_since_start(run))
     for run in shown:
         print(printable(_run_line(run, processes)))
     if rest:
-        print(f"and {len(rest)} more runs, which began before: client.py status --json has them")
+        print(f"and {len(rest)} more runs, which began before: {CLIENT} status --json has them")
 
 
 def _run_line(run: LastRun, processes: Sequence[AtWork]) -> str:
@@ -292,7 +293,7 @@ def _show_work(overview: Overview) -> None:
             left.remove(task)
             print(printable(f"  {_lost_words(task) if at_work.has_ended else _running_words(task)}"))
     if len(overview.processes) > MAX_LINES:
-        print(f"and {len(overview.processes) - MAX_LINES} more workers: client.py status --json has them")
+        print(f"and {len(overview.processes) - MAX_LINES} more workers: {CLIENT} status --json has them")
     for task in left:
         print(printable(f"{_running_words(task)} (which worker has it is not known)"))
     more = sum(overview.running_by_group.values()) - len(overview.running)
@@ -344,7 +345,7 @@ def _show_schedules(schedules: Sequence[StoredSchedule]) -> None:
         [[row.schedule.name, row.schedule.task, row.schedule.timing, _when(row.next_seconds)] for row in shown],
     )
     if len(schedules) > MAX_LINES:
-        print(f"and {len(schedules) - MAX_LINES} more schedules, which come later: client.py status --json has them")
+        print(f"and {len(schedules) - MAX_LINES} more schedules, which come later: {CLIENT} status --json has them")
     for row in shown:
         for words in filter(None, (row.fault, row.held)):
             print(printable(f"schedule {row.schedule.name}: {words}"))

@@ -7,12 +7,13 @@ import sys
 from typing import Any
 
 from ...messages.printable import printable
+from ...messages.programs import CLIENT
 from ...server import TaskServer
 
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("unschedule", help="end a schedule; a task that it added already still runs")
-    parser.add_argument("name", metavar="NAME", help="as client.py status shows it")
+    parser.add_argument("name", metavar="NAME", help=f"as {CLIENT} status shows it")
     parser.set_defaults(run=run)
 
 
@@ -23,4 +24,4 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
         print(printable(f"{options.name} is scheduled no more"))
     else:
         # No error: a deploy script may end the schedule each time.
-        print(printable(f"there is no schedule {options.name!r}; client.py status lists them"), file=sys.stderr)
+        print(printable(f"there is no schedule {options.name!r}; {CLIENT} status lists them"), file=sys.stderr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...messages.printable import printable
+from ...messages.programs import CLIENT
 from ...stores.queue.dependency_trees import Node
 from .output import status_name
 
@@ -29,5 +30,5 @@ def tree(node: Node, indent: str = "") -> Iterator[str]:
 
 def _label(node: Node) -> str:
     if node.status is None:
-        return "(gone: client.py reclaim lets go of what waits for it)"
+        return f"(gone: {CLIENT} reclaim lets go of what waits for it)"
     return f"{printable(node.task or '')}: {status_name(node.status)}"

@@ -16,6 +16,7 @@ from typing import Any
 
 from ...interrupts.stopping import TaskInterrupted
 from ...messages.log_records import FOR_LOG_ALONE
+from ...messages.programs import CLIENT
 from ...settings.load import Settings
 from .log_lines import OwnRecord, TaskRecord, deliver, lines_of
 from .task_output import TaskOutput
@@ -133,7 +134,7 @@ class StandardError(logging.Handler):
     def tell_more(self, untold: Mapping[str, int]) -> None:
         """Count in one line each what got none."""
         if untold[FATAL]:
-            self._say(f"and {untold[FATAL]} more became fatal: see client.py list --status fatal")
+            self._say(f"and {untold[FATAL]} more became fatal: see {CLIENT} list --status fatal")
         if untold[BY_TASKS]:
             self._say(f"and {untold[BY_TASKS]} more warnings of tasks: with TASKSERVER_LOG a file has them all")
 

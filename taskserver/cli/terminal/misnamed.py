@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ...messages.printable import printable
+from ...messages.programs import CLIENT
 from ...model.new_task import NewTask
 from ...model.pipeline import read_stages
 from ...settings.load import Settings
@@ -40,9 +41,9 @@ def warn_of_missing(settings: Settings, names: Iterable[str], consequence: str) 
     refused = list(answer.refused.values()) if answer else []
     for reason in refused[:MAX_SHOWN]:
         end = "" if reason.endswith("?") else "."
-        print(printable(f"client.py: warning: {reason}{end} {consequence}"), file=sys.stderr)
+        print(printable(f"{CLIENT}: warning: {reason}{end} {consequence}"), file=sys.stderr)
     if len(refused) > MAX_SHOWN:
-        print(f"client.py: warning: and {len(refused) - MAX_SHOWN} more names like these", file=sys.stderr)
+        print(f"{CLIENT}: warning: and {len(refused) - MAX_SHOWN} more names like these", file=sys.stderr)
 
 
 def names_of(task: NewTask) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...errors import InvalidTask
 from ...messages.printable import printable
+from ...messages.programs import CLIENT
 from ...model.selection import Selection
 from ...model.task import MAX_ID, MAX_SIGNED, Status, name_of_status
 from ...server import TaskServer
@@ -33,7 +34,7 @@ def add_selection(parser: Any, statuses: Sequence[Status]) -> None:
         nargs="*",
         default=[],  # without it, argparse calls the argument required
         type=whole_number(0, MAX_ID),
-        help="of a task, as client.py list shows it",
+        help=f"of a task, as {CLIENT} list shows it",
     )
     add_filters(parser)
     names = [name_of_status(status) for status in statuses]

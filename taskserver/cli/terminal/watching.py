@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 from ...errors import DatabaseError, SettingError
 from ...messages.printable import age, printable
+from ...messages.programs import CLIENT, IS_INSTALLED
 from .changes import with_changes
 from .screen import Screen, whole_terminal
 from .style import BOLD, has_colours, painted
@@ -29,8 +30,9 @@ def watch(look: Callable[[], T], show: Callable[[T], None]) -> None:
     is told above the last picture.
     """
     if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+        command = CLIENT if IS_INSTALLED else f"python3 {CLIENT}"
         raise SettingError(
-            "--watch draws on a whole terminal, and standard output is none: `watch -n2 python3 client.py status` "
+            f"--watch draws on a whole terminal, and standard output is none: `watch -n2 {command} status` "
             "prints the status again and again"
         )
     watched = _Watched(look, show)

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
 from ...errors import DatabaseError, InvalidTask, TablesMissing, TooLong
+from ...messages.programs import CLIENT
 from ...model.attempt import Finish
 from .dialect import Inserts
 from .statements import SHORT_BYTES, Statements, Words
@@ -93,7 +94,7 @@ class CallersDialect(ABC):
         """The queue's tables are not in the database of the caller's connection."""
         return TablesMissing(
             f"the connection that was given reaches no tables of {self.table}: is it to the database of "
-            f"TASKSERVER_DSN, {place}? there client.py init makes them"
+            f"TASKSERVER_DSN, {place}? there {CLIENT} init makes them"
         )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import DatabaseError, TablesMissing
+from ...messages.programs import CLIENT
 from .session import Pace, Session
 from .statements import Words, with_ids
 
@@ -178,13 +179,13 @@ def other_columns(place: object, table: str, text: str) -> DatabaseError:
     """A statement of ours names a column that is not there."""
     return DatabaseError(
         f"{place}: table {table} was not made by taskserver, or by another version of it ({text}): run "
-        "client.py init, or choose another TASKSERVER_TABLE"
+        f"{CLIENT} init, or choose another TASKSERVER_TABLE"
     )
 
 
 def missing(what: str) -> TablesMissing:
     """`client.py init` makes the missing file or tables that `what` tells of."""
-    return TablesMissing(f"{what}: run client.py init")
+    return TablesMissing(f"{what}: run {CLIENT} init")
 
 
 def assignments(changes: Mapping[str, str]) -> str:

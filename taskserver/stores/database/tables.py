@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from ...errors import AlreadyThere, TablesMissing, TablesOutdated
 from ...messages.printable import shown
+from ...messages.programs import CLIENT
 from .database import Database
 from .dialect import Dialect
 
@@ -95,7 +96,7 @@ class Tables:
         if version is None or version < SCHEMA_VERSION:
             raise TablesOutdated(
                 f"the tables of {table} have version {version or 0}, this program needs {SCHEMA_VERSION}: "
-                "run client.py init"
+                f"run {CLIENT} init"
             )
         if version > SCHEMA_VERSION:
             raise TablesOutdated(

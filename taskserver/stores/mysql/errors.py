@@ -22,6 +22,7 @@ from ...errors import (
     TooLong,
     Unavailable,
 )
+from ...messages.programs import CLIENT, WORKER
 from ...settings.dsn import MySQLDsn, folder_of_sockets, usual_socket
 from ..database.dialect import no_tables, other_columns
 
@@ -71,7 +72,7 @@ TLS_FAILED = 2026
 CLEAR_PASSWORD = 2061
 CUT_OFF = frozenset({2006, 2013, 2014})
 PREFIX = "panels put the account's name before it, as in you_shop"
-LIMITED = "let fewer workers run at once (worker.py --slots), or ask your host for more"
+LIMITED = f"let fewer workers run at once ({WORKER} --slots), or ask your host for more"
 ACCOUNT_LIMIT = 1226
 HOURLY_COUNTS = {"queries": "ask", "questions": "ask", "updates": "write", "connections": "connect"}
 """MySQL calls them max_questions, max_updates and max_connections_per_hour; MariaDB ends each with _per_hour."""
@@ -80,9 +81,9 @@ NO_SPACE = "free some space, or have your host raise the database's quota"
 READ_ONLY = "the server takes no writes for now: wait, or name its main server in TASKSERVER_DSN"
 COLUMN = "give that column its type and character set of schema.sql, with ALTER TABLE"
 RIGHTS_HINT = (
-    "which account does TASKSERVER_DSN name? a website's may only add; worker.py needs a worker's; client.py pause, "
+    f"which account does TASKSERVER_DSN name? a website's may only add; {WORKER} needs a worker's; {CLIENT} pause, "
     "resume, schedule, unschedule and prune need an operator's, with SELECT, INSERT, UPDATE and DELETE on all of the "
-    "queue's tables; client.py init needs CREATE and ALTER too; see docs/security.md for what to grant"
+    f"queue's tables; {CLIENT} init needs CREATE and ALTER too; see docs/security.md for what to grant"
 )
 LOGIN = (
     "check user and password in TASKSERVER_DSN and TASKSERVER_PASSWORD; of a user, "
@@ -172,7 +173,7 @@ def _hint_at_limit(text: str) -> str:
         return LIMITED
     return (
         f"{named[0]} is what your host allows this account in an hour, and it is used up: all goes on by itself once "
-        "that hour is over. Fewer workers at once change nothing of it: have cron start worker.py less often (*/5 in "
+        f"that hour is over. Fewer workers at once change nothing of it: have cron start {WORKER} less often (*/5 in "
         f"place of *), let other programs of this account {HOURLY_COUNTS[named[1]]} less, or ask your host for more"
     )
 
@@ -211,7 +212,7 @@ def error_of(error: BaseException, dsn: MySQLDsn, table: str, is_login: bool = F
     if number == NO_ID_LEFT:
         return DatabaseError(
             f"{where}: no id is left in {table} or {table}_done, as somebody wrote a row with the greatest one: "
-            f"client.py doctor tells which, and how to mend it (ALTER TABLE {table} AUTO_INCREMENT = 1, once that row "
+            f"{CLIENT} doctor tells which, and how to mend it (ALTER TABLE {table} AUTO_INCREMENT = 1, once that row "
             "is deleted; that takes the right ALTER)"
         )
     if isinstance(error, MALFORMED):

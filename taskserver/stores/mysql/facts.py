@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ...errors import DatabaseError, Unavailable
+from ...messages.programs import CLIENT
 from ...model.task import MODES
 from ..database.database import Database
 from ..database.dialect import claim_indexes
@@ -95,7 +96,7 @@ WORKER_RIGHTS = (
     _Right("DELETE", "table", "", ("mark",), "the modes delete and move"),
     _Right("INSERT", "table", "task", MODES, "tasks that add tasks, and periodic ones"),
     _Right("INSERT", "done", "id", ("delete", "mark"), "the mode move"),
-    _Right("SELECT", "done", "id", MODES, "client.py show"),
+    _Right("SELECT", "done", "id", MODES, f"{CLIENT} show"),
     _Right("SELECT", "workers", "pid"),
     _Right("INSERT", "workers", "pid"),
     _Right("UPDATE", "workers", "pid"),
@@ -116,9 +117,9 @@ WORKER_RIGHTS = (
         _Right(verb, "notes", column, MODES, what_for)
         for verb, column, what_for in (
             ("SELECT", "name", "what doctor and check accept"),
-            ("INSERT", "name", "client.py check --mail and --accept"),
-            ("UPDATE", "value", "client.py check --mail and --accept"),
-            ("DELETE", "", "client.py check --mail and --withdraw"),
+            ("INSERT", "name", f"{CLIENT} check --mail and --accept"),
+            ("UPDATE", "value", f"{CLIENT} check --mail and --accept"),
+            ("DELETE", "", f"{CLIENT} check --mail and --withdraw"),
         )
     ),
     _Right("SELECT", "schema", "version"),

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ...errors import Conflict, InvalidTask, SettingError
 from ...messages.printable import shown
+from ...messages.programs import CLIENT
 from ...model.selection import Selection
 from ...model.task import MAX_GROUP_ID, MAX_ID, MAX_SIGNED, ClaimedTask, Status, name_of_status
 from ..database.records import StoredTask, stored_task
@@ -244,7 +245,7 @@ def _why_not_claimed(store: Store, task_id: int) -> str:
     if row.status == Status.IN_PROGRESS:
         return f"task {task_id} is in progress: a worker has it, or had it until its lease ended, at {row.due_at} (UTC)"
     if parents := DependencyTrees(store).links([task_id])[task_id].waits_for:
-        return f"task {task_id} waits for task {parents[0]}: run or retry that one; client.py show {task_id} tells more"
+        return f"task {task_id} waits for task {parents[0]}: run or retry that one; {CLIENT} show {task_id} tells more"
     return f"task {task_id} has the status {row.status}, and cannot be run; look again"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from ...messages.programs import CLIENT
 from ...model.results import as_texts
 from ...model.schedule import Schedule
 from ...model.task import Status
@@ -58,9 +59,9 @@ class Holder(NamedTuple):
 
     def _way_out(self) -> str:
         if self.status == Status.IN_PROGRESS:
-            return f"client.py reclaim --force {self.id} takes it back"
+            return f"{CLIENT} reclaim --force {self.id} takes it back"
         if self.status in set(Status):
-            return f"client.py cancel {self.id} lets the next one come"
+            return f"{CLIENT} cancel {self.id} lets the next one come"
         return "delete that row"
 
 

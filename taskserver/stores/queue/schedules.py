@@ -14,6 +14,7 @@ from logging import INFO, WARNING, getLogger
 from typing import NamedTuple
 
 from ...errors import Conflict, DatabaseError, InvalidTask, SettingError, Unavailable
+from ...messages.programs import CLIENT
 from ...model.schedule import Schedule, check_schedule, next_time
 from ..database.database import P, Row
 from ..database.retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
@@ -227,7 +228,7 @@ class Schedules:
             is_one_of_many = len(self._names_told) > MAX_FAULTS_TOLD
             LOG.log(INFO if is_one_of_many else WARNING, "schedule %s: %s", name, fault)
             if len(self._names_told) == MAX_FAULTS_TOLD + 1:
-                LOG.warning("more than %d schedules have faults: see client.py status", MAX_FAULTS_TOLD)
+                LOG.warning(f"more than %d schedules have faults: see {CLIENT} status", MAX_FAULTS_TOLD)
         return False
 
     def _unless_held(self, name: str, write: Callable[P, int], *args: P.args, **kwargs: P.kwargs) -> bool:

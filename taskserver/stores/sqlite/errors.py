@@ -9,6 +9,7 @@ import sqlite3
 from pathlib import Path
 
 from ...errors import AlreadyThere, Conflict, DatabaseError, Refused, Unavailable
+from ...messages.programs import CLIENT
 from ..database.dialect import no_tables, other_columns
 from .lent_locks import is_lent_here
 
@@ -21,8 +22,8 @@ HINTS = {
     "readonly database": "let this user write the file and its folder",
     "unable to open database file": "let this user read and write the file and its folder",
     "not a database": "name another file in TASKSERVER_DSN",
-    "malformed": "it is damaged: stop the workers, put back a copy, or move it away and run client.py init",
-    "no such index": "run client.py init",
+    "malformed": f"it is damaged: stop the workers, put back a copy, or move it away and run {CLIENT} init",
+    "no such index": f"run {CLIENT} init",
 }
 
 
@@ -34,7 +35,7 @@ def error_of(error: BaseException, path: Path, table: str) -> DatabaseError:
     if "is full" in text:
         return Unavailable(
             f"{path}: {text}: free some space, or have your host raise the quota; where there is space, a row with the "
-            "greatest id there is keeps new rows out: client.py doctor tells, and how to mend it"
+            f"greatest id there is keeps new rows out: {CLIENT} doctor tells, and how to mend it"
         )
     if "disk I/O error" in text:
         return Unavailable(f"{path}: {text}: is the disk full, or a quota used up?")
