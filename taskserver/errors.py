@@ -15,6 +15,13 @@ class SettingError(TaskServerError):
     """A setting is missing or wrong; the message names its key and what is allowed."""
 
 
+class SetupFailed(SettingError):
+    """TASKSERVER_SETUP failed, or cannot be had; no task was started."""
+
+    full_text = ""
+    """The traceback in words, for a log."""
+
+
 class InvalidTask(TaskServerError):
     """A value that was given for a task is wrong; nothing was added or changed."""
 

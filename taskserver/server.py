@@ -52,6 +52,8 @@ class TaskServer:
         timeout: int = 600,
         db_patience: int = 30,
         pauses: str = "0.1,1,5",
+        setup: str | Callable[[], object] | None = None,
+        between: str | Callable[[], object] | None = None,
         on_failure: str | Callable[[FailedAttempt], object] | None = None,
         warn_after: int = 0,
         password: str = "",
@@ -59,11 +61,11 @@ class TaskServer:
     ) -> None:
         """Each argument is the setting of its name; relative paths start in `folder`, by default the program's.
 
-        `modules` may be a list of names, too, and `on_failure` a function. Raises SettingError.
+        `modules` may be a list of names, too, and `setup`, `between` and `on_failure` functions. Raises SettingError.
         """
         self.settings = make_settings(
             *(folder, dsn, password, table, mode, modules, max_attempts, backoff, lease, timeout, db_patience),
-            *(pauses, on_failure, warn_after),
+            *(pauses, setup, between, on_failure, warn_after),
         )
         self.store: Store = open_store(self.settings)
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
-from ..errors import DatabaseError, SettingError
+from ..errors import DatabaseError, SettingError, SetupFailed
+from ..messages.log_records import FOR_LOG_ALONE, FULL_TEXT
 from ..messages.printable import printable
 from ..messages.programs import WORKER
 from .terminal.log import LOG, set_up
@@ -74,6 +75,9 @@ def _work(settings: Settings, options: Options, part: Part) -> Report:
         from .outage import kind_of
 
         return Report(Exit.DATABASE, words=printable(str(error)), outage=kind_of(error))
+    except SetupFailed as error:
+        LOG.error(str(error), extra={FULL_TEXT: error.full_text, FOR_LOG_ALONE: True})
+        raise
 
 
 def _be_worker(settings: Settings, options: Options, part: Part) -> Report:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -39,10 +39,13 @@ def accepted_in(folder: Path, answer_seconds: float = PATIENT, env_file: Path | 
         return Acceptances({})
 
 
-def examine(folder: Path, answer_seconds: float = PATIENT, env_file: Path | None = None) -> Iterator[Finding]:
+def examine(
+    folder: Path, answer_seconds: float = PATIENT, env_file: Path | None = None, for_page: bool = False
+) -> Iterator[Finding]:
     """Every check of the deployment in a folder, one after the other, as far as each finding lets it go on.
 
-    `answer_seconds` is how long it waits for the database's answer to one question; `env_file` as in `load_settings`.
+    `answer_seconds` is how long it waits for the database's answer to one question; `env_file` as in `load_settings`;
+    `for_page`: a web server asks.
     """
     yield from _of_files(files.of_program(folder, env_file))
     try:
@@ -53,7 +56,7 @@ def examine(folder: Path, answer_seconds: float = PATIENT, env_file: Path | None
     yield ok("settings", f"table {settings.table}, mode {settings.mode}, modules {', '.join(settings.modules)}")
     yield from _of_files(files.of_deployment(settings))
     yield from page.findings(folder, env_file)
-    yield from _of_database(settings, answer_seconds)
+    yield from _of_database(settings, answer_seconds, modules.findings_on_page if for_page else modules.findings)
 
 
 def _of_files(findings: Iterator[Finding]) -> Iterator[Finding]:
@@ -64,7 +67,9 @@ def _of_files(findings: Iterator[Finding]) -> Iterator[Finding]:
         yield broken("files", what, "a worker cannot use it either", "give it to the user who runs this")
 
 
-def _of_database(settings: Settings, answer_seconds: float) -> Iterator[Finding]:
+def _of_database(
+    settings: Settings, answer_seconds: float, of_modules: Callable[[Settings, Sequence[str] | None], Iterator[Finding]]
+) -> Iterator[Finding]:
     task_names: tuple[str, ...] | None = None
     try:
         store = open_store(settings)
@@ -85,7 +90,7 @@ def _of_database(settings: Settings, answer_seconds: float) -> Iterator[Finding]
     except DatabaseError as error:
         longer = "" if answer_seconds == PATIENT else ", which wait longer,"
         yield broken("database", str(error), f"workers and producers{longer} end with this, too")
-    yield from modules.findings(settings, task_names)
+    yield from of_modules(settings, task_names)
 
 
 def _bounded(store: Store, answer_seconds: float) -> AbstractContextManager[None]:

@@ -9,13 +9,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import NamedTuple
 
 from ..errors import BadTask, ModuleBroken
 from ..messages.error_text import describe
+from ..messages.import_errors import raised_at
 from ..settings.load import Settings, make_importable
 
 MAX_REFUSED = 100
@@ -36,14 +37,21 @@ class Answer(NamedTuple):
     """The reason why a module cannot be imported, by module."""
     refused: dict[str, str]
     """The reason why a callable may not run, by its name in the rows."""
-    hook: str
-    """The reason why TASKSERVER_ON_FAILURE cannot be had; empty where it can, or was not asked for."""
+    hooks: dict[str, str]
+    """The reason why a function of the settings cannot be had, by its `module:function`."""
+    setup: str
+    """The reason why TASKSERVER_SETUP failed, before all else; empty where it went well, or was not asked for."""
 
 
 def look_up_apart(
-    settings: Settings, names: Sequence[str], modules: Sequence[str], max_seconds: float, hook: str | None = None
+    settings: Settings,
+    names: Sequence[str],
+    modules: Sequence[str],
+    max_seconds: float,
+    hooks: Sequence[str] = (),
+    setup: str | None = None,
 ) -> Answer | None:
-    """Import these listed modules, and those that the names need, and look up the names and the `hook` for failures.
+    """Call the `setup`, import these listed modules, and those that the names need, and look up the names and `hooks`.
 
     None where the other process ended without an answer, or took longer. Raises OSError where none can be started.
     """
@@ -52,7 +60,8 @@ def look_up_apart(
         "listed": settings.modules,
         "modules": modules,
         "names": list(names),
-        "hook": hook,
+        "hooks": list(hooks),
+        "setup": setup,
     }
     # The answer is a file: a process that an import left behind would hold a pipe open.
     with NamedTemporaryFile() as answer:
@@ -87,12 +96,23 @@ def write_answer(path: str) -> None:
 
 
 def _look_up(
-    folder: str, listed: Sequence[str], modules: Sequence[str], names: Sequence[str], hook: str | None
-) -> tuple[dict[str, str], dict[str, str], str]:
-    """The fields of an Answer."""
+    folder: str,
+    listed: Sequence[str],
+    modules: Sequence[str],
+    names: Sequence[str],
+    hooks: Sequence[str],
+    setup: str | None,
+) -> Answer:
+    """Do all this here."""
     from ..worker.callables import Callables
+    from ..worker.hooks import find_hook
+
+    def set_up(name: str) -> None:
+        find_hook(name)()
 
     make_importable(Path(folder))
+    if setup is not None and (why := _why_not(set_up, setup)):
+        return Answer({}, {}, {}, why)
     callables = Callables(listed, Path(folder))
     broken: dict[str, str] = {}
     refused: dict[str, str] = {}
@@ -111,17 +131,18 @@ def _look_up(
             refused[name] = str(error)
             if len(refused) == MAX_REFUSED:
                 break
-    return broken, refused, _why_no_hook(hook)
+    reasons = {hook: _why_not(find_hook, hook) for hook in hooks}
+    return Answer(broken, refused, {hook: reason for hook, reason in reasons.items() if reason}, "")
 
 
-def _why_no_hook(hook: str | None) -> str:
-    from ..worker.failure_hook import HookMissing, find_hook
+def _why_not(function: Callable[[str], object], hook: str) -> str:
+    """Why this function of a hook's name fails; empty where it does not."""
+    from ..worker.hooks import HookMissing
 
     try:
-        if hook is not None:
-            find_hook(hook)
+        function(hook)
     except HookMissing as error:
-        return str(error)
-    except BaseException as error:  # its module calls sys.exit(), say
-        return describe(error)
+        return f"cannot be had: {error}"
+    except BaseException as error:  # it calls sys.exit(), say
+        return f"failed: {describe(error)}{raised_at(error)}"
     return ""

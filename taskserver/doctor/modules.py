@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..messages.programs import BESIDE
+from ..messages.programs import BESIDE, CLIENT
 from ..settings.load import Settings
 from .findings import Finding, broken, ok, unknown, warning
 from .looking_up import MAX_REFUSED, Answer, look_up_apart
@@ -14,26 +14,58 @@ MAX_NAMES_SHOWN = 5
 
 
 def findings(settings: Settings, names: Sequence[str] | None) -> Iterator[Finding]:
-    """One finding for the listed modules, and one for the callables that rows name; None: rows could not be read."""
-    hook = settings.on_failure if isinstance(settings.on_failure, str) else None
+    """Findings for the listed modules, the callables that rows name (None: they could not be read), and each hook."""
+    hooks = _hooks_of(settings)
+    setup = settings.setup if isinstance(settings.setup, str) else None
     try:
-        answer = look_up_apart(settings, names or (), settings.modules, MAX_IMPORT_SECONDS, hook)
+        answer = look_up_apart(settings, names or (), settings.modules, MAX_IMPORT_SECONDS, list(hooks.values()), setup)
     except OSError as error:
         for check in ("modules", "callables"):
             yield unknown(check, f"this host lets no process be started for it: {error.strerror}", "they may be broken")
         return
     if answer is None:
+        calling = f"calling {setup}, or " if setup else ""
         yield broken(
             "modules",
-            f"importing {', '.join(settings.modules)} ended Python, or took more than {MAX_IMPORT_SECONDS} s",
+            f"{calling}importing {', '.join(settings.modules)} ended Python, or took more than {MAX_IMPORT_SECONDS} s",
             "a worker would die or hang of it, too",
             "leave in these modules nothing but imports and definitions",
         )
         return
+    if setup is not None:
+        yield _setup(setup, answer)
+    if answer.setup:
+        return
     yield _modules(settings, answer)
     yield _callables(names, answer)
-    if settings.on_failure is not None:
-        yield _hook(settings, answer)
+    for check, hook in hooks.items():
+        yield _hook(check, hook, answer)
+
+
+def findings_on_page(settings: Settings, names: Sequence[str] | None) -> Iterator[Finding]:
+    """The same for a web page, as whose account no setup is called: what that opens and writes is the worker's."""
+    if settings.setup is None:
+        yield from findings(settings, names)
+    else:
+        found = "not looked at here, as TASKSERVER_SETUP is called before they are imported"
+        yield unknown("modules", found, "they may be broken", f"have {CLIENT} doctor look")
+
+
+def _hooks_of(settings: Settings) -> dict[str, str]:
+    """The hooks that are named in the settings, by their checks."""
+    hooks = {"between": settings.between, "on_failure": settings.on_failure}
+    return {check: hook for check, hook in hooks.items() if isinstance(hook, str)}
+
+
+def _setup(setup: str, answer: Answer) -> Finding:
+    if not answer.setup:
+        return ok("setup", f"{setup} was called, and went well")
+    return broken(
+        "setup",
+        f"TASKSERVER_SETUP: {setup} {answer.setup}",
+        "workers give their tasks back, and end: none runs, and neither modules nor callables can be looked at",
+        f"put it right; the module of the function lies {BESIDE}, or where Python finds it",
+    )
 
 
 def _modules(settings: Settings, answer: Answer) -> Finding:
@@ -47,13 +79,19 @@ def _modules(settings: Settings, answer: Answer) -> Finding:
     )
 
 
-def _hook(settings: Settings, answer: Answer) -> Finding:
-    if not answer.hook:
-        return ok("on_failure", f"{settings.on_failure} can be imported")
+_WITHOUT_HOOK = {
+    "between": "nothing tidies up between two tasks, as stale connections",
+    "on_failure": "nobody hears of failed tasks by it",
+}
+
+
+def _hook(check: str, hook: str, answer: Answer) -> Finding:
+    if hook not in answer.hooks:
+        return ok(check, f"{hook} can be imported")
     return warning(
-        "on_failure",
-        f"TASKSERVER_ON_FAILURE: {settings.on_failure} cannot be had: {answer.hook}",
-        "nobody hears of failed tasks by it",
+        check,
+        f"TASKSERVER_{check.upper()}: {hook} {answer.hooks[hook]}",
+        _WITHOUT_HOOK[check],
         f"name a function as module:function; the module lies {BESIDE}, or where Python finds it",
     )
 

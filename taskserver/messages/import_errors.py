@@ -38,10 +38,10 @@ def _missing(module: str, folder: Path | None) -> str:
 
 def _broken(module: str, error: BaseException) -> str:
     text = describe(error)
-    return f"module {module} cannot be imported: {text}{_raised_at(error)}{_mend(error, text)}"
+    return f"module {module} cannot be imported: {text}{raised_at(error)}{_mend(error, text)}"
 
 
-def _raised_at(error: BaseException) -> str:
+def raised_at(error: BaseException) -> str:
     """The file and line that raised an error; empty for a file that could not be read: its error says where."""
     frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(traceback_of(error))]
     own = [(file, line) for file, line in frames if not file.startswith(("<", OUR_FOLDER, _PYTHONS_OWN))]

@@ -22,7 +22,7 @@ FINDINGS = (
     *("tables", "claim_index", "ids", "character_set", "strict_mode", "clock", "binlog", "durability"),
     *("session_defaults", "wait_timeout", "connections", "packet", "transactions"),
     *("cron", "runs", "groups", "paused", "leases", "fatal", "due_dates", "stray", "orphaned", "schedules"),
-    *("modules", "callables", "on_failure"),
+    *("setup", "modules", "callables", "between", "on_failure"),
 )
 """The names of what the doctor finds."""
 MAY_STAY = frozenset(FINDINGS) - frozenset(REASONS) - {"rights"}

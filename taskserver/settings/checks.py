@@ -17,7 +17,7 @@ PREFIX = "TASKSERVER_"
 _NAMES = (
     *("DSN", "PASSWORD", "TABLE", "MODE", "MODULES"),
     *("MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE", "PAUSES", "LOG", "LOG_LEVEL", "LOG_FORMAT"),
-    *("ON_FAILURE", "WARN_AFTER"),
+    *("SETUP", "BETWEEN", "ON_FAILURE", "WARN_AFTER"),
 )
 _PAGE_NAMES = ("PAGE_PASSWORD", "PAGE_ALLOW", "PAGE_PROXIES", "PAGE_ACTIONS", "METRICS_TOKEN", "ADD_TOKENS")
 SETTING_KEYS = tuple(PREFIX + name for name in _NAMES)
@@ -27,6 +27,8 @@ PAGE_KEYS = tuple(PREFIX + name for name in _PAGE_NAMES)
 ALL_KEYS = SETTING_KEYS + PAGE_KEYS
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
+Hook = str | Callable[..., object] | None
+"""`module:function`, or given in Python the function itself."""
 
 # Compiled when they are used: most settings are left alone, and a run is started each minute.
 _TABLE = r"[A-Za-z_][A-Za-z0-9_]{0,39}"
@@ -68,11 +70,20 @@ def check_mode(key: str, value: str) -> str:
     return one_of(MODES)(key, value)
 
 
-def check_hook(key: str, value: str) -> str:
-    """A function of an importable module, as `module:function`. Raises SettingError."""
-    if not (isinstance(value, str) and re.fullmatch(_HOOK, value)):
-        raise _wrong(key, value, "module:function, as alerts:tell")
-    return value
+def hook_as(example: str) -> Callable[[str, str], str]:
+    """The check of a text that names a function of an importable module, as `module:function`."""
+
+    def check(key: str, value: str) -> str:
+        if not (isinstance(value, str) and re.fullmatch(_HOOK, value)):
+            raise _wrong(key, value, f"module:function, as {example}")
+        return value
+
+    return check
+
+
+check_setup = hook_as("shop.worker:setup")
+check_between = hook_as("django.db:close_old_connections")
+check_on_failure = hook_as("alerts:tell")
 
 
 def one_of(allowed: Sequence[str]) -> Callable[[str, str], str]:
@@ -133,6 +144,11 @@ def check_kind(name: str, value: object, kinds: Any, allowed: str) -> None:
     """Refuse a value of any other types than `kinds`, as isinstance takes them. Raises SettingError."""
     if not isinstance(value, kinds):
         raise SettingError(f"{name} is {shown(value)}; allowed: {allowed}")
+
+
+def function_or(check: Callable[[str, str], str], name: str, value: Hook) -> Hook:
+    """A function itself, what a check of its name takes, or None. Raises SettingError."""
+    return check(name, value) if value is not None and not callable(value) else value
 
 
 def check_whole_number(name: str, value: int, least: int, most: int | None) -> int:

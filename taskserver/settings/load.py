@@ -22,11 +22,15 @@ from .checks import (
     LOG_FORMATS,
     LOG_LEVELS,
     PREFIX,
-    check_hook,
+    Hook,
+    check_between,
     check_mode,
     check_modules,
+    check_on_failure,
+    check_setup,
     check_table,
     check_whole_number,
+    function_or,
     nearest_key,
     one_of,
     seconds_as_text,
@@ -59,8 +63,9 @@ class Settings(NamedTuple):
     log_file: Path | None = None
     log_level: str = "info"
     log_format: str = "text"
-    on_failure: str | Callable[..., object] | None = None
-    """`module:function`, or given in Python the function itself."""
+    setup: Hook = None
+    between: Hook = None
+    on_failure: Hook = None
     warn_after: int = 0
     """0: never."""
 
@@ -107,7 +112,9 @@ def make_settings(
     timeout: int,
     db_patience: int,
     pauses: str,
-    on_failure: str | Callable[..., object] | None,
+    setup: Hook,
+    between: Hook,
+    on_failure: Hook,
     warn_after: int,
 ) -> Settings:
     """Check settings that are given in Python, without a log file; `folder` as in `program_folder`.
@@ -126,7 +133,9 @@ def make_settings(
         timeout_seconds=check_whole_number("timeout", timeout, 0, MAX_SECONDS),
         patience_seconds=check_whole_number("db_patience", db_patience, 0, DAY_SECONDS),
         pauses=parse_run_pauses("pauses", pauses),
-        on_failure=on_failure if on_failure is None or callable(on_failure) else check_hook("on_failure", on_failure),
+        setup=function_or(check_setup, "setup", setup),
+        between=function_or(check_between, "between", between),
+        on_failure=function_or(check_on_failure, "on_failure", on_failure),
         warn_after=check_whole_number("warn_after", warn_after, 0, MAX_ATTEMPTS),
     )
 
@@ -160,7 +169,9 @@ def load_settings(folder: Path, environ: Mapping[str, str] = os.environ, env_fil
         log_file=folder / found["TASKSERVER_LOG"] if found.get("TASKSERVER_LOG") else None,
         log_level=read("LOG_LEVEL", one_of(LOG_LEVELS), defaults["log_level"]),
         log_format=read("LOG_FORMAT", one_of(LOG_FORMATS), defaults["log_format"]),
-        on_failure=read("ON_FAILURE", check_hook, defaults["on_failure"]),
+        setup=read("SETUP", check_setup, defaults["setup"]),
+        between=read("BETWEEN", check_between, defaults["between"]),
+        on_failure=read("ON_FAILURE", check_on_failure, defaults["on_failure"]),
         warn_after=read("WARN_AFTER", whole_number_as_text(0, MAX_ATTEMPTS), defaults["warn_after"]),
     )
 

@@ -15,6 +15,7 @@ from ..messages.error_text import both
 from ..model.arguments import read_arguments
 from ..model.attempt import Finish, Start
 from ..model.task import CANCELLED, ClaimedTask
+from .between import Between
 from .call import NOTHING, Failure, Returned, failure_of, run_call, run_foreign
 from .callables import TaskCallable
 from .finishing import Finishing
@@ -38,8 +39,9 @@ class ReadyTask(NamedTuple):
 class Attempts:
     """Starts, calls, completes and fails tasks, for all ways to execute."""
 
-    def __init__(self, run: RunContext, finishing: Finishing, reporter: Reporter) -> None:
+    def __init__(self, run: RunContext, finishing: Finishing, reporter: Reporter, between: Between) -> None:
         self._run = run
+        self._between = between
         self._finishing = finishing
         self._reporter = reporter
 
@@ -97,6 +99,7 @@ class Attempts:
 
         Where a second signal came while they were started, the call fails without being made.
         """
+        self._between.call_before(plan)
         if self._run.stop.insisted:
             return failure_of(TaskInterrupted(STOPPED)), None
         return self.watch(plan, attempt, function, *args)

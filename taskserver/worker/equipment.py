@@ -17,6 +17,7 @@ from ..stores import Store
 from .alone import AloneExecution
 from .attempts import Attempts
 from .batch import BatchExecution
+from .between import Between
 from .callables import Callables
 from .completion import Completions
 from .executor import Executions, Executor
@@ -28,6 +29,7 @@ from .outages import Outages
 from .reporting import Reporter
 from .result import RunResult
 from .run_context import RunContext
+from .setup import Setup
 from .shared import SharedExecution
 from .starts import Starts
 from .stats import RunStats
@@ -46,6 +48,8 @@ class Equipment(NamedTuple):
     heartbeat: Heartbeat
     stats: RunStats
     reporter: Reporter
+    setup: Setup
+    between: Between
 
 
 @contextmanager
@@ -62,9 +66,10 @@ def equipped(
         ) as heartbeat,
     ):
         run = RunContext(store, settings, callables, heartbeat, limit, stop, result, stats, limits)
-        reporter = Reporter(run, FailureHook(settings.on_failure, run), Outages(settings))
+        between = Between(settings.between, run)
+        reporter = Reporter(run, FailureHook(settings.on_failure, run, between), Outages(settings))
         finishing = Finishing(store, reporter)
-        attempts = Attempts(run, finishing, reporter)
+        attempts = Attempts(run, finishing, reporter, between)
         starts = Starts(run, reporter)
         completions = Completions(run, attempts, reporter)
         alone = AloneExecution(run, attempts, finishing, reporter, completions)
@@ -75,4 +80,4 @@ def equipped(
             SharedExecution(run, attempts, starts, finishing, reporter, alone),
         )
         executor = Executor(run, attempts, finishing, reporter, executions)
-        yield Equipment(executor, finishing, heartbeat, stats, reporter)
+        yield Equipment(executor, finishing, heartbeat, stats, reporter, Setup(settings.setup, run), between)

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
-from functools import reduce
-from importlib import import_module
 from logging import INFO, WARNING, getLogger
-from typing import Any
 
-from ..errors import HostLimit, SettingError
 from ..interrupts.stopping import TaskInterrupted
-from ..messages.error_text import describe
 from ..messages.log_records import about_task
 from ..model.failed_attempt import FailedAttempt
-from .call import Failure, aside_seconds, run_foreign
+from ..settings.checks import Hook
+from .between import Between
+from .call import Failure, aside_seconds
+from .hooks import call_hook, find_hook, in_words
 from .run_context import RunContext
 from .watched_call import CallPlan
 
@@ -37,14 +33,19 @@ MAX_LEAVING_SECONDS = 1.0
 class FailureHook:
     """The hook of one run, imported when an attempt fails."""
 
-    def __init__(self, hook: str | Callable[[FailedAttempt], object] | None, run: RunContext) -> None:
-        """`hook` is `module:function`, a function, or None."""
+    def __init__(self, hook: Hook, run: RunContext, between: Between) -> None:
         self._hook = hook
+        self._between = between
         self._name = hook if isinstance(hook, str) else "on_failure"
         self._run = run
         self._hung = 0
         self._has_warned = False
         self._untold: deque[FailedAttempt] = deque()
+
+    @property
+    def has_untold(self) -> bool:
+        """Whether it is to be called for an attempt."""
+        return bool(self._untold)
 
     @property
     def is_set(self) -> bool:
@@ -63,6 +64,7 @@ class FailureHook:
         """
         if not self._untold:
             return
+        self._between.call_before()  # a call that failed may have left a broken connection
         began_at = time.monotonic()
         while self._untold and self._hook is not None and self._may_go_on(began_at):
             self._tell(self._untold.popleft())
@@ -84,15 +86,9 @@ class FailureHook:
         return f"its calls for those before took {MAX_TOGETHER_SECONDS:g} s"
 
     def _tell(self, failed: FailedAttempt) -> None:
-        heartbeat, seconds = self._run.heartbeat, aside_seconds(self._run.time_limit)
-        with suppress(HostLimit):  # then a timer alone interrupts it
-            heartbeat.start()
+        seconds = aside_seconds(self._run.time_limit)
         name = f"TASKSERVER_ON_FAILURE, called for task {failed.id} {failed.task},"
-        heartbeat.begin(CallPlan((), seconds, 0, heeds_cancel=False, name=name))
-        try:
-            failure, _ = run_foreign(self._run.time_limit, seconds, self._call, failed)
-        finally:
-            heartbeat.end()
+        failure = call_hook(self._run, CallPlan((), seconds, 0, heeds_cancel=False, name=name), self._call, failed)
         if failure is None:
             return
         if failure.is_a(TaskInterrupted):
@@ -110,27 +106,8 @@ class FailureHook:
             self._hook(failed)
 
     def _log(self, failed: FailedAttempt, failure: Failure) -> None:
-        text = f"failed: {failure.text.partition(chr(10))[0]}"
-        if failure.is_a(HookMissing):
-            text = text.replace("failed: HookMissing", "cannot be had", 1)
+        text = in_words(failure)
         level, self._has_warned = INFO if self._has_warned else WARNING, True
         extra = about_task(failed.id, failed.task, failed.attempt, text, failure.full_text)
         no_more = "" if self._hook else "; it is not called again in this run"
         LOG.log(level, "TASKSERVER_ON_FAILURE: %s %s%s", self._name, text, no_more, extra=extra)
-
-
-class HookMissing(SettingError):
-    """There is no such function."""
-
-
-def find_hook(name: str) -> Callable[[FailedAttempt], object]:
-    """The function of a name, `module:function`. Raises HookMissing."""
-    module, _, path = name.partition(":")
-    try:
-        found: Any = reduce(getattr, path.split("."), import_module(module))
-    except Exception as error:
-        raise HookMissing(describe(error)) from error
-    if not callable(found):
-        raise HookMissing(f"it is no function, but of type {type(found).__name__}")
-    function: Callable[[FailedAttempt], object] = found
-    return function

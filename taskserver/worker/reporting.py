@@ -107,6 +107,11 @@ class Reporter:
         """Tell the hook of failed attempts; in the run's own thread, while no task is started."""
         self._hook.tell()
 
+    @property
+    def has_untold(self) -> bool:
+        """Whether the hook is still to hear of failed attempts."""
+        return self._hook.has_untold
+
     def is_to_tell(self, ended: Ended) -> bool:
         """Whether the hook is to hear of this end."""
         return self._hook.is_set and (ended.failure is not None or ended.finish.error_text is not None)

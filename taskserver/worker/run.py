@@ -126,8 +126,8 @@ class Runner:
         with self._open:
             self._maintenance.take_back_from_vanished(self._record.host, children)
             counts = self._maintenance.do_all()
-            self._tell_failures()
             self._write_stats()
+            self._tell_failures()
         return counts
 
     # ---- the loop
@@ -166,6 +166,8 @@ class Runner:
         """Wait for new tasks, where the run lingers. False once its time is over, with none."""
         if self._lingering is None:
             return False
+        if self._equipment is not None:
+            self._equipment.between.call_after()
         self._write_stats()
         self._record.tell(every_seconds=0.0)
         return self._lingering.wait()
@@ -192,7 +194,8 @@ class Runner:
             at_end.callback(self._count_released, claimed)
             at_end.callback(self._release, claimed)
             at_end.callback(self._save, equipment.finishing)
-            self._run_tasks(claimed, equipment)
+            if equipment.setup.is_done():
+                self._run_tasks(claimed, equipment)
 
     def _run_tasks(self, claimed: ClaimedTasks, equipment: Equipment) -> None:
         """Run tasks of one claim until there is a reason to end, or they are too old.
@@ -254,8 +257,9 @@ class Runner:
 
     def _tell_failures(self) -> None:
         """Tell TASKSERVER_ON_FAILURE of failed attempts whose ends are written; no task is started meanwhile."""
-        if self._equipment is not None:
-            self._equipment.reporter.tell_failures()
+        equipment = self._equipment
+        if equipment is not None and equipment.reporter.has_untold and equipment.setup.is_done():
+            equipment.reporter.tell_failures()
 
     def _count_released(self, claimed: ClaimedTasks) -> None:
         self._result.released += claimed.released

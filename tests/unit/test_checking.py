@@ -292,8 +292,8 @@ def test_every_name_of_a_finding_can_be_accepted_and_no_other() -> None:
     reasons = names_in("monitoring/verdict.py", "monitoring/checking.py", makers=["Reason", "Problem"])
     assert set(REASONS) == reasons
     findings = names_in("doctor/*.py", makers=["ok", "unknown", "warning", "broken"])
-    of_rights = {"code", "module_files"}  # named where their search begins
-    assert {*FINDINGS, "settings", "database"} == findings | of_rights
+    of_many = {"code", "module_files", "between", "on_failure"}  # named where their search begins
+    assert {*FINDINGS, "settings", "database"} == findings | of_many
     assert len(set(FINDINGS)) == len(FINDINGS)
     assert not {*NAMES} & {"settings", "database"}
     assert max(map(len, NAMES)) < MAX_NAME - 20
@@ -388,7 +388,7 @@ def test_a_limit_is_one_number_or_two_and_three_times_the_first_is_the_second(ar
         ("--max-silence 0", "--max-silence"),
         ("--group all", "--group"),
         ("--mail --json", "not allowed with"),
-        ("--accept nothing", "known are binlog, callables"),
+        ("--accept nothing", "known are between, binlog"),
         ("--accept settings", "nothing that can be accepted"),
         ("--accept", "--accept"),
         ("now", "now"),

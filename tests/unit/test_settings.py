@@ -60,6 +60,8 @@ def test_everything_but_the_dsn_has_the_default_of_the_contract(tmp_path: Path) 
         log_file=None,
         log_level="info",
         log_format="text",
+        setup=None,
+        between=None,
         on_failure=None,
         warn_after=0,
     )
@@ -96,6 +98,8 @@ def test_everything_but_the_dsn_has_the_default_of_the_contract(tmp_path: Path) 
         ("log_level", "debug", "log_level", "debug"),
         ("log_format", "json", "log_format", "json"),
         ("warn_after", "3", "warn_after", 3),
+        ("setup", "django:setup", "setup", "django:setup"),
+        ("between", "django.db:close_old_connections", "between", "django.db:close_old_connections"),
         ("on_failure", "shop.alerts:Mail.tell", "on_failure", "shop.alerts:Mail.tell"),
     ],
 )
@@ -144,6 +148,8 @@ WRONG = [
     ("warn_after", "a whole number from 0 to", NUMBERS),
     ("log_level", "debug or info or warning or error", ["INFO", "warn", "critical", "20"]),
     ("log_format", "text or json", ["JSON", "logfmt"]),
+    ("setup", "module:function, as shop.worker:setup", ["django", "django.setup", "django:setup()"]),
+    ("between", "module:function, as django.db:close_old_connections", ["django.db", "django.db:"]),
     (
         "on_failure",
         "module:function, as alerts:tell",
@@ -437,7 +443,7 @@ def test_the_example_names_every_setting_with_its_default(tmp_path: Path) -> Non
     written = dict(line.split("=", 1) for line in lines if line.startswith("TASKSERVER_"))
     keys = (
         *("DSN", "PASSWORD", "TABLE", "MODE", "MODULES", "MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE"),
-        *("PAUSES", "LOG", "LOG_LEVEL", "LOG_FORMAT", "ON_FAILURE", "WARN_AFTER"),
+        *("PAUSES", "LOG", "LOG_LEVEL", "LOG_FORMAT", "SETUP", "BETWEEN", "ON_FAILURE", "WARN_AFTER"),
     )
     of_the_page = ("PAGE_PASSWORD", "PAGE_ALLOW", "PAGE_PROXIES", "PAGE_ACTIONS", "METRICS_TOKEN", "ADD_TOKENS")
     assert sorted(written) == sorted(f"TASKSERVER_{key}" for key in keys + of_the_page)
@@ -448,6 +454,8 @@ def test_the_example_names_every_setting_with_its_default(tmp_path: Path) -> Non
             "DSN",
             "PASSWORD",
             "LOG",
+            "SETUP",
+            "BETWEEN",
             "ON_FAILURE",
             *set(of_the_page) - {"PAGE_ACTIONS"},
         ):

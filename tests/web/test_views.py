@@ -383,6 +383,15 @@ def test_older_tables_are_said_with_what_mends_them(open_site: PageSite) -> None
     assert open_site.visitor().get("view=doctor").status_code == HTTPStatus.OK
 
 
+def test_the_doctor_of_a_page_calls_no_setup_and_says_so(site: PageSite) -> None:
+    """What it would open and write, as a log, would be the web server's."""
+    (site.folder / "site_of_page.py").write_text("def setup():\n    open(__file__ + '.called', 'w').close()\n")
+    site.set(TASKSERVER_PAGE_ALLOW="0.0.0.0/0", TASKSERVER_SETUP="site_of_page:setup")
+    text = site.visitor().get("view=doctor").text
+    assert "not looked at here, as TASKSERVER_SETUP is called before they are imported" in html.unescape(text)
+    assert not list(site.folder.glob("*.called"))
+
+
 def test_the_hours_are_pictures_with_a_table_beside_them(open_site: PageSite) -> None:
     open_site.sql(
         "INSERT INTO jobs_queue_stats (hour, group_id, task, done, failed, attempts) VALUES (?, 1, 'tasks.a', 5, 2, 7)",
