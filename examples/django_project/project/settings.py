@@ -1,0 +1,36 @@
+"""The settings of the site. What is secret, or differs from host to host, stands in .env, as taskserver's settings do.
+
+So cron's workers find all of it, too: no line of a crontab has to set a variable.
+"""
+
+import os
+from pathlib import Path
+
+from dotenv import dotenv_values
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+ENV = {**dotenv_values(BASE_DIR / ".env", interpolate=False), **os.environ}
+
+SECRET_KEY = ENV["SECRET_KEY"]
+ALLOWED_HOSTS = ENV.get("ALLOWED_HOSTS", "localhost").split(",")
+INSTALLED_APPS = ["shop"]
+ROOT_URLCONF = "project.urls"
+WSGI_APPLICATION = "project.wsgi.application"
+USE_TZ = True
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": BASE_DIR / "db.sqlite3"}}
+if "MYSQL_DATABASE" in ENV:
+    DATABASES["default"] = {
+        "ENGINE": "django.db.backends.mysql",
+        "NAME": ENV["MYSQL_DATABASE"],
+        "USER": ENV["MYSQL_USER"],
+        "PASSWORD": ENV["MYSQL_PASSWORD"],
+        "HOST": ENV.get("MYSQL_HOST", "localhost"),
+        "PORT": ENV.get("MYSQL_PORT", "3306"),
+    }
+
+EMAIL_HOST = ENV.get("EMAIL_HOST", "localhost")
+EMAIL_PORT = int(ENV.get("EMAIL_PORT", "25"))
+EMAIL_TIMEOUT = 30
+DEFAULT_FROM_EMAIL = "shop@example.org"

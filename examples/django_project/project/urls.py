@@ -1,0 +1,6 @@
+"""The addresses of the site."""
+
+from django.urls import path
+from shop.views import order
+
+urlpatterns = [path("orders", order)]

@@ -1,0 +1,17 @@
+"""What the site does outside of its requests. Each argument is JSON: an order's number, not the order."""
+
+from flask import current_app, render_template
+
+import taskserver
+
+from .db import Order, session
+
+
+def write_receipt(number: int) -> None:
+    """Write an order's receipt, exactly once: that and the task's end are one transaction."""
+    db = session()
+    order = db.get_one(Order, number)
+    order.receipt = render_template("receipt.txt", order=order, shop=current_app.config["SHOP_NAME"])
+    db.flush()
+    taskserver.complete(db.connection().connection)
+    db.commit()
