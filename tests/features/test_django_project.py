@@ -1,0 +1,153 @@
+"""examples/django_project: a site whose tasks use its models, its mail and its transactions."""
+
+from __future__ import annotations
+
+import json
+import signal
+from contextlib import suppress
+
+import pymysql
+import pytest
+
+from tests.support.deployment import Deployment
+from tests.support.mail import mail_server
+from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
+from tests.support.projects import Project
+from tests.support.servers import MySQLServer
+from tests.support.websites import wsgi_website
+
+
+@pytest.fixture
+def on_sqlite(deployment: Deployment) -> Project:
+    return Project(deployment, "django_project", None, f"sqlite:///{deployment.folder}/db.sqlite3")
+
+
+@pytest.fixture
+def on_mysql(deployment: Deployment, mysql_server: MySQLServer, mysql_dsn: str) -> Project:
+    return Project(deployment, "django_project", mysql_server, mysql_dsn)
+
+
+@pytest.fixture(params=["sqlite", "mysql"])
+def site(request: pytest.FixtureRequest) -> Project:
+    project = request.getfixturevalue(f"on_{request.param}")
+    assert isinstance(project, Project)
+    return project
+
+
+def stock(site: Project, copies: int) -> None:
+    site.sql("INSERT INTO shop_book (title, copies) VALUES ('Notes', ?)", copies)
+
+
+def test_an_order_of_the_page_sends_a_letter_and_takes_a_copy_from_the_stock(site: Project) -> None:
+    stock(site, 1)
+    with mail_server() as mail:
+        site.add_settings(f"EMAIL_HOST={mail.host}\nEMAIL_PORT={mail.port}\n")
+        with wsgi_website(site.deployment.python, site.folder, "project.wsgi") as website:
+            answer = website.visit("orders", {"title": "Notes", "email": "ada@example.org"})
+            assert (answer.status, json.loads(answer.text)) == (201, {"order": 1})
+            assert website.visit("orders", {"title": "Notes", "email": "bob@example.org"}).status == 201
+            assert website.visit("orders", {"title": "None", "email": "eve@example.org"}).status == 404
+        assert_silent(site.worker())
+    letters = [(letter.recipients, letter.message["Subject"], letter.text.strip()) for letter in mail.letters]
+    thanks = "Thank you for ordering Notes."
+    assert letters == [(["ada@example.org"], "Your order 1", thanks), (["bob@example.org"], "Your order 2", thanks)]
+    assert site.sql("SELECT copies FROM shop_book") == [(0,)]
+    assert [bool(is_reserved) for (is_reserved,) in site.rows("is_reserved", "shop_order")] == [True, False]
+    assert site.first_lines() == ["Retry: no copy of Notes is left"]
+
+
+ROLLED_BACK = """
+with transaction.atomic():
+    order = Order.objects.create(book=Book.objects.get(), email="ada@example.org")
+    number = queue().add_task(tasks.confirm, [order.pk], connection=connection)
+    transaction.set_rollback(True)
+print(number)
+"""
+FAILS_LATE = """
+import taskserver
+from django.db import connection, transaction
+from shop.models import Book
+
+def sell():
+    with transaction.atomic():
+        Book.objects.update(copies=0)
+        taskserver.complete(connection)
+        raise ValueError("after all")
+"""
+
+
+def test_what_is_rolled_back_leaves_neither_row_nor_task(site: Project) -> None:
+    stock(site, 1)
+    assert site.run(ROLLED_BACK) > 0
+    assert (site.rows("id", "shop_order"), site.rows("id")) == ([], [])
+    site.define_beside(FAILS_LATE)
+    site.add("tasks_of_test.sell")
+    assert_silent(site.worker())
+    assert (site.sql("SELECT copies FROM shop_book"), site.statuses()) == ([(1,)], [3])
+    assert site.first_lines() == ["ValueError: after all"]
+
+
+# ---- what a setup and a function between tasks are for
+
+
+def test_without_a_setup_the_modules_of_tasks_cannot_be_imported(on_sqlite: Project) -> None:
+    on_sqlite.sql("INSERT INTO jobs_queue (task, args) VALUES ('shop.tasks.confirm', '[1]')")
+    ended = on_sqlite.worker(1, TASKSERVER_SETUP="os:getpid", TASKSERVER_BETWEEN="os:getpid")
+    assert_one_line(ended, 0, "module shop.tasks cannot be imported: ImproperlyConfigured")
+
+
+def test_djangos_own_setup_needs_to_be_told_which_settings(on_sqlite: Project) -> None:
+    on_sqlite.sql("INSERT INTO jobs_queue (task, args) VALUES ('shop.tasks.reserve', '[1]')")
+    ended = on_sqlite.worker(TASKSERVER_SETUP="django:setup")
+    assert_one_line(ended, 2, "worker.py: TASKSERVER_SETUP: django:setup failed: ImproperlyConfigured: ")
+    assert on_sqlite.rows("status, attempts") == [(0, 0)]
+    assert_silent(on_sqlite.worker(TASKSERVER_SETUP="django:setup", DJANGO_SETTINGS_MODULE="project.settings"))
+    assert on_sqlite.first_lines() == ["DoesNotExist: Order matching query does not exist."]
+
+
+def test_the_doctor_finds_the_project_well(on_sqlite: Project) -> None:
+    checks = json.loads(on_sqlite.client("doctor", "--json").stdout)["checks"]
+    levels = {one["check"]: one["level"] for one in checks}
+    assert {levels[name] for name in ("env_file", "setup", "modules", "callables", "between")} == {"ok"}
+
+
+TELLS_CONNECTION = """
+from pathlib import Path
+
+from django.db import connection
+
+def tell():
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT CONNECTION_ID()")
+        (number,) = cursor.fetchone()
+    with open(Path(__file__).with_name("notes"), "a") as file:
+        file.write(f"{number}\\n")
+"""
+PERSISTENT = "DATABASES['default'] |= {'CONN_MAX_AGE': 600, 'CONN_HEALTH_CHECKS': True}\n"
+BETWEEN = "TASKSERVER_BETWEEN=django.db:close_old_connections\n"
+STALE = {
+    "nothing between tasks": ("TASKSERVER_BETWEEN=\n", "", "OperationalError: (20"),
+    "connections closed": (BETWEEN, "", None),
+    "persistent connections looked at": (BETWEEN, PERSISTENT, None),
+}
+
+
+@pytest.mark.parametrize("how", STALE)
+def test_a_connection_that_the_server_closed_between_two_tasks(on_mysql: Project, how: str) -> None:
+    settings, more, fault = STALE[how]
+    on_mysql.define_beside(TELLS_CONNECTION)
+    on_mysql.add_settings(settings)
+    with open(on_mysql.folder / "project" / "settings.py", "a") as file:
+        file.write(more)
+    on_mysql.add("tasks_of_test.tell")
+    worker = on_mysql.start_task(0, "--linger", 60, TASKSERVER_PAUSES="0.02,0.05,1")
+    wait_until(lambda: on_mysql.rows() == [])
+    with suppress(pymysql.err.OperationalError):  # unknown, as it is closed already
+        on_mysql.sql(f"KILL {on_mysql.notes()[0]}")
+    on_mysql.add("tasks_of_test.tell")
+    wait_until(lambda: len(on_mysql.notes()) == 2 or on_mysql.statuses() == [3])
+    wait_until(lambda: on_mysql.statuses() == ([3] if fault else []))
+    worker.send_signal(signal.SIGTERM)
+    assert end_of(worker) == (0, "", "")
+    assert (on_mysql.first_lines() or [""])[0].startswith(fault or "")
+    assert len(set(on_mysql.notes())) == (1 if fault else 2)
