@@ -72,6 +72,18 @@ NOT_RUN = {
     ("docs/page.md", "WSGIScriptAlias"): "a line of Apache's settings",
     ("docs/page.md", "import sys"): "as in tests/web/test_servers.py",
     ("docs/page.md", "curl"): "as in tests/web/test_examples.py",
+    ("docs/django.md", "cd /home/you/site"): "as in tests/docs/test_frameworks.py",
+    ("docs/django.md", "# shop/worker.py"): "the same",
+    ("docs/django.md", "# shop/tasks.py"): "the same",
+    ("docs/django.md", "# shop/queue.py"): "the same",
+    ("docs/django.md", "# shop/views.py"): "the same",
+    ("docs/django.md", "* * * * *"): "the same",
+    ("docs/flask.md", "cd /home/you/site"): "as in tests/docs/test_frameworks.py",
+    ("docs/flask.md", "# shop/worker.py"): "the same",
+    ("docs/flask.md", "# shop/tasks.py"): "the same",
+    ("docs/flask.md", "# shop/views.py"): "the same",
+    ("docs/flask.md", "# shop/queue.py"): "the same",
+    ("docs/flask.md", "* * * * *"): "the same",
     ("examples/demo/README.md", ".venv/bin/python -m examples.demo"): "looks at what make demo built, which takes long",
 }
 """Blocks that are no commands, or cost too much: by document, and how they begin."""

@@ -21,7 +21,7 @@ def on_mysql(deployment: Deployment, mysql_server: MySQLServer, mysql_dsn: str) 
     return Project(deployment, "flask_app", mysql_server, mysql_dsn)
 
 
-@pytest.mark.parametrize("store", ["sqlite", "mysql"])
+@pytest.mark.parametrize("store", ["sqlite", pytest.param("mysql", marks=pytest.mark.long)])
 def test_an_order_of_the_page_gets_its_receipt_by_the_app_s_settings_and_templates(
     request: pytest.FixtureRequest, store: str
 ) -> None:
@@ -85,6 +85,7 @@ def test_a_timeout_leaves_the_next_task_an_app_context_of_its_own(on_sqlite: Pro
     assert [line.partition(":")[0] for line in on_sqlite.first_lines()] == ["TaskInterrupted"] * 2
 
 
+@pytest.mark.long
 def test_the_context_that_a_setup_pushes_is_there_without_a_function_between_tasks_too(on_sqlite: Project) -> None:
     on_sqlite.define_beside(INTERRUPTED)
     on_sqlite.add_settings("TASKSERVER_BETWEEN=\n")

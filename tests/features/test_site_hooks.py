@@ -261,6 +261,7 @@ def swallows():
 """
 
 
+@pytest.mark.long
 def test_one_that_swallows_its_interrupt_ends_its_worker_a_lease_later(sqlite_queue: Queue) -> None:
     site(sqlite_queue, SWALLOWS)
     (sqlite_queue.folder / "sitecustomize.py").write_text("import site_of_tests")
