@@ -20,7 +20,8 @@ from tests.support.websites import EXAMPLES, MINIMAL
 
 ADDS = {
     "docs/django.md": "queue().add_task(tasks.reserve, [Order.objects.create(book=Book.objects.create(copies=1)).pk])",
-    "docs/flask.md": "db = session(); db.add(Order(title='A')); db.commit(); queue().add_task(tasks.write_receipt, [1])",
+    "docs/flask.md": "db = session(); db.add(Order(title='A')); db.commit()\n"
+    "queue().add_task(tasks.write_receipt, [1])",
 }
 PROJECTS = {"docs/django.md": "django_project", "docs/flask.md": "flask_app"}
 DATABASES = {"docs/django.md": "db.sqlite3", "docs/flask.md": "shop.db"}

@@ -352,6 +352,19 @@ def test_one_that_cannot_be_had_is_told_once_a_run(sqlite_queue: Queue) -> None:
 
 
 @pytest.mark.long
+def test_one_between_tasks_that_swallows_its_interrupt_ends_its_worker(sqlite_queue: Queue) -> None:
+    site(sqlite_queue, SWALLOWS)
+    add(sqlite_queue, "note", "note")
+    ended = sqlite_queue.worker(TASKSERVER_BETWEEN="site_of_tests:swallows", TASKSERVER_LEASE="2")
+    line = "TASKSERVER_BETWEEN goes on, 2 s after its timeout of 0.5 s, and cannot be interrupted: this worker ends\n"
+    assert (ended.returncode, ended.stderr, sqlite_queue.notes()) == (1, line, ["setup"])
+    sqlite_queue.end_leases()
+    assert "is fatal" not in sqlite_queue.worker().stderr
+    assert sqlite_queue.rows("status, attempts") == [(3, 1)]
+    assert sqlite_queue.notes() == ["setup", "setup", "noted"]
+
+
+@pytest.mark.long
 def test_a_second_signal_in_it_lets_no_code_of_the_task_begin(sqlite_queue: Queue) -> None:
     site(sqlite_queue, "def slow():\n    note('between')\n    __import__('time').sleep(60)\n")
     add(sqlite_queue, "note")
