@@ -74,7 +74,7 @@ def typed(home: Path, text: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("document", PROJECTS)
+@pytest.mark.parametrize("document", ["docs/django.md", pytest.param("docs/flask.md", marks=pytest.mark.long)])
 def test_its_commands_lead_to_a_task_that_cron_s_worker_runs(document: str, home: Path) -> None:
     site, name = home / "site", PROJECTS[document]
     shutil.copytree(EXAMPLES / name, site, dirs_exist_ok=True)

@@ -27,18 +27,15 @@ def on_mysql(deployment: Deployment, mysql_server: MySQLServer, mysql_dsn: str) 
     return Project(deployment, "django_project", mysql_server, mysql_dsn)
 
 
-@pytest.fixture(params=["sqlite", "mysql"])
-def site(request: pytest.FixtureRequest) -> Project:
-    project = request.getfixturevalue(f"on_{request.param}")
-    assert isinstance(project, Project)
-    return project
-
-
 def stock(site: Project, copies: int) -> None:
     site.sql("INSERT INTO shop_book (title, copies) VALUES ('Notes', ?)", copies)
 
 
-def test_an_order_of_the_page_sends_a_letter_and_takes_a_copy_from_the_stock(site: Project) -> None:
+@pytest.mark.parametrize("store", ["sqlite", "mysql"])
+def test_an_order_of_the_page_sends_a_letter_and_takes_a_copy_from_the_stock(
+    request: pytest.FixtureRequest, store: str
+) -> None:
+    site: Project = request.getfixturevalue(f"on_{store}")
     stock(site, 1)
     with mail_server() as mail:
         site.add_settings(f"EMAIL_HOST={mail.host}\nEMAIL_PORT={mail.port}\n")
@@ -76,7 +73,9 @@ def sell():
 """
 
 
-def test_what_is_rolled_back_leaves_neither_row_nor_task(site: Project) -> None:
+@pytest.mark.parametrize("store", [pytest.param("sqlite", marks=pytest.mark.long), "mysql"])
+def test_what_is_rolled_back_leaves_neither_row_nor_task(request: pytest.FixtureRequest, store: str) -> None:
+    site: Project = request.getfixturevalue(f"on_{store}")
     stock(site, 1)
     assert site.run(ROLLED_BACK) > 0
     assert (site.rows("id", "shop_order"), site.rows("id")) == ([], [])
@@ -90,6 +89,7 @@ def test_what_is_rolled_back_leaves_neither_row_nor_task(site: Project) -> None:
 # ---- what a setup and a function between tasks are for
 
 
+@pytest.mark.long
 def test_without_a_setup_the_modules_of_tasks_cannot_be_imported(on_sqlite: Project) -> None:
     on_sqlite.sql("INSERT INTO jobs_queue (task, args) VALUES ('shop.tasks.confirm', '[1]')")
     ended = on_sqlite.worker(1, TASKSERVER_SETUP="os:getpid", TASKSERVER_BETWEEN="os:getpid")
