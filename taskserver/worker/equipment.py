@@ -54,10 +54,16 @@ class Equipment(NamedTuple):
 
 @contextmanager
 def equipped(
-    store: Store, settings: Settings, stop: Stop, result: RunResult, stats: RunStats, limits: RunLimits
+    store: Store,
+    settings: Settings,
+    stop: Stop,
+    result: RunResult,
+    stats: RunStats,
+    limits: RunLimits,
+    callables: Callables | None = None,
 ) -> Iterator[Equipment]:
     """In the `with`, tasks can be run."""
-    callables = Callables(settings.modules, settings.folder)
+    callables = callables or Callables(settings.modules, settings.folder)
     watchdog = Watchdog(stop.ends_process, HANGS) if stop.ends_process else None
     with (
         time_limit(stop, settings.lease_seconds / 4) as limit,

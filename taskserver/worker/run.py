@@ -26,6 +26,7 @@ from .record import RunRecord
 from .result import BECAUSE, Reason, RunResult
 
 if TYPE_CHECKING:
+    from .callables import Callables
     from .claimed_tasks import ClaimedTasks
     from .equipment import Equipment
     from .finishing import Finishing
@@ -52,13 +53,18 @@ class Runner:
         limits: Limits = NO_LIMITS,
         stop: Stop | None = None,
         on_progress: Callable[[RunResult], object] | None = None,
+        callables: Callables | None = None,
     ) -> None:
-        """Without `groups` it takes tasks of all; `on_progress` hears after each task, or call of several."""
+        """Without `groups` it takes tasks of all; `on_progress` hears after each task, or call of several.
+
+        `callables` are what may run; by default those that the settings list.
+        """
         self._store = store
         self._settings = settings
         self._groups = groups
         self._stop = stop or Stop()
         self._on_progress = on_progress or (lambda result: None)
+        self._callables = callables
         self._result = RunResult()
         self._record = RunRecord(store, groups, self._result, self._stop.line_began_at)
         self._limits = RunLimits(limits, self._stop, self._result)
@@ -279,7 +285,7 @@ class Runner:
 
             stats = self._stats_of_run()
             self._record.be_at_work()
-            run = equipped(self._store, self._settings, self._stop, self._result, stats, self._limits)
+            run = equipped(self._store, self._settings, self._stop, self._result, stats, self._limits, self._callables)
             self._equipment = self._open.enter_context(run)
             self._open.callback(self._tell_failures)  # where an error ends the run
         return self._equipment

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, Token
 from logging import getLogger
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ..errors import DatabaseError, TaskServerError
 from ..interrupts.stopping import TaskInterrupted, uninterrupted
@@ -118,6 +118,21 @@ def connection() -> Any:
     if found is None:
         raise TaskServerError("taskserver.connection() is for tasks with @task(transactional=True), while they run")
     return found
+
+
+class CallContext(Protocol):
+    """What stands between the code of one call and its tasks."""
+
+    @property
+    def running(self) -> RunningTask: ...
+    @property
+    def is_over(self) -> bool: ...
+    def current(self) -> CurrentTask: ...
+    @property
+    def connection(self) -> Any: ...
+    @property
+    def completion(self) -> OwnCompletion: ...
+    def tell_progress(self, progress: str) -> None: ...
 
 
 class TaskContext:
@@ -287,15 +302,15 @@ class TaskContext:
         return database.tried_once(ANSWER_SECONDS)  # a process that the task forked has a connection of its own
 
 
-_current: ContextVar[TaskContext | None] = ContextVar("taskserver_context", default=None)
+_current: ContextVar[CallContext | None] = ContextVar("taskserver_context", default=None)
 
 
-_latest: tuple[TaskContext, frozenset[int | None]] | None = None
+_latest: tuple[CallContext, frozenset[int | None]] | None = None
 """The context of the call that began last, and the threads that were there before, if there were any of tasks."""
 OUR_THREADS = 2
 
 
-def _context_of_call() -> TaskContext | None:
+def _context_of_call() -> CallContext | None:
     """The context of the call that runs here; None outside of one."""
     context = _current.get()
     return None if context is None or context.is_over else context
@@ -319,7 +334,7 @@ def running_task() -> RunningTask | None:
 # Two functions, as a context manager would cost each task more than both.
 
 
-def enter(context: TaskContext) -> Token[TaskContext | None]:
+def enter(context: CallContext) -> Token[CallContext | None]:
     """From here on the code of the context's tasks runs, until `leave` gets what this returns."""
     global _latest
     has_others = threading.active_count() > OUR_THREADS
@@ -327,6 +342,6 @@ def enter(context: TaskContext) -> Token[TaskContext | None]:
     return _current.set(context)
 
 
-def leave(token: Token[TaskContext | None]) -> None:
+def leave(token: Token[CallContext | None]) -> None:
     """The code of these tasks has ended."""
     _current.reset(token)

@@ -1,0 +1,114 @@
+"""The producers' side of a queue in a test: adds as in production, and tells the test of each task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+from ..errors import InvalidTask
+from ..model.arguments import read_item
+from ..model.attempt import Finish, Outcome
+from ..model.new_task import NewTask
+from ..stores import Store
+from ..stores.database.callers import on_connection
+from ..stores.queue.adding import Producing
+from ..stores.queue.callers import Callers
+
+
+class AddedTask(NamedTuple):
+    """A task as a producer added it."""
+
+    id: int
+    task: str
+    """The callable's name; of a pipeline, that of its first stage."""
+    args: dict[str, Any] | list[Any]
+    """The arguments as the callable gets them: through JSON and back; {} where there are none."""
+    group_id: int
+    priority: int
+    delay: float | None
+    """In seconds."""
+    at: datetime | None
+    unique_key: str | None
+
+
+def added_task(task_id: int, task: NewTask) -> AddedTask:
+    """The task as a test reads it."""
+    at = None if task.due_at is None else datetime.fromisoformat(task.due_at).replace(tzinfo=timezone.utc)
+    return AddedTask(
+        *(task_id, task.task, read_item(task.args), task.group_id, task.priority),
+        *(task.delay_seconds or None, at, task.unique_key),
+    )
+
+
+Tell = Callable[[Iterable[tuple[int, NewTask]], bool], object]
+"""Called with the ids and the tasks that were added, and whether a worker sees them already."""
+
+
+class ToldProducing(Producing):
+    """Adds, and tells."""
+
+    def __init__(self, store: Store, tell: Tell) -> None:
+        super().__init__(store.database)
+        self._tell = tell
+
+    def add(self, task: NewTask) -> int:
+        task_id = super().add(task)
+        self._tell([(task_id, task)], True)
+        return task_id
+
+    def add_many(
+        self,
+        tasks: Iterable[NewTask],
+        added: Callable[[Sequence[int]], object],
+        begun: Callable[[], object] = lambda: None,
+    ) -> None:
+        given, ids = list(tasks), list[int]()
+        super().add_many(given, ids.extend, ids.clear)
+        begun()
+        added(ids)
+        self._tell(zip(ids, given, strict=True), True)
+
+
+class ToldCallers(Callers):
+    """Adds on callers' connections, and tells.
+
+    A site's connection does not lead to a queue in memory. What is written on it is there at once, whatever becomes of
+    the site's transaction.
+    """
+
+    def __init__(self, store: Store, tell: Tell, is_in_memory: bool) -> None:
+        super().__init__(store.database.dialect.callers(), store.mode, store.lease_seconds)
+        self._store = store
+        self._own = Producing(store.database)
+        self._tell = tell
+        self._is_in_memory = is_in_memory
+
+    def add(self, connection: object, task: NewTask) -> int:
+        return self.add_many(connection, [task])[0]
+
+    def add_many(self, connection: object, tasks: Iterable[NewTask]) -> list[int]:
+        given, is_elsewhere = list(tasks), self._is_elsewhere(connection)
+        ids = list[int]()
+        if is_elsewhere:
+            self._own.add_many(given, ids.extend, ids.clear)
+        else:
+            ids += super().add_many(connection, given)
+        self._tell(zip(ids, given, strict=True), is_elsewhere)
+        return ids
+
+    def complete(self, connection: object, finish: Finish) -> Outcome:
+        if not self._is_elsewhere(connection):
+            return super().complete(connection, finish)
+        outcomes, _ = self._store.finishes.advance([finish], None)
+        return outcomes[0]
+
+    def _is_elsewhere(self, connection: object) -> bool:
+        """Whether this is a connection that does not lead to a queue in memory; what is none is refused elsewhere."""
+        if not self._is_in_memory or not callable(getattr(connection, "cursor", None)):
+            return False
+        try:
+            with on_connection(self._dialect, connection):
+                return False
+        except InvalidTask:
+            return True

@@ -1,0 +1,124 @@
+"""The callables of a run in a test: those of production, and what a test put in the place of one.
+
+`monkeypatch.setattr(tasks, "greet", …)` and `mock.patch("tasks.greet")` leave a value that production refuses, as it
+is not defined in the module. It runs here where the module's own source defines a function of that name, so that a name
+which the module imports stays refused. So does the value of a decorator that did not use functools.wraps.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from inspect import signature
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, TracebackType
+from typing import Any
+
+from ..errors import BadTask
+from ..model.task_options import NO_OPTIONS, options_of
+from ..settings.load import Settings
+from ..worker.callables import Callables, TaskCallable
+
+
+class Calls:
+    """The calls of a run."""
+
+    def __init__(self, keeps_frames: bool) -> None:
+        """`keeps_frames`: whether a debugger is to see the variables of a call that failed; its row has no traceback.
+
+        A worker lets go of them, as they may hold a connection.
+        """
+        self.names: list[str] = []
+        """The callables, in the order in which they were called."""
+        self._keeps_frames = keeps_frames
+        self._tracebacks: list[tuple[BaseException, TracebackType | None]] = []
+
+    def recorded(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The callable, whose calls are recorded."""
+
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            self.names.append(name)
+            try:
+                return call(*args, **kwargs)
+            except BaseException as error:
+                if not self._keeps_frames:
+                    raise
+                self._tracebacks.append((error, error.__traceback__))
+                raise error.with_traceback(None)  # noqa: B904  # it is the same one
+
+        return recorded
+
+    def give_back_frames(self) -> None:
+        """Give the errors their tracebacks, once the run has ended."""
+        for error, trace in self._tracebacks:
+            error.__traceback__ = trace
+
+
+class PatchableCallables(Callables):
+    """The callables of the listed modules, where tests may have replaced some."""
+
+    def __init__(self, settings: Settings, calls: Calls) -> None:
+        super().__init__(settings.modules, settings.folder)
+        self._calls = calls
+
+    def _find(self, name: str) -> TaskCallable:
+        try:
+            found = super()._find(name)
+        except BadTask:
+            replaced = self._replacement(name)
+            if replaced is None:
+                raise
+            found = replaced
+        return found._replace(call=self._calls.recorded(name, found.call))
+
+    def _replacement(self, name: str) -> TaskCallable | None:
+        """What a test put in the place of a callable; None where it did not."""
+        place = self._locate(name)
+        module = self._import(place.module)
+        exported = getattr(module, "__all__", place.path)
+        source = _code_at(module, place.path)
+        if source is None or place.path[0] not in exported:
+            return None
+        value: Any = module
+        for part in place.path:
+            value = getattr(value, part, None)
+        if not _is_replacement(value) or _is_decorated(value, source, module):
+            return None
+        options = options_of(value) if isinstance(value, FunctionType) else NO_OPTIONS
+        return TaskCallable(value, options, signature(value), set())
+
+
+def _code_at(module: ModuleType, path: tuple[str, ...]) -> CodeType | None:
+    """The code of the function that the module's source defines at a path; None where there is none."""
+    get_code = getattr(getattr(module.__spec__, "loader", None), "get_code", None)
+    code = get_code(module.__name__) if get_code else None
+    for part in path:
+        inside = [one for one in (code.co_consts if code else ()) if isinstance(one, CodeType) and one.co_name == part]
+        code = inside[-1] if inside else None
+    return code
+
+
+def _is_replacement(value: object) -> bool:
+    mock = sys.modules.get("unittest.mock")
+    is_mock = mock is not None and isinstance(value, mock.NonCallableMock)
+    return callable(value) and (is_mock or isinstance(value, (FunctionType, MethodType, BuiltinFunctionType)))
+
+
+def _is_decorated(value: Any, source: CodeType, module: ModuleType) -> bool:
+    """Whether a decorator made this of the module's own function: one of the module, or of what the module uses."""
+    cells = getattr(value, "__closure__", None) or ()
+    codes = [getattr(_content(cell), "__code__", None) for cell in cells]
+    if not any(
+        code and (code.co_name, code.co_firstlineno) == (source.co_name, source.co_firstlineno) for code in codes
+    ):
+        return False
+    others = [other for other in vars(module).values() if other is not value]
+    used = {other.__name__ if isinstance(other, ModuleType) else getattr(other, "__module__", None) for other in others}
+    return value.__module__ in used | {module.__name__}
+
+
+def _content(cell: Any) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is empty
+        return None

@@ -1,0 +1,237 @@
+"""A queue for one test, in the place of the site's: what the site adds is found there, and runs when the test says so.
+
+The runs are those of a worker. Time passes for the tasks that wait for it, and for nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from ..errors import Retry, SettingError, TaskServerError
+from ..messages.printable import shown
+from ..model.failed_attempt import FailedAttempt
+from ..model.new_task import MAX_DELAY_DAYS, NewTask
+from ..server import TaskServer
+from ..settings.checks import PREFIX, SETTING_KEYS
+from ..settings.load import Settings, load_settings, make_importable
+from ..stores import Store, open_store
+from ..stores.queue.passing import Passing
+from ..worker.failure_hook import find_hook
+from ..worker.limits import checked_limits
+from ..worker.result import Reason
+from ..worker.run import Runner
+from .added import AddedTask, ToldCallers, ToldProducing, added_task
+from .callables import Calls, PatchableCallables
+
+IN_MEMORY = "/dev/shm"
+DSN = f"{PREFIX}DSN"
+MAX_TASKS = 1000
+
+
+@dataclass
+class Ran:
+    """What ran."""
+
+    done: int = 0
+    """Tasks that are done."""
+    failed: int = 0
+    """Attempts that failed, and come again."""
+    fatal: int = 0
+    """Tasks that failed for good."""
+    called: list[str] = field(default_factory=list)
+    """The names of the callables, in the order in which they were called; one name for each call of a batch."""
+    failures: list[FailedAttempt] = field(default_factory=list)
+    """Each attempt that failed, with its exception, and each task that can never run."""
+
+
+class TaskQueue:
+    """The queue of a test. `task_queue` makes it."""
+
+    def __init__(self, settings: Settings, is_in_memory: bool, immediate: bool, raises: bool) -> None:
+        self.immediate = immediate
+        """Whether a task is run as soon as it is added."""
+        self.raises = raises
+        """Whether a task that fails raises its exception in the test."""
+        self.added: list[AddedTask] = []
+        """All tasks that were added from Python since the test began, in their order, whether they ran or not."""
+        self._settings = settings
+        self._is_in_memory = is_in_memory
+        self._is_running = False
+        self.store = self._open()
+        # A task may close the server that it uses, and with it the connections of that store.
+        self._running = self._open()
+        self.server = TaskServer.from_settings(settings)
+        """A TaskServer that uses this queue, as each of the site's does meanwhile."""
+        self.path: Path | None = settings.dsn.database_file(settings.folder)
+        """The queue's SQLite file, in which a test may make the tables of a transactional task; None on MySQL."""
+
+    def _open(self) -> Store:
+        store = open_store(self._settings)
+        store.producing = ToldProducing(store, self._hear)
+        store.callers = ToldCallers(store, self._hear, self._is_in_memory)
+        return store
+
+    def close(self) -> None:
+        """Close its connections."""
+        self.store.close()
+        self._running.close()
+
+    def _hear(self, tasks: Iterable[tuple[int, NewTask]], may_run: bool) -> None:
+        known = {task.id for task in self.added}
+        # Where a row has the key of a task that is no rerun, nothing was added.
+        self.added += [added_task(task_id, task) for task_id, task in tasks if task.rerun or task_id not in known]
+        if self.immediate and may_run and not self._is_running:
+            self.run_all()
+
+    # ---- runs
+
+    def run_all(self, until: float | timedelta = 0, *, raises: bool | None = None, max_tasks: int = MAX_TASKS) -> Ran:
+        """Run the tasks that are ready, and those that become ready by that; with `until`, as if so much time passed.
+
+        `until` is in seconds, or a timedelta: delayed tasks and retries that become due meanwhile run in their order.
+        A task that fails raises its own exception here, once all others that were ready have run; with `raises=False`
+        all failures are in what this returns. A Retry that comes again is no failure here. Raises TaskServerError where
+        more than `max_tasks` ran, as tasks that add each other would never end.
+        """
+        __tracebackhide__ = True
+        left, passing, ran = _seconds(until), Passing(self._running), Ran()
+        raises = self.raises if raises is None else raises
+        while True:
+            self._run_ready(ran, raises, max_tasks)
+            seconds = passing.next_seconds()
+            if seconds is None or seconds > left:
+                break
+            passing.let_pass(seconds)
+            left -= seconds
+        passing.let_pass(left)
+        return ran
+
+    def _run_ready(self, ran: Ran, raises: bool, max_tasks: int) -> None:
+        __tracebackhide__ = True
+        calls, begin = Calls(keeps_frames=raises), len(ran.failures)
+        left = max_tasks - ran.done - ran.failed - ran.fatal
+        settings = self._settings._replace(on_failure=self._on_failure(ran.failures))
+        make_importable(settings.folder)
+        self._is_running = True
+        try:
+            runner = Runner(
+                self._running,
+                settings,
+                limits=checked_limits(left + 1, 100, None, None, None),
+                callables=PatchableCallables(settings, calls),
+            )
+            result = runner.run()
+        finally:
+            self._is_running = False
+            calls.give_back_frames()
+        ran.done, ran.failed, ran.fatal = ran.done + result.done, ran.failed + result.failed, ran.fatal + result.fatal
+        ran.called += calls.names
+        if raises:
+            _raise_first(ran.failures[begin:])
+        if result.reason is Reason.MAX_TASKS:
+            raise TaskServerError(
+                f"more than {max_tasks} tasks ran, the last of them {ran.called[-1:]}: do they add each other without "
+                "end? max_tasks of run_all takes a larger number"
+            )
+
+    def _on_failure(self, failures: list[FailedAttempt]) -> Any:
+        own = self._settings.on_failure
+
+        def hear(failed: FailedAttempt) -> None:
+            failures.append(failed)
+            if own is not None:
+                (find_hook(own) if isinstance(own, str) else own)(failed)
+
+        return hear
+
+
+def _seconds(until: object) -> float:
+    seconds: Any = until.total_seconds() if isinstance(until, timedelta) else until
+    if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_DELAY_DAYS * 86_400:
+        raise SettingError(f"until is {shown(until)}; allowed: seconds or a timedelta, from 0 to {MAX_DELAY_DAYS} days")
+    return float(seconds)
+
+
+def _raise_first(failures: list[FailedAttempt]) -> None:
+    __tracebackhide__ = True
+    for failed in failures:
+        if failed.is_fatal or not isinstance(failed.error, Retry):
+            raise failed.error
+
+
+# ---- in the place of the site's
+
+
+@contextmanager
+def task_queue(
+    *, immediate: bool = False, raises: bool = True, folder: str | Path | None = None, **settings: object
+) -> Iterator[TaskQueue]:
+    """In the `with`, a queue of the test's own stands in the place of the site's; it is in memory, and empty.
+
+    Each TaskServer of this process uses it, one that was made before, too, and so do programs that the test starts.
+    Settings are those of the environment and of the `.env` in `folder` (the current one), but for the database; each
+    may be given, as `modules="shop.tasks"`. With a `dsn` the queue is in that database: the tables are made there, and
+    what stands in them is left. With `immediate` each task is run as soon as it is added; `raises` is as in `run_all`.
+    Raises SettingError.
+    """
+    with _private_folder() as private:
+        dsn = str(settings.get("dsn", f"sqlite:///{private}/queue.db?synchronous=normal"))
+        found = _settings(Path(folder or Path.cwd()).absolute(), {**settings, "dsn": dsn})
+        with closing(TaskQueue(found, "dsn" not in settings, immediate, raises)) as queue:
+            queue.store.tables.create()
+            with _in_place(queue.store, dsn):
+                yield queue
+
+
+@contextmanager
+def _private_folder() -> Iterator[Path]:
+    folder = tempfile.mkdtemp(prefix="taskserver-", dir=IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None)
+    try:
+        yield Path(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _settings(folder: Path, given: dict[str, object]) -> Settings:
+    keys = {f"{PREFIX}{name.upper()}": value for name, value in given.items()}
+    for name, key in zip(given, keys, strict=True):
+        if key not in SETTING_KEYS:
+            names = ", ".join(one.removeprefix(PREFIX).lower() for one in SETTING_KEYS)
+            raise SettingError(f"{name} is no setting; allowed: {names}")
+    texts = {
+        key: ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+        for key, value in keys.items()
+    }
+    # What warns of failures in a row keeps count in the site's own files.
+    return load_settings(folder, {**os.environ, **texts})._replace(warn_after=0)
+
+
+@contextmanager
+def _in_place(store: Store, dsn: str) -> Iterator[None]:
+    """In the `with`, each TaskServer has this store, and the environment names its database."""
+
+    def keep(server: TaskServer, own: Store) -> None:
+        vars(server)["store"] = own  # for the time after the test
+
+    before, dsn_before = vars(TaskServer).get("store"), os.environ.get(DSN)
+    TaskServer.store = property(lambda server: store, keep)  # type: ignore[assignment]
+    os.environ[DSN] = dsn
+    try:
+        yield
+    finally:
+        if before is None:
+            del TaskServer.store  # type: ignore[misc]
+        else:
+            TaskServer.store = before
+        if dsn_before is None:
+            del os.environ[DSN]
+        else:
+            os.environ[DSN] = dsn_before
