@@ -12,7 +12,10 @@ from ..worker.task_context import CurrentTask, RunningTask, enter, leave
 
 
 class FakeTask:
-    """What the functions of `taskserver` find as the running task, and what a function told them."""
+    """What the functions of `taskserver` find as the running task, and what a function told them.
+
+    The `progress` that it told; with what it completed itself: `is_asked_for`, `completed_on` and `result`.
+    """
 
     is_over = False
     is_asked_for = False

@@ -43,6 +43,11 @@ from tests.support.servers import MySQLServer
 TUTORIAL = "docs/shared-hosting.md"
 UPGRADING = "docs/upgrading.md"
 SECURITY = "docs/security.md"
+TESTING = "docs/testing.md"
+TESTED = (
+    *("conftest", "tasks", "shop", "test_shop", "test_settings", "test_rates", "test_failures", "test_replaced"),
+    *("test_immediate", "test_functions", "test_without_pytest", "accounts", "tests_of_accounts"),
+)
 
 NOT_RUN = {
     (UPGRADING, "ALTER TABLE jobs_queue_workers"): "for tables of version 1: run by tests/stores/test_upgrades.py",
@@ -85,6 +90,7 @@ NOT_RUN = {
     ("docs/flask.md", "# shop/queue.py"): "the same",
     ("docs/flask.md", "* * * * *"): "the same",
     ("examples/demo/README.md", ".venv/bin/python -m examples.demo"): "looks at what make demo built, which takes long",
+    **{(TESTING, f"# {name}.py\n"): "run by tests/docs/test_testing_page.py" for name in TESTED},
 }
 """Blocks that are no commands, or cost too much: by document, and how they begin."""
 

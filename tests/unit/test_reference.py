@@ -27,6 +27,7 @@ from taskserver.settings.checks import PAGE_KEYS, SETTING_KEYS
 from taskserver.settings.load import Settings, load_settings
 from taskserver.settings.page import PageSettings, load_page_settings
 from taskserver.stores.queue.stats import HourStats
+from taskserver.testing import AddedTask, FakeTask, Ran, TaskQueue, running_task, task_queue
 from tests.support.commands import arguments_of, parsers
 from tests.support.deployment import ROOT
 from tests.support.documents import REFERENCE, columns_in_mysql, columns_in_sqlite, prose, read, table
@@ -50,12 +51,19 @@ ORDERED: dict[tuple[str, ...], list[str]] = {
     ("reason", "means"): [reason.value for reason in Reason],
     ("RunResult", "is"): list(vars(RunResult())),
     ("@taskserver.task(…)",): OPTIONS_OF_A_TASK,
+    ("`task_queue(…)` of `taskserver.testing`",): list(inspect.signature(task_queue).parameters),
+    ("AddedTask", "is"): list(AddedTask._fields),
+    ("Ran", "is"): list(vars(Ran())),
+    ("`running_task(…)` of `taskserver.testing`",): list(inspect.signature(running_task).parameters),
 }
 UNORDERED: dict[tuple[str, ...], set[str]] = {
     ("table", "holds"): set(re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)", (ROOT / "schema.sql").read_text()))
     - {"jobs_queue"},
     ("TaskServer", "does"): {signature_of("TaskServer", TaskServer)}
     | {signature_of(name, method) for name, method in METHODS.items() if callable(method)},
+    ("TaskQueue", "is"): {"server", "added", "immediate", "raises", "path"}
+    | {signature_of("run_all", TaskQueue.run_all)},
+    ("FakeTask", "is"): set(re.findall(r"`(\w+)`", str(FakeTask.__doc__))) - {"taskserver"},
     ("name in `taskserver`",): set(taskserver.__all__) - {"__version__"},
 }
 """By the heads of a table: what stands in its first column."""

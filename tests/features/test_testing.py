@@ -1,0 +1,527 @@
+"""taskserver.testing: a queue for a test, in the place of the site's, and tasks that seem to run."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+import pytest
+
+import taskserver
+from taskserver import DatabaseError, InvalidTask, SettingError, TaskServer, TaskServerError, testing
+from taskserver.testing import TaskQueue, running_task
+from tests.support.deployment import ROOT
+
+TASKS = """
+from functools import partial
+from os import remove
+
+import taskserver
+from decorators import forgetful
+
+NOTES = []
+
+
+def note(text):
+    NOTES.append(text)
+
+
+def fail(text):
+    inside = text.upper()
+    raise ValueError(inside)
+
+
+def note_and_add(text):
+    taskserver.TaskServer.from_env().add_task("tasks.note", [text])
+    note("first")
+
+
+def add_again():
+    with taskserver.TaskServer.from_env() as server:
+        server.add_task("tasks.add_again", delay=3600)
+    note("again")
+
+
+@taskserver.task(backoff="fixed:60", max_attempts=3)
+def fail_once():
+    attempt = taskserver.current_task().attempt
+    note(attempt)
+    if attempt == 1:
+        raise taskserver.Retry("not yet")
+
+
+@taskserver.task(max_attempts=1)
+def never_again():
+    raise taskserver.Retry
+
+
+@taskserver.task(batch=10)
+def index(pages):
+    note(len(pages))
+
+
+@taskserver.task(transactional=True)
+def pay():
+    taskserver.connection().execute("INSERT INTO paid VALUES (1)")
+
+
+@forgetful
+def decorated():
+    pass
+
+
+adapted = partial(note, "adapted")
+
+
+class Letters:
+    @staticmethod
+    def send(to):
+        note(to)
+"""
+DECORATORS = """
+def forgetful(function):
+    def call():
+        return function()
+    return call
+"""
+
+
+@pytest.fixture
+def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The module of the tasks, in the folder of the test."""
+    for name, text in (("tasks", TASKS), ("decorators", DECORATORS)):
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import tasks  # type: ignore[import-not-found,unused-ignore]
+
+    try:
+        yield tasks
+    finally:
+        for name in ("tasks", "decorators"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def queue(tasks: ModuleType) -> Iterator[TaskQueue]:
+    with testing.task_queue() as opened:
+        yield opened
+
+
+# ---- in the place of the site's
+
+
+def test_every_server_of_the_process_uses_the_queue_and_its_own_one_after_the_test(tasks: Any, tmp_path: Path) -> None:
+    with TaskServer(f"sqlite:///{tmp_path}/site.db") as of_the_site:
+        of_the_site.create_tables()
+        with testing.task_queue() as queue:
+            of_the_site.add_task("tasks.note", ["by the site's"])
+            TaskServer.from_env().add_task("tasks.note", ["by the environment's"])
+            late = TaskServer(f"sqlite:///{tmp_path}/site.db")
+            late.add_tasks([{"task": "tasks.note", "args": ["by a late one"]}])
+            assert [task.args for task in queue.added] == [
+                ["by the site's"],
+                ["by the environment's"],
+                ["by a late one"],
+            ]
+            assert queue.run_all().done == 3
+            path = queue.path
+        assert path is not None
+        assert not path.parent.exists()
+        assert not vars(TaskServer).get("store")
+        with late:
+            assert of_the_site.get(1) is late.get(1) is None
+            of_the_site.add_task("tasks.note")
+            assert late.get(1) is not None
+
+
+def test_a_queue_inside_another_leaves_that_one_as_it_was(queue: TaskQueue, tasks: Any) -> None:
+    with testing.task_queue() as inner:
+        queue.server.add_task("tasks.note")
+    queue.server.add_task("tasks.note")
+    assert (len(inner.added), len(queue.added)) == (1, 1)
+
+
+def test_the_environment_names_the_queue_to_programs_and_is_put_back(tasks: Any, tmp_path: Path) -> None:
+    client = [sys.executable, str(ROOT / "client.py"), "add", "tasks.note", '["by a program"]']
+    with testing.task_queue() as queue:
+        subprocess.run(client, env=dict(os.environ), check=True, capture_output=True)
+        assert queue.run_all().done == 1
+    assert "TASKSERVER_DSN" not in os.environ
+    assert tasks.NOTES == ["by a program"]
+
+
+def test_settings_are_the_sites_and_those_that_are_given(tasks: Any, tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("TASKSERVER_DSN=mysql://u@h/db\nTASKSERVER_MODE=mark\nTASKSERVER_WARN_AFTER=1\n")
+    with testing.task_queue(folder=tmp_path, modules=["tasks", "other"], max_attempts=1) as queue:
+        settings = queue.server.settings
+        assert (settings.mode, settings.modules, settings.max_attempts) == ("mark", ("tasks", "other"), 1)
+        task_id = queue.server.add_task("tasks.fail", ["x"])
+        assert queue.run_all(raises=False).fatal == 1
+        assert not (tmp_path / "var").exists()
+        state = queue.server.get(task_id)
+        assert state is not None
+        assert "in fail" in str(state.error)
+
+
+@pytest.mark.parametrize(("name", "value"), [("module", "tasks"), ("mode", "keep"), ("page_actions", "yes")])
+def test_a_wrong_setting_is_named(tasks: Any, name: str, value: str) -> None:
+    settings: dict[str, Any] = {name: value}
+    with pytest.raises(SettingError, match=name if name != "mode" else "TASKSERVER_MODE"), ExitStack() as stack:
+        stack.enter_context(testing.task_queue(**settings))
+    assert "TASKSERVER_DSN" not in os.environ
+
+
+# ---- what was added
+
+
+def test_what_was_added_is_told_as_the_worker_gets_it(queue: TaskQueue) -> None:
+    at = datetime(2031, 3, 4, 5, 6, tzinfo=timezone.utc)
+    queue.server.add_task("tasks.note", {"text": (1, 2)}, group_id=3, priority=-1, delay=60)
+    queue.server.add_task("tasks.note", at=at, unique_key="one")
+    queue.server.add_pipeline(["tasks.note", "tasks.fail"], ["x"])
+    first, second, third = queue.added
+    assert first == (first.id, "tasks.note", {"text": [1, 2]}, 3, -1, 60, None, None)
+    assert (second.args, second.delay, second.at, second.unique_key) == ({}, None, at, "one")
+    assert third.task == "tasks.note"
+
+
+def test_a_task_whose_key_stands_is_added_once_and_a_rerun_each_time(queue: TaskQueue) -> None:
+    for _ in range(2):
+        queue.server.add_task("tasks.note", ["a"], unique_key="a")
+        queue.server.add_task("tasks.note", ["b"], unique_key="b", rerun=True)
+    assert [task.args[0] for task in queue.added if isinstance(task.args, list)] == ["a", "b", "b"]
+    assert queue.run_all().done == 2
+
+
+def test_nothing_of_tasks_that_are_refused_was_added(queue: TaskQueue) -> None:
+    with pytest.raises(InvalidTask):
+        queue.server.add_tasks(iter([{"task": "tasks.note"}, {"task": "tasks.note", "args": 5}]))
+    assert queue.added == []
+    assert queue.run_all().done == 0
+
+
+# ---- runs
+
+
+def test_tasks_that_tasks_add_run_in_the_same_call(queue: TaskQueue, tasks: Any) -> None:
+    queue.server.add_task("tasks.note_and_add", ["second"])
+    ran = queue.run_all()
+    assert (ran.done, ran.called) == (2, ["tasks.note_and_add", "tasks.note"])
+    assert tasks.NOTES == ["first", "second"]
+
+
+def test_a_failure_raises_its_own_exception_with_the_variables_of_its_frames(queue: TaskQueue, tasks: Any) -> None:
+    queue.server.add_task("tasks.fail", ["x"])
+    queue.server.add_task("tasks.note", ["runs all the same"])
+    with pytest.raises(ValueError, match="X") as raised:
+        queue.run_all()
+    frames = traceback.extract_tb(raised.value.__traceback__)
+    assert Path(frames[-1].filename) == Path(tasks.__file__)
+    assert raised.traceback[-1].locals["inside"] == "X"
+    assert tasks.NOTES == ["runs all the same"]
+    assert queue.run_all(until=59, raises=False).called == []
+    assert queue.run_all(until=10, raises=False).failures[0].attempt == 2
+
+
+@pytest.mark.parametrize("name", ["tasks.nothing", "elsewhere.note", "tasks.note", "tasks._hidden"])
+def test_a_row_that_can_never_run_raises(queue: TaskQueue, name: str) -> None:
+    queue.server.add_task(name)
+    with pytest.raises(TaskServerError, match=name.removesuffix(".note") if name != "tasks.note" else "missing a req"):
+        queue.run_all()
+
+
+def test_a_retry_raises_nothing_while_another_attempt_follows(queue: TaskQueue, tasks: Any) -> None:
+    queue.server.add_task("tasks.fail_once")
+    assert queue.run_all().failed == 1
+    assert queue.run_all(until=timedelta(minutes=2)).done == 1
+    queue.server.add_task("tasks.never_again")
+    with pytest.raises(taskserver.Retry):
+        queue.run_all()
+    assert tasks.NOTES == [1, 2]
+
+
+def test_the_hook_for_failures_is_called_as_in_production(tasks: Any, tmp_path: Path) -> None:
+    with testing.task_queue(on_failure="tasks:note", raises=False) as queue:
+        queue.server.add_task("tasks.fail", ["x"])
+        assert [*map(str, [failed.error for failed in queue.run_all().failures])] == ["X"]
+    assert [failed.task for failed in tasks.NOTES] == ["tasks.fail"]
+
+
+def test_a_batch_gets_all_that_is_ready(queue: TaskQueue, tasks: Any) -> None:
+    queue.server.add_tasks([{"task": "tasks.index", "args": [page]} for page in range(4)])
+    assert queue.run_all().called == ["tasks.index"]
+    assert tasks.NOTES == [4]
+
+
+def test_a_transactional_task_runs_in_the_transaction_that_completes_it(queue: TaskQueue) -> None:
+    assert queue.path is not None
+    with closing(sqlite3.connect(queue.path)) as connection:
+        connection.execute("CREATE TABLE paid (orders)")
+        queue.server.add_task("tasks.pay")
+        assert queue.run_all().done == 1
+        assert connection.execute("SELECT * FROM paid").fetchall() == [(1,)]
+
+
+def test_tasks_that_add_each_other_without_end_are_found(queue: TaskQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.note", lambda: queue.server.add_task("tasks.note"))
+    queue.server.add_task("tasks.note")
+    with pytest.raises(TaskServerError, match=r"more than 5 tasks ran, the last of them \['tasks\.note'\]"):
+        queue.run_all(max_tasks=5)
+
+
+def test_as_many_tasks_as_are_allowed_are_none_too_many(queue: TaskQueue) -> None:
+    queue.server.add_tasks([{"task": "tasks.note", "args": ["x"]}] * 5)
+    assert queue.run_all(max_tasks=5).done == 5
+
+
+# ---- time
+
+
+def test_what_becomes_due_runs_in_its_order_and_at_its_time(queue: TaskQueue, tasks: Any) -> None:
+    server = queue.server
+    server.add_task("tasks.note", ["after 50 minutes"], delay=3000)
+    server.add_task("tasks.note", ["before 2 hours"], at=datetime.now(timezone.utc) + timedelta(seconds=7170))
+    server.add_task("tasks.add_again")
+    queue.run_all(until=timedelta(hours=1))
+    assert tasks.NOTES == ["again", "after 50 minutes", "again"]
+    queue.run_all(until=timedelta(minutes=59))
+    assert len(tasks.NOTES) == 3
+    queue.run_all(until=timedelta(minutes=1, seconds=1))
+    assert tasks.NOTES[3:] == ["before 2 hours", "again"]
+
+
+def test_the_backoff_of_each_attempt_passes(queue: TaskQueue, tasks: Any) -> None:
+    queue.server.add_task("tasks.fail", ["x"])
+    nine_hours = 60 * (2**9 - 1)
+    assert queue.run_all(until=nine_hours * 0.9, raises=False).fatal == 0
+    assert queue.run_all(until=nine_hours * 0.2, raises=False).fatal == 1
+
+
+def test_a_task_that_waits_for_another_runs_once_that_is_done(queue: TaskQueue, tasks: Any) -> None:
+    first = queue.server.add_task("tasks.note", ["first"], delay=60)
+    queue.server.add_task("tasks.note", ["second"], depends_on=[first])
+    assert queue.run_all().done == 0
+    assert queue.run_all(until=60).done == 2
+    assert tasks.NOTES == ["first", "second"]
+
+
+@pytest.mark.parametrize("until", [-1, "1h", None, float("inf"), True, timedelta(days=-1)])
+def test_a_time_that_is_none_is_refused(queue: TaskQueue, until: Any) -> None:
+    with pytest.raises(SettingError, match=r"until is .*; allowed: seconds or a timedelta"):
+        queue.run_all(until=until)
+
+
+# ---- functions in the place of a task's
+
+
+def test_mocks_and_functions_that_a_test_puts_there_are_called(
+    queue: TaskQueue, tasks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note, notes = tasks.note, list[object]()
+
+    def spy(text: str) -> None:
+        notes.append(text)
+        note(text)
+
+    for stand_in in (spy, notes.append, lambda text: notes.extend([text])):
+        monkeypatch.setattr(tasks, "note", stand_in)
+        queue.server.add_task("tasks.note", ["x"])
+        queue.run_all()
+    assert notes == ["x"] * 3
+    assert tasks.NOTES == ["x"]
+    with mock.patch("tasks.note", autospec=True) as mocked:
+        queue.server.add_task("tasks.note", ["x"])
+        queue.run_all()
+    mocked.assert_called_once_with("x")
+
+
+@pytest.mark.parametrize("stand_in", [mock.Mock(), lambda to: None, staticmethod(lambda to: None)])
+def test_a_method_may_be_replaced_or_its_class(
+    queue: TaskQueue, tasks: Any, monkeypatch: pytest.MonkeyPatch, stand_in: Any
+) -> None:
+    monkeypatch.setattr(tasks.Letters, "send", stand_in)
+    queue.server.add_task("tasks.Letters.send", {"to": "a"})
+    assert queue.run_all().done == 1
+    with mock.patch("tasks.Letters") as letters:
+        queue.server.add_task("tasks.Letters.send", {"to": "b"})
+        assert queue.run_all().done == 1
+    letters.send.assert_called_once_with(to="b")
+
+
+def test_a_function_that_is_put_there_brings_its_options(queue: TaskQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = list[object]()
+    monkeypatch.setattr("tasks.index", taskserver.task(batch=5)(lambda found: pages.extend(found)))
+    queue.server.add_tasks([{"task": "tasks.index", "args": [page]} for page in range(2)])
+    queue.run_all()
+    assert pages == [[0], [1]]
+
+
+@pytest.mark.parametrize("name", ["remove", "decorated", "adapted", "partial", "NOTES", "Letters"])
+def test_a_name_that_a_worker_would_refuse_is_refused(queue: TaskQueue, name: str) -> None:
+    queue.server.add_task(f"tasks.{name}", ["x"] if name == "remove" else None)
+    ran = queue.run_all(raises=False)
+    assert (ran.called, ran.fatal) == ([], 1)
+
+
+def test_a_name_that_is_not_exported_is_refused(queue: TaskQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.__all__", ["fail"], raising=False)
+    monkeypatch.setattr("tasks.note", mock.Mock())
+    queue.server.add_task("tasks.note")
+    assert queue.run_all(raises=False).fatal == 1
+
+
+def test_a_worker_refuses_what_a_test_put_there(tasks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.note", mock.Mock())
+    with TaskServer("sqlite:///:memory:") as server:
+        server.add_task("tasks.note")
+        assert server.run().fatal == 1
+
+
+# ---- at once
+
+
+def test_an_immediate_task_has_run_when_it_is_added(queue: TaskQueue, tasks: Any) -> None:
+    queue.immediate = True
+    queue.server.add_task("tasks.note_and_add", ["second"])
+    assert tasks.NOTES == ["first", "second"]
+    queue.server.add_tasks([{"task": "tasks.note", "args": [n]} for n in (3, 4)])
+    queue.server.add_task("tasks.note", ["later"], delay=60)
+    assert tasks.NOTES[2:] == [3, 4]
+    assert queue.run_all(until=60).done == 1
+
+
+def test_an_immediate_task_raises_to_who_adds_it_unless_told_otherwise(queue: TaskQueue, tasks: Any) -> None:
+    queue.immediate = True
+    with pytest.raises(ValueError, match="X"):
+        queue.server.add_task("tasks.fail", ["x"])
+    queue.raises = False
+    queue.server.add_task("tasks.fail", ["x"])
+    with pytest.raises(InvalidTask, match="JSON"):
+        queue.server.add_task("tasks.note", [{1, 2}])
+
+
+def test_an_immediate_task_runs_in_the_thread_that_adds_it(queue: TaskQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue.immediate, names = True, list[str]()
+    monkeypatch.setattr("tasks.note", lambda: names.append(threading.current_thread().name))
+    thread = threading.Thread(target=partial(queue.server.add_task, "tasks.note"), name="of a page")
+    thread.start()
+    thread.join()
+    assert names == ["of a page"]
+
+
+# ---- connections
+
+
+def test_a_task_on_a_sites_connection_is_there_at_once(queue: TaskQueue, tasks: Any) -> None:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE orders (id)")
+        queue.server.add_task("tasks.note", ["one"], connection=connection)
+        queue.server.add_tasks([{"task": "tasks.note", "args": ["two"]}], connection=connection)
+        assert not connection.in_transaction
+    assert len(queue.added) == queue.run_all().done == 2
+    for none in (connection, "connection"):
+        with pytest.raises((DatabaseError, InvalidTask)):
+            queue.server.add_task("tasks.note", connection=none)
+
+
+def test_a_task_on_a_connection_to_the_queues_own_file_is_there_once_it_is_committed(queue: TaskQueue) -> None:
+    assert queue.path is not None
+    queue.immediate = True
+    with closing(sqlite3.connect(queue.path)) as connection:
+        queue.server.add_task("tasks.note", ["undone"], connection=connection)
+        connection.rollback()
+        queue.server.add_task("tasks.note", ["committed"], connection=connection)
+        connection.commit()
+    assert queue.run_all().done == 1
+
+
+@pytest.mark.parametrize("is_elsewhere", [True, False])
+def test_a_task_completes_itself(queue: TaskQueue, monkeypatch: pytest.MonkeyPatch, is_elsewhere: bool) -> None:
+    with closing(sqlite3.connect(":memory:" if is_elsewhere else str(queue.path))) as connection:
+        connection.execute("CREATE TABLE paid (orders)")
+
+        def pay() -> None:
+            connection.execute("INSERT INTO paid VALUES (1)")
+            taskserver.complete(connection)
+            connection.commit()
+
+        monkeypatch.setattr("tasks.pay", pay)
+        queue.server.add_task("tasks.pay")
+        assert queue.run_all().done == 1
+        assert connection.execute("SELECT * FROM paid").fetchall() == [(1,)]
+
+
+def test_a_queue_in_a_database_keeps_to_its_connections(tasks: Any, dsn: str) -> None:
+    with testing.task_queue(dsn=dsn) as queue:
+        queue.server.add_task("tasks.fail_once", delay=3600)
+        with closing(sqlite3.connect(":memory:")) as connection, pytest.raises(InvalidTask, match="connection is one"):
+            queue.server.add_task("tasks.note", connection=connection)
+        assert queue.run_all().called == []
+        assert queue.run_all(until=timedelta(hours=1, minutes=2)).called == ["tasks.fail_once"] * 2
+        queue.server.add_task("tasks.note", ["left"])
+        assert (queue.path is None) == dsn.startswith("mysql:")
+    with testing.task_queue(dsn=dsn) as queue:
+        assert queue.run_all().done == 1
+
+
+# ---- a function by itself
+
+
+def test_a_function_finds_the_task_that_seems_to_run(tasks: Any) -> None:
+    told = "".join(["x"] * 300)
+    with running_task(17, attempt=3, limit=5, time_left=2.5, ids=[17, 18]) as task:
+        assert taskserver.current_task() == (17, 3, 5, 2.5, (17, 18))
+        taskserver.progress(1, 10, "half")
+        taskserver.progress(2, text=told)
+        with pytest.raises(SettingError):
+            taskserver.progress("three")  # type: ignore[arg-type]
+    assert task.progress[0] == (1, 10, "half")
+    assert (task.progress[1].total, len(str(task.progress[1].text))) == (None, 200)
+    assert not task.is_asked_for
+    assert taskserver.current_task() is None
+
+
+def test_a_function_completes_the_task_that_seems_to_run_or_has_its_connection() -> None:
+    connection = object()
+    with running_task() as task:
+        taskserver.complete(connection, {"rows": 3})
+        with pytest.raises(TaskServerError, match="transactional"):
+            taskserver.connection()
+    assert (task.completed_on, task.result, task.is_asked_for) == (connection, {"rows": 3}, True)
+    with running_task(connection=connection):
+        assert taskserver.connection() is connection
+        with pytest.raises(TaskServerError, match="not for a transactional task"):
+            taskserver.complete(connection)
+
+
+# ---- what it takes
+
+
+def test_no_other_part_imports_it_and_it_imports_no_pytest() -> None:
+    program = "import sys, taskserver.testing\nsys.exit('pytest' in sys.modules or 'unittest' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0
+
+
+def test_a_queue_for_each_test_costs_some_milliseconds(tasks: Any) -> None:
+    costs = []
+    for _ in range(10):
+        began_at = time.process_time()  # others are at work on this machine
+        with testing.task_queue() as queue:
+            queue.server.add_task("tasks.note", ["x"])
+            assert queue.run_all().done == 1
+        costs.append(time.process_time() - began_at)
+    assert min(costs) < 0.05
