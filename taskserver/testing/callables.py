@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from inspect import signature
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import Any
 
-from ..errors import BadTask
+from ..errors import BadTask, InvalidTask, TaskServerError
+from ..model.field_checks import name_of
 from ..model.task_options import NO_OPTIONS, options_of
 from ..settings.load import Settings
 from ..worker.callables import Callables, TaskCallable
@@ -71,6 +73,15 @@ class PatchableCallables(Callables):
             found = replaced
         return found._replace(call=self._calls.recorded(name, found.call))
 
+    def named(self, task: Any) -> Any:
+        """The name of what a test put into a module, where a producer gives that itself; else what it gives."""
+        for module in [] if isinstance(task, str) else list(filter(self._is_listed, sys.modules)):
+            for name in [name for name, value in vars(sys.modules[module]).items() if value is task]:
+                with suppress(TaskServerError):
+                    if not _has_name(task, f"{module}.{name}") and self._replacement(f"{module}.{name}"):
+                        return f"{module}.{name}"
+        return task
+
     def _replacement(self, name: str) -> TaskCallable | None:
         """What a test put in the place of a callable; None where it did not."""
         place = self._locate(name)
@@ -86,6 +97,13 @@ class PatchableCallables(Callables):
             return None
         options = options_of(value) if isinstance(value, FunctionType) else NO_OPTIONS
         return TaskCallable(value, options, signature(value), set())
+
+
+def _has_name(function: Any, name: str) -> bool:
+    try:
+        return name_of(function) == name
+    except InvalidTask:
+        return False
 
 
 def _code_at(module: ModuleType, path: tuple[str, ...]) -> CodeType | None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,10 @@ class TaskQueue:
                 "end? max_tasks of run_all takes a larger number"
             )
 
+    def named(self, task: Any) -> Any:
+        """What is given to `add_task`: its name, where a test put it in the place of a task's function."""
+        return PatchableCallables(self._settings, Calls(keeps_frames=False)).named(task)
+
     def _on_failure(self, failures: list[FailedAttempt]) -> Any:
         own = self._settings.on_failure
 
@@ -187,7 +192,7 @@ def task_queue(
         found = _settings(Path(folder or Path.cwd()).absolute(), {**settings, "dsn": dsn})
         with closing(TaskQueue(found, "dsn" not in settings, immediate, raises)) as queue:
             queue.store.tables.create()
-            with _in_place(queue.store, dsn):
+            with _in_place(queue, dsn):
                 yield queue
 
 
@@ -215,18 +220,24 @@ def _settings(folder: Path, given: dict[str, object]) -> Settings:
 
 
 @contextmanager
-def _in_place(store: Store, dsn: str) -> Iterator[None]:
-    """In the `with`, each TaskServer has this store, and the environment names its database."""
+def _in_place(queue: TaskQueue, dsn: str) -> Iterator[None]:
+    """In the `with`, each TaskServer adds to this queue, and the environment names its database."""
+    add, before, dsn_before = TaskServer.add_task, vars(TaskServer).get("store"), os.environ.get(DSN)
+
+    @wraps(add)
+    def add_task(server: TaskServer, task: Any, *args: Any, **given: Any) -> int:
+        return add(server, queue.named(task), *args, **given)
 
     def keep(server: TaskServer, own: Store) -> None:
         vars(server)["store"] = own  # for the time after the test
 
-    before, dsn_before = vars(TaskServer).get("store"), os.environ.get(DSN)
-    TaskServer.store = property(lambda server: store, keep)  # type: ignore[assignment]
+    TaskServer.store = property(lambda server: queue.store, keep)  # type: ignore[assignment]
+    TaskServer.add_task = add_task  # type: ignore[method-assign,assignment]
     os.environ[DSN] = dsn
     try:
         yield
     finally:
+        TaskServer.add_task = add  # type: ignore[method-assign]
         if before is None:
             del TaskServer.store  # type: ignore[misc]
         else:

@@ -350,6 +350,21 @@ def test_mocks_and_functions_that_a_test_puts_there_are_called(
     mocked.assert_called_once_with("x")
 
 
+@pytest.mark.parametrize("stand_in", [mock.Mock(), lambda text: None, mock.create_autospec(lambda text: None)])
+def test_what_a_test_put_there_may_be_given_itself(
+    queue: TaskQueue, tasks: Any, monkeypatch: pytest.MonkeyPatch, stand_in: Any
+) -> None:
+    original = tasks.note
+    monkeypatch.setattr(tasks, "note", stand_in)
+    queue.server.add_task(tasks.note, ["x"])
+    queue.server.add_task(original, ["y"])
+    assert [task.task for task in queue.added] == ["tasks.note"] * 2
+    assert queue.run_all().done == 2
+    assert tasks.NOTES == []
+    with pytest.raises(InvalidTask):
+        queue.server.add_task(mock.Mock())
+
+
 @pytest.mark.parametrize("stand_in", [mock.Mock(), lambda to: None, staticmethod(lambda to: None)])
 def test_a_method_may_be_replaced_or_its_class(
     queue: TaskQueue, tasks: Any, monkeypatch: pytest.MonkeyPatch, stand_in: Any
