@@ -188,6 +188,8 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import importlib, pkgutil, taskserver
 for module in pkgutil.walk_packages(taskserver.__path__, "taskserver."):
+    if module.name == "taskserver.testing.fixtures":
+        continue  # for pytest, which imports it itself
     if len(sys.argv) > 2 or not module.name.startswith(("taskserver.web", "taskserver.page")):
         importlib.import_module(module.name)
         print(module.name)
