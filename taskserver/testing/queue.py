@@ -64,26 +64,14 @@ class TaskQueue:
         self.added: list[AddedTask] = []
         """All tasks that were added from Python since the test began, in their order, whether they ran or not."""
         self._settings = settings
-        self._is_in_memory = is_in_memory
         self._is_running = False
-        self.store = self._open()
-        # A task may close the server that it uses, and with it the connections of that store.
-        self._running = self._open()
+        self.store = open_store(settings)
+        self.store.producing = ToldProducing(self.store, self._hear)
+        self.store.callers = ToldCallers(self.store, self._hear, is_in_memory)
         self.server = TaskServer.from_settings(settings)
         """A TaskServer that uses this queue, as each of the site's does meanwhile."""
         self.path: Path | None = settings.dsn.database_file(settings.folder)
         """The queue's SQLite file, in which a test may make the tables of a transactional task; None on MySQL."""
-
-    def _open(self) -> Store:
-        store = open_store(self._settings)
-        store.producing = ToldProducing(store, self._hear)
-        store.callers = ToldCallers(store, self._hear, self._is_in_memory)
-        return store
-
-    def close(self) -> None:
-        """Close its connections."""
-        self.store.close()
-        self._running.close()
 
     def _hear(self, tasks: Iterable[tuple[int, NewTask]], may_run: bool) -> None:
         known = {task.id for task in self.added}
@@ -103,7 +91,7 @@ class TaskQueue:
         more than `max_tasks` ran, as tasks that add each other would never end.
         """
         __tracebackhide__ = True
-        left, passing, ran = _seconds(until), Passing(self._running), Ran()
+        left, passing, ran = _seconds(until), Passing(self.store), Ran()
         raises = self.raises if raises is None else raises
         while True:
             self._run_ready(ran, raises, max_tasks)
@@ -124,7 +112,7 @@ class TaskQueue:
         self._is_running = True
         try:
             runner = Runner(
-                self._running,
+                self.store,
                 settings,
                 limits=checked_limits(left + 1, 100, None, None, None),
                 callables=PatchableCallables(settings, calls),
@@ -190,7 +178,8 @@ def task_queue(
     with _private_folder() as private:
         dsn = str(settings.get("dsn", f"sqlite:///{private}/queue.db?synchronous=normal"))
         found = _settings(Path(folder or Path.cwd()).absolute(), {**settings, "dsn": dsn})
-        with closing(TaskQueue(found, "dsn" not in settings, immediate, raises)) as queue:
+        queue = TaskQueue(found, "dsn" not in settings, immediate, raises)
+        with closing(queue.store):
             queue.store.tables.create()
             with _in_place(queue, dsn):
                 yield queue

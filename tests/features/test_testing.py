@@ -277,6 +277,19 @@ def test_a_transactional_task_runs_in_the_transaction_that_completes_it(queue: T
         assert connection.execute("SELECT * FROM paid").fetchall() == [(1,)]
 
 
+def test_a_task_may_close_the_server_that_it_used(queue: TaskQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    def add_and_tell(count: int) -> None:
+        with TaskServer.from_env() as server:
+            ids.append(server.add_task("tasks.note", ["x"]))
+        taskserver.progress(count, 2)
+        assert taskserver.current_task() is not None
+
+    ids = list[int]()
+    monkeypatch.setattr("tasks.note_and_add", add_and_tell)
+    queue.server.add_tasks([{"task": "tasks.note_and_add", "args": [count]} for count in range(3)])
+    assert queue.run_all().done == 6
+
+
 def test_tasks_that_add_each_other_without_end_are_found(queue: TaskQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.note", lambda: queue.server.add_task("tasks.note"))
     queue.server.add_task("tasks.note")
@@ -469,15 +482,17 @@ def test_a_task_on_a_connection_to_the_queues_own_file_is_there_once_it_is_commi
 def test_a_task_completes_itself(queue: TaskQueue, monkeypatch: pytest.MonkeyPatch, is_elsewhere: bool) -> None:
     with closing(sqlite3.connect(":memory:" if is_elsewhere else str(queue.path))) as connection:
         connection.execute("CREATE TABLE paid (orders)")
+        ended = list[bool]()
 
         def pay() -> None:
             connection.execute("INSERT INTO paid VALUES (1)")
             taskserver.complete(connection)
             connection.commit()
+            ended.append(True)
 
         monkeypatch.setattr("tasks.pay", pay)
         queue.server.add_task("tasks.pay")
-        assert queue.run_all().done == 1
+        assert queue.run_all().done == len(ended) == 1
         assert connection.execute("SELECT * FROM paid").fetchall() == [(1,)]
 
 
