@@ -25,7 +25,7 @@ from ..settings.checks import PREFIX, SETTING_KEYS
 from ..settings.load import Settings, load_settings, make_importable
 from ..stores import Store, open_store
 from ..stores.queue.passing import Passing
-from ..worker.failure_hook import find_hook
+from ..worker.hooks import find_hook
 from ..worker.limits import checked_limits
 from ..worker.result import Reason
 from ..worker.run import Runner
