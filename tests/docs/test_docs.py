@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pymysql
@@ -35,6 +35,7 @@ from tests.support.documents import (
     table,
     words_in_backticks,
 )
+from tests.support.mail import mail_server
 from tests.support.processes import assert_one_line
 from tests.support.queues import Queue
 from tests.support.reader import Reader, command_of
@@ -48,6 +49,8 @@ TESTED = (
     *("conftest", "tasks", "shop", "test_shop", "test_settings", "test_rates", "test_failures", "test_replaced"),
     *("test_immediate", "test_functions", "test_without_pytest", "accounts", "tests_of_accounts"),
 )
+OF_WORK = "docs/work/"
+"""Their pages are followed, each from top to bottom, by tests/work/test_pages.py."""
 
 NOT_RUN = {
     (UPGRADING, "ALTER TABLE jobs_queue_workers"): "for tables of version 1: run by tests/stores/test_upgrades.py",
@@ -109,11 +112,9 @@ def test_what_is_not_run_is_still_there() -> None:
 
 @pytest.fixture
 def reader(tmp_path: Path, mysql_server: MySQLServer, php: str) -> Iterator[Reader]:
-    reader = Reader(tmp_path, mysql_server, php)
-    try:
+    with mail_server() as mail, closing(Reader(tmp_path, mysql_server, php)) as reader:
+        reader.mail_port = mail.port
         yield reader
-    finally:
-        reader.close()
 
 
 def follow(reader: Reader, found: Sequence[Block]) -> None:
@@ -132,7 +133,7 @@ def test_the_tutorial_leads_from_the_upload_to_tasks_that_ran(reader: Reader) ->
 SECTIONS = [
     pytest.param(found, id=f"{document} {section}".strip().replace(" ", "-"))
     for document in DOCUMENTS
-    if document != TUTORIAL
+    if document != TUTORIAL and not document.startswith(OF_WORK)
     for section, found in sections(document)
     if any(map(is_run, found))
 ]
@@ -361,6 +362,7 @@ OPTIONS = {
 OF_THE_READER = {"tasks.py", "alerts.py", "taskserver.old", "queue.php", "var/greetings.txt", "passenger_wsgi.py"} | {
     "tasks.example.py",
     "START-HERE.txt",
+    "programs.py",
 }
 OF_OTHER_PROGRAMS = {"--collector", "--help", "--no-tablespaces", "--only", "--target", "--threads", "--web"}
 TARGETS = set(re.findall(r"^([a-z.-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

@@ -81,6 +81,9 @@ class Reader:
         self._bin = folder / "bin"
         self._cwd = self.home
         self._printed = ""
+        self.mail_port = 25
+        self.adds_to_tasks = False
+        """Whether each block of tasks comes below those before it, rather than in their place."""
         self.database = server.create_database(f"{self._prefix}queue")
         (self.home / "public_html" / "status").mkdir(parents=True)
         self._bin.mkdir()
@@ -167,6 +170,9 @@ class Reader:
         for pattern, replacement in (
             (r"/home/you\b", str(self.home)),
             (r"/usr/bin/python3\b(?!\.)", str(self._bin / "python3")),
+            (r"/usr/bin/php\b", self._php),
+            (r'SMTP\("localhost"', f'SMTP("127.0.0.1", {self.mail_port}'),
+            (r"(?m)^host=localhost$", f"host={self._server.host}\nport={self._server.port}"),
             (r"'@'localhost'", "'@'%'"),
             (r"\byou_", self._prefix),
             (r"@localhost/", f"@{at}/"),
@@ -241,13 +247,17 @@ class Reader:
         (scratch / ".env").write_text(text)
         load_settings(scratch, {} if "TASKSERVER_DSN" in text else {"TASKSERVER_DSN": "sqlite:///var/taskserver.db"})
         load_page_settings(scratch, {})
-        if not (self.folder / ".env").exists():
-            (self.folder / ".env").write_text(text)
+        is_of_tasks = "TASKSERVER_" not in text
+        if is_of_tasks or not (self.folder / ".env").exists():
+            with open(self.folder / ".env", "a") as file:
+                file.write(text)
 
     def _write_python(self, text: str) -> None:
-        """A program that uses TaskServer is run; anything else is the module of tasks."""
+        """A program that uses TaskServer is run; anything else is the module of tasks, or the one that it names."""
         if "import TaskServer" not in text:
-            (self.folder / "tasks.py").write_text(text)
+            named = re.match(r"# (\w+\.py)\n", text)
+            with open(self.folder / (named[1] if named else "tasks.py"), "a" if self.adds_to_tasks else "w") as file:
+                file.write(text)
             self._run([str(self._bin / "python3"), "-c", "import tasks"], self.folder)
             return
         program = self.folder / "program_of_a_reader.py"
@@ -261,8 +271,11 @@ class Reader:
             text = f"<?php $pdo = new PDO('{address}', '{server.user}', '{server.password}');\n{text}"
         named = re.search(r"^// (/\S+\.php)$", text, re.MULTILINE)
         page = Path(named[1]) if named else self.home / "public_html" / "page.php"
+        page.parent.mkdir(exist_ok=True)
         page.write_text(text)
-        self._run([self._php, "-d", "display_errors=stderr", "-d", "error_reporting=-1", str(page)])
+        options = ["-d", "display_errors=stderr", "-d", "error_reporting=-1"]
+        is_for_task = "STDIN" in text  # which starts it, and gives it what it asks for
+        self._run([self._php, *options, *(["-l"] if is_for_task else []), str(page)])
 
     def _query(self, text: str) -> None:
         """On MySQL or MariaDB and on SQLite, but for those that have words of the other."""
