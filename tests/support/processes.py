@@ -50,6 +50,14 @@ def kill(process: subprocess.Popen[str]) -> None:
     assert process.wait(WAIT_SECONDS) == -signal.SIGKILL
 
 
+def is_alive(pid: int) -> bool:
+    """Whether it runs, and has not only been left unburied."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def freeze(process: subprocess.Popen[str]) -> None:
     """SIGSTOP; returns once the whole process stands still."""
     process.send_signal(signal.SIGSTOP)

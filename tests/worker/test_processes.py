@@ -14,7 +14,7 @@ import pytest
 
 from taskserver.worker.vanished import WHEN
 from tests.support.printed import json_of
-from tests.support.processes import assert_one_line, assert_silent, end_of, kill, wait_until
+from tests.support.processes import assert_one_line, assert_silent, end_of, is_alive, kill, wait_until
 from tests.support.queues import Queue
 from tests.support.turns import A_SERVER
 
@@ -73,13 +73,6 @@ SETTINGS = {"TASKSERVER_BACKOFF": "fixed:500", "TASKSERVER_LEASE": "600"}
 def workers_of(process: subprocess.Popen[str]) -> list[int]:
     """The process ids of its workers."""
     return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @pytest.fixture

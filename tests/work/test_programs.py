@@ -1,0 +1,148 @@
+"""docs/work/programs.md: a program ends with its task, whatever ends that, and its task says what it said."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from taskserver import Status
+from tests.support.processes import end_of, is_alive, wait_until
+from tests.support.queues import Queue
+from tests.support.work import paste
+
+BELOW = """
+
+def do(*args):
+    return run(*args)
+
+
+def print_much(bytes):
+    with open(HERE / "much", "wb") as file:
+        run(["head", "-c", str(bytes), "/dev/zero"], output=file)
+
+
+def plant():
+    inner = f"sleep 600 & echo $! $$ >> {HERE}/pids; wait"
+    run(["sh", "-c", f"sh -c '{inner}' & sleep 600 & echo $! $$ >> {HERE}/pids; wait"])
+
+
+@taskserver.task(timeout=1.5)
+def hasty():
+    plant()
+"""
+IN_THREAD = """
+import threading
+from taskserver import TaskServer
+
+thread = threading.Thread(target=TaskServer.from_env().run)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.fixture
+def queue(sqlite_queue: Queue) -> Queue:
+    paste(sqlite_queue, "programs.md", {}, slice(1, None), BELOW)
+    sqlite_queue.deployment.write_tasks(IN_THREAD, "in_thread.py")
+    return sqlite_queue
+
+
+# ---- what ends it
+
+
+def planted(queue: Queue) -> list[int]:
+    """The program, what it started, and what that started: four processes."""
+    path = queue.folder / "pids"
+    return [int(word) for word in path.read_text().split()] if path.exists() else []
+
+
+def time_out(queue: Queue, worker: subprocess.Popen[str]) -> None:
+    """It has a second and a half."""
+
+
+def cancel(queue: Queue, worker: subprocess.Popen[str]) -> None:
+    assert queue.server.cancel(1) == 1
+
+
+def insist(queue: Queue, worker: subprocess.Popen[str]) -> None:
+    """Signals that come too soon after each other count as one."""
+    for _ in range(2):
+        worker.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            worker.wait(0.5)
+
+
+@pytest.mark.parametrize(
+    ("task", "program", "end", "status", "error"),
+    [
+        ("hasty", "worker.py", time_out, Status.ERROR, "timeout of 1.5 s"),
+        ("hasty", "in_thread.py", time_out, Status.ERROR, "time"),
+        ("plant", "worker.py", cancel, Status.FATAL, "cancelled"),
+        ("plant", "worker.py", insist, Status.ERROR, "stopped by a second signal"),
+    ],
+)
+def test_whatever_ends_a_task_ends_all_that_its_program_started(
+    queue: Queue,
+    task: str,
+    program: str,
+    end: Callable[[Queue, subprocess.Popen[str]], None],
+    status: Status,
+    error: str,
+) -> None:
+    queue.add(f"tasks.{task}")
+    worker = queue.deployment.popen(program, env={"TASKSERVER_LEASE": "1"})
+    wait_until(lambda: len(planted(queue)) == 4)
+    assert all(map(is_alive, planted(queue)))
+    end(queue, worker)
+    end_of(worker)
+    wait_until(lambda: not any(map(is_alive, planted(queue))))
+    assert queue.statuses() == [status]
+    assert error in queue.first_lines()[0]
+
+
+# ---- what it said
+
+
+def outcome(queue: Queue, *args: object) -> object:
+    """The result of a program, or the first line of its error."""
+    task_id = queue.server.add_task("tasks.do", args)
+    queue.server.run()
+    state = queue.server.get(task_id)
+    assert state is not None
+    return state.error.partition("\n")[0] if state.error else state.result
+
+
+def test_a_task_has_what_its_program_printed_or_its_code_and_its_last_words(queue: Queue) -> None:
+    queue.deployment.write_env(TASKSERVER_DSN=queue.dsn, TASKSERVER_MODE="mark")
+    said = "sh -c".split()
+    assert outcome(queue, ["cat"], "Grüße 🎉\n" * 2000) == "Grüße 🎉\n" * 2000
+    assert outcome(queue, [*said, "printf '\\377'"]) == "\ufffd"
+    failed = "RuntimeError: sh ended with code"
+    assert outcome(queue, [*said, "echo out; echo no such picture >&2; exit 3"]) == f"{failed} 3: no such picture"
+    assert outcome(queue, [*said, "echo in the wrong place; exit 255"]) == f"{failed} 255: in the wrong place"
+    assert outcome(queue, [*said, "kill -9 $$"]) == f"{failed} -9: "
+    many = outcome(queue, [*said, "seq 100000 >&2; exit 1"])
+    assert str(many).startswith(f"{failed} 1: ")
+    assert "\n100000" in queue.errors()[-1]
+    assert "No such file or directory: 'no-such-program'" in str(outcome(queue, ["no-such-program"]))
+    assert outcome(queue, ["sh", "-c", "exit 0"], "which it never reads" * 40_000) == ""
+
+
+def test_what_a_program_prints_may_go_to_a_file(queue: Queue) -> None:
+    queue.add("tasks.print_much", "[3000000]")
+    queue.server.run()
+    assert (queue.folder / "much").stat().st_size == 3_000_000
+    assert queue.rows() == []
+
+
+@pytest.mark.parametrize("name", ["tasks.run", "programs.run", "tasks.subprocess.run", "tasks.taskserver.task"])
+def test_a_row_cannot_start_a_program_by_its_name(queue: Queue, name: str) -> None:
+    made = queue.folder / "made"
+    queue.add(name, f'[["touch", "{made}"]]')
+    queue.server.run()
+    assert queue.statuses() == [Status.FATAL]
+    assert not made.exists()
