@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import without
-from tests.support.deployment import ROOT
 from tests.support.documents import blocks
 from tests.support.processes import assert_silent
 from tests.support.servers import MySQLServer, free_port
@@ -220,15 +219,10 @@ def test_the_tutorials_page_tells_the_log_alone_that_the_database_is_away(php: s
 
 # ---- WordPress
 
-WORDPRESS_FOLDERS = [Path("/usr/share/wordpress"), ROOT / ".servers" / "wordpress" / "usr" / "share" / "wordpress"]
-
 
 @pytest.fixture
 def wordpress(php: str, site: Path, mysql_shop: Shop) -> WordPress:
-    program = next((folder for folder in WORDPRESS_FOLDERS if (folder / "wp-settings.php").exists()), None)
-    if program is None:
-        without("WordPress is not there")
-    return WordPress(program, site, php, mysql_shop.place)
+    return WordPress(site, php, mysql_shop.place)
 
 
 def test_a_comment_in_wordpress_adds_a_task(mysql_shop: Shop, php: str, wordpress: WordPress) -> None:

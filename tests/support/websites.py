@@ -321,6 +321,7 @@ def web_user(server: MySQLServer, database: str, *tables: str) -> Iterator[str]:
 
 # ---- WordPress, Laravel, Django
 
+WORDPRESS_FOLDERS = [Path("/usr/share/wordpress"), ROOT / ".servers" / "wordpress" / "usr" / "share" / "wordpress"]
 WP_CONFIG = """<?php
 define('DB_NAME', '{database}');
 define('DB_USER', '{user}');
@@ -350,7 +351,10 @@ wp_install('A site', 'admin', 'a@example.org', false, '', 'password');
 class WordPress:
     """An installed WordPress with our plugin, in the queue's own database."""
 
-    def __init__(self, program: Path, folder: Path, php: str, place: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, php: str, place: Mapping[str, Any]) -> None:
+        program = next((folder for folder in WORDPRESS_FOLDERS if (folder / "wp-settings.php").exists()), None)
+        if program is None:
+            without("WordPress is not there")
         self.folder = folder
         self._php = php
         for file in program.glob("*.php"):
