@@ -58,14 +58,18 @@ def drop_the_site(reader: Reader) -> None:
         reader.execute("DROP DATABASE you_site", "DROP DATABASE you_trial")
 
 
+def nothing(reader: Reader) -> None:
+    """The page needs and leaves no more."""
+
+
 BEFORE: dict[str, Callable[[Reader], None]] = {"thumbnails.md": upload_a_picture, "backup.md": make_a_site}
 AFTER: dict[str, Callable[[Reader], None]] = {"backup.md": drop_the_site}
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_of_real_work_can_be_followed_from_top_to_bottom(reader: Reader, page: str) -> None:
-    BEFORE.get(page, lambda reader: None)(reader)
+    BEFORE.get(page, nothing)(reader)
     for block in blocks(f"{FOLDER}/{page}"):
         reader.follow(block)
     reader.assert_that_every_task_ran()
-    AFTER.get(page, lambda reader: None)(reader)
+    AFTER.get(page, nothing)(reader)

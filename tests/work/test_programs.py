@@ -118,7 +118,7 @@ def outcome(queue: Queue, *args: object) -> object:
 
 def test_a_task_has_what_its_program_printed_or_its_code_and_its_last_words(queue: Queue) -> None:
     queue.deployment.write_env(TASKSERVER_DSN=queue.dsn, TASKSERVER_MODE="mark")
-    said = "sh -c".split()
+    said = ["sh", "-c"]
     assert outcome(queue, ["cat"], "Grüße 🎉\n" * 2000) == "Grüße 🎉\n" * 2000
     assert outcome(queue, [*said, "printf '\\377'"]) == "\ufffd"
     failed = "RuntimeError: sh ended with code"

@@ -1,0 +1,107 @@
+"""docs/work/backup.md: what one can put back, and what is left when a backup fails."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from taskserver import Status
+from tests.conftest import without
+from tests.support.queues import Queue
+from tests.support.servers import MySQLServer
+from tests.support.work import home, paste
+
+CNF = "[client]\nhost={host}\nport={port}\nuser={user}\npassword='{password}'\n"
+
+
+@pytest.fixture
+def site(sqlite_queue: Queue, mysql_server: MySQLServer, mysql_dsn: str) -> str:
+    """The name of a database that is to be saved."""
+    dump = shutil.which("mysqldump") or shutil.which("mariadb-dump") or without("mysqldump is not installed")
+    database = mysql_dsn.rpartition("/")[2]
+    login = home(sqlite_queue) / "taskserver" / "backup.cnf"
+    login.parent.mkdir()
+    login.write_text(CNF.format(**{name: getattr(mysql_server, name) for name in ("host", "port", "user", "password")}))
+    noting = home(sqlite_queue) / "dump"
+    noting.write_text(f'#!/bin/sh\necho "$@" > {home(sqlite_queue)}/words\nexec {dump} "$@"\n')
+    noting.chmod(0o755)
+    paste(sqlite_queue, "backup.md", {'"you_site"': f'"{database}", "gone"', '"mysqldump"': f'"{noting}"'})
+    mysql_server.execute(
+        "CREATE TABLE orders (customer VARCHAR(100)) DEFAULT CHARACTER SET utf8mb4",
+        "INSERT INTO orders VALUES ('Grüße 🎉')",
+        database=database,
+    )
+    return database
+
+
+def back_up(queue: Queue, database: str) -> None:
+    queue.add("tasks.back_up", json.dumps([database]))
+    queue.server.run()
+
+
+def backups(queue: Queue, database: str) -> list[Path]:
+    return sorted((home(queue) / "backups" / database).iterdir())
+
+
+def test_a_backup_has_the_rows_and_nobody_else_may_read_it(sqlite_queue: Queue, site: str) -> None:
+    back_up(sqlite_queue, site)
+    assert sqlite_queue.rows() == []
+    (saved,) = backups(sqlite_queue, site)
+    assert "Grüße 🎉" in gzip.decompress(saved.read_bytes()).decode()
+    assert saved.parent.stat().st_mode & 0o077 == 0
+
+
+def test_the_newest_fourteen_backups_stay(sqlite_queue: Queue, site: str) -> None:
+    folder = home(sqlite_queue) / "backups" / site
+    folder.mkdir(parents=True)
+    for day in range(10, 30):
+        (folder / f"2026-01-{day}-033000.sql.gz").touch()
+    back_up(sqlite_queue, site)
+    names = [path.name for path in backups(sqlite_queue, site)]
+    assert names[:-1] == [f"2026-01-{day}-033000.sql.gz" for day in range(17, 30)]
+    assert gzip.decompress((folder / names[-1]).read_bytes())
+
+
+def test_a_backup_that_fails_says_why_and_leaves_the_others(sqlite_queue: Queue, site: str) -> None:
+    back_up(sqlite_queue, site)
+    before = backups(sqlite_queue, site)
+    login = home(sqlite_queue) / "taskserver" / "backup.cnf"
+    text = login.read_text()
+    login.write_text(text.replace("password='", "password='wrong"))
+    back_up(sqlite_queue, site)
+    login.write_text(text)
+    back_up(sqlite_queue, "gone")
+    back_up(sqlite_queue, "mysql")
+    assert sqlite_queue.statuses() == [Status.ERROR, Status.ERROR, Status.FATAL]
+    wrong, gone, strange = sqlite_queue.first_lines()
+    assert "ended with code 2: " in wrong
+    assert "Access denied" in wrong
+    assert "Unknown database 'gone'" in gone
+    assert strange.startswith("Fatal: 'mysql' is none of ")
+    assert backups(sqlite_queue, site) == before
+    assert backups(sqlite_queue, "gone") == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is the full disk")
+@pytest.mark.parametrize("file", ["dump", "packed"])
+def test_a_full_disk_is_named_and_nothing_unfinished_stays(sqlite_queue: Queue, site: str, file: str) -> None:
+    folder = home(sqlite_queue) / "backups" / site
+    folder.mkdir(parents=True)
+    (folder / file).symlink_to("/dev/full")
+    back_up(sqlite_queue, site)
+    assert sqlite_queue.statuses() == [Status.ERROR]
+    assert re.search(r"No space left on device|errno:? 28", sqlite_queue.first_lines()[0], re.IGNORECASE)
+    assert backups(sqlite_queue, site) == []
+
+
+def test_no_command_has_the_password(sqlite_queue: Queue, site: str, mysql_server: MySQLServer) -> None:
+    assert mysql_server.password
+    back_up(sqlite_queue, site)
+    words = (home(sqlite_queue) / "words").read_text()
+    assert words.endswith(f"--single-transaction --no-tablespaces {site}\n")
+    assert mysql_server.password not in words
