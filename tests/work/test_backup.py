@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,17 +17,31 @@ from tests.support.queues import Queue
 from tests.support.servers import MySQLServer
 from tests.support.work import home, paste
 
+PASSWORD = "back # up"
 CNF = "[client]\nhost={host}\nport={port}\nuser={user}\npassword='{password}'\n"
 
 
 @pytest.fixture
-def site(sqlite_queue: Queue, mysql_server: MySQLServer, mysql_dsn: str) -> str:
+def user(mysql_server: MySQLServer, mysql_dsn: str) -> Iterator[str]:
+    """Has the rights that the page names, and no other."""
+    database = mysql_dsn.rpartition("/")[2]
+    name = database[:16]
+    mysql_server.execute(
+        f"CREATE USER '{name}'@'%' IDENTIFIED BY '{PASSWORD}'",
+        f"GRANT SELECT, SHOW VIEW, TRIGGER ON `{database}`.* TO '{name}'@'%'",
+    )
+    yield name
+    mysql_server.execute(f"DROP USER '{name}'@'%'")
+
+
+@pytest.fixture
+def site(sqlite_queue: Queue, mysql_server: MySQLServer, mysql_dsn: str, user: str) -> str:
     """The name of a database that is to be saved."""
     dump = shutil.which("mysqldump") or shutil.which("mariadb-dump") or without("mysqldump is not installed")
     database = mysql_dsn.rpartition("/")[2]
     login = home(sqlite_queue) / "taskserver" / "backup.cnf"
     login.parent.mkdir()
-    login.write_text(CNF.format(**{name: getattr(mysql_server, name) for name in ("host", "port", "user", "password")}))
+    login.write_text(CNF.format(host=mysql_server.host, port=mysql_server.port, user=user, password=PASSWORD))
     noting = home(sqlite_queue) / "dump"
     noting.write_text(f'#!/bin/sh\necho "$@" > {home(sqlite_queue)}/words\nexec {dump} "$@"\n')
     noting.chmod(0o755)
@@ -34,6 +49,8 @@ def site(sqlite_queue: Queue, mysql_server: MySQLServer, mysql_dsn: str) -> str:
     mysql_server.execute(
         "CREATE TABLE orders (customer VARCHAR(100)) DEFAULT CHARACTER SET utf8mb4",
         "INSERT INTO orders VALUES ('Grüße 🎉')",
+        "CREATE VIEW customers AS SELECT customer FROM orders",
+        "CREATE TRIGGER tidy BEFORE INSERT ON orders FOR EACH ROW SET NEW.customer = TRIM(NEW.customer)",
         database=database,
     )
     return database
@@ -52,7 +69,8 @@ def test_a_backup_has_the_rows_and_nobody_else_may_read_it(sqlite_queue: Queue, 
     back_up(sqlite_queue, site)
     assert sqlite_queue.rows() == []
     (saved,) = backups(sqlite_queue, site)
-    assert "Grüße 🎉" in gzip.decompress(saved.read_bytes()).decode()
+    dump = gzip.decompress(saved.read_bytes()).decode()
+    assert all(words in dump for words in ("Grüße 🎉", "VIEW `customers`", "TRIGGER"))
     assert saved.parent.stat().st_mode & 0o077 == 0
 
 
@@ -81,7 +99,7 @@ def test_a_backup_that_fails_says_why_and_leaves_the_others(sqlite_queue: Queue,
     wrong, gone, strange = sqlite_queue.first_lines()
     assert "ended with code 2: " in wrong
     assert "Access denied" in wrong
-    assert "Unknown database 'gone'" in gone
+    assert "database 'gone'" in gone
     assert strange.startswith("Fatal: 'mysql' is none of ")
     assert backups(sqlite_queue, site) == before
     assert backups(sqlite_queue, "gone") == []
@@ -99,9 +117,8 @@ def test_a_full_disk_is_named_and_nothing_unfinished_stays(sqlite_queue: Queue, 
     assert backups(sqlite_queue, site) == []
 
 
-def test_no_command_has_the_password(sqlite_queue: Queue, site: str, mysql_server: MySQLServer) -> None:
-    assert mysql_server.password
+def test_no_command_has_the_password(sqlite_queue: Queue, site: str) -> None:
     back_up(sqlite_queue, site)
     words = (home(sqlite_queue) / "words").read_text()
     assert words.endswith(f"--single-transaction --no-tablespaces {site}\n")
-    assert mysql_server.password not in words
+    assert PASSWORD not in words

@@ -98,7 +98,7 @@ def test_what_is_no_picture_harms_nothing_and_half_a_picture_is_tried_again(
     assert thumbnails(site) == []
 
 
-@pytest.mark.parametrize("picture", ["/etc/passwd", "../../secret", ".", "link"])
+@pytest.mark.parametrize("picture", ["/etc/passwd", "../../secret", ".", "link", "deeper/beach"])
 def test_a_row_names_no_picture_outside_of_the_folder(sqlite_queue: Queue, site: Path, picture: str) -> None:
     (home(sqlite_queue) / "secret").touch()
     (site / "pictures" / "link").symlink_to(home(sqlite_queue) / "secret")
