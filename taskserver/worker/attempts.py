@@ -197,5 +197,5 @@ class Attempts:
         found = self._run.callables.find(on_fatal)
         args, kwargs = read_arguments(arguments)
         kwargs["error"] = error
-        found.check_arguments(args, kwargs)
+        found.parameters.check(args, kwargs)
         run_call(Call(found, args, kwargs))

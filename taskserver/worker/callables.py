@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.machinery import PathFinder
-from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, Parameter, Signature, signature
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, cast
@@ -21,6 +21,7 @@ from ..messages.error_text import describe
 from ..messages.import_errors import why_not_imported
 from ..messages.printable import shown
 from ..messages.suggestions import instead, nearest, tidied
+from ..model.signatures import Parameters
 from ..model.task import MAX_TASK_LENGTH
 from ..model.task_options import Options, options_of
 
@@ -31,11 +32,6 @@ _class_name: Callable[[type], str] = type.__dict__["__name__"].__get__
 _class_qualified_name: Callable[[type], str] = type.__dict__["__qualname__"].__get__
 _class_mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 
-MAX_SHAPES = 100
-MAX_KEYWORDS = 50
-MAX_KEYWORD_CHARACTERS = 1000
-"""Shapes with more are not remembered: a callable with **kwargs takes any that a row gives it."""
-
 BROKEN_SECONDS = 10.0
 """A module that could not be imported is tried again after so long. Not at once: its import may be slow, and many rows
 may name it. But soon: a run may last for hours, and an upload be half done for a moment only."""
@@ -43,43 +39,12 @@ may name it. But soon: a run may last for hours, and an upload be half done for 
 _NEVER_RUNS_WHEN_CALLED = CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR
 
 
-class _Hidden:
-    def __repr__(self) -> str:
-        return "…"
-
-
-_HIDDEN = _Hidden()
-
-
 class TaskCallable(NamedTuple):
     """The callable that a row's name stands for."""
 
     call: Callable[..., Any]
     options: Options
-    signature: Signature
-    taken: set[tuple[object, ...]]
-    """Shapes of arguments that are known to fit: how many positions, and which keywords."""
-
-    @property
-    def parameters(self) -> str:
-        """The parameters in words, for a message; default values are left out, as they may be secrets."""
-        shown = [
-            parameter.replace(annotation=Parameter.empty, default=_HIDDEN)
-            if parameter.default is not Parameter.empty
-            else parameter.replace(annotation=Parameter.empty)
-            for parameter in self.signature.parameters.values()
-        ]
-        return str(Signature(shown))
-
-    def check_arguments(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Raises TypeError where the callable does not take these arguments."""
-        # Whether arguments fit depends on number and names alone, so one check serves all tasks that look alike.
-        shape = (len(args), *kwargs)
-        if shape not in self.taken:
-            self.signature.bind(*args, **kwargs)
-            is_small = len(kwargs) <= MAX_KEYWORDS and sum(map(len, kwargs)) <= MAX_KEYWORD_CHARACTERS
-            if is_small and len(self.taken) < MAX_SHAPES:
-                self.taken.add(shape)
+    parameters: Parameters
 
 
 class _Place(NamedTuple):
@@ -386,7 +351,6 @@ def _ready(name: str, function: FunctionType, bound: Callable[..., Any]) -> Task
             "name a plain function that runs it"
         )
     try:
-        # follow_wrapped: the parameters of the outermost function count; a decorator may add some of its own.
-        return TaskCallable(bound, options_of(function), signature(bound, follow_wrapped=False), set())
+        return TaskCallable(bound, options_of(function), Parameters(bound))
     except Exception as error:
         raise BadTask(f"{name!r}: what arguments it takes cannot be told: {describe(error)}") from None

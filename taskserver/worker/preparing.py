@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from ..errors import BadTask, TaskServerError
 from ..messages.error_text import describe
-from ..messages.suggestions import nearest
 from ..model.arguments import check_size, read_arguments, read_item
 from ..model.attempt import NextStage
 from ..model.task import ClaimedTask
@@ -60,11 +59,9 @@ def _prepare(task: ClaimedTask, callables: Callables) -> Call:
     found = callables.find(task.task)
     takes_list = found.options.batch is not None
     args, kwargs = ([[read_item(task.args)]], {}) if takes_list else read_arguments(task.args)
-    try:
-        found.check_arguments(args, kwargs)
-    except TypeError as error:
-        hint = ": with @task(batch=…) it gets one list" if takes_list else _hint_at_keyword(found, kwargs)
-        raise BadTask(f"{task.task}{found.parameters} does not take these arguments: {error}{hint}") from None
+    misfit = found.parameters.misfit(task.task, args, kwargs, takes_list=takes_list)
+    if misfit:
+        raise BadTask(misfit)
     return Call(found, args, kwargs, None if task.stages is None else next_stage_of(task))
 
 
@@ -78,13 +75,6 @@ def next_stage_of(task: ClaimedTask) -> NextStage | None:
     from ..model.pipeline import next_stage  # few tasks have any
 
     return next_stage(task)
-
-
-def _hint_at_keyword(found: TaskCallable, kwargs: dict[str, Any]) -> str:
-    names = list(found.signature.parameters)
-    unknown = next((key for key in kwargs if key not in names), None)
-    meant = nearest(unknown, names) if unknown is not None else None
-    return f"; {unknown!r} is none of them, did you mean {meant!r}?" if meant else ""
 
 
 def check_attempts(task: ClaimedTask, max_attempts: int) -> None:

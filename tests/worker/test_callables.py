@@ -306,16 +306,16 @@ def test_a_name_in_letters_of_any_script_runs(site: Site) -> None:
 
 
 def test_the_outermost_function_says_which_arguments_are_taken(site: Site) -> None:
-    site.find("tasks.decorated").check_arguments([1, 2, 3, 4], {})  # its wrapper takes anything
+    site.find("tasks.decorated").parameters.check([1, 2, 3, 4], {})  # its wrapper takes anything
     with pytest.raises(TypeError):
-        site.find("tasks.send").check_arguments([1, 2], {})
+        site.find("tasks.send").parameters.check([1, 2], {})
 
 
 def test_arguments_named_as_pythons_own_reach_a_function_that_takes_keywords(site: Site) -> None:
     site.write("tasks.py", "def f(**kwargs): return sorted(kwargs)\n")
     found = site.find("tasks.f")
     kwargs = {"self": 1, "args": 2, "kwargs": 3, "cls": 4, "": 5, "a b": 6}
-    found.check_arguments([], kwargs)
+    found.parameters.check([], kwargs)
     assert found.call(**kwargs) == sorted(kwargs)
 
 
@@ -325,8 +325,8 @@ def test_names_of_arguments_are_kept_where_they_are_few_and_short(site: Site) ->
     found = site.find("tasks.f")
     few, many, long = {"a": 1, "b": 2}, {f"k{number}": 0 for number in range(100)}, {"k" * 1001: 0}
     for kwargs in (few, many, long):
-        found.check_arguments([1], kwargs)
-    assert found.taken == {(1, "a", "b")}
+        found.parameters.check([1], kwargs)
+    assert found.parameters.fitting == {(1, "a", "b")}
 
 
 # ---- what does not
@@ -903,5 +903,5 @@ def test_a_function_whose_arguments_cannot_be_told_is_a_bad_task(site: Site, tex
 def test_annotations_that_name_what_is_not_there_do_no_harm(site: Site) -> None:
     site.write("tasks.py", "from __future__ import annotations\ndef send(to: Missing = 'x') -> Absent: return to\n")
     found = site.find("tasks.send")
-    found.check_arguments(["y"], {})
+    found.parameters.check(["y"], {})
     assert found.call("y") == "y"
