@@ -34,24 +34,27 @@ def write_arguments(args: object, what: str = "args") -> str | None:
         raise InvalidTask(f"{what} is {shown(args)}; allowed: a dict, a list, a tuple or None")
     if isinstance(args, dict) and args and set(map(type, args)) != {str}:
         raise InvalidTask(f"{what} has keys that are no text, which cannot be names of arguments")
-    try:
-        return write_json(args, MAX_ARGS_BYTES)
-    except InvalidTask as error:
-        raise InvalidTask(f"{what} {error}") from None
+    return write_json(args, MAX_ARGS_BYTES, what)
 
 
-def write_json(value: object, most_bytes: int) -> str:
-    """The JSON text of a value. Raises InvalidTask, which says why there is none; the caller puts a name before it."""
+def write_json(value: object, most_bytes: int, what: str) -> str:
+    """The JSON text of a value. Raises InvalidTask, which calls the value `what`, and says why there is no text."""
     try:
         text = encode(value)
         size = len(text) if text.isascii() else len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidTask(f"cannot be written as JSON: {error or type(error).__name__}") from None
+        raise InvalidTask(_why_not_written(value, what, error)) from None
     if _is_nested_too_deep(text):
-        raise InvalidTask(f"is nested more than {MAX_NESTING} deep")
+        raise InvalidTask(f"{what} is nested more than {MAX_NESTING} deep")
     if size > most_bytes:
-        raise InvalidTask(f"takes {size} bytes as JSON; allowed: {most_bytes}")
+        raise InvalidTask(f"{what} takes {size} bytes as JSON; allowed: {most_bytes}")
     return text
+
+
+def _why_not_written(value: object, what: str, error: Exception) -> str:
+    from .unwritable import fault_in  # most values can be written
+
+    return fault_in(value, what) or f"{what} cannot be written as JSON: {error or type(error).__name__}"
 
 
 def read_arguments(text: str | None) -> Arguments:

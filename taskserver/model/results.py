@@ -78,7 +78,7 @@ class TaskState(NamedTuple):
 def write_result(value: object) -> str:
     """The JSON text of a task's result. Raises InvalidTask, which says why there is none."""
     try:
-        return write_json(value, MAX_RESULT_BYTES)
+        return write_json(value, MAX_RESULT_BYTES, "what it returned")
     except InvalidTask as error:
         raise InvalidTask(str(error)[:MAX_FAULT]) from None
 

@@ -180,11 +180,11 @@ def _kept(value: object) -> Returned:
     except TaskInterrupted:
         return INTERRUPTED
     except BaseException as error:  # a value of a task's own class may raise anything as it is written, or hang
-        return Returned(fault=f"raises {type_name(error)} as JSON")
+        return Returned(fault=f"what it returned raises {type_name(error)} as JSON")
 
 
 NOTHING = Returned()
-INTERRUPTED = Returned(fault="raises TaskInterrupted as JSON")
+INTERRUPTED = Returned(fault="what it returned raises TaskInterrupted as JSON")
 MAX_INTERRUPTED = 3
 """After so many results of one call that take too long to write, the others are not kept."""
 

@@ -143,7 +143,7 @@ class Reporter:
 
     def report_unkept_result(self, task: ClaimedTask, fault: str) -> None:
         """Log once for each callable that a result is not kept: to fail would have its tasks done again."""
-        self._warn_once(task, f"is done, and its result is not kept: what it returned {fault}")
+        self._warn_once(task, f"is done, and its result is not kept: {fault}")
 
     def _warn_once(self, task: ClaimedTask, what: str) -> None:
         """Log once for each callable what its other tasks may meet, too."""

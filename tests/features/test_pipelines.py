@@ -280,7 +280,7 @@ def test_what_can_be_no_arguments_is_fatal_and_says_what_can(one_queue: Queue) -
     cannot = {
         "a text": "what it returned is ''; allowed: a dict, a list, a tuple or None",
         "an object without text": "what it returned is a Hostile that cannot be shown",
-        "not a number": "what it returned cannot be written as JSON",
+        "not a number": "what it returned[0] is nan, which is no JSON number",
         "too large": "what it returned takes 1048577 bytes as JSON; allowed: 1048576",
         "a generator": "it returned a value of type generator, which nobody runs",  # its body did not run
     }

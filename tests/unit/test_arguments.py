@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import dataclasses
 import importlib
 import json
 import math
+import re
 import sys
 import traceback
+from collections import UserDict
 from collections.abc import Callable, Iterator
-from enum import IntEnum
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Any, NoReturn
+from uuid import UUID
 
 import pytest
 from hypothesis import example, given
@@ -217,10 +225,15 @@ class Colour(IntEnum):
     RED = 1
 
 
+class Size(str, Enum):
+    SMALL = "small"
+
+
 @pytest.mark.parametrize(
     ("args", "text"),
     [
         ([Colour.RED], "[1]"),
+        ([Size.SMALL], '["small"]'),
         ([10**4000], "[1" + "0" * 4000 + "]"),
         (["\0\n\u2028\x7f"], '["\\u0000\\n\u2028\x7f"]'),
         ([-0.0, 1e308, 5e-324], "[-0.0,1e+308,5e-324]"),
@@ -282,9 +295,80 @@ def test_what_json_cannot_hold_is_refused_when_it_is_added(args: object) -> None
     with pytest.raises(InvalidTask) as caught:
         write_arguments(args)
     message = str(caught.value)
-    assert message.startswith("args ")
+    assert re.match(r"(a key of )?args[\[ ]", message)
     assert len(message) < 300
     message.encode()
+
+
+class Paper(Enum):
+    A4 = "a4"
+
+
+@dataclass
+class Order:
+    number: int
+
+
+@dataclass
+class Model:
+    """As Django's: a class is known by its name and its package."""
+
+    pk: int
+
+
+Model.__module__ = "django.db.models.base"
+NOON = datetime(2030, 1, 31, 12, tzinfo=timezone.utc)
+
+
+class Customer(Model): ...
+
+
+WRITTEN: list[tuple[Any, str]] = [
+    (
+        {"order": {"at": NOON}},
+        'args["order"]["at"] is a datetime, which JSON has not: write at.isoformat(), and read it',
+    ),
+    ([1, [2], NOON.date()], "args[2] is a date, which JSON has not: write value.isoformat(), and read it by date."),
+    ([[NOON.timetz()]], "args[0][0] is a time, which JSON has not: write value.isoformat(), and"),
+    ({"ago": timedelta(1)}, 'args["ago"] is a timedelta, which JSON has not: write ago.total_seconds(), and'),
+    ({"id": UUID(int=1)}, 'args["id"] is a UUID, which JSON has not: write str(id), and read it by UUID(id)'),
+    ({"sum": Decimal("1.10")}, 'args["sum"] is a Decimal, which JSON has not: write str(sum), and'),
+    ({"on": Paper.A4}, 'args["on"] is a Paper, which JSON has not: write on.value, and read it by Paper(on)'),
+    (
+        {"what": Order(5)},
+        "is an Order, which JSON has not: write dataclasses.asdict(what), and read it by Order(**what)",
+    ),
+    ({"file": Path("x")}, "Path, which JSON has not: write str(file), and read it by Path(file)"),
+    ({"who": {"a", "b"}}, 'args["who"] is a set, which JSON has not: write sorted(who), and read it by set(who)'),
+    ({"raw": b"x"}, 'args["raw"] is a bytes, which JSON has not: write base64.b64encode(raw).decode(), and'),
+    ({"of": Customer(7)}, "is a Customer, which JSON has not: write its primary key, of.pk, and"),
+    ([range(3)], "args[0] is a range, which JSON has not: write list(value)"),
+    ([UserDict(a=1)], "args[0] is a UserDict, which JSON has not: write dict(value)"),
+    ({"no name": 1j}, 'args["no name"] is a complex, which JSON has not; allowed: texts, numbers, True, False, None,'),
+    ({"n": [math.nan]}, 'args["n"][0] is nan, which is no JSON number'),
+    ({"by": {NOON.date(): 1}}, 'a key of args["by"] is a date; allowed: texts'),
+    ({"it's": {"x" * 100: {1}}}, 'args["it\'s"]["xxxxxxxxxxxxxxxxxxxx…xxxxxxxxxxxxxxxxxxx"] is a set'),
+    ([*circular(), {1}], "args[1] is a set"),
+]
+
+
+@pytest.mark.parametrize(("args", "words"), WRITTEN, ids=[words[:30] for _, words in WRITTEN])
+def test_a_value_that_json_has_not_is_named_by_its_place_with_what_to_write(args: Any, words: str) -> None:
+    with pytest.raises(InvalidTask) as caught:
+        write_arguments(args)
+    assert words in str(caught.value)
+
+
+def test_what_is_said_to_be_written_can_be_written_and_read() -> None:
+    known: dict[str, Any] = {"datetime": datetime, "timedelta": timedelta, "UUID": UUID, "Decimal": Decimal}
+    known |= {"date": date, "Paper": Paper, "Order": Order, "Path": Path, "base64": base64, "dataclasses": dataclasses}
+    for args, _ in WRITTEN[3:11]:
+        ((name, value),) = args.items()
+        with pytest.raises(InvalidTask) as caught:
+            write_arguments(args)
+        writing, reading = re.findall(r": write (.*), and read it by (.*)$", str(caught.value))[0]
+        (kept,) = read_arguments(write_arguments([eval(writing, known, {name: value})]))[0]
+        assert eval(reading, known, {name: kept}) == value
 
 
 def test_nesting_is_written_exactly_to_the_limit() -> None:

@@ -1,0 +1,119 @@
+"""Which value of some arguments or of a result JSON cannot hold, and what to write in its place.
+
+Imported once the encoder has failed. A value is judged by the names of its class and of that class's bases, so that
+nothing is imported for it, and none of its own code runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ..messages.printable import shown, without_middle
+
+MAX_STEP = 40
+"""Characters of one key in a place."""
+MAX_PLACE = 100
+
+_Way = tuple["_Way | None", str]
+"""The way to a value: that to what holds it, and the last step."""
+
+_INSTEAD = {
+    "datetime.datetime": "{0}.isoformat(), and read it by datetime.fromisoformat({0})",
+    "datetime.date": "{0}.isoformat(), and read it by date.fromisoformat({0})",
+    "datetime.time": "{0}.isoformat(), and read it by time.fromisoformat({0})",
+    "datetime.timedelta": "{0}.total_seconds(), and read it by timedelta(seconds={0})",
+    "decimal.Decimal": "str({0}), and read it by Decimal({0})",
+    "uuid.UUID": "str({0}), and read it by UUID({0})",
+    "pathlib.PurePath": "str({0}), and read it by Path({0})",
+    "enum.Enum": "{0}.value, and read it by {1}({0})",
+    "builtins.set": "sorted({0}), and read it by set({0})",
+    "builtins.frozenset": "sorted({0}), and read it by frozenset({0})",
+    "builtins.bytes": "base64.b64encode({0}).decode(), and read it by base64.b64decode({0})",
+    "builtins.bytearray": "base64.b64encode({0}).decode(), and read it by base64.b64decode({0})",
+    "django.Model": "its primary key, {0}.pk, and read it by {1}.objects.get(pk={0})",
+    "django.QuerySet": 'list({0}.values_list("pk", flat=True))',
+    "django.Promise": "str({0})",
+    "numpy.integer": "int({0})",
+    "numpy.floating": "float({0})",
+    "numpy.bool": "bool({0})",
+    "numpy.bool_": "bool({0})",
+    "numpy.ndarray": "{0}.tolist()",
+    "pydantic.BaseModel": '{0}.model_dump(mode="json"), and read it by {1}(**{0})',
+}
+"""What to write, by the class or a base of it: {0} is the value's name, {1} its class's."""
+_BY_ATTRIBUTE = {
+    "__dataclass_fields__": "dataclasses.asdict({0}), and read it by {1}(**{0})",
+    "keys": "dict({0})",
+    "__iter__": "list({0})",
+}
+_HELD = "texts, numbers, True, False, None, and lists and dicts of them"
+
+
+def fault_in(value: object, what: str) -> str | None:
+    """The first value that JSON cannot hold, in a sentence that calls the whole one `what`; None without one."""
+    seen: set[int] = set()  # a value that holds itself would have no end
+    left: list[tuple[object, _Way]] = [(value, (None, what))]
+    while left:
+        one, way = left.pop()
+        if issubclass(type(one), (dict, list, tuple)):
+            if id(one) not in seen:
+                seen.add(id(one))
+                if fault := _fault_of_keys(one):
+                    return f"a key of {_place(way)} {fault}"
+                left += reversed([(inner, (way, step)) for step, inner in _steps(one)])
+        elif fault := _fault(one, way[1] if way[0] else ""):
+            return f"{_place(way)} {fault}"
+    return None
+
+
+def _steps(holder: Any) -> Iterator[tuple[str, object]]:
+    if issubclass(type(holder), dict):
+        yield from ((_step(key), inner) for key, inner in dict.items(holder))
+    else:
+        elements: Iterable[object] = (list if issubclass(type(holder), list) else tuple).__iter__(holder)
+        yield from ((f"[{number}]", inner) for number, inner in enumerate(elements))
+
+
+def _step(key: object) -> str:
+    text = without_middle(shown(str.__str__(key))[1:-1], MAX_STEP) if isinstance(key, str) else None
+    return f"[{shown(key)}]" if text is None else f'["{text}"]'
+
+
+def _place(way: _Way | None) -> str:
+    steps = []
+    while way is not None:
+        way, step = way
+        steps.append(step)
+    return without_middle("".join(reversed(steps)), MAX_PLACE)
+
+
+def _fault_of_keys(holder: Any) -> str | None:
+    keys = dict.keys(holder) if issubclass(type(holder), dict) else ()
+    wrong = next((type(key) for key in keys if not issubclass(type(key), (str, int, float, type(None)))), None)
+    return None if wrong is None else f"is {_a(wrong)}; allowed: texts"
+
+
+def _fault(value: Any, step: str) -> str | None:
+    kind = type(value)
+    if issubclass(kind, float) and not math.isfinite(value):
+        return f"is {float.__repr__(value)}, which is no JSON number"
+    if issubclass(kind, (str, int, float, type(None))):
+        return None
+    name = step[2:-2] if step[2:-2].isidentifier() else "value"
+    instead = _instead_of(kind)
+    if instead is None:
+        return f"is {_a(kind)}, which JSON has not; allowed: {_HELD}"
+    return f"is {_a(kind)}, which JSON has not: write {instead.format(name, kind.__name__)}"
+
+
+def _instead_of(kind: type) -> str | None:
+    # By the package alone: versions of Python differ in which file of it defines a class.
+    names = (f"{str(base.__module__).partition('.')[0]}.{base.__name__}" for base in kind.__mro__)
+    known = next((_INSTEAD[name] for name in names if name in _INSTEAD), None)
+    return known or next((words for name, words in _BY_ATTRIBUTE.items() if hasattr(kind, name)), None)
+
+
+def _a(kind: type) -> str:
+    return f"{'an' if kind.__name__[:1] in 'AEIOaeio' else 'a'} {kind.__name__}"
