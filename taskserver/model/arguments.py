@@ -59,7 +59,13 @@ def _why_not_written(value: object, what: str, error: Exception) -> str:
 
 def read_arguments(text: str | None) -> Arguments:
     """The positional and the keyword arguments in a row's JSON text. Raises BadTask."""
-    value = read_item(text)
+    return as_call(read_item(text))
+
+
+def as_call(value: Any, *, takes_list: bool = False) -> Arguments:
+    """A task's object or array as arguments; with `takes_list` those of a callable that gets one list of them."""
+    if takes_list:
+        return [[value]], {}
     return ([], value) if isinstance(value, dict) else (value, {})
 
 

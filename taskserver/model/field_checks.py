@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from functools import lru_cache
+from types import FunctionType, MethodType
 from typing import Any
 
 from ..errors import InvalidTask
@@ -74,18 +76,58 @@ def check_name(name: str) -> str:
     return name
 
 
-def _name_of_function(function: Callable[..., Any]) -> str:
-    module = getattr(function, "__module__", None)
-    qualified_name = getattr(function, "__qualname__", None)
-    cls = getattr(function, "__self__", None)
-    if isinstance(cls, type):
-        # A class method runs for the class that it was taken from; a base class may have defined it.
-        module, qualified_name = cls.__module__, f"{cls.__qualname__}.{getattr(function, '__name__', '')}"
-    if not callable(function) or not isinstance(module, str) or not isinstance(qualified_name, str):
-        raise InvalidTask(f"task is {shown(function)}; allowed: a name as 'tasks.send_letter', or the function itself")
+def _name_of_function(function: object) -> str:
+    module, qualified_name = _place_of(function)
     if module == "__main__":
         raise InvalidTask(
             f"task is {qualified_name!r} of the program that was started, which no worker can import; "
             "put it into a module, such as tasks.py"
         )
+    never = _why_never_found(module, qualified_name, function)
+    if never:
+        raise InvalidTask(f"task is {module}.{qualified_name}, {never}")
     return check_name(f"{module}.{qualified_name}")
+
+
+def _place_of(function: Any) -> tuple[str, str]:
+    """The module of a function or a class method, and its name there. Raises InvalidTask."""
+    # By its type: a mock says of itself that it is a function.
+    module = qualified_name = None
+    if type(function) is FunctionType:
+        module, qualified_name = function.__module__, function.__qualname__
+    elif type(function) is MethodType and isinstance(function.__self__, type):
+        # A class method runs for the class that it was taken from; a base class may have defined it.
+        cls = function.__self__
+        module, qualified_name = cls.__module__, f"{cls.__qualname__}.{function.__func__.__name__}"
+    if isinstance(module, str) and qualified_name:
+        return module, qualified_name
+    what = _OTHER_KINDS.get(type(function).__name__, "")
+    raise InvalidTask(
+        f"task is {shown(function)}{what}; allowed: a name as 'tasks.send_letter', or the function itself"
+    )
+
+
+_OTHER_KINDS = {
+    "method": ", a method of an object, which no worker has",
+    "partial": ", a partial: give its function, and its arguments as args",
+}
+
+
+def _why_never_found(module: str, qualified_name: str, function: object) -> str | None:
+    """Why no worker finds a function under its name, whichever modules are listed; None where one may."""
+    path = qualified_name.split(".")
+    if "<" in qualified_name:
+        return (
+            "a lambda, or inside another function, as what a decorator makes without functools.wraps: no worker finds "
+            "it; define it in a module"
+        )
+    if len(path) > 2:
+        return "inside a class of a class, where no worker looks; allowed: module.function or module.Class.method"
+    private = next((part for part in path if part.startswith("_")), None)
+    if private:
+        return f"which is private: {private!r} begins with an underscore; rename it if it may run"
+    # Read past the class: nothing of it runs.
+    cls = getattr(sys.modules.get(module), "__dict__", {}).get(path[0]) if len(path) == 2 else None
+    if isinstance(cls, type) and vars(cls).get(path[1]) is function:
+        return "a method that needs an object, which no worker has: put @staticmethod above it"
+    return None

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from ..errors import InvalidTask
 from ..messages.printable import shown
 from .arguments import write_arguments
-from .field_checks import check_group_id, check_key, check_max_attempts, check_number, check_priority, name_of
-from .pipeline import new_stages
+from .field_checks import check_group_id, check_key, check_max_attempts, check_name, check_number, check_priority
+from .pipeline import function_of, new_stages
 from .task import MAX_ID
 
 MAX_DELAY_DAYS = 3660
@@ -63,10 +63,13 @@ def new_task(
 
     Raises InvalidTask, which names the wrong value and what is allowed.
     """
-    name = name_of(task) if stages is None else ""  # type: ignore[arg-type]  # it refuses None
+    function = None if stages is not None else function_of(task)
+    name = function.name if function else "" if stages is not None else check_name(str(task))
     check_group_id(group_id)
     check_priority(priority)
     text = write_arguments(args)
+    if function is not None:
+        function.check_arguments(args)
     given = (max_attempts, delay, at, unique_key, version, stages, depends_on)
     # By identity: an array of numpy, say, has no one answer to whether it equals None.
     if rerun is False and not [value for value in given if value is not None]:
@@ -84,7 +87,7 @@ def new_task(
     if stages is not None:
         if task is not None:
             raise InvalidTask("it has task and stages; allowed: one of them, as the first of the stages is the task")
-        (first, *_), stages_text = new_stages(stages, group_id, priority, max_attempts)
+        (first, *_), stages_text = new_stages(stages, args, group_id, priority, max_attempts)
         name, group_id, priority, max_attempts = first[:4]  # type: ignore[assignment]  # new_stages gives each of them
     # A task that waits for others is looked at when it is due: at once, unless it names an instant.
     seconds = seconds or (0.0 if parents and due_at is None else None)

@@ -7,14 +7,17 @@ current stage. A value that a stage leaves out stays as the row has it; only max
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import BadTask, InvalidTask
 from ..messages.printable import shown
 from .arguments import encode, parse_json
 from .attempt import NextStage
-from .field_checks import check_group_id, check_max_attempts, check_priority, name_of
+from .field_checks import check_group_id, check_max_attempts, check_name, check_priority
 from .task import ClaimedTask
+
+if TYPE_CHECKING:
+    from .given_function import GivenFunction
 
 MAX_STAGES = 100
 MAX_STAGES_BYTES = 60_000
@@ -24,10 +27,12 @@ STAGE_KEYS = ("task", "group_id", "priority", "max_attempts")
 _EXAMPLE = '"tasks.resize", or {"task": "tasks.resize", "group_id": 5}'
 
 
-def new_stages(stages: object, group_id: int, priority: int, max_attempts: int | None) -> tuple[list[NextStage], str]:
+def new_stages(
+    stages: object, args: object, group_id: int, priority: int, max_attempts: int | None
+) -> tuple[list[NextStage], str]:
     """The checked stages of a producer, and their JSON text; a value that a stage leaves out is the one given here.
 
-    Raises InvalidTask.
+    `args` are the first stage's; what the others get is not known yet. Raises InvalidTask.
     """
     checked = [
         NextStage(
@@ -38,10 +43,30 @@ def new_stages(stages: object, group_id: int, priority: int, max_attempts: int |
         )
         for stage in _check_all(stages)
     ]
+    _check_arguments(stages[0], args)  # type: ignore[index]  # _check_all refuses what is no list
     text = encode([_described(stage) for stage in checked])
     if len(text.encode()) > MAX_STAGES_BYTES:
         raise InvalidTask(f"stages takes {len(text.encode())} bytes as JSON; allowed: {MAX_STAGES_BYTES}")
     return checked, text
+
+
+def function_of(task: object) -> GivenFunction | None:
+    """What is known of the function itself; None where its name was given. Raises InvalidTask."""
+    if isinstance(task, str):
+        return None
+    from .given_function import given_function  # it reads signatures, for which a name has no use
+
+    return given_function(task)
+
+
+def _check_arguments(stage: object, args: object) -> None:
+    function = function_of(stage["task"] if isinstance(stage, Mapping) else stage)
+    if function is None:
+        return
+    try:
+        function.check_arguments(args)
+    except InvalidTask as error:
+        raise InvalidTask(f"stage 1: {error}") from None
 
 
 def _described(stage: NextStage) -> dict[str, Any]:
@@ -65,7 +90,7 @@ def _check_all(stages: object) -> list[NextStage]:
 def _check(stage: object) -> NextStage:
     if not isinstance(stage, Mapping):
         if isinstance(stage, str) or callable(stage):
-            return NextStage(name_of(stage))
+            return NextStage(_name_of(stage))
         raise InvalidTask(f"it is {shown(stage)}; allowed: {_EXAMPLE}")
     unknown = [key for key in stage if key not in STAGE_KEYS]
     if unknown or "task" not in stage:
@@ -80,7 +105,12 @@ def _check(stage: object) -> NextStage:
         check_priority(priority)
     if max_attempts is not None:
         check_max_attempts(max_attempts)
-    return NextStage(name_of(stage["task"]), group_id, priority, max_attempts)
+    return NextStage(_name_of(stage["task"]), group_id, priority, max_attempts)
+
+
+def _name_of(task: object) -> str:
+    function = function_of(task)
+    return check_name(str(task)) if function is None else function.name
 
 
 def next_stage(task: ClaimedTask) -> NextStage | None:

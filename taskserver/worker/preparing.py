@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ..errors import BadTask, TaskServerError
 from ..messages.error_text import describe
-from ..model.arguments import check_size, read_arguments, read_item
+from ..model.arguments import as_call, check_size, read_item
 from ..model.attempt import NextStage
 from ..model.task import ClaimedTask
 from .callables import Callables, TaskCallable
@@ -58,7 +58,7 @@ def prepare(task: ClaimedTask, callables: Callables) -> Call:
 def _prepare(task: ClaimedTask, callables: Callables) -> Call:
     found = callables.find(task.task)
     takes_list = found.options.batch is not None
-    args, kwargs = ([[read_item(task.args)]], {}) if takes_list else read_arguments(task.args)
+    args, kwargs = as_call(read_item(task.args), takes_list=takes_list)
     misfit = found.parameters.misfit(task.task, args, kwargs, takes_list=takes_list)
     if misfit:
         raise BadTask(misfit)

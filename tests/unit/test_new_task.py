@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import json
+import re
 import sys
 from collections import OrderedDict, UserDict
 from collections.abc import Iterator, Mapping
@@ -15,6 +15,7 @@ from enum import IntEnum
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -26,11 +27,13 @@ from taskserver.messages.printable import shown
 from taskserver.model.field_checks import check_name
 from taskserver.model.new_task import MAX_PARENTS, TASK_KEYS, NewTask, new_task, new_task_from
 from taskserver.model.pipeline import MAX_STAGES
-from taskserver.model.task import MAX_GROUP_ID, MAX_PRIORITY, MAX_TASK_LENGTH, MIN_PRIORITY
+from taskserver.model.task import MAX_GROUP_ID, MAX_PRIORITY, MAX_TASK_LENGTH, MIN_PRIORITY, ClaimedTask
 from taskserver.worker.callables import Callables
+from taskserver.worker.preparing import prepare
 
 TASKS = """
 import functools
+import taskserver
 from os.path import join
 def send(to="nobody"): return f"sent to {to}"
 def _private(): pass
@@ -43,6 +46,26 @@ def make():
 made = make()
 @functools.lru_cache
 def cached(): pass
+def numbers(): yield 1
+async def numbers_later(): yield 1
+async def fetch(page): pass
+def without_wraps(function):
+    def inner(*args): return function(*args)
+    return inner
+def with_one_more(function):
+    @functools.wraps(function)
+    def inner(first, **others): return function(**others)
+    return inner
+@without_wraps
+def nameless(): pass
+@with_one_more
+def wrapped(): pass
+@taskserver.task(batch=5)
+def store(rows): pass
+@taskserver.task(batch=5)
+def store_none(): pass
+def odd(): pass
+odd.__signature__ = 5
 class Base:
     @staticmethod
     def post(): return "posted"
@@ -168,21 +191,107 @@ def test_what_is_neither_a_name_nor_a_function_is_refused(thing: Any) -> None:
         new_task(thing)
 
 
-def test_a_partial_and_a_callable_object_are_refused_with_the_way_out() -> None:
-    class CallableThing:
-        def __call__(self) -> None: ...
-
-    for thing in (functools.partial(print), CallableThing()):
-        with pytest.raises(InvalidTask, match="allowed: a name"):
-            new_task(thing)
-
-
 def test_a_function_of_the_started_program_is_refused_as_no_worker_could_import_it() -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec("def send(): pass\nclass Letter:\n    @classmethod\n    def write(cls): pass\n", namespace)
     for function in (namespace["send"], namespace["Letter"].write):
         with pytest.raises(InvalidTask, match=r"put it into a module, such as tasks.py"):
             new_task(function)
+
+
+UNFIT = (
+    *("tasks.Base", "tasks.Base()", "tasks.cached", "len", "[].append"),
+    *("mock.Mock()", "mock.MagicMock(spec=tasks.send)", "mock.create_autospec(tasks.send)"),
+)
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("tasks.numbers", "task is tasks.numbers, a generator function: calling it would run nothing"),
+        ("tasks.numbers_later", "task is tasks.numbers_later, a generator function"),
+        ("tasks.anonymous", "task is tasks.<lambda>, a lambda, or inside another function"),
+        ("tasks.made", "task is tasks.make.<locals>.inner, a lambda, or inside another function"),
+        ("tasks.nameless", "as what a decorator makes without functools.wraps: no worker finds it; define it in"),
+        ("tasks._private", "task is tasks._private, which is private: '_private' begins with an underscore"),
+        (
+            "tasks.Base.method",
+            "task is tasks.Base.method, a method that needs an object, which no worker has: put @stat",
+        ),
+        ("tasks.Base().method", ", a method of an object, which no worker has; allowed: a name as"),
+        ("tasks.Base.Inner.deep", "task is tasks.Base.Inner.deep, inside a class of a class, where no worker looks"),
+        ("tasks.part", ", a partial: give its function, and its arguments as args; allowed: a name as"),
+        ("tasks.odd", "task is tasks.odd: what arguments it takes cannot be told: TypeError: "),
+        *((what, "allowed: a name as 'tasks.send_letter', or the function itself") for what in UNFIT),
+    ],
+)
+def test_what_no_worker_could_run_is_refused_as_it_is_added_alone_or_as_a_stage(
+    tasks: Any, what: str, words: str
+) -> None:
+    thing = eval(what, {"tasks": tasks, "mock": mock})
+    with pytest.raises(InvalidTask) as caught:
+        new_task(thing)
+    assert words in str(caught.value)
+    with pytest.raises(InvalidTask, match=f"^stage 2: {re.escape(str(caught.value))}"):
+        new_task(stages=["tasks.send", thing])
+
+
+MISFITS: list[tuple[str, Any]] = [
+    *(("tasks.send", args) for args in ([1, 2], {"ot": "x"}, {"to": 1, "ot": 2}, {"": 1})),
+    *(("tasks.wrapped", args) for args in (None, [], [1, 2])),
+    *(("tasks.Letter.write", args) for args in ([1], {"cls": 5})),
+    *(("tasks.store_none", args) for args in (None, [1], {"n": 1})),
+    ("tasks.also_send", ("x", "y")),
+]
+
+
+@pytest.mark.parametrize(("what", "args"), MISFITS, ids=str)
+def test_arguments_that_the_function_does_not_take_are_told_as_a_worker_would(tasks: Any, what: str, args: Any) -> None:
+    function = eval(what, {"tasks": tasks})
+    with pytest.raises(InvalidTask) as at_once:
+        new_task(function, args)
+    name = f"{function.__self__.__module__}.Letter.write" if "Letter" in what else f"tasks.{function.__name__}"
+    row = new_task(name, args)
+    with pytest.raises(BadTask) as later:
+        prepare(ClaimedTask(1, row.task, row.args, 9, attempts=0, max_attempts=None, claim=7), Callables(("tasks",)))
+    assert str(at_once.value) == str(later.value)
+    assert str(at_once.value).startswith(f"{name}(")
+    with pytest.raises(InvalidTask, match=f"^stage 1: {re.escape(str(at_once.value))}"):
+        new_task(stages=[{"task": function}], args=args)
+
+
+def test_arguments_that_fit_are_added_by_the_function_as_by_its_name(tasks: Any) -> None:
+    for function, args in (
+        *((tasks.send, args) for args in (None, [], {}, ["x"], {"to": "x"})),
+        *((tasks.wrapped, args) for args in ([1], {"first": 1, "more": 2})),
+        *((tasks.fetch, args) for args in ([5], {"page": 5})),
+        *((tasks.store, args) for args in (None, [1, 2, 3], {"n": 1})),
+        (tasks.Letter.write, None),
+    ):
+        added = new_task(function, args)
+        assert added == new_task(added.task, args)
+        assert new_task(stages=[function, tasks.fetch], args=args)[:2] == added[:2]
+
+
+def test_what_a_later_stage_gets_is_not_guessed(tasks: Any) -> None:
+    assert new_task(stages=["tasks.send", tasks.fetch, tasks.wrapped], args=["x"]).args == '["x"]'
+
+
+def test_a_misspelt_keyword_is_told_the_right_one_before_anything_is_added(tasks: Any, tmp_path: Path) -> None:
+    with TaskServer(f"sqlite:///{tmp_path}/queue.db") as server:
+        server.create_tables()
+        for add in (
+            lambda: server.add_task(tasks.fetch, {"pgae": 5}),
+            lambda: server.add_tasks([{"task": tasks.send}, {"task": tasks.fetch, "args": {"pgae": 5}}]),
+            lambda: server.add_pipeline([tasks.fetch, tasks.send], {"pgae": 5}),
+            lambda: server.schedule("often", tasks.fetch, {"pgae": 5}, every=60),
+        ):
+            with pytest.raises(
+                InvalidTask, match=r"tasks\.fetch\(page\) .*; 'pgae' is none of them, did you mean 'page'"
+            ):
+                add()
+        assert server.get(1) is None
+        assert not server.unschedule("often")
 
 
 # ---- numbers

@@ -1,0 +1,57 @@
+"""The function itself, where a producer gives that in place of its name: what no worker could run is refused at once.
+
+Whether its module is listed is the worker's to judge, as a producer may have other settings.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from inspect import isasyncgenfunction, isgeneratorfunction
+from types import FunctionType, MethodType
+from typing import Any, NamedTuple
+
+from ..errors import InvalidTask
+from ..messages.error_text import describe
+from .arguments import as_call
+from .field_checks import name_of
+from .signatures import Parameters
+from .task_options import Options, options_of
+
+
+class GivenFunction(NamedTuple):
+    """A function, static or class method, which a worker finds by its name."""
+
+    name: str
+    options: Options
+    parameters: Parameters
+
+    def check_arguments(self, args: Any) -> None:
+        """Refuse arguments that it does not take; they are a dict, a list, a tuple or None. Raises InvalidTask."""
+        takes_list = self.options.batch is not None
+        positions, keywords = as_call({} if args is None else args, takes_list=takes_list)
+        misfit = self.parameters.misfit(self.name, positions, keywords, takes_list=takes_list)
+        if misfit:
+            raise InvalidTask(misfit)
+
+
+def given_function(function: Any) -> GivenFunction:
+    """What is known of a function, static or class method. Raises InvalidTask for anything else."""
+    # What is none may have no hash, and the check of its name refuses it.
+    return _known(function) if type(function) in (FunctionType, MethodType) else _look_at(function)
+
+
+def _look_at(function: Any) -> GivenFunction:
+    name = name_of(function)
+    if isgeneratorfunction(function) or isasyncgenfunction(function):
+        raise InvalidTask(
+            f"task is {name}, a generator function: calling it would run nothing; name a plain function that runs it"
+        )
+    try:
+        parameters = Parameters(function)
+    except Exception as error:
+        raise InvalidTask(f"task is {name}: what arguments it takes cannot be told: {describe(error)}") from None
+    return GivenFunction(name, options_of(getattr(function, "__func__", function)), parameters)
+
+
+_known = lru_cache(maxsize=1024)(_look_at)
+"""Looked at once: to read a signature takes as long as to add a task."""
