@@ -6,7 +6,7 @@ Each check returns the value, or raises a SettingError that names the key and wh
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import SettingError
@@ -180,10 +180,10 @@ def check_groups(groups: Iterable[int] | None, max_groups: int) -> Sequence[int]
     """Group ids in order, each once, from 1 to `max_groups` of them; or None for every group. Raises SettingError."""
     if groups is None:
         return None
-    try:
-        chosen = sorted({check_whole_number("a group", group, 0, MAX_GROUP_ID) for group in groups})
-    except TypeError:
-        raise SettingError(f"groups is {shown(groups)}; allowed: a list of numbers, or None for every group") from None
+    # The bytes of b"3" are numbers, too, and the characters of "3,5" none: neither is a list.
+    if isinstance(groups, (str, bytes, bytearray, Mapping)) or not isinstance(groups, Iterable):
+        raise SettingError(f"groups is {shown(groups)}; allowed: a list of numbers, as [3], or None for every group")
+    chosen = sorted({check_whole_number("a group", group, 0, MAX_GROUP_ID) for group in groups})
     if not 0 < len(chosen) <= max_groups:
         raise SettingError(f"groups names {len(chosen)} groups; allowed: 1 to {max_groups}, or None for every group")
     return chosen

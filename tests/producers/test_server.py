@@ -337,8 +337,11 @@ def test_what_a_task_added_before_it_failed_stays_added(server: TaskServer, task
     [
         *(({"max_tasks": wrong}, "max_tasks is .*whole number from 0") for wrong in (-1, "100", None, 1.0, True)),
         *(({"groups": wrong}, "groups names .*None for every group") for wrong in ((), range(1000))),
-        ({"groups": 3}, "groups is 3; allowed: a list of numbers"),
-        *(({"groups": wrong}, "a group is .*whole number from 0 to 4294967295") for wrong in ("3,5", [3, -1], [None])),
+        *(
+            ({"groups": wrong}, r"groups is .*; allowed: a list of numbers, as \[3\], or None for every group")
+            for wrong in (3, "3,5", b"3", {3: 5})
+        ),
+        *(({"groups": wrong}, "a group is .*whole number from 0 to 4294967295") for wrong in (["3"], [3, -1], [None])),
         *(({"batch": wrong}, "batch is .*1 to 1000") for wrong in (0, 1001, None)),
         *(({"max_time": wrong}, "max_time is .*seconds above 0") for wrong in (0, -1.5, float("nan"), "5", True)),
         ({"max_memory": 0}, "max_memory is 0; allowed: .* above 0"),
