@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import Conflict, DatabaseError, InvalidTask
 from .interrupts.stopping import Stop
-from .model.task import DEFAULT_TABLE
+from .model.task import DEFAULT_TABLE, NOT_GIVEN, NotGiven
 from .settings.checks import check_group_id, check_groups, check_kind, check_task_id
 from .settings.load import Settings, load_settings, make_importable, make_settings, program_folder
 from .stores import Store, open_store
@@ -106,13 +106,13 @@ class TaskServer:
         task: str | Callable[..., Any],
         args: object = None,
         *,
-        group_id: int = 0,
-        priority: int = 0,
+        group_id: int | NotGiven = NOT_GIVEN,
+        priority: int | NotGiven = NOT_GIVEN,
         max_attempts: int | None = None,
         delay: float | timedelta | None = None,
         at: datetime | str | None = None,
-        unique_key: str | None = None,
-        rerun: bool = False,
+        unique_key: str | NotGiven | None = NOT_GIVEN,
+        rerun: bool | NotGiven = NOT_GIVEN,
         version: int | None = None,
         depends_on: Iterable[int] | None = None,
         connection: object = None,
@@ -124,7 +124,8 @@ class TaskServer:
         datetime), and once all tasks are done whose ids `depends_on` gives. While a row with the `unique_key` exists
         nothing is added, and the id is that row's; with `rerun` the row becomes new again with all that is given
         here, or runs once more after its run where it runs already. A rerun with a `version` changes no row of that
-        version or a newer one. Raises InvalidTask.
+        version or a newer one. Where the function itself is given, `group_id`, `priority`, `unique_key` and `rerun` are
+        as @task says if they are left out here; unique_key=None is without a key. Raises InvalidTask.
 
         On your own `connection` to the same database (PEP 249, or Django's) the task is part of your transaction:
         it is there once you commit. Every failure there is a DatabaseError; you roll back, and you try again.
@@ -141,8 +142,8 @@ class TaskServer:
         stages: Sequence[str | Callable[..., Any] | Mapping[str, Any]],
         args: object = None,
         *,
-        group_id: int = 0,
-        priority: int = 0,
+        group_id: int | NotGiven = NOT_GIVEN,
+        priority: int | NotGiven = NOT_GIVEN,
         max_attempts: int | None = None,
         delay: float | timedelta | None = None,
         at: datetime | str | None = None,
@@ -155,8 +156,8 @@ class TaskServer:
         """Add one task that runs several callables in turn, each with the result of the one before; return its id.
 
         A stage is a callable's name, the function itself, or a mapping of `task`, `group_id`, `priority` and
-        `max_attempts`; where a stage leaves one out, the value given here counts. `args` are the first stage's; the
-        other arguments are as in `add_task`. Raises InvalidTask.
+        `max_attempts`; where a stage leaves one out, the value given here counts, or else what @task says of group and
+        priority. `args` are the first stage's; the other arguments are as in `add_task`. Raises InvalidTask.
         """
         from .model.new_task import new_task  # a worker's run seldom adds a task
 
@@ -219,19 +220,19 @@ class TaskServer:
         every: float | timedelta | None = None,
         cron: str | None = None,
         timezone: str = "UTC",
-        group_id: int = 0,
-        priority: int = 0,
-    ) -> None:
+        group_id: int | NotGiven = NOT_GIVEN,
+        priority: int | NotGiven = NOT_GIVEN,
+    ) -> datetime:
         """Have a task added `every` so many seconds (or timedelta), or at the times of a `cron` expression.
 
         The name identifies the schedule: given again, it changes the values that differ. `cron` follows the clock of
-        the `timezone`. Raises InvalidTask, and SettingError where the library for `cron` is missing.
+        the `timezone`. Returns the next time, in UTC. Raises InvalidTask, and SettingError if `cron` lacks its library.
         """
         from .model.schedule import new_schedule
         from .stores.queue.schedules import Schedules
 
         schedule = new_schedule(name, task, args, every, cron, timezone, group_id, priority)
-        Schedules(self.store).put(schedule)
+        return Schedules(self.store).put(schedule)
 
     def unschedule(self, name: str) -> bool:
         """End a schedule; a task that it added already still runs. False where there was no such schedule."""

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from ..errors import InvalidTask
 from ..messages.error_text import describe
 from .arguments import as_call
-from .field_checks import name_of
+from .field_checks import check_key, name_of
 from .signatures import Parameters
+from .task import NOT_GIVEN, NotGiven, given_or
 from .task_options import Options, options_of
 
 
@@ -32,6 +33,37 @@ class GivenFunction(NamedTuple):
         misfit = self.parameters.misfit(self.name, positions, keywords, takes_list=takes_list)
         if misfit:
             raise InvalidTask(misfit)
+
+    def completed(
+        self,
+        args: Any,
+        group_id: int | NotGiven,
+        priority: int | NotGiven,
+        unique_key: str | NotGiven | None,
+        rerun: bool | NotGiven,
+    ) -> tuple[int, int, str | None, bool]:
+        """What a producer gave, and where it left something out what @task says; it takes the arguments.
+
+        Raises InvalidTask.
+        """
+        key = self._key_of(args) if unique_key is NOT_GIVEN else unique_key
+        return (
+            given_or(group_id, self.options.group_id),
+            given_or(priority, self.options.priority),
+            key,
+            given_or(rerun, self.options.rerun and key is not None),
+        )
+
+    def _key_of(self, args: Any) -> str | None:
+        key = self.options.unique_key
+        if key is None or isinstance(key, str):
+            return key
+        positions, keywords = as_call({} if args is None else args)
+        try:
+            found = key(*positions, **keywords)
+        except Exception as error:
+            raise InvalidTask(f"unique_key of {self.name}: {describe(error)}") from error
+        return check_key(f"unique_key of {self.name}", found)
 
 
 def given_function(function: Any) -> GivenFunction:

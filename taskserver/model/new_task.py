@@ -12,7 +12,7 @@ from ..messages.printable import shown
 from .arguments import write_arguments
 from .field_checks import check_group_id, check_key, check_max_attempts, check_name, check_number, check_priority
 from .pipeline import function_of, new_stages
-from .task import MAX_ID
+from .task import MAX_ID, NOT_GIVEN, NotGiven, given_or
 
 MAX_DELAY_DAYS = 3660
 FIRST_INSTANT = datetime(1970, 1, 2, tzinfo=timezone.utc)
@@ -48,32 +48,31 @@ class NewTask(NamedTuple):
 def new_task(
     task: str | Callable[..., Any] | None = None,
     args: object = None,
-    group_id: int = 0,
-    priority: int = 0,
+    group_id: int | NotGiven = NOT_GIVEN,
+    priority: int | NotGiven = NOT_GIVEN,
     max_attempts: int | None = None,
     delay: float | timedelta | None = None,
     at: datetime | str | None = None,
-    unique_key: str | None = None,
-    rerun: bool = False,
+    unique_key: str | NotGiven | None = NOT_GIVEN,
+    rerun: bool | NotGiven = NOT_GIVEN,
     version: int | None = None,
     stages: object = None,
     depends_on: Iterable[int] | None = None,
 ) -> NewTask:
-    """A checked task, or with `stages` a checked pipeline.
+    """A checked task, or with `stages` a checked pipeline; what is left out is as @task says of a function itself.
 
     Raises InvalidTask, which names the wrong value and what is allowed.
     """
-    function = None if stages is not None else function_of(task)
-    name = function.name if function else "" if stages is not None else check_name(str(task))
-    check_group_id(group_id)
-    check_priority(priority)
-    text = write_arguments(args)
-    if function is not None:
-        function.check_arguments(args)
+    name, text = "", write_arguments(args)
+    if stages is None:
+        name, group_id, priority, unique_key, rerun = _named(task, args, group_id, priority, unique_key, rerun)
+        check_group_id(group_id)
+        check_priority(priority)
     given = (max_attempts, delay, at, unique_key, version, stages, depends_on)
     # By identity: an array of numpy, say, has no one answer to whether it equals None.
     if rerun is False and not [value for value in given if value is not None]:
-        return NewTask(name, text, group_id, priority)
+        return NewTask(name, text, given_or(group_id, 0), given_or(priority, 0))
+    unique_key, rerun = given_or(unique_key, None), given_or(rerun, False)
     if max_attempts is not None:
         check_max_attempts(max_attempts)
     if delay is not None and at is not None:
@@ -91,9 +90,25 @@ def new_task(
         name, group_id, priority, max_attempts = first[:4]  # type: ignore[assignment]  # new_stages gives each of them
     # A task that waits for others is looked at when it is due: at once, unless it names an instant.
     seconds = seconds or (0.0 if parents and due_at is None else None)
-    return NewTask(
-        name, text, group_id, priority, max_attempts, seconds, due_at, key, rerun, version, stages_text, parents
-    )
+    row = (name, text, given_or(group_id, 0), given_or(priority, 0), max_attempts, seconds, due_at)
+    return NewTask(*row, key, rerun, version, stages_text, parents)
+
+
+def _named(
+    task: object,
+    args: object,
+    group_id: int | NotGiven,
+    priority: int | NotGiven,
+    unique_key: str | NotGiven | None,
+    rerun: bool | NotGiven,
+) -> tuple[str, int, int, str | None, bool]:
+    """The callable's name, and what was given, or what the function itself says. Raises InvalidTask."""
+    function = function_of(task)
+    if function is None:
+        name = check_name(str(task))
+        return name, given_or(group_id, 0), given_or(priority, 0), given_or(unique_key, None), given_or(rerun, False)
+    function.check_arguments(args)
+    return function.name, *function.completed(args, group_id, priority, unique_key, rerun)
 
 
 TASK_KEYS = new_task.__code__.co_varnames[: new_task.__code__.co_argcount]

@@ -14,7 +14,7 @@ from ..messages.printable import shown
 from .arguments import encode, parse_json
 from .attempt import NextStage
 from .field_checks import check_group_id, check_max_attempts, check_name, check_priority
-from .task import ClaimedTask
+from .task import ClaimedTask, NotGiven, given_or
 
 if TYPE_CHECKING:
     from .given_function import GivenFunction
@@ -28,26 +28,40 @@ _EXAMPLE = '"tasks.resize", or {"task": "tasks.resize", "group_id": 5}'
 
 
 def new_stages(
-    stages: object, args: object, group_id: int, priority: int, max_attempts: int | None
+    stages: object, args: object, group_id: int | NotGiven, priority: int | NotGiven, max_attempts: int | None
 ) -> tuple[list[NextStage], str]:
     """The checked stages of a producer, and their JSON text; a value that a stage leaves out is the one given here.
 
+    A group and a priority that is given nowhere is as @task says of the stage's function, where that itself is given.
     `args` are the first stage's; what the others get is not known yet. Raises InvalidTask.
     """
-    checked = [
+    check_group_id(given_or(group_id, 0))
+    check_priority(given_or(priority, 0))
+    checked = _check_all(stages)
+    functions = [function_of(_task_of(stage)) for stage in stages]  # type: ignore[attr-defined]  # that it is a list
+    if functions[0]:
+        _check_arguments(functions[0], args)
+    whole = [
         NextStage(
             stage.task,
-            group_id if stage.group_id is None else stage.group_id,
-            priority if stage.priority is None else stage.priority,
+            _first_given(stage.group_id, group_id, function.options.group_id if function else 0),
+            _first_given(stage.priority, priority, function.options.priority if function else 0),
             max_attempts if stage.max_attempts is None else stage.max_attempts,
         )
-        for stage in _check_all(stages)
+        for stage, function in zip(checked, functions, strict=True)
     ]
-    _check_arguments(stages[0], args)  # type: ignore[index]  # _check_all refuses what is no list
-    text = encode([_described(stage) for stage in checked])
+    text = encode([_described(stage) for stage in whole])
     if len(text.encode()) > MAX_STAGES_BYTES:
         raise InvalidTask(f"stages takes {len(text.encode())} bytes as JSON; allowed: {MAX_STAGES_BYTES}")
-    return checked, text
+    return whole, text
+
+
+def _task_of(stage: Any) -> object:
+    return stage["task"] if isinstance(stage, Mapping) else stage
+
+
+def _first_given(of_stage: int | None, of_whole: int | NotGiven, of_function: int) -> int:
+    return given_or(of_whole, of_function) if of_stage is None else of_stage
 
 
 def function_of(task: object) -> GivenFunction | None:
@@ -59,10 +73,7 @@ def function_of(task: object) -> GivenFunction | None:
     return given_function(task)
 
 
-def _check_arguments(stage: object, args: object) -> None:
-    function = function_of(stage["task"] if isinstance(stage, Mapping) else stage)
-    if function is None:
-        return
+def _check_arguments(function: GivenFunction, args: object) -> None:
     try:
         function.check_arguments(args)
     except InvalidTask as error:

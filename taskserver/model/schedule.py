@@ -17,6 +17,7 @@ from ..messages.printable import shown, whole_span
 from .arguments import read_arguments
 from .field_checks import check_name
 from .new_task import LAST_INSTANT, MAX_DELAY_DAYS, new_task
+from .task import NotGiven
 
 if TYPE_CHECKING:
     from cronsim import CronSim
@@ -63,12 +64,12 @@ def new_schedule(
     every: float | timedelta | None,
     cron: str | None,
     timezone: str,
-    group_id: int,
-    priority: int,
+    group_id: int | NotGiven,
+    priority: int | NotGiven,
 ) -> Schedule:
     """A checked schedule. Raises InvalidTask, and SettingError where the library for `cron` is missing."""
     check_schedule_name(name)
-    described = new_task(task, args, group_id, priority)
+    described = new_task(task, args, group_id, priority, unique_key=None)  # its tasks have a key of their own
     if not isinstance(timezone, str):
         raise InvalidTask(f"timezone is {shown(timezone)}; allowed: UTC, or a name as Europe/Berlin")
     if every is not None and timezone != UTC:

@@ -5,8 +5,8 @@ Imported by the stores and by everything above them; knows no database.
 
 # Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
 
-from enum import IntEnum
-from typing import NamedTuple
+from enum import Enum, IntEnum
+from typing import Final, NamedTuple, TypeVar
 
 MAX_TASK_LENGTH = 255
 MAX_ID = 2**64 - 1
@@ -39,6 +39,27 @@ class Status(IntEnum):
     FATAL = 4
     """The task failed, and is not retried."""
     WAITING = 5
+
+
+T = TypeVar("T")
+
+
+class NotGiven(Enum):
+    """The kind of NOT_GIVEN alone."""
+
+    NOT_GIVEN = 0
+
+    def __repr__(self) -> str:
+        return "<as in @task>"
+
+
+NOT_GIVEN: Final = NotGiven.NOT_GIVEN
+"""An argument of a producer that was left out: None is a value of some."""
+
+
+def given_or(value: T | NotGiven, otherwise: T) -> T:
+    """A producer's value, or another one where it was left out."""
+    return otherwise if value is NOT_GIVEN else value
 
 
 def name_of_status(status: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar, overload
 from ..errors import InvalidTask, SettingError
 from ..messages.printable import SPANS, shown, span_seconds
 from .backoff import Backoff, parse_backoff
-from .field_checks import name_of
+from .field_checks import check_group_id, check_key, check_priority, name_of
 from .task import MAX_ATTEMPTS, MAX_SECONDS
 
 MAX_TASKS_TOGETHER = 500
@@ -35,6 +35,13 @@ class Options(NamedTuple):
     """Whether the callable runs inside the transaction that completes its task."""
     commit_every: int | None = None
     """Up to so many tasks share the commits of their starts and finishes; None: each has its own."""
+    group_id: int = 0
+    """This and the next three hold for tasks that are added by the function itself, where the producer gives none."""
+    priority: int = 0
+    unique_key: str | Callable[..., str] | None = None
+    """The key, or what returns it for a task's arguments."""
+    rerun: bool = False
+    """Whether a row that has the key runs again."""
 
 
 NO_OPTIONS = Options()
@@ -52,6 +59,10 @@ def task(
     batch: int | None = None,
     transactional: bool = False,
     commit_every: int | None = None,
+    group_id: int = 0,
+    priority: int = 0,
+    unique_key: str | Callable[..., str] | None = None,
+    rerun: bool = False,
 ) -> Callable[[F], F]: ...
 def task(
     function: Any = None,
@@ -63,6 +74,10 @@ def task(
     batch: int | None = None,
     transactional: bool = False,
     commit_every: int | None = None,
+    group_id: int = 0,
+    priority: int = 0,
+    unique_key: str | Callable[..., str] | None = None,
+    rerun: bool = False,
 ) -> Any:
     """Give a callable options of its own; the function itself is not changed.
 
@@ -76,8 +91,11 @@ def task(
     `taskserver.connection()` and the completion are committed together.
     With `commit_every` up to so many tasks are started in one commit, called one by one, and finished in one commit, or
     after one second; where the worker dies meanwhile, tasks that have run may run again.
+    `group_id`, `priority`, `unique_key` and `rerun` hold where a producer gives this function itself to `add_task`, and
+    leaves them out. `unique_key` is a text, or a function that takes the task's arguments and returns the text.
     Raises SettingError; the module then cannot be imported.
     """
+    _check_of_producers(group_id, priority, unique_key, rerun)
     options = Options(
         max_attempts=None if max_attempts is None else _check_number("max_attempts", max_attempts, MAX_ATTEMPTS),
         backoff=None if backoff is None else parse_backoff("backoff", backoff),
@@ -86,6 +104,10 @@ def task(
         batch=None if batch is None else _check_number("batch", batch, MAX_TASKS_TOGETHER),
         transactional=_check_transactional(transactional, batch),
         commit_every=None if commit_every is None else _check_number("commit_every", commit_every, MAX_TASKS_TOGETHER),
+        group_id=group_id,
+        priority=priority,
+        unique_key=unique_key,
+        rerun=rerun,
     )
     _check_may_be_repeated(options)
 
@@ -141,6 +163,23 @@ def _check_may_be_repeated(options: Options) -> None:
             "it has commit_every and max_attempts=1; allowed: max_attempts from 2 on, as tasks which share commits "
             "may run again after a crash"
         )
+
+
+def _check_of_producers(group_id: int, priority: int, unique_key: object, rerun: bool) -> None:
+    """Raises SettingError where one of these could be none of a task's."""
+    try:
+        check_group_id(group_id)
+        check_priority(priority)
+        if isinstance(unique_key, str):
+            check_key("unique_key", unique_key)
+    except InvalidTask as error:
+        raise SettingError(str(error)) from None
+    if not (unique_key is None or isinstance(unique_key, str) or callable(unique_key)):
+        raise SettingError(f"unique_key is {shown(unique_key)}; allowed: a text, or a function that returns one")
+    if type(rerun) is not bool:
+        raise SettingError(f"rerun is {shown(rerun)}; allowed: True or False")
+    if rerun and unique_key is None:
+        raise SettingError("it has rerun and no unique_key, which tells the row that is to run again")
 
 
 def _check_timeout(value: float | str) -> float:

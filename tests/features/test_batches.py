@@ -257,7 +257,6 @@ def test_a_row_that_memory_has_no_room_for_fails_by_itself_and_comes_again(
     with monkeypatch.context() as full:
         for module in (batch, preparing):
             full.setattr(module, "read_item", read)
-        full.setattr(preparing, "read_arguments", lambda text: ([], read(text)))
         result = site.run()
     assert (result.done, result.failed, result.taken) == (4, 1, 5)
     assert site.first_lines() == [

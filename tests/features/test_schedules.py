@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +94,10 @@ def seconds_to_next(rows: Rows, name: str = "nightly") -> float:
 
 
 def test_the_first_time_comes_after_the_seconds_or_by_the_expression(server: TaskServer, rows: Rows) -> None:
-    server.schedule("nightly", "tasks.note", every=600)
+    assert server.schedule("nightly", "tasks.note", every=600) == next_at(rows)
     assert seconds_to_next(rows) == pytest.approx(600, abs=30)
-    server.schedule("daily", "tasks.note", cron="7 3 * * *", timezone="Asia/Kathmandu")
+    returned = server.schedule("daily", "tasks.note", cron="7 3 * * *", timezone="Asia/Kathmandu")
+    assert (returned, returned.utcoffset()) == (next_at(rows, "daily"), timedelta(0))
     assert f"{next_at(rows, 'daily'):%H:%M:%S.%f}" == "21:22:00.000000"
     assert 0 < seconds_to_next(rows, "daily") <= 86_400
     before = next_at(rows)
@@ -112,9 +113,9 @@ def test_the_same_again_changes_nothing_and_another_task_not_the_time(
     server.schedule("nightly", "tasks.note", {"n": 1}, **timing)
     move_to_past(rows)
     before = rows.execute("SELECT * FROM jobs_queue_schedules")
-    server.schedule("nightly", "tasks.note", {"n": 1}, **timing)
-    assert rows.execute("SELECT * FROM jobs_queue_schedules") == before
     planned = next_at(rows)
+    assert server.schedule("nightly", "tasks.note", {"n": 1}, **timing) == planned
+    assert rows.execute("SELECT * FROM jobs_queue_schedules") == before
     server.schedule("nightly", "tasks.other", ["x"], group_id=3, priority=-5, **timing)
     (stored,) = Schedules(server.store).all()
     assert stored.schedule[:5] == ("nightly", "tasks.other", '["x"]', 3, -5)

@@ -27,6 +27,7 @@ from tests.support.sites import Site
 TASKS = """
 import signal
 import threading
+from taskserver import task
 ran = []
 seen = {}
 server = None
@@ -58,6 +59,10 @@ def add_more(dsn=None, name=None, count=1):
 def add_more_and_fail(name):
     server.add_task(f"{name}.note", ["added"])
     raise ValueError("after adding")
+
+@task(group_id=3, priority=-1, unique_key=lambda page, text: f"page {page}", rerun=True)
+def index(page, text):
+    ran.append([page, text])
 
 class Letter:
     @staticmethod
@@ -238,6 +243,16 @@ def test_a_function_itself_runs_as_its_name_would(server: TaskServer, tasks: Any
     result = server.run()
     assert (result.done, result.fatal) == (5, 0)
     assert tasks.ran == [[["a", 1], {}], [[], {"b": [2, None]}], ["fold", 3], ["Letter", "x"], ["Parcel", "x"]]
+
+
+def test_what_a_function_says_of_its_tasks_holds_for_who_gives_the_function(server: TaskServer, tasks: Any) -> None:
+    first = server.add_task(tasks.index, [5, "old"])
+    assert server.add_tasks([{"task": tasks.index, "args": {"page": 5, "text": "new"}}]) == [first]
+    server.add_task(tasks.index, [6, "without a key"], unique_key=None, priority=5)
+    server.add_task(f"{tasks.__name__}.index", [7, "by its name"])
+    assert server.run(groups=[3]).done == 2
+    assert tasks.ran == [[5, "new"], [6, "without a key"]]
+    assert server.run(groups=[0]).done == 1
 
 
 # ---- add_tasks

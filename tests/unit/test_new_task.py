@@ -66,6 +66,16 @@ def store(rows): pass
 def store_none(): pass
 def odd(): pass
 odd.__signature__ = 5
+@taskserver.task(group_id=3, priority=-5, unique_key=lambda page, **others: f"page {page}", rerun=True)
+def index(page, lang="en"): pass
+@taskserver.task(unique_key="once")
+def tidy(): pass
+@taskserver.task(unique_key=lambda page: 1 / page)
+def divide(page): pass
+@taskserver.task(unique_key=lambda page: page)
+def keep(page, lang="en"): pass
+@taskserver.task(batch=5, unique_key=lambda n: f"reading {n}")
+def store_each(readings): pass
 class Base:
     @staticmethod
     def post(): return "posted"
@@ -292,6 +302,83 @@ def test_a_misspelt_keyword_is_told_the_right_one_before_anything_is_added(tasks
                 add()
         assert server.get(1) is None
         assert not server.unschedule("often")
+
+
+# ---- what @task says of a function that is given itself
+
+
+def row_of(*given: Any, **named: Any) -> tuple[object, ...]:
+    """Its group, priority, key, and whether it is a rerun."""
+    made = new_task(*given, **named)
+    return made.group_id, made.priority, made.unique_key, made.rerun
+
+
+@pytest.mark.parametrize(
+    ("given", "row"),
+    [
+        ({}, (3, -5, "page 7", True)),
+        ({"group_id": 0, "priority": 0}, (0, 0, "page 7", True)),
+        ({"group_id": 8, "priority": 9}, (8, 9, "page 7", True)),
+        ({"unique_key": "other"}, (3, -5, "other", True)),
+        ({"unique_key": "other", "rerun": False}, (3, -5, "other", False)),
+        ({"rerun": False}, (3, -5, "page 7", False)),
+        ({"unique_key": None}, (3, -5, None, False)),
+        ({"version": 4}, (3, -5, "page 7", True)),
+    ],
+)
+def test_what_the_producer_leaves_out_is_as_the_function_says(
+    tasks: Any, given: dict[str, Any], row: tuple[object, ...]
+) -> None:
+    for args in ([7], {"page": 7}, {"page": 7, "lang": "fr"}):
+        assert row_of(tasks.index, args, **given) == row
+        described = new_task_from({"task": tasks.index, "args": args, **given})
+        assert described == new_task(tasks.index, args, **given)
+
+
+def test_a_name_in_text_says_nothing_of_its_function(tasks: Any) -> None:
+    assert row_of("tasks.index", [7]) == (0, 0, None, False)
+    assert new_task("tasks.index", [7]) == new_task_from({"task": "tasks.index", "args": [7], "unique_key": None})
+    for key in ("group_id", "priority", "rerun"):
+        for task in ("tasks.index", tasks.index):
+            with pytest.raises(InvalidTask, match=f"^{key} is None; allowed"):
+                new_task_from({"task": task, "args": [7], key: None})
+
+
+def test_a_key_may_be_a_text_and_of_a_batch_is_that_of_each_task(tasks: Any) -> None:
+    assert row_of(tasks.tidy) == (0, 0, "once", False)
+    assert row_of(tasks.store_each, {"n": 5})[2] == row_of(tasks.store_each, [5])[2] == "reading 5"
+
+
+@pytest.mark.parametrize(
+    ("what", "args", "words"),
+    [
+        ("divide", [0], "unique_key of tasks.divide: ZeroDivisionError: division by zero"),
+        ("divide", [4], "unique_key of tasks.divide is 0.25; allowed: a text of 1 to 255 bytes in UTF-8"),
+        ("keep", [None], "unique_key of tasks.keep is None; allowed: a text of 1 to 255 bytes in UTF-8"),
+        ("keep", ["ä" * 128], "256 bytes long; allowed: a text of 1 to 255 bytes in UTF-8"),
+        ("keep", {"page": "p", "lang": "fr"}, "unique_key of tasks.keep: TypeError: "),
+        ("keep", {"pgae": "p"}, "tasks.keep(page, lang=…) does not take these arguments"),
+    ],
+)
+def test_a_key_that_cannot_be_had_is_an_invalid_task_that_names_it(
+    tasks: Any, what: str, args: Any, words: str
+) -> None:
+    with pytest.raises(InvalidTask) as caught:
+        new_task(getattr(tasks, what), args)
+    assert words in str(caught.value)
+    if what != "divide":
+        assert new_task(tasks.keep, ["p"], unique_key="mine").unique_key == "mine"
+
+
+def test_stages_have_group_and_priority_of_their_functions_and_a_pipeline_no_key_of_them(tasks: Any) -> None:
+    given: dict[str, Any] = {"stages": [tasks.index, {"task": tasks.index, "priority": 1}, "tasks.index"], "args": [7]}
+    for made, groups, priorities in (
+        (new_task(**given), [3, 3, 0], [-5, 1, 0]),
+        (new_task(**given, group_id=0, priority=2), [0, 0, 0], [2, 1, 2]),
+    ):
+        assert [stage["group_id"] for stage in stages_of(made)] == groups
+        assert [stage["priority"] for stage in stages_of(made)] == priorities
+        assert (made.group_id, made.priority, made.unique_key, made.rerun) == (groups[0], priorities[0], None, False)
 
 
 # ---- numbers

@@ -158,8 +158,7 @@ def test_a_server_made_by_hand_has_the_defaults_of_the_settings() -> None:
 
 def default_of(program: str, action: argparse.Action) -> str:
     if action.dest in ("group", "priority") and action.nargs is None:
-        parameters = inspect.signature(TaskServer.add_task).parameters
-        return str(parameters["group_id" if action.dest == "group" else "priority"].default)
+        return str(getattr(new_task.new_task("tasks.send"), "group_id" if action.dest == "group" else "priority"))
     if action.default is False or isinstance(action, argparse._VersionAction):
         return "off"
     if action.default in (None, []):

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from taskserver import InvalidTask, SettingError
+from taskserver import InvalidTask, SettingError, task
 from taskserver.model.schedule import Schedule, check_schedule, new_schedule, next_time
+from taskserver.model.task import NOT_GIVEN
 from tests.support.deployment import ROOT
 
 # ---- what may be given
@@ -27,6 +28,17 @@ def test_a_schedule_is_what_was_given() -> None:
     )
     assert given == ("täglich", "tasks.note", '{"n":1}', 3, -1, None, "0 3 * * *", "Europe/Berlin")
     assert schedule(every=timedelta(minutes=5)).every_seconds == schedule(every=300.0).every_seconds == 300
+
+
+@task(group_id=4, priority=-2, unique_key="mine", rerun=True)
+def tidy() -> None: ...
+
+
+def test_a_function_s_own_group_and_priority_are_those_of_its_schedule() -> None:
+    left_out = {"group_id": NOT_GIVEN, "priority": NOT_GIVEN}
+    assert schedule(task=tidy, every=60, **left_out)[3:5] == (4, -2)
+    assert schedule(task=tidy, every=60)[3:5] == (0, 0)
+    assert schedule(task="tasks.tidy", every=60, **left_out)[3:5] == (0, 0)
 
 
 NAME = "name is .*; allowed: a text of 1 to 200 bytes"

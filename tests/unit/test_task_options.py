@@ -32,6 +32,12 @@ from taskserver.model.task_options import options_of
         ({"backoff": "soon"}, "^backoff is .*; allowed: "),
         ({"on_fatal": "x"}, "^on_fatal: "),
         *(({"transactional": value}, "^transactional is .*; allowed: True or False") for value in (1, None, "yes")),
+        ({"group_id": -1}, "^group_id is -1; allowed: a whole number from 0 to"),
+        ({"priority": 2**31}, "^priority is .*; allowed: a whole number from"),
+        *(({"unique_key": value}, "^unique_key is .*; allowed: a text of 1 to 255 bytes") for value in ("", "k" * 256)),
+        ({"unique_key": 5}, "^unique_key is 5; allowed: a text, or a function that returns one"),
+        ({"unique_key": "k", "rerun": 1}, "^rerun is 1; allowed: True or False"),
+        ({"rerun": True}, "^it has rerun and no unique_key, which tells the row"),
         ({"transactional": True, "batch": 5}, "^it has transactional and batch; allowed: one of them"),
     ],
 )

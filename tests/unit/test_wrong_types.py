@@ -76,6 +76,7 @@ CALLS: dict[str, Callable[[TaskServer], Callable[..., object]]] = {
         lambda **given: server.run(**{"groups": [9]} | given)
     ),
     "max_attempts backoff timeout on_fatal batch transactional": lambda server: options,
+    "group_id priority unique_key rerun": lambda server: options,
     "delay": lambda server: Retry,
     "done total text": lambda server: lambda **given: progress(**{"done": 1} | given),
 }

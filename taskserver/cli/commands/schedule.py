@@ -8,7 +8,6 @@ from typing import Any
 from ...messages.printable import printable
 from ...model.schedule import CRON_EXAMPLE, MAX_EVERY_SECONDS, UTC
 from ...server import TaskServer
-from ...stores.queue.schedules import Schedules
 from ..terminal.arguments import whole_seconds
 from ..terminal.instants import exactly
 from ..terminal.misnamed import warn_of_missing
@@ -33,7 +32,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(server: TaskServer, options: argparse.Namespace) -> None:
     server.store.tables.check()
-    server.schedule(
+    next_at = server.schedule(
         options.name,
         options.task,
         None if options.args is None else read_args(options.args),
@@ -43,7 +42,5 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
         group_id=options.group or 0,
         priority=options.priority or 0,
     )
-    found = Schedules(server.store).find(options.name)
-    if found:
-        print(printable(f"{options.name}: next at {exactly(found.next_at)}"))
+    print(printable(f"{options.name}: next at {exactly(next_at.isoformat())}"))
     warn_of_missing(server.settings, [options.task], MISNAMED)

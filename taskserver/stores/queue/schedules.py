@@ -93,14 +93,17 @@ class Schedules:
     NOW = "SELECT {now_text}"
     REMOVE = "DELETE FROM {schedules} WHERE name = ?"
 
-    def put(self, schedule: Schedule) -> None:
+    def put(self, schedule: Schedule) -> datetime:
         """Make a schedule, or change the one of its name; its next time is reckoned anew where its timing changes.
 
-        Raises InvalidTask, SettingError, DatabaseError.
+        Returns that time, which lies behind now where no run has met it yet. Raises InvalidTask, SettingError,
+        DatabaseError.
         """
         now = _instant(self._database.fetch_value(self.NOW))
-        next_at = _text(next_time(schedule, now, now))
-        self._database.change(f"{self.PUT} {self._if_it_stands()}", (*schedule, next_at))
+        reckoned = next_time(schedule, now, now)
+        self._database.change(f"{self.PUT} {self._if_it_stands()}", (*schedule, _text(reckoned)))
+        stored = self._find(schedule.name)
+        return (stored and _instant_or_none(stored.next_at)) or reckoned
 
     def _if_it_stands(self) -> str:
         given = {column: self._database.words.given.format(column) for column in (*Schedule._fields, "next_at")}
@@ -131,11 +134,6 @@ class Schedules:
         found = holders(self._database, list(by_name))
         words = {name: holder.keeps_silent(by_name[name], self._lease_seconds) for name, holder in found.items()}
         return {name: told for name, told in words.items() if told}
-
-    def find(self, name: str) -> StoredSchedule | None:
-        """The schedule of this name, if there is one."""
-        planned = self._find(name)
-        return None if planned is None else _stored(planned)
 
     def _find(self, name: str) -> _Planned | None:
         row = self._database.fetch_first(f"{self.ALL} WHERE name = ?", (name,))
