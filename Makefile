@@ -23,13 +23,13 @@ venv: ## create .venv with what taskserver needs at run time
 	@.ci/setup venv
 
 venv-test:
-	@.ci/setup venv web metrics test
+	@.ci/setup venv cron web metrics test
 
 venv-dev:
-	@.ci/setup venv web metrics test dev
+	@.ci/setup venv cron web metrics test dev
 
 venv-bench:
-	@.ci/setup venv web metrics test bench
+	@.ci/setup venv cron web metrics test bench
 
 packages:
 	@.ci/setup packages
@@ -37,8 +37,8 @@ packages:
 demo: venv ## run the demonstration: SQLite, no server, nothing to configure
 	@$(PYTHON) examples/demo/run.py $(ARGS)
 
-bundle: ## write a folder and a zip to upload, which need nothing but python3: dist/; with ARGS=--web the status page, too
-	@.ci/setup venv $(if $(filter --web,$(ARGS)),web)
+bundle: ## write a folder and a zip to upload, which need nothing but python3: dist/; more with ARGS="--web --metrics"
+	@.ci/setup venv cron $(patsubst --%,%,$(filter --web --metrics,$(ARGS)))
 	@$(PYTHON) packaging/bundle.py $(ARGS)
 
 test: venv-test packages ## run the tests on SQLite and a private MariaDB

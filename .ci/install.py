@@ -39,15 +39,19 @@ def settings() -> dict[str, str]:
     return found | {name: value for name, value in os.environ.items() if is_kept(name)}
 
 
+def environment(sources: dict[str, str]) -> dict[str, str]:
+    """This process's, with no other settings of pip's than these."""
+    environ = {name: value for name, value in os.environ.items() if not is_pips(name)}
+    return environ | {"PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"} | sources
+
+
 def main(file: str) -> int:
     """Install them, and look whether they are there; pip's exit code."""
-    environ = {name: value for name, value in os.environ.items() if not is_pips(name)}
-    environ |= {"PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
     # Nothing that would have to be built, by what has no hash.
     install = [*PIP, "install", "-q", "--require-hashes", "--only-binary", ":all:", "-r", file]
-    code = subprocess.run(install, check=False, env=environ | settings()).returncode
+    code = subprocess.run(install, check=False, env=environment(settings())).returncode
     # Without any source pip fails unless all of it is there.
-    return code or subprocess.run([*install, "--no-index"], check=False, env=environ).returncode
+    return code or subprocess.run([*install, "--no-index"], check=False, env=environment({})).returncode
 
 
 if __name__ == "__main__":

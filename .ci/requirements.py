@@ -19,11 +19,15 @@ def sections(lock: str) -> dict[str, str]:
     return dict(zip(titles_and_lines[::2], titles_and_lines[1::2], strict=True))
 
 
-def requirements(extras: list[str]) -> list[str]:
-    """Requirement lines with their hashes for these extras. Each adds to those before it: `web metrics test dev`."""
+def section_lines(titles: list[str]) -> list[str]:
+    """The lines of these sections of our requirements.lock."""
     found = sections((ROOT / "requirements.lock").read_text(encoding="utf-8"))
-    lines = [line for title in (RUN_TIME, *extras) for line in found[title].splitlines()]
-    return [line for line in lines if line and not line.startswith("#")]
+    return [line for title in titles for line in found[title].splitlines()]
+
+
+def requirements(extras: list[str]) -> list[str]:
+    """Requirement lines with their hashes for these extras. Each adds to those before it: `cron web metrics test`."""
+    return [line for line in section_lines([RUN_TIME, *extras]) if line and not line.startswith("#")]
 
 
 if __name__ == "__main__":

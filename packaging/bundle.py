@@ -1,20 +1,20 @@
 """`make bundle`: a folder and a zip of it in dist/, to be uploaded by FTP and run with nothing but python3.
 
-    dist/taskserver-VERSION/        worker.py, client.py, taskserver/, … and beside them pymysql/ and dotenv/
+    dist/taskserver-VERSION/        worker.py, client.py, taskserver/, … and beside them pymysql/, dotenv/ and cronsim/
     dist/taskserver-VERSION.zip     that one folder
 
-The two packages of requirements.txt come from the environment that runs this, just as the tests ran with them, and are
-what requirements.lock names. They need no mechanism: the folder of worker.py is the first place where Python looks.
-With --web those of the status page lie there, too: the packages that requirements.lock names for it.
+Any Python of 3.10 or newer makes it, on Linux, a Mac or Windows: `python packaging/bundle.py`. The packages are those
+that requirements.lock names. They come from this Python where it has them, as in the .venv of `make`; else pip gets
+them. On a host they need no mechanism: the folder of worker.py is the first place where Python looks. --web and
+--metrics take in the packages of those extras.
 
 What is in it is named here, file by file or by folder and suffix, and git must know each: nothing of a developer's own
-folder gets in. The same commit with the same packages makes the same bytes.
+folder gets in. The same commit makes the same bytes.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
 import hashlib
 import os
 import re
@@ -22,19 +22,24 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
 from collections.abc import Iterator
-from importlib import metadata
+from importlib import metadata, util
 from pathlib import Path, PurePosixPath
 
+if sys.version_info < (3, 10):
+    sys.exit("bundle.py needs Python 3.10 or newer, and this is %d.%d" % sys.version_info[:2])
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT / ".ci"))
 
-from taskserver import __version__  # noqa: E402
-from taskserver.host.private_folder import DENY_ALL  # noqa: E402
+from install import PIP, environment, settings  # type: ignore[import-not-found]  # noqa: E402
+from requirements import RUN_TIME, requirements, section_lines  # type: ignore[import-not-found]  # noqa: E402
 
-NAME = f"taskserver-{__version__}"
+# The package is not imported: Windows cannot run it.
+INIT = (ROOT / "taskserver" / "__init__.py").read_text(encoding="utf-8")
+NAME = "taskserver-" + re.findall(r'^__version__ = "(.+)"', INIT, re.MULTILINE)[0]
 FILES = (
     ".env.example",
     ".htaccess",
@@ -69,8 +74,13 @@ LEFT_OUT = {
     "werkzeug/debug/shared/": "what a browser would show of Werkzeug's debugger",
 }
 """How names of files begin that are not taken from a package → what they are."""
-AGAIN = "make bundle" + (" ARGS=--web" if "--web" in sys.argv else "")
-"""What installs the packages and makes the bundle that was asked for."""
+ALWAYS = [RUN_TIME, "cron"]
+"""The sections of requirements.lock whose packages are in every bundle."""
+FOR_ANY_HOST = [
+    *("--only-binary", ":all:", "--implementation", "cp", "--python-version", "3.10", "--abi", "cp310"),
+    *("--platform", "manylinux2014_x86_64"),
+]
+"""What pip gets is the same wherever it runs. What is compiled in it is left out, and the rest is plain Python."""
 
 Members = dict[str, bytes]
 """A file's place in the bundle → what is in it."""
@@ -84,22 +94,24 @@ def main() -> int:
     """Parse, write, say what was written; the exit code."""
     parser = argparse.ArgumentParser(description="Writes the folder and the zip that are uploaded to a host.")
     parser.add_argument("--web", action="store_true", help="take in the packages of the status page")
+    parser.add_argument("--metrics", action="store_true", help="take in the package of `client.py metrics`")
+    chosen = [extra for extra, wanted in vars(parser.parse_args()).items() if wanted]
     try:
-        return _bundle(ROOT / "dist", parser.parse_args().web)
+        with tempfile.TemporaryDirectory() as folder:
+            return _bundle(ROOT / "dist", [*ALWAYS, *chosen], Path(folder))
     except (BundleError, OSError) as error:
         print(f"bundle.py: {error}", file=sys.stderr)
         return 2
 
 
-def _bundle(target: Path, web: bool) -> int:
+def _bundle(target: Path, sections: list[str], folder: Path) -> int:
     sources = own_sources()
     refuse_strangers(sources)
-    packages = [_required(line) for line in _lines(ROOT / "requirements.txt")]
-    packages += [_installed(name) for name in locked("web")] if web else []
+    packages = packages_of(sections, folder)
     members = {place: _content(ROOT / source) for source, place in sources.items()}
-    members |= {"var/.htaccess": DENY_ALL.encode(), LISTED: third_party(packages).encode()}
+    members |= {"var/.htaccess": members[".htaccess"], LISTED: third_party(packages).encode()}
     for package in packages:
-        members |= locked_members_of(package)
+        members |= members_of(package)
     instant = instant_of(sources)
     write(target, members, instant - instant % 2)  # a zip counts in steps of two seconds
     size = sum(map(len, members.values())) / 1e6
@@ -130,7 +142,7 @@ def _files_below(folder: str, suffixes: set[str]) -> Iterator[str]:
 
 def refuse_strangers(sources: dict[str, str]) -> None:
     """Where there is git, a file that it does not know is somebody's draft, or a module that was not added yet."""
-    if not (ROOT / ".git").exists():
+    if not _has_git():
         return
     tracked = _git("ls-files", "-z").split("\0")
     strangers = sorted(set(sources).difference(tracked))
@@ -138,13 +150,16 @@ def refuse_strangers(sources: dict[str, str]) -> None:
         raise BundleError(f"git does not know {', '.join(strangers)}: `git add` what belongs to it, remove the rest")
 
 
+def _has_git() -> bool:
+    """Not in an unzipped copy, nor on a PC that has no git."""
+    return (ROOT / ".git").exists() and shutil.which("git") is not None
+
+
 def _git(*arguments: str) -> str:
     # safe.directory: the checkout may be another user's, as in a container.
     command = ["git", "-c", f"safe.directory={ROOT}", *arguments]
     try:
         return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    except FileNotFoundError:
-        raise BundleError("git is not installed, and it knows which files belong to the project") from None
     except subprocess.CalledProcessError as error:
         raise BundleError(f"git {arguments[0]} failed: {error.stderr.partition(chr(10))[0]}") from None
 
@@ -163,7 +178,7 @@ def instant_of(sources: dict[str, str]) -> int:
     """
     if "SOURCE_DATE_EPOCH" in os.environ:
         return _seconds(os.environ["SOURCE_DATE_EPOCH"])
-    if (ROOT / ".git").exists() and not _git("status", "--porcelain", "--untracked-files=no"):
+    if _has_git() and not _git("status", "--porcelain", "--untracked-files=no"):
         return int(_git("log", "-1", "--format=%ct"))
     return int(max((ROOT / source).stat().st_mtime for source in sources))
 
@@ -178,66 +193,52 @@ def _seconds(text: str) -> int:
 # ---- the packages of others
 
 
-def _lines(path: Path) -> list[str]:
-    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
-    return [line for line in lines if line and not line.startswith("#")]
+def packages_of(sections: list[str], folder: Path) -> list[metadata.Distribution]:
+    """The packages of these sections of requirements.lock: what this Python has, or what pip gets into the folder."""
+    lines = [line for line in section_lines(sections) if line.startswith("# in ")]
+    installed = [package for line in lines if (package := _installed(line))]
+    if len(installed) == len(lines):
+        return installed
+    print(f"getting {', '.join(line[5:].partition(':')[0] for line in lines)}", flush=True)
+    found = {content_line(package): package for package in fetched(requirements(sections[1:]), folder)}
+    if differing := set(found).symmetric_difference(lines):
+        raise BundleError(f"requirements.lock differs from the packages that it names: {min(differing)}")
+    return [found[line] for line in lines]
 
 
-def _required(line: str) -> metadata.Distribution:
-    """The installed package that a line of requirements.txt asks for."""
-    form = re.fullmatch(r"([\w.-]+)((?:(?:>=|<)[\d.]+,?)*)", line)
-    if not form:
-        raise BundleError(f"requirements.txt: {line!r} is not of the form name>=1.2,<2")
-    name, bounds = form.groups()
-    package = _installed(name)
-    if not all(_holds(package.version, bound) for bound in bounds.split(",") if bound):
-        raise BundleError(f"{name} {package.version} is installed, and requirements.txt asks for {bounds}")
-    return package
-
-
-def _installed(name: str) -> metadata.Distribution:
+def _installed(line: str) -> metadata.Distribution | None:
+    """The package of this content line, if this Python has it and nobody changed it."""
     try:
-        return metadata.distribution(name)
-    except metadata.PackageNotFoundError:
-        raise BundleError(f"{name} is not installed for {sys.executable}: run {AGAIN}") from None
+        package = metadata.distribution(line.split()[2])
+        return package if content_line(package) == line else None
+    except (metadata.PackageNotFoundError, BundleError, OSError):
+        return None
 
 
-def _holds(version: str, bound: str) -> bool:
-    """Whether 1.2.4 is >=1.2; one that is no plain number, as 2.0rc1, never is."""
-    if not re.fullmatch(r"\d+(\.\d+)*", version):
-        return False
-    left, right = _numbers(version), _numbers(bound.lstrip("<>="))
-    return left < right if bound.startswith("<") else left >= right
+def fetched(required: list[str], folder: Path) -> list[metadata.Distribution]:
+    """What pip gets for these lines, each with its hashes, unpacked in the folder."""
+    if util.find_spec("pip") is None:
+        raise BundleError(f"{sys.executable} has no pip, which gets the packages: install pip (python -m ensurepip)")
+    (folder / "required").write_text("\n".join(required), encoding="utf-8")
+    command = [*PIP, "download", "--require-hashes", "--no-deps", *FOR_ANY_HOST]
+    command += ["-r", str(folder / "required"), "-d", str(folder)]
+    ended = subprocess.run(
+        command, check=False, env=environment(settings()), capture_output=True, text=True, errors="replace"
+    )
+    if ended.returncode != 0:
+        raise BundleError(_complaint(ended.stderr))
+    for wheel in folder.glob("*.whl"):
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder / "site")
+    return list(metadata.distributions(path=[str(folder / "site")]))
 
 
-def _numbers(version: str) -> list[int]:
-    """Without zeros at the end: 2.0 is 2."""
-    return [int(number) for number in re.sub(r"(\.0+)+$", "", version).split(".")]
-
-
-def locked_members_of(package: metadata.Distribution) -> Members:
-    """A package's members, if they are those of the file whose hash requirements.lock names.
-
-    RECORD alone says nothing: who changes a file where it is installed can change RECORD, too.
-    """
-    members = dict(members_of(package))
-    version, digest = locked().get(package.name, ("no release of it", ""))
-    if version != package.version:
-        raise BundleError(
-            f"{package.name} {package.version} is installed, and requirements.lock names {version}: run {AGAIN}"
-        )
-    if digest != content_hash(members):
-        raise BundleError(f"{package.name} is not what requirements.lock names: remove .venv, and run {AGAIN}")
-    return members
-
-
-def locked(section: str = "") -> dict[str, tuple[str, str]]:
-    """The packages that a section of requirements.lock has content lines of, or all: name → version, content hash."""
-    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
-    if section:
-        lock = lock.partition(f"# ---- {section}\n")[2].partition("# ---- ")[0]
-    lines = re.findall(r"^# in (\S+) (\S+): sha256:(\S+)$", lock, re.MULTILINE)
-    return {name: (version, digest) for name, version, digest in lines}
+def _complaint(errors: str) -> str:
+    """What pip said, in a line."""
+    if "DO NOT MATCH THE HASHES" in errors:
+        return "pip got a file whose hash is not in requirements.lock, and nothing was written: get a new copy of both"
+    said = next((line for line in errors.splitlines() if line.startswith("ERROR:")), "ERROR: it did not say why")
+    return f"pip could not get the packages (is the network there?): {said.removeprefix('ERROR:').strip()}"
 
 
 def content_line(package: metadata.Distribution) -> str:
@@ -258,9 +259,9 @@ def members_of(package: metadata.Distribution) -> Iterator[tuple[str, bytes]]:
         if _belongs(file):
             licences += _is_licence(file)
             # A release for Windows may have other line ends: its bundle, and its hash, are those of every machine.
-            yield file.as_posix(), _unchanged(package, file).replace(b"\r\n", b"\n")
+            yield file.as_posix(), Path(str(file.locate())).read_bytes().replace(b"\r\n", b"\n")
     if not licences:
-        raise BundleError(f"{package.name} {package.version} is installed without its licence: install it by pip")
+        raise BundleError(f"{package.name} {package.version} comes without its licence")
 
 
 def _belongs(file: metadata.PackagePath) -> bool:
@@ -276,17 +277,6 @@ def _belongs(file: metadata.PackagePath) -> bool:
 
 def _is_licence(file: PurePosixPath) -> bool:
     return file.parts[0].endswith(".dist-info") and bool(re.match("(LICEN[CS]E|COPYING|NOTICE|AUTHORS)", file.name))
-
-
-def _unchanged(package: metadata.Distribution, file: metadata.PackagePath) -> bytes:
-    """What is in it, if that is what was installed."""
-    content = Path(str(file.locate())).read_bytes()
-    if file.hash is None:
-        raise BundleError(f"{package.name} does not say what is in {file}: install it by pip")
-    digest = base64.urlsafe_b64encode(hashlib.new(file.hash.mode, content).digest()).rstrip(b"=").decode()
-    if digest != file.hash.value:
-        raise BundleError(f"{file} was changed since {package.name} was installed: remove .venv, and run {AGAIN}")
-    return content
 
 
 def third_party(packages: list[metadata.Distribution]) -> str:
