@@ -40,9 +40,10 @@ def settings() -> dict[str, str]:
 
 
 def environment(sources: dict[str, str]) -> dict[str, str]:
-    """This process's, with no other settings of pip's than these."""
+    """The environment of this process, with no other settings of pip's than these."""
     environ = {name: value for name, value in os.environ.items() if not is_pips(name)}
-    return environ | {"PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"} | sources
+    ours = {"PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+    return environ | ours | sources
 
 
 def main(file: str) -> int:

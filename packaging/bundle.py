@@ -29,13 +29,13 @@ from collections.abc import Iterator
 from importlib import metadata, util
 from pathlib import Path, PurePosixPath
 
-if sys.version_info < (3, 10):
-    sys.exit("bundle.py needs Python 3.10 or newer, and this is %d.%d" % sys.version_info[:2])
+if sys.version_info < (3, 10):  # noqa: UP036
+    sys.exit("bundle.py needs Python 3.10 or newer, and this is {}.{}".format(*sys.version_info))
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / ".ci"))
 
-from install import PIP, environment, settings  # type: ignore[import-not-found]  # noqa: E402
-from requirements import RUN_TIME, requirements, section_lines  # type: ignore[import-not-found]  # noqa: E402
+from install import PIP, environment, settings  # noqa: E402
+from requirements import RUN_TIME, requirements, section_lines  # noqa: E402
 
 # The package is not imported: Windows cannot run it.
 INIT = (ROOT / "taskserver" / "__init__.py").read_text(encoding="utf-8")

@@ -7,9 +7,7 @@ import os
 import re
 import shutil
 import subprocess
-import venv
 import zipfile
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,10 +15,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.support.deployment import ROOT
+from tests.support.venvs import make_venv
 
 LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-EXTRAS = ("run time", "cron", "web", "metrics", "test", "dev", "update", "bench")
+EXTRAS = ("run time", "cron", "web", "metrics", "test", "dev", "update", "bench", "release")
 
 
 def asked_for(extra: str) -> list[Requirement]:
@@ -86,16 +85,6 @@ def wheel(folder: Path, code: str, name: str = "shop") -> Path:
         for name, content in files.items():
             archive.writestr(zipfile.ZipInfo(name), content)
     return path
-
-
-def make_venv(folder: Path) -> None:
-    """A virtual environment with the pip of this one: to unpack another takes ten times as long."""
-    venv.create(folder, with_pip=False)
-    spec = find_spec("pip")
-    assert spec
-    assert spec.origin
-    (site,) = folder.glob("lib/python*/site-packages")
-    (site / "pip").symlink_to(Path(spec.origin).parent)
 
 
 def wants(path: Path) -> str:
