@@ -14,7 +14,7 @@ PARALLEL = -n 4 --dist loadgroup
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONOPTIMIZE PYTHONDONTWRITEBYTECODE VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-test venv-dev venv-bench update packages demo bundle test test-unit test-sqlite test-long test-servers chaos lint format bench screenshots clean
+.PHONY: help venv venv-test venv-dev venv-bench update packages demo bundle release test test-unit test-sqlite test-long test-servers chaos lint format bench screenshots clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z.-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -40,6 +40,10 @@ demo: venv ## run the demonstration: SQLite, no server, nothing to configure
 bundle: ## write a folder and a zip to upload, which need nothing but python3: dist/; more with ARGS="--web --metrics"
 	@.ci/setup venv cron $(patsubst --%,%,$(filter --web --metrics,$(ARGS)))
 	@$(PYTHON) packaging/bundle.py $(ARGS)
+
+release: ## write what is published of a tag vX.Y.Z: sdist, wheel, bundles, hashes, each tried in an empty environment: dist/
+	@.ci/setup venv cron web release
+	@$(PYTHON) packaging/release.py
 
 test: venv-test packages ## run the tests on SQLite and a private MariaDB
 	@$(PYTHON) -m pytest -m "not long" $(PARALLEL) $(ARGS)
