@@ -26,7 +26,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / ".ci"))
 
-from install import environment  # noqa: E402
 from requirements import requirements  # noqa: E402
 
 BUILD = "import sys, setuptools.build_meta as backend; print(getattr(backend, 'build_' + sys.argv[1])(sys.argv[2]))"
@@ -131,8 +130,8 @@ def try_installed(artefact: Path, folder: Path) -> None:
     needed = requirements(["release"] if artefact.suffix == ".gz" else [])
     (folder / "needed").write_text("\n".join(needed))
     run(python, str(ROOT / ".ci" / "install.py"), str(folder / "needed"), cwd=folder)
-    pip = [python, "-m", "pip", "install", "--quiet", "--no-index", "--no-build-isolation"]
-    run(*pip, str(artefact), cwd=folder, **environment({}))
+    pip = [python, "-m", "pip", "install", "--quiet", "--isolated", "--no-index", "--no-build-isolation"]
+    run(*pip, str(artefact), cwd=folder, PIP_CONFIG_FILE=os.devnull)
     job = folder / "job"
     job.mkdir()
     client, worker = (str(folder / "venv" / "bin" / name) for name in ("taskserver", "taskserver-worker"))
@@ -174,7 +173,9 @@ def publish(artefacts: list[Path], target: Path) -> None:
 
 def run(*command: str, cwd: Path, **env: str) -> str:
     """Runs a program to its end; what it printed. Its last line is the error if it fails."""
-    ended = subprocess.run(command, check=False, cwd=cwd, env=os.environ | env, capture_output=True, text=True)
+    # A queue that this environment names is somebody's.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("TASKSERVER_")}
+    ended = subprocess.run(command, check=False, cwd=cwd, env=environ | env, capture_output=True, text=True)
     if ended.returncode != 0:
         said = (ended.stderr.strip() or ended.stdout.strip() or "it said nothing").splitlines()[-1]
         raise ReleaseError(f"{' '.join(command)}: {said}")
