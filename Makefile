@@ -45,7 +45,7 @@ release: ## write what is published of a tag vX.Y.Z: sdist, wheel, bundles, hash
 	@.ci/setup venv cron web release
 	@$(PYTHON) packaging/release.py
 
-test: venv-test packages ## run the tests on SQLite and a private MariaDB
+test: packages venv-test ## run the tests on SQLite and a private MariaDB
 	@$(PYTHON) -m pytest -m "not long" $(PARALLEL) $(ARGS)
 
 test-unit: venv-test ## run the tests that need no database, in seconds
@@ -55,7 +55,7 @@ test-sqlite: venv-test ## run the tests that need no server, in a few minutes
 	@$(PYTHON) -m pytest -m "not long and not server" $(PARALLEL) $(ARGS)
 
 # Code 5: ARGS="-k …" chose none of them.
-test-long: venv-test packages ## run all the tests, the long ones too
+test-long: packages venv-test ## run all the tests, the long ones too
 	@$(PYTHON) -m pytest -m "not long" $(PARALLEL) $(ARGS) || [ $$? = 5 ]
 	@$(PYTHON) -m pytest -m long $(ARGS)
 
@@ -72,7 +72,7 @@ format: venv-dev ## format the code and repair what ruff can
 	@$(PYTHON) -m ruff check --fix $(CODE)
 	@$(PYTHON) -m ruff format $(CODE)
 
-chaos: venv-test packages ## kill, freeze and cut off workers, database and network for some minutes
+chaos: packages venv-test ## kill, freeze and cut off workers, database and network for some minutes
 	@$(PYTHON) -m tests.faults.chaos $(ARGS)
 
 bench: venv-bench packages ## measure, on a private MariaDB with durable settings
@@ -82,7 +82,7 @@ update: ## renew requirements.lock: the newest packages that pyproject.toml allo
 	@.ci/setup venv update
 	@$(PYTHON) .ci/lock.py
 
-screenshots: venv-test packages ## take pictures of the status page, in the widths and colours that people use
+screenshots: packages venv-test ## take pictures of the status page, in the widths and colours that people use
 	@$(PYTHON) -m tests.web.screenshots $(ARGS)
 
 schema.sql: taskserver/stores/mysql/schema.sql ## copy the tables from taskserver/stores/mysql/schema.sql
