@@ -58,6 +58,8 @@ NOT_RUN = {
     (UPGRADING, "ALTER TABLE jobs_queue ADD COLUMN stages"): "for tables of version 3: the same",
     (UPGRADING, "ALTER TABLE jobs_queue ADD COLUMN result"): "for tables of version 4: the same",
     (TUTORIAL, "/home/you/"): "a picture of folders",
+    (TUTORIAL, "py packaging"): "for Windows: as in tests/docs/test_bundle.py",
+    (TUTORIAL, "getting PyMySQL"): "what that prints",
     ("docs/installing.md", ".venv/bin/pip install"): "as in tests/docs/test_release.py",
     ("docs/installing.md", "taskserver init"): "as in tests/cli/test_installed.py",
     ("docs/installing.md", "*/5 * * * *"): "the same",
@@ -363,9 +365,12 @@ OF_THE_READER = {"tasks.py", "alerts.py", "taskserver.old", "queue.php", "var/gr
     "tasks.example.py",
     "START-HERE.txt",
     "programs.py",
+    ".env.txt",
+    "said.txt",
 }
 OF_OTHER_PROGRAMS = {"--collector", "--help", "--no-tablespaces", "--only", "--target", "--threads", "--web"} | {
     "--exec",
+    "--metrics",
     "--single-transaction",
 }
 TARGETS = set(re.findall(r"^([a-z.-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

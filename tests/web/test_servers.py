@@ -202,7 +202,7 @@ def bundle() -> Iterator[Path]:
         for path in ROOT.iterdir():
             if path.is_file() and path.name != ".git":
                 shutil.copy2(path, source)
-        for name in ("taskserver", "docs", "examples", "packaging"):
+        for name in ("taskserver", "docs", "examples", "packaging", ".ci"):
             shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
         subprocess.run([sys.executable, source / "packaging" / "bundle.py", "--web"], check=True, capture_output=True)
         (archive,) = (source / "dist").glob("*.zip")
