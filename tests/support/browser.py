@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import json
 import subprocess
+import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -53,6 +54,8 @@ class Browser:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        # The driver leaves its scratch behind. A socket's path in there must be short.
+        self._scratch = tempfile.TemporaryDirectory(prefix="taskserver-web-", dir="/tmp", ignore_cleanup_errors=True)
         self._session = ""
         self._opener = build_opener(ProxyHandler({}))
 
@@ -64,7 +67,7 @@ class Browser:
         self._url = f"http://127.0.0.1:{port}"
         self._driver = subprocess.Popen(
             [driver, f"--port={port}"],
-            env={"PATH": "/usr/bin:/bin", "HOME": str(self._folder)},
+            env={"PATH": "/usr/bin:/bin", "HOME": str(self._folder), "TMPDIR": self._scratch.name},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -87,6 +90,7 @@ class Browser:
         finally:
             self._driver.terminate()
             self._driver.wait(WAIT_SECONDS)
+            self._scratch.cleanup()
 
     def open(self, url: str) -> None:
         self._ask("POST", f"{self._session}/url", {"url": url})
