@@ -17,6 +17,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.metadata import distribution, version
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +28,8 @@ from packaging.utils import canonicalize_name
 from taskserver import __version__
 from tests.support.deployment import ROOT, TIMEOUT_SECONDS
 from tests.support.hosts import BARE, VERSIONS, as_user, is_usable, open_folder, own, own_all, users_python
-from tests.support.servers import NOBODY, find_program
+from tests.support.repositories import INSTANT, in_git
+from tests.support.servers import NOBODY
 from tests.support.venvs import make_venv
 
 NAME = f"taskserver-{__version__}"
@@ -462,21 +464,19 @@ def _wheel_of(name: str, folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kind", PACKAGES)
 def test_a_python_without_its_packages_makes_the_same_bytes_as_windows_would(
-    request: pytest.FixtureRequest, repository: Path, bare: Callable[..., Run], kind: str
+    full_bundle: Bundle, repository: Path, bare: Callable[..., Run]
 ) -> None:
-    expected = request.getfixturevalue(kind)
     for path in [path for path in repository.rglob("*") if path.is_file() and path.suffix != ".png"]:
         before = path.stat().st_mtime_ns
         path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
         os.utime(path, ns=(before, before))
     for _ in range(2):  # the second takes the place of the first
-        made = bare(full=kind == "full_bundle")
+        made = bare(full=True)
         assert (made.returncode, made.stderr) == (0, "")
-    names = [f"{name} {version(name)}" for name in PACKAGES[kind]]
+    names = [f"{name} {version(name)}" for name in PACKAGES["full_bundle"]]
     assert made.stdout.startswith(f"getting {', '.join(names)}\nwrote dist/")
-    assert (repository / "dist" / f"{NAME}.zip").read_bytes() == expected.archive.read_bytes()
+    assert (repository / "dist" / f"{NAME}.zip").read_bytes() == full_bundle.archive.read_bytes()
 
 
 def test_packages_that_pip_cannot_get_or_that_are_others_are_named_in_a_line(
@@ -525,25 +525,9 @@ def test_the_oldest_python_is_told_which_one_is_needed(repository: Path) -> None
 
 
 @pytest.fixture
-def git(repository: Path) -> Callable[..., None]:
+def git(repository: Path) -> Callable[..., str]:
     """Runs git in the repository, which it knows."""
-    program = find_program("git")
-    if program is None:
-        pytest.skip("git is not installed")
-    env = {"PATH": os.defpath, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-    for who in ("AUTHOR", "COMMITTER"):
-        env |= {f"GIT_{who}_NAME": "Ada", f"GIT_{who}_EMAIL": "ada@example.org"}
-        env |= {f"GIT_{who}_DATE": "1700000000 +0100"}
-
-    def run(*arguments: str) -> None:
-        subprocess.run(
-            [program, "-c", "gc.auto=0", "-c", "safe.directory=*", *arguments],
-            cwd=repository,
-            env=env,
-            check=True,
-            capture_output=True,
-        )
-
+    run = partial(in_git, repository)
     # What others left in the copy must be known to git too, before a test adds its own.
     for name in STRAYS:
         (repository / name).unlink()
@@ -557,7 +541,7 @@ def git(repository: Path) -> Callable[..., None]:
 
 
 def test_a_file_that_git_does_not_know_is_named_and_neither_taken_nor_left_out(
-    repository: Path, git: Callable[..., None]
+    repository: Path, git: Callable[..., str]
 ) -> None:
     (repository / "taskserver" / "draft.py").write_text("")
     (repository / "docs" / "draft.md").write_text("")
@@ -566,14 +550,14 @@ def test_a_file_that_git_does_not_know_is_named_and_neither_taken_nor_left_out(
     assert {"taskserver/draft.py", "docs/draft.md"} <= set(_tree(_bundle_of(repository).folder))
 
 
-def test_a_commit_gives_its_time_and_changes_beyond_it_give_theirs(repository: Path, git: Callable[..., None]) -> None:
-    assert _times(_bundle_of(repository).folder) == {1700000000}
+def test_a_commit_gives_its_time_and_changes_beyond_it_give_theirs(repository: Path, git: Callable[..., str]) -> None:
+    assert _times(_bundle_of(repository).folder) == {INSTANT}
     changed = repository / "taskserver" / "worker" / "call.py"
     changed.write_text(changed.read_text() + "\n")
-    assert min(_times(_bundle_of(repository).folder)) > 1700000000
+    assert min(_times(_bundle_of(repository).folder)) > INSTANT
 
 
-def test_a_repository_that_git_cannot_read_is_refused(repository: Path, git: Callable[..., None]) -> None:
+def test_a_repository_that_git_cannot_read_is_refused(repository: Path, git: Callable[..., str]) -> None:
     (repository / ".git" / "HEAD").unlink()
     _assert_refused(_make_bundle(repository), "git ls-files failed: ")
 

@@ -17,22 +17,11 @@ import pytest
 
 from taskserver import __version__
 from tests.support.deployment import ROOT
-from tests.support.servers import find_program
+from tests.support.repositories import in_git
 
 Run = subprocess.CompletedProcess[str]
 NAMING = ("pyproject.toml", "taskserver/__init__.py", "CHANGELOG.md")
 HEADING = f"## {__version__} - 2026-11-26\n"
-
-
-def in_git(folder: Path, *arguments: str) -> str:
-    program = find_program("git")
-    if program is None:
-        pytest.skip("git is not installed")
-    env = {"PATH": os.defpath, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-    for who in ("AUTHOR", "COMMITTER"):
-        env |= {f"GIT_{who}_NAME": "Ada", f"GIT_{who}_EMAIL": "ada@example.org"}
-    command = [program, "-c", "safe.directory=*", *arguments]
-    return subprocess.run(command, cwd=folder, env=env, check=True, capture_output=True, text=True).stdout
 
 
 def repository_of(files: Sequence[str], folder: Path) -> Path:
