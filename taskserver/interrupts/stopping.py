@@ -10,8 +10,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Collection
+from threading import get_ident
 from types import CodeType, FrameType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -24,6 +25,23 @@ _uninterrupted: set[CodeType] = set()
 
 class TaskInterrupted(BaseException):
     """Raised inside a task that must stop at once. Not an Exception: a task's `except Exception` must not catch it."""
+
+
+class Cancellable(Protocol):
+    """A task that is a coroutine (coroutines.py): it is cancelled before anything is raised in it."""
+
+    def cancel(self, why: str, again_after_seconds: float) -> bool | None:
+        """Have it cancelled, and once more where it goes on so long after that; from any thread, or a signal's handler.
+
+        True: it was. None: it will be; ask again soon. False: its event loop has no turn, so the interrupt must strike.
+        """
+
+    def wake(self) -> None:
+        """Have an event loop that waits run some code, in which an exception can strike."""
+
+
+CANCELLABLE_BY_THREAD: dict[int, Cancellable] = {}
+"""The coroutine that runs in a thread, by the thread's number."""
 
 
 def call_task(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -112,7 +130,8 @@ class Stop:
         if not self.insisted:
             return
         is_inside = is_in_task(sys._getframe())
-        if is_inside:
+        is_to_wait = is_inside is None or get_ident() in CANCELLABLE_BY_THREAD
+        if is_inside and not (is_to_wait and self.strike_soon):
             raise TaskInterrupted(STOPPED)
-        if is_inside is None and self.strike_soon is not None:
+        if is_inside is not False and self.strike_soon is not None:
             self.strike_soon()

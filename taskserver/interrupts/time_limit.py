@@ -1,7 +1,8 @@
 """The timer that interrupts a task after its timeout.
 
 In the main thread the timer is SIGALRM, which also interrupts system calls and C functions that check for signals. In
-another thread the interpreter raises an exception, which strikes Python code alone.
+another thread the interpreter raises an exception, which strikes Python code alone. In both a coroutine is cancelled,
+and struck only where its event loop has no turn.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from types import FrameType, TracebackType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from .kept_signals import KeptSignals
-from .stopping import STOPPED, Stop, TaskInterrupted, call_task, is_in_task
+from .stopping import CANCELLABLE_BY_THREAD, STOPPED, Stop, TaskInterrupted, call_task, is_in_task
 
 T = TypeVar("T")
 
@@ -60,8 +61,14 @@ def time_limit(stop: Stop, again_after_seconds: float) -> TimeLimit:
     return _ByException(again_after_seconds)
 
 
-def _interrupted(seconds: float) -> TaskInterrupted:
-    return TaskInterrupted(f"it ran for longer than its timeout of {seconds:g} s")
+def _outran(seconds: float) -> str:
+    return f"it ran for longer than its timeout of {seconds:g} s"
+
+
+def _cancelled(thread: int, why: str, again_after_seconds: float) -> bool | None:
+    """Cancel the coroutine that runs in a thread, as `Cancellable.cancel` says; False where none does."""
+    coroutine = CANCELLABLE_BY_THREAD.get(thread)
+    return coroutine.cancel(why, again_after_seconds) if coroutine else False
 
 
 class _Wish(NamedTuple):
@@ -133,11 +140,13 @@ class _ByAlarm:
             return
         is_inside = is_in_task(frame)
         self.has_struck = self.has_struck or bool(is_inside)
-        if is_inside and self._stop.insisted:
-            raise TaskInterrupted(STOPPED)
+        is_cancelled: bool | None = None
         if is_inside:
-            raise TaskInterrupted(wish.why) if wish and wish.why else _interrupted(self._seconds)
-        if is_inside is None:
+            why = STOPPED if self._stop.insisted else (wish and wish.why) or _outran(self._seconds)
+            is_cancelled = _cancelled(threading.get_ident(), why, self.again_after_seconds)
+            if is_cancelled is False:
+                raise TaskInterrupted(why)
+        if is_inside is not False and is_cancelled is None:
             self._strike_soon()
 
     def _forget_wish(self) -> None:
@@ -157,6 +166,7 @@ class _ByException:
         self.again_after_seconds = again_after_seconds
         self._lock = threading.Lock()
         self._thread = threading.get_ident()
+        self._seconds = 0.0
         self._why: str | None = None
         self._is_inside = False
         self._is_due = False
@@ -170,12 +180,13 @@ class _ByException:
         pass
 
     def call(self, seconds: float, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        self._seconds = seconds
         self._why = None
         self.has_struck = False
         try:
             try:
                 self._is_inside = True
-                returned: T = call_task(self._named, seconds, function, *args, **kwargs)
+                returned: T = call_task(self._named, function, *args, **kwargs)
                 return returned
             finally:
                 self._leave()
@@ -193,19 +204,24 @@ class _ByException:
         with self._lock:
             if not self._is_inside or not wish.is_meant() or not is_in_task(sys._current_frames().get(self._thread)):
                 return False
-            self._is_due = self.has_struck = True
+            self.has_struck = True
             self._why = wish.why or self._why
-            _raise_in(self._thread, TaskInterrupted)
-            return True
+            is_cancelled = _cancelled(self._thread, self._why or _outran(self._seconds), self.again_after_seconds)
+            if is_cancelled is False:
+                self._is_due = True
+                _raise_in(self._thread, TaskInterrupted)
+                if coroutine := CANCELLABLE_BY_THREAD.get(self._thread):
+                    coroutine.wake()
+            return is_cancelled is not None
 
-    def _named(self, seconds: float, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    def _named(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Give the exception its text: the interpreter can only raise it without one."""
         try:
             return function(*args, **kwargs)
         except TaskInterrupted as error:
             if error.args:
                 raise
-            named = TaskInterrupted(self._why) if self._why else _interrupted(seconds)
+            named = TaskInterrupted(self._why or _outran(self._seconds))
             raise named.with_traceback(error.__traceback__) from None
 
     def _leave(self) -> None:

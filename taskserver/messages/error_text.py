@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import traceback
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
 from .printable import without_middle
 
@@ -27,6 +29,8 @@ _name_of: Callable[[type], str] = type.__dict__["__name__"].__get__
 traceback_of: Callable[[BaseException], TracebackType | None] = BaseException.__dict__["__traceback__"].__get__
 _cause_of: Callable[[BaseException], BaseException | None] = BaseException.__dict__["__cause__"].__get__
 _context_of: Callable[[BaseException], BaseException | None] = BaseException.__dict__["__context__"].__get__
+_group: Any = getattr(builtins, "BaseExceptionGroup", None)
+"""From Python 3.11 on."""
 _set_traceback: Callable[[BaseException, TracebackType | None], None] = BaseException.__dict__["__traceback__"].__set__
 
 
@@ -100,7 +104,13 @@ def clear_frames(error: BaseException) -> None:
         if id(one) not in seen:
             seen.add(id(one))
             traceback.clear_frames(traceback_of(one))
-            left += filter(None, (_cause_of(one), _context_of(one)))
+            left += filter(None, (_cause_of(one), _context_of(one), *_parts_of(one)))
+
+
+def _parts_of(error: BaseException) -> tuple[BaseException, ...]:
+    """The exceptions of an ExceptionGroup, as of an asyncio.TaskGroup; none of any other exception."""
+    is_group = _group is not None and issubclass(type(error), _group)
+    return tuple(_group.__dict__["exceptions"].__get__(error)) if is_group else ()
 
 
 def storable(text: str) -> str:
@@ -111,10 +121,13 @@ def storable(text: str) -> str:
 
 
 def _describe_one(error: BaseException, most: int) -> str:
-    trace = _own_traceback(traceback_of(error))
+    what, trace = describe(error), _own_traceback(traceback_of(error))
+    while parts := _parts_of(error):  # a group says nothing of its first exception, and less of where that was raised
+        error = parts[0]
+        what, trace = f"{what}: {describe(error)}"[:MAX_ERROR_LENGTH], _own_traceback(traceback_of(error)) or trace
     if not trace:
-        return describe(error)[:most]
-    what = describe(error)[: min(MAX_MESSAGE_LENGTH, most)]
+        return what[:most]
+    what = what[: min(MAX_MESSAGE_LENGTH, most)]
     room = max(most - len(what) - 1, 0)
     if len(trace) > room:
         trace = "\n".join(trace[len(trace) - room :].split("\n")[1:])  # whole lines

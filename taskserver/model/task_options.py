@@ -18,6 +18,7 @@ MAX_TASKS_TOGETHER = 500
 _ATTRIBUTE = "__taskserver_options__"
 
 F = TypeVar("F", bound=Callable[..., Any])
+ExceptionTypes = type[BaseException] | tuple[type[BaseException], ...]
 
 
 class Options(NamedTuple):
@@ -42,6 +43,10 @@ class Options(NamedTuple):
     """The key, or what returns it for a task's arguments."""
     rerun: bool = False
     """Whether a row that has the key runs again."""
+    retry_on: tuple[type[BaseException], ...] | None = None
+    """The exceptions after which it is retried; None: all but those of `fatal_on`."""
+    fatal_on: tuple[type[BaseException], ...] = ()
+    """The exceptions after which it is fatal at once."""
 
 
 NO_OPTIONS = Options()
@@ -63,6 +68,8 @@ def task(
     priority: int = 0,
     unique_key: str | Callable[..., str] | None = None,
     rerun: bool = False,
+    retry_on: ExceptionTypes | None = None,
+    fatal_on: ExceptionTypes | None = None,
 ) -> Callable[[F], F]: ...
 def task(
     function: Any = None,
@@ -78,6 +85,8 @@ def task(
     priority: int = 0,
     unique_key: str | Callable[..., str] | None = None,
     rerun: bool = False,
+    retry_on: ExceptionTypes | None = None,
+    fatal_on: ExceptionTypes | None = None,
 ) -> Any:
     """Give a callable options of its own; the function itself is not changed.
 
@@ -93,6 +102,9 @@ def task(
     after one second; where the worker dies meanwhile, tasks that have run may run again.
     `group_id`, `priority`, `unique_key` and `rerun` hold where a producer gives this function itself to `add_task`, and
     leaves them out. `unique_key` is a text, or a function that takes the task's arguments and returns the text.
+    `retry_on` and `fatal_on` are exception classes, or tuples of them, and mean what an `except` would catch. With
+    `retry_on` a task that raises anything else is fatal at once, and so is one that raises what `fatal_on` names, which
+    wins. `Retry` and `Fatal` hold all the same.
     Raises SettingError; the module then cannot be imported.
     """
     _check_of_producers(group_id, priority, unique_key, rerun)
@@ -108,6 +120,8 @@ def task(
         priority=priority,
         unique_key=unique_key,
         rerun=rerun,
+        retry_on=None if retry_on is None else _check_exceptions("retry_on", retry_on),
+        fatal_on=() if fatal_on is None else _check_exceptions("fatal_on", fatal_on),
     )
     _check_may_be_repeated(options)
 
@@ -138,6 +152,13 @@ def _check_on_fatal(value: str | Callable[..., Any]) -> str:
         return name_of(value)
     except InvalidTask as error:
         raise SettingError(f"on_fatal: {error}") from None
+
+
+def _check_exceptions(name: str, value: ExceptionTypes) -> tuple[type[BaseException], ...]:
+    kinds = value if isinstance(value, tuple) else (value,)
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        raise SettingError(f"{name} is {shown(value)}; allowed: an exception class, or a tuple of them")
+    return kinds
 
 
 def _check_transactional(value: bool, batch: int | None) -> bool:

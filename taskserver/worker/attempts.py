@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ..errors import Fatal
 from ..interrupts.stopping import STOPPED, TaskInterrupted
 from ..messages.error_text import both
 from ..model.arguments import read_arguments
 from ..model.attempt import Finish, Start
 from ..model.task import CANCELLED, ClaimedTask
 from .between import Between
+from ..model.task_options import NO_OPTIONS
 from .call import NOTHING, Failure, Returned, failure_of, run_call, run_foreign
 from .callables import TaskCallable
 from .finishing import Finishing
@@ -150,7 +150,7 @@ class Attempts:
             self._finishing.add(Finish(task, CANCELLED), attempt)
             return
         attempts = task.attempts + 1
-        if attempts < limit and not failure.is_a(Fatal):
+        if attempts < limit and not failure.is_final(call.callable.options if call else NO_OPTIONS):
             seconds = self.retry_seconds(call, failure, attempts)
             self.end_failed(Finish(task, failure.text, seconds), attempt, failure)
             return

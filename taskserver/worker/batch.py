@@ -28,6 +28,7 @@ from .call import (
     Failure,
     WrongOutcomes,
     failure_of,
+    failure_of_raised,
     is_error,
     run_batch,
     undescribed,
@@ -218,7 +219,7 @@ class BatchExecution:
         for error in errors:
             failure = None
             if time.monotonic() < until:
-                _, failure = self._attempts.watch(plan, attempt, failure_of, error)
+                _, failure = self._attempts.watch(plan, attempt, failure_of_raised, error)
             failures.append(failure or undescribed(error))
         return failures
 

@@ -19,6 +19,7 @@ from ..interrupts.time_limit import TimeLimit
 from ..messages.error_text import NO_TEXT, describe, describe_failure, full_traceback, leave_out_callers, type_name
 from ..model.arguments import write_arguments
 from ..model.attempt import NextStage
+from ..model.task_options import Options
 from .preparing import Call
 
 MAX_DESCRIBE_SECONDS = 10.0
@@ -52,11 +53,27 @@ class Failure(NamedTuple):
     """The delay that a Retry chose, else None."""
     is_retry: bool = False
     """Whether the task asked for another attempt, by a Retry."""
+    is_raised: bool = False
+    """Whether the exception came out of foreign code, or was returned by it as an outcome; else it is ours."""
 
-    def is_a(self, kind: type[BaseException]) -> bool:
-        """Whether the exception is of this type."""
-        # isinstance would ask the exception for its class.
-        return issubclass(type(self.error), kind)
+    def is_a(self, *kinds: type[BaseException]) -> bool:
+        """Whether the exception is of one of these types, as `except` would see it."""
+        # isinstance would ask the exception for its class, and issubclass the metaclass of a type of the site's own.
+        mro = _mro_of(type(self.error))
+        return any(one is kind for one in mro for kind in kinds)
+
+    def is_final(self, options: Options) -> bool:
+        """Whether no retry is to follow, by the exception and the options of the task's callable."""
+        if self.is_a(Fatal):
+            return True
+        # A timeout, or an error of the database at the commit, is none of the task's own, and may pass.
+        if self.is_retry or not self.is_raised or self.is_a(TaskInterrupted):
+            return False
+        is_retried = options.retry_on is None or self.is_a(*options.retry_on)
+        return self.is_a(*options.fatal_on) or not is_retried
+
+
+_mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 
 
 def run_foreign(
@@ -88,7 +105,7 @@ def _exit_code(raised: BaseException | None) -> int:
 def _described(error: BaseException, time_limit: TimeLimit) -> Failure:
     """An exception in words, or by its type alone where it takes too long."""
     try:
-        return time_limit.call(aside_seconds(time_limit), failure_of, error)
+        return time_limit.call(aside_seconds(time_limit), failure_of_raised, error)
     except BaseException:  # it hangs, or ends the process, when it is asked
         return undescribed(error)
 
@@ -106,6 +123,11 @@ def failure_of(error: BaseException) -> Failure:
     is_retry = issubclass(kind, Retry)
     delay = _chosen_delay(error) if is_retry else None
     return Failure(error, describe_failure(error), full_traceback(error), delay, is_retry)
+
+
+def failure_of_raised(error: BaseException) -> Failure:
+    """The same of an exception that foreign code raised, or returned as an outcome."""
+    return failure_of(error)._replace(is_raised=True)
 
 
 def _chosen_delay(error: BaseException) -> float | None:
@@ -151,7 +173,8 @@ def _waits_for_its_loop(returned: Any) -> bool:
 
 
 def _not_run(returned: object) -> str:
-    return f"it returned a value of type {type(returned).__name__}, which nobody runs: call plain functions"
+    kind = type(returned).__name__
+    return f"it returned a value of type {kind}, which nobody runs: call plain functions, or those of async def"
 
 
 def run_alone(call: Call, keeps_result: bool) -> Returned:
@@ -242,7 +265,7 @@ def is_error(outcome: object) -> TypeGuard[BaseException]:
 
 def undescribed(error: BaseException) -> Failure:
     """A failure whose exception does not give its text."""
-    return Failure(error, f"{type_name(error)}: {NO_TEXT}")
+    return Failure(error, f"{type_name(error)}: {NO_TEXT}", is_raised=True)
 
 
 def stage_after(returned: object, following: NextStage) -> NextStage:

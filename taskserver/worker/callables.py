@@ -36,7 +36,7 @@ BROKEN_SECONDS = 10.0
 """A module that could not be imported is tried again after so long. Not at once: its import may be slow, and many rows
 may name it. But soon: a run may last for hours, and an upload be half done for a moment only."""
 
-_NEVER_RUNS_WHEN_CALLED = CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR
+_NEVER_RUNS_WHEN_CALLED = CO_GENERATOR | CO_ASYNC_GENERATOR
 
 
 class TaskCallable(NamedTuple):
@@ -347,10 +347,14 @@ def _kind(value: object) -> str:
 def _ready(name: str, function: FunctionType, bound: Callable[..., Any]) -> TaskCallable:
     if function.__code__.co_flags & _NEVER_RUNS_WHEN_CALLED:
         raise BadTask(
-            f"{name!r} is a coroutine or generator function, and calling it would run nothing; "
-            "name a plain function that runs it"
+            f"{name!r} is a generator function, and calling it would run nothing; name a plain function that runs it"
         )
+    call = bound
+    if function.__code__.co_flags & CO_COROUTINE:
+        from ..interrupts.coroutines import as_plain  # few tasks are coroutines
+
+        call = as_plain(bound)
     try:
-        return TaskCallable(bound, options_of(function), Parameters(bound))
+        return TaskCallable(call, options_of(function), Parameters(bound))
     except Exception as error:
         raise BadTask(f"{name!r}: what arguments it takes cannot be told: {describe(error)}") from None

@@ -21,19 +21,20 @@ from pathlib import Path
 print("noise")
 
 def send_letter(to): ...
-async def wait(): ...
+async def fetch(): ...
+wait = lambda: None
 def _hidden(): ...
 
 class Mail:
     @staticmethod
     def send(to): ...
 """
-RIGHT = ["tasks.send_letter", "tasks.Mail.send", "tasks:Mail.send"]
+RIGHT = ["tasks.send_letter", "tasks.fetch", "tasks.Mail.send", "tasks:Mail.send"]
 WRONG = {
     "tasks.send_leter": "module tasks has no 'send_leter'; did you mean 'send_letter'? It was added all the same",
     "task.send_letter": "in none of the modules that may run: tasks (TASKSERVER_MODULES); did you mean",
     "tasks.Mail.sent": "class Mail has no method 'sent'",
-    "tasks.wait": "is a coroutine or generator function",
+    "tasks.wait": "a lambda",
     "tasks._hidden": "is private",
     "tasks.Mail": "is a class",
 }

@@ -55,8 +55,8 @@ def _forget():
     note("never")
 
 
-async def fetch():
-    note("never")
+def fetch():
+    yield note("never")
 
 
 class Letter:
@@ -138,7 +138,7 @@ ROWS: list[tuple[str, str | None, tuple[str, ...]]] = [
     ("tasks.Letter.pots", None, ("no method 'pots'", "did you mean 'post'?")),
     ("tasks.Leter.post", None, ("no 'Leter'", "did you mean 'Letter'?")),
     ("tasks.dumps", None, ("comes from json", "define a function there")),
-    ("tasks.fetch", None, ("coroutine", "a plain function that runs it")),
+    ("tasks.fetch", None, ("generator", "a plain function that runs it")),
     ("tasks.fetchh", None, ("no 'fetchh'", THERE)),
     ("os.system", '["true"]', (MODULES,)),
     ("mailing.send", None, (f"{MODULES} (TASKSERVER_MODULES)",)),

@@ -26,7 +26,7 @@ from taskserver.worker.callables import BROKEN_SECONDS, Callables, TaskCallable
 from tests.support.deployment import Deployment
 
 TASKS = '''
-import functools, os, string
+import functools, os, string, types
 import os.path as paths
 from collections import OrderedDict
 from functools import cached_property, lru_cache, partial
@@ -69,7 +69,15 @@ def cached(): note("cached")
 def says_it_is_os(): note("says_it_is_os")
 @functools.singledispatch
 def dispatched(x): note("dispatched")
-async def coroutine(): note("coroutine")
+async def coroutine(x=1): return x + 1
+def awaits(function):
+    @functools.wraps(function)
+    async def inside(x): return 10 * await function(x)
+    return inside
+@awaits
+async def decorated_coroutine(x): return x
+@types.coroutine
+def old_coroutine(): yield note("old_coroutine")
 def generator(): yield note("generator")
 async def async_generator(): yield note("async_generator")
 
@@ -124,7 +132,9 @@ class Letter(Base):
     @staticmethod
     def _hidden(): note("_hidden")
     @staticmethod
-    async def static_coroutine(): note("static_coroutine")
+    async def static_coroutine(x): return x
+    @classmethod
+    async def class_coroutine(cls): return cls.__name__
     @staticmethod
     @mannered
     def static_decorated(x): return x
@@ -270,6 +280,10 @@ class Letter:
         ("tasks.Letter.inherited_class", [], "Letter"),
         ("tasks.Base.inherited_class", [], "Base"),
         ("tasks.AliasOfHidden.post", [], None),
+        ("tasks.coroutine", [2], 3),
+        ("tasks.decorated_coroutine", [2], 20),
+        ("tasks.Letter.static_coroutine", [7], 7),
+        ("tasks.Letter.class_coroutine", [], "Letter"),
     ],
 )
 def test_public_functions_and_static_and_class_methods_of_a_listed_module_run(
@@ -376,9 +390,9 @@ def test_names_of_arguments_are_kept_where_they_are_few_and_short(site: Site) ->
         ("tasks.says_it_is_os", "comes from posix"),
         ("tasks.cached", "_lru_cache_wrapper"),
         ("tasks.cached.cache_clear", "not a class"),
-        ("tasks.coroutine", "coroutine or generator function"),
-        ("tasks.async_generator", "coroutine or generator function"),
-        ("tasks.Letter.static_coroutine", "coroutine or generator function"),
+        ("tasks.generator", "is a generator function"),
+        ("tasks.async_generator", "is a generator function"),
+        ("tasks.old_coroutine", "is a generator function"),
         ("tasks.Letter.method", "only static and class methods"),
         ("tasks.Letter.prop", "an object of type property inside a class"),
         ("tasks.Letter.kept", "an object of type cached_property inside a class"),

@@ -709,7 +709,7 @@ def test_a_task_that_returns_work_which_nobody_runs_is_not_done(sqlite_queue: Qu
     for _ in range(2):
         sqlite_queue.add("tasks.each")
     assert sqlite_queue.worker().returncode == 0
-    mend = "which nobody runs: call plain functions"
+    mend = "which nobody runs: call plain functions, or those of async def"
     assert sqlite_queue.first_lines() == [
         f"TypeError: it returned a value of type {name}, {mend}" for name in (*NEVER_RAN, "generator")
     ]

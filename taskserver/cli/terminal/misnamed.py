@@ -57,7 +57,7 @@ def _stands_in_source(settings: Settings, name: str) -> bool:
     This costs no process. It may be mistaken for a name that is defined inside of something else.
     """
     parts = re.split("[.:]", name)
-    define = re.compile(rf"^[ \t]*def {re.escape(parts[-1])}\(".encode(), re.MULTILINE)
+    define = re.compile(rf"^[ \t]*(?:async[ \t]+)?def {re.escape(parts[-1])}\(".encode(), re.MULTILINE)
     modules = filter(None, (".".join(parts[:-1]), ".".join(parts[:-2])))
     return not any(part.startswith("_") for part in parts) and any(
         _is_listed(settings, module) and define.search(_source(settings.folder, module)) for module in modules

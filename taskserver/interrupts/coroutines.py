@@ -1,0 +1,102 @@
+"""Runs an `async def` task: an event loop for each call, and the way of an interrupt to it.
+
+An exception that struck inside the event loop could break it, or be kept by a child that nobody awaits. So an interrupt
+cancels the coroutine, as asyncio does, and strikes only where the loop does not get its turn. Imported with the first
+such task: asyncio is large.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+from .stopping import CANCELLABLE_BY_THREAD, TaskInterrupted
+
+BLOCKED_SECONDS = 0.5
+"""Code that does not come to an `await` for so long is struck as the code of any other task."""
+
+
+def as_plain(function: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
+    """A plain function that runs an `async def` function to its end."""
+    return lambda *args, **kwargs: _run(function(*args, **kwargs))
+
+
+def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine in an event loop of its own: its return value. Raises whatever it raises, and TaskInterrupted."""
+    running, thread = _Running(coroutine), threading.get_ident()
+    awaiting = running.await_it()
+    try:
+        asyncio.run(awaiting)
+    finally:
+        if CANCELLABLE_BY_THREAD.get(thread) is running:
+            del CANCELLABLE_BY_THREAD[thread]
+        for one in (awaiting, coroutine):  # they have not begun where no loop could
+            one.close()
+    return running.outcome()
+
+
+class _Running:
+    """A coroutine that runs. Its outcome is kept here, so that no frame of asyncio comes into the text of an error."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._coroutine = coroutine
+        self._returned: Any = None
+        self._raised: BaseException | None = None
+        self._why: str | None = None
+        """Why it was cancelled here; None while it was not."""
+        self._asked_at = 0.0
+        self._has_heard = False
+        """Whether the loop has had its turn since then, and cancelled it."""
+
+    async def await_it(self) -> None:
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        CANCELLABLE_BY_THREAD[threading.get_ident()] = self
+        try:
+            self._returned = await self._coroutine
+        except asyncio.CancelledError as error:
+            if self._why is None:  # by its own code, or by Ctrl-C
+                raise
+            self._raised = TaskInterrupted(self._why).with_traceback(error.__traceback__)
+        except BaseException as error:
+            self._raised = error
+        if self._why is not None or isinstance(self._raised, TaskInterrupted):
+            # The loop waits for the threads of its executor, as of asyncio.to_thread: for those of a new one, none.
+            self._loop.set_default_executor(ThreadPoolExecutor(1))
+
+    def outcome(self) -> Any:
+        """What the coroutine returned. Raises what it raised."""
+        raised, self._raised = self._raised, None
+        try:
+            if raised is not None:
+                raise raised
+        finally:
+            del raised  # its traceback holds this frame
+        return self._returned
+
+    def cancel(self, why: str, again_after_seconds: float) -> bool | None:
+        now = time.monotonic()
+        if self._has_heard and now - self._asked_at < again_after_seconds:
+            return True  # it cleans up, or what it began does
+        if self._task is None or self._task.done():
+            return False
+        if self._why is None or self._has_heard:
+            self._why, self._asked_at, self._has_heard = why, now, False
+            self._call_soon(self._cancel)
+        return None if now - self._asked_at < min(BLOCKED_SECONDS, again_after_seconds) else False
+
+    def wake(self) -> None:
+        self._call_soon(lambda: None)
+
+    def _call_soon(self, function: Callable[[], object]) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(function)
+
+    def _cancel(self) -> None:
+        self._has_heard = True
+        if self._task is not None:
+            self._task.cancel()

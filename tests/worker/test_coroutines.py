@@ -1,0 +1,279 @@
+"""How an interrupt reaches a task that is an `async def` function, in the main thread and in another one."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from taskserver.interrupts.coroutines import as_plain
+from taskserver.interrupts.stopping import CANCELLABLE_BY_THREAD, STOPPED, Stop, TaskInterrupted
+from taskserver.interrupts.time_limit import TimeLimit, time_limit
+from taskserver.model.task import CANCELLED
+from tests.support.processes import WAIT_SECONDS, wait_until
+from tests.support.threads import in_another_thread
+
+AGAIN_SECONDS = 0.4
+TIMEOUT = 0.2
+OUTRAN = r"it ran for longer than its timeout of 0\.2 s"
+
+Made = Callable[[], Coroutine[Any, Any, Any]]
+Strike = Callable[[TimeLimit], object]
+
+
+class Heartbeat:
+    """Strikes as the worker's heartbeat does in a thread that has no alarm."""
+
+    def __init__(self, limit: TimeLimit, first_after: float) -> None:
+        self._limit = limit
+        self._strike_at = time.monotonic() + first_after
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._beat)
+
+    def _beat(self) -> None:
+        while not self._is_over.wait(0.02):
+            if time.monotonic() >= self._strike_at and self._limit.strike():
+                self._strike_at = time.monotonic() + AGAIN_SECONDS
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._is_over.set()
+        self._thread.join(WAIT_SECONDS)
+
+
+def hang() -> None:
+    # A function of its own: in a loop of the `try` itself, Python 3.13 forgets the `finally` where a thread is struck.
+    until = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < until:
+        pass
+
+
+def in_main_thread(work: Callable[[], object]) -> None:
+    work()
+
+
+@pytest.fixture(params=[in_main_thread, in_another_thread])
+def interrupted(request: pytest.FixtureRequest) -> Callable[[Made], float]:
+    """Runs a coroutine until its timeout interrupts it; the seconds that it took."""
+
+    def run(made: Made) -> float:
+        took: list[float] = []
+
+        def call() -> None:
+            with time_limit(Stop(), AGAIN_SECONDS) as limit, Heartbeat(limit, TIMEOUT):
+                began_at = time.monotonic()
+                try:
+                    with pytest.raises(TaskInterrupted, match=OUTRAN):
+                        limit.call(TIMEOUT, as_plain(made))
+                finally:
+                    took.append(time.monotonic() - began_at)
+
+        request.param(call)
+        assert not CANCELLABLE_BY_THREAD
+        return took[0]
+
+    return run
+
+
+def test_a_coroutine_that_outruns_its_timeout_cleans_up_and_so_do_all_that_it_began(
+    interrupted: Callable[[Made], float],
+) -> None:
+    steps: list[str] = []
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    class Connection:
+        async def __aenter__(self) -> None:
+            steps.append("entered")
+
+        async def __aexit__(self, *error: object) -> None:
+            await asyncio.sleep(AGAIN_SECONDS / 4)
+            steps.append("left")
+
+    async def child() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await asyncio.sleep(AGAIN_SECONDS / 4)
+            steps.append("child cancelled")
+            raise
+
+    async def task() -> None:
+        loops.append(asyncio.get_running_loop())
+        children = [asyncio.create_task(child()), asyncio.create_task(child())]
+        try:
+            async with Connection():
+                await asyncio.gather(children[0], asyncio.sleep(60))
+        finally:
+            steps.append("finally")
+
+    assert interrupted(task) < 5
+    assert steps == ["entered", "child cancelled", "left", "finally", "child cancelled"]
+    assert loops[0].is_closed()
+
+
+@pytest.mark.parametrize("is_child", [False, True])
+def test_a_coroutine_that_never_awaits_is_struck_where_it_is(
+    interrupted: Callable[[Made], float], is_child: bool
+) -> None:
+    steps: list[str] = []
+
+    async def busy() -> None:
+        until = time.monotonic() + WAIT_SECONDS
+        try:
+            while time.monotonic() < until:
+                pass
+        finally:
+            steps.append("finally")
+
+    async def parent() -> None:
+        left = asyncio.create_task(busy())
+        try:
+            await asyncio.sleep(60)
+        finally:
+            steps.append(f"parent of {left.done()}")
+
+    assert interrupted(parent if is_child else busy) < 5
+    assert steps == (["finally", "parent of True"] if is_child else ["finally"])
+
+
+def test_a_coroutine_that_swallows_its_cancellation_is_cancelled_again(interrupted: Callable[[Made], float]) -> None:
+    swallowed: list[int] = []
+
+    async def task() -> None:
+        for number in range(2):
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                swallowed.append(number)
+        await asyncio.sleep(60)
+
+    assert interrupted(task) > 2 * AGAIN_SECONDS
+    assert swallowed == [0, 1]
+
+
+def test_a_child_that_swallows_its_cancellation_is_left_at_the_next_one(interrupted: Callable[[Made], float]) -> None:
+    async def child() -> None:
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                pass
+
+    async def task() -> None:
+        left = asyncio.create_task(child())
+        await asyncio.sleep(60)
+        await left
+
+    assert AGAIN_SECONDS < interrupted(task) < 5
+
+
+def test_no_coroutine_that_is_interrupted_waits_for_its_threads(interrupted: Callable[[Made], float]) -> None:
+    ended = threading.Event()
+    try:
+        assert interrupted(lambda: asyncio.to_thread(ended.wait, 60)) < 5
+    finally:
+        ended.set()
+
+
+def test_a_coroutine_that_returns_though_it_was_cancelled_has_returned() -> None:
+    async def task() -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            pass
+        return "all the same"
+
+    with time_limit(Stop(), AGAIN_SECONDS) as limit:
+        assert limit.call(TIMEOUT, as_plain(task)) == "all the same"
+        assert limit.has_struck
+
+
+def test_a_cancelled_coroutine_is_told_why() -> None:
+    async def task() -> None:
+        limit.interrupt(CANCELLED, lambda: True)
+        await asyncio.sleep(60)
+
+    with time_limit(Stop(), AGAIN_SECONDS) as limit, pytest.raises(TaskInterrupted, match=CANCELLED):
+        limit.call(0, as_plain(task))
+
+
+def test_a_second_wish_to_stop_cancels_a_coroutine_whoever_utters_it() -> None:
+    stop, steps = Stop(), list[str]()
+
+    async def task() -> None:
+        try:
+            for _ in range(2):
+                signal.raise_signal(signal.SIGUSR1)
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            steps.append("cancelled")
+            raise
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: stop.ask())
+    try:
+        with time_limit(stop, AGAIN_SECONDS) as limit, pytest.raises(TaskInterrupted, match=STOPPED):
+            limit.call(0, as_plain(task))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert steps == ["cancelled"]
+
+
+def test_a_coroutine_that_was_cancelled_by_its_own_code_is_not_taken_for_interrupted() -> None:
+    async def task() -> None:
+        asyncio.current_task().cancel()  # type: ignore[union-attr]
+        await asyncio.sleep(0)
+
+    with time_limit(Stop(), AGAIN_SECONDS) as limit, pytest.raises(asyncio.CancelledError):
+        limit.call(0, as_plain(task))
+
+
+def test_an_exception_of_a_coroutine_is_gone_with_whoever_caught_it() -> None:
+    """What its frames hold, as a connection, must not wait for the garbage collector."""
+
+    class Refused(Exception): ...
+
+    async def task() -> None:
+        raise Refused
+
+    gc.disable()
+    try:
+        with suppress(Refused):
+            as_plain(task)()
+        assert not [one for one in gc.get_objects() if type(one) is Refused]
+    finally:
+        gc.enable()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_coroutine_that_finds_no_room_for_its_loop_leaves_nothing_behind() -> None:
+    async def inner() -> None: ...
+
+    async def outer() -> None:
+        as_plain(inner)()
+
+    with pytest.raises(RuntimeError, match="running event loop"):
+        as_plain(outer)()
+    assert not CANCELLABLE_BY_THREAD
+
+
+def test_a_worker_in_a_thread_of_an_event_loop_runs_coroutines() -> None:
+    """A site that is asynchronous itself has its worker in a thread."""
+
+    async def task() -> int:
+        return threading.get_ident()
+
+    async def site() -> int:
+        found: int = await asyncio.to_thread(as_plain(task))
+        return found
+
+    assert asyncio.run(site()) != threading.get_ident()
+    wait_until(lambda: not CANCELLABLE_BY_THREAD)
