@@ -57,13 +57,6 @@ def hang() -> None:
         pass
 
 
-def hang() -> None:
-    # A function of its own: in a loop of the `try` itself, Python 3.13 forgets the `finally` where a thread is struck.
-    until = time.monotonic() + WAIT_SECONDS
-    while time.monotonic() < until:
-        pass
-
-
 def in_main_thread(work: Callable[[], object]) -> None:
     work()
 

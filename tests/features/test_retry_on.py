@@ -1,0 +1,160 @@
+"""Which exceptions have a task tried again: `@task(retry_on=…, fatal_on=…)`, in each way to execute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from taskserver import DatabaseError, Fatal, Retry, Status
+from taskserver.interrupts.stopping import TaskInterrupted
+from taskserver.model.task_options import options_of, task
+from taskserver.worker.call import failure_of, failure_of_raised
+from tests.support.sites import Site
+
+CODE = """
+import time
+
+import taskserver
+from taskserver import Fatal, Retry, task
+
+seen = []
+
+
+@task(retry_on=(ConnectionError, TimeoutError))
+def alone(name):
+    raise {"refused": ConnectionRefusedError, "wrong": ValueError}[name](name)
+
+
+@task(retry_on=OSError, batch=10)
+def together(items):
+    return [{"refused": ConnectionRefusedError, "wrong": ValueError}.get(item["name"]) for item in items]
+
+
+@task(fatal_on=KeyError, commit_every=10)
+def shared(name):
+    raise {"missing": KeyError, "wrong": ValueError}[name](name)
+
+
+@task(fatal_on=LookupError, transactional=True)
+async def transactional():
+    taskserver.connection()
+    raise KeyError("missing")
+
+
+def rescue(error):
+    seen.append(error)
+
+
+@task(retry_on=(), on_fatal=rescue)
+def rescued():
+    raise ValueError("wrong")
+
+
+@task(retry_on=(), timeout=0.1)
+def hangs():
+    while True:
+        time.sleep(0.01)
+
+
+@task(retry_on=())
+def leaves_uncommitted():
+    import sqlite3
+    connection = sqlite3.connect(DATABASE, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    taskserver.complete(connection)
+    connection.rollback()
+    connection.close()
+"""
+
+
+class Refused(ConnectionError): ...
+
+
+class _Everything(type):
+    def __subclasscheck__(cls, kind: type) -> bool:
+        raise SystemExit("asked")
+
+    __instancecheck__ = __subclasscheck__  # type: ignore[assignment]
+
+    def __eq__(cls, other: object) -> bool:
+        raise SystemExit("asked")
+
+    __hash__ = type.__hash__
+
+
+class Odd(Exception, metaclass=_Everything): ...
+
+
+class Both(Retry, Fatal): ...
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "is_final"),
+    [
+        ({}, ValueError(), False),
+        ({"retry_on": ConnectionError}, Refused(), False),
+        ({"retry_on": ConnectionError}, OSError(), True),
+        ({"retry_on": (KeyError, ConnectionError)}, Refused(), False),
+        ({"retry_on": ()}, ValueError(), True),
+        ({"retry_on": BaseException}, SystemExit(), False),
+        ({"fatal_on": ConnectionError}, Refused(), True),
+        ({"fatal_on": ConnectionError}, ValueError(), False),
+        ({"retry_on": OSError, "fatal_on": ConnectionError}, Refused(), True),
+        ({"retry_on": OSError, "fatal_on": ConnectionError}, OSError(), False),
+        ({"retry_on": OSError, "fatal_on": ConnectionError}, ValueError(), True),
+        ({"retry_on": ConnectionError, "fatal_on": OSError}, Refused(), True),
+        ({"retry_on": ()}, Retry(), False),
+        ({"fatal_on": Exception}, Retry(), False),
+        ({"retry_on": Exception}, Fatal(), True),
+        ({}, Both(), True),
+        ({"retry_on": ()}, TaskInterrupted("late"), False),
+        ({"retry_on": Odd}, ValueError(), True),
+        ({"fatal_on": Odd}, ValueError(), False),
+        ({"fatal_on": Odd}, Odd(), True),
+    ],
+)
+def test_an_exception_is_final_as_an_except_of_the_options_would_catch_it(
+    options: dict[str, Any], error: BaseException, is_final: bool
+) -> None:
+    @task(**options)
+    def work() -> None: ...
+
+    assert failure_of_raised(error).is_final(options_of(work)) is is_final
+
+
+def test_an_error_that_is_none_of_the_task_s_own_is_not_final() -> None:
+    """As the database's, where it could not commit what the task wrote."""
+
+    @task(retry_on=(), fatal_on=DatabaseError)
+    def work() -> None: ...
+
+    assert not failure_of(DatabaseError("a deadlock")).is_final(options_of(work))
+
+
+RETRIED, FATAL = Status.ERROR, Status.FATAL
+
+
+@pytest.mark.parametrize(
+    ("name", "each", "statuses"),
+    [
+        ("alone", ["refused", "wrong"], [RETRIED, FATAL]),
+        ("together", ["refused", "wrong", "well"], [RETRIED, FATAL, Status.DONE]),
+        ("shared", ["missing", "wrong"], [FATAL, RETRIED]),
+        ("transactional", [None], [FATAL]),
+        ("rescued", [None], [Status.DONE]),
+        ("hangs", [None], [RETRIED]),
+        ("leaves_uncommitted", [None], [RETRIED]),
+    ],
+)
+def test_each_way_to_execute_retries_what_the_options_say(
+    make_site: Any, sqlite_dsn: str, name: str, each: list[str | None], statuses: list[Status]
+) -> None:
+    site: Site = make_site(sqlite_dsn, mode="mark")
+    site.module.DATABASE = site.server.settings.dsn.path
+    for word in each:
+        site.add_args(name, word and {"name": word})
+    site.run(max_tasks=len(each))
+    assert site.columns("status, attempts") == [(status, 1) for status in statuses]
+    if name == "rescued":
+        assert [str(error) for error in site.module.seen] == ["wrong"]
