@@ -30,27 +30,41 @@ if TYPE_CHECKING:
     from .model.task_options import task
     from .model.results import Progress, TaskState
     from .model.selection import Selection
+    from .monitoring.queue_status import Finding, GroupStatus, QueueStatus, RunStatus, ScheduleStatus, WorkerStatus
+    from .monitoring.task_rows import ErrorLine, TaskRow
+    from .stores.database.records import RunningTask
+    from .stores.queue.stats import HourStats
 
 __all__ = [
     "CurrentTask",
     "DatabaseError",
+    "ErrorLine",
     "FailedAttempt",
     "Fatal",
+    "Finding",
+    "GroupStatus",
+    "HourStats",
     "InvalidTask",
     "LeaseLost",
     "Progress",
+    "QueueStatus",
     "Reason",
     "Retry",
     "RunResult",
+    "RunStatus",
+    "RunningTask",
+    "ScheduleStatus",
     "Selection",
     "SettingError",
     "Status",
     "Stop",
     "TablesMissing",
     "TablesOutdated",
+    "TaskRow",
     "TaskServer",
     "TaskServerError",
     "TaskState",
+    "WorkerStatus",
     "__version__",
     "complete",
     "connection",
@@ -74,6 +88,16 @@ _LATER = {
     "Status": "model.task",
     "TaskState": "model.results",
     "task": "model.task_options",
+    "Finding": "monitoring.queue_status",
+    "GroupStatus": "monitoring.queue_status",
+    "QueueStatus": "monitoring.queue_status",
+    "RunStatus": "monitoring.queue_status",
+    "ScheduleStatus": "monitoring.queue_status",
+    "WorkerStatus": "monitoring.queue_status",
+    "ErrorLine": "monitoring.task_rows",
+    "TaskRow": "monitoring.task_rows",
+    "RunningTask": "stores.database.records",
+    "HourStats": "stores.queue.stats",
 }
 
 

@@ -19,13 +19,15 @@ from .stores.queue.claims import MAX_GROUPS
 from .worker.result import RunResult
 
 if TYPE_CHECKING:
+    import builtins
     from datetime import datetime, timedelta
 
     from .model.failed_attempt import FailedAttempt
     from .model.new_task import NewTask
     from .model.results import TaskState
     from .model.selection import Selection
-    from .stores.queue.failures import ErrorCount
+    from .monitoring.queue_status import QueueStatus
+    from .monitoring.task_rows import ErrorLine, TaskRow
     from .stores.queue.group_pauses import GroupPauses
     from .stores.queue.operations import Operations, Reclaimed
     from .stores.queue.pruning import Pruned
@@ -180,7 +182,7 @@ class TaskServer:
                 Dependencies(self.store).settle([task_id], MAX_PRODUCER_SECONDS)
         return task_id
 
-    def add_tasks(self, tasks: Iterable[Mapping[str, Any]], *, connection: object = None) -> list[int]:
+    def add_tasks(self, tasks: Iterable[Mapping[str, Any]], *, connection: object = None) -> builtins.list[int]:
         """Add many tasks in one transaction, all or none; return their ids.
 
         A mapping describes each task: its keys are the arguments of `add_task`. Only `task` must be there, or in its
@@ -290,14 +292,35 @@ class TaskServer:
 
     def errors(
         self, groups: Iterable[int] | None = None, task: str | None = None, limit: int | None = None
-    ) -> Sequence[ErrorCount]:
+    ) -> Sequence[ErrorLine]:
         """Count tasks in error and fatal by the first line of their errors, most frequent first; at most `limit`."""
-        from .model.selection import Selection
-        from .stores.queue.failures import Failures
+        from .monitoring.task_rows import count_errors
 
-        return Failures(self.store.database).errors(
-            Selection(None, check_groups(groups, MAX_GROUPS), task, limit=limit)
-        )
+        return count_errors(self.store, groups, task, limit)
+
+    def list(
+        self,
+        status: int | Iterable[int] | None = None,
+        groups: Iterable[int] | None = None,
+        task: str | None = None,
+        error: str | None = None,
+        since: float | timedelta | datetime | None = None,
+        limit: int = 100,
+    ) -> Sequence[TaskRow]:
+        """Read the newest tasks, `limit` at most: of a status or some, of these groups, of this name.
+
+        `error` is how their error begins. `since` restricts them to those that were added, started or ended since then:
+        seconds or a timedelta before now, or an aware datetime. Tasks in the archive are left out.
+        """
+        from .monitoring.task_rows import list_tasks
+
+        return list_tasks(self.store, status, groups, task, error, since, limit)
+
+    def status(self) -> QueueStatus:
+        """Read the queue as a whole, as `client.py status` tells it; costs little, however many rows there are."""
+        from .monitoring.queue_status import read_status
+
+        return read_status(self)
 
     def prune(
         self,

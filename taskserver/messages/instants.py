@@ -35,9 +35,18 @@ def exactly(text: str | None) -> str:
     return f"{found:%Y-%m-%d %H:%M:%S.%f %Z}" if found else text or ""
 
 
-def local(text: str | None) -> datetime | None:
-    """An instant of a row, which is text in UTC, in this host's zone; None for a text that is no instant."""
+def utc(text: str | None) -> datetime | None:
+    """An instant of a row, which is text in UTC; None for a text that is no instant, as a column of SQLite may hold."""
     try:
-        return datetime.fromisoformat(text or "").replace(tzinfo=timezone.utc).astimezone()
+        return datetime.fromisoformat(text or "").replace(tzinfo=timezone.utc)
+    except (ValueError, TypeError):
+        return None
+
+
+def local(text: str | None) -> datetime | None:
+    """The same in this host's zone."""
+    try:
+        found = utc(text)
+        return found and found.astimezone()
     except (ValueError, OverflowError, OSError):  # no instant, or at the end of time
         return None

@@ -13,13 +13,12 @@ from typing import NamedTuple
 
 from ..messages.printable import age
 from ..model.task import Status
-from ..server import TaskServer
 from ..stores.database.records import LastRun
 from ..stores.queue.counts import Counts
 from ..stores.queue.failures import ErrorCount
 from .acceptance import Acceptances, read_accepted
 from .coverage import groups_in, late_after_seconds, names_all_groups, seconds_since_start
-from .overview import Overview, read_overview, rows_by_group
+from .overview import Overview, Queue, read_overview, rows_by_group
 from .verdict import MENDS, Level, Reason, fatal_in_words, judge
 
 SHORT_SECONDS = 1000
@@ -119,14 +118,14 @@ class Judgement(NamedTuple):
         return max((problem.state for problem in self.problems), default=State.OK)
 
 
-def check(server: TaskServer, limits: Limits) -> Judgement:
+def check(queue: Queue, limits: Limits) -> Judgement:
     """Judge a queue; changes nothing. Raises DatabaseError, also where the tables are not of this version."""
-    overview = read_overview(server)
-    counts = Counts(server.store.database)
+    overview = read_overview(queue)
+    counts = Counts(queue.store.database)
     if limits.groups:  # an overview stops after so many groups
         overview = overview._replace(groups=rows_by_group(counts.by_group(limits.groups).counts))
     measured = measure(overview, limits, counts.up_to)
-    return judge_by_limits(overview, limits, measured, read_accepted(server.store))
+    return judge_by_limits(overview, limits, measured, read_accepted(queue.store))
 
 
 # ---- values

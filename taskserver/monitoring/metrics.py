@@ -20,12 +20,11 @@ from ..errors import SettingError
 from ..messages.installing import install_command
 from ..messages.printable import escaped, without_middle
 from ..model.task import Status
-from ..server import TaskServer
 from ..stores.database.records import LastRun
 from ..stores.queue.stats import HOUR_SECONDS, KEY, HourStats, Stats
 from .coverage import seconds_since_start
 from .history import NO_CALLABLE
-from .overview import Overview, lives, read_overview
+from .overview import Overview, Queue, lives, read_overview
 from .verdict import Verdict, judge
 
 if TYPE_CHECKING:
@@ -54,13 +53,13 @@ class Gauge(NamedTuple):
     values: Mapping[Labels, float]
 
 
-def read_metrics(server: TaskServer, accepted: Collection[str] = ()) -> str:
+def read_metrics(queue: Queue, accepted: Collection[str] = ()) -> str:
     """The metrics of a queue; the names of `accepted` reasons do not count in its verdict.
 
     Raises DatabaseError (`metrics_when_away` is for that), and SettingError where the package is missing.
     """
-    overview = read_overview(server)
-    stats = Stats(server.store)
+    overview = read_overview(queue)
+    stats = Stats(queue.store)
     # By itself, so that the names of one hour leave room for those of the other.
     this_hour = stats.sums(0, *KEY)
     before = [one for one in stats.sums(HOUR_SECONDS, *KEY) if one.hour != overview.this_hour.hour]

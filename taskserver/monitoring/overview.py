@@ -7,12 +7,13 @@ statement behind it is bounded, so that it costs little however many rows there 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ..errors import DatabaseError
 from ..host.process_identity import has_ended
 from ..model.task import Status
-from ..server import TaskServer
+from ..settings.load import Settings
+from ..stores import Store
 from ..stores.database.records import LastRun, QueueCount, RunningTask, StoredTask, WorkerProcess
 from ..stores.queue.claims import number_of
 from ..stores.queue.counts import SAMPLE, Counts, NameCount
@@ -32,6 +33,13 @@ SEEN_SECONDS = 600.0
 MAX_NAMES = 50
 MAX_ERRORS = 20
 HOURS = 24
+
+
+class Queue(Protocol):
+    """An opened queue, as a TaskServer is one."""
+
+    settings: Settings
+    store: Store
 
 
 class RowCounts(NamedTuple):
@@ -150,28 +158,39 @@ class Overview(NamedTuple):
         return any(map(self.is_at_work, self.processes))
 
     @property
+    def in_progress(self) -> dict[int, tuple[int, int]]:
+        """By group that has any: tasks that are claimed and wait for their turn, and running ones."""
+        counts = {}
+        for group_id, rows in self.groups.items():
+            in_progress, running = rows.by_status[Status.IN_PROGRESS], self.running_by_group.get(group_id, 0)
+            if in_progress or running:
+                # Counted apart: they may differ by an instant.
+                counts[group_id] = max(in_progress - running, 0), running
+        return counts
+
+    @property
     def warnings(self) -> list[str]:
         """The sentences about unserved and paused groups."""
         paused = self.paused and f"{self.paused}: {self.resuming}"
         return [words for words in (self.unserved, paused) if words]
 
 
-def read_overview(server: TaskServer) -> Overview:
+def read_overview(queue: Queue) -> Overview:
     """Read a queue; changes nothing. Raises DatabaseError, also where the tables are not of this version."""
-    server.store.tables.check()
-    counted, runs = Counts(server.store.database).by_group(), server.store.views.runs()
+    queue.store.tables.check()
+    counted, runs = Counts(queue.store.database).by_group(), queue.store.views.runs()
     counts = counted.counts
-    claims = server.store.claims
+    claims = queue.store.claims
     paused = paused_of(counts, claims.paused_groups(), claims.are_all_paused())
-    schedules = Schedules(server.store).all()
-    stats = Stats(server.store)
+    schedules = Schedules(queue.store).all()
+    stats = Stats(queue.store)
     recent = stats.recent()
-    names = Counts(server.store.database).by_name()
+    names = Counts(queue.store.database).by_name()
     groups = rows_by_group(counts)
     return Overview(
-        table=server.settings.table,
-        mode=server.settings.mode,
-        database=server.settings.dsn.place,
+        table=queue.settings.table,
+        mode=queue.settings.mode,
+        database=queue.settings.dsn.place,
         groups=groups,
         total=_row_counts(counts, counted.cut)._replace(
             oldest_new_seconds=counted.oldest.since_added, oldest_ready_seconds=counted.oldest.since_ready
@@ -188,17 +207,17 @@ def read_overview(server: TaskServer) -> Overview:
         this_hour=recent.this_hour,
         hour_before=recent.hour_before,
         paces=paces_of(groups, recent),
-        running=server.store.views.running(MAX_RUNNING),
-        running_by_group=server.store.views.running_counts(),
-        claimed_by_number=server.store.views.claimed_counts(),
-        processes=workers_at_work(server),
+        running=queue.store.views.running(MAX_RUNNING),
+        running_by_group=queue.store.views.running_counts(),
+        claimed_by_number=queue.store.views.claimed_counts(),
+        processes=workers_at_work(queue),
         names=_by_name(names),
         unnamed=frozenset(status for status in Status if _rows_of(names, status) >= SAMPLE),
-        errors=Failures(server.store.database).recent(MAX_ERRORS),
+        errors=Failures(queue.store.database).recent(MAX_ERRORS),
         hours=stats.sums((HOURS - 1) * HOUR_SECONDS, "hour"),
-        lapsed=server.store.diagnosis.lapsed(server.settings.lease_seconds),
-        undated=server.store.diagnosis.undated(),
-        now=server.store.views.now(),
+        lapsed=queue.store.diagnosis.lapsed(queue.settings.lease_seconds),
+        undated=queue.store.diagnosis.undated(),
+        now=queue.store.views.now(),
     )
 
 
@@ -212,18 +231,18 @@ def lives(at_work: AtWork) -> bool:
     return not at_work.has_ended and (at_work.has_ended is not None or is_heard_of(at_work))
 
 
-def workers_at_work(server: TaskServer) -> list[AtWork]:
+def workers_at_work(queue: Queue) -> list[AtWork]:
     """The workers of all hosts, the oldest first. Raises DatabaseError."""
-    return [_at_work(process) for process in server.store.processes.all()]
+    return [_at_work(process) for process in queue.store.processes.all()]
 
 
-def gone_among(server: TaskServer, tasks: Sequence[StoredTask]) -> set[int]:
+def gone_among(queue: Queue, tasks: Sequence[StoredTask]) -> set[int]:
     """The ids of the started tasks among these whose process has ended, as far as that is known here."""
     claims = {task.id: task.claim for task in tasks if task.status == Status.IN_PROGRESS and task.started_at}
     if not claims:
         return set()
     try:
-        numbers = {one.process.number for one in workers_at_work(server) if one.has_ended}
+        numbers = {one.process.number for one in workers_at_work(queue) if one.has_ended}
     except DatabaseError:  # as without the right to read them
         return set()
     return {task_id for task_id, claim in claims.items() if isinstance(claim, int) and number_of(claim) in numbers}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Any
 
 import pytest
 
 from taskserver import DatabaseError, Fatal, Retry, Status
 from taskserver.interrupts.stopping import TaskInterrupted
-from taskserver.model.task_options import options_of, task
+from taskserver.model.task_options import Options, options_of, task
 from taskserver.worker.call import failure_of, failure_of_raised
 from tests.support.sites import Site
 
@@ -68,6 +69,14 @@ def leaves_uncommitted():
 """
 
 
+def given(**options: Any) -> Options:
+    def work() -> None: ...
+
+    task(**options)(work)
+    assert isinstance(work, FunctionType)
+    return options_of(work)
+
+
 class Refused(ConnectionError): ...
 
 
@@ -75,7 +84,7 @@ class _Everything(type):
     def __subclasscheck__(cls, kind: type) -> bool:
         raise SystemExit("asked")
 
-    __instancecheck__ = __subclasscheck__  # type: ignore[assignment]
+    __instancecheck__ = __subclasscheck__
 
     def __eq__(cls, other: object) -> bool:
         raise SystemExit("asked")
@@ -117,19 +126,13 @@ class Both(Retry, Fatal): ...
 def test_an_exception_is_final_as_an_except_of_the_options_would_catch_it(
     options: dict[str, Any], error: BaseException, is_final: bool
 ) -> None:
-    @task(**options)
-    def work() -> None: ...
-
-    assert failure_of_raised(error).is_final(options_of(work)) is is_final
+    assert failure_of_raised(error).is_final(given(**options)) is is_final
 
 
 def test_an_error_that_is_none_of_the_task_s_own_is_not_final() -> None:
     """As the database's, where it could not commit what the task wrote."""
 
-    @task(retry_on=(), fatal_on=DatabaseError)
-    def work() -> None: ...
-
-    assert not failure_of(DatabaseError("a deadlock")).is_final(options_of(work))
+    assert not failure_of(DatabaseError("a deadlock")).is_final(given(retry_on=(), fatal_on=DatabaseError))
 
 
 RETRIED, FATAL = Status.ERROR, Status.FATAL
@@ -151,7 +154,7 @@ def test_each_way_to_execute_retries_what_the_options_say(
     make_site: Any, sqlite_dsn: str, name: str, each: list[str | None], statuses: list[Status]
 ) -> None:
     site: Site = make_site(sqlite_dsn, mode="mark")
-    site.module.DATABASE = site.server.settings.dsn.path
+    site.module.DATABASE = sqlite_dsn.removeprefix("sqlite:///")
     for word in each:
         site.add_args(name, word and {"name": word})
     site.run(max_tasks=len(each))

@@ -85,7 +85,7 @@ def _report(overview: Overview, acceptances: Acceptances) -> dict[str, Any]:
         "running": [_running_report(task) for task in overview.running],
         "processes": [_process_report(at_work, overview.running) for at_work in overview.processes],
         "paces": [{"group_id": group_id} | pace._asdict() for group_id, pace in overview.paces.items()],
-        "in_progress": [_in_progress_report(group_id, *counts) for group_id, counts in _in_progress(overview).items()],
+        "in_progress": [_in_progress_report(group_id, *counts) for group_id, counts in overview.in_progress.items()],
         "verdict": _verdict_report(judge(overview, acceptances.by_name), acceptances),
         "oldest_ready_seconds": overview.total.oldest_ready_seconds,
         "waits": [_wait_report(group_id, rows) for group_id, rows in overview.groups.items()],
@@ -170,21 +170,11 @@ def _show_verdict(verdict: Verdict, acceptances: Acceptances) -> None:
         print(printable(f"accepted: {reason.words} ({acceptances.by_name[reason.name].reason})"))
 
 
-def _in_progress(overview: Overview) -> dict[int, tuple[int, int]]:
-    """By group that has any: tasks that are claimed and wait for their turn, and running ones."""
-    counts = {}
-    for group_id, rows in overview.groups.items():
-        in_progress, running = rows.by_status[Status.IN_PROGRESS], overview.running_by_group.get(group_id, 0)
-        if in_progress or running:
-            counts[group_id] = max(in_progress - running, 0), running  # counted apart: they may differ by an instant
-    return counts
-
-
 def _show_rows(overview: Overview) -> None:
     if not overview.groups:
         print("no tasks")
         return
-    in_progress = _in_progress(overview)
+    in_progress = overview.in_progress
     shown, rest = largest(list(overview.groups.items()), lambda group: sum(group[1].by_status.values()))
     lines = [
         (str(group_id), rows, [in_progress.get(group_id, (0, 0))], _empty_in(overview, group_id))

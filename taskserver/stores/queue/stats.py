@@ -6,7 +6,7 @@ A run that finds no task does not import this file.
 # Annotations are not deferred here: named tuples compile deferred ones, which each short run would pay for.
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -47,6 +47,11 @@ class HourStats(NamedTuple):
     waited_seconds: float = 0.0
     """The sum of the waits, each from the instant at which the task was ready to its start."""
     longest_wait_seconds: float = 0.0
+
+    @property
+    def began_at(self) -> datetime:
+        """The begin of the hour, as an aware datetime in UTC."""
+        return datetime.fromisoformat(self.hour).replace(tzinfo=timezone.utc)
 
     @property
     def mean_run_seconds(self) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from ...model.results import TaskState, task_state
@@ -86,12 +86,12 @@ class Views:
         limit: int,
         task: str | None = None,
         error: str | None = None,
-        since: float | datetime | None = None,
+        since: float | timedelta | datetime | None = None,
     ) -> list[StoredTask]:
         """The newest tasks, `limit` at most: of these statuses and groups (none: of all), and of this name.
 
-        `error` is the begin of their error_text, byte by byte. `since`, in seconds before now or as an aware datetime,
-        restricts them to those that were added, started or ended since. Raises SettingError.
+        `error` is the begin of their error_text, byte by byte. `since`, in seconds or a timedelta before now, or as an
+        aware datetime, restricts them to those that were added, started or ended since. Raises SettingError.
         """
         wanted = {"status": statuses, "group_id": groups, "task": () if task is None else (task,)}
         conditions = [f"{column} IN ({marks(len(values))})" for column, values in wanted.items() if values]

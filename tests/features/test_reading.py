@@ -1,0 +1,199 @@
+"""What `TaskServer.status`, `list` and `errors` return: what the commands of these names tell, with typed instants."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from taskserver import InvalidTask, Progress, Selection, SettingError, Status
+from taskserver.cli.client import main
+from taskserver.cli.terminal.output import error_as_json
+from taskserver.stores.queue.failures import Failures
+from tests.support.processes import run_here
+from tests.support.queues import Queue
+from tests.support.sites import Site
+
+CODE = """
+from taskserver import Fatal, current_task, progress
+
+def well(n):
+    return [n]
+
+def fails():
+    raise ValueError("no luck")
+
+def gone():
+    raise Fatal("gone\\nfor good")
+
+def looks():
+    progress(1, 4, "reading")
+    look()
+"""
+
+
+def is_now(instant: datetime | None) -> bool:
+    """Whether an instant is aware, and of these minutes."""
+    assert instant is not None
+    assert instant.utcoffset() == timedelta(0)
+    return abs(datetime.now(timezone.utc) - instant) < timedelta(minutes=5)
+
+
+def test_a_listed_task_has_its_columns_with_their_types(make_site: Any, site_dsn: str) -> None:
+    site: Site = make_site(site_dsn, mode="mark")
+    done = site.add_args(
+        "well", {"n": 1}, unique_key="k", rerun=True, version=7, priority=-2, group_id=3, max_attempts=4
+    )
+    site.run()
+    waiting = site.add_args("well", [2], delay=600)
+    later, row = site.server.list()
+    assert (later.id, row.id) == (waiting, done)
+    assert row._replace(created_at=None, started_at=None, finished_at=None, updated_at=None) == (
+        *(done, f"{site.name}.well", {"n": 1}, 3, -2, Status.DONE, 1, 4, None, "k", None, None, None, None, None),
+        *(7, [1], None),
+    )
+    assert isinstance(row.status, Status)
+    assert all(map(is_now, (row.created_at, row.started_at, row.finished_at, row.updated_at)))
+    assert row.started_at is not None
+    assert row.finished_at is not None
+    assert row.started_at <= row.finished_at
+    assert (later.args, later.status, later.started_at, later.result) == ([2], Status.WAITING, None, None)
+    assert later.due_at is not None
+    assert is_now(later.due_at - timedelta(seconds=600))
+
+
+def test_tasks_are_listed_by_all_that_the_command_takes(make_site: Any, site_dsn: str) -> None:
+    site: Site = make_site(site_dsn, mode="mark")
+    well, fails, gone = (site.add_args(name, args) for name, args in (("well", [1]), ("fails", None), ("gone", None)))
+    new = site.add_args("well", [2], group_id=3)
+    site.run(groups=[0])
+
+    def ids(**chosen: Any) -> list[int]:
+        return [row.id for row in site.server.list(**chosen)]
+
+    assert ids() == [new, gone, fails, well]
+    assert ids(limit=2) == [new, gone]
+    assert ids(status=Status.FATAL) == ids(status=4) == ids(error="Fatal: go") == [gone]
+    assert ids(status=[Status.ERROR, Status.DONE]) == [fails, well]
+    assert ids(groups=[3, 5]) == [new]
+    assert ids(task=f"{site.name}.well") == [new, well]
+    assert ids(since=timedelta(hours=1)) == ids(since=3600) == ids()
+    assert ids(since=datetime.now(timezone.utc) + timedelta(hours=1)) == []
+
+
+@pytest.mark.parametrize(
+    ("chosen", "kind", "words"),
+    [
+        ({"status": 9}, InvalidTask, "status is 9; allowed: one of taskserver.Status, or several"),
+        ({"status": "fatal"}, InvalidTask, "status is 'fatal'; allowed"),
+        ({"status": []}, InvalidTask, r"status is \[\]; allowed"),
+        ({"status": 4.0}, InvalidTask, "status is 4.0; allowed"),
+        ({"groups": ["a"]}, SettingError, "a group is 'a'; allowed"),
+        ({"task": 5}, InvalidTask, "task is 5; allowed: a text"),
+        ({"error": b"x"}, InvalidTask, "error is b'x'; allowed: a text"),
+        ({"since": "1h"}, SettingError, "since is '1h'; allowed"),
+        ({"since": datetime.fromisoformat("2026-01-01")}, SettingError, "since is .*; allowed"),
+        ({"limit": 0}, SettingError, "limit is 0; allowed: a whole number from 1"),
+    ],
+)
+def test_a_wrong_choice_is_named_with_what_is_allowed(
+    make_site: Any, sqlite_dsn: str, chosen: dict[str, Any], kind: type[Exception], words: str
+) -> None:
+    with pytest.raises(kind, match=words):
+        make_site(sqlite_dsn).server.list(**chosen)
+
+
+def test_a_row_that_other_programs_wrote_is_listed_as_far_as_it_can_be_read(make_site: Any, sqlite_dsn: str) -> None:
+    site: Site = make_site(sqlite_dsn)
+    site.rows.execute(
+        "INSERT INTO jobs_queue (task, args, status, created_at, updated_at, progress, result)"
+        " VALUES ('tasks.a', '{no json', 9, 'yesterday', 7, '[]', 'x')"
+    )
+    (row,) = site.server.list()
+    assert (row.args, row.status, row.created_at, row.updated_at) == ("{no json", 9, None, None)
+    assert (row.progress, row.result) == (None, None)
+
+
+def test_errors_have_instants_and_print_as_before(make_site: Any, site_dsn: str) -> None:
+    site: Site = make_site(site_dsn)
+    for name in ("fails", "gone", "fails"):
+        site.add_args(name)
+    site.run()
+    first, second = site.server.errors()
+    assert (first.line, first.rows, first.fatal, first.example_id) == ("ValueError: no luck", 2, 0, 3)
+    assert (second.line, second.fatal) == ("Fatal: gone", 1)
+    assert first.first_seen is not None
+    assert first.last_seen is not None
+    assert first.first_seen <= first.last_seen
+    assert is_now(first.first_seen)
+    (only,) = site.server.errors(task=f"{site.name}.gone", limit=1)
+    assert only == second
+    printed = error_as_json(Failures(site.store.database).errors(Selection(task=f"{site.name}.gone"))[0])
+    assert printed["first_seen"] == f"{second.first_seen:%Y-%m-%dT%H:%M:%S.%f}Z"
+
+
+def test_the_status_tells_what_the_command_prints(sqlite_queue: Queue, capsys: pytest.CaptureFixture[str]) -> None:
+    queue = sqlite_queue
+    queue.define("def fails(): raise ValueError('no luck')\n")
+    for task, group in (("tasks.note", 0), ("tasks.fails", 0), ("tasks.missing", 0), ("tasks.note", 3)):
+        queue.add(task, group_id=group)
+    queue.worker(0, 0)
+    with queue.server as server:
+        server.pause(5)
+        server.schedule("nightly", "tasks.note", every=86_400)
+        status = server.status()
+    ended = run_here(main, capsys, queue.folder, "status", "--json")
+    told = json.loads(ended.stdout)
+    assert (status.table, status.mode) == (told["table"], told["mode"])
+    verdict = told["verdict"]
+    assert (status.level, status.words) == (verdict["level"], verdict["words"])
+    assert [finding._asdict() for finding in status.findings] == verdict["reasons"]
+    assert status.findings
+    assert {Status(number).name.lower(): rows for number, rows in status.total.rows.items()} == told["total"]
+    assert [status.groups[one["group_id"]].rows[Status.NEW] for one in told["groups"]] == [0, 1]
+    assert status.groups[3].oldest_ready_seconds is not None
+    assert [one["group_id"] for one in told["paces"]] == [0]
+    assert status.groups[0].ended_an_hour == pytest.approx(told["paces"][0]["ended_an_hour"], rel=0.1)
+    assert (status.paused_groups, status.are_all_paused) == ([5], False)
+    (run,) = status.runs
+    assert {name: told["runs"][0][name] for name in ("host", "pid", "reason", "taken", "done", "failed", "fatal")} == {
+        name: getattr(run, name) for name in ("host", "pid", "reason", "taken", "done", "failed", "fatal")
+    }
+    assert is_now(run.started_at)
+    assert f"{run.ended_at:%Y-%m-%dT%H:%M:%S.%f}Z" == told["runs"][0]["ended_at"]
+    (schedule,) = status.schedules
+    assert (schedule.name, schedule.every_seconds, schedule.fault) == ("nightly", 86_400, None)
+    assert schedule.next_at is not None
+    assert is_now(schedule.next_at - timedelta(days=1))
+    assert [error.line for error in status.errors] == [error["line"] for error in told["errors"]]
+    assert [hour.began_at.isoformat() for hour in status.hours] == [
+        f"{hour['hour'][:19]}+00:00" for hour in told["hours"]
+    ]
+    for one in told["names"]:
+        rows = status.names[one.pop("task")]
+        assert {Status(number).name.lower(): count for number, count in rows.items()} == one
+    assert is_now(status.now)
+
+
+def test_the_status_tells_of_the_worker_at_work_and_its_running_task(make_site: Any, site_dsn: str) -> None:
+    site: Site = make_site(site_dsn)
+    seen: list[Any] = []
+    site.module.look = lambda: seen.append(site.server.status())
+    task_id = site.add_args("looks")
+    site.run()
+    (status,) = seen
+    (worker,), (running,) = status.workers, status.running
+    assert (running.id, running.progress, running.number) == (task_id, Progress(1, 4, "reading"), worker.number)
+    assert (worker.is_here, worker.has_ended, worker.ended_at, worker.groups) == (True, False, None, "all")
+    assert is_now(worker.started_at)
+    assert (status.total.running, status.groups[0].running, status.groups[0].claimed) == (1, 1, 0)
+
+
+def test_an_empty_queue_has_a_status_too(make_site: Any, sqlite_dsn: str) -> None:
+    site: Site = make_site(sqlite_dsn)
+    status = site.server.status()
+    assert (status.groups, status.runs, status.workers, status.lapsed) == ({}, [], [], 0)
+    assert (status.level, status.words) == ("look", "No worker ran yet")
+    assert status.total.oldest_new_seconds is None
