@@ -9,7 +9,7 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
-from .errors import Conflict, DatabaseError, InvalidTask
+from .errors import DatabaseError, InvalidTask
 from .interrupts.stopping import Stop
 from .model.task import DEFAULT_TABLE, NOT_GIVEN, NotGiven
 from .settings.checks import check_group_id, check_groups, check_kind, check_task_id
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from .model.selection import Selection
     from .monitoring.queue_status import QueueStatus
     from .monitoring.task_rows import ErrorLine, TaskRow
-    from .stores.queue.group_pauses import GroupPauses
     from .stores.queue.operations import Operations, Reclaimed
     from .stores.queue.pruning import Pruned
     from .stores.queue.stats import HourStats
@@ -247,11 +246,7 @@ class TaskServer:
 
     def set_priority(self, task_id: int, priority: int) -> bool:
         """Move a task that is not done; False where there is none. Raises as `retry` does."""
-        from .model.field_checks import check_priority
-        from .model.selection import Selection
-
-        check_priority(priority)
-        return self._operations().set_priority(Selection(ids=[check_task_id(task_id)]), priority) == 1
+        return self._operations().set_priority(check_task_id(task_id), priority) == 1
 
     def retry(self, tasks: int | Iterable[int] | Selection, *, as_task: str | Callable[..., Any] | None = None) -> int:
         """Error, fatal → new, with attempts 0, for an id, some ids, or a Selection; return how many tasks changed.
@@ -259,30 +254,29 @@ class TaskServer:
         `as_task` is another callable for them, for a name that was misspelt; pipelines stay as they are then. Raises
         InvalidTask, and DatabaseError where other programs held some of the rows.
         """
-        from .model.field_checks import name_of
-        from .model.selection import selection_of
-
-        return self._operations().retry(selection_of(tasks), None if as_task is None else name_of(as_task))
+        return self._operations().retry(tasks, as_task)
 
     def cancel(self, tasks: int | Iterable[int] | Selection) -> int:
         """New, waiting, error → fatal `cancelled`; a running task is interrupted at its next heartbeat or progress().
 
         For an id, some ids, or a Selection; returns how many tasks changed. Raises as `retry` does.
         """
-        from .model.selection import selection_of
-
-        return self._operations().cancel(selection_of(tasks))
+        return self._operations().cancel(tasks)
 
     def pause(self, group_id: int) -> bool:
         """Have no worker take tasks of a group, from the next claim on. False where it was paused already."""
-        return bool(self._pauses().pause([check_group_id(group_id)]))
+        from .stores.queue.group_pauses import GroupPauses
+
+        return bool(GroupPauses(self.store.database).pause([check_group_id(group_id)]))
 
     def resume(self, group_id: int) -> bool:
         """Have workers take tasks of a group again. False where it was not paused.
 
         Where all groups were, by `client.py pause --all`, the others stay paused that have tasks or were known then.
         """
-        return bool(self._pauses().resume([check_group_id(group_id)]))
+        from .stores.queue.group_pauses import GroupPauses
+
+        return bool(GroupPauses(self.store.database).resume([check_group_id(group_id)]))
 
     def stats(self, since: float | timedelta | datetime | None = None) -> Sequence[HourStats]:
         """Counts and times by hour, group and task name: since an instant, for so many seconds, or all that is kept."""
@@ -307,17 +301,16 @@ class TaskServer:
         since: float | timedelta | datetime | None = None,
         limit: int = 100,
     ) -> Sequence[TaskRow]:
-        """Read the newest tasks, `limit` at most: of a status or some, of these groups, of this name.
+        """Read the newest tasks: of a status or some, of these groups, of this name, whose error begins so.
 
-        `error` is how their error begins. `since` restricts them to those that were added, started or ended since then:
-        seconds or a timedelta before now, or an aware datetime. Tasks in the archive are left out.
+        They were added, started or ended `since` then: seconds or a timedelta before now, or an aware datetime.
         """
         from .monitoring.task_rows import list_tasks
 
         return list_tasks(self.store, status, groups, task, error, since, limit)
 
     def status(self) -> QueueStatus:
-        """Read the queue as a whole, as `client.py status` tells it; costs little, however many rows there are."""
+        """Read the queue as a whole, as `client.py status` tells it; cheap, however many rows there are."""
         from .monitoring.queue_status import read_status
 
         return read_status(self)
@@ -337,12 +330,9 @@ class TaskServer:
         Rows of each kind that is named; where none is named, completed tasks: done or archived. Rows of the queue
         that hold a unique_key stay unless `keys` is true. Raises InvalidTask.
         """
-        from .stores.queue.pruning import Pruning
+        from .stores.queue.pruning import prune
 
-        kinds = {"done": done, "fatal": fatal, "archived": archived, "stats": stats}
-        for name, flag in (*kinds.items(), ("keys", keys)):
-            check_kind(name, flag, bool, "True or False")
-        return Pruning(self.store, older_than, [kind for kind in kinds if kinds[kind]], keys).run()
+        return prune(self.store, older_than, keys, done=done, fatal=fatal, archived=archived, stats=stats)
 
     def reclaim(self, force: Selection | None = None) -> Reclaimed:
         """Wake all due tasks and take back all whose lease has ended, at once; runs do the same bit by bit.
@@ -350,13 +340,9 @@ class TaskServer:
         `force` also takes back chosen tasks whose lease still holds. A worker that is alive may run such a task on,
         and another one runs it a second time.
         """
-        from .model.selection import Selection
-        from .stores.queue.operations import END_LEASE, Reclaimed
-        from .worker.run import Runner
+        from .worker.run import reclaim
 
-        check_kind("force", force, (Selection, NoneType), "a Selection, or None")
-        forced = 0 if force is None else self._operations().change(END_LEASE, force).changed
-        return Reclaimed(forced, *Runner(self.store, self.settings).reclaim())
+        return reclaim(self.store, self.settings, force)
 
     def run_task(self, task_id: int, *, stop: Stop | None = None) -> RunResult:
         """Run one new, waiting, failed or fatal task of any group here and now; return what became of it.
@@ -369,21 +355,13 @@ class TaskServer:
         check_kind("stop", stop, (Stop, NoneType), "a taskserver.Stop, or None")
         make_importable(self.settings.folder)
         claimed_at = time.monotonic()
-        try:
-            task = self._operations().claim_one(check_task_id(task_id))
-        except Conflict as error:
-            raise Conflict(f"task {task_id} is left, as other programs hold it: try again ({error})") from error
+        task = self._operations().claim_one(check_task_id(task_id))
         return Runner(self.store, self.settings, limits=Limits(max_tasks=1), stop=stop).run_one(task, claimed_at)
 
     def _operations(self) -> Operations:
         from .stores.queue.operations import Operations
 
         return Operations(self.store)
-
-    def _pauses(self) -> GroupPauses:
-        from .stores.queue.group_pauses import GroupPauses
-
-        return GroupPauses(self.store.database)
 
     # ---- workers
 

@@ -11,11 +11,13 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from logging import getLogger
+from types import NoneType
 from typing import TYPE_CHECKING
 
 from ..errors import DatabaseError
 from ..interrupts.stopping import Stop
 from ..model.task import Claim, ClaimedTask, LostTask
+from ..settings.checks import check_kind
 from ..settings.load import Settings
 from ..stores import Store
 from ..stores.database.retrying import Pauses
@@ -27,6 +29,8 @@ from .result import BECAUSE, Reason, RunResult
 
 if TYPE_CHECKING:
     from .callables import Callables
+    from ..model.selection import Selection
+    from ..stores.queue.operations import Reclaimed
     from .claimed_tasks import ClaimedTasks
     from .equipment import Equipment
     from .finishing import Finishing
@@ -310,3 +314,16 @@ class Runner:
 def _pauses() -> Pauses:
     """The pauses between claims from a queue whose rows others hold."""
     return Pauses(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
+
+
+def reclaim(store: Store, settings: Settings, force: Selection | None) -> Reclaimed:
+    """Wake what is due and take back what ended leases hold, all of it; with a Selection also what chosen claims hold.
+
+    Raises SettingError, InvalidTask, DatabaseError.
+    """
+    from ..model.selection import Selection
+    from ..stores.queue.operations import END_LEASE, Operations, Reclaimed
+
+    check_kind("force", force, (Selection, NoneType), "a Selection, or None")
+    forced = 0 if force is None else Operations(store).change(END_LEASE, force).changed
+    return Reclaimed(forced, *Runner(store, settings).reclaim())

@@ -700,14 +700,17 @@ def test_errors_are_counted_by_their_first_lines(queue: Queue, client: Run) -> N
     ):  # fmt: skip
         row = {"error_text": text, "group_id": group, "task": f"tasks.of_{group}", "finished_at": finished_at}
         put(queue, status, **row, due_at=FAR if status == 3 else None, updated_at="2026-01-03 00:00:00.000000")
+    first, middle, last = (
+        datetime.fromisoformat(f"{text}+00:00") for text in (first_seen, "2026-01-03 00:00:00", last_seen)
+    )
     assert [tuple(error) for error in queue.server.errors()] == [
-        ("E: one", 3, 2, first_seen, last_seen, 4),
-        ("", 1, 0, "2026-01-03 00:00:00.000000", "2026-01-03 00:00:00.000000", 5),
-        ("E: two", 1, 1, first_seen, first_seen, 3),
+        ("E: one", 3, 2, first, last, 4),
+        ("", 1, 0, middle, middle, 5),
+        ("E: two", 1, 1, first, first, 3),
     ]
-    heads, first, *_ = client("errors").stdout.splitlines()
+    heads, line, *_ = client("errors").stdout.splitlines()
     assert heads.split() == ["tasks", "fatal", "first", "seen", "(UTC)", "last", "seen", "(UTC)", "example", "error"]
-    assert first.split() == ["3", "2", "2026-01-02", "03:04:05", "2026-02-02", "03:04:05", "4", "E:", "one"]
+    assert line.split() == ["3", "2", "2026-01-02", "03:04:05", "2026-02-02", "03:04:05", "4", "E:", "one"]
     assert [error["rows"] for error in json.loads(client("errors", "--group", 3, "--json").stdout)] == [1, 1]
     (error,) = json.loads(client("errors", "--task", "tasks.of_0", "--limit", 1, "--json").stdout)
     assert error == {

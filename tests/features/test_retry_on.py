@@ -131,7 +131,6 @@ def test_an_exception_is_final_as_an_except_of_the_options_would_catch_it(
 
 def test_an_error_that_is_none_of_the_task_s_own_is_not_final() -> None:
     """As the database's, where it could not commit what the task wrote."""
-
     assert not failure_of(DatabaseError("a deadlock")).is_final(given(retry_on=(), fatal_on=DatabaseError))
 
 

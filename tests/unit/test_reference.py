@@ -42,6 +42,11 @@ def signature_of(name: str, function: Any) -> str:
 
 METHODS = {name: getattr(TaskServer, name) for name in vars(TaskServer) if not name.startswith("_")}
 OPTIONS_OF_A_TASK = [name for name in inspect.signature(taskserver.task).parameters if name != "function"]
+TUPLES: list[Any] = [
+    *(taskserver.QueueStatus, taskserver.GroupStatus, taskserver.RunStatus, taskserver.WorkerStatus),
+    *(taskserver.RunningTask, taskserver.ScheduleStatus, taskserver.Finding),
+    *(taskserver.TaskRow, taskserver.ErrorLine),
+]
 COLUMNS = [*table(REFERENCE, "column", "meaning")]
 WORKERS = [*table(REFERENCE, "column of `jobs_queue_workers`")]
 ORDERED: dict[tuple[str, ...], list[str]] = {
@@ -55,6 +60,7 @@ ORDERED: dict[tuple[str, ...], list[str]] = {
     ("AddedTask", "is"): list(AddedTask._fields),
     ("Ran", "is"): list(vars(Ran())),
     ("`running_task(…)` of `taskserver.testing`",): list(inspect.signature(running_task).parameters),
+    **{(kind.__name__, "is"): list(kind._fields) for kind in TUPLES},
 }
 UNORDERED: dict[tuple[str, ...], set[str]] = {
     ("table", "holds"): set(re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)", (ROOT / "schema.sql").read_text()))

@@ -63,6 +63,8 @@ def imports_of(module: str, tree: ast.AST | None = None) -> Iterator[str]:
             base = ".".join(parents[: len(parents) - node.level + 1]) if node.level else ""
             origin = ".".join(filter(None, [base, node.module]))
             for alias in node.names:
+                if (origin, alias.name) == ("taskserver", "__version__"):
+                    continue  # of the package itself, whose __init__ runs before that of any module in it
                 whole = f"{origin}.{alias.name}"
                 yield whole if whole in MODULES else origin
 

@@ -6,13 +6,14 @@ A worker does not need them. Verbs to many rows go through bulk_writes.py.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any, NamedTuple
 
 from ...errors import Conflict, InvalidTask, SettingError
 from ...messages.printable import shown
 from ...messages.programs import CLIENT
-from ...model.selection import Selection
+from ...model.field_checks import check_priority, name_of
+from ...model.selection import Selection, selection_of
 from ...model.task import MAX_GROUP_ID, MAX_ID, MAX_SIGNED, ClaimedTask, Status, name_of_status
 from ..database.records import StoredTask, stored_task
 from ..database.statements import marks
@@ -24,6 +25,8 @@ from .dependency_trees import DependencyTrees
 from .since import earliest
 from .store import Store
 
+Chosen = int | Iterable[int] | Selection
+"""An id, some ids, or a Selection."""
 SETTLE_SECONDS = 10.0
 """After a retry or cancel, dependencies are settled for so long; a worker settles the rest."""
 
@@ -143,21 +146,22 @@ class Operations:
 
     # ---- verbs to chosen rows
 
-    def retry(self, selection: Selection, as_task: str | None = None) -> int:
+    def retry(self, tasks: Chosen, as_task: str | Callable[..., Any] | None = None) -> int:
         """Error, fatal → new, with attempts 0, perhaps under another name; how many. Raises as `_changed` does."""
-        return self._changed(RETRY, selection) if as_task is None else self._changed(RETRY_AS, selection, (as_task,))
+        return self._changed(RETRY, tasks) if as_task is None else self._changed(RETRY_AS, tasks, (name_of(as_task),))
 
-    def cancel(self, selection: Selection) -> int:
+    def cancel(self, tasks: Chosen) -> int:
         """New, waiting, error, claimed → fatal `cancelled`; running tasks are interrupted. How many; raises alike."""
-        return self._changed(CANCEL, selection)
+        return self._changed(CANCEL, tasks)
 
-    def set_priority(self, selection: Selection, priority: int) -> int:
+    def set_priority(self, tasks: Chosen, priority: int) -> int:
         """Give tasks that may run yet another priority; how many. Raises alike."""
-        return self._changed(PRIORITY, selection, (priority,))
+        check_priority(priority)
+        return self._changed(PRIORITY, tasks, (priority,))
 
-    def _changed(self, verb: Verb, selection: Selection, values: Sequence[Any] = ()) -> int:
+    def _changed(self, verb: Verb, tasks: Chosen, values: Sequence[Any] = ()) -> int:
         """How many rows a verb changed. Raises InvalidTask, and Conflict where others held some rows."""
-        written = self.change(verb, selection, values)
+        written = self.change(verb, selection_of(tasks), values)
         if written.held:
             raise Conflict(
                 f"{verb.name}: {written.changed} tasks of {self._store.table} were changed, and {len(written.held)} "
@@ -227,10 +231,16 @@ class Operations:
     """
 
     def claim_one(self, task_id: int) -> ClaimedTask:
-        """Claim this task alone; a fatal task begins anew, with attempts 0. Raises InvalidTask, which says why not."""
+        """Claim this task alone; a fatal task begins anew, with attempts 0.
+
+        Raises InvalidTask, which says why not, and Conflict where others hold its row.
+        """
         store = self._store
         token = new_token()
-        self._database.change(self.CLAIM_ONE, (token, store.lease_seconds, task_id))
+        try:
+            self._database.change(self.CLAIM_ONE, (token, store.lease_seconds, task_id))
+        except Conflict as error:
+            raise Conflict(f"task {task_id} is left, as other programs hold it: try again ({error})") from error
         for task in store.claims.read(token, 1):
             return task
         raise InvalidTask(_why_not_claimed(store, task_id))

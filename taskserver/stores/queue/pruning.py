@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ...errors import InvalidTask
 from ...messages.printable import shown
+from ...settings.checks import check_kind
 from .bulk_writes import BulkWrite, BulkWriter
 from .store import Store
 
@@ -137,3 +138,10 @@ class Pruning:
             deleted += gone
             count_deleted(gone)
         return deleted
+
+
+def prune(store: Store, older_than: float | timedelta, keys: bool, **kinds: bool) -> Pruned:
+    """Delete old rows of the kinds that are true, as Pruning does. Raises SettingError, InvalidTask, DatabaseError."""
+    for name, flag in (*kinds.items(), ("keys", keys)):
+        check_kind(name, flag, bool, "True or False")
+    return Pruning(store, older_than, [kind for kind, flag in kinds.items() if flag], keys).run()
