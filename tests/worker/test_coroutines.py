@@ -234,6 +234,16 @@ def test_a_coroutine_that_was_cancelled_by_its_own_code_is_not_taken_for_interru
         limit.call(0, as_plain(task))
 
 
+def test_ctrl_c_in_a_program_of_one_s_own_fails_a_coroutine_as_any_task() -> None:
+    async def task() -> None:
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.sleep(60)
+
+    with time_limit(Stop(), AGAIN_SECONDS) as limit, pytest.raises(KeyboardInterrupt):
+        limit.call(0, as_plain(task))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_an_exception_of_a_coroutine_is_gone_with_whoever_caught_it() -> None:
     """What its frames hold, as a connection, must not wait for the garbage collector."""
 
