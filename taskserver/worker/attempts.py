@@ -14,8 +14,8 @@ from ..messages.error_text import both
 from ..model.arguments import read_arguments
 from ..model.attempt import Finish, Start
 from ..model.task import CANCELLED, ClaimedTask
-from .between import Between
 from ..model.task_options import NO_OPTIONS
+from .between import Between
 from .call import NOTHING, Failure, Returned, failure_of, run_call, run_foreign
 from .callables import TaskCallable
 from .finishing import Finishing

@@ -28,9 +28,9 @@ from .record import RunRecord
 from .result import BECAUSE, Reason, RunResult
 
 if TYPE_CHECKING:
-    from .callables import Callables
     from ..model.selection import Selection
     from ..stores.queue.operations import Reclaimed
+    from .callables import Callables
     from .claimed_tasks import ClaimedTasks
     from .equipment import Equipment
     from .finishing import Finishing
