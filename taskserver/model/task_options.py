@@ -48,6 +48,16 @@ class Options(NamedTuple):
     fatal_on: tuple[type[BaseException], ...] = ()
     """The exceptions after which it is fatal at once."""
 
+    def allows_retry(self, kind: type[BaseException]) -> bool:
+        """Whether a task is tried again that raised an exception of this type, as `except` would see it."""
+        # issubclass would ask the metaclass of a type of the site's own.
+        mro = mro_of(kind)
+        is_retried = self.retry_on is None or any(one is each for one in mro for each in self.retry_on)
+        return is_retried and not any(one is each for one in mro for each in self.fatal_on)
+
+
+mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+"""The classes of a class, without asking its metaclass."""
 
 NO_OPTIONS = Options()
 

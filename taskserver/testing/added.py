@@ -97,6 +97,10 @@ class ToldCallers(Callers):
         self._tell(zip(ids, given, strict=True), is_elsewhere)
         return ids
 
+    def check(self, connection: object) -> None:
+        if not self._is_elsewhere(connection):
+            super().check(connection)
+
     def complete(self, connection: object, finish: Finish) -> Outcome:
         if not self._is_elsewhere(connection):
             return super().complete(connection, finish)

@@ -10,10 +10,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from inspect import iscoroutinefunction
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import Any
 
 from ..errors import BadTask, InvalidTask, TaskServerError
+from ..interrupts.coroutines import as_plain
 from ..model.field_checks import name_of
 from ..model.signatures import Parameters
 from ..model.task_options import NO_OPTIONS, options_of
@@ -96,7 +98,8 @@ class PatchableCallables(Callables):
         if not _is_replacement(value) or _is_decorated(value, source, module):
             return None
         options = options_of(value) if isinstance(value, FunctionType) else NO_OPTIONS
-        return TaskCallable(value, options, Parameters(value))
+        call = as_plain(value) if iscoroutinefunction(value) else value
+        return TaskCallable(call, options, Parameters(value))
 
 
 def _has_name(function: Any, name: str) -> bool:

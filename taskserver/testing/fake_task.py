@@ -40,6 +40,9 @@ class FakeTask:
         """The task as `taskserver.current_task` returns it."""
         return self._task
 
+    def row(self) -> None:
+        """None: there is no row."""
+
     def tell_progress(self, progress: str) -> None:
         """Keep a progress, which is in the form of a row's column."""
         told = read_progress(progress)

@@ -19,7 +19,7 @@ from ..interrupts.time_limit import TimeLimit
 from ..messages.error_text import NO_TEXT, describe, describe_failure, full_traceback, leave_out_callers, type_name
 from ..model.arguments import write_arguments
 from ..model.attempt import NextStage
-from ..model.task_options import Options
+from ..model.task_options import Options, mro_of
 from .preparing import Call
 
 MAX_DESCRIBE_SECONDS = 10.0
@@ -59,7 +59,7 @@ class Failure(NamedTuple):
     def is_a(self, *kinds: type[BaseException]) -> bool:
         """Whether the exception is of one of these types, as `except` would see it."""
         # isinstance would ask the exception for its class, and issubclass the metaclass of a type of the site's own.
-        mro = _mro_of(type(self.error))
+        mro = mro_of(type(self.error))
         return any(one is kind for one in mro for kind in kinds)
 
     def is_final(self, options: Options) -> bool:
@@ -69,11 +69,7 @@ class Failure(NamedTuple):
         # A timeout, or an error of the database at the commit, is none of the task's own, and may pass.
         if self.is_retry or not self.is_raised or self.is_a(TaskInterrupted):
             return False
-        is_retried = options.retry_on is None or self.is_a(*options.retry_on)
-        return self.is_a(*options.fatal_on) or not is_retried
-
-
-_mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+        return not options.allows_retry(cast("type[BaseException]", type(self.error)))
 
 
 def run_foreign(

@@ -24,6 +24,7 @@ from ..messages.suggestions import instead, nearest, tidied
 from ..model.signatures import Parameters
 from ..model.task import MAX_TASK_LENGTH
 from ..model.task_options import Options, options_of
+from .django_tasks import django_call
 
 # Each reads past the words of a class or a module about itself: vars() would ask a metaclass.
 _module_namespace: Callable[[ModuleType], dict[str, Any]] = vars(ModuleType)["__dict__"].__get__
@@ -136,8 +137,7 @@ class Callables:
         place = self._locate(name)
         namespace = _module_namespace(self._import(place.module))
         if len(place.path) == 1:
-            function = self._function(name, place, namespace)
-            return _ready(name, function, function)
+            return self._function(name, place, namespace)
         return self._method(name, place, namespace)
 
     def _locate(self, name: str) -> _Place:
@@ -207,8 +207,10 @@ class Callables:
             raise BadTask(f"{name} has put something else in the place of its module")
         return module
 
-    def _function(self, name: str, place: _Place, namespace: dict[str, Any]) -> FunctionType:
-        value = _look_up(name, place, namespace)
+    def _function(self, name: str, place: _Place, namespace: dict[str, Any]) -> TaskCallable:
+        held = _look_up(name, place, namespace)
+        of_django = django_call(held)
+        value = held if of_django is None else of_django.function
         if type(value) is not FunctionType:
             raise BadTask(f"{name!r} is {_kind(value)}; only functions, static and class methods may run")
         if value.__module__ != place.module:
@@ -217,11 +219,11 @@ class Callables:
                 "by an import or by a decorator without functools.wraps; define a function there that calls it"
             )
         # Another name for a function of the module is fine; a function that a decorator left has a name of its own.
-        if namespace.get(value.__name__) is not value:
+        if namespace.get(value.__name__) is not held:
             raise BadTask(
                 f"{name!r} is {value.__qualname__!r} inside: a lambda, or a decorator did not use functools.wraps"
             )
-        return cast(FunctionType, value)
+        return _ready(name, value, of_django or value)
 
     def _method(self, name: str, place: _Place, namespace: dict[str, Any]) -> TaskCallable:
         class_name, method_name = place.path

@@ -13,15 +13,18 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, Token
 from logging import getLogger
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ..errors import DatabaseError, TaskServerError
+from ..errors import DatabaseError, LeaseLost, TaskServerError
 from ..interrupts.stopping import TaskInterrupted, uninterrupted
 from ..model.results import write_progress
 from ..model.task import CANCELLED
 from ..stores import Store
 from ..stores.database.session import Session
 from .watched_call import OwnCompletion, WatchedCall
+
+if TYPE_CHECKING:
+    from ..stores.database.records import StoredTask
 
 LOG = getLogger("taskserver")
 
@@ -133,6 +136,16 @@ class CallContext(Protocol):
     @property
     def completion(self) -> OwnCompletion: ...
     def tell_progress(self, progress: str) -> None: ...
+    def row(self) -> StoredTask | None: ...
+
+
+def current_row() -> StoredTask:
+    """The row of the task whose code runs here, of a batch that of its first. Raises LeaseLost, DatabaseError."""
+    context = _context_of_call()
+    row = None if context is None else context.row()
+    if row is None:
+        raise LeaseLost("no row is there of a task that runs here")
+    return row
 
 
 class TaskContext:
@@ -247,6 +260,12 @@ class TaskContext:
             self._call.cancel()
             self._wake()  # a task that swallows the interrupt is interrupted again
         self._looked_seconds += time.monotonic() - began_at
+
+    @uninterrupted
+    def row(self) -> StoredTask | None:
+        """The first task's row; None where it is gone. Raises DatabaseError."""
+        with self._borrowed():
+            return self._store.views.show(self._call.tasks[0].id)
 
     # ---- for whoever stores the progress
 

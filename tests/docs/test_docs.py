@@ -94,6 +94,13 @@ NOT_RUN = {
     ("docs/flask.md", "# shop/views.py"): "the same",
     ("docs/flask.md", "# shop/queue.py"): "the same",
     ("docs/flask.md", "* * * * *"): "the same",
+    **dict.fromkeys(
+        [
+            ("docs/django_tasks.md", begin)
+            for begin in ("TASKS =", "from django.core", "from datetime", "TASKSERVER_DSN", "import os")
+        ],
+        "for Django 6: run by tests/django_tasks",
+    ),
     ("examples/demo/README.md", ".venv/bin/python -m examples.demo"): "looks at what make demo built, which takes long",
     **{(TESTING, f"# {name}.py\n"): "run by tests/docs/test_testing_page.py" for name in TESTED},
 }

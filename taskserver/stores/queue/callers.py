@@ -47,6 +47,13 @@ class Callers:
             as_sent = map(self._dialect.inserts.as_sent, tasks)
             return [task_id for ids in adding.insert_all(as_sent) for task_id in ids]
 
+    REACHES = "SELECT id FROM {table} WHERE id = 0"
+
+    def check(self, connection: object) -> None:
+        """Raises InvalidTask or DatabaseError where a connection does not reach the queue's table."""
+        with on_connection(self._dialect, connection) as database:
+            database.rows(self.REACHES)
+
     # ---- a task that completes itself
 
     def complete(self, connection: object, finish: Finish) -> Outcome:

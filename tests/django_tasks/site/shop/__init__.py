@@ -1,0 +1,1 @@
+"""A Django site whose tasks run here."""

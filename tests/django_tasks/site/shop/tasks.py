@@ -1,0 +1,108 @@
+"""Tasks of the site, as its developers write them."""
+
+# mypy: disable-error-code="import-not-found, untyped-decorator"
+
+import asyncio
+import time
+from typing import Any
+
+from django.tasks import TaskContext, task
+
+import taskserver
+from shop.models import Order
+from shop.unlisted import imported  # noqa: F401
+
+ran: list[Any] = []
+
+
+@task
+def greet(name: str, greeting: str = "Hello") -> str:
+    ran.append(name)
+    return f"{greeting}, {name}"
+
+
+@task(priority=5, queue_name="mail")
+def send_letter(to: str) -> None:
+    ran.append(to)
+
+
+@task
+async def later(number: int) -> int:
+    await asyncio.sleep(0)
+    return number + 1
+
+
+@task(takes_context=True)
+def tell(context: TaskContext, word: str = "") -> list[Any]:
+    result = context.task_result
+    return [context.attempt, result.id, result.status, result.enqueued_at is not None, len(result.worker_ids), word]
+
+
+@task(takes_context=True)
+@taskserver.task(max_attempts=2, backoff="fixed:1")
+def fail(context: TaskContext, number: int) -> None:
+    raise ArithmeticError(f"{number} in attempt {context.attempt}")
+
+
+@task
+@taskserver.task(max_attempts=1)
+def stop() -> None:
+    raise SystemExit("enough")
+
+
+@task
+def give_up() -> None:
+    raise taskserver.Fatal("no other attempt helps")
+
+
+@task
+@taskserver.task(max_attempts=1, timeout=0.5)
+def sleep() -> None:
+    time.sleep(30)
+
+
+@task
+@taskserver.task(max_attempts=1, timeout=0.5)
+async def sleep_awaited() -> None:
+    await asyncio.sleep(30)
+
+
+@task
+def order(customer: str) -> int:
+    return int(Order.objects.create(customer=customer).pk)
+
+
+@task
+@taskserver.task(transactional=True)
+def order_exactly_once(customer: str) -> None:
+    taskserver.connection().cursor().execute(f"INSERT INTO shop_order (customer) VALUES ('{customer}')")
+
+
+@task
+@taskserver.task(commit_every=10)
+def note(text: str) -> str:
+    return text
+
+
+@task
+async def order_awaited(customer: str) -> int:
+    return int((await Order.objects.acreate(customer=customer)).pk)
+
+
+@task
+def count(*numbers: int, **more: int) -> list[Any]:
+    return [numbers, more]
+
+
+@task
+def return_an_object() -> object:
+    return object()
+
+
+@task(backend="dummy")
+def of_another_backend() -> str:
+    return "ran"
+
+
+def plain() -> None:
+    """No task of Django's."""
