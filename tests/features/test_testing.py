@@ -378,6 +378,14 @@ def test_what_a_test_put_there_may_be_given_itself(
         queue.server.add_task(mock.Mock())
 
 
+def test_an_async_stand_in_runs_to_its_end(queue: TaskQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in = mock.AsyncMock()
+    monkeypatch.setattr("tasks.note", stand_in)
+    queue.server.add_task("tasks.note", ["hello"])
+    assert queue.run_all().done == 1
+    stand_in.assert_awaited_once_with("hello")
+
+
 @pytest.mark.parametrize("stand_in", [mock.Mock(), lambda to: None, staticmethod(lambda to: None)])
 def test_a_method_may_be_replaced_or_its_class(
     queue: TaskQueue, tasks: Any, monkeypatch: pytest.MonkeyPatch, stand_in: Any
