@@ -58,7 +58,7 @@ FILES = (
 FOLDERS = {
     "taskserver": {".py", ".sql", ".typed", ".html", ".css", ".js", ".svg"},
     "docs": {".md", ".png"},
-    "examples": {".cgi", ".md", ".mjs", ".php", ".py", ".sh", ".sql", ".txt"},
+    "examples": {".cgi", ".example", ".md", ".mjs", ".php", ".py", ".sh", ".sql", ".txt"},
 }
 """And what is taken from each."""
 NOT_TAKEN = {"__pycache__", "demo"}
