@@ -194,8 +194,8 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import importlib, pkgutil, taskserver
 for module in pkgutil.walk_packages(taskserver.__path__, "taskserver."):
-    if module.name == "taskserver.testing.fixtures":
-        continue  # for pytest, which imports it itself
+    if module.name in ("taskserver.testing.fixtures", "taskserver.django", "taskserver.worker.django_tasks"):
+        continue  # for pytest and Django, which import them themselves
     if len(sys.argv) > 2 or not module.name.startswith(("taskserver.web", "taskserver.page")):
         importlib.import_module(module.name)
         print(module.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -37,7 +38,7 @@ class Crowd:
     """A queue of tasks whose rows others hold, and a run in another thread."""
 
     def __init__(self, folder: Path, server: MySQLServer, dsn: str, pool: ThreadPoolExecutor) -> None:
-        self._module = f"crowded_tasks_{folder.name}"
+        self._module = f"crowded_tasks_{time.monotonic_ns()}"  # a folder's name comes again
         self._mysql = server
         self._folder = folder
         self._pool = pool

@@ -19,7 +19,6 @@ import pytest
 
 from taskserver import DatabaseError, Fatal, Retry, RunResult, Stop
 from taskserver.errors import Unavailable
-from taskserver.model.arguments import read_arguments
 from taskserver.model.task import CANCELLED, Claim, ClaimedTask, Status
 from taskserver.stores.queue.batches import Batches
 from taskserver.worker import limits, preparing, shared
@@ -300,14 +299,14 @@ def test_a_bad_row_in_a_round_is_fatal_uncounted_and_memory_that_is_short_fails_
     ids = site.add("many", *range(5))
     site.rows.set(f"args = '{{\"m\": 1}}' WHERE id = {ids[1]}")
     site.rows.set(f"args = '{{' WHERE id = {ids[4]}")
-    real = read_arguments
+    real = preparing.read_item
 
     def read(text: str | None) -> Any:
         if text == '{"n":3}':
             raise MemoryError
         return real(text)
 
-    monkeypatch.setattr(preparing, "read_arguments", read)
+    monkeypatch.setattr(preparing, "read_item", read)
     result = site.run()
     assert (result.taken, result.done, result.failed, result.fatal) == (5, 2, 1, 2)
     assert site.calls() == [0, 2]

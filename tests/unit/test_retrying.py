@@ -80,7 +80,7 @@ def test_the_pauses_between_tries_grow_and_are_random_up_to_the_patience(
     kind: type[DatabaseError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that a hundred workers which lost their database at one instant do not come back at one."""
-    seconds, longest, count = 30.0, 5, 30
+    seconds, longest, count = 30.0, 5, 300
 
     def pauses() -> list[float]:
         clock = Clock()
