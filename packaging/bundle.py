@@ -74,8 +74,8 @@ LEFT_OUT = {
     "werkzeug/debug/shared/": "what a browser would show of Werkzeug's debugger",
 }
 """How names of files begin that are not taken from a package → what they are."""
-ALWAYS = [RUN_TIME, "cron"]
-"""The sections of requirements.lock whose packages are in every bundle."""
+ALWAYS = ["cron"]
+"""The extras of pyproject.toml whose packages are in every bundle."""
 FOR_ANY_HOST = [
     *("--only-binary", ":all:", "--implementation", "cp", "--python-version", "3.10", "--abi", "cp310"),
     *("--platform", "manylinux2014_x86_64"),
@@ -104,10 +104,10 @@ def main() -> int:
         return 2
 
 
-def _bundle(target: Path, sections: list[str], folder: Path) -> int:
+def _bundle(target: Path, extras: list[str], folder: Path) -> int:
     sources = own_sources()
     refuse_strangers(sources)
-    packages = packages_of(sections, folder)
+    packages = packages_of(extras, folder)
     members = {place: _content(ROOT / source) for source, place in sources.items()}
     members |= {"var/.htaccess": members[".htaccess"], LISTED: third_party(packages).encode()}
     for package in packages:
@@ -193,14 +193,14 @@ def _seconds(text: str) -> int:
 # ---- the packages of others
 
 
-def packages_of(sections: list[str], folder: Path) -> list[metadata.Distribution]:
-    """The packages of these sections of requirements.lock: what this Python has, or what pip gets into the folder."""
-    lines = [line for line in section_lines(sections) if line.startswith("# in ")]
+def packages_of(extras: list[str], folder: Path) -> list[metadata.Distribution]:
+    """The packages of a run and of these extras, by requirements.lock: what this Python has, or pip gets into the folder."""
+    lines = [line for line in section_lines([RUN_TIME, *extras]) if line.startswith("# in ")]
     installed = [package for line in lines if (package := _installed(line))]
     if len(installed) == len(lines):
         return installed
     print(f"getting {', '.join(line[5:].partition(':')[0] for line in lines)}", flush=True)
-    found = {content_line(package): package for package in fetched(requirements(sections[1:]), folder)}
+    found = {content_line(package): package for package in fetched(requirements(extras), folder)}
     if differing := set(found).symmetric_difference(lines):
         raise BundleError(f"requirements.lock differs from the packages that it names: {min(differing)}")
     return [found[line] for line in lines]

@@ -92,7 +92,7 @@ def build(version: str, folder: Path) -> list[Path]:
     epoch = run("git", "log", "-1", "--format=%ct", cwd=clone).strip()
     sdist = _built("sdist", clone, built, epoch)
     with tarfile.open(sdist) as archive:
-        archive.extractall(folder)
+        archive.extractall(folder, filter="data")
     wheel = _built("wheel", folder / f"taskserver-{version}", built, epoch)
     check_whole(sdist, wheel)
     return [sdist, wheel, _bundle(clone, built), _bundle(clone, built, "web")]
@@ -132,28 +132,28 @@ def try_installed(artefact: Path, folder: Path) -> None:
     run(python, str(ROOT / ".ci" / "install.py"), str(folder / "needed"), cwd=folder)
     pip = [python, "-m", "pip", "install", "--quiet", "--isolated", "--no-index", "--no-build-isolation"]
     run(*pip, str(artefact), cwd=folder, PIP_CONFIG_FILE=os.devnull)
-    job = folder / "job"
-    job.mkdir()
+    deployment = folder / "deployment"
+    deployment.mkdir()
     client, worker = (str(folder / "venv" / "bin" / name) for name in ("taskserver", "taskserver-worker"))
-    do_a_task([client, "--folder", str(job)], [worker, "--folder", str(job)], job)
+    do_a_task([client, "--folder", str(deployment)], [worker, "--folder", str(deployment)], deployment)
 
 
 def try_bundle(archive: Path, folder: Path) -> None:
     """Does a task with an unpacked bundle and a Python that has nothing else."""
     shutil.unpack_archive(archive, folder)
-    (job,) = folder.iterdir()
+    (deployment,) = folder.iterdir()
     venv.create(folder / "venv", with_pip=False)
     python = str(folder / "venv" / "bin" / "python")
-    do_a_task([python, str(job / "client.py")], [python, str(job / "worker.py")], job)
+    do_a_task([python, str(deployment / "client.py")], [python, str(deployment / "worker.py")], deployment)
 
 
-def do_a_task(client: list[str], worker: list[str], job: Path) -> None:
+def do_a_task(client: list[str], worker: list[str], deployment: Path) -> None:
     """From the tables to what the task wrote, in a folder that has nothing but tasks.py, or a bundle."""
-    shutil.copy2(ROOT / "packaging" / "example_tasks.py", job / "tasks.py")
-    run(*client, "init", cwd=job.parent)
-    run(*client, "add", "tasks.hello", '{"name": "Ada"}', cwd=job.parent)
-    run(*worker, cwd=job.parent)
-    if "Hello, Ada\n" not in (job / "var" / "hello.txt").read_text(encoding="utf-8"):
+    shutil.copy2(ROOT / "packaging" / "example_tasks.py", deployment / "tasks.py")
+    run(*client, "init", cwd=deployment.parent)
+    run(*client, "add", "tasks.hello", '{"name": "Ada"}', cwd=deployment.parent)
+    run(*worker, cwd=deployment.parent)
+    if "Hello, Ada\n" not in (deployment / "var" / "hello.txt").read_text(encoding="utf-8"):
         raise ReleaseError(f"{worker[0]} did not do the task")
 
 

@@ -130,8 +130,8 @@ class Stop:
         if not self.insisted:
             return
         is_inside = is_in_task(sys._getframe())
-        is_to_wait = is_inside is None or get_ident() in CANCELLABLE_BY_THREAD
-        if is_inside and not (is_to_wait and self.strike_soon):
-            raise TaskInterrupted(STOPPED)
-        if is_inside is not False and self.strike_soon is not None:
+        may_raise = is_inside and get_ident() not in CANCELLABLE_BY_THREAD  # a coroutine is cancelled first
+        if is_inside is not False and not may_raise and self.strike_soon is not None:
             self.strike_soon()
+        elif is_inside:
+            raise TaskInterrupted(STOPPED)

@@ -181,7 +181,7 @@ def found_settings(
 ) -> dict[str, str]:
     """The texts of all settings that are given, by key; a blank value is none. Raises SettingError."""
     if env_file is not None and not env_file.exists():
-        raise SettingError(f"{env_file} is not there, which is to be read for settings")
+        raise SettingError(f"there is no file {env_file}, from which --env has settings read")
     found = _settings_in(env_file or folder / ".env")
     given = {key: value for key, value in {**_hidden, **environ}.items() if key.startswith(PREFIX) and value}
     _check_environment(given)

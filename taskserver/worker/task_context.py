@@ -144,7 +144,7 @@ def current_row() -> StoredTask:
     context = _context_of_call()
     row = None if context is None else context.row()
     if row is None:
-        raise LeaseLost("no row is there of a task that runs here")
+        raise LeaseLost("the task that runs here has no row any more")
     return row
 
 

@@ -78,7 +78,7 @@ def _write(folder: Path, options: argparse.Namespace) -> int:
         except ImportError as error:
             raise SettingError(
                 f"the package {error.name} is missing, which makes the page: {install_command(PACKAGE)}; "
-                "or upload the bundle that has it inside (make bundle ARGS=--web)"
+                "or upload the bundle that has it inside (python packaging/bundle.py --web makes it)"
             ) from None
         try:
             text, failure = one_file(server, folder, options.every, not options.no_doctor, options.env_file), None

@@ -226,7 +226,7 @@ class Schedules:
             is_one_of_many = len(self._names_told) > MAX_FAULTS_TOLD
             LOG.log(INFO if is_one_of_many else WARNING, "schedule %s: %s", name, fault)
             if len(self._names_told) == MAX_FAULTS_TOLD + 1:
-                LOG.warning(f"more than %d schedules have faults: see {CLIENT} status", MAX_FAULTS_TOLD)
+                LOG.warning("more than %d schedules have faults: see %s status", MAX_FAULTS_TOLD, CLIENT)
         return False
 
     def _unless_held(self, name: str, write: Callable[P, int], *args: P.args, **kwargs: P.kwargs) -> bool:
