@@ -194,7 +194,7 @@ def _seconds(text: str) -> int:
 
 
 def packages_of(extras: list[str], folder: Path) -> list[metadata.Distribution]:
-    """The packages of a run and of these extras, by requirements.lock: what this Python has, or pip gets into the folder."""
+    """The packages of a run and of these extras: what this Python has, or what pip gets into the folder."""
     lines = [line for line in section_lines([RUN_TIME, *extras]) if line.startswith("# in ")]
     installed = [package for line in lines if (package := _installed(line))]
     if len(installed) == len(lines):
