@@ -19,6 +19,7 @@ import pytest
 
 from taskserver import DatabaseError, Fatal, Retry, RunResult, Stop
 from taskserver.errors import Unavailable
+from taskserver.model.arguments import read_item
 from taskserver.model.task import CANCELLED, Claim, ClaimedTask, Status
 from taskserver.stores.queue.batches import Batches
 from taskserver.worker import limits, preparing, shared
@@ -299,7 +300,7 @@ def test_a_bad_row_in_a_round_is_fatal_uncounted_and_memory_that_is_short_fails_
     ids = site.add("many", *range(5))
     site.rows.set(f"args = '{{\"m\": 1}}' WHERE id = {ids[1]}")
     site.rows.set(f"args = '{{' WHERE id = {ids[4]}")
-    real = preparing.read_item
+    real = read_item
 
     def read(text: str | None) -> Any:
         if text == '{"n":3}':
