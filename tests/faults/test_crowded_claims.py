@@ -303,6 +303,7 @@ def test_a_held_row_keeps_no_other_task_waiting_without_skip_locked(crowd: Crowd
     assert (result.reason, result.done) == (Reason.CROWDED, 5)
 
 
+@pytest.mark.long
 def test_held_rows_before_all_others_leave_these_to_a_claim_of_fewer_without_skip_locked(crowd: Crowd) -> None:
     with without_skip_locked(crowd) as server, crowd.held("id < 4"):
         assert server.run(1).done == 1
@@ -327,6 +328,7 @@ def test_a_claim_without_skip_locked_that_loses_its_rows_to_another_takes_the_ne
     assert (result.reason, result.done) == (Reason.EMPTY, 50)
 
 
+@pytest.mark.long
 def test_a_run_without_skip_locked_whose_patience_ran_out_ends_as_crowded(crowd: Crowd) -> None:
     with without_skip_locked(crowd, db_patience=1) as server:
         server.store.database.change("SET SESSION innodb_lock_wait_timeout = 1")

@@ -466,6 +466,7 @@ def test_one_that_has_run_again_since_its_end_was_looked_at_is_told_of_once_more
     family.assert_all_ran_once()
 
 
+@pytest.mark.long
 def test_one_that_is_fatal_again_since_its_end_was_looked_at_is_told_of_once_more(family: Family) -> None:
     parent = family.chain(2)
     family.fail(parent)

@@ -51,6 +51,7 @@ def test_a_worker_that_is_stopped_releases_all_rows_but_those_that_are_held(shar
         assert shared_queue.sql("SELECT id, status, attempts FROM jobs_queue") == [(2, 1, 0), (3, 0, 0)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ran_before", [True, False])
 def test_a_record_of_runs_that_is_held_stops_no_task_and_is_told(shared_queue: FailingQueue, ran_before: bool) -> None:
     if ran_before:

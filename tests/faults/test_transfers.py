@@ -495,6 +495,7 @@ def test_each_transfer_is_made_once_whatever_dies(make_storm: Callable[..., Stor
     weather(make_storm, count, mode, "transactional")
 
 
+@pytest.mark.long
 @few_and_many("move")
 @pytest.mark.parametrize("make_storm", ["mysql", pytest.param("sqlite", marks=pytest.mark.long)], indirect=True)
 @pytest.mark.parametrize("way", ["django", pytest.param("sqlalchemy", marks=pytest.mark.long)])

@@ -190,6 +190,7 @@ def test_a_start_that_is_refused_ends_the_run_with_the_reason(mysql_site: Site) 
     assert mysql_site.columns("id, status, attempts") == [(ids[1], 0, 0), (ids[2], 0, 0)]
 
 
+@pytest.mark.long
 def test_a_prune_leaves_what_cannot_go_and_deletes_the_rest(site: Site) -> None:
     ids = [site.add_args("note", {"number": number}) for number in range(6)]
     site.rows.set("status = 2, finished_at = '2020-01-01 00:00:00'")

@@ -249,6 +249,7 @@ def test_of_a_call_of_several_each_element_is_the_result_of_its_task(queue: Queu
     assert [line for line in queue.first_lines() if line] == ["ValueError: as it was asked to", "Fatal: never"]
 
 
+@pytest.mark.long
 def test_of_a_call_of_several_results_that_never_end_cost_no_other_one_nor_the_worker(one_queue: Queue) -> None:
     ids = one_queue.server.add_tasks([{"task": "tasks.return_what_never_ends_for_most"}] * 10)
     ended = one_queue.worker("--mode", "mark", TASKSERVER_LEASE="10")

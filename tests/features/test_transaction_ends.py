@@ -401,6 +401,7 @@ def test_a_result_that_is_longer_than_the_server_takes_leaves_the_task_done(odd_
     assert effects(odd_queue) == [1]
 
 
+@pytest.mark.long
 def test_who_waits_for_the_lock_finds_it_free_between_two_tasks(sqlite_queue: Queue) -> None:
     for number in range(24):
         add(sqlite_queue, "act", f"write({number}); time.sleep(0.25)")

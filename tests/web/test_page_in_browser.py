@@ -106,6 +106,7 @@ def test_no_view_has_a_fault_that_can_be_found(browser: Browser, shop: Website, 
         assert browser.complaints() == [], name
 
 
+@pytest.mark.long
 def test_at_400_percent_nothing_is_lost_or_scrolled_sideways(browser: Browser, shop: Website) -> None:
     browser.resize(320, 256)  # 1,280 pixels of a screen
     sign_in(browser, shop.url)
@@ -118,6 +119,7 @@ def test_at_400_percent_nothing_is_lost_or_scrolled_sideways(browser: Browser, s
 # ---- without scripts
 
 
+@pytest.mark.long
 def test_without_scripts_all_is_shown_and_done(browser: Browser, site: PageQueue) -> None:
     fill_shop(site)
     browser.switch_scripts_off()
@@ -228,6 +230,7 @@ def test_a_page_that_cannot_be_renewed_says_so_until_it_can(browser: Browser, si
     wait_until(lambda: "nothing is known" in text_of(browser, "[role=alert]"))  # nobody answers any more
 
 
+@pytest.mark.long
 def test_the_page_of_a_task_that_goes_says_that_it_is_gone(browser: Browser, site: PageQueue) -> None:
     site.add("tasks.note")
     browser.before_scripts(HURRY)
@@ -244,6 +247,7 @@ def test_the_page_of_a_task_that_goes_says_that_it_is_gone(browser: Browser, sit
         wait_until(lambda: "Task 9 is gone, or has no error any more" in text_of(browser))
 
 
+@pytest.mark.long
 def test_what_is_marked_stays_marked_while_the_queue_changes(browser: Browser, site: PageQueue) -> None:
     site.add("tasks.note")
     browser.before_scripts(HURRY)
@@ -261,6 +265,7 @@ def test_what_is_marked_stays_marked_while_the_queue_changes(browser: Browser, s
         wait_until(lambda: "tasks.brand_new" in text_of(browser))
 
 
+@pytest.mark.long
 def test_signing_out_ends_what_another_window_shows(browser: Browser, site: PageQueue) -> None:
     with site.served() as website:
         sign_in(browser, website.url)
@@ -326,6 +331,7 @@ def test_a_database_that_is_away_is_told(browser: Browser, deployment: Deploymen
         assert browser.axe() == []
 
 
+@pytest.mark.long
 def test_tables_of_an_older_version_are_told_with_the_way_out(browser: Browser, site: PageQueue) -> None:
     site.sql("UPDATE jobs_queue_schema SET version = 5")
     with site.served() as website:

@@ -143,6 +143,7 @@ def test_a_python_program_lingers_until_it_asks_its_run_to_stop(sqlite_queue: Qu
 # ---- what it costs the database
 
 
+@pytest.mark.long
 @A_SERVER
 @pytest.mark.parametrize("groups", [None, [3, 5]], ids=["all groups", "some groups"])
 def test_a_wait_costs_two_queries_a_look(

@@ -213,6 +213,7 @@ def test_what_an_error_holds_is_let_go_where_a_slow_end_of_it_is_interrupted(fol
     assert (ended.returncode, ended.stderr) == (0, "task 1 tasks.leaves_a_connection is fatal: Fatal: refused\n")
 
 
+@pytest.mark.long
 def test_a_clean_up_between_two_tasks_keeps_its_worker_no_longer_than_that_and_the_waits_for_the_database(
     folder: Deployment,
 ) -> None:
