@@ -71,7 +71,7 @@ class Slots:
         """
         with self._explained():
             self._make_folder()
-            if any(self._take_alone(number) for number in range(1, self._most + 1)):
+            if any(self._take_alone(number, wait) for number in range(1, self._most + 1)):
                 return True
             successor = self._become_successor(wait)
             if successor is None:
@@ -115,15 +115,22 @@ class Slots:
         os.utime(lock)  # _oldest_first reads since when the slot is taken
         return True
 
-    def _take_alone(self, number: int) -> bool:
-        """Take a slot, and find out at the same instant whether a process waits for it, which then stands still."""
-        waiting = self._lock(self._path(number, "next"))
-        try:
+    def _take_alone(self, number: int, wait: Callable[[float], bool]) -> bool:
+        """Take a free slot. A process that waits for it goes first, unless it stands still."""
+        for is_last in (False, False, True):
+            if not self._take(number):
+                return False
+            # Only while it has the slot does a newcomer look here: the worker of a slot must not take it for a successor.
+            waiting = self._lock(self._path(number, "next"))
             self._heeds_successor = waiting is not None
-            return self._take(number)
-        finally:
             if waiting is not None:
                 self._unlock(waiting)
+            if waiting is not None or is_last:
+                return True
+            self.leave()
+            if not wait(2 * SUCCESSOR_LOOKS_SECONDS):
+                return False
+        return False
 
     def _become_successor(self, wait: Callable[[float], bool]) -> tuple[int, int] | None:
         """The number of a slot whose successor this process is now, and the lock that says so; None without one."""

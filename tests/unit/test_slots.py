@@ -70,7 +70,7 @@ def test_a_successor_that_let_a_free_slot_be_is_not_heeded_and_the_next_one_is(m
     with ThreadPoolExecutor() as pool:
         still = Successor(make(), pool)
         before.leave()
-        assert worker.take_or_succeed(lambda seconds: False)
+        assert worker.take_or_succeed(lambda seconds: True)
         assert not worker.has_successor()
         assert not worker.has_successor()
         assert not still.end(is_wanted=False)
@@ -78,6 +78,41 @@ def test_a_successor_that_let_a_free_slot_be_is_not_heeded_and_the_next_one_is(m
         other = Successor(make(), pool)
         assert worker.has_successor()
         assert not other.end(is_wanted=False)
+    worker.leave()
+
+
+def test_a_successor_goes_before_a_newcomer_that_comes_as_the_slot_gets_free(make: MakeSlots) -> None:
+    before, waiting, newcomer = make(), make(), make()
+    assert before.take()
+    with ThreadPoolExecutor() as pool:
+        successor = Successor(waiting, pool)
+        before.leave()
+
+        def wait(seconds: float) -> bool:
+            assert successor.end()
+            return False
+
+        assert not newcomer.take_or_succeed(wait)
+    waiting.leave()
+
+
+def test_a_newcomer_that_looks_for_a_free_slot_is_no_successor_of_another_one(make: MakeSlots) -> None:
+    worker = make(2)
+    assert worker.take_or_succeed(lambda seconds: False)
+    seen: list[bool] = []
+    newcomer = make(2)
+    look, lock = worker.has_successor, newcomer._lock
+
+    def lock_and_look(path: Path) -> int | None:
+        file = lock(path)
+        seen.append(look())
+        return file
+
+    newcomer._lock = lock_and_look  # type: ignore[method-assign]
+    assert newcomer.take_or_succeed(lambda seconds: False)
+    assert len(seen) >= 3
+    assert not any(seen)
+    newcomer.leave()
     worker.leave()
 
 
