@@ -120,7 +120,7 @@ class Slots:
         for is_last in (False, False, True):
             if not self._take(number):
                 return False
-            # Only while it has the slot does a newcomer look here: the worker of a slot must not take it for a successor.
+            # Only while it has the slot does a newcomer look: no other worker is to take it for its successor.
             waiting = self._lock(self._path(number, "next"))
             self._heeds_successor = waiting is not None
             if waiting is not None:

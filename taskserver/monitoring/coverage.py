@@ -76,7 +76,9 @@ def groups_served(runs: Sequence[LastRun]) -> set[int]:
 
 def groups_in(group_ids: str) -> set[int]:
     """The groups that a record names."""
-    return {int(group) for group in group_ids.split(",") if group.isascii() and group.isdigit()}
+    # A forged record may have a number that Python refuses to read.
+    groups = [group for group in group_ids.split(",") if len(group) <= len(str(MAX_GROUP_ID))]
+    return {int(group) for group in groups if group.isascii() and group.isdigit()}
 
 
 # ---- groups

@@ -127,6 +127,7 @@ def test_without_a_folder_a_named_file_tells_it(run: Run, tmp_path: Path) -> Non
         (["status", "--folder", "nowhere"], "{site}/nowhere is no folder"),
         (["status", "--folder", ""], "--folder is empty"),
         (["status", "--env", "nothing.env"], "there is no file {site}/nothing.env"),
+        (["status", "--env", "."], "there is no file {site}"),
     ],
 )
 def test_a_wrong_place_is_one_line_that_names_it(run: Run, tmp_path: Path, arguments: list[str], words: str) -> None:

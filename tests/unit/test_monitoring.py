@@ -8,7 +8,7 @@ import pytest
 
 from taskserver.doctor.examination import CHECKS
 from taskserver.model.task import MAX_GROUP_ID, Status
-from taskserver.monitoring.coverage import describe_paused, describe_unserved, paused_of, unserved
+from taskserver.monitoring.coverage import describe_paused, describe_unserved, groups_in, paused_of, unserved
 from taskserver.monitoring.history import ended_attempts, totals_by, with_empty_hours
 from taskserver.stores.database.facts import Facts
 from taskserver.stores.database.records import LastRun, QueueCount
@@ -78,6 +78,10 @@ def test_a_group_is_served_by_a_worker_of_the_last_days(
     counts = [rows_of(group) for group in groups]
     assert [count.group_id for count in unserved(counts, runs)] == expected
     assert bool(describe_unserved(counts, runs)) == bool(expected)
+
+
+def test_a_forged_record_of_a_run_names_no_group() -> None:
+    assert groups_in(f"3,{'9' * 5000},x,²,-1,6") == {3, 6}
 
 
 def test_only_new_tasks_of_a_group_count_as_unserved() -> None:
