@@ -8,14 +8,19 @@ such task: asyncio is large.
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
-from .stopping import CANCELLABLE_BY_THREAD, TaskInterrupted
+from ..errors import TaskServerError
+from .forks import end_child
+from .stopping import CANCELLABLE_BY_THREAD, TaskInterrupted, uninterrupted
 
 BLOCKED_SECONDS = 0.5
 """Code that does not come to an `await` for so long is struck as the code of any other task."""
@@ -31,7 +36,7 @@ def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     running, thread = _Running(coroutine), threading.get_ident()
     awaiting = running.await_it()
     try:
-        asyncio.run(awaiting)
+        _run_in_loop(awaiting)
     finally:
         if CANCELLABLE_BY_THREAD.get(thread) is running:
             del CANCELLABLE_BY_THREAD[thread]
@@ -40,11 +45,39 @@ def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     return running.outcome()
 
 
+def _run_in_loop(awaiting: Coroutine[Any, Any, None]) -> None:
+    """As asyncio.run, which would leave the thread without a loop: a plain task may ask for that of its thread."""
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise TaskServerError(
+            "no event loop runs inside another one: call this in a thread, as await asyncio.to_thread(server.run)"
+        )
+    if sys.version_info >= (3, 11):
+        with asyncio.Runner(loop_factory=_new_loop) as runner:
+            runner.run(awaiting)
+        return
+    try:
+        asyncio.run(awaiting)
+    finally:
+        asyncio.set_event_loop(_loop_between())
+
+
+@uninterrupted  # half a loop could not be closed
+def _new_loop() -> asyncio.AbstractEventLoop:
+    return asyncio.new_event_loop()
+
+
+@cache
+def _loop_between() -> asyncio.AbstractEventLoop:
+    return asyncio.new_event_loop()
+
+
 class _Running:
     """A coroutine that runs. Its outcome is kept here, so that no frame of asyncio comes into the text of an error."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         self._coroutine = coroutine
+        self._worker = os.getpid()
         self._returned: Any = None
         self._raised: BaseException | None = None
         self._why: str | None = None
@@ -64,9 +97,17 @@ class _Running:
             self._raised = TaskInterrupted(self._why).with_traceback(error.__traceback__)
         except BaseException as error:
             self._raised = error
-        if self._why is not None or isinstance(self._raised, TaskInterrupted):
-            # The loop waits for the threads of its executor, as of asyncio.to_thread: for those of a new one, none.
-            self._loop.set_default_executor(ThreadPoolExecutor(1))
+        end_child(self._worker, self._raised)  # before it closes the loop, whose files both have
+        if self._why is not None or issubclass(type(self._raised), TaskInterrupted):
+            self._leave_threads_behind()
+
+    def _leave_threads_behind(self) -> None:
+        """Have nothing wait for a thread that an interrupted task keeps busy, neither this loop nor a later task."""
+        # The loop waits for the threads of its executor, as of asyncio.to_thread: for those of a new one, none.
+        self._loop.set_default_executor(ThreadPoolExecutor(1))
+        asgiref: Any = sys.modules.get("asgiref.sync")  # Django's: one thread for all tasks of the process
+        if asgiref is not None:
+            asgiref.SyncToAsync.single_thread_executor = ThreadPoolExecutor(1)
 
     def outcome(self) -> Any:
         """What the coroutine returned. Raises what it raised."""

@@ -19,6 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 STOPPED = "stopped by a second signal"
 LOOK_SECONDS = 0.1
+CANCEL_AGAIN_SECONDS = 1.0
 
 _uninterrupted: set[CodeType] = set()
 
@@ -130,8 +131,10 @@ class Stop:
         if not self.insisted:
             return
         is_inside = is_in_task(sys._getframe())
-        may_raise = is_inside and get_ident() not in CANCELLABLE_BY_THREAD  # a coroutine is cancelled first
-        if is_inside is not False and not may_raise and self.strike_soon is not None:
-            self.strike_soon()
-        elif is_inside:
+        if is_inside is False:
+            return
+        coroutine = CANCELLABLE_BY_THREAD.get(get_ident())
+        if is_inside and (coroutine is None or coroutine.cancel(STOPPED, CANCEL_AGAIN_SECONDS) is False):
             raise TaskInterrupted(STOPPED)
+        if self.strike_soon is not None:
+            self.strike_soon()

@@ -14,6 +14,7 @@ from types import AsyncGeneratorType, GeneratorType
 from typing import Any, NamedTuple, TypeGuard, cast
 
 from ..errors import BadTask, Fatal, InvalidTask, Retry, is_delay
+from ..interrupts.forks import end_child
 from ..interrupts.stopping import TaskInterrupted
 from ..interrupts.time_limit import TimeLimit
 from ..messages.error_text import NO_TEXT, describe, describe_failure, full_traceback, leave_out_callers, type_name
@@ -84,18 +85,8 @@ def run_foreign(
     except BaseException as error:  # sys.exit() and the like end the task, not the worker
         raised = error
         leave_out_callers(error)
-    if os.getpid() != worker:
-        # A process that the task forked came out of its call: it must not go on as a second worker.
-        os._exit(_exit_code(raised))
+    end_child(worker, raised)
     return (None, returned) if raised is None else (_described(raised, time_limit), None)
-
-
-def _exit_code(raised: BaseException | None) -> int:
-    """The exit code with which Python itself would end."""
-    if raised is None:
-        return 0
-    code = raised.code if type(raised) is SystemExit else 1
-    return 0 if code is None else code if type(code) is int else 1
 
 
 def _described(error: BaseException, time_limit: TimeLimit) -> Failure:

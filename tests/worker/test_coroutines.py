@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import threading
 import time
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from taskserver import TaskServerError
 from taskserver.interrupts.coroutines import as_plain
 from taskserver.interrupts.stopping import CANCELLABLE_BY_THREAD, STOPPED, Stop, TaskInterrupted
 from taskserver.interrupts.time_limit import TimeLimit, time_limit
@@ -268,9 +270,68 @@ def test_a_coroutine_that_finds_no_room_for_its_loop_leaves_nothing_behind() -> 
     async def outer() -> None:
         as_plain(inner)()
 
-    with pytest.raises(RuntimeError, match="running event loop"):
+    with pytest.raises(TaskServerError, match="no event loop runs inside another one"):
         as_plain(outer)()
     assert not CANCELLABLE_BY_THREAD
+
+
+def test_a_plain_task_after_a_coroutine_has_an_event_loop_to_use() -> None:
+    async def task() -> None: ...
+
+    asyncio.set_event_loop(asyncio.new_event_loop())
+    try:
+        as_plain(task)()
+        loop = asyncio.get_event_loop_policy().get_event_loop()
+        loop.run_until_complete(task())
+        loop.close()
+    finally:
+        asyncio.set_event_loop(None)
+
+
+def test_a_child_that_a_coroutine_forks_leaves_the_loop_to_its_parent() -> None:
+    async def task() -> int:
+        child = os.fork()
+        if child == 0:
+            return 0
+        os.waitpid(child, 0)
+        await asyncio.wait_for(asyncio.to_thread(time.sleep, 0.01), WAIT_SECONDS)
+        return child
+
+    assert as_plain(task)()
+
+
+def test_an_exception_is_not_asked_for_its_class() -> None:
+    class Odd(Exception):
+        @property  # type: ignore[misc]
+        def __class__(self) -> Any:
+            raise ZeroDivisionError
+
+    async def task() -> None:
+        raise Odd
+
+    with pytest.raises(BaseException) as raised:
+        as_plain(task)()
+    assert type(raised.value) is Odd
+
+
+def test_a_second_signal_cancels_a_coroutine_that_took_the_alarm_for_itself() -> None:
+    stop, cleaned = Stop(), []
+
+    async def task() -> None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGALRM, lambda: None)
+        asyncio.get_running_loop().call_soon(ask)
+        try:
+            await asyncio.sleep(WAIT_SECONDS)
+        finally:
+            cleaned.append(True)
+
+    def ask() -> None:
+        stop.ask()
+        stop.ask()
+
+    with time_limit(stop, AGAIN_SECONDS) as limit, pytest.raises(TaskInterrupted, match=STOPPED):
+        limit.call(0, as_plain(task))
+    assert cleaned == [True]
 
 
 def test_a_worker_in_a_thread_of_an_event_loop_runs_coroutines() -> None:
