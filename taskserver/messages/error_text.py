@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from .classes import class_name
 from .printable import without_middle
 
 MAX_ERROR_LENGTH = 1000
@@ -25,7 +26,6 @@ FRAME = '\n  File "'
 """What begins a frame where a stack is put in words."""
 
 # Read from the base classes: a class of exceptions may override both.
-_name_of: Callable[[type], str] = type.__dict__["__name__"].__get__
 traceback_of: Callable[[BaseException], TracebackType | None] = BaseException.__dict__["__traceback__"].__get__
 _cause_of: Callable[[BaseException], BaseException | None] = BaseException.__dict__["__cause__"].__get__
 _context_of: Callable[[BaseException], BaseException | None] = BaseException.__dict__["__context__"].__get__
@@ -36,7 +36,7 @@ _set_traceback: Callable[[BaseException, TracebackType | None], None] = BaseExce
 
 def type_name(error: BaseException) -> str:
     """The name of an exception's type; runs none of the exception's own code."""
-    return _name_of(type(error))
+    return class_name(type(error))
 
 
 def describe(error: BaseException) -> str:

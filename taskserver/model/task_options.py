@@ -7,6 +7,7 @@ from types import FunctionType
 from typing import Any, NamedTuple, TypeVar, overload
 
 from ..errors import InvalidTask, SettingError
+from ..messages.classes import is_kind
 from ..messages.printable import SPANS, shown, span_seconds
 from .backoff import Backoff, parse_backoff
 from .field_checks import check_group_id, check_key, check_priority, name_of
@@ -51,13 +52,9 @@ class Options(NamedTuple):
     def allows_retry(self, kind: type[BaseException]) -> bool:
         """Whether a task is tried again that raised an exception of this type, as `except` would see it."""
         # issubclass would ask the metaclass of a type of the site's own.
-        mro = mro_of(kind)
-        is_retried = self.retry_on is None or any(one is each for one in mro for each in self.retry_on)
-        return is_retried and not any(one is each for one in mro for each in self.fatal_on)
+        is_retried = self.retry_on is None or is_kind(kind, self.retry_on)
+        return is_retried and not is_kind(kind, self.fatal_on)
 
-
-mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
-"""The classes of a class, without asking its metaclass."""
 
 NO_OPTIONS = Options()
 

@@ -17,10 +17,11 @@ from ..errors import BadTask, Fatal, InvalidTask, Retry, is_delay
 from ..interrupts.forks import end_child
 from ..interrupts.stopping import TaskInterrupted
 from ..interrupts.time_limit import TimeLimit
+from ..messages.classes import is_kind
 from ..messages.error_text import NO_TEXT, describe, describe_failure, full_traceback, leave_out_callers, type_name
 from ..model.arguments import write_arguments
 from ..model.attempt import NextStage
-from ..model.task_options import Options, mro_of
+from ..model.task_options import Options
 from .preparing import Call
 
 MAX_DESCRIBE_SECONDS = 10.0
@@ -60,8 +61,7 @@ class Failure(NamedTuple):
     def is_a(self, *kinds: type[BaseException]) -> bool:
         """Whether the exception is of one of these types, as `except` would see it."""
         # isinstance would ask the exception for its class, and issubclass the metaclass of a type of the site's own.
-        mro = mro_of(type(self.error))
-        return any(one is kind for one in mro for kind in kinds)
+        return is_kind(type(self.error), kinds)
 
     def is_final(self, options: Options) -> bool:
         """Whether no retry is to follow, by the exception and the options of the task's callable."""

@@ -17,6 +17,7 @@ from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, cast
 
 from ..errors import BadTask, ModuleBroken
+from ..messages.classes import class_name, mro_of, namespace_of, qualified_class_name
 from ..messages.error_text import describe
 from ..messages.import_errors import why_not_imported
 from ..messages.printable import shown
@@ -26,12 +27,8 @@ from ..model.task import MAX_TASK_LENGTH
 from ..model.task_options import Options, options_of
 from .django_tasks import django_call
 
-# Each reads past the words of a class or a module about itself: vars() would ask a metaclass.
+# Reads past the words of a module about itself, as messages/classes.py past those of a class.
 _module_namespace: Callable[[ModuleType], dict[str, Any]] = vars(ModuleType)["__dict__"].__get__
-_class_namespace: Callable[[type], dict[str, Any]] = type.__dict__["__dict__"].__get__
-_class_name: Callable[[type], str] = type.__dict__["__name__"].__get__
-_class_qualified_name: Callable[[type], str] = type.__dict__["__qualname__"].__get__
-_class_mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 
 BROKEN_SECONDS = 10.0
 """A module that could not be imported is tried again after so long. Not at once: its import may be slow, and many rows
@@ -226,12 +223,12 @@ class Callables:
         return _ready(name, value, of_django or value)
 
     def _method(self, name: str, place: _Place, namespace: dict[str, Any]) -> TaskCallable:
-        class_name, method_name = place.path
+        holder, method_name = place.path
         cls = _look_up(name, place, namespace)
         if not issubclass(type(cls), type):
-            raise BadTask(f"{name!r}: {class_name} is {_kind(cls)}, not a class")
-        if _class_namespace(cls).get("__module__") != place.module:
-            raise BadTask(f"{name!r}: class {class_name} is not defined in {place.module}")
+            raise BadTask(f"{name!r}: {holder} is {_kind(cls)}, not a class")
+        if namespace_of(cls).get("__module__") != place.module:
+            raise BadTask(f"{name!r}: class {holder} is not defined in {place.module}")
         owner, method = self._inherited(name, cls, method_name)
         if type(method) not in (staticmethod, classmethod):
             mend = ": put @staticmethod above it" if type(method) is FunctionType else ""
@@ -239,25 +236,25 @@ class Callables:
         function = method.__func__
         if type(function) is not FunctionType or not self._is_listed(function.__module__):
             raise BadTask(f"{name!r} is not a function that is defined in a listed module")
-        if function.__qualname__ != f"{_class_qualified_name(owner)}.{function.__name__}":
+        if function.__qualname__ != f"{qualified_class_name(owner)}.{function.__name__}":
             raise BadTask(f"{name!r} is {function.__qualname__!r} inside: a decorator did not use functools.wraps")
         bound = function if type(method) is staticmethod else method.__get__(None, cls)
         return _ready(name, function, bound)
 
     def _inherited(self, name: str, cls: type, method_name: str) -> tuple[type, Any]:
-        for owner in _class_mro(cls):
-            namespace = _class_namespace(owner)
+        for owner in mro_of(cls):
+            namespace = namespace_of(owner)
             if method_name not in namespace:
                 continue
             if not self._is_listed(namespace.get("__module__")):
                 break
             return owner, namespace[method_name]
         others = instead(method_name, self._methods(cls))
-        raise BadTask(f"{name!r}: class {_class_name(cls)} has no method {method_name!r} of a listed module{others}")
+        raise BadTask(f"{name!r}: class {class_name(cls)} has no method {method_name!r} of a listed module{others}")
 
     def _methods(self, cls: type) -> list[str]:
         """The public static and class methods of a class of a listed module."""
-        spaces = map(_class_namespace, _class_mro(cls))
+        spaces = map(namespace_of, mro_of(cls))
         listed = (space for space in spaces if self._is_listed(space.get("__module__")))
         kinds = (staticmethod, classmethod)
         return [name for space in listed for name, value in _public(space) if type(value) in kinds]
@@ -330,7 +327,7 @@ def _is_function_of(module: str, value: object) -> bool:
 def _is_class_of(module: str, value: object) -> bool:
     if not issubclass(type(value), type):
         return False
-    of = _class_namespace(cast(type, value)).get("__module__")
+    of = namespace_of(cast(type, value)).get("__module__")
     return type(of) is str and of == module
 
 
@@ -343,7 +340,7 @@ def _kind(value: object) -> str:
         return "a class"
     if issubclass(kind, ModuleType):
         return "a module"
-    return f"an object of type {_class_name(kind)}"
+    return f"an object of type {class_name(kind)}"
 
 
 def _ready(name: str, function: FunctionType, bound: Callable[..., Any]) -> TaskCallable:

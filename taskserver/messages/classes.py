@@ -1,0 +1,18 @@
+"""Reads a class past its metaclass, which is a site's own code and may answer anything, or hang, when it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+namespace_of: Callable[[type], dict[str, Any]] = type.__dict__["__dict__"].__get__
+class_name: Callable[[type], str] = type.__dict__["__name__"].__get__
+qualified_class_name: Callable[[type], str] = type.__dict__["__qualname__"].__get__
+module_of: Callable[[type], object] = type.__dict__["__module__"].__get__
+"""The name of a class's module, which its code may have replaced by anything."""
+
+
+def is_kind(kind: type, kinds: Iterable[type]) -> bool:
+    """Whether a class is one of these or below one, as `except` would see it."""
+    return any(one is each for one in mro_of(kind) for each in kinds)
