@@ -72,6 +72,12 @@ def _loop_between() -> asyncio.AbstractEventLoop:
     return asyncio.new_event_loop()
 
 
+def as_interrupt(error: asyncio.CancelledError) -> BaseException:
+    """The TaskInterrupted that a cancellation means to the coroutine that runs here; else the cancellation itself."""
+    running = CANCELLABLE_BY_THREAD.get(threading.get_ident())
+    return running.as_interrupt(error) if isinstance(running, _Running) else error
+
+
 class _Running:
     """A coroutine that runs. Its outcome is kept here, so that no frame of asyncio comes into the text of an error."""
 
@@ -94,7 +100,7 @@ class _Running:
         except asyncio.CancelledError as error:
             if self._why is None:  # by its own code, or by Ctrl-C
                 raise
-            self._raised = TaskInterrupted(self._why).with_traceback(error.__traceback__)
+            self._raised = self.as_interrupt(error)
         except BaseException as error:
             self._raised = error
         end_child(self._worker, self._raised)  # before it closes the loop, whose files both have
@@ -108,6 +114,9 @@ class _Running:
         asgiref: Any = sys.modules.get("asgiref.sync")  # Django's: one thread for all tasks of the process
         if asgiref is not None:
             asgiref.SyncToAsync.single_thread_executor = ThreadPoolExecutor(1)
+
+    def as_interrupt(self, error: asyncio.CancelledError) -> BaseException:
+        return error if self._why is None else TaskInterrupted(self._why).with_traceback(error.__traceback__)
 
     def outcome(self) -> Any:
         """What the coroutine returned. Raises what it raised."""

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, NamedTuple, TypeVar, overload
 
-from ..errors import InvalidTask, SettingError
+from ..errors import Fatal, InvalidTask, Retry, SettingError
+from ..interrupts.stopping import TaskInterrupted
 from ..messages.classes import is_kind
 from ..messages.printable import SPANS, shown, span_seconds
 from .backoff import Backoff, parse_backoff
@@ -50,8 +51,12 @@ class Options(NamedTuple):
     """The exceptions after which it is fatal at once."""
 
     def allows_retry(self, kind: type[BaseException]) -> bool:
-        """Whether a task is tried again that raised an exception of this type, as `except` would see it."""
-        # issubclass would ask the metaclass of a type of the site's own.
+        """Whether a task with attempts left is tried again that raised an exception of this type."""
+        if issubclass(kind, Fatal):
+            return False
+        if issubclass(kind, (Retry, TaskInterrupted)):  # a timeout is none of the task's own, and may pass
+            return True
+        # As `except` would see it: issubclass would ask the metaclass of a type of the site's own.
         is_retried = self.retry_on is None or is_kind(kind, self.retry_on)
         return is_retried and not is_kind(kind, self.fatal_on)
 

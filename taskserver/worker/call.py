@@ -65,11 +65,8 @@ class Failure(NamedTuple):
 
     def is_final(self, options: Options) -> bool:
         """Whether no retry is to follow, by the exception and the options of the task's callable."""
-        if self.is_a(Fatal):
-            return True
-        # A timeout, or an error of the database at the commit, is none of the task's own, and may pass.
-        if self.is_retry or not self.is_raised or self.is_a(TaskInterrupted):
-            return False
+        if not self.is_raised:  # one of the database at the commit, say, is none of the task's own, and may pass
+            return self.is_a(Fatal)
         return not options.allows_retry(cast("type[BaseException]", type(self.error)))
 
 

@@ -15,11 +15,11 @@ from inspect import iscoroutinefunction, signature
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from ..errors import Fatal, Retry, TaskServerError
+from ..errors import TaskServerError
 from ..interrupts.stopping import TaskInterrupted
 from ..messages.error_text import full_traceback
 from ..model.arguments import read_arguments
-from ..model.task import Status
+from ..model.task import CANCELLED, Status
 from ..model.task_options import options_of
 from .record import host_name
 from .task_context import current_row, current_task
@@ -68,12 +68,19 @@ class DjangoCall:
         return attempt.complete(returned)
 
     async def _awaited(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        import asyncio
+
         from asgiref.sync import sync_to_async
+
+        from ..interrupts.coroutines import as_interrupt
 
         # In the thread in which Django's database works for a coroutine.
         attempt = await sync_to_async(_Attempt)(self)
         try:
             returned = await self.function(*attempt.context, *args, **kwargs)
+        except asyncio.CancelledError as error:
+            await sync_to_async(attempt.fail)(as_interrupt(error))
+            raise
         except BaseException as error:
             await sync_to_async(attempt.fail)(error)
             raise
@@ -113,13 +120,11 @@ class _Attempt:
 
     def fail(self, error: BaseException) -> None:
         """The task has raised this."""
-        is_last = self._is_last or isinstance(error, Fatal)
-        if not isinstance(error, (Retry, TaskInterrupted)):
-            is_last = is_last or not self._options.allows_retry(type(error))
         kind = type(error)
+        is_last = self._is_last or not self._options.allows_retry(kind)
         path = f"{kind.__module__}.{kind.__qualname__}"
         self._result.errors[:] = [_task_error(path, full_traceback(error))]
-        self._end("FAILED" if is_last else "READY")
+        self._end("FAILED" if is_last or _was_cancelled(error) else "READY")
 
     def _end(self, state: str, **more: Any) -> None:
         from django.db import close_old_connections
@@ -132,6 +137,17 @@ class _Attempt:
             object.__setattr__(self._result, name, value)  # as Django's own backends do: the class is frozen
         task_finished.send_robust(type(self._sender), task_result=self._result)
         close_old_connections()
+
+
+def _was_cancelled(error: BaseException) -> bool:
+    """Whether this error is the interrupt of a task that a person cancelled."""
+    if not isinstance(error, TaskInterrupted):
+        return False
+    try:
+        current_task()  # raises it anew: one that struck a thread has no words yet
+    except TaskInterrupted as told:
+        return told.args == (CANCELLED,)
+    return False
 
 
 def django_call(value: object) -> DjangoCall | None:

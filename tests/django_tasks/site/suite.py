@@ -39,6 +39,7 @@ from shop.models import Order  # noqa: E402
 
 from taskserver import TablesMissing, TaskServer  # noqa: E402
 from taskserver.django import Backend  # noqa: E402
+from taskserver.interrupts.stopping import TaskInterrupted  # noqa: E402
 
 SERVER = TaskServer.from_env(settings.BASE_DIR)
 READY, RUNNING = TaskResultStatus.READY, TaskResultStatus.RUNNING
@@ -294,6 +295,42 @@ def test_a_task_that_takes_too_long_has_failed(one: Any) -> None:
     result.refresh()
     assert result.status == FAILED
     assert "TaskInterrupted" in result.errors[0].traceback
+
+
+@pytest.mark.parametrize("one", [tasks.sleep_again, tasks.sleep_again_awaited])
+def test_a_task_that_took_too_long_is_ready_while_attempts_are_left(one: Any) -> None:
+    with heard(task_finished) as told:
+        result = one.enqueue()
+        SERVER.run()
+    result.refresh()
+    assert [(status, result.status) for _, _, status, _ in told] == [(READY, READY)]
+    (error,) = told[0][3].errors
+    assert error.exception_class is TaskInterrupted
+    assert error.traceback.endswith("TaskInterrupted: it ran for longer than its timeout of 0.5 s")
+
+
+def run_in_a_thread(server: TaskServer) -> None:
+    thread = Thread(target=server.run)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("run", [TaskServer.run, run_in_a_thread])
+@pytest.mark.parametrize(
+    "one", [tasks.hear_of_cancel, tasks.hear_of_cancel_awaited, tasks.wait_for_cancel, tasks.wait_for_cancel_awaited]
+)
+def test_a_task_that_was_cancelled_has_failed(one: Any, run: Callable[[TaskServer], object]) -> None:
+    def cancel(**words: Any) -> None:
+        with TaskServer.from_env(settings.BASE_DIR) as other:
+            assert other.cancel(int(words["task_result"].id)) == 1
+
+    with heard(task_finished) as told, received(cancel, task_started):
+        result = one.enqueue()
+        with TaskServer.from_settings(SERVER.settings._replace(lease_seconds=1)) as server:
+            run(server)
+    result.refresh()
+    assert [(status, result.status) for _, _, status, _ in told] == [(FAILED, FAILED)]
+    assert told[0][3].errors[0].exception_class is TaskInterrupted
 
 
 def test_a_done_task_has_its_times_and_its_value() -> None:

@@ -68,6 +68,45 @@ async def sleep_awaited() -> None:
 
 
 @task
+@taskserver.task(max_attempts=2, timeout=0.5, retry_on=ArithmeticError)
+def sleep_again() -> None:
+    time.sleep(30)
+
+
+@task
+@taskserver.task(max_attempts=2, timeout=0.5, retry_on=ArithmeticError)
+async def sleep_again_awaited() -> None:
+    await asyncio.sleep(30)
+
+
+@task
+@taskserver.task(max_attempts=2)
+def hear_of_cancel() -> None:
+    while taskserver.current_task():
+        time.sleep(0.01)
+
+
+@task
+@taskserver.task(max_attempts=2)
+async def hear_of_cancel_awaited() -> None:
+    while taskserver.current_task():
+        await asyncio.sleep(0.01)
+
+
+@task
+@taskserver.task(max_attempts=2)
+def wait_for_cancel() -> None:
+    while True:
+        time.sleep(0.01)  # in a thread nothing interrupts a long one
+
+
+@task
+@taskserver.task(max_attempts=2)
+async def wait_for_cancel_awaited() -> None:
+    await asyncio.sleep(30)
+
+
+@task
 def order(customer: str) -> int:
     return int(Order.objects.create(customer=customer).pk)
 
