@@ -84,10 +84,12 @@ class Callables:
         )
 
     def _forget_old_breakages(self) -> None:
-        # Here alone, so that `find` imports nothing of which `would_import` did not warn.
+        # Not by `find`, so that it imports nothing of which `would_import` did not warn.
         since = time.monotonic() - BROKEN_SECONDS
-        if any(breakage.at < since for breakage in self._broken.values()):
-            self._broken = {name: breakage for name, breakage in self._broken.items() if breakage.at >= since}
+        old = [name for name, breakage in list(self._broken.items()) if breakage.at < since]
+        for name in old:
+            self._broken.pop(name, None)  # a thread of a site may have forgotten it, too
+        if old:
             importlib.invalidate_caches()
 
     def forget_breakage(self, name: str) -> None:
@@ -117,6 +119,11 @@ class Callables:
             return self._found.get(name) or (None if self.would_import(name) else self.find(name))
         except Exception:  # its own task's turn tells of it
             return None
+
+    def find_anew(self, name: str) -> TaskCallable:
+        """`find` for a program that never asks `would_import`: a broken module is tried again after BROKEN_SECONDS."""
+        self._forget_old_breakages()
+        return self.find(name)
 
     def find(self, name: str) -> TaskCallable:
         """The callable of this name.
@@ -192,8 +199,8 @@ class Callables:
         return isinstance(module, str) and (module in self._exact or self._is_below_package(module))
 
     def _import(self, name: str) -> ModuleType:
-        if name in self._broken:
-            raise ModuleBroken(self._broken[name].text)
+        if breakage := self._broken.get(name):
+            raise ModuleBroken(breakage.text)
         try:
             module = importlib.import_module(name)
         except BaseException as error:  # a module may call sys.exit() too

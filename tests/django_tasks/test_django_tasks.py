@@ -54,7 +54,7 @@ Run = Callable[..., str]
 def run(django6: str, deployment: Deployment, pytest_path: Path, dsn: str) -> Run:
     """Runs this Python in the folder of a site whose orders lie beside the queue; what it prints."""
     shop = Shop(deployment, dsn)
-    deployment.write_env(TASKSERVER_DSN=dsn, TASKSERVER_MODULES="shop.tasks", TASKSERVER_MODE="mark")
+    deployment.write_env(TASKSERVER_DSN=dsn, TASKSERVER_MODULES="shop.tasks,shop.deployed", TASKSERVER_MODE="mark")
 
     def run(*arguments: str, **environ: str) -> str:
         environ |= {"PATH": os.defpath, "HOME": str(deployment.home), "PYTHONPATH": str(pytest_path)}

@@ -860,6 +860,21 @@ def test_a_broken_module_is_tried_again_a_while_later(site: Site, monkeypatch: p
     callables.find("tasks.send")
 
 
+def test_a_program_that_only_finds_has_a_broken_module_tried_again_a_while_later(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.write("tasks.py", "def send(")
+    callables = Callables(("tasks",))
+    with pytest.raises(ModuleBroken):
+        callables.find_anew("tasks.send")
+    site.write("tasks.py", "def send(): pass")
+    with pytest.raises(ModuleBroken):
+        callables.find_anew("tasks.send")
+    passed = time.monotonic() + BROKEN_SECONDS + 1
+    monkeypatch.setattr(time, "monotonic", lambda: passed)
+    callables.find_anew("tasks.send")
+
+
 def test_a_module_with_a_syntax_error_is_broken_in_words_that_name_the_line(site: Site) -> None:
     site.write("tasks.py", "x = 1\ndef send(:\n    pass\n")
     with pytest.raises(ModuleBroken, match=r"tasks cannot be imported: SyntaxError: .*line 2"):

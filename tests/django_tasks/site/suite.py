@@ -40,6 +40,7 @@ from shop.models import Order  # noqa: E402
 from taskserver import TablesMissing, TaskServer  # noqa: E402
 from taskserver.django import Backend  # noqa: E402
 from taskserver.interrupts.stopping import TaskInterrupted  # noqa: E402
+from taskserver.worker import callables  # noqa: E402
 
 SERVER = TaskServer.from_env(settings.BASE_DIR)
 READY, RUNNING = TaskResultStatus.READY, TaskResultStatus.RUNNING
@@ -272,6 +273,17 @@ def test_results_that_are_not_there_are_said_to_be_so() -> None:
             tasks.greet.get_result(missing)
         with pytest.raises(TaskResultDoesNotExist):
             asyncio.run(tasks.greet.aget_result(missing))
+
+
+def test_a_module_that_was_broken_for_a_moment_has_its_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = settings.BASE_DIR / "shop" / "deployed.py"
+    task_id = str(SERVER.add_task("shop.deployed.greet"))
+    file.write_text("from django.tasks import task\n@task\ndef greet(")
+    with pytest.raises(TaskResultDoesNotExist, match="deployed cannot be imported: SyntaxError"):
+        task_backends["default"].get_result(task_id)
+    file.write_text("from django.tasks import task\n@task\ndef greet():\n    return 'Hello'\n")
+    monkeypatch.setattr(callables, "BROKEN_SECONDS", 0.0)
+    assert task_backends["default"].get_result(task_id).status == READY
 
 
 def test_a_result_of_another_task_is_a_mismatch() -> None:
