@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ..messages.classes import class_name, module_of, mro_of, namespace_of
 from ..messages.printable import shown, without_middle
 
 MAX_STEP = 40
@@ -20,19 +21,19 @@ _Way = tuple["_Way | None", str]
 """The way to a value: that to what holds it, and the last step."""
 
 _INSTEAD = {
-    "datetime.datetime": "{0}.isoformat(), and read it by datetime.fromisoformat({0})",
-    "datetime.date": "{0}.isoformat(), and read it by date.fromisoformat({0})",
-    "datetime.time": "{0}.isoformat(), and read it by time.fromisoformat({0})",
-    "datetime.timedelta": "{0}.total_seconds(), and read it by timedelta(seconds={0})",
-    "decimal.Decimal": "str({0}), and read it by Decimal({0})",
-    "uuid.UUID": "str({0}), and read it by UUID({0})",
-    "pathlib.PurePath": "str({0}), and read it by Path({0})",
-    "enum.Enum": "{0}.value, and read it by {1}({0})",
-    "builtins.set": "sorted({0}), and read it by set({0})",
-    "builtins.frozenset": "sorted({0}), and read it by frozenset({0})",
-    "builtins.bytes": "base64.b64encode({0}).decode(), and read it by base64.b64decode({0})",
-    "builtins.bytearray": "base64.b64encode({0}).decode(), and read it by base64.b64decode({0})",
-    "django.Model": "its primary key, {0}.pk, and read it by {1}.objects.get(pk={0})",
+    "datetime.datetime": "{0}.isoformat(), and read it back by datetime.fromisoformat({0})",
+    "datetime.date": "{0}.isoformat(), and read it back by date.fromisoformat({0})",
+    "datetime.time": "{0}.isoformat(), and read it back by time.fromisoformat({0})",
+    "datetime.timedelta": "{0}.total_seconds(), and read it back by timedelta(seconds={0})",
+    "decimal.Decimal": "str({0}), and read it back by Decimal({0})",
+    "uuid.UUID": "str({0}), and read it back by UUID({0})",
+    "pathlib.PurePath": "str({0}), and read it back by Path({0})",
+    "enum.Enum": "{0}.value, and read it back by {1}({0})",
+    "builtins.set": "sorted({0}), and read it back by set({0})",
+    "builtins.frozenset": "sorted({0}), and read it back by frozenset({0})",
+    "builtins.bytes": "base64.b64encode({0}).decode(), and read it back by base64.b64decode({0})",
+    "builtins.bytearray": "base64.b64encode({0}).decode(), and read it back by base64.b64decode({0})",
+    "django.Model": "its primary key, {0}.pk, and read it back by {1}.objects.get(pk={0})",
     "django.QuerySet": 'list({0}.values_list("pk", flat=True))',
     "django.Promise": "str({0})",
     "numpy.integer": "int({0})",
@@ -40,11 +41,11 @@ _INSTEAD = {
     "numpy.bool": "bool({0})",
     "numpy.bool_": "bool({0})",
     "numpy.ndarray": "{0}.tolist()",
-    "pydantic.BaseModel": '{0}.model_dump(mode="json"), and read it by {1}(**{0})',
+    "pydantic.BaseModel": '{0}.model_dump(mode="json"), and read it back by {1}(**{0})',
 }
 """What to write, by the class or a base of it: {0} is the value's name, {1} its class's."""
 _BY_ATTRIBUTE = {
-    "__dataclass_fields__": "dataclasses.asdict({0}), and read it by {1}(**{0})",
+    "__dataclass_fields__": "dataclasses.asdict({0}), and read it back by {1}(**{0})",
     "keys": "dict({0})",
     "__iter__": "list({0})",
 }
@@ -76,9 +77,13 @@ def _steps(holder: Any) -> Iterator[tuple[str, object]]:
         yield from ((f"[{number}]", inner) for number, inner in enumerate(elements))
 
 
-def _step(key: object) -> str:
-    text = without_middle(shown(str.__str__(key))[1:-1], MAX_STEP) if isinstance(key, str) else None
-    return f"[{shown(key)}]" if text is None else f'["{text}"]'
+def _step(key: Any) -> str:
+    kind = type(key)
+    if issubclass(kind, str):
+        return f'["{without_middle(shown(str.__str__(key))[1:-1], MAX_STEP)}"]'
+    # A number without what a class of the site's own says of it.
+    plain = key if kind in (bool, type(None)) else (int.__int__ if issubclass(kind, int) else float.__float__)(key)
+    return f"[{shown(plain)}]"
 
 
 def _place(way: _Way | None) -> str:
@@ -104,16 +109,23 @@ def _fault(value: Any, step: str) -> str | None:
     name = step[2:-2] if step[2:-2].isidentifier() else "value"
     instead = _instead_of(kind)
     if instead is None:
-        return f"is {_a(kind)}, which JSON has not; allowed: {_HELD}"
-    return f"is {_a(kind)}, which JSON has not: write {instead.format(name, kind.__name__)}"
+        return f"is {_a(kind)}, which JSON cannot hold; allowed: {_HELD}"
+    return f"is {_a(kind)}, which JSON cannot hold: write {instead.format(name, class_name(kind))}"
 
 
 def _instead_of(kind: type) -> str | None:
-    # By the package alone: versions of Python differ in which file of it defines a class.
-    names = (f"{str(base.__module__).partition('.')[0]}.{base.__name__}" for base in kind.__mro__)
+    names = (f"{_package_of(base)}.{class_name(base)}" for base in mro_of(kind))
     known = next((_INSTEAD[name] for name in names if name in _INSTEAD), None)
-    return known or next((words for name, words in _BY_ATTRIBUTE.items() if hasattr(kind, name)), None)
+    attributes = {name for base in mro_of(kind) for name in namespace_of(base)}
+    return known or next((words for name, words in _BY_ATTRIBUTE.items() if name in attributes), None)
+
+
+def _package_of(kind: type) -> str:
+    # The package alone: versions of Python differ in which file of it defines a class.
+    module = module_of(kind)
+    return module.partition(".")[0] if type(module) is str else ""
 
 
 def _a(kind: type) -> str:
-    return f"{'an' if kind.__name__[:1] in 'AEIOaeio' else 'a'} {kind.__name__}"
+    name = class_name(kind)
+    return f"{'an' if name[:1] in 'AEIOaeio' else 'a'} {name}"  # not before U, as in UUID

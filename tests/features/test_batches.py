@@ -482,7 +482,7 @@ def test_a_stage_that_takes_several_hands_each_on_what_it_returned_for_it(site: 
     args = [text and json.loads(text) for status, text in site.columns("status, args") if status == 0]
     assert args == [{"n": 10}, None, {"n": 60}]
     lines = site.first_lines()
-    assert lines[1].startswith("Fatal: what it returned[0] is a type, which JSON has not")
+    assert lines[1].startswith("Fatal: what it returned[0] is a type, which JSON cannot hold")
     assert lines[4].startswith("Fatal: what it returned is 'text'")
 
 

@@ -188,7 +188,7 @@ def test_a_task_whose_result_cannot_be_kept_is_done_and_that_is_told(queue: Queu
     """Once a run and task."""
     cannot = {
         "return_what_raises": "raises ZeroDivisionError as JSON",
-        "give_a_set": "is a set, which JSON has not: write sorted(value)",
+        "give_a_set": "is a set, which JSON cannot hold: write sorted(value)",
         "give_what_is_too_long": "takes 65537 bytes as JSON; allowed: 65536",
         "give_a_loud_error": r"cannot be written as JSON: \x1b[2J\nloud\ud800xxx",
         "give_no_utf_8": "surrogates not allowed",

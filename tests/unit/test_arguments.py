@@ -18,7 +18,7 @@ from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 from uuid import UUID
 
 import pytest
@@ -39,6 +39,7 @@ from taskserver.model.arguments import (
 )
 from taskserver.model.pipeline import MAX_STAGES_BYTES
 from taskserver.model.task import ClaimedTask
+from taskserver.model.unwritable import fault_in
 from taskserver.worker.call import run_call, run_foreign
 from taskserver.worker.callables import Callables
 from taskserver.worker.preparing import Call, fetch_texts, prepare
@@ -326,25 +327,34 @@ class Customer(Model): ...
 WRITTEN: list[tuple[Any, str]] = [
     (
         {"order": {"at": NOON}},
-        'args["order"]["at"] is a datetime, which JSON has not: write at.isoformat(), and read it',
+        'args["order"]["at"] is a datetime, which JSON cannot hold: write at.isoformat(), and read it',
     ),
-    ([1, [2], NOON.date()], "args[2] is a date, which JSON has not: write value.isoformat(), and read it by date."),
-    ([[NOON.timetz()]], "args[0][0] is a time, which JSON has not: write value.isoformat(), and"),
-    ({"ago": timedelta(1)}, 'args["ago"] is a timedelta, which JSON has not: write ago.total_seconds(), and'),
-    ({"id": UUID(int=1)}, 'args["id"] is a UUID, which JSON has not: write str(id), and read it by UUID(id)'),
-    ({"sum": Decimal("1.10")}, 'args["sum"] is a Decimal, which JSON has not: write str(sum), and'),
-    ({"on": Paper.A4}, 'args["on"] is a Paper, which JSON has not: write on.value, and read it by Paper(on)'),
+    (
+        [1, [2], NOON.date()],
+        "args[2] is a date, which JSON cannot hold: write value.isoformat(), and read it back by date.",
+    ),
+    ([[NOON.timetz()]], "args[0][0] is a time, which JSON cannot hold: write value.isoformat(), and"),
+    ({"ago": timedelta(1)}, 'args["ago"] is a timedelta, which JSON cannot hold: write ago.total_seconds(), and'),
+    ({"id": UUID(int=1)}, 'args["id"] is a UUID, which JSON cannot hold: write str(id), and read it back by UUID(id)'),
+    ({"sum": Decimal("1.10")}, 'args["sum"] is a Decimal, which JSON cannot hold: write str(sum), and'),
+    ({"on": Paper.A4}, 'args["on"] is a Paper, which JSON cannot hold: write on.value, and read it back by Paper(on)'),
     (
         {"what": Order(5)},
-        "is an Order, which JSON has not: write dataclasses.asdict(what), and read it by Order(**what)",
+        "is an Order, which JSON cannot hold: write dataclasses.asdict(what), and read it back by Order(**what)",
     ),
-    ({"file": Path("x")}, "Path, which JSON has not: write str(file), and read it by Path(file)"),
-    ({"who": {"a", "b"}}, 'args["who"] is a set, which JSON has not: write sorted(who), and read it by set(who)'),
-    ({"raw": b"x"}, 'args["raw"] is a bytes, which JSON has not: write base64.b64encode(raw).decode(), and'),
-    ({"of": Customer(7)}, "is a Customer, which JSON has not: write its primary key, of.pk, and"),
-    ([range(3)], "args[0] is a range, which JSON has not: write list(value)"),
-    ([UserDict(a=1)], "args[0] is a UserDict, which JSON has not: write dict(value)"),
-    ({"no name": 1j}, 'args["no name"] is a complex, which JSON has not; allowed: texts, numbers, True, False, None,'),
+    ({"file": Path("x")}, "Path, which JSON cannot hold: write str(file), and read it back by Path(file)"),
+    (
+        {"who": {"a", "b"}},
+        'args["who"] is a set, which JSON cannot hold: write sorted(who), and read it back by set(who)',
+    ),
+    ({"raw": b"x"}, 'args["raw"] is a bytes, which JSON cannot hold: write base64.b64encode(raw).decode(), and'),
+    ({"of": Customer(7)}, "is a Customer, which JSON cannot hold: write its primary key, of.pk, and"),
+    ([range(3)], "args[0] is a range, which JSON cannot hold: write list(value)"),
+    ([UserDict(a=1)], "args[0] is a UserDict, which JSON cannot hold: write dict(value)"),
+    (
+        {"no name": 1j},
+        'args["no name"] is a complex, which JSON cannot hold; allowed: texts, numbers, True, False, None,',
+    ),
     ({"n": [math.nan]}, 'args["n"][0] is nan, which is no JSON number'),
     ({"by": {NOON.date(): 1}}, 'a key of args["by"] is a date; allowed: texts'),
     ({"it's": {"x" * 100: {1}}}, 'args["it\'s"]["xxxxxxxxxxxxxxxxxxxx…xxxxxxxxxxxxxxxxxxx"] is a set'),
@@ -353,10 +363,45 @@ WRITTEN: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("args", "words"), WRITTEN, ids=[words[:30] for _, words in WRITTEN])
-def test_a_value_that_json_has_not_is_named_by_its_place_with_what_to_write(args: Any, words: str) -> None:
+def test_a_value_that_json_cannot_hold_is_named_by_its_place_with_what_to_write(args: Any, words: str) -> None:
     with pytest.raises(InvalidTask) as caught:
         write_arguments(args)
     assert words in str(caught.value)
+
+
+class _Notes(type):
+    asked: ClassVar[list[str]] = []
+
+    def __getattribute__(cls, name: str) -> Any:
+        _Notes.asked.append(name)
+        return super().__getattribute__(name)
+
+
+class Asked(metaclass=_Notes):
+    def __getattribute__(self, name: str) -> Any:
+        _Notes.asked.append(name)
+        return super().__getattribute__(name)
+
+    def __iter__(self) -> NoReturn:
+        raise AssertionError
+
+
+class OddNumber(int):
+    def __repr__(self) -> NoReturn:
+        raise AssertionError
+
+    __str__ = __repr__
+
+
+def test_no_code_of_a_value_or_of_its_class_runs_to_name_it() -> None:
+    _Notes.asked.clear()
+    for value, words in (
+        ([Asked()], "args[0] is an Asked, which JSON cannot hold: write list(value)"),
+        ({Asked(): 1}, "a key of args is an Asked; allowed: texts"),
+        ({OddNumber(5): Asked()}, "args[5] is an Asked, which JSON cannot hold: write list(value)"),
+    ):
+        assert fault_in(value, "args") == words
+    assert _Notes.asked == []
 
 
 def test_what_is_said_to_be_written_can_be_written_and_read() -> None:
@@ -366,7 +411,7 @@ def test_what_is_said_to_be_written_can_be_written_and_read() -> None:
         ((name, value),) = args.items()
         with pytest.raises(InvalidTask) as caught:
             write_arguments(args)
-        writing, reading = re.findall(r": write (.*), and read it by (.*)$", str(caught.value))[0]
+        writing, reading = re.findall(r": write (.*), and read it back by (.*)$", str(caught.value))[0]
         (kept,) = read_arguments(write_arguments([eval(writing, known, {name: value})]))[0]
         assert eval(reading, known, {name: kept}) == value
 

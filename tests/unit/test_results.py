@@ -47,7 +47,7 @@ def test_a_result_is_json_of_any_kind_and_is_read_as_it_was_written(value: Any, 
     ("value", "words"),
     [
         (math.nan, "what it returned is nan, which is no JSON number"),
-        ({1}, "what it returned is a set, which JSON has not: write sorted(value), and read it by set(value)"),
+        ({1}, "what it returned is a set, which JSON cannot hold: write sorted(value), and read it back by set(value)"),
         ({"seen": {"x" * 1000: {1}}}, 'what it returned["seen"]["xxxx'),
         ({(1, 2): 3}, "a key of what it returned is a tuple; allowed: texts"),
         (10**5000, "what it returned cannot be written as JSON: "),
