@@ -91,8 +91,8 @@ def _name_of_function(function: object) -> str:
 
 def _place_of(function: Any) -> tuple[str, str]:
     """The module of a function or a class method, and its name there. Raises InvalidTask."""
-    # By its type: a mock says of itself that it is a function.
     module = qualified_name = None
+    # By its type: a mock says of itself that it is a function.
     if type(function) is FunctionType:
         module, qualified_name = function.__module__, function.__qualname__
     elif type(function) is MethodType and isinstance(function.__self__, type):

@@ -114,12 +114,12 @@ def task(
     after one second; where the worker dies meanwhile, tasks that have run may run again.
     `group_id`, `priority`, `unique_key` and `rerun` hold where a producer gives this function itself to `add_task`, and
     leaves them out. `unique_key` is a text, or a function that takes the task's arguments and returns the text.
-    `retry_on` and `fatal_on` are exception classes, or tuples of them, and mean what an `except` would catch. With
+    `retry_on` and `fatal_on` are exception classes, or tuples of one or more, and mean what an `except` would catch. With
     `retry_on` a task that raises anything else is fatal at once, and so is one that raises what `fatal_on` names, which
     wins. `Retry` and `Fatal` hold all the same.
     Raises SettingError; the module then cannot be imported.
     """
-    _check_of_producers(group_id, priority, unique_key, rerun)
+    _check_placing(group_id, priority, unique_key, rerun)
     options = Options(
         max_attempts=None if max_attempts is None else _check_number("max_attempts", max_attempts, MAX_ATTEMPTS),
         backoff=None if backoff is None else parse_backoff("backoff", backoff),
@@ -168,8 +168,8 @@ def _check_on_fatal(value: str | Callable[..., Any]) -> str:
 
 def _check_exceptions(name: str, value: ExceptionTypes) -> tuple[type[BaseException], ...]:
     kinds = value if isinstance(value, tuple) else (value,)
-    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
-        raise SettingError(f"{name} is {shown(value)}; allowed: an exception class, or a tuple of them")
+    if not kinds or not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        raise SettingError(f"{name} is {shown(value)}; allowed: an exception class, or a tuple of one or more")
     return kinds
 
 
@@ -198,7 +198,7 @@ def _check_may_be_repeated(options: Options) -> None:
         )
 
 
-def _check_of_producers(group_id: int, priority: int, unique_key: object, rerun: bool) -> None:
+def _check_placing(group_id: int, priority: int, unique_key: object, rerun: bool) -> None:
     """Raises SettingError where one of these could be none of a task's."""
     try:
         check_group_id(group_id)

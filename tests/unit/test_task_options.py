@@ -39,9 +39,9 @@ from taskserver.model.task_options import options_of
         ({"unique_key": "k", "rerun": 1}, "^rerun is 1; allowed: True or False"),
         ({"rerun": True}, "^it has rerun and no unique_key, which tells the row"),
         *(
-            ({name: value}, f"^{name} is .*; allowed: an exception class, or a tuple of them$")
+            ({name: value}, f"^{name} is .*; allowed: an exception class, or a tuple of one or more$")
             for name in ("retry_on", "fatal_on")
-            for value in ("ValueError", ValueError(), int, [ValueError], (ValueError, None))
+            for value in ("ValueError", ValueError(), int, [ValueError], (ValueError, None), ())
         ),
         ({"transactional": True, "batch": 5}, "^it has transactional and batch; allowed: one of them"),
     ],
