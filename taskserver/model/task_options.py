@@ -114,9 +114,9 @@ def task(
     after one second; where the worker dies meanwhile, tasks that have run may run again.
     `group_id`, `priority`, `unique_key` and `rerun` hold where a producer gives this function itself to `add_task`, and
     leaves them out. `unique_key` is a text, or a function that takes the task's arguments and returns the text.
-    `retry_on` and `fatal_on` are exception classes, or tuples of one or more, and mean what an `except` would catch. With
-    `retry_on` a task that raises anything else is fatal at once, and so is one that raises what `fatal_on` names, which
-    wins. `Retry` and `Fatal` hold all the same.
+    `retry_on` and `fatal_on` are exception classes, or tuples of one or more, and mean what an `except` would catch.
+    With `retry_on` a task that raises anything else is fatal at once, and so is one that raises what `fatal_on` names,
+    which wins. `Retry` and `Fatal` hold all the same.
     Raises SettingError; the module then cannot be imported.
     """
     _check_placing(group_id, priority, unique_key, rerun)

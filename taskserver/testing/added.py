@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from ..errors import InvalidTask
+from ..messages.instants import utc
 from ..model.arguments import read_item
 from ..model.attempt import Finish, Outcome
 from ..model.new_task import NewTask
@@ -34,10 +35,9 @@ class AddedTask(NamedTuple):
 
 def added_task(task_id: int, task: NewTask) -> AddedTask:
     """The task as a test reads it."""
-    at = None if task.due_at is None else datetime.fromisoformat(task.due_at).replace(tzinfo=timezone.utc)
     return AddedTask(
         *(task_id, task.task, read_item(task.args), task.group_id, task.priority),
-        *(task.delay_seconds or None, at, task.unique_key),
+        *(task.delay_seconds or None, utc(task.due_at), task.unique_key),
     )
 
 

@@ -231,13 +231,10 @@ def _task_error(path: str, trace: str) -> Any:
 
 def _instant(text: str | None) -> datetime | None:
     """An instant of a row as Django has it: aware, or with USE_TZ = False naive in the site's time zone."""
-    from datetime import datetime, timezone
-
     from django.conf import settings
     from django.utils.timezone import get_default_timezone, make_naive
 
-    try:
-        instant = datetime.fromisoformat(text or "").replace(tzinfo=timezone.utc)
-    except ValueError:  # a column of SQLite may hold any text
-        return None
-    return instant if settings.USE_TZ else make_naive(instant, get_default_timezone())
+    from ..messages.instants import utc
+
+    instant = utc(text)
+    return instant if instant is None or settings.USE_TZ else make_naive(instant, get_default_timezone())

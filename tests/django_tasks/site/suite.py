@@ -358,6 +358,15 @@ def test_a_return_value_that_is_no_json_is_not_kept_and_the_task_is_done() -> No
     assert done(tasks.return_an_object.enqueue()) is None
 
 
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="a column of MySQL holds an instant, or none")
+def test_a_column_that_holds_no_instant_gives_none() -> None:
+    result = tasks.greet.enqueue("Ada")
+    for instant in ("'soon'", "X'00'"):
+        with connection.cursor() as cursor:
+            cursor.execute(f"UPDATE jobs_queue SET started_at = {instant}")
+        assert tasks.greet.get_result(result.id).started_at is None
+
+
 def test_a_claimed_task_is_ready_until_it_starts() -> None:
     first, second = tasks.greet.enqueue("Ada"), tasks.greet.enqueue("Grace")
     seen: list[Any] = []
