@@ -85,7 +85,7 @@ def _name_of_function(function: object) -> str:
         )
     never = _why_never_found(module, qualified_name, function)
     if never:
-        raise InvalidTask(f"task is {module}.{qualified_name}, {never}")
+        raise InvalidTask(f"task {shown(f'{module}.{qualified_name}')} {never}")
     return check_name(f"{module}.{qualified_name}")
 
 
@@ -115,19 +115,17 @@ _OTHER_KINDS = {
 
 def _why_never_found(module: str, qualified_name: str, function: object) -> str | None:
     """Why no worker finds a function under its name, whichever modules are listed; None where one may."""
+    from .runnable import NAMELESS, PLAIN_METHOD, why_private  # for a name it has no use
+
     path = qualified_name.split(".")
     if "<" in qualified_name:
-        return (
-            "a lambda, or inside another function, as what a decorator makes without functools.wraps: no worker finds "
-            "it; define it in a module"
-        )
+        return f"cannot be found by its name: it is inside another function, {NAMELESS}; define it in a module"
     if len(path) > 2:
-        return "inside a class of a class, where no worker looks; allowed: module.function or module.Class.method"
-    private = next((part for part in path if part.startswith("_")), None)
-    if private:
-        return f"which is private: {private!r} begins with an underscore; rename it if it may run"
+        return "is inside a class of a class, where no worker looks; allowed: module.function or module.Class.method"
+    if why := why_private(path):
+        return why
     # Read past the class: nothing of it runs.
     cls = getattr(sys.modules.get(module), "__dict__", {}).get(path[0]) if len(path) == 2 else None
     if isinstance(cls, type) and vars(cls).get(path[1]) is function:
-        return "a method that needs an object, which no worker has: put @staticmethod above it"
+        return PLAIN_METHOD
     return None

@@ -6,7 +6,6 @@ Whether its module is listed is the worker's to judge, as a producer may have ot
 from __future__ import annotations
 
 from functools import lru_cache
-from inspect import isasyncgenfunction, isgeneratorfunction
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ from ..errors import InvalidTask
 from ..messages.error_text import describe
 from .arguments import as_call
 from .field_checks import check_key, name_of
+from .runnable import RUNS_NOTHING, UNTOLD, runs_nothing
 from .signatures import Parameters
 from .task import NOT_GIVEN, NotGiven, given_or
 from .task_options import Options, options_of
@@ -74,15 +74,14 @@ def given_function(function: Any) -> GivenFunction:
 
 def _look_at(function: Any) -> GivenFunction:
     name = name_of(function)
-    if isgeneratorfunction(function) or isasyncgenfunction(function):
-        raise InvalidTask(
-            f"task is {name}, a generator function: calling it would run nothing; name a plain function that runs it"
-        )
+    inner = getattr(function, "__func__", function)
+    if runs_nothing(inner):
+        raise InvalidTask(f"task {name!r} {RUNS_NOTHING}")
     try:
         parameters = Parameters(function)
     except Exception as error:
-        raise InvalidTask(f"task is {name}: what arguments it takes cannot be told: {describe(error)}") from None
-    return GivenFunction(name, options_of(getattr(function, "__func__", function)), parameters)
+        raise InvalidTask(f"task {name!r}: {UNTOLD}: {describe(error)}") from None
+    return GivenFunction(name, options_of(inner), parameters)
 
 
 _known = lru_cache(maxsize=1024)(_look_at)

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.machinery import PathFinder
-from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from inspect import CO_COROUTINE
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, cast
@@ -22,6 +22,16 @@ from ..messages.error_text import describe
 from ..messages.import_errors import why_not_imported
 from ..messages.printable import shown
 from ..messages.suggestions import instead, nearest, tidied
+from ..model.runnable import (
+    IN_A_CLASS,
+    NAMELESS,
+    PLAIN_METHOD,
+    RUNS_NOTHING,
+    UNTOLD,
+    WITHOUT_WRAPS,
+    runs_nothing,
+    why_private,
+)
 from ..model.signatures import Parameters
 from ..model.task import MAX_TASK_LENGTH
 from ..model.task_options import Options, options_of
@@ -33,8 +43,6 @@ _module_namespace: Callable[[ModuleType], dict[str, Any]] = vars(ModuleType)["__
 BROKEN_SECONDS = 10.0
 """A module that could not be imported is tried again after so long. Not at once: its import may be slow, and many rows
 may name it. But soon: a run may last for hours, and an upload be half done for a moment only."""
-
-_NEVER_RUNS_WHEN_CALLED = CO_GENERATOR | CO_ASYNC_GENERATOR
 
 
 class TaskCallable(NamedTuple):
@@ -224,9 +232,7 @@ class Callables:
             )
         # Another name for a function of the module is fine; a function that a decorator left has a name of its own.
         if namespace.get(value.__name__) is not held:
-            raise BadTask(
-                f"{name!r} is {value.__qualname__!r} inside: a lambda, or a decorator did not use functools.wraps"
-            )
+            raise BadTask(f"{name!r} is {value.__qualname__!r} inside: {NAMELESS}")
         return _ready(name, value, of_django or value)
 
     def _method(self, name: str, place: _Place, namespace: dict[str, Any]) -> TaskCallable:
@@ -238,13 +244,13 @@ class Callables:
             raise BadTask(f"{name!r}: class {holder} is not defined in {place.module}")
         owner, method = self._inherited(name, cls, method_name)
         if type(method) not in (staticmethod, classmethod):
-            mend = ": put @staticmethod above it" if type(method) is FunctionType else ""
-            raise BadTask(f"{name!r} is {_kind(method)} inside a class; only static and class methods may run{mend}")
+            is_plain = type(method) is FunctionType
+            raise BadTask(f"{name!r} {PLAIN_METHOD if is_plain else f'is {_kind(method)} {IN_A_CLASS}'}")
         function = method.__func__
         if type(function) is not FunctionType or not self._is_listed(function.__module__):
             raise BadTask(f"{name!r} is not a function that is defined in a listed module")
         if function.__qualname__ != f"{qualified_class_name(owner)}.{function.__name__}":
-            raise BadTask(f"{name!r} is {function.__qualname__!r} inside: a decorator did not use functools.wraps")
+            raise BadTask(f"{name!r} is {function.__qualname__!r} inside: {WITHOUT_WRAPS}")
         bound = function if type(method) is staticmethod else method.__get__(None, cls)
         return _ready(name, function, bound)
 
@@ -286,9 +292,8 @@ def _readings(name: str) -> Iterator[_Place]:
 
 
 def _check_public(name: str, path: tuple[str, ...]) -> None:
-    private = next((part for part in path if part.startswith("_")), None)
-    if private:
-        raise BadTask(f"{name!r} is private: {private!r} begins with an underscore; rename it if it may run")
+    if why := why_private(path):
+        raise BadTask(f"{name!r} {why}")
 
 
 def _look_up(name: str, place: _Place, namespace: dict[str, Any]) -> Any:
@@ -328,7 +333,7 @@ def _texts(exported: object) -> frozenset[str]:
 def _is_function_of(module: str, value: object) -> bool:
     if type(value) is not FunctionType or type(value.__module__) is not str:
         return False
-    return value.__module__ == module and not value.__code__.co_flags & _NEVER_RUNS_WHEN_CALLED
+    return value.__module__ == module and not runs_nothing(value)
 
 
 def _is_class_of(module: str, value: object) -> bool:
@@ -351,10 +356,8 @@ def _kind(value: object) -> str:
 
 
 def _ready(name: str, function: FunctionType, bound: Callable[..., Any]) -> TaskCallable:
-    if function.__code__.co_flags & _NEVER_RUNS_WHEN_CALLED:
-        raise BadTask(
-            f"{name!r} is a generator function, and calling it would run nothing; name a plain function that runs it"
-        )
+    if runs_nothing(function):
+        raise BadTask(f"{name!r} {RUNS_NOTHING}")
     call = bound
     if function.__code__.co_flags & CO_COROUTINE:
         from ..interrupts.coroutines import as_plain  # few tasks are coroutines
@@ -363,4 +366,4 @@ def _ready(name: str, function: FunctionType, bound: Callable[..., Any]) -> Task
     try:
         return TaskCallable(call, options_of(function), Parameters(bound))
     except Exception as error:
-        raise BadTask(f"{name!r}: what arguments it takes cannot be told: {describe(error)}") from None
+        raise BadTask(f"{name!r}: {UNTOLD}: {describe(error)}") from None

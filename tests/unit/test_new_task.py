@@ -218,20 +218,23 @@ UNFIT = (
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("tasks.numbers", "task is tasks.numbers, a generator function: calling it would run nothing"),
-        ("tasks.numbers_later", "task is tasks.numbers_later, a generator function"),
-        ("tasks.anonymous", "task is tasks.<lambda>, a lambda, or inside another function"),
-        ("tasks.made", "task is tasks.make.<locals>.inner, a lambda, or inside another function"),
-        ("tasks.nameless", "as what a decorator makes without functools.wraps: no worker finds it; define it in"),
-        ("tasks._private", "task is tasks._private, which is private: '_private' begins with an underscore"),
+        ("tasks.numbers", "task 'tasks.numbers' is a generator function, and calling it would run nothing"),
+        ("tasks.numbers_later", "task 'tasks.numbers_later' is a generator function"),
+        (
+            "tasks.anonymous",
+            "task 'tasks.<lambda>' cannot be found by its name: it is inside another function, a",
+        ),
+        ("tasks.made", "task 'tasks.make.<locals>.inner' cannot be found by its name: it is inside another"),
+        ("tasks.nameless", "or a decorator did not use functools.wraps; define it in a module"),
+        ("tasks._private", "task 'tasks._private' is private: '_private' begins with an underscore"),
         (
             "tasks.Base.method",
-            "task is tasks.Base.method, a method that needs an object, which no worker has: put @stat",
+            "task 'tasks.Base.method' is a plain function inside a class; only static and class methods may run: put",
         ),
         ("tasks.Base().method", ", a method of an object, which no worker has; allowed: a name as"),
-        ("tasks.Base.Inner.deep", "task is tasks.Base.Inner.deep, inside a class of a class, where no worker looks"),
+        ("tasks.Base.Inner.deep", "task 'tasks.Base.Inner.deep' is inside a class of a class, where no worker looks"),
         ("tasks.part", ", a partial: give its function, and its arguments as args; allowed: a name as"),
-        ("tasks.odd", "task is tasks.odd: what arguments it takes cannot be told: TypeError: "),
+        ("tasks.odd", "task 'tasks.odd': what arguments it takes cannot be told: TypeError: "),
         *((what, "allowed: a name as 'tasks.send_letter', or the function itself") for what in UNFIT),
     ],
 )
@@ -244,6 +247,17 @@ def test_what_no_worker_could_run_is_refused_as_it_is_added_alone_or_as_a_stage(
     assert words in str(caught.value)
     with pytest.raises(InvalidTask, match=f"^stage 2: {re.escape(str(caught.value))}"):
         new_task(stages=["tasks.send", thing])
+
+
+@pytest.mark.parametrize(
+    "name", ["tasks._private", "tasks.numbers", "tasks.numbers_later", "tasks.Base.method", "tasks.odd"]
+)
+def test_a_producer_and_a_worker_say_the_same_of_what_may_not_run(tasks: Any, name: str) -> None:
+    with pytest.raises(InvalidTask) as at_once:
+        new_task(eval(name, {"tasks": tasks}))
+    with pytest.raises(BadTask) as later:
+        Callables(("tasks",)).find(name)
+    assert str(at_once.value) == f"task {later.value}"
 
 
 MISFITS: list[tuple[str, Any]] = [
