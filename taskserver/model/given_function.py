@@ -15,7 +15,6 @@ from .arguments import as_call
 from .field_checks import check_key, name_of
 from .runnable import RUNS_NOTHING, UNTOLD, runs_nothing
 from .signatures import Parameters
-from .task import NOT_GIVEN, NotGiven, given_or
 from .task_options import Options, options_of
 
 
@@ -34,27 +33,8 @@ class GivenFunction(NamedTuple):
         if misfit:
             raise InvalidTask(misfit)
 
-    def completed(
-        self,
-        args: Any,
-        group_id: int | NotGiven,
-        priority: int | NotGiven,
-        unique_key: str | NotGiven | None,
-        rerun: bool | NotGiven,
-    ) -> tuple[int, int, str | None, bool]:
-        """What a producer gave, and where it left something out what @task says; it takes the arguments.
-
-        Raises InvalidTask.
-        """
-        key = self._key_of(args) if unique_key is NOT_GIVEN else unique_key
-        return (
-            given_or(group_id, self.options.group_id),
-            given_or(priority, self.options.priority),
-            key,
-            given_or(rerun, self.options.rerun and key is not None),
-        )
-
-    def _key_of(self, args: Any) -> str | None:
+    def key_of(self, args: Any) -> str | None:
+        """The key that @task says for a task with these arguments, which it takes. Raises InvalidTask."""
         key = self.options.unique_key
         if key is None or isinstance(key, str):
             return key

@@ -11,7 +11,7 @@ from ..errors import InvalidTask
 from ..messages.printable import shown
 from .arguments import write_arguments
 from .field_checks import check_group_id, check_key, check_max_attempts, check_name, check_number, check_priority
-from .pipeline import function_of, new_stages
+from .pipeline import new_stages
 from .task import MAX_ID, NOT_GIVEN, NotGiven, given_or
 
 MAX_DELAY_DAYS = 3660
@@ -45,6 +45,18 @@ class NewTask(NamedTuple):
     """Ids of the tasks that this task waits for, as 3,5."""
 
 
+class Placing(NamedTuple):
+    """The values that a task has where its producer leaves them out: these, or those that @task says."""
+
+    group_id: int = 0
+    priority: int = 0
+    unique_key: str | None = None
+    rerun: bool = False
+
+
+_USUAL = Placing()
+
+
 def new_task(
     task: str | Callable[..., Any] | None = None,
     args: object = None,
@@ -63,52 +75,43 @@ def new_task(
 
     Raises InvalidTask, which names the wrong value and what is allowed.
     """
-    name, text = "", write_arguments(args)
-    if stages is None:
-        name, group_id, priority, unique_key, rerun = _named(task, args, group_id, priority, unique_key, rerun)
-        check_group_id(group_id)
-        check_priority(priority)
-    given = (max_attempts, delay, at, unique_key, version, stages, depends_on)
-    # By identity: an array of numpy, say, has no one answer to whether it equals None.
-    if rerun is False and not [value for value in given if value is not None]:
-        return NewTask(name, text, given_or(group_id, 0), given_or(priority, 0))
-    unique_key, rerun = given_or(unique_key, None), given_or(rerun, False)
+    text, stages_text, usual = write_arguments(args), None, _USUAL
     if max_attempts is not None:
         check_max_attempts(max_attempts)
-    if delay is not None and at is not None:
-        raise InvalidTask("it has delay and at; allowed: one of them")
-    _check_rerun(unique_key, rerun, version)
-    seconds = None if delay is None else _delay_seconds(delay)
-    due_at = None if at is None else _instant(at)
-    key = None if unique_key is None else check_key("unique_key", unique_key)
-    parents = None if depends_on is None else _parents(depends_on, key)
-    stages_text = None
-    if stages is not None:
-        if task is not None:
-            raise InvalidTask("it has task and stages; allowed: one of them, as the first of the stages is the task")
+    if stages is None:
+        name, usual = _named(task, args, unique_key)
+    elif task is not None:
+        raise InvalidTask("it has task and stages; allowed: one of them, as the first of the stages is the task")
+    else:
         (first, *_), stages_text = new_stages(stages, args, group_id, priority, max_attempts)
         name, group_id, priority, max_attempts = first[:4]  # type: ignore[assignment]  # new_stages gives each of them
-    # A task that waits for others is looked at when it is due: at once, unless it names an instant.
-    seconds = seconds or (0.0 if parents and due_at is None else None)
-    row = (name, text, given_or(group_id, 0), given_or(priority, 0), max_attempts, seconds, due_at)
+    group_id, priority = given_or(group_id, usual.group_id), given_or(priority, usual.priority)
+    unique_key, rerun = given_or(unique_key, usual.unique_key), given_or(rerun, usual.rerun)
+    check_group_id(group_id)
+    check_priority(priority)
+    others = (max_attempts, delay, at, unique_key, version, stages_text, depends_on)
+    # By identity: an array of numpy, say, has no one answer to whether it equals None.
+    if rerun is False and not [value for value in others if value is not None]:
+        return NewTask(name, text, group_id, priority)
+    _check_rerun(unique_key, rerun, version)
+    key = None if unique_key is None else check_key("unique_key", unique_key)
+    parents = None if depends_on is None else _parents(depends_on, key)
+    seconds, due_at = _wait(delay, at, parents is not None)
+    row = (name, text, group_id, priority, max_attempts, seconds, due_at)
     return NewTask(*row, key, rerun, version, stages_text, parents)
 
 
-def _named(
-    task: object,
-    args: object,
-    group_id: int | NotGiven,
-    priority: int | NotGiven,
-    unique_key: str | NotGiven | None,
-    rerun: bool | NotGiven,
-) -> tuple[str, int, int, str | None, bool]:
-    """The callable's name, and what was given, or what the function itself says. Raises InvalidTask."""
-    function = function_of(task)
-    if function is None:
-        name = check_name(str(task))
-        return name, given_or(group_id, 0), given_or(priority, 0), given_or(unique_key, None), given_or(rerun, False)
+def _named(task: object, args: object, unique_key: str | NotGiven | None) -> tuple[str, Placing]:
+    """The callable's name, and the values that hold where a producer leaves them out. Raises InvalidTask."""
+    if isinstance(task, str):
+        return check_name(str(task)), _USUAL
+    from .given_function import given_function  # it reads signatures, for which a name has no use
+
+    function = given_function(task)
     function.check_arguments(args)
-    return function.name, *function.completed(args, group_id, priority, unique_key, rerun)
+    options = function.options
+    key = function.key_of(args) if unique_key is NOT_GIVEN else unique_key
+    return function.name, Placing(options.group_id, options.priority, key, options.rerun and key is not None)
 
 
 TASK_KEYS = new_task.__code__.co_varnames[: new_task.__code__.co_argcount]
@@ -144,6 +147,16 @@ def _parents(depends_on: object, key: str | None) -> str | None:
             "it has depends_on and a unique_key; allowed: one of them, as a row that has the key may have started"
         )
     return ",".join(map(str, sorted(set(ids)))) or None
+
+
+def _wait(delay: object, at: object, has_parents: bool) -> tuple[float | None, str | None]:
+    """For how long, or until when, a task waits. Raises InvalidTask."""
+    if delay is not None and at is not None:
+        raise InvalidTask("it has delay and at; allowed: one of them")
+    seconds = None if delay is None else _delay_seconds(delay)
+    due_at = None if at is None else _instant(at)
+    # A task that waits for others is looked at when it is due: at once, unless it names an instant.
+    return seconds or (0.0 if has_parents and due_at is None else None), due_at
 
 
 def _delay_seconds(delay: object) -> float:

@@ -24,6 +24,8 @@ MAX_STAGES_BYTES = 60_000
 """The column of MySQL takes not much more."""
 
 STAGE_KEYS = ("task", "group_id", "priority", "max_attempts")
+_Stage = tuple[NextStage, "GivenFunction | None"]
+"""A stage, and what is known of its function where that itself is given."""
 _EXAMPLE = '"tasks.resize", or {"task": "tasks.resize", "group_id": 5}'
 
 
@@ -38,9 +40,7 @@ def new_stages(
     check_group_id(given_or(group_id, 0))
     check_priority(given_or(priority, 0))
     checked = _check_all(stages)
-    functions = [function_of(_task_of(stage)) for stage in stages]  # type: ignore[attr-defined]  # that it is a list
-    if functions[0]:
-        _check_arguments(functions[0], args)
+    _check_arguments(checked[0][1], args)
     whole = [
         NextStage(
             stage.task,
@@ -48,7 +48,7 @@ def new_stages(
             _first_given(stage.priority, priority, function.options.priority if function else 0),
             max_attempts if stage.max_attempts is None else stage.max_attempts,
         )
-        for stage, function in zip(checked, functions, strict=True)
+        for stage, function in checked
     ]
     text = encode([_described(stage) for stage in whole])
     if len(text.encode()) > MAX_STAGES_BYTES:
@@ -56,26 +56,14 @@ def new_stages(
     return whole, text
 
 
-def _task_of(stage: Any) -> object:
-    return stage["task"] if isinstance(stage, Mapping) else stage
-
-
 def _first_given(of_stage: int | None, of_whole: int | NotGiven, of_function: int) -> int:
     return given_or(of_whole, of_function) if of_stage is None else of_stage
 
 
-def function_of(task: object) -> GivenFunction | None:
-    """What is known of the function itself; None where its name was given. Raises InvalidTask."""
-    if isinstance(task, str):
-        return None
-    from .given_function import given_function  # it reads signatures, for which a name has no use
-
-    return given_function(task)
-
-
-def _check_arguments(function: GivenFunction, args: object) -> None:
+def _check_arguments(function: GivenFunction | None, args: object) -> None:
     try:
-        function.check_arguments(args)
+        if function is not None:
+            function.check_arguments(args)
     except InvalidTask as error:
         raise InvalidTask(f"stage 1: {error}") from None
 
@@ -84,7 +72,7 @@ def _described(stage: NextStage) -> dict[str, Any]:
     return {key: value for key in STAGE_KEYS if (value := getattr(stage, key)) is not None}
 
 
-def _check_all(stages: object) -> list[NextStage]:
+def _check_all(stages: object) -> list[_Stage]:
     if not isinstance(stages, Sequence) or isinstance(stages, (str, bytes)) or not 1 <= len(stages) <= MAX_STAGES:
         is_long = isinstance(stages, (list, tuple)) and stages
         what = f"has {len(stages)}" if is_long else f"is {shown(stages)}"  # type: ignore[arg-type]
@@ -98,10 +86,10 @@ def _check_all(stages: object) -> list[NextStage]:
     return checked
 
 
-def _check(stage: object) -> NextStage:
+def _check(stage: object) -> _Stage:
     if not isinstance(stage, Mapping):
         if isinstance(stage, str) or callable(stage):
-            return NextStage(_name_of(stage))
+            return _stage_of(stage)
         raise InvalidTask(f"it is {shown(stage)}; allowed: {_EXAMPLE}")
     unknown = [key for key in stage if key not in STAGE_KEYS]
     if unknown or "task" not in stage:
@@ -116,12 +104,18 @@ def _check(stage: object) -> NextStage:
         check_priority(priority)
     if max_attempts is not None:
         check_max_attempts(max_attempts)
-    return NextStage(_name_of(stage["task"]), group_id, priority, max_attempts)
+    return _stage_of(stage["task"], group_id, priority, max_attempts)
 
 
-def _name_of(task: object) -> str:
-    function = function_of(task)
-    return check_name(str(task)) if function is None else function.name
+def _stage_of(
+    task: object, group_id: int | None = None, priority: int | None = None, max_attempts: int | None = None
+) -> _Stage:
+    if isinstance(task, str):
+        return NextStage(check_name(str(task)), group_id, priority, max_attempts), None
+    from .given_function import given_function  # it reads signatures, for which a name has no use
+
+    function = given_function(task)
+    return NextStage(function.name, group_id, priority, max_attempts), function
 
 
 def next_stage(task: ClaimedTask) -> NextStage | None:
@@ -145,7 +139,7 @@ def read_stages(text: str | None) -> list[NextStage]:
         raise BadTask("stages is text; this row holds something else")
     check_stages_size(len(text.encode(errors="replace")))
     try:
-        return _check_all(parse_json(text, "stages"))
+        return [stage for stage, _ in _check_all(parse_json(text, "stages"))]
     except InvalidTask as error:
         raise BadTask(f"its stages: {error}") from None
 
