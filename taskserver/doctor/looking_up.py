@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from ..errors import BadTask, ModuleBroken
 from ..messages.error_text import describe
-from ..messages.import_errors import raised_at
 from ..settings.load import Settings, make_importable
 
 MAX_REFUSED = 100
@@ -137,12 +136,11 @@ def _look_up(
 
 def _why_not(function: Callable[[str], object], hook: str) -> str:
     """Why this function of a hook's name fails; empty where it does not."""
-    from ..worker.hooks import HookMissing
+    from ..worker.call import Failure
+    from ..worker.hooks import in_words_with_place
 
     try:
         function(hook)
-    except HookMissing as error:
-        return f"cannot be had: {error}"
     except BaseException as error:  # it calls sys.exit(), say
-        return f"failed: {describe(error)}{raised_at(error)}"
+        return in_words_with_place(Failure(error, describe(error)))
     return ""

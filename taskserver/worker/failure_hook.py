@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from logging import INFO, WARNING, getLogger
+from logging import getLogger
 
 from ..interrupts.stopping import TaskInterrupted
 from ..messages.log_records import about_task
 from ..model.failed_attempt import FailedAttempt
 from ..settings.checks import Hook
 from .between import Between
-from .call import Failure, aside_seconds
-from .hooks import call_hook, find_hook, in_words
+from .call import aside_seconds
+from .hooks import SiteHook, in_words
 from .run_context import RunContext
 from .watched_call import CallPlan
 
@@ -31,15 +31,13 @@ MAX_LEAVING_SECONDS = 1.0
 
 
 class FailureHook:
-    """The hook of one run, imported when an attempt fails."""
+    """The hook of one run; its first call, when an attempt has failed, imports it."""
 
     def __init__(self, hook: Hook, run: RunContext, between: Between) -> None:
-        self._hook = hook
+        self._hook = SiteHook("ON_FAILURE", hook, run)
         self._between = between
-        self._name = hook if isinstance(hook, str) else "on_failure"
         self._run = run
         self._hung = 0
-        self._has_warned = False
         self._untold: deque[FailedAttempt] = deque()
 
     @property
@@ -50,11 +48,11 @@ class FailureHook:
     @property
     def is_set(self) -> bool:
         """Whether there is one that may be called."""
-        return self._hook is not None
+        return self._hook.is_set
 
     def tell_later(self, failed: FailedAttempt) -> None:
         """Have `tell` call the hook for this attempt. Any thread may say so."""
-        if self._hook is not None:
+        if self._hook.is_set:
             self._untold.append(failed)
 
     def tell(self) -> None:
@@ -66,12 +64,12 @@ class FailureHook:
             return
         self._between.call_before()  # a call that failed may have left a broken connection
         began_at = time.monotonic()
-        while self._untold and self._hook is not None and self._may_go_on(began_at):
+        while self._untold and self._hook.is_set and self._may_go_on(began_at):
             self._tell(self._untold.popleft())
-        if self._untold and self._hook is not None:
+        if self._untold and self._hook.is_set:
             LOG.warning(
                 "TASKSERVER_ON_FAILURE: %s was not called for %d failed attempts, as %s",
-                *(self._name, len(self._untold), self._why_not()),
+                *(self._hook.name, len(self._untold), self._why_not()),
             )
         self._untold.clear()
 
@@ -87,27 +85,13 @@ class FailureHook:
 
     def _tell(self, failed: FailedAttempt) -> None:
         seconds = aside_seconds(self._run.time_limit)
-        name = f"TASKSERVER_ON_FAILURE, called for task {failed.id} {failed.task},"
-        failure = call_hook(self._run, CallPlan((), seconds, 0, heeds_cancel=False, name=name), self._call, failed)
+        name = f"{self._hook.setting}, called for task {failed.id} {failed.task},"
+        failure = self._hook.call(CallPlan((), seconds, 0, heeds_cancel=False, name=name), failed)
         if failure is None:
             return
         if failure.is_a(TaskInterrupted):
             self._hung += 1
             if self._hung == MAX_HUNG:
-                self._hook = None
-        elif isinstance(self._hook, str):
-            self._hook = None  # it could not be imported
-        self._log(failed, failure)
-
-    def _call(self, failed: FailedAttempt) -> None:
-        if isinstance(self._hook, str):
-            self._hook = find_hook(self._hook)
-        if self._hook is not None:
-            self._hook(failed)
-
-    def _log(self, failed: FailedAttempt, failure: Failure) -> None:
-        text = in_words(failure)
-        level, self._has_warned = INFO if self._has_warned else WARNING, True
-        extra = about_task(failed.id, failed.task, failed.attempt, text, failure.full_text)
-        no_more = "" if self._hook else "; it is not called again in this run"
-        LOG.log(level, "TASKSERVER_ON_FAILURE: %s %s%s", self._name, text, no_more, extra=extra)
+                self._hook.give_up()
+        extra = about_task(failed.id, failed.task, failed.attempt, in_words(failure), failure.full_text)
+        self._hook.log(failure, extra)

@@ -204,7 +204,7 @@ class Runner:
             at_end.callback(self._count_released, claimed)
             at_end.callback(self._release, claimed)
             at_end.callback(self._save, equipment.finishing)
-            if equipment.setup.is_done():
+            if equipment.setup.make_ready():
                 self._run_tasks(claimed, equipment)
 
     def _run_tasks(self, claimed: ClaimedTasks, equipment: Equipment) -> None:
@@ -268,7 +268,7 @@ class Runner:
     def _tell_failures(self) -> None:
         """Tell TASKSERVER_ON_FAILURE of failed attempts whose ends are written; no task is started meanwhile."""
         equipment = self._equipment
-        if equipment is not None and equipment.reporter.has_untold and equipment.setup.is_done():
+        if equipment is not None and equipment.reporter.has_untold and equipment.setup.make_ready():
             equipment.reporter.tell_failures()
 
     def _count_released(self, claimed: ClaimedTasks) -> None:

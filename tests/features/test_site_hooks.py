@@ -409,7 +409,7 @@ def test_the_doctor_calls_the_setup_before_it_imports_modules(sqlite_queue: Queu
 
 
 def test_the_doctor_says_what_fails_in_the_setup_and_looks_at_no_module_then(sqlite_queue: Queue) -> None:
-    site(sqlite_queue, "def broken():\n    raise ValueError('no mail')\n")
+    site(sqlite_queue, "def broken():\n    raise ValueError('no mail\\nat all')\n")
     checks = found(sqlite_queue, TASKSERVER_SETUP="site_of_tests:broken")
     level, words = checks["setup"]
     assert level == "broken"
