@@ -78,7 +78,8 @@ class ToldCallers(Callers):
     """
 
     def __init__(self, store: Store, tell: Tell, is_in_memory: bool) -> None:
-        super().__init__(store.database.dialect.callers(), store.mode, store.lease_seconds)
+        self._of_site = store.database.dialect.callers()
+        super().__init__(self._of_site, store.mode, store.lease_seconds)
         self._store = store
         self._own = Producing(store.database)
         self._tell = tell
@@ -112,7 +113,7 @@ class ToldCallers(Callers):
         if not self._is_in_memory or not callable(getattr(connection, "cursor", None)):
             return False
         try:
-            with on_connection(self._dialect, connection):
+            with on_connection(self._of_site, connection):
                 return False
         except InvalidTask:
             return True

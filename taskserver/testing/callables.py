@@ -17,6 +17,7 @@ from typing import Any
 from ..errors import BadTask, InvalidTask, TaskServerError
 from ..interrupts.coroutines import as_plain
 from ..model.field_checks import name_of
+from ..model.given_function import GivenFunction
 from ..model.signatures import Parameters
 from ..model.task_options import NO_OPTIONS, options_of
 from ..settings.load import Settings
@@ -64,10 +65,13 @@ class PatchableCallables(Callables):
     def __init__(self, settings: Settings, calls: Calls) -> None:
         super().__init__(settings.modules, settings.folder)
         self._calls = calls
+        # No module elsewhere is listed; of those below, `module_of` refuses some.
+        self._roots = tuple(f"{name.removesuffix('.*')}." for name in settings.modules)
 
-    def _find(self, name: str) -> TaskCallable:
+    def look_up(self, name: str) -> TaskCallable:
+        """What a worker finds, or what a test put in its place; its calls are recorded."""
         try:
-            found = super()._find(name)
+            found = super().look_up(name)
         except BadTask:
             replaced = self._replacement(name)
             if replaced is None:
@@ -75,25 +79,25 @@ class PatchableCallables(Callables):
             found = replaced
         return found._replace(call=self._calls.recorded(name, found.call))
 
-    def named(self, task: Any) -> Any:
-        """The name of what a test put into a module, where a producer gives that itself; else what it gives."""
-        for module in [] if isinstance(task, str) else list(filter(self._is_listed, sys.modules)):
-            for name in [name for name, value in vars(sys.modules[module]).items() if value is task]:
+    def given(self, function: Any) -> GivenFunction | None:
+        """What a test put into a listed module, where a producer gives that itself; None where it is nothing such."""
+        for module in [module for module in sys.modules if f"{module}.".startswith(self._roots)]:
+            for name in [f"{module}.{name}" for name, value in vars(sys.modules[module]).items() if value is function]:
                 with suppress(TaskServerError):
-                    if not _has_name(task, f"{module}.{name}") and self._replacement(f"{module}.{name}"):
-                        return f"{module}.{name}"
-        return task
+                    found = None if _has_name(function, name) else self._replacement(name)
+                    if found:
+                        return GivenFunction(name, found.options, found.parameters)
+        return None
 
     def _replacement(self, name: str) -> TaskCallable | None:
         """What a test put in the place of a callable; None where it did not."""
-        place = self._locate(name)
-        module = self._import(place.module)
-        exported = getattr(module, "__all__", place.path)
-        source = _code_at(module, place.path)
-        if source is None or place.path[0] not in exported:
+        module, path = self.module_of(name)
+        exported = getattr(module, "__all__", path)
+        source = _code_at(module, path)
+        if source is None or path[0] not in exported:
             return None
         value: Any = module
-        for part in place.path:
+        for part in path:
             value = getattr(value, part, None)
         if not _is_replacement(value) or _is_decorated(value, source, module):
             return None

@@ -12,18 +12,21 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
 from ..errors import Retry, SettingError, TaskServerError
 from ..messages.printable import shown
+from ..model import given_function
 from ..model.failed_attempt import FailedAttempt
+from ..model.field_checks import name_of
+from ..model.given_function import GivenFunction
 from ..model.new_task import MAX_DELAY_DAYS, NewTask
 from ..server import TaskServer
 from ..settings.checks import PREFIX, SETTING_KEYS
 from ..settings.load import Settings, load_settings, make_importable
 from ..stores import Store, open_store
+from ..stores.queue import operations
 from ..stores.queue.passing import Passing
 from ..worker.hooks import find_hook
 from ..worker.limits import checked_limits
@@ -131,9 +134,9 @@ class TaskQueue:
                 "end? max_tasks of run_all takes a larger number"
             )
 
-    def named(self, task: Any) -> Any:
-        """What is given to `add_task`: its name, where a test put it in the place of a task's function."""
-        return PatchableCallables(self._settings, Calls(keeps_frames=False)).named(task)
+    def given(self, function: object) -> GivenFunction | None:
+        """What a producer gives in place of a name, where a test put it in the place of a task's function."""
+        return PatchableCallables(self._settings, Calls(keeps_frames=False)).given(function)
 
     def _on_failure(self, failures: list[FailedAttempt]) -> Any:
         own = self._settings.on_failure
@@ -141,7 +144,7 @@ class TaskQueue:
         def hear(failed: FailedAttempt) -> None:
             failures.append(failed)
             if own is not None:
-                (find_hook(own) if isinstance(own, str) else own)(failed)
+                find_hook(own)(failed)
 
         return hear
 
@@ -210,28 +213,48 @@ def _settings(folder: Path, given: dict[str, object]) -> Settings:
 
 @contextmanager
 def _in_place(queue: TaskQueue, dsn: str) -> Iterator[None]:
-    """In the `with`, each TaskServer adds to this queue, and the environment names its database."""
-    add, before, dsn_before = TaskServer.add_task, vars(TaskServer).get("store"), os.environ.get(DSN)
+    """In the `with`, each TaskServer uses this queue, and the environment names its database.
 
-    @wraps(add)
-    def add_task(server: TaskServer, task: Any, *args: Any, **given: Any) -> int:
-        return add(server, queue.named(task), *args, **given)
+    The class itself gets the store: so each TaskServer of the process has it, made before or later. What a test put in
+    the place of a function is known where a function's name is looked up, below all that a producer calls.
+    """
+    real = given_function.given_function
 
     def keep(server: TaskServer, own: Store) -> None:
         vars(server)["store"] = own  # for the time after the test
 
-    TaskServer.store = property(lambda server: queue.store, keep)  # type: ignore[assignment]
-    TaskServer.add_task = add_task  # type: ignore[method-assign,assignment]
-    os.environ[DSN] = dsn
+    def given(function: Any) -> GivenFunction:
+        return queue.given(function) or real(function)
+
+    def named(task: Any) -> str:
+        found = None if isinstance(task, str) else queue.given(task)
+        return found.name if found else name_of(task)
+
+    dsn_before = os.environ.get(DSN)
+    with (
+        _replaced(TaskServer, "store", property(lambda server: queue.store, keep)),
+        _replaced(given_function, "given_function", given),  # which `function_of` imports anew at each call
+        _replaced(operations, "name_of", named),  # of `retry`
+    ):
+        os.environ[DSN] = dsn
+        try:
+            yield
+        finally:
+            if dsn_before is None:
+                del os.environ[DSN]
+            else:
+                os.environ[DSN] = dsn_before
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, value: object) -> Iterator[None]:
+    """In the `with`, this attribute of a class or a module has another value."""
+    before = vars(owner).get(name)
+    setattr(owner, name, value)
     try:
         yield
     finally:
-        TaskServer.add_task = add  # type: ignore[method-assign]
         if before is None:
-            del TaskServer.store  # type: ignore[misc]
+            delattr(owner, name)
         else:
-            TaskServer.store = before
-        if dsn_before is None:
-            del os.environ[DSN]
-        else:
-            os.environ[DSN] = dsn_before
+            setattr(owner, name, before)

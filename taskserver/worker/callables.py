@@ -140,10 +140,11 @@ class Callables:
         """
         found = self._found.get(name)
         if found is None:
-            found = self._found[name] = self._find(name)
+            found = self._found[name] = self.look_up(name)
         return found
 
-    def _find(self, name: str) -> TaskCallable:
+    def look_up(self, name: str) -> TaskCallable:
+        """What `find` keeps. Raises as that does."""
         if len(name) > MAX_TASK_LENGTH:
             raise BadTask(f"{shown(name)} is longer than {MAX_TASK_LENGTH} characters")
         place = self._locate(name)
@@ -151,6 +152,11 @@ class Callables:
         if len(place.path) == 1:
             return self._function(name, place, namespace)
         return self._method(name, place, namespace)
+
+    def module_of(self, name: str) -> tuple[ModuleType, tuple[str, ...]]:
+        """The listed module of a name, imported, and the callable's path in it. Raises as `find` does."""
+        place = self._locate(name)
+        return self._import(place.module), place.path
 
     def _locate(self, name: str) -> _Place:
         for place in _readings(name):

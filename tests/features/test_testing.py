@@ -111,8 +111,8 @@ def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     try:
         yield tasks
     finally:
-        for name in ("tasks", "decorators"):
-            del sys.modules[name]
+        for name in ("tasks", "decorators", "site_in_test"):
+            sys.modules.pop(name, None)
 
 
 @pytest.fixture
@@ -376,6 +376,22 @@ def test_what_a_test_put_there_may_be_given_itself(
     assert tasks.NOTES == []
     with pytest.raises(InvalidTask):
         queue.server.add_task(mock.Mock())
+
+
+@pytest.mark.parametrize("stand_in", [mock.Mock(return_value=["x"]), lambda text: ["x"]])
+def test_it_may_be_given_itself_wherever_a_function_may(queue: TaskQueue, stand_in: Any) -> None:
+    server = queue.server
+    with mock.patch("tasks.note", stand_in):
+        server.add_tasks([{"task": stand_in, "args": ["x"]}])
+        server.add_pipeline([stand_in, {"task": stand_in, "group_id": 3}], ["x"])
+        assert server.schedule("nightly", stand_in, ["x"], every=60)
+        wrong = server.add_task("tasks.nothing")
+        assert queue.run_all(raises=False).called == ["tasks.note"] * 3
+        assert server.retry(wrong, as_task=stand_in) == 1
+        assert [row.id for row in server.list(task="tasks.note")] == [wrong]
+    for add in (server.add_task, lambda task: server.retry(wrong, as_task=task)):
+        with pytest.raises(InvalidTask):
+            add(stand_in)
 
 
 def test_an_async_stand_in_runs_to_its_end(queue: TaskQueue, monkeypatch: pytest.MonkeyPatch) -> None:

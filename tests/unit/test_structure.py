@@ -210,6 +210,28 @@ def test_no_private_name_is_imported_from_another_module(module: str) -> None:
             assert not private, f"{module}, line {node.lineno}"
 
 
+def classes_of(module: str) -> dict[str, ast.ClassDef]:
+    return {node.name: node for node in tree_of(module).body if isinstance(node, ast.ClassDef)}
+
+
+def private_names_of(cls: ast.ClassDef) -> set[str]:
+    """The private methods that a class defines, and what it uses of itself that is private."""
+    names = {node.name for node in cls.body if isinstance(node, ast.FunctionDef)}
+    for node in ast.walk(cls):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "cls", "super()"):
+            names.add(node.attr)
+    return {name for name in names if name.startswith("_") and not name.endswith("__")}
+
+
+@of_each(MODULES)
+def test_no_class_uses_private_parts_of_a_base_class_of_another_module(module: str) -> None:
+    others = [classes_of(imported) for imported in own_imports_of(module)]
+    for cls in classes_of(module).values():
+        for base in [classes[name] for name in map(ast.unparse, cls.bases) for classes in others if name in classes]:
+            shared = private_names_of(base) & private_names_of(cls)
+            assert not shared, f"{module}: {cls.name} and its base class share {shared}"
+
+
 OF_A_DIALECT = re.compile(r"\w+(Dsn|Facts|Dialect)")
 
 
