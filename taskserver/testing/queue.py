@@ -29,7 +29,7 @@ from ..stores import Store, open_store
 from ..stores.queue import operations
 from ..stores.queue.passing import Passing
 from ..worker.hooks import find_hook
-from ..worker.limits import checked_limits
+from ..worker.limits import Limits
 from ..worker.result import Reason
 from ..worker.run import Runner
 from .added import AddedTask, ToldCallers, ToldProducing, added_task
@@ -38,6 +38,7 @@ from .callables import Calls, PatchableCallables
 IN_MEMORY = "/dev/shm"
 DSN = f"{PREFIX}DSN"
 MAX_TASKS = 1000
+HOOKS = ("setup", "between", "on_failure")
 
 
 @dataclass
@@ -117,10 +118,12 @@ class TaskQueue:
             runner = Runner(
                 self.store,
                 settings,
-                limits=checked_limits(left + 1, 100, None, None, None),
+                limits=Limits(max_tasks=left + 1),
                 callables=PatchableCallables(settings, calls),
             )
             result = runner.run()
+            if result.taken:  # the setup went well; to call it again would set up the site twice
+                self._settings = self._settings._replace(setup=None)
         finally:
             self._is_running = False
             calls.give_back_frames()
@@ -207,8 +210,10 @@ def _settings(folder: Path, given: dict[str, object]) -> Settings:
         key: ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
         for key, value in keys.items()
     }
-    # What warns of failures in a row keeps count in the site's own files.
-    return load_settings(folder, {**os.environ, **texts})._replace(warn_after=0)
+    found = load_settings(folder, {**os.environ, **texts})
+    # A blank value leaves the one of the `.env`. What warns of failures in a row keeps count in the site's own files.
+    off: dict[str, Any] = {name: None for name in HOOKS if given.get(name) == ""}
+    return found._replace(warn_after=0, **off)
 
 
 @contextmanager

@@ -302,6 +302,52 @@ def test_as_many_tasks_as_are_allowed_are_none_too_many(queue: TaskQueue) -> Non
     assert queue.run_all(max_tasks=5).done == 5
 
 
+# ---- the functions of the settings
+
+
+@pytest.fixture
+def calls(tasks: Any, tmp_path: Path) -> list[str]:
+    """What the functions of a site's module noted, which its `.env` names."""
+    site = "CALLS = []\n" + "".join(f"def {name}():\n    CALLS.append({name!r})\n" for name in ("setup", "between"))
+    (tmp_path / "site_in_test.py").write_text(site)
+    (tmp_path / ".env").write_text("TASKSERVER_SETUP=site_in_test:setup\nTASKSERVER_BETWEEN=site_in_test:between\n")
+    import site_in_test  # type: ignore[import-not-found,unused-ignore]
+
+    found: list[str] = site_in_test.CALLS
+    return found
+
+
+@pytest.mark.parametrize("immediate", [True, False])
+def test_the_setup_is_called_once_in_a_queue_before_its_first_task(calls: list[str], immediate: bool) -> None:
+    for _ in range(2):
+        with testing.task_queue(immediate=immediate) as queue:
+            assert queue.run_all().called == []
+            assert calls == []
+            queue.server.add_task("tasks.note", ["x"])
+            queue.server.add_task("tasks.fail_once", delay=60)
+            queue.run_all(until=60)
+            queue.run_all(until=60)
+        assert calls == ["setup"] + ["between"] * 3
+        calls.clear()
+
+
+def test_a_setup_that_failed_is_called_again(calls: list[str]) -> None:
+    with testing.task_queue() as queue:
+        queue.server.add_task("tasks.note", ["x"])
+        words = "TASKSERVER_SETUP: site_in_test:setup cannot be had: it is no function"
+        with mock.patch("site_in_test.setup", None), pytest.raises(SettingError, match=words):
+            queue.run_all()
+        assert queue.run_all().done == 1
+    assert calls == ["setup", "between"]
+
+
+def test_a_blank_value_leaves_a_function_of_the_settings_out(calls: list[str]) -> None:
+    with testing.task_queue(setup="") as queue:
+        queue.server.add_task("tasks.note", ["x"])
+        assert queue.run_all().done == 1
+    assert calls == ["between"]
+
+
 # ---- time
 
 
