@@ -102,8 +102,15 @@ class PatchableCallables(Callables):
         if not _is_replacement(value) or _is_decorated(value, source, module):
             return None
         options = options_of(value) if isinstance(value, FunctionType) else NO_OPTIONS
-        call = as_plain(value) if iscoroutinefunction(value) else value
-        return TaskCallable(call, options, Parameters(value))
+        call = as_plain(value) if _is_async(value) else value
+        return TaskCallable(call, options, _parameters_of(value))
+
+
+def _parameters_of(value: Callable[..., Any]) -> Parameters:
+    try:
+        return Parameters(value)
+    except Exception:  # a mock with a spec has annotations that are none: itself it takes any arguments
+        return Parameters(lambda *args, **kwargs: None)
 
 
 def _has_name(function: Any, name: str) -> bool:
@@ -124,14 +131,23 @@ def _code_at(module: ModuleType, path: tuple[str, ...]) -> CodeType | None:
 
 
 def _is_replacement(value: object) -> bool:
+    kinds = (FunctionType, MethodType, BuiltinFunctionType)
+    return callable(value) and (_is_mock(value) or isinstance(value, kinds))
+
+
+def _is_mock(value: object, kind: str = "NonCallableMock") -> bool:
     mock = sys.modules.get("unittest.mock")
-    is_mock = mock is not None and isinstance(value, mock.NonCallableMock)
-    return callable(value) and (is_mock or isinstance(value, (FunctionType, MethodType, BuiltinFunctionType)))
+    return mock is not None and isinstance(value, getattr(mock, kind))
+
+
+def _is_async(value: object) -> bool:
+    # The flags of a function that a mock with a spec shows are mocks, too, and so each of them seems to be set.
+    return _is_mock(value, "AsyncMock") if _is_mock(value) else iscoroutinefunction(value)
 
 
 def _is_decorated(value: Any, source: CodeType, module: ModuleType) -> bool:
     """Whether a decorator made this of the module's own function: one of the module, or of what the module uses."""
-    cells = getattr(value, "__closure__", None) or ()
+    cells = () if _is_mock(value) else getattr(value, "__closure__", None) or ()
     codes = [getattr(_content(cell), "__code__", None) for cell in cells]
     if not any(
         code and (code.co_name, code.co_firstlineno) == (source.co_name, source.co_firstlineno) for code in codes

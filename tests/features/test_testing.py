@@ -424,7 +424,13 @@ def test_what_a_test_put_there_may_be_given_itself(
         queue.server.add_task(mock.Mock())
 
 
-@pytest.mark.parametrize("stand_in", [mock.Mock(return_value=["x"]), lambda text: ["x"]])
+STAND_INS = [
+    *(mock.Mock(return_value=["x"]), mock.Mock(spec=lambda text: None, return_value=["x"])),
+    lambda text: ["x"],
+]
+
+
+@pytest.mark.parametrize("stand_in", STAND_INS, ids=["mock", "mock-with-a-spec", "function"])
 def test_it_may_be_given_itself_wherever_a_function_may(queue: TaskQueue, stand_in: Any) -> None:
     server = queue.server
     with mock.patch("tasks.note", stand_in):
