@@ -38,6 +38,8 @@ from .callables import Calls, PatchableCallables
 IN_MEMORY = "/dev/shm"
 DSN = f"{PREFIX}DSN"
 MAX_TASKS = 1000
+MAX_ROUNDED_SECONDS = 0.002
+"""A database tells its time in milliseconds, and a span between two instants not quite: so much is no difference."""
 HOOKS = ("setup", "between", "on_failure")
 
 
@@ -100,10 +102,10 @@ class TaskQueue:
         while True:
             self._run_ready(ran, raises, max_tasks)
             seconds = passing.next_seconds()
-            if seconds is None or seconds > left:
+            if seconds is None or seconds > left + MAX_ROUNDED_SECONDS:
                 break
             passing.let_pass(seconds)
-            left -= seconds
+            left = max(left - seconds, 0.0)
         passing.let_pass(left)
         return ran
 

@@ -22,6 +22,7 @@ import pytest
 
 import taskserver
 from taskserver import DatabaseError, InvalidTask, SettingError, TaskServer, TaskServerError, testing
+from taskserver.stores.queue.passing import Passing
 from taskserver.testing import TaskQueue, running_task
 from tests.support.deployment import ROOT
 
@@ -377,6 +378,16 @@ def test_a_task_that_waits_for_another_runs_once_that_is_done(queue: TaskQueue, 
     assert queue.run_all().done == 0
     assert queue.run_all(until=60).done == 2
     assert tasks.NOTES == ["first", "second"]
+
+
+def test_a_task_is_due_at_the_end_of_its_delay_though_instants_are_rounded(
+    queue: TaskQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a task is added and looked at in one millisecond."""
+    next_seconds = Passing.next_seconds
+    monkeypatch.setattr(Passing, "next_seconds", lambda passing: next_seconds(passing) and 60.00001)
+    queue.server.add_task("tasks.note", ["x"], delay=60)
+    assert queue.run_all(until=60).done == 1
 
 
 @pytest.mark.parametrize("until", [-1, "1h", None, float("inf"), True, timedelta(days=-1)])
