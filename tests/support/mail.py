@@ -79,8 +79,13 @@ class MailServer:
 
 
 @contextmanager
-def mail_server(tls: ssl.SSLContext | None = None, password: str = "") -> Iterator[MailServer]:
-    """In the `with`, one that listens; with a password, only for who logs in as shop@example.org over its TLS."""
+def mail_server(
+    tls: ssl.SSLContext | None = None, password: str = "", max_bytes: int = 0, takes_utf8: bool = True
+) -> Iterator[MailServer]:
+    """In the `with`, one that listens; with a password, only for who logs in as shop@example.org over its TLS.
+
+    With `max_bytes` it announces a limit of a letter's size; `takes_utf8`: addresses with letters like ü.
+    """
     handler = MailServer()
 
     def may_enter(server: SMTP, session: Session, envelope: Envelope, mechanism: str, given: object) -> AuthResult:
@@ -95,6 +100,8 @@ def mail_server(tls: ssl.SSLContext | None = None, password: str = "") -> Iterat
         authenticator=may_enter,
         auth_required=bool(password),
         auth_require_tls=False,  # its TLS is there from the begin, which it does not count
+        data_size_limit=max_bytes,
+        enable_SMTPUTF8=takes_utf8,
     )
     controller.start()
     try:

@@ -37,7 +37,7 @@ def to_port(port: int) -> dict[str, str]:
     return {'SMTP("localhost"': f'SMTP("127.0.0.1", {port}'}
 
 
-def send(queue: Queue, task: str = "tasks.send_letter", **args: str) -> None:
+def send(queue: Queue, task: str = "tasks.send_letter", **args: str | None) -> None:
     queue.add(task, json.dumps(args))
     queue.server.run()
 
@@ -88,6 +88,28 @@ def test_a_refusal_for_good_is_fatal_at_once_and_another_is_tried_again(
     assert office.first_lines() == [error]
 
 
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_letter_above_the_size_that_the_server_announces_is_fatal_at_once(sqlite_queue: Queue, batch: bool) -> None:
+    """Such a server refuses it before it has seen any of it."""
+    with mail_server(max_bytes=2000) as mail:
+        paste(sqlite_queue, "letters.md", to_port(mail.port), OF_ALL_LETTERS)
+        for text in ("long " * 1000, "short"):
+            sqlite_queue.add("tasks.send_letters" if batch else "tasks.send_letter", json.dumps({**ADA, "text": text}))
+        sqlite_queue.server.run()
+        assert [letter.text for letter in mail.letters] == ["short\n"]
+    assert sqlite_queue.rows("status, attempts") == [(Status.FATAL, 1)]
+    assert sqlite_queue.first_lines()[0].startswith("Fatal: 552 ")
+
+
+def test_an_address_that_the_server_has_no_letters_for_is_fatal_at_once(sqlite_queue: Queue) -> None:
+    with mail_server(takes_utf8=False) as mail:
+        paste(sqlite_queue, "letters.md", to_port(mail.port), OF_ALL_LETTERS)
+        send(sqlite_queue, **(ADA | {"to": "ada@müller.de"}))
+        assert mail.letters == []
+    assert sqlite_queue.rows("status, attempts") == [(Status.FATAL, 1)]
+    assert "SMTPUTF8" in sqlite_queue.first_lines()[0]
+
+
 def test_a_letter_waits_for_a_server_that_is_away(sqlite_queue: Queue) -> None:
     paste(sqlite_queue, "letters.md", to_port(free_port()), OF_ALL_LETTERS)
     send(sqlite_queue, **ADA)
@@ -105,9 +127,12 @@ def test_a_letter_waits_for_a_server_that_is_away(sqlite_queue: Queue) -> None:
         {"to": "Ada <ada@example.org>"},
         {"to": "no address"},
         {"to": ""},
+        *({key: None} for key in ADA),
     ],
 )
-def test_a_row_adds_no_line_and_no_address_to_a_letter(office: Queue, mail: MailServer, wrong: dict[str, str]) -> None:
+def test_a_row_of_which_no_letter_can_be_made_is_fatal_and_adds_no_line_and_no_address(
+    office: Queue, mail: MailServer, wrong: dict[str, str | None]
+) -> None:
     send(office, **(ADA | wrong))
     assert office.statuses() == [Status.FATAL]
     assert office.first_lines()[0].startswith("Fatal: no letter can be made of it: ")
