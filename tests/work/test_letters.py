@@ -133,7 +133,7 @@ def test_a_letter_waits_for_a_server_that_is_away(sqlite_queue: Queue) -> None:
 def test_a_row_of_which_no_letter_can_be_made_is_fatal_and_adds_no_line_and_no_address(
     office: Queue, mail: MailServer, wrong: dict[str, str | None]
 ) -> None:
-    send(office, **(ADA | wrong))
+    send(office, "tasks.send_letter", **(ADA | wrong))
     assert office.statuses() == [Status.FATAL]
     assert office.first_lines()[0].startswith("Fatal: no letter can be made of it: ")
     assert mail.connections == 0
