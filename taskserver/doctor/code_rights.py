@@ -22,7 +22,7 @@ from types import ModuleType
 
 from ..host.file_rights import account_name, trusted_accounts, way_to, who_else
 from ..settings.load import Settings
-from .findings import Finding, ok, unknown, warning
+from .findings import Finding, Level, ok, unknown, warning
 
 PACKAGES = ("pymysql", "dotenv")
 MAX_SECONDS = 5.0
@@ -34,16 +34,19 @@ def of_program(folder: Path) -> Finding:
     return _search_of_program(folder).finding("code", "the program")
 
 
-def of_modules(settings: Settings) -> Finding:
+def of_modules(settings: Settings) -> Iterator[Finding]:
     """The finding on the listed modules, each with the whole package that it lies in. Raises OSError.
 
-    What the finding on the program names is not named again.
+    What the finding on the program names is not named again: there is no finding where that is all.
     """
     search = _search_of_program(settings.folder)
     search.begin_anew()
-    tops = dict.fromkeys(module.partition(".")[0] for module in settings.modules)
-    search.look_at(_files_of(tops, settings.folder))
-    return search.finding("module_files", "the listed modules")
+    names = dict.fromkeys(module.partition(".")[0] for module in settings.modules)
+    tops = list(_files_of(names, settings.folder))
+    search.look_at(tops)
+    finding = search.finding("module_files", "the listed modules")
+    if finding.level is not Level.OK or not search.has_named_one_of(tops):
+        yield finding
 
 
 def _search_of_program(folder: Path) -> _Search:
@@ -208,6 +211,10 @@ class _Search:
             self._mends[mend] = None
         else:
             self._of_others.append(path)
+
+    def has_named_one_of(self, tops: Iterable[Path]) -> bool:
+        """Whether others may change any of these, what is in it, or what is on the way to it."""
+        return any(path in way_to(top) or top in path.parents for top in tops for path in self._noted)
 
     def finding(self, check: str, what: str) -> Finding:
         """The finding on all that was looked at."""

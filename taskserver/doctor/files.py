@@ -15,7 +15,7 @@ from pathlib import Path
 
 from .. import __version__
 from ..host.file_rights import who_else_may_replace
-from ..host.log_place import why_no_log
+from ..host.log_place import OF_SYSTEM, why_no_log
 from ..host.network_mounts import network_file_system
 from ..messages import misplaced_files
 from ..messages.programs import CLIENT
@@ -40,7 +40,7 @@ def of_program(folder: Path, env_file: Path | None = None) -> Iterator[Finding]:
 
 def of_deployment(settings: Settings) -> Iterator[Finding]:
     """One finding for each check of the files that a deployment writes, which settings name. Raises OSError."""
-    yield code_rights.of_modules(settings)
+    yield from code_rights.of_modules(settings)
     yield _var(settings.folder / "var")
     if settings.log_file is not None:
         yield _log(settings.log_file, settings.folder)
@@ -187,6 +187,8 @@ def _log(path: Path, folder: Path) -> Finding:
     if not os.access(path.parent, os.W_OK):
         why = "it cannot be rotated at 10 MB, and grows without end"
         return warning("log", f"its folder {path.parent} cannot be written", why, "let this user write there")
+    if not str(path).startswith(OF_SYSTEM) and (fault := _write_some(path.parent)):
+        return broken("log", f"nothing can be written beside {path}: {fault}", "what workers log is lost", "make room")
     served = _served_by(path.parent)
     if served is None:
         return ok("log", str(path))

@@ -82,9 +82,13 @@ def folder(tmp_path: Path) -> Path:
 
 def worse(folder: Path) -> list[Finding]:
     """The findings that are not well."""
-    found = [*files.of_program(folder), *files.of_deployment(load_settings(folder, {}))]
+    found = [*files.of_program(folder), *of_deployment(folder)]
     assert all(one.level is Level.OK or (one.why and one.mend) for one in found)
     return [one for one in found if one.level is not Level.OK]
+
+
+def of_deployment(folder: Path) -> list[Finding]:
+    return list(files.of_deployment(load_settings(folder, {})))
 
 
 def set_env(folder: Path, text: str) -> None:
@@ -151,6 +155,15 @@ def test_what_is_wrong_with_a_file_is_a_warning_that_names_it(folder: Path, what
     if finding.mend.startswith("chmod"):
         subprocess.run(["/bin/sh", "-ec", finding.mend], check=True)
         assert worse(folder) == []
+
+
+@pytest.mark.parametrize(("name", "is_theirs"), [("tasks.py", True), (".", True), ("..", True), ("worker.py", False)])
+def test_listed_modules_that_all_may_change_are_never_called_well(folder: Path, name: str, is_theirs: bool) -> None:
+    """The line of the program names them, and that of the modules is left out."""
+    (folder / name).chmod(0o777)
+    levels = {one.check: one.level for one in [*files.of_program(folder), *of_deployment(folder)]}
+    assert levels["code"] is Level.WARNING
+    assert levels.get("module_files") is (None if is_theirs else Level.OK)
 
 
 @pytest.mark.parametrize(("name", "mode"), [(".", 0o757), ("..", 0o757), ("../..", 0o757), (".", 0o1777)])
@@ -278,11 +291,14 @@ def test_a_folder_in_which_a_quota_lets_nothing_be_written_is_broken(folder: Pat
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
-        (finding,) = worse(folder)
+        found = worse(folder)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert (finding.check, finding.level, finding.mend) == ("var", Level.BROKEN, "make room")
-    assert "nothing can be written into" in finding.found
+    assert [(one.check, one.level, one.mend) for one in found] == [
+        ("var", Level.BROKEN, "make room"),
+        ("log", Level.BROKEN, "make room"),
+    ]
+    assert all("nothing can be written " in one.found for one in found)
 
 
 def test_what_tasks_leave_in_the_folder_of_locks_is_their_own_affair(folder: Path) -> None:

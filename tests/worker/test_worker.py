@@ -418,11 +418,12 @@ def test_a_log_that_cannot_be_rotated_grows_and_says_so(sqlite_queue: Queue, log
     assert all(words in text for words in ("run begins", "cannot be rotated", "printed: said", "run ends"))
 
 
-def test_a_log_on_a_full_disk_ends_no_run(sqlite_queue: Queue, log: Path) -> None:
+def test_a_log_on_a_full_disk_ends_no_run_and_is_told_once(sqlite_queue: Queue, log: Path) -> None:
     log.symlink_to("/dev/full")
     sqlite_queue.add("tasks.say")
     sqlite_queue.add("tasks.note")
-    assert_silent(sqlite_queue.worker(TASKSERVER_LOG="var/worker.log"))
+    ended = sqlite_queue.worker(TASKSERVER_LOG="var/worker.log")
+    assert_one_line(ended, 0, "worker.log cannot be written", "No space left on device: make room")
     assert sqlite_queue.notes() == ["noted"]
 
 

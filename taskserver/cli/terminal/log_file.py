@@ -7,6 +7,7 @@ import io
 import logging
 import os
 import stat
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -73,6 +74,19 @@ class _PrivateFile(RotatingFileHandler):
         _make_private(descriptor)
         self._pid = os.getpid()
         return open(descriptor, "a", encoding="utf-8", errors="backslashreplace")
+
+    _is_written = True
+    """Whether nothing was lost so far."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Say once that a record could not be written, as on a full disk; a traceback each would fill cron's mail."""
+        error = sys.exc_info()[1]
+        if self._is_written and isinstance(error, OSError):
+            self._is_written = False
+            LOG.warning(
+                "TASKSERVER_LOG: %s cannot be written, and what this run logs is lost: %s: %s",
+                *(self.baseFilename, error.strerror, "make room, or name another file"),
+            )
 
     def shouldRollover(self, record: logging.LogRecord) -> int:  # noqa: N802
         self._follow_other_workers()
