@@ -19,7 +19,7 @@ _IS_ENCODING = re.compile(r"codec can't|null byte|Non-UTF-8|unknown encoding|enc
 
 def why_not_imported(module: str, error: BaseException, folder: Path | None) -> str:
     """The error of a module's import in words; `folder` is where modules are looked for, where that is known."""
-    return _missing(module, folder) if _is_missing(module, error) else _broken(module, error)
+    return _missing(module, folder) if _is_missing(module, error) else _broken(module, error, folder)
 
 
 def _is_missing(module: str, error: BaseException) -> bool:
@@ -36,9 +36,19 @@ def _missing(module: str, folder: Path | None) -> str:
     )
 
 
-def _broken(module: str, error: BaseException) -> str:
+def _broken(module: str, error: BaseException, folder: Path | None) -> str:
     text = describe(error)
-    return f"module {module} cannot be imported: {text}{raised_at(error)}{_mend(error, text)}"
+    return f"module {module} cannot be imported: {text}{raised_at(error)}{_mend(error, text, folder)}"
+
+
+def _put(module: str, folder: Path | None) -> str:
+    """The mend of a missing module that a listed one imports: a file of the site's own, or a package of others."""
+    file = f"{module.replace('.', '/')}.py"
+    elsewhere = module_elsewhere(file, folder) if folder else ""
+    return (
+        f"if it is a file of yours, put {file} {BESIDE}{elsewhere}; if it is a package, "
+        f"install it for the Python that runs this ({sys.executable or 'python3'} -I -m pip install …)"
+    )
 
 
 def raised_at(error: BaseException) -> str:
@@ -48,11 +58,11 @@ def raised_at(error: BaseException) -> str:
     return f" ({os.path.basename(own[-1][0])}, line {own[-1][1]})" if own else ""
 
 
-def _mend(error: BaseException, text: str) -> str:
+def _mend(error: BaseException, text: str, folder: Path | None) -> str:
     """The mend of an error that a module raised on import; empty where the error's type tells none."""
     kind = type(error)
-    if kind is ModuleNotFoundError:
-        return f": install it for the Python that runs this ({sys.executable or 'python3'} -I -m pip install …)"
+    if isinstance(error, ModuleNotFoundError):
+        return f": {_put(str(error.name), folder)}"
     if kind in (SyntaxError, ValueError, UnicodeDecodeError) and _IS_ENCODING.search(text):
         return ": save the file as UTF-8 text"
     if kind is TabError:

@@ -200,9 +200,14 @@ FILES: dict[str, tuple[dict[str, str | bytes], tuple[str, ...]]] = {
         {"buyer.py": "import no_shop\n"},
         (
             "No module named 'no_shop' (buyer.py, line 1)",
+            "if it is a file of yours, put no_shop.py beside worker.py; if it is a package, ",
             "install it for the Python that runs this",
             "-m pip install",
         ),
+    ),
+    "teller": (
+        {"teller.py": "import programs\n", "Programs.py.txt": ""},
+        ("put programs.py beside worker.py; Programs.py.txt lies there: rename it to programs.py; if it is a package",),
     ),
     "umlauts": ({"umlauts.py": "x = 'Grüße'\n".encode("latin-1")}, ("SyntaxError", "UTF-8 text")),
     "wide": ({"wide.py": "x = 1\n".encode("utf-16")}, ("save the file as UTF-8 text",)),
