@@ -67,7 +67,11 @@ def _cron(runs: Sequence[LastRun]) -> Finding:
     if not runs:
         return warning("cron", "no worker ran yet", "tasks stay where they are", mend)
     newest = sorted(runs, key=seconds_since_start)
-    stopped = [newest[0]] if is_late(newest[0]) else _stopped(_recent(newest))
+    if is_late(newest[0]):
+        stopped = newest[:1]
+    else:
+        stopped = _stopped(_recent(newest))
+        mend += f"; a line that you took out is named until {age(RECENT_SECONDS)} after its last run, and needs no mend"
     if stopped:
         found = "; ".join(_describe_run(run) for run in stopped[:MAX_RUNS_NAMED])
         return warning("cron", found, "cron seems to have stopped: tasks stay where they are", mend)
