@@ -28,7 +28,12 @@ FOLDER = Path(os.path.realpath(__file__)).parent
 if str(FOLDER) not in sys.path:
     sys.path.insert(0, str(FOLDER))
 
-from taskserver.cli.client import main
+try:
+    from taskserver.cli.client import main
+except (ImportError, SyntaxError) as error:  # an upload that was cut off
+    what = getattr(error, "filename", None) or error
+    sys.stderr.write("client.py: the program is not whole (%s): upload the folder again\n" % what)
+    sys.exit(2)
 
 if __name__ == "__main__":
     sys.exit(main(FOLDER, sys.argv[1:]))

@@ -247,12 +247,14 @@ def require_dotenv(folder: Path) -> None:
         import dotenv  # noqa: F401
     except ImportError:
         raise SettingError(
-            f"python-dotenv is missing, which reads {folder / '.env'}: {how_to_install(folder)}"
+            f"python-dotenv is missing, which reads {folder / '.env'}: {how_to_install(folder, 'dotenv')}"
         ) from None
 
 
-def how_to_install(folder: Path) -> str:
-    """The way out where a required package is missing; `folder` is the program's."""
+def how_to_install(folder: Path, package: str) -> str:
+    """The way out where a required package is missing; `folder` is the program's, the package named as it is there."""
+    if (folder / "START-HERE.txt").exists():
+        return f"the folder {folder / package} is missing, or not whole: upload it again"
     python = folder / ".venv" / "bin" / "python"
     if python.exists():
         return f"start this with {python}"

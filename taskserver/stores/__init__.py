@@ -47,5 +47,6 @@ def _dialect(settings: Settings) -> Dialect:
     try:
         from .mysql.dialect import MySQLDialect
     except ImportError as error:
-        raise DatabaseError(f"PyMySQL 1.2 or newer is missing ({error}): {how_to_install(settings.folder)}") from None
+        mend = how_to_install(settings.folder, "pymysql")
+        raise DatabaseError(f"PyMySQL 1.2 or newer is missing ({error}): {mend}") from None
     return MySQLDialect(dsn, settings.table)

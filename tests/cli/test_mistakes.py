@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -244,6 +245,59 @@ def test_files_that_cannot_be_imported_are_told_once_each_and_stop_no_other(shop
     assert all(error.startswith("ModuleBroken: ") for error in errors)
     queue.end_backoffs()
     assert queue.worker().stderr == ended.stderr
+
+
+# ---- an upload that was cut off
+
+
+def cut(file: str, length: int) -> Callable[[Path], None]:
+    def do(folder: Path) -> None:
+        content = (folder / file).read_bytes()[:length]
+        (folder / file).unlink()  # other deployments have the same file
+        (folder / file).write_bytes(content)
+
+    return do
+
+
+CUT = {
+    "server.py": (cut("taskserver/server.py", 100), "taskserver/server.py"),
+    "TaskServer": (cut("taskserver/server.py", 0), "cannot import name 'TaskServer'"),
+    "settings": (lambda folder: shutil.rmtree(folder / "taskserver" / "settings"), "'taskserver.settings'"),
+    "taskserver": (lambda folder: shutil.rmtree(folder / "taskserver"), "'taskserver'"),
+}
+
+
+@pytest.mark.parametrize("what", CUT)
+def test_a_program_of_which_a_part_is_missing_says_so_in_one_line(deployment: Deployment, what: str) -> None:
+    do, words = CUT[what]
+    do(deployment.folder)
+    for script in SCRIPTS:
+        ended = deployment.run(script, *(["doctor"] if script == "client.py" else []))
+        assert_one_line(ended, 2, script, "the program is not whole", words, "upload the folder again")
+
+
+def test_a_part_that_is_missed_later_is_told_in_the_same_words(sqlite_queue: Queue) -> None:
+    cut("taskserver/doctor/queue.py", 50)(sqlite_queue.folder)
+    ended = sqlite_queue.client("doctor")
+    assert_one_line(ended, 1, "this program is not whole (upload the folder again)", "queue.py")
+
+
+@pytest.mark.parametrize("is_bundle", [True, False])
+def test_a_package_that_a_bundle_lost_is_uploaded_again_and_no_environment_made(
+    deployment: Deployment, is_bundle: bool
+) -> None:
+    python = deployment.home / "python"
+    python.write_text(f'#!/bin/sh\nexec {deployment.python} -S "$@"\n')
+    python.chmod(0o700)
+    deployment.python = str(python)
+    if is_bundle:
+        (deployment.folder / "START-HERE.txt").touch()
+    missing = deployment.client("status", env={"TASKSERVER_DSN": DSN})
+    deployment.write_env(TASKSERVER_DSN=DSN)
+    for ended, package in ((missing, "pymysql"), (deployment.client("status"), "dotenv")):
+        mend = f"the folder {deployment.folder / package} is missing, or not whole: upload it again"
+        assert_one_line(ended, 1 if ended is missing else 2, mend if is_bundle else "python3 -m venv .venv")
+        assert ("venv" in ended.stderr) is not is_bundle
 
 
 @pytest.mark.usefixtures("bound_by_rights")

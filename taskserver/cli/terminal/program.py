@@ -126,8 +126,14 @@ def _unforeseen(error: Exception) -> str:
     while place is not None and place.tb_next is not None:
         place = place.tb_next
     where = f"{place.tb_frame.f_code.co_filename}, line {place.tb_lineno}" if place is not None else "?"
+    is_cut_off = isinstance(error, (ImportError, SyntaxError))
+    what = (
+        "this program is not whole (upload the folder again)"
+        if is_cut_off
+        else "an answer of the database cannot be read, or this program has a mistake"
+    )
     return (
-        f"an answer of the database cannot be read, or this program has a mistake: {type(error).__name__}: "
+        f"{what}: {type(error).__name__}: "
         f"{str(error)[:MAX_UNFORESEEN_LENGTH]} ({where}; PYTHONDEVMODE=1 shows the way there)"
     )
 
