@@ -23,7 +23,7 @@ MENDS = {
     "cron": f"look whether the line of {WORKER} stands in the crontab, and at cron's mail; {CLIENT} doctor says more",
     "fatal": (
         f"{CLIENT} errors, or the status page, counts what they failed with; once that is mended, {CLIENT} retry, or "
-        "the page, runs them again"
+        "the page, runs them again; one that was lost may have done its work: look before"
     ),
     "failing": f"{CLIENT} errors, or the status page, counts what they failed with",
     "waiting": f"more workers (a second crontab line, or --processes), or fewer tasks; {CLIENT} stats shows the pace",

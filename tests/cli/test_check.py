@@ -274,6 +274,7 @@ def test_from_well_to_critical_and_back_each_change_is_mailed_once(served: Queue
     assert re.fullmatch(r"fatal, seen first at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \w+: 1 task is fatal.*", what)
     assert error == "  1 failed with: (no words)"
     assert mend.startswith("What to do: client.py errors")
+    assert mend.endswith("one that was lost may have done its work: look before")
     assert mailed(served) == (WARNING, "")
     become_fatal(served)  # one more of the same is no change
     assert mailed(served) == (WARNING, "")
