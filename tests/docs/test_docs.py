@@ -158,6 +158,14 @@ def test_what_a_section_says_can_be_done_from_top_to_bottom(reader: Reader, foun
     follow(reader, found)
 
 
+def test_a_rename_of_the_tables_leaves_out_none() -> None:
+    (rename,) = [block.text for block in blocks(UPGRADING) if block.text.startswith("RENAME TABLE")]
+    made = re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)", (ROOT / "schema.sql").read_text(encoding="utf-8"))
+    renamed = re.findall(r"(\w+) TO (\w+)", rename)
+    assert sorted(old for old, _ in renamed) == sorted(made)
+    assert all(new == old.replace("jobs_queue", "letters") for old, new in renamed)
+
+
 # ---- least rights
 
 
