@@ -84,7 +84,7 @@ class _PrivateFile(RotatingFileHandler):
         if self._is_written and isinstance(error, OSError):
             self._is_written = False
             LOG.warning(
-                "TASKSERVER_LOG: %s cannot be written, and what this run logs is lost: %s: %s",
+                "TASKSERVER_LOG: %s cannot be written, and what this run logs may be lost: %s: %s",
                 *(self.baseFilename, error.strerror, "make room, or name another file"),
             )
 
