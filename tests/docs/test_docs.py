@@ -83,6 +83,7 @@ NOT_RUN = {
     ("docs/page.md", "import sys"): "as in tests/web/test_servers.py",
     ("docs/page.md", "curl"): "as in tests/web/test_examples.py",
     ("docs/django.md", "cd /home/you/site"): "as in tests/docs/test_frameworks.py",
+    ("docs/django.md", "# project/settings.py"): "the same",
     ("docs/django.md", "# shop/worker.py"): "the same",
     ("docs/django.md", "# shop/tasks.py"): "the same",
     ("docs/django.md", "# shop/queue.py"): "the same",

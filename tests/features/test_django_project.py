@@ -151,3 +151,35 @@ def test_a_connection_that_the_server_closed_between_two_tasks(on_mysql: Project
     assert end_of(worker) == (0, "", "")
     assert (on_mysql.first_lines() or [""])[0].startswith(fault or "")
     assert len(set(on_mysql.notes())) == (1 if fault else 2)
+
+
+# ---- on SQLite, beside workers
+
+
+ORDERS_WHILE_WORKERS_RUN = """
+with transaction.atomic():
+    book = Book.objects.create(title="Notes", copies=1000)
+    order = Order.objects.create(book=book, email="ada@example.org").pk
+    for _ in range(150):
+        queue().add_task(tasks.reserve, [order], connection=connection)
+import json, subprocess, sys
+workers = [subprocess.Popen([sys.executable, "worker.py", "0"]) for _ in range(2)]
+taken, refused = 0, []
+while any(worker.poll() is None for worker in workers):
+    try:
+        with transaction.atomic():
+            Order.objects.create(book=Book.objects.get(), email="bob@example.org")
+            queue().add_task(tasks.confirm, [order], connection=connection, delay=3600)
+        taken += 1
+    except Exception as error:
+        refused.append(str(error))
+print(json.dumps([taken, refused, Book.objects.get().copies]))
+"""
+
+
+@pytest.mark.long
+def test_on_sqlite_neither_the_page_nor_a_task_meets_a_locked_database(on_sqlite: Project) -> None:
+    taken, refused, copies = on_sqlite.run(ORDERS_WHILE_WORKERS_RUN)
+    assert (refused, copies) == ([], 850)
+    assert on_sqlite.statuses() == [5] * taken
+    assert taken > 0

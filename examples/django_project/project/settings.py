@@ -19,7 +19,14 @@ WSGI_APPLICATION = "project.wsgi.application"
 USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": BASE_DIR / "db.sqlite3"}}
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": BASE_DIR / "db.sqlite3",
+        # A transaction that reads before it writes waits for its turn at its begin. Django before 5.1 refuses the option.
+        "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20},
+    }
+}
 if "MYSQL_DATABASE" in ENV:
     DATABASES["default"] = {
         "ENGINE": "django.db.backends.mysql",
