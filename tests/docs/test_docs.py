@@ -86,6 +86,7 @@ NOT_RUN = {
     ("docs/django.md", "# project/settings.py"): "the same",
     ("docs/django.md", "# shop/worker.py"): "the same",
     ("docs/django.md", "# shop/tasks.py"): "the same",
+    ("docs/django.md", "import asyncio"): "run by tests/features/test_django_project.py",
     ("docs/django.md", "# shop/queue.py"): "the same",
     ("docs/django.md", "# shop/views.py"): "the same",
     ("docs/django.md", "* * * * *"): "the same",

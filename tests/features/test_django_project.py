@@ -10,6 +10,7 @@ import pymysql
 import pytest
 
 from tests.support.deployment import Deployment
+from tests.support.documents import blocks
 from tests.support.mail import mail_server
 from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
 from tests.support.projects import Project
@@ -151,6 +152,35 @@ def test_a_connection_that_the_server_closed_between_two_tasks(on_mysql: Project
     assert end_of(worker) == (0, "", "")
     assert (on_mysql.first_lines() or [""])[0].startswith(fault or "")
     assert len(set(on_mysql.notes())) == (1 if fault else 2)
+
+
+COUNTS_ASYNC = """
+from asgiref.sync import sync_to_async
+from django.db import connection
+from shop.models import Order
+
+async def count(breaks):
+    await Order.objects.acount()
+    if breaks:  # as a server breaks it that has waited long enough
+        await sync_to_async(lambda: connection.connection.close())()
+"""
+
+
+@pytest.mark.parametrize(
+    "between", ["shop.worker:between", pytest.param("django.db:close_old_connections", marks=pytest.mark.long)]
+)
+def test_the_connection_of_async_tasks_is_closed_between_them_by_a_function_of_the_site(
+    on_sqlite: Project, between: str
+) -> None:
+    (function,) = [block.text for block in blocks("docs/django.md") if "def between()" in block.text]
+    with open(on_sqlite.folder / "shop" / "worker.py", "a") as file:
+        file.write(f"\n\n{function}")
+    on_sqlite.define_beside(COUNTS_ASYNC)
+    for breaks in ("[true]", "[false]"):
+        on_sqlite.add("tasks_of_test.count", breaks)
+    assert_silent(on_sqlite.worker(TASKSERVER_BETWEEN=between))
+    fault = "ProgrammingError: Cannot operate on a closed database."
+    assert on_sqlite.first_lines() == ([] if between.startswith("shop") else [fault])
 
 
 # ---- on SQLite, beside workers
