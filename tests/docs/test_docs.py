@@ -47,7 +47,7 @@ SECURITY = "docs/security.md"
 TESTING = "docs/testing.md"
 TESTED = (
     *("conftest", "tasks", "shop", "test_shop", "test_settings", "test_rates", "test_failures", "test_replaced"),
-    *("test_immediate", "test_functions", "test_without_pytest", "accounts", "tests_of_accounts"),
+    *("test_immediate", "test_functions", "test_without_pytest", "accounts", "tests_of_accounts", "settings"),
 )
 OF_WORK = "docs/work/"
 """Their pages are followed, each from top to bottom, by tests/work/test_pages.py."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from taskserver import TaskServer
 from tests.support.deployment import ROOT
 from tests.support.documents import blocks
 
@@ -19,12 +20,24 @@ FILES = {
     for block in blocks(PAGE)
     if (found := re.match(r"# (\w+\.py)\n", block.text)) and block.kind == "python"
 }
-OF_DJANGO = ("accounts.py", "tests_of_accounts.py")
+OF_DJANGO = ("accounts.py", "tests_of_accounts.py", "settings.py")
 SETTINGS_OF_DJANGO = """
 SECRET_KEY = "of a test"
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "unused.sqlite3", "TEST": {"NAME": TEST}}}
 INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes"]
 USE_TZ = True
+"""
+OPENS_NO_TASK_QUEUE = """
+import unittest
+from pathlib import Path
+import accounts
+from taskserver import InvalidTask, TaskServer
+
+class Test(unittest.TestCase):
+    def test_it_adds_elsewhere_or_is_refused(self):
+        self.assertEqual(TaskServer.from_env(Path(__file__).parent).add_task("accounts.welcome", [1]), 1)
+        with self.assertRaises(InvalidTask):
+            accounts.sign_up("ada@example.org")
 """
 Write = Callable[..., Path]
 
@@ -66,7 +79,12 @@ def test_pytest_runs_the_tests_of_the_page(write: Write) -> None:
 
 def test_django_runs_its_tests_of_the_page(write: Write) -> None:
     folder = write(*OF_DJANGO)
-    (folder / "settings.py").write_text(SETTINGS_OF_DJANGO.replace("TEST}", f"{str(folder / 'test.sqlite3')!r}}}"))
-    django = ("-W", "error", "-m", "django", "test", "--pattern", "tests_of_accounts.py")
-    said = run_in(folder, *django, DJANGO_SETTINGS_MODULE="settings", TASKSERVER_DSN="sqlite:///:memory:")
-    assert "Ran 2 tests" in said
+    (folder / "tests_of_nobody.py").write_text(OPENS_NO_TASK_QUEUE)
+    with open(folder / "settings.py", "a") as file:
+        file.write(SETTINGS_OF_DJANGO.replace("TEST}", f"{str(folder / 'test.sqlite3')!r}}}"))
+    (folder / ".env").write_text("TASKSERVER_DSN=sqlite:///real.db\nTASKSERVER_MODULES=accounts\n")
+    with TaskServer.from_env(folder) as server:
+        server.store.tables.create()
+        django = ("-W", "error", "-m", "django", "test", "--pattern", "tests_of_*.py")
+        assert "Ran 3 tests" in run_in(folder, *django, DJANGO_SETTINGS_MODULE="settings")
+        assert list(server.list()) == []
