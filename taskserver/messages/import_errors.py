@@ -14,6 +14,10 @@ from .misplaced_files import module_elsewhere
 from .programs import BESIDE
 
 _PYTHONS_OWN = os.path.join(os.path.dirname(importlib.__file__), "")
+_INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]|^" + re.escape(os.path.dirname(os.__file__)))
+"""Begins the path of a file that the site did not write."""
+_NO_SETUP = re.compile(r"ImproperlyConfigured: .*settings are not configured|AppRegistryNotReady: ")
+"""The texts of Django where nobody has called django.setup()."""
 _IS_ENCODING = re.compile(r"codec can't|null byte|Non-UTF-8|unknown encoding|encoding problem")
 
 
@@ -52,10 +56,16 @@ def _put(module: str, folder: Path | None) -> str:
 
 
 def raised_at(error: BaseException) -> str:
-    """The file and line that raised an error; empty for a file that could not be read: its error says where."""
+    """The file and line that raised an error, of the site where it had a part in that.
+
+    Empty for a file that could not be read: its error says where.
+    """
     frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(traceback_of(error))]
-    own = [(file, line) for file, line in frames if not file.startswith(("<", OUR_FOLDER, _PYTHONS_OWN))]
-    return f" ({os.path.basename(own[-1][0])}, line {own[-1][1]})" if own else ""
+    others = [(file, line) for file, line in frames if not file.startswith(("<", OUR_FOLDER, _PYTHONS_OWN))]
+    own = [(os.path.basename(file), line) for file, line in others if not _INSTALLED.search(file)]
+    # A package has many an __init__.py: the folder of the file tells which.
+    place = own[-1:] or [("/".join(Path(file).parts[-2:]), line) for file, line in others[-1:]]
+    return f" ({place[0][0]}, line {place[0][1]})" if place else ""
 
 
 def _mend(error: BaseException, text: str, folder: Path | None) -> str:
@@ -67,6 +77,8 @@ def _mend(error: BaseException, text: str, folder: Path | None) -> str:
         return ": save the file as UTF-8 text"
     if kind is TabError:
         return ": indent with spaces alone"
+    if _NO_SETUP.match(text):
+        return ": name a function that calls django.setup() in TASKSERVER_SETUP (docs/django.md)"
     if kind in (SyntaxError, IndentationError):
         return ": mend that line"
     return ": let this user read it" if kind is PermissionError else ""

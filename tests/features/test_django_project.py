@@ -94,7 +94,7 @@ def test_what_is_rolled_back_leaves_neither_row_nor_task(request: pytest.Fixture
 def test_without_a_setup_the_modules_of_tasks_cannot_be_imported(on_sqlite: Project) -> None:
     on_sqlite.sql("INSERT INTO jobs_queue (task, args) VALUES ('shop.tasks.confirm', '[1]')")
     ended = on_sqlite.worker(1, TASKSERVER_SETUP="os:getpid", TASKSERVER_BETWEEN="os:getpid")
-    assert_one_line(ended, 0, "module shop.tasks cannot be imported: ImproperlyConfigured")
+    assert_one_line(ended, 0, "module shop.tasks cannot be imported: ImproperlyConfigured", "TASKSERVER_SETUP")
 
 
 def test_djangos_own_setup_needs_to_be_told_which_settings(on_sqlite: Project) -> None:
