@@ -93,6 +93,19 @@ def test_each_name_of_a_file_of_a_pipeline_and_of_a_schedule_is_told_once(sqlite
     assert client("retry", 2, "--as", "tasks.send_letter").stderr == ""
 
 
+@pytest.mark.parametrize("line", [("add",), ("schedule", "nightly")], ids=" ".join)
+def test_names_are_told_of_modules_too_that_need_a_setup(
+    sqlite_queue: Queue, client: Add, line: tuple[str, ...]
+) -> None:
+    sqlite_queue.deployment.write_tasks("import site_of_tests\n\nsite_of_tests.is_ready\ndef send_letter(): ...\n")
+    setup = "def setup():\n    global is_ready\n    is_ready = True\n"
+    sqlite_queue.deployment.write_tasks(setup, "site_of_tests.py")
+    with open(sqlite_queue.folder / ".env", "a") as file:
+        file.write("TASKSERVER_SETUP=site_of_tests:setup\n")
+    every = () if line == ("add",) else ("--every", "1d")
+    assert "module tasks has no 'send_leter'" in client(*line, "tasks.send_leter", *every).stderr
+
+
 def test_names_by_the_thousand_make_a_few_lines(sqlite_queue: Queue, client: Add) -> None:
     lines = sqlite_queue.folder / "lines"
     lines.write_text("".join(f'{{"task": "tasks.made_up_{number}"}}\n' for number in range(3000)))

@@ -26,7 +26,7 @@ def warn_of_missing(settings: Settings, names: Iterable[str], consequence: str) 
     """Print a line for each name under which nothing may run here, with what follows from it, a sentence.
 
     Silent where that cannot be told: no listed module lies beside the program, as on a host that only adds; a module
-    cannot be imported here, or takes long. Nothing is imported into this process.
+    cannot be imported here, or takes long. Nothing is imported into this process; TASKSERVER_SETUP is called in another.
     """
     doubtful = [name for name in dict.fromkeys(names) if not _stands_in_source(settings, name)][:MAX_NAMES]
     if not doubtful or not any(_lies_beside(settings.folder, module) for module in settings.modules):
@@ -34,8 +34,9 @@ def warn_of_missing(settings: Settings, names: Iterable[str], consequence: str) 
     sys.stdout.flush()
     from ...doctor.looking_up import look_up_apart  # most names stand in the source
 
+    setup = settings.setup if isinstance(settings.setup, str) else None
     try:
-        answer = look_up_apart(settings, doubtful, (), MAX_SECONDS)
+        answer = look_up_apart(settings, doubtful, (), MAX_SECONDS, setup=setup)
     except OSError:  # this host lets no process be started for it
         return
     refused = list(answer.refused.values()) if answer else []
