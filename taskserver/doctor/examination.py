@@ -83,7 +83,7 @@ def _of_database(
                 if levels.get("claim_index") is not Level.BROKEN:
                     facts = queue.facts_of(store, settings)
                     task_names = facts.names
-                    yield from queue.findings(store, facts)
+                    yield from queue.findings(store, facts, settings.folder)
         finally:
             # Modules are imported next, which may fork or open the same file.
             store.close()

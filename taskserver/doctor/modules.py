@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from ..messages.programs import BESIDE, CLIENT
 from ..settings.load import Settings
@@ -70,7 +72,7 @@ def _setup(setup: str, answer: Answer) -> Finding:
 
 def _modules(settings: Settings, answer: Answer) -> Finding:
     if not answer.broken:
-        return ok("modules", f"{', '.join(settings.modules)} can be imported")
+        return _packages(settings) or ok("modules", f"{', '.join(settings.modules)} can be imported")
     return broken(
         "modules",
         "; ".join(answer.broken.values()),
@@ -79,6 +81,32 @@ def _modules(settings: Settings, answer: Answer) -> Finding:
     )
 
 
+def _packages(settings: Settings) -> Finding | None:
+    """A warning of packages that are listed as if that listed their modules; None without one."""
+    bare = [module for module in settings.modules if _is_bare_package(settings.folder.joinpath(*module.split(".")))]
+    if not bare:
+        return None
+    return warning(
+        "modules",
+        f"{', '.join(bare)} can be imported, but defines nothing that may run",
+        "a package does not list the modules in it, so tasks that name these become fatal",
+        f"list a module of it, as {bare[0]}.tasks, or all of them, as {bare[0]}.*",
+    )
+
+
+def _is_bare_package(folder: Path) -> bool:
+    """Whether a folder is a package beside the program whose own file defines nothing; a module has no folder."""
+    if not folder.is_dir():
+        return False
+    try:
+        return not _DEFINES.search((folder / "__init__.py").read_bytes())
+    except FileNotFoundError:
+        return True
+    except OSError:  # the import told more of it
+        return False
+
+
+_DEFINES = re.compile(rb"^[ \t]*(?:async[ \t]+)?(?:def|class)\b", re.MULTILINE)
 _WITHOUT_HOOK = {
     "between": "nothing tidies up between two tasks, as stale connections",
     "on_failure": "nobody hears of failed tasks by it",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from math import isfinite
+from pathlib import Path
 
 from ..messages.installing import INSTALLS
 from ..messages.printable import age
-from ..messages.programs import CLIENT, WORKER
+from ..messages.programs import CLIENT, IS_INSTALLED, WORKER
 from ..model.task import Status
 from ..monitoring.coverage import (
     Paused,
@@ -43,11 +46,11 @@ def facts_of(store: Store, settings: Settings) -> QueueFacts:
     return store.diagnosis.queue_facts(MAX_NEXT_ROWS, settings.lease_seconds + MIN_LAPSED_SECONDS)
 
 
-def findings(store: Store, facts: QueueFacts) -> Iterator[Finding]:
+def findings(store: Store, facts: QueueFacts, folder: Path) -> Iterator[Finding]:
     """One finding for each check of the queue. Raises DatabaseError."""
     counts, runs = store.views.counts(), store.views.runs()
     paused = paused_of(counts, store.claims.paused_groups(), store.claims.are_all_paused())
-    yield _cron(runs)
+    yield _cron(runs, folder)
     yield from _ended_badly(runs)
     yield _groups(counts, runs, paused.groups)
     yield from _paused(counts, paused)
@@ -62,8 +65,8 @@ def findings(store: Store, facts: QueueFacts) -> Iterator[Finding]:
 # ---- cron
 
 
-def _cron(runs: Sequence[LastRun]) -> Finding:
-    mend = "paste a line of crontab.example into your crontab; look at cron's mail, and at both paths in the line"
+def _cron(runs: Sequence[LastRun], folder: Path) -> Finding:
+    mend = f"{_line_of_cron(folder)} into your crontab; look at cron's mail, and at both paths in the line"
     if not runs:
         return warning("cron", "no worker ran yet", "tasks stay where they are", mend)
     newest = sorted(runs, key=seconds_since_start)
@@ -79,6 +82,15 @@ def _cron(runs: Sequence[LastRun]) -> Finding:
     if all(run.every_seconds is None for run in runs):
         return unknown("cron", found, "one run may have been by hand: look again after the next")
     return ok("cron", found)
+
+
+def _line_of_cron(folder: Path) -> str:
+    if not IS_INSTALLED:
+        return "paste a line of crontab.example"
+    # Beside the Python as a rule; pip has another place for the commands of a user.
+    program = Path(sys.executable).with_name(WORKER)
+    words = [str(program)] if program.exists() else [sys.executable, "-m", "taskserver", "worker"]
+    return f"paste */5 * * * * {shlex.join([*words, '--folder', str(folder)])}"
 
 
 def _stopped(runs: Sequence[LastRun]) -> list[LastRun]:
@@ -106,10 +118,14 @@ def _describe_run(run: LastRun) -> str:
 def _ended_badly(runs: Sequence[LastRun]) -> Iterator[Finding]:
     ended_badly = [run for run in _recent(runs) if run.reason == "error"]
     if ended_badly:
+        # A setup that failed lets no task begin.
+        gave_back = all(run.released and not run.taken for run in ended_badly)
         yield warning(
             "runs",
             f"ended with an error: {'; '.join(map(_describe_run, ended_badly[:MAX_RUNS_NAMED]))}",
-            "what it had claimed waits until its lease ends",
+            "it started no task, and gave back what it had claimed"
+            if gave_back
+            else "what it had claimed waits until its lease ends",
             "cron's mail, or TASKSERVER_LOG, has the line that it ended with",
         )
 

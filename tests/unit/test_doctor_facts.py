@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from taskserver.doctor import mysql, sqlite
+from taskserver.doctor import mysql, queue, sqlite
 from taskserver.doctor.findings import Finding, Level
 from taskserver.doctor.queue import _cron, _ended_badly, _schedules
 from taskserver.model.schedule import Schedule
@@ -18,6 +19,7 @@ from taskserver.stores.database.records import LastRun
 from taskserver.stores.queue.schedules import _Planned, _stored
 
 OK, UNKNOWN, WARNING, BROKEN = Level.OK, Level.UNKNOWN, Level.WARNING, Level.BROKEN
+HERE = Path("/home/you/site")
 LOCAL = "mysql://u@127.0.0.1/db"
 FACTS = MySQLFacts(
     version="10.11.6-MariaDB",
@@ -168,7 +170,7 @@ def a_run(group_ids: str, seconds_ago: float = 60.0, previous_seconds_ago: float
     ],
 )
 def test_a_crontab_line_that_stopped_is_told_though_others_run(runs: list[LastRun], told: str | None) -> None:
-    finding = _cron(runs)
+    finding = _cron(runs, HERE)
     assert finding.level is (WARNING if told else OK)
     assert told is None or told in finding.found
 
@@ -180,13 +182,39 @@ def test_a_line_that_an_owner_took_out_is_said_to_need_no_mend_where_others_run(
 
 
 def test_a_run_that_began_in_the_future_tells_nothing_of_cron() -> None:
-    finding = _cron([a_run("all", -400_000.0)])
+    finding = _cron([a_run("all", -400_000.0)], HERE)
     assert (finding.level, "inf" in finding.found) == (WARNING, False)
 
 
 def test_the_error_of_a_host_that_is_long_gone_is_no_warning_any_more() -> None:
     assert list(_ended_badly([a_run("3", 8 * 86_400)._replace(reason="error")])) == []
     assert [one.level for one in _ended_badly([a_run("3")._replace(reason="error")])] == [WARNING]
+
+
+def test_a_run_whose_setup_failed_is_said_to_have_given_its_tasks_back() -> None:
+    failed = a_run("3")._replace(reason="error", released=2)
+    (of_setup,) = _ended_badly([failed])
+    (of_both,) = _ended_badly([failed, failed._replace(taken=1)])
+    assert "gave back" in of_setup.why
+    assert "until its lease ends" in of_both.why
+
+
+@pytest.mark.parametrize(
+    ("files", "line"),
+    [
+        (["taskserver-worker"], "*/5 * * * * BIN/taskserver-worker --folder /home/you/site into your crontab"),
+        ([], "*/5 * * * * BIN/python3 -m taskserver worker --folder /home/you/site into your crontab"),
+    ],
+)
+def test_where_pip_has_installed_the_package_the_line_of_cron_itself_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[str], line: str
+) -> None:
+    for name in files:
+        (tmp_path / name).touch()
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python3"))
+    monkeypatch.setattr(queue, "IS_INSTALLED", True)
+    monkeypatch.setattr(queue, "WORKER", "taskserver-worker")
+    assert line.replace("BIN", str(tmp_path)) in _cron([], HERE).mend
 
 
 # ---- schedules
