@@ -165,17 +165,22 @@ def test_within_the_second_two_o_clock_the_next_time_is_not_the_first_one_that_i
 # ---- hosts that lack something
 
 
-def test_without_the_library_every_works_and_cron_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("base_prefix", "place"), [(sys.prefix, f"--target {ROOT} "), ("/usr", "")])
+def test_without_the_library_every_works_and_cron_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, base_prefix: str, place: str
+) -> None:
     monkeypatch.setitem(sys.modules, "cronsim", None)
+    monkeypatch.setattr(sys, "prefix", sys.prefix if place else "/home/you/site/.venv")
+    monkeypatch.setattr(sys, "base_prefix", base_prefix)
     check_schedule(schedule(every=60))
     with pytest.raises(SettingError, match="cronsim is missing") as refused:
         schedule(cron="* * * * *")
-    line = f"{sys.executable} -I -m pip install --target {ROOT} 'cronsim>=2.6,<3'; every needs none"
+    line = f"{sys.executable} -I -m pip install {place}'cronsim>=2.6,<3'; every needs none"
     assert str(refused.value).endswith(line)
 
 
 def test_a_host_without_time_zones_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("taskserver.model.schedule.available_timezones", set)
     assert schedule(cron="* * * * *").timezone == "UTC"
-    with pytest.raises(SettingError, match=r"no time zones but UTC: .* -I -m pip install --target .* tzdata"):
+    with pytest.raises(SettingError, match=r"no time zones but UTC: .* -I -m pip install .*tzdata"):
         schedule(cron="* * * * *", timezone="Nowhere/Nowhere")
