@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from .programs import IS_INSTALLED
 from .suggestions import nearest
 
 WEB_FOLDERS = ("public_html", "www", "htdocs", "httpdocs")
@@ -35,7 +36,11 @@ def settings_misnamed(env_file: Path) -> str:
 
 def _hint(env_file: Path, others: Iterable[Path]) -> str:
     path = next((other for other in others if _holds(other, _DATABASE)), None)
-    return f"; {path} names one, and is not read: make it {env_file}" if path else ""
+    if path is None:
+        return ""
+    is_above = IS_INSTALLED and path.parent in env_file.parent.parents
+    or_name = f", or name {path.parent} with --folder" if is_above else ""
+    return f"; {path} names one, and is not read: make it {env_file}{or_name}"
 
 
 def _env_files_around(env_file: Path) -> Iterator[Path]:

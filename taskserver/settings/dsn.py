@@ -157,6 +157,8 @@ def _parse_sqlite(rest: str) -> SQLiteDsn:
     path = unquote(written)
     if not path or path.endswith("/") or "\0" in path:
         raise _wrong("it names no database file")
+    if "mode=memory" in query:  # as Django names the database of its tests
+        raise _wrong("it is a database in memory, which no other connection has: in Django, set TEST NAME to a file")
     options = _split_options(query, {"synchronous": ""}, "; in the name of a file, a '?' is written %3F")
     synchronous = options["synchronous"].lower() or SYNCHRONOUS[0]
     if synchronous not in SYNCHRONOUS:

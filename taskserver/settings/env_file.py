@@ -56,7 +56,9 @@ def _fault_of(binding: Binding) -> str:
     if key not in ALL_KEYS and _is_meant_as_setting(key):
         meant = _meant_by(key)
         hint = f"; did you mean {meant}?" if meant else f"; allowed: {', '.join(ALL_KEYS)}"
-        return f"holds no setting, or lacks its '='{hint}"
+        # A key that is nearly one is no piece of a value: it has its '='.
+        is_key = binding.value is not None and nearest_key(key, 0.85)
+        return f"holds no setting{hint}" if is_key else f"holds no setting, or lacks its '='{hint}"
     if key in ALL_KEYS and _ANOTHER_SETTING.search(binding.value or ""):
         return "holds two settings, or the key stands in its value once more; each setting has a line of its own"
     return ""

@@ -229,7 +229,7 @@ def _no_dsn(env_file: Path, environ: Mapping[str, str]) -> SettingError:
     hint = (
         "; the environment names it in small letters" if "taskserver_dsn" in environ else settings_elsewhere(env_file)
     )
-    if IS_INSTALLED and not env_file.exists():
+    if IS_INSTALLED and not env_file.exists() and "--folder" not in hint:
         hint += "; --folder DIR names another folder than this one"
     return SettingError(
         f"TASKSERVER_DSN is not set, neither in the environment nor in {env_file}: "

@@ -226,6 +226,7 @@ WRONG = {
     "sqlite:///var/": "names no database file",
     "sqlite:///a\0b": "names no database file",
     "sqlite:///?synchronous=normal": "names no database file",
+    "sqlite:///file:memorydb_default?mode=memory&cache=shared": "database in memory, which no other connection has: in",
     f"sqlite:///x.db?{SECRET}": "something other than synchronous; in the name of a file, a '?' is written %3F",
     f"sqlite:///x.db?synchronous={SECRET}": "its synchronous is none of full, normal",
     "sqlite:///x.db?synchronous=off": "its synchronous is none of full, normal",

@@ -9,6 +9,8 @@ import pytest
 from taskserver.cli.client import main
 from taskserver.errors import SettingError
 from taskserver.host import network_mounts as mounts
+from taskserver.messages import misplaced_files
+from taskserver.settings import load
 from taskserver.settings.load import load_settings
 from tests.support.processes import assert_one_line, run_here
 
@@ -37,7 +39,7 @@ ENVS: dict[str, tuple[str | dict[str, bytes], tuple[str, ...]]] = {
     ),
     "left an s out of a key": (
         f"{RIGHT}TASKSERVER_MODULE=a\n",
-        ("line 2 holds no setting", "did you mean TASKSERVER_MODULES?"),
+        ("line 2 holds no setting; did you mean TASKSERVER_MODULES?",),
     ),
     "wrote a key that there is not": (
         f"{RIGHT}TASKSERVER_CHARSET=utf8\n",
@@ -117,6 +119,16 @@ def test_an_env_of_another_program_is_nobodys_mistake(folder: Path) -> None:
     put(folder, {".env": b"DSN=x\nMODE=production\nTABLE=y\n", "env": b"", "../.env": b"A=b\n"})
     settings = load_settings(folder, {"TASKSERVER_DSN": "sqlite:///q.db", "TASKSERVER_TEST_MYSQL": "of somebody else"})
     assert settings.mode == "delete"
+
+
+def test_an_installed_command_in_a_folder_of_the_site_is_told_the_folder_that_was_meant(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (misplaced_files, load):
+        monkeypatch.setattr(module, "IS_INSTALLED", True)
+    put(folder, {"../.env": b""})
+    mend = f"is not read: make it {folder}/.env, or name {folder.parent} with --folder"
+    assert told(folder).endswith(mend)
 
 
 FORGIVEN = {
