@@ -31,7 +31,8 @@ def write_arguments(args: object, what: str = "args") -> str | None:
     if args is None:
         return None
     if not isinstance(args, (dict, list, tuple)):
-        raise InvalidTask(f"{what} is {shown(args)}; allowed: a dict, a list, a tuple or None")
+        allowed = "a dict, a list, a tuple or None; a single value stands in a list, as [1]"
+        raise InvalidTask(f"{what} is {shown(args)}; allowed: {allowed}")
     if isinstance(args, dict) and args and set(map(type, args)) != {str}:
         raise InvalidTask(f"{what} has keys that are no text, which cannot be names of arguments")
     return write_json(args, MAX_ARGS_BYTES, what)

@@ -432,6 +432,11 @@ def test_bytes_are_counted_not_characters_when_arguments_are_written(character: 
         write_arguments([character * count + "x" * (rest + 1)])
 
 
+def test_a_single_value_is_refused_with_the_list_that_holds_it() -> None:
+    with pytest.raises(InvalidTask, match=r"^args is 17; .*; a single value stands in a list, as \[1\]$"):
+        write_arguments(17)
+
+
 def test_a_refused_value_is_shown_in_part_only() -> None:
     with pytest.raises(InvalidTask) as caught:
         write_arguments("x" * 10_000_000)
