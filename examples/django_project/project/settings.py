@@ -23,7 +23,7 @@ DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": BASE_DIR / "db.sqlite3",
-        # A transaction that reads before it writes waits for its turn at its begin. Django before 5.1 refuses the option.
+        # A transaction that reads before it writes waits for its turn at its begin. Django before 5.1 refuses the mode.
         "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20},
     }
 }

@@ -26,7 +26,7 @@ def warn_of_missing(settings: Settings, names: Iterable[str], consequence: str) 
     """Print a line for each name under which nothing may run here, with what follows from it, a sentence.
 
     Silent where that cannot be told: no listed module lies beside the program, as on a host that only adds; a module
-    cannot be imported here, or takes long. Nothing is imported into this process; TASKSERVER_SETUP is called in another.
+    cannot be imported here, or takes long. Nothing is imported into this process; another one calls TASKSERVER_SETUP.
     """
     doubtful = [name for name in dict.fromkeys(names) if not _stands_in_source(settings, name)][:MAX_NAMES]
     if not doubtful or not any(_lies_beside(settings.folder, module) for module in settings.modules):
