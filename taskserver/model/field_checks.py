@@ -95,7 +95,9 @@ def _place_of(function: Any) -> tuple[str, str]:
     # By its type: a mock says of itself that it is a function.
     if type(function) is FunctionType:
         module, qualified_name = function.__module__, function.__qualname__
-    elif type(function) is MethodType and isinstance(function.__self__, type):
+    elif (
+        type(function) is MethodType and type(function.__func__) is FunctionType and isinstance(function.__self__, type)
+    ):
         # A class method runs for the class that it was taken from; a base class may have defined it.
         cls = function.__self__
         module, qualified_name = cls.__module__, f"{cls.__qualname__}.{function.__func__.__name__}"
@@ -110,6 +112,7 @@ def _place_of(function: Any) -> tuple[str, str]:
 _OTHER_KINDS = {
     "method": ", a method of an object, which no worker has",
     "partial": ", a partial: give its function, and its arguments as args",
+    "Task": ", a task of Django: give its name, or have Django add it by enqueue()",
 }
 
 

@@ -144,7 +144,8 @@ def _parents(depends_on: object, key: str | None) -> str | None:
         check_number("an id in depends_on", task_id, 1, MAX_ID)
     if ids and key is not None:
         raise InvalidTask(
-            "it has depends_on and a unique_key; allowed: one of them, as a row that has the key may have started"
+            "it has depends_on and a unique_key; allowed: one of them, as a row that has the key may have started; "
+            "unique_key=None leaves out the key that @task gives"
         )
     return ",".join(map(str, sorted(set(ids)))) or None
 

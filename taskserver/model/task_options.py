@@ -140,7 +140,10 @@ def task(
     def mark(marked: F) -> F:
         inner = getattr(marked, "__func__", marked)  # the function inside a static or class method
         if type(inner) is not FunctionType:
-            raise SettingError(f"@task stands before {shown(marked)}; allowed: functions, static and class methods")
+            raise SettingError(
+                f"@task stands before {shown(marked)}; allowed: functions, static and class methods; "
+                "it stands below other decorators, next to the def"
+            )
         setattr(inner, _ATTRIBUTE, options)
         return marked
 

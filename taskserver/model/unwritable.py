@@ -16,6 +16,8 @@ from ..messages.printable import shown, without_middle
 MAX_STEP = 40
 """Characters of one key in a place."""
 MAX_PLACE = 100
+MAX_LOOKED_AT = 200_000
+"""Values; the search is no work that a worker may spend a lease on."""
 
 _Way = tuple["_Way | None", str]
 """The way to a value: that to what holds it, and the last step."""
@@ -53,18 +55,26 @@ _HELD = "texts, numbers, True, False, None, and lists and dicts of them"
 
 
 def fault_in(value: object, what: str) -> str | None:
-    """The first value that JSON cannot hold, in a sentence that calls the whole one `what`; None without one."""
+    """The first value that JSON cannot hold, in a sentence that calls the whole one `what`.
+
+    None without one, and where none of the first MAX_LOOKED_AT is one.
+    """
     seen: set[int] = set()  # a value that holds itself would have no end
-    left: list[tuple[object, _Way]] = [(value, (None, what))]
-    while left:
-        one, way = left.pop()
+    left: list[tuple[Iterator[tuple[str, object]], _Way | None]] = [(iter([(what, value)]), None)]
+    for _ in range(MAX_LOOKED_AT):
+        while left and (found := next(left[-1][0], None)) is None:
+            left.pop()
+        if not left or found is None:
+            return None
+        (step, one), holder = found, left[-1][1]
+        way = (holder, step)
         if issubclass(type(one), (dict, list, tuple)):
             if id(one) not in seen:
                 seen.add(id(one))
                 if fault := _fault_of_keys(one):
                     return f"a key of {_place(way)} {fault}"
-                left += reversed([(inner, (way, step)) for step, inner in _steps(one)])
-        elif fault := _fault(one, way[1] if way[0] else ""):
+                left.append((_steps(one), way))
+        elif fault := _fault(one, step if holder else ""):
             return f"{_place(way)} {fault}"
     return None
 

@@ -203,6 +203,7 @@ def _private_folder() -> Iterator[Path]:
 
 
 def _settings(folder: Path, given: dict[str, object]) -> Settings:
+    given = {name: "" if value is None else value for name, value in given.items()}
     keys = {f"{PREFIX}{name.upper()}": value for name, value in given.items()}
     for name, key in zip(given, keys, strict=True):
         if key not in SETTING_KEYS:
@@ -214,7 +215,8 @@ def _settings(folder: Path, given: dict[str, object]) -> Settings:
     }
     found = load_settings(folder, {**os.environ, **texts})
     # A blank value leaves the one of the `.env`. What warns of failures in a row keeps count in the site's own files.
-    off: dict[str, Any] = {name: None for name in HOOKS if given.get(name) == ""}
+    # What is called between tasks may close the connection of a test, whose transaction is open.
+    off: dict[str, Any] = {name: None for name in HOOKS if given.get(name, "" if name == "between" else None) == ""}
     return found._replace(warn_after=0, **off)
 
 

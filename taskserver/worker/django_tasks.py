@@ -40,6 +40,10 @@ STATES: dict[int, str] = {
 MOST_PRIORITY = 100
 """Of Django's; the least is its negative."""
 UNKNOWN_WORKER = "unknown"
+MAX_TOLD_SECONDS = 1.0
+"""So long an interrupted task waits until receivers have heard of its end."""
+MAX_WORKERS_NAMED = 1000
+"""A forged row may have had two thousand million attempts."""
 """Stands in `worker_ids` for the worker of an earlier attempt: a row keeps their number, not their names."""
 
 
@@ -79,7 +83,9 @@ class DjangoCall:
         try:
             returned = await self.function(*attempt.context, *args, **kwargs)
         except asyncio.CancelledError as error:
-            await sync_to_async(attempt.fail)(as_interrupt(error))
+            interrupt = as_interrupt(error)
+            with suppress(asyncio.TimeoutError):  # the task may keep that thread busy
+                await asyncio.wait_for(sync_to_async(attempt.fail)(interrupt), MAX_TOLD_SECONDS)
             raise
         except BaseException as error:
             await sync_to_async(attempt.fail)(error)
@@ -91,7 +97,6 @@ class _Attempt:
     """An attempt at a Django task, from its begin on: its signals, its TaskResult, and Django's connections."""
 
     def __init__(self, call: DjangoCall) -> None:
-        from django.db import close_old_connections
         from django.tasks import TaskContext
         from django.tasks.signals import task_started
 
@@ -102,10 +107,10 @@ class _Attempt:
         self._options = options_of(call.function)
         self._sender = _backend_for(call.task)
         self._result = task_result(current_row(), call.task, self._sender)
-        earlier = [UNKNOWN_WORKER] * (current.attempt - 1)
+        earlier = [UNKNOWN_WORKER] * min(current.attempt - 1, MAX_WORKERS_NAMED)
         self._result.worker_ids[:] = [*earlier, f"{host_name()}:{os.getpid()}"]
         self.context = (TaskContext(task_result=self._result),) if call.task.takes_context else ()
-        close_old_connections()
+        _close_old_connections()
         # A receiver that fails must not fail the task: Django logs its error.
         task_started.send_robust(type(self._sender), task_result=self._result)
 
@@ -127,7 +132,6 @@ class _Attempt:
         self._end("FAILED" if is_last or _was_cancelled(error) else "READY")
 
     def _end(self, state: str, **more: Any) -> None:
-        from django.db import close_old_connections
         from django.tasks import TaskResultStatus
         from django.tasks.signals import task_finished
         from django.utils.timezone import now
@@ -136,7 +140,16 @@ class _Attempt:
         for name, value in {"status": TaskResultStatus(state), **finished, **more}.items():
             object.__setattr__(self._result, name, value)  # as Django's own backends do: the class is frozen
         task_finished.send_robust(type(self._sender), task_result=self._result)
-        close_old_connections()
+        _close_old_connections()
+
+
+def _close_old_connections() -> None:
+    """As Django closes them between two requests, but for one in a transaction, as of a test."""
+    from django.db import connections
+
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()
 
 
 def _was_cancelled(error: BaseException) -> bool:
@@ -194,7 +207,7 @@ def task_result(row: StoredTask, task: Any, backend: Any) -> Any:
         kwargs=kwargs,
         backend=backend.alias,
         errors=_errors(row.error_text),
-        worker_ids=[UNKNOWN_WORKER] * row.attempts,
+        worker_ids=[UNKNOWN_WORKER] * min(row.attempts, MAX_WORKERS_NAMED),
     )
     if state == "SUCCESSFUL":
         object.__setattr__(result, "_return_value", read_result(row.result))

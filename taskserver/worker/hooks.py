@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import reduce
 from importlib import import_module
+from inspect import CO_COROUTINE
 from logging import INFO, WARNING, getLogger
 from typing import Any
 
@@ -31,17 +32,23 @@ class HookMissing(SettingError):
 
 def find_hook(hook: str | Callable[..., object]) -> Callable[..., object]:
     """The function of a name, `module:function`; a function that is given itself. Raises HookMissing."""
-    if not isinstance(hook, str):
-        return hook
-    module, _, path = hook.partition(":")
-    try:
-        found: Any = reduce(getattr, path.split("."), import_module(module))
-    except Exception as error:
-        raise HookMissing(describe(error)) from error
+    found = _named(hook) if isinstance(hook, str) else hook
     if not callable(found):
         raise HookMissing(f"it is no function, but of type {type(found).__name__}")
+    if getattr(getattr(found, "__code__", None), "co_flags", 0) & CO_COROUTINE:
+        raise HookMissing(
+            "it is an async def function, which nobody awaits; name a plain one, which may asyncio.run it"
+        )
     function: Callable[..., object] = found
     return function
+
+
+def _named(name: str) -> Any:
+    module, _, path = name.partition(":")
+    try:
+        return reduce(getattr, path.split("."), import_module(module))
+    except Exception as error:
+        raise HookMissing(describe(error)) from error
 
 
 class SiteHook:

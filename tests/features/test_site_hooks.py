@@ -131,12 +131,14 @@ MISSING = {
     "no_site:setup": "cannot be had: ModuleNotFoundError: No module named 'no_site'",
     "site_of_tests:no": "cannot be had: AttributeError: module 'site_of_tests' has no attribute 'no'",
     "site_of_tests:is_ready": "cannot be had: it is no function, but of type bool",
+    "site_of_tests:waits": "cannot be had: it is an async def function, which nobody awaits; name a plain one, which "
+    "may asyncio.run it",
 }
 
 
 @pytest.mark.parametrize("name", MISSING)
 def test_where_it_cannot_be_had_that_is_one_line_too(sqlite_queue: Queue, name: str) -> None:
-    site(sqlite_queue)
+    site(sqlite_queue, "async def waits(): ...\n")
     add(sqlite_queue, "note")
     ended = sqlite_queue.worker(TASKSERVER_SETUP=name)
     assert_one_line(ended, 2, f"worker.py: TASKSERVER_SETUP: {name} {MISSING[name]}\n")

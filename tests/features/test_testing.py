@@ -328,7 +328,7 @@ def test_the_setup_is_called_once_in_a_queue_before_its_first_task(calls: list[s
             queue.server.add_task("tasks.fail_once", delay=60)
             queue.run_all(until=60)
             queue.run_all(until=60)
-        assert calls == ["setup"] + ["between"] * 3
+        assert calls == ["setup"]
         calls.clear()
 
 
@@ -339,13 +339,21 @@ def test_a_setup_that_failed_is_called_again(calls: list[str]) -> None:
         with mock.patch("site_in_test.setup", None), pytest.raises(SettingError, match=words):
             queue.run_all()
         assert queue.run_all().done == 1
-    assert calls == ["setup", "between"]
+    assert calls == ["setup"]
 
 
 def test_a_blank_value_leaves_a_function_of_the_settings_out(calls: list[str]) -> None:
     with testing.task_queue(setup="") as queue:
         queue.server.add_task("tasks.note", ["x"])
         assert queue.run_all().done == 1
+    assert calls == []
+
+
+def test_what_is_called_between_tasks_is_called_where_a_test_names_it(calls: list[str]) -> None:
+    for between in ("site_in_test:between", "", None):
+        with testing.task_queue(setup=None, between=between) as queue:
+            queue.server.add_task("tasks.note", ["x"])
+            assert queue.run_all().done == 1
     assert calls == ["between"]
 
 

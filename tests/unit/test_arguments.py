@@ -39,7 +39,7 @@ from taskserver.model.arguments import (
 )
 from taskserver.model.pipeline import MAX_STAGES_BYTES
 from taskserver.model.task import ClaimedTask
-from taskserver.model.unwritable import fault_in
+from taskserver.model.unwritable import MAX_LOOKED_AT, fault_in
 from taskserver.worker.call import run_call, run_foreign
 from taskserver.worker.callables import Callables
 from taskserver.worker.preparing import Call, fetch_texts, prepare
@@ -706,3 +706,11 @@ def test_the_words_of_a_bad_task_show_no_more_than_the_error() -> None:
     with pytest.raises(BadTask) as caught:
         read_arguments("[1")
     assert "During handling" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_value_far_behind_many_others_is_left_to_the_words_of_the_encoder() -> None:
+    assert fault_in([[{}], object()], "args") == (
+        "args[1] is an object, which JSON cannot hold; allowed: texts, numbers, True, False, None, and lists and dicts "
+        "of them"
+    )
+    assert fault_in([0] * MAX_LOOKED_AT + [object()], "args") is None

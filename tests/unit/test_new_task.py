@@ -211,6 +211,7 @@ def test_a_function_of_the_started_program_is_refused_as_no_worker_could_import_
 
 UNFIT = (
     *("tasks.Base", "tasks.Base()", "tasks.cached", "len", "[].append"),
+    "type('Odd', (), {'x': classmethod(len)}).x",
     *("mock.Mock()", "mock.MagicMock(spec=tasks.send)", "mock.create_autospec(tasks.send)"),
 )
 

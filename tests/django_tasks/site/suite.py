@@ -40,7 +40,7 @@ from shop.models import Order  # noqa: E402
 from taskserver import TablesMissing, TaskServer  # noqa: E402
 from taskserver.django import Backend  # noqa: E402
 from taskserver.interrupts.stopping import TaskInterrupted  # noqa: E402
-from taskserver.worker import callables  # noqa: E402
+from taskserver.worker import callables, django_tasks  # noqa: E402
 
 SERVER = TaskServer.from_env(settings.BASE_DIR)
 READY, RUNNING = TaskResultStatus.READY, TaskResultStatus.RUNNING
@@ -309,6 +309,14 @@ def test_a_task_that_takes_too_long_has_failed(one: Any) -> None:
     assert "TaskInterrupted" in result.errors[0].traceback
 
 
+def test_a_task_that_keeps_the_thread_of_the_orm_busy_costs_the_next_one_nothing() -> None:
+    results = [tasks.keep_the_thread_busy.enqueue(), tasks.later.enqueue(5)]
+    SERVER.run()
+    for result in results:
+        result.refresh()
+    assert [result.status for result in results] == [FAILED, SUCCESSFUL]
+
+
 @pytest.mark.parametrize("one", [tasks.sleep_again, tasks.sleep_again_awaited])
 def test_a_task_that_took_too_long_is_ready_while_attempts_are_left(one: Any) -> None:
     with heard(task_finished) as told:
@@ -564,3 +572,12 @@ def test_manage_py_check_tells_what_is_wrong() -> None:
 def test_a_database_without_the_tables_is_told_when_a_task_is_added() -> None:
     with pytest.raises((InvalidTask, TablesMissing)):
         tasks.greet.using(backend="elsewhere").enqueue("Ada")
+
+
+def test_a_connection_whose_transaction_is_open_is_not_closed() -> None:
+    """A test's own, whose rows the task is to see."""
+    with transaction.atomic():
+        connection.ensure_connection()
+        before = connection.connection
+        django_tasks._close_old_connections()
+        assert connection.connection is before

@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.tasks import TaskContext, task
 
 import taskserver
@@ -65,6 +66,12 @@ def sleep() -> None:
 @taskserver.task(max_attempts=1, timeout=0.5)
 async def sleep_awaited() -> None:
     await asyncio.sleep(30)
+
+
+@task
+@taskserver.task(max_attempts=1, timeout=0.5)
+async def keep_the_thread_busy() -> None:
+    await sync_to_async(time.sleep)(5)
 
 
 @task
