@@ -808,9 +808,9 @@ def test_a_package_whose_path_is_odd_is_a_bad_task_or_broken(shop: Site) -> None
 
 
 def test_a_package_without_an_init_file_works(site: Site) -> None:
-    site.write("plain/jobs/mail.py", "def send(): return 'plain'\n")
-    assert site.run("plain.jobs.mail.send", modules="plain.jobs.*") == "plain"
-    site.refuse("plain.jobs.send", "plain.jobs.*")
+    site.write("namespace_site/jobs/mail.py", "def send(): return 'namespace_site'\n")
+    assert site.run("namespace_site.jobs.mail.send", modules="namespace_site.jobs.*") == "namespace_site"
+    site.refuse("namespace_site.jobs.send", "namespace_site.jobs.*")
 
 
 def test_an_alias_in_the_table_of_modules_opens_no_other_module(shop: Site) -> None:
