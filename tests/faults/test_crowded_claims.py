@@ -134,6 +134,7 @@ def test_a_run_takes_the_rows_that_others_do_not_hold(
     assert (result.reason, result.done) == (Reason.EMPTY, 6)
 
 
+@pytest.mark.long
 def test_a_lock_on_the_whole_table_is_waited_for_by_looking_again(
     skipping_crowd: Crowd,
     mysql_server: MySQLServer,
@@ -297,6 +298,7 @@ def test_an_uncommitted_row_keeps_no_other_task_waiting_without_skip_locked(
         assert (result.reason, result.done) == (Reason.EMPTY, 6)
 
 
+@pytest.mark.long
 def test_a_held_row_keeps_no_other_task_waiting_without_skip_locked(crowd: Crowd) -> None:
     with without_skip_locked(crowd, db_patience=1) as server, crowd.held("id = 2"):
         result = crowd.run(server).result(WAIT_SECONDS)

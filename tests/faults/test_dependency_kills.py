@@ -105,6 +105,7 @@ def note(name):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["delete", *(pytest.param(mode, marks=pytest.mark.long) for mode in MODES[1:])])
 def test_what_a_killed_worker_began_another_one_ends_wherever_it_was(dsn: str, tmp_path: Path, mode: str) -> None:
     with TaskServer(dsn) as server:

@@ -181,6 +181,7 @@ def test_tasks_behind_a_start_that_waits_are_given_back_after_half_a_lease(share
     assert shared_queue.notes() == ["first", "second", "third"]
 
 
+@pytest.mark.long
 def test_a_lock_on_the_whole_table_costs_no_connections(shared_queue: FailingQueue) -> None:
     """As a backup sets it: what waits must wait on the connection that there is."""
     shared_queue.set(LEASE=4, MODE="mark")

@@ -279,6 +279,7 @@ def test_workers_on_a_server_without_skip_locked_run_each_task_once(
     drain(race(mysql_dsn), mysql_dsn, workers, count, skips_locked=False)
 
 
+@pytest.mark.long
 def test_workers_where_the_binlog_holds_statements_run_each_task_once(
     race: Callable[..., Race], mariadb: MariaDB
 ) -> None:

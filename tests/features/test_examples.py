@@ -121,6 +121,7 @@ echo $done;
 """A page that adds one task after the other until the test ends it."""
 
 
+@pytest.mark.long
 def test_pages_that_meet_a_deadlock_with_workers_and_one_another_add_all_the_same(
     mysql_queue: Queue, make_page: Callable[[str], Page], tmp_path: Path
 ) -> None:

@@ -379,6 +379,7 @@ def test_a_row_that_somebody_holds_costs_the_task_a_second_and_not_its_life(queu
     assert (state.status, state.attempts, state.progress) == (Status.DONE, 1, Progress(101, 10))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_silent", [False, True], ids=["away", "silent"])
 def test_a_database_that_is_away_for_a_while_does_not_fail_the_task(
     mysql_queue: Queue, mysql_server: MySQLServer, is_silent: bool
