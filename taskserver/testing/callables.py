@@ -81,12 +81,17 @@ class PatchableCallables(Callables):
 
     def given(self, function: Any) -> GivenFunction | None:
         """What a test put into a listed module, where a producer gives that itself; None where it is nothing such."""
-        for module in [module for module in sys.modules if f"{module}.".startswith(self._roots)]:
-            for name in [f"{module}.{name}" for name, value in vars(sys.modules[module]).items() if value is function]:
-                with suppress(TaskServerError):
-                    found = None if _has_name(function, name) else self._replacement(name)
-                    if found:
-                        return GivenFunction(name, found.options, found.parameters)
+        modules = [module for module in sys.modules if f"{module}.".startswith(self._roots)]
+        values = [
+            (f"{module}.{name}", value) for module in modules for name, value in vars(sys.modules[module]).items()
+        ]
+        names = [name for name, value in values if value is function]
+        if any(_has_name(function, name) for name in names):
+            return None  # it stands in its own place, too
+        for name in names:
+            with suppress(TaskServerError):
+                if found := self._replacement(name):
+                    return GivenFunction(name, found.options, found.parameters)
         return None
 
     def _replacement(self, name: str) -> TaskCallable | None:
@@ -107,10 +112,8 @@ class PatchableCallables(Callables):
 
 
 def _parameters_of(value: Callable[..., Any]) -> Parameters:
-    try:
-        return Parameters(value)
-    except Exception:  # a mock with a spec has annotations that are none: itself it takes any arguments
-        return Parameters(lambda *args, **kwargs: None)
+    # A mock records that it is asked for its signature. One with a spec refuses wrong arguments by itself.
+    return Parameters((lambda *args, **kwargs: None) if _is_mock(value) else value)
 
 
 def _has_name(function: Any, name: str) -> bool:

@@ -465,6 +465,20 @@ def test_it_may_be_given_itself_wherever_a_function_may(queue: TaskQueue, stand_
             add(stand_in)
 
 
+def test_a_function_that_also_stands_in_another_s_place_is_added_by_its_own_name(queue: TaskQueue, tasks: Any) -> None:
+    with mock.patch("tasks.fail", tasks.note):
+        queue.server.add_task(tasks.note, ["a"])
+    assert [task.task for task in queue.added] == ["tasks.note"]
+
+
+def test_a_mock_hears_of_nothing_but_its_calls(queue: TaskQueue, tasks: Any) -> None:
+    with mock.patch("tasks.note", return_value=None) as stand_in:
+        queue.server.add_task("tasks.note", ["a"])
+        queue.server.add_task(tasks.note, ["b"])
+        queue.run_all()
+    assert stand_in.mock_calls == [mock.call("a"), mock.call("b")]
+
+
 def test_an_async_stand_in_runs_to_its_end(queue: TaskQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in = mock.AsyncMock()
     monkeypatch.setattr("tasks.note", stand_in)

@@ -51,7 +51,9 @@ def error_of(error: BaseException, path: Path, table: str) -> DatabaseError:
                 f"{path}: the task that does this holds the lock itself, by its own transaction: let it use "
                 "taskserver.connection(), as in add_task(…, connection=taskserver.connection())"
             )
-        return Conflict(f"{path}: {text}, by other processes for longer than was waited")
+        return Conflict(
+            f"{path}: {text}, for longer than was waited, by other processes or by a transaction that a task left open"
+        )
     if text == INTERRUPTED:
         return Conflict(f"{path}: a statement was {INTERRUPTED}")
     hint = next((hint for words, hint in HINTS.items() if words in text), None)
