@@ -69,6 +69,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 @cache
 def _loop_between() -> asyncio.AbstractEventLoop:
+    """The loop that a thread finds between two tasks before Python 3.11, which has no Runner."""
     return asyncio.new_event_loop()
 
 

@@ -20,6 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 STOPPED = "stopped by a second signal"
 LOOK_SECONDS = 0.1
 CANCEL_AGAIN_SECONDS = 1.0
+"""A coroutine that goes on so long after one signal is cancelled anew by the next."""
 
 _uninterrupted: set[CodeType] = set()
 

@@ -4,7 +4,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..messages.instants import utc
 from ..stores.database.records import LastRun, RunningTask
@@ -207,42 +207,25 @@ def _total(overview: Overview) -> GroupStatus:
 
 
 def _run(run: LastRun) -> RunStatus:
-    return RunStatus(
-        host=run.host,
-        groups=run.group_ids,
-        pid=run.pid,
-        started_at=utc(run.started_at),
-        ended_at=utc(run.ended_at),
-        reason=run.reason,
-        taken=run.taken,
-        done=run.done,
-        failed=run.failed,
-        fatal=run.fatal,
-        lost=run.lost,
-        released=run.released,
-        every_seconds=run.every_seconds,
-    )
+    return RunStatus(**_of_both(run), reason=run.reason, every_seconds=run.every_seconds)
 
 
 def _worker(at_work: AtWork) -> WorkerStatus:
     process = at_work.process
     return WorkerStatus(
+        **_of_both(process),
         number=process.number,
-        host=process.host,
-        groups=process.group_ids,
-        pid=process.pid,
-        started_at=utc(process.started_at),
         seen_seconds_ago=process.seen_seconds_ago,
-        ended_at=utc(process.ended_at),
-        taken=process.taken,
-        done=process.done,
-        failed=process.failed,
-        fatal=process.fatal,
-        lost=process.lost,
-        released=process.released,
         is_here=at_work.is_here,
         has_ended=at_work.has_ended,
     )
+
+
+def _of_both(row: Any) -> dict[str, Any]:
+    """What the record of a run and that of a worker's process have in common."""
+    counts = {name: getattr(row, name) for name in ("taken", "done", "failed", "fatal", "lost", "released")}
+    place = {"host": row.host, "groups": row.group_ids, "pid": row.pid}
+    return {**place, "started_at": utc(row.started_at), "ended_at": utc(row.ended_at), **counts}
 
 
 def _schedule(stored: StoredSchedule) -> ScheduleStatus:
