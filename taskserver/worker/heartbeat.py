@@ -33,6 +33,9 @@ C = TypeVar("C")
 FROZEN_SECONDS = 1.0
 """Woken so much too late, the host stood still, and an overdue call gets a little longer."""
 FROZEN_GRACE_SECONDS = 5.0
+"""Nor is a call's process ended sooner after its first interrupt, unless the lease is shorter: the host may have stood
+still in the midst of a look, too.
+"""
 MIN_ANSWER_SECONDS = 2.5
 """The shortest wait for an answer: longer than the server itself waits for a lock, two seconds on MySQL 5.7."""
 MAX_WRITE_SECONDS = 60.0
@@ -204,6 +207,7 @@ class Heartbeat:
         due.append(self._try(self._save_ended, call, now))
         due.append(self._try(self._store_progress, call, now))
         if now >= call.strike_at:
+            call.give_time_to_end(now, FROZEN_GRACE_SECONDS)
             call.strike_at = now + (self._lease_seconds / 4 if self._strike(call) else STRIKE_AGAIN_SECONDS)
         if now >= call.end_process_at:
             self._end_process(call)

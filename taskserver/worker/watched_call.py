@@ -48,6 +48,8 @@ class WatchedCall:
     """A call that runs; instants by time.monotonic."""
 
     is_cancelled = False
+    is_struck = False
+    """Whether it was interrupted, or that was tried."""
     is_lost = False
     """Whether the rows of its tasks were seen without its claim."""
     save_ended_at = float("inf")
@@ -67,6 +69,12 @@ class WatchedCall:
         self.strike_at = self.ends_at
         self.end_process_at = self.ends_at + lease_seconds
         self._lease_seconds = lease_seconds
+
+    def give_time_to_end(self, now: float, seconds: float) -> None:
+        """Let its process live for so long, or as long as a lease, from its first interrupt on, which is now."""
+        if not self.is_struck:
+            self.end_process_at = max(self.end_process_at, now + min(seconds, self._lease_seconds))
+        self.is_struck = True
 
     def cancel(self) -> None:
         """Have the call end from now on, as if its time were up."""

@@ -336,6 +336,39 @@ def test_tasks_that_wait_under_a_task_without_a_time_limit_are_given_back_too(sq
     assert sqlite_queue.notes()[-1] == "noted"
 
 
+@pytest.mark.long
+def test_a_task_whose_time_passed_as_its_host_stood_still_in_a_heartbeat_s_look_may_clean_up(
+    sqlite_queue: Queue,
+) -> None:
+    sqlite_queue.define("""
+import os, signal
+from taskserver.stores.queue.leases import Leases
+renew = Leases.renew
+
+def stand_still(leases, task):
+    Leases.renew = renew
+    os.kill(os.getpid(), signal.SIGSTOP)
+    return renew(leases, task)
+
+def sleep():
+    Leases.renew = stand_still
+    try:
+        time.sleep(60)
+    finally:
+        time.sleep(0.2)  # shorter than the pause before the next interrupt
+        note("cleaned up")
+""")
+    sqlite_queue.add("tasks.sleep")
+    process = sqlite_queue.start(TASKSERVER_LEASE="2", TASKSERVER_TIMEOUT="1")
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    stood_still_at = time.monotonic()
+    wait_until(lambda: time.monotonic() > stood_still_at + 2.5)  # the rest of the timeout, and the lease
+    thaw(process)
+    code, _, errors = end_of(process)
+    assert (code, sqlite_queue.notes(), errors) == (0, ["cleaned up"], "")
+    assert sqlite_queue.first_lines() == ["TaskInterrupted: it ran for longer than its timeout of 1 s"]
+
+
 class Clock:
     """In the place of `time`: its instants are the test's, in seconds."""
 
