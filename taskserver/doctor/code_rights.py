@@ -22,19 +22,19 @@ from types import ModuleType
 
 from ..host.file_rights import account_name, trusted_accounts, way_to, who_else
 from ..settings.load import Settings
-from .findings import Finding, Level, ok, unknown, warning
+from .findings import CheckResult, Level, ok, unknown, warning
 
 PACKAGES = ("pymysql", "dotenv")
 MAX_SECONDS = 5.0
 MAX_NAMED = 3
 
 
-def of_program(folder: Path) -> Finding:
+def of_program(folder: Path) -> CheckResult:
     """The finding on the program and the packages that it uses, which the bundle has inside. Raises OSError."""
     return _search_of_program(folder).finding("code", "the program")
 
 
-def of_modules(settings: Settings) -> Iterator[Finding]:
+def of_modules(settings: Settings) -> Iterator[CheckResult]:
     """The finding on the listed modules, each with the whole package that it lies in. Raises OSError.
 
     What the finding on the program names is not named again: there is no finding where that is all.
@@ -216,7 +216,7 @@ class _Search:
         """Whether others may change any of these, what is in it, or what is on the way to it."""
         return any(path in way_to(top) or top in path.parents for top in tops for path in self._noted)
 
-    def finding(self, check: str, what: str) -> Finding:
+    def finding(self, check: str, what: str) -> CheckResult:
         """The finding on all that was looked at."""
         if self._open:
             named = [f"{self._short(path)} ({who})" for path, who in list(self._open.items())[:MAX_NAMED]]

@@ -13,9 +13,9 @@ from ..settings.load import Settings, load_settings
 from ..stores import Store, open_store
 from ..stores.database.facts import MySQLFacts, SQLiteFacts
 from . import files, modules, mysql, page, queue, sqlite
-from .findings import Finding, Level, broken, ok
+from .findings import CheckResult, Level, broken, ok
 
-CHECKS: Mapping[type, Callable[[Any, Settings], Iterator[Finding]]] = {
+CHECKS: Mapping[type, Callable[[Any, Settings], Iterator[CheckResult]]] = {
     MySQLFacts: mysql.findings,
     SQLiteFacts: sqlite.findings,
 }
@@ -41,7 +41,7 @@ def accepted_in(folder: Path, answer_seconds: float = PATIENT, env_file: Path | 
 
 def examine(
     folder: Path, answer_seconds: float = PATIENT, env_file: Path | None = None, for_page: bool = False
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     """Every check of the deployment in a folder, one after the other, as far as each finding lets it go on.
 
     `answer_seconds` is how long it waits for the database's answer to one question; `env_file` as in `load_settings`;
@@ -59,7 +59,7 @@ def examine(
     yield from _of_database(settings, answer_seconds, modules.findings_on_page if for_page else modules.findings)
 
 
-def _of_files(findings: Iterator[Finding]) -> Iterator[Finding]:
+def _of_files(findings: Iterator[CheckResult]) -> Iterator[CheckResult]:
     try:
         yield from findings
     except OSError as error:
@@ -68,8 +68,10 @@ def _of_files(findings: Iterator[Finding]) -> Iterator[Finding]:
 
 
 def _of_database(
-    settings: Settings, answer_seconds: float, of_modules: Callable[[Settings, Sequence[str] | None], Iterator[Finding]]
-) -> Iterator[Finding]:
+    settings: Settings,
+    answer_seconds: float,
+    of_modules: Callable[[Settings, Sequence[str] | None], Iterator[CheckResult]],
+) -> Iterator[CheckResult]:
     task_names: tuple[str, ...] | None = None
     try:
         store = open_store(settings)
@@ -98,7 +100,7 @@ def _bounded(store: Store, answer_seconds: float) -> AbstractContextManager[None
     return nullcontext() if answer_seconds == PATIENT else database.tried_once(answer_seconds)
 
 
-def _of_tables(store: Store, settings: Settings) -> Iterator[Finding]:
+def _of_tables(store: Store, settings: Settings) -> Iterator[CheckResult]:
     store.tables.check()
     facts = store.diagnosis.facts()
     yield from CHECKS[type(facts)](facts, settings)

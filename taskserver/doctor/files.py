@@ -21,14 +21,14 @@ from ..messages import misplaced_files
 from ..messages.programs import CLIENT
 from ..settings.load import Settings
 from . import code_rights
-from .findings import Finding, broken, ok, warning
+from .findings import CheckResult, broken, ok, warning
 
 WEB_FOLDERS = {*misplaced_files.WEB_FOLDERS, "html", "public", "web", "wwwroot", "webroot", "docroot"}
 MIN_FREE_BYTES = 50_000_000
 PROBE_BYTES = 100_000
 
 
-def of_program(folder: Path, env_file: Path | None = None) -> Iterator[Finding]:
+def of_program(folder: Path, env_file: Path | None = None) -> Iterator[CheckResult]:
     """One finding for each check that needs no settings. Raises OSError where a file cannot be looked at."""
     yield ok("python", f"Python {platform.python_version()} at {sys.executable or 'an unknown place'}")
     packages = [f"{name} {_version(name)}" for name in ("PyMySQL", "python-dotenv")]
@@ -38,7 +38,7 @@ def of_program(folder: Path, env_file: Path | None = None) -> Iterator[Finding]:
     yield _env_file(env_file or folder / ".env")
 
 
-def of_deployment(settings: Settings) -> Iterator[Finding]:
+def of_deployment(settings: Settings) -> Iterator[CheckResult]:
     """One finding for each check of the files that a deployment writes, which settings name. Raises OSError."""
     yield from code_rights.of_modules(settings)
     yield _var(settings.folder / "var")
@@ -59,7 +59,7 @@ def _version(package: str) -> str:
 # ---- the web
 
 
-def _web_folder(folder: Path) -> Finding:
+def _web_folder(folder: Path) -> CheckResult:
     served = _served_by(folder)
     if served is None:
         return ok("web_folder", f"{folder} is in no web folder")
@@ -103,7 +103,7 @@ def _has_page(folder: Path) -> bool:
 # ---- files
 
 
-def _env_file(path: Path) -> Finding:
+def _env_file(path: Path) -> CheckResult:
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except FileNotFoundError:
@@ -120,7 +120,7 @@ def _env_file(path: Path) -> Finding:
     return ok("env_file", f"{path} is for its owner alone")
 
 
-def _var(path: Path) -> Finding:
+def _var(path: Path) -> CheckResult:
     if not path.is_dir():
         return warning("var", f"there is no folder {path}", "locks of --slots lie in it", f"{CLIENT} init")
     if not os.access(path, os.W_OK | os.X_OK):
@@ -174,7 +174,7 @@ def _owner(path: Path) -> str:
         return "another user"
 
 
-def _log(path: Path, folder: Path) -> Finding:
+def _log(path: Path, folder: Path) -> CheckResult:
     if why_not := why_no_log(path):
         return broken("log", f"{path} {why_not}", "a worker does not start with it", "name a file of its own")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
@@ -200,7 +200,7 @@ def _log(path: Path, folder: Path) -> Finding:
     )
 
 
-def _database_file(path: Path, folder: Path) -> Iterator[Finding]:
+def _database_file(path: Path, folder: Path) -> Iterator[CheckResult]:
     network = network_file_system(path)
     if network:
         yield broken(
@@ -214,7 +214,7 @@ def _database_file(path: Path, folder: Path) -> Iterator[Finding]:
         yield _free_space(path)
 
 
-def _database_rights(path: Path, folder: Path) -> Finding:
+def _database_rights(path: Path, folder: Path) -> CheckResult:
     served = _served_by(path.parent)
     mode, folder_mode = (stat.S_IMODE(one.stat().st_mode) for one in (path, path.parent))
     if served is not None:
@@ -242,7 +242,7 @@ def _database_rights(path: Path, folder: Path) -> Finding:
     return ok("database_file", f"{path} is for its owner alone")
 
 
-def _free_space(path: Path) -> Finding:
+def _free_space(path: Path) -> CheckResult:
     free = shutil.disk_usage(path.parent).free
     if free < MIN_FREE_BYTES:
         return warning("disk", f"{free // 1_000_000} MB are free", "no task can be added on a full disk", "make room")

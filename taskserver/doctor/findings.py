@@ -18,7 +18,7 @@ class Level(str, Enum):
     """Tasks do not run, or promises do not hold."""
 
 
-class Finding(NamedTuple):
+class CheckResult(NamedTuple):
     """The result of one check. `why` and `mend` are empty where all is well."""
 
     check: str
@@ -28,21 +28,21 @@ class Finding(NamedTuple):
     mend: str = ""
 
 
-def ok(check: str, found: str) -> Finding:
+def ok(check: str, found: str) -> CheckResult:
     """All is well."""
-    return Finding(check, Level.OK, found)
+    return CheckResult(check, Level.OK, found)
 
 
-def unknown(check: str, found: str, why: str, mend: str = "") -> Finding:
+def unknown(check: str, found: str, why: str, mend: str = "") -> CheckResult:
     """It could not be seen."""
-    return Finding(check, Level.UNKNOWN, found, why, mend)
+    return CheckResult(check, Level.UNKNOWN, found, why, mend)
 
 
-def warning(check: str, found: str, why: str, mend: str) -> Finding:
+def warning(check: str, found: str, why: str, mend: str) -> CheckResult:
     """It works, and may cost something."""
-    return Finding(check, Level.WARNING, found, why, mend)
+    return CheckResult(check, Level.WARNING, found, why, mend)
 
 
-def broken(check: str, found: str, why: str, mend: str = "") -> Finding:
+def broken(check: str, found: str, why: str, mend: str = "") -> CheckResult:
     """It does not work; `mend` is empty where `found` says it already."""
-    return Finding(check, Level.BROKEN, found, why, mend)
+    return CheckResult(check, Level.BROKEN, found, why, mend)

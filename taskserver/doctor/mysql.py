@@ -9,7 +9,7 @@ from ..messages.programs import CLIENT
 from ..settings.dsn import Dsn
 from ..settings.load import Settings
 from ..stores.database.facts import MySQLFacts
-from .findings import Finding, broken, ok, unknown, warning
+from .findings import CheckResult, broken, ok, unknown, warning
 from .tables import check_claim_index, check_ids, check_tables
 
 OLDEST_MARIADB = (10, 3)
@@ -38,7 +38,7 @@ MAX_TRANSACTION_SECONDS = 300
 MAX_CLOCK_DIFFERENCE_SECONDS = 60
 
 
-def findings(facts: MySQLFacts, settings: Settings) -> Iterator[Finding]:
+def findings(facts: MySQLFacts, settings: Settings) -> Iterator[CheckResult]:
     """One finding for each check."""
     yield _connection(facts, settings.dsn)
     yield _version(facts)
@@ -56,7 +56,7 @@ def findings(facts: MySQLFacts, settings: Settings) -> Iterator[Finding]:
     yield _transactions(facts)
 
 
-def _of_variables(facts: MySQLFacts) -> Iterator[Finding]:
+def _of_variables(facts: MySQLFacts) -> Iterator[CheckResult]:
     yield _character_set(facts)
     yield _strict_mode(facts)
     yield _binlog(facts)
@@ -67,7 +67,7 @@ def _of_variables(facts: MySQLFacts) -> Iterator[Finding]:
     yield _packet(facts)
 
 
-def _connection(facts: MySQLFacts, dsn: Dsn) -> Finding:
+def _connection(facts: MySQLFacts, dsn: Dsn) -> CheckResult:
     found = f"{dsn.place} as {facts.user}, {'TLS ' + facts.cipher if facts.cipher else 'without TLS'}"
     if facts.cipher and not dsn.is_verified and not facts.is_mariadb and not dsn.is_loopback:
         return warning(
@@ -86,7 +86,7 @@ def _connection(facts: MySQLFacts, dsn: Dsn) -> Finding:
     )
 
 
-def _version(facts: MySQLFacts) -> Finding:
+def _version(facts: MySQLFacts) -> CheckResult:
     name, oldest = ("MariaDB", OLDEST_MARIADB) if facts.is_mariadb else ("MySQL", OLDEST_MYSQL)
     found = f"{name} {facts.version}"
     if _numbers(facts.version) < oldest:
@@ -108,7 +108,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def _rights(facts: MySQLFacts) -> Finding:
+def _rights(facts: MySQLFacts) -> CheckResult:
     if facts.denied:
         return broken(
             "rights",
@@ -120,7 +120,7 @@ def _rights(facts: MySQLFacts) -> Finding:
     return ok("rights", f"this account may do all that a worker does{spared}")
 
 
-def _character_set(facts: MySQLFacts) -> Finding:
+def _character_set(facts: MySQLFacts) -> CheckResult:
     charset = facts.session.get("character_set_connection", "")
     if charset != "utf8mb4":
         return broken(
@@ -132,7 +132,7 @@ def _character_set(facts: MySQLFacts) -> Finding:
     return ok("character_set", f"connections use utf8mb4 ({facts.session.get('collation_connection')})")
 
 
-def _strict_mode(facts: MySQLFacts) -> Finding:
+def _strict_mode(facts: MySQLFacts) -> CheckResult:
     mode = facts.variables.get("sql_mode", "")
     if "STRICT_TRANS_TABLES" in mode or "STRICT_ALL_TABLES" in mode:
         return ok("strict_mode", "the server refuses values that do not fit")
@@ -144,7 +144,7 @@ def _strict_mode(facts: MySQLFacts) -> Finding:
     )
 
 
-def _clock(facts: MySQLFacts) -> Finding:
+def _clock(facts: MySQLFacts) -> CheckResult:
     ahead = facts.clock_ahead_seconds
     if abs(ahead) <= MAX_CLOCK_DIFFERENCE_SECONDS:
         return ok("clock", f"the server's clock and this host's are {abs(ahead):.1f} s apart")
@@ -156,7 +156,7 @@ def _clock(facts: MySQLFacts) -> Finding:
     )
 
 
-def _binlog(facts: MySQLFacts) -> Finding:
+def _binlog(facts: MySQLFacts) -> CheckResult:
     form = facts.variables.get("binlog_format", "none")
     if facts.variables.get("log_bin", "OFF").upper() != "ON":
         return ok("binlog", "the server writes no binary log")
@@ -170,7 +170,7 @@ def _binlog(facts: MySQLFacts) -> Finding:
     )
 
 
-def _durability(facts: MySQLFacts) -> Finding:
+def _durability(facts: MySQLFacts) -> CheckResult:
     value = facts.variables.get("innodb_flush_log_at_trx_commit", "1")
     if value == "1":
         return ok("durability", "a commit is on the disk when the server says so")
@@ -186,7 +186,7 @@ def _number(variables: Mapping[str, str], name: str, default: int) -> int:
     return int(value) if value.isascii() and value.isdigit() else default
 
 
-def _wait_timeout(facts: MySQLFacts) -> Finding:
+def _wait_timeout(facts: MySQLFacts) -> CheckResult:
     seconds = _number(facts.session, "wait_timeout", 28_800)
     if seconds >= MIN_WAIT_SECONDS:
         return ok("wait_timeout", f"the server drops connections that are idle for {seconds} s; workers connect again")
@@ -198,7 +198,7 @@ def _wait_timeout(facts: MySQLFacts) -> Finding:
     )
 
 
-def _session_defaults(facts: MySQLFacts) -> Finding:
+def _session_defaults(facts: MySQLFacts) -> CheckResult:
     given = {name: facts.variables.get(name, usual[0]) for name, usual in USUAL.items()}
     odd = [f"{name} {' '.join(value.split())[:60]}" for name, value in given.items() if value not in USUAL[name]]
     if not odd:
@@ -214,7 +214,7 @@ def _session_defaults(facts: MySQLFacts) -> Finding:
     return ok("session_defaults", f"{found}: workers and {CLIENT} set what they need, pages' own connections do not")
 
 
-def _connections(facts: MySQLFacts) -> Finding:
+def _connections(facts: MySQLFacts) -> CheckResult:
     limit = _number(facts.session, "max_user_connections", 0)
     if limit == 0:
         return ok("connections", f"{facts.variables.get('max_connections')} for all accounts together")
@@ -229,7 +229,7 @@ def _connections(facts: MySQLFacts) -> Finding:
     )
 
 
-def _packet(facts: MySQLFacts) -> Finding:
+def _packet(facts: MySQLFacts) -> CheckResult:
     size = _number(facts.variables, "max_allowed_packet", MIN_PACKET_BYTES)
     if size >= MIN_PACKET_BYTES:
         return ok("packet", f"max_allowed_packet is {size // 1024} KiB")
@@ -241,7 +241,7 @@ def _packet(facts: MySQLFacts) -> Finding:
     )
 
 
-def _transactions(facts: MySQLFacts) -> Finding:
+def _transactions(facts: MySQLFacts) -> CheckResult:
     seconds = facts.oldest_transaction_seconds
     if facts.holds_new:
         return warning(

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from ..errors import SettingError
 from ..settings.page import PageSettings, load_page_settings
-from .findings import Finding, ok, warning
+from .findings import CheckResult, ok, warning
 
 PACKAGES = ("jinja2", "markupsafe", "werkzeug", "itsdangerous")
 
 
-def findings(folder: Path, env_file: Path | None = None) -> Iterator[Finding]:
+def findings(folder: Path, env_file: Path | None = None) -> Iterator[CheckResult]:
     """One finding where the page is set up, or was meant to be."""
     try:
         settings = load_page_settings(folder, env_file=env_file)
@@ -24,7 +24,7 @@ def findings(folder: Path, env_file: Path | None = None) -> Iterator[Finding]:
         yield _finding(settings)
 
 
-def _finding(settings: PageSettings) -> Finding:
+def _finding(settings: PageSettings) -> CheckResult:
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         return warning(

@@ -29,7 +29,7 @@ from ..stores import Store
 from ..stores.database.facts import QueueFacts
 from ..stores.database.records import LastRun, QueueCount
 from ..stores.queue.schedules import Schedules, StoredSchedule
-from .findings import Finding, ok, unknown, warning
+from .findings import CheckResult, ok, unknown, warning
 
 MAX_NEXT_ROWS = 1000
 """Rows of each kind whose callables' names are read."""
@@ -46,7 +46,7 @@ def facts_of(store: Store, settings: Settings) -> QueueFacts:
     return store.diagnosis.queue_facts(MAX_NEXT_ROWS, settings.lease_seconds + MIN_LAPSED_SECONDS)
 
 
-def findings(store: Store, facts: QueueFacts, folder: Path) -> Iterator[Finding]:
+def findings(store: Store, facts: QueueFacts, folder: Path) -> Iterator[CheckResult]:
     """One finding for each check of the queue. Raises DatabaseError."""
     counts, runs = store.views.counts(), store.views.runs()
     paused = paused_of(counts, store.claims.paused_groups(), store.claims.are_all_paused())
@@ -65,7 +65,7 @@ def findings(store: Store, facts: QueueFacts, folder: Path) -> Iterator[Finding]
 # ---- cron
 
 
-def _cron(runs: Sequence[LastRun], folder: Path) -> Finding:
+def _cron(runs: Sequence[LastRun], folder: Path) -> CheckResult:
     mend = f"{_line_of_cron(folder)} into your crontab; look at cron's mail, and at both paths in the line"
     if not runs:
         return warning("cron", "no worker ran yet", "tasks stay where they are", mend)
@@ -115,7 +115,7 @@ def _describe_run(run: LastRun) -> str:
     return f"last run for {run.groups} on {run.host} {began}{every}"
 
 
-def _ended_badly(runs: Sequence[LastRun]) -> Iterator[Finding]:
+def _ended_badly(runs: Sequence[LastRun]) -> Iterator[CheckResult]:
     ended_badly = [run for run in _recent(runs) if run.reason == "error"]
     if ended_badly:
         # A setup that failed lets no task begin.
@@ -133,7 +133,7 @@ def _ended_badly(runs: Sequence[LastRun]) -> Iterator[Finding]:
 # ---- groups
 
 
-def _groups(counts: Sequence[QueueCount], runs: Sequence[LastRun], paused: Sequence[int]) -> Finding:
+def _groups(counts: Sequence[QueueCount], runs: Sequence[LastRun], paused: Sequence[int]) -> CheckResult:
     words = describe_unserved(counts, runs, paused)
     if not runs:
         return unknown("groups", "which groups workers serve is not known yet", "tasks of others stay where they are")
@@ -147,7 +147,7 @@ def _groups(counts: Sequence[QueueCount], runs: Sequence[LastRun], paused: Seque
     )
 
 
-def _paused(counts: Sequence[QueueCount], paused: Paused) -> Iterator[Finding]:
+def _paused(counts: Sequence[QueueCount], paused: Paused) -> Iterator[CheckResult]:
     if words := describe_paused(counts, paused):
         yield ok("paused", f"{words}: {describe_resuming(paused)}")
 
@@ -155,7 +155,7 @@ def _paused(counts: Sequence[QueueCount], paused: Paused) -> Iterator[Finding]:
 # ---- rows
 
 
-def _leases(facts: QueueFacts) -> Finding:
+def _leases(facts: QueueFacts) -> CheckResult:
     if not facts.lapsed:
         return ok("leases", "no claim is left from workers that vanished")
     return warning(
@@ -166,7 +166,7 @@ def _leases(facts: QueueFacts) -> Finding:
     )
 
 
-def _fatal(counts: Sequence[QueueCount]) -> Finding:
+def _fatal(counts: Sequence[QueueCount]) -> CheckResult:
     rows = sum(count.rows for count in counts if count.status == Status.FATAL)
     if not rows:
         return ok("fatal", "no task is fatal")
@@ -178,7 +178,7 @@ def _fatal(counts: Sequence[QueueCount]) -> Finding:
     )
 
 
-def _far(facts: QueueFacts) -> Finding:
+def _far(facts: QueueFacts) -> CheckResult:
     if not facts.far:
         return ok("due_dates", "no task is due in 2037 or later")
     return warning(
@@ -189,7 +189,7 @@ def _far(facts: QueueFacts) -> Finding:
     )
 
 
-def _stray(facts: QueueFacts, counts: Sequence[QueueCount]) -> Finding:
+def _stray(facts: QueueFacts, counts: Sequence[QueueCount]) -> CheckResult:
     strange = sum(count.rows for count in counts if count.status not in set(Status))
     if not facts.undated and not strange:
         return ok("stray", "every row has a status that comes to an end")
@@ -201,7 +201,7 @@ def _stray(facts: QueueFacts, counts: Sequence[QueueCount]) -> Finding:
     )
 
 
-def _orphaned(facts: QueueFacts) -> Iterator[Finding]:
+def _orphaned(facts: QueueFacts) -> Iterator[CheckResult]:
     if facts.orphaned:
         yield warning(
             "orphaned",
@@ -214,7 +214,7 @@ def _orphaned(facts: QueueFacts) -> Iterator[Finding]:
 # ---- schedules
 
 
-def _schedules(schedules: Sequence[StoredSchedule]) -> Iterator[Finding]:
+def _schedules(schedules: Sequence[StoredSchedule]) -> Iterator[CheckResult]:
     faulty = [stored for stored in schedules if stored.fault is not None or stored.held is not None]
     if faulty:
         yield warning(

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from ..messages.programs import CLIENT
 from ..settings.load import Settings
 from ..stores.database.facts import SQLiteFacts
-from .findings import Finding, broken, ok, unknown
+from .findings import CheckResult, broken, ok, unknown
 from .tables import check_claim_index, check_ids, check_tables
 
 
-def findings(facts: SQLiteFacts, settings: Settings) -> Iterator[Finding]:
+def findings(facts: SQLiteFacts, settings: Settings) -> Iterator[CheckResult]:
     """One finding for each check."""
     yield ok("connection", settings.dsn.place)
     yield ok("version", f"SQLite {facts.version}")
@@ -22,7 +22,7 @@ def findings(facts: SQLiteFacts, settings: Settings) -> Iterator[Finding]:
     yield check_ids(facts.forged_ids, "whoever may write the file")
 
 
-def _journal(facts: SQLiteFacts) -> Finding:
+def _journal(facts: SQLiteFacts) -> CheckResult:
     if facts.journal_mode == "wal":
         return ok("journal", "WAL: readers and the writer do not wait for one another")
     return broken(
@@ -33,7 +33,7 @@ def _journal(facts: SQLiteFacts) -> Finding:
     )
 
 
-def _damage(facts: SQLiteFacts) -> Finding:
+def _damage(facts: SQLiteFacts) -> CheckResult:
     if facts.damage is None:
         return unknown(
             "file",

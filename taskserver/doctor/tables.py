@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from ..messages.programs import CLIENT
 from ..stores.database.facts import MAX_USUAL_ID, ForgedIds, TableFault
 from ..stores.database.tables import SCHEMA_VERSION
-from .findings import Finding, broken, ok, unknown, warning
+from .findings import CheckResult, broken, ok, unknown, warning
 
 CLAIM_INDEXES = ("claim_by_group", "claim_any_group")
 MAX_FAULTS_NAMED = 3
 
 
-def check_tables(faults: Sequence[TableFault] | str) -> Finding:
+def check_tables(faults: Sequence[TableFault] | str) -> CheckResult:
     """Whether tables and indexes are as the schema file makes them; a text tells why that cannot be found out."""
     if isinstance(faults, str):
         return unknown(
@@ -34,7 +34,7 @@ def check_tables(faults: Sequence[TableFault] | str) -> Finding:
     )
 
 
-def check_claim_index(used: Sequence[str], lacks_rights: bool = False) -> Finding:
+def check_claim_index(used: Sequence[str], lacks_rights: bool = False) -> CheckResult:
     """Whether claims read by the indexes made for them; `used` names the indexes that they do read by.
 
     With `lacks_rights` the account may not have been allowed to ask.
@@ -52,7 +52,7 @@ def check_claim_index(used: Sequence[str], lacks_rights: bool = False) -> Findin
     )
 
 
-def check_ids(found: Sequence[ForgedIds] | None, who: str) -> Finding:
+def check_ids(found: Sequence[ForgedIds] | None, who: str) -> CheckResult:
     """Whether tables have ids left; `who` may run the statements that mend it. None: the account may not see it."""
     why = "a table whose ids come to their end takes no more rows, so that no task can be added"
     if found is None:

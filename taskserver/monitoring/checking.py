@@ -19,7 +19,7 @@ from ..stores.queue.failures import ErrorCount
 from .acceptance import Acceptances, read_accepted
 from .coverage import groups_in, late_after_seconds, names_all_groups, seconds_since_start
 from .overview import Overview, Queue, read_overview, rows_by_group
-from .verdict import MENDS, Level, Reason, fatal_in_words, judge
+from .verdict import MENDS, Level, VerdictReason, fatal_in_words, judge
 
 SHORT_SECONDS = 1000
 """A shorter span is told in seconds, as its limits are."""
@@ -87,7 +87,7 @@ class Problem(NamedTuple):
     """One thing that is not well."""
 
     name: str
-    """As in verdict.Reason."""
+    """As in verdict.VerdictReason."""
     state: State
     short: str
     """For a line that names them all."""
@@ -220,7 +220,7 @@ def _problems(overview: Overview, limits: Limits, measured: Measured) -> Iterato
             yield _of_verdict(reason)
 
 
-def _of_verdict(reason: Reason) -> Problem:
+def _of_verdict(reason: VerdictReason) -> Problem:
     return Problem(reason.name, State.WARNING, reason.words, reason.words, reason.mend)
 
 

@@ -13,7 +13,7 @@ from ..stores.queue.stats import HourStats
 from .acceptance import read_accepted
 from .overview import AtWork, Overview, Queue, RowCounts, read_overview
 from .task_rows import ErrorLine, error_line
-from .verdict import Reason, judge
+from .verdict import VerdictReason, judge
 
 
 class Finding(NamedTuple):
@@ -192,7 +192,7 @@ def read_status(queue: Queue) -> QueueStatus:
     )
 
 
-def _finding(reason: Reason) -> Finding:
+def _finding(reason: VerdictReason) -> Finding:
     return Finding(reason.name, reason.level.name.lower(), reason.words, reason.mend)
 
 

@@ -41,7 +41,7 @@ class Level(IntEnum):
     """Tasks do not run, or wait for a person."""
 
 
-class Reason(NamedTuple):
+class VerdictReason(NamedTuple):
     """One thing that is not well."""
 
     name: str
@@ -58,9 +58,9 @@ class Verdict(NamedTuple):
 
     level: Level
     """The worst level of the reasons."""
-    reasons: tuple[Reason, ...]
+    reasons: tuple[VerdictReason, ...]
     """The worst first."""
-    accepted: tuple[Reason, ...]
+    accepted: tuple[VerdictReason, ...]
     """Those that a person has accepted; they do not count."""
 
     @property
@@ -83,7 +83,7 @@ def judge(overview: Overview, accepted: Collection[str] = ()) -> Verdict:
     )
 
 
-def _reasons(overview: Overview) -> Iterator[Reason]:
+def _reasons(overview: Overview) -> Iterator[VerdictReason]:
     stopped = list(_cron(overview))
     yield from stopped
     yield from _groups(overview)
@@ -97,26 +97,28 @@ def _reasons(overview: Overview) -> Iterator[Reason]:
     yield from _stray(overview)
 
 
-def _cron(overview: Overview) -> Iterator[Reason]:
+def _cron(overview: Overview) -> Iterator[VerdictReason]:
     level = Level.ACT if overview.total.by_status[Status.NEW] else Level.LOOK
     if not overview.runs:
         if not overview.processes:
-            yield Reason("cron", level, "no worker ran yet", MENDS["cron"])
+            yield VerdictReason("cron", level, "no worker ran yet", MENDS["cron"])
     elif not in_time(overview.runs) and not overview.is_worked_at:
         newest = min(map(seconds_since_start, overview.runs))
-        yield Reason("cron", level, f"cron seems to have stopped: the last run began {_ago(newest)}", MENDS["cron"])
+        yield VerdictReason(
+            "cron", level, f"cron seems to have stopped: the last run began {_ago(newest)}", MENDS["cron"]
+        )
 
 
 def _ago(seconds: float) -> str:
     return f"{age(seconds)} ago" if seconds < float("inf") else "at an instant that cannot be"
 
 
-def _groups(overview: Overview) -> Iterator[Reason]:
+def _groups(overview: Overview) -> Iterator[VerdictReason]:
     if overview.unserved:
         mend = "name the group in the crontab line, or leave GROUP_IDS out there, or mend what adds these tasks"
-        yield Reason("groups", Level.ACT, overview.unserved, mend)
+        yield VerdictReason("groups", Level.ACT, overview.unserved, mend)
     if overview.paused and _is_held(overview):
-        yield Reason("paused", Level.LOOK, overview.paused, overview.resuming)
+        yield VerdictReason("paused", Level.LOOK, overview.paused, overview.resuming)
 
 
 def _is_held(overview: Overview) -> bool:
@@ -125,13 +127,13 @@ def _is_held(overview: Overview) -> bool:
     return any(rows.by_status[Status.NEW] for rows in groups)
 
 
-def _fatal(overview: Overview) -> Iterator[Reason]:
+def _fatal(overview: Overview) -> Iterator[VerdictReason]:
     rows = overview.total.by_status[Status.FATAL]
     if rows:
         more = "more than " if Status.FATAL in overview.total.uncounted else ""
         recent = sum(hour.fatal for hour in overview.hours)
         words = fatal_in_words(f"{more}{rows}")
-        yield Reason("fatal", Level.ACT if recent else Level.LOOK, words, MENDS["fatal"])
+        yield VerdictReason("fatal", Level.ACT if recent else Level.LOOK, words, MENDS["fatal"])
 
 
 def fatal_in_words(rows: str) -> str:
@@ -141,21 +143,21 @@ def fatal_in_words(rows: str) -> str:
     return f"{rows} tasks are fatal: they do not run again by themselves"
 
 
-def _schedules(overview: Overview, has_stopped: bool) -> Iterator[Reason]:
+def _schedules(overview: Overview, has_stopped: bool) -> Iterator[VerdictReason]:
     faulty = [stored for stored in overview.schedules if stored.fault is not None or stored.held is not None]
     if faulty:
         first = faulty[0]
         words = f"schedule {first.schedule.name}: {first.fault or first.held}"
         more = f"; and {len(faulty) - 1} more" if len(faulty) > 1 else ""
-        yield Reason("schedules", Level.ACT, words + more, f"{CLIENT} status names each, with what is wrong")
+        yield VerdictReason("schedules", Level.ACT, words + more, f"{CLIENT} status names each, with what is wrong")
         return
     late = min((stored.next_seconds or 0.0 for stored in overview.schedules), default=0.0)
     if late < -LONG_WAIT_SECONDS and not has_stopped:
         words = f"a schedule is late by {age(-late)}"
-        yield Reason("schedules", Level.LOOK, words, f"{CLIENT} status shows which; any run adds its task")
+        yield VerdictReason("schedules", Level.LOOK, words, f"{CLIENT} status shows which; any run adds its task")
 
 
-def _waiting(overview: Overview) -> Iterator[Reason]:
+def _waiting(overview: Overview) -> Iterator[VerdictReason]:
     left_out = {*overview.paused_groups, *overview.unserved_groups}
     waits = {
         group: rows.oldest_ready_seconds
@@ -165,10 +167,10 @@ def _waiting(overview: Overview) -> Iterator[Reason]:
     group, seconds = max(waits.items(), key=lambda item: item[1], default=(0, 0.0))
     if seconds > LONG_WAIT_SECONDS:
         words = f"a ready task of group {group} has waited for {age(seconds)}"
-        yield Reason("waiting", Level.LOOK, words, MENDS["waiting"])
+        yield VerdictReason("waiting", Level.LOOK, words, MENDS["waiting"])
 
 
-def _failing(overview: Overview) -> Iterator[Reason]:
+def _failing(overview: Overview) -> Iterator[VerdictReason]:
     failed, done = (
         sum(getattr(hour, column) for hour in (overview.hour_before, overview.this_hour))
         for column in ("failed", "done")
@@ -176,21 +178,21 @@ def _failing(overview: Overview) -> Iterator[Reason]:
     in_error = overview.total.by_status[Status.ERROR]
     if failed > done and failed + done >= FEW_ATTEMPTS:
         words = f"{failed} of {failed + done} attempts failed since {time_of_day(overview.hour_before.hour)}"
-        yield Reason("failing", Level.LOOK, words, MENDS["failing"])
+        yield VerdictReason("failing", Level.LOOK, words, MENDS["failing"])
     elif in_error >= MANY_IN_ERROR:
         words = f"{in_error} tasks are in error: they failed, and come again by themselves"
-        yield Reason("failing", Level.LOOK, words, MENDS["failing"])
+        yield VerdictReason("failing", Level.LOOK, words, MENDS["failing"])
 
 
-def _leases(overview: Overview) -> Iterator[Reason]:
+def _leases(overview: Overview) -> Iterator[VerdictReason]:
     rows, seconds = overview.lapsed
     if rows:
         are = "task of a worker that vanished is" if rows == 1 else "tasks of workers that vanished are"
         words = f"{rows} {are} not taken back, though the lease ended {age(seconds)} ago"
-        yield Reason("leases", Level.LOOK, words, f"any run takes them back: see that cron runs {WORKER}")
+        yield VerdictReason("leases", Level.LOOK, words, f"any run takes them back: see that cron runs {WORKER}")
 
 
-def _lost(overview: Overview) -> Iterator[Reason]:
+def _lost(overview: Overview) -> Iterator[VerdictReason]:
     lost = sum(hour.lost for hour in overview.hours)
     if lost:
         attempts = "1 attempt was lost: its worker" if lost == 1 else f"{lost} attempts were lost: their workers"
@@ -198,10 +200,10 @@ def _lost(overview: Overview) -> Iterator[Reason]:
         mend = (
             f"if the host ends programs after a time or for memory, have {WORKER} end before: --max-time, --max-memory"
         )
-        yield Reason("lost", Level.LOOK, words, mend)
+        yield VerdictReason("lost", Level.LOOK, words, mend)
 
 
-def _stray(overview: Overview) -> Iterator[Reason]:
+def _stray(overview: Overview) -> Iterator[VerdictReason]:
     rows = overview.undated + overview.strange
     if rows:
         start = "task never starts" if rows == 1 else "tasks never start"
@@ -209,4 +211,4 @@ def _stray(overview: Overview) -> Iterator[Reason]:
             overview.strange
         )
         words = f"{rows} {start}: {' or '.join(why)}"
-        yield Reason("stray", Level.ACT, words, "set their status to 0, and mend what adds them")
+        yield VerdictReason("stray", Level.ACT, words, "set their status to 0, and mend what adds them")

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from ..doctor.examination import accepted_in, examine
-from ..doctor.findings import Finding, Level, unknown
+from ..doctor.findings import CheckResult, Level, unknown
 from ..errors import Conflict, DatabaseError, TablesMissing, TablesOutdated, Unavailable
 from ..messages.printable import in_units
 from ..messages.programs import CLIENT
@@ -237,7 +237,7 @@ def findings_of(folder: Path, may_act: bool, answer_seconds: float) -> Page:
     return Page("doctor.html", {"findings": findings, "accepted": accepted})
 
 
-def _of_reader(finding: Finding) -> Finding:
+def _of_reader(finding: CheckResult) -> CheckResult:
     """A finding as a page means it that only shows, where its account may only read."""
     if finding.check != "rights" or finding.level is not Level.BROKEN or "may not UPDATE on" not in finding.found:
         return finding

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import TaskServerError
 from ..model.results import Progress, read_progress
-from ..worker.task_context import CurrentTask, RunningTask, enter, leave
+from ..worker.task_context import CurrentTask, TaskLabel, enter, leave
 
 
 class FakeTask:
@@ -32,9 +32,9 @@ class FakeTask:
         self._task = task
 
     @property
-    def running(self) -> RunningTask:
+    def running(self) -> TaskLabel:
         """The task as lines of a log name it."""
-        return RunningTask(self._task.id, "a test", self._task.attempt, len(self._task.ids) - 1)
+        return TaskLabel(self._task.id, "a test", self._task.attempt, len(self._task.ids) - 1)
 
     def current(self) -> CurrentTask:
         """The task as `taskserver.current_task` returns it."""

@@ -58,7 +58,7 @@ class CurrentTask(NamedTuple):
     """The ids of all tasks of this call."""
 
 
-class RunningTask(NamedTuple):
+class TaskLabel(NamedTuple):
     """The running task as lines of a log name it."""
 
     id: int
@@ -127,7 +127,7 @@ class CallContext(Protocol):
     """What stands between the code of one call and its tasks."""
 
     @property
-    def running(self) -> RunningTask: ...
+    def running(self) -> TaskLabel: ...
     @property
     def is_over(self) -> bool: ...
     def current(self) -> CurrentTask: ...
@@ -172,10 +172,10 @@ class TaskContext:
     # ---- for the task's code
 
     @property
-    def running(self) -> RunningTask:
+    def running(self) -> TaskLabel:
         """Asks no row, and so can be had for each line of a log."""
         first, *others = self._call.tasks
-        return RunningTask(first.id, first.task, first.attempts + 1, len(others))
+        return TaskLabel(first.id, first.task, first.attempts + 1, len(others))
 
     @property
     def is_over(self) -> bool:
@@ -335,7 +335,7 @@ def _context_of_call() -> CallContext | None:
     return None if context is None or context.is_over else context
 
 
-def running_task() -> RunningTask | None:
+def running_task() -> TaskLabel | None:
     """The task whose code runs here, if any; for a program in which one task runs at a time.
 
     A thread has no context variables of the one that started it, before Python 3.14: one that began after the task did

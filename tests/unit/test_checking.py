@@ -289,7 +289,7 @@ def test_every_name_of_a_finding_can_be_accepted_and_no_other() -> None:
         first = [call.args[0] for call in calls if call.args and re.search(r"\w+", ast.unparse(call.func))[0] in makers]  # type: ignore[index]
         return {one.value for one in first if isinstance(one, ast.Constant) and isinstance(one.value, str)}
 
-    reasons = names_in("monitoring/verdict.py", "monitoring/checking.py", makers=["Reason", "Problem"])
+    reasons = names_in("monitoring/verdict.py", "monitoring/checking.py", makers=["VerdictReason", "Problem"])
     assert set(REASONS) == reasons
     findings = names_in("doctor/*.py", makers=["ok", "unknown", "warning", "broken"])
     of_many = {"code", "module_files", "between", "on_failure"}  # named where their search begins

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from taskserver.doctor import mysql, queue, sqlite
-from taskserver.doctor.findings import Finding, Level
+from taskserver.doctor.findings import CheckResult, Level
 from taskserver.doctor.queue import _cron, _ended_badly, _schedules
 from taskserver.model.schedule import Schedule
 from taskserver.settings.dsn import parse_dsn
@@ -40,18 +40,18 @@ FACTS = MySQLFacts(
 )
 
 
-def of_mysql(dsn: str = LOCAL, **facts: Any) -> list[Finding]:
+def of_mysql(dsn: str = LOCAL, **facts: Any) -> list[CheckResult]:
     settings: Any = Settings(folder=None, dsn=parse_dsn(dsn))  # type: ignore[arg-type]
     return list(mysql.findings(FACTS._replace(**facts), settings))
 
 
-def of_sqlite(**facts: Any) -> list[Finding]:
+def of_sqlite(**facts: Any) -> list[CheckResult]:
     whole = SQLiteFacts("3.40", "wal", "ok", (), ("claim_by_group", "claim_any_group"), ())._replace(**facts)
     settings: Any = Settings(folder=None, dsn=parse_dsn("sqlite:///x.db"))  # type: ignore[arg-type]
     return list(sqlite.findings(whole, settings))
 
 
-def one_of(found: list[Finding], check: str) -> Finding:
+def one_of(found: list[CheckResult], check: str) -> CheckResult:
     (finding,) = [one for one in found if one.check == check]
     return finding
 

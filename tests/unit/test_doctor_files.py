@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from taskserver.doctor import code_rights, files, page
-from taskserver.doctor.findings import Finding, Level
+from taskserver.doctor.findings import CheckResult, Level
 from taskserver.host.file_rights import _has_no_others, who_else
 from taskserver.settings.load import load_settings
 from tests.support.pages import PASSWORD_HASH
@@ -80,14 +80,14 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def worse(folder: Path) -> list[Finding]:
+def worse(folder: Path) -> list[CheckResult]:
     """The findings that are not well."""
     found = [*files.of_program(folder), *of_deployment(folder)]
     assert all(one.level is Level.OK or (one.why and one.mend) for one in found)
     return [one for one in found if one.level is not Level.OK]
 
 
-def of_deployment(folder: Path) -> list[Finding]:
+def of_deployment(folder: Path) -> list[CheckResult]:
     return list(files.of_deployment(load_settings(folder, {})))
 
 

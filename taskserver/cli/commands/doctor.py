@@ -10,7 +10,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from ...doctor.findings import Finding, Level
+from ...doctor.findings import CheckResult, Level
 from ...messages.instants import in_sentence
 from ...messages.printable import printable
 from ...monitoring.acceptance import Accepted
@@ -70,7 +70,7 @@ def run(folder: Path, options: argparse.Namespace) -> int:
     return health
 
 
-def _shown(finding: Finding, level: str, line: str) -> str:
+def _shown(finding: CheckResult, level: str, line: str) -> str:
     """The line of a finding; on a terminal it is wrapped, and its level coloured."""
     if not sys.stdout.isatty():
         return line
@@ -80,22 +80,22 @@ def _shown(finding: Finding, level: str, line: str) -> str:
     return "\n".join([painted(level, COLOURS.get(level, ""), sys.stdout) + lines[0][len(level) :], *lines[1:]])
 
 
-def _line(finding: Finding) -> str:
+def _line(finding: CheckResult) -> str:
     text = f"{finding.level.value:<8} {finding.check:<14} {finding.found}"
     parts = [text, finding.why and f"Why it matters: {finding.why}", finding.mend and f"Mend: {finding.mend}"]
     return printable(" ".join(part if part[-1] in "?!" else f"{part}." for part in parts if part)).removesuffix(".")
 
 
-def _accepted_line(finding: Finding, accepted: Accepted) -> str:
+def _accepted_line(finding: CheckResult, accepted: Accepted) -> str:
     text = f"{ACCEPTED:<8} {finding.check:<14} {finding.found}"
     return printable(f"{text}. Accepted since {in_sentence(accepted.since)}: {accepted.reason}")
 
 
-def _report(finding: Finding) -> dict[str, str]:
+def _report(finding: CheckResult) -> dict[str, str]:
     return {**finding._asdict(), "level": finding.level.value}
 
 
-def _verdict(found: Sequence[Finding], accepted: int) -> str:
+def _verdict(found: Sequence[CheckResult], accepted: int) -> str:
     counts = {level: sum(finding.level is level for finding in found) for level in Level}
     if counts[Level.BROKEN] or counts[Level.WARNING]:
         verdict = f"{counts[Level.BROKEN]} broken, {counts[Level.WARNING]} warnings, of {len(found)} checks"

@@ -15,7 +15,7 @@ from ...messages.log_records import FULL_TEXT
 from ...messages.printable import escaped, printable
 
 if TYPE_CHECKING:
-    from ...worker.task_context import RunningTask
+    from ...worker.task_context import TaskLabel
 
 INDENT = "    "
 LEVELS = ((50, "CRITICAL"), (40, "ERROR"), (30, "WARNING"), (20, "INFO"))
@@ -38,7 +38,7 @@ class TaskRecord(OwnRecord):
     """A record of what a task printed, or logged by a logger of that name."""
 
     def __init__(
-        self, name: str, level: int, message: str, by: RunningTask | None = None, error: str = "", full_text: str = ""
+        self, name: str, level: int, message: str, by: TaskLabel | None = None, error: str = "", full_text: str = ""
     ) -> None:
         """`by` is the task, where that is known; `error` and `full_text` are those of an exception that it logged."""
         super().__init__(name, level, "", 0, message, None, None)

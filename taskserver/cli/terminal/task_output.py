@@ -24,7 +24,7 @@ from ...messages.printable import shown
 from .log_lines import TaskRecord, deliver
 
 if TYPE_CHECKING:
-    from ...worker.task_context import RunningTask
+    from ...worker.task_context import TaskLabel
 
 MAX_PRINTED_LINE = 10_000
 """Characters of one line; a task may print without ever ending a line."""
@@ -32,7 +32,7 @@ MAX_MESSAGE = 100_000
 """Characters of a logged message."""
 
 
-def running_task() -> RunningTask | None:
+def running_task() -> TaskLabel | None:
     """The task whose code runs here, if any."""
     # No task runs before this module is imported, and a run that finds none does not import it.
     module: Any = sys.modules.get("taskserver.worker.task_context")
@@ -63,7 +63,7 @@ class TaskOutput:
         """
         return self._has_prints and not getattr(self._theirs, "is_called", False)
 
-    def print(self, line: str, by: RunningTask | None) -> None:
+    def print(self, line: str, by: TaskLabel | None) -> None:
         """Log a line that a task printed."""
         deliver(TaskRecord("printed", logging.INFO, line, by), self._all)
 
@@ -218,7 +218,7 @@ class PrintsToLog(io.TextIOBase):
 class _Line:
     """What a thread has printed of a line so far, for this task."""
 
-    def __init__(self, by: RunningTask | None) -> None:
+    def __init__(self, by: TaskLabel | None) -> None:
         self.by = by
         self.pieces: list[str] = []
         self.length = 0
