@@ -7,6 +7,7 @@ neither a property nor a module's __getattr__ runs, and nothing but a listed mod
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -72,8 +73,11 @@ class _Breakage(NamedTuple):
 class Callables:
     """The callables of the listed modules, found by name, and kept once found."""
 
-    def __init__(self, modules: Sequence[str], folder: Path | None = None) -> None:
-        """`modules` are names, or packages as `name.*`; messages name `folder` as the one that has the modules."""
+    def __init__(self, modules: Sequence[str], folder: Path | None = None, may_be_outdated: bool = False) -> None:
+        """`modules` are names, or packages as `name.*`; messages name `folder` as the one that has the modules.
+
+        `may_be_outdated`: whether another process with newer code is to follow, once the files have changed.
+        """
         self._exact = frozenset(name for name in modules if not name.endswith(".*"))
         self._packages = tuple(name[:-2] for name in modules if name.endswith(".*"))
         self._listed = ", ".join(modules)
@@ -82,6 +86,9 @@ class Callables:
         self._handed_out: set[str] = set()
         """Names of broken modules whose texts `newly_broken` gave."""
         self._folder = folder
+        self._may_be_outdated = may_be_outdated
+        self._stamps: dict[str, object] = {}
+        """By the names of imported modules: the state of the file when it was imported."""
 
     def would_import(self, name: str) -> bool:
         """Whether to find this callable may run the code of a module that is not imported yet."""
@@ -127,6 +134,12 @@ class Callables:
             return self._found.get(name) or (None if self.would_import(name) else self.find(name))
         except Exception:  # its own task's turn tells of it
             return None
+
+    def is_outdated(self) -> bool:
+        """Whether another process may find what this one cannot: the file of a module changed after its import."""
+        return self._may_be_outdated and any(
+            _stamp(sys.modules.get(name)) != stamp for name, stamp in self._stamps.items()
+        )
 
     def find_anew(self, name: str) -> TaskCallable:
         """`find` for a program that never asks `would_import`: a broken module is tried again after BROKEN_SECONDS."""
@@ -223,6 +236,8 @@ class Callables:
             raise ModuleBroken(text) from error
         if not issubclass(type(module), ModuleType):
             raise BadTask(f"{name} has put something else in the place of its module")
+        if self._may_be_outdated and name not in self._stamps:
+            self._stamps[name] = _stamp(module)
         return module
 
     def _function(self, name: str, place: _Place, namespace: dict[str, Any]) -> TaskCallable:
@@ -277,6 +292,16 @@ class Callables:
         listed = (space for space in spaces if self._is_listed(space.get("__module__")))
         kinds = (staticmethod, classmethod)
         return [name for space in listed for name, value in _public(space) if type(value) in kinds]
+
+
+def _stamp(module: object) -> object:
+    """What changes with a module's file; None where it has no such file."""
+    file = _module_namespace(module).get("__file__") if issubclass(type(module), ModuleType) else None
+    try:
+        found = os.stat(file) if type(file) is str else None
+    except (OSError, ValueError):
+        return None
+    return found and (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
 def _is_public_at_or_below(package: str, module: str) -> bool:

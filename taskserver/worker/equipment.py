@@ -63,7 +63,7 @@ def equipped(
     callables: Callables | None = None,
 ) -> Iterator[Equipment]:
     """In the `with`, tasks can be run."""
-    callables = callables or Callables(settings.modules, settings.folder)
+    callables = callables or Callables(settings.modules, settings.folder, may_be_outdated=bool(stop.ends_process))
     watchdog = Watchdog(stop.ends_process, HANGS) if stop.ends_process else None
     with (
         time_limit(stop, settings.lease_seconds / 4) as limit,

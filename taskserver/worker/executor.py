@@ -7,6 +7,7 @@ A callable's options choose the way to execute: alone.py, transactional.py, batc
 
 from __future__ import annotations
 
+from logging import getLogger
 from typing import NamedTuple, Protocol
 
 from ..errors import BadTask, ModuleBroken
@@ -20,6 +21,9 @@ from .reporting import Reporter
 from .run_context import RunContext
 from .shared import SharedExecution
 from .stats import Attempt
+
+
+LOG = getLogger("taskserver")
 
 
 class Execution(Protocol):
@@ -80,6 +84,9 @@ class Executor:
                     return
             ready = self._ready(task)
         except BadTask as error:
+            if attempt is None and self._run.callables.is_outdated():
+                self._leave(claimed, error)
+                return
             # Nothing of it was called: take back the attempt that was counted for the import of its module. The
             # arguments are let go: many bad rows may wait for their end to be written.
             self._refuse(claimed, error, uncount=attempt is not None)
@@ -106,6 +113,13 @@ class Executor:
         """End a bad row. The error is made anew: the frames that raised it hold the arguments."""
         failure = failure_of(BadTask(*error.args))
         self._finishing.add(Finish(task, failure.text, uncount=uncount), None, failure)
+
+    def _leave(self, task: ClaimedTask, error: BadTask) -> None:
+        """Leave a row to a later run: this one has an older code than the files, and ends."""
+        LOG.info("task %d is left to a run that has the code of today's files: %s", task.id, error)
+        self._run.result.taken -= 1
+        self._run.heartbeat.claimed.put_back_unrun(task)
+        self._run.limits.is_outdated = True
 
     # ---- a module that is not imported yet
 

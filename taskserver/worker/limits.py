@@ -65,6 +65,8 @@ class RunLimits:
         """The longest wait among the tasks that were started so far."""
         self._is_full = False
         """Whether a task was left since it would not fit into the time that is left."""
+        self.is_outdated = False
+        """Whether the files of its modules hold newer code, which a task needs."""
         self.called_with_others = 0
         """How many of the tasks that were taken up had no call of their own."""
 
@@ -84,6 +86,8 @@ class RunLimits:
     def _reason_of_host(self, calls: int) -> Reason | None:
         """The reason by time or memory. The next call may take as long as the `calls` so far took on average."""
         limits = self._limits
+        if self.is_outdated:
+            return Reason.OUTDATED
         if self._is_full:
             return Reason.MAX_TIME
         if limits.max_seconds is not None and self.elapsed() + self._usual_seconds(calls) >= limits.max_seconds:

@@ -17,6 +17,8 @@ class Reason(str, Enum):
     """New tasks were there, and other sessions held their rows for longer than the run's patience."""
     HANDED_OVER = "handed_over"
     """Another worker waited for the slot of this one, which lingered (worker.py --linger)."""
+    OUTDATED = "outdated"
+    """It met a task that its code cannot run, and the files hold newer code: the next run imports that."""
     STOPPED = "stopped"
     """The run was asked to stop, as by a signal."""
     ERROR = "error"
@@ -30,6 +32,7 @@ BECAUSE = {
     Reason.MAX_MEMORY: "it holds more memory than it may",
     Reason.CROWDED: "others hold all new tasks",
     Reason.HANDED_OVER: "another worker waits for its place",
+    Reason.OUTDATED: "the code of tasks has changed",
     Reason.STOPPED: "it was told to stop",
     Reason.ERROR: "an error ended it",
 }

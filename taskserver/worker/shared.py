@@ -145,6 +145,9 @@ class SharedExecution:
             try:
                 call = prepare(task, self._run.callables)
             except BadTask as error:
+                if self._run.callables.is_outdated():  # as its own turn will tell
+                    claimed.put_back(task)
+                    break
                 self._run.result.taken += 1
                 self._finishing.add(Finish(task, describe(error)), None)
             except (ModuleBroken, MemoryError):  # as its own turn will tell

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -342,3 +343,31 @@ def test_a_worker_stays_where_the_folder_of_slots_is_gone(sqlite_queue: Queue) -
     wait_until(sqlite_queue.notes)
     worker.send_signal(signal.SIGTERM)
     assert end_of(worker) == (0, "", "")
+
+
+@pytest.mark.parametrize("option", ["", "@taskserver.task(commit_every=10)\n"], ids=["alone", "shared"])
+def test_a_worker_whose_code_is_older_than_its_files_leaves_a_task_that_needs_the_new_one(
+    sqlite_queue: Queue, option: str
+) -> None:
+    sqlite_queue.define(f"import taskserver\n\n{option}def greet(): note('old')\n")
+    sqlite_queue.add("tasks.greet")
+    first = sqlite_queue.start_task(0, "--linger", LONG)
+    sqlite_queue.define(f"import taskserver\n\n{option}def greet(name=''): note(name or 'old')\n")
+    names = "[]", '["ada"]', '["grace"]'
+    sqlite_queue.sql("INSERT INTO jobs_queue (task, args) SELECT 'tasks.greet', value FROM json_each(?)", json.dumps(names))
+    assert end_of(first) == (0, "", "")
+    assert sqlite_queue.rows("status, attempts") == [(0, 0)] * 2
+    assert sqlite_queue.sql("SELECT reason, taken, done FROM jobs_queue_workers") == [("outdated", 2, 2)]
+    assert_silent(sqlite_queue.worker())
+    assert sqlite_queue.notes() == ["old", "old", "ada", "grace"]
+    assert sqlite_queue.rows() == []
+
+
+def test_a_task_that_no_file_has_is_fatal_whatever_changed(sqlite_queue: Queue) -> None:
+    sqlite_queue.define("def touch(): os.utime(__file__, (1, 1))\n")
+    sqlite_queue.add("tasks.touch")
+    sqlite_queue.add("tasks.missing")
+    assert_silent(sqlite_queue.worker("--batch", 1))
+    assert sqlite_queue.rows("status, attempts") == [(0, 0)]
+    assert "has no 'missing'" in sqlite_queue.worker().stderr
+    assert sqlite_queue.statuses() == [4]
