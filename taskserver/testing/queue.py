@@ -195,7 +195,8 @@ def task_queue(
 
 @contextmanager
 def _private_folder() -> Iterator[Path]:
-    folder = tempfile.mkdtemp(prefix="the_task_queue_of_a_test-", dir=IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None)
+    place = IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None
+    folder = tempfile.mkdtemp(prefix="the_task_queue_of_a_test-", dir=place)
     try:
         yield Path(folder)
     finally:

@@ -296,7 +296,8 @@ class Callables:
 
 def _stamp(module: object) -> object:
     """What changes with a module's file; None where it has no such file."""
-    file = _module_namespace(module).get("__file__") if issubclass(type(module), ModuleType) else None
+    is_module = issubclass(type(module), ModuleType)
+    file = _module_namespace(cast(ModuleType, module)).get("__file__") if is_module else None
     try:
         found = os.stat(file) if type(file) is str else None
     except (OSError, ValueError):

@@ -22,7 +22,6 @@ from .run_context import RunContext
 from .shared import SharedExecution
 from .stats import Attempt
 
-
 LOG = getLogger("taskserver")
 
 

@@ -353,8 +353,8 @@ def test_a_worker_whose_code_is_older_than_its_files_leaves_a_task_that_needs_th
     sqlite_queue.add("tasks.greet")
     first = sqlite_queue.start_task(0, "--linger", LONG)
     sqlite_queue.define(f"import taskserver\n\n{option}def greet(name=''): note(name or 'old')\n")
-    names = "[]", '["ada"]', '["grace"]'
-    sqlite_queue.sql("INSERT INTO jobs_queue (task, args) SELECT 'tasks.greet', value FROM json_each(?)", json.dumps(names))
+    args = json.dumps(["[]", '["ada"]', '["grace"]'])
+    sqlite_queue.sql("INSERT INTO jobs_queue (task, args) SELECT 'tasks.greet', value FROM json_each(?)", args)
     assert end_of(first) == (0, "", "")
     assert sqlite_queue.rows("status, attempts") == [(0, 0)] * 2
     assert sqlite_queue.sql("SELECT reason, taken, done FROM jobs_queue_workers") == [("outdated", 2, 2)]
