@@ -24,6 +24,7 @@ from ..model.given_function import GivenFunction
 from ..model.new_task import MAX_DELAY_DAYS, NewTask
 from ..server import TaskServer
 from ..settings.checks import PREFIX, SETTING_KEYS
+from ..settings.dsn import parse_dsn
 from ..settings.load import Settings, load_settings, make_importable
 from ..stores import Store, open_store
 from ..stores.queue import operations
@@ -231,6 +232,11 @@ def _in_place(queue: TaskQueue, dsn: str) -> Iterator[None]:
     real = given_function.given_function
 
     def keep(server: TaskServer, own: Store) -> None:
+        if dsn_before is not None and server.settings.dsn == queue.server.settings.dsn:
+            # It took the DSN from the environment, and does so again after the test.
+            password = os.environ.get(f"{PREFIX}PASSWORD", "")
+            server.settings = server.settings._replace(dsn=parse_dsn(dsn_before, password))
+            own = open_store(server.settings)
         vars(server)["store"] = own  # for the time after the test
 
     def given(function: Any) -> GivenFunction:

@@ -125,6 +125,21 @@ def queue(tasks: ModuleType) -> Iterator[TaskQueue]:
 # ---- in the place of the site's
 
 
+def test_a_server_that_was_made_in_a_test_uses_the_database_of_the_environment_after_it(
+    tasks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASKSERVER_DSN", f"sqlite:///{tmp_path}/site.db")
+    with testing.task_queue(modules="tasks") as queue:
+        made, elsewhere = TaskServer.from_env(), TaskServer(f"sqlite:///{tmp_path}/other.db")
+        made.add_task("tasks.note", ["a"])
+        elsewhere.add_task("tasks.note", ["b"])
+        assert [task.args for task in queue.added] == [["a"], ["b"]]
+    for server, name in ((made, "site.db"), (elsewhere, "other.db")):
+        server.create_tables()
+        assert server.add_task("tasks.note", ["c"]) == 1
+        assert (tmp_path / name).exists()
+
+
 def test_every_server_of_the_process_uses_the_queue_and_its_own_one_after_the_test(tasks: Any, tmp_path: Path) -> None:
     with TaskServer(f"sqlite:///{tmp_path}/site.db") as of_the_site:
         of_the_site.create_tables()
