@@ -20,6 +20,7 @@ from ..monitoring.coverage import (
     groups_served,
     in_time,
     is_late,
+    is_stuck,
     paused_of,
     seconds_since_start,
     takes_all_groups,
@@ -118,13 +119,11 @@ def _describe_run(run: LastRun) -> str:
 def _ended_badly(runs: Sequence[LastRun]) -> Iterator[CheckResult]:
     ended_badly = [run for run in _recent(runs) if run.reason == "error"]
     if ended_badly:
-        # A setup that failed lets no task begin.
-        gave_back = all(run.released and not run.taken for run in ended_badly)
         yield warning(
             "runs",
             f"ended with an error: {'; '.join(map(_describe_run, ended_badly[:MAX_RUNS_NAMED]))}",
             "it started no task, and gave back what it had claimed"
-            if gave_back
+            if all(map(is_stuck, ended_badly))
             else "what it had claimed waits until its lease ends",
             "cron's mail, or TASKSERVER_LOG, has the line that it ended with",
         )

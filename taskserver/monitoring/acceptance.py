@@ -14,7 +14,10 @@ from ..messages.printable import printable
 from ..stores import Store
 from ..stores.queue.notes import Notes
 
-REASONS = ("cron", "groups", "waiting", "ready", "fatal", "schedules", "leases", "paused", "failing", "lost", "stray")
+REASONS = (
+    *("cron", "runs", "groups", "waiting", "ready", "fatal", "schedules", "leases", "paused", "failing", "lost"),
+    "stray",
+)
 """The names of what `check` and the verdict find."""
 FINDINGS = (
     *("python", "packages", "web_folder", "code", "env_file", "files", "module_files", "var", "log", "page"),

@@ -214,7 +214,10 @@ def _problems(overview: Overview, limits: Limits, measured: Measured) -> Iterato
     yield from _ready(limits, measured)
     yield from _fatal(limits, measured)
     for reason in reasons:
-        if reason.name == "leases":
+        if reason.name == "runs":
+            state = State.CRITICAL if _waits(overview, limits.groups) else State.WARNING
+            yield Problem("runs", state, "the last run failed before any task", reason.words, reason.mend)
+        elif reason.name == "leases":
             yield Problem("leases", State.WARNING, f"{measured.lapsed} lapsed", reason.words, reason.mend)
         elif reason.name not in BY_LIMITS and (reason.level is Level.ACT or reason.name in LOOKED_AT):
             yield _of_verdict(reason)

@@ -58,6 +58,11 @@ def in_time(runs: Sequence[LastRun]) -> list[LastRun]:
     return [run for run in runs if not is_late(run)]
 
 
+def is_stuck(run: LastRun) -> bool:
+    """Whether a run ended with an error, and gave back all that it had claimed, as where a setup fails."""
+    return run.reason == "error" and run.released > 0 and not run.taken
+
+
 def takes_all_groups(run: LastRun) -> bool:
     """Whether a run takes tasks of every group, as far as its record tells."""
     return names_all_groups(run.group_ids)

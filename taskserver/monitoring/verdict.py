@@ -10,7 +10,7 @@ from ..messages.instants import time_of_day
 from ..messages.printable import age
 from ..messages.programs import CLIENT, WORKER
 from ..model.task import Status
-from .coverage import in_time, seconds_since_start
+from .coverage import in_time, is_stuck, seconds_since_start
 from .overview import Overview
 
 LONG_WAIT_SECONDS = 3600.0
@@ -26,6 +26,7 @@ MENDS = {
         "the page, runs them again; one that was lost may have done its work: look before"
     ),
     "failing": f"{CLIENT} errors, or the status page, counts what they failed with",
+    "runs": f"cron's mail, or TASKSERVER_LOG, has the line that it ended with; {CLIENT} doctor looks for the cause",
     "waiting": f"more workers (a second crontab line, or --processes), or fewer tasks; {CLIENT} stats shows the pace",
 }
 """What to do about reasons that `client.py check` finds, too, by limits of its own."""
@@ -86,6 +87,7 @@ def judge(overview: Overview, accepted: Collection[str] = ()) -> Verdict:
 def _reasons(overview: Overview) -> Iterator[VerdictReason]:
     stopped = list(_cron(overview))
     yield from stopped
+    yield from _runs(overview)
     yield from _groups(overview)
     yield from _fatal(overview)
     yield from _schedules(overview, bool(stopped))
@@ -111,6 +113,14 @@ def _cron(overview: Overview) -> Iterator[VerdictReason]:
 
 def _ago(seconds: float) -> str:
     return f"{age(seconds)} ago" if seconds < float("inf") else "at an instant that cannot be"
+
+
+def _runs(overview: Overview) -> Iterator[VerdictReason]:
+    failed = [run for run in in_time(overview.runs) if is_stuck(run)]
+    if failed:
+        level = Level.ACT if overview.total.by_status[Status.NEW] else Level.LOOK
+        words = f"the last run for {failed[0].groups} on {failed[0].host} ended with an error and could start no task"
+        yield VerdictReason("runs", level, words, MENDS["runs"])
 
 
 def _groups(overview: Overview) -> Iterator[VerdictReason]:

@@ -7,7 +7,6 @@ neither a property nor a module's __getattr__ runs, and nothing but a listed mod
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,6 +35,7 @@ from ..model.runnable import (
 from ..model.signatures import Parameters
 from ..model.task import MAX_TASK_LENGTH
 from ..model.task_options import Options, options_of
+from .code_files import CodeFiles
 from .django_tasks import django_call
 
 # Reads past the words of a module about itself, as messages/classes.py past those of a class.
@@ -86,9 +86,7 @@ class Callables:
         self._handed_out: set[str] = set()
         """Names of broken modules whose texts `newly_broken` gave."""
         self._folder = folder
-        self._may_be_outdated = may_be_outdated
-        self._stamps: dict[str, object] = {}
-        """By the names of imported modules: the state of the file when it was imported."""
+        self._files = CodeFiles() if may_be_outdated else None
 
     def would_import(self, name: str) -> bool:
         """Whether to find this callable may run the code of a module that is not imported yet."""
@@ -137,9 +135,7 @@ class Callables:
 
     def is_outdated(self) -> bool:
         """Whether another process may find what this one cannot: the file of a module changed after its import."""
-        return self._may_be_outdated and any(
-            _stamp(sys.modules.get(name)) != stamp for name, stamp in self._stamps.items()
-        )
+        return self._files is not None and self._files.have_changed()
 
     def find_anew(self, name: str) -> TaskCallable:
         """`find` for a program that never asks `would_import`: a broken module is tried again after BROKEN_SECONDS."""
@@ -236,8 +232,8 @@ class Callables:
             raise ModuleBroken(text) from error
         if not issubclass(type(module), ModuleType):
             raise BadTask(f"{name} has put something else in the place of its module")
-        if self._may_be_outdated and name not in self._stamps:
-            self._stamps[name] = _stamp(module)
+        if self._files is not None:
+            self._files.note(_module_namespace(module).get("__file__"))
         return module
 
     def _function(self, name: str, place: _Place, namespace: dict[str, Any]) -> TaskCallable:
@@ -292,17 +288,6 @@ class Callables:
         listed = (space for space in spaces if self._is_listed(space.get("__module__")))
         kinds = (staticmethod, classmethod)
         return [name for space in listed for name, value in _public(space) if type(value) in kinds]
-
-
-def _stamp(module: object) -> object:
-    """What changes with a module's file; None where it has no such file."""
-    is_module = issubclass(type(module), ModuleType)
-    file = _module_namespace(cast(ModuleType, module)).get("__file__") if is_module else None
-    try:
-        found = os.stat(file) if type(file) is str else None
-    except (OSError, ValueError):
-        return None
-    return found and (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
 def _is_public_at_or_below(package: str, module: str) -> bool:

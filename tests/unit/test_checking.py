@@ -213,6 +213,16 @@ def test_lapsed_leases_and_what_somebody_has_to_act_on_are_warnings() -> None:
     assert found(judged(overview)) == dict.fromkeys(("leases", "groups", "schedules", "stray"), WARNING)
 
 
+@pytest.mark.parametrize(("new", "state"), [(0, WARNING), (3, CRITICAL)])
+def test_a_run_that_failed_before_it_could_start_a_task_is_told(new: int, state: State) -> None:
+    run = a_run()._replace(reason="error", released=5)
+    judgement = judged(an_overview({0: rows(new)}, [run]))
+    words = "the last run for all groups on host ended with an error and could start no task"
+    assert [(one.name, one.state, one.words) for one in judgement.problems] == [("runs", state, words)]
+    for well in (run._replace(taken=1), run._replace(released=0), run._replace(reason="stopped")):
+        assert judged(an_overview({0: rows(new)}, [well])).state is OK
+
+
 def test_the_worst_problem_stands_first() -> None:
     judgement = judged(an_overview({3: rows(new=1, fatal=10, ready_seconds=2 * HOUR)}))
     assert list(found(judgement).items()) == [("fatal", CRITICAL), ("waiting", WARNING)]
