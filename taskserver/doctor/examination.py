@@ -84,7 +84,7 @@ def _of_database(
                 # Without these indexes no count comes to an end in time.
                 if levels.get("claim_index") is not Level.BROKEN:
                     facts = queue.facts_of(store, settings)
-                    task_names = facts.names
+                    task_names = queue.names_in(store, facts)
                     yield from queue.findings(store, facts, settings.folder)
         finally:
             # Modules are imported next, which may fork or open the same file.

@@ -130,7 +130,7 @@ def _callables(names: Sequence[str] | None, answer: Answer) -> CheckResult:
     if answer.broken and not answer.refused:
         return unknown("callables", "they cannot be told while a module is broken", "rows may name what is not there")
     if not answer.refused:
-        return ok("callables", f"{len(names)} named by the rows that are next, all can be called")
+        return ok("callables", f"{len(names)} named by the next rows and by schedules, all can be called")
     reasons = "; ".join(list(answer.refused.values())[:MAX_NAMES_SHOWN])
     or_more = " or more" if len(answer.refused) == MAX_REFUSED else ""
     more = (

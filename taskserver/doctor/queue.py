@@ -47,6 +47,11 @@ def facts_of(store: Store, settings: Settings) -> QueueFacts:
     return store.diagnosis.queue_facts(MAX_NEXT_ROWS, settings.lease_seconds + MIN_LAPSED_SECONDS)
 
 
+def names_in(store: Store, facts: QueueFacts) -> tuple[str, ...]:
+    """The callables that the next rows name, and those of schedules, each once. Raises DatabaseError."""
+    return tuple(sorted({*facts.names, *(stored.schedule.task for stored in Schedules(store).all())}))
+
+
 def findings(store: Store, facts: QueueFacts, folder: Path) -> Iterator[CheckResult]:
     """One finding for each check of the queue. Raises DatabaseError."""
     counts, runs = store.views.counts(), store.views.runs()

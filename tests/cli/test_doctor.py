@@ -642,6 +642,10 @@ def test_schedules_of_which_nothing_is_wrong_are_well(healthy: Queue) -> None:
     report = Report(healthy)
     assert report.worse() == {}
     assert "1, of which nothing is wrong; next comes tidy, at 20" in report.told("schedules")
+    assert healthy.client("schedule", "tidy", "tasks.nota", "--every", 600).returncode == 0
+    report = Report(healthy)
+    assert report.worse() == {"callables": "warning"}
+    assert "module tasks has no 'nota'; did you mean 'note'?" in report.told("callables")
 
 
 # ---- cron
