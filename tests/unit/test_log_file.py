@@ -53,15 +53,20 @@ def test_a_line_has_pythons_level_and_local_time_whatever_a_module_sets(
     monkeypatch.setattr(logging.Formatter, "converter", lambda seconds: time.localtime(0))
     settings = {"TASKSERVER_DSN": "sqlite:///q.db", "TASKSERVER_LOG": "log", "TASKSERVER_LOG_FORMAT": log_format}
     handler = log_file.file_handler(load_settings(tmp_path, settings))
+    before = time.strftime("%Y-%m-%d %H:%M:%S")
+    monkeypatch.setenv("TZ", "XXX-13")
+    time.tzset()
     for level in (logging.WARNING, 55, 25):
         record = logging.LogRecord("taskserver", level, "", 0, "said", None, None)
         record.task = object()
         handler.emit(record)
     handler.close()
+    monkeypatch.delenv("TZ")
+    time.tzset()
     lines = (tmp_path / "log").read_text().splitlines()
     if log_format == "text":
         levels = [line.split()[3].lower() for line in lines]
-        assert not any(line.startswith("1970") for line in lines)
+        assert before <= lines[0][:19] <= time.strftime("%Y-%m-%d %H:%M:%S")
     else:
         levels = [json.loads(line)["level"] for line in lines]
         assert json.loads(lines[0])["task"] == "<object>"

@@ -55,7 +55,11 @@ def _format_of(settings: Settings) -> logging.Formatter:
 
 
 class _TextFormat(logging.Formatter):
-    converter = staticmethod(time.localtime)  # a module may set that of all formatters
+    def __init__(self) -> None:
+        super().__init__()
+        # Kept for the whole process: code of tasks may set another zone, as django.setup() does.
+        self._zone_seconds = time.localtime().tm_gmtoff
+        self.converter = lambda seconds: time.gmtime((seconds or 0) + self._zone_seconds)
 
     def format(self, record: logging.LogRecord) -> str:
         """The lines of a record, which stays as it is: other handlers show all of its attributes, as Sentry's does."""
