@@ -2,7 +2,8 @@
 
 `monkeypatch.setattr(tasks, "greet", …)` and `mock.patch("tasks.greet")` leave a value that production refuses, as it
 is not defined in the module. It runs here where the module's own source defines a function of that name, so that a name
-which the module imports stays refused. So does the value of a decorator that did not use functools.wraps.
+which the module imports stays refused. So does what the module's own source put there: a plain function in a class, a
+generator function, and the value of a decorator that did not use functools.wraps.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class PatchableCallables(Callables):
         value: Any = module
         for part in path:
             value = getattr(value, part, None)
-        if not _is_replacement(value) or _is_decorated(value, source, module):
+        if not _is_replacement(value) or _is_of_module(value, source, module, path):
             return None
         options = options_of(value) if isinstance(value, FunctionType) else NO_OPTIONS
         call = as_plain(value) if _is_async(value) else value
@@ -148,17 +149,40 @@ def _is_async(value: object) -> bool:
     return _is_mock(value, "AsyncMock") if _is_mock(value) else iscoroutinefunction(value)
 
 
-def _is_decorated(value: Any, source: CodeType, module: ModuleType) -> bool:
-    """Whether a decorator made this of the module's own function: one of the module, or of what the module uses."""
-    cells = () if _is_mock(value) else getattr(value, "__closure__", None) or ()
-    codes = [getattr(_content(cell), "__code__", None) for cell in cells]
-    if not any(
-        code and (code.co_name, code.co_firstlineno) == (source.co_name, source.co_firstlineno) for code in codes
-    ):
+def _is_of_module(value: Any, source: CodeType, module: ModuleType, path: tuple[str, ...]) -> bool:
+    """Whether the module itself put this there: its own function, or what a decorator made of that.
+
+    The decorator is one of the module, or of what the module uses.
+    """
+    if _is_mock(value):
+        return False
+    if _is_code_of(value, source):
+        return bool(vars(module)[path[0]].__module__ == module.__name__)  # a test's class may inherit it
+    if not any(_is_code_of(function, source) for function in _functions_in(value)):
         return False
     others = [other for other in vars(module).values() if other is not value]
     used = {other.__name__ if isinstance(other, ModuleType) else getattr(other, "__module__", None) for other in others}
     return value.__module__ in used | {module.__name__}
+
+
+def _is_code_of(function: Any, source: CodeType) -> bool:
+    code = getattr(function, "__code__", None)
+    return code is not None and (code.co_name, code.co_firstlineno) == (source.co_name, source.co_firstlineno)
+
+
+def _functions_in(value: object) -> list[FunctionType]:
+    """The functions that a function may call: those in its closure, and in theirs, for a method those of its object."""
+    found, left = list[FunctionType](), [value]
+    while left:
+        one = left.pop()
+        if type(one) is MethodType:
+            left.append(one.__func__)
+            if not isinstance(one.__self__, type):
+                left += getattr(one.__self__, "__dict__", {}).values()
+        elif type(one) is FunctionType and one not in found:
+            found.append(one)
+            left += map(_content, one.__closure__ or ())
+    return found
 
 
 def _content(cell: Any) -> object:

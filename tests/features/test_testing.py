@@ -31,7 +31,7 @@ from functools import partial
 from os import remove
 
 import taskserver
-from decorators import forgetful
+from decorators import Caller, faithful, forgetful
 
 NOTES = []
 
@@ -84,19 +84,62 @@ def decorated():
     pass
 
 
+@forgetful
+@faithful
+def decorated_twice():
+    pass
+
+
+@faithful
+@forgetful
+def decorated_below():
+    pass
+
+
+@Caller.of
+def called_by_an_object():
+    pass
+
+
 adapted = partial(note, "adapted")
+
+
+def pages():
+    yield "page"
 
 
 class Letters:
     @staticmethod
     def send(to):
         note(to)
+
+    def forward():
+        note("forwarded")
 """
 DECORATORS = """
+from functools import wraps
+
+
 def forgetful(function):
     def call():
         return function()
     return call
+
+
+def faithful(function):
+    return wraps(function)(forgetful(function))
+
+
+class Caller:
+    def __init__(self, function):
+        self.function = function
+
+    def call(self):
+        return self.function()
+
+    @classmethod
+    def of(cls, function):
+        return cls(function).call
 """
 
 
@@ -508,7 +551,13 @@ def test_a_function_that_is_put_there_brings_its_options(queue: TaskQueue, monke
     assert pages == [([0], [1])]
 
 
-@pytest.mark.parametrize("name", ["remove", "decorated", "adapted", "partial", "NOTES", "Letters"])
+REFUSED = [
+    *("remove", "adapted", "partial", "NOTES", "Letters", "Letters.forward", "pages"),
+    *("decorated", "decorated_twice", "decorated_below", "called_by_an_object"),
+]
+
+
+@pytest.mark.parametrize("name", REFUSED)
 def test_a_name_that_a_worker_would_refuse_is_refused(queue: TaskQueue, name: str) -> None:
     queue.server.add_task(f"tasks.{name}", ["x"] if name == "remove" else None)
     ran = queue.run_all(raises=False)
