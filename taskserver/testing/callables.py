@@ -83,10 +83,7 @@ class PatchableCallables(Callables):
     def given(self, function: Any) -> GivenFunction | None:
         """What a test put into a listed module, where a producer gives that itself; None where it is nothing such."""
         modules = [module for module in sys.modules if f"{module}.".startswith(self._roots)]
-        values = [
-            (f"{module}.{name}", value) for module in modules for name, value in vars(sys.modules[module]).items()
-        ]
-        names = [name for name, value in values if value is function]
+        names = [name for module in modules for name in _names_in(sys.modules[module], function)]
         if any(_has_name(function, name) for name in names):
             return None  # it stands in its own place, too
         for name in names:
@@ -99,7 +96,7 @@ class PatchableCallables(Callables):
         """What a test put in the place of a callable; None where it did not."""
         module, path = self.module_of(name)
         exported = getattr(module, "__all__", path)
-        source = _code_at(module, path)
+        source = self._source_of(module, path)
         if source is None or path[0] not in exported:
             return None
         value: Any = module
@@ -110,6 +107,32 @@ class PatchableCallables(Callables):
         options = options_of(value) if isinstance(value, FunctionType) else NO_OPTIONS
         call = as_plain(value) if _is_async(value) else value
         return TaskCallable(call, options, _parameters_of(value))
+
+    def _source_of(self, module: ModuleType, path: tuple[str, ...]) -> CodeType | None:
+        """The code of the function that the source has at a path: for an inherited method that of a base class."""
+        for owner in _classes_of(module).get(path[0], object).__mro__ if len(path) > 1 else ():
+            if path[1] in vars(owner) and f"{owner.__module__}.".startswith(self._roots):
+                return _code_at(sys.modules[owner.__module__], (owner.__name__, path[1]))
+        return _code_at(module, path)
+
+
+def _names_in(module: ModuleType, function: Any) -> list[str]:
+    """The names under which a module, or a class of it, holds a function."""
+    names = [name for name, value in vars(module).items() if value is function]
+    for class_name, holder in _classes_of(module).items():
+        # A class makes the method anew whenever it is asked for one.
+        inner = function.__func__ if type(function) is MethodType and function.__self__ is holder else function
+        for name, value in vars(holder).items():
+            if value is function or (type(value) in (staticmethod, classmethod) and value.__func__ is inner):
+                names.append(f"{class_name}.{name}")
+    return [f"{module.__name__}.{name}" for name in names]
+
+
+def _classes_of(module: ModuleType) -> dict[str, type]:
+    """The classes that a module defines; a mock is none, whatever it says of itself."""
+    values = vars(module).items()
+    classes = {name: value for name, value in values if issubclass(type(value), type)}
+    return {name: value for name, value in classes.items() if value.__module__ == module.__name__}
 
 
 def _parameters_of(value: Callable[..., Any]) -> Parameters:

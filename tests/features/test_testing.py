@@ -113,8 +113,16 @@ class Letters:
     def send(to):
         note(to)
 
+    @classmethod
+    def sign(cls, to):
+        note(cls.__name__)
+
     def forward():
         note("forwarded")
+
+
+class Parcels(Letters):
+    pass
 """
 DECORATORS = """
 from functools import wraps
@@ -541,6 +549,24 @@ def test_a_method_may_be_replaced_or_its_class(
         queue.server.add_task("tasks.Letters.send", {"to": "b"})
         assert queue.run_all().done == 1
     letters.send.assert_called_once_with(to="b")
+
+
+METHODS = [mock.Mock(), staticmethod(lambda to: None), classmethod(lambda cls, to: None)]
+
+
+@pytest.mark.parametrize("stand_in", METHODS, ids=["mock", "static-method", "class-method"])
+def test_a_replaced_method_may_be_given_itself_or_named_by_a_class_that_inherits_it(
+    queue: TaskQueue, tasks: Any, stand_in: Any
+) -> None:
+    for name in ("send", "sign"):
+        with mock.patch.object(tasks.Letters, name, stand_in):
+            queue.server.add_task(getattr(tasks.Letters, name), ["a"])
+            queue.server.add_task(f"tasks.Parcels.{name}", ["b"])
+            assert queue.run_all().called == [f"tasks.Letters.{name}", f"tasks.Parcels.{name}"]
+    assert tasks.NOTES == []
+    queue.server.add_task(tasks.Parcels.sign, ["c"])
+    queue.run_all()
+    assert tasks.NOTES == ["Parcels"]
 
 
 def test_a_function_that_is_put_there_brings_its_options(queue: TaskQueue, monkeypatch: pytest.MonkeyPatch) -> None:
