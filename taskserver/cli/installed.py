@@ -16,16 +16,24 @@ from ..messages.programs import CLIENT, WORKER
 
 def client() -> int:
     """Be client.py for the deployment in the current folder; the exit code."""
-    from .client import main
 
-    return _run(CLIENT, {signal.SIGINT}, lambda folder: main(folder, sys.argv[1:]))
+    def run(folder: Path) -> int:
+        from .client import main
+
+        return main(folder, sys.argv[1:])
+
+    return _run(CLIENT, {signal.SIGINT}, run)
 
 
 def worker() -> int:
     """Be worker.py for the deployment in the current folder; the exit code."""
-    from .worker import main
 
-    return _run(WORKER, {signal.SIGINT, signal.SIGTERM}, lambda folder: main(folder, sys.argv[1:]))
+    def run(folder: Path) -> int:
+        from .worker import main
+
+        return main(folder, sys.argv[1:])
+
+    return _run(WORKER, {signal.SIGINT, signal.SIGTERM}, run)
 
 
 def _run(program: str, held_back: set[signal.Signals], run: Callable[[Path], int]) -> int:
@@ -35,7 +43,8 @@ def _run(program: str, held_back: set[signal.Signals], run: Callable[[Path], int
         folder = Path.cwd()
     except OSError as error:
         return _refuse(program, f"the current folder cannot be had: {error.strerror}")
-    signal.pthread_sigmask(signal.SIG_BLOCK, held_back)  # until they can be obeyed
+    # Until they can be obeyed: in the midst of an import they would end in a traceback.
+    signal.pthread_sigmask(signal.SIG_BLOCK, held_back)
     return run(folder)
 
 

@@ -24,6 +24,7 @@ from django.utils.module_loading import import_string
 
 from .. import errors
 from ..messages.printable import shown
+from ..model.runnable import RUNS_NOTHING, runs_nothing
 from ..model.task_options import options_of
 from ..server import TaskServer
 from ..settings.checks import check_group_id, check_task_id
@@ -94,6 +95,8 @@ class Backend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
     def validate_task(self, task: Any) -> None:
         """Raises Django's InvalidTask."""
         super().validate_task(task)
+        if runs_nothing(task.func):
+            raise InvalidTask(f"Task {RUNS_NOTHING}.")
         if options_of(task.func).batch is not None:
             raise InvalidTask("Task has @taskserver.task(batch=…), which is for functions that Django does not call.")
 

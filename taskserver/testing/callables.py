@@ -2,7 +2,8 @@
 
 `monkeypatch.setattr(tasks, "greet", …)` and `mock.patch("tasks.greet")` leave a value that production refuses, as it
 is not defined in the module. It runs here where the module's own source defines a function of that name, so that a name
-which the module imports stays refused. So does the value of a decorator that did not use functools.wraps.
+which the module imports stays refused. So does what the module's own source put there: a plain function in a class, a
+generator function, and the value of a decorator that did not use functools.wraps.
 """
 
 from __future__ import annotations
@@ -82,10 +83,7 @@ class PatchableCallables(Callables):
     def given(self, function: Any) -> GivenFunction | None:
         """What a test put into a listed module, where a producer gives that itself; None where it is nothing such."""
         modules = [module for module in sys.modules if f"{module}.".startswith(self._roots)]
-        values = [
-            (f"{module}.{name}", value) for module in modules for name, value in vars(sys.modules[module]).items()
-        ]
-        names = [name for name, value in values if value is function]
+        names = [name for module in modules for name in _names_in(sys.modules[module], function)]
         if any(_has_name(function, name) for name in names):
             return None  # it stands in its own place, too
         for name in names:
@@ -98,17 +96,43 @@ class PatchableCallables(Callables):
         """What a test put in the place of a callable; None where it did not."""
         module, path = self.module_of(name)
         exported = getattr(module, "__all__", path)
-        source = _code_at(module, path)
+        source = self._source_of(module, path)
         if source is None or path[0] not in exported:
             return None
         value: Any = module
         for part in path:
             value = getattr(value, part, None)
-        if not _is_replacement(value) or _is_decorated(value, source, module):
+        if not _is_replacement(value) or _is_of_module(value, source, module, path):
             return None
         options = options_of(value) if isinstance(value, FunctionType) else NO_OPTIONS
         call = as_plain(value) if _is_async(value) else value
         return TaskCallable(call, options, _parameters_of(value))
+
+    def _source_of(self, module: ModuleType, path: tuple[str, ...]) -> CodeType | None:
+        """The code of the function that the source has at a path: for an inherited method that of a base class."""
+        for owner in _classes_of(module).get(path[0], object).__mro__ if len(path) > 1 else ():
+            if path[1] in vars(owner) and f"{owner.__module__}.".startswith(self._roots):
+                return _code_at(sys.modules[owner.__module__], (owner.__name__, path[1]))
+        return _code_at(module, path)
+
+
+def _names_in(module: ModuleType, function: Any) -> list[str]:
+    """The names under which a module, or a class of it, holds a function."""
+    names = [name for name, value in vars(module).items() if value is function]
+    for class_name, holder in _classes_of(module).items():
+        # A class makes the method anew whenever it is asked for one.
+        inner = function.__func__ if type(function) is MethodType and function.__self__ is holder else function
+        for name, value in vars(holder).items():
+            if value is function or (type(value) in (staticmethod, classmethod) and value.__func__ is inner):
+                names.append(f"{class_name}.{name}")
+    return [f"{module.__name__}.{name}" for name in names]
+
+
+def _classes_of(module: ModuleType) -> dict[str, type]:
+    """The classes that a module defines; a mock is none, whatever it says of itself."""
+    values = vars(module).items()
+    classes = {name: value for name, value in values if issubclass(type(value), type)}
+    return {name: value for name, value in classes.items() if value.__module__ == module.__name__}
 
 
 def _parameters_of(value: Callable[..., Any]) -> Parameters:
@@ -148,17 +172,40 @@ def _is_async(value: object) -> bool:
     return _is_mock(value, "AsyncMock") if _is_mock(value) else iscoroutinefunction(value)
 
 
-def _is_decorated(value: Any, source: CodeType, module: ModuleType) -> bool:
-    """Whether a decorator made this of the module's own function: one of the module, or of what the module uses."""
-    cells = () if _is_mock(value) else getattr(value, "__closure__", None) or ()
-    codes = [getattr(_content(cell), "__code__", None) for cell in cells]
-    if not any(
-        code and (code.co_name, code.co_firstlineno) == (source.co_name, source.co_firstlineno) for code in codes
-    ):
+def _is_of_module(value: Any, source: CodeType, module: ModuleType, path: tuple[str, ...]) -> bool:
+    """Whether the module itself put this there: its own function, or what a decorator made of that.
+
+    The decorator is one of the module, or of what the module uses.
+    """
+    if _is_mock(value):
+        return False
+    if _is_code_of(value, source):
+        return bool(vars(module)[path[0]].__module__ == module.__name__)  # a test's class may inherit it
+    if not any(_is_code_of(function, source) for function in _functions_in(value)):
         return False
     others = [other for other in vars(module).values() if other is not value]
     used = {other.__name__ if isinstance(other, ModuleType) else getattr(other, "__module__", None) for other in others}
     return value.__module__ in used | {module.__name__}
+
+
+def _is_code_of(function: Any, source: CodeType) -> bool:
+    code = getattr(function, "__code__", None)
+    return code is not None and (code.co_name, code.co_firstlineno) == (source.co_name, source.co_firstlineno)
+
+
+def _functions_in(value: object) -> list[FunctionType]:
+    """The functions that a function may call: those in its closure, and in theirs, for a method those of its object."""
+    found, left = list[FunctionType](), [value]
+    while left:
+        one = left.pop()
+        if type(one) is MethodType:
+            left.append(one.__func__)
+            if not isinstance(one.__self__, type):
+                left += getattr(one.__self__, "__dict__", {}).values()
+        elif type(one) is FunctionType and one not in found:
+            found.append(one)
+            left += map(_content, one.__closure__ or ())
+    return found
 
 
 def _content(cell: Any) -> object:

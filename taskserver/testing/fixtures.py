@@ -1,4 +1,7 @@
-"""Fixtures for pytest, which takes them by `pytest_plugins = ["taskserver.testing.fixtures"]` in a conftest.py."""
+"""Fixtures for pytest, which takes them by `pytest_plugins = ["taskserver.testing.fixtures"]` in a conftest.py.
+
+By `-p taskserver.testing.fixtures` it takes them before any conftest.py.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,9 @@ import pytest
 from . import TaskQueue
 from . import task_queue as open_queue
 
-
-def pytest_configure() -> None:
-    """Without a database in the environment, keep tests that do not ask for `task_queue` from the queue of a `.env`."""
-    os.environ.setdefault("TASKSERVER_DSN", "sqlite:///:memory:")
+# Without a database in the environment, keep tests that do not ask for `task_queue` from the queue of a `.env`. By the
+# import: by pytest_configure each conftest.py is imported, and may have imported a module that makes a TaskServer.
+os.environ.setdefault("TASKSERVER_DSN", "sqlite:///:memory:")
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from ..interrupts.stopping import TaskInterrupted
 from ..messages.error_text import describe
 from ..messages.import_errors import raised_at
 from ..messages.log_records import FULL_TEXT
+from ..model.runnable import RUNS_NOTHING, runs_nothing
 from ..settings.checks import PREFIX, Hook
 from .call import Failure, run_foreign
 from .run_context import RunContext
@@ -35,6 +36,8 @@ def find_hook(hook: str | Callable[..., object]) -> Callable[..., object]:
     found = _named(hook) if isinstance(hook, str) else hook
     if not callable(found):
         raise HookMissing(f"it is no function, but of type {type(found).__name__}")
+    if runs_nothing(found):
+        raise HookMissing(f"it {RUNS_NOTHING}")
     if getattr(getattr(found, "__code__", None), "co_flags", 0) & CO_COROUTINE:
         raise HookMissing(
             "it is an async def function, which nobody awaits; name a plain one, which may asyncio.run it"

@@ -80,6 +80,29 @@ def test_the_current_folder_is_the_deployment(run: Run, tmp_path: Path) -> None:
     assert (site / "var" / "taskserver.db").exists()
 
 
+INTERRUPTED = """
+import os, signal, sys
+from taskserver.cli.installed import {function}
+
+class Interrupt:
+    def find_spec(self, name, path, target=None):
+        if name == "taskserver.cli.{function}":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+sys.exit({function}())
+"""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_ctrl_c_while_a_command_is_imported_is_no_traceback(run: Run, tmp_path: Path, command: str) -> None:
+    assert run("taskserver", "init").returncode == 0
+    (tmp_path / "site" / "interrupted.py").write_text(INTERRUPTED.format(function=COMMANDS[command]))
+    ended = run("interrupted", *(["list"] if command == "taskserver" else []))
+    assert ended.stderr == ""
+    assert ended.returncode == (130 if command == "taskserver" else 0)
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_a_folder_is_named_from_anywhere(run: Run, tmp_path: Path, before: bool) -> None:
     site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"

@@ -77,6 +77,19 @@ def test_pytest_runs_the_tests_of_the_page(write: Write) -> None:
     assert f"{len(named) - len(of_django)} passed" in said
 
 
+def test_a_conftest_that_imports_the_site_leaves_its_queue_alone_where_the_plugin_comes_before_it(write: Write) -> None:
+    folder = write("shop.py", "tasks.py")
+    (folder / ".env").write_text("TASKSERVER_DSN=mysql://nobody@127.0.0.1:1/nothing\n")
+    (folder / "conftest.py").write_text("import shop\n")
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = -p taskserver.testing.fixtures\n")
+    (folder / "test_it.py").write_text(
+        "import shop\n"
+        "def test_it():\n    shop.sign_up('a')\n    assert len(shop.server.list()) == 2\n"
+        "def test_queue(task_queue):\n    shop.sign_up('a')\n    assert len(task_queue.added) == 2\n"
+    )
+    assert "2 passed" in run_in(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+
+
 def test_django_runs_its_tests_of_the_page(write: Write) -> None:
     folder = write(*OF_DJANGO)
     (folder / "tests_of_nobody.py").write_text(OPENS_NO_TASK_QUEUE)

@@ -31,7 +31,7 @@ from functools import partial
 from os import remove
 
 import taskserver
-from decorators import forgetful
+from decorators import Caller, faithful, forgetful
 
 NOTES = []
 
@@ -84,19 +84,70 @@ def decorated():
     pass
 
 
+@forgetful
+@faithful
+def decorated_twice():
+    pass
+
+
+@faithful
+@forgetful
+def decorated_below():
+    pass
+
+
+@Caller.of
+def called_by_an_object():
+    pass
+
+
 adapted = partial(note, "adapted")
+
+
+def pages():
+    yield "page"
 
 
 class Letters:
     @staticmethod
     def send(to):
         note(to)
+
+    @classmethod
+    def sign(cls, to):
+        note(cls.__name__)
+
+    def forward():
+        note("forwarded")
+
+
+class Parcels(Letters):
+    pass
 """
 DECORATORS = """
+from functools import wraps
+
+
 def forgetful(function):
     def call():
         return function()
     return call
+
+
+def faithful(function):
+    return wraps(function)(forgetful(function))
+
+
+class Caller:
+    def __init__(self, function):
+        self.function = function
+
+    def call(self):
+        return self.function()
+
+    @classmethod
+    def of(cls, function):
+        return cls(function).call
 """
 
 
@@ -515,6 +566,24 @@ def test_a_method_may_be_replaced_or_its_class(
     letters.send.assert_called_once_with(to="b")
 
 
+METHODS = [mock.Mock(), staticmethod(lambda to: None), classmethod(lambda cls, to: None)]
+
+
+@pytest.mark.parametrize("stand_in", METHODS, ids=["mock", "static-method", "class-method"])
+def test_a_replaced_method_may_be_given_itself_or_named_by_a_class_that_inherits_it(
+    queue: TaskQueue, tasks: Any, stand_in: Any
+) -> None:
+    for name in ("send", "sign"):
+        with mock.patch.object(tasks.Letters, name, stand_in):
+            queue.server.add_task(getattr(tasks.Letters, name), ["a"])
+            queue.server.add_task(f"tasks.Parcels.{name}", ["b"])
+            assert queue.run_all().called == [f"tasks.Letters.{name}", f"tasks.Parcels.{name}"]
+    assert tasks.NOTES == []
+    queue.server.add_task(tasks.Parcels.sign, ["c"])
+    queue.run_all()
+    assert tasks.NOTES == ["Parcels"]
+
+
 def test_a_function_that_is_put_there_brings_its_options(queue: TaskQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     pages = list[object]()
     monkeypatch.setattr("tasks.index", taskserver.task(batch=5)(lambda found: pages.append(tuple(found))))
@@ -523,7 +592,13 @@ def test_a_function_that_is_put_there_brings_its_options(queue: TaskQueue, monke
     assert pages == [([0], [1])]
 
 
-@pytest.mark.parametrize("name", ["remove", "decorated", "adapted", "partial", "NOTES", "Letters"])
+REFUSED = [
+    *("remove", "adapted", "partial", "NOTES", "Letters", "Letters.forward", "pages"),
+    *("decorated", "decorated_twice", "decorated_below", "called_by_an_object"),
+]
+
+
+@pytest.mark.parametrize("name", REFUSED)
 def test_a_name_that_a_worker_would_refuse_is_refused(queue: TaskQueue, name: str) -> None:
     queue.server.add_task(f"tasks.{name}", ["x"] if name == "remove" else None)
     ran = queue.run_all(raises=False)

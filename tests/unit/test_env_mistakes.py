@@ -182,6 +182,12 @@ def test_init_makes_no_second_env_beside_one_of_a_wrong_name(
     assert not (folder / ".env").exists()
 
 
+def test_init_writes_no_env_through_a_link_that_leads_nowhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / ".env").symlink_to("nowhere")
+    assert_one_line(run_here(main, capsys, folder, "init"), 2, ".env is a link to a file that is not there")
+    assert not (folder / "nowhere").exists()
+
+
 @pytest.mark.parametrize("given", [True, False])
 def test_init_refuses_an_sqlite_file_on_a_network_file_system_before_it_writes_anything(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, given: bool

@@ -45,6 +45,8 @@ def run(folder: Path, options: argparse.Namespace) -> int:
 
 
 def _check_first_settings(env_file: Path, folder: Path) -> None:
+    if env_file.is_symlink():
+        raise SettingError(f"{env_file} is a link to a file that is not there: take the link away, or make the file")
     misnamed = settings_misnamed(env_file)
     if misnamed:
         raise SettingError(f"{env_file} is not there to name a database{misnamed}")

@@ -186,6 +186,15 @@ def test_a_function_of_several_tasks_is_refused() -> None:
     vars(tasks.plain).clear()
 
 
+def test_a_generator_function_is_refused() -> None:
+    def pages() -> Iterator[int]:
+        yield 1
+
+    pages.__qualname__ = "pages"
+    with pytest.raises(InvalidTask, match="generator function"):
+        task(pages)
+
+
 def test_a_task_waits_for_its_time() -> None:
     result = tasks.greet.using(run_after=datetime.now(timezone.utc) + timedelta(hours=1)).enqueue("Ada")
     past = tasks.greet.using(run_after=datetime.now(timezone.utc) - timedelta(hours=1)).enqueue("Grace")
