@@ -215,7 +215,7 @@ def _problems(overview: Overview, limits: Limits, measured: Measured) -> Iterato
     yield from _fatal(limits, measured)
     for reason in reasons:
         if reason.name == "runs":
-            state = State.CRITICAL if _waits(overview, limits.groups) else State.WARNING
+            state = State.CRITICAL if reason.level is Level.ACT else State.WARNING
             yield Problem("runs", state, "the last run failed before any task", reason.words, reason.mend)
         elif reason.name == "leases":
             yield Problem("leases", State.WARNING, f"{measured.lapsed} lapsed", reason.words, reason.mend)

@@ -10,6 +10,7 @@ from ..messages.instants import time_of_day
 from ..messages.printable import age
 from ..messages.programs import CLIENT, WORKER
 from ..model.task import Status
+from ..stores.database.records import LastRun
 from .coverage import in_time, is_stuck, seconds_since_start
 from .overview import Overview
 
@@ -30,6 +31,7 @@ MENDS = {
     "waiting": f"more workers (a second crontab line, or --processes), or fewer tasks; {CLIENT} stats shows the pace",
 }
 """What to do about reasons that `client.py check` finds, too, by limits of its own."""
+DIED_EARLY = f"a setup (TASKSERVER_SETUP) may need more memory than the host allows; {CLIENT} doctor calls it"
 
 
 class Level(IntEnum):
@@ -116,11 +118,26 @@ def _ago(seconds: float) -> str:
 
 
 def _runs(overview: Overview) -> Iterator[VerdictReason]:
-    failed = [run for run in in_time(overview.runs) if is_stuck(run)]
-    if failed:
-        level = Level.ACT if overview.total.by_status[Status.NEW] else Level.LOOK
-        words = f"the last run for {failed[0].groups} on {failed[0].host} ended with an error and could start no task"
-        yield VerdictReason("runs", level, words, MENDS["runs"])
+    for run in in_time(overview.runs):
+        the_run = f"the last run for {run.groups} on {run.host}"
+        if is_stuck(run):
+            level = Level.ACT if overview.total.by_status[Status.NEW] else Level.LOOK
+            yield VerdictReason("runs", level, f"{the_run} ended with an error and could start no task", MENDS["runs"])
+            return
+        if _died_with_claims(run, overview):
+            words = f"{the_run} was killed, or ended its process, before its first task began"
+            yield VerdictReason("runs", Level.ACT, words, DIED_EARLY)
+            return
+
+
+def _died_with_claims(run: LastRun, overview: Overview) -> bool:
+    """Whether the process of a run is gone, with claimed tasks of which it had started none."""
+    return run.ended_at is None and any(
+        (process.host, process.pid, process.taken) == (run.host, run.pid, 0)
+        and process.number in overview.claimed_by_number
+        for process, _, has_ended in overview.processes
+        if has_ended
+    )
 
 
 def _groups(overview: Overview) -> Iterator[VerdictReason]:

@@ -223,6 +223,17 @@ def test_a_run_that_failed_before_it_could_start_a_task_is_told(new: int, state:
         assert judged(an_overview({0: rows(new)}, [well])).state is OK
 
 
+def test_a_run_whose_process_died_before_its_first_task_is_told_while_it_holds_claims() -> None:
+    run, died = a_run(ended=None), at_work(has_ended=True)
+    for process, claims, state in ((died, {7: 3}, CRITICAL), (at_work(None), {7: 3}, OK), (died, {8: 3}, OK)):
+        judgement = judged(an_overview({}, [run], processes=[process], claimed_by_number=claims))
+        assert judgement.state is state
+    words = "the last run for all groups on host was killed, or ended its process, before its first task began"
+    assert words in [
+        one.words for one in judged(an_overview({}, [run], processes=[died], claimed_by_number={7: 3})).problems
+    ]
+
+
 def test_the_worst_problem_stands_first() -> None:
     judgement = judged(an_overview({3: rows(new=1, fatal=10, ready_seconds=2 * HOUR)}))
     assert list(found(judgement).items()) == [("fatal", CRITICAL), ("waiting", WARNING)]
