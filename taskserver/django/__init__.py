@@ -197,6 +197,8 @@ def _callables(server: TaskServer) -> Callables:
 def _number(result_id: str) -> int:
     """The id of a row. Raises TaskResultDoesNotExist."""
     try:
+        if not (type(result_id) is str and result_id.isascii() and result_id.isdigit()):
+            raise TaskResultDoesNotExist(result_id)
         return check_task_id(int(result_id))
     except (TypeError, ValueError, errors.SettingError):
         raise TaskResultDoesNotExist(result_id) from None

@@ -104,10 +104,10 @@ def _look_up(
 ) -> Answer:
     """Do all this here."""
     from ..worker.callables import Callables
-    from ..worker.hooks import find_hook
+    from ..worker.hooks import call_hook, find_hook
 
     def set_up(name: str) -> None:
-        find_hook(name)()
+        call_hook(find_hook(name))
 
     make_importable(Path(folder))
     if setup is not None and (why := _why_not(set_up, setup)):

@@ -11,6 +11,7 @@ from functools import reduce
 from importlib import import_module
 from inspect import CO_COROUTINE
 from logging import INFO, WARNING, getLogger
+from types import CoroutineType
 from typing import Any
 
 from ..errors import HostLimit, SettingError
@@ -26,6 +27,8 @@ from .watched_call import CallPlan
 
 LOG = getLogger("taskserver")
 
+NOT_AWAITED = "which nobody awaits; name a plain one, which may asyncio.run it"
+
 
 class HookMissing(SettingError):
     """There is no such function."""
@@ -39,11 +42,17 @@ def find_hook(hook: str | Callable[..., object]) -> Callable[..., object]:
     if runs_nothing(found):
         raise HookMissing(f"it {RUNS_NOTHING}")
     if getattr(getattr(found, "__code__", None), "co_flags", 0) & CO_COROUTINE:
-        raise HookMissing(
-            "it is an async def function, which nobody awaits; name a plain one, which may asyncio.run it"
-        )
+        raise HookMissing(f"it is an async def function, {NOT_AWAITED}")
     function: Callable[..., object] = found
     return function
+
+
+def call_hook(function: Callable[..., object], *args: object) -> None:
+    """Call the function of a hook. Raises HookMissing where it only made a coroutine, and what the function raises."""
+    returned = function(*args)
+    if isinstance(returned, CoroutineType):
+        returned.close()
+        raise HookMissing(f"it returned a coroutine, {NOT_AWAITED}")
 
 
 def _named(name: str) -> Any:
@@ -90,7 +99,7 @@ class SiteHook:
     def _find_and_call(self, *args: Any) -> None:
         if self._hook is not None:
             self._hook = find_hook(self._hook)
-            self._hook(*args)
+            call_hook(self._hook, *args)
 
     def give_up(self) -> None:
         """Have it called no more in this run."""

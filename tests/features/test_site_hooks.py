@@ -133,6 +133,8 @@ MISSING = {
     "site_of_tests:is_ready": "cannot be had: it is no function, but of type bool",
     "site_of_tests:waits": "cannot be had: it is an async def function, which nobody awaits; name a plain one, which "
     "may asyncio.run it",
+    "site_of_tests:made": "cannot be had: it returned a coroutine, which nobody awaits; name a plain one, which may "
+    "asyncio.run it",
     "site_of_tests:yields": "cannot be had: it is a generator function, and calling it would run nothing; name a plain "
     "function that runs it",
 }
@@ -140,7 +142,7 @@ MISSING = {
 
 @pytest.mark.parametrize("name", MISSING)
 def test_where_it_cannot_be_had_that_is_one_line_too(sqlite_queue: Queue, name: str) -> None:
-    site(sqlite_queue, "async def waits(): ...\ndef yields(): yield\n")
+    site(sqlite_queue, "async def waits(): ...\ndef made(): return waits()\ndef yields(): yield\n")
     add(sqlite_queue, "note")
     ended = sqlite_queue.worker(TASKSERVER_SETUP=name)
     assert_one_line(ended, 2, f"worker.py: TASKSERVER_SETUP: {name} {MISSING[name]}\n")

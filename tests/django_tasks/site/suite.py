@@ -277,7 +277,7 @@ def test_without_a_database_of_the_site_the_task_is_there_at_once() -> None:
 def test_results_that_are_not_there_are_said_to_be_so() -> None:
     plain = SERVER.add_task("shop.tasks.plain")
     nobody = SERVER.add_task("shop.tasks.nobody")
-    for missing in ("999999", "-1", "", "one", "1" * 30, str(plain), str(nobody)):
+    for missing in ("999999", "-1", "", "one", "1_0", "٣", "1" * 30, str(plain), str(nobody)):
         with pytest.raises(TaskResultDoesNotExist):
             tasks.greet.get_result(missing)
         with pytest.raises(TaskResultDoesNotExist):
