@@ -108,6 +108,7 @@ def test_rows_that_are_held_keep_none_of_those_behind_them_from_being_released(s
         assert skipping_queue.statuses() == [1] * 6 + [0] * 6
 
 
+@pytest.mark.long
 def test_where_held_rows_cannot_be_skipped_some_behind_them_are_woken_all_the_same(shared_queue: FailingQueue) -> None:
     """As on servers without SKIP LOCKED: each look tries them in another order."""
     shared_queue.add_named(*(f"n{number}" for number in range(12)))

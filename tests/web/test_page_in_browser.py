@@ -384,6 +384,7 @@ def test_the_file_is_whole_and_without_fault(browser: Browser, file: Path, width
     assert browser.script("return performance.getEntriesByType('resource').length") == 0
 
 
+@pytest.mark.long
 def test_a_file_that_cron_no_longer_makes_warns_of_it(browser: Browser, file: Path) -> None:
     make_old(file)
     browser.open(file.as_uri())

@@ -751,6 +751,7 @@ def test_other_groups_and_other_tables_have_places_of_their_own(one_queue: Queue
     assert end_of(process) == (0, "", "")
 
 
+@pytest.mark.long
 def test_other_databases_have_places_of_their_own(
     mysql_queue: Queue, sqlite_dsn: str, mysql_server: MySQLServer
 ) -> None:

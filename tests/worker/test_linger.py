@@ -168,6 +168,7 @@ def test_a_wait_costs_two_queries_a_look(
     assert 2 <= counts[2] - counts[1] <= 2 * 3  # of one to three looks more
 
 
+@pytest.mark.long
 def test_an_account_of_few_connections_gets_its_own_back_between_looks(
     mysql_queue: Queue, mysql_server: MySQLServer
 ) -> None:

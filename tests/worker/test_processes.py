@@ -248,6 +248,7 @@ def test_idle_workers_whose_supervisor_is_killed_end_at_once(sqlite_queue: Queue
     assert sqlite_queue.sql("SELECT pid FROM jobs_queue_processes") == []
 
 
+@pytest.mark.long
 def test_a_replaced_worker_does_not_drive_out_the_next_line_s(sqlite_queue: Queue) -> None:
     line = (0, "--processes", 1, "--linger", 60, "--slots", 1)
     sqlite_queue.add("tasks.hold")
@@ -381,6 +382,7 @@ def test_lines_about_fatal_tasks_are_counted_over_workers_that_die_too(sqlite_qu
     ]
 
 
+@pytest.mark.long
 def test_workers_of_one_line_do_not_say_that_cron_starts_it_all_the_time(sqlite_queue: Queue) -> None:
     assert_silent(sqlite_queue.worker(0, "--processes", 3))
     assert sqlite_queue.sql("SELECT previous_started_at FROM jobs_queue_workers") == [(None,)]
@@ -410,6 +412,7 @@ def test_lingering_workers_hand_over_to_those_of_the_next_line(sqlite_queue: Que
     assert end_of(second) == (0, "", "")
 
 
+@pytest.mark.long
 def test_a_worker_that_was_started_again_stays_for_what_is_left_of_the_time(sqlite_queue: Queue) -> None:
     process = sqlite_queue.start(0, "--processes", 1, "--linger", 4)
     wait_until(lambda: sqlite_queue.sql("SELECT pid FROM jobs_queue_processes"))

@@ -189,7 +189,10 @@ def test_what_a_task_forked_obeys_signals_itself(folder: Deployment) -> None:
     assert (folder.folder / "child").read_text() == f"{-signal.SIGTERM}"
 
 
-@pytest.mark.parametrize("task", ["leaves_a_thread", "leaves_a_child", "leaves_a_handler"])
+@pytest.mark.parametrize(
+    "task",
+    ["leaves_a_thread", *(pytest.param(one, marks=pytest.mark.long) for one in ("leaves_a_child", "leaves_a_handler"))],
+)
 def test_what_a_task_left_behind_keeps_its_worker_no_longer_than_timeout_and_lease(
     folder: Deployment, task: str
 ) -> None:
