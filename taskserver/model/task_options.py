@@ -52,13 +52,16 @@ class Options(NamedTuple):
 
     def allows_retry(self, kind: type[BaseException]) -> bool:
         """Whether a task with attempts left is tried again that raised an exception of this type."""
-        if issubclass(kind, Fatal):
-            return False
-        if issubclass(kind, (Retry, TaskInterrupted)):  # a timeout is none of the task's own, and may pass
-            return True
+        return not (issubclass(kind, Fatal) or self.why_fatal(kind))
+
+    def why_fatal(self, kind: type[BaseException]) -> str:
+        """Why these options have a task fatal that raised an exception of this type; empty where they do not."""
+        if issubclass(kind, (Fatal, Retry, TaskInterrupted)):  # a timeout is none of the task's own, and may pass
+            return ""
         # As `except` would see it: issubclass would ask the metaclass of a type of the site's own.
-        is_retried = self.retry_on is None or is_kind(kind, self.retry_on)
-        return is_retried and not is_kind(kind, self.fatal_on)
+        if is_kind(kind, self.fatal_on):
+            return "fatal_on names it"
+        return "" if self.retry_on is None or is_kind(kind, self.retry_on) else "retry_on does not name it"
 
 
 NO_OPTIONS = Options()

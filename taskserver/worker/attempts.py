@@ -145,20 +145,20 @@ class Attempts:
         Without a `call` its module could not be imported. Raises DatabaseError.
         """
         limit, was_cancelled = self.max_attempts(task, call), self._run.heartbeat.was_cancelled
-        self._reporter.report_failure(task, failure, limit, was_cancelled)
+        options = call.callable.options if call else NO_OPTIONS
+        self._reporter.report_failure(task, failure, limit, was_cancelled, failure.why_fatal(options))
         if was_cancelled:
             self._finishing.add(Finish(task, CANCELLED), attempt)
             return
         attempts = task.attempts + 1
-        if attempts < limit and not failure.is_final(call.callable.options if call else NO_OPTIONS):
+        if attempts < limit and not failure.is_final(options):
             seconds = self.retry_seconds(call, failure, attempts)
             self.end_failed(Finish(task, failure.text, seconds), attempt, failure)
             return
-        on_fatal = call.callable.options.on_fatal if call else None
-        if call is None or on_fatal is None:
+        if call is None or options.on_fatal is None:
             self.end_failed(Finish(task, failure.text), attempt, failure)
         else:
-            self._hand_over(task, call, attempt, failure, on_fatal)
+            self._hand_over(task, call, attempt, failure, options.on_fatal)
 
     def end_failed(self, finish: Finish, attempt: Attempt, failure: Failure) -> None:
         """End an attempt whose failure is told already."""

@@ -65,9 +65,12 @@ class Failure(NamedTuple):
 
     def is_final(self, options: Options) -> bool:
         """Whether no retry is to follow, by the exception and the options of the task's callable."""
-        if not self.is_raised:  # one of the database at the commit, say, is none of the task's own, and may pass
-            return self.is_a(Fatal)
-        return not options.allows_retry(cast("type[BaseException]", type(self.error)))
+        return self.is_a(Fatal) or self.why_fatal(options) != ""
+
+    def why_fatal(self, options: Options) -> str:
+        """Why the options have no retry follow; empty where they do not."""
+        # One of the database at the commit, say, is none of the task's own, and may pass.
+        return options.why_fatal(cast("type[BaseException]", type(self.error))) if self.is_raised else ""
 
 
 def run_foreign(

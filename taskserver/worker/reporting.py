@@ -154,9 +154,15 @@ class Reporter:
 
     # ---- errors of tasks' code, told while their frames are there, and before what they hold hinders any write
 
-    def report_failure(self, task: ClaimedTask, failure: Failure, limit: int, was_cancelled: bool) -> None:
-        """Log the failure of an attempt; `limit` is how often the task may start. A retry it asked for is no error."""
-        what = f"failed, attempt {task.attempts + 1} of {limit}"
+    def report_failure(
+        self, task: ClaimedTask, failure: Failure, limit: int, was_cancelled: bool, why_fatal: str
+    ) -> None:
+        """Log the failure of an attempt; `limit` is how often the task may start. A retry it asked for is no error.
+
+        `why_fatal` tells why no other attempt follows, where that is to be told.
+        """
+        last = f", and the last, as {why_fatal}" if why_fatal and task.attempts + 1 < limit else ""
+        what = f"failed, attempt {task.attempts + 1} of {limit}{last}"
         if was_cancelled:
             self._say(INFO, task, failure._replace(error=None), what)
         else:

@@ -150,7 +150,12 @@ RETRIED, FATAL = Status.ERROR, Status.FATAL
     ],
 )
 def test_each_way_to_execute_retries_what_the_options_say(
-    make_site: Any, sqlite_dsn: str, name: str, each: list[str | None], statuses: list[Status]
+    make_site: Any,
+    sqlite_dsn: str,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    each: list[str | None],
+    statuses: list[Status],
 ) -> None:
     site: Site = make_site(sqlite_dsn, mode="mark")
     site.module.DATABASE = sqlite_dsn.removeprefix("sqlite:///")
@@ -158,5 +163,8 @@ def test_each_way_to_execute_retries_what_the_options_say(
         site.add_args(name, word and {"name": word})
     site.run(max_tasks=len(each))
     assert site.columns("status, attempts") == [(status, 1) for status in statuses]
+    reason = "fatal_on names it" if name in ("shared", "transactional") else "retry_on does not name it"
+    told = [f"failed, attempt 1 of 10, and the last, as {reason}: " in message for message in caplog.messages]
+    assert sum(told) == statuses.count(FATAL) + (name == "rescued")
     if name == "rescued":
         assert [str(error) for error in site.module.seen] == ["wrong"]

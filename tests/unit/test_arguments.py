@@ -25,7 +25,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from taskserver.errors import BadTask, InvalidTask
+from taskserver.errors import BadTask, Fatal, InvalidTask, Retry
 from taskserver.interrupts.stopping import Stop, TaskInterrupted
 from taskserver.interrupts.time_limit import time_limit
 from taskserver.messages.error_text import MAX_ERROR_LENGTH, describe
@@ -646,6 +646,30 @@ def test_an_error_is_told_as_type_and_message(error: BaseException, text: str) -
     assert describe(error).startswith(text)
 
 
+REFUSED = "ConnectionRefusedError: nobody listens"
+
+
+@pytest.mark.parametrize(
+    ("error", "how", "text"),
+    [
+        (Retry(delay=60), "from", f"Retry: {REFUSED}"),
+        (Retry(delay=60), "while", f"Retry: {REFUSED}"),
+        (Retry(delay=60), "from None", "Retry: "),
+        (Retry("later", delay=60), "from", "Retry: later"),
+        (Fatal(), "from", f"Fatal: {REFUSED}"),
+        (ValueError(), "from", "ValueError: "),
+    ],
+)
+def test_a_retry_that_says_nothing_is_told_by_the_error_from_which_it_came(
+    error: Exception, how: str, text: str
+) -> None:
+    refused = ConnectionRefusedError("nobody listens")
+    error.__context__, error.__suppress_context__ = refused, how != "while"
+    if how == "from":
+        error.__cause__ = refused
+    assert describe(error) == text
+
+
 @pytest.mark.parametrize(
     "show",
     [
@@ -659,12 +683,15 @@ def test_an_error_is_told_as_type_and_message(error: BaseException, text: str) -
     ],
 )
 def test_an_error_that_cannot_say_what_it_is_still_leaves_a_text(show: Callable[[], Any]) -> None:
+    asked_for = Retry()
+    asked_for.__cause__ = _Message(show)
     try:
-        text = describe(_Message(show))
+        texts = [describe(_Message(show)), describe(asked_for)]
     except BaseException as error:  # KeyboardInterrupt and SystemExit would end the whole test run
         pytest.fail(f"describe raised {type(error).__name__}")
-    assert ": " in text
-    text.encode()
+    assert texts[1] == f"Retry: {texts[0]}"
+    assert ": " in texts[0]
+    texts[0].encode()
 
 
 class _NamelessKind(type):
