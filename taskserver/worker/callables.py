@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.machinery import PathFinder
 from inspect import CO_COROUTINE
 from pathlib import Path
@@ -21,7 +21,7 @@ from ..messages.classes import class_name, mro_of, namespace_of, qualified_class
 from ..messages.error_text import describe
 from ..messages.import_errors import why_not_imported
 from ..messages.printable import shown
-from ..messages.suggestions import instead, nearest, tidied
+from ..messages.suggestions import instead
 from ..model.runnable import (
     IN_A_CLASS,
     NAMELESS,
@@ -37,6 +37,7 @@ from ..model.task import MAX_TASK_LENGTH
 from ..model.task_options import Options, options_of
 from .code_files import CodeFiles
 from .django_tasks import django_call
+from .names import Place, is_there, module_meant, name_meant, readings
 
 # Reads past the words of a module about itself, as messages/classes.py past those of a class.
 _module_namespace: Callable[[ModuleType], dict[str, Any]] = vars(ModuleType)["__dict__"].__get__
@@ -52,14 +53,6 @@ class TaskCallable(NamedTuple):
     call: Callable[..., Any]
     options: Options
     parameters: Parameters
-
-
-class _Place(NamedTuple):
-    """The place at which a name says that its callable stands."""
-
-    module: str
-    path: tuple[str, ...]
-    """The function's name, or the class's and its method's."""
 
 
 class _Breakage(NamedTuple):
@@ -93,7 +86,7 @@ class Callables:
         self._forget_old_breakages()
         return name not in self._found and any(
             place.module not in sys.modules and place.module not in self._broken and self._is_listed(place.module)
-            for place in _readings(name)
+            for place in readings(name)
         )
 
     def _forget_old_breakages(self) -> None:
@@ -107,7 +100,7 @@ class Callables:
 
     def forget_breakage(self, name: str) -> None:
         """Have the module of this name imported again: its import was broken off, which says nothing of the module."""
-        modules = [place.module for place in _readings(name)]
+        modules = [place.module for place in readings(name)]
         for broken in list(self._broken):
             if any(f"{module}.".startswith(f"{broken}.") for module in modules):
                 del self._broken[broken]
@@ -167,8 +160,8 @@ class Callables:
         place = self._locate(name)
         return self._import(place.module), place.path
 
-    def _locate(self, name: str) -> _Place:
-        for place in _readings(name):
+    def _locate(self, name: str) -> Place:
+        for place in readings(name):
             if place.module in self._exact or (self._is_below_package(place.module) and self._exists(place.module)):
                 _check_public(name, place.path)
                 return place
@@ -179,23 +172,12 @@ class Callables:
     def _hint(self, name: str) -> str:
         if name in self._exact:
             return f"; name a function of it, as {name}.function"
-        meant = self._meant(name)
-        return f"; did you mean {meant!r}?" if meant else ""
-
-    def _meant(self, name: str) -> str | None:
-        """The name that one in no listed module may have meant, guessed from the name itself alone."""
-        tidy = tidied(name)
-        places = [place for place in _readings(tidy) if not any(part.startswith("_") for part in place.path)]
-        if tidy != name and any(self._is_listed(place.module) for place in places):
-            return tidy
         listed = [module for module in self._listed.split(", ") if module in self._exact]
-        if tidy.isidentifier() and listed and tidy not in listed and not tidy.startswith("_"):
-            return f"{listed[0]}.{tidy}"
-        for place in places:
-            module = nearest(place.module, listed)
-            if module:
-                return ".".join((module, *place.path))
-        return None
+        if missing := [module for module in listed if not is_there(module)]:
+            module = module_meant(name, missing)
+            return f"; {', '.join(missing)} is not there" + (f": did you mean {module}?" if module else "")
+        meant = name_meant(name, listed, self._is_listed)
+        return f"; did you mean {meant!r}?" if meant else ""
 
     def _is_below_package(self, module: str) -> bool:
         """Whether a module is public, and a listed package or below one.
@@ -236,7 +218,7 @@ class Callables:
             self._files.note(_module_namespace(module).get("__file__"))
         return module
 
-    def _function(self, name: str, place: _Place, namespace: dict[str, Any]) -> TaskCallable:
+    def _function(self, name: str, place: Place, namespace: dict[str, Any]) -> TaskCallable:
         held = _look_up(name, place, namespace)
         of_django = django_call(held)
         value = held if of_django is None else of_django.function
@@ -244,19 +226,30 @@ class Callables:
             raise BadTask(f"{name!r} is {_kind(value)}; only functions, static and class methods may run")
         if value.__module__ != place.module:
             raise BadTask(
-                f"{name!r} is not defined in {place.module} but comes from {value.__module__}, "
-                "by an import or by a decorator without functools.wraps; define a function there that calls it"
+                f"{name!r} is not defined in {place.module} but comes from {value.__module__}, by an import or by a "
+                f"decorator without functools.wraps; {self._mend_of_import(place, value)}"
             )
         # Another name for a function of the module is fine; a function that a decorator left has a name of its own.
         if namespace.get(value.__name__) is not held:
             raise BadTask(f"{name!r} is {value.__qualname__!r} inside: {NAMELESS}")
         return _ready(name, value, of_django or value)
 
-    def _method(self, name: str, place: _Place, namespace: dict[str, Any]) -> TaskCallable:
+    def _mend_of_import(self, place: Place, function: FunctionType) -> str:
+        module = function.__module__
+        if function.__qualname__ == function.__name__:  # else a decorator made it
+            if self._is_listed(module):
+                return f"name it {module}.{function.__name__}"
+            if type(module) is str and module.startswith(f"{place.module}."):
+                return f"name it {module}.{function.__name__}, and list {module} in TASKSERVER_MODULES, too"
+        return "define a function there that calls it"
+
+    def _method(self, name: str, place: Place, namespace: dict[str, Any]) -> TaskCallable:
         holder, method_name = place.path
         cls = _look_up(name, place, namespace)
         if not issubclass(type(cls), type):
-            raise BadTask(f"{name!r}: {holder} is {_kind(cls)}, not a class")
+            module = f"{place.module}.{holder}"
+            too = f"; list {module} in TASKSERVER_MODULES, too" if sys.modules.get(module) is cls else ""
+            raise BadTask(f"{name!r}: {holder} is {_kind(cls)}, not a class{too}")
         if namespace_of(cls).get("__module__") != place.module:
             raise BadTask(f"{name!r}: class {holder} is not defined in {place.module}")
         owner, method = self._inherited(name, cls, method_name)
@@ -295,25 +288,12 @@ def _is_public_at_or_below(package: str, module: str) -> bool:
     return module == package or (below != module and not any(part.startswith("_") for part in below.split(".")))
 
 
-def _readings(name: str) -> Iterator[_Place]:
-    """The places that a name may mean: one with a colon; with dots alone the last one or two parts may be the path."""
-    module, colon, path = name.partition(":")
-    if colon:
-        splits = [(module.split("."), path.split("."))]
-    else:
-        parts = name.split(".")
-        splits = [(parts[:-1], parts[-1:]), (parts[:-2], parts[-2:])]
-    for module_parts, path_parts in splits:
-        if module_parts and len(path_parts) <= 2 and all(part.isidentifier() for part in module_parts + path_parts):
-            yield _Place(".".join(module_parts), tuple(path_parts))
-
-
 def _check_public(name: str, path: tuple[str, ...]) -> None:
     if why := why_private(path):
         raise BadTask(f"{name!r} {why}")
 
 
-def _look_up(name: str, place: _Place, namespace: dict[str, Any]) -> Any:
+def _look_up(name: str, place: Place, namespace: dict[str, Any]) -> Any:
     """The value in a module's namespace that a name stands for. Raises BadTask."""
     part, exported = place.path[0], namespace.get("__all__")
     is_exported = exported is None or part in (exported if type(exported) in (list, tuple) else ())
@@ -326,7 +306,7 @@ def _look_up(name: str, place: _Place, namespace: dict[str, Any]) -> Any:
     raise BadTask(f"{name!r}: {part!r} is not in __all__ of {place.module}{hint}")
 
 
-def _runnable(place: _Place, namespace: dict[str, Any]) -> list[str]:
+def _runnable(place: Place, namespace: dict[str, Any]) -> list[str]:
     """The names in a module's namespace that could stand in this place: of its functions, or of its classes."""
     exported = namespace.get("__all__")
     chosen = None if exported is None else _texts(exported)

@@ -156,4 +156,9 @@ def test_a_package_is_looked_into_as_a_worker_does(
         assert client("add", "shop.jobs.mail.send").stderr == ""
     assert "did you mean 'send'?" in client("add", "shop.jobs.mail.sent").stderr
     sqlite_queue.deployment.write_tasks("def send(to): ...\n", "shop/jobs_of_others.py")
-    assert "in none of the modules that may run" in client("add", "shop.jobs_of_others.send").stderr
+    said = client("add", "shop.jobs_of_others.send").stderr
+    assert "in none of the modules that may run" in said
+    assert said.endswith(f". {misnamed.UNLISTED}\n")
+    monkeypatch.setenv("TASKSERVER_MODULES", "shop.job")
+    said = client("add", "shop.jobs.mail.send").stderr
+    assert f"; shop.job is not there: did you mean shop.jobs.mail? {misnamed.UNLISTED}\n" in said

@@ -666,6 +666,16 @@ def test_a_task_on_a_sites_connection_is_there_at_once(queue: TaskQueue, tasks: 
             queue.server.add_task("tasks.note", connection=none)
 
 
+def test_the_error_of_a_test_that_opens_no_task_queue_says_so() -> None:
+    hint = r"same database; in a test, open a task_queue \(docs/testing.md\)$"
+    with (
+        TaskServer("sqlite:///:memory:") as server,
+        closing(sqlite3.connect(":memory:")) as connection,
+        pytest.raises(InvalidTask, match=hint),
+    ):
+        server.add_task("tasks.note", connection=connection)
+
+
 def test_a_task_on_a_connection_to_the_queues_own_file_is_there_once_it_is_committed(queue: TaskQueue) -> None:
     assert queue.path is not None
     queue.immediate = True

@@ -727,8 +727,42 @@ def test_an_unlisted_class_that_overrides_a_listed_method_hides_it(site: Site) -
 
 def test_a_function_of_another_listed_module_runs_under_its_own_modules_name_alone(shop: Site) -> None:
     shop.write("tasks.py", "from shop.jobs.mail import send\n")
-    assert "comes from shop.jobs.mail" in shop.refuse("tasks.send", "tasks,shop.jobs.*")
+    said = shop.refuse("tasks.send", "tasks,shop.jobs.*")
+    assert "comes from shop.jobs.mail" in said
+    assert said.endswith("; name it shop.jobs.mail.send")
     assert shop.run("shop.jobs.mail.send", modules="tasks,shop.jobs.*") == "mail.send"
+    shop.write("tasks.py", "from shop.jobs.mail import send\nfrom shop import jobs\njobs.send = send\n")
+    assert shop.refuse("tasks.send").endswith("; define a function there that calls it")
+
+
+@pytest.mark.parametrize(
+    ("name", "mend"),
+    [
+        ("shop.jobs.send", "; name it shop.jobs.mail.send, and list shop.jobs.mail in TASKSERVER_MODULES, too"),
+        ("shop.jobs.mail.send", ": mail is a module, not a class; list shop.jobs.mail in TASKSERVER_MODULES, too"),
+        ("shop.jobs.made", "; define a function there that calls it"),
+    ],
+)
+def test_a_package_that_imports_its_functions_is_told_to_list_their_module(shop: Site, name: str, mend: str) -> None:
+    made = "def make():\n    def made(): pass\n    return made\nmade = make()\n"
+    shop.write("shop/jobs/mail.py", f"def send(): pass\n{made}")
+    shop.write("shop/jobs/__init__.py", "from .mail import made, send\n")
+    assert shop.refuse(name, "shop.jobs").endswith(mend)
+
+
+@pytest.mark.parametrize(
+    ("name", "modules", "hint"),
+    [
+        ("shop.jobs.of_jobs", "shop.job", "; shop.job is not there: did you mean shop.jobs?"),
+        ("shop.jobs.mail.send", "tasks,shop.jobs.mai", "; shop.jobs.mai is not there: did you mean shop.jobs.mail?"),
+        ("os.system", "shop.job", "; shop.job is not there"),
+        ("shop.jobz.of_jobs", "shop.job", "; shop.job is not there"),
+        ("shop.jobs.of_jobs", "tasks.jobs", "; tasks.jobs is not there"),
+        ("elsewher.other_function", "elsewhere", "; did you mean 'elsewhere.other_function'?"),
+    ],
+)
+def test_a_listed_module_that_is_not_there_is_named(shop: Site, name: str, modules: str, hint: str) -> None:
+    assert shop.refuse(name, modules).endswith(f"(TASKSERVER_MODULES){hint}")
 
 
 # ---- packages

@@ -20,6 +20,7 @@ MAX_SECONDS = 3.0
 """A web page may wait for the command."""
 MAX_NAMES = 100
 MAX_SHOWN = 5
+UNLISTED = "A module there defines it: if it may run, list that in TASKSERVER_MODULES before a worker meets the task"
 
 
 def warn_of_missing(settings: Settings, names: Iterable[str], consequence: str) -> None:
@@ -39,10 +40,11 @@ def warn_of_missing(settings: Settings, names: Iterable[str], consequence: str) 
         answer = look_up_apart(settings, doubtful, (), MAX_SECONDS, setup=setup)
     except OSError:  # this host lets no process be started for it
         return
-    refused = list(answer.refused.values()) if answer else []
-    for reason in refused[:MAX_SHOWN]:
+    refused = list(answer.refused.items()) if answer else []
+    for name, reason in refused[:MAX_SHOWN]:
         end = "" if reason.endswith("?") else "."
-        print(printable(f"{CLIENT}: warning: {reason}{end} {consequence}"), file=sys.stderr)
+        what = UNLISTED if _stands_in_source(settings, name, is_listed=False) else consequence
+        print(printable(f"{CLIENT}: warning: {reason}{end} {what}"), file=sys.stderr)
     if len(refused) > MAX_SHOWN:
         print(f"{CLIENT}: warning: and {len(refused) - MAX_SHOWN} more names like these", file=sys.stderr)
 
@@ -52,16 +54,17 @@ def names_of(task: NewTask) -> list[str]:
     return [stage.task for stage in read_stages(task.stages)] or [task.task]
 
 
-def _stands_in_source(settings: Settings, name: str) -> bool:
-    """Whether a listed module beside the program defines a function of this name, as a glance at its text shows.
+def _stands_in_source(settings: Settings, name: str, is_listed: bool = True) -> bool:
+    """Whether a listed (or unlisted) module beside the program defines a function of this name, as its text seems.
 
     This costs no process. It may be mistaken for a name that is defined inside of something else.
     """
     parts = re.split("[.:]", name)
     define = re.compile(rf"^[ \t]*(?:async[ \t]+)?def {re.escape(parts[-1])}\(".encode(), re.MULTILINE)
     modules = filter(None, (".".join(parts[:-1]), ".".join(parts[:-2])))
+    asked = (module for module in modules if _is_listed(settings, module) == is_listed)
     return not any(part.startswith("_") for part in parts) and any(
-        _is_listed(settings, module) and define.search(_source(settings.folder, module)) for module in modules
+        define.search(_source(settings.folder, module)) for module in asked
     )
 
 

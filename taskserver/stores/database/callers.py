@@ -80,6 +80,8 @@ class CallersDialect(ABC):
     def set_savepoint(self, database: CallersDatabase) -> None:
         """Set SAVEPOINT. Raises InvalidTask where the connection would commit each of our statements by itself."""
 
+    where_instead = ""
+    """The end of the error that a connection leads elsewhere: what a person may have forgotten."""
     how_to_shorten = ""
     """The way out for a person whose statement is longer than the connection takes."""
 
@@ -89,6 +91,13 @@ class CallersDialect(ABC):
 
     def check_place(self, database: CallersDatabase) -> None:  # noqa: B027
         """Raises InvalidTask where the session is in another database, if asking costs next to nothing."""
+
+    def wrong_place(self, theirs: object, ours: object) -> InvalidTask:
+        """The error of a connection to `theirs`, where the queue lies in `ours`."""
+        return InvalidTask(
+            f"connection is one to {theirs}, and the queue of TASKSERVER_DSN lies in {ours}; allowed: a connection to "
+            f"the same database{self.where_instead}"
+        )
 
     def no_tables(self, place: object) -> TablesMissing:
         """The queue's tables are not in the database of the caller's connection."""
@@ -199,7 +208,7 @@ def _check_database(dialect: CallersDialect, part: object) -> None:
     """
     database = _database_of(part)
     if database not in (None, dialect.database):
-        raise wrong_place(database, dialect.database)
+        raise dialect.wrong_place(database, dialect.database)
 
 
 def ask_driver(dialect: CallersDialect, work: Callable[..., T], *args: Any) -> T:
@@ -221,14 +230,6 @@ def no_transaction() -> InvalidTask:
     return InvalidTask(
         "connection is in no transaction, and commits each statement by itself; allowed: one on which a transaction "
         "has begun, whose commit is to complete the task"
-    )
-
-
-def wrong_place(theirs: object, ours: object) -> InvalidTask:
-    """The error of a connection to `theirs`, where the queue lies in `ours`."""
-    return InvalidTask(
-        f"connection is one to {theirs}, and the queue of TASKSERVER_DSN lies in {ours}; allowed: a connection to the "
-        "same database"
     )
 
 

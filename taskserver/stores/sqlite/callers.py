@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import Conflict, DatabaseError
-from ..database.callers import SAVEPOINT, CallersDatabase, CallersDialect, callers_error, no_transaction, wrong_place
+from ..database.callers import SAVEPOINT, CallersDatabase, CallersDialect, callers_error, no_transaction
 from ..database.dialect import IDS_OF_KEYS, other_columns
 from ..database.statements import Statements, words_of
 from .errors import HINTS, error_of
 from .inserts import SQLiteInserts
+from .private_file import is_private_file
 from .words import SQLiteWords
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class SQLiteCallers(CallersDialect):
 
     def __init__(self, path: Path, table: str) -> None:
         self._path = path
+        if is_private_file(path):
+            self.where_instead = "; in a test, open a task_queue (docs/testing.md)"
         self.table = table
         self.words = SQLiteWords()
         self.inserts = CallersInserts()
@@ -70,8 +73,8 @@ class SQLiteCallers(CallersDialect):
             if _are_one(file, self._path):
                 return
             if database.rows(_TABLE_INFO.format(schema=schema.replace('"', '""'), table=self.table)):
-                raise wrong_place(f"{_named(file)} (as {schema})", self._path)
-        raise wrong_place(_named(dict(schemas)["main"]), self._path)
+                raise self.wrong_place(f"{_named(file)} (as {schema})", self._path)
+        raise self.wrong_place(_named(dict(schemas)["main"]), self._path)
 
     def set_savepoint(self, database: CallersDatabase) -> None:
         # The driver begins a transaction by itself before a write, unless it is told to leave that to its user.

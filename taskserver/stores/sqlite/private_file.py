@@ -11,15 +11,21 @@ from pathlib import Path
 from ...errors import DatabaseError
 
 IN_MEMORY = "/dev/shm"
+PREFIX, NAME = "taskserver-", "memory.db"
 
 
 def make_private_file() -> Path:
     """A path for a new file, in a folder of its own. Raises DatabaseError."""
     try:
-        folder = tempfile.mkdtemp(prefix="taskserver-", dir=IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None)
+        folder = tempfile.mkdtemp(prefix=PREFIX, dir=IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None)
     except OSError as error:
         raise DatabaseError(f"no file can be made for :memory: ({error}): name a file in TASKSERVER_DSN") from None
-    return Path(folder, "memory.db")
+    return Path(folder, NAME)
+
+
+def is_private_file(path: Path) -> bool:
+    """Whether a path looks as one of these."""
+    return path.name == NAME and path.parent.name.startswith(PREFIX)
 
 
 def remove_with(owner: object, path: Path) -> None:
