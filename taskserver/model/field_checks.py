@@ -103,10 +103,14 @@ def _place_of(function: Any) -> tuple[str, str]:
         module, qualified_name = cls.__module__, f"{cls.__qualname__}.{function.__func__.__name__}"
     if isinstance(module, str) and qualified_name:
         return module, qualified_name
-    what = _OTHER_KINDS.get(type(function).__name__, "")
     raise InvalidTask(
-        f"task is {shown(function)}{what}; allowed: a name as 'tasks.send_letter', or the function itself"
+        f"task is {other_kind(function)}; allowed: a name as 'tasks.send_letter', or the function itself"
     )
+
+
+def other_kind(value: object) -> str:
+    """A value that is no task's function, in words: what it is, and what to give in its place."""
+    return f"{shown(value)}{_OTHER_KINDS.get(type(value).__name__, '')}"
 
 
 _OTHER_KINDS = {

@@ -13,7 +13,7 @@ from ..errors import BadTask, InvalidTask
 from ..messages.printable import shown
 from .arguments import encode, parse_json
 from .attempt import NextStage
-from .field_checks import check_group_id, check_max_attempts, check_name, check_priority
+from .field_checks import check_group_id, check_max_attempts, check_name, check_priority, other_kind
 from .task import ClaimedTask, NotGiven, given_or
 
 if TYPE_CHECKING:
@@ -90,13 +90,14 @@ def _check(stage: object) -> _Stage:
     if not isinstance(stage, Mapping):
         if isinstance(stage, str) or callable(stage):
             return _stage_of(stage)
-        raise InvalidTask(f"it is {shown(stage)}; allowed: {_EXAMPLE}")
+        raise InvalidTask(f"it is {other_kind(stage)}; allowed: {_EXAMPLE}")
     unknown = [key for key in stage if key not in STAGE_KEYS]
     if unknown or "task" not in stage:
         what = f"it has {', '.join(sorted(map(repr, unknown)))}" if unknown else 'it has no "task"'
         raise InvalidTask(f"{what}; allowed: {', '.join(STAGE_KEYS)}")
     if not isinstance(stage["task"], str) and not callable(stage["task"]):
-        raise InvalidTask(f"task is {shown(stage['task'])}; allowed: the name of a callable, or the function itself")
+        what = other_kind(stage["task"])
+        raise InvalidTask(f"task is {what}; allowed: the name of a callable, or the function itself")
     group_id, priority, max_attempts = (stage.get(key) for key in STAGE_KEYS[1:])
     if group_id is not None:
         check_group_id(group_id)
