@@ -25,7 +25,7 @@ from django.utils.module_loading import import_string
 from .. import errors
 from ..messages.printable import shown
 from ..model.runnable import RUNS_NOTHING, runs_nothing
-from ..model.task_options import options_of
+from ..model.task_options import NO_OPTIONS, options_of
 from ..server import TaskServer
 from ..settings.checks import check_group_id, check_task_id
 from ..settings.load import program_folder
@@ -33,6 +33,15 @@ from ..worker.callables import Callables
 from ..worker.django_tasks import task_result
 
 OPTIONS = ("folder", "database", "groups")
+BY_NAME = "have TaskServer.add_task add the task by its name, and give it that"
+NOT_FOR_DJANGO = {
+    "batch": "Django calls a function for one task at a time",
+    "group_id": "give @task a queue_name, whose group OPTIONS['groups'] says",
+    "priority": "give it to @task, where larger ones run sooner",
+    "unique_key": BY_NAME,
+    "rerun": BY_NAME,
+}
+"""Options of @taskserver.task that no Django task has, and what to do in their place."""
 
 
 class Backend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
@@ -97,8 +106,10 @@ class Backend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
         super().validate_task(task)
         if runs_nothing(task.func):
             raise InvalidTask(f"Task {RUNS_NOTHING}.")
-        if options_of(task.func).batch is not None:
-            raise InvalidTask("Task has @taskserver.task(batch=…), which is for functions that Django does not call.")
+        options = options_of(task.func)
+        for name, instead in NOT_FOR_DJANGO.items():
+            if getattr(options, name) != getattr(NO_OPTIONS, name):
+                raise InvalidTask(f"Task has @taskserver.task({name}=…), which .enqueue() does not look at: {instead}.")
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Add a task: its TaskResult, whose `enqueued_at` is by this host's clock until it is refreshed.

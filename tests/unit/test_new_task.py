@@ -252,9 +252,9 @@ def test_what_no_worker_could_run_is_refused_as_it_is_added_alone_or_as_a_stage(
 
 def test_a_task_of_django_is_refused_with_what_to_give_instead() -> None:
     of_django = type("Task", (), {})()
-    for given in ({"task": of_django}, {"stages": [of_django]}, {"stages": [{"task": of_django}]}):
-        with pytest.raises(InvalidTask, match="Task object .*, a task of Django: give its name, or .*; allowed: "):
-            new_task(**given)
+    for added in ({"task": of_django}, {"stages": [of_django]}, {"stages": [{"task": of_django}]}):
+        with pytest.raises(InvalidTask, match=r"Task object .*, a task of Django: give its name, or have Django add"):
+            new_task(**added)
 
 
 @pytest.mark.parametrize(

@@ -178,11 +178,15 @@ def test_tasks_that_cannot_run_are_refused_as_django_does() -> None:
         task(tasks.plain, takes_context=True)
 
 
-def test_a_function_of_several_tasks_is_refused() -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{"batch": 10}, {"group_id": 3}, {"priority": 1}, {"unique_key": "a"}, {"rerun": True, "unique_key": "a"}],
+)
+def test_options_that_enqueue_does_not_look_at_are_refused(options: Any) -> None:
     from taskserver import task as with_options
 
-    with pytest.raises(InvalidTask, match="batch"):
-        task(with_options(batch=10)(tasks.plain))
+    with pytest.raises(InvalidTask, match=rf"@taskserver\.task\(({'|'.join(options)})=…\), which \.enqueue"):
+        task(with_options(**options)(tasks.plain))
     vars(tasks.plain).clear()
 
 
