@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from contextlib import suppress
 
 import pymysql
@@ -15,7 +17,7 @@ from tests.support.mail import mail_server
 from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
 from tests.support.projects import Project
 from tests.support.servers import MySQLServer
-from tests.support.websites import wsgi_website
+from tests.support.websites import MINIMAL, wsgi_website
 
 
 @pytest.fixture
@@ -38,6 +40,8 @@ def test_an_order_of_the_page_sends_a_letter_and_takes_a_copy_from_the_stock(
 ) -> None:
     site: Project = request.getfixturevalue(f"on_{store}")
     stock(site, 1)
+    (mounted,) = [block.text for block in blocks("docs/django.md") if "DispatcherMiddleware(" in block.text]
+    (site.folder / "project" / "wsgi.py").write_text(mounted.replace("/home/you/site", str(site.folder)))
     with mail_server() as mail:
         site.add_settings(f"EMAIL_HOST={mail.host}\nEMAIL_PORT={mail.port}\n")
         with wsgi_website(site.deployment.python, site.folder, "project.wsgi") as website:
@@ -45,6 +49,7 @@ def test_an_order_of_the_page_sends_a_letter_and_takes_a_copy_from_the_stock(
             assert (answer.status, json.loads(answer.text)) == (201, {"order": 1})
             assert website.visit("orders", {"title": "Notes", "email": "bob@example.org"}).status == 201
             assert website.visit("orders", {"title": "None", "email": "eve@example.org"}).status == 404
+            assert "TASKSERVER_PAGE_PASSWORD" in website.visit("queue/").text
         assert_silent(site.worker())
     letters = [(letter.recipients, letter.message["Subject"], letter.text.strip()) for letter in mail.letters]
     thanks = "Thank you for ordering Notes."
@@ -52,6 +57,14 @@ def test_an_order_of_the_page_sends_a_letter_and_takes_a_copy_from_the_stock(
     assert site.sql("SELECT copies FROM shop_book") == [(0,)]
     assert [bool(is_reserved) for (is_reserved,) in site.rows("is_reserved", "shop_order")] == [True, False]
     assert site.first_lines() == ["Retry: no copy of Notes is left"]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="as the document says")
+def test_its_own_tests_pass_and_leave_its_queue_alone(on_sqlite: Project) -> None:
+    command = [sys.executable, "manage.py", "test", "shop"]
+    done = subprocess.run(command, cwd=on_sqlite.folder, env=MINIMAL, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "Ran 1 test" in done.stderr) == (0, True), done.stderr
+    assert on_sqlite.rows("id") == []
 
 
 ROLLED_BACK = """

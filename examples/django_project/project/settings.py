@@ -4,12 +4,16 @@ So cron's workers find all of it, too: no line of a crontab has to set a variabl
 """
 
 import os
+import sys
 from pathlib import Path
 
 from dotenv import dotenv_values
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 ENV = {**dotenv_values(BASE_DIR / ".env", interpolate=False), **os.environ}
+
+if "test" in sys.argv:  # manage.py test
+    os.environ["TASKSERVER_DSN"] = "sqlite:///:memory:"
 
 SECRET_KEY = ENV["SECRET_KEY"]
 ALLOWED_HOSTS = ENV.get("ALLOWED_HOSTS", "localhost").split(",")

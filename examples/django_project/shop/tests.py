@@ -1,0 +1,24 @@
+"""Tests of the site: python manage.py test. (setUp needs Python 3.11 or newer.)"""
+
+from django.core import mail
+from django.test import TestCase
+
+from taskserver.testing import task_queue
+
+from .models import Book, Order
+
+
+class QueueTestCase(TestCase):
+    """Each test has a queue of its own, in the place of the site's."""
+
+    def setUp(self) -> None:
+        self.queue = self.enterContext(task_queue(setup=""))  # Django is set up already
+
+
+class OrderTest(QueueTestCase):
+    def test_an_order_sends_a_letter_and_takes_a_copy(self) -> None:
+        Book.objects.create(title="Notes", copies=1)
+        self.client.post("/orders", {"title": "Notes", "email": "ada@example.org"})
+        self.queue.run_all()
+        self.assertEqual(mail.outbox[0].to, ["ada@example.org"])
+        self.assertTrue(Order.objects.get().is_reserved)
