@@ -61,7 +61,7 @@ def run(django6: str, deployment: Deployment, pytest_path: Path, dsn: str) -> Ru
         environ["SHOP_DATABASE"] = json.dumps(shop.place_in_django)
         command = [django6, *arguments]
         ended = subprocess.run(command, cwd=deployment.folder, env=environ, capture_output=True, text=True, timeout=100)
-        assert ended.returncode == 0, ended.stdout + ended.stderr
+        assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout
         return ended.stdout
 
     return run
@@ -90,11 +90,11 @@ EMAIL = 'EMAIL_BACKEND = "django.core.mail.backends.dummy.EmailBackend"\n'
 
 @pytest.mark.parametrize("dsn", ["sqlite"], indirect=True)
 def test_a_site_as_the_document_has_it_runs_its_tasks(run: Run, deployment: Deployment) -> None:
-    settings, tasks, view, dotenv, worker = [block.text for block in blocks("docs/django_tasks.md")]
+    settings, tasks, view, dotenv, worker, logging = [block.text for block in blocks("docs/django_tasks.md")]
     shutil.copytree(SITE, deployment.folder, dirs_exist_ok=True)
     own = (SITE / "shop" / "settings.py").read_text().partition("TASKS =")[0]
     (deployment.folder / "project").mkdir()
-    (deployment.folder / "project" / "settings.py").write_text(own + EMAIL + settings)
+    (deployment.folder / "project" / "settings.py").write_text(own + EMAIL + settings + logging + "DEBUG = True\n")
     deployment.write_tasks(tasks, "shop/tasks.py")
     deployment.write_tasks(worker, "shop/worker.py")
     deployment.write_tasks(PROGRAM.format(view=view), "program.py")

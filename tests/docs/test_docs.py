@@ -46,8 +46,9 @@ UPGRADING = "docs/upgrading.md"
 SECURITY = "docs/security.md"
 TESTING = "docs/testing.md"
 TESTED = (
-    *("conftest", "tasks", "shop", "test_shop", "test_settings", "test_rates", "test_failures", "test_replaced"),
-    *("test_immediate", "test_functions", "test_without_pytest", "accounts", "tests_of_accounts", "settings"),
+    *("conftest", "tasks", "shop", "test_shop", "test_settings", "test_each", "test_rates", "test_failures"),
+    *("test_replaced", "test_immediate", "test_functions", "test_without_pytest", "accounts", "tests_of_accounts"),
+    "settings",
 )
 OF_WORK = "docs/work/"
 """Their pages are followed, each from top to bottom, by tests/work/test_pages.py."""
@@ -103,7 +104,7 @@ NOT_RUN = {
     **dict.fromkeys(
         [
             ("docs/django_tasks.md", begin)
-            for begin in ("TASKS =", "from django.core", "from datetime", "TASKSERVER_DSN", "import os")
+            for begin in ("TASKS =", "from django.core", "from datetime", "TASKSERVER_DSN", "import os", "LOGGING =")
         ],
         "for Django 6: run by tests/django_tasks",
     ),

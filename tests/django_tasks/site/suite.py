@@ -37,7 +37,7 @@ from django.test import override_settings  # noqa: E402
 from shop import tasks  # noqa: E402
 from shop.models import Order  # noqa: E402
 
-from taskserver import TablesMissing, TaskServer  # noqa: E402
+from taskserver import TablesMissing, TaskServer, testing  # noqa: E402
 from taskserver.django import Backend  # noqa: E402
 from taskserver.interrupts.stopping import TaskInterrupted  # noqa: E402
 from taskserver.worker import callables, django_tasks  # noqa: E402
@@ -530,6 +530,18 @@ def test_worker_py_runs_tasks_from_cron() -> None:
     ended = subprocess.run(worker, cwd="/", env=environ, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout + ended.stderr) == (0, "")
     assert done(result) == "Hello, Ada"
+
+
+def test_a_test_s_queue_takes_and_retries_what_the_site_adds() -> None:
+    with testing.task_queue(folder=settings.BASE_DIR) as queue, transaction.atomic():
+        failed, greeted = tasks.fail.enqueue(7), tasks.greet.enqueue("Ada")
+        assert [task.task for task in queue.added] == ["shop.tasks.fail", "shop.tasks.greet"]
+        ran = queue.run_all(until=2, raises=False)
+        assert ran.called == ["shop.tasks.fail", "shop.tasks.greet", "shop.tasks.fail"]
+        for result in (failed, greeted):
+            result.refresh()
+        assert (failed.status, failed.attempts, greeted.return_value) == (FAILED, 2, "Hello, Ada")
+    assert rows() == []
 
 
 # ---- settings
