@@ -146,15 +146,17 @@ class Attempts:
         """
         limit, was_cancelled = self.max_attempts(task, call), self._run.heartbeat.was_cancelled
         options = call.callable.options if call else NO_OPTIONS
-        self._reporter.report_failure(task, failure, limit, was_cancelled, failure.why_fatal(options))
+        self._reporter.report_failure(task, failure, limit, was_cancelled)
         if was_cancelled:
             self._finishing.add(Finish(task, CANCELLED), attempt)
             return
         attempts = task.attempts + 1
-        if attempts < limit and not failure.is_final(options):
-            seconds = self.retry_seconds(call, failure, attempts)
-            self.end_failed(Finish(task, failure.text, seconds), attempt, failure)
-            return
+        if attempts < limit:
+            if not failure.is_final(options):
+                seconds = self.retry_seconds(call, failure, attempts)
+                self.end_failed(Finish(task, failure.text, seconds), attempt, failure)
+                return
+            failure = failure.told_by(options)
         if call is None or options.on_fatal is None:
             self.end_failed(Finish(task, failure.text), attempt, failure)
         else:

@@ -57,6 +57,8 @@ class Failure(NamedTuple):
     """Whether the task asked for another attempt, by a Retry."""
     is_raised: bool = False
     """Whether the exception came out of foreign code, or was returned by it as an outcome; else it is ours."""
+    why_fatal: str = ""
+    """Why an option has no retry follow, to be told; empty where none does."""
 
     def is_a(self, *kinds: type[BaseException]) -> bool:
         """Whether the exception is of one of these types, as `except` would see it."""
@@ -65,12 +67,13 @@ class Failure(NamedTuple):
 
     def is_final(self, options: Options) -> bool:
         """Whether no retry is to follow, by the exception and the options of the task's callable."""
-        return self.is_a(Fatal) or self.why_fatal(options) != ""
+        return self.is_a(Fatal) or self.told_by(options).why_fatal != ""
 
-    def why_fatal(self, options: Options) -> str:
-        """Why the options have no retry follow; empty where they do not."""
-        # One of the database at the commit, say, is none of the task's own, and may pass.
-        return options.why_fatal(cast("type[BaseException]", type(self.error))) if self.is_raised else ""
+    def told_by(self, options: Options) -> Failure:
+        """The failure with what these options say of it."""
+        if not self.is_raised:  # one of the database at the commit, say, is none of the task's own, and may pass
+            return self
+        return self._replace(why_fatal=options.why_fatal(cast("type[BaseException]", type(self.error))))
 
 
 def run_foreign(

@@ -80,8 +80,10 @@ class Reporter:
         if retry_seconds is None:
             self._run.result.fatal += 1
             extra = about_task(task.id, task.task, attempt, text, is_fatal=True)
+            reason = "" if ended.failure is None or error_text == CANCELLED else ended.failure.why_fatal
+            why = f", as {reason}" if reason else ""
             level = ERROR if ended.attempt is None else WARNING  # that of an attempt was told
-            LOG.log(level, "task %d %s is fatal: %s", task.id, task.task, text, extra=extra)
+            LOG.log(level, "task %d %s is fatal%s: %s", task.id, task.task, why, text, extra=extra)
         else:
             self._run.result.failed += 1
             extra = about_task(task.id, task.task, attempt)
@@ -154,15 +156,9 @@ class Reporter:
 
     # ---- errors of tasks' code, told while their frames are there, and before what they hold hinders any write
 
-    def report_failure(
-        self, task: ClaimedTask, failure: Failure, limit: int, was_cancelled: bool, why_fatal: str
-    ) -> None:
-        """Log the failure of an attempt; `limit` is how often the task may start. A retry it asked for is no error.
-
-        `why_fatal` tells why no other attempt follows, where that is to be told.
-        """
-        last = f", and the last, as {why_fatal}" if why_fatal and task.attempts + 1 < limit else ""
-        what = f"failed, attempt {task.attempts + 1} of {limit}{last}"
+    def report_failure(self, task: ClaimedTask, failure: Failure, limit: int, was_cancelled: bool) -> None:
+        """Log the failure of an attempt; `limit` is how often the task may start. A retry it asked for is no error."""
+        what = f"failed, attempt {task.attempts + 1} of {limit}"
         if was_cancelled:
             self._say(INFO, task, failure._replace(error=None), what)
         else:

@@ -52,8 +52,8 @@ def error_of(error: BaseException, path: Path, table: str) -> DatabaseError:
                 "taskserver.connection(), as in add_task(…, connection=taskserver.connection())"
             )
         return Conflict(
-            f"{path}: {text}, for longer than was waited, by other processes or by an open transaction of this one "
-            "(one that a task left, or a site's own, to which add_task(…, connection=…) belongs)"
+            f"{path}: {text}, for longer than was waited, by other processes, by a transaction that a task left open, "
+            "or by your own: give add_task its connection="
         )
     if text == INTERRUPTED:
         return Conflict(f"{path}: a statement was {INTERRUPTED}")
