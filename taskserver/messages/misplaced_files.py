@@ -18,8 +18,9 @@ NAMES_OF_ENV = ("env", ".env.txt", "env.txt", ".env.env", ".ENV", "_env", "doten
 OUR_FOLDER = "taskserver"
 OUR_FILES = frozenset({"worker.py", "client.py"})
 MAX_READ_BYTES = 65536
-_DATABASE = re.compile(rb"^[ \t]*(?:export[ \t]+)?TASKSERVER_DSN[ \t]*=", re.MULTILINE)
-_BARE = re.compile(rb"^[ \t]*(?:export[ \t]+)?DSN[ \t]*=", re.MULTILINE | re.IGNORECASE)
+_BEGIN = rb"^(?:\xef\xbb\xbf)?[ \t]*(?:export[ \t]+)?"  # Windows editors put a byte order mark before the first key
+_DATABASE = re.compile(_BEGIN + rb"TASKSERVER_DSN[ \t]*=", re.MULTILINE)
+_BARE = re.compile(_BEGIN + rb"DSN[ \t]*=", re.MULTILINE | re.IGNORECASE)
 
 
 def settings_elsewhere(env_file: Path) -> str:

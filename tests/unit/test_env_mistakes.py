@@ -177,7 +177,7 @@ def test_a_wrong_dsn_is_answered_with_its_mend(folder: Path, text: str) -> None:
 def test_init_makes_no_second_env_beside_one_of_a_wrong_name(
     folder: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    put(folder, {name: b""})
+    put(folder, {name: f"\ufeff{RIGHT}TASKSERVER_MODE=move\n".replace("\n", "\r\n").encode()})  # as Notepad saves it
     assert_one_line(run_here(main, capsys, folder, "init"), 2, f"{name} names one", "make it")
     assert not (folder / ".env").exists()
 
