@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..errors import SettingError
@@ -97,14 +98,21 @@ def one_of(allowed: Sequence[str]) -> Callable[[str, str], str]:
     return check
 
 
-def check_modules(key: str, value: str | Sequence[str]) -> tuple[str, ...]:
-    """The listed modules, each once, from a text with commas between them, or a list or tuple. Raises SettingError."""
+def check_modules(key: str, value: str | Sequence[str], folder: Path) -> tuple[str, ...]:
+    """The listed modules, each once, from a text with commas between them, or a list or tuple. Raises SettingError.
+
+    `folder` is the program's: a file there whose name is given, as tasks.py, is no module of a package `tasks`.
+    """
     parts: object = value.split(",") if isinstance(value, str) else value
     names = [part.strip() for part in parts if isinstance(part, str)] if isinstance(parts, (list, tuple)) else []
     is_all = bool(names) and isinstance(parts, (list, tuple)) and len(names) == len(parts)
     if not is_all or not all(re.fullmatch(_MODULE, name) for name in names):
         also = "" if isinstance(value, str) else ", or a list of them"
         raise _wrong(key, value, f"module names with commas between them, as tasks,shop.jobs.*{also}")
+    for name in names:
+        module = name.removesuffix(".py")
+        if module != name and folder.joinpath(f"{module.replace('.', '/')}.py").is_file():
+            raise SettingError(f"{key} names the file {name!r}; modules are named without .py: write {module}")
     return tuple(dict.fromkeys(names))
 
 

@@ -121,12 +121,13 @@ def make_settings(
 
     Raises SettingError, which calls each by the name that it has here.
     """
+    place = program_folder(folder)
     return Settings(
-        folder=program_folder(folder),
+        folder=place,
         dsn=parse_dsn(dsn, password),
         table=check_table("table", table),
         mode=check_mode("mode", mode),
-        modules=check_modules("modules", modules),
+        modules=check_modules("modules", modules, place),
         max_attempts=check_whole_number("max_attempts", max_attempts, 1, MAX_ATTEMPTS),
         backoff=parse_backoff("backoff", backoff),
         lease_seconds=check_whole_number("lease", lease, 1, MAX_SECONDS),
@@ -159,7 +160,7 @@ def load_settings(folder: Path, environ: Mapping[str, str] = os.environ, env_fil
         dsn=parse_dsn(found["TASKSERVER_DSN"], found.get("TASKSERVER_PASSWORD", "")),
         table=read("TABLE", check_table, DEFAULT_TABLE),
         mode=read("MODE", check_mode, "delete"),
-        modules=read("MODULES", check_modules, defaults["modules"]),
+        modules=read("MODULES", lambda key, value: check_modules(key, value, folder), defaults["modules"]),
         max_attempts=read("MAX_ATTEMPTS", whole_number_as_text(1, MAX_ATTEMPTS), defaults["max_attempts"]),
         backoff=read("BACKOFF", parse_backoff, defaults["backoff"]),
         lease_seconds=read("LEASE", seconds_as_text(1, MAX_SECONDS), defaults["lease_seconds"]),

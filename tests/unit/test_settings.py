@@ -236,6 +236,16 @@ def test_the_environment_wins_over_the_file_and_a_blank_there_does_not_count(tmp
     assert (found.dsn, found.table, found.mode) == (SQLiteDsn("var/taskserver.db"), "of_environment", "mark")
 
 
+def test_a_listed_module_is_no_file_that_lies_there(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "jobs.py").write_text("")
+    text = f"TASKSERVER_DSN={DSN}\nTASKSERVER_MODULES=shop.jobs.py\n"
+    with pytest.raises(SettingError, match=r"TASKSERVER_MODULES names the file 'shop.jobs.py'.*: write shop.jobs$"):
+        load_env_file(tmp_path, text)
+    (tmp_path / "shop" / "jobs.py").rename(tmp_path / "shop" / "py.py")  # a module of that name may be meant
+    assert load_env_file(tmp_path, text.replace("shop.jobs.py", "shop.py")).modules == ("shop.py",)
+
+
 def test_a_blank_in_the_file_means_the_default(tmp_path: Path) -> None:
     keys = ("TABLE", "MODE", "MODULES", "MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE", "PAUSES", "LOG")
     text = f"TASKSERVER_DSN={DSN}\n"
