@@ -14,32 +14,36 @@ __all__ = ["application", "application_of"]
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 PACKAGES = ("werkzeug", "jinja2", "markupsafe", "itsdangerous")
+NOT_WHOLE = "The program is not whole: upload the folder again. The web server's error log and client.py doctor tell more.\n"
 
 
 def application_of(folder: str | Path) -> Application:
     """The page of the deployment in a folder, whose `.env` has the settings.
 
-    Where a package of the page is missing, each answer says so: an owner without a shell sees nothing else.
+    Where a package of the page is missing, or an upload was cut off, each answer says so: an owner without a shell sees
+    nothing else.
     """
     try:
         from .wsgi import Application as Page
-    except ImportError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in PACKAGES:
-            raise
-        return _without(package)
+    except (ImportError, SyntaxError, NameError, AttributeError) as error:
+        package = (isinstance(error, ImportError) and error.name or "").partition(".")[0]
+        return _closed(_without(package) if package in PACKAGES else NOT_WHOLE, f"{type(error).__name__}: {error}")
     return Page(Path(folder).absolute())
 
 
-def _without(package: str) -> Application:
-    text = (
+def _without(package: str) -> str:
+    return (
         f"The package {package} is missing, which the page needs: upload the bundle that was made with --web, or "
         "pip install 'Werkzeug>=3.1,<4' 'Jinja2>=3.1,<4' 'itsdangerous>=2.2,<3' for the Python of this page.\n"
-    ).encode()
+    )
 
+
+def _closed(text: str, for_log: str) -> Application:
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if "wsgi.errors" in environ:
+            print(f"taskserver: {for_log}", file=environ["wsgi.errors"])
         start_response("503 Service Unavailable", [("Content-Type", "text/plain"), ("Content-Length", str(len(text)))])
-        return [text]
+        return [text.encode()]
 
     return application
 

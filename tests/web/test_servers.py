@@ -329,6 +329,14 @@ def test_a_package_that_is_missing_is_told_on_the_page(package: str) -> None:
     assert command in read("docs/page.md")
 
 
+def test_an_upload_that_was_cut_off_is_told_on_the_page_and_in_the_log() -> None:
+    call = CALL.replace("({},", "({'wsgi.errors': sys.stdout},")
+    load = LOAD.format(path=str(ROOT / "passenger_wsgi.py"))
+    said = say(f"import sys; sys.modules['taskserver.web.access'] = None\n{load}{call}")
+    assert said.startswith("taskserver: ModuleNotFoundError: ")
+    assert "\n503 Service Unavailable The program is not whole: upload the folder again. " in said
+
+
 def test_a_plain_bundle_tells_what_its_page_lacks() -> None:
     said = say(LOAD.format(path=str(ROOT / "passenger_wsgi.py")) + CALL, BARE)
     assert said.startswith("503 Service Unavailable The package ")
