@@ -30,7 +30,7 @@ if str(FOLDER) not in sys.path:
 
 try:
     from taskserver.cli.client import main
-except (ImportError, SyntaxError) as error:  # an upload that was cut off
+except (ImportError, SyntaxError, NameError, AttributeError) as error:  # an upload that was cut off
     what = getattr(error, "filename", None) or error
     sys.stderr.write("client.py: the program is not whole (%s): upload the folder again\n" % what)
     sys.exit(2)

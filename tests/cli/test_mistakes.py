@@ -23,7 +23,7 @@ from taskserver import TaskServer
 from taskserver.cli.client import main
 from taskserver.settings import dsn
 from taskserver.stores.database.tables import SCHEMA_VERSION
-from tests.support.deployment import Deployment
+from tests.support.deployment import ROOT, Deployment
 from tests.support.processes import assert_one_line, assert_silent, run_here
 from tests.support.queues import Queue
 from tests.support.servers import MySQLServer, find_program, free_port
@@ -259,9 +259,11 @@ def cut(file: str, length: int) -> Callable[[Path], None]:
     return do
 
 
+PROGRAMS = "taskserver/messages/programs.py"
 CUT = {
     "server.py": (cut("taskserver/server.py", 100), "taskserver/server.py"),
     "TaskServer": (cut("taskserver/server.py", 0), "cannot import name 'TaskServer'"),
+    "a word": (cut(PROGRAMS, (ROOT / PROGRAMS).read_text().index("os.path") + len("os.pa")), "no attribute 'pa'"),
     "settings": (lambda folder: shutil.rmtree(folder / "taskserver" / "settings"), "'taskserver.settings'"),
     "taskserver": (lambda folder: shutil.rmtree(folder / "taskserver"), "'taskserver'"),
 }

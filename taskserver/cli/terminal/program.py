@@ -15,6 +15,7 @@ from typing import NamedTuple
 from ...errors import DatabaseError, HostLimit, InvalidTask, SettingError
 from ...host.standard_descriptors import fill_standard_descriptors
 from ...messages.printable import printable
+from ...messages.programs import CLIENT
 
 _opened: os.stat_result | None = None
 """Standard error as the program found it."""
@@ -126,11 +127,12 @@ def _unforeseen(error: Exception) -> str:
     while place is not None and place.tb_next is not None:
         place = place.tb_next
     where = f"{place.tb_frame.f_code.co_filename}, line {place.tb_lineno}" if place is not None else "?"
-    is_cut_off = isinstance(error, (ImportError, SyntaxError))
+    is_cut_off = isinstance(error, (ImportError, SyntaxError, NameError)) or str(error).startswith("module '")
     what = (
         "this program is not whole (upload the folder again)"
         if is_cut_off
-        else "an answer of the database cannot be read, or this program has a mistake"
+        else f"was the last upload whole ({CLIENT} doctor tells)? If so, an answer of the database cannot be read, or "
+        "this program has a mistake"
     )
     return (
         f"{what}: {type(error).__name__}: "

@@ -234,7 +234,8 @@ def error_of(error: BaseException, dsn: MySQLDsn, table: str, is_login: bool = F
 def unreadable(error: BaseException, dsn: MySQLDsn) -> ConnectionLost:
     """Our error for an answer that is none, or none of ours."""
     return ConnectionLost(
-        f"{dsn.place}: its answer cannot be read ({type(error).__name__}: {_text_of(error)}): {STRANGER}"
+        f"{dsn.place}: its answer cannot be read ({type(error).__name__}: {_text_of(error)}): {STRANGER}; or a file of "
+        f"this program was cut off by an upload: {CLIENT} doctor tells"
     )
 
 
