@@ -69,6 +69,11 @@ RENAMED = {
     "packaging/example_tasks.py": "tasks.example.py",
 }
 LISTED = "THIRD-PARTY.txt"
+CHECKED = "FILES.txt"
+"""The program's files and their hashes: `client.py doctor` tells by it whether an upload is whole."""
+PROGRAMS = ("client.py", "worker.py")
+NOT_CHECKED = ("docs", "examples", "var")
+"""Folders that are no part of the program. Of the files beside them an owner may change all but the two programs."""
 LEFT_OUT = {
     "markupsafe/_speedups.": "MarkupSafe's compiled form",  # it has the same in plain Python
     "werkzeug/debug/shared/": "what a browser would show of Werkzeug's debugger",
@@ -112,6 +117,7 @@ def _bundle(target: Path, extras: list[str], folder: Path) -> int:
     members |= {"var/.htaccess": members[".htaccess"], LISTED: third_party(packages).encode()}
     for package in packages:
         members |= members_of(package)
+    members[CHECKED] = file_list(members).encode()
     instant = instant_of(sources)
     write(target, members, instant - instant % 2)  # a zip counts in steps of two seconds
     size = sum(map(len, members.values())) / 1e6
@@ -304,6 +310,16 @@ def _licence(package: metadata.Distribution) -> str:
 
 
 # ---- writing
+
+
+def file_list(members: Members) -> str:
+    """A line for each file of the program and of the packages, as `sha256sum --check` takes it."""
+    program = [place for place in members if place in PROGRAMS or ("/" in place and _folder(place) not in NOT_CHECKED)]
+    return "".join(f"{hashlib.sha256(members[place]).hexdigest()}  {place}\n" for place in sorted(program))
+
+
+def _folder(place: str) -> str:
+    return place.partition("/")[0]
 
 
 def write(target: Path, members: Members, instant: int) -> None:

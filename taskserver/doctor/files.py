@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import pwd
@@ -26,6 +27,9 @@ from .findings import CheckResult, broken, ok, warning
 WEB_FOLDERS = {*misplaced_files.WEB_FOLDERS, "html", "public", "web", "wwwroot", "webroot", "docroot"}
 MIN_FREE_BYTES = 50_000_000
 PROBE_BYTES = 100_000
+PROGRAM = Path(__file__).parents[2]
+FILE_LIST = "FILES.txt"
+MAX_FILES_SHOWN = 5
 
 
 def of_program(folder: Path, env_file: Path | None = None) -> Iterator[CheckResult]:
@@ -33,6 +37,8 @@ def of_program(folder: Path, env_file: Path | None = None) -> Iterator[CheckResu
     yield ok("python", f"Python {platform.python_version()} at {sys.executable or 'an unknown place'}")
     packages = [f"{name} {_version(name)}" for name in ("PyMySQL", "python-dotenv")]
     yield ok("packages", ", ".join([f"taskserver {__version__}", *packages]))
+    if (PROGRAM / FILE_LIST).exists():
+        yield whole(PROGRAM)
     yield _web_folder(folder)
     yield code_rights.of_program(folder)
     yield _env_file(env_file or folder / ".env")
@@ -54,6 +60,29 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "(not found)"
+
+
+def whole(program: Path) -> CheckResult:
+    """Whether the files of a bundle are those that its list has with their hashes. Raises OSError."""
+    lines = [line.partition("  ") for line in (program / FILE_LIST).read_text(errors="replace").splitlines()]
+    spoilt = [place for digest, _, place in lines if _hash_of(program / place) != digest]
+    if lines and not spoilt:
+        return ok("program", f"{len(lines)} files in {program} are as in its {FILE_LIST}")
+    more = f" and {len(spoilt) - MAX_FILES_SHOWN} more" if len(spoilt) > MAX_FILES_SHOWN else ""
+    return broken(
+        "program",
+        f"not as in the bundle, or missing in {program}: {', '.join(spoilt[:MAX_FILES_SHOWN]) or FILE_LIST}{more}",
+        "an upload that was cut off leaves files empty or short, and the program does anything then",
+        "upload them again, or the whole folder; in FileZilla the tab Failed transfers must be empty afterwards",
+    )
+
+
+def _hash_of(path: Path) -> str:
+    """The hash of a file's content, empty where there is none; FTP may have changed the ends of lines."""
+    try:
+        return hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest()
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return ""
 
 
 # ---- the web

@@ -20,15 +20,15 @@ REASONS = (
 )
 """The names of what `check` and the verdict find."""
 FINDINGS = (
-    *("python", "packages", "web_folder", "code", "env_file", "files", "module_files", "var", "log", "page"),
-    *("database_file", "disk", "file_system", "connection", "version", "journal", "file", "variables", "rights"),
-    *("tables", "claim_index", "ids", "character_set", "strict_mode", "clock", "binlog", "durability"),
+    *("python", "packages", "program", "web_folder", "code", "env_file", "files", "module_files", "var", "log"),
+    *("page", "database_file", "disk", "file_system", "connection", "version", "journal", "file", "variables"),
+    *("rights", "tables", "claim_index", "ids", "character_set", "strict_mode", "clock", "binlog", "durability"),
     *("session_defaults", "wait_timeout", "connections", "packet", "transactions"),
     *("cron", "runs", "groups", "paused", "leases", "fatal", "due_dates", "stray", "orphaned", "schedules"),
     *("setup", "modules", "callables", "between", "on_failure"),
 )
 """The names of what the doctor finds."""
-MAY_STAY = frozenset(FINDINGS) - frozenset(REASONS) - {"rights"}
+MAY_STAY = frozenset(FINDINGS) - frozenset(REASONS) - {"program", "rights"}
 """What a person may be unable to change on a host, and workers can do without; the others tell of tasks."""
 NAMES = tuple(dict.fromkeys((*REASONS, *FINDINGS)))
 KIND = "accepted"

@@ -14,7 +14,9 @@ __all__ = ["application", "application_of"]
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 PACKAGES = ("werkzeug", "jinja2", "markupsafe", "itsdangerous")
-NOT_WHOLE = "The program is not whole: upload the folder again. The web server's error log and client.py doctor tell more.\n"
+NOT_WHOLE = (
+    "The program is not whole: upload the folder again. The web server's error log and client.py doctor tell more.\n"
+)
 
 
 def application_of(folder: str | Path) -> Application:
@@ -26,7 +28,7 @@ def application_of(folder: str | Path) -> Application:
     try:
         from .wsgi import Application as Page
     except (ImportError, SyntaxError, NameError, AttributeError) as error:
-        package = (isinstance(error, ImportError) and error.name or "").partition(".")[0]
+        package = ((isinstance(error, ImportError) and error.name) or "").partition(".")[0]
         return _closed(_without(package) if package in PACKAGES else NOT_WHOLE, f"{type(error).__name__}: {error}")
     return Page(Path(folder).absolute())
 

@@ -26,6 +26,8 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from taskserver import __version__
+from taskserver.doctor import files
+from taskserver.doctor.findings import Level
 from tests.support.deployment import ROOT, TIMEOUT_SECONDS
 from tests.support.hosts import BARE, VERSIONS, as_user, is_usable, open_folder, own, own_all, users_python
 from tests.support.repositories import INSTANT, in_git
@@ -127,8 +129,14 @@ def _tree(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 def test_it_has_what_a_host_needs_and_every_file_of_the_package(bundle: Bundle) -> None:
     needed = {"worker.py", "client.py", "schema.sql", ".htaccess", "var/.htaccess", ".env.example", "crontab.example"}
-    needed |= {"README.md", "LICENSE", "requirements.txt", "START-HERE.txt", "THIRD-PARTY.txt", "tasks.example.py"}
-    needed |= {"pymysql/__init__.py", "dotenv/__init__.py", "cronsim/__init__.py", "docs/guarantees.md"}
+    needed |= {"README.md", "LICENSE", "requirements.txt", "START-HERE.txt", "THIRD-PARTY.txt", "FILES.txt"}
+    needed |= {
+        "tasks.example.py",
+        "pymysql/__init__.py",
+        "dotenv/__init__.py",
+        "cronsim/__init__.py",
+        "docs/guarantees.md",
+    }
     package = {f"taskserver/{path.relative_to(ROOT / 'taskserver')}" for path in (ROOT / "taskserver").rglob("*.*")}
     needed |= {name for name in package if ".pyc" not in name}
     there = set(_tree(bundle.folder))
@@ -223,6 +231,21 @@ def test_what_the_status_page_is_made_of_is_in_it(repository: Path) -> None:
     assert page <= set(_tree(_bundle_of(repository).folder))
 
 
+def test_the_doctor_names_the_files_that_an_upload_did_not_bring_whole(bundle: Bundle, tmp_path: Path) -> None:
+    folder = shutil.copytree(bundle.folder, tmp_path / "taskserver")
+    (folder / "worker.py").write_bytes((folder / "worker.py").read_bytes().replace(b"\n", b"\r\n"))
+    for name in ("crontab.example", "docs/page.md", "passenger_wsgi.py"):  # a panel may write the last one
+        (folder / name).write_text("of the owner")
+    assert files.whole(folder).level is Level.OK
+    (folder / "pymysql" / "connections.py").write_bytes(b"")
+    (folder / "taskserver" / "page" / "templates" / "page.css").unlink()
+    finding = files.whole(folder)
+    assert (finding.level, finding.check) == (Level.BROKEN, "program")
+    assert finding.found.endswith(f"in {folder}: pymysql/connections.py, taskserver/page/templates/page.css")
+    (folder / "FILES.txt").write_bytes(b"")
+    assert files.whole(folder).found.endswith(": FILES.txt")
+
+
 # ---- with the packages of the status page and of the metrics
 
 
@@ -230,7 +253,7 @@ def test_with_all_that_may_be_chosen_it_has_those_packages_besides_and_plain_pyt
     bundle: Bundle, full_bundle: Bundle
 ) -> None:
     plain, full = _tree(bundle.folder), _tree(full_bundle.folder)
-    assert [name for name in plain if full.get(name) != plain[name]] == ["THIRD-PARTY.txt"]
+    assert [name for name in plain if full.get(name) != plain[name]] == ["FILES.txt", "THIRD-PARTY.txt"]
     besides = {name: mode for name, (mode, content) in full.items() if name not in plain}
     assert {name.partition("/")[0] for name in besides if ".dist-info" not in name} == set(IMPORTED["full_bundle"])
     assert {Path(name).suffix for name in besides if "." in name and ".dist-info" not in name} == {".py", ".typed"}
