@@ -135,7 +135,9 @@ def test_a_row_of_which_no_letter_can_be_made_is_fatal_and_adds_no_line_and_no_a
 ) -> None:
     send(office, "tasks.send_letter", **(ADA | wrong))
     assert office.statuses() == [Status.FATAL]
-    assert office.first_lines()[0].startswith("Fatal: no letter can be made of it: ")
+    is_to = any(isinstance(wrong.get(key), str) for key in ("to", "name"))
+    what = "`to` is no address, or `name` no name" if is_to else "no letter can be made of it"
+    assert office.first_lines()[0].startswith(f"Fatal: {what}: ")
     assert mail.connections == 0
 
 
