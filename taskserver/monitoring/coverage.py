@@ -101,6 +101,15 @@ def unserved(counts: Sequence[QueueCount], runs: Sequence[LastRun], paused: Sequ
     return [count for count in counts if count.status == Status.NEW and count.group_id not in served]
 
 
+def describe_unserved_groups(groups: Collection[int], runs: Sequence[LastRun]) -> str | None:
+    """The groups among these that no run in time serves, in words; None where every one is served."""
+    waiting = unserved([QueueCount(group, Status.NEW, 1, None) for group in groups], runs)
+    if not waiting:
+        return None
+    which = f"group{'s' if len(waiting) > 1 else ''} {_listed([count.group_id for count in waiting])}"
+    return f"no worker takes tasks of {which}: they serve {_listed(groups_served(in_time(runs)))}"
+
+
 def describe_unserved(counts: Sequence[QueueCount], runs: Sequence[LastRun], paused: Sequence[int] = ()) -> str | None:
     """The unserved groups in a sentence for a person; None where every group is served."""
     waiting = unserved(counts, runs, paused)

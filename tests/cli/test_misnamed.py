@@ -106,6 +106,23 @@ def test_names_are_told_of_modules_too_that_need_a_setup(
     assert "module tasks has no 'send_leter'" in client(*line, "tasks.send_leter", *every).stderr
 
 
+def test_a_group_that_no_recent_run_serves_is_told(sqlite_queue: Queue, client: Add) -> None:
+    add = ("add", "tasks.send_letter", "--group")
+    run = "INSERT INTO jobs_queue_workers (pid, host, group_ids, started_at) VALUES (1, 'h', '{}', {})"
+    sqlite_queue.sql(run.format("0", "'2020-01-01 00:00:00.000000'"))
+    assert client(*add, "7").stderr == ""  # cron has stopped, whatever the groups are
+    sqlite_queue.sql(run.format("3,5", "strftime('%Y-%m-%d %H:%M:%f000', 'now')"))
+    assert client(*add, "3").stderr == ""
+    warning = (
+        "client.py: warning: no worker takes tasks of {}: they serve 3, 5; have a crontab line name it, or no groups"
+    )
+    warning += "\n"
+    assert client(*add, "7").stderr == warning.format("group 7")
+    stage = '{"task": "tasks.fetch", "group_id": 8}'
+    assert client(*add, "7", "--then", stage).stderr == warning.format("groups 7, 8")
+    assert client("schedule", "nightly", "tasks.send_letter", "--every", "1d").stderr == warning.format("group 0")
+
+
 def test_names_by_the_thousand_make_a_few_lines(sqlite_queue: Queue, client: Add) -> None:
     lines = sqlite_queue.folder / "lines"
     lines.write_text("".join(f'{{"task": "tasks.made_up_{number}"}}\n' for number in range(3000)))

@@ -17,14 +17,17 @@ from ...server import TaskServer
 from ...stores.queue.adding import WaitsForNewer
 from ..terminal.arguments import seconds, whole_number
 from ..terminal.live_line import LiveLine, bar
-from ..terminal.misnamed import MAX_NAMES, names_of, warn_of_missing
+from ..terminal.misnamed import MAX_NAMES, callables_of, warn_of_missing
 from ..terminal.task_arguments import QUOTING, describe_order, describe_task, read_args
+from ..terminal.unserved import warn_of_unserved
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """Arguments of 1 MiB take several MiB as JSON text with every character escaped."""
 MISNAMED = f"It was added all the same, and becomes fatal: {CLIENT} retry ID --as NAME has it run under the right one"
 _OPTIONS = {"group_id": "group", "unique_key": "unique"}
 """The options of keys that have another name."""
+_Callables = dict[tuple[str, int], None]
+"""The names of callables that tasks are to run, each with its group, in their order."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -82,29 +85,30 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
         raise InvalidTask("--bulk takes everything from its file: give it alone")
     if options.bulk is None and options.task is None:
         raise InvalidTask("name a TASK, or --bulk FILE")
-    names: dict[str, None] = {}
+    found: _Callables = {}
     try:
-        print(_add_one(server, given, names) if options.bulk is None else _add_lines(server, options.bulk, names))
+        print(_add_one(server, given, found) if options.bulk is None else _add_lines(server, options.bulk, found))
     except DatabaseError as error:
         if error.may_have_taken_effect:
             raise DatabaseError(f"{error}; what you gave may be added all the same: look first") from error
         raise
-    warn_of_missing(server.settings, names, MISNAMED)
+    warn_of_missing(server.settings, [name for name, _ in found], MISNAMED)
+    warn_of_unserved(server, {group for _, group in found})
 
 
-def _add_one(server: TaskServer, given: dict[str, Any], names: dict[str, None]) -> int:
-    """Add a task and return its id; `names` gets those of its callables."""
+def _add_one(server: TaskServer, given: dict[str, Any], found: _Callables) -> int:
+    """Add a task and return its id; `found` gets its callables."""
     if "args" in given:
         given["args"] = read_args(given["args"])
-    names |= dict.fromkeys(names_of(new_task(**given)))
+    found |= dict.fromkeys(callables_of(new_task(**given)))
     return server.add_pipeline(**given) if "stages" in given else server.add_task(**given)
 
 
-def _add_lines(server: TaskServer, name: str, names: dict[str, None]) -> str:
-    """Add the tasks of a file; return the words that say how many. `names` gets those of their callables."""
+def _add_lines(server: TaskServer, name: str, found: _Callables) -> str:
+    """Add the tasks of a file; return the words that say how many. `found` gets their callables."""
     count = 0
     with _open(name) as file, LiveLine(sys.stderr) as live:
-        tasks = _Tasks(file, names)
+        tasks = _Tasks(file, found)
 
         def begun() -> None:
             nonlocal count
@@ -126,10 +130,10 @@ def _add_lines(server: TaskServer, name: str, names: dict[str, None]) -> str:
 class _Tasks:
     """The tasks of a file of JSON lines, read once."""
 
-    def __init__(self, file: BinaryIO, names: dict[str, None] | None = None) -> None:
-        """`names` gets the first names of callables in it."""
+    def __init__(self, file: BinaryIO, found: _Callables | None = None) -> None:
+        """`found` gets the first callables in it."""
         self._file = file
-        self._names = {} if names is None else names
+        self._found = {} if found is None else found
         self._empty_lines: list[int] = []
         self.count = 0
         self.keyed = 0
@@ -152,8 +156,8 @@ class _Tasks:
                 raise InvalidTask(f"line {number}: {error}; nothing was added") from None
             self.count += 1
             self.keyed += task.unique_key is not None
-            if len(self._names) < MAX_NAMES:
-                self._names |= dict.fromkeys(names_of(task))
+            if len(self._found) < MAX_NAMES:
+                self._found |= dict.fromkeys(callables_of(task))
             yield task
 
 

@@ -12,6 +12,7 @@ from ..terminal.arguments import whole_seconds
 from ..terminal.instants import exactly
 from ..terminal.misnamed import warn_of_missing
 from ..terminal.task_arguments import QUOTING, describe_order, describe_task, read_args
+from ..terminal.unserved import warn_of_unserved
 
 MISNAMED = "The schedule stands all the same, and its tasks become fatal: give it again with the right name"
 
@@ -44,3 +45,4 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     )
     print(printable(f"{options.name}: next at {exactly(next_at.isoformat())}"))
     warn_of_missing(server.settings, [options.task], MISNAMED)
+    warn_of_unserved(server, [options.group or 0])

@@ -49,9 +49,10 @@ def warn_of_missing(settings: Settings, names: Iterable[str], consequence: str) 
         print(f"{CLIENT}: warning: and {len(refused) - MAX_SHOWN} more names like these", file=sys.stderr)
 
 
-def names_of(task: NewTask) -> list[str]:
-    """The names of the callables that a task is to run: of a pipeline those of its stages."""
-    return [stage.task for stage in read_stages(task.stages)] or [task.task]
+def callables_of(task: NewTask) -> list[tuple[str, int]]:
+    """The callables that a task is to run, each with its group: of a pipeline those of its stages."""
+    stages = read_stages(task.stages)
+    return [(stage.task, stage.group_id or 0) for stage in stages] or [(task.task, task.group_id)]
 
 
 def _stands_in_source(settings: Settings, name: str, is_listed: bool = True) -> bool:
