@@ -16,7 +16,7 @@ from pathlib import Path
 
 from .. import __version__
 from ..host.file_rights import who_else_may_replace
-from ..host.log_place import OF_SYSTEM, why_no_log
+from ..host.log_place import CLOSE, OF_SYSTEM, in_words, mend_of_var, why_no_log
 from ..host.network_mounts import network_file_system
 from ..messages import misplaced_files
 from ..messages.programs import CLIENT
@@ -144,7 +144,7 @@ def _env_file(path: Path) -> CheckResult:
             "env_file",
             f"{path} has the rights {mode:04o}",
             f"other accounts of this host may read {'or change ' if mode & 0o022 else ''}the database's password in it",
-            f"chmod 600 {path}",
+            in_words("600", path),
         )
     return ok("env_file", f"{path} is for its owner alone")
 
@@ -157,7 +157,7 @@ def _var(path: Path) -> CheckResult:
             "var",
             f"{path} cannot be written to",
             "a worker keeps its locks there, and SQLite its database",
-            f"give it to the account that cron uses: chown, or chmod 700 {path}",
+            f"{in_words('700', path)}, or rename it and run {CLIENT} init, as the account that cron uses",
         )
     of_others = next((one for one in _used_by_workers(path) if one.exists() and not os.access(one, os.W_OK)), None)
     if of_others is not None:
@@ -172,7 +172,7 @@ def _var(path: Path) -> CheckResult:
         return broken("var", words, "logs end in mid-line, and tasks' files, too", "make room")
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
-        return warning("var", f"{path} has the rights {mode:04o}", "what lies in it is private", f"chmod 700 {path}")
+        return warning("var", f"{path} has the rights {mode:04o}", "what lies in it is private", in_words("700", path))
     return ok("var", f"{path} is for its owner alone")
 
 
@@ -207,12 +207,12 @@ def _log(path: Path, folder: Path) -> CheckResult:
     if why_not := why_no_log(path):
         return broken("log", f"{path} {why_not}", "a worker does not start with it", "name a file of its own")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        return broken("log", f"{path} cannot be written", "a worker does not start without it", "mend TASKSERVER_LOG")
+        mend = mend_of_var(path, folder) or "let this user write it, or name another file as TASKSERVER_LOG"
+        return broken("log", f"{path} cannot be written", "a worker does not start without it", mend)
     who = who_else_may_replace(path, folder)
     if who:
         why = "a link in its place would have the log written into any file of yours, so no worker starts"
-        mend = "name a file in var/ as TASKSERVER_LOG, or let nobody else write there"
-        return broken("log", f"{who}, on the way to {path}", why, mend)
+        return broken("log", f"{who}, on the way to {path}", why, mend_of_var(path, folder) or CLOSE)
     if not os.access(path.parent, os.W_OK):
         why = "it cannot be rotated at 10 MB, and grows without end"
         return warning("log", f"its folder {path.parent} cannot be written", why, "let this user write there")
@@ -258,7 +258,7 @@ def _database_rights(path: Path, folder: Path) -> CheckResult:
             "database_file",
             f"{path} has the rights {mode:04o}",
             "other accounts of this host may read or forge tasks",
-            f"chmod 600 {path}",
+            in_words("600", path),
         )
     who = who_else_may_replace(path, folder)
     if who:

@@ -153,7 +153,9 @@ def test_what_is_wrong_with_a_file_is_a_warning_that_names_it(folder: Path, what
     assert (finding.check, finding.level) == (check, Level.WARNING)
     assert words in f"{finding.found} {finding.mend}"
     if finding.mend.startswith("chmod"):
-        subprocess.run(["/bin/sh", "-ec", finding.mend], check=True)
+        command, _, by_ftp = finding.mend.partition(" (by FTP: file permissions ")
+        assert not by_ftp or by_ftp.startswith(command.split()[1])
+        subprocess.run(["/bin/sh", "-ec", command], check=True)
         assert worse(folder) == []
 
 

@@ -14,6 +14,8 @@ import pytest
 
 from taskserver.cli.terminal import log_file
 from taskserver.errors import SettingError
+from taskserver.host import log_place
+from taskserver.host.file_rights import account_name
 from taskserver.host.log_place import why_no_log
 from taskserver.settings.load import load_settings
 
@@ -148,3 +150,16 @@ def test_a_log_that_no_descriptor_is_left_to_rotate_grows_on(tmp_path: Path, mon
         handler.emit(record)
     handler.close()
     assert [len(file.read_text().splitlines()) for file in tmp_path.glob("log*")] == [5]
+
+
+def test_a_var_that_is_missing_or_of_another_account_is_told_with_its_mend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = load_settings(tmp_path, {"TASKSERVER_DSN": "sqlite:///q.db", "TASKSERVER_LOG": "var/taskserver.log"})
+    with pytest.raises(SettingError, match=rf"there is no folder {tmp_path}/var: client.py init makes it$"):
+        log_file.file_handler(settings)
+    (tmp_path / "var").mkdir(mode=0o700)
+    log_file.file_handler(settings).close()
+    monkeypatch.setattr(log_place, "trusted_accounts", lambda folder: {65534})  # as if this account were another one
+    mend = log_place.mend_of_var(tmp_path / "var" / "taskserver.log", tmp_path)
+    assert mend.startswith(f"{tmp_path}/var belongs to {account_name(os.geteuid())}: rename it by FTP")

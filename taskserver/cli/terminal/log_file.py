@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ...errors import SettingError
 from ...host.file_rights import who_else_may_replace
-from ...host.log_place import OF_SYSTEM, why_no_log
+from ...host.log_place import CLOSE, OF_SYSTEM, mend_of_var, why_no_log
 from ...settings.load import Settings
 from .log_lines import level_name, lines_of
 
@@ -24,6 +24,7 @@ LOG = logging.getLogger("taskserver")
 
 MAX_FILE_BYTES = 10_000_000
 KEPT_FILES = 3
+WRITABLE = "let this user write its folder, or name another file"
 
 
 def file_handler(settings: Settings) -> logging.Handler:
@@ -37,10 +38,8 @@ def file_handler(settings: Settings) -> logging.Handler:
         _make_rotated_private(path)
         handler = _PrivateFile(path, maxBytes=MAX_FILE_BYTES, backupCount=KEPT_FILES)
     except OSError as error:
-        raise SettingError(
-            f"TASKSERVER_LOG: {path} cannot be written: {error.strerror}: let this user write its folder, "
-            "or name another file"
-        ) from None
+        mend = mend_of_var(path, settings.folder) or WRITABLE
+        raise SettingError(f"TASKSERVER_LOG: {path} cannot be written: {error.strerror}: {mend}") from None
     handler.setLevel(settings.log_level.upper())
     handler.setFormatter(_format_of(settings))
     return handler
@@ -111,7 +110,7 @@ class _PrivateFile(RotatingFileHandler):
                 self.stream = self.stream or self._open()
                 LOG.warning(
                     "TASKSERVER_LOG: %s cannot be rotated, and grows: %s: %s",
-                    *(self.baseFilename, error.strerror, "let this user write its folder, or name another file"),
+                    *(self.baseFilename, error.strerror, WRITABLE),
                 )
 
     @contextmanager
@@ -156,9 +155,7 @@ def _refuse_open_folder(path: Path, folder: Path) -> None:
     """Raise SettingError where others could have the log written into any file of ours, by a link in its place."""
     who = who_else_may_replace(path, folder)
     if who:
-        raise SettingError(
-            f"TASKSERVER_LOG: {who}, on the way to the log: name a file in var/, or let nobody else write there"
-        )
+        raise SettingError(f"TASKSERVER_LOG: {who}, on the way to the log: {mend_of_var(path, folder) or CLOSE}")
 
 
 def _make_rotated_private(path: Path) -> None:
