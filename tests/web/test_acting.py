@@ -297,7 +297,10 @@ def test_a_page_that_may_only_show_refuses_acts_and_has_the_line_of_client_py(ac
         for view in ("", "tasks", "errors", "task&id=1"):
             assert "confirm" not in visitor.get(f"view={view}").text
         assert "client.py retry 1" in visitor.get("view=task&id=1").text
-        assert "client.py retry --error-line=&#39;E: one&#39;" in visitor.get("view=errors").text
+        errors = visitor.get("view=errors").text
+        assert "client.py retry --error-line=&#39;E: one&#39;" in errors
+        assert "client.py prune --older-than 1d --fatal" in errors
+        assert "WHERE id = 1 AND status = 4 AND due_at IS NULL;" in visitor.get("view=task&id=1").text
         several = visitor.get("view=confirm&verb=retry&group=3&group=5&task=tasks.a&status=fatal").text
         assert "client.py retry --group 3,5 --task=tasks.a --status fatal</pre>" in several
         quoted = visitor.get("view=confirm&verb=retry&like=5").text
