@@ -8,10 +8,11 @@ from typing import Any
 from ..doctor.examination import examine
 from ..errors import DatabaseError, TablesMissing, TablesOutdated
 from ..messages.programs import CLIENT
+from ..messages.shell_lines import client_in
 from ..model.task import Status
 from ..server import TaskServer
 from ..stores.queue.browsing import FIRST, Browsing, Filter
-from .rendering import asset, client_in, csp_hash, now, render
+from .rendering import asset, csp_hash, now, render
 from .views import DAYS, hours_values, overview_values, trouble_in_words
 
 TASKS_SHOWN = 30

@@ -15,9 +15,10 @@ from werkzeug.datastructures import MultiDict
 
 from ..messages.printable import printable
 from ..messages.programs import CLIENT
+from ..messages.shell_lines import begin_in_shell, error_in_shell
 from ..model.selection import Selection
 from ..model.task import CANCELLED, MAX_GROUP_ID, MAX_ID, Status, name_of_status
-from ..page.rendering import begin_in_shell, error_in_shell, link
+from ..page.rendering import link
 from ..page.views import BadQuery, Page, error_like, since_of, status_of_name
 from ..server import TaskServer
 from ..stores.queue.group_pauses import GroupPauses

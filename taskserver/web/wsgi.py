@@ -18,8 +18,9 @@ from werkzeug.wrappers import Request, Response
 
 from ..errors import Conflict, DatabaseError, InvalidTask, SettingError
 from ..messages.printable import printable
+from ..messages.shell_lines import client_in
 from ..page import views
-from ..page.rendering import ASSETS, asset, client_in, link, now, render, version_of
+from ..page.rendering import ASSETS, asset, link, now, render, version_of
 from ..server import TaskServer
 from ..settings.checks import ALL_KEYS
 from ..settings.load import load_settings

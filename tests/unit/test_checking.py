@@ -593,6 +593,8 @@ def test_a_mail_names_the_most_frequent_errors() -> None:
         "  4 failed with: OSError: 5",
         "  2 failed with: OSError: 8",
     ]
+    retries = [line for line in command._lines(judged(overview), "/x/client.py") if " retry --" in line]
+    assert retries == [f"  /x/client.py retry --error-line='OSError: {number}'" for number in (6, 5, 8)]
     assert not [line for line in command._lines(judged(overview, groups=(3,))) if " failed with: " in line]
 
 

@@ -449,7 +449,7 @@ def test_messages_call_the_programs_by_the_names_that_a_person_has() -> None:
 NAME_THE_FILES = {
     "taskserver.messages.programs",
     "taskserver.messages.misplaced_files",  # looks for them
-    "taskserver.page.rendering",  # a line with a path
+    "taskserver.messages.shell_lines",  # a line with a path
     "taskserver.cli.commands.check",  # the same
     "taskserver.web",  # looks for them
 }

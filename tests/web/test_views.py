@@ -11,8 +11,8 @@ from http import HTTPStatus
 
 import pytest
 
+from taskserver.messages.shell_lines import begin_in_shell
 from taskserver.model.task import Status
-from taskserver.page.rendering import begin_in_shell
 from taskserver.page.views import TASKS_A_PAGE
 from taskserver.stores.queue import browsing
 from taskserver.stores.queue.browsing import Browsing, Filter, Place

@@ -15,6 +15,8 @@ from ...errors import DatabaseError, SettingError
 from ...host.database_outage import DatabaseOutage
 from ...messages.instants import in_sentence
 from ...messages.printable import age, printable
+from ...messages.programs import CLIENT
+from ...messages.shell_lines import client_in, error_in_shell
 from ...monitoring.acceptance import NAMES, accept, read_accepted, withdraw
 from ...monitoring.alarms import CRITICAL, Change, changed, name_of, seconds_between, take_back
 from ...monitoring.checking import Judgement, Limit, Limits, Problem, check, span
@@ -22,7 +24,7 @@ from ...server import TaskServer
 from ...settings.load import load_settings
 from ..outage import end_to_tell, failure_to_tell, kind_of, outage_of_line
 from ..terminal.arguments import add_groups, whole_number, whole_seconds
-from ..terminal.output import accepted_report, as_json
+from ..terminal.output import MAX_LAST_CELL, accepted_report, as_json
 from ..terminal.program import Exit, result_of
 from ..terminal.style import cut
 
@@ -225,6 +227,7 @@ def _problem_report(problem: Problem) -> dict[str, Any]:
 
 
 def _mail(server: TaskServer, limits: Limits) -> int:
+    client = client_in(server.settings.folder)
     outage = outage_of_line(server.settings, name_of(limits))
     try:
         with server.store.database.tried_once(ANSWER_SECONDS):
@@ -235,14 +238,14 @@ def _mail(server: TaskServer, limits: Limits) -> int:
     try:
         change = changed(server.store, judgement)
     except DatabaseError as error:  # as where this account may not write notes: then it is told once an hour
-        _tell(outage, error, lambda words: [*_lines(judgement), "", f"This is told again in an hour: {words}"])
+        _tell(outage, error, lambda words: [*_lines(judgement, client), "", f"This is told again in an hour: {words}"])
         return judgement.state
     over = end_to_tell(outage)
     if over:
         print(f"{HEAD} {judgement.state.name}: {over}")
     if change:
         try:
-            print("\n".join(map(printable, _letter(judgement, change))), flush=True)
+            print("\n".join(map(printable, _letter(judgement, change, client))), flush=True)
         except OSError:  # nobody has heard it
             with suppress(DatabaseError):
                 take_back(server.store, judgement, change)
@@ -262,19 +265,23 @@ def _tell(outage: DatabaseOutage, error: DatabaseError, letter: Callable[[str], 
             raise
 
 
-def _lines(judgement: Judgement) -> Iterator[str]:
+def _lines(judgement: Judgement, client: str = CLIENT) -> Iterator[str]:
     """What is wrong, without the instants of a note."""
     yield _line(judgement)
     for problem in judgement.problems:
-        yield from _told(judgement, problem, problem.name)
+        yield from _told(judgement, problem, problem.name, client)
 
 
-def _told(judgement: Judgement, problem: Problem, name: str) -> Iterator[str]:
+def _told(judgement: Judgement, problem: Problem, name: str, client: str) -> Iterator[str]:
+    errors = _errors(judgement, problem.name)
     yield ""
     yield f"{name}: {problem.words}"
-    for rows, line in _errors(judgement, problem.name):
-        yield f"  {rows} failed with: {cut(line or '(no words)', MAX_COLUMNS)}"
+    for rows, line in errors:
+        yield f"  {rows} failed with: {cut(line or '(no words)', MAX_LAST_CELL)}"
     yield f"What to do: {problem.mend}"
+    for chosen in [error_in_shell(line) for _, line in errors if problem.name == "fatal"]:
+        if chosen:
+            yield f"  {client} retry {chosen}"
 
 
 def _errors(judgement: Judgement, name: str) -> list[tuple[int, str]]:
@@ -285,7 +292,7 @@ def _errors(judgement: Judgement, name: str) -> list[tuple[int, str]]:
     return sorted(filter(lambda one: one[0], counted), key=lambda one: -one[0])[:ERRORS_TOLD]
 
 
-def _letter(judgement: Judgement, change: Change) -> Iterator[str]:
+def _letter(judgement: Judgement, change: Change, client: str = CLIENT) -> Iterator[str]:
     before, after = change.before, change.after
     if not after.since:
         accepted = ", ".join(problem.name for problem in judgement.accepted)
@@ -298,7 +305,7 @@ def _letter(judgement: Judgement, change: Change) -> Iterator[str]:
     yield _line(judgement) if judgement.problems else f"{HEAD} OK: nothing is wrong now"
     for problem in judgement.problems:
         if (since := after.since.get(problem.name)) is not None:
-            yield from _told(judgement, problem, f"{problem.name}, seen first at {in_sentence(since)}")
+            yield from _told(judgement, problem, f"{problem.name}, seen first at {in_sentence(since)}", client)
             if after.is_frequent(problem.name) and problem.name not in before.since:
                 yield "It comes and goes: its end is told once it has been over for an hour."
     yield from _over(judgement, change)

@@ -23,7 +23,8 @@ from .style import BOLD, COLOURS, cut, painted, width_of
 CLAIMED, RUNNING = "claimed", "running"
 """What a task in progress does: it waits for its turn in a worker, or runs."""
 MAX_CELL = 60
-"""Columns of a cell where no terminal tells how wide it is."""
+"""Columns of a cell where no terminal tells how wide it is, but of the last one, which moves no other."""
+MAX_LAST_CELL = 500
 MIN_CELL = 20
 """Columns of a text on a narrow terminal; a table that needs more is broken by the terminal."""
 MAX_LINES = 50
@@ -75,9 +76,17 @@ def _without(cells: Sequence[T], at: int) -> Sequence[T]:
 
 
 def _print_lines(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    most = MAX_CELL if not sys.stdout.isatty() else max(_room_for_texts(heads, rows), MIN_CELL)
+    most = [MAX_CELL] * (len(heads) - 1) + [MAX_LAST_CELL]
+    if sys.stdout.isatty():
+        most = [max(_room_for_texts(heads, rows), MIN_CELL)] * len(heads)
     is_number = _are_all(rows, int, Amount)
-    lines = [[_text(value) if isinstance(value, Whole) else cut(_text(value), most) for value in row] for row in rows]
+    lines = [
+        [
+            _text(value) if isinstance(value, Whole) else cut(_text(value), room)
+            for value, room in zip(row, most, strict=True)
+        ]
+        for row in rows
+    ]
     lines.insert(0, list(heads))
     widths = [max(map(width_of, column)) for column in zip(*lines, strict=True)]
     for values, line in zip((heads, *rows), lines, strict=True):
