@@ -63,12 +63,16 @@ class Parameters:
         try:
             self.check(args, kwargs)
         except TypeError as error:
-            hint = ": with @task(batch=…) it gets one list" if takes_list else self._hint_at_keyword(kwargs)
+            hint = ": with @task(batch=…) it gets one list" if takes_list else self._hint_at_keyword(kwargs, str(error))
             return f"{name}{self} does not take these arguments: {error}{hint}"
         return None
 
-    def _hint_at_keyword(self, kwargs: dict[str, Any]) -> str:
-        names = list(self._signature.parameters)
-        unknown = next((key for key in kwargs if key not in names), None)
-        meant = nearest(unknown, names) if unknown is not None else None
-        return f"; {unknown!r} is none of them, did you mean {meant!r}?" if meant else ""
+    def _hint_at_keyword(self, kwargs: dict[str, Any], error: str) -> str:
+        parameters = self._signature.parameters
+        unknown = next((key for key in kwargs if key not in parameters), None)
+        meant = nearest(unknown, list(parameters)) if unknown is not None else None
+        if meant:
+            return f"; {unknown!r} is none of them, did you mean {meant!r}?"
+        takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
+        is_told = unknown is None or takes_any or repr(unknown) in error
+        return "" if is_told else f"; and it takes no {unknown!r}"

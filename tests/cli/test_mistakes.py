@@ -99,7 +99,7 @@ def test_a_wrong_env_is_answered_by_the_programs(shop: Deployment, program: list
     (shop.home / ".env").write_text(f"TASKSERVER_DSN={DSN}\n")
     assert_told(shop.run(*program), 2, f"{shop.home}/.env names one", f"make it {shop.folder}/.env")
     shop.write_env(f"TASKSERVER_DSN=“{DSN}”\n")
-    assert_told(shop.run(*program), 2, "TASKSERVER_DSN is wrong", "take both away")
+    assert_told(shop.run(*program), 2, f"{shop.folder}/.env, line 1 has a curly quote")
 
 
 @pytest.mark.parametrize("line", [["worker.py", "3,5,6"], ["client.py", "add", LETTER, "{to:", "a}"]])
@@ -160,6 +160,7 @@ ROWS: list[tuple[str, str | None, tuple[str, ...]]] = [
     (LETTER, "a@example.org", NO_JSON),
     (LETTER, '{"to": "a", "subjct": "b"}', (TAKES, "'subject'?")),
     (LETTER, None, (TAKES, "missing a required argument: 'to'")),
+    (LETTER, '{"email": 1}', (TAKES, "missing a required argument: 'to'; and it takes no 'email'")),
     (LETTER, '["a", "b", 1, 2]', (TAKES, "too many positional")),
     ("tasks.rebuild_cache", '{"all": 1}', ("tasks.rebuild_cache()", "'all'")),
     (LETTER, f'["{"x" * 1024 * 1024}"]', ("1048580 bytes", "allowed: 1048576", "elsewhere")),
