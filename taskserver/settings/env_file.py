@@ -17,6 +17,7 @@ from ..errors import SettingError
 from .checks import ALL_KEYS, PREFIX, letters_of, nearest_key
 
 _ANOTHER_SETTING = re.compile(rf"({'|'.join(ALL_KEYS)})\s*=")
+_CURLED = re.compile(r"[^=]*=[ \t]*[‘’“”„‚]")
 
 
 def read_env_file(path: Path) -> dict[str, str]:
@@ -59,6 +60,8 @@ def _fault_of(binding: Binding) -> str:
         # A key that is nearly one is no piece of a value: it has its '='.
         is_key = binding.value is not None and nearest_key(key, 0.85)
         return f"holds no setting{hint}" if is_key else f"holds no setting, or lacks its '='{hint}"
+    if key in ALL_KEYS and _CURLED.match(binding.original.string):
+        return "has a curly quote around its value, as word processors write: write straight ones (') in their place"
     if key in ALL_KEYS and _ANOTHER_SETTING.search(binding.value or ""):
         return "holds two settings, or the key stands in its value once more; each setting has a line of its own"
     return ""
