@@ -152,7 +152,7 @@ def _clock(facts: MySQLFacts) -> CheckResult:
         "clock",
         f"the server's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this host's",
         "the queue goes by the server's clock alone, but what PHP or a task takes for now is another time",
-        "write due dates as NOW() + INTERVAL … in SQL, and have the host set its clocks",
+        "write due dates in SQL, as FROM_UNIXTIME(UNIX_TIMESTAMP() + 3600), and ask your host to set its clocks",
     )
 
 

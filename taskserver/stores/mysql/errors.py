@@ -192,8 +192,8 @@ def _hint_at_address(text: str, dsn: MySQLDsn) -> str:
             "host knows more. Where pages of this account reach it now, add ?unix_socket=/its/path to TASKSERVER_DSN"
         )
     return (
-        "does the server run? if so, no socket of its is at one of the usual places: where PHP's phpinfo() names one, "
-        "add ?unix_socket=/its/path to TASKSERVER_DSN, else check host and port there; 127.0.0.1 in the place of "
+        "add ?unix_socket=/its/path to TASKSERVER_DSN where PHP's phpinfo() names a socket, else check host and port "
+        "there, and whether the server runs: no socket of its is at one of the usual places; 127.0.0.1 in the place of "
         "localhost means whatever answers at that port, a proxy too"
     )
 
