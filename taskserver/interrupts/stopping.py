@@ -84,6 +84,7 @@ class Stop:
     """By time.monotonic: when the line began whose workers the run's is one of; None of a line with one worker."""
 
     def __init__(self) -> None:
+        self._made_at = time.monotonic()
         self.asked = False
         self.insisted = False
         self.is_relieved = False
@@ -96,6 +97,11 @@ class Stop:
         has ended."""
         self.strike_soon: Callable[[], object] | None = None
         """Interrupts the task a little later; set by a run."""
+
+    def began_at(self) -> float:
+        """By time.time: when the program began, or the line whose workers the run's is one of."""
+        began_at = self._made_at if self.line_began_at is None else self.line_began_at
+        return time.time() - (time.monotonic() - began_at)
 
     def look(self) -> None:
         """Let the program look around, unless it did so a tenth of a second ago."""

@@ -35,7 +35,6 @@ from ..model.runnable import (
 from ..model.signatures import Parameters
 from ..model.task import MAX_TASK_LENGTH
 from ..model.task_options import Options, options_of
-from .code_files import CodeFiles
 from .django_tasks import django_call
 from .names import Place, is_there, module_meant, name_meant, readings
 
@@ -66,11 +65,8 @@ class _Breakage(NamedTuple):
 class Callables:
     """The callables of the listed modules, found by name, and kept once found."""
 
-    def __init__(self, modules: Sequence[str], folder: Path | None = None, may_be_outdated: bool = False) -> None:
-        """`modules` are names, or packages as `name.*`; messages name `folder` as the one that has the modules.
-
-        `may_be_outdated`: whether another process with newer code is to follow, once the files have changed.
-        """
+    def __init__(self, modules: Sequence[str], folder: Path | None = None) -> None:
+        """`modules` are names, or packages as `name.*`; messages name `folder` as the one that has the modules."""
         self._exact = frozenset(name for name in modules if not name.endswith(".*"))
         self._packages = tuple(name[:-2] for name in modules if name.endswith(".*"))
         self._listed = ", ".join(modules)
@@ -79,7 +75,6 @@ class Callables:
         self._handed_out: set[str] = set()
         """Names of broken modules whose texts `newly_broken` gave."""
         self._folder = folder
-        self._files = CodeFiles() if may_be_outdated else None
 
     def would_import(self, name: str) -> bool:
         """Whether to find this callable may run the code of a module that is not imported yet."""
@@ -125,10 +120,6 @@ class Callables:
             return self._found.get(name) or (None if self.would_import(name) else self.find(name))
         except Exception:  # its own task's turn tells of it
             return None
-
-    def is_outdated(self) -> bool:
-        """Whether another process may find what this one cannot: the file of a module changed after its import."""
-        return self._files is not None and self._files.have_changed()
 
     def find_anew(self, name: str) -> TaskCallable:
         """`find` for a program that never asks `would_import`: a broken module is tried again after BROKEN_SECONDS."""
@@ -214,8 +205,6 @@ class Callables:
             raise ModuleBroken(text) from error
         if not issubclass(type(module), ModuleType):
             raise BadTask(f"{name} has put something else in the place of its module")
-        if self._files is not None:
-            self._files.note(_module_namespace(module).get("__file__"))
         return module
 
     def _function(self, name: str, place: Place, namespace: dict[str, Any]) -> TaskCallable:

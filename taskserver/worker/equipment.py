@@ -19,6 +19,7 @@ from .attempts import Attempts
 from .batch import BatchExecution
 from .between import Between
 from .callables import Callables
+from .code_files import CodeFiles
 from .completion import Completions
 from .executor import Executions, Executor
 from .failure_hook import FailureHook
@@ -63,7 +64,8 @@ def equipped(
     callables: Callables | None = None,
 ) -> Iterator[Equipment]:
     """In the `with`, tasks can be run."""
-    callables = callables or Callables(settings.modules, settings.folder, may_be_outdated=bool(stop.ends_process))
+    callables = callables or Callables(settings.modules, settings.folder)
+    code_files = CodeFiles(settings.folder, settings.modules, stop.began_at()) if stop.ends_process else None
     watchdog = Watchdog(stop.ends_process, HANGS) if stop.ends_process else None
     with (
         time_limit(stop, settings.lease_seconds / 4) as limit,
@@ -71,7 +73,7 @@ def equipped(
             store, limit, settings.lease_seconds, settings.timeout_seconds, watchdog, stop.tell_deadline
         ) as heartbeat,
     ):
-        run = RunContext(store, settings, callables, heartbeat, limit, stop, result, stats, limits)
+        run = RunContext(store, settings, callables, code_files, heartbeat, limit, stop, result, stats, limits)
         between = Between(settings.between, run)
         reporter = Reporter(run, FailureHook(settings.on_failure, run, between), Outages(settings))
         finishing = Finishing(store, reporter)

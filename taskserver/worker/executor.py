@@ -82,16 +82,8 @@ class Executor:
                 if attempt is None:
                     return
             ready = self._ready(task)
-        except BadTask as error:
-            if attempt is None and self._run.callables.is_outdated():
-                self._leave(claimed, error)
-                return
-            # Nothing of it was called: take back the attempt that was counted for the import of its module. The
-            # arguments are let go: many bad rows may wait for their end to be written.
-            self._refuse(claimed, error, uncount=attempt is not None)
-            return
-        except ModuleBroken as error:
-            self._fail_unready(claimed, attempt, failure_of(error))
+        except (BadTask, ModuleBroken) as error:
+            self._end_unready(claimed, attempt, error)
             return
         except MemoryError:
             self._fail_unready(claimed, attempt, failure_of(no_room_for(claimed)))
@@ -108,16 +100,30 @@ class Executor:
         check_attempts(task, max_attempts)
         return ReadyTask(task, call, max_attempts)
 
+    def _end_unready(self, task: ClaimedTask, attempt: Attempt | None, error: BadTask | ModuleBroken) -> None:
+        """End what can't be made ready for its call, for ever or for now, as far as this run knows."""
+        if self._run.needs_newer_code(task):
+            self._leave(task, attempt, error)
+        elif isinstance(error, BadTask):
+            # Nothing of it was called: take back the attempt that was counted for the import of its module. The
+            # arguments are let go: many bad rows may wait for their end to be written.
+            self._refuse(task, error, uncount=attempt is not None)
+        else:
+            self._fail_unready(task, attempt, failure_of(error))
+
     def _refuse(self, task: ClaimedTask, error: BadTask, uncount: bool = False) -> None:
         """End a bad row. The error is made anew: the frames that raised it hold the arguments."""
         failure = failure_of(BadTask(*error.args))
         self._finishing.add(Finish(task, failure.text, uncount=uncount), None, failure)
 
-    def _leave(self, task: ClaimedTask, error: BadTask) -> None:
+    def _leave(self, task: ClaimedTask, attempt: Attempt | None, why: object) -> None:
         """Leave a row to a later run: this one has an older code than the files, and ends."""
-        LOG.info("task %d is left to a run that has the code of today's files: %s", task.id, error)
+        LOG.info("task %d is left to a run that has the code of today's files: %s", task.id, why)
         self._run.result.taken -= 1
-        self._run.heartbeat.claimed.put_back_unrun(task)
+        if attempt is None:
+            self._run.heartbeat.claimed.put_back(task)
+        else:  # for the import of its module, as may happen again in the later run
+            self._run.heartbeat.claimed.put_started([task])
         self._run.limits.is_outdated = True
 
     # ---- a module that is not imported yet
@@ -139,6 +145,9 @@ class Executor:
             return attempt
         if self._run.heartbeat.was_cancelled:  # which does not mean that the module is broken
             self._run.callables.forget_breakage(task.task)
+        elif failure.is_a(ModuleBroken) and self._run.needs_newer_code(task):
+            self._leave(task, attempt, failure.text)
+            return None
         self._reporter.report_broken_modules()
         self._attempts.fail(task, None, attempt, failure)
         return None

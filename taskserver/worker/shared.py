@@ -145,7 +145,7 @@ class SharedExecution:
             try:
                 call = prepare(task, self._run.callables)
             except BadTask as error:
-                if self._run.callables.is_outdated():  # as its own turn will tell
+                if self._run.needs_newer_code(task):  # as its own turn will tell
                     claimed.put_back(task)
                     break
                 self._run.result.taken += 1

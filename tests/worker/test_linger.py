@@ -364,11 +364,40 @@ def test_a_worker_whose_code_is_older_than_its_files_leaves_a_task_that_needs_th
     assert sqlite_queue.rows() == []
 
 
-def test_a_task_that_no_file_has_is_fatal_whatever_changed(sqlite_queue: Queue) -> None:
-    sqlite_queue.define("def touch(): os.utime(__file__, (1, 1))\n")
-    sqlite_queue.add("tasks.touch")
-    sqlite_queue.add("tasks.missing")
-    assert_silent(sqlite_queue.worker("--batch", 1))
-    assert sqlite_queue.rows("status, attempts") == [(0, 0)]
-    assert "has no 'missing'" in sqlite_queue.worker().stderr
-    assert sqlite_queue.statuses() == [4]
+def test_a_module_that_was_listed_later_and_uses_new_code_of_a_loaded_one_is_left_too(sqlite_queue: Queue) -> None:
+    first = start_and_run_one(sqlite_queue)
+    sqlite_queue.define("def shout(): note('new')\n")
+    sqlite_queue.deployment.write_tasks("from tasks import shout\n\ndef greet(): shout()\n", "more.py")
+    sqlite_queue.deployment.write_env(TASKSERVER_DSN=sqlite_queue.dsn, TASKSERVER_MODULES="tasks,more")
+    sqlite_queue.add("more.greet")
+    assert end_of(first) == (0, "", "")
+    assert sqlite_queue.rows("status, attempts, max_attempts") == [(0, 0, None)]
+    assert_silent(sqlite_queue.worker())
+    assert sqlite_queue.notes() == ["noted", "new"]
+
+
+def test_what_a_new_module_lacks_in_a_loaded_one_costs_no_attempt(sqlite_queue: Queue) -> None:
+    sqlite_queue.deployment.write_env(TASKSERVER_DSN=sqlite_queue.dsn, TASKSERVER_MODULES="tasks,more")
+    first = start_and_run_one(sqlite_queue)
+    sqlite_queue.define("def shout(): note('new')\n")
+    sqlite_queue.deployment.write_tasks("from tasks import shout\n\ndef greet(): shout()\n", "more.py")
+    sqlite_queue.sql("INSERT INTO jobs_queue (task, max_attempts) VALUES ('more.greet', 1)")
+    assert end_of(first) == (0, "", "")
+    assert sqlite_queue.rows("status, attempts, max_attempts") == [(0, 0, 1)]
+    assert_silent(sqlite_queue.worker())
+    assert sqlite_queue.notes() == ["noted", "new"]
+
+
+def start_and_run_one(queue: Queue) -> subprocess.Popen[str]:
+    queue.add("tasks.note")
+    return queue.start_task(0, "--linger", LONG)
+
+
+def test_a_row_that_was_there_long_before_a_file_changed_is_not_left(sqlite_queue: Queue) -> None:
+    first = start_and_run_one(sqlite_queue)
+    sqlite_queue.define("def new(): pass\n")
+    earlier = "strftime('%Y-%m-%d %H:%M:%f', 'now', '-2 minutes') || '000'"
+    sqlite_queue.sql(f"INSERT INTO jobs_queue (task, updated_at) VALUES ('tasks.new', {earlier})")
+    wait_until(lambda: sqlite_queue.statuses() == [4])
+    first.send_signal(signal.SIGTERM)
+    assert "has no 'new'" in end_of(first)[2]
