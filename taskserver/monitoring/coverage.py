@@ -121,7 +121,7 @@ def describe_unserved(counts: Sequence[QueueCount], runs: Sequence[LastRun], pau
     return (
         f"{rows} new task{'s' if rows != 1 else ''} in group{'s' if len(waiting) > 1 else ''} "
         f"{_listed([count.group_id for count in waiting])}, which no worker takes: "
-        f"they serve {_listed(served)}" + (f", and no task stands in {_listed(idle)}" if idle else "")
+        f"they serve {_listed(served)}" + (f", and {_listed(idle)} have no task" if idle else "")
     )
 
 

@@ -51,7 +51,7 @@ def _fault_of(binding: Binding) -> str:
     """The end of the sentence about a line that is wrong; empty for one that is right."""
     # A line that is passed over could be the mode or the password.
     if binding.error:
-        return "is not of the form KEY=value, or a quote in it is not closed"
+        return "is not of the form KEY=value, or a quote in it is not closed; in quotes a ' of the value is written \\'"
     key = binding.key or ""
     # A mistyped key's setting would keep the default, so mode delete where rows were to be kept.
     if key not in ALL_KEYS and _is_meant_as_setting(key):

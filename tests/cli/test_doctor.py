@@ -686,7 +686,7 @@ def test_new_tasks_that_no_worker_takes_are_told_by_doctor_and_status_and_not_by
     queue.add("tasks.note", group_id=7)
     queue.add("tasks.note", group_id=7)
     assert_silent(queue.worker(100, "3,5,6"))
-    words = "3 new tasks in groups 0, 7, which no worker takes: they serve 3, 5, 6, and no task stands in 3, 5, 6"
+    words = "3 new tasks in groups 0, 7, which no worker takes: they serve 3, 5, 6, and 3, 5, 6 have no task"
     report = Report(queue)
     assert report.worse() == {"groups": "warning"}
     assert words in report.told("groups")
