@@ -94,7 +94,15 @@ class HostLimit(TaskServerError):
     """The host lets this program have no more threads, open files or memory."""
 
 
-class Retry(TaskServerError):
+class _Outcome(TaskServerError):
+    """What a task raises to say what is to become of it. Without a message it has that of the error it came from."""
+
+    def __str__(self) -> str:
+        reason = self.__cause__ if self.__suppress_context__ else self.__context__
+        return super().__str__() or ("" if reason is None else f"{type(reason).__name__}: {reason}")
+
+
+class Retry(_Outcome):
     """Raised by a task: this attempt failed; try again after `delay` seconds (None: after its backoff)."""
 
     def __init__(self, message: str = "", *, delay: float | None = None) -> None:
@@ -120,5 +128,5 @@ class LeaseLost(TaskServerError):
     """A task that completes itself has lost its claim: its transaction must be rolled back, as another may run it."""
 
 
-class Fatal(TaskServerError):
+class Fatal(_Outcome):
     """Raised by a task: it failed for good; no other attempt follows."""

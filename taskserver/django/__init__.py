@@ -28,6 +28,7 @@ from ..model.runnable import RUNS_NOTHING, runs_nothing
 from ..model.task_options import NO_OPTIONS, options_of
 from ..server import TaskServer
 from ..settings.checks import check_group_id, check_task_id
+from ..settings.dsn import MEMORY
 from ..settings.load import program_folder
 from ..worker.callables import Callables
 from ..worker.django_tasks import task_result
@@ -182,7 +183,7 @@ class Backend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
         """
         try:
             self.server.store.tables.check()
-            if self.database is not None:
+            if self.database is not None and self.server.settings.dsn.place != MEMORY:  # which is for tests
                 self.server.store.callers.check(connections[self.database])
         except errors.SettingError as error:
             return [checks.Error(f"TASKS[{self.alias!r}]: {error}", id="taskserver.E001")]

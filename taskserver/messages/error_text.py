@@ -9,8 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from ..errors import Fatal, Retry
-from .classes import class_name, is_kind
+from .classes import class_name
 from .printable import without_middle
 
 MAX_ERROR_LENGTH = 1000
@@ -30,7 +29,6 @@ FRAME = '\n  File "'
 traceback_of: Callable[[BaseException], TracebackType | None] = BaseException.__dict__["__traceback__"].__get__
 _cause_of: Callable[[BaseException], BaseException | None] = BaseException.__dict__["__cause__"].__get__
 _context_of: Callable[[BaseException], BaseException | None] = BaseException.__dict__["__context__"].__get__
-_hides_context: Callable[[BaseException], bool] = BaseException.__dict__["__suppress_context__"].__get__
 _group: Any = getattr(builtins, "BaseExceptionGroup", None)
 """From Python 3.11 on."""
 _set_traceback: Callable[[BaseException, TracebackType | None], None] = BaseException.__dict__["__traceback__"].__set__
@@ -42,24 +40,13 @@ def type_name(error: BaseException) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """`Type: message`, in at most MAX_ERROR_LENGTH characters; storable whatever the exception holds.
-
-    The message of a Retry or Fatal that has none is the error from which it came, as in `raise Retry(delay=60)`.
-    """
-    text = _described(error)
-    if text == "".join((type_name(error), ": ")) and is_kind(type(error), (Retry, Fatal)):
-        reason = _cause_of(error) if _hides_context(error) else _context_of(error)
-        text = text if reason is None else "".join((text, _described(reason)))
-    return storable(text)
-
-
-def _described(error: BaseException) -> str:
+    """`Type: message`, in at most MAX_ERROR_LENGTH characters; storable whatever the exception holds."""
     try:
         message = str(error)
     except BaseException:  # str() runs the exception's own code, which can do anything
         message = NO_TEXT
     # Joined, not formatted: the message may be a subclass of str that formats in its own way.
-    return "".join((type_name(error), ": ", message))
+    return storable("".join((type_name(error), ": ", message)))
 
 
 def describe_failure(error: BaseException) -> str:

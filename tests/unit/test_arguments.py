@@ -689,9 +689,9 @@ def test_an_error_that_cannot_say_what_it_is_still_leaves_a_text(show: Callable[
         texts = [describe(_Message(show)), describe(asked_for)]
     except BaseException as error:  # KeyboardInterrupt and SystemExit would end the whole test run
         pytest.fail(f"describe raised {type(error).__name__}")
-    assert texts[1] == f"Retry: {texts[0]}"
+    assert texts[1].startswith("Retry: ")
     assert ": " in texts[0]
-    texts[0].encode()
+    "".join(texts).encode()
 
 
 class _NamelessKind(type):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -41,7 +43,7 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     stop = Stop()
     stop.ends_process = CLIENT
     server.store.tables.check()
-    with showing_all(_InFull(logging.INFO), settings), _interrupting(stop):
+    with showing_all(_InFull(logging.INFO), settings), _keeping_zone(), _interrupting(stop):
         result = server.run_task(options.id, stop=stop)
     row = server.store.views.show(options.id)
     sys.stdout.flush()
@@ -60,6 +62,19 @@ class _InFull(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         sys.stdout.flush()  # the task's own prints came first
         print("\n".join(lines_of(record)), file=sys.stderr)
+
+
+@contextmanager
+def _keeping_zone() -> Iterator[None]:
+    """After the `with` times are told in the host's zone, whatever code of tasks has set, as django.setup() does."""
+    zone = os.environ.get("TZ")
+    try:
+        yield
+    finally:
+        if os.environ.get("TZ") != zone:
+            os.environ.pop("TZ", None)
+            os.environ.update({} if zone is None else {"TZ": zone})
+            time.tzset()
 
 
 @contextmanager
