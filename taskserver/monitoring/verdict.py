@@ -132,9 +132,11 @@ def _runs(overview: Overview) -> Iterator[VerdictReason]:
 
 def _died_with_claims(run: LastRun, overview: Overview) -> bool:
     """Whether the process of a run is gone, with claimed tasks of which it had started none."""
+    has_started = {task.number for task in overview.running}  # counts are told after a task, so not if that kills it
     return run.ended_at is None and any(
         (process.host, process.pid, process.taken) == (run.host, run.pid, 0)
         and process.number in overview.claimed_by_number
+        and process.number not in has_started
         for process, _, has_ended in overview.processes
         if has_ended
     )

@@ -228,6 +228,8 @@ def test_a_run_whose_process_died_before_its_first_task_is_told_while_it_holds_c
     for process, claims, state in ((died, {7: 3}, CRITICAL), (at_work(None), {7: 3}, OK), (died, {8: 3}, OK)):
         judgement = judged(an_overview({}, [run], processes=[process], claimed_by_number=claims))
         assert judgement.state is state
+    killer = RunningTask(1, "tasks.greet", 0, 1, 5.0, 7, None)
+    assert judged(an_overview({}, [run], processes=[died], claimed_by_number={7: 3}, running=[killer])).state is OK
     words = "the last run for all groups on host was killed, or ended its process, before its first task began"
     assert words in [
         one.words for one in judged(an_overview({}, [run], processes=[died], claimed_by_number={7: 3})).problems
