@@ -206,6 +206,7 @@ class Heartbeat:
         due += [self._try(self._renew, call, now), self._try(self._give_back, call, now)]
         due.append(self._try(self._save_ended, call, now))
         due.append(self._try(self._store_progress, call, now))
+        now = time.monotonic()  # the writes may have taken long
         if now >= call.strike_at:
             call.give_time_to_end(now, FROZEN_GRACE_SECONDS)
             call.strike_at = now + (self._lease_seconds / 4 if self._strike(call) else STRIKE_AGAIN_SECONDS)

@@ -337,21 +337,25 @@ def test_tasks_that_wait_under_a_task_without_a_time_limit_are_given_back_too(sq
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("at", ["0.5", "1"], ids=["before its time was up", "as its time was up"])
 def test_a_task_whose_time_passed_as_its_host_stood_still_in_a_heartbeat_s_look_may_clean_up(
-    sqlite_queue: Queue,
+    sqlite_queue: Queue, at: str
 ) -> None:
     sqlite_queue.define("""
 import os, signal
 from taskserver.stores.queue.leases import Leases
 renew = Leases.renew
+began_at = time.monotonic()
 
 def stand_still(leases, task):
-    Leases.renew = renew
-    os.kill(os.getpid(), signal.SIGSTOP)
+    if time.monotonic() >= began_at + float(os.environ["AT"]):
+        Leases.renew = renew
+        os.kill(os.getpid(), signal.SIGSTOP)
     return renew(leases, task)
 
 def sleep():
     Leases.renew = stand_still
+    signal.setitimer(signal.ITIMER_REAL, 0)  # so the heartbeat has to interrupt it, as where it has an alarm of its own
     try:
         time.sleep(60)
     finally:
@@ -359,7 +363,7 @@ def sleep():
         note("cleaned up")
 """)
     sqlite_queue.add("tasks.sleep")
-    process = sqlite_queue.start(TASKSERVER_LEASE="2", TASKSERVER_TIMEOUT="1")
+    process = sqlite_queue.start(TASKSERVER_LEASE="2", TASKSERVER_TIMEOUT="1", AT=at)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED)
     stood_still_at = time.monotonic()
     wait_until(lambda: time.monotonic() > stood_still_at + 2.5)  # the rest of the timeout, and the lease
