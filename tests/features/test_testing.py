@@ -578,6 +578,9 @@ def test_a_replaced_method_may_be_given_itself_or_named_by_a_class_that_inherits
             queue.server.add_task(getattr(tasks.Letters, name), ["a"])
             queue.server.add_task(f"tasks.Parcels.{name}", ["b"])
             assert queue.run_all().called == [f"tasks.Letters.{name}", f"tasks.Parcels.{name}"]
+        with mock.patch.object(tasks.Parcels, name, stand_in):
+            queue.server.add_task(getattr(tasks.Parcels, name), ["a"])
+            assert queue.run_all().called == [f"tasks.Parcels.{name}"]
     assert tasks.NOTES == []
     queue.server.add_task(tasks.Parcels.sign, ["c"])
     queue.run_all()
