@@ -232,7 +232,7 @@ def _in_place(queue: TaskQueue, dsn: str) -> Iterator[None]:
     real = given_function.given_function
 
     def keep(server: TaskServer, own: Store) -> None:
-        if dsn_before is not None and server.settings.dsn == queue.server.settings.dsn:
+        if dsn_before and server.settings.dsn == queue.server.settings.dsn:
             # It took the DSN from the environment, and does so again after the test.
             password = os.environ.get(f"{PREFIX}PASSWORD", "")
             server.settings = server.settings._replace(dsn=parse_dsn(dsn_before, password))

@@ -176,6 +176,15 @@ def queue(tasks: ModuleType) -> Iterator[TaskQueue]:
 # ---- in the place of the site's
 
 
+def test_a_server_may_be_made_in_a_test_where_the_environment_has_a_blank_for_the_database(
+    tasks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASKSERVER_DSN", "")
+    with testing.task_queue(modules="tasks") as queue:
+        TaskServer.from_env().add_task("tasks.note", ["a"])
+        assert queue.run_all().done == 1
+
+
 def test_a_server_that_was_made_in_a_test_uses_the_database_of_the_environment_after_it(
     tasks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
