@@ -5,6 +5,7 @@ Each check returns the value, or raises a SettingError that names the key and wh
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -111,7 +112,7 @@ def check_modules(key: str, value: str | Sequence[str], folder: Path) -> tuple[s
         raise _wrong(key, value, f"module names with commas between them, as tasks,shop.jobs.*{also}")
     for name in names:
         module = name.removesuffix(".py")
-        if module != name and folder.joinpath(f"{module.replace('.', '/')}.py").is_file():
+        if module != name and os.path.isfile(folder / f"{module.replace('.', '/')}.py"):
             raise SettingError(f"{key} names the file {name!r}; modules are named without .py: write {module}")
     return tuple(dict.fromkeys(names))
 

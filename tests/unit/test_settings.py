@@ -244,6 +244,8 @@ def test_a_listed_module_is_no_file_that_lies_there(tmp_path: Path) -> None:
         load_env_file(tmp_path, text)
     (tmp_path / "shop" / "jobs.py").rename(tmp_path / "shop" / "py.py")  # a module of that name may be meant
     assert load_env_file(tmp_path, text.replace("shop.jobs.py", "shop.py")).modules == ("shop.py",)
+    too_long = f"{'a' * 300}.py"  # no file system has such a name
+    assert load_env_file(tmp_path, text.replace("shop.jobs.py", too_long)).modules == (too_long,)
 
 
 def test_a_blank_in_the_file_means_the_default(tmp_path: Path) -> None:
