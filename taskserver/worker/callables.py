@@ -164,11 +164,13 @@ class Callables:
         if name in self._exact:
             return f"; name a function of it, as {name}.function"
         listed = [module for module in self._listed.split(", ") if module in self._exact]
-        if missing := [module for module in listed if not is_there(module)]:
-            module = module_meant(name, missing)
-            return f"; {', '.join(missing)} is not there" + (f": did you mean {module}?" if module else "")
-        meant = name_meant(name, listed, self._is_listed)
-        return f"; did you mean {meant!r}?" if meant else ""
+        missing = [module for module in listed if not is_there(module)]
+        if meant := name_meant(name, [module for module in listed if module not in missing], self._is_listed):
+            return f"; did you mean {meant!r}?"
+        if not missing:
+            return ""
+        module = module_meant(name, missing)
+        return f"; there is no module {' or '.join(missing)}" + (f": did you mean {module}?" if module else "")
 
     def _is_below_package(self, module: str) -> bool:
         """Whether a module is public, and a listed package or below one.

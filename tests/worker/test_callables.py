@@ -753,11 +753,12 @@ def test_a_package_that_imports_its_functions_is_told_to_list_their_module(shop:
 @pytest.mark.parametrize(
     ("name", "modules", "hint"),
     [
-        ("shop.jobs.of_jobs", "shop.job", "; shop.job is not there: did you mean shop.jobs?"),
-        ("shop.jobs.mail.send", "tasks,shop.jobs.mai", "; shop.jobs.mai is not there: did you mean shop.jobs.mail?"),
-        ("os.system", "shop.job", "; shop.job is not there"),
-        ("shop.jobz.of_jobs", "shop.job", "; shop.job is not there"),
-        ("shop.jobs.of_jobs", "tasks.jobs", "; tasks.jobs is not there"),
+        ("shop.jobs.of_jobs", "shop.job", "; there is no module shop.job: did you mean shop.jobs?"),
+        ("shop.jobs.mail.x", "tasks,shop.jobs.mai", "; there is no module shop.jobs.mai: did you mean shop.jobs.mail?"),
+        ("os.system", "shop.job", "; there is no module shop.job"),
+        ("task.quick", "tasks,shop.job", "; did you mean 'tasks.quick'?"),
+        ("shop.jobz.of_jobs", "shop.job", "; there is no module shop.job"),
+        ("shop.jobs.of_jobs", "tasks.jobs", "; there is no module tasks.jobs"),
         ("elsewher.other_function", "elsewhere", "; did you mean 'elsewhere.other_function'?"),
     ],
 )
