@@ -61,7 +61,8 @@ class Pace(NamedTuple):
     ended_an_hour: float
     """Tasks that are done or fatal: in the hour before, or in this hour, whichever was faster."""
     seconds_left: float | None
-    """How long the new tasks, and those in progress, will take at this pace; None where there are none."""
+    """How long the new tasks, and those in progress, will take at this pace; None where there are none, or they are
+    paused."""
 
 
 class AtWork(NamedTuple):
@@ -206,7 +207,7 @@ def read_overview(queue: Queue) -> Overview:
         schedules=schedules,
         this_hour=recent.this_hour,
         hour_before=recent.hour_before,
-        paces=paces_of(groups, recent),
+        paces=paces_of(groups, recent, paused.groups),
         running=queue.store.views.running(MAX_RUNNING),
         running_by_group=queue.store.views.running_counts(),
         claimed_by_number=queue.store.views.claimed_counts(),
@@ -254,14 +255,17 @@ def _at_work(process: WorkerProcess) -> AtWork:
     return AtWork(process, is_here, True if process.ended_at else is_known)
 
 
-def paces_of(groups: Mapping[int, RowCounts], recent: RecentStats) -> dict[int, Pace]:
+def paces_of(
+    groups: Mapping[int, RowCounts], recent: RecentStats, paused_groups: Sequence[int] = ()
+) -> dict[int, Pace]:
     """The pace of each group in which tasks ended of late, in order of the group ids."""
     paces = {}
     for group_id, (this_hour, hour_before) in sorted(recent.by_group.items()):
         hours = max(recent.seconds, MIN_PACE_SECONDS) / HOUR_SECONDS
         an_hour = max(_ended(this_hour) / hours, float(_ended(hour_before)))
         if an_hour:
-            by_status = groups[group_id].by_status if group_id in groups else {}
+            is_worked_off = group_id in groups and group_id not in paused_groups
+            by_status = groups[group_id].by_status if is_worked_off else {}
             left = by_status.get(Status.NEW, 0) + by_status.get(Status.IN_PROGRESS, 0)
             paces[group_id] = Pace(an_hour, left / an_hour * HOUR_SECONDS if left else None)
     return paces

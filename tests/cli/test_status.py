@@ -256,7 +256,7 @@ def test_the_pace_of_a_group_is_that_of_its_faster_hour(
     pace = paces_of({3: waiting, 5: waiting}, recent)[3]
     assert pace.ended_an_hour == pytest.approx(an_hour, rel=0.01)
     assert pace.seconds_left == pytest.approx(1000 / an_hour * 3600, rel=0.01)
-    assert paces_of({}, recent)[3].seconds_left is None
+    assert paces_of({}, recent)[3].seconds_left is paces_of({3: waiting}, recent, [3])[3].seconds_left is None
 
 
 @ONE_STORE

@@ -245,6 +245,7 @@ def _empty_in(overview: Overview, group_id: int) -> str:
 
 def _show_runs(runs: Sequence[LastRun], processes: Sequence[AtWork]) -> None:
     if not runs:
+        sys.stdout.flush()  # in a file the table comes first, too
         print(f"no worker ran yet: is {WORKER} in a crontab?", file=sys.stderr)
     shown, rest = largest(runs, lambda run: -seconds_since_start(run))
     for run in shown:
