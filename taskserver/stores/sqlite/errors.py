@@ -53,7 +53,7 @@ def error_of(error: BaseException, path: Path, table: str) -> DatabaseError:
             )
         return Conflict(
             f"{path}: {text}, for longer than was waited, by other processes, by a transaction that a task left open, "
-            "or by your own: give add_task its connection="
+            "or by your own: then add the task on its connection"
         )
     if text == INTERRUPTED:
         return Conflict(f"{path}: a statement was {INTERRUPTED}")
