@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-LOOK_SECONDS = 1.0
+LOOK_SECONDS = 0.1
 """A second look within this time sees what the first one saw: many bad rows may follow each other."""
 MAY_BE_OLDER_SECONDS = 60.0
 """An upload takes its time: a row that was added by so much before its end may need the new code, too."""
