@@ -205,7 +205,9 @@ def _failing(overview: Overview) -> Iterator[VerdictReason]:
         for column in ("failed", "done")
     )
     in_error = overview.total.by_status[Status.ERROR]
-    if failed > done and failed + done >= FEW_ATTEMPTS:
+    # Where no task is in error or fatal any more, all went well since.
+    some_wait = in_error or overview.total.by_status[Status.FATAL]
+    if some_wait and failed > done and failed + done >= FEW_ATTEMPTS:
         words = f"{failed} of {failed + done} attempts failed since {time_of_day(overview.hour_before.hour)}"
         yield VerdictReason("failing", Level.LOOK, words, MENDS["failing"])
     elif in_error >= MANY_IN_ERROR:

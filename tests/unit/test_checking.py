@@ -236,6 +236,15 @@ def test_a_run_whose_process_died_before_its_first_task_is_told_while_it_holds_c
     ]
 
 
+def test_attempts_that_failed_are_told_while_a_task_is_in_error_or_fatal() -> None:
+    overview = an_overview()._replace(this_hour=NO_HOUR._replace(failed=8, done=2))
+    assert judged(overview).state is OK
+    in_error = RowCounts({**dict.fromkeys(Status, 0), Status.ERROR: 1}, None, None)
+    (problem,) = judged(overview._replace(total=in_error)).problems
+    assert (problem.name, problem.state) == ("failing", WARNING)
+    assert problem.words.startswith("8 of 10 attempts failed since ")
+
+
 def test_the_worst_problem_stands_first() -> None:
     judgement = judged(an_overview({3: rows(new=1, fatal=10, ready_seconds=2 * HOUR)}))
     assert list(found(judgement).items()) == [("fatal", CRITICAL), ("waiting", WARNING)]

@@ -1,5 +1,6 @@
 """Tests of the site: python manage.py test. (setUp needs Python 3.11 or newer.)"""
 
+from django.conf import settings
 from django.core import mail
 from django.test import TestCase
 
@@ -12,7 +13,8 @@ class QueueTestCase(TestCase):
     """Each test has a queue of its own, in the place of the site's."""
 
     def setUp(self) -> None:
-        self.queue = self.enterContext(task_queue(setup=""))  # Django is set up already
+        # With the settings of the site's .env; Django is set up already.
+        self.queue = self.enterContext(task_queue(folder=settings.BASE_DIR, setup=""))
 
 
 class OrderTest(QueueTestCase):
