@@ -12,6 +12,7 @@ from ..monitoring.acceptance import Acceptances, read_accepted
 from ..settings.load import Settings, load_settings
 from ..stores import Store, open_store
 from ..stores.database.facts import MySQLFacts, SQLiteFacts
+from ..stores.queue.schedules import Schedules
 from . import files, modules, mysql, page, queue, sqlite
 from .findings import CheckResult, Level, broken, ok
 
@@ -84,8 +85,9 @@ def _of_database(
                 # Without these indexes no count comes to an end in time.
                 if levels.get("claim_index") is not Level.BROKEN:
                     facts = queue.facts_of(store, settings)
-                    task_names = queue.names_in(store, facts)
-                    yield from queue.findings(store, facts, settings.folder)
+                    schedules = Schedules(store).all()
+                    task_names = queue.names_in(facts, schedules)
+                    yield from queue.findings(store, facts, schedules, settings.folder)
         finally:
             # Modules are imported next, which may fork or open the same file.
             store.close()

@@ -29,7 +29,7 @@ from ..settings.load import Settings
 from ..stores import Store
 from ..stores.database.facts import QueueFacts
 from ..stores.database.records import LastRun, QueueCount
-from ..stores.queue.schedules import Schedules, StoredSchedule
+from ..stores.queue.schedules import StoredSchedule
 from .findings import CheckResult, ok, unknown, warning
 
 MAX_NEXT_ROWS = 1000
@@ -47,12 +47,14 @@ def facts_of(store: Store, settings: Settings) -> QueueFacts:
     return store.diagnosis.queue_facts(MAX_NEXT_ROWS, settings.lease_seconds + MIN_LAPSED_SECONDS)
 
 
-def names_in(store: Store, facts: QueueFacts) -> tuple[str, ...]:
-    """The callables that the next rows name, and those of schedules, each once. Raises DatabaseError."""
-    return tuple(sorted({*facts.names, *(stored.schedule.task for stored in Schedules(store).all())}))
+def names_in(facts: QueueFacts, schedules: Sequence[StoredSchedule]) -> tuple[str, ...]:
+    """The callables that the next rows name, and those of schedules, each once."""
+    return tuple(sorted({*facts.names, *(stored.schedule.task for stored in schedules)}))
 
 
-def findings(store: Store, facts: QueueFacts, folder: Path) -> Iterator[CheckResult]:
+def findings(
+    store: Store, facts: QueueFacts, schedules: Sequence[StoredSchedule], folder: Path
+) -> Iterator[CheckResult]:
     """One finding for each check of the queue. Raises DatabaseError."""
     counts, runs = store.views.counts(), store.views.runs()
     paused = paused_of(counts, store.claims.paused_groups(), store.claims.are_all_paused())
@@ -65,7 +67,7 @@ def findings(store: Store, facts: QueueFacts, folder: Path) -> Iterator[CheckRes
     yield _far(facts)
     yield _stray(facts, counts)
     yield from _orphaned(facts)
-    yield from _schedules(Schedules(store).all())
+    yield from _schedules(schedules)
 
 
 # ---- cron

@@ -1,8 +1,12 @@
-"""Reads a class past its metaclass, which is a site's own code and may answer anything, or hang, when it is asked."""
+"""Reads a class past its metaclass, and a module past its own words, as attributes.
+
+Both are a site's own code, and may answer anything, or hang, when they are asked.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any
 
 mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
@@ -11,6 +15,7 @@ class_name: Callable[[type], str] = type.__dict__["__name__"].__get__
 qualified_class_name: Callable[[type], str] = type.__dict__["__qualname__"].__get__
 module_of: Callable[[type], object] = type.__dict__["__module__"].__get__
 """The name of a class's module, which its code may have replaced by anything."""
+namespace_of_module: Callable[[ModuleType], dict[str, Any]] = vars(ModuleType)["__dict__"].__get__
 
 
 def is_kind(kind: type, kinds: Iterable[type]) -> bool:

@@ -27,10 +27,10 @@ MENDS = {
         "the page, runs them again; one that was lost may have done its work: look before"
     ),
     "failing": f"{CLIENT} errors, or the status page, counts what they failed with",
-    "runs": f"cron's mail, or TASKSERVER_LOG, has the line that it ended with; {CLIENT} doctor looks for the cause",
     "waiting": f"more workers (a second crontab line, or --processes), or fewer tasks; {CLIENT} stats shows the pace",
 }
 """What to do about reasons that `client.py check` finds, too, by limits of its own."""
+FAILED_EARLY = f"cron's mail, or TASKSERVER_LOG, has the line that it ended with; {CLIENT} doctor looks for the cause"
 DIED_EARLY = f"a setup (TASKSERVER_SETUP) may need more memory than the host allows; {CLIENT} doctor calls it"
 
 
@@ -122,7 +122,7 @@ def _runs(overview: Overview) -> Iterator[VerdictReason]:
         the_run = f"the last run for {run.groups} on {run.host}"
         if is_stuck(run):
             level = Level.ACT if overview.total.by_status[Status.NEW] else Level.LOOK
-            yield VerdictReason("runs", level, f"{the_run} ended with an error and could start no task", MENDS["runs"])
+            yield VerdictReason("runs", level, f"{the_run} ended with an error and could start no task", FAILED_EARLY)
             return
         if _died_with_claims(run, overview):
             words = f"{the_run} was killed, or ended its process, before its first task began"
@@ -205,9 +205,9 @@ def _failing(overview: Overview) -> Iterator[VerdictReason]:
         for column in ("failed", "done")
     )
     in_error = overview.total.by_status[Status.ERROR]
-    # Where no task is in error or fatal any more, all went well since.
-    some_wait = in_error or overview.total.by_status[Status.FATAL]
-    if some_wait and failed > done and failed + done >= FEW_ATTEMPTS:
+    # Where no task is in error or fatal any more, those that failed have gone well since, or are gone.
+    some_are_failed = in_error or overview.total.by_status[Status.FATAL]
+    if some_are_failed and failed > done and failed + done >= FEW_ATTEMPTS:
         words = f"{failed} of {failed + done} attempts failed since {time_of_day(overview.hour_before.hour)}"
         yield VerdictReason("failing", Level.LOOK, words, MENDS["failing"])
     elif in_error >= MANY_IN_ERROR:

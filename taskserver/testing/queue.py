@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import Retry, SettingError, TaskServerError
+from ..host.memory_folder import make_folder_in_memory
 from ..messages.printable import shown
 from ..model import given_function
 from ..model.failed_attempt import FailedAttempt
@@ -36,7 +36,6 @@ from ..worker.run import Runner
 from .added import AddedTask, ToldCallers, ToldProducing, added_task
 from .callables import Calls, PatchableCallables
 
-IN_MEMORY = "/dev/shm"
 DSN = f"{PREFIX}DSN"
 MAX_TASKS = 1000
 MAX_ROUNDED_SECONDS = 0.002
@@ -196,10 +195,9 @@ def task_queue(
 
 @contextmanager
 def _private_folder() -> Iterator[Path]:
-    place = IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None
-    folder = tempfile.mkdtemp(prefix="the_task_queue_of_a_test-", dir=place)
+    folder = make_folder_in_memory("the_task_queue_of_a_test-")
     try:
-        yield Path(folder)
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

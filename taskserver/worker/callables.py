@@ -17,7 +17,7 @@ from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, cast
 
 from ..errors import BadTask, ModuleBroken
-from ..messages.classes import class_name, mro_of, namespace_of, qualified_class_name
+from ..messages.classes import class_name, mro_of, namespace_of, namespace_of_module, qualified_class_name
 from ..messages.error_text import describe
 from ..messages.import_errors import why_not_imported
 from ..messages.printable import shown
@@ -37,9 +37,6 @@ from ..model.task import MAX_TASK_LENGTH
 from ..model.task_options import Options, options_of
 from .django_tasks import django_call
 from .names import Place, is_there, module_meant, name_meant, readings
-
-# Reads past the words of a module about itself, as messages/classes.py past those of a class.
-_module_namespace: Callable[[ModuleType], dict[str, Any]] = vars(ModuleType)["__dict__"].__get__
 
 BROKEN_SECONDS = 10.0
 """A module that could not be imported is tried again after so long. Not at once: its import may be slow, and many rows
@@ -141,7 +138,7 @@ class Callables:
         if len(name) > MAX_TASK_LENGTH:
             raise BadTask(f"{shown(name)} is longer than {MAX_TASK_LENGTH} characters")
         place = self._locate(name)
-        namespace = _module_namespace(self._import(place.module))
+        namespace = namespace_of_module(self._import(place.module))
         if len(place.path) == 1:
             return self._function(name, place, namespace)
         return self._method(name, place, namespace)
@@ -187,7 +184,7 @@ class Callables:
         if not self._exists(parent):
             return False
         # The import system would ask a module that is no package for its __path__, and run its __getattr__.
-        folders = _module_namespace(self._import(parent)).get("__path__")
+        folders = namespace_of_module(self._import(parent)).get("__path__")
         try:
             return folders is not None and PathFinder.find_spec(module, folders) is not None
         except Exception as error:

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+
+from ..messages.classes import namespace_of_module
 
 LOOK_SECONDS = 0.1
 """A second look within this time sees what the first one saw: many bad rows may follow each other."""
@@ -43,7 +44,7 @@ class CodeFiles:
     def _paths(self) -> Iterator[str]:
         yield f"{self._folder}.env"
         for name, module in list(sys.modules.items()):
-            path = _namespace(module).get("__file__") if issubclass(type(module), ModuleType) else None
+            path = namespace_of_module(module).get("__file__") if issubclass(type(module), ModuleType) else None
             if type(path) is str and (path.startswith(self._folder) or name.partition(".")[0] in self._packages):
                 yield path
 
@@ -53,9 +54,3 @@ def _changed_at(path: str) -> float:
     with suppress(OSError, ValueError):
         return os.stat(path).st_ctime
     return 0.0
-
-
-def _namespace(module: Any) -> dict[str, Any]:
-    # Past the words of a module about itself.
-    found: dict[str, Any] = vars(ModuleType)["__dict__"].__get__(module)
-    return found

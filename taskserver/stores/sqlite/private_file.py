@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import weakref
 from pathlib import Path
 
 from ...errors import DatabaseError
+from ...host.memory_folder import make_folder_in_memory
 
-IN_MEMORY = "/dev/shm"
 PREFIX, NAME = "taskserver-", "memory.db"
 
 
 def make_private_file() -> Path:
     """A path for a new file, in a folder of its own. Raises DatabaseError."""
     try:
-        folder = tempfile.mkdtemp(prefix=PREFIX, dir=IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None)
+        folder = make_folder_in_memory(PREFIX)
     except OSError as error:
         raise DatabaseError(f"no file can be made for :memory: ({error}): name a file in TASKSERVER_DSN") from None
-    return Path(folder, NAME)
+    return folder / NAME
 
 
 def is_private_file(path: Path) -> bool:
