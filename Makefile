@@ -23,13 +23,13 @@ venv: ## create .venv with what taskserver needs at run time
 	@.ci/setup venv
 
 venv-test:
-	@.ci/setup venv cron web metrics test
+	@.ci/setup venv cron web metrics postgresql test
 
 venv-dev:
-	@.ci/setup venv cron web metrics test dev
+	@.ci/setup venv cron web metrics postgresql test dev
 
 venv-bench:
-	@.ci/setup venv cron web metrics test bench
+	@.ci/setup venv cron web metrics postgresql test bench
 
 packages:
 	@.ci/setup packages
@@ -37,15 +37,15 @@ packages:
 demo: venv ## run the demonstration: SQLite, no server, nothing to configure
 	@$(PYTHON) examples/demo/run.py $(ARGS)
 
-bundle: ## write a folder and a zip to upload, which need nothing but python3: dist/; more with ARGS="--web --metrics"
-	@.ci/setup venv cron $(patsubst --%,%,$(filter --web --metrics,$(ARGS)))
+bundle: ## write a folder and a zip to upload, which need nothing but python3: dist/; more with ARGS="--web --metrics --postgresql"
+	@.ci/setup venv cron $(patsubst --%,%,$(filter --web --metrics --postgresql,$(ARGS)))
 	@$(PYTHON) packaging/bundle.py $(ARGS)
 
 release: ## write what is published of a tag vX.Y.Z: sdist, wheel, bundles, hashes, each tried in an empty environment: dist/
 	@.ci/setup venv cron web release
 	@$(PYTHON) packaging/release.py
 
-test: packages venv-test ## run the tests on SQLite and a private MariaDB
+test: packages venv-test ## run the tests on SQLite, a private MariaDB and a private PostgreSQL
 	@$(PYTHON) -m pytest -m "not long" $(PARALLEL) $(ARGS)
 
 test-unit: venv-test ## run the tests that need no database, in seconds
@@ -62,11 +62,12 @@ test-long: packages venv-test ## run all the tests, the long ones too
 test-servers: venv-test ## run the store's tests on every other MySQL and MariaDB that can be had here
 	@$(PYTHON) -m tests.stores.other_servers $(ARGS)
 
-lint: venv-dev ## check style, formatting, types, and that schema.sql is up to date
+lint: venv-dev ## check style, formatting, types, and that the two schema files are up to date
 	@$(PYTHON) -m ruff check $(CODE)
 	@$(PYTHON) -m ruff format --check $(CODE)
 	@$(PYTHON) -m mypy --strict $(CODE)
 	@cmp schema.sql taskserver/stores/mysql/schema.sql || { echo "lint: schema.sql differs from taskserver/stores/mysql/schema.sql: run make schema.sql"; exit 1; }
+	@[ ! -e taskserver/stores/postgresql/schema.sql ] || cmp schema.postgresql.sql taskserver/stores/postgresql/schema.sql || { echo "lint: schema.postgresql.sql differs from taskserver/stores/postgresql/schema.sql: run make schema.postgresql.sql"; exit 1; }
 
 format: venv-dev ## format the code and repair what ruff can
 	@$(PYTHON) -m ruff check --fix $(CODE)
@@ -87,6 +88,9 @@ screenshots: packages venv-test ## take pictures of the status page, in the widt
 
 schema.sql: taskserver/stores/mysql/schema.sql ## copy the tables from taskserver/stores/mysql/schema.sql
 	@cp taskserver/stores/mysql/schema.sql schema.sql
+
+schema.postgresql.sql: taskserver/stores/postgresql/schema.sql ## copy the tables from taskserver/stores/postgresql/schema.sql
+	@cp taskserver/stores/postgresql/schema.sql schema.postgresql.sql
 
 clean: ## remove .venv, servers and caches; settings and var/ stay
 	@rm -rf .venv .servers .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

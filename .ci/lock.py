@@ -22,8 +22,10 @@ HEAD = """\
 # What `make` installs and `make bundle` packs, with hashes: pip refuses a file that has another one. Written by
 # `make update`; a section has what an extra of pyproject.toml needs beyond the sections before it.
 """
-PACKED = ("cron", WEB, "metrics")
+PACKED = ("cron", WEB, "metrics", "postgresql")
 """Besides those of the run time, the extras whose packages the bundle can take in."""
+NOT_PACKED = ("psycopg-binary", "tzdata")
+"""But not these: a compiled form that runs on some machines only, and what is for Windows alone."""
 EXTRAS = (*PACKED, "test", "dev", "update", "bench", "release")
 OLDEST_PYTHON = "3.10"
 
@@ -38,7 +40,8 @@ def main() -> None:
         for number, title in enumerate((RUN_TIME, *EXTRAS)):
             entries = [entry for entry in compiled(EXTRAS[:number], "--constraint", str(pins)) if entry not in listed]
             listed.update(entries)
-            notes = content_lines(entries, Path(folder, title)) if title in (RUN_TIME, *PACKED) else []
+            packable = [entry for entry in entries if not entry.startswith(tuple(f"{name}==" for name in NOT_PACKED))]
+            notes = content_lines(packable, Path(folder, title)) if title in (RUN_TIME, *PACKED) else []
             parts.append("\n".join([f"# ---- {title}", *notes, *entries]) + "\n")
     (ROOT / "requirements.lock").write_text("\n".join(parts), encoding="utf-8")
     print("requirements.lock:", ", ".join(sorted(entry.split()[0] for entry in listed)))

@@ -5,8 +5,8 @@
 
 Any Python of 3.10 or newer makes it, on Linux, a Mac or Windows: `python packaging/bundle.py`. The packages are those
 that requirements.lock names. They come from this Python where it has them, as in the .venv of `make`; else pip gets
-them. On a host they need no mechanism: the folder of worker.py is the first place where Python looks. --web and
---metrics take in the packages of those extras.
+them. On a host they need no mechanism: the folder of worker.py is the first place where Python looks. --web, --metrics
+and --postgresql take in the packages of those extras; psycopg as plain Python, which needs the host's own libpq.
 
 What is in it is named here, file by file or by folder and suffix, and git must know each: nothing of a developer's own
 folder gets in. The same commit makes the same bytes.
@@ -100,6 +100,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Writes the folder and the zip that are uploaded to a host.")
     parser.add_argument("--web", action="store_true", help="take in the packages of the status page")
     parser.add_argument("--metrics", action="store_true", help="take in the package of `client.py metrics`")
+    parser.add_argument("--postgresql", action="store_true", help="take in the driver of PostgreSQL, as plain Python")
     chosen = [extra for extra, wanted in vars(parser.parse_args()).items() if wanted]
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -206,10 +207,20 @@ def packages_of(extras: list[str], folder: Path) -> list[metadata.Distribution]:
     if len(installed) == len(lines):
         return installed
     print(f"getting {', '.join(line[5:].partition(':')[0] for line in lines)}", flush=True)
-    found = {content_line(package): package for package in fetched(requirements(extras), folder)}
+    found = {content_line(package): package for package in fetched(entries_of(lines, extras), folder)}
     if differing := set(found).symmetric_difference(lines):
         raise BundleError(f"requirements.lock differs from the packages that it names: {min(differing)}")
     return [found[line] for line in lines]
+
+
+def entries_of(lines: list[str], extras: list[str]) -> list[str]:
+    """The entries of requirements.lock, with their hashes, for the packages of these content lines.
+
+    The others of these extras are installed on some machines only: a compiled form, and what Windows needs.
+    """
+    names = {re.sub("[-_.]+", "-", line.split()[2]).lower() for line in lines}
+    entries = re.split(r"\n(?=\S)", "\n".join(requirements(extras)))
+    return [entry for entry in entries if entry.partition("==")[0] in names]
 
 
 def _installed(line: str) -> metadata.Distribution | None:
@@ -225,7 +236,9 @@ def fetched(required: list[str], folder: Path) -> list[metadata.Distribution]:
     """What pip gets for these lines, each with its hashes, unpacked in the folder."""
     if util.find_spec("pip") is None:
         raise BundleError(f"{sys.executable} has no pip, which gets the packages: install pip (python -m ensurepip)")
-    (folder / "required").write_text("\n".join(required), encoding="utf-8")
+    # For every host, though this Python might need it no more: markers are of the Python that runs pip.
+    unmarked = [re.sub(r" ; [^\\\n]+", " ", line) for line in required]
+    (folder / "required").write_text("\n".join(unmarked), encoding="utf-8")
     command = [*PIP, "download", "--require-hashes", "--no-deps", *FOR_ANY_HOST]
     command += ["-r", str(folder / "required"), "-d", str(folder)]
     ended = subprocess.run(
@@ -276,7 +289,7 @@ def _belongs(file: metadata.PackagePath) -> bool:
         return False
     if file.parts[0].endswith(".dist-info"):
         return file.name == "METADATA" or _is_licence(file)
-    if file.suffix not in (".py", ".typed"):
+    if file.suffix not in (".py", ".pyi", ".typed"):
         raise BundleError(f"{file} is not plain Python, which runs on every host: another release of it is needed")
     return True
 

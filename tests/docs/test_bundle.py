@@ -1,7 +1,7 @@
 """The bundle, as its user has it: python3 and nothing else, no rights but to var/, started from elsewhere.
 
 It is made from a copy of this repository in which a developer left all sorts of things. As root, its programs run as
-nobody. full_bundle is the one with the packages of the status page and of the metrics.
+nobody. full_bundle is the one with the packages of the status page, of the metrics and of PostgreSQL.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from ctypes.util import find_library
 from functools import partial
 from importlib.metadata import distribution, version
 from pathlib import Path
@@ -28,6 +29,7 @@ from packaging.utils import canonicalize_name
 from taskserver import __version__
 from taskserver.doctor import files
 from taskserver.doctor.findings import Level
+from tests.conftest import without
 from tests.support.deployment import ROOT, TIMEOUT_SECONDS
 from tests.support.hosts import BARE, VERSIONS, as_user, is_usable, open_folder, own, own_all, users_python
 from tests.support.repositories import INSTANT, in_git
@@ -44,7 +46,9 @@ STRAYS = (
 )
 ALWAYS = ["PyMySQL", "python-dotenv", "cronsim"]
 WEB = ["Jinja2", "MarkupSafe", "Werkzeug", "itsdangerous"]
-PACKAGES = {"bundle": ALWAYS, "full_bundle": [*ALWAYS, *WEB, "prometheus_client"]}
+OPTIONS = ["--web", "--metrics", "--postgresql"]
+PACKAGES = {"bundle": ALWAYS, "full_bundle": [*ALWAYS, *WEB, "prometheus_client", "psycopg", "typing_extensions"]}
+NO_LIBPQ = "libpq is not installed, which psycopg calls where it is plain Python"
 Run = subprocess.CompletedProcess[str]
 
 
@@ -90,7 +94,7 @@ def either(request: pytest.FixtureRequest) -> tuple[Bundle, list[str]]:
 
 def _make_bundle(source: Path, *options: str, full: bool = False, python: str = sys.executable, **env: str) -> Run:
     """Runs the script of a repository, from elsewhere, where pip gets nothing."""
-    command = [python, *options, str(source / "packaging" / "bundle.py"), *(["--web", "--metrics"] if full else [])]
+    command = [python, *options, str(source / "packaging" / "bundle.py"), *(OPTIONS if full else [])]
     environ = {"PATH": os.defpath, "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull, **env}
     return subprocess.run(command, cwd="/", env=environ, capture_output=True, text=True)
 
@@ -204,18 +208,27 @@ import importlib, pkgutil, taskserver
 for module in pkgutil.walk_packages(taskserver.__path__, "taskserver."):
     if module.name in ("taskserver.testing.fixtures", "taskserver.django", "taskserver.worker.django_tasks"):
         continue  # for pytest and Django, which import them themselves
-    if len(sys.argv) > 2 or not module.name.startswith(("taskserver.web", "taskserver.page")):
+    chosen = ("taskserver.web", "taskserver.page", "taskserver.stores.postgresql")
+    if len(sys.argv) > 2 or not module.name.startswith(chosen):
         importlib.import_module(module.name)
         print(module.name)
 for name in ["dotenv", "pymysql", "cronsim", *sys.argv[2:]]:
     print(importlib.import_module(name).__file__)
 """
-IMPORTED = {"bundle": [], "full_bundle": ["jinja2", "markupsafe", "werkzeug", "itsdangerous", "prometheus_client"]}
+IMPORTED = {
+    "bundle": [],
+    "full_bundle": [
+        *("jinja2", "markupsafe", "werkzeug", "itsdangerous", "prometheus_client"),
+        *("psycopg", "typing_extensions"),
+    ],
+}
 
 
 @pytest.mark.parametrize("kind", IMPORTED)
 def test_all_that_its_modules_import_is_in_it(request: pytest.FixtureRequest, kind: str) -> None:
     bundle = request.getfixturevalue(kind)
+    if IMPORTED[kind] and not find_library("pq"):
+        without(NO_LIBPQ)
     command = [sys.executable, *BARE, "-B", "-c", IMPORT_ALL, str(bundle.folder), *IMPORTED[kind]]
     ended = subprocess.run(command, cwd="/", env={}, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
@@ -246,7 +259,7 @@ def test_the_doctor_names_the_files_that_an_upload_did_not_bring_whole(bundle: B
     assert files.whole(folder).found.endswith(": FILES.txt")
 
 
-# ---- with the packages of the status page and of the metrics
+# ---- with the packages of the status page, of the metrics and of PostgreSQL
 
 
 def test_with_all_that_may_be_chosen_it_has_those_packages_besides_and_plain_python_alone(
@@ -255,8 +268,10 @@ def test_with_all_that_may_be_chosen_it_has_those_packages_besides_and_plain_pyt
     plain, full = _tree(bundle.folder), _tree(full_bundle.folder)
     assert [name for name in plain if full.get(name) != plain[name]] == ["FILES.txt", "THIRD-PARTY.txt"]
     besides = {name: mode for name, (mode, content) in full.items() if name not in plain}
-    assert {name.partition("/")[0] for name in besides if ".dist-info" not in name} == set(IMPORTED["full_bundle"])
-    assert {Path(name).suffix for name in besides if "." in name and ".dist-info" not in name} == {".py", ".typed"}
+    tops = {name.partition("/")[0].removesuffix(".py") for name in besides if ".dist-info" not in name}
+    assert tops == set(IMPORTED["full_bundle"])
+    suffixes = {Path(name).suffix for name in besides if "." in name and ".dist-info" not in name}
+    assert suffixes == {".py", ".pyi", ".typed"}
     assert "_speedups" not in " ".join(full)
 
 
@@ -281,6 +296,25 @@ def test_the_packages_of_the_status_page_work_without_any_other(
     ended = subprocess.run(command, cwd="/", env={}, capture_output=True, text=True)
     shown = ["<p>&lt;Ada &amp; &#39;Bob&#39;&gt;</p>", "Ada", "markupsafe._native"]
     assert (ended.stdout.splitlines(), ended.stderr) == (shown, "")
+
+
+SELECT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import psycopg
+with psycopg.connect(sys.argv[2]) as connection:
+    print(psycopg.pq.__impl__, *connection.execute("SELECT %s::text, 6 * 7", ["Ada"]).fetchone())
+"""
+
+
+def test_the_driver_of_postgresql_works_with_the_client_library_of_the_machine(
+    place: Path, full_bundle: Bundle, postgresql_dsn: str, python: list[str]
+) -> None:
+    if not find_library("pq"):
+        without(NO_LIBPQ)
+    command = [*as_user(), python[0], "-I", "-S", "-B", "-c", SELECT, str(full_bundle.folder), postgresql_dsn]
+    ended = subprocess.run(command, cwd="/", env={"PATH": os.defpath}, capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("python Ada 42\n", "")
 
 
 CONTENT_LINE = """
@@ -308,8 +342,9 @@ def test_make_installs_the_packages_of_the_status_page_where_they_are_asked_for(
         command = ["make", "--dry-run", "bundle", *arguments]
         return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
-    every = steps("ARGS=--web --metrics")
-    assert re.search(r"^\.ci/setup venv cron web metrics\n.*bundle\.py --web --metrics$", every, re.MULTILINE)
+    every = steps(f"ARGS={' '.join(OPTIONS)}")
+    pattern = r"^\.ci/setup venv cron web metrics postgresql\n.*bundle\.py --web --metrics --postgresql$"
+    assert re.search(pattern, every, re.MULTILINE)
     assert re.search(r"^\.ci/setup venv cron *\n.*bundle\.py *$", steps(), re.MULTILINE)
 
 
@@ -461,10 +496,10 @@ def bare(repository: Path, tmp_path: Path) -> Callable[..., Run]:
     (tmp_path / WHEELS).mkdir()
     for name in PACKAGES["full_bundle"]:
         wheel = _wheel_of(name, tmp_path / WHEELS)
-        entry = rf"^({canonicalize_name(name)}==\S+ \\\n)(    --hash=\S+( \\)?\n)+"
+        entry = rf"^({canonicalize_name(name)}==\S+ (?:; .+)?\\\n)(    --hash=\S+( \\)?\n)+"
         digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
         lock, found = re.subn(entry, rf"\1    --hash=sha256:{digest}\n", lock, flags=re.MULTILINE)
-        assert found == 1
+        assert found
     (repository / "requirements.lock").write_text(lock, encoding="utf-8")
     (tmp_path / "windows.py").write_text(LIKE_WINDOWS)
     env = {"PATH": "/none", "PIP_FIND_LINKS": str(tmp_path / WHEELS), "PIP_TARGET": "/none", "LC_ALL": "C"}
