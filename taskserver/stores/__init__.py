@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import DatabaseError
-from ..settings.dsn import MEMORY, SQLiteDsn
+from ..settings.dsn.sqlite import MEMORY, SQLiteDsn
 from ..settings.load import Settings, how_to_install
 from .database.database import Database
 from .queue.store import Store
