@@ -7,17 +7,25 @@ and `database_file`.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ...errors import SettingError
 from .mysql import MySQLDsn, parse_mysql
 from .parts import wrong
 from .sqlite import SQLiteDsn, parse_sqlite
 
-__all__ = ["Dsn", "MySQLDsn", "SQLiteDsn", "parse_dsn"]
+if TYPE_CHECKING:
+    from .postgresql import PostgreSQLDsn
+
+__all__ = ["Dsn", "MySQLDsn", "PostgreSQLDsn", "SQLiteDsn", "parse_dsn"]
 
 QUOTES = tuple("\"'`“”„‘’‚«»")
 """Quotes that editors write; an `.env` knows only the first two."""
 
-Dsn = MySQLDsn | SQLiteDsn
+if TYPE_CHECKING:
+    Dsn = MySQLDsn | SQLiteDsn | PostgreSQLDsn
+else:
+    Dsn = MySQLDsn | SQLiteDsn  # nobody else pays for the third
 
 
 def parse_dsn(text: str, password: str = "") -> Dsn:
@@ -37,22 +45,56 @@ def parse_dsn(text: str, password: str = "") -> Dsn:
             return parse_sqlite(rest)
         case "mysql" | "mariadb":
             return parse_mysql(rest, password)
+        case "postgresql" | "postgres":
+            from .postgresql import parse_postgresql
+
+            return parse_postgresql(rest, password)
         case _:
-            raise wrong(f"its scheme is none of mysql, sqlite{_hint_at_scheme(scheme)}")
+            raise wrong(f"its scheme is none of mysql, postgresql, sqlite{_hint_at_scheme(scheme)}")
+
+
+def __getattr__(name: str) -> object:
+    """PostgreSQLDsn, imported when it is first named."""
+    if name != "PostgreSQLDsn":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .postgresql import PostgreSQLDsn
+
+    return PostgreSQLDsn
+
+
+MYSQL = ("mysql", "mariadb")
+POSTGRESQL = ("postgresql", "postgres", "pgsql")
+"""The third is PHP's name of it."""
+PDO_KEYS = ("host=", "dbname=", "port=", "unix_socket=", "user=", "password=", "sslmode=")
+LIBPQ_KEYS = ("host", "hostaddr", "port", "dbname", "user", "password", "passfile", "service", "sslmode")
 
 
 def _hint_at_form(text: str) -> str:
     """The form that a text without `://` seems to be in; repeats nothing of the text."""
     name, colon, rest = text.lower().partition(":")
-    if colon and name in ("mysql", "mariadb"):
-        is_pdo = rest.startswith(("host=", "dbname=", "port=", "unix_socket="))
-        return ", but the form that PHP's PDO takes" if is_pdo else ": two slashes follow 'mysql:'"
-    return ": it begins with mysql:// or sqlite:///"
+    if colon and name in (*MYSQL, *POSTGRESQL):
+        is_pdo = rest.lstrip().startswith(PDO_KEYS)
+        meant = "mysql:" if name in MYSQL else "postgresql:"
+        return ", but the form that PHP's PDO takes" if is_pdo else f": two slashes follow '{meant}'"
+    if _is_of_libpq(text):
+        return ", but key=value as psql takes it: write postgresql://"
+    return ": it begins with mysql://, postgresql:// or sqlite:///"
 
 
 def _hint_at_scheme(scheme: str) -> str:
     if scheme.strip()[:1] in QUOTES:
         return ": a quote stands before it, of a kind that is none here or inside another; take both away"
+    if _is_of_libpq(scheme):  # and has a password with ://
+        return ", but it is key=value as psql takes it: write postgresql://"
     if "=" in scheme:
         return ": the key stands in its value once more"
-    return ": write mysql" if "mysql" in scheme.lower() else ""
+    scheme = scheme.lower()
+    if any(name in scheme for name in POSTGRESQL):  # as of SQLAlchemy, postgresql+psycopg
+        return ": write postgresql"
+    return ": write mysql" if "mysql" in scheme else ""
+
+
+def _is_of_libpq(text: str) -> bool:
+    """Whether it is of the kind `host=localhost dbname=shop`."""
+    key, separator, _ = text.lower().partition("=")
+    return bool(separator) and key.strip() in LIBPQ_KEYS

@@ -8,7 +8,8 @@ from urllib.parse import unquote
 from ...errors import SettingError
 
 FORMS = (
-    "mysql://user:password@host:3306/database, sqlite:///relative.db, sqlite:////absolute/path.db or sqlite:///:memory:"
+    "mysql://user:password@host:3306/database, postgresql://user:password@host:5432/database, "
+    "sqlite:///relative.db, sqlite:////absolute/path.db or sqlite:///:memory:"
 )
 
 
