@@ -67,7 +67,7 @@ lint: venv-dev ## check style, formatting, types, and that the two schema files 
 	@$(PYTHON) -m ruff format --check $(CODE)
 	@$(PYTHON) -m mypy --strict $(CODE)
 	@cmp schema.sql taskserver/stores/mysql/schema.sql || { echo "lint: schema.sql differs from taskserver/stores/mysql/schema.sql: run make schema.sql"; exit 1; }
-	@[ ! -e taskserver/stores/postgresql/schema.sql ] || cmp schema.postgresql.sql taskserver/stores/postgresql/schema.sql || { echo "lint: schema.postgresql.sql differs from taskserver/stores/postgresql/schema.sql: run make schema.postgresql.sql"; exit 1; }
+	@cmp schema.postgresql.sql taskserver/stores/postgresql/schema.sql || { echo "lint: schema.postgresql.sql differs from taskserver/stores/postgresql/schema.sql: run make schema.postgresql.sql"; exit 1; }
 
 format: venv-dev ## format the code and repair what ruff can
 	@$(PYTHON) -m ruff check --fix $(CODE)

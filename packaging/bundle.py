@@ -52,6 +52,7 @@ FILES = (
     "crontab.example",
     "passenger_wsgi.py",
     "requirements.txt",
+    "schema.postgresql.sql",
     "schema.sql",
     "worker.py",
 )

@@ -133,7 +133,15 @@ def _tree(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 def test_it_has_what_a_host_needs_and_every_file_of_the_package(bundle: Bundle) -> None:
     needed = {"worker.py", "client.py", "schema.sql", ".htaccess", "var/.htaccess", ".env.example", "crontab.example"}
-    needed |= {"README.md", "LICENSE", "requirements.txt", "START-HERE.txt", "THIRD-PARTY.txt", "FILES.txt"}
+    needed |= {
+        "schema.postgresql.sql",
+        "README.md",
+        "LICENSE",
+        "requirements.txt",
+        "START-HERE.txt",
+        "THIRD-PARTY.txt",
+        "FILES.txt",
+    }
     needed |= {
         "tasks.example.py",
         "pymysql/__init__.py",
@@ -233,6 +241,7 @@ def test_all_that_its_modules_import_is_in_it(request: pytest.FixtureRequest, ki
     ended = subprocess.run(command, cwd="/", env={}, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert "taskserver.stores.mysql.dialect" in ended.stdout
+    assert ("taskserver.stores.postgresql.dialect" in ended.stdout) == (kind == "full_bundle")
     assert ended.stdout.count(str(bundle.folder)) == 3 + len(IMPORTED[kind])
 
 

@@ -393,6 +393,7 @@ OF_THE_READER = {"tasks.py", "alerts.py", "taskserver.old", "queue.php", "var/gr
 OF_OTHER_PROGRAMS = {"--collector", "--help", "--no-tablespaces", "--only", "--target", "--threads", "--web"} | {
     "--exec",
     "--metrics",
+    "--postgresql",
     "--single-transaction",
 }
 TARGETS = set(re.findall(r"^([a-z.-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

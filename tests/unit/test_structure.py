@@ -293,8 +293,9 @@ def test_the_typed_package_says_so() -> None:
     assert (PACKAGE / "py.typed").exists()
 
 
-def test_the_readable_schema_is_the_one_that_is_applied() -> None:
-    assert (ROOT / "schema.sql").read_bytes() == (PACKAGE / "stores" / "mysql" / "schema.sql").read_bytes()
+@pytest.mark.parametrize(("readable", "dialect"), [("schema.sql", "mysql"), ("schema.postgresql.sql", "postgresql")])
+def test_the_readable_schema_is_the_one_that_is_applied(readable: str, dialect: str) -> None:
+    assert (ROOT / readable).read_bytes() == (PACKAGE / "stores" / dialect / "schema.sql").read_bytes()
 
 
 def test_what_the_package_hands_out_is_there() -> None:
