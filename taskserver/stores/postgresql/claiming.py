@@ -8,14 +8,13 @@ from typing import Any
 
 from ...model.task import Changed, ClaimedTask, Status
 from ..database.database import Database
-from ..database.retrying import AT_ONCE
 from ..database.statements import with_ids
 from ..queue.claims import CLAIMED, most_inline
 
 # Each group gives the ids of its first rows in order, straight from claim_by_group: the candidates, more than are
-# wanted. They are reached by primary key and locked one by one, in order, until as many are had as are wanted. So a claim
-# reads groups times candidates index entries, however many rows wait, are finished, or belong to others. What goes
-# wrong in other forms:
+# wanted. They are reached by primary key and locked one by one, in order, until as many are had as are wanted. So a
+# claim reads groups times candidates index entries, however many rows wait, are finished, or belong to others. What
+# goes wrong in other forms:
 #
 # - group_id = ANY(…) ORDER BY priority, id LIMIT n reads past every sooner task of every other group.
 # - A lock inside of each group's SELECT locks n rows a group, of which other workers get none.
