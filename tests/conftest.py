@@ -3,10 +3,12 @@
     dsn         of an empty database: the test runs for SQLite and for MySQL/MariaDB
     sqlite_dsn, mysql_dsn               of one of them alone
     mysql_server                        the server behind mysql_dsn: a private MariaDB, or TASKSERVER_TEST_MYSQL
+    postgresql_dsn, postgresql_server   the same for PostgreSQL: a private one, or TASKSERVER_TEST_POSTGRESQL
     mariadb     the private MariaDB that the whole test run shares: leave it running; to kill one, start your own
+    postgresql  the same of PostgreSQL
     deployment  a user's folder, whose worker.py and client.py run as processes
     queue       of a deployment whose tasks.py has the TASKS of the test's file, and .env its SETTINGS: for both stores
-    sqlite_queue, mysql_queue           of one of them alone
+    sqlite_queue, mysql_queue, postgresql_queue     of one of them alone
     one_queue   on SQLite; among the long tests on MySQL/MariaDB too
                 (tests/support/turns.py does that for tests of `queue`, and for values in turn)
     make_queue  makes one, for a DSN
@@ -32,11 +34,13 @@ from typing import NoReturn
 import pytest
 
 from tests.support.deployment import Deployment
+from tests.support.postgresql import ExternalPostgreSQL, PostgreSQL, PostgreSQLServer, programs_folder
 from tests.support.queues import Queue
 from tests.support.servers import ExternalServer, MariaDB, MySQLServer, find_program, missing_programs
 
 EXTERNAL_MYSQL = os.environ.get("TASKSERVER_TEST_MYSQL", "")
-SERVER_FIXTURES = {"mariadb", "mysql_dsn", "mysql_queue", "php"}
+EXTERNAL_POSTGRESQL = os.environ.get("TASKSERVER_TEST_POSTGRESQL", "")
+SERVER_FIXTURES = {"mariadb", "mysql_dsn", "mysql_queue", "postgresql", "postgresql_dsn", "postgresql_queue", "php"}
 """These, and whatever ends in _server."""
 IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
 
@@ -50,7 +54,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _needs_server(item: pytest.Function) -> bool:
     chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
     fixtures = item.fixturenames
-    return "mysql" in chosen or any(name in SERVER_FIXTURES or name.endswith("_server") for name in fixtures)
+    return not {"mysql", "postgresql"}.isdisjoint(map(str, chosen)) or any(
+        name in SERVER_FIXTURES or name.endswith("_server") for name in fixtures
+    )
 
 
 def without(what: str) -> NoReturn:
@@ -62,7 +68,7 @@ def without(what: str) -> NoReturn:
 
 @pytest.fixture(autouse=True)
 def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("TASKSERVER_")]:
+    for name in [name for name in os.environ if name.startswith(("TASKSERVER_", "PG"))]:  # PG…: libpq's own
         monkeypatch.delenv(name)
     monkeypatch.delitem(sys.modules, "tasks", raising=False)  # of a test before, in this process
     monkeypatch.setattr(sys, "path", sys.path.copy())  # a run puts its folder there
@@ -89,6 +95,29 @@ def mysql_server(request: pytest.FixtureRequest) -> MySQLServer:
 def mysql_dsn(mysql_server: MySQLServer) -> Iterator[str]:
     with mysql_server.database() as name:
         yield mysql_server.dsn(name)
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgreSQL]:
+    if programs_folder() is None:
+        without("PostgreSQL is not installed (postgres not found)")
+    with PostgreSQL() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgresql_server(request: pytest.FixtureRequest) -> PostgreSQLServer:
+    if EXTERNAL_POSTGRESQL:
+        return ExternalPostgreSQL(EXTERNAL_POSTGRESQL)
+    server = request.getfixturevalue("postgresql")
+    assert isinstance(server, PostgreSQL)
+    return server
+
+
+@pytest.fixture
+def postgresql_dsn(postgresql_server: PostgreSQLServer) -> Iterator[str]:
+    with postgresql_server.database() as name:
+        yield postgresql_server.dsn(name)
 
 
 @pytest.fixture
@@ -124,6 +153,11 @@ def sqlite_queue(make_queue: Callable[..., Queue], sqlite_dsn: str) -> Queue:
 @pytest.fixture
 def mysql_queue(make_queue: Callable[..., Queue], mysql_dsn: str) -> Queue:
     return make_queue(mysql_dsn)
+
+
+@pytest.fixture
+def postgresql_queue(make_queue: Callable[..., Queue], postgresql_dsn: str) -> Queue:
+    return make_queue(postgresql_dsn)
 
 
 @pytest.fixture

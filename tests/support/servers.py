@@ -1,6 +1,6 @@
 """Real database servers for tests and benchmarks.
 
-MariaDB: a private one in a temporary folder, that may be killed and started again.
+MariaDB: a private one in a temporary folder, that may be killed and started again (postgresql.py has another).
 ExternalServer: one that somebody else runs, named by TASKSERVER_TEST_MYSQL=mysql://root@127.0.0.1:13357/.
 """
 
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 import pymysql
@@ -170,23 +170,21 @@ class ExternalServer(MySQLServer):
         self.password = unquote(parts.password or "")
 
 
-class MariaDB(MySQLServer):
-    """A private MariaDB on 127.0.0.1, in its own folder in /tmp, of an unprivileged user.
+Private = TypeVar("Private", bound="PrivateServer")
 
-    Its root has a password: without one, every account of this machine could have it write files as that user.
 
-    durable: leave flushing as MariaDB's default has it, for crash tests and benchmarks.
-    extra_args: more options of mariadbd, after ours, so that they win.
+class PrivateServer:
+    """A server of ours on 127.0.0.1, in its own folder in /tmp, of an unprivileged user.
+
+    Its superuser has a password: without one, every account of this machine could have it write files as that user.
     """
 
+    name: str
     host = "127.0.0.1"
-    user = "root"
-    takes_passwords_without_tls = True
+    port: int
+    stop_signal = signal.SIGTERM
 
-    def __init__(self, durable: bool = False, *extra_args: str) -> None:
-        if missing := missing_programs():
-            raise FileNotFoundError(f"MariaDB is not installed: {', '.join(missing)} not found")
-        self._options = ([] if durable else FAST) + list(extra_args)
+    def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self.password = secrets.token_hex(16)
         # Not below pytest's own folder, which root's nobody may not enter; and a socket's path must be short.
@@ -195,16 +193,10 @@ class MariaDB(MySQLServer):
             if os.getuid() == 0:
                 os.chown(self.folder, NOBODY, NOBODY)
             self._install()
-            self._set_password()
             self._start_on_free_port()
         except BaseException:
             self.remove()
             raise
-
-    @property
-    def socket(self) -> Path:
-        """The Unix socket that the server listens on too."""
-        return self.folder / "s.sock"
 
     @property
     def pid(self) -> int:
@@ -216,21 +208,7 @@ class MariaDB(MySQLServer):
         """Starts it on the same folder and port; returns once it answers."""
         if self._process is not None and self._process.poll() is None:
             return
-        self._process = self._launch(
-            "mariadbd",
-            f"--socket={self.socket}",
-            f"--port={self.port}",
-            "--bind-address=127.0.0.1",
-            f"--pid-file={self.folder}/pid",
-            f"--log-error={self._error_log}",
-            f"--init-file={self._init_file}",
-            "--skip-log-bin",
-            "--skip-name-resolve",
-            "--innodb-buffer-pool-size=128M",
-            "--innodb-log-file-size=16M",
-            "--performance-schema=OFF",
-            *self._options,
-        )
+        self._process = self._launch(*self._command())
         self._wait_until_it_answers()
 
     def kill(self) -> None:
@@ -238,43 +216,36 @@ class MariaDB(MySQLServer):
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """SIGTERM: an orderly shutdown."""
-        self._end(signal.SIGTERM)
+        """An orderly shutdown."""
+        self._end(self.stop_signal)
 
     def remove(self) -> None:
         """Ends it, without ceremony, and removes its folder."""
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def __enter__(self) -> MariaDB:
+    def __enter__(self: Private) -> Private:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.remove()
 
-    @property
-    def _init_file(self) -> Path:
-        return self.folder / "init.sql"
-
-    @property
-    def _error_log(self) -> Path:
-        return self.folder / "err.log"
-
     def _install(self) -> None:
-        """Writes the server's own tables. --force: even on a host whose own name does not resolve."""
-        options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve", "--force"]
-        process = self._launch("mariadb-install-db", *options, *FAST)
-        if process.wait(START_SECONDS) != 0:
-            raise RuntimeError(f"mariadb-install-db failed:\n{self._last_words('out.log', lines=60)}")
+        """Writes the server's own tables, with the superuser's password, or what sets it before the server listens."""
+        raise NotImplementedError
 
-    def _set_password(self) -> None:
-        """At the server's start, before it listens. The folder is open to its own user alone."""
-        self._init_file.write_text(
-            f"SET PASSWORD FOR root@localhost = PASSWORD('{self.password}');\n"
-            f"SET PASSWORD FOR root@127.0.0.1 = PASSWORD('{self.password}');\n"
-            "DELETE FROM mysql.global_priv WHERE user = '' OR host NOT IN ('localhost', '127.0.0.1');\n"
-            "FLUSH PRIVILEGES;\n"
-        )
+    def _command(self) -> list[str]:
+        """The server's program and its options."""
+        raise NotImplementedError
+
+    def _answers(self) -> bool:
+        """Whether one can log in now, by the socket: another server may have got the port that ours failed to get."""
+        raise NotImplementedError
+
+    def _run_to_end(self, *command: str) -> None:
+        """Runs what installs it."""
+        if self._launch(*command).wait(START_SECONDS) != 0:
+            raise RuntimeError(f"{Path(command[0]).name} failed:\n{self._last_words(lines=60)}")
 
     def _start_on_free_port(self) -> None:
         """A port that was free when we looked may be taken by now: then another one."""
@@ -284,7 +255,7 @@ class MariaDB(MySQLServer):
                 self.start()
                 return
             except RuntimeError:
-                if attempt == PORT_ATTEMPTS - 1 or "in use" not in self._last_words("err.log"):
+                if attempt == PORT_ATTEMPTS - 1 or "in use" not in self._last_words():
                     raise
 
     def _launch(self, program: str, *options: str) -> subprocess.Popen[bytes]:
@@ -293,16 +264,14 @@ class MariaDB(MySQLServer):
         A test run that is killed takes its server with it (--pdeathsig). The kernel counts the end of the
         thread that started it as the parent's end, so only the main thread can ask for that.
         """
-        path = find_program(program)
-        assert path is not None
         drop = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"] if os.getuid() == 0 else []
         setpriv = find_program("setpriv")
         if setpriv and threading.current_thread() is threading.main_thread():
             drop.append("--pdeathsig=KILL")
         wrapper = [setpriv or "setpriv", *drop] if drop else []
-        with open(self.folder / "out.log", "wb") as output:
+        with open(self._log, "ab") as output:
             return subprocess.Popen(
-                [*wrapper, path, "--no-defaults", f"--datadir={self.folder}/data", *options],
+                [*wrapper, program, *options],
                 cwd=self.folder,
                 # A temporary folder of its own: servers that start at once delete each other's temporary tables.
                 env={"PATH": PROGRAM_FOLDERS, "HOME": str(self.folder), "TMPDIR": str(self.folder)},
@@ -315,15 +284,10 @@ class MariaDB(MySQLServer):
     def _wait_until_it_answers(self) -> None:
         assert self._process is not None
         deadline = time.monotonic() + START_SECONDS
-        while True:
-            # First the process: another server may answer on the port that ours failed to get.
+        while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"MariaDB did not start:\n{self._last_words('err.log', 'out.log')}")
-            try:
-                self.connect(unix_socket=str(self.socket), connect_timeout=2).close()
-                return
-            except pymysql.MySQLError:
-                time.sleep(0.01)
+                raise RuntimeError(f"{self.name} did not start:\n{self._last_words()}")
+            time.sleep(0.01)
 
     def _end(self, number: signal.Signals) -> None:
         if self._process is None:
@@ -333,6 +297,76 @@ class MariaDB(MySQLServer):
         self._process.wait(STOP_SECONDS)
         self._process = None
 
-    def _last_words(self, *logs: str, lines: int = 15) -> str:
-        texts = [(self.folder / log).read_text(errors="replace") for log in logs if (self.folder / log).exists()]
-        return "\n".join("\n".join(text.splitlines()[-lines:]) for text in texts)
+    @property
+    def _log(self) -> Path:
+        """What the server and its programs printed, since the folder was made."""
+        return self.folder / "out.log"
+
+    def _last_words(self, lines: int = 15) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
+
+
+class MariaDB(PrivateServer, MySQLServer):
+    """A private MariaDB.
+
+    durable: leave flushing as MariaDB's default has it, for crash tests and benchmarks.
+    extra_args: more options of mariadbd, after ours, so that they win.
+    """
+
+    name = "MariaDB"
+    user = "root"
+    takes_passwords_without_tls = True
+
+    def __init__(self, durable: bool = False, *extra_args: str) -> None:
+        if missing := missing_programs():
+            raise FileNotFoundError(f"MariaDB is not installed: {', '.join(missing)} not found")
+        self._options = ([] if durable else FAST) + list(extra_args)
+        super().__init__()
+
+    @property
+    def socket(self) -> Path:
+        """The Unix socket that the server listens on too."""
+        return self.folder / "s.sock"
+
+    @property
+    def _init_file(self) -> Path:
+        return self.folder / "init.sql"
+
+    def _install(self) -> None:
+        """--force: even on a host whose own name does not resolve. The folder is open to its own user alone."""
+        options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve", "--force"]
+        self._run_to_end(*self._program("mariadb-install-db"), *options, *FAST)
+        self._init_file.write_text(
+            f"SET PASSWORD FOR root@localhost = PASSWORD('{self.password}');\n"
+            f"SET PASSWORD FOR root@127.0.0.1 = PASSWORD('{self.password}');\n"
+            "DELETE FROM mysql.global_priv WHERE user = '' OR host NOT IN ('localhost', '127.0.0.1');\n"
+            "FLUSH PRIVILEGES;\n"
+        )
+
+    def _command(self) -> list[str]:
+        return [
+            *self._program("mariadbd"),
+            f"--socket={self.socket}",
+            f"--port={self.port}",
+            "--bind-address=127.0.0.1",
+            f"--pid-file={self.folder}/pid",
+            f"--init-file={self._init_file}",
+            "--skip-log-bin",
+            "--skip-name-resolve",
+            "--innodb-buffer-pool-size=128M",
+            "--innodb-log-file-size=16M",
+            "--performance-schema=OFF",
+            *self._options,
+        ]
+
+    def _program(self, name: str) -> list[str]:
+        path = find_program(name)
+        assert path is not None
+        return [path, "--no-defaults", f"--datadir={self.folder}/data"]
+
+    def _answers(self) -> bool:
+        try:
+            self.connect(unix_socket=str(self.socket), connect_timeout=2).close()
+        except pymysql.MySQLError:
+            return False
+        return True

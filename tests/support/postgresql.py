@@ -1,0 +1,204 @@
+"""Real PostgreSQL servers for tests and benchmarks; servers.py has those of MySQL.
+
+PostgreSQL: a private one in a temporary folder, that may be killed and started again.
+ExternalPostgreSQL: one that somebody else runs, named by
+TASKSERVER_TEST_POSTGRESQL=postgresql://postgres@127.0.0.1:5432/postgres, whose user may create databases.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+import psycopg
+
+from tests.support.servers import STOP_SECONDS, PrivateServer, find_program
+
+PROGRAMS = ("initdb", "postgres")
+DEBIAN_FOLDER = Path("/usr/lib/postgresql")
+"""Debian keeps each version's programs below it, out of every PATH."""
+
+# Not durable, for speed: nothing is flushed to the disk.
+FAST = ["fsync=off", "full_page_writes=off", "synchronous_commit=off"]
+
+
+def programs_folder() -> Path | None:
+    """Where PostgreSQL's own programs lie: the newest version that Debian has here, or what is in the PATH."""
+    versions = {folder: int(re.sub(r"\D", "", folder.parent.name) or 0) for folder in DEBIAN_FOLDER.glob("*/bin")}
+    for folder in sorted(versions, key=versions.__getitem__, reverse=True):
+        if all((folder / name).exists() for name in PROGRAMS):
+            return folder
+    found = find_program("postgres")
+    return Path(found).resolve().parent if found else None
+
+
+class PostgreSQLServer:
+    """What a test asks of a PostgreSQL, whoever runs it."""
+
+    host: str
+    port: int
+    user: str
+    password: str
+    maintenance_database = "postgres"
+    """Where one is while databases are created and dropped."""
+
+    def dsn(self, database: str, **query: str) -> str:
+        """TASKSERVER_DSN for a database of this server."""
+        options = "&".join(f"{key}={quote(value, safe='/')}" for key, value in query.items())
+        return f"postgresql://{self.login}@{self.host}:{self.port}/{database}" + (f"?{options}" if options else "")
+
+    @property
+    def login(self) -> str:
+        """User and password, as they stand in a DSN."""
+        return quote(self.user, safe="") + (":" + quote(self.password, safe="") if self.password else "")
+
+    def connect(self, **kwargs: Any) -> psycopg.Connection[tuple[Any, ...]]:
+        """A connection of its own, independent of taskserver's code; autocommit unless asked otherwise."""
+        defaults: dict[str, Any] = {
+            "host": self.host,
+            "port": self.port,
+            "user": self.user,
+            "password": self.password,
+            "dbname": self.maintenance_database,
+            "autocommit": True,
+        }
+        return psycopg.connect(**(defaults | kwargs))
+
+    def execute(self, *statements: str, database: str | None = None) -> list[tuple[Any, ...]]:
+        """Runs statements on a new connection; the rows of the last one."""
+        with self.connect(dbname=database or self.maintenance_database) as connection:
+            for statement in statements:
+                cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def create_database(self, name: str | None = None) -> str:
+        """Creates an empty database, with the server's own defaults."""
+        name = name or f"t_{secrets.token_hex(6)}"
+        self.execute(f'CREATE DATABASE "{name}"')
+        return name
+
+    def drop_database(self, name: str) -> None:
+        """Drops it, though connections that a test left open are still in it."""
+        with self.connect() as connection:
+            # DROP would end them too, but then looks for their end ten times a second only.
+            ours = "FROM pg_stat_activity WHERE datname = %s"
+            connection.execute(f"SELECT pg_terminate_backend(pid) {ours}".encode(), [name])
+            deadline = time.monotonic() + 1.0
+            while connection.execute(f"SELECT 1 {ours}".encode(), [name]).rowcount and time.monotonic() < deadline:
+                time.sleep(0.002)
+            connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'.encode())
+
+    @contextmanager
+    def database(self) -> Iterator[str]:
+        """The name of a fresh database, dropped at the end."""
+        name = self.create_database()
+        try:
+            yield name
+        finally:
+            self.drop_database(name)
+
+
+class ExternalPostgreSQL(PostgreSQLServer):
+    """A server that runs already. Databases named t_… come and go in it; it is never stopped."""
+
+    def __init__(self, dsn: str) -> None:
+        parts = urlsplit(dsn)
+        self.host = parts.hostname or "127.0.0.1"
+        self.port = parts.port or 5432
+        self.user = unquote(parts.username or "postgres")
+        self.password = unquote(parts.password or "")
+        self.maintenance_database = unquote(parts.path.strip("/")) or "postgres"
+
+
+class PostgreSQL(PrivateServer, PostgreSQLServer):
+    """A private PostgreSQL.
+
+    durable: leave flushing as PostgreSQL's default has it, for crash tests and benchmarks.
+    settings: more of them, as in "max_connections=20", after ours, so that they win.
+    programs: the folder of the version that is meant; else the newest.
+    """
+
+    name = "PostgreSQL"
+    user = "postgres"
+    stop_signal = signal.SIGINT  # at SIGTERM it would wait until the last connection is closed
+
+    def __init__(self, durable: bool = False, *settings: str, programs: Path | None = None) -> None:
+        folder = programs or programs_folder()
+        if folder is None:
+            raise FileNotFoundError("PostgreSQL is not installed: postgres not found")
+        self._programs = folder
+        self._settings = ([] if durable else FAST) + list(settings)
+        super().__init__()
+
+    @property
+    def socket_folder(self) -> Path:
+        """Where its Unix socket lies, as `?host=` takes it."""
+        return self.folder
+
+    def kill(self) -> None:
+        """SIGKILL for each of its processes: connections break, nothing is flushed, a start() recovers.
+
+        Those of the connections would see the end of their parent once they are idle, and a start() fails before that.
+        """
+        children = self._children() if self._process else []
+        super().kill()
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        deadline = time.monotonic() + STOP_SECONDS
+        while any(map(_is_alive, children)) and time.monotonic() < deadline:
+            time.sleep(0.005)
+
+    def remove(self) -> None:
+        """Ends it, without ceremony, and removes its folder. First by SIGQUIT, at which it frees its shared memory."""
+        with suppress(Exception):
+            self._end(signal.SIGQUIT)
+        super().remove()
+
+    def _children(self) -> list[int]:
+        tasks = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        return [int(child) for child in tasks.read_text().split()] if tasks.exists() else []
+
+    def _install(self) -> None:
+        password = self.folder / "password"
+        password.touch(0o600)
+        password.write_text(self.password)
+        if os.getuid() == 0:
+            os.chown(password, *self._owner())
+        options = ["-U", self.user, "-A", "scram-sha-256", f"--pwfile={password}"]
+        options += ["-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"]
+        self._run_to_end(str(self._programs / "initdb"), "-D", f"{self.folder}/data", *options)
+
+    def _owner(self) -> tuple[int, int]:
+        found = self.folder.stat()
+        return found.st_uid, found.st_gid
+
+    def _command(self) -> list[str]:
+        settings = ["listen_addresses=127.0.0.1", f"unix_socket_directories={self.folder}", "shared_buffers=32MB"]
+        # In the folder, not in /dev/shm, where those of a killed server would stay.
+        settings += ["dynamic_shared_memory_type=mmap", *self._settings]
+        options = [word for setting in settings for word in ("-c", setting)]
+        return [str(self._programs / "postgres"), "-D", f"{self.folder}/data", "-p", str(self.port), *options]
+
+    def _answers(self) -> bool:
+        try:
+            self.connect(host=str(self.socket_folder), connect_timeout=2).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+
+def _is_alive(pid: int) -> bool:
+    """Not so one that ended and whose parent has not asked for it yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1] != "Z"
+    except FileNotFoundError:
+        return False
