@@ -1,0 +1,132 @@
+"""The claim on PostgreSQL: the dialect's hard part. One statement that also returns the tasks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ...model.task import Changed, ClaimedTask, Status
+from ..database.database import Database
+from ..database.retrying import AT_ONCE
+from ..database.statements import with_ids
+from ..queue.claims import CLAIMED, most_inline
+
+# Each group gives the ids of its first rows in order, straight from claim_by_group: the candidates, more than are
+# wanted. They are reached by primary key and locked one by one, in order, until as many are had as are wanted. So a claim
+# reads groups times candidates index entries, however many rows wait, are finished, or belong to others. What goes
+# wrong in other forms:
+#
+# - group_id = ANY(…) ORDER BY priority, id LIMIT n reads past every sooner task of every other group.
+# - A lock inside of each group's SELECT locks n rows a group, of which other workers get none.
+# - Without MATERIALIZED the planner may run the SELECT again for each row of the UPDATE. And where the list of
+#   candidates has no end of its own, another worker's commit has the statement run for minutes: PostgreSQL then goes
+#   through the whole list anew for each row that was changed meanwhile.
+#
+# Limits are literals: of a bound one the planner assumes that it takes a tenth of the table.
+
+CLAIM = """
+    WITH candidates AS MATERIALIZED (
+        SELECT id, priority FROM ({picked}) AS first_ones ORDER BY priority, id LIMIT {most}
+    ), free AS MATERIALIZED (
+        SELECT task.id AS free_id, task.due_at AS free_due_at
+        FROM candidates JOIN {table} AS task ON task.id = candidates.id WHERE task.status = 0
+        ORDER BY candidates.priority, candidates.id LIMIT {limit} FOR UPDATE OF task SKIP LOCKED
+    )
+    UPDATE {table}
+    SET status = CASE WHEN free_due_at > {now} THEN 5 ELSE 1 END,
+        claim = CASE WHEN free_due_at > {now} THEN NULL ELSE CAST(? AS bigint) END,
+        due_at = CASE WHEN free_due_at > {now} THEN free_due_at ELSE {after} END,
+        started_at = NULL
+    FROM free WHERE id = free_id
+    RETURNING status, priority, {claimed}
+""".replace("{claimed}", CLAIMED)
+PICK_OF_GROUP = """
+    (SELECT id, priority FROM {table}
+     WHERE {group_status} = 0 AND group_id = ? AND (SELECT COUNT(*) FROM {paused} WHERE group_id = ?) = 0
+     ORDER BY priority, id LIMIT {most})
+"""
+PICK_OF_ALL = """
+    SELECT id, priority FROM {table} WHERE {any_status} = 0 AND (SELECT COUNT(*) FROM {paused}) = 0
+    ORDER BY priority, id LIMIT {most}
+"""
+PICK_BESIDE_PAUSED = """
+    SELECT id, priority FROM (
+        SELECT id, priority, group_id FROM {table} WHERE {any_status} = 0 ORDER BY priority, id LIMIT {first}
+    ) AS first_ones WHERE group_id NOT IN (SELECT group_id FROM {paused})
+"""
+COUNT_PICKED = "SELECT COUNT(*) FROM ({picked}) AS candidates"
+COUNT_FIRST = "SELECT COUNT(*) FROM (SELECT 1 FROM {table} WHERE {any_status} = 0 LIMIT {most}) AS first_ones"
+LOOK_OF_GROUPS = "SELECT 1 FROM {table} WHERE {group_status} = 0 AND group_id IN ({ids}) LIMIT 1"
+LOOK_OF_ALL = "SELECT 1 FROM {table} WHERE {any_status} = 0 LIMIT 1"
+
+CANDIDATES_PER_TASK = 5
+"""Other workers' claims may have the first candidates in their hands."""
+MORE_CANDIDATES = 20
+"""So many times more of them are looked at where others hold all."""
+MAX_CANDIDATES = 200_000
+
+
+class PostgreSQLClaiming:
+    """The claiming UPDATE, and looks at new rows."""
+
+    def claim(self, database: Database, token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> Changed:
+        """New → in progress; some rows may become waiting instead."""
+        return self._claim(database, _picked(groups), _picked_values(groups), token, lease_seconds, limit)
+
+    def claim_first(self, database: Database, token: int, lease_seconds: int, limit: int, count: int) -> Changed:
+        """The same for the first rows, beside paused groups."""
+        ((found,),) = database.rows(_filled(COUNT_FIRST, most=count + 1))
+        picked = _filled(PICK_BESIDE_PAUSED, first=count)
+        changed = self._claim(database, picked, (), token, lease_seconds, limit)
+        return changed._replace(was_all=found <= count)
+
+    def _claim(
+        self, database: Database, picked: str, picked_values: Sequence[int], token: int, lease_seconds: int, limit: int
+    ) -> Changed:
+        most, inline = CANDIDATES_PER_TASK * limit, most_inline(limit)
+        while True:
+            candidates = _filled(picked, most=most)
+            sql = _filled(CLAIM.replace("{picked}", candidates), most=most, limit=limit)
+            rows = database.rows(sql, (*picked_values, token, lease_seconds, inline, inline))
+            if rows or most >= MAX_CANDIDATES:
+                break
+            ((found,),) = database.rows(COUNT_PICKED.replace("{picked}", candidates), picked_values)
+            if found < most:  # others hold all that there are
+                break
+            most = min(most * MORE_CANDIDATES, MAX_CANDIDATES)
+        claimed = sorted(row[1:] for row in rows if row[0] == Status.IN_PROGRESS)
+        return Changed(len(rows), some_may_wait=True, tasks=[ClaimedTask(*columns) for _, *columns in claimed])
+
+    def claim_seen(
+        self, database: Any, free_rows: Any, token: int, lease_seconds: int, limit: int, groups: Sequence[int]
+    ) -> bool:
+        """Nothing: the claim waits for no row, and what holds the whole table holds all."""
+        return False
+
+    def has_new(self, database: Database, groups: Sequence[int]) -> bool:
+        """Whether a look without locks finds a new row."""
+        if not groups:
+            return bool(database.fetch(LOOK_OF_ALL))
+        return bool(database.fetch(with_ids(LOOK_OF_GROUPS, groups), groups))
+
+    def indexes(self, database: Database, groups: Sequence[int]) -> Sequence[str]:
+        """The indexes by which the claim reads the queue."""
+        plan = database.fetch(f"EXPLAIN {_filled(_picked(groups), most=1)}", _picked_values(groups))
+        # As: Index Only Scan using jobs_queue_claim_by_group on jobs_queue
+        used = (re.search(rf"using {database.dialect.table}_(\w+)", str(row[0])) for row in plan)
+        return [found[1] for found in used if found]
+
+
+def _picked(groups: Sequence[int]) -> str:
+    return " UNION ALL ".join([PICK_OF_GROUP] * len(groups)) or PICK_OF_ALL
+
+
+def _picked_values(groups: Sequence[int]) -> list[int]:
+    return [value for group in groups for value in (group, group)]
+
+
+def _filled(sql: str, **limits: int) -> str:
+    for name, limit in limits.items():
+        sql = sql.replace(f"{{{name}}}", str(limit))
+    return sql
