@@ -27,6 +27,9 @@ class Rows:
     def __init__(self, dsn: str) -> None:
         self.is_mysql = dsn.startswith("mysql:")
         self.is_postgresql = dsn.startswith("postgresql:")
+        self.is_sqlite = not (self.is_mysql or self.is_postgresql)
+        self.begin = "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
+        """The statement by which a transaction begins that is going to write."""
         self._connection: Any
         if self.is_postgresql:
             self._connection = connection_in_utc(dsn)

@@ -38,6 +38,7 @@ IN_FAILED_TRANSACTION = "25P02"
 READ_ONLY = "25006"
 NO_ID_LEFT = "2200H"
 SYNTAX = "42601"
+KEY_TAKEN = "23505"
 PREPARED_MISSING = "26000"
 # Serialization failures and deadlocks, locks that did not come in time or at once, and statements that an
 # administrator or a time limit ended.
@@ -134,6 +135,8 @@ def error_of(error: BaseException, dsn: PostgreSQLDsn, table: str) -> DatabaseEr
         )
     if not state and isinstance(error, (psycopg.OperationalError, OSError)):
         return ConnectionLost(f"{where}: {text or 'the connection is closed'} ({type(error).__name__})")
+    if state == KEY_TAKEN and getattr(getattr(error, "diag", None), "schema_name", None) == "pg_catalog":
+        return AlreadyThere(f"{where}: {text} ({state})")  # another makes the same table or index just now
     hint = HINTS.get(state, "")
     what = f"{where}: {text} ({state or type(error).__name__})"
     return kind_of(state)(f"{what}: {hint}" if hint else what)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...errors import Conflict
+from ...errors import Conflict, InvalidTask
+from ...messages.printable import shown
 from ..database.dialect import Inserts, ids_of_keys
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ class PostgreSQLInserts(Inserts):
         return [row[0] for row in database.rows(sql + RETURNING_ID, values)]
 
     def insert_keyed(self, database: Rows, sql: str, values: Sequence[Any], keys: Sequence[str]) -> Sequence[int]:
+        for key in keys:
+            if "\0" in key:
+                raise InvalidTask(f"unique_key is {shown(key)}; allowed on PostgreSQL: a text without NUL")
         ids = {key.encode(): row_id for key, row_id in database.rows(sql + RETURNING_KEY, values)}
         # A row that stays as it is, since it has the key already, is not returned. The next statement sees it, also
         # where another transaction has committed it just now; unless a worker has deleted it since.

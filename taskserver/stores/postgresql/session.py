@@ -33,6 +33,7 @@ READ_SECONDS = 60
 # The statistics of a queue are always old: they may say that no task is new, or that none is in progress. By them the
 # planner would read all rows rather than an index, or compile a statement that takes a millisecond.
 SETTINGS = {
+    "timezone": "UTC",
     "lock_timeout": "1s",
     "statement_timeout": "0",
     "enable_seqscan": "off",
