@@ -15,7 +15,7 @@ from .queue.store import Store
 if TYPE_CHECKING:
     from .database.dialect import Dialect
 
-PSYCOPG = "psycopg[binary]>=3.1,<4"
+PSYCOPG = "psycopg[binary]>=3.3,<4"
 
 __all__ = ["Store", "open_store"]
 

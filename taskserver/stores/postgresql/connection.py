@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -10,9 +11,11 @@ from psycopg.adapt import Loader
 from psycopg.types.numeric import Int8Dumper
 
 from ...settings.dsn import PostgreSQLDsn
+from .login import log_in
 
 if TYPE_CHECKING:
     from psycopg.abc import Buffer
+    from psycopg.pq.abc import PGconn
 
     DriversConnection = psycopg.Connection[tuple[Any, ...]]
 else:
@@ -48,28 +51,29 @@ class _FlagLoader(Loader):
 
 
 def connect_to(dsn: PostgreSQLDsn, seconds: float, **options: Any) -> Connection:
-    """A new connection. Raises the driver's errors, and whatever a server that is none may make it raise."""
-    given: dict[str, Any] = {
-        "host": dsn.host,
-        "port": dsn.port,
-        "user": dsn.user,
-        "password": dsn.password,
-        "dbname": dsn.database,
-        "sslmode": dsn.sslmode,
-        "sslrootcert": dsn.sslrootcert,
-    }
-    return Connection.connect(
-        **{name: value for name, value in given.items() if value},
-        connect_timeout=max(1, int(min(CONNECT_SECONDS, seconds))),
-        application_name=f"taskserver {os.getpid()}",
-        client_encoding="utf8",
+    """A new connection. Raises the driver's errors, and whatever a server that is none may make it raise.
+
+    `options` are attributes of the connection that the driver's `connect` takes, too.
+    """
+    seconds = max(1, int(min(CONNECT_SECONDS, seconds)))
+    of_libpq: dict[str, Any] = {
+        "connect_timeout": seconds,
+        "application_name": f"taskserver {os.getpid()}",
+        "client_encoding": "utf8",
         # A cable that was cut is noticed, also while nothing is sent.
-        keepalives_idle=30,
-        keepalives_interval=10,
-        keepalives_count=3,
-        gssencmode="disable",
-        **options,
-    )
+        "keepalives_idle": 30,
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
+        "gssencmode": "disable",
+    }
+
+    def adopt(pgconn: PGconn) -> Connection:
+        connection = Connection(pgconn)
+        for name, value in options.items():
+            setattr(connection, name, value)
+        return connection
+
+    return log_in(dsn, of_libpq, seconds, partial(Connection.connect, **options), adopt)
 
 
 def suit(connection: Connection) -> None:

@@ -69,6 +69,12 @@ HINTS = {
 }
 LOGIN = "check user and password in TASKSERVER_DSN and TASKSERVER_PASSWORD; in a DSN the password's % is %25"
 AT_LOGIN = (
+    (
+        r"requested a cleartext password|may ask for the password itself|channel binding required",
+        DatabaseError,
+        "no unverified server gets it: add ?sslrootcert=/path/of/ca.pem to TASKSERVER_DSN, the certificate authority "
+        "of the server, or have the server ask by scram-sha-256",
+    ),
     (r"password authentication failed|no password supplied|peer authentication failed", DatabaseError, LOGIN),
     (r"role .* does not exist|ident authentication failed", DatabaseError, LOGIN),
     (
