@@ -127,6 +127,8 @@ class Changed(NamedTuple):
     some_may_wait: bool
     was_all: bool = False
     """Of the first new rows alone: whether there were no other ones."""
+    tasks: list[ClaimedTask] | None = None
+    """The claimed ones, in the order in which they are to run; None where they are still to be read."""
 
 
 NOTHING_CHANGED = Changed(0, some_may_wait=False)

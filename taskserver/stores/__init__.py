@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import DatabaseError
-from ..settings.dsn import MEMORY, SQLiteDsn
+from ..settings.dsn.mysql import MySQLDsn
+from ..settings.dsn.sqlite import MEMORY, SQLiteDsn
 from ..settings.load import Settings, how_to_install
 from .database.database import Database
 from .queue.store import Store
 
 if TYPE_CHECKING:
     from .database.dialect import Dialect
+
+PSYCOPG = "psycopg[binary]>=3.1,<4"
 
 __all__ = ["Store", "open_store"]
 
@@ -44,9 +47,21 @@ def _dialect(settings: Settings) -> Dialect:
         from .sqlite.dialect import SQLiteDialect
 
         return SQLiteDialect(Path(settings.folder, dsn.path), settings.table, dsn.synchronous)
+    if isinstance(dsn, MySQLDsn):
+        try:
+            from .mysql.dialect import MySQLDialect
+        except ImportError as error:
+            raise _missing("PyMySQL 1.2", error, how_to_install(settings.folder, "pymysql")) from None
+        return MySQLDialect(dsn, settings.table)
     try:
-        from .mysql.dialect import MySQLDialect
+        from .postgresql.dialect import PostgreSQLDialect  # type: ignore[import-not-found]
     except ImportError as error:
-        mend = how_to_install(settings.folder, "pymysql")
-        raise DatabaseError(f"PyMySQL 1.2 or newer is missing ({error}): {mend}") from None
-    return MySQLDialect(dsn, settings.table)
+        from ..messages.installing import install_command
+
+        raise _missing("psycopg 3.1", error, install_command(PSYCOPG)) from None
+    return PostgreSQLDialect(dsn, settings.table)  # type: ignore[no-any-return]
+
+
+def _missing(driver: str, error: ImportError, mend: str) -> DatabaseError:
+    why = " ".join(str(error).split())  # psycopg lists on several lines what it lacks
+    return DatabaseError(f"{driver} or newer is missing ({why}): {mend}")

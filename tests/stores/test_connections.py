@@ -14,7 +14,7 @@ import pytest
 
 from taskserver import DatabaseError, TaskServer
 from taskserver.host import server_accounts
-from taskserver.settings import dsn as dsn_module
+from taskserver.settings.dsn import mysql as dsn_module
 from taskserver.stores import Store
 from taskserver.stores.database import database as stores_database
 from taskserver.stores.mysql import login

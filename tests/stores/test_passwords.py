@@ -15,8 +15,8 @@ import pytest
 
 from taskserver.host import server_accounts
 from taskserver.host.server_accounts import is_at_other_end
-from taskserver.settings import dsn as dsn_module
-from taskserver.settings.dsn import usual_socket
+from taskserver.settings.dsn import mysql as dsn_module
+from taskserver.settings.dsn.mysql import usual_socket
 from tests.stores.accounts import SECRET, failure
 from tests.support.certificates import Certificates
 from tests.support.deployment import Deployment

@@ -60,8 +60,14 @@ class Words(ABC):
     """The function that returns its greatest argument."""
     insert_or_ignore: str
     """The begin of an INSERT that leaves a row alone whose key stands already."""
+    or_ignore = ""
+    """Its end."""
+    keep_standing: str
+    """The end of an INSERT into the queue that leaves the row as it is which has the unique_key already."""
     given: str
     """In an upsert: the value that was to be inserted into the column `{}`."""
+    standing = "{1}"
+    """In an upsert into the table `{0}`: the value of the column `{1}` in the row that stands already."""
     quoted: str
     """The table `{}` in the dialect's quotes."""
     by_key: str
@@ -77,9 +83,21 @@ class Words(ABC):
     """
     delete_by_key: str
     """A DELETE from the table `{}` that reaches its rows by the primary key, without its WHERE."""
+    group_status = "status"
+    """The status in a look that reads the queue by an index of status and group_id."""
+    due_status = "status"
+    """The status in a look that reads the queue by the index of status and due_at."""
+    any_status = "status"
+    """The status in a look that reads the new tasks of all groups in their order."""
+    position: str
+    """The position of the bound text in the text `{}`, from 1 on, compared byte by byte; 0 where it does not occur."""
+    sign_of: str
+    """The text of the instant `{}`, equal to itself alone."""
+    instant = "?"
+    """A bound instant, as YYYY-MM-DD HH:MM:SS.ffffff in UTC."""
     any_text = "?"
     """The mark of a bound text, which may hold any character."""
-    any_row = "(?, ?, ?, ?, ?, ?, COALESCE({after}, ?), ?, ?, ?)"
+    any_row = "(?, ?, ?, ?, ?, ?, COALESCE({after}, {instant}), ?, ?, ?)"
     """The values of one row with more columns than a plain one: see adding.ADD_ANY."""
 
     instant_type: str
@@ -108,7 +126,8 @@ class Words(ABC):
 
 
 AS_THEY_ARE = (
-    *("now", "after", "this_hour", "any_text", "greatest", "insert_or_ignore", "by_key"),
+    *("now", "after", "this_hour", "instant", "any_text", "greatest", "insert_or_ignore", "or_ignore", "by_key"),
+    *("group_status", "due_status", "any_status"),
     *("instant_type", "number_type", "small_type", "flag_type", "text_type", "long_text_type"),
 )
 """Words that statements name as `Words` does."""
@@ -121,7 +140,9 @@ def words_of(words: Words, table: str, quoted: str) -> dict[str, str]:
     filled = {
         **names,
         **{name: getattr(words, name) for name in AS_THEY_ARE},
+        "status": "status",
         "now_text": words.instant_text.format(words.now),
+        "this_hour_text": words.instant_text.format(words.this_hour),
         "next_at_text": words.instant_text.format("next_at"),
         "hour_text": words.instant_text.format("hour"),
         "by_status": words.by_status.format(table),
@@ -134,8 +155,7 @@ def words_of(words: Words, table: str, quoted: str) -> dict[str, str]:
         "archived_columns": ", ".join({"claim": "NULL", "status": "2"}.get(column, column) for column in columns),
         "args_bytes": words.bytes_of.format("args"),
         "stages_bytes": words.bytes_of.format("stages"),
-        # The position of a bound text in the error, from 1 on, compared byte by byte; 0 where it does not occur.
-        "error_position": "INSTR(error_text, ?)",
+        "error_position": words.position.format("error_text"),
         "error_bytes": words.as_bytes.format("error_text"),
         "cancelled": f"'{CANCELLED}'",
         "is_cancelled": f"CASE WHEN error_text = '{CANCELLED}' THEN 1 ELSE 0 END",
@@ -143,10 +163,11 @@ def words_of(words: Words, table: str, quoted: str) -> dict[str, str]:
         "is_linked": f"(awaited <> 0 OR EXISTS (SELECT 1 FROM {names['dependencies']} WHERE child_id = id))",
     }
     filled |= {f"given_{column}": words.given.format(column) for column in columns}
+    filled |= {f"old_{column}": words.standing.format(names["table"], column) for column in columns}
     for column in INSTANTS:
         filled[f"{column}_text"] = words.instant_text.format(column)
         filled[f"{column}_age"] = words.seconds_since.format(column)
-    filled["due_at_sign"] = f"HEX({filled['due_at_text']})"  # a column of SQLite may hold bytes that are no text
+    filled["due_at_sign"] = words.sign_of.format(filled["due_at_text"])
     for column, most in MAX_READ_BYTES.items():
         too_long = f"{words.bytes_of.format(column)} > {most}"
         filled[f"read_{column}"] = f"CASE WHEN {too_long} THEN '{TOO_LONG}' ELSE {column} END"

@@ -56,6 +56,7 @@ class CallersWords(MySQLWords):
 
     any_text = "CONVERT(UNHEX(?) USING utf8mb4)"
     after = "FROM_UNIXTIME(UNIX_TIMESTAMP() + MICROSECOND(NOW(6)) * 0.000001 + ?)"
+    keep_standing = f"{MySQLWords.keep_standing}, id = LAST_INSERT_ID(id)"
     any_row = """
         (?, ?, ?, ?, ?, ?, COALESCE({after}, CONVERT_TZ(?, '+00:00', @@SESSION.time_zone)), UNHEX(?), ?, ?)
     """

@@ -23,7 +23,7 @@ from ...errors import (
     Unavailable,
 )
 from ...messages.programs import CLIENT, WORKER
-from ...settings.dsn import MySQLDsn, folder_of_sockets, usual_socket
+from ...settings.dsn.mysql import MySQLDsn, folder_of_sockets, usual_socket
 from ..database.dialect import no_tables, other_columns
 
 MALFORMED = (AssertionError, struct.error, LookupError, TypeError, AttributeError, ArithmeticError)

@@ -15,7 +15,7 @@ from weakref import ref
 import pymysql
 
 from ...host.server_accounts import is_another_at_other_end, is_at_other_end
-from ...settings.dsn import VERIFY_IDENTITY, MySQLDsn, usual_socket
+from ...settings.dsn.mysql import VERIFY_IDENTITY, MySQLDsn, usual_socket
 from .errors import CANNOT_CONNECT, CLEAR_PASSWORD, NEEDS_TLS, TLS_FAILED, number_of
 
 CONNECT_SECONDS = 10

@@ -67,7 +67,7 @@ class Adding:
     ADD_DEPENDENCIES = "INSERT INTO {dependencies} (parent_id, child_id) VALUES "
     ADD_DEPENDENCY = "(?, ?)"
 
-    IS_RUNNING = "status = 1 AND started_at IS NOT NULL"
+    IS_RUNNING = "{old_status} = 1 AND {old_started_at} IS NOT NULL"
     # A running row keeps status, claim and lease. A row that waits for other tasks (status 5 without an instant) goes
     # on waiting. MySQL assigns from left to right, and the order matters: the status asks for the old instant, so it
     # comes before the claim and the instant. These ask whether the row is running, which the new status tells as well
@@ -83,23 +83,24 @@ class Adding:
         "finished_at": "NULL",
         "created_at": "{now}",
         "updated_at": "{now}",
-        "status": f"CASE WHEN {IS_RUNNING} THEN 1 WHEN status = 5 AND due_at IS NULL THEN 5 ELSE 0 END",
-        "claim": f"CASE WHEN {IS_RUNNING} THEN claim END",
-        "due_at": f"CASE WHEN {IS_RUNNING} THEN due_at END",
+        "status": f"CASE WHEN {IS_RUNNING} THEN 1 WHEN {{old_status}} = 5 AND {{old_due_at}} IS NULL THEN 5 ELSE 0 END",
+        "claim": f"CASE WHEN {IS_RUNNING} THEN {{old_claim}} END",
+        "due_at": f"CASE WHEN {IS_RUNNING} THEN {{old_due_at}} END",
         "stages": "{given_stages}",
         "stage": "0",
         "result": "NULL",
         "progress": "NULL",
-        "version": "COALESCE({given_version}, version)",
+        "version": "COALESCE({given_version}, {old_version})",
     }
     RERUN_LATER: ClassVar = {"due_at": "", **RERUN} | {
         "due_at": f"""
-            CASE WHEN {IS_RUNNING} THEN due_at WHEN status <> 5 OR due_at IS NOT NULL THEN {{given_due_at}} END
+            CASE WHEN {IS_RUNNING} THEN {{old_due_at}}
+                WHEN {{old_status}} <> 5 OR {{old_due_at}} IS NOT NULL THEN {{given_due_at}} END
         """,
         "status": f"CASE WHEN {IS_RUNNING} THEN 1 ELSE 5 END",
     }
     # The condition of all assignments. It asks for the old version, so the version is assigned last.
-    IS_NEWER = "{given_version} IS NULL OR version IS NULL OR {given_version} > version"
+    IS_NEWER = "{given_version} IS NULL OR {old_version} IS NULL OR {given_version} > {old_version}"
 
     def __init__(self, place: Rows, what_now: str = "nothing was added") -> None:
         """`what_now` tells a person what to do where a task is found to be wrong after its row was inserted."""
@@ -182,7 +183,7 @@ class Adding:
         """The end of an INSERT that says what becomes of a row that has the key already."""
         words = self._place.words
         if not is_rerun:
-            return words.upsert({"unique_key": "unique_key"}, "")
+            return words.keep_standing
         changes = self.RERUN_LATER if is_later else self.RERUN
         return words.upsert(changes, self.IS_NEWER if has_version else "")
 

@@ -100,9 +100,9 @@ class BesidePaused:
 # looks into many gaps, lest ten thousand paused groups cost as many round trips.
 FIRST_OF_GAP = """
     SELECT * FROM (SELECT {number} AS gap, group_id FROM {table} {by_status}
-                   WHERE status = 0 AND group_id BETWEEN ? AND ? ORDER BY group_id LIMIT ?) AS of_gap
+                   WHERE {group_status} = 0 AND group_id BETWEEN ? AND ? ORDER BY group_id LIMIT ?) AS of_gap
 """
-LAST_GROUP = "SELECT MAX(group_id) FROM {table} {by_status} WHERE status = 0"
+LAST_GROUP = "SELECT MAX(group_id) FROM {table} {by_status} WHERE {group_status} = 0"
 
 
 def groups_beside(database: Database, paused: Sequence[int], most: int) -> Sequence[int]:

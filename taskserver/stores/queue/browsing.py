@@ -85,19 +85,19 @@ class Browsing:
     IS_RECENT = "CASE WHEN COALESCE(finished_at, updated_at) >= {after} THEN 1 ELSE 0 END AS is_recent"
 
     OF_ALL = "SELECT {seen} FROM {table} {by_key} WHERE id < ? ORDER BY id DESC LIMIT ?"
-    OF_STATUS = "SELECT {seen} FROM {table} {by_due} WHERE status = ? ORDER BY due_at, id LIMIT ?"
-    OF_GROUP = "SELECT {seen} FROM {table} {by_status} WHERE status = ? AND group_id = ? LIMIT ?"
-    OF_NO_STATUS = f"SELECT {{seen}} FROM {{table}} {{by_status}} WHERE status > {max(Status):d} LIMIT ?"
+    OF_STATUS = "SELECT {seen} FROM {table} {by_due} WHERE {due_status} = ? ORDER BY due_at, id LIMIT ?"
+    OF_GROUP = "SELECT {seen} FROM {table} {by_status} WHERE {group_status} = ? AND group_id = ? LIMIT ?"
+    OF_NO_STATUS = f"SELECT {{seen}} FROM {{table}} {{by_status}} WHERE {{group_status}} > {max(Status):d} LIMIT ?"
     # New, done and fatal rows have no due_at, so the index by due_at has them in the order of their ids. The few that
     # have one, as fatal ones whose children are still to be told, come beside each page.
     WITHOUT_DUE = """
-        SELECT {seen} FROM {table} {by_due} WHERE status = ? AND due_at IS NULL AND id < ? ORDER BY id DESC LIMIT ?
+        SELECT {seen} FROM {table} {by_due} WHERE {due_status} = ? AND due_at IS NULL AND id < ? ORDER BY id DESC LIMIT ?
     """
     WITH_DUE = """
-        SELECT {seen} FROM {table} {by_due} WHERE status = ? AND due_at IS NOT NULL ORDER BY due_at, id LIMIT ?
+        SELECT {seen} FROM {table} {by_due} WHERE {due_status} = ? AND due_at IS NOT NULL ORDER BY due_at, id LIMIT ?
     """
     BEHIND_DUE = """
-        SELECT {seen} FROM {table} {by_due} WHERE status = ? AND due_at >= ? AND (due_at > ? OR id > ?)
+        SELECT {seen} FROM {table} {by_due} WHERE {due_status} = ? AND due_at >= {instant} AND (due_at > {instant} OR id > ?)
         ORDER BY due_at, id LIMIT ?
     """
 

@@ -33,7 +33,7 @@ class BulkWrite(NamedTuple):
     """A write to many rows: the rows' condition, and the statement."""
 
     condition: str
-    """The condition that the rows meet."""
+    """The condition that the rows meet, with `{status}` for the status by which an index has them."""
     values: Sequence[Any]
     """The values for the condition's marks."""
     write: str
@@ -47,6 +47,11 @@ class BulkWrite(NamedTuple):
     """Another statement with `{ids}` alone, in the same transaction."""
     hint: str = "{by_status}"
     """The hint for the index by which the rows are looked for."""
+
+    @property
+    def looked_for(self) -> str:
+        """The condition in a look, which goes by the index of status and group; a write goes by key."""
+        return self.condition.replace("{status}", "{group_status}")
 
 
 class Written(NamedTuple):
@@ -101,16 +106,15 @@ class BulkWriter:
         values = (*bulk.values, most) if last is None else (*bulk.values, last, most)
         sql = (
             f"SELECT {bulk.key} FROM {bulk.table} {bulk.hint} "
-            f"WHERE ({bulk.condition}){above} ORDER BY {bulk.key} LIMIT ?"
+            f"WHERE ({bulk.looked_for}){above} ORDER BY {bulk.key} LIMIT ?"
         )
         with self._database.unhurried():
             return [row[0] for row in self._database.fetch(sql, values)]
 
     def count(self) -> int:
         """How many rows are chosen."""
-        sql = (
-            f"SELECT COUNT(*) FROM {self._bulk_write.table} {self._bulk_write.hint} WHERE {self._bulk_write.condition}"
-        )
+        bulk = self._bulk_write
+        sql = f"SELECT COUNT(*) FROM {bulk.table} {bulk.hint} WHERE {bulk.looked_for}"
         with self._database.unhurried():
             found: int = self._database.fetch_value(sql, self._bulk_write.values)
         return found

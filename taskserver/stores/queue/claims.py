@@ -35,6 +35,14 @@ HELD_SECONDS = 60.0
 HELD = Changed(0, some_may_wait=False)
 """Others hold rows that the claim wants."""
 
+# updated_at may lie in the future or be no instant, as a producer wrote it: the wait then counts as 0.
+CLAIMED = """
+    id, task, CASE WHEN {args_bytes} <= ? THEN args END, {args_bytes},
+    attempts, max_attempts, claim, group_id, CASE WHEN {updated_at_age} > 0 THEN {updated_at_age} ELSE 0.0 END,
+    CASE WHEN {stages_bytes} <= ? THEN stages END, {stages_bytes}, stage, awaited
+"""
+"""The columns of a ClaimedTask; the bound numbers are `most_inline`."""
+
 _RANDOM_BITS = 32
 """The lower half of a claim token."""
 
@@ -67,13 +75,7 @@ class Claims:
 
     # ---- claim: new → in progress
 
-    # updated_at may lie in the future or be no instant, as a producer wrote it: the wait then counts as 0.
-    READ_CLAIM = """
-        SELECT id, task, CASE WHEN {args_bytes} <= ? THEN args END, {args_bytes},
-            attempts, max_attempts, claim, group_id, CASE WHEN {updated_at_age} > 0 THEN {updated_at_age} ELSE 0.0 END,
-            CASE WHEN {stages_bytes} <= ? THEN stages END, {stages_bytes}, stage, awaited
-        FROM {table} WHERE status = 1 AND claim = ? ORDER BY priority, id
-    """
+    READ_CLAIM = f"SELECT {CLAIMED} FROM {{table}} WHERE {{due_status}} = 1 AND claim = ? ORDER BY priority, id"
     READ_TEXTS = "SELECT args, stages FROM {table} WHERE id = ? AND status = 1 AND claim = ?"
 
     def claim(self, limit: int, groups: Sequence[int], number: int | None = None) -> Claim:
@@ -89,6 +91,8 @@ class Claims:
         self._in_doubt.discard(token)
         if not changed.rows:
             return Claim([], 0, in_doubt)
+        if changed.tasks is not None:
+            return Claim(changed.tasks, changed.rows, in_doubt)
         tasks = self.read(token, changed.rows)
         if len(tasks) < changed.rows and not changed.some_may_wait:
             self._check_claim(token, len(tasks))
@@ -194,7 +198,7 @@ class Claims:
 
     def read(self, token: int, count: int) -> list[ClaimedTask]:
         """The tasks of a claim of up to `count` rows, in the order in which they are to run."""
-        most = min(MAX_INLINE_BYTES, MAX_CLAIM_BYTES // count)
+        most = most_inline(count)
         return [ClaimedTask(*row) for row in self._database.fetch(self.READ_CLAIM, (most, most, token))]
 
     def fetch_texts(self, task: ClaimedTask) -> ClaimedTask:
@@ -252,7 +256,7 @@ class Claims:
         WHERE id IN ({ids}) AND status = 1 AND claim = ? AND started_at IS NULL
     """
 
-    UNSTARTED_OF_CLAIM = "SELECT id FROM {table} WHERE status = 1 AND claim = ? AND started_at IS NULL"
+    UNSTARTED_OF_CLAIM = "SELECT id FROM {table} WHERE {due_status} = 1 AND claim = ? AND started_at IS NULL"
 
     def release(self, tasks: Collection[ClaimedTask]) -> int:
         """In progress, unstarted → new for tasks of one claim; how many. No attempt is counted. Raises DatabaseError.
@@ -276,6 +280,11 @@ class Claims:
         """The rows of a SELECT, from the server that is written to: a proxy sends single looks to a replica."""
         policy = RetryPolicy(Scope.TRANSACTION, self._database.conflict_seconds)
         return self._database.run(policy, self._database.rows, sql, values)
+
+
+def most_inline(count: int) -> int:
+    """The longest text, in bytes, that comes with its task in a claim of so many rows."""
+    return min(MAX_INLINE_BYTES, MAX_CLAIM_BYTES // count)
 
 
 def new_number() -> int:

@@ -72,7 +72,7 @@ class Counts:
 
     COUNT = """
         SELECT ? AS status, ? AS group_id, COUNT(*) FROM (
-            SELECT 1 FROM {table} {by_status} WHERE status = ? AND group_id = ? LIMIT ?
+            SELECT 1 FROM {table} {by_status} WHERE {group_status} = ? AND group_id = ? LIMIT ?
         ) AS counted
     """
 
@@ -112,7 +112,7 @@ class Counts:
             oldest = Ages(*map(_older, oldest, one))
         return Counted(counts, frozenset(cut), oldest)
 
-    STRANGE = "SELECT MIN(status) FROM {table} {by_status} WHERE status > ?"
+    STRANGE = "SELECT MIN({group_status}) FROM {table} {by_status} WHERE {group_status} > ?"
 
     def _strange(self) -> list[int]:
         """The numbers that are no status, in which rows stand all the same."""
@@ -145,7 +145,9 @@ class Counts:
             )
         return rows
 
-    UP_TO = "SELECT COUNT(*) FROM (SELECT 1 FROM {table} {by_status} WHERE status = ?{groups} LIMIT ?) AS counted"
+    UP_TO = (
+        "SELECT COUNT(*) FROM (SELECT 1 FROM {table} {by_status} WHERE {group_status} = ?{groups} LIMIT ?) AS counted"
+    )
 
     def up_to(self, most: int, status: Status, groups: Sequence[int] = ()) -> int:
         """The rows of a status in these groups (none: in all); `most` where there are more."""
@@ -161,26 +163,27 @@ class Counts:
     AGES = """
         SELECT group_id, MAX({created_at_age}), MAX({updated_at_age}) FROM (
             SELECT group_id, created_at, updated_at FROM {table} {by_due}
-            WHERE status = 0 AND due_at IS NULL ORDER BY id LIMIT ?
+            WHERE {due_status} = 0 AND due_at IS NULL ORDER BY id LIMIT ?
         ) AS first_ones GROUP BY group_id
     """
     # Retried rows keep their ids: those at the head may be young, and others behind them old.
-    LAST_NEW = "SELECT id FROM {table} {by_due} WHERE status = 0 AND due_at IS NULL ORDER BY id DESC LIMIT 1"
+    LAST_NEW = "SELECT id FROM {table} {by_due} WHERE {due_status} = 0 AND due_at IS NULL ORDER BY id DESC LIMIT 1"
     FIRST_NEW = LAST_NEW.replace("DESC", "ASC")
     AGES_AT = """
         SELECT group_id, MAX({created_at_age}), MAX({updated_at_age}) FROM (
             SELECT group_id, created_at, updated_at FROM {table} {by_due}
-            WHERE status = 0 AND due_at IS NULL AND id >= ? ORDER BY id LIMIT ?
+            WHERE {due_status} = 0 AND due_at IS NULL AND id >= ? ORDER BY id LIMIT ?
         ) AS these GROUP BY group_id
     """
     # A priority that never has its turn is the last of its group: so each priority is looked at, from the last on.
     LAST_PRIORITY = """
-        SELECT ? AS group_id, MAX(priority) FROM {table} {by_status} WHERE status = 0 AND group_id = ? AND priority < ?
+        SELECT ? AS group_id, MAX(priority) FROM {table} {by_status}
+        WHERE {group_status} = 0 AND group_id = ? AND priority < ?
     """
     AGES_OF_PRIORITY = """
         SELECT ? AS group_id, MAX({created_at_age}), MAX({updated_at_age}) FROM (
             SELECT created_at, updated_at, due_at FROM {table} {by_status}
-            WHERE status = 0 AND group_id = ? AND priority = ? ORDER BY id LIMIT ?
+            WHERE {group_status} = 0 AND group_id = ? AND priority = ? ORDER BY id LIMIT ?
         ) AS heads WHERE due_at IS NULL OR due_at <= {now}
     """
 
@@ -215,7 +218,7 @@ class Counts:
     NAMES = " UNION ALL ".join(
         f"""
         SELECT {status} AS status, task, group_id, COUNT(*) FROM (
-            SELECT task, group_id FROM {{table}} {{by_due}} WHERE status = {status} ORDER BY {order} LIMIT ?
+            SELECT task, group_id FROM {{table}} {{by_due}} WHERE {{due_status}} = {status} ORDER BY {order} LIMIT ?
         ) AS named_{status} GROUP BY task, group_id
         """
         for status, order in {

@@ -9,7 +9,7 @@ from ..database.facts import Facts, QueueFacts
 
 # A task waits, and none of its parents will tell it of an end: they were deleted by hand.
 IS_ORPHAN = """
-    status = 5 AND due_at IS NULL AND EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = id) AND NOT EXISTS (
+    {due_status} = 5 AND due_at IS NULL AND EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = id) AND NOT EXISTS (
         SELECT 1 FROM {dependencies} AS edge JOIN {table} AS parent ON parent.id = edge.parent_id
         WHERE edge.child_id = {table}.id AND (parent.status NOT IN (2, 4) OR parent.due_at IS NOT NULL))
 """
@@ -42,27 +42,27 @@ class Diagnosis:
 
     NAMES_OF_NEXT = """
         SELECT DISTINCT task FROM (
-            SELECT * FROM (SELECT task FROM {table} WHERE status = 0 ORDER BY priority, id LIMIT ?) AS next_new
+            SELECT * FROM (SELECT task FROM {table} WHERE {any_status} = 0 ORDER BY priority, id LIMIT ?) AS next_new
             UNION ALL
-            SELECT * FROM (SELECT task FROM {table} WHERE status = 3 ORDER BY due_at LIMIT ?) AS next_failed
+            SELECT * FROM (SELECT task FROM {table} WHERE {due_status} = 3 ORDER BY due_at LIMIT ?) AS next_failed
             UNION ALL
-            SELECT * FROM (SELECT task FROM {table} WHERE status = 5 ORDER BY due_at LIMIT ?) AS next_waiting
+            SELECT * FROM (SELECT task FROM {table} WHERE {due_status} = 5 ORDER BY due_at LIMIT ?) AS next_waiting
         ) AS next_rows
     """
     LAPSED = f"""
         SELECT COUNT(*), MAX({{due_at_age}}) FROM (
-            SELECT due_at FROM {{table}} {{by_due}} WHERE status = 1 AND due_at < {{after}} LIMIT {MAX_LAPSED}
+            SELECT due_at FROM {{table}} {{by_due}} WHERE {{due_status}} = 1 AND due_at < {{after}} LIMIT {MAX_LAPSED}
         ) AS lapsed
     """
-    FAR = "SELECT COUNT(*) FROM {table} WHERE status IN (3, 5) AND due_at >= '2037-01-01 00:00:00'"
+    FAR = "SELECT COUNT(*) FROM {table} WHERE {due_status} IN (3, 5) AND due_at >= '2037-01-01 00:00:00'"
 
     UNDATED = """
         SELECT COUNT(*) + (
             SELECT COUNT(*) FROM (
-                SELECT id FROM {table} {by_due} WHERE status = 3 AND due_at IS NULL ORDER BY id LIMIT ?
+                SELECT id FROM {table} {by_due} WHERE {due_status} = 3 AND due_at IS NULL ORDER BY id LIMIT ?
             ) AS failed
         ) FROM (
-            SELECT id FROM {table} {by_due} WHERE status = 5 AND due_at IS NULL ORDER BY id LIMIT ?
+            SELECT id FROM {table} {by_due} WHERE {due_status} = 5 AND due_at IS NULL ORDER BY id LIMIT ?
         ) AS waiting WHERE NOT EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = waiting.id)
     """
     ORPHANED = f"SELECT COUNT(*) FROM {{table}} WHERE {IS_ORPHAN}"

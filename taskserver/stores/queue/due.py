@@ -32,20 +32,23 @@ class DueRows:
 
     LOOK = " UNION ALL ".join(
         f"""
-        SELECT * FROM (SELECT id, status, started_at IS NOT NULL, attempts, max_attempts, task, group_id,
+        SELECT * FROM (SELECT id, status, CASE WHEN started_at IS NULL THEN 0 ELSE 1 END, attempts, max_attempts, task, group_id,
                            {{is_cancelled}}, {linked}
                        FROM {{table}} WHERE {condition} LIMIT ?) AS {name}
         """
         for name, (linked, condition) in {
-            "failed": (0, "status = 3 AND due_at <= {now} ORDER BY due_at"),
-            "waiting": ("CASE WHEN {is_linked} THEN 1 ELSE 0 END", "status = 5 AND due_at <= {now} ORDER BY due_at"),
-            "expired": (0, "status = 1 AND due_at <= {now} ORDER BY due_at"),
+            "failed": (0, "{due_status} = 3 AND due_at <= {now} ORDER BY due_at"),
+            "waiting": (
+                "CASE WHEN {is_linked} THEN 1 ELSE 0 END",
+                "{due_status} = 5 AND due_at <= {now} ORDER BY due_at",
+            ),
+            "expired": (0, "{due_status} = 1 AND due_at <= {now} ORDER BY due_at"),
             # The task is over, and the tasks that wait for it have not been told.
-            "done": (1, "status = 2 AND due_at <= {now} ORDER BY due_at"),
-            "fatal": (1, "status = 4 AND due_at <= {now} ORDER BY due_at"),
+            "done": (1, "{due_status} = 2 AND due_at <= {now} ORDER BY due_at"),
+            "fatal": (1, "{due_status} = 4 AND due_at <= {now} ORDER BY due_at"),
             # Rows that no verb of ours wrote: without an instant they would stay as they are for ever.
-            "failed_forged": (0, "status = 3 AND due_at IS NULL"),
-            "claimed_forged": (0, "status = 1 AND due_at IS NULL"),
+            "failed_forged": (0, "{due_status} = 3 AND due_at IS NULL"),
+            "claimed_forged": (0, "{due_status} = 1 AND due_at IS NULL"),
         }.items()
     )
     # Schedules come along in the same look, so that queues without any pay nothing for them; the last number, -1, marks

@@ -64,7 +64,7 @@ class Failures:
         f"""
         SELECT * FROM (
             SELECT id, status, finished_at, updated_at, error_text FROM {{table}} {{by_due}}
-            WHERE status = {status} ORDER BY due_at DESC, id DESC LIMIT ?
+            WHERE {{due_status}} = {status} ORDER BY due_at DESC, id DESC LIMIT ?
         ) AS failed_{status}
         """
         for status in (3, 4)
@@ -78,7 +78,7 @@ class Failures:
         bulk = bulk_write(RETRY, selection)
         most = MAX_SIGNED if selection.limit is None else selection.limit
         with self._database.unhurried():
-            return self._errors(f"{{table}} {{by_status}} WHERE {bulk.condition}", bulk.values, most)
+            return self._errors(f"{{table}} {{by_status}} WHERE {bulk.looked_for}", bulk.values, most)
 
     def recent(self, most: int) -> list[ErrorCount]:
         """The same of the SAMPLE fatal tasks that were added last, and of as many in error: `most` lines at most."""

@@ -25,7 +25,7 @@ class GroupPauses:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    PAUSE = "{insert_or_ignore} INTO {paused} (group_id) VALUES (?)"
+    PAUSE = "{insert_or_ignore} INTO {paused} (group_id) VALUES (?) {or_ignore}"
     RESUME = "DELETE FROM {paused} WHERE group_id = ?"
 
     def pause(self, groups: Iterable[int]) -> list[int]:

@@ -73,7 +73,7 @@ class Notes:
     # Each write names the value that was read. Of all programs that read it one finds it unchanged, and has the word.
     # Where the answer to a write was lost, two may have it: rather two mails than none.
 
-    MAKE = "{insert_or_ignore} INTO {notes} (name, value) VALUES (?, ?)"
+    MAKE = "{insert_or_ignore} INTO {notes} (name, value) VALUES (?, ?) {or_ignore}"
     CHANGE = "UPDATE {notes} SET value = ?, noted_at = {now} WHERE name = ? AND value = ?"
     END = "DELETE FROM {notes} WHERE name = ? AND value = ?"
 

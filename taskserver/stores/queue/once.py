@@ -33,7 +33,7 @@ class Once:
         self._adding = Adding(database)
 
     # The note comes first: of two who send the same at once, the second waits here until the first has committed.
-    MAKE = "{insert_or_ignore} INTO {notes} (name, value) VALUES (?, ?)"
+    MAKE = "{insert_or_ignore} INTO {notes} (name, value) VALUES (?, ?) {or_ignore}"
     READ = "SELECT value FROM {notes} WHERE name = ?"
     COMPLETE = "UPDATE {notes} SET value = ? WHERE name = ?"
     EXPIRE = "DELETE FROM {notes} WHERE name = ? AND noted_at < {after}"

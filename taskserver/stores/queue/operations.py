@@ -49,7 +49,7 @@ class Verb(NamedTuple):
 # that waits for others, or is awaited, becomes waiting: its dependencies are settled first (dependencies.py).
 RETRY = Verb(
     "retry",
-    "status IN (3, 4)",
+    "{status} IN (3, 4)",
     f"""
     UPDATE {{table}} {{by_key}} SET attempts = 0, due_at = CASE WHEN {{is_linked}} THEN {{now}} END, claim = NULL,
         finished_at = NULL, updated_at = {{now}},
@@ -80,7 +80,7 @@ IS_LOST = "status = 4 AND claim IS NOT NULL AND error_text LIKE 'lost: %'"
 # ends. MySQL assigns from left to right: all other assignments ask for the old status, so the status comes last.
 CANCEL = Verb(
     "cancel",
-    f"status IN (0, 1, 3, 4, 5) AND (status <> 4 OR {IS_LOST}) AND NOT ({RUNS} AND {{is_cancelled}} = 1)",
+    f"{{status}} IN (0, 1, 3, 4, 5) AND (status <> 4 OR {IS_LOST}) AND NOT ({RUNS} AND {{is_cancelled}} = 1)",
     f"""
     UPDATE {{table}} {{by_key}} SET error_text = CASE WHEN status = 4 THEN error_text ELSE {{cancelled}} END,
         claim = CASE WHEN {RUNS} THEN claim END,
@@ -97,7 +97,7 @@ CANCEL = Verb(
 # updated_at stays: of a new row it is the instant since which it is ready.
 PRIORITY = Verb(
     "priority",
-    "status IN (0, 1, 3, 5)",
+    "{status} IN (0, 1, 3, 5)",
     "UPDATE {table} {by_key} SET priority = ?, updated_at = updated_at",
     "new, waiting, in error or in progress",
 )
@@ -106,7 +106,7 @@ PRIORITY = Verb(
 
 END_LEASE = Verb(
     "reclaim",
-    "status = 1",
+    "{status} = 1",
     "UPDATE {table} {by_key} SET due_at = {now}, updated_at = updated_at",
     "in progress",
 )
@@ -212,7 +212,9 @@ class Operations:
         """The tasks of these ids that stand in the queue, in order of id."""
         return [stored_task(row) for row in self._database.fetch_ids(self.SHOW_ALL, ids)]
 
-    STILL_RUNNING = f"SELECT COUNT(*) FROM {{table}} {{by_status}} WHERE {RUNS} AND {{is_cancelled}} = 1"
+    STILL_RUNNING = (
+        f"SELECT COUNT(*) FROM {{table}} {{by_status}} WHERE {{group_status}} = 1 AND {RUNS} AND {{is_cancelled}} = 1"
+    )
 
     def still_running(self) -> int:
         """How many cancelled tasks still run: their workers have not heard of it yet."""
@@ -275,7 +277,7 @@ def bulk_write(verb: Verb, selection: Selection, values: Sequence[Any] = ()) -> 
         conditions.append("{error_bytes} = ? OR {error_position} = 1")
         given += [selection.error_line, f"{selection.error_line}\n"]
     if selection.status is not None:
-        conditions.append("status = ?")
+        conditions.append("{status} = ?")
         given.append(selection.status)
     instants = []
     if selection.since is not None:

@@ -12,7 +12,9 @@ class Passing:
         self._database = store.database
 
     # Claims have a due_at, too: the end of their lease, which stays.
-    AHEAD = "SELECT id, 0.0 - {due_at_age} FROM {table} WHERE status IN (0, 3, 5) AND due_at > {now} ORDER BY due_at"
+    AHEAD = (
+        "SELECT id, 0.0 - {due_at_age} FROM {table} WHERE {due_status} IN (0, 3, 5) AND due_at > {now} ORDER BY due_at"
+    )
     MOVE = "UPDATE {table} SET due_at = {after}, updated_at = updated_at WHERE id = ? AND status IN (0, 3, 5)"
 
     def next_seconds(self) -> float | None:

@@ -36,7 +36,9 @@ class Processes:
         self._database = database
         self._free_rows = free_rows
 
-    BEGIN = "{insert_or_ignore} INTO {processes} (number, host, group_ids, pid, identity) VALUES (?, ?, ?, ?, ?)"
+    BEGIN = """
+        {insert_or_ignore} INTO {processes} (number, host, group_ids, pid, identity) VALUES (?, ?, ?, ?, ?) {or_ignore}
+    """
     FORGET = "DELETE FROM {processes} WHERE seen_at < {after}"
     TELL = """
         UPDATE {processes}
@@ -83,7 +85,7 @@ class Processes:
 
     CLAIMED = """
         SELECT id, task, started_at IS NOT NULL, CASE WHEN due_at > {now} THEN 1 ELSE 0 END, claim
-        FROM {table} {by_status} WHERE status = 1 AND id > ? ORDER BY id LIMIT ?
+        FROM {table} {by_status} WHERE {group_status} = 1 AND id > ? ORDER BY id LIMIT ?
     """
     END_LEASES = """
         UPDATE {table} {by_key} SET due_at = {now}, updated_at = updated_at

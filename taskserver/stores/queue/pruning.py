@@ -38,8 +38,8 @@ HOLDS_KEY = "unique_key IS NOT NULL"
 
 _KINDS = {
     # By key, as the old rows come first in order of id, and are most of the table.
-    "done": BulkWrite(f"status = 2 AND {IS_SETTLED}", (), "{delete_task}", hint="{by_key}"),
-    "fatal": BulkWrite(f"status = 4 AND {IS_SETTLED}", (), "{delete_task}", then=FORGET),
+    "done": BulkWrite(f"{{status}} = 2 AND {IS_SETTLED}", (), "{delete_task}", hint="{by_key}"),
+    "fatal": BulkWrite(f"{{status}} = 4 AND {IS_SETTLED}", (), "{delete_task}", then=FORGET),
     "archived": BulkWrite("status >= 0", (), "{delete_archived}", (), "{done}", "done_id", hint="{by_key}"),
 }
 KEYED = ("done", "fatal")
@@ -128,8 +128,8 @@ class Pruning:
 
     # ---- stats: an hour a statement, as their key begins with the hour
 
-    OLDEST_HOUR = "SELECT MIN(hour) FROM {stats} WHERE hour < {after}"
-    DELETE_HOUR = "DELETE FROM {stats} WHERE hour = ?"
+    OLDEST_HOUR = "SELECT {hour_text} FROM {stats} WHERE hour < {after} ORDER BY hour LIMIT 1"
+    DELETE_HOUR = "DELETE FROM {stats} WHERE hour = {instant}"
 
     def _delete_hours(self, count_deleted: Callable[[int], object]) -> int:
         deleted = 0

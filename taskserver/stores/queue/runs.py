@@ -20,7 +20,9 @@ class Runs:
             ended_at = NULL, reason = NULL, taken = 0, done = 0, fatal = 0, lost = 0, released = 0
         WHERE host = ? AND group_ids = ?
     """
-    BEGIN_FIRST = "{insert_or_ignore} INTO {workers} (pid, host, group_ids, started_at) VALUES (?, ?, ?, {now})"
+    BEGIN_FIRST = """
+        {insert_or_ignore} INTO {workers} (pid, host, group_ids, started_at) VALUES (?, ?, ?, {now}) {or_ignore}
+    """
     END = """
         UPDATE {workers} SET pid = ?, started_at = {after}, ended_at = {now}, reason = ?,
             taken = ?, done = ?, fatal = ?, lost = ?, released = ?

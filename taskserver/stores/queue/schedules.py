@@ -84,11 +84,12 @@ class Schedules:
     # ---- put: made, or changed
 
     COLUMNS = ", ".join(Schedule._fields)
-    PUT = f"INSERT INTO {{schedules}} ({COLUMNS}, next_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    PUT = f"INSERT INTO {{schedules}} ({COLUMNS}, next_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, {{instant}})"
     # Assigned first: MySQL assigns from left to right, and this compares the old timing with the new one.
     NEXT_AT = """
-        CASE WHEN COALESCE(every_seconds, 0) = COALESCE({every_seconds}, 0)
-            AND COALESCE(cron, '') = COALESCE({cron}, '') AND timezone = {timezone} THEN next_at ELSE {next_at} END
+        CASE WHEN COALESCE({old_every_seconds}, 0) = COALESCE({every_seconds}, 0)
+            AND COALESCE({old_cron}, '') = COALESCE({cron}, '') AND {old_timezone} = {timezone}
+            THEN {old_next_at} ELSE {next_at} END
     """
     NOW = "SELECT {now_text}"
     REMOVE = "DELETE FROM {schedules} WHERE name = ?"
@@ -106,10 +107,14 @@ class Schedules:
         return (stored and _instant_or_none(stored.next_at)) or reckoned
 
     def _if_it_stands(self) -> str:
-        given = {column: self._database.words.given.format(column) for column in (*Schedule._fields, "next_at")}
-        changes = {"next_at": self.NEXT_AT.format_map(given)} | {column: given[column] for column in Schedule._fields}
+        words, columns = self._database.words, (*Schedule._fields, "next_at")
+        given = {column: words.given.format(column) for column in columns}
+        standing = {f"old_{column}": words.standing.format("{schedules}", column) for column in columns}
+        changes = {"next_at": self.NEXT_AT.format_map(given | standing)} | {
+            column: given[column] for column in Schedule._fields
+        }
         del changes["name"]
-        return self._database.words.upsert(changes, "", "name")
+        return words.upsert(changes, "", "name")
 
     def remove(self, name: str) -> bool:
         """Delete a schedule; the tasks that it added stay. Whether there was one."""
@@ -145,13 +150,13 @@ class Schedules:
     # read: of all workers that read it, one finds it unchanged, and adds the task in the same transaction. A worker
     # that is killed between the two writes leaves neither.
 
-    MOVE = "UPDATE {schedules} SET next_at = ? WHERE name = ? AND next_at = ?"
-    PUT_OFF = "UPDATE {schedules} SET next_at = {after} WHERE name = ? AND next_at = ?"
+    MOVE = "UPDATE {schedules} SET next_at = {instant} WHERE name = ? AND next_at = {instant}"
+    PUT_OFF = "UPDATE {schedules} SET next_at = {after} WHERE name = ? AND next_at = {instant}"
     ADD = "INSERT INTO {table} (task, args, group_id, priority, unique_key) VALUES (?, ?, ?, ?, ?)"
     # The row that an earlier time added has the key already. While that task waits, runs or is to be retried it stays
     # as it is, so that two tasks of one schedule never run at once. Once it is done or fatal it becomes new, as by a
     # rerun. MySQL assigns from left to right: the status comes last, as the condition of each assignment asks for it.
-    HAS_ENDED = "status IN (2, 4)"
+    HAS_ENDED = "{old_status} IN (2, 4)"
     ANEW = {
         column: to for column, to in Adding.RERUN.items() if column not in ("max_attempts", "version", "status")
     } | {"max_attempts": "NULL", "claim": "NULL", "due_at": "NULL", "status": "0"}

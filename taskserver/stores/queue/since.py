@@ -19,7 +19,7 @@ def earliest(since: object, seconds_before: int = 0) -> tuple[str, Any]:
     """
     if isinstance(since, datetime) and since.utcoffset() is not None:
         first = min(max(since, FIRST_INSTANT), LAST_INSTANT) - timedelta(seconds=seconds_before)
-        return "?", f"{first.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}"
+        return "{instant}", f"{first.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}"
     seconds: Any = since.total_seconds() if isinstance(since, timedelta) else since
     if type(seconds) not in (int, float) or not 0 <= seconds < float("inf"):
         raise SettingError(f"since is {shown(since)}; allowed: seconds from 0 on, a timedelta, or an aware datetime")

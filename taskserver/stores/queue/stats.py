@@ -123,14 +123,15 @@ class Stats:
             self._database.execute(sql, [value for row in portion for value in row])
 
     def _added(self, column: str) -> str:
-        given = self._database.words.given.format(column)
-        return f"{{greatest}}({column}, {given})" if column in GREATEST else f"{column} + {given}"
+        words = self._database.words
+        given, standing = words.given.format(column), words.standing.format("{stats}", column)
+        return f"{{greatest}}({standing}, {given})" if column in GREATEST else f"{standing} + {given}"
 
     # ---- read, for operators
 
     HOURS = f"SELECT {{hour_text}}, {', '.join((KEY + COLUMNS)[1:])} FROM {{stats}}"
     IN_ORDER = f" ORDER BY {', '.join(KEY)}"
-    THIS_HOUR = "SELECT {this_hour}, {now_text}"
+    THIS_HOUR = "SELECT {this_hour_text}, {now_text}"
 
     def hours(self, since: float | timedelta | datetime | None = None) -> list[HourStats]:
         """The stats of the hours that ended after `since`, and of this hour; None: of all hours.
@@ -177,13 +178,13 @@ class Stats:
 
     def recent(self) -> RecentStats:
         """What was done in this hour so far, and in the hour before."""
-        this_hour, now = map(str, self._database.fetch(self.THIS_HOUR)[0])
+        this_hour, now = (str(text)[:19] for text in self._database.fetch(self.THIS_HOUR)[0])
         found = self.sums(HOUR_SECONDS, "hour", "group_id")
         before = _hour_before(this_hour)
         rows_by_group: dict[int, list[HourStats]] = {}
         for one in found:
             rows_by_group.setdefault(one.group_id, []).append(one)
-        seconds = (datetime.fromisoformat(now[:19]) - datetime.fromisoformat(this_hour[:19])).total_seconds()
+        seconds = (datetime.fromisoformat(now) - datetime.fromisoformat(this_hour)).total_seconds()
         return RecentStats(
             _of_hour(this_hour, found),
             _of_hour(before, found),

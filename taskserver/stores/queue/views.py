@@ -46,7 +46,7 @@ class Views:
         return [last_run(row) for row in self._database.fetch(self.RUNS)]
 
     # Of the first rows in progress, those that tell how far they have come, then those that have run the longest.
-    IN_PROGRESS = "SELECT {wanted} FROM {table} {by_due} WHERE status = 1 ORDER BY due_at, id LIMIT ?"
+    IN_PROGRESS = "SELECT {wanted} FROM {table} {by_due} WHERE {due_status} = 1 ORDER BY due_at, id LIMIT ?"
     RUNNING = f"""
         SELECT id, task, group_id, attempts, {{started_at_age}}, {{read_progress}}, claim FROM ({IN_PROGRESS}) AS seen
         WHERE started_at IS NOT NULL ORDER BY progress IS NULL, started_at, id LIMIT ?

@@ -18,8 +18,11 @@ class SQLiteWords(Words):
     this_hour = "strftime('%Y-%m-%d %H:00:00', 'now')"
     bytes_of = "length(CAST({} AS BLOB))"
     as_bytes = "{}"
+    position = "INSTR({}, ?)"
+    sign_of = "HEX({})"  # a column may hold bytes that are no text
     greatest = "MAX"
     insert_or_ignore = "INSERT OR IGNORE"
+    keep_standing = "ON CONFLICT (unique_key) DO UPDATE SET unique_key = unique_key"
     given = "excluded.{}"
     quoted = '"{}"'
     by_key = ""
