@@ -1,6 +1,6 @@
 """Fixtures that every test may use.
 
-    dsn         of an empty database: the test runs for SQLite and for MySQL/MariaDB
+    dsn         of an empty database: the test runs for SQLite, MySQL/MariaDB and PostgreSQL
     sqlite_dsn, mysql_dsn               of one of them alone
     mysql_server                        the server behind mysql_dsn: a private MariaDB, or TASKSERVER_TEST_MYSQL
     postgresql_dsn, postgresql_server   the same for PostgreSQL: a private one, or TASKSERVER_TEST_POSTGRESQL
@@ -125,7 +125,7 @@ def sqlite_dsn(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/taskserver.db"
 
 
-@pytest.fixture(params=["sqlite", "mysql"])
+@pytest.fixture(params=["sqlite", "mysql", "postgresql"])
 def dsn(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue(f"{request.param}_dsn"))
 

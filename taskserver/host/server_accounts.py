@@ -1,4 +1,4 @@
-"""Whether a database server on this host is run by root, by this account, or by the server's own.
+"""Whether a database server on this host is run by root, by this account, or by one of the server's own.
 
 Another account may listen in the server's place while the server is away, and ask for the password. So the question is
 who is at the other end of a connection; who listens now may be another.
@@ -10,11 +10,12 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-NAMES = ("mysql", "mariadb", "_mysql")
-"""The accounts that packages make for a server."""
+MYSQL = ("mysql", "mariadb", "_mysql")
+POSTGRESQL = ("postgres", "_postgres", "_postgresql", "pgsql")
+"""The accounts that packages make for a server; one of a kind is not trusted with what the other is to be told."""
 ESTABLISHED = "01"
 NOT_ACCEPTED = "0"
 """The inode of a connection that no program has taken up yet: the system names no account for it."""
@@ -25,37 +26,37 @@ ACCEPTED_BY_KERNEL = "SMC"
 """A protocol: any account that listens by it gets connections by TCP, too. The kernel accepts these: root owns them."""
 
 
-def is_of_server(path: str) -> bool:
+def is_of_server(path: str, names: Sequence[str]) -> bool:
     """Whether a Unix socket is there, and nobody but its folder's owner or a server's account may have put it there."""
     try:
         found, folder = os.lstat(path), os.stat(os.path.dirname(path))
     except OSError:
         return False
-    return not folder.st_mode & stat.S_IWOTH or is_account_of_server(found.st_uid)
+    return not folder.st_mode & stat.S_IWOTH or is_account_of_server(found.st_uid, names)
 
 
-def is_at_other_end(connected: socket.socket) -> bool:
+def is_at_other_end(connected: socket.socket, names: Sequence[str]) -> bool:
     """Whether a server's account alone has the other end of a connection within this host.
 
     False where the system does not tell.
     """
     owners = _owners(connected)
-    return bool(owners) and all(map(is_account_of_server, owners))
+    return bool(owners) and all(is_account_of_server(owner, names) for owner in owners)
 
 
-def is_another_at_other_end(connected: socket.socket) -> bool:
+def is_another_at_other_end(connected: socket.socket, names: Sequence[str]) -> bool:
     """Whether another account has the other end; False where the system does not tell."""
-    return not all(map(is_account_of_server, _owners(connected)))
+    return not all(is_account_of_server(owner, names) for owner in _owners(connected))
 
 
-def is_account_of_server(uid: int) -> bool:
-    """Whether this is the number of root, of this account, or of one that is a server's by its name."""
+def is_account_of_server(uid: int, names: Sequence[str]) -> bool:
+    """Whether this is the number of root, of this account, or of one of the server's own, which have these names."""
     if uid in (0, os.getuid()):
         return True
     import pwd  # the few who ask pay for it
 
     try:
-        return pwd.getpwuid(uid).pw_name in NAMES
+        return pwd.getpwuid(uid).pw_name in names
     except KeyError:
         return False
 

@@ -234,7 +234,7 @@ def _no_dsn(env_file: Path, environ: Mapping[str, str]) -> SettingError:
         hint += "; --folder DIR names another folder than this one"
     return SettingError(
         f"TASKSERVER_DSN is not set, neither in the environment nor in {env_file}: "
-        "put it there, as TASKSERVER_DSN=mysql://user:password@localhost/database, or as "
+        "put it there, as TASKSERVER_DSN=mysql://user:password@localhost/database (or postgresql://), or as "
         f"TASKSERVER_DSN=sqlite:///var/taskserver.db for SQLite, which {CLIENT} init does where there is no .env{hint}"
     )
 

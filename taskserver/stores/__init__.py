@@ -15,7 +15,7 @@ from .queue.store import Store
 if TYPE_CHECKING:
     from .database.dialect import Dialect
 
-PSYCOPG = "psycopg[binary]>=3.1,<4"
+PSYCOPG = "psycopg[binary]>=3.3,<4"
 
 __all__ = ["Store", "open_store"]
 
@@ -54,12 +54,12 @@ def _dialect(settings: Settings) -> Dialect:
             raise _missing("PyMySQL 1.2", error, how_to_install(settings.folder, "pymysql")) from None
         return MySQLDialect(dsn, settings.table)
     try:
-        from .postgresql.dialect import PostgreSQLDialect  # type: ignore[import-not-found]
+        from .postgresql.dialect import PostgreSQLDialect
     except ImportError as error:
         from ..messages.installing import install_command
 
-        raise _missing("psycopg 3.1", error, install_command(PSYCOPG)) from None
-    return PostgreSQLDialect(dsn, settings.table)  # type: ignore[no-any-return]
+        raise _missing("psycopg 3.3", error, install_command(PSYCOPG)) from None
+    return PostgreSQLDialect(dsn, settings.table)
 
 
 def _missing(driver: str, error: ImportError, mend: str) -> DatabaseError:

@@ -19,6 +19,7 @@ from taskserver.stores.database.statements import HELPERS
 from taskserver.stores.database.tables import SCHEMA_VERSION
 from tests.conftest import without
 from tests.support.certificates import Certificates, made_certificates
+from tests.support.postgresql import PostgreSQLServer
 from tests.support.rows import Rows
 from tests.support.servers import MySQLServer, find_program
 
@@ -37,18 +38,37 @@ def kept_mysql_dsn(mysql_server: MySQLServer) -> Iterator[str]:
 
 @pytest.fixture
 def emptied_mysql_dsn(kept_mysql_dsn: str) -> str:
-    rows = Rows(kept_mysql_dsn)
+    _empty(kept_mysql_dsn)
+    return kept_mysql_dsn
+
+
+def _empty(dsn: str) -> None:
+    rows = Rows(dsn)
     for name in TABLES:
         rows.execute(f"DELETE FROM jobs_queue{name}")
     rows.execute(f"INSERT INTO jobs_queue_schema (version) VALUES ({SCHEMA_VERSION})")
     rows.close()
-    return kept_mysql_dsn
 
 
-@pytest.fixture(params=["sqlite", "mysql"])
+@pytest.fixture(scope="module")
+def kept_postgresql_dsn(postgresql_server: PostgreSQLServer) -> Iterator[str]:
+    with postgresql_server.database() as name:
+        dsn = postgresql_server.dsn(name)
+        with TaskServer(dsn) as server:
+            server.create_tables()
+        yield dsn
+
+
+@pytest.fixture
+def emptied_postgresql_dsn(kept_postgresql_dsn: str) -> str:
+    _empty(kept_postgresql_dsn)
+    return kept_postgresql_dsn
+
+
+@pytest.fixture(params=["sqlite", "mysql", "postgresql"])
 def queue_dsn(request: pytest.FixtureRequest) -> str:
-    if request.param == "mysql":
-        return str(request.getfixturevalue("emptied_mysql_dsn"))
+    if request.param != "sqlite":
+        return str(request.getfixturevalue(f"emptied_{request.param}_dsn"))
     dsn = str(request.getfixturevalue("sqlite_dsn"))
     with TaskServer(dsn) as server:
         server.create_tables()

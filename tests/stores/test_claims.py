@@ -48,7 +48,7 @@ def test_a_claim_takes_tasks_by_priority_then_id_across_groups(store: Store, gro
 
 def test_a_look_for_new_rows_waits_for_nobody(store: Store, rows: Rows) -> None:
     add(store, 3)
-    rows.execute("BEGIN" if rows.is_mysql else "BEGIN IMMEDIATE")
+    rows.execute(rows.begin)
     rows.set("status = 1 WHERE status = 0")
     # Were it to wait, the lock would stay for as long as this thread waits, and the look would end in an error.
     assert store.claims.has_new(())
@@ -191,7 +191,7 @@ def test_an_instant_of_a_producer_s_own_tells_of_no_wait(store: Store, rows: Row
     add(store)
     rows.set(f"updated_at = {rows.after(900)}")
     assert claim_one(store).waited_seconds == 0
-    if not rows.is_mysql:
+    if rows.is_sqlite:
         add(store)
         rows.set("updated_at = 'never' WHERE status = 0")
         assert claim_one(store).waited_seconds == 0

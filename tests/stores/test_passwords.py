@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 
 from taskserver.host import server_accounts
-from taskserver.host.server_accounts import is_at_other_end
+from taskserver.host.server_accounts import MYSQL, is_at_other_end
 from taskserver.settings.dsn import mysql as dsn_module
 from taskserver.settings.dsn.mysql import usual_socket
 from tests.stores.accounts import SECRET, failure
@@ -65,7 +65,7 @@ class AskingServer(FakeServer):
 @pytest.fixture
 def of_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the sockets that a test makes were another account's."""
-    monkeypatch.setattr(server_accounts, "is_account_of_server", lambda uid: False)
+    monkeypatch.setattr(server_accounts, "is_account_of_server", lambda uid, names: False)
 
 
 def address(listening: socket.socket, host: str = "127.0.0.1") -> str:
@@ -190,7 +190,7 @@ def test_who_accepted_a_connection_is_asked_for_and_not_who_listens_now() -> Non
         assert connected.recv(1) == b"!"
         listening.close()
         with socket.create_server(("127.0.0.1", port), reuse_port=True):
-            assert not is_at_other_end(connected)
+            assert not is_at_other_end(connected, MYSQL)
     for host in ("127.0.0.1", "::1"):
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host, 0), family=family)
@@ -202,11 +202,11 @@ def test_who_accepted_a_connection_is_asked_for_and_not_who_listens_now() -> Non
         ):
             assert connected.recv(1) == b"!"
             with servers.accept()[0]:
-                assert not is_at_other_end(connected)
+                assert not is_at_other_end(connected, MYSQL)
     with socket.create_server(("127.0.0.1", 0)) as ours, socket.create_connection(ours.getsockname()) as connected:
-        assert not is_at_other_end(connected)  # nobody has taken it up yet
+        assert not is_at_other_end(connected, MYSQL)  # nobody has taken it up yet
         with ours.accept()[0]:
-            assert is_at_other_end(connected)
+            assert is_at_other_end(connected, MYSQL)
 
 
 def test_root_is_anybody_where_the_kernel_takes_up_connections_for_programs(
@@ -220,9 +220,9 @@ def test_root_is_anybody_where_the_kernel_takes_up_connections_for_programs(
         socket.create_connection(ours.getsockname()) as connected,
         ours.accept()[0],
     ):
-        assert is_at_other_end(connected)
+        assert is_at_other_end(connected, MYSQL)
         monkeypatch.setattr(server_accounts, "PROTOCOLS", str(protocols))
-        assert is_at_other_end(connected) is (os.getuid() != 0)
+        assert is_at_other_end(connected, MYSQL) is (os.getuid() != 0)
 
 
 @contextmanager

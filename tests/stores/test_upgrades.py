@@ -57,7 +57,8 @@ def test_tables_of_an_older_version_are_brought_up_to_date_with_what_they_hold(
     if was_cut_off:
         for statement in schema_statements(store.database.dialect):
             rows.execute(statement)
-        rows.execute(f"ALTER TABLE jobs_queue ADD COLUMN {missing[0]} BIGINT NULL")
+        kind = "BIGINT" if missing[0] == "version" else "TEXT"
+        rows.execute(f"ALTER TABLE jobs_queue ADD COLUMN {missing[0]} {kind} NULL")
     for use in (store.tables.check, TaskServer(queue_dsn).run):
         with pytest.raises(TablesOutdated, match=rf"version {version}.*needs {SCHEMA_VERSION}.*client\.py init"):
             use()

@@ -14,12 +14,12 @@ def holding(dsn: str, which: str = "1 = 1", table: str = "jobs_queue") -> Iterat
     other = Rows(dsn)
     if other.is_mysql:
         other.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-    other.execute("BEGIN" if other.is_mysql else "BEGIN IMMEDIATE")
-    if other.is_mysql:
+    other.execute(other.begin)
+    if not other.is_sqlite:
         assert other.execute(f"SELECT * FROM {table} WHERE {which} FOR UPDATE")
     try:
         yield lambda: other.execute("ROLLBACK")
     finally:
-        if other.is_mysql:
+        if not other.is_sqlite:
             other.execute("ROLLBACK")  # a server hears of a close later
         other.close()

@@ -15,11 +15,14 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 import psycopg
+from psycopg.abc import Buffer
+from psycopg.types.datetime import TimestamptzLoader
 
 from tests.support.servers import STOP_SECONDS, PrivateServer, find_program
 
@@ -209,3 +212,15 @@ def _is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1] != "Z"
     except FileNotFoundError:
         return False
+
+
+def connection_in_utc(dsn: str) -> psycopg.Connection[tuple[Any, ...]]:
+    """A connection of the tests' own, whose instants come as those of PyMySQL: without a time zone, in UTC."""
+    connection = psycopg.connect(dsn, autocommit=True, options="-c timezone=UTC -c lock_timeout=20s")
+    connection.adapters.register_loader("timestamptz", _NaiveLoader)
+    return connection
+
+
+class _NaiveLoader(TimestamptzLoader):
+    def load(self, data: Buffer) -> datetime:
+        return super().load(data).replace(tzinfo=None)

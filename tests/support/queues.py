@@ -15,6 +15,7 @@ import pymysql
 from taskserver import TaskServer
 from taskserver.stores.mysql.dialect import MySQLDialect
 from tests.support.deployment import Deployment
+from tests.support.postgresql import connection_in_utc
 from tests.support.processes import WAIT_SECONDS, wait_until
 from tests.support.servers import plain_connection
 
@@ -50,7 +51,8 @@ class Queue:
         self.client = deployment.client
         self.dsn = dsn
         self.is_sqlite = dsn.startswith("sqlite:")
-        self._mysql: pymysql.Connection[Any] | None = None
+        self.is_postgresql = dsn.startswith("postgresql:")
+        self._server_connection: Any = None
         self._tasks = tasks
         self.define("")
         deployment.write_env(TASKSERVER_DSN=dsn, **settings or {})
@@ -79,18 +81,22 @@ class Queue:
     @property
     def now(self) -> str:
         """SQL for it."""
-        return "strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'" if self.is_sqlite else "NOW(6)"
+        return self.ago(0)
 
     def ago(self, seconds: int) -> str:
         """SQL for an instant so many seconds ago; ahead where negative."""
         if self.is_sqlite:
             return f"strftime('%Y-%m-%d %H:%M:%f', 'now', '{-seconds} seconds') || '000'"
+        if self.is_postgresql:
+            return f"statement_timestamp() - INTERVAL '{seconds} seconds'"
         return f"NOW(6) - INTERVAL {seconds} SECOND"
 
     def seconds_between(self, earlier: str, later: str) -> str:
         """SQL for the seconds from one instant to another."""
         if self.is_sqlite:
             return f"(julianday({later}) - julianday({earlier})) * 86400.0"
+        if self.is_postgresql:
+            return f"CAST(EXTRACT(EPOCH FROM {later} - {earlier}) AS float8)"
         return f"TIMESTAMPDIFF(MICROSECOND, {earlier}, {later}) / 1e6"
 
     def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
@@ -101,13 +107,14 @@ class Queue:
                 return connection.execute(statement, values).fetchall()
             finally:
                 connection.close()
-        if self._mysql is None:
-            self._mysql = self.connect()
-        with self._mysql.cursor() as cursor:
-            cursor.execute(statement.replace("?", "%s"), values)
-            return list(cursor.fetchall())
+        if self._server_connection is None:
+            self._server_connection = connection_in_utc(self.dsn) if self.is_postgresql else self.connect()
+        with self._server_connection.cursor() as cursor:
+            cursor.execute(statement.replace("?", "%s"), values or None)
+            return list(cursor.fetchall()) if cursor.description else []
 
     def connect(self) -> pymysql.Connection[Any]:
+        """A connection to MySQL."""
         parts = urlsplit(self.dsn)
         assert parts.hostname is not None
         return plain_connection(

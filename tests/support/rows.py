@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from tests.support.postgresql import connection_in_utc
 from tests.support.servers import plain_connection
 
 MODES = ("delete", "move", "mark")
@@ -25,8 +26,14 @@ class Rows:
 
     def __init__(self, dsn: str) -> None:
         self.is_mysql = dsn.startswith("mysql:")
+        self.is_postgresql = dsn.startswith("postgresql:")
+        self.is_sqlite = not (self.is_mysql or self.is_postgresql)
+        self.begin = "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
+        """The statement by which a transaction begins that is going to write."""
         self._connection: Any
-        if self.is_mysql:
+        if self.is_postgresql:
+            self._connection = connection_in_utc(dsn)
+        elif self.is_mysql:
             parts = urlsplit(dsn)
             self._connection = plain_connection(
                 host=parts.hostname,
@@ -46,7 +53,7 @@ class Rows:
         """Rows of a statement; a `?` stands for each value."""
         cursor = self._connection.cursor()
         if values:
-            cursor.execute(sql.replace("?", "%s") if self.is_mysql else sql, values)
+            cursor.execute(sql.replace("?", "%s") if self.is_mysql or self.is_postgresql else sql, values)
         else:
             cursor.execute(sql)
         rows = list(cursor.fetchall()) if cursor.description else []
@@ -80,6 +87,8 @@ class Rows:
         """SQL for the instant so many seconds from now, by the database's clock."""
         if self.is_mysql:
             return f"NOW(6) + INTERVAL {seconds} SECOND"
+        if self.is_postgresql:
+            return f"statement_timestamp() + INTERVAL '{seconds} seconds'"
         return f"strftime('%Y-%m-%d %H:%M:%f', 'now', '{seconds} seconds') || '000'"
 
     def seconds_from_now(self, instant: object) -> float:

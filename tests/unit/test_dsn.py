@@ -9,14 +9,15 @@ from pathlib import Path
 from urllib.parse import quote, quote_from_bytes
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from taskserver import TaskServer
 from taskserver.errors import DatabaseError, SettingError
-from taskserver.settings.dsn import MySQLDsn, SQLiteDsn, parse_dsn
+from taskserver.settings.dsn import MySQLDsn, PostgreSQLDsn, SQLiteDsn, parse_dsn
 from taskserver.settings.load import Settings, load_settings
 from tests.support.deployment import Deployment
+from tests.support.processes import assert_one_line
 from tests.support.servers import MySQLServer
 
 SECRET = "Hush4ever"
@@ -26,6 +27,12 @@ ODD_PASSWORD = "p@:/?#%&=+ '\"\\$[];ß"
 def mysql(text: str, password: str = "") -> MySQLDsn:
     dsn = parse_dsn(text, password)
     assert isinstance(dsn, MySQLDsn)
+    return dsn
+
+
+def postgresql(text: str, password: str = "") -> PostgreSQLDsn:
+    dsn = parse_dsn(text, password)
+    assert isinstance(dsn, PostgreSQLDsn)
     return dsn
 
 
@@ -149,6 +156,105 @@ def test_a_name_that_only_begins_as_a_loopback_address_is_another_machine(host: 
     assert not mysql(f"mysql://u:p@{host}/db").is_loopback
 
 
+# ---- PostgreSQL
+
+
+@pytest.mark.parametrize(
+    ("text", "user", "password", "host", "port", "database"),
+    [
+        ("postgresql://user:password@host:5433/database", "user", "password", "host", 5433, "database"),
+        ("postgres://user:password@host/database", "user", "password", "host", 5432, "database"),
+        (" PostgreSQL://user@LocalHost/database\n", "user", "", "localhost", 5432, "database"),
+        ("postgresql://host/db", "", "", "host", 5432, "db"),
+        ("postgresql://u:p@:/?#ss@h/db", "u", "p@:/?#ss", "h", 5432, "db"),
+        ("postgresql://u%3Ax%40y:p%40%2F%3F%23%25%3A,@h/db", "u:x@y", "p@/?#%:,", "h", 5432, "db"),
+        ("postgresql://u:100%@h/my%20db", "u", "100%", "h", 5432, "my db"),
+        ("postgresql://u:pä€😀@h/größe", "u", "pä€😀", "h", 5432, "größe"),
+        ("postgresql://u:p@[2001:db8::5]:5433/db", "u", "p", "2001:db8::5", 5433, "db"),
+        ("postgresql://u:p@/db?host=/run/postgresql", "u", "p", "/run/postgresql", 5432, "db"),
+        ("postgresql:///db?host=/run/postgresql", "", "", "/run/postgresql", 5432, "db"),
+        ("postgresql://u@:5433/db?host=%2Ftmp", "u", "", "/tmp", 5433, "db"),
+        ("postgresql://u@localhost/db?host=/tmp", "u", "", "/tmp", 5432, "db"),
+        ("postgresql://%2Frun%2Fpostgresql:5433/db", "", "", "/run/postgresql", 5433, "db"),
+        ("postgresql:///db?host=h", "", "", "h", 5432, "db"),
+        ("postgresql://u@h/db?host=h", "u", "", "h", 5432, "db"),
+        ("postgresql:///db?host=Localhost", "", "", "localhost", 5432, "db"),
+        ("postgresql:///db?host=2001:db8::5", "", "", "2001:db8::5", 5432, "db"),
+    ],
+)
+def test_a_postgresql_dsn_is_a_url_as_libpq_reads_it(
+    text: str, user: str, password: str, host: str, port: int, database: str
+) -> None:
+    assert postgresql(text)._asdict() == {
+        "user": user,
+        "password": password,
+        "host": host,
+        "port": port,
+        "database": database,
+        "sslmode": "",
+        "sslrootcert": "",
+    }
+
+
+def test_a_password_of_its_own_wins_on_postgresql_too() -> None:
+    assert postgresql("postgresql://u:other@h/db", "100%40@h/x").password == "100%40@h/x"
+    assert postgresql("postgresql://u:other@h/db").has_password
+    assert not postgresql("postgresql://u@h/db").has_password
+
+
+@pytest.mark.parametrize(
+    ("query", "sslmode", "sslrootcert", "is_verified"),
+    [
+        ("", "", "", False),
+        ("?sslmode=disable", "disable", "", False),
+        ("?sslmode=ALLOW", "allow", "", False),
+        ("?sslmode=prefer", "prefer", "", False),
+        ("?sslmode=require", "require", "", False),
+        ("?sslmode=require&sslrootcert=/etc/ca.pem", "require", "/etc/ca.pem", True),
+        ("?sslmode=verify-ca", "verify-ca", "", True),
+        ("?sslmode=verify-full", "verify-full", "", True),
+        ("?sslrootcert=/etc/my%20ca.pem", "verify-full", "/etc/my ca.pem", True),
+        ("?&sslrootcert=system&", "verify-full", "system", True),
+    ],
+)
+def test_a_certificate_is_verified_where_its_authority_or_the_mode_says_so(
+    query: str, sslmode: str, sslrootcert: str, is_verified: bool
+) -> None:
+    dsn = postgresql(f"postgresql://u:p@h/db{query}")
+    assert (dsn.sslmode, dsn.sslrootcert, dsn.is_verified) == (sslmode, sslrootcert, is_verified)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_loopback", "unix_socket"),
+    [
+        ("localhost", True, ""),
+        ("127.0.0.1", True, ""),
+        ("[::1]", True, ""),
+        ("%2Ftmp%2F", True, "/tmp/.s.PGSQL.5433"),
+        ("%2F", True, "/.s.PGSQL.5433"),
+        ("db.example.org", False, ""),
+        ("127.example.org", False, ""),
+        ("localhost.example.org", False, ""),
+    ],
+)
+def test_a_postgresql_dsn_knows_what_stays_on_this_host(host: str, is_loopback: bool, unix_socket: str) -> None:
+    dsn = postgresql(f"postgresql://u:p@{host}:5433/db")
+    assert (dsn.is_loopback, dsn.unix_socket) == (is_loopback, unix_socket)
+
+
+def test_a_postgresql_dsn_is_shown_by_its_place() -> None:
+    assert postgresql("postgresql://u:p@h/db").place == "h:5432/db"
+    assert postgresql("postgresql:///db?host=/run/postgresql").place == "/run/postgresql:5432/db"
+    assert postgresql("postgresql://u:p@h/db").database_file(Path("/")) is None
+
+
+def test_the_kind_of_dsn_that_few_have_is_handed_out_when_it_is_named() -> None:
+    from taskserver.settings import dsn
+
+    assert dsn.PostgreSQLDsn is type(postgresql("postgresql://h/db"))
+    assert not hasattr(dsn, "OracleDsn")
+
+
 # ---- SQLite
 
 
@@ -187,6 +293,22 @@ def test_an_sqlite_dsn_says_what_a_commit_waits_for(query: str, synchronous: str
     assert dsn.place == "/a/what?.db"
 
 
+# ---- a driver that is missing
+
+NO_LIBPQ = (
+    "no pq wrapper available.\\nAttempts made:\\n- couldn't import psycopg 'python' implementation: libpq not found"
+)
+
+
+@pytest.mark.parametrize("error", ["No module named 'psycopg'", NO_LIBPQ])
+def test_without_psycopg_or_its_library_one_line_says_how_to_get_them(deployment: Deployment, error: str) -> None:
+    (deployment.folder / "psycopg.py").write_text(f'raise ImportError("{error}")\n')
+    deployment.write_env(TASKSERVER_DSN=f"postgresql://u:{SECRET}@127.0.0.1/shop")
+    for program, code in ((deployment.worker(), 1), (deployment.client("status"), 1)):
+        assert_one_line(program, code, "psycopg 3.3 or newer is missing (", "pip install", "'psycopg[binary]>=3.3,<4'")
+        assert SECRET not in program.stderr
+
+
 # ---- wrong ones
 
 WRONG = {
@@ -195,7 +317,7 @@ WRONG = {
     f"u:{SECRET}@h/db": "no '://'",
     f"mysql:/u:{SECRET}@h/db": "no '://'",
     f"{SECRET}://u@h/db": "scheme",
-    f"postgresql://u:{SECRET}@h/db": "scheme",
+    f"oracle://u:{SECRET}@h/db": "its scheme is none of mysql, postgresql, sqlite",
     f"http://u:{SECRET}@h/db": "scheme",
     f"TASKSERVER_DSN=mysql://u:{SECRET}@h/db": "scheme",
     "mysql://": "names no database",
@@ -220,6 +342,44 @@ WRONG = {
     f"mysql://u:x@h/db?ssl-mode={SECRET}": "ssl-mode",
     f"mysql://u:{SECRET}@h/db?ssl-mode=verify_ca": "ssl-mode",
     f"mysql://h/db?u:{SECRET}@": "names no database",
+    f"postgresql:/u:{SECRET}@h/db": "two slashes follow 'postgresql:'",
+    f"postgres:u:{SECRET}@h/db": "two slashes follow 'postgresql:'",
+    f"pgsql:host=h;dbname=db;password={SECRET}": "PHP's PDO",
+    f"pgsql: host=h user=u password={SECRET}": "PHP's PDO",
+    f"host=h dbname=db password={SECRET}": "key=value as psql takes it: write postgresql://",
+    f"dbname = db password = '{SECRET}://x'": "key=value as psql takes it: write postgresql://",
+    f"postgresql+psycopg://u:{SECRET}@h/db": "sqlite: write postgresql",
+    f"jdbc:postgresql://u:{SECRET}@h/db": "sqlite: write postgresql",
+    f"pgsql://u:{SECRET}@h/db": "sqlite: write postgresql",
+    "postgresql://": "names no host",
+    f"postgresql://u:{SECRET}@h": "names no database",
+    f"postgresql://u:{SECRET}@h/a/b": "names no database",
+    f"postgresql://u:{SECRET}@/db": "names no host: localhost as a rule, or the folder of a socket as ?host=/run/",
+    "postgresql:///db": "names no host",
+    f"postgresql://u:{SECRET}@/db?host=": "it gives host no value",
+    f"postgresql://u:{SECRET}@%40abstract/db": "names no host",
+    f"postgresql:///db?host={SECRET}@x": "names no database",
+    f"postgresql://u:{SECRET}@h1,h2/db": "more than one host",
+    f"postgresql://u:{SECRET}@h1:5432,h2:5433/db": "more than one host",
+    f"postgresql://u:{SECRET}@h1%2Ch2/db": "more than one host",
+    f"postgresql://u:{SECRET}@/db?host=h1,h2": "more than one host",
+    f"postgresql://u:{SECRET}@h1/db?host=h2": "one host before its '?' and another one behind it",
+    f"postgresql://u:{SECRET}@h/db?host=/tmp": "one host before its '?' and another one behind it",
+    f"postgresql://u:{SECRET}/db": "is the @ missing",
+    f"postgresql://u:{SECRET}@h:port/db": "port",
+    f"postgresql://u:{SECRET}@[::1/db": "IPv6",
+    f"postgresql://u:{SECRET}@h/db?connect_timeout=3": "something other than host, sslmode, sslrootcert",
+    f"postgresql://u:x@h/db?sslmode={SECRET}": "its sslmode is none of disable, allow, prefer, require, verify-ca,",
+    f"postgresql://u:{SECRET}@h/db?sslmode=": "it gives sslmode no value",
+    f"postgresql://u:{SECRET}@h/db?sslmode=require&sslmode=allow": "it gives sslmode twice",
+    f"postgresql://u:{SECRET}@h/db?sslmode=prefer&sslrootcert=/ca": "its sslrootcert is for the sslmodes require, v",
+    f"postgresql://u:{SECRET}@h/db?sslmode=verify-ca&sslrootcert=system": "is for the sslmode verify-full alone",
+    f"postgresql://u:x@h/db?sslrootcert={SECRET}": "neither an absolute path nor system",
+    f"postgresql://u:{SECRET}@/db?host=/tmp&sslmode=require": "TLS, which a socket does not have",
+    f"postgresql://u:{SECRET}@/db?host=/tmp&sslrootcert=/ca": "TLS, which a socket does not have",
+    f"postgresql://u:{SECRET}%00@h/db": "a zero byte",
+    f"postgresql://u:{SECRET}%E9@h/db": "no UTF-8",
+    f"postgresql://u:{SECRET}@h/db\udce9": "no UTF-8",
     f"sqlite://{SECRET}.db": "three slashes",
     "sqlite://": "three slashes",
     "sqlite:///": "names no database file",
@@ -292,10 +452,13 @@ def shown(thing: object) -> str:
         ("mysql://user@host/db", SECRET),
         (f"mysql://user:a@{SECRET}@host/db", ""),
         (f"mysql://user:{SECRET}@/db?unix_socket=/run/x.sock", ""),
+        (f"postgresql://user:{SECRET}@host/db", ""),
+        ("postgresql://user@/db?host=/run/postgresql", SECRET),
     ],
 )
 def test_what_holds_a_dsn_shows_its_place_and_no_password(text: str, password: str, tmp_path: Path) -> None:
-    dsn = mysql(text, password)
+    dsn = parse_dsn(text, password)
+    assert not isinstance(dsn, SQLiteDsn)
     settings = load_settings(tmp_path, {"TASKSERVER_DSN": text, "TASKSERVER_PASSWORD": password})
     server = TaskServer(text, password=password)
     for thing in (
@@ -389,13 +552,48 @@ def test_a_password_of_its_own_needs_no_encoding_at_all(password: str) -> None:
     assert mysql("mysql://u@h/db", password).password == password
 
 
+@given(user=TEXTS, password=TEXTS, database=TEXTS.filter(lambda text: text and "/" not in text))
+def test_percent_encoded_parts_of_a_postgresql_dsn_come_back_exactly(user: str, password: str, database: str) -> None:
+    assume("\0" not in user + password + database)
+    parts = [quote(part, safe="") for part in (user, password, database)]
+    dsn = postgresql("postgresql://{}:{}@h/{}".format(*parts))
+    assert (dsn.user, dsn.password, dsn.host, dsn.database) == (user, password, "h", database)
+
+
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12)
+HOSTS = st.sampled_from(["localhost", "db.example.org", "127.0.0.1", "[::1]", "%2Frun%2Fpostgresql"])
+PORTS = st.one_of(st.just(""), st.integers(1, 65535).map(":{}".format))
+QUERIES = st.sampled_from(["", "?sslmode=disable", "?sslmode=prefer", "?host=", "?host=/tmp&sslmode=allow"])
+
+
+def test_libpq_takes_a_dsn_for_the_same_as_we_do() -> None:
+    from psycopg.conninfo import conninfo_to_dict
+
+    @given(user=NAMES, password=NAMES, host=HOSTS, port=PORTS, database=NAMES, query=QUERIES)
+    def compare(user: str, password: str, host: str, port: str, database: str, query: str) -> None:
+        login = f"{quote(user, safe='')}:{quote(password, safe='')}"
+        text = f"postgresql://{login}@{host}{port}/{quote(database, safe='')}{query}"
+        try:
+            ours = postgresql(text)
+        except SettingError:
+            assert "/" in database or "host=" in query  # which libpq would take
+            return
+        theirs = conninfo_to_dict(text)
+        named = [str(theirs[key]) for key in ("user", "password", "host", "dbname")]
+        assert named == [ours.user, ours.password, ours.host, ours.database]
+        assert (theirs.get("port", "5432"), theirs.get("sslmode", "")) == (str(ours.port), ours.sslmode)
+
+    compare()
+
+
 SCRAPS = st.one_of(
     st.text(max_size=8),
     st.sampled_from(
         [
             *("mysql", "sqlite", "mariadb", "://", "mysql://", "sqlite:///", ":", "/", "//", "@", "?", "#", "%"),
             *("%00", "%E9", "&", "=", "[", "]", "::1", "h", "db", "u", ":3306", "0" * 30, "9" * 5000, "ssl-mode="),
-            *("unix_socket=", "\0", "ssl-ca=", "required", "\udce9", "²", "\n", " "),
+            *("unix_socket=", "\0", "ssl-ca=", "required", "\udce9", "²", "\n", " ", ",", "%2F", "host=", "sslmode="),
+            *("postgresql://", "postgres", "pgsql:", "dbname=", "sslrootcert=", "verify-full", "system", "/run"),
         ]
     ),
 )
@@ -407,11 +605,13 @@ def test_no_text_raises_anything_but_a_setting_error_and_none_echoes_it(before: 
         before + SECRET + after,
         f"mysql://{before}{SECRET}{after}",
         f"mysql://u:{before}{SECRET}{after}@h/db",
+        f"postgresql://{before}{SECRET}{after}",
+        f"postgresql://u:{before}{SECRET}{after}@h/db",
     ):
         said = ""
         try:
             dsn = parse_dsn(text)
-            if isinstance(dsn, MySQLDsn) and SECRET in dsn.password:
+            if not isinstance(dsn, SQLiteDsn) and SECRET in dsn.password:
                 said = shown(dsn)
         except SettingError as error:
             said = everything_it_says(error)

@@ -403,6 +403,8 @@ NEVER_IN_AN_EMPTY_RUN = {"pymysql", "dotenv", "ssl", "inspect", "json", "json.de
     "taskserver.model.new_task",
     "taskserver.cli.client",
     "taskserver.stores.mysql.dialect",
+    "taskserver.settings.dsn.postgresql",
+    "psycopg",
 }
 
 

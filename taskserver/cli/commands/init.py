@@ -59,8 +59,8 @@ def _refuse_network_file(env_file: Path, folder: Path, dsn: Dsn) -> None:
     network = path and network_file_system(path)
     if network:
         raise SettingError(
-            f"{path} lies on a network file system ({network}), where SQLite files come to harm: name a MySQL database "
-            f"in TASKSERVER_DSN ({env_file}), or an SQLite file in a folder on a disk of this host"
+            f"{path} lies on a network file system ({network}), where SQLite files come to harm: name a MySQL or a "
+            f"PostgreSQL database in TASKSERVER_DSN ({env_file}), or an SQLite file in a folder on a disk of this host"
         )
 
 

@@ -112,6 +112,6 @@ def usual_socket(host: str) -> str | None:
     """
     if host != "localhost":
         return None
-    from ...host.server_accounts import is_of_server
+    from ...host import server_accounts
 
-    return next(filter(is_of_server, SOCKETS), None)
+    return next((path for path in SOCKETS if server_accounts.is_of_server(path, server_accounts.MYSQL)), None)

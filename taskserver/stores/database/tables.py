@@ -48,7 +48,7 @@ class Tables:
     VERSION = "SELECT MAX(version) FROM {schema}"
     TABLES_ARE_OURS = "SELECT {columns} FROM {table} WHERE id = 0"
     TABLES_WERE_OURS = "SELECT {first_columns} FROM {table} WHERE id = 0"
-    SET_VERSION = "{insert_or_ignore} INTO {schema} (version) VALUES (?)"
+    SET_VERSION = "{insert_or_ignore} INTO {schema} (version) VALUES (?) {or_ignore}"
 
     def create(self) -> None:
         """Make the tables, or bring older ones up to date; safe to repeat. Raises DatabaseError."""
@@ -57,7 +57,8 @@ class Tables:
         with database.unhurried():
             version = self._version_of_what_stands()
             for statement in schema_statements(database.dialect):
-                database.change(statement)
+                with suppress(AlreadyThere):  # another made it since the server looked whether it is there
+                    database.change(statement)
             for step in range(version, SCHEMA_VERSION):
                 self._upgrade_from(step)
             self.check()

@@ -14,7 +14,7 @@ from weakref import ref
 
 import pymysql
 
-from ...host.server_accounts import is_another_at_other_end, is_at_other_end
+from ...host import server_accounts
 from ...settings.dsn.mysql import VERIFY_IDENTITY, MySQLDsn, usual_socket
 from .errors import CANNOT_CONNECT, CLEAR_PASSWORD, NEEDS_TLS, TLS_FAILED, number_of
 
@@ -71,11 +71,11 @@ def _log_in(dsn: MySQLDsn, ssl_mode: str, connect: Callable[..., Any], answer_se
     )
     asking: Callable[[], Any] = ref(connection)  # which has the password
     # The driver hands its socket out to nobody.
-    password.may_be_shown = lambda: dsn.is_verified or (dsn.is_loopback and is_at_other_end(asking()._sock))
+    password.may_be_shown = lambda: dsn.is_verified or (dsn.is_loopback and _is_server_at_other_end(asking()))
     is_guess = _is_mere_localhost(dsn) and not socket_path
 
     def refuse_another() -> None:
-        if is_guess and is_another_at_other_end(asking()._sock):
+        if is_guess and server_accounts.is_another_at_other_end(asking()._sock, server_accounts.MYSQL):
             raise pymysql.OperationalError(
                 CANNOT_CONNECT, f"who answers at {_address(dsn)}:{dsn.port} is neither root nor this account nor mysql"
             )
@@ -83,6 +83,10 @@ def _log_in(dsn: MySQLDsn, ssl_mode: str, connect: Callable[..., Any], answer_se
     connection.before_login = refuse_another
     connection.connect()
     return connection
+
+
+def _is_server_at_other_end(connection: Any) -> bool:
+    return server_accounts.is_at_other_end(connection._sock, server_accounts.MYSQL)
 
 
 def _address(dsn: MySQLDsn) -> str | None:

@@ -283,19 +283,27 @@ def _is_later(task: NewTask) -> bool:
 
 
 def portions(tasks: Iterable[NewTask], inserts: Inserts) -> Iterator[list[NewTask]]:
-    """The tasks of each statement: of one kind, few enough, and not too long, as servers limit a statement's length."""
+    """The tasks of each statement: of one kind, few enough, and not too long, as servers limit a statement's length.
+
+    A key stands once in a statement: PostgreSQL changes no row twice in one.
+    """
     portion: list[NewTask] = []
+    keys: set[str] = set()
     size, kind, most = 0, None, 0
     for task in tasks:
         length = _length(task.args) + _length(task.stages)
         its_kind = _kind(task)
-        if portion and (len(portion) >= most or size + length > MAX_STATEMENT_BYTES or its_kind != kind):
+        is_full = len(portion) >= most or size + length > MAX_STATEMENT_BYTES or its_kind != kind
+        if portion and (is_full or task.unique_key in keys):
             yield portion
             portion, size = [], 0
+            keys.clear()
         if not portion:
             kind, most = its_kind, _max_rows(its_kind, inserts)
         portion.append(task)
         size += length
+        if task.unique_key is not None:
+            keys.add(task.unique_key)
     if portion:
         yield portion
 

@@ -91,14 +91,15 @@ class Browsing:
     # New, done and fatal rows have no due_at, so the index by due_at has them in the order of their ids. The few that
     # have one, as fatal ones whose children are still to be told, come beside each page.
     WITHOUT_DUE = """
-        SELECT {seen} FROM {table} {by_due} WHERE {due_status} = ? AND due_at IS NULL AND id < ? ORDER BY id DESC LIMIT ?
+        SELECT {seen} FROM {table} {by_due} WHERE {due_status} = ? AND due_at IS NULL AND id < ?
+        ORDER BY id DESC LIMIT ?
     """
     WITH_DUE = """
         SELECT {seen} FROM {table} {by_due} WHERE {due_status} = ? AND due_at IS NOT NULL ORDER BY due_at, id LIMIT ?
     """
     BEHIND_DUE = """
-        SELECT {seen} FROM {table} {by_due} WHERE {due_status} = ? AND due_at >= {instant} AND (due_at > {instant} OR id > ?)
-        ORDER BY due_at, id LIMIT ?
+        SELECT {seen} FROM {table} {by_due}
+        WHERE {due_status} = ? AND due_at >= {instant} AND (due_at > {instant} OR id > ?) ORDER BY due_at, id LIMIT ?
     """
 
     SEEN = "SELECT COUNT(*), MIN(id) FROM ({window}) AS seen"

@@ -32,8 +32,8 @@ class DueRows:
 
     LOOK = " UNION ALL ".join(
         f"""
-        SELECT * FROM (SELECT id, status, CASE WHEN started_at IS NULL THEN 0 ELSE 1 END, attempts, max_attempts, task, group_id,
-                           {{is_cancelled}}, {linked}
+        SELECT * FROM (SELECT id, status, CASE WHEN started_at IS NULL THEN 0 ELSE 1 END, attempts, max_attempts, task,
+                           group_id, {{is_cancelled}}, {linked}
                        FROM {{table}} WHERE {condition} LIMIT ?) AS {name}
         """
         for name, (linked, condition) in {

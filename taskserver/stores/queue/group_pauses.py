@@ -36,7 +36,7 @@ class GroupPauses:
     MARK_BESIDE = f"""
         UPDATE {{paused}} SET paused_at = '{MARKED_BESIDE_AT}' WHERE group_id = {MAX_GROUP_ID} AND NOT ({IS_MARK})
     """
-    MARK = f"{{insert_or_ignore}} INTO {{paused}} (group_id, paused_at) VALUES (?, '{MARKED_AT}')"
+    MARK = f"{{insert_or_ignore}} INTO {{paused}} (group_id, paused_at) VALUES (?, '{MARKED_AT}') {{or_ignore}}"
 
     def pause_all(self) -> None:
         """Stop claims by workers of all groups, from the next claim on, whatever groups there will be."""

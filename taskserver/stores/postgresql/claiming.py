@@ -1,0 +1,173 @@
+"""The claim on PostgreSQL: the dialect's hard part. One statement that also returns the tasks."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...model.task import NOTHING_CHANGED, Changed, ClaimedTask, Status
+from ..database.database import Database
+from ..database.statements import with_ids
+from ..queue.claims import CLAIMED, most_inline
+
+# Each group gives the ids of its first rows in order, straight from claim_by_group: the candidates, more than are
+# wanted. They are reached by primary key and locked one by one, in order, until as many are had as are wanted. So a
+# claim reads groups times candidates index entries, however many rows wait, are finished, or belong to others. What
+# goes wrong in other forms:
+#
+# - group_id = ANY(…) ORDER BY priority, id LIMIT n reads past every sooner task of every other group.
+# - A lock inside of each group's SELECT locks n rows a group, of which other workers get none.
+# - Without MATERIALIZED the planner may run the SELECT again for each row of the UPDATE. And where the list of
+#   candidates has no end of its own, another worker's commit has the statement run for minutes: PostgreSQL then goes
+#   through the whole list anew for each row that was changed meanwhile.
+#
+# Limits are literals: of a bound one the planner assumes that it takes a tenth of the table.
+#
+# While another session holds an old snapshot, as a dump does, the entries of all tasks that were claimed since stay in
+# the index, and each claim steps over them. The index has the ids, so entries below a floor cost next to nothing: the
+# least id of a new task, found once a claim has become slow, and kept for a while. Below it lie the tasks that became
+# new again meanwhile: a claim that finds nothing else looks for them, as does the next one once the while is over.
+
+CLAIM = """
+    WITH candidates AS MATERIALIZED (
+        SELECT id, priority FROM ({picked}) AS first_ones ORDER BY priority, id LIMIT {most}
+    ), free AS MATERIALIZED (
+        SELECT task.id AS free_id, task.due_at AS free_due_at
+        FROM candidates JOIN {table} AS task ON task.id = candidates.id WHERE task.status = 0
+        ORDER BY candidates.priority, candidates.id LIMIT {limit} FOR UPDATE OF task SKIP LOCKED
+    ), changed AS (
+        UPDATE {table}
+        SET status = CASE WHEN free_due_at > {now} THEN 5 ELSE 1 END,
+            claim = CASE WHEN free_due_at > {now} THEN NULL ELSE CAST(? AS bigint) END,
+            due_at = CASE WHEN free_due_at > {now} THEN free_due_at ELSE {after} END,
+            started_at = NULL
+        FROM free WHERE id = free_id
+        RETURNING priority, status, {claimed}
+    )
+    SELECT (SELECT COUNT(*) FROM candidates), changed.* FROM (SELECT 1) AS always LEFT JOIN changed ON TRUE
+    ORDER BY priority, id
+""".replace("{claimed}", CLAIMED)
+PICK_OF_GROUP = """
+    (SELECT id, priority FROM {table}
+     WHERE {group_status} = 0 AND group_id = ? AND id >= ? AND (SELECT COUNT(*) FROM {paused} WHERE group_id = ?) = 0
+     ORDER BY priority, id LIMIT {most})
+"""
+PICK_OF_ALL = """
+    SELECT id, priority FROM {table} WHERE {any_status} = 0 AND id >= ? AND (SELECT COUNT(*) FROM {paused}) = 0
+    ORDER BY priority, id LIMIT {most}
+"""
+PICK_BESIDE_PAUSED = """
+    SELECT id, priority FROM (
+        SELECT id, priority, group_id FROM {table} WHERE {any_status} = 0 AND id >= ?
+        ORDER BY priority, id LIMIT {first}
+    ) AS first_ones WHERE group_id NOT IN (SELECT group_id FROM {paused})
+"""
+COUNT_FIRST = "SELECT COUNT(*) FROM (SELECT 1 FROM {table} WHERE {any_status} = 0 LIMIT {most}) AS first_ones"
+LOOK_OF_GROUPS = "SELECT 1 FROM {table} WHERE {group_status} = 0 AND group_id IN ({ids}) LIMIT 1"
+LOOK_OF_ALL = "SELECT 1 FROM {table} WHERE {any_status} = 0 LIMIT 1"
+
+CANDIDATES_PER_TASK = 5
+"""Other workers' claims may have the first candidates in their hands."""
+MORE_CANDIDATES = 20
+"""So many times more of them are looked at where others hold all."""
+MAX_CANDIDATES = 200_000
+
+LEAST_ID = "SELECT id FROM {table} WHERE {due_status} = 0 AND due_at IS NULL ORDER BY id LIMIT 1"
+NO_FLOOR = -(2**63)
+SLOW_SECONDS = 0.01
+"""A claim that takes so long may step over many dead entries."""
+MIN_KEPT_SECONDS = 1.0
+KEPT_PER_SECOND = 20.0
+"""A slow claim without a floor is made so many times its length later again: so it takes little of the time."""
+
+
+class PostgreSQLClaiming:
+    """The claiming statement, and looks at new rows; of one store."""
+
+    def __init__(self) -> None:
+        self._floor = 0
+        """No claim looks for rows with smaller ids until then, by time.monotonic:"""
+        self._floor_until = 0.0
+
+    def claim(self, database: Database, token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> Changed:
+        """New → in progress; some rows may become waiting instead."""
+
+        def values(floor: int) -> list[int]:
+            return [value for group in groups for value in (group, floor, group)] or [floor]
+
+        return self._claim(database, _picked(groups), values, token, lease_seconds, limit)
+
+    def claim_first(self, database: Database, token: int, lease_seconds: int, limit: int, count: int) -> Changed:
+        """The same for the first rows, beside paused groups."""
+        ((found,),) = database.rows(_filled(COUNT_FIRST, most=count + 1))
+        picked = _filled(PICK_BESIDE_PAUSED, first=count)
+        changed = self._claim(database, picked, lambda floor: [floor], token, lease_seconds, limit)
+        return changed._replace(was_all=found <= count)
+
+    def _claim(
+        self,
+        database: Database,
+        picked: str,
+        values: Callable[[int], list[int]],
+        token: int,
+        lease_seconds: int,
+        limit: int,
+    ) -> Changed:
+        """`values` makes the values for the marks of `picked` from the floor."""
+        most, inline = CANDIDATES_PER_TASK * limit, most_inline(limit)
+        floor = self._floor if time.monotonic() < self._floor_until else NO_FLOOR
+        while True:
+            sql = _filled(CLAIM.replace("{picked}", picked), most=most, limit=limit)
+            began_at = time.monotonic()
+            rows = database.rows(sql, (*values(floor), token, lease_seconds, inline, inline))
+            seconds = time.monotonic() - began_at
+            candidates, is_any = rows[0][0], rows[0][1] is not None
+            if floor == NO_FLOOR and seconds > SLOW_SECONDS:
+                self._find_floor(database, seconds)
+            if is_any:
+                break
+            if candidates == most and most < MAX_CANDIDATES:  # others hold all of these
+                most = min(most * MORE_CANDIDATES, MAX_CANDIDATES)
+            elif floor != NO_FLOOR:
+                floor = NO_FLOOR
+            else:
+                return NOTHING_CHANGED
+        tasks = [ClaimedTask(*task) for _, _, status, *task in rows if status == Status.IN_PROGRESS]
+        return Changed(len(rows), some_may_wait=True, tasks=tasks)
+
+    def _find_floor(self, database: Database, seconds: float) -> None:
+        found = database.rows(LEAST_ID)
+        self._floor = found[0][0] if found else NO_FLOOR
+        self._floor_until = time.monotonic() + max(MIN_KEPT_SECONDS, KEPT_PER_SECOND * seconds)
+
+    def claim_seen(
+        self, database: Any, free_rows: Any, token: int, lease_seconds: int, limit: int, groups: Sequence[int]
+    ) -> bool:
+        """Nothing: the claim waits for no row, and what holds the whole table holds all."""
+        return False
+
+    def has_new(self, database: Database, groups: Sequence[int]) -> bool:
+        """Whether a look without locks finds a new row."""
+        if not groups:
+            return bool(database.fetch(LOOK_OF_ALL))
+        return bool(database.fetch(with_ids(LOOK_OF_GROUPS, groups), groups))
+
+    def indexes(self, database: Database, groups: Sequence[int]) -> Sequence[str]:
+        """The indexes by which the claim reads the queue."""
+        values = [value for group in groups for value in (group, 0, group)] or [0]
+        plan = database.fetch(f"EXPLAIN {_filled(_picked(groups), most=1)}", values)
+        # As: Index Only Scan using jobs_queue_claim_by_group on jobs_queue
+        used = (re.search(rf"using {database.dialect.table}_(\w+)", str(row[0])) for row in plan)
+        return [found[1] for found in used if found]
+
+
+def _picked(groups: Sequence[int]) -> str:
+    return " UNION ALL ".join([PICK_OF_GROUP] * len(groups)) or PICK_OF_ALL
+
+
+def _filled(sql: str, **limits: int) -> str:
+    for name, limit in limits.items():
+        sql = sql.replace(f"{{{name}}}", str(limit))
+    return sql

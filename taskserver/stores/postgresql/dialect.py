@@ -1,0 +1,84 @@
+"""PostgreSQL, on psycopg 3: an extra."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from ...errors import DatabaseError
+from ...settings.dsn import PostgreSQLDsn
+from ..database.database import Database
+from ..database.dialect import Dialect
+from ..database.session import Pace
+from .claiming import PostgreSQLClaiming
+from .errors import DRIVER_ERRORS, error_of, login_error
+from .session import PostgreSQLSession
+from .words import PostgreSQLWords, numbered
+
+if TYPE_CHECKING:
+    from ..database.facts import PostgreSQLFacts
+    from .callers import PostgreSQLCallers
+    from .inserts import PostgreSQLInserts
+    from .task_connection import PostgreSQLTaskConnection
+
+
+class PostgreSQLDialect(Dialect):
+    """A queue in a PostgreSQL database."""
+
+    driver_errors = DRIVER_ERRORS
+    schema_file = Path(__file__).with_name("schema.sql")
+    about_space = (
+        "PostgreSQL keeps the space in its files, for new rows; VACUUM FULL {} copies what is left into files that are "
+        "as small as they can be, if there is room for both, and nobody can use the table meanwhile"
+    )
+    skips_locked = True
+    skip_locked = " FOR UPDATE SKIP LOCKED"
+    for_update = " FOR UPDATE"
+    for_update_at_once = " FOR UPDATE NOWAIT"
+
+    def __init__(self, dsn: PostgreSQLDsn, table: str) -> None:
+        super().__init__(table)
+        self._dsn = dsn
+        self.joins_statements = psycopg.Pipeline.is_supported()  # not by the libpq of old systems
+        self.words = PostgreSQLWords()
+        self.claiming = PostgreSQLClaiming()
+
+    @cached_property
+    def inserts(self) -> PostgreSQLInserts:
+        from .inserts import PostgreSQLInserts  # an empty run adds nothing
+
+        return PostgreSQLInserts()
+
+    def with_marks(self, sql: str) -> str:
+        return numbered(sql)
+
+    def error(self, error: BaseException) -> DatabaseError:
+        return error_of(error, self._dsn, self.table)
+
+    # ---- connections
+
+    def new_session(self) -> PostgreSQLSession:
+        return PostgreSQLSession(self._dsn, self._login_error)
+
+    def _login_error(self, error: BaseException) -> DatabaseError:
+        return login_error(error, self._dsn)
+
+    def open_task_connection(self, pace: Pace) -> PostgreSQLTaskConnection:
+        from .task_connection import open_task_connection
+
+        return open_task_connection(self._dsn, pace, self._login_error)
+
+    def callers(self) -> PostgreSQLCallers:
+        from .callers import PostgreSQLCallers
+
+        return PostgreSQLCallers(self._dsn, self.table)
+
+    # ---- for client.py doctor
+
+    def read_facts(self, database: Database, mode: str) -> PostgreSQLFacts:
+        from .facts import read_facts
+
+        return read_facts(database, mode)

@@ -1,0 +1,177 @@
+"""A session of PostgreSQL: one thread's connection, and the verbs on it.
+
+Between us and the server may stand a pooler that gives each transaction another session of the server's (pgbouncer in
+transaction mode). Nothing that belongs to a session can be relied on there: no setting, no prepared statement. Such a
+session is known by the process id at login, which is not the server's. It has no statement outside of a transaction,
+and each transaction sets what it needs for itself alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from math import isfinite
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from ...errors import DatabaseError
+from ...settings.dsn import PostgreSQLDsn
+from ..database.session import Pace, Session
+from ..database.statements import Write
+from .connection import connect_to, suit
+from .errors import DRIVER_ERRORS
+
+READ_SECONDS_IN_A_RUN = 10
+"""A worker's statements are short: a server that is silent for so long is gone, though TCP may not know it yet."""
+READ_SECONDS = 60
+"""Producers wait longer: after a cut they would not know whether their task was added."""
+
+# Locks of rows are waited for in short turns, between which a signal is heard and the patience ends. Hosts set some of
+# the others otherwise; ours are short, or a person waits for them.
+# The statistics of a queue are always old: they may say that no task is new, or that none is in progress. By them the
+# planner would read all rows rather than an index, or compile a statement that takes a millisecond.
+SETTINGS = {
+    "timezone": "UTC",
+    "lock_timeout": "1s",
+    "statement_timeout": "0",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+}
+OF_A_SESSION = {"default_transaction_isolation": "read committed"}
+IN_A_RUN = "10s"
+"""The longest statement of a worker: what it gave up waiting for is not to go on without it."""
+TEXT_SETTINGS = ", ".join(
+    f"set_config('{name}', '{value}', false)" for name, value in (SETTINGS | OF_A_SESSION).items()
+)
+SET_IF_DIRECT = f"SELECT {TEXT_SETTINGS} WHERE pg_backend_pid() = $1"
+"""A row comes only from a session of the server's own."""
+LOCAL_SETTINGS = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in SETTINGS.items())
+BEGIN_POOLED = "BEGIN ISOLATION LEVEL READ COMMITTED"
+SET_LOCALLY = f"SELECT {LOCAL_SETTINGS}"
+
+REPLACEMENT = "\ufffd"
+MAX_NUMBER = 2**63
+
+
+class PostgreSQLSession(Session):
+    """One thread's connection of ours."""
+
+    def __init__(self, dsn: PostgreSQLDsn, error_of: Callable[[BaseException], DatabaseError]) -> None:
+        """`error_of` translates an error at login."""
+        super().__init__()
+        self._dsn = dsn
+        self._error_of = error_of
+        self._is_direct = False
+
+    # ---- the connection
+
+    def connect(self, pace: Pace) -> None:
+        try:
+            connection = connect_to(
+                self._dsn,
+                pace.answer_seconds,
+                autocommit=True,
+                prepare_threshold=None,
+                cursor_factory=psycopg.RawCursor,
+            )
+            suit(connection)
+            connection.answer_seconds = _read_seconds(pace)
+            self.cursor = connection.cursor()
+            self.cursor.execute(SET_IF_DIRECT, (connection.info.backend_pid,))
+            self._is_direct = bool(self.cursor.fetchall())
+        except Exception as error:  # a server that is none of PostgreSQL's may make the driver raise anything
+            self.cursor = None
+            raise self._error_of(error) from None
+        self.connection = connection
+        self.is_in_run = False
+        if pace.is_in_run:
+            self.suit(pace)
+
+    def close(self) -> None:
+        connection, self.connection, self.cursor = self.connection, None, None
+        if connection is not None:
+            with suppress(*DRIVER_ERRORS):
+                connection.close()
+
+    def hasten(self, pace: Pace) -> None:
+        self.connection.answer_seconds = _read_seconds(pace)
+
+    def suit(self, pace: Pace) -> None:
+        if self._is_direct:
+            self.send(f"SET statement_timeout = '{IN_A_RUN if pace.is_in_run else 0}'")
+        super().suit(pace)
+
+    def is_alive(self) -> bool:
+        try:
+            self.send("SELECT 1")
+        except DRIVER_ERRORS:
+            return False
+        return True
+
+    # ---- statements
+
+    @property
+    def commits_by_itself(self) -> bool:
+        return self._is_direct
+
+    def begin(self) -> None:
+        if self._is_direct:
+            self.send("BEGIN")
+        else:
+            self.send(f"{BEGIN_POOLED}; {SET_LOCALLY}")
+
+    def roll_back(self) -> None:
+        if self.connection.info.transaction_status != TransactionStatus.IDLE:
+            self.send("ROLLBACK")
+
+    def send(self, sql: str, values: Sequence[Any] = ()) -> Any:
+        self.cursor.execute(sql, _bindable(values) if values else None)
+        if sql == "COMMIT" and self.cursor.statusmessage != "COMMIT":
+            # The server answers so where an error went before, and says nothing of it.
+            raise psycopg.errors.InFailedSqlTransaction("the transaction was rolled back")
+        return self.cursor
+
+    def send_joined(self, writes: Sequence[Write]) -> list[int]:
+        # All statements of a pipeline are one transaction, as if BEGIN and COMMIT stood around them.
+        connection = self.connection
+        bound = [(sql, _bindable(values)) for sql, values in writes]
+        if self._is_direct and len(bound) == 1:
+            return [self.cursor.execute(*bound[0], prepare=True).rowcount]
+        with connection.pipeline():
+            if not self._is_direct:
+                connection.execute(BEGIN_POOLED)
+                connection.execute(SET_LOCALLY)
+            cursors = [connection.execute(sql, values, prepare=self._is_direct) for sql, values in bound]
+            if not self._is_direct:
+                connection.execute("COMMIT")
+        return [cursor.rowcount for cursor in cursors]
+
+
+def _read_seconds(pace: Pace) -> float | None:
+    if pace.is_unhurried:  # unless somebody waits for the whole, as a visitor does
+        return pace.answer_seconds if isfinite(pace.answer_seconds) else None
+    return min(READ_SECONDS_IN_A_RUN if pace.is_in_run else READ_SECONDS, pace.answer_seconds)
+
+
+def _bindable(values: Sequence[Any]) -> list[Any]:
+    return [_one_bindable(value) for value in values]
+
+
+def _one_bindable(value: Any) -> Any:
+    """The value in a form that the server takes.
+
+    A text has no NUL and no half of a character there. In place of a whole number beyond 64 bits, as an id of MySQL may
+    be, a float is sent that equals no id.
+    """
+    if type(value) is str:
+        if "\0" in value:
+            value = value.replace("\0", REPLACEMENT)
+        return value if value.isascii() else value.encode(errors="replace").decode()
+    if type(value) is int and abs(value) >= MAX_NUMBER:
+        return float(value)
+    return value
