@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import count
 from math import isfinite
 from typing import Any
 
@@ -56,6 +57,7 @@ BEGIN_POOLED = "BEGIN ISOLATION LEVEL READ COMMITTED"
 SET_LOCALLY = f"SELECT {LOCAL_SETTINGS}"
 
 MAX_JOINED = 100
+MARK = re.compile(r"\$\d+")
 REPLACEMENT = "\ufffd"
 MAX_NUMBER = 2**63
 
@@ -133,7 +135,7 @@ class PostgreSQLSession(Session):
             self.send("ROLLBACK")
 
     def send(self, sql: str, values: Sequence[Any] = ()) -> Any:
-        self.cursor.execute(sql, _bindable(values) if values else None)
+        self.cursor.execute(sql, bindable(values) if values else None)
         if sql == "COMMIT" and self.cursor.statusmessage != "COMMIT":
             # The server answers so where an error went before, and says nothing of it.
             raise psycopg.errors.InFailedSqlTransaction("the transaction was rolled back")
@@ -141,7 +143,7 @@ class PostgreSQLSession(Session):
 
     def send_joined(self, writes: Sequence[Write], are_apart: bool) -> list[int]:
         connection = self.connection
-        bound = [(sql, _bindable(values)) for sql, values in writes]
+        bound = [(sql, bindable(values)) for sql, values in writes]
         if self._is_direct and len(bound) == 1:
             return [self.cursor.execute(*bound[0], prepare=True).rowcount]
         if self._is_direct and are_apart:
@@ -171,11 +173,11 @@ class PostgreSQLSession(Session):
 
 def joined_writes(writes: Sequence[str]) -> str:
     """One statement of several that write and return nothing, each with marks from $1 on."""
-    parts, before = [], 0
+    parts: list[str] = []
+    numbers = count(1)
     for number, sql in enumerate(writes):
-        shifted = re.sub(r"\$(\d+)", lambda mark, before=before: f"${int(mark[1]) + before}", sql)
-        parts.append(f"w{number} AS ({shifted} RETURNING 1)")
-        before += len(set(re.findall(r"\$\d+", sql)))
+        # Each mark stands once.
+        parts.append(f"w{number} AS ({re.sub(MARK, lambda _: f'${next(numbers)}', sql)} RETURNING 1)")
     counts = ", ".join(f"(SELECT COUNT(*) FROM w{number})" for number in range(len(writes)))
     return f"WITH {', '.join(parts)} SELECT {counts}"
 
@@ -186,11 +188,12 @@ def _read_seconds(pace: Pace) -> float | None:
     return min(READ_SECONDS_IN_A_RUN if pace.is_in_run else READ_SECONDS, pace.answer_seconds)
 
 
-def _bindable(values: Sequence[Any]) -> list[Any]:
-    return [_one_bindable(value) for value in values]
+def bindable(values: Sequence[Any]) -> list[Any]:
+    """The values in forms that the server takes."""
+    return [_bindable(value) for value in values]
 
 
-def _one_bindable(value: Any) -> Any:
+def _bindable(value: Any) -> Any:
     """The value in a form that the server takes.
 
     A text has no NUL and no half of a character there. In place of a whole number beyond 64 bits, as an id of MySQL may
