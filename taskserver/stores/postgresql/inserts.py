@@ -28,9 +28,6 @@ RETURNING_KEY = " RETURNING unique_key, id"
 class PostgreSQLInserts(Inserts):
     """Adding on connections of ours."""
 
-    lock = ""
-    """The end of a SELECT of the rows that have a key already."""
-
     def __init__(self, error_of: Callable[[BaseException], DatabaseError]) -> None:
         self._error_of = error_of
 
@@ -55,14 +52,19 @@ class PostgreSQLInserts(Inserts):
 
     def insert_keyed(self, database: Rows, sql: str, values: Sequence[Any], keys: Sequence[str]) -> Sequence[int]:
         for key in keys:
-            if "\0" in key:
-                raise InvalidTask(f"unique_key is {shown(key)}; allowed on PostgreSQL: a text without NUL")
+            check_key(key)
         ids = {key.encode(): row_id for key, row_id in database.rows(sql + RETURNING_KEY, values)}
         # A row that stays as it is, since it has the key already, is not returned. The next statement sees it, also
         # where another transaction has committed it just now; unless a worker has deleted it since.
         if unseen := [key for key in dict.fromkeys(keys) if key.encode() not in ids]:
-            ids |= ids_of_keys(database, unseen, self.lock)
+            ids |= ids_of_keys(database, unseen)
         try:
             return [ids[key.encode()] for key in keys]
         except KeyError:
             raise Conflict("a task whose key stood was deleted meanwhile: add it again") from None
+
+
+def check_key(key: str) -> None:
+    """Raises InvalidTask."""
+    if "\0" in key:
+        raise InvalidTask(f"unique_key is {shown(key)}; allowed on PostgreSQL: a text without NUL")
