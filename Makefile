@@ -59,7 +59,7 @@ test-long: packages venv-test ## run all the tests, the long ones too
 	@$(PYTHON) -m pytest -m "not long" $(PARALLEL) $(ARGS) || [ $$? = 5 ]
 	@$(PYTHON) -m pytest -m long $(ARGS)
 
-test-servers: venv-test ## run the store's tests on every other MySQL and MariaDB that can be had here
+test-servers: venv-test ## run the store's tests on every other MySQL, MariaDB and PostgreSQL that can be had here
 	@$(PYTHON) -m tests.stores.other_servers $(ARGS)
 
 lint: venv-dev ## check style, formatting, types, and that the two schema files are up to date

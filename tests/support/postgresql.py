@@ -1,6 +1,7 @@
 """Real PostgreSQL servers for tests and benchmarks; servers.py has those of MySQL.
 
-PostgreSQL: a private one in a temporary folder, that may be killed and started again.
+PostgreSQL: a private one in a temporary folder, that may be killed and started again; of the version whose programs lie
+in the folder TASKSERVER_TEST_POSTGRESQL_PROGRAMS, if that is set.
 ExternalPostgreSQL: one that somebody else runs, named by
 TASKSERVER_TEST_POSTGRESQL=postgresql://postgres@127.0.0.1:5432/postgres, whose user may create databases.
 """
@@ -30,12 +31,18 @@ PROGRAMS = ("initdb", "postgres")
 DEBIAN_FOLDER = Path("/usr/lib/postgresql")
 """Debian keeps each version's programs below it, out of every PATH."""
 
+PROGRAMS_VARIABLE = "TASKSERVER_TEST_POSTGRESQL_PROGRAMS"
+CHOSEN_PROGRAMS = os.environ.get(PROGRAMS_VARIABLE, "")
+"""Read before a test's environment is cleared."""
+
 # Not durable, for speed: nothing is flushed to the disk.
 FAST = ["fsync=off", "full_page_writes=off", "synchronous_commit=off"]
 
 
 def programs_folder() -> Path | None:
-    """Where PostgreSQL's own programs lie: the newest version that Debian has here, or what is in the PATH."""
+    """Where PostgreSQL's own programs lie: those asked for, else Debian's newest here, else what is in the PATH."""
+    if CHOSEN_PROGRAMS:
+        return Path(CHOSEN_PROGRAMS)
     versions = {folder: int(re.sub(r"\D", "", folder.parent.name) or 0) for folder in DEBIAN_FOLDER.glob("*/bin")}
     for folder in sorted(versions, key=versions.__getitem__, reverse=True):
         if all((folder / name).exists() for name in PROGRAMS):
@@ -178,7 +185,7 @@ class PostgreSQL(PrivateServer, PostgreSQLServer):
         if os.getuid() == 0:
             os.chown(password, *self._owner())
         options = ["-U", self.user, "-A", "scram-sha-256", f"--pwfile={password}"]
-        options += ["-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"]
+        options += ["-E", "UTF8", "--locale=C", "--no-sync"]
         self._run_to_end(str(self._programs / "initdb"), "-D", f"{self.folder}/data", *options)
 
     def _owner(self) -> tuple[int, int]:

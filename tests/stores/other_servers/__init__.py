@@ -1,4 +1,4 @@
-"""The store's tests on other real servers: MySQL and MariaDB of other versions than the machine's own.
+"""The store's tests on other real servers: MySQL, MariaDB and PostgreSQL of other versions than the machine's own.
 
     python -m tests.stores.other_servers [NAME …]
 
@@ -7,5 +7,5 @@ folder by an unprivileged user, tested, and stopped. Nothing is installed on the
 says what was run, and what could not be had and why. They come from third parties and from moving suites, so this is
 no part of CI.
 
-    recipes ← fetch, server ← tried ← __main__        selection: a plugin of pytest's
+    recipes ← fetch ← unpacked ← mysql, postgresql ← __main__ → tried        selection: a plugin of pytest's
 """

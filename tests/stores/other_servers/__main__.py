@@ -5,16 +5,24 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 
 from tests.stores.other_servers.fetch import NotHad
+from tests.stores.other_servers.mysql import OtherMySQL
+from tests.stores.other_servers.postgresql import OtherPostgreSQL
 from tests.stores.other_servers.recipes import RECIPES, Recipe
-from tests.stores.other_servers.server import OtherServer
-from tests.stores.other_servers.tried import Tried, table, try_server
+from tests.stores.other_servers.tried import OtherServer, Tried, table, try_server
 from tests.support.deployment import ROOT
 
 CACHE = ROOT / ".servers"
 """Of downloads; git leaves it alone."""
+SERVERS: dict[str, Callable[[Recipe, Path], AbstractContextManager[OtherServer]]] = {
+    "mysql": OtherMySQL,
+    "postgresql": OtherPostgreSQL,
+}
+"""How a recipe of each kind is started."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -42,7 +50,7 @@ def parse(arguments: Sequence[str]) -> tuple[list[Recipe], list[str]]:
     known = {recipe.name: recipe for recipe in RECIPES}
     parser = argparse.ArgumentParser(
         prog="python -m tests.stores.other_servers",
-        description="The store's tests on MySQL and MariaDB of other versions.",
+        description="The store's tests on MySQL, MariaDB and PostgreSQL of other versions.",
         epilog="What stands after -- is given to pytest: -- -k claim -x",
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: all of {', '.join(known)}")
@@ -55,9 +63,9 @@ def parse(arguments: Sequence[str]) -> tuple[list[Recipe], list[str]]:
 
 def try_recipe(recipe: Recipe, for_pytest: Sequence[str]) -> Tried:
     say(f"{recipe.name}: fetching and installing")
-    with OtherServer(recipe, CACHE) as server:
+    with SERVERS[recipe.kind](recipe, CACHE) as server:
         say(f"{recipe.name}: {server.version} answers, testing")
-        tried = try_server(recipe, server, server.version, for_pytest)
+        tried = try_server(recipe, server, for_pytest)
     say(f"{recipe.name}: {tried.passed()} passed, {len(tried.failed())} failed")
     return tried
 

@@ -7,16 +7,28 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from xml.etree import ElementTree
 
 from tests.stores.other_servers.recipes import Recipe
 from tests.support.deployment import ROOT
-from tests.support.servers import MySQLServer
+
+
+class OtherServer(Protocol):
+    """A server that runs.
+
+    environment: what tells the tests of it
+    """
+
+    @property
+    def version(self) -> str: ...
+
+    @property
+    def environment(self) -> Mapping[str, str]: ...
 
 
 class Run(NamedTuple):
@@ -131,12 +143,14 @@ class Tried:
         return [test for _, counts in self.runs for test in counts.failed]
 
 
-def try_server(recipe: Recipe, server: MySQLServer, version: str, arguments: Sequence[str]) -> Tried:
+def try_server(recipe: Recipe, server: OtherServer, arguments: Sequence[str]) -> Tried:
     """Runs all on a server, the store contract first."""
-    return Tried(recipe.name, version, [(run.what, run_tests(server, run, arguments)) for run in RUNS])
+    only = ["--only-on", recipe.kind, *arguments]
+    runs = [(run.what, run_tests(server, run, only, narrowed=bool(arguments))) for run in RUNS]
+    return Tried(recipe.name, server.version, runs)
 
 
-def run_tests(server: MySQLServer, run: Run, arguments: Sequence[str]) -> Counts:
+def run_tests(server: OtherServer, run: Run, arguments: Sequence[str], narrowed: bool) -> Counts:
     """What pytest prints goes to standard error: standard output is the table's."""
     parallel = ["-n", str(run.processes), "--dist", "loadgroup"] if importlib.util.find_spec("xdist") else []
     with tempfile.TemporaryDirectory(prefix="taskserver-tests-") as folder:
@@ -145,9 +159,9 @@ def run_tests(server: MySQLServer, run: Run, arguments: Sequence[str]) -> Counts
         command += ["-p", "no:cacheprovider", "-p", "tests.stores.other_servers.selection", f"--junitxml={report}"]
         command += [f"--basetemp={folder}/tests"]  # pytest's own numbered folders may be tidied away by later runs
         command += [*arguments, *(path_of(name) for name in run.files)]
-        env = {**os.environ, "TASKSERVER_TEST_MYSQL": server.dsn("")}
+        env = {**os.environ, **server.environment}
         code = subprocess.run(command, cwd=ROOT, env=env, stdout=sys.stderr).returncode
-        return judged(code, counted(report) if report.exists() else Counts(), narrowed=bool(arguments))
+        return judged(code, counted(report) if report.exists() else Counts(), narrowed)
 
 
 def judged(code: int, counts: Counts, narrowed: bool) -> Counts:

@@ -1,4 +1,4 @@
-"""A server of a recipe, unpacked, installed, started and stopped in a temporary folder of its own."""
+"""A MySQL or MariaDB of a recipe, unpacked, installed, started and stopped in a temporary folder of its own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pymysql
 
 from tests.stores.other_servers.fetch import NotHad, unpack
 from tests.stores.other_servers.recipes import Recipe
+from tests.stores.other_servers.unpacked import Unpacked
 from tests.support.servers import (
     NOBODY,
     PORT_ATTEMPTS,
@@ -39,7 +41,7 @@ SET @skip_auth_anonymous = 1;
 """
 
 
-class OtherServer(MySQLServer):
+class OtherMySQL(MySQLServer):
     """Runs from `with` to its end: on a free port of 127.0.0.1, as nobody where we are root, its own defaults kept."""
 
     host = "127.0.0.1"
@@ -51,7 +53,7 @@ class OtherServer(MySQLServer):
         self._cache = cache
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> OtherServer:
+    def __enter__(self) -> OtherMySQL:
         # Not in the checkout, which root's nobody may not enter; and a socket's path must be short.
         self.folder = Path(tempfile.mkdtemp(prefix=f"taskserver-{self._recipe.name}-", dir="/tmp"))
         self.folder.chmod(0o755)
@@ -71,8 +73,12 @@ class OtherServer(MySQLServer):
         """As the server gives it."""
         return str(self.execute("SELECT VERSION()")[0][0])
 
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return {"TASKSERVER_TEST_MYSQL": self.dsn("")}
+
     def _install(self) -> None:
-        unpack(self._recipe, self._cache, self._files)
+        unpack(self._recipe, self._cache, self._files.folder)
         for name in ("data", "tmp"):
             (self._own / name).mkdir(parents=True)
         if os.getuid() == 0:
@@ -147,9 +153,8 @@ class OtherServer(MySQLServer):
     # ---- places
 
     @property
-    def _files(self) -> Path:
-        """What was unpacked."""
-        return self.folder / "files"
+    def _files(self) -> Unpacked:
+        return Unpacked(self.folder / "files")
 
     @property
     def _own(self) -> Path:
@@ -160,31 +165,17 @@ class OtherServer(MySQLServer):
     def _socket(self) -> Path:
         return self._own / "s.sock"
 
-    def _find(self, *patterns: str) -> Path:
-        """The first file like that among the unpacked ones."""
-        for pattern in patterns:
-            for path in sorted(self._files.rglob(pattern)):
-                if path.is_file() and not path.is_symlink():
-                    return path
-        raise NotHad(f"its packages have no {patterns[0]}")
-
     def _tables(self) -> str:
-        folder = self._find(f"m*{TABLES[0]}").parent
+        folder = self._files.find(f"m*{TABLES[0]}").parent
         files = [path for end in TABLES for path in folder.glob(f"m*{end}")]
         return "".join(path.read_text(encoding="utf-8") for path in files)
 
     def _command(self) -> list[str]:
-        """The program, by its own loader: a link to the loader would lead out of the folder."""
-        libraries = [path.parent for path in self._files.rglob("libc.so.6")]
-        folders = [folder for library in libraries for folder in self._library_folders(library.name)]
-        program = self._files / self._recipe.program
+        program = self._files.folder / self._recipe.program
         base = program.parent.parent if program.parent.name == "sbin" else program.parent
-        words = self._find("english/errmsg.sys").parent.parent
+        words = self._files.find("english/errmsg.sys").parent.parent
         return [
-            str(self._find("ld-linux-*.so.*", "ld-2.*.so")),
-            "--library-path",
-            ":".join(map(str, folders)),
-            str(program),
+            *self._files.command(program),
             "--no-defaults",
             f"--basedir={base}",
             f"--lc-messages-dir={words}",
@@ -193,10 +184,6 @@ class OtherServer(MySQLServer):
             f"--tmpdir={self._own}/tmp",
             *self._recipe.options,
         ]
-
-    def _library_folders(self, triplet: str) -> list[Path]:
-        """lib/x86_64-linux-gnu and usr/lib/x86_64-linux-gnu: older suites have both."""
-        return [path for path in self._files.rglob(triplet) if path.is_dir() and path.parent.name == "lib"]
 
     # ---- processes
 
