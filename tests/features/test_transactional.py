@@ -400,7 +400,7 @@ from pathlib import Path
 here = Path(__file__).parent
 server = TaskServer("sqlite:///:memory:", modules="tasks", folder=here, mode="mark", backoff="fixed:500")
 server.create_tables()
-server.add_task("tasks.do", [{EFFECTS[True]!r}])
+server.add_task("tasks.do", [{EFFECTS["sqlite"]!r}])
 print(server.run().done)
 """
 ASK = """

@@ -261,8 +261,8 @@ def test_a_task_that_would_wait_for_a_newer_one_is_refused_and_never_runs(shop: 
 
 def test_a_raw_connection_of_sqlalchemy_serves(shop: Shop) -> None:
     sqlalchemy = pytest.importorskip("sqlalchemy")
-    driver = "sqlite://" if shop.is_sqlite else "mysql+pymysql://"
-    engine = sqlalchemy.create_engine(driver, creator=shop.open)
+    drivers = {"sqlite": "sqlite://", "mysql": "mysql+pymysql://", "postgresql": "postgresql+psycopg://"}
+    engine = sqlalchemy.create_engine(drivers[shop.kind], creator=shop.open)
     with engine.begin() as connection:
         ids = shop.add_some(connection.connection)
     with closing(engine.raw_connection()) as connection, suppress(KeyError):

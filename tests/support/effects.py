@@ -9,10 +9,11 @@ from typing import Any
 from tests.support.queues import Queue
 
 EFFECTS = {
-    True: "CREATE TABLE effects (id INTEGER PRIMARY KEY AUTOINCREMENT, number INTEGER, CHECK (number < 2000))",
-    False: "CREATE TABLE effects (id INT PRIMARY KEY AUTO_INCREMENT, number INT) ENGINE=InnoDB",
+    "sqlite": "CREATE TABLE effects (id INTEGER PRIMARY KEY AUTOINCREMENT, number INTEGER, CHECK (number < 2000))",
+    "postgresql": "CREATE TABLE effects (id SERIAL PRIMARY KEY, number INT)",
+    "mysql": "CREATE TABLE effects (id INT PRIMARY KEY AUTO_INCREMENT, number INT) ENGINE=InnoDB",
 }
-"""By whether it is for SQLite."""
+"""By the kind of the store."""
 SETTINGS = {"TASKSERVER_LEASE": "600", "TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERVER_BACKOFF": "fixed:500"}
 """Nothing ends, is renewed or comes back while a test looks, unless it says so."""
 OTHER_GROUP = 4294967295
@@ -24,10 +25,11 @@ import sqlite3
 import time
 
 import taskserver
-from taskserver.stores.mysql import task_connection
+from taskserver.stores.mysql import task_connection as mysql
+from taskserver.stores.postgresql import task_connection as postgresql
 
 # In place of the minute that a worker waits for the answer to its COMMIT.
-task_connection.SECONDS_OF_OURS = 1.5
+mysql.SECONDS_OF_OURS = postgresql.SECONDS_OF_OURS = 1.5
 
 transactional = taskserver.task(transactional=True)
 
@@ -99,7 +101,7 @@ def with_effects(make_queue: Callable[..., Queue]) -> Callable[..., Queue]:
 
     def make(dsn: str) -> Queue:
         queue = make_queue(dsn)
-        queue.sql(EFFECTS[queue.is_sqlite])
+        queue.sql(EFFECTS[queue.kind])
         return queue
 
     return make

@@ -52,6 +52,8 @@ class Queue:
         self.dsn = dsn
         self.is_sqlite = dsn.startswith("sqlite:")
         self.is_postgresql = dsn.startswith("postgresql:")
+        self.kind = dsn.partition(":")[0]
+        """sqlite, mysql or postgresql."""
         self._server_connection: Any = None
         self._tasks = tasks
         self.define("")

@@ -8,6 +8,8 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
+import psycopg
+
 from taskserver import TaskServer
 from tests.support.deployment import Deployment
 from tests.support.processes import assert_silent
@@ -40,11 +42,12 @@ VALUES: list[list[Any]] = [
 """Positions and keywords of tasks that every language should add unchanged."""
 AT = datetime(2031, 3, 4, 5, 6, 7, 89_000, timezone.utc)
 ORDERS = {
-    True: "CREATE TABLE orders (id INTEGER PRIMARY KEY, customer VARCHAR(100) NOT NULL)",
-    False: "CREATE TABLE orders (id BIGINT AUTO_INCREMENT PRIMARY KEY, customer VARCHAR(100) NOT NULL) "
+    "sqlite": "CREATE TABLE orders (id INTEGER PRIMARY KEY, customer VARCHAR(100) NOT NULL)",
+    "postgresql": "CREATE TABLE orders (id BIGSERIAL PRIMARY KEY, customer VARCHAR(100) NOT NULL)",
+    "mysql": "CREATE TABLE orders (id BIGINT AUTO_INCREMENT PRIMARY KEY, customer VARCHAR(100) NOT NULL) "
     "ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4",
 }
-"""By whether it is for SQLite."""
+"""By the kind of the store."""
 
 LEAP = 1774746000
 """The clocks of a made-up zone go forward by an hour at this instant."""
@@ -73,12 +76,14 @@ class Shop(Queue):
         self.database = dsn.rpartition("/")[2]
         self.server = TaskServer(dsn, folder=self.folder)
         self._opened: list[Any] = []
-        self.sql(ORDERS[self.is_sqlite])
+        self.sql(ORDERS[self.kind])
 
     def open(self, **kwargs: Any) -> Any:
         """A connection of the shop's own, that has begun nothing yet."""
         if self.is_sqlite:
             connection: Any = sqlite3.connect(self.path, **kwargs)
+        elif self.is_postgresql:
+            connection = psycopg.connect(**(self.place | kwargs))
         else:
             connection = plain_connection(**(self.place | kwargs))
         self._opened.append(connection)
@@ -86,16 +91,19 @@ class Shop(Queue):
 
     @property
     def place(self) -> dict[str, Any]:
-        """Of a MySQL database, as drivers want it."""
+        """Of a server's database, as drivers want it."""
         at: Any = self.server.settings.dsn
-        return {"host": at.host, "port": at.port, "user": at.user, "password": at.password, "database": at.database}
+        name = "dbname" if self.is_postgresql else "database"
+        return {"host": at.host, "port": at.port, "user": at.user, "password": at.password, name: at.database}
 
     @property
     def place_in_django(self) -> dict[str, Any]:
         """The database, as in Django's settings."""
         if self.is_sqlite:
             return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(self.path)}
-        place = {"NAME" if key == "database" else key.upper(): value for key, value in self.place.items()}
+        place = {"NAME" if key in ("database", "dbname") else key.upper(): value for key, value in self.place.items()}
+        if self.is_postgresql:
+            return {"ENGINE": "django.db.backends.postgresql", **place}
         return {"ENGINE": "django.db.backends.mysql", "OPTIONS": {"charset": "utf8mb4"}, **place}
 
     def order(self, connection: Any) -> None:
@@ -117,8 +125,12 @@ class Shop(Queue):
 
     def instants(self, column: str) -> list[Any]:
         """In UTC, as text."""
-        convert = f"DATE_FORMAT(CONVERT_TZ({column}, @@time_zone, '+00:00'), '%%Y-%%m-%%d %%T.%%f')"
-        return [text for (text,) in self.rows(column if self.is_sqlite else convert)]
+        text = {
+            "sqlite": column,
+            "postgresql": f"to_char({column} AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US')",
+            "mysql": f"DATE_FORMAT(CONVERT_TZ({column}, @@time_zone, '+00:00'), '%Y-%m-%d %T.%f')",
+        }[self.kind]
+        return [instant for (instant,) in self.rows(text)]
 
     def due_in(self) -> list[float | None]:
         """Seconds until the tasks are due."""
@@ -169,7 +181,7 @@ class Shop(Queue):
         rows = {row[0]: row[1:] for row in self.rows("id, unique_key, status")}
         assert set(rows) == set(ids)
         assert len(rows) == len(ids) - 1
-        key = str if self.is_sqlite else str.encode
+        key = str.encode if self.kind == "mysql" else str
         keys = [None, None, None, key("p"), key("a"), key("é"), key("a"), None, None, None]
         assert [rows[task_id][0] for task_id in ids] == keys
         assert self.sql("SELECT parent_id, child_id FROM jobs_queue_dependencies") == [(ids[0], ids[2])]

@@ -2,8 +2,7 @@
 
 Only the statements of queue/adding.py and of a completion go there: no COMMIT, no ROLLBACK, no SET. No statement is
 tried again: a deadlock undoes the caller's writes, too, and only the caller can repeat those. A caller's session may
-differ in its time zone, its character set and the form of its rows; mysql/callers.py and sqlite/callers.py deal with
-that.
+differ in its time zone, its character set and the form of its rows; the callers.py of each dialect deals with that.
 """
 
 from __future__ import annotations
@@ -16,7 +15,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from ...errors import DatabaseError, InvalidTask, TablesMissing, TooLong
 from ...messages.programs import CLIENT
+from ...model.arguments import MAX_ARGS_BYTES, in_ascii
 from ...model.attempt import Finish
+from ...model.new_task import NewTask
+from ...model.pipeline import MAX_STAGES_BYTES
 from .dialect import Inserts
 from .statements import SHORT_BYTES, Statements, Words
 
@@ -42,9 +44,13 @@ DJANGOS_DATABASES: dict[str | None, str] = {"mysql": "MySQL", "sqlite": "SQLite"
 """The database of a Django connection, by its `vendor`."""
 
 ALLOWED = (
-    "an open connection to the queue's database, as of PyMySQL, mysqlclient, sqlite3 or django.db; of SQLAlchemy's own "
-    "connections the one beneath, as connection.connection"
+    "an open connection to the queue's database, as of PyMySQL, mysqlclient, sqlite3, psycopg, psycopg2 or django.db; "
+    "of SQLAlchemy's own connections the one beneath, as connection.connection"
 )
+
+BEGIN_AGAIN = "roll your transaction back, and do all of it again"
+OPEN_ANOTHER = "open another, and do all of your transaction again"
+CALLERS_RIGHTS_HINT = "give the account of that connection the rights that docs/security.md names for what was added"
 
 
 def _for_format(sql: str) -> str:
@@ -69,8 +75,15 @@ class CallersDialect(ABC):
     def error(self, error: Exception) -> DatabaseError:
         """The error of ours that an error of the caller's driver means."""
 
-    def suit(self, cursor: Any) -> None:  # noqa: B027
-        """Have our cursor return plain rows."""
+    def check_connection(self, connection: object) -> None:  # noqa: B027
+        """Raises InvalidTask where the connection is of a kind that our calls cannot use."""
+
+    def suit(self, cursor: Any) -> Callable[[str], str] | None:
+        """Have our cursor return plain rows.
+
+        The function that writes our statements for this cursor; None: that of the driver's paramstyle.
+        """
+        return None
 
     def finish_as_sent(self, finish: Finish) -> Finish:
         """The finish with its texts in a form that any session passes on unchanged."""
@@ -80,6 +93,8 @@ class CallersDialect(ABC):
     def set_savepoint(self, database: CallersDatabase) -> None:
         """Set SAVEPOINT. Raises InvalidTask where the connection would commit each of our statements by itself."""
 
+    where_else = ""
+    """More than the right database that a connection needs for the queue's tables."""
     where_instead = ""
     """The end of the error that a connection leads elsewhere: what a person may have forgotten."""
     how_to_shorten = ""
@@ -103,7 +118,7 @@ class CallersDialect(ABC):
         """The queue's tables are not in the database of the caller's connection."""
         return TablesMissing(
             f"the connection that was given reaches no tables of {self.table}: is it to the database of "
-            f"TASKSERVER_DSN, {place}? there {CLIENT} init makes them"
+            f"TASKSERVER_DSN, {place}{self.where_else}? there {CLIENT} init makes them"
         )
 
 
@@ -135,9 +150,13 @@ class CallersDatabase:
     def inserts(self) -> Inserts:
         return self._dialect.inserts
 
+    def compose(self, sql: str) -> str:
+        """A statement with its words filled in and the marks of the caller's driver."""
+        return self._with_marks(self._dialect.statements.compose(sql))
+
     def execute(self, sql: str, values: Sequence[Any] = ()) -> Any:
         """Send one statement; our cursor. Raises TooLong, with nothing sent, and DatabaseError."""
-        composed = self._with_marks(self._dialect.statements.compose(sql))
+        composed = self.compose(sql)
         size = len(composed) + sum(map(_bytes_as_sent, values))
         if size > SHORT_BYTES:
             # A server hangs up on a statement that is too long, and so undoes the caller's writes.
@@ -189,6 +208,7 @@ def _open_cursor(dialect: CallersDialect, connection: object) -> _Cursor:
         what = f"the class {connection.__name__}" if isinstance(connection, type) else _kind_of(connection)
         raise InvalidTask(f"connection is {what}; allowed: {ALLOWED}")
     _check_database(dialect, connection)
+    dialect.check_connection(connection)
     cursor = ask_driver(dialect, open_cursor)
     try:
         _check_database(dialect, cursor)
@@ -197,8 +217,7 @@ def _open_cursor(dialect: CallersDialect, connection: object) -> _Cursor:
         with suppress(Exception):
             cursor.close()
         raise
-    dialect.suit(cursor)
-    return _Cursor(cursor, with_marks)
+    return _Cursor(cursor, dialect.suit(cursor) or with_marks)
 
 
 def _check_database(dialect: CallersDialect, part: object) -> None:
@@ -223,6 +242,23 @@ def callers_error(kind: type[DatabaseError], text: str, hint: str) -> DatabaseEr
     """An error with the caller's driver's text, for a person."""
     what = f"on the connection that was given: {text}"
     return kind(f"{what}: {hint}" if hint else what)
+
+
+def task_in_ascii(task: NewTask) -> NewTask:
+    """The task with its texts in ASCII, which is the same in all character sets; its key in hexadecimal."""
+    return task._replace(
+        args=in_ascii(task.args, MAX_ARGS_BYTES),
+        stages=in_ascii(task.stages, MAX_STAGES_BYTES),
+        unique_key=None if task.unique_key is None else task.unique_key.encode().hex(),
+    )
+
+
+def finish_in_ascii(finish: Finish) -> Finish:
+    """The finish with its texts in ASCII; its result in hexadecimal."""
+    result, following = finish.result, finish.next_stage
+    if following is not None:
+        following = following._replace(args=in_ascii(following.args, MAX_ARGS_BYTES))
+    return finish._replace(result=None if result is None else result.encode().hex(), next_stage=following)
 
 
 def no_transaction() -> InvalidTask:

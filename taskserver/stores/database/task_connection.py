@@ -2,7 +2,7 @@
 
 It serves one task, and is closed after it. A savepoint stands from the transaction's first statement to its last one.
 It goes with whatever ends the transaction, so while it stands the transaction is the one that was begun. The other part
-of each dialect is in mysql/task_connection.py and sqlite/task_connection.py.
+of each dialect is in its own task_connection.py.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 SET_SAVEPOINT = "SAVEPOINT taskserver_task"
 RELEASE_SAVEPOINT = "RELEASE SAVEPOINT taskserver_task"
+ROLLBACK_TO_SAVEPOINT = "ROLLBACK TO SAVEPOINT taskserver_task"
 
 
 class TaskConnection(ABC):
@@ -25,15 +26,20 @@ class TaskConnection(ABC):
     has_gone_on = False
     """Whether statements were refused since the transaction was gone, with an error that does not say so."""
 
+    def execute(self, composed: str, values: Sequence[Any] = ()) -> Any:
+        """Send one composed statement of ours; the cursor that has its rows. Raises the driver's errors."""
+        cursor = self.connection.cursor()
+        cursor.execute(composed, values)
+        return cursor
+
     def write(self, composed: str, values: Sequence[Any]) -> int:
         """Write by a statement of ours before the transaction, and commit; how many rows it matched.
 
         Raises the driver's errors.
         """
-        cursor = self.connection.cursor()
-        cursor.execute(composed, values)
+        matched = int(self.execute(composed, values).rowcount)
         self.connection.commit()
-        return int(cursor.rowcount)
+        return matched
 
     @abstractmethod
     def begin(self) -> None:

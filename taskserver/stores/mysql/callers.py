@@ -11,12 +11,21 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...errors import DatabaseError, InvalidTask
-from ...model.arguments import MAX_ARGS_BYTES, in_ascii
 from ...model.attempt import Finish
 from ...model.new_task import NewTask
-from ...model.pipeline import MAX_STAGES_BYTES
 from ...settings.dsn import MySQLDsn
-from ..database.callers import SAVEPOINT, CallersDatabase, CallersDialect, callers_error, no_transaction
+from ..database.callers import (
+    BEGIN_AGAIN,
+    CALLERS_RIGHTS_HINT,
+    OPEN_ANOTHER,
+    SAVEPOINT,
+    CallersDatabase,
+    CallersDialect,
+    callers_error,
+    finish_in_ascii,
+    no_transaction,
+    task_in_ascii,
+)
 from ..database.dialect import Inserts, other_columns
 from ..database.statements import Statements, words_of
 from .errors import (
@@ -42,8 +51,6 @@ READ_ONLY_TRANSACTION = 1792
 NO_DATABASE = frozenset({1044, 1046, 1049})
 LAST_SECOND = 2**31 - 1 - 86_400
 """A day before the column's last instant: the database's clock decides, and this host's may differ."""
-BEGIN_AGAIN = "roll your transaction back, and do all of it again"
-CALLERS_RIGHTS_HINT = "give the account of that connection the rights that docs/security.md names for what was added"
 
 
 class CallersWords(MySQLWords):
@@ -79,11 +86,7 @@ class CallersInserts(Inserts):
         if task.delay_seconds is not None and time.time() + task.delay_seconds > LAST_SECOND:
             # The server would make NULL of the instant, and the task would wait for ever.
             raise InvalidTask(f"delay is {task.delay_seconds:.0f} seconds, which ends after 2038-01-18")
-        return task._replace(
-            args=in_ascii(task.args, MAX_ARGS_BYTES),
-            stages=in_ascii(task.stages, MAX_STAGES_BYTES),
-            unique_key=None if task.unique_key is None else task.unique_key.encode().hex(),
-        )
+        return task_in_ascii(task)
 
     def insert(self, database: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
         return inserted_ids(database, sql, values, count)
@@ -107,10 +110,7 @@ class MySQLCallers(CallersDialect):
         self.statements = Statements(words_of(self.words, table, _in_full(dsn, self.words.quoted)), str)
 
     def finish_as_sent(self, finish: Finish) -> Finish:
-        result, following = finish.result, finish.next_stage
-        if following is not None:
-            following = following._replace(args=in_ascii(following.args, MAX_ARGS_BYTES))
-        return finish._replace(result=None if result is None else result.encode().hex(), next_stage=following)
+        return finish_in_ascii(finish)
 
     def set_savepoint(self, database: CallersDatabase) -> None:
         # No driver's attribute tells this in the same way as another's; a savepoint outside of a transaction is gone
@@ -144,7 +144,7 @@ def _hint_at(number: int | None) -> str:
         frozenset({READ_ONLY_TRANSACTION}): "begin a transaction that may write",
         NO_DATABASE: "is it to the database of TASKSERVER_DSN?",
         RIGHTS_MISSING: CALLERS_RIGHTS_HINT,
-        LOST_CONNECTION: "open another, and do all of your transaction again",
+        LOST_CONNECTION: OPEN_ANOTHER,
     }
     return next((hint for numbers, hint in hints.items() if number in numbers), HINTS.get(number or -1, ""))
 

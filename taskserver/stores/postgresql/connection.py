@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg.adapt import Loader
+from psycopg.pq import TransactionStatus
 from psycopg.types.numeric import Int8Dumper
 
 from ...settings.dsn import PostgreSQLDsn
 from .login import log_in
 
 if TYPE_CHECKING:
-    from psycopg.abc import Buffer
+    from psycopg.abc import AdaptContext, Buffer
     from psycopg.pq.abc import PGconn
 
     DriversConnection = psycopg.Connection[tuple[Any, ...]]
@@ -28,11 +29,18 @@ class Connection(DriversConnection):
     """A connection that gives up an answer which takes longer than `answer_seconds`; None: it waits for ever."""
 
     answer_seconds: float | None = None
+    last_status: int = TransactionStatus.IDLE
+    """The transaction's, by the last answer: a connection that broke, or was closed, tells none."""
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         """As the driver's. Raises OperationalError."""
         seconds = self.answer_seconds if timeout is None else timeout
-        return super().wait(gen, interval, seconds)
+        try:
+            return super().wait(gen, interval, seconds)
+        finally:
+            status = self.pgconn.transaction_status
+            if status not in (TransactionStatus.ACTIVE, TransactionStatus.UNKNOWN):
+                self.last_status = status
 
 
 class _NumberLoader(Loader):
@@ -76,9 +84,9 @@ def connect_to(dsn: PostgreSQLDsn, seconds: float, **options: Any) -> Connection
     return log_in(dsn, of_libpq, seconds, partial(Connection.connect, **options), adopt)
 
 
-def suit(connection: Connection) -> None:
-    """Have values go to the server and come back in the forms that our statements want."""
+def suit(place: AdaptContext) -> None:
+    """Have values of a connection, or a cursor, go and come back in the forms that our statements want."""
     # By their size ints would be sent as one of four types, and a statement be prepared for each.
-    connection.adapters.register_dumper(int, Int8Dumper)
-    connection.adapters.register_loader("numeric", _NumberLoader)
-    connection.adapters.register_loader("bool", _FlagLoader)
+    place.adapters.register_dumper(int, Int8Dumper)
+    place.adapters.register_loader("numeric", _NumberLoader)
+    place.adapters.register_loader("bool", _FlagLoader)

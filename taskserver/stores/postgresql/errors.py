@@ -37,6 +37,7 @@ NO_TRANSACTION = "25P01"
 IN_FAILED_TRANSACTION = "25P02"
 READ_ONLY = "25006"
 NO_ID_LEFT = "2200H"
+NO_SCHEMA = "3F000"
 SYNTAX = "42601"
 KEY_TAKEN = "23505"
 PREPARED_MISSING = "26000"
@@ -60,7 +61,7 @@ NO_SPACE = "free some space, or have your host raise the database's quota"
 LIMITED = f"let fewer workers run at once ({WORKER} --slots), or ask your host for more"
 HINTS = {
     RIGHTS_MISSING: RIGHTS_HINT,
-    "3F000": "no schema is chosen: set the account's search_path, or make the schema public",
+    NO_SCHEMA: "no schema is chosen: set the account's search_path, or make the schema public",
     "53100": NO_SPACE,
     "53300": LIMITED,
     "53400": LIMITED,

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...errors import Conflict, InvalidTask
+from ...errors import Conflict, DatabaseError, InvalidTask
 from ...messages.printable import shown
 from ..database.dialect import Inserts, ids_of_keys
+from .errors import DRIVER_ERRORS
+from .session import bindable
 
 if TYPE_CHECKING:
     from ..database.dialect import Rows
 
+MIN_COPIED = 100
+"""Fewer rows are not worth a second round trip."""
+TAKE_IDS = """
+    SELECT nextval(pg_get_serial_sequence('{table}', 'id')) FROM generate_series(1, ?)
+    WHERE has_sequence_privilege(pg_get_serial_sequence('{table}', 'id'), 'USAGE')
+"""
+COPY = "COPY {table} (id, task, args, group_id, priority) FROM STDIN"
 RETURNING_ID = " RETURNING id"
 RETURNING_KEY = " RETURNING unique_key, id"
 
@@ -19,22 +28,43 @@ RETURNING_KEY = " RETURNING unique_key, id"
 class PostgreSQLInserts(Inserts):
     """Adding on connections of ours."""
 
-    lock = ""
-    """The end of a SELECT of the rows that have a key already."""
+    def __init__(self, error_of: Callable[[BaseException], DatabaseError]) -> None:
+        self._error_of = error_of
+
+    def insert_plain(self, database: Rows, rows: Sequence[Sequence[Any]]) -> Sequence[int]:
+        if len(rows) < MIN_COPIED:
+            return super().insert_plain(database, rows)
+        # COPY takes half of the time of an INSERT, and tells no ids: they are taken from the table's counter before.
+        cursor = database.execute(TAKE_IDS, (len(rows),))
+        try:
+            ids = [row[0] for row in cursor.fetchall()]
+            if not ids:  # the account may insert, and not take ids by itself
+                return super().insert_plain(database, rows)
+            with cursor.copy(database.compose(COPY)) as copy:
+                for task_id, row in zip(ids, rows, strict=True):
+                    copy.write_row((task_id, *bindable(row)))
+        except DRIVER_ERRORS as error:
+            raise self._error_of(error) from error
+        return ids
 
     def insert(self, database: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
         return [row[0] for row in database.rows(sql + RETURNING_ID, values)]
 
     def insert_keyed(self, database: Rows, sql: str, values: Sequence[Any], keys: Sequence[str]) -> Sequence[int]:
         for key in keys:
-            if "\0" in key:
-                raise InvalidTask(f"unique_key is {shown(key)}; allowed on PostgreSQL: a text without NUL")
+            check_key(key)
         ids = {key.encode(): row_id for key, row_id in database.rows(sql + RETURNING_KEY, values)}
         # A row that stays as it is, since it has the key already, is not returned. The next statement sees it, also
         # where another transaction has committed it just now; unless a worker has deleted it since.
         if unseen := [key for key in dict.fromkeys(keys) if key.encode() not in ids]:
-            ids |= ids_of_keys(database, unseen, self.lock)
+            ids |= ids_of_keys(database, unseen)
         try:
             return [ids[key.encode()] for key in keys]
         except KeyError:
             raise Conflict("a task whose key stood was deleted meanwhile: add it again") from None
+
+
+def check_key(key: str) -> None:
+    """Raises InvalidTask."""
+    if "\0" in key:
+        raise InvalidTask(f"unique_key is {shown(key)}; allowed on PostgreSQL: a text without NUL")

@@ -154,9 +154,15 @@ class Transactions:
             if not opened.is_savepoint_missing(error.__cause__):
                 self.check_unread()
                 raise
-            if self._translated(opened.is_nothing_committed):
+            if self._is_nothing_committed():
                 raise Conflict(ROLLED_BACK) from error
             raise Fatal(ENDED) from error
+
+    def _is_nothing_committed(self) -> bool:
+        try:
+            return self._translated(self._open.is_nothing_committed)
+        except DatabaseError:  # the connection broke: it cannot be known any more
+            return False
 
     def check_unread(self) -> None:
         """The same of a connection that broke, or may not be read: by its last answer. Raises Fatal."""
@@ -190,12 +196,7 @@ class Transactions:
     def _execute(self, sql: str, values: Sequence[object] = ()) -> Any:
         """Send one statement on the task's connection; the driver's cursor."""
         # Not through Database.execute: a statement here must not be mended by sending it again in another transaction.
-        return self._translated(self._send, self._database.compose(sql), values)
-
-    def _send(self, composed: str, values: Sequence[object]) -> Any:
-        cursor = self.connection.cursor()
-        cursor.execute(composed, values)
-        return cursor
+        return self._translated(self._open.execute, self._database.compose(sql), values)
 
     def _translated(self, do: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do something with the driver; its errors become ours."""

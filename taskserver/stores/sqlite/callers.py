@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import Conflict, DatabaseError
-from ..database.callers import SAVEPOINT, CallersDatabase, CallersDialect, callers_error, no_transaction
+from ..database.callers import BEGIN_AGAIN, SAVEPOINT, CallersDatabase, CallersDialect, callers_error, no_transaction
 from ..database.dialect import IDS_OF_KEYS, other_columns
 from ..database.statements import Statements, words_of
 from .errors import HINTS, error_of
@@ -20,7 +20,7 @@ from .words import SQLiteWords
 if TYPE_CHECKING:
     from ..database.dialect import Rows
 
-BEGIN_AGAIN = "roll your transaction back, and do all of it again; BEGIN IMMEDIATE waits for others at its begin"
+BEGIN_AGAIN_AT_ONCE = f"{BEGIN_AGAIN}; BEGIN IMMEDIATE waits for others at its begin"
 
 _TABLE_INFO = 'PRAGMA "{schema}".table_info("{table}")'
 
@@ -91,7 +91,11 @@ class SQLiteCallers(CallersDialect):
         if "no such column" in text or "has no column" in text:
             return other_columns(self._path, self.table, text)
         kind = type(error_of(error, self._path, self.table))
-        hint = BEGIN_AGAIN if kind is Conflict else next((hint for words, hint in HINTS.items() if words in text), "")
+        hint = (
+            BEGIN_AGAIN_AT_ONCE
+            if kind is Conflict
+            else next((hint for words, hint in HINTS.items() if words in text), "")
+        )
         return callers_error(kind, text, hint)
 
 
