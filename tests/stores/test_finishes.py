@@ -251,8 +251,8 @@ def test_a_late_completion_is_accepted_though_an_answer_was_lost_on_the_way_to_i
     give_up_as_lost(store, rows)
     together = store.database.write_together
 
-    def break_off_once(writes: Any, conflict_seconds: float) -> tuple[list[int], bool]:
-        matched, _ = together(writes, conflict_seconds)
+    def break_off_once(writes: Any, *how: Any) -> tuple[list[int], bool]:
+        matched, _ = together(writes, *how)
         return matched, RUN_AGAIN in (sql for sql, _ in writes)
 
     monkeypatch.setattr(store.database, "write_together", break_off_once)

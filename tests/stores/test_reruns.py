@@ -151,10 +151,10 @@ def test_a_task_cancelled_just_before_it_would_run_again_is_fatal_in_the_same_tu
     store.producing.add(rerun("[2]"))
     together = store.database.write_together
 
-    def change_before(writes: Any, conflict_seconds: float) -> tuple[list[int], bool]:
+    def change_before(writes: Any, *how: Any) -> tuple[list[int], bool]:
         if RUN_AGAIN in [sql for sql, _ in writes]:
             cancel_running(rows)
-        return together(writes, conflict_seconds)
+        return together(writes, *how)
 
     monkeypatch.setattr(store.database, "write_together", change_before)
     assert end(store, Finish(task)) == Outcome.CANCELLED

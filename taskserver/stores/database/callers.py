@@ -150,9 +150,13 @@ class CallersDatabase:
     def inserts(self) -> Inserts:
         return self._dialect.inserts
 
+    def compose(self, sql: str) -> str:
+        """A statement with its words filled in and the marks of the caller's driver."""
+        return self._with_marks(self._dialect.statements.compose(sql))
+
     def execute(self, sql: str, values: Sequence[Any] = ()) -> Any:
         """Send one statement; our cursor. Raises TooLong, with nothing sent, and DatabaseError."""
-        composed = self._with_marks(self._dialect.statements.compose(sql))
+        composed = self.compose(sql)
         size = len(composed) + sum(map(_bytes_as_sent, values))
         if size > SHORT_BYTES:
             # A server hangs up on a statement that is too long, and so undoes the caller's writes.

@@ -292,16 +292,20 @@ class Database:
 
     # ---- several writes in one transaction
 
-    def write_together(self, writes: Sequence[Write], conflict_seconds: float) -> tuple[list[int], bool]:
+    def write_together(
+        self, writes: Sequence[Write], conflict_seconds: float, are_apart: bool = False
+    ) -> tuple[list[int], bool]:
         """Several writes in one commit; how many rows each matched, and whether an earlier try may have taken effect.
 
-        All writes go in one round trip where the server joins statements: a run's writes come by the thousand, and
-        their round trips cost most. Raises DatabaseError.
+        `are_apart` says that no write touches the row of another, so that their order means nothing. All writes go in
+        one round trip where the server joins statements: a run's writes come by the thousand, and their round trips
+        cost most. Raises DatabaseError.
         """
         was_in_doubt = False
         if self.dialect.joins_statements:
             try:
-                return self.run_in_doubt(RetryPolicy(Scope.BARE, conflict_seconds), self._send_joined, writes)
+                policy = RetryPolicy(Scope.BARE, conflict_seconds)
+                return self.run_in_doubt(policy, self._send_joined, writes, are_apart)
             except NotUnderstood as error:  # a proxy takes one statement at a time; this try did nothing
                 self.dialect.joins_statements, was_in_doubt = False, error.may_have_taken_effect
             except TooLong as error:  # each by itself may be short enough
@@ -313,13 +317,13 @@ class Database:
     def _write_each(self, writes: Sequence[Write]) -> list[int]:
         return [self.write(sql, values) for sql, values in writes]
 
-    def _send_joined(self, writes: Sequence[Write]) -> list[int]:
+    def _send_joined(self, writes: Sequence[Write], are_apart: bool) -> list[int]:
         session = self._used_session
         try:
-            return session.send_joined([(self.compose(sql), values) for sql, values in writes])
+            return session.send_joined([(self.compose(sql), values) for sql, values in writes], are_apart)
         except self.dialect.driver_errors as error:
             self._mend(session, error)
-        return self._send_joined(writes)
+        return self._send_joined(writes, are_apart)
 
     def skipping_locked(self, work: Callable[[str], T]) -> T:
         """Do work with the end of its locking SELECT; the work's result.

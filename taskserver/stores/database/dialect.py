@@ -37,6 +37,8 @@ if TYPE_CHECKING:
         @property
         def inserts(self) -> Inserts: ...
 
+        def compose(self, sql: str) -> str: ...
+
         def execute(self, sql: str, values: Sequence[Any] = ()) -> Any: ...
 
         def rows(self, sql: str, values: Sequence[Any] = ()) -> Sequence[tuple[Any, ...]]: ...
@@ -69,6 +71,11 @@ if TYPE_CHECKING:
             """The indexes by which the claim of these groups (none: of all) reads the queue."""
 
 
+ADD = "INSERT INTO {table} (task, args, group_id, priority) VALUES "
+ADD_ROW = "(?, ?, ?, ?)"
+"""A plain row."""
+
+
 class Inserts(ABC):
     """How rows are added. It differs between databases, and between our connections and a caller's."""
 
@@ -80,6 +87,11 @@ class Inserts(ABC):
     def as_sent(self, task: NewTask) -> NewTask:
         """The task with its values in a form that any session passes on unchanged. Raises InvalidTask."""
         return task
+
+    def insert_plain(self, database: Rows, rows: Sequence[Sequence[Any]]) -> Sequence[int]:
+        """Insert plain rows; their ids, in order. Raises DatabaseError."""
+        sql = ADD + ", ".join([ADD_ROW] * len(rows))
+        return self.insert(database, sql, [value for row in rows for value in row], len(rows))
 
     @abstractmethod
     def insert(self, database: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:

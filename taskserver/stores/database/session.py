@@ -82,8 +82,11 @@ class Session(ABC):
     def send(self, sql: str, values: Sequence[Any] = ()) -> Any:
         """Send one composed statement; the cursor that has its rows."""
 
-    def send_joined(self, writes: Sequence[Write]) -> list[int]:
-        """Send composed writes as one transaction in one round trip; how many rows each matched."""
+    def send_joined(self, writes: Sequence[Write], are_apart: bool) -> list[int]:
+        """Send composed writes as one transaction in one round trip; how many rows each matched.
+
+        `are_apart`: no write touches the row of another.
+        """
         raise NotImplementedError
 
     def mend(self, error: Exception) -> bool:

@@ -50,7 +50,7 @@ class PostgreSQLDialect(Dialect):
     def inserts(self) -> PostgreSQLInserts:
         from .inserts import PostgreSQLInserts  # an empty run adds nothing
 
-        return PostgreSQLInserts()
+        return PostgreSQLInserts(self.error)
 
     def with_marks(self, sql: str) -> str:
         return numbered(sql)

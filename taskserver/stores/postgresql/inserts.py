@@ -2,22 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...errors import Conflict, InvalidTask
+from ...errors import Conflict, DatabaseError, InvalidTask
 from ...messages.printable import shown
 from ..database.dialect import Inserts, ids_of_keys
+from .errors import DRIVER_ERRORS
+from .session import bindable
 
 if TYPE_CHECKING:
     from ..database.dialect import Rows
 
+MIN_COPIED = 100
+"""Fewer rows are not worth a second round trip."""
+TAKE_IDS = """
+    SELECT nextval(pg_get_serial_sequence('{table}', 'id')) FROM generate_series(1, ?)
+    WHERE has_sequence_privilege(pg_get_serial_sequence('{table}', 'id'), 'USAGE')
+"""
+COPY = "COPY {table} (id, task, args, group_id, priority) FROM STDIN"
 RETURNING_ID = " RETURNING id"
 RETURNING_KEY = " RETURNING unique_key, id"
 
 
 class PostgreSQLInserts(Inserts):
     """Adding on connections of ours."""
+
+    def __init__(self, error_of: Callable[[BaseException], DatabaseError]) -> None:
+        self._error_of = error_of
+
+    def insert_plain(self, database: Rows, rows: Sequence[Sequence[Any]]) -> Sequence[int]:
+        if len(rows) < MIN_COPIED:
+            return super().insert_plain(database, rows)
+        # COPY takes half of the time of an INSERT, and tells no ids: they are taken from the table's counter before.
+        cursor = database.execute(TAKE_IDS, (len(rows),))
+        try:
+            ids = [row[0] for row in cursor.fetchall()]
+            if not ids:  # the account may insert, and not take ids by itself
+                return super().insert_plain(database, rows)
+            with cursor.copy(database.compose(COPY)) as copy:
+                for task_id, row in zip(ids, rows, strict=True):
+                    copy.write_row((task_id, *bindable(row)))
+        except DRIVER_ERRORS as error:
+            raise self._error_of(error) from error
+        return ids
 
     def insert(self, database: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
         return [row[0] for row in database.rows(sql + RETURNING_ID, values)]

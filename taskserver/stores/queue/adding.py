@@ -17,7 +17,7 @@ from ...model.arguments import encode
 from ...model.new_task import NewTask
 from ...model.task import MAX_SIGNED, Status
 from ..database.database import Database
-from ..database.dialect import Inserts
+from ..database.dialect import ADD, ADD_ROW, Inserts
 from ..database.retrying import RetryPolicy, Scope
 from ..database.statements import MAX_UTF8_BYTES
 
@@ -56,8 +56,6 @@ class Adding:
 
     # ---- add: → new, waiting
 
-    ADD = "INSERT INTO {table} (task, args, group_id, priority) VALUES "
-    ADD_ROW = "(?, ?, ?, ?)"
     ADD_PLAIN = ADD + ADD_ROW
     ADD_ANY = """
         INSERT INTO {table}
@@ -146,9 +144,7 @@ class Adding:
         """Insert tasks of one kind by one statement, then their dependencies."""
         place, kind = self._place, _kind(tasks[0])
         if kind is None:
-            rows = ", ".join([self.ADD_ROW] * len(tasks))
-            values = [value for task in tasks for value in task[:PLAIN_VALUES]]
-            return place.inserts.insert(place, self.ADD + rows, values, len(tasks))
+            return place.inserts.insert_plain(place, [task[:PLAIN_VALUES] for task in tasks])
         sql = self.ADD_ANY + ", ".join([place.words.any_row] * len(tasks))
         values = [value for task in tasks for value in _all_values(task)]
         has_key, is_rerun, has_version, is_later, has_parents = kind

@@ -47,7 +47,8 @@ class Finishes:
         if not flat:
             return [], False
         conflict_seconds = 0 if finishes and start is not None else self._database.conflict_seconds
-        matched, in_doubt = self._database.write_together(flat, conflict_seconds)
+        are_apart = all(len(several) == 1 for several in writes)  # each task has its row
+        matched, in_doubt = self._database.write_together(flat, conflict_seconds, are_apart)
         in_doubt = in_doubt or is_repeated
         try:
             outcomes = [
