@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from tests.support.queues import Queue
 from tests.support.rows import Rows
+from tests.support.servers import lock_waits
 
 
 @contextmanager
@@ -23,3 +25,11 @@ def holding(dsn: str, which: str = "1 = 1", table: str = "jobs_queue") -> Iterat
         if not other.is_sqlite:
             other.execute("ROLLBACK")  # a server hears of a close later
         other.close()
+
+
+AWAITED = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+
+def are_locks_awaited(queue: Queue) -> bool:
+    """Whether a transaction waits for a row's lock, on a server that runs nothing else of that kind."""
+    return bool(queue.sql(AWAITED) if queue.is_postgresql else lock_waits(queue.sql))
