@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -34,8 +35,8 @@ def rows(emptied_postgresql_dsn: str) -> Iterator[Rows]:
 def fill(store: Store, count: int) -> None:
     """Rows of eight groups and five priorities; every third one is finished."""
     store.database.change(
-        "INSERT INTO {table} (task, group_id, priority, status) SELECT 'tasks.x', n % 8, n % 5, CASE n % 3 WHEN 0 THEN 2 "
-        "ELSE 0 END FROM generate_series(1, ?) AS n",
+        "INSERT INTO {table} (task, group_id, priority, status) "
+        "SELECT 'tasks.x', n % 8, n % 5, CASE n % 3 WHEN 0 THEN 2 ELSE 0 END FROM generate_series(1, ?) AS n",
         (count,),
     )
 
@@ -52,7 +53,7 @@ def plan(store: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[s
     def explained(verb: Callable[[], object]) -> tuple[set[str], int, int]:
         lines: list[str] = []
 
-        def explain(self: object, sql: str, values: object = ()) -> object:
+        def explain(self: Any, sql: str, values: Any = ()) -> Any:
             if "jobs_queue" in sql and not sql.startswith("EXPLAIN"):
                 send(self, "BEGIN")
                 cursor = send(self, f"EXPLAIN (ANALYZE, BUFFERS) {sql}", values)
