@@ -1,4 +1,4 @@
-"""The examples for Django and Laravel, on PostgreSQL: each task stands or falls with its order, and worker.py runs it."""
+"""The examples for Django and Laravel, on PostgreSQL: a task stands or falls with its order, and worker.py runs it."""
 
 from __future__ import annotations
 
