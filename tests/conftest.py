@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _needs_server(item: pytest.Function) -> bool:
     chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
     fixtures = item.fixturenames
-    return not {"mysql", "postgresql"}.isdisjoint(map(str, chosen)) or any(
+    return any(one in ("mysql", "postgresql") for one in chosen if isinstance(one, str)) or any(
         name in SERVER_FIXTURES or name.endswith("_server") for name in fixtures
     )
 

@@ -44,7 +44,7 @@ class PostgreSQLDialect(Dialect):
     def __init__(self, dsn: PostgreSQLDsn, table: str) -> None:
         super().__init__(table)
         self._dsn = dsn
-        self.joins_statements = psycopg.Pipeline.is_supported()  # not by the libpq of old systems
+        self.joins_statements = self.checks_joined = psycopg.Pipeline.is_supported()  # not by the libpq of old systems
         self.words = PostgreSQLWords()
         self.claiming = PostgreSQLClaiming()
 
