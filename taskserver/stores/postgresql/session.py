@@ -153,7 +153,7 @@ class PostgreSQLSession(Session):
         return self.cursor
 
     def send_joined(self, writes: Sequence[Write], are_apart: bool, least: Sequence[int]) -> list[int]:
-        if are_apart and len(writes) > 1:
+        if are_apart and (least or len(writes) > 1):
             # One statement takes less time than several in one round trip.
             values = [value for _, several in writes for value in several]
             one = self._as_one(tuple(sql for sql, _ in writes), bool(least))
