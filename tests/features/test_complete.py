@@ -22,11 +22,11 @@ from tests.conftest import without
 from tests.support import effects as common
 from tests.support.deployment import ROOT
 from tests.support.effects import OTHER_GROUP, add, effects, set_settings, states, with_effects
-from tests.support.locks import holding
+from tests.support.locks import are_locks_awaited, holding
 from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
 from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
-from tests.support.servers import MySQLServer, lock_waits
+from tests.support.servers import MySQLServer
 from tests.support.turns import A_SERVER, ONE_STORE, on_stores_in_turn
 
 MODES = ["delete", "move", "mark"]
@@ -331,7 +331,7 @@ def test_a_wait_for_its_row_is_interrupted_by_the_timeout(mysql_queue: Queue) ->
     process = queue.start_task()
     with holding(queue.dsn):
         queue.go("go-5")
-        wait_until(lambda: lock_waits(queue.sql))
+        wait_until(lambda: are_locks_awaited(queue))
         time.sleep(1.5)
     assert end_of(process) == (0, "", "")
     assert (effects(queue), states(queue)) == ([], [(3, 1)])
