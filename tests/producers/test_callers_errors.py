@@ -181,7 +181,7 @@ def test_a_connection_that_breaks_is_an_error_that_says_so(shop: Shop) -> None:
 
 
 # A view of the processes, as that of transactions is kept for as long as one goes on asking.
-WAITING = "SELECT COUNT(*) FROM information_schema.processlist WHERE id = ? AND info LIKE 'INSERT INTO%%'"
+WAITING = "SELECT COUNT(*) FROM information_schema.processlist WHERE id = ? AND info LIKE 'INSERT INTO%'"
 
 
 def test_a_deadlock_is_told_and_nothing_is_done_again(mysql_shop: Shop) -> None:
