@@ -113,11 +113,15 @@ class Stop:
             for look_out in self.lookouts:
                 look_out()
 
-    def wait(self, seconds: float) -> bool:
-        """Wait for so long. False at once, within a tenth of a second, where the run is to end."""
+    def wait(self, seconds: float, rest: Callable[[float], object] = time.sleep) -> bool:
+        """Wait for so long. False at once, within a tenth of a second, where the run is to end.
+
+        `rest` rests for the seconds that it is given; the wait is over where it returns something true.
+        """
         until = time.monotonic() + seconds
         while not (is_to_end := self.is_to_end()) and (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, LOOK_SECONDS))
+            if rest(min(left, LOOK_SECONDS)):
+                break
         return not is_to_end
 
     def is_to_end(self) -> bool:

@@ -5,6 +5,7 @@
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ..interrupts.stopping import Stop
@@ -117,15 +118,18 @@ class RunLimits:
         """Seconds that each of the `calls` so far took on average, with what the queue costs."""
         return (self.elapsed() - self._waited_seconds) / calls if calls else 0.0
 
-    def wait(self, seconds: float) -> bool:
-        """Wait for new tasks for so long at most. False where the run is to end, or does not linger any more."""
+    def wait(self, seconds: float, rest: Callable[[float], object] = time.sleep) -> bool:
+        """Wait for new tasks for so long at most. False where the run is to end, or does not linger any more.
+
+        `rest` is as `Stop.wait` has it.
+        """
         limits = self._limits
         ends = [end for end in (limits.linger_seconds, limits.max_seconds) if end is not None]
         left = min(ends) - self.elapsed() if limits.linger_seconds is not None else 0.0
         if left <= 0:
             return False
         began_at = time.monotonic()
-        goes_on = self._stop.wait(min(seconds, left))
+        goes_on = self._stop.wait(min(seconds, left), rest)
         self._waited_seconds += time.monotonic() - began_at
         return goes_on
 

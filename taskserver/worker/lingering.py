@@ -1,6 +1,8 @@
 """Waiting for new tasks in a run that lingers: short pauses after work, longer ones while the queue stays empty.
 
-Each look costs the database two small queries: one for what is due (maintenance.py), and one for a new task.
+Each look costs the database two small queries: one for what is due (maintenance.py), and one for a new task. Where the
+database tells of new tasks (stores/database/waiting.py), a pause ends early, and is only the longest for which a task
+waits whose notice was lost.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from ..model.run_pauses import RunPauses
 from ..stores import Store
+from ..stores.database.waiting import Waiting
 from .limits import RunLimits
 from .maintenance import Maintenance
 
@@ -24,6 +27,7 @@ class Lingering:
         limits: RunLimits,
         maintenance: Maintenance,
         groups: Sequence[int],
+        waiting: Waiting,
         on_look: Callable[[], object],
     ) -> None:
         """Without `groups` the run waits for tasks of all; `on_look` is called after each look that found none."""
@@ -33,9 +37,18 @@ class Lingering:
         self._limits = limits
         self._maintenance = maintenance
         self._groups = groups
+        self._waiting = waiting
         # At random: cron starts the workers of many sites at the same instant.
         self._pause = pauses.when_empty * random.uniform(0.5, 1.0)
         self._is_to_disconnect: bool | None = None
+
+    def will_work(self, count: int) -> None:
+        """Note that so many tasks are about to run.
+
+        A single one is over soon, as a rule: then the run goes on waiting as before.
+        """
+        if count > 1:
+            self.end()
 
     def has_worked(self) -> None:
         """Note that there were tasks, and that others may follow soon."""
@@ -43,15 +56,32 @@ class Lingering:
 
     def wait(self) -> bool:
         """Wait for a new task. False once the time is over, with none. Raises DatabaseError."""
+        waiting = self._waiting
         self._spare_connection()
-        while self._limits.wait(self._pause):
-            self._pause = min(self._pause * 2, self._pauses.when_empty)
-            self._maintenance.look()
-            if self._maintenance.is_to_look_again or self._store.claims.has_new(self._groups):
+        pause = 0.0 if waiting.is_to_look_first else self._next_pause()
+        while self._limits.wait(pause, waiting.rest):
+            waiting.prepare()
+            if self._look():
                 return True
             self._on_look()
             self._spare_connection()
+            pause = self._next_pause()
         return self._limits.reason_to_end() is not None
+
+    def end(self) -> None:
+        """Wait no more, for now."""
+        self._waiting.end()
+
+    def _look(self) -> bool:
+        """Whether there may be a task to claim."""
+        maintenance = self._maintenance
+        maintenance.is_to_look_again = maintenance.is_to_look_again or self._waiting.has_due
+        maintenance.look()
+        return maintenance.is_to_look_again or self._store.claims.has_new(self._groups)
+
+    def _next_pause(self) -> float:
+        pause, self._pause = self._pause, min(self._pause * 2, self._pauses.when_empty)
+        return pause
 
     def _spare_connection(self) -> None:
         """Give the connection back before a pause, where the account may have few."""

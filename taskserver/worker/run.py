@@ -103,6 +103,8 @@ class Runner:
         return self._result
 
     def _end(self, reason: Reason) -> None:
+        if self._lingering is not None:
+            self._lingering.end()
         self._record.end(reason, self._limits.elapsed())
         result = self._result
         given_back = f", {result.released} given back" if result.released else ""
@@ -191,6 +193,8 @@ class Runner:
         """Run tasks of one claim, and give back those that were not started."""
         if not claim.tasks:
             return  # the time of all its rows lies ahead: they wait now
+        if self._lingering is not None:
+            self._lingering.will_work(len(claim.tasks))
         read_at = time.monotonic()  # waits are counted up to here, the lease from before the claim
         try:
             equipment = self._equip()
@@ -279,8 +283,16 @@ class Runner:
     def _linger(self) -> Lingering:
         from .lingering import Lingering
 
+        record = self._record
+        waiting = self._store.database.dialect.waiting(self._store.database, record.number, self._groups)
         return Lingering(
-            self._store, self._settings.pauses, self._limits, self._maintenance, self._groups, self._record.tell_of_life
+            self._store,
+            self._settings.pauses,
+            self._limits,
+            self._maintenance,
+            self._groups,
+            waiting,
+            record.tell_of_life,
         )
 
     def _equip(self) -> Equipment:

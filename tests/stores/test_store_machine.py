@@ -52,7 +52,7 @@ def place(dsn: str, modes: tuple[str, ...]) -> Iterator[Place]:
             open_now.enter_context(server.store.database.patiently())
         rows = Rows(dsn)
         open_now.callback(rows.close)
-        if not rows.is_mysql:
+        if rows.is_sqlite:
             for server in servers:
                 # Nobody pulls the plug here, and waiting for the disk takes longer than all else.
                 server.store.database.change("PRAGMA synchronous = OFF")

@@ -24,6 +24,7 @@ import psycopg
 from psycopg.abc import Buffer
 from psycopg.types.datetime import TimestamptzLoader
 
+from tests.support.processes import is_alive
 from tests.support.servers import STOP_SECONDS, PrivateServer, find_program
 
 PROGRAMS = ("initdb", "postgres")
@@ -164,7 +165,7 @@ class PostgreSQL(PrivateServer, PostgreSQLServer):
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
         deadline = time.monotonic() + STOP_SECONDS
-        while any(map(_is_alive, children)) and time.monotonic() < deadline:
+        while any(map(is_alive, children)) and time.monotonic() < deadline:
             time.sleep(0.005)
 
     def remove(self) -> None:
@@ -204,14 +205,6 @@ class PostgreSQL(PrivateServer, PostgreSQLServer):
         except psycopg.OperationalError:
             return False
         return True
-
-
-def _is_alive(pid: int) -> bool:
-    """Not so one that ended and whose parent has not asked for it yet."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def connection_in_utc(dsn: str) -> psycopg.Connection[tuple[Any, ...]]:

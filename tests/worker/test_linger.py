@@ -117,7 +117,7 @@ def test_a_wait_does_not_count_as_the_time_that_tasks_take(monkeypatch: pytest.M
     monkeypatch.setattr(time, "monotonic", lambda: now)
 
     class Waiting(Stop):
-        def wait(self, seconds: float) -> bool:
+        def wait(self, seconds: float, rest: object = None) -> bool:
             nonlocal now
             now += seconds
             return True

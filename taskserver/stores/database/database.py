@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ...errors import ConnectionLost, DatabaseError, NotUnderstood, TooLong, Unavailable
@@ -19,7 +20,7 @@ from ...host.standard_descriptors import fill_standard_descriptors
 from ...interrupts.stopping import uninterrupted
 from .dialect import Dialect, Inserts
 from .retrying import MIN_CONFLICT_SECONDS, Patience, RetryPolicy, Scope, Tries
-from .session import Pace, Session
+from .session import Pace, RowsChanged, Session
 from .statements import Statements, Words, Write, with_ids, words_of
 
 if TYPE_CHECKING:
@@ -293,37 +294,44 @@ class Database:
     # ---- several writes in one transaction
 
     def write_together(
-        self, writes: Sequence[Write], conflict_seconds: float, are_apart: bool = False
+        self, writes: Sequence[Write], conflict_seconds: float, are_apart: bool = False, least: Sequence[int] = ()
     ) -> tuple[list[int], bool]:
         """Several writes in one commit; how many rows each matched, and whether an earlier try may have taken effect.
 
-        `are_apart` says that no write touches the row of another, so that their order means nothing. All writes go in
-        one round trip where the server joins statements: a run's writes come by the thousand, and their round trips
-        cost most. Raises DatabaseError.
+        `are_apart` says that no write touches the row of another, so that their order means nothing. `least` is how
+        many rows each write has to match, where that matters: RowsChanged is raised if one matches fewer, and nothing
+        is written. All writes go in one round trip where the server joins statements: a run's writes come by the
+        thousand, and their round trips cost most. Raises DatabaseError.
         """
         was_in_doubt = False
-        if self.dialect.joins_statements:
+        dialect = self.dialect
+        if dialect.joins_statements and (not least or (are_apart and dialect.checks_joined)):
             try:
                 policy = RetryPolicy(Scope.BARE, conflict_seconds)
-                return self.run_in_doubt(policy, self._send_joined, writes, are_apart)
+                return self.run_in_doubt(policy, self._send_joined, writes, are_apart, least)
             except NotUnderstood as error:  # a proxy takes one statement at a time; this try did nothing
-                self.dialect.joins_statements, was_in_doubt = False, error.may_have_taken_effect
+                dialect.joins_statements, was_in_doubt = False, error.may_have_taken_effect
             except TooLong as error:  # each by itself may be short enough
                 was_in_doubt = error.may_have_taken_effect
         policy = RetryPolicy(Scope.TRANSACTION, conflict_seconds)
-        matched, in_doubt = self.run_in_doubt(policy, self._write_each, writes)
+        matched, in_doubt = self.run_in_doubt(policy, self._write_each, writes, least)
         return matched, in_doubt or was_in_doubt
 
-    def _write_each(self, writes: Sequence[Write]) -> list[int]:
-        return [self.write(sql, values) for sql, values in writes]
+    def _write_each(self, writes: Sequence[Write], least: Sequence[int]) -> list[int]:
+        matched = []
+        for (sql, values), few in zip_longest(writes, least, fillvalue=0):
+            matched.append(self.write(sql, values))
+            if matched[-1] < few:
+                raise RowsChanged()
+        return matched
 
-    def _send_joined(self, writes: Sequence[Write], are_apart: bool) -> list[int]:
+    def _send_joined(self, writes: Sequence[Write], are_apart: bool, least: Sequence[int]) -> list[int]:
         session = self._used_session
         try:
-            return session.send_joined([(self.compose(sql), values) for sql, values in writes], are_apart)
+            return session.send_joined([(self.compose(sql), values) for sql, values in writes], are_apart, least)
         except self.dialect.driver_errors as error:
             self._mend(session, error)
-        return self._send_joined(writes, are_apart)
+        return self._send_joined(writes, are_apart, least)
 
     def skipping_locked(self, work: Callable[[str], T]) -> T:
         """Do work with the end of its locking SELECT; the work's result.

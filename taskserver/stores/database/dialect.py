@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ...model.task import Changed
     from .facts import Facts
     from .task_connection import TaskConnection
+    from .waiting import Waiting
 
     # Faces for the type checker alone: a run that finds no task need not pay for them. A `database` in them is a
     # database.Database, whose file imports this one.
@@ -138,6 +139,8 @@ class Dialect(ABC):
     """The end of a SELECT that locks rows and waits for nobody: Conflict. Servers that skip locked rows know it."""
     joins_statements = False
     """Whether several statements go in one round trip; False once the server refused that."""
+    checks_joined = False
+    """Whether such statements can be undone where one matches too few rows."""
 
     def __init__(self, table: str) -> None:
         self.table = table
@@ -174,6 +177,12 @@ class Dialect(ABC):
     def has_few_connections(self, database: Any) -> bool:
         """Whether the account may have few connections at once, and any number in turn. Raises DatabaseError."""
         return False
+
+    def waiting(self, database: Any, number: int, groups: Sequence[int]) -> Waiting:
+        """How the worker of this number waits for new tasks of these groups (none: of all)."""
+        from .waiting import Waiting  # only a run that lingers waits
+
+        return Waiting()
 
     def make_place(self, database: Any) -> None:  # noqa: B027
         """Make the file, or other place, in which the tables are to lie. Raises DatabaseError."""

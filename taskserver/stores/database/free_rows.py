@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from ...errors import Conflict, DatabaseError, Refused
+from ...errors import Conflict, Refused
 from .database import Database
 from .retrying import AT_ONCE, HELD_PATIENCE_SECONDS, RetryPolicy, Scope
+from .session import RowsChanged
 from .statements import with_ids
 
 MAX_HELD = 2
@@ -21,10 +22,6 @@ MAX_HELD = 2
 
 Work = Callable[[list[int]], Any]
 """The write to locked rows, given their ids; its result is the caller's own."""
-
-
-class RowsChanged(DatabaseError):
-    """A write matched fewer rows than it should; its transaction is rolled back."""
 
 
 NOT_FREE = (RowsChanged, Conflict, Refused)

@@ -8,8 +8,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+from ...errors import DatabaseError
 from .retrying import Patience
 from .statements import Write
+
+
+class RowsChanged(DatabaseError):
+    """A write matched fewer rows than it should; its transaction is rolled back."""
+
+    def __init__(self) -> None:
+        super().__init__("rows were changed meanwhile")
 
 
 class Pace(threading.local):
@@ -82,10 +90,11 @@ class Session(ABC):
     def send(self, sql: str, values: Sequence[Any] = ()) -> Any:
         """Send one composed statement; the cursor that has its rows."""
 
-    def send_joined(self, writes: Sequence[Write], are_apart: bool) -> list[int]:
+    def send_joined(self, writes: Sequence[Write], are_apart: bool, least: Sequence[int]) -> list[int]:
         """Send composed writes as one transaction in one round trip; how many rows each matched.
 
-        `are_apart`: no write touches the row of another.
+        `are_apart`: no write touches the row of another. Where there are numbers in `least`, which a dialect may not
+        know (Dialect.checks_joined), it raises RowsChanged, with nothing written, if a write matches fewer rows.
         """
         raise NotImplementedError
 

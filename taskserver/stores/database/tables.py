@@ -110,9 +110,10 @@ def schema_statements(dialect: Dialect) -> Iterator[str]:
     """The statements that make the newest tables, under the queue's name."""
     text = dialect.schema_file.read_text(encoding="utf-8")
     lines = (line.partition("-- ")[0].rstrip() for line in text.splitlines() if not line.startswith("--"))
-    for statement in _named("\n".join(lines), dialect).split(";"):
+    # Lines of one statement are indented, but for its first: so are those of a function, which have semicolons, too.
+    for statement in re.split(r";\n+(?=\S)", _named("\n".join(lines), dialect)):
         if statement.strip():
-            yield statement.strip()
+            yield statement.strip().removesuffix(";")
 
 
 def _named(text: str, dialect: Dialect) -> str:

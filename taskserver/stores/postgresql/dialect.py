@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from .callers import PostgreSQLCallers
     from .inserts import PostgreSQLInserts
     from .task_connection import PostgreSQLTaskConnection
+    from .waiting import PostgreSQLWaiting
 
 
 class PostgreSQLDialect(Dialect):
@@ -42,7 +44,7 @@ class PostgreSQLDialect(Dialect):
     def __init__(self, dsn: PostgreSQLDsn, table: str) -> None:
         super().__init__(table)
         self._dsn = dsn
-        self.joins_statements = psycopg.Pipeline.is_supported()  # not by the libpq of old systems
+        self.joins_statements = self.checks_joined = psycopg.Pipeline.is_supported()  # not by the libpq of old systems
         self.words = PostgreSQLWords()
         self.claiming = PostgreSQLClaiming()
 
@@ -75,6 +77,13 @@ class PostgreSQLDialect(Dialect):
         from .callers import PostgreSQLCallers
 
         return PostgreSQLCallers(self._dsn, self.table)
+
+    # ---- for a run that lingers
+
+    def waiting(self, database: Database, number: int, groups: Sequence[int]) -> PostgreSQLWaiting:
+        from .waiting import PostgreSQLWaiting
+
+        return PostgreSQLWaiting(database, number, groups)
 
     # ---- for client.py doctor
 

@@ -118,6 +118,14 @@ CREATE TABLE IF NOT EXISTS jobs_queue_processes (
   released     BIGINT       NOT NULL DEFAULT 0
 );
 
+-- The workers that wait for tasks now, and are told of new ones; a row counts until its worker should have moved the
+-- instant on. A crash of the server empties the table, and ends what it tells of.
+CREATE UNLOGGED TABLE IF NOT EXISTS jobs_queue_waiting (
+  number       BIGINT       NOT NULL PRIMARY KEY,
+  group_ids    BIGINT[]     NULL DEFAULT NULL,
+  waits_until  TIMESTAMPTZ  NOT NULL
+);
+
 -- Groups whose tasks are not claimed for now.
 CREATE TABLE IF NOT EXISTS jobs_queue_paused (
   group_id     BIGINT       NOT NULL PRIMARY KEY CHECK (group_id BETWEEN 0 AND 4294967295),
@@ -165,6 +173,67 @@ CREATE TABLE IF NOT EXISTS jobs_queue_notes (
   value        TEXT         COLLATE "C" NOT NULL,
   noted_at     TIMESTAMPTZ  NOT NULL DEFAULT statement_timestamp()
 );
+
+-- Tell workers that wait of tasks that are new, or fall due: `7 0` tells worker 7 of a new task, `7 1.5` of one that
+-- falls due in 1.5 seconds. While none waits, an INSERT costs one look into an empty table more. The function has the
+-- rights of its owner, since who may add need not see who waits; so it names the schema of everything.
+DO $do$
+  DECLARE
+    place TEXT = (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = 'jobs_queue'::regclass);
+  BEGIN
+    LOCK TABLE jobs_queue_waiting IN SHARE ROW EXCLUSIVE MODE;
+    EXECUTE format($sql$
+      CREATE OR REPLACE FUNCTION %1$s.jobs_queue_tell() RETURNS trigger
+      LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
+        BEGIN
+          IF NOT EXISTS (SELECT FROM %1$s.jobs_queue_waiting WHERE waits_until > statement_timestamp()) THEN
+            RETURN NULL;
+          END IF;
+          IF TG_NAME = 'tell_of_added' THEN
+            PERFORM pg_notify(
+              'taskserver_' || %2$L::regclass::oid, waiting.number || ' ' || MIN(added.seconds)
+            )
+            FROM (
+              SELECT group_id, MIN(CASE
+                WHEN status = 0 AND (due_at > statement_timestamp()) IS NOT TRUE THEN 0
+                ELSE GREATEST(EXTRACT(EPOCH FROM due_at - statement_timestamp()), 0.001)
+              END) AS seconds
+              FROM added
+              WHERE status = 0 OR status IN (3, 5) AND due_at < statement_timestamp() + INTERVAL '1 hour'
+              GROUP BY group_id
+            ) AS added
+            JOIN %1$s.jobs_queue_waiting AS waiting
+              ON waiting.group_ids IS NULL OR added.group_id = ANY (waiting.group_ids)
+            WHERE waiting.waits_until > statement_timestamp()
+            GROUP BY waiting.number;
+          ELSIF TG_NAME = 'tell_of_changed' THEN
+            PERFORM pg_notify('taskserver_' || %2$L::regclass::oid, number || ' ' || CASE
+              WHEN NEW.status = 0 THEN 0
+              ELSE GREATEST(EXTRACT(EPOCH FROM NEW.due_at - statement_timestamp()), 0.001)
+            END)
+            FROM %1$s.jobs_queue_waiting
+            WHERE waits_until > statement_timestamp() AND (group_ids IS NULL OR NEW.group_id = ANY (group_ids));
+          ELSE
+            PERFORM pg_notify('taskserver_' || %2$L::regclass::oid, number || ' 0.001')
+            FROM %1$s.jobs_queue_waiting WHERE waits_until > statement_timestamp();
+          END IF;
+          RETURN NULL;
+        END
+      $body$;
+      REVOKE ALL ON FUNCTION %1$s.jobs_queue_tell() FROM PUBLIC
+    $sql$, place, place || '.jobs_queue_waiting');
+    IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgname = 'tell_of_added' AND tgrelid = 'jobs_queue'::regclass) THEN
+      CREATE TRIGGER tell_of_added AFTER INSERT ON jobs_queue
+        REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION jobs_queue_tell();
+      -- Each row by itself: a claim, a start or a finish, which are most of all, then costs nothing.
+      CREATE TRIGGER tell_of_changed AFTER UPDATE ON jobs_queue FOR EACH ROW
+        WHEN (NEW.status = 0 OR NEW.status IN (3, 5) AND NEW.due_at IS NOT NULL) EXECUTE FUNCTION jobs_queue_tell();
+      CREATE TRIGGER tell_of_resumed AFTER DELETE ON jobs_queue_paused
+        FOR EACH STATEMENT EXECUTE FUNCTION jobs_queue_tell();
+      CREATE TRIGGER tell_of_scheduled AFTER INSERT ON jobs_queue_schedules
+        FOR EACH STATEMENT EXECUTE FUNCTION jobs_queue_tell();
+    END IF;
+  END $do$;
 
 -- The versions of these tables that were applied, the greatest one counts.
 CREATE TABLE IF NOT EXISTS jobs_queue_schema (

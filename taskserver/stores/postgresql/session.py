@@ -20,7 +20,7 @@ from psycopg.pq import TransactionStatus
 
 from ...errors import DatabaseError
 from ...settings.dsn import PostgreSQLDsn
-from ..database.session import Pace, Session
+from ..database.session import Pace, RowsChanged, Session
 from ..database.statements import Write
 from .connection import connect_to, suit
 from .errors import DRIVER_ERRORS
@@ -71,7 +71,7 @@ class PostgreSQLSession(Session):
         self._dsn = dsn
         self._error_of = error_of
         self._is_direct = False
-        self._joined: dict[tuple[str, ...], str] = {}
+        self._joined: dict[tuple[tuple[str, ...], bool], str] = {}
 
     # ---- the connection
 
@@ -141,45 +141,56 @@ class PostgreSQLSession(Session):
             raise psycopg.errors.InFailedSqlTransaction("the transaction was rolled back")
         return self.cursor
 
-    def send_joined(self, writes: Sequence[Write], are_apart: bool) -> list[int]:
-        connection = self.connection
-        bound = [(sql, bindable(values)) for sql, values in writes]
-        if self._is_direct and len(bound) == 1:
-            return [self.cursor.execute(*bound[0], prepare=True).rowcount]
-        if self._is_direct and are_apart:
+    def send_joined(self, writes: Sequence[Write], are_apart: bool, least: Sequence[int]) -> list[int]:
+        if are_apart and (least or len(writes) > 1):
             # One statement takes less time than several in one round trip.
-            values = [value for _, several in bound for value in several]
-            self.cursor.execute(self._as_one(tuple(sql for sql, _ in bound)), values, prepare=True)
-            return list(self.cursor.fetchone())
-        # All statements of a pipeline are one transaction, as if BEGIN and COMMIT stood around them.
-        with connection.pipeline():
-            if not self._is_direct:
-                connection.execute(BEGIN_POOLED)
-                connection.execute(SET_LOCALLY)
-            cursors = [connection.execute(sql, values, prepare=self._is_direct) for sql, values in bound]
-            if not self._is_direct:
-                connection.execute("COMMIT")
-        return [cursor.rowcount for cursor in cursors]
+            values = [value for _, several in writes for value in several]
+            one = self._as_one(tuple(sql for sql, _ in writes), bool(least))
+            try:
+                ((*matched, _),) = self._send_in_transaction([(one, (*values, *least))])[0].fetchall()
+            except psycopg.errors.DivisionByZero:
+                raise RowsChanged() from None
+            return matched
+        return [cursor.rowcount for cursor in self._send_in_transaction(writes)]
 
-    def _as_one(self, writes: tuple[str, ...]) -> str:
-        """One statement of writes that all see the same rows; it returns how many rows each matched."""
-        joined = self._joined.get(writes)
+    def _send_in_transaction(self, statements: Sequence[Write]) -> list[Any]:
+        """Send statements as one transaction in one round trip; the cursor of each."""
+        bound = [(sql, bindable(values)) for sql, values in statements]
+        if self._is_direct and len(bound) == 1:
+            return [self.cursor.execute(*bound[0], prepare=True)]
+        # All statements of a pipeline are one transaction, as if BEGIN and COMMIT stood around them.
+        with self.connection.pipeline():
+            if not self._is_direct:
+                self.connection.execute(BEGIN_POOLED)
+                self.connection.execute(SET_LOCALLY)
+            cursors = [self.connection.execute(sql, values, prepare=self._is_direct) for sql, values in bound]
+            if not self._is_direct:
+                self.connection.execute("COMMIT")
+        return cursors
+
+    def _as_one(self, writes: tuple[str, ...], is_checked: bool) -> str:
+        joined = self._joined.get((writes, is_checked))
         if joined is None:
             if len(self._joined) > MAX_JOINED:
                 self._joined.clear()
-            joined = self._joined[writes] = joined_writes(writes)
+            joined = self._joined[writes, is_checked] = joined_writes(writes, is_checked)
         return joined
 
 
-def joined_writes(writes: Sequence[str]) -> str:
-    """One statement of several that write and return nothing, each with marks from $1 on."""
+def joined_writes(writes: Sequence[str], is_checked: bool) -> str:
+    """One statement of several that write and return nothing, each with marks from $1 on; they see the same rows.
+
+    It returns how many rows each matched, and a last column. `is_checked`: the last values say how many rows each has
+    to match; where one matches fewer, the statement ends in a division by zero.
+    """
     parts: list[str] = []
     numbers = count(1)
     for number, sql in enumerate(writes):
         # Each mark stands once.
         parts.append(f"w{number} AS ({re.sub(MARK, lambda _: f'${next(numbers)}', sql)} RETURNING 1)")
-    counts = ", ".join(f"(SELECT COUNT(*) FROM w{number})" for number in range(len(writes)))
-    return f"WITH {', '.join(parts)} SELECT {counts}"
+    counts = [f"(SELECT COUNT(*) FROM w{number})" for number in range(len(writes))]
+    enough = " AND ".join(f"{matched} >= ${next(numbers)}" for matched in counts) if is_checked else "TRUE"
+    return f"WITH {', '.join(parts)} SELECT {', '.join(counts)}, 1 / CASE WHEN {enough} THEN 1 ELSE 0 END"
 
 
 def _read_seconds(pace: Pace) -> float | None:

@@ -12,8 +12,8 @@ from functools import partial
 
 from ...errors import Conflict
 from ...model.task import ClaimedTask
-from ..database.free_rows import Lock, RowsChanged
-from ..database.retrying import RetryPolicy, Scope
+from ..database.free_rows import Lock
+from ..database.session import RowsChanged
 from ..database.statements import Write, with_ids
 from .finish_writes import CANCEL, COMPLETE, RUN_AGAIN
 from .leases import RENEW, START
@@ -124,9 +124,9 @@ class Batches:
         """
         ids, claim, has_one_writer = _ids_of(tasks), tasks[0].claim, self._store.has_one_writer
         complete = partial(self._complete, claim)
-        policy = RetryPolicy(Scope.TRANSACTION, self._writer_seconds)
         try:
-            self._database.run(policy, complete, ids)
+            writes = self._completing(claim, ids)
+            self._database.write_together(writes, self._writer_seconds, len(writes) == 1, [len(ids)] * len(writes))
             return set(ids), False
         except (RowsChanged, Conflict) as error:
             if isinstance(error, Conflict) and has_one_writer:
@@ -138,9 +138,12 @@ class Batches:
 
     def _complete(self, claim: int, ids: Sequence[int]) -> None:
         """Raises RowsChanged where a write matches fewer rows than it should."""
-        for sql in COMPLETE[self._store.mode]:
-            if self._database.write_ids(_of_many(sql), ids, (claim,)) < len(ids):
-                raise RowsChanged(f"of {len(ids)} rows some were changed meanwhile")
+        for sql, values in self._completing(claim, ids):
+            if self._database.write(sql, values) < len(ids):
+                raise RowsChanged()
+
+    def _completing(self, claim: int, ids: Sequence[int]) -> list[Write]:
+        return [(with_ids(_of_many(sql), ids), (*ids, claim)) for sql in COMPLETE[self._store.mode]]
 
     # ---- both in one commit
 
@@ -152,23 +155,18 @@ class Batches:
         None where a row was changed, or others hold it: `complete` and `start` then do what can be done. The second
         flag tells whether all may be done then, as a connection broke before its answer came.
         """
-        policy = RetryPolicy(Scope.TRANSACTION, self._writer_seconds)
+        claim, ended_ids, ids = tasks[0].claim, _ids_of(ended), _ids_of(tasks)
+        writes = [*self._completing(claim, ended_ids), self._start_of(claim, max_attempts, ids)]
+        least = [len(ended_ids)] * (len(writes) - 1) + [len(ids)]
+        # The writes of a move see what the one before did.
+        are_apart = len(writes) == 2
         try:
-            self._database.run(
-                policy, self._complete_and_start, _ids_of(ended), _ids_of(tasks), tasks[0].claim, max_attempts
-            )
+            self._database.write_together(writes, self._writer_seconds, are_apart, least)
         except (RowsChanged, Conflict) as error:
             if isinstance(error, Conflict) and self._store.has_one_writer:
                 raise
             return False, error.may_have_taken_effect
         return True, False
-
-    def _complete_and_start(
-        self, ended: Sequence[int], unstarted: Sequence[int], claim: int, max_attempts: int
-    ) -> None:
-        self._complete(claim, ended)
-        if self._database.write(*self._start_of(claim, max_attempts, unstarted)) < len(unstarted):
-            raise RowsChanged(f"of {len(unstarted)} rows some were changed meanwhile")
 
     # ---- start again: in progress, started → in progress, started once more
 
