@@ -74,10 +74,10 @@ class FailingQueue(Queue):
 
     def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         try:
-            if self._mysql is not None:
-                self._mysql.ping(reconnect=False)
+            if self._server_connection is not None:
+                self._server_connection.ping(reconnect=False)
         except pymysql.MySQLError:
-            self._mysql = None  # the database was away meanwhile
+            self._server_connection = None  # the database was away meanwhile
         return super().sql(statement, *values)
 
     @contextmanager
