@@ -40,6 +40,8 @@ class Lingering:
         self._waiting = waiting
         # At random: cron starts the workers of many sites at the same instant.
         self._pause = pauses.when_empty * random.uniform(0.5, 1.0)
+        if waiting.is_to_look_first:
+            self.has_worked()  # a transaction that is open now tells of its task to those alone who waited before it
         self._is_to_disconnect: bool | None = None
 
     def will_work(self, count: int) -> None:

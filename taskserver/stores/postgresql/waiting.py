@@ -55,13 +55,13 @@ class PostgreSQLWaiting(Waiting):
         """By time.monotonic: when the row was written last; minus infinity: there is none."""
         self._has_new = False
         """Whether a notice told of a new task."""
+        self._was_woken = False
+        """Whether a notice ended the last rest: then a task is there, and all else can wait."""
+        self._is_ready = False
+        """Whether the row was looked after, and the next instant read, since then."""
         self._due_at = float("inf")
         """By time.monotonic: when the next task falls due."""
         self.is_to_look_first = True
-
-    @property
-    def has_due(self) -> bool:
-        return time.monotonic() >= self._due_at
 
     # ---- listen, enter the row, look when the next task is due
 
@@ -82,10 +82,12 @@ class PostgreSQLWaiting(Waiting):
     NEXT_SECONDS = f"SELECT CAST(EXTRACT(EPOCH FROM ({NEXT}) - {{now}}) AS float8)"
 
     def prepare(self) -> None:
-        if not self.is_to_look_first or (self._has_new and self._is_told()):
-            self._has_new = False  # it is looked for next; when others fall due is known from the look before
+        was_woken, self._was_woken = self._was_woken, False
+        if was_woken or not self.is_to_look_first:
+            self.has_due, self._has_new, self._is_ready = self._is_due(), False, False
             return
         self._run(self._enter)
+        self.has_due = True  # perhaps since the look before, which is too late for _enter to tell
 
     def _run(self, work: Callable[[], None]) -> None:
         try:
@@ -111,18 +113,22 @@ class PostgreSQLWaiting(Waiting):
                 self._connection = session.connection
             database.write(self.FORGET)
             self._write_row()
-        self._has_new, self._due_at = False, float("inf")
+        self._is_ready, self._has_new, self._due_at = True, False, float("inf")
         ((seconds,),) = database.rows(self.NEXT_SECONDS)
         if seconds is not None:
             self._expect(seconds)
 
     def _write_row(self) -> None:
+        now = time.monotonic()
         self._database.write(self.ENTER, (self._number, self._groups, VALID_SECONDS))
-        self._written_at = time.monotonic()
+        self._written_at = now
 
     def _be_deaf(self, why: object) -> None:
         LOG.info("nobody tells this worker of new tasks, so it looks for them: %s", why)
         self.is_to_look_first, self._due_at = False, float("inf")
+
+    def _is_due(self) -> bool:
+        return time.monotonic() >= self._due_at
 
     def _is_told(self) -> bool:
         """Whether the row counts, and the connection is the one that listens."""
@@ -134,12 +140,13 @@ class PostgreSQLWaiting(Waiting):
     def rest(self, seconds: float) -> bool:
         if not self.is_to_look_first:
             return super().rest(seconds)
-        if not self._is_told():
-            return True  # a notice may have been lost
+        if not self._is_ready or not self._is_told():
+            return True
         if time.monotonic() >= self._written_at + RENEW_SECONDS:
             self._run(self._write_row)
         self._listen(min(seconds, max(self._due_at - time.monotonic(), 0.0)))
-        return self._has_new or self.has_due
+        self._was_woken = self._has_new
+        return self._has_new or self._is_due()
 
     def _listen(self, seconds: float) -> None:
         """Rest until something comes, or the time is over."""
