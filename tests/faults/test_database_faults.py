@@ -288,10 +288,11 @@ def test_a_finish_that_falls_victim_to_a_deadlock_is_written_again(shared_queue:
         assert list(cursor.fetchall()) == [first]
         states = "SELECT status, started_at IS NOT NULL FROM jobs_queue WHERE id IN (%s, %s) ORDER BY id"
         cursor.execute(states, (*first, *second))
-        assert list(cursor.fetchall()) == [(1, 1), (1, 0)]
-    assert queue.had_deadlock()
+        # On PostgreSQL the worker, which writes its finish alone at once, may be quicker than the one who waited.
+        assert list(cursor.fetchall()) in ([(1, 1), (1, 0)], [(2, 1), (1, 0)])
     queue.sql("DELETE FROM jobs_queue WHERE status = 4")
     queue.assert_all_once(worker)
+    assert queue.had_deadlock()
 
 
 # ---- producers do not wait
