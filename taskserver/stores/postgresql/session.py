@@ -70,7 +70,8 @@ class PostgreSQLSession(Session):
         super().__init__()
         self._dsn = dsn
         self._error_of = error_of
-        self._is_direct = False
+        self.is_direct = False
+        """Whether the server's own session is ours: no pooler of transactions stands between."""
         self._joined: dict[tuple[tuple[str, ...], bool], str] = {}
 
     # ---- the connection
@@ -88,7 +89,7 @@ class PostgreSQLSession(Session):
             connection.answer_seconds = _read_seconds(pace)
             self.cursor = connection.cursor()
             self.cursor.execute(SET_IF_DIRECT, (connection.info.backend_pid,))
-            self._is_direct = bool(self.cursor.fetchall())
+            self.is_direct = bool(self.cursor.fetchall())
         except Exception as error:  # a server that is none of PostgreSQL's may make the driver raise anything
             self.cursor = None
             raise self._error_of(error) from None
@@ -107,7 +108,7 @@ class PostgreSQLSession(Session):
         self.connection.answer_seconds = _read_seconds(pace)
 
     def suit(self, pace: Pace) -> None:
-        if self._is_direct:
+        if self.is_direct:
             self.send(f"SET statement_timeout = '{IN_A_RUN if pace.is_in_run else 0}'")
         super().suit(pace)
 
@@ -122,10 +123,10 @@ class PostgreSQLSession(Session):
 
     @property
     def commits_by_itself(self) -> bool:
-        return self._is_direct
+        return self.is_direct
 
     def begin(self) -> None:
-        if self._is_direct:
+        if self.is_direct:
             self.send("BEGIN")
         else:
             self.send(f"{BEGIN_POOLED}; {SET_LOCALLY}")
@@ -156,15 +157,15 @@ class PostgreSQLSession(Session):
     def _send_in_transaction(self, statements: Sequence[Write]) -> list[Any]:
         """Send statements as one transaction in one round trip; the cursor of each."""
         bound = [(sql, bindable(values)) for sql, values in statements]
-        if self._is_direct and len(bound) == 1:
+        if self.is_direct and len(bound) == 1:
             return [self.cursor.execute(*bound[0], prepare=True)]
         # All statements of a pipeline are one transaction, as if BEGIN and COMMIT stood around them.
         with self.connection.pipeline():
-            if not self._is_direct:
+            if not self.is_direct:
                 self.connection.execute(BEGIN_POOLED)
                 self.connection.execute(SET_LOCALLY)
-            cursors = [self.connection.execute(sql, values, prepare=self._is_direct) for sql, values in bound]
-            if not self._is_direct:
+            cursors = [self.connection.execute(sql, values, prepare=self.is_direct) for sql, values in bound]
+            if not self.is_direct:
                 self.connection.execute("COMMIT")
         return cursors
 
