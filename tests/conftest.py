@@ -40,6 +40,7 @@ from tests.support.servers import ExternalServer, MariaDB, MySQLServer, find_pro
 
 EXTERNAL_MYSQL = os.environ.get("TASKSERVER_TEST_MYSQL", "")
 EXTERNAL_POSTGRESQL = os.environ.get("TASKSERVER_TEST_POSTGRESQL", "")
+SERVERS = ("mysql", "postgresql")
 SERVER_FIXTURES = {"mariadb", "mysql_dsn", "mysql_queue", "postgresql", "postgresql_dsn", "postgresql_queue", "php"}
 """These, and whatever ends in _server."""
 IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
@@ -53,10 +54,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _needs_server(item: pytest.Function) -> bool:
     chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    fixtures = item.fixturenames
-    return any(one in ("mysql", "postgresql") for one in chosen if isinstance(one, str)) or any(
-        name in SERVER_FIXTURES or name.endswith("_server") for name in fixtures
-    )
+    if any(value in SERVERS for value in chosen if isinstance(value, str)):
+        return True
+    return any(name in SERVER_FIXTURES or name.endswith("_server") for name in item.fixturenames)
 
 
 def without(what: str) -> NoReturn:

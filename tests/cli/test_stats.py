@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from taskserver.stores.queue.stats import COLUMNS, HourStats, Stats
 from taskserver.stores.sqlite import connection as sqlite
 from taskserver.worker import stats as run_stats
 from taskserver.worker.stats import ANY_OTHER, MAX_KEYS, MAX_WAIT_SECONDS, RunStats
+from tests.support.locks import are_locks_awaited
 from tests.support.processes import (
     WAIT_SECONDS,
     assert_silent,
@@ -37,9 +38,10 @@ from tests.support.processes import (
 )
 from tests.support.proxy import Matches, Proxy, contains
 from tests.support.queues import LONG_AGO, Queue
-from tests.support.servers import MySQLServer, lock_waits
+from tests.support.rows import Rows
+from tests.support.servers import MySQLServer
 from tests.support.threads import together
-from tests.support.turns import A_SERVER, ONE_STORE, on_stores_in_turn
+from tests.support.turns import A_SERVER, ONE_SERVER, ONE_STORE, on_stores_in_turn
 
 MODES = ("delete", "move", "mark")
 TASKS = """
@@ -286,20 +288,21 @@ def test_a_killed_worker_takes_along_what_it_had_not_written_and_nothing_is_coun
     assert counts(queue) == {**written, (0, "tasks.hold"): (1, 1, 0, 0, 0, 1)}
 
 
-def test_a_worker_that_is_killed_as_it_writes_has_written_nothing(mysql_queue: Queue) -> None:
-    mysql_queue.define(WRITE_EACH_TIME)
-    mysql_queue.add("tasks.quick")
-    mysql_queue.worker()
-    mysql_queue.add("tasks.quick")
-    with mysql_queue.connect() as holder, holder.cursor() as cursor:
-        holder.begin()
-        cursor.execute("UPDATE jobs_queue_stats SET done = done")
-        process = mysql_queue.start()
-        wait_until(lambda: lock_waits(mysql_queue.sql))
-        assert mysql_queue.statuses() == []  # what has ended does not wait for its figures
+@ONE_SERVER
+def test_a_worker_that_is_killed_as_it_writes_has_written_nothing(queue: Queue) -> None:
+    queue.define(WRITE_EACH_TIME)
+    queue.add("tasks.quick")
+    queue.worker()
+    queue.add("tasks.quick")
+    with closing(Rows(queue.dsn)) as holder:
+        holder.execute(holder.begin)
+        holder.execute("UPDATE jobs_queue_stats SET done = done")
+        process = queue.start()
+        wait_until(lambda: are_locks_awaited(queue))
+        assert queue.statuses() == []  # what has ended does not wait for its figures
         kill(process)
-    wait_until(lambda: not lock_waits(mysql_queue.sql))
-    assert counts(mysql_queue) == {(0, "tasks.quick"): (1, 1, 1, 0, 0, 0)}
+    wait_until(lambda: not are_locks_awaited(queue))
+    assert counts(queue) == {(0, "tasks.quick"): (1, 1, 1, 0, 0, 0)}
 
 
 # ---- several workers

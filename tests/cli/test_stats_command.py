@@ -15,6 +15,7 @@ from taskserver.stores.queue.stats import COLUMNS, HourStats, Stats
 from tests.support.printed import json_of, text_of
 from tests.support.processes import run_on_terminal, wait_until
 from tests.support.queues import Queue
+from tests.support.words import HOURS_AGO, MINUTE_AND_SECOND
 
 ADD_HOUR = """
     INSERT INTO jobs_queue_stats (hour, group_id, task, begun, attempts, done, failed, fatal, lost,
@@ -25,9 +26,7 @@ ADD_HOUR = """
 
 def hours_ago(queue: Queue, number: int) -> str:
     """SQL for the hour so many hours ago."""
-    if queue.is_sqlite:
-        return f"strftime('%Y-%m-%d %H:00:00', 'now', '-{number} hours')"
-    return f"DATE_FORMAT(NOW() - INTERVAL {number} HOUR, '%%Y-%%m-%%d %%H:00:00')"
+    return HOURS_AGO[queue.kind].format(number)
 
 
 @pytest.fixture
@@ -52,8 +51,7 @@ def with_figures(queue: Queue) -> Queue:
 
 def is_about_to_turn(queue: Queue) -> bool:
     """Whether the hour ends before a test does."""
-    of_hour = "strftime('%M%S', 'now')" if queue.is_sqlite else "DATE_FORMAT(NOW(), '%%i%%s')"
-    return int(queue.sql(f"SELECT {of_hour}")[0][0]) > 5945
+    return int(queue.sql(f"SELECT {MINUTE_AND_SECOND[queue.kind]}")[0][0]) > 5945
 
 
 def screen_of(queue: Queue, *args: object) -> list[str]:

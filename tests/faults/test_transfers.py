@@ -441,7 +441,7 @@ class ServerStorm(Storm):
         self.struck["database killed in a transaction"] += 1
         time.sleep(self._chance.uniform(0, 0.3))
         self._server.start()
-        self.bank.queue._mysql = None
+        self.bank.queue._server_connection = None
         return True
 
     def calm(self) -> None:

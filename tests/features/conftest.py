@@ -1,30 +1,46 @@
 """Fixtures of features whose tasks run in the test's own process, as test modules give them by CODE.
 
 make_site   makes a Site (or what the test's file calls SITE) for a DSN and settings
-site        one in mode delete, for SQLite and for MySQL/MariaDB; mysql_site, sqlite_site of one of them alone
+site        one in mode delete, for SQLite, MySQL/MariaDB and PostgreSQL
+server_site, mysql_site, sqlite_site    of servers alone, and of one of them
 any_site    the same in each mode
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from taskserver import TaskServer
+from tests.support.postgresql import PostgreSQLServer
 from tests.support.rows import MODES
 from tests.support.servers import MySQLServer
 from tests.support.sites import Site, empty_tables
 
 
+@contextmanager
+def kept(server: MySQLServer | PostgreSQLServer) -> Iterator[str]:
+    """The DSN of a database with tables."""
+    with server.database() as name:
+        with TaskServer(server.dsn(name)) as task_server:
+            task_server.create_tables()
+        yield server.dsn(name)
+
+
 @pytest.fixture(scope="module")
 def kept_mysql_dsn(mysql_server: MySQLServer) -> Iterator[str]:
-    with mysql_server.database() as name:
-        with TaskServer(mysql_server.dsn(name)) as server:
-            server.create_tables()
-        yield mysql_server.dsn(name)
+    with kept(mysql_server) as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="module")
+def kept_postgresql_dsn(postgresql_server: PostgreSQLServer) -> Iterator[str]:
+    with kept(postgresql_server) as dsn:
+        yield dsn
 
 
 @pytest.fixture
@@ -33,9 +49,24 @@ def emptied_mysql_dsn(kept_mysql_dsn: str) -> str:
     return kept_mysql_dsn
 
 
-@pytest.fixture(params=["sqlite", "mysql"])
+@pytest.fixture
+def emptied_postgresql_dsn(kept_postgresql_dsn: str) -> str:
+    empty_tables(kept_postgresql_dsn)
+    return kept_postgresql_dsn
+
+
+DSNS = {"sqlite": "sqlite_dsn", "mysql": "emptied_mysql_dsn", "postgresql": "emptied_postgresql_dsn"}
+"""The fixture of each kind."""
+
+
+@pytest.fixture(params=list(DSNS))
 def site_dsn(request: pytest.FixtureRequest) -> str:
-    return str(request.getfixturevalue("emptied_mysql_dsn" if request.param == "mysql" else "sqlite_dsn"))
+    return str(request.getfixturevalue(DSNS[request.param]))
+
+
+@pytest.fixture(params=["mysql", "postgresql"])
+def server_site_dsn(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(DSNS[request.param]))
 
 
 @pytest.fixture
@@ -59,6 +90,11 @@ def site(make_site: Callable[..., Any], site_dsn: str) -> Any:
 @pytest.fixture(params=MODES)
 def any_site(make_site: Callable[..., Any], site_dsn: str, request: pytest.FixtureRequest) -> Any:
     return make_site(site_dsn, mode=request.param)
+
+
+@pytest.fixture
+def server_site(make_site: Callable[..., Any], server_site_dsn: str) -> Any:
+    return make_site(server_site_dsn)
 
 
 @pytest.fixture

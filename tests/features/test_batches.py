@@ -19,7 +19,6 @@ from taskserver.errors import TooLong
 from taskserver.model.attempt import Finish
 from taskserver.model.task import CANCELLED, Claim, ClaimedTask, Status
 from taskserver.model.task_options import MAX_TASKS_TOGETHER
-from taskserver.stores.mysql.dialect import MySQLDialect
 from taskserver.stores.queue.batches import Batches
 from taskserver.worker import batch, call, limits, preparing
 from taskserver.worker.claimed_tasks import ClaimedTasks
@@ -28,9 +27,8 @@ from tests.support.locks import holding
 from tests.support.processes import end_of, needs_peak, run_telling_peak, wait_until
 from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
-from tests.support.rows import MODES
+from tests.support.rows import MODES, Rows
 from tests.support.servers import MySQLServer
-from tests.support.sessions import new_connection
 from tests.support.sites import Site
 from tests.support.turns import A_SERVER
 
@@ -708,14 +706,13 @@ def test_the_leases_of_those_that_wait_for_their_turn_are_renewed(
 
 @pytest.mark.parametrize("skips_locked", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_row_that_a_page_holds_has_the_others_started_and_finished_without_it(
-    make_site: Callable[..., Packets], emptied_mysql_dsn: str, skips_locked: bool
+    make_site: Callable[..., Packets], server_site_dsn: str, skips_locked: bool
 ) -> None:
-    site = make_site(emptied_mysql_dsn, db_patience=5)
+    site = make_site(server_site_dsn, db_patience=5)
     store = site.store
-    assert isinstance(store.database.dialect, MySQLDialect)
     site.add("many", *range(5))
     tasks = store.claims.claim(5, ()).tasks
-    store.database.dialect.skips_locked = store.database.dialect.skips_locked and skips_locked
+    store.database.dialect.skips_locked &= skips_locked
     batches = Batches(store)
     with holding(site.dsn, "id = 3"):
         assert batches.start(tasks, 10) == {1, 2, 4, 5}
@@ -727,23 +724,23 @@ def test_a_row_that_a_page_holds_has_the_others_started_and_finished_without_it(
     assert [row[0] for row in site.columns("id")] == [3, 4]
 
 
-def test_a_run_does_what_a_page_does_not_hold_and_then_the_rest(mysql_site: Packets) -> None:
-    site = mysql_site
+def test_a_run_does_what_a_page_does_not_hold_and_then_the_rest(server_site: Packets) -> None:
+    site = server_site
     assert site.module
     site.add("many", *range(5))
-    page = new_connection(site.store)
-    page.autocommit(False)
+    page = Rows(site.dsn)
+    page.execute("BEGIN")
 
     def hold(items: Any) -> None:
         if 2 not in [item["n"] for item in items]:
-            page.rollback()
+            page.execute("ROLLBACK")
 
     real = site.store.claims.claim
 
     def claim(limit: int, groups: Sequence[int], number: int | None = None) -> Claim:
         claimed = real(limit, groups, number)
         if claimed.tasks:
-            page.cursor().execute("SELECT * FROM jobs_queue WHERE id = 3 FOR UPDATE")
+            page.execute("SELECT * FROM jobs_queue WHERE id = 3 FOR UPDATE")
         return claimed
 
     site.store.claims.claim = claim  # type: ignore[method-assign]

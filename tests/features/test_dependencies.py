@@ -29,6 +29,7 @@ from tests.support.servers import MySQLServer
 from tests.support.sessions import whenever_connected
 from tests.support.sites import Site
 from tests.support.websites import WEB_PASSWORD, web_user
+from tests.support.words import LAST_ID
 
 CODE = """
 from taskserver import Fatal, task
@@ -140,14 +141,14 @@ def test_a_task_starts_once_all_that_it_waits_for_are_done(any_site: Family) -> 
 @pytest.mark.parametrize("can_skip", [True, False])
 @pytest.mark.parametrize(("end", "first"), [("COMMIT", ["parent"]), ("ROLLBACK", [])])
 def test_a_task_waits_for_a_parent_that_is_not_committed_yet(
-    mysql_site: Family, end: str, first: list[str], can_skip: bool
+    server_site: Family, end: str, first: list[str], can_skip: bool
 ) -> None:
     """One that is rolled back was never there, and counts as done."""
-    site, producer = mysql_site, Rows(mysql_site.dsn)
+    site, producer = server_site, Rows(server_site.dsn)
     site.store.database.dialect.skips_locked &= can_skip
     producer.execute("BEGIN")
     producer.execute(f"INSERT INTO jobs_queue (task, args) VALUES ('{site.name}.note', '[\"parent\"]')")
-    ((parent,),) = producer.execute("SELECT LAST_INSERT_ID()")
+    ((parent,),) = producer.execute(LAST_ID[producer.kind])
     site.add("child", parent)
     site.server.add_task(f"{site.name}.note", ["child"], depends_on=[parent])
     site.settle()
@@ -289,8 +290,8 @@ def test_one_added_for_a_fatal_task_is_fatal_and_a_retry_of_it_alone_looks_again
     site.assert_all_done(parent, child)
 
 
-def test_a_retry_of_all_by_the_sql_of_the_documents_has_them_wait_again(mysql_site: Family) -> None:
-    site = mysql_site
+def test_a_retry_of_all_by_the_sql_of_the_documents_has_them_wait_again(server_site: Family) -> None:
+    site = server_site
     [statement] = [block.text for block in blocks("docs/operating.md") if "WHERE status = 4" in block.text]
     site.break_("parent")
     parent = site.add("parent")
@@ -611,11 +612,10 @@ SKIPS = [pytest.param(True, id="skips"), pytest.param(False, id="cannot skip", m
 
 
 @pytest.fixture(params=SKIPS)
-def held_site(request: pytest.FixtureRequest, mysql_site: Family) -> Family:
+def held_site(request: pytest.FixtureRequest, server_site: Family) -> Family:
     """On a server that can skip rows which others hold, and on one that cannot."""
-    assert isinstance(mysql_site.store.database.dialect, MySQLDialect)
-    mysql_site.store.database.dialect.skips_locked = request.param
-    return mysql_site
+    server_site.store.database.dialect.skips_locked = request.param
+    return server_site
 
 
 @pytest.mark.parametrize(
@@ -676,8 +676,8 @@ def test_a_held_parent_keeps_only_its_own_children_waiting(held_site: Family, mo
     site.assert_all_done()
 
 
-def test_more_children_that_are_held_than_a_portion_keep_no_other_one_waiting(mysql_site: Family) -> None:
-    site = mysql_site
+def test_more_children_that_are_held_than_a_portion_keep_no_other_one_waiting(server_site: Family) -> None:
+    site = server_site
     if not server_skips_locked(site.dsn):
         pytest.skip("this server has no SKIP LOCKED: many held rows leave some of the others for later")
     held_ones = MAX_EDGES_PER_LOOK + 50
@@ -688,9 +688,9 @@ def test_more_children_that_are_held_than_a_portion_keep_no_other_one_waiting(my
     assert site.run().done == held_ones
 
 
-def test_children_of_a_parent_that_is_held_hide_nothing_that_is_due(mysql_site: Family) -> None:
+def test_children_of_a_parent_that_is_held_hide_nothing_that_is_due(server_site: Family) -> None:
     """However many they are."""
-    site = mysql_site
+    site = server_site
     parent = site.add("parent", delay=3600)
     site.add_children(parent, MAX_DUE_PER_LOOK + 5)
     last = site.add("last", delay=3600)
@@ -781,16 +781,16 @@ def test_one_that_is_added_by_itself_stands_at_once_as_it_has_to(any_site: Famil
 
 
 @pytest.mark.parametrize("can_skip", [True, False])
-def test_a_producer_waits_a_second_at_most_for_parents_that_others_hold(mysql_site: Family, can_skip: bool) -> None:
+def test_a_producer_waits_a_second_at_most_for_parents_that_others_hold(server_site: Family, can_skip: bool) -> None:
     """However many they are; a worker settles the child."""
-    site, producer = mysql_site, Rows(mysql_site.dsn)
+    site, producer = server_site, Rows(server_site.dsn)
     site.store.database.dialect.skips_locked &= can_skip
     held = [site.add("parent", delay=3600) for _ in range(3)]
     parents: list[int] = []
     producer.execute("BEGIN")
     for _ in range(3):
         producer.execute(f"INSERT INTO jobs_queue (task, args) VALUES ('{site.name}.note', '[\"parent\"]')")
-        parents += producer.execute("SELECT LAST_INSERT_ID()")[0]
+        parents += producer.execute(LAST_ID[producer.kind])[0]
     with holding(site.dsn, f"id IN ({held[0]}, {held[1]}, {held[2]})"):
         for several in (parents[:1], parents, held, [*held, *parents]):
             began_at = time.monotonic()

@@ -61,11 +61,11 @@ def one_line(statement: str) -> str:
 
 
 def test_the_statement_of_the_example_and_of_the_document_is_the_one_that_is_tested(page: Page) -> None:
-    assert one_line(page.run(f"require '{EXAMPLES}/kinds.php'; echo RUN_AGAIN;")) == one_line(BY_SQL.mysql)
+    assert one_line(page.run(f"require '{EXAMPLES}/kinds.php'; echo RUN_AGAIN;")) == one_line(BY_SQL["mysql"])
     shown = [block.text for block in blocks("docs/kinds/rerun.md") if "INSERT" in block.text and block.kind == "sql"]
     plain = [one_line(re.sub(r"-- .*$", "", text, flags=re.MULTILINE)).rstrip(";") for text in shown]
     statements = [re.sub(r"VALUES \('.*?'\) ON", "VALUES (?, ?, ?) ON", text) for text in plain]
-    assert [statements[0], statements[-1]] == [one_line(BY_SQL.mysql), one_line(BY_SQL.sqlite)]
+    assert [statements[0], statements[-1]] == [one_line(BY_SQL["mysql"]), one_line(BY_SQL["sqlite"])]
 
 
 def test_a_page_delays_a_task_by_the_clock_of_the_database(mysql_queue: Queue, page: Page) -> None:
@@ -162,7 +162,7 @@ def test_a_rerun_from_sql_needs_the_rights_that_the_document_grants(
 ) -> None:
     database = mysql_queue.dsn.rpartition("/")[2]
     grants = next(block.text for block in blocks("docs/kinds/rerun.md") if "GRANT" in block.text)
-    statement = BY_SQL.mysql.replace("?", "%s")
+    statement = BY_SQL["mysql"].replace("?", "%s")
 
     def run_again(user: str) -> None:
         with mysql_server.connect(user=user, password=WEB_PASSWORD, database=database) as connection:

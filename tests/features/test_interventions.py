@@ -751,6 +751,8 @@ PRUNES: list[tuple[list[str], set[str], str]] = [
 ]
 PRUNED = {"done": "jobs_queue", "fatal": "jobs_queue", "archived": "jobs_queue_done", "figures": "jobs_queue_stats"}
 """The table of each kind of row that is pruned."""
+SPACE = {"sqlite": "VACUUM", "mysql": "OPTIMIZE TABLE {} copies", "postgresql": "VACUUM FULL {} copies"}
+"""What is told of the space on the disk, of these tables."""
 
 
 def archive(queue: Queue, finished_at: str, unique_key: str | None = None) -> None:
@@ -789,8 +791,7 @@ def test_a_prune_deletes_what_is_named_and_old(
     }
     assert ("1 task spared, for holding a unique_key" in told) == (bool(gone) and "--keys" not in options)
     named = dict.fromkeys(table for kind, table in PRUNED.items() if kind in words)
-    space = "VACUUM" if queue.is_sqlite else f"OPTIMIZE TABLE {', '.join(named)} copies"
-    assert space in told.splitlines()[-1]
+    assert SPACE[queue.kind].format(", ".join(named)) in told.splitlines()[-1]
 
 
 def test_a_prune_must_say_how_old(queue: Queue, client: Run) -> None:

@@ -6,21 +6,21 @@ in any state by tests/stores/test_adding.py; reruns stand in test_reruns.py.
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
 from taskserver import TaskServer
+from tests.support.locks import are_locks_awaited
 from tests.support.processes import WAIT_SECONDS, assert_silent, end_of, wait_until
 from tests.support.queues import Queue
-from tests.support.servers import lock_waits
+from tests.support.rows import Rows
 from tests.support.turns import A_SERVER, ONE_STORE
+from tests.support.words import INSERT_OR_IGNORE
 
 SETTINGS = {"TASKSERVER_LEASE": "600", "TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERVER_BACKOFF": "fixed:500"}
 """Nothing ends or comes back while a test looks, unless it says so."""
@@ -53,7 +53,7 @@ def test_a_delayed_task_waits_by_the_clock_of_the_database_and_then_runs(queue: 
 
 
 def test_by_sql_a_task_waits_by_status_5_and_by_a_due_at_that_lies_ahead_alone(queue: Queue) -> None:
-    hour = "strftime('%Y-%m-%d %H:%M:%f', 'now', '+1 hour') || '000'" if queue.is_sqlite else "NOW() + INTERVAL 1 HOUR"
+    hour = queue.ago(-3600)
     queue.sql(f"INSERT INTO jobs_queue (task, args, status, due_at) VALUES ('tasks.note', '[\"5\"]', 5, {hour})")
     queue.sql(f"INSERT INTO jobs_queue (task, args, due_at) VALUES ('tasks.note', '[\"0\"]', {hour})")
     queue.add("tasks.note", '["now"]')
@@ -70,23 +70,16 @@ def test_by_sql_a_task_waits_by_status_5_and_by_a_due_at_that_lies_ahead_alone(q
 @contextmanager
 def holding_the_key(queue: Queue) -> Iterator[Callable[[str], object]]:
     """A row with the key `held` that is inserted and not committed; how that transaction is to end."""
-    with ExitStack() as stack:
-        if queue.is_sqlite:
-            connection: Any = sqlite3.connect(queue.path, isolation_level=None)
-            connection.execute("BEGIN IMMEDIATE")
-        else:
-            connection = queue.connect()
-            connection.begin()
-        stack.callback(connection.close)
-        cursor = connection.cursor()
-        cursor.execute("INSERT INTO jobs_queue (task, unique_key) VALUES ('tasks.note', 'held')")
-        yield cursor.execute
+    with closing(Rows(queue.dsn)) as other:
+        other.execute(other.begin)
+        other.execute("INSERT INTO jobs_queue (task, unique_key) VALUES ('tasks.note', 'held')")
+        yield other.execute
 
 
 def wait_until_all_wait(queue: Queue, producers: int) -> None:
     """Until so many transactions wait for a lock; SQLite does not tell."""
     if not queue.is_sqlite:
-        wait_until(lambda: lock_waits(queue.sql) >= producers)
+        wait_until(lambda: are_locks_awaited(queue, by=producers))
 
 
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
@@ -127,9 +120,9 @@ def test_a_key_is_free_after_its_task_in_delete_and_move_and_held_in_mark(queue:
 
 
 def test_one_of_a_kind_by_sql_is_one_row_for_the_api_too(queue: Queue) -> None:
-    ignore = "INSERT OR IGNORE" if queue.is_sqlite else "INSERT IGNORE"
+    statement = INSERT_OR_IGNORE[queue.kind].format("jobs_queue (task, unique_key) VALUES ('tasks.note', 'one')")
     for _ in range(2):
-        queue.sql(f"{ignore} INTO jobs_queue (task, unique_key) VALUES ('tasks.note', 'one')")
+        queue.sql(statement)
     ((task_id,),) = queue.rows("id")
     assert queue.server.add_task("tasks.note", unique_key="one") == task_id
 

@@ -393,7 +393,7 @@ def test_a_rerun_by_sql_that_sets_the_stages_too_begins_anew(queue: Queue, is_ru
     if not is_running:
         assert_ends_well(process)
     stages = "task = 'tasks.note', stages = '[\"tasks.note\", \"tasks.first\"]', stage = 0, max_attempts = NULL"
-    statement = (BY_SQL.sqlite if queue.is_sqlite else BY_SQL.mysql).replace("attempts = 0", f"attempts = 0, {stages}")
+    statement = BY_SQL[queue.kind].replace("attempts = 0", f"attempts = 0, {stages}")
     queue.sql(statement, "tasks.note", '["new"]', "one")
     go_on(queue)
     assert_ends_well(process if is_running else queue.start())

@@ -106,24 +106,37 @@ def cancel(queue: Queue, task_id: int) -> None:
         assert operator.cancel(Selection(ids=(task_id,))) == 1
 
 
+TELLING = {
+    "sqlite": [
+        "CREATE TABLE told (number INTEGER PRIMARY KEY, progress TEXT, at REAL)",
+        "CREATE TRIGGER note_progress AFTER UPDATE OF progress ON jobs_queue WHEN new.progress IS NOT NULL "
+        "BEGIN INSERT INTO told (progress, at) VALUES (new.progress, julianday('now') * 86400.0); END",
+    ],
+    "mysql": [
+        "CREATE TABLE told (number INT AUTO_INCREMENT PRIMARY KEY, progress TEXT, at DECIMAL(20, 6))",
+        "CREATE TRIGGER note_progress AFTER UPDATE ON jobs_queue FOR EACH ROW INSERT INTO told (progress, at) "
+        "SELECT NEW.progress, UNIX_TIMESTAMP(SYSDATE(6)) FROM DUAL "
+        "WHERE NEW.progress IS NOT NULL AND NOT (NEW.progress <=> OLD.progress)",
+    ],
+    "postgresql": [
+        "CREATE TABLE told (number SERIAL PRIMARY KEY, progress TEXT, "
+        "at FLOAT DEFAULT EXTRACT(EPOCH FROM clock_timestamp()))",
+        "CREATE FUNCTION note_progress() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN INSERT INTO told (progress) VALUES (NEW.progress); RETURN NULL; END $$",
+        "CREATE TRIGGER note_progress AFTER UPDATE ON jobs_queue FOR EACH ROW "
+        "WHEN (NEW.progress IS NOT NULL AND NEW.progress IS DISTINCT FROM OLD.progress) "
+        "EXECUTE FUNCTION note_progress()",
+    ],
+}
+
+
 class Writes:
     """Every progress that a row ever had, with its instant in seconds: a trigger writes them down."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        if queue.is_sqlite:
-            queue.sql("CREATE TABLE told (number INTEGER PRIMARY KEY, progress TEXT, at REAL)")
-            queue.sql(
-                "CREATE TRIGGER note_progress AFTER UPDATE OF progress ON jobs_queue WHEN new.progress IS NOT NULL "
-                "BEGIN INSERT INTO told (progress, at) VALUES (new.progress, julianday('now') * 86400.0); END"
-            )
-        else:
-            queue.sql("CREATE TABLE told (number INT AUTO_INCREMENT PRIMARY KEY, progress TEXT, at DECIMAL(20, 6))")
-            queue.sql(
-                "CREATE TRIGGER note_progress AFTER UPDATE ON jobs_queue FOR EACH ROW INSERT INTO told (progress, at) "
-                "SELECT NEW.progress, UNIX_TIMESTAMP(SYSDATE(6)) FROM DUAL "
-                "WHERE NEW.progress IS NOT NULL AND NOT (NEW.progress <=> OLD.progress)"
-            )
+        for statement in TELLING[queue.kind]:
+            queue.sql(statement)
 
     def all(self) -> list[tuple[float, float]]:
         """What was done by then, and when."""

@@ -12,6 +12,7 @@ import pytest
 from taskserver import DatabaseError
 from tests.support.sessions import new_connection
 from tests.support.sites import Site
+from tests.support.words import LET_DELETE, REFUSE_DELETE
 
 CODE = """
 import taskserver
@@ -47,45 +48,46 @@ def complete(number):
 def many(items):
     calls.extend(item["number"] for item in items)
 """
-KEEPING = (
-    "CREATE TRIGGER keeping BEFORE DELETE ON jobs_queue FOR EACH ROW WHEN OLD.id = {0} "
-    "BEGIN SELECT RAISE(ABORT, 'an order names it'); END"
-)
 
 
 def keep(site: Site, row_id: int) -> None:
-    """A row of another table refers to this task: an SQLite that minds foreign keys is rare."""
-    if not site.rows.is_mysql:
-        site.rows.execute(KEEPING.format(row_id))
-        return
-    site.rows.execute(
-        "CREATE TABLE orders (task_id BIGINT UNSIGNED NOT NULL, FOREIGN KEY (task_id) REFERENCES jobs_queue (id))"
-    )
-    site.rows.execute(f"INSERT INTO orders VALUES ({row_id})")
+    for statement in REFUSE_DELETE[site.rows.kind]:
+        site.rows.execute(statement.format(row_id))
 
 
 def let_go(site: Site) -> None:
-    site.rows.execute("DROP TABLE orders" if site.rows.is_mysql else "DROP TRIGGER keeping")
+    site.rows.execute(LET_DELETE[site.rows.kind])
 
 
-AUDIT = (
-    "CREATE TRIGGER auditing AFTER DELETE ON jobs_queue FOR EACH ROW IF OLD.id = {} "
-    "THEN INSERT INTO audit VALUES (OLD.task); END IF"
-)
+AUDIT = {
+    "mysql": [
+        "CREATE TRIGGER auditing AFTER DELETE ON jobs_queue FOR EACH ROW IF OLD.id = {} "
+        "THEN INSERT INTO audit VALUES (OLD.task); END IF"
+    ],
+    "postgresql": [
+        "CREATE FUNCTION audit_it() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN INSERT INTO audit VALUES (OLD.task); RETURN NULL; END $$",
+        "CREATE TRIGGER auditing AFTER DELETE ON jobs_queue FOR EACH ROW WHEN (OLD.id = {}) "
+        "EXECUTE FUNCTION audit_it()",
+    ],
+}
+END_AUDIT = {"mysql": "DROP TRIGGER auditing", "postgresql": "DROP FUNCTION audit_it() CASCADE"}
 
 
 @pytest.mark.parametrize("name", ["note", "many", "transfer"])
-def test_a_trigger_that_fails_by_itself_keeps_its_row_and_no_other(mysql_site: Site, name: str) -> None:
-    ids = [mysql_site.add_args(name, {"number": number}) for number in range(6)]
-    mysql_site.rows.execute("CREATE TABLE audit (task VARCHAR(3))")
-    mysql_site.rows.execute(AUDIT.format(ids[3]))
+def test_a_trigger_that_fails_by_itself_keeps_its_row_and_no_other(server_site: Site, name: str) -> None:
+    site = server_site
+    ids = [site.add_args(name, {"number": number}) for number in range(6)]
+    site.rows.execute("CREATE TABLE audit (task VARCHAR(3))")
+    for statement in AUDIT[site.rows.kind]:
+        site.rows.execute(statement.format(ids[3]))
     try:
-        assert mysql_site.run().done == 6
-        assert sorted(mysql_site.module.calls) == list(range(6))
-        assert mysql_site.columns("id, status") == [(ids[3], 2)]
+        assert site.run().done == 6
+        assert sorted(site.module.calls) == list(range(6))
+        assert site.columns("id, status") == [(ids[3], 2)]
     finally:
-        mysql_site.rows.execute("DROP TRIGGER auditing")
-        mysql_site.rows.execute("DROP TABLE audit")
+        site.rows.execute(END_AUDIT[site.rows.kind])
+        site.rows.execute("DROP TABLE audit")
 
 
 @pytest.fixture(params=["delete", "move"])
@@ -121,7 +123,8 @@ def test_a_task_whose_whole_transaction_a_trigger_rolled_back_is_not_done(
     site.module.connect = lambda: new_connection(site.store)
     site.module.has_money = True
     ids = [site.add_args(name, {"number": number}) for number in range(3)]
-    site.rows.execute(KEEPING.format(ids[1]).replace("ABORT", "ROLLBACK"))
+    (keeping,) = REFUSE_DELETE["sqlite"]
+    site.rows.execute(keeping.format(ids[1]).replace("ABORT", "ROLLBACK"))
     result = site.run()
     assert (result.done, result.failed, result.lost) == (2, 1, 0)
     assert site.rows.execute("SELECT number FROM money") == [(0,), (2,)]
@@ -176,18 +179,31 @@ def test_a_row_that_cannot_go_gives_up_its_key(site: Site) -> None:
     assert site.module.calls == [1, 2]
 
 
-def test_a_start_that_is_refused_ends_the_run_with_the_reason(mysql_site: Site) -> None:
-    ids = [mysql_site.add_args("note", [number]) for number in range(3)]
-    mysql_site.rows.execute(
-        f"CREATE TRIGGER refusing BEFORE UPDATE ON jobs_queue FOR EACH ROW IF NEW.id = {ids[1]} AND NEW.attempts > 0 "
+REFUSING = {
+    "mysql": [
+        "CREATE TRIGGER refusing BEFORE UPDATE ON jobs_queue FOR EACH ROW IF NEW.id = {} AND NEW.attempts > 0 "
         "THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not this one'; END IF"
-    )
+    ],
+    "postgresql": [
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not this one'; END $$",
+        "CREATE TRIGGER refusing BEFORE UPDATE ON jobs_queue FOR EACH ROW "
+        "WHEN (NEW.id = {} AND NEW.attempts > 0) EXECUTE FUNCTION refuse()",
+    ],
+}
+END_REFUSING = {"mysql": "DROP TRIGGER refusing", "postgresql": "DROP FUNCTION refuse() CASCADE"}
+
+
+def test_a_start_that_is_refused_ends_the_run_with_the_reason(server_site: Site) -> None:
+    site = server_site
+    ids = [site.add_args("note", [number]) for number in range(3)]
+    for statement in REFUSING[site.rows.kind]:
+        site.rows.execute(statement.format(ids[1]))
     try:
-        with pytest.raises(DatabaseError, match="1644"):
-            mysql_site.run()
+        with pytest.raises(DatabaseError, match="not this one"):
+            site.run()
     finally:
-        mysql_site.rows.execute("DROP TRIGGER refusing")
-    assert mysql_site.columns("id, status, attempts") == [(ids[1], 0, 0), (ids[2], 0, 0)]
+        site.rows.execute(END_REFUSING[site.rows.kind])
+    assert site.columns("id, status, attempts") == [(ids[1], 0, 0), (ids[2], 0, 0)]
 
 
 @pytest.mark.long

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,9 @@ from tests.support.processes import WAIT_SECONDS, assert_one_line, assert_silent
 from tests.support.queues import LONG_AGO, Queue
 from tests.support.rows import Rows
 from tests.support.threads import together
-from tests.support.turns import on_stores_in_turn
+from tests.support.turns import EACH_SERVER, on_stores_in_turn
 
-HOLD = "SELECT name FROM jobs_queue_schedules WHERE name = %s FOR UPDATE"
+HOLD = "SELECT name FROM jobs_queue_schedules WHERE name = ? FOR UPDATE"
 RACERS = 6
 
 
@@ -445,14 +446,13 @@ def test_a_schedule_changed_just_as_its_time_comes_adds_the_new_task(
     assert (task_of(rows)["args"], task_of(rows)["priority"]) == ('["new"]', 5)
 
 
-def test_held_schedules_are_left_for_a_while_and_others_come(
-    mysql_queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@EACH_SERVER
+def test_held_schedules_are_left_for_a_while_and_others_come(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"number {number}" for number in range(6)]
-    with TaskServer(mysql_queue.dsn) as server, mysql_queue.connect() as other, other.cursor() as cursor:
+    with TaskServer(queue.dsn) as server, closing(Rows(queue.dsn)) as other:
         for name in names:
             server.schedule(name, "tasks.note", every=10_000_000)
-        make_due(mysql_queue)
+        make_due(queue)
         worker = Schedules(server.store)
         tried: list[str] = []
         fire = worker.fire
@@ -464,13 +464,13 @@ def test_held_schedules_are_left_for_a_while_and_others_come(
         monkeypatch.setattr(worker, "fire", fire_and_tell)
         monkeypatch.setattr(schedules, "PAUSE_PER_SECOND", 1000.0)
         monkeypatch.setattr("random.sample", lambda several, count: list(several))
-        other.begin()
-        cursor.execute(HOLD, ("number 2",))
+        other.execute("BEGIN")
+        other.execute(HOLD, ["number 2"])
         assert worker.fire_all(names) == 2
         assert worker.fire_all(names) == 0
         assert tried == names[:3]  # the third one was met, and no other after it
         worker._again_at = 0.0
-        other.rollback()
+        other.execute("ROLLBACK")
         assert worker.fire_all(names[2:]) == 4
         assert server.store.due.look().schedules == []
 

@@ -33,6 +33,7 @@ from tests.support.servers import MySQLServer
 from tests.support.sessions import new_connection
 from tests.support.sites import Site
 from tests.support.turns import A_SERVER
+from tests.support.words import LET_DELETE, REFUSE_DELETE
 
 CODE = """
 import taskserver
@@ -358,7 +359,7 @@ def test_a_task_of_a_round_may_complete_itself(site: Rounds) -> None:
 
 def _transaction(site: Rounds) -> Any:
     connection = new_connection(site.store)
-    connection.cursor().execute("BEGIN" if site.rows.is_mysql else "BEGIN IMMEDIATE")
+    connection.cursor().execute(site.rows.begin)
     return connection
 
 
@@ -627,22 +628,22 @@ def test_a_started_task_that_was_given_back_is_started_anew_by_the_same_run(site
 # ---- rows that others hold, and writes that fail
 
 
-def test_a_row_that_a_page_holds_has_the_others_of_its_round_run_without_it(mysql_site: Rounds) -> None:
-    site = mysql_site
+def test_a_row_that_a_page_holds_has_the_others_of_its_round_run_without_it(server_site: Rounds) -> None:
+    site = server_site
     assert site.module
     ids = site.add("many", *range(5))
-    page = new_connection(site.store)
-    page.autocommit(False)
+    page = Rows(site.dsn)
+    page.execute("BEGIN")
     real = site.store.claims.claim
 
     def claim(limit: int, groups: Sequence[int], number: int | None = None) -> Claim:
         claimed = real(limit, groups, number)
         if claimed.tasks:
-            page.cursor().execute(f"SELECT * FROM jobs_queue WHERE id = {ids[2]} FOR UPDATE")
+            page.execute(f"SELECT * FROM jobs_queue WHERE id = {ids[2]} FOR UPDATE")
         return claimed
 
     site.store.claims.claim = claim  # type: ignore[method-assign]
-    site.module.does["many"] = on(4, page.rollback)
+    site.module.does["many"] = on(4, lambda: page.execute("ROLLBACK"))
     result = site.run()
     page.close()
     assert (result.taken, result.done, result.lost) == (5, 5, 0)
@@ -651,25 +652,25 @@ def test_a_row_that_a_page_holds_has_the_others_of_its_round_run_without_it(mysq
 
 @pytest.mark.parametrize("is_to_end", [False, True])
 def test_a_started_task_whose_row_a_page_holds_is_given_back_once_it_is_free(
-    emptied_mysql_dsn: str, make_site: Callable[..., Rounds], is_to_end: bool
+    server_site_dsn: str, make_site: Callable[..., Rounds], is_to_end: bool
 ) -> None:
     """By the heartbeat, while a call takes long; or by the run, which ends."""
-    site = make_site(emptied_mysql_dsn, lease=2)
+    site = make_site(server_site_dsn, lease=2)
     assert site.module
     ids = site.add("many", *range(5))
     stop = Stop()
-    with ThreadPoolExecutor(1) as beside, closing(new_connection(site.store)) as page:
-        page.autocommit(False)
+    with ThreadPoolExecutor(1) as beside, closing(Rows(site.dsn)) as page:
+        page.execute("BEGIN")
 
         def let_go_once_the_others_are_new() -> None:
             rows = Rows(site.dsn)
             where = f"WHERE status = 0 AND id > {ids[0]}"
             wait_until(lambda: rows.execute(f"SELECT COUNT(*) FROM jobs_queue {where}") == [(3,)])
             rows.close()
-            page.rollback()
+            page.execute("ROLLBACK")
 
         def hold() -> None:
-            page.cursor().execute(f"SELECT * FROM jobs_queue WHERE id = {ids[2]} FOR UPDATE")
+            page.execute(f"SELECT * FROM jobs_queue WHERE id = {ids[2]} FOR UPDATE")
             beside.submit(let_go_once_the_others_are_new)
             if is_to_end:
                 stop.ask()
@@ -683,22 +684,22 @@ def test_a_started_task_whose_row_a_page_holds_is_given_back_once_it_is_free(
     assert result.done == (1 if is_to_end else 5)
 
 
-def test_an_ended_task_whose_row_a_page_holds_keeps_no_other_from_its_end(mysql_site: Rounds) -> None:
-    site = mysql_site
+def test_an_ended_task_whose_row_a_page_holds_keeps_no_other_from_its_end(server_site: Rounds) -> None:
+    site = server_site
     assert site.module
     ids = site.add("many", *range(4))
-    with ThreadPoolExecutor(1) as beside, closing(new_connection(site.store)) as page:
-        page.autocommit(False)
+    with ThreadPoolExecutor(1) as beside, closing(Rows(site.dsn)) as page:
+        page.execute("BEGIN")
 
         def hold() -> None:
-            page.cursor().execute(f"SELECT * FROM jobs_queue WHERE id = {ids[1]} FOR UPDATE")
+            page.execute(f"SELECT * FROM jobs_queue WHERE id = {ids[1]} FOR UPDATE")
             beside.submit(let_go_once_alone)
 
         def let_go_once_alone() -> None:
             rows = Rows(site.dsn)
             wait_until(lambda: rows.execute("SELECT id FROM jobs_queue") == [(ids[1],)])
             rows.close()
-            page.rollback()
+            page.execute("ROLLBACK")
 
         site.module.does["many"] = on(3, hold)
         result = site.run()
@@ -771,18 +772,12 @@ def test_a_row_that_the_database_does_not_let_go_stays_as_a_done_one(
 ) -> None:
     assert site.module
     ids = site.add("many", *range(3))
-    kind = "BEFORE DELETE ON jobs_queue FOR EACH ROW"
-    if site.rows.is_mysql:
-        site.rows.execute(
-            f"CREATE TRIGGER keep {kind} IF OLD.id = {ids[1]} THEN "
-            "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'kept'; END IF"
-        )
-    else:
-        site.rows.execute(f"CREATE TRIGGER keep {kind} WHEN OLD.id = {ids[1]} BEGIN SELECT RAISE(ABORT, 'kept'); END")
+    for statement in REFUSE_DELETE[site.rows.kind]:
+        site.rows.execute(statement.format(ids[1]))
     try:
         assert site.run().done == 3
     finally:
-        site.rows.execute("DROP TRIGGER keep")
+        site.rows.execute(LET_DELETE[site.rows.kind])
     assert site.columns("id, status") == [(ids[1], Status.DONE)]
 
 

@@ -19,8 +19,9 @@ from tests.support.locks import holding
 from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
 from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
+from tests.support.rows import Rows
 from tests.support.servers import MariaDB, MySQLServer, missing_programs
-from tests.support.turns import ONE_STORE
+from tests.support.turns import EACH_SERVER
 
 MAY_NOT = "a task may not end its transaction itself"
 SETTINGS = common.SETTINGS
@@ -46,6 +47,19 @@ ENDINGS = {
     "prepared": lambda number: [run("PREPARE it FROM 'COMMIT'"), run("EXECUTE it")],
     "executescript": lambda number: taskserver.connection().executescript("SELECT 1;"),
     "isolation_level": lambda number: setattr(taskserver.connection(), "isolation_level", None),
+    "COMMIT; BEGIN": lambda number: run("COMMIT; BEGIN"),
+    "commit(), autocommit": lambda number: (
+        taskserver.connection().commit(), setattr(taskserver.connection(), "autocommit", True)
+    ),
+    "rollback(), commit()": lambda number: (
+        taskserver.connection().rollback(), write(number + 2), taskserver.connection().commit()
+    ),
+    "rollback(), autocommit": lambda number: (
+        taskserver.connection().rollback(), setattr(taskserver.connection(), "autocommit", True), write(number + 2)
+    ),
+    "rollback(), rollback()": lambda number: (
+        taskserver.connection().rollback(), write(number + 2), taskserver.connection().rollback()
+    ),
 }
 
 @transactional
@@ -131,10 +145,10 @@ def go_on_after_it(how, number):
 # ---- MySQL's answers
 
 @taskserver.task(transactional=True, timeout=0.5)
-def swallow_an_interrupt(then):
+def swallow_an_interrupt(then, sleep):
     write(1)
     try:
-        run("SELECT SLEEP(20)") if then != "outside" else time.sleep(20)
+        run(sleep) if then != "outside" else time.sleep(20)
     except BaseException:
         note("struck")
     wait()
@@ -173,40 +187,48 @@ def make_queue(make_queue: Callable[..., Queue]) -> Callable[..., Queue]:
 
 # ---- a task that ends its transaction itself
 
-ENDED: dict[str, tuple[list[int] | None, list[int] | None]] = {
-    # how, for SQLite, for MySQL: what is committed of number and number + 1; None where there is no such thing
-    "commit()": ([], [0]),
-    "COMMIT": ([], [0]),
-    "COMMIT AND CHAIN": (None, [0]),
-    "END": ([], None),
-    "BEGIN": (None, [0]),
-    "with": ([], None),
-    "CREATE TABLE": (None, [0]),
-    "SET autocommit": (None, [0]),
-    "procedure": (None, [0]),
-    "procedure that begins": (None, [0]),
-    "commit(), close()": (None, [0]),
-    "commit(), connect()": (None, [0]),
-    "FLUSH STATUS": (None, [0]),
-    "prepared": (None, [0]),
-    "executescript": ([], None),
-    "isolation_level": ([], None),
+KINDS = ("sqlite", "mysql", "postgresql")
+ENDED: dict[str, tuple[list[int] | None, list[int] | None, list[int] | None]] = {
+    # how, for each of KINDS: what is committed of number and number + 1; None where there is no such thing
+    "commit()": ([], [0], [0]),
+    "COMMIT": ([], [0], [0]),
+    "COMMIT AND CHAIN": (None, [0], [0]),
+    "COMMIT; BEGIN": (None, None, [0]),
+    "END": ([], None, [0]),
+    "BEGIN": (None, [0], None),
+    "with": ([], None, [0]),
+    "CREATE TABLE": (None, [0], None),
+    "SET autocommit": (None, [0], None),
+    "commit(), autocommit": (None, None, [0]),
+    "rollback(), commit()": (None, [2], [2]),
+    "rollback(), autocommit": (None, None, [2]),
+    "rollback(), rollback()": (None, None, []),  # which is one too many to be known
+    "procedure": (None, [0], None),
+    "procedure that begins": (None, [0], None),
+    "commit(), close()": (None, [0], [0]),
+    "commit(), connect()": (None, [0], None),
+    "FLUSH STATUS": (None, [0], None),
+    "prepared": (None, [0], None),
+    "executescript": ([], None, None),
+    "isolation_level": ([], None, None),
 }
+BY_THEMSELVES = ("SET autocommit", "commit(), autocommit", "rollback(), autocommit")
+"""Each statement after it is committed by itself, as it asks for."""
 
 
 @pytest.mark.parametrize("then", ["raises it", "raises another", "goes on"])
 def test_a_task_that_ends_its_transaction_itself_is_fatal(queue: Queue, then: str) -> None:
     """What it committed before, it committed; it does not do so again, and nothing is committed after that."""
-    if not queue.is_sqlite:
+    if queue.kind == "mysql":
         queue.sql("CREATE PROCEDURE commit_now() COMMIT")
         queue.sql("CREATE PROCEDURE commit_and_begin() BEGIN COMMIT; START TRANSACTION; END")
-    cases = [(how, ended[0 if queue.is_sqlite else 1]) for how, ended in ENDED.items()]
+    cases = [(how, ended[KINDS.index(queue.kind)]) for how, ended in ENDED.items()]
     expected = []
     for index, (how, offsets) in enumerate((how, offsets) for how, offsets in cases if offsets is not None):
         add(queue, "end", how, then, index * 10)
         expected += [index * 10 + offset for offset in offsets]
-        if how == "SET autocommit" and then != "raises another":
-            expected.append(index * 10 + 1)  # each statement by itself, as it asked for
+        if how in BY_THEMSELVES and then != "raises another":
+            expected.append(index * 10 + 1)
     add(queue, "effect", 1000)
     ended = queue.worker()
     rows = queue.rows("status, attempts, error_text, args")
@@ -215,7 +237,7 @@ def test_a_task_that_ends_its_transaction_itself_is_fatal(queue: Queue, then: st
         assert (status, attempts) == (4, 1), (args, error_text)
         assert error_text.startswith(f"Fatal: {MAY_NOT}"), (args, error_text)
     assert len([line for line in ended.stderr.splitlines() if MAY_NOT in line]) == len(rows)
-    assert effects(queue) == [*expected, 1000]
+    assert effects(queue) == [*sorted(expected), 1000]
     assert MAY_NOT in queue.client("show", 1).stdout
 
 
@@ -227,7 +249,7 @@ def test_a_task_that_commits_is_shown_with_its_own_traceback_when_run_by_hand(sq
     assert ended.stdout.endswith(", and is fatal\n")
 
 
-@ONE_STORE
+@pytest.mark.parametrize("dsn", ["sqlite", pytest.param("mysql", marks=pytest.mark.long), "postgresql"], indirect=True)
 def test_a_task_that_rolls_back_or_closes_its_connection_fails_with_nothing_committed(queue: Queue) -> None:
     errors = {
         "taskserver.connection().rollback(); write(1)": "Conflict: its transaction was rolled back",
@@ -256,7 +278,7 @@ def test_a_connection_that_was_kept_from_an_earlier_task_takes_nothing(queue: Qu
     assert_silent(queue.worker("--mode", "mark"))
     assert queue.statuses() == [2, 3, 2, 3, 2]
     for line in queue.first_lines()[1::2]:
-        assert re.match("InterfaceError|ProgrammingError: Cannot operate on a closed", line)
+        assert re.match("InterfaceError|(ProgrammingError|OperationalError): .* closed", line)
     assert effects(queue) == [1, 4]
 
 
@@ -270,44 +292,101 @@ def test_on_sqlite_a_forked_process_cannot_write_to_its_parent_s_transaction(sql
     assert effects(sqlite_queue) == [2, 3, 4]
 
 
+@EACH_SERVER
 @pytest.mark.parametrize("is_lost", [False, True], ids=["", "lost"])
 @pytest.mark.parametrize("then", ["raises it", "goes on", "outside"])
-def test_an_interrupt_that_was_swallowed_lets_nothing_be_committed(
-    mysql_queue: Queue, then: str, is_lost: bool
-) -> None:
+def test_an_interrupt_that_was_swallowed_lets_nothing_be_committed(queue: Queue, then: str, is_lost: bool) -> None:
     """Else a statement might get the answer to the one before it, and the fence that to a write of the task."""
-    add(mysql_queue, "swallow_an_interrupt", then)
-    add(mysql_queue, "effect", 10)
-    worker = mysql_queue.start("--mode", "mark")
-    wait_until(lambda: mysql_queue.notes() == ["struck"])
+    drivers, sleep = ("OperationalError", "pg_sleep") if queue.is_postgresql else ("InterfaceError", "SLEEP")
+    add(queue, "swallow_an_interrupt", then, f"SELECT {sleep}(20)")
+    add(queue, "effect", 10)
+    worker = queue.start("--mode", "mark")
+    wait_until(lambda: queue.notes() == ["struck"])
     if is_lost:
-        mysql_queue.sql("UPDATE jobs_queue SET claim = claim + 1 WHERE id = 1")
-    mysql_queue.go()
+        queue.sql("UPDATE jobs_queue SET claim = claim + 1 WHERE id = 1")
+    queue.go()
     code, output, errors = end_of(worker)
     assert (code, output, len(errors.splitlines())) == (0, "", int(is_lost))
-    assert mysql_queue.statuses() == [1 if is_lost else 3, 2]
+    assert queue.statuses() == [1 if is_lost else 3, 2]
     if not is_lost:
-        begin = "InterfaceError" if then == "raises it" else "TaskInterrupted: an interrupt struck it, and it went on"
-        assert mysql_queue.first_lines()[0].startswith(begin)
-    assert effects(mysql_queue) == [10]
+        begin = drivers if then == "raises it" else "TaskInterrupted: an interrupt struck it, and it went on"
+        assert queue.first_lines()[0].startswith(begin)
+    assert effects(queue) == [10]
 
 
 @contextmanager
 def in_deadlock(queue: Queue) -> Iterator[None]:
     """In the `with`, another transaction wants what the task `meet_deadlock` has, and has what that one wants."""
     queue.sql("INSERT INTO effects (number) VALUES (0), (0)")
-    with closing(queue.connect()) as other, other.cursor() as cursor:
-        other.begin()
-        cursor.execute("UPDATE effects SET number = number + 1 WHERE id = 2")
-        # The heavier one: it is the task's that the server rolls back.
-        cursor.execute(f"INSERT INTO effects (number) VALUES {', '.join(['(-1)'] * 200)}")
+    with closing(Rows(queue.dsn)) as other:
+        if queue.is_postgresql:
+            other.execute("SET deadlock_timeout = '1min'")  # it is the task's that finds the deadlock, and fails
+        other.execute(other.begin)
+        other.execute("UPDATE effects SET number = number + 1 WHERE id = 2")
+        # The heavier one: it is the task's that MySQL rolls back.
+        other.execute(f"INSERT INTO effects (number) VALUES {', '.join(['(-1)'] * 200)}")
         wait_until(lambda: "meet_deadlock" in queue.notes())
-        wanting = threading.Thread(target=cursor.execute, args=("UPDATE effects SET number = 5 WHERE id = 1",))
+        wanting = threading.Thread(target=other.execute, args=("UPDATE effects SET number = 5 WHERE id = 1",))
         wanting.start()
         queue.go()
         wanting.join()
-        other.rollback()
+        other.execute("ROLLBACK")
     yield
+
+
+@pytest.mark.parametrize("then", ["raises it", "goes on"])
+def test_a_task_whose_transaction_postgresql_ended_is_not_half_committed(postgresql_queue: Queue, then: str) -> None:
+    queue = postgresql_queue
+    add(queue, "meet_deadlock", then)
+    process = queue.start(1)
+    with in_deadlock(queue):
+        assert end_of(process) == (0, "", "")
+    assert (effects(queue), states(queue)) == ([0, 0], [(3, 1)])
+    ended = "InFailedSqlTransaction: " if then == "goes on" else "DeadlockDetected: "
+    assert queue.first_lines()[0].startswith(ended)
+    queue.end_backoffs()
+    assert_silent(queue.worker())
+    assert (effects(queue), states(queue)) == ([7, 10, 10], [])
+
+
+KEPT = """
+write(1)
+try:
+    run("SELECT 1 / 0")
+except Exception:
+    pass
+"""
+
+
+def test_an_error_that_a_task_kept_to_itself_undoes_what_it_wrote_on_postgresql(postgresql_queue: Queue) -> None:
+    """As does a COMMIT after it, which the server answers by ROLLBACK."""
+    queue = postgresql_queue
+    connection = "taskserver.connection()"
+    undone = "Conflict: its transaction was rolled back, and it went on: "
+    errors = {
+        KEPT: undone,
+        f"{KEPT}write(2)": "InFailedSqlTransaction: current transaction is aborted",
+        f"{KEPT}{connection}.commit()": undone,
+        f"{KEPT}{connection}.commit(); write(3)": undone,
+        f"{KEPT}{connection}.rollback(){KEPT}": undone,
+    }
+    for code in errors:
+        add(queue, "act", code)
+    add(queue, "act", f"{KEPT}run('ROLLBACK TO taskserver_task'); write(4)")  # which is well
+    add(queue, "act", f"run('SAVEPOINT before'){KEPT}run('ROLLBACK TO before'); write(5)")
+    assert_silent(queue.worker())
+    assert (effects(queue), states(queue)) == ([4, 5], [(3, 1)] * len(errors))
+    for error, line in zip(errors.values(), queue.first_lines(), strict=True):
+        assert line.startswith(error)
+
+
+def test_limits_that_a_host_set_on_sessions_end_no_task_on_postgresql(postgresql_queue: Queue) -> None:
+    queue = postgresql_queue
+    for name in ("statement_timeout", "idle_in_transaction_session_timeout", "lock_timeout"):
+        queue.sql(f"ALTER DATABASE \"{queue.dsn.rpartition('/')[2]}\" SET {name} = '200ms'")
+    add(queue, "act", "write(1); time.sleep(0.4); run('SELECT pg_sleep(0.4)'); write(2)")
+    assert_silent(queue.worker("--mode", "mark"))
+    assert (effects(queue), states(queue)) == ([1, 2], [(2, 1)])
 
 
 @pytest.mark.parametrize("then", ["raises it", "raises it, later", "goes on"])
@@ -363,11 +442,12 @@ def test_a_task_may_go_to_another_database_of_the_server(mysql_queue: Queue, mod
     assert effects(mysql_queue) == [1, 2, 10, 20]
 
 
-def test_texts_come_through_a_character_set_that_a_task_chose(mysql_queue: Queue) -> None:
-    add(mysql_queue, "act", "run('SET NAMES latin1'); result = 'Käse 😀'")
-    add(mysql_queue, "effect", 2, "Brötchen")
-    assert_silent(mysql_queue.worker("--mode", "mark"))
-    results = [json.loads(result) for (result,) in mysql_queue.rows("result")]
+@EACH_SERVER
+def test_texts_come_through_a_character_set_that_a_task_chose(queue: Queue) -> None:
+    add(queue, "act", """run("SET NAMES 'latin1'"); result = 'Käse 😀'""")
+    add(queue, "effect", 2, "Brötchen")
+    assert_silent(queue.worker("--mode", "mark"))
+    results = [json.loads(result) for (result,) in queue.rows("result")]
     assert results == ["Käse 😀", "Brötchen"]
 
 

@@ -28,17 +28,18 @@ from tests.support.effects import (
     states,
     with_effects,
 )
-from tests.support.locks import holding
+from tests.support.locks import are_locks_awaited, holding
 from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
 from tests.support.queues import Queue
-from tests.support.servers import lock_waits
-from tests.support.turns import A_SERVER, ONE_STORE, on_stores_in_turn
+from tests.support.turns import A_SERVER, EACH_SERVER, ONE_SERVER, ONE_STORE, on_stores_in_turn
 
 EACH_MODE = on_stores_in_turn("mode", ["delete", "move", "mark"])
 SETTINGS = common.SETTINGS
 TASKS = (
     common.TASKS
     + """
+import psycopg
+
 @transactional
 def hold_and_fail(number):
     hold(number)
@@ -60,7 +61,7 @@ def too_long(number):
 @taskserver.task(transactional=True, timeout=0.5)
 def too_long_in_the_database(number):
     write(number)
-    run("SELECT SLEEP(20)")
+    run("SELECT pg_sleep(20)" if isinstance(taskserver.connection(), psycopg.Connection) else "SELECT SLEEP(20)")
 
 @transactional
 def add_child(number, fails):
@@ -192,7 +193,7 @@ def test_a_task_that_raises_leaves_nothing_and_comes_again(queue: Queue) -> None
     assert_fatal(ended, "ValueError: after its write")
 
 
-@A_SERVER
+@EACH_SERVER
 def test_a_task_whose_time_is_up_leaves_nothing(queue: Queue) -> None:
     names = ["too_long"] if queue.is_sqlite else ["too_long", "too_long_in_the_database"]
     for number, name in enumerate([*names, "effect"]):
@@ -201,6 +202,8 @@ def test_a_task_whose_time_is_up_leaves_nothing(queue: Queue) -> None:
     assert effects(queue) == [len(names)]
     assert states(queue) == [*[(3, 1)] * len(names), (2, 1)]
     assert all("TaskInterrupted" in line or "Timeout" in line for line in queue.first_lines()[:-1])
+    if queue.is_postgresql:  # which would go on without the worker
+        wait_until(lambda: queue.sql("SELECT 1 FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(20)'") == [])
 
 
 @on_stores_in_turn("name", ["hold", "busy"])
@@ -215,26 +218,28 @@ def test_a_second_signal_leaves_nothing(queue: Queue, name: str) -> None:
     assert queue.first_lines()[0] == "TaskInterrupted: stopped by a second signal"
 
 
-def test_a_cancelled_task_that_hears_of_it_leaves_nothing(mysql_queue: Queue) -> None:
-    set_settings(mysql_queue, TASKSERVER_LEASE="2")
-    add(mysql_queue, "hold", 1)
-    process = mysql_queue.start_task()
-    assert mysql_queue.client("cancel", 1).returncode == 0
+@EACH_SERVER
+def test_a_cancelled_task_that_hears_of_it_leaves_nothing(queue: Queue) -> None:
+    set_settings(queue, TASKSERVER_LEASE="2")
+    add(queue, "hold", 1)
+    process = queue.start_task()
+    assert queue.client("cancel", 1).returncode == 0
     code, output, errors = end_of(process)
     assert (code, output) == (0, "")
     assert "cancelled" in errors
-    assert (effects(mysql_queue), mysql_queue.statuses()) == ([], [4])
-    assert mysql_queue.first_lines()[0].startswith("cancelled")
+    assert (effects(queue), queue.statuses()) == ([], [4])
+    assert queue.first_lines()[0].startswith("cancelled")
 
 
-def test_a_cancelled_stage_that_ends_well_has_its_effects_and_no_next_stage(mysql_queue: Queue) -> None:
-    mysql_queue.server.add_pipeline(["tasks.hold", "tasks.effect"], [1])
-    process = mysql_queue.start_task()
-    assert mysql_queue.client("cancel", 1).returncode == 0
-    mysql_queue.go()
+@EACH_SERVER
+def test_a_cancelled_stage_that_ends_well_has_its_effects_and_no_next_stage(queue: Queue) -> None:
+    queue.server.add_pipeline(["tasks.hold", "tasks.effect"], [1])
+    process = queue.start_task()
+    assert queue.client("cancel", 1).returncode == 0
+    queue.go()
     assert end_of(process)[:2] == (0, "")
-    assert (effects(mysql_queue), mysql_queue.statuses()) == ([1, 101], [4])
-    assert mysql_queue.first_lines()[0].startswith("cancelled")
+    assert (effects(queue), queue.statuses()) == ([1, 101], [4])
+    assert queue.first_lines()[0].startswith("cancelled")
 
 
 @ONE_STORE
@@ -247,11 +252,11 @@ def test_what_is_called_when_the_last_attempt_failed_is_outside_of_it(queue: Que
     assert states(queue) == [(2, 1)]
 
 
+@EACH_SERVER
 @pytest.mark.parametrize(
     ("mode", "runs_elsewhere"), [("delete", False), ("move", False), ("mark", False), ("mark", True)]
 )
-def test_a_task_that_was_taken_over_leaves_nothing(mysql_queue: Queue, mode: str, runs_elsewhere: bool) -> None:
-    queue = mysql_queue
+def test_a_task_that_was_taken_over_leaves_nothing(queue: Queue, mode: str, runs_elsewhere: bool) -> None:
     add(queue, "hold", 1)
     process = queue.start_task("--mode", mode)
     if runs_elsewhere:
@@ -297,13 +302,11 @@ print(server.run())
     assert sqlite_queue.notes() == []
 
 
+@EACH_SERVER
 @pytest.mark.parametrize(
     ("name", "mode"), [("hold", "delete"), ("hold", "move"), ("hold", "mark"), ("hold_and_fail", "mark")]
 )
-def test_a_task_that_was_given_up_has_its_effects_if_it_ends_well_and_late(
-    mysql_queue: Queue, mode: str, name: str
-) -> None:
-    queue = mysql_queue
+def test_a_task_that_was_given_up_has_its_effects_if_it_ends_well_and_late(queue: Queue, mode: str, name: str) -> None:
     add(queue, name, 1)
     queue.sql("UPDATE jobs_queue SET max_attempts = 1")
     process = queue.start_task("--mode", mode)
@@ -315,19 +318,20 @@ def test_a_task_that_was_given_up_has_its_effects_if_it_ends_well_and_late(
     assert states(queue) == ([(4, 1)] if name != "hold" else [(2, 1)] if mode == "mark" else [])
 
 
-def test_the_transaction_leaves_the_row_to_others_until_its_last_statement(mysql_queue: Queue) -> None:
-    add(mysql_queue, "hold", 1)
-    process = mysql_queue.start_task()
-    with holding(mysql_queue.dsn, "status = 1 AND started_at IS NOT NULL"):  # which is to be had
-        mysql_queue.go()
-        wait_until(lambda: lock_waits(mysql_queue.sql))
+@EACH_SERVER
+def test_the_transaction_leaves_the_row_to_others_until_its_last_statement(queue: Queue) -> None:
+    add(queue, "hold", 1)
+    process = queue.start_task()
+    with holding(queue.dsn, "status = 1 AND started_at IS NOT NULL"):  # which is to be had
+        queue.go()
+        wait_until(lambda: are_locks_awaited(queue))
         assert process.poll() is None
     assert end_of(process) == (0, "", "")
-    assert effects(mysql_queue) == [1, 101]
+    assert effects(queue) == [1, 101]
 
 
-def test_the_lease_of_a_long_task_is_renewed_meanwhile(mysql_queue: Queue) -> None:
-    queue = mysql_queue
+@ONE_SERVER
+def test_the_lease_of_a_long_task_is_renewed_meanwhile(queue: Queue) -> None:
     set_settings(queue, TASKSERVER_LEASE="2")
     add(queue, "hold", 1)
     process = queue.start_task()

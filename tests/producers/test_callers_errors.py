@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pymysql
 import pytest
 
@@ -20,6 +21,7 @@ from taskserver.stores.mysql import callers as mysql_callers
 from tests.support.processes import wait_until
 from tests.support.servers import MySQLServer
 from tests.support.shops import Shop
+from tests.support.turns import EACH_SERVER
 from tests.support.websites import WEB_PASSWORD, web_user
 
 # ---- what is no connection
@@ -161,20 +163,25 @@ def test_a_closed_connection_is_an_error_that_says_so(shop: Shop) -> None:
     connection.close()
     with pytest.raises(DatabaseError, match=r"on the connection that was given: .*closed") as caught:
         shop.server.add_task("tasks.note", connection=connection)
-    assert isinstance(caught.value.__cause__, (sqlite3.Error, pymysql.Error))
+    assert isinstance(caught.value.__cause__, (sqlite3.Error, pymysql.Error, psycopg.Error))
 
 
-def test_a_connection_that_breaks_is_an_error_that_says_so(mysql_shop: Shop) -> None:
-    connection = mysql_shop.open()
-    mysql_shop.order(connection)
-    mysql_shop.sql(f"KILL {connection.thread_id()}")
-    with pytest.raises(ConnectionLost, match="open another, and do all of your transaction again"):
-        mysql_shop.server.add_task("tasks.note", connection=connection)
-    assert (mysql_shop.customers(), mysql_shop.rows()) == ([], [])
+@EACH_SERVER
+def test_a_connection_that_breaks_is_an_error_that_says_so(shop: Shop) -> None:
+    connection = shop.open()
+    shop.order(connection)
+    if shop.is_postgresql:
+        shop.sql(f"SELECT pg_terminate_backend({connection.info.backend_pid}, 1000)")
+    else:
+        shop.sql(f"KILL {connection.thread_id()}")
+    for _ in range(2):
+        with pytest.raises(ConnectionLost, match="open another, and do all of your transaction again"):
+            shop.server.add_task("tasks.note", connection=connection)
+    assert (shop.customers(), shop.rows()) == ([], [])
 
 
 # A view of the processes, as that of transactions is kept for as long as one goes on asking.
-WAITING = "SELECT COUNT(*) FROM information_schema.processlist WHERE id = ? AND info LIKE 'INSERT INTO%%'"
+WAITING = "SELECT COUNT(*) FROM information_schema.processlist WHERE id = ? AND info LIKE 'INSERT INTO%'"
 
 
 def test_a_deadlock_is_told_and_nothing_is_done_again(mysql_shop: Shop) -> None:
@@ -201,7 +208,11 @@ def test_what_others_hold_is_a_conflict_that_only_the_caller_can_repeat(shop: Sh
     holder, connection = shop.open(), shop.open(**({"timeout": 0.2} if shop.is_sqlite else {}))
     shop.order(connection)
     if not shop.is_sqlite:
-        connection.cursor().execute("SET innodb_lock_wait_timeout = 1")
+        brief = "SET lock_timeout = '200ms'" if shop.is_postgresql else "SET innodb_lock_wait_timeout = 1"
+        connection.cursor().execute(brief)
+        if shop.is_postgresql:
+            connection.commit()  # else the setting would be undone, too
+            shop.order(connection)
         shop.server.add_task("tasks.note", ["theirs"], unique_key="k", connection=holder)
     else:
         connection.commit()
@@ -209,6 +220,10 @@ def test_what_others_hold_is_a_conflict_that_only_the_caller_can_repeat(shop: Sh
     with pytest.raises(Conflict, match="roll your transaction back, and do all of it again"):
         shop.server.add_task("tasks.note", unique_key="k", connection=connection)
     holder.rollback()
+    if shop.is_postgresql:
+        with pytest.raises(DatabaseError, match="an error went before in this transaction: roll it back, and"):
+            shop.server.add_task("tasks.note", connection=connection)
+        connection.rollback()
     shop.server.add_task("tasks.note", ["again"], unique_key="k", connection=connection)
     connection.commit()
     assert (shop.customers(), shop.added()) == (["Ada"], [["again"]])
@@ -277,5 +292,5 @@ def test_every_cursor_is_closed_after_errors_too(shop: Shop) -> None:
         server.add_task("tasks.note", connection=Wrapped())
     assert len(cursors) == 5 + 2
     for cursor in cursors:
-        with pytest.raises((sqlite3.ProgrammingError, pymysql.ProgrammingError)):
+        with pytest.raises((sqlite3.ProgrammingError, pymysql.ProgrammingError, psycopg.InterfaceError)):
             cursor.execute("SELECT 1")

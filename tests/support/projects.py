@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from tests.support.deployment import TIMEOUT_SECONDS, Deployment
+from tests.support.postgresql import PostgreSQLServer
 from tests.support.queues import Queue
 from tests.support.servers import MySQLServer
 from tests.support.websites import EXAMPLES, MINIMAL
@@ -25,13 +26,15 @@ PREPARED = {
 class Project(Queue):
     """A project with the settings of its .env.example, but for where the database lies."""
 
-    def __init__(self, deployment: Deployment, name: str, server: MySQLServer | None, dsn: str) -> None:
+    def __init__(
+        self, deployment: Deployment, name: str, server: MySQLServer | PostgreSQLServer | None, dsn: str
+    ) -> None:
         """Without a server the site has its SQLite file."""
         self._name = name
         shutil.copytree(EXAMPLES / name, deployment.folder, dirs_exist_ok=True)
         super().__init__(deployment, dsn, tables=False)
         text = (self.folder / ".env.example").read_text()
-        deployment.write_env(_on_mysql(text, server, dsn) if server else _on_sqlite(text, dsn))
+        deployment.write_env(_on_server(text, server, dsn) if server else _on_sqlite(text, dsn))
         if name == "django_project":
             self.program("manage.py", "migrate", "-v", "0")
         assert deployment.client("init").returncode == 0
@@ -73,7 +76,10 @@ def _on_sqlite(text: str, dsn: str) -> str:
     return "\n".join([*kept, f"TASKSERVER_DSN={dsn}", ""])
 
 
-def _on_mysql(text: str, server: MySQLServer, dsn: str) -> str:
+def _on_server(text: str, server: MySQLServer | PostgreSQLServer, dsn: str) -> str:
+    if isinstance(server, PostgreSQLServer):
+        text = text.replace("\nMYSQL_", "\nPOSTGRESQL_").replace("=mysql+pymysql:", "=postgresql+psycopg:")
+        text = text.replace("=mysql:", "=postgresql:")
     for word, ours in {
         "localhost/": f"{server.host}:{server.port}/",
         "you_site": dsn.rpartition("/")[2],
@@ -82,4 +88,5 @@ def _on_mysql(text: str, server: MySQLServer, dsn: str) -> str:
     }.items():
         assert word in text
         text = text.replace(word, ours)
-    return f"{text}\nMYSQL_HOST={server.host}\nMYSQL_PORT={server.port}\n"
+    kind = "POSTGRESQL" if isinstance(server, PostgreSQLServer) else "MYSQL"
+    return f"{text}\n{kind}_HOST={server.host}\n{kind}_PORT={server.port}\n"

@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 import pymysql
 
 from taskserver import TaskServer
-from taskserver.stores.mysql.dialect import MySQLDialect
 from tests.support.deployment import Deployment
 from tests.support.postgresql import connection_in_utc
 from tests.support.processes import WAIT_SECONDS, wait_until
 from tests.support.servers import plain_connection
+from tests.support.words import AFTER, SECONDS_BETWEEN, kind_of, marked
 
 NOTE = """
 from pathlib import Path
@@ -52,8 +52,7 @@ class Queue:
         self.dsn = dsn
         self.is_sqlite = dsn.startswith("sqlite:")
         self.is_postgresql = dsn.startswith("postgresql:")
-        self.kind = dsn.partition(":")[0]
-        """sqlite, mysql or postgresql."""
+        self.kind = kind_of(dsn)
         self._server_connection: Any = None
         self._tasks = tasks
         self.define("")
@@ -87,22 +86,14 @@ class Queue:
 
     def ago(self, seconds: int) -> str:
         """SQL for an instant so many seconds ago; ahead where negative."""
-        if self.is_sqlite:
-            return f"strftime('%Y-%m-%d %H:%M:%f', 'now', '{-seconds} seconds') || '000'"
-        if self.is_postgresql:
-            return f"statement_timestamp() - INTERVAL '{seconds} seconds'"
-        return f"NOW(6) - INTERVAL {seconds} SECOND"
+        return AFTER[self.kind].format(-seconds)
 
     def seconds_between(self, earlier: str, later: str) -> str:
         """SQL for the seconds from one instant to another."""
-        if self.is_sqlite:
-            return f"(julianday({later}) - julianday({earlier})) * 86400.0"
-        if self.is_postgresql:
-            return f"CAST(EXTRACT(EPOCH FROM {later} - {earlier}) AS float8)"
-        return f"TIMESTAMPDIFF(MICROSECOND, {earlier}, {later}) / 1e6"
+        return SECONDS_BETWEEN[self.kind].format(earlier, later)
 
     def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """Runs one statement; its rows."""
+        """Runs one statement, in which a `?` stands for each value; its rows."""
         if self.is_sqlite:
             connection = sqlite3.connect(self.path, isolation_level=None, timeout=WAIT_SECONDS)
             try:
@@ -112,7 +103,7 @@ class Queue:
         if self._server_connection is None:
             self._server_connection = connection_in_utc(self.dsn) if self.is_postgresql else self.connect()
         with self._server_connection.cursor() as cursor:
-            cursor.execute(statement.replace("?", "%s"), values or None)
+            cursor.execute(*marked(statement, values))
             return list(cursor.fetchall()) if cursor.description else []
 
     def connect(self) -> pymysql.Connection[Any]:
@@ -215,4 +206,4 @@ def server_skips_locked(dsn: str) -> bool:
     with TaskServer(dsn) as server:
         server.create_tables()
         server.store.claims.claim(1, ())
-        return isinstance(server.store.database.dialect, MySQLDialect) and server.store.database.dialect.skips_locked
+        return server.store.database.dialect.skips_locked

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
 
 from tests.support.queues import Queue
 
-
-class Ways(NamedTuple):
-    """How a rerun is written."""
-
-    mysql: str
-    sqlite: str
-
-
 RUNNING = "status = 1 AND started_at IS NOT NULL"
-BY_SQL = Ways(
-    mysql=f"""
+RUNNING_THERE = "old.status = 1 AND old.started_at IS NOT NULL"
+BY_SQL = {
+    "mysql": f"""
         INSERT INTO jobs_queue (task, args, unique_key) VALUES (?, ?, ?)
         ON DUPLICATE KEY UPDATE
             args = VALUES(args), attempts = 0, error_text = NULL,
             status = IF({RUNNING}, 1, IF(status = 5 AND due_at IS NULL, 5, 0)),
             due_at = IF({RUNNING}, due_at, NULL)
     """,
-    sqlite=f"""
+    "sqlite": f"""
         INSERT INTO jobs_queue (task, args, unique_key) VALUES (?, ?, ?)
         ON CONFLICT (unique_key) DO UPDATE SET
             args = excluded.args, attempts = 0, error_text = NULL,
@@ -32,13 +24,20 @@ BY_SQL = Ways(
             due_at = CASE WHEN {RUNNING} THEN due_at END,
             updated_at = strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'
     """,
-)
+    "postgresql": f"""
+        INSERT INTO jobs_queue AS old (task, args, unique_key) VALUES (?, ?, ?)
+        ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL DO UPDATE SET
+            args = excluded.args, attempts = 0, error_text = NULL,
+            status = CASE WHEN {RUNNING_THERE} THEN 1 WHEN old.status = 5 AND old.due_at IS NULL THEN 5 ELSE 0 END,
+            due_at = CASE WHEN {RUNNING_THERE} THEN old.due_at END,
+            updated_at = now()
+    """,
+}
 """As docs/kinds/rerun.md and examples/kinds.php have it."""
 
 
 def rerun_by_sql(queue: Queue, args: list[object], key: str) -> None:
-    statement = BY_SQL.sqlite if queue.is_sqlite else BY_SQL.mysql
-    queue.sql(statement, "tasks.note", json.dumps(args), key)
+    queue.sql(BY_SQL[queue.kind], "tasks.note", json.dumps(args), key)
 
 
 FAR = "2037-01-01 00:00:00.000000"

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from tests.support.postgresql import connection_in_utc
 from tests.support.servers import plain_connection
+from tests.support.words import AFTER, kind_of, marked
 
 MODES = ("delete", "move", "mark")
 COLUMNS = (
@@ -25,9 +26,10 @@ class Rows:
     """A connection of the tests' own."""
 
     def __init__(self, dsn: str) -> None:
-        self.is_mysql = dsn.startswith("mysql:")
-        self.is_postgresql = dsn.startswith("postgresql:")
-        self.is_sqlite = not (self.is_mysql or self.is_postgresql)
+        self.kind = kind_of(dsn)
+        self.is_mysql = self.kind == "mysql"
+        self.is_postgresql = self.kind == "postgresql"
+        self.is_sqlite = self.kind == "sqlite"
         self.begin = "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
         """The statement by which a transaction begins that is going to write."""
         self._connection: Any
@@ -52,10 +54,7 @@ class Rows:
     def execute(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Rows of a statement; a `?` stands for each value."""
         cursor = self._connection.cursor()
-        if values:
-            cursor.execute(sql.replace("?", "%s") if self.is_mysql or self.is_postgresql else sql, values)
-        else:
-            cursor.execute(sql)
+        cursor.execute(*((sql, values) if self.is_sqlite else marked(sql, values)))
         rows = list(cursor.fetchall()) if cursor.description else []
         cursor.close()
         return rows
@@ -85,11 +84,7 @@ class Rows:
 
     def after(self, seconds: float) -> str:
         """SQL for the instant so many seconds from now, by the database's clock."""
-        if self.is_mysql:
-            return f"NOW(6) + INTERVAL {seconds} SECOND"
-        if self.is_postgresql:
-            return f"statement_timestamp() + INTERVAL '{seconds} seconds'"
-        return f"strftime('%Y-%m-%d %H:%M:%f', 'now', '{seconds} seconds') || '000'"
+        return AFTER[self.kind].format(seconds)
 
     def seconds_from_now(self, instant: object) -> float:
         (now,) = self.execute(f"SELECT {self.after(0)}")[0]

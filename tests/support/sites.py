@@ -14,18 +14,19 @@ from taskserver.stores import Store
 from taskserver.stores.database.statements import HELPERS
 from taskserver.stores.database.tables import SCHEMA_VERSION
 from tests.support.rows import Rows
+from tests.support.words import FIRST_ID_AGAIN
 
 TABLES = ("", *(f"_{name}" for name in HELPERS))
 _numbers = itertools.count()
 
 
 def empty_tables(dsn: str) -> None:
-    """Of a MySQL database, whose ids begin at 1 again: making them anew takes longer than most tests."""
+    """Of a server's database, whose ids begin at 1 again: making them anew takes longer than most tests."""
     rows = Rows(dsn)
     for name in TABLES:
         rows.execute(f"DELETE FROM jobs_queue{name}")
     rows.execute(f"INSERT INTO jobs_queue_schema (version) VALUES ({SCHEMA_VERSION})")
-    rows.execute("ALTER TABLE jobs_queue AUTO_INCREMENT = 1")
+    rows.execute(FIRST_ID_AGAIN[rows.kind])
     rows.close()
 
 

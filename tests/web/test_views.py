@@ -86,6 +86,8 @@ def quoted(text: str) -> str:
 
 @pytest.mark.parametrize("text", [MARKUP, "a\x00b\x1b[2J\r\nSet-Cookie: x=1", "\u202eوقت 商品 😀 " + "x" * 150])
 def test_no_text_of_a_row_becomes_markup_in_any_view(open_site: PageSite, text: str) -> None:
+    if open_site.rows.is_postgresql:
+        text = text.replace("\0", "")  # which no text there can have
     fill_with(open_site, text)
     visitor = open_site.visitor()
     for view in [*VIEWS, *(["doctor"] if text == MARKUP else [])]:

@@ -7,14 +7,13 @@ depends on how fast this machine is. Two tests wait for a real lease.
 from __future__ import annotations
 
 import os
-import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent import futures
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,9 +27,10 @@ from taskserver.worker import heartbeat
 from taskserver.worker.claimed_tasks import ClaimedTasks
 from taskserver.worker.heartbeat import Heartbeat
 from taskserver.worker.watched_call import CallPlan
+from tests.support.locks import are_locks_awaited
 from tests.support.processes import WAIT_SECONDS, assert_one_line, assert_silent, end_of, freeze, kill, thaw, wait_until
 from tests.support.queues import Queue
-from tests.support.servers import lock_waits
+from tests.support.rows import Rows
 from tests.support.turns import A_SERVER, ONE_STORE, on_stores_in_turn
 
 OTHER_GROUP = "4294967295"
@@ -514,20 +514,12 @@ def test_a_worker_that_is_frozen_for_longer_than_a_real_lease_loses_its_task(one
 @contextmanager
 def transaction(queue: Queue) -> Iterator[Callable[[str], object]]:
     """Another program's transaction that holds the queue's rows until it commits; runs SQL in it."""
-    if queue.is_sqlite:
-        connection = sqlite3.connect(queue.path, isolation_level=None, timeout=WAIT_SECONDS)
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield connection.execute
-            connection.execute("COMMIT")
-        finally:
-            connection.close()
-        return
-    with queue.connect() as page, page.cursor() as cursor:
-        cursor.execute("BEGIN")
-        cursor.execute("SELECT * FROM jobs_queue FOR UPDATE")
-        yield cursor.execute
-        cursor.execute("COMMIT")
+    with closing(Rows(queue.dsn)) as other:
+        other.execute(other.begin)
+        if not queue.is_sqlite:
+            other.execute("SELECT * FROM jobs_queue FOR UPDATE")
+        yield other.execute
+        other.execute("COMMIT")
 
 
 def test_a_worker_that_was_frozen_before_a_start_does_not_start_what_another_took_over(queue: Queue) -> None:
@@ -538,7 +530,7 @@ def test_a_worker_that_was_frozen_before_a_start_does_not_start_what_another_too
         let_go(queue)
         wait_until(lambda: "task finished by first" in queue.notes())
         if not queue.is_sqlite:  # its start waits for our lock
-            while not lock_waits(queue.sql):
+            while not are_locks_awaited(queue):
                 assert process.poll() is None
         freeze(process)
         execute(f"UPDATE jobs_queue SET claim = 7, attempts = 1, started_at = {queue.now} WHERE id = 2")

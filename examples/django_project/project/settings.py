@@ -31,15 +31,17 @@ DATABASES = {
         "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20},
     }
 }
-if "MYSQL_DATABASE" in ENV:
-    DATABASES["default"] = {
-        "ENGINE": "django.db.backends.mysql",
-        "NAME": ENV["MYSQL_DATABASE"],
-        "USER": ENV["MYSQL_USER"],
-        "PASSWORD": ENV["MYSQL_PASSWORD"],
-        "HOST": ENV.get("MYSQL_HOST", "localhost"),
-        "PORT": ENV.get("MYSQL_PORT", "3306"),
-    }
+for engine in ("mysql", "postgresql"):
+    kind = engine.upper()
+    if f"{kind}_DATABASE" in ENV:
+        DATABASES["default"] = {
+            "ENGINE": f"django.db.backends.{engine}",
+            "NAME": ENV[f"{kind}_DATABASE"],
+            "USER": ENV[f"{kind}_USER"],
+            "PASSWORD": ENV[f"{kind}_PASSWORD"],
+            "HOST": ENV.get(f"{kind}_HOST", "localhost"),
+            "PORT": ENV.get(f"{kind}_PORT", ""),
+        }
 
 EMAIL_HOST = ENV.get("EMAIL_HOST", "localhost")
 EMAIL_PORT = int(ENV.get("EMAIL_PORT", "25"))
