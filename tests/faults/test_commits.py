@@ -185,7 +185,7 @@ def fragile_queue(fragile_server: MariaDB, make_queue: Callable[..., Queue]) -> 
 def restarted(queue: Queue, server: MariaDB) -> Queue:
     """The queue, of whose server the connections broke."""
     server.start()
-    queue._mysql = None
+    queue._server_connection = None
     return queue
 
 

@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import without
 from tests.producers.test_php import ARGUMENTS, JSON_FLAGS, assert_near_now
 from tests.producers.test_php_examples import PHP_VALUES
+from tests.support.documents import blocks
 from tests.support.postgresql import PostgreSQLServer, programs_folder
 from tests.support.processes import assert_silent
 from tests.support.servers import find_program
@@ -141,6 +142,19 @@ def test_the_calls_in_the_comment_of_the_example_work(shop: Shop, page: Page) ->
     assert calls.count("add_task_by_") == 2
     page.run(f"{BY_PDO}$pdo = $db;{BY_PG}{calls}")
     assert shop.rows("priority, status") == [(10, 0), (10, 5)]
+
+
+def test_the_statements_of_the_document_add_tasks_of_each_kind(shop: Shop) -> None:
+    (statements,) = [block.text for block in blocks("docs/producers.md") if "WITH parent AS" in block.text]
+    shop.define("greet = rebuild_index = charge_card = note\n")
+    shop.sql(statements)
+    shop.sql("UPDATE jobs_queue SET status = 4, attempts = 3, error_text = 'x' WHERE unique_key = 'page 5'")
+    shop.sql(statements)
+    assert_silent(shop.worker())
+    once = [[["every five minutes"], {}], [[], {}], [["page 5"], {}]]
+    assert sorted(map(repr, shop.noted())) == sorted(map(repr, [*once, *[[[17], {}], [["Ada"], {}]] * 2]))
+    assert shop.noted().index([[17], {}]) < shop.noted().index([["Ada"], {}])
+    assert shop.rows("args, status") == [('["in an hour"]', 5)] * 2
 
 
 def test_psql_adds_a_task_by_the_contracts_insert(shop: Shop, postgresql_server: PostgreSQLServer) -> None:

@@ -79,7 +79,8 @@ class PostgreSQLSession(Session):
         super().__init__()
         self._dsn = dsn
         self._error_of = error_of
-        self._is_direct = False
+        self.is_direct = False
+        """Whether the server's own session is ours: no pooler of transactions stands between."""
         self._joined: dict[tuple[tuple[str, ...], bool], str] = {}
 
     # ---- the connection
@@ -98,7 +99,7 @@ class PostgreSQLSession(Session):
             self.hasten(pace)
             settings = SETTINGS | OF_A_SESSION | (IN_A_RUN if pace.is_in_run else {})
             found = self.send(f"{_set_all(settings, False)} {IF_DIRECT}", (self.connection.info.backend_pid,))
-            self._is_direct = bool(found.fetchall())
+            self.is_direct = bool(found.fetchall())
         except Exception as error:  # a server that is none of PostgreSQL's may make the driver raise anything
             self.close()
             raise self._error_of(error) from None
@@ -114,7 +115,7 @@ class PostgreSQLSession(Session):
         self.connection.answer_seconds = _read_seconds(pace)
 
     def suit(self, pace: Pace) -> None:
-        if self._is_direct:
+        if self.is_direct:
             self.send(_set_all(IN_A_RUN if pace.is_in_run else {"statement_timeout": "0"}, False))
         super().suit(pace)
 
@@ -129,10 +130,10 @@ class PostgreSQLSession(Session):
 
     @property
     def commits_by_itself(self) -> bool:
-        return self._is_direct
+        return self.is_direct
 
     def begin(self) -> None:
-        if self._is_direct:
+        if self.is_direct:
             self.send("BEGIN")
         else:
             self.send(f"{BEGIN_POOLED}; {self._set_locally}")
@@ -158,24 +159,24 @@ class PostgreSQLSession(Session):
             values = [value for _, several in writes for value in several]
             one = self._as_one(tuple(sql for sql, _ in writes), bool(least))
             try:
-                ((*matched, _),) = self._send_in_transaction([(one, (*values, *least))])[0].fetchall()
+                *matched, _ = self._send_in_transaction([(one, (*values, *least))])[0].fetchone()
             except psycopg.errors.DivisionByZero:
                 raise RowsChanged() from None
-            return matched
+            return list(matched)
         return [cursor.rowcount for cursor in self._send_in_transaction(writes)]
 
     def _send_in_transaction(self, statements: Sequence[Write]) -> list[Any]:
         """Send statements as one transaction in one round trip; the cursor of each."""
         bound = [(sql, bindable(values)) for sql, values in statements]
-        if self._is_direct and len(bound) == 1:
+        if self.is_direct and len(bound) == 1:
             return [self.cursor.execute(*bound[0], prepare=True)]
         # All statements of a pipeline are one transaction, as if BEGIN and COMMIT stood around them.
         with self.connection.pipeline():
-            if not self._is_direct:
+            if not self.is_direct:
                 self.connection.execute(BEGIN_POOLED)
                 self.connection.execute(self._set_locally)
-            cursors = [self.connection.execute(sql, values, prepare=self._is_direct) for sql, values in bound]
-            if not self._is_direct:
+            cursors = [self.connection.execute(sql, values, prepare=self.is_direct) for sql, values in bound]
+            if not self.is_direct:
                 self.connection.execute("COMMIT")
         return cursors
 
