@@ -62,6 +62,8 @@ class FailingQueue(Queue):
     """A word of the error where nobody listens."""
     waited: str
     """The same where a row's lock did not come in time."""
+    cut_off: str
+    """The same of a connection that was cut."""
     lost: Sequence[str]
     """Words of the errors of a connection that broke."""
 
@@ -121,6 +123,10 @@ class FailingQueue(Queue):
     @abstractmethod
     def waiting_since(self) -> list[tuple[Any, ...]]:
         """Since when somebody waits for a row's lock in this database: instants, one for each wait."""
+
+    @abstractmethod
+    def count_waiting(self) -> int:
+        """How many statements wait for any lock."""
 
     # ---- connections
 
@@ -190,7 +196,7 @@ class FailingQueue(Queue):
 class OnMySQL(FailingQueue):
     """On MySQL or MariaDB."""
 
-    refused, waited = "(2003)", "(1205)"
+    refused, waited, cut_off = "(2003)", "(1205)", "(2013)"
     lost = ("(0)", "(2006)", "(2013)", "(1927)", "(1053)")
 
     def __init__(self, deployment: Deployment, server: MySQLServer, database: str, proxy: Proxy | None = None) -> None:
@@ -241,6 +247,10 @@ class OnMySQL(FailingQueue):
             self.database,
         )
 
+    def count_waiting(self) -> int:
+        waiting = "SELECT COUNT(*) FROM information_schema.processlist WHERE state LIKE 'Waiting%lock%'"
+        return int(self.sql(waiting)[0][0])
+
     @contextmanager
     def set_for_all(self, variable: str, value: int) -> Iterator[None]:
         """In the `with`, a variable of the server has this value, for connections made from now on at least."""
@@ -278,7 +288,7 @@ class OnMySQL(FailingQueue):
 class OnPostgreSQL(FailingQueue):
     """On PostgreSQL."""
 
-    refused, waited = "connection failed", "(55P03)"
+    refused, waited, cut_off = "connection failed", "(55P03)", "(OperationalError)"
     # By libpq in its own words, unless the server said why.
     lost = ("(57P01)", "(57P02)", "(57P05)", "server closed", "consuming input", "connection is ", "timed out", "reset")
 
@@ -323,6 +333,9 @@ class OnPostgreSQL(FailingQueue):
         return self.sql(
             "SELECT query_start FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
         )
+
+    def count_waiting(self) -> int:
+        return len(self.waiting_since())
 
     @contextmanager
     def set_for_all(self, variable: str, value: object) -> Iterator[None]:

@@ -29,7 +29,7 @@ class Requests:
         self._asked: list[bytes] = []
 
     def __call__(self, chunk: bytes) -> bytes:
-        """The texts of the statements whose last byte came with this chunk, joined by semicolons."""
+        """The statements whose last byte came with this chunk, each with its bound values as they were sent."""
         self._unread += chunk
         complete: list[bytes] = []
         while (message := self._next()) is not None:
@@ -59,5 +59,5 @@ class Requests:
             name, text, *_ = message.content.split(b"\0", 2)
             self._prepared[name] = text
         elif message.kind == b"B":
-            _, name, *_ = message.content.split(b"\0", 2)
-            self._asked.append(self._prepared.get(name, b""))
+            _, name, values = message.content.split(b"\0", 2)
+            self._asked.append(self._prepared.get(name, b"") + b" -- " + values)

@@ -159,10 +159,10 @@ class PostgreSQLSession(Session):
             values = [value for _, several in writes for value in several]
             one = self._as_one(tuple(sql for sql, _ in writes), bool(least))
             try:
-                ((*matched, _),) = self._send_in_transaction([(one, (*values, *least))])[0].fetchall()
+                *matched, _ = self._send_in_transaction([(one, (*values, *least))])[0].fetchone()
             except psycopg.errors.DivisionByZero:
                 raise RowsChanged() from None
-            return matched
+            return list(matched)
         return [cursor.rowcount for cursor in self._send_in_transaction(writes)]
 
     def _send_in_transaction(self, statements: Sequence[Write]) -> list[Any]:
