@@ -14,6 +14,7 @@ import pytest
 from tests.support.deployment import Deployment
 from tests.support.documents import blocks
 from tests.support.mail import mail_server
+from tests.support.postgresql import PostgreSQLServer
 from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
 from tests.support.projects import Project
 from tests.support.servers import MySQLServer
@@ -26,6 +27,11 @@ def on_sqlite(deployment: Deployment) -> Project:
 
 
 @pytest.fixture
+def on_postgresql(deployment: Deployment, postgresql_server: PostgreSQLServer, postgresql_dsn: str) -> Project:
+    return Project(deployment, "django_project", postgresql_server, postgresql_dsn)
+
+
+@pytest.fixture
 def on_mysql(deployment: Deployment, mysql_server: MySQLServer, mysql_dsn: str) -> Project:
     return Project(deployment, "django_project", mysql_server, mysql_dsn)
 
@@ -34,7 +40,7 @@ def stock(site: Project, copies: int) -> None:
     site.sql("INSERT INTO shop_book (title, copies) VALUES ('Notes', ?)", copies)
 
 
-@pytest.mark.parametrize("store", ["sqlite", "mysql"])
+@pytest.mark.parametrize("store", ["sqlite", pytest.param("mysql", marks=pytest.mark.long), "postgresql"])
 def test_an_order_of_the_page_sends_a_letter_and_takes_a_copy_from_the_stock(
     request: pytest.FixtureRequest, store: str
 ) -> None:
@@ -87,7 +93,7 @@ def sell():
 """
 
 
-@pytest.mark.parametrize("store", [pytest.param("sqlite", marks=pytest.mark.long), "mysql"])
+@pytest.mark.parametrize("store", [pytest.param("sqlite", marks=pytest.mark.long), "mysql", "postgresql"])
 def test_what_is_rolled_back_leaves_neither_row_nor_task(request: pytest.FixtureRequest, store: str) -> None:
     site: Project = request.getfixturevalue(f"on_{store}")
     stock(site, 1)

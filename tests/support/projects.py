@@ -9,9 +9,11 @@ import sys
 from typing import Any
 
 from tests.support.deployment import TIMEOUT_SECONDS, Deployment
+from tests.support.postgresql import PostgreSQLServer
 from tests.support.queues import Queue
 from tests.support.servers import MySQLServer
 from tests.support.websites import EXAMPLES, MINIMAL
+from tests.support.words import kind_of
 
 PREPARED = {
     "django_project": "from shop.worker import setup\n\nsetup()\nfrom django.db import connection, transaction\n"
@@ -25,13 +27,15 @@ PREPARED = {
 class Project(Queue):
     """A project with the settings of its .env.example, but for where the database lies."""
 
-    def __init__(self, deployment: Deployment, name: str, server: MySQLServer | None, dsn: str) -> None:
+    def __init__(
+        self, deployment: Deployment, name: str, server: MySQLServer | PostgreSQLServer | None, dsn: str
+    ) -> None:
         """Without a server the site has its SQLite file."""
         self._name = name
         shutil.copytree(EXAMPLES / name, deployment.folder, dirs_exist_ok=True)
         super().__init__(deployment, dsn, tables=False)
         text = (self.folder / ".env.example").read_text()
-        deployment.write_env(_on_mysql(text, server, dsn) if server else _on_sqlite(text, dsn))
+        deployment.write_env(_on_server(text, server, dsn) if server else _on_sqlite(text, dsn))
         if name == "django_project":
             self.program("manage.py", "migrate", "-v", "0")
         assert deployment.client("init").returncode == 0
@@ -73,13 +77,16 @@ def _on_sqlite(text: str, dsn: str) -> str:
     return "\n".join([*kept, f"TASKSERVER_DSN={dsn}", ""])
 
 
-def _on_mysql(text: str, server: MySQLServer, dsn: str) -> str:
+def _on_server(text: str, server: MySQLServer | PostgreSQLServer, dsn: str) -> str:
+    kind = kind_of(dsn)
     for word, ours in {
+        "mysql+pymysql:": {"mysql": "mysql+pymysql:", "postgresql": "postgresql+psycopg:"}[kind],
+        "mysql:": f"{kind}:",
+        "MYSQL_": f"{kind.upper()}_",
         "localhost/": f"{server.host}:{server.port}/",
         "you_site": dsn.rpartition("/")[2],
         "you_web": server.user,
         "web-password": server.password,
     }.items():
-        assert word in text
         text = text.replace(word, ours)
-    return f"{text}\nMYSQL_HOST={server.host}\nMYSQL_PORT={server.port}\n"
+    return f"{text}\n{kind.upper()}_HOST={server.host}\n{kind.upper()}_PORT={server.port}\n"

@@ -31,15 +31,16 @@ DATABASES = {
         "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20},
     }
 }
-if "MYSQL_DATABASE" in ENV:
-    DATABASES["default"] = {
-        "ENGINE": "django.db.backends.mysql",
-        "NAME": ENV["MYSQL_DATABASE"],
-        "USER": ENV["MYSQL_USER"],
-        "PASSWORD": ENV["MYSQL_PASSWORD"],
-        "HOST": ENV.get("MYSQL_HOST", "localhost"),
-        "PORT": ENV.get("MYSQL_PORT", "3306"),
-    }
+for kind in ("mysql", "postgresql"):
+    if f"{kind.upper()}_DATABASE" in ENV:
+        DATABASES["default"] = {
+            "ENGINE": f"django.db.backends.{kind}",
+            "NAME": ENV[f"{kind.upper()}_DATABASE"],
+            "USER": ENV[f"{kind.upper()}_USER"],
+            "PASSWORD": ENV[f"{kind.upper()}_PASSWORD"],
+            "HOST": ENV.get(f"{kind.upper()}_HOST", "localhost"),
+            "PORT": ENV.get(f"{kind.upper()}_PORT", ""),  # the usual one
+        }
 
 EMAIL_HOST = ENV.get("EMAIL_HOST", "localhost")
 EMAIL_PORT = int(ENV.get("EMAIL_PORT", "25"))
