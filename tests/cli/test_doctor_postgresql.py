@@ -37,6 +37,14 @@ def examined(dsn: str) -> dict[str, CheckResult]:
     return {one.check: one for one in postgresql.findings(facts, settings)}
 
 
+def make(dsn: str) -> str:
+    """Make a queue there in which all is well; its DSN."""
+    with TaskServer(dsn) as server:
+        server.create_tables()
+        server.store.database.change("REVOKE CREATE ON SCHEMA public FROM PUBLIC")  # before version 15 all have it
+    return dsn
+
+
 def worse(found: dict[str, CheckResult]) -> dict[str, Level]:
     """What is not well, but for the durability."""
     return {name: one.level for name, one in found.items() if one.level is not Level.OK and name not in WELL}
@@ -44,9 +52,7 @@ def worse(found: dict[str, CheckResult]) -> dict[str, Level]:
 
 @pytest.fixture
 def made_dsn(postgresql_dsn: str) -> str:
-    with TaskServer(postgresql_dsn) as server:
-        server.create_tables()
-    return postgresql_dsn
+    return make(postgresql_dsn)
 
 
 @contextmanager
@@ -137,6 +143,9 @@ def test_what_is_set_in_the_queue_s_way_is_told(
     made_dsn: str, postgresql_server: PostgreSQLServer, change: str, check: str, level: Level, words: str
 ) -> None:
     name = made_dsn.rpartition("/")[2]
+    ((known,),) = postgresql_server.execute("SELECT current_setting('idle_session_timeout', true) IS NOT NULL")
+    if not known and check == "wait_timeout":
+        pytest.skip("this server ends no session for being idle")
     postgresql_server.execute(*change.format(name).split("; "), database=name)
     found = examined(made_dsn)
     assert found[check].level is level
@@ -202,10 +211,7 @@ def test_an_encoding_that_lacks_letters_is_broken(postgresql_server: PostgreSQLS
     postgresql_server.drop_database(name)
     postgresql_server.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
     try:
-        dsn = postgresql_server.dsn(name)
-        with TaskServer(dsn) as server:
-            server.create_tables()
-        found = examined(dsn)
+        found = examined(make(postgresql_server.dsn(name)))
         assert worse(found) == {"character_set": Level.BROKEN}
         assert "LATIN1" in found["character_set"].found
     finally:
@@ -235,10 +241,7 @@ def own_server() -> Iterator[PostgreSQL]:
 @pytest.fixture
 def own_dsn(own_server: PostgreSQL) -> Iterator[str]:
     with own_server.database() as name:
-        dsn = own_server.dsn(name)
-        with TaskServer(dsn) as server:
-            server.create_tables()
-        yield dsn
+        yield make(own_server.dsn(name))
 
 
 def test_a_server_with_autovacuum_off_is_a_warning_and_a_safe_one_is_well(own_dsn: str) -> None:

@@ -56,6 +56,7 @@ class Guarded:
         self.queue = queue
         self._server = server
         self._database = queue.dsn.rpartition("/")[2]
+        queue.sql("REVOKE CREATE ON SCHEMA public FROM PUBLIC")  # as the document says; before version 15 all have it
         (block,) = dict(sections("docs/security.md"))[SECTION]
         self.roles = set(re.findall(r"CREATE ROLE (\w+)", block.text))
         server.execute(*filter(str.strip, self._named(block.text).split(";\n")), database=self._database)
