@@ -20,7 +20,7 @@ from taskserver.settings.load import Settings
 from taskserver.stores.database.facts import PostgreSQLFacts
 from tests.conftest import without
 from tests.support.pgbouncer import pooled
-from tests.support.postgresql import PostgreSQL, PostgreSQLServer, programs_folder
+from tests.support.postgresql import CHOSEN_PROGRAMS, PostgreSQL, PostgreSQLServer, programs_folder
 from tests.support.processes import wait_until
 from tests.support.servers import find_program
 
@@ -86,7 +86,7 @@ def test_a_session_with_an_old_snapshot_is_named_with_the_statement_that_ends_it
         assert worse(found) == {"transactions": Level.WARNING}
         words = found["transactions"].found
         assert f"the session {other.info.backend_pid} by postgres with backup from 127.0.0.1" in words
-        assert "idle in transaction, open since 0 s" in words
+        assert re.search(r"idle in transaction, open since \d+ s$", words)
         run_mend(made_dsn, r"SELECT pg_terminate_backend\(\d+\)", found["transactions"].mend)
         wait_until(lambda: worse(examined(made_dsn)) == {})
 
@@ -244,6 +244,7 @@ def own_dsn(own_server: PostgreSQL) -> Iterator[str]:
         yield make(own_server.dsn(name))
 
 
+@pytest.mark.long
 def test_a_server_with_autovacuum_off_is_a_warning_and_a_safe_one_is_well(own_dsn: str) -> None:
     found = examined(own_dsn)
     assert worse(found) == {"autovacuum": Level.WARNING}
@@ -256,6 +257,7 @@ def test_a_server_with_autovacuum_off_is_a_warning_and_a_safe_one_is_well(own_ds
             connection.execute("ALTER ROLE postgres RESET synchronous_commit")
 
 
+@pytest.mark.long
 def test_a_prepared_transaction_is_named_with_the_statement_that_ends_it(
     own_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,6 +279,8 @@ def test_a_prepared_transaction_is_named_with_the_statement_that_ends_it(
 def test_a_standby_takes_no_writes_and_its_long_query_keeps_dead_rows(
     own_server: PostgreSQL, own_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if CHOSEN_PROGRAMS:
+        pytest.skip("a server that was only unpacked lacks programs and libraries of a standby")
     programs = programs_folder()
     assert programs is not None
     with PostgreSQL(True, "hot_standby_feedback=on", "wal_receiver_status_interval=1s") as standby:
@@ -293,6 +297,7 @@ def test_a_standby_takes_no_writes_and_its_long_query_keeps_dead_rows(
         assert (found["standby"].level, found["tables"].level) == (Level.BROKEN, Level.UNKNOWN)
         with opened(dsn, *SNAPSHOT):
             monkeypatch.setattr(vacuum, "MAX_TRANSACTIONS", -1)
+            monkeypatch.setattr(vacuum, "MAX_NAMED", 10)
             wait_until(lambda: "the replication slot 'copy'" in examined(own_dsn)["transactions"].found)
             assert "pg_drop_replication_slot('copy')" in examined(own_dsn)["transactions"].mend
         standby.stop()
