@@ -134,6 +134,10 @@ class MySQLServer:
                     continue  # it went away by itself
             cursor.execute(f"DROP DATABASE IF EXISTS `{name}`")
 
+    def count_lock_waits(self) -> int:
+        """How many transactions wait for a row's lock."""
+        return lock_waits(self.execute)
+
     @contextmanager
     def set_globally(self, **variables: object) -> Iterator[None]:
         """In the `with`, variables of the server that new connections begin with."""
