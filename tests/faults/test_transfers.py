@@ -485,7 +485,7 @@ def durable_postgresql() -> Iterator[PostgreSQL]:
         yield server
 
 
-@pytest.fixture(params=["sqlite", "mysql", "postgresql"])
+@pytest.fixture(params=["sqlite", "mysql", pytest.param("postgresql", marks=pytest.mark.long)])
 def make_storm(request: pytest.FixtureRequest, make_queue: Callable[..., Queue]) -> Iterator[Callable[..., Storm]]:
     """Makes a storm over so many transfers."""
     with ExitStack() as stack:

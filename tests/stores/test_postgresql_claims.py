@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from taskserver import TaskServer
-from taskserver.model.attempt import Finish
+from taskserver.model.attempt import Finish, Start
 from taskserver.stores import Store
 from taskserver.stores.postgresql import claiming
 from tests.stores.verbs import PLAIN, add, add_many, claim, ids, start
@@ -190,3 +190,15 @@ def test_an_id_is_gone_unless_its_row_may_still_be_committed(store: Store, empti
     producer.close()
     assert store.free_rows.gone(some) == {there + 1, there + 2}
     assert [row["id"] for row in Rows(emptied_postgresql_dsn).all()] == [there]
+
+
+def test_the_writes_of_a_run_are_prepared_and_claims_are_planned_anew(store: Store, rows: Rows) -> None:
+    """Of a claim an older plan may be for a queue that was empty."""
+    add_many(store, [PLAIN] * 3)
+    first, second, third = claim(store)
+    assert start(store, first)
+    for ended, following in ((first, second), (second, third)):
+        assert store.finishes.advance([Finish(ended)], Start(following, 3))[1]
+    prepared = [row[0].split() for row in store.database.fetch("SELECT statement FROM pg_prepared_statements")]
+    assert sorted(words[0] for words in prepared) == ["UPDATE", "WITH"]
+    assert not [words for words in prepared if "candidates" in words]

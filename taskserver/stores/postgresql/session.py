@@ -65,6 +65,8 @@ IF_DIRECT = "WHERE pg_backend_pid() = $1"
 """A row comes only from a session of the server's own."""
 BEGIN_POOLED = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
+PREPARES_WHAT_ASKS_FOR_IT = 2**62
+"""The uses after which the driver prepares a statement by itself; with None it would prepare none at all."""
 MAX_JOINED = 100
 MARK = re.compile(r"\$\d+")
 REPLACEMENT = "\ufffd"
@@ -100,6 +102,8 @@ class PostgreSQLSession(Session):
             settings = SETTINGS | OF_A_SESSION | (IN_A_RUN if pace.is_in_run else {})
             found = self.send(f"{_set_all(settings, False)} {IF_DIRECT}", (self.connection.info.backend_pid,))
             self.is_direct = bool(found.fetchall())
+            if self.is_direct:
+                self.connection.prepare_threshold = PREPARES_WHAT_ASKS_FOR_IT
         except Exception as error:  # a server that is none of PostgreSQL's may make the driver raise anything
             self.close()
             raise self._error_of(error) from None

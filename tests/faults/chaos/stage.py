@@ -166,10 +166,11 @@ class Stage:
         self._database = ""
         dsn = "sqlite:///var/taskserver.db"
         if dsn_kind != "sqlite":
-            self.server = self._stack.enter_context(SERVERS[dsn_kind](durable=True))
-            self._database = self.server.create_database()
-            dsn = self.server.dsn(self._database)
-            self.proxies = [self._stack.enter_context(proxy_of(self.server)) for _ in range(SLOTS)]
+            server = SERVERS[dsn_kind](durable=True)
+            self._stack.callback(server.remove)
+            self.server, self._database = server, server.create_database()
+            dsn = server.dsn(self._database)
+            self.proxies = [self._stack.enter_context(proxy_of(server)) for _ in range(SLOTS)]
         self.dsn = dsn
         """Past every proxy."""
         self.dsns = [proxy.dsn(dsn) for proxy in self.proxies] or [dsn] * SLOTS
