@@ -178,6 +178,12 @@ class PostgreSQL(PrivateServer, PostgreSQLServer):
             self._end(signal.SIGQUIT)
         super().remove()
 
+    def _signal_all(self, number: signal.Signals) -> None:
+        super()._signal_all(number)  # first, so that it begets no more
+        for child in self._children():
+            with suppress(ProcessLookupError):
+                os.kill(child, number)
+
     def _children(self) -> list[int]:
         tasks = Path(f"/proc/{self.pid}/task/{self.pid}/children")
         return [int(child) for child in tasks.read_text().split()] if tasks.exists() else []

@@ -223,6 +223,17 @@ class PrivateServer:
         """An orderly shutdown."""
         self._end(self.stop_signal)
 
+    def freeze(self) -> None:
+        """SIGSTOP for each of its processes: it takes connections, as the kernel does that, and answers nothing."""
+        self._signal_all(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """All goes on."""
+        self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
     def remove(self) -> None:
         """Ends it, without ceremony, and removes its folder."""
         self.kill()
