@@ -24,6 +24,7 @@ from tests.conftest import without
 from tests.support.cron import Cron, find_python, missing_programs, why_not
 from tests.support.deployment import ROOT
 from tests.support.documents import read
+from tests.support.postgresql import PostgreSQLServer
 from tests.support.queues import Queue
 from tests.support.servers import NOBODY, MySQLServer, find_program
 
@@ -44,7 +45,7 @@ def line_of(beginning: str, arguments: str) -> str:
 HUNDRED, FIVE, ALL = (line_of("/", arguments) for arguments in ("100 3,5,6", "5 3", "--max-time 50"))
 LINGERING = line_of("/", "0 --linger 65 --slots 1")
 MANNERLY = line_of("sleep ", "100 3,5,6")
-DATABASES = ["sqlite", "mysql"]
+DATABASES = ["sqlite", "mysql", "postgresql"]
 SQLITE = "sqlite:///var/taskserver.db"
 
 MINUTES = 2
@@ -281,13 +282,15 @@ def _cron_can_run() -> None:
 
 
 @pytest.fixture(scope="module")
-def seen(_cron_can_run: None, mysql_server: MySQLServer) -> Iterator[Evidence]:
+def seen(_cron_can_run: None, mysql_server: MySQLServer, postgresql_server: PostgreSQLServer) -> Iterator[Evidence]:
+    servers: dict[str, MySQLServer | PostgreSQLServer] = {"mysql": mysql_server, "postgresql": postgresql_server}
     with ExitStack() as stack:
         stage = Stage(stack.enter_context(Cron()))
-        dsns = [mysql_server.dsn(stack.enter_context(mysql_server.database())) for _ in range(3)]
         stage.tick()
         prepare_lines_of_the_example(stage, "sqlite", iter([SQLITE] * 3))
-        prepare_lines_of_the_example(stage, "mysql", iter(dsns))
+        for kind, server in servers.items():
+            dsns = [server.dsn(stack.enter_context(server.database())) for _ in range(3)]
+            prepare_lines_of_the_example(stage, kind, iter(dsns))
         prepare_crowds(stage)
         prepare_lingering(stage)
         prepare_surroundings(stage)

@@ -722,6 +722,17 @@ def test_a_task_is_done_where_only_var_may_be_written(
     }
 
 
+def test_a_task_on_postgresql_is_done_by_the_bundle_that_has_its_driver(
+    place: Path, full_bundle: Bundle, python: list[str], postgresql_dsn: str
+) -> None:
+    if not find_library("pq"):
+        without(NO_LIBPQ)
+    host = Host(place, full_bundle, python)
+    host.write_env(TASKSERVER_DSN=postgresql_dsn)
+    host.make_read_only()
+    host.do_one_task()
+
+
 def test_it_runs_under_a_python_that_does_not_look_beside_the_script(host: Host) -> None:
     host.python = [host.python[0], "-I", "-S"]
     own_all(host.folder)

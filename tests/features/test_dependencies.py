@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -16,7 +16,6 @@ from taskserver import InvalidTask, Reason, TaskServer
 from taskserver.model.attempt import Finish, Outcome, Start
 from taskserver.model.selection import Selection
 from taskserver.model.task import ClaimedTask
-from taskserver.stores.mysql.dialect import MySQLDialect
 from taskserver.stores.queue.dependencies import Dependencies
 from taskserver.stores.queue.due import MAX_DUE_PER_LOOK
 from taskserver.stores.queue.edges import MAX_EDGES_PER_LOOK
@@ -290,8 +289,7 @@ def test_one_added_for_a_fatal_task_is_fatal_and_a_retry_of_it_alone_looks_again
     site.assert_all_done(parent, child)
 
 
-def test_a_retry_of_all_by_the_sql_of_the_documents_has_them_wait_again(server_site: Family) -> None:
-    site = server_site
+def test_a_retry_of_all_by_the_sql_of_the_documents_has_them_wait_again(site: Family) -> None:
     [statement] = [block.text for block in blocks("docs/operating.md") if "WHERE status = 4" in block.text]
     site.break_("parent")
     parent = site.add("parent")
@@ -561,22 +559,40 @@ def sent(site: Family) -> list[str]:
     """Whatever a store sends to its database, as it reaches the driver."""
     statements: list[str] = []
 
+    def note(sql: Any) -> None:
+        text = sql.decode() if isinstance(sql, bytes) else sql
+        statements.extend(" ".join(one.split()) for one in text.split("; "))
+
     def listen(connection: Any) -> None:
-        if isinstance(site.store.database.dialect, MySQLDialect):
-            query = connection.query
-
-            def query_and_note(sql: Any, *args: Any, **kwargs: Any) -> Any:
-                text = sql.decode() if isinstance(sql, bytes) else sql
-                statements.extend(" ".join(one.split()) for one in text.split("; "))
-                return query(sql, *args, **kwargs)
-
-            connection.query = query_and_note
+        if site.rows.is_sqlite:
+            connection.set_trace_callback(note)
+        elif site.rows.is_mysql:
+            connection.query = noting(connection.query, note)
         else:
-            connection.set_trace_callback(statements.append)
+            cursor = connection.cursor()
+            cursor.execute = noting(cursor.execute, note)
+            connection.cursor = lambda: cursor
+            connection.execute = noting(connection.execute, note)
 
     site.store.close()
     whenever_connected(site.store, listen)
     return statements
+
+
+def noting(send: Callable[..., Any], note: Callable[[Any], None]) -> Callable[..., Any]:
+    def note_and_send(sql: Any, *args: Any, **kwargs: Any) -> Any:
+        note(sql)
+        return send(sql, *args, **kwargs)
+
+    return note_and_send
+
+
+ENDS = {
+    "sqlite": ["DELETE", "UPDATE", "DELETE", "UPDATE", "DELETE"],
+    "mysql": ["DELETE", "UPDATE", "DELETE", "UPDATE", "DELETE"],
+    "postgresql": ["WITH", "WITH", "DELETE"],
+}
+"""How the statements begin by which three tasks end, the first two with the start of the next one."""
 
 
 def test_a_task_for_which_none_waits_pays_nothing_at_its_finish(site: Family, sent: list[str]) -> None:
@@ -586,9 +602,9 @@ def test_a_task_for_which_none_waits_pays_nothing_at_its_finish(site: Family, se
     sent.clear()
     assert site.run().done == 3
     sent[:] = [one for one in sent if "jobs_queue_processes" not in one]
-    first, *_, last = [place for place, one in enumerate(sent) if one.startswith("DELETE FROM")]
+    first, *_, last = [place for place, one in enumerate(sent) if "DELETE FROM" in one]
     ends = [one for one in sent[first : last + 1] if one.partition(" ")[0] not in ("BEGIN", "COMMIT")]
-    assert [one.partition(" ")[0] for one in ends] == ["DELETE", "UPDATE", "DELETE", "UPDATE", "DELETE"]
+    assert [one.partition(" ")[0] for one in ends] == ENDS[site.rows.kind]
     # The look for what is due names it, for rows that wait.
     assert [one.partition(" ")[0] for one in sent if "jobs_queue_dependencies" in one] == ["SELECT"]
 

@@ -20,6 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import dotenv
+import psycopg
 import pymysql
 
 from tests.support.deployment import Deployment
@@ -181,7 +182,7 @@ class Cron:
         venv = self.folder / "venv"
         subprocess.run([python, "-m", "venv", "--without-pip", venv], check=True, cwd="/")
         (packages,) = venv.glob("lib/python*/site-packages")
-        for module in (pymysql, dotenv):
+        for module in (pymysql, dotenv, psycopg):
             assert module.__file__ is not None
             source = Path(module.__file__).parent
             shutil.copytree(source, packages / source.name)

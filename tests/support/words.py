@@ -17,7 +17,7 @@ SECONDS_BETWEEN = {
 }
 HOURS_AGO = {
     "sqlite": "strftime('%Y-%m-%d %H:00:00', 'now', '-{} hours')",
-    "mysql": "DATE_FORMAT(NOW() - INTERVAL {} HOUR, '%Y-%m-%d %H:00:00')",
+    "mysql": "FROM_UNIXTIME((UNIX_TIMESTAMP() DIV 3600 - {}) * 3600)",
     "postgresql": "date_trunc('hour', now() - INTERVAL '{} hours', 'UTC')",
 }
 """The begin of the hour so many hours ago."""

@@ -24,6 +24,7 @@ from tests.support.pages import PASSWORD, PASSWORD_HASH
 from tests.support.processes import wait_until
 from tests.support.queues import Queue
 from tests.support.websites import Website, gunicorn_website
+from tests.support.words import HOURS_AGO
 
 VIEWS = {
     "overview": "",
@@ -88,10 +89,7 @@ class PageQueue(Queue):
             return self.ago(value.seconds)
         if not isinstance(value, Hour):
             return "?"
-        if self.is_sqlite:
-            return f"strftime('%Y-%m-%d %H:00:00', 'now', '{-value.ago} hours')"
-        # Literals would be of the session's time zone.
-        return f"FROM_UNIXTIME((UNIX_TIMESTAMP() DIV 3600 - {value.ago}) * 3600)"
+        return HOURS_AGO[self.kind].format(value.ago)
 
 
 def sign_in(browser: Browser, url: str) -> None:
