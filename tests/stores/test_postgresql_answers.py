@@ -136,7 +136,7 @@ COMMANDS = [
     "client.py list",
     "client.py stats",
     "client.py retry 1",
-    "client.py prune",
+    "client.py prune --older-than 1d",
 ]
 
 
