@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests.support.postgresql import PostgreSQL
 from tests.support.servers import MariaDB
 
 from .add import add, add_many
@@ -19,11 +20,13 @@ from .batches import batches
 from .claim import claim, claim_sqlite
 from .drain import drain
 from .empty import empty, memory
+from .kills import pg_kills
 from .kinds import kinds, kinds_sqlite
 from .linger import linger
 from .measure import Line, Rate
 from .overview import overview
 from .place import Place
+from .postgresql import SERVER_SETTINGS, PostgreSQLPlace, pg_add, pg_add_many, pg_drain, pg_drain_of_million
 from .record import record, sqlite, workers
 from .request import request
 from .shared import shared, shared_sqlite
@@ -50,41 +53,65 @@ BENCHMARKS: dict[str, Callable[[Place], Iterator[Line | Rate]]] = {
     "workers": workers,
     "sqlite": sqlite,
 }
+ON_POSTGRESQL: dict[str, Callable[[PostgreSQLPlace], Iterator[Line | Rate]]] = {
+    "pg_add": pg_add,
+    "pg_add_many": pg_add_many,
+    "pg_drain": pg_drain,
+    "pg_drain_of_million": pg_drain_of_million,
+    "pg_kills": pg_kills,
+}
 # The memory of an ordinary server; the flushing is left as MariaDB's default has it.
 _SERVER_OPTIONS = ("--innodb-buffer-pool-size=1G", "--innodb-log-file-size=256M")
 _HEADINGS = ("", "ours", "floor", "unit", "ratio", "min-max", "bound", "", "floor elsewhere")
-_ROW = "{:<50} {:>9} {:>9} {:<8} {:>6} {:>12} {:>7} {:<5} {}"
+_ROW = "{:<58} {:>9} {:>9} {:<8} {:>6} {:>12} {:>7} {:<5} {}"
 
 
 def main(arguments: list[str]) -> int:
     """Parse, measure, print; the exit code."""
     options = _parse(arguments)
     over = []
-    options_of_server = () if options.quick else _SERVER_OPTIONS
     print(_ROW.format(*_HEADINGS), flush=True)
-    with tempfile.TemporaryDirectory(prefix="taskserver-bench-") as folder, MariaDB(True, *options_of_server) as server:
-        os.environ["MYSQL_PWD"] = server.password  # and not in arguments, which others see
-        place = Place(Path(folder), server.port, options.pairs, options.quick)
-        place.prepare()
-        for name in options.only or BENCHMARKS:
-            for line in BENCHMARKS[name](place):
-                print(_shown(line).rstrip(), flush=True)
-                if isinstance(line, Line) and line.is_over:
-                    over.append(line.name)
+    for line in (_on_postgresql if options.postgresql else _on_mariadb)(options):
+        print(_shown(line).rstrip(), flush=True)
+        if isinstance(line, Line) and line.is_over:
+            over.append(line.name)
     if over:
         print("over the bound: " + "; ".join(over))
     return 1 if over and options.check else 0
 
 
+def _on_mariadb(options: argparse.Namespace) -> Iterator[Line | Rate]:
+    options_of_server = () if options.quick else _SERVER_OPTIONS
+    with tempfile.TemporaryDirectory(prefix="taskserver-bench-") as folder, MariaDB(True, *options_of_server) as server:
+        os.environ["MYSQL_PWD"] = server.password  # and not in arguments, which others see
+        place = Place(Path(folder), server.port, options.pairs, options.quick)
+        place.prepare()
+        for name in options.only or BENCHMARKS:
+            yield from BENCHMARKS[name](place)
+
+
+def _on_postgresql(options: argparse.Namespace) -> Iterator[Line | Rate]:
+    with PostgreSQL(True, *SERVER_SETTINGS) as server:
+        place = PostgreSQLPlace(server, options.pairs, options.quick)
+        place.must_be_durable()
+        for name in options.only or ON_POSTGRESQL:
+            yield from ON_POSTGRESQL[name](place)
+
+
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few rows: does it work at all?")
-    parser.add_argument("--only", action="append", choices=BENCHMARKS, metavar="NAME", help=", ".join(BENCHMARKS))
+    parser.add_argument("--postgresql", action="store_true", help="beside other queues on PostgreSQL, and nothing else")
+    names = ", ".join([*BENCHMARKS, "and with --postgresql", *ON_POSTGRESQL])
+    parser.add_argument("--only", action="append", metavar="NAME", help=names)
     parser.add_argument("--pairs", type=int, metavar="N", help="how often each pair is measured (default 7; quick 1)")
     parser.add_argument("--check", action="store_true", help="end with 1 where a ratio is over its bound")
     options = parser.parse_args(arguments)
     if options.pairs is None:
         options.pairs = 1 if options.quick else 7
+    known = ON_POSTGRESQL if options.postgresql else BENCHMARKS
+    if unknown := [name for name in options.only or () if name not in known]:
+        parser.error(f"--only {unknown[0]}: one of {', '.join(known)}")
     if options.pairs < 1:
         parser.error("--pairs: at least 1")
     return options

@@ -25,8 +25,12 @@ function add_task(
     ];
     if ($delaySeconds > 0) {
         $values['status'] = 5; // waits for due_at
-        // By the database's clock, and not as NOW() + INTERVAL: that fails when the clocks go forward.
-        $values['due_at'] = DB::raw("FROM_UNIXTIME(UNIX_TIMESTAMP() + $delaySeconds)");
+        // By the database's clock; on MySQL not as NOW() + INTERVAL, which fails when the clocks go forward.
+        $values['due_at'] = DB::raw(
+            DB::getDriverName() === 'pgsql'
+                ? "now() + make_interval(secs => $delaySeconds)"
+                : "FROM_UNIXTIME(UNIX_TIMESTAMP() + $delaySeconds)"
+        );
     }
     return DB::table('jobs_queue')->insertGetId($values);
 }

@@ -11,13 +11,14 @@ from ..errors import DatabaseError, SettingError
 from ..monitoring.acceptance import Acceptances, read_accepted
 from ..settings.load import Settings, load_settings
 from ..stores import Store, open_store
-from ..stores.database.facts import MySQLFacts, SQLiteFacts
+from ..stores.database.facts import MySQLFacts, PostgreSQLFacts, SQLiteFacts
 from ..stores.queue.schedules import Schedules
-from . import files, modules, mysql, page, queue, sqlite
+from . import files, modules, mysql, page, postgresql, queue, sqlite
 from .findings import CheckResult, Level, broken, ok
 
 CHECKS: Mapping[type, Callable[[Any, Settings], Iterator[CheckResult]]] = {
     MySQLFacts: mysql.findings,
+    PostgreSQLFacts: postgresql.findings,
     SQLiteFacts: sqlite.findings,
 }
 """The checks of a database, by the kind of its facts."""

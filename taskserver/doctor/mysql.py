@@ -10,13 +10,21 @@ from ..settings.dsn import Dsn
 from ..settings.load import Settings
 from ..stores.database.facts import MySQLFacts
 from .findings import CheckResult, broken, ok, unknown, warning
+from .servers import (
+    MAX_TRANSACTION_SECONDS,
+    check_account_limit,
+    check_clock,
+    check_encrypted,
+    check_idle,
+    check_rights,
+    read_only,
+)
 from .tables import check_claim_index, check_ids, check_tables
 
 OLDEST_MARIADB = (10, 3)
 OLDEST_MYSQL = (5, 7)
 MIN_PACKET_BYTES = 4 * 1024 * 1024
 """A statement with arguments of 1 MiB, which quoting may double, and room to spare."""
-MIN_WAIT_SECONDS = 20
 USUAL = {
     "max_join_size": ("18446744073709551615",),
     "sql_safe_updates": ("OFF", "0"),
@@ -33,16 +41,13 @@ USUAL = {
     "init_connect": ("",),
 }
 """The variables that a host may set for each session to something that is in a program's way, and what is usual."""
-FEW_CONNECTIONS = 5
-MAX_TRANSACTION_SECONDS = 300
-MAX_CLOCK_DIFFERENCE_SECONDS = 60
 
 
 def findings(facts: MySQLFacts, settings: Settings) -> Iterator[CheckResult]:
     """One finding for each check."""
     yield _connection(facts, settings.dsn)
     yield _version(facts)
-    yield _rights(facts)
+    yield check_rights(facts.denied, facts.spared)
     yield check_tables(facts.faults)
     yield check_claim_index(facts.claim_indexes, bool(facts.denied))
     yield check_ids(facts.forged_ids, "a user with the rights DELETE and ALTER, which a worker's need not have,")
@@ -52,7 +57,7 @@ def findings(facts: MySQLFacts, settings: Settings) -> Iterator[CheckResult]:
         yield unknown(
             "variables", "the server does not tell its variables", "character set, strict mode and limits matter"
         )
-    yield _clock(facts)
+    yield check_clock(facts.clock_ahead_seconds, "FROM_UNIXTIME(UNIX_TIMESTAMP() + 3600)")
     yield _transactions(facts)
 
 
@@ -76,14 +81,7 @@ def _connection(facts: MySQLFacts, dsn: Dsn) -> CheckResult:
             "after a restart this server asks for the password itself, which is shown to no unverified one",
             "add ?ssl-ca=/path/of/ca.pem to TASKSERVER_DSN, the certificate authority of the server",
         )
-    if facts.cipher or dsn.is_loopback:
-        return ok("connection", found)
-    return warning(
-        "connection",
-        found,
-        "whoever is on the way between the hosts can read tasks and their arguments",
-        "add ?ssl-mode=required to TASKSERVER_DSN; where the server has no TLS, ask the host for it",
-    )
+    return check_encrypted(found, bool(facts.cipher) or dsn.is_loopback, "ssl-mode=required")
 
 
 def _version(facts: MySQLFacts) -> CheckResult:
@@ -108,18 +106,6 @@ def _numbers(version: str) -> tuple[int, ...]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def _rights(facts: MySQLFacts) -> CheckResult:
-    if facts.denied:
-        return broken(
-            "rights",
-            f"this account may not {', '.join(facts.denied)}",
-            "workers cannot do their work without that",
-            "grant it in the host's panel, or as docs/security.md says",
-        )
-    spared = f", but not {', '.join(facts.spared)}" if facts.spared else ""
-    return ok("rights", f"this account may do all that a worker does{spared}")
-
-
 def _character_set(facts: MySQLFacts) -> CheckResult:
     charset = facts.session.get("character_set_connection", "")
     if charset != "utf8mb4":
@@ -141,18 +127,6 @@ def _strict_mode(facts: MySQLFacts) -> CheckResult:
         f"sql_mode is {mode or 'empty'}",
         "where a page's INSERT has a wrong value, the server stores another one instead of refusing it",
         "let pages say SET SESSION sql_mode = 'STRICT_ALL_TABLES' after they connect; workers do",
-    )
-
-
-def _clock(facts: MySQLFacts) -> CheckResult:
-    ahead = facts.clock_ahead_seconds
-    if abs(ahead) <= MAX_CLOCK_DIFFERENCE_SECONDS:
-        return ok("clock", f"the server's clock and this host's are {abs(ahead):.1f} s apart")
-    return warning(
-        "clock",
-        f"the server's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this host's",
-        "the queue goes by the server's clock alone, but what PHP or a task takes for now is another time",
-        "write due dates in SQL, as FROM_UNIXTIME(UNIX_TIMESTAMP() + 3600), and ask your host to set its clocks",
     )
 
 
@@ -187,15 +161,7 @@ def _number(variables: Mapping[str, str], name: str, default: int) -> int:
 
 
 def _wait_timeout(facts: MySQLFacts) -> CheckResult:
-    seconds = _number(facts.session, "wait_timeout", 28_800)
-    if seconds >= MIN_WAIT_SECONDS:
-        return ok("wait_timeout", f"the server drops connections that are idle for {seconds} s; workers connect again")
-    return warning(
-        "wait_timeout",
-        f"the server drops connections that are idle for {seconds} s",
-        "workers connect again each time, which costs, and a page of yours may not",
-        "connect in pages right before the INSERT, and ask the host for 60 s or more",
-    )
+    return check_idle(_number(facts.session, "wait_timeout", 28_800))
 
 
 def _session_defaults(facts: MySQLFacts) -> CheckResult:
@@ -205,12 +171,7 @@ def _session_defaults(facts: MySQLFacts) -> CheckResult:
         return ok("session_defaults", "the host leaves them as servers come")
     found = f"the host sets {', '.join(odd)}"
     if "ON" in (given["tx_read_only"], given["transaction_read_only"]):
-        return warning(
-            "session_defaults",
-            found,
-            "no transaction may write: tasks can neither be added nor run",
-            "wait for the end of its maintenance, or ask the host",
-        )
+        return read_only(found)
     return ok("session_defaults", f"{found}: workers and {CLIENT} set what they need, pages' own connections do not")
 
 
@@ -218,15 +179,7 @@ def _connections(facts: MySQLFacts) -> CheckResult:
     limit = _number(facts.session, "max_user_connections", 0)
     if limit == 0:
         return ok("connections", f"{facts.variables.get('max_connections')} for all accounts together")
-    found = f"at most {limit} for this account"
-    if limit > FEW_CONNECTIONS:
-        return ok("connections", f"{found}; a worker uses one")
-    return warning(
-        "connections",
-        found,
-        "a worker uses one, and web pages need the rest: who finds none gets an error",
-        "start workers with --slots 1, and ask the host for more",
-    )
+    return check_account_limit(limit)
 
 
 def _packet(facts: MySQLFacts) -> CheckResult:

@@ -13,14 +13,22 @@ CLAIM_INDEXES = ("claim_by_group", "claim_any_group")
 MAX_FAULTS_NAMED = 3
 
 
-def check_tables(faults: Sequence[TableFault] | str) -> CheckResult:
-    """Whether tables and indexes are as the schema file makes them; a text tells why that cannot be found out."""
+MYSQL_COMPARES = "SELECT and CREATE TEMPORARY TABLES in the whole database"
+
+
+def check_tables(
+    faults: Sequence[TableFault] | str, compares: str = MYSQL_COMPARES, schema: str = "schema.sql"
+) -> CheckResult:
+    """Whether tables and indexes are as the schema file makes them; a text tells why that cannot be found out.
+
+    An account that has the rights of `compares` finds it out.
+    """
     if isinstance(faults, str):
         return unknown(
             "tables",
             f"this account cannot compare them with those that this version makes: {faults}",
             "where they differ, claims would fail, be slow, or wait for one another",
-            "let an account run this once that may SELECT and CREATE TEMPORARY TABLES in the whole database",
+            f"let an account run this once that may {compares}",
         )
     if not faults:
         return ok("tables", f"tables and indexes are those of version {SCHEMA_VERSION}")
@@ -30,11 +38,11 @@ def check_tables(faults: Sequence[TableFault] | str) -> CheckResult:
         "tables",
         named + more,
         "claims would fail, be slow, or wait for one another",
-        f"{CLIENT} init makes what is missing as a whole; change the rest by ALTER TABLE to what schema.sql says",
+        f"{CLIENT} init makes what is missing as a whole; change the rest by ALTER TABLE to what {schema} says",
     )
 
 
-def check_claim_index(used: Sequence[str], lacks_rights: bool = False) -> CheckResult:
+def check_claim_index(used: Sequence[str], lacks_rights: bool = False, schema: str = "schema.sql") -> CheckResult:
     """Whether claims read by the indexes made for them; `used` names the indexes that they do read by.
 
     With `lacks_rights` the account may not have been allowed to ask.
@@ -48,15 +56,20 @@ def check_claim_index(used: Sequence[str], lacks_rights: bool = False) -> CheckR
         "claim_index",
         f"claims do not read by {' and '.join(missing)}",
         "they would read, and lock, the whole queue",
-        "make that index as in schema.sql",
+        f"make that index as in {schema}",
     )
 
 
-def check_ids(found: Sequence[ForgedIds] | None, who: str) -> CheckResult:
-    """Whether tables have ids left; `who` may run the statements that mend it. None: the account may not see it."""
+def check_ids(
+    found: Sequence[ForgedIds] | None, who: str, takes: str = "SHOW CREATE TABLE takes SELECT"
+) -> CheckResult:
+    """Whether tables have ids left; `who` may run the statements that mend it.
+
+    None: the account may not see it, which `takes` some right.
+    """
     why = "a table whose ids come to their end takes no more rows, so that no task can be added"
     if found is None:
-        return unknown("ids", "the next ids of the tables cannot be told", why, "SHOW CREATE TABLE takes SELECT")
+        return unknown("ids", "the next ids of the tables cannot be told", why, takes)
     if not found:
         return ok("ids", "the tables have ids left")
     words = [

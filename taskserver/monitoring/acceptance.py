@@ -24,11 +24,12 @@ FINDINGS = (
     *("page", "database_file", "disk", "file_system", "connection", "version", "journal", "file", "variables"),
     *("rights", "tables", "claim_index", "ids", "character_set", "strict_mode", "clock", "binlog", "durability"),
     *("session_defaults", "wait_timeout", "connections", "packet", "transactions"),
+    *("pooler", "standby", "triggers", "schema", "autovacuum", "dead_rows", "transaction_ids"),
     *("cron", "runs", "groups", "paused", "leases", "fatal", "due_dates", "stray", "orphaned", "schedules"),
     *("setup", "modules", "callables", "between", "on_failure"),
 )
 """The names of what the doctor finds."""
-MAY_STAY = frozenset(FINDINGS) - frozenset(REASONS) - {"program", "rights"}
+MAY_STAY = frozenset(FINDINGS) - frozenset(REASONS) - {"program", "rights", "standby"}
 """What a person may be unable to change on a host, and workers can do without; the others tell of tasks."""
 NAMES = tuple(dict.fromkeys((*REASONS, *FINDINGS)))
 KIND = "accepted"

@@ -40,15 +40,9 @@ class Lingering:
         self._waiting = waiting
         # At random: cron starts the workers of many sites at the same instant.
         self._pause = pauses.when_empty * random.uniform(0.5, 1.0)
+        if waiting.pause is not None:
+            self.has_worked()  # a transaction that is open now tells of its task to those alone who waited before it
         self._is_to_disconnect: bool | None = None
-
-    def will_work(self, count: int) -> None:
-        """Note that so many tasks are about to run.
-
-        A single one is over soon, as a rule: then the run goes on waiting as before.
-        """
-        if count > 1:
-            self.end()
 
     def has_worked(self) -> None:
         """Note that there were tasks, and that others may follow soon."""
@@ -58,19 +52,15 @@ class Lingering:
         """Wait for a new task. False once the time is over, with none. Raises DatabaseError."""
         waiting = self._waiting
         self._spare_connection()
-        pause = 0.0 if waiting.is_to_look_first else self._next_pause()
-        while self._limits.wait(pause, waiting.rest):
+        has_found = False
+        while not has_found and self._limits.wait(self._next_pause(), waiting.rest):
             waiting.prepare()
-            if self._look():
-                return True
-            self._on_look()
-            self._spare_connection()
-            pause = self._next_pause()
-        return self._limits.reason_to_end() is not None
-
-    def end(self) -> None:
-        """Wait no more, for now."""
-        self._waiting.end()
+            has_found = self._look()
+            if not has_found:
+                self._on_look()
+                self._spare_connection()
+        waiting.end()
+        return has_found or self._limits.reason_to_end() is not None
 
     def _look(self) -> bool:
         """Whether there may be a task to claim."""
@@ -80,6 +70,8 @@ class Lingering:
         return maintenance.is_to_look_again or self._store.claims.has_new(self._groups)
 
     def _next_pause(self) -> float:
+        if self._waiting.pause is not None:
+            return self._waiting.pause
         pause, self._pause = self._pause, min(self._pause * 2, self._pauses.when_empty)
         return pause
 

@@ -103,8 +103,6 @@ class Runner:
         return self._result
 
     def _end(self, reason: Reason) -> None:
-        if self._lingering is not None:
-            self._lingering.end()
         self._record.end(reason, self._limits.elapsed())
         result = self._result
         given_back = f", {result.released} given back" if result.released else ""
@@ -193,8 +191,6 @@ class Runner:
         """Run tasks of one claim, and give back those that were not started."""
         if not claim.tasks:
             return  # the time of all its rows lies ahead: they wait now
-        if self._lingering is not None:
-            self._lingering.will_work(len(claim.tasks))
         read_at = time.monotonic()  # waits are counted up to here, the lease from before the claim
         try:
             equipment = self._equip()

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 
 import pymysql
@@ -127,8 +128,9 @@ def test_what_is_not_run_is_still_there() -> None:
 
 
 @pytest.fixture
-def reader(tmp_path: Path, mysql_server: MySQLServer, php: str) -> Iterator[Reader]:
-    with mail_server() as mail, closing(Reader(tmp_path, mysql_server, php)) as reader:
+def reader(tmp_path: Path, mysql_server: MySQLServer, php: str, request: pytest.FixtureRequest) -> Iterator[Reader]:
+    postgresql = partial(request.getfixturevalue, "postgresql_server")
+    with mail_server() as mail, closing(Reader(tmp_path, mysql_server, php, postgresql)) as reader:
         reader.mail_port = mail.port
         yield reader
 

@@ -1,67 +1,93 @@
-"""Queues whose database fails.
+"""Queues whose database fails: on MySQL/MariaDB and on PostgreSQL.
 
 fragile         a server of these tests' own, which they kill; it runs as each of them begins
 fragile_queue   a queue on it
 shared_queue    one on the server of the whole test run, which is left alone: rows and tables are locked there
 proxy           between the worker of proxied_queue and that server
+failing_kind    which of the two; ON_MYSQL of tests/faults/failing.py has a test run on that alone
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.conftest import without
-from tests.faults.failing import FailingQueue
+from tests.faults.failing import QUEUES, FailingQueue
 from tests.support.deployment import Deployment
-from tests.support.proxy import Proxy
+from tests.support.postgresql import PostgreSQL, PostgreSQLServer, programs_folder
+from tests.support.postgresql_requests import Requests
+from tests.support.proxy import Proxy, Reader, as_sent
 from tests.support.servers import MariaDB, MySQLServer, missing_programs
+
+READERS: dict[str, Callable[[], Reader]] = {"mysql": as_sent, "postgresql": Requests}
+
+
+@pytest.fixture(scope="module", params=sorted(QUEUES))
+def failing_kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def fragile_server() -> Iterator[MariaDB]:
-    """What was committed is in the kernel's hands, so that SIGKILL loses none of it.
-
-    Limits of an account's connections can be set while it runs only if there is one from the start.
-    """
+def fragile_server(failing_kind: str) -> Iterator[MariaDB | PostgreSQL]:
+    """What was committed is in the kernel's hands, so that SIGKILL loses none of it."""
+    if failing_kind == "postgresql":
+        if programs_folder() is None:
+            without("PostgreSQL is not installed (postgres not found)")
+        # A handful for all but the tests themselves, whose account is the superuser's.
+        with PostgreSQL(False, "synchronous_commit=on", "max_connections=20") as postgresql:
+            yield postgresql
+        return
     if missing := missing_programs():
         without(f"MariaDB is not installed ({', '.join(missing)} not found)")
-    with MariaDB(False, "--innodb-flush-log-at-trx-commit=2", "--max-user-connections=1000") as server:
-        yield server
+    # Limits of an account's connections can be set while it runs only if there is one from the start.
+    with MariaDB(False, "--innodb-flush-log-at-trx-commit=2", "--max-user-connections=1000") as mariadb:
+        yield mariadb
 
 
 @pytest.fixture
-def fragile(fragile_server: MariaDB) -> Iterator[MariaDB]:
+def fragile(fragile_server: MariaDB | PostgreSQL) -> Iterator[MariaDB | PostgreSQL]:
     fragile_server.start()
     yield fragile_server
     fragile_server.start()
 
 
 @pytest.fixture
-def fragile_queue(deployment: Deployment, fragile: MariaDB) -> Iterator[FailingQueue]:
+def fragile_queue(failing_kind: str, deployment: Deployment, fragile: MariaDB | PostgreSQL) -> Iterator[FailingQueue]:
     name = fragile.create_database()
-    yield FailingQueue(deployment, fragile, name)
+    yield QUEUES[failing_kind](deployment, fragile, name)
     deployment.close()
     fragile.start()
     fragile.drop_database(name)
 
 
 @pytest.fixture
-def shared_queue(deployment: Deployment, mysql_server: MySQLServer) -> Iterator[FailingQueue]:
-    with mysql_server.database() as name:
-        yield FailingQueue(deployment, mysql_server, name)
+def shared_server(failing_kind: str, request: pytest.FixtureRequest) -> MySQLServer | PostgreSQLServer:
+    server = request.getfixturevalue(f"{failing_kind}_server")
+    assert isinstance(server, (MySQLServer, PostgreSQLServer))
+    return server
+
+
+@pytest.fixture
+def shared_queue(
+    failing_kind: str, deployment: Deployment, shared_server: MySQLServer | PostgreSQLServer
+) -> Iterator[FailingQueue]:
+    with shared_server.database() as name:
+        yield QUEUES[failing_kind](deployment, shared_server, name)
         deployment.close()
 
 
 @pytest.fixture
-def proxy(mysql_server: MySQLServer) -> Iterator[Proxy]:
-    with Proxy(mysql_server.host, mysql_server.port) as proxy:
+def proxy(failing_kind: str, shared_server: MySQLServer | PostgreSQLServer) -> Iterator[Proxy]:
+    with Proxy(shared_server.host, shared_server.port, READERS[failing_kind]) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def proxied_queue(deployment: Deployment, mysql_server: MySQLServer, proxy: Proxy) -> Iterator[FailingQueue]:
-    with mysql_server.database() as name:
-        yield FailingQueue(deployment, mysql_server, name, proxy)
+def proxied_queue(
+    failing_kind: str, deployment: Deployment, shared_server: MySQLServer | PostgreSQLServer, proxy: Proxy
+) -> Iterator[FailingQueue]:
+    with shared_server.database() as name:
+        yield QUEUES[failing_kind](deployment, shared_server, name, proxy)
         deployment.close()

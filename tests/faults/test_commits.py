@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
 
 from taskserver import TaskServer
 from tests.conftest import without
+from tests.faults.conftest import READERS
 from tests.support import effects as common
 from tests.support.effects import OTHER_GROUP, add, effects, set_settings, states, with_effects
+from tests.support.postgresql import PostgreSQL, PostgreSQLServer, programs_folder
 from tests.support.processes import assert_silent, end_of, wait_until
 from tests.support.proxy import Matches, Proxy, contains
 from tests.support.queues import Queue
@@ -24,9 +26,14 @@ SETTINGS = common.SETTINGS
 TASKS = (
     common.TASKS
     + """
+def session():
+    connection = taskserver.connection()
+    return connection.info.backend_pid if hasattr(connection, "info") else connection.thread_id()
+
+
 @transactional
 def hold_before(number):
-    note(f"hold_before {taskserver.connection().thread_id()}")
+    note(f"hold_before {session()}")
     wait()
     write(number)
 """
@@ -39,9 +46,20 @@ def make_queue(make_queue: Callable[..., Queue]) -> Callable[..., Queue]:
 
 
 @pytest.fixture
-def proxy(mysql_server: MySQLServer) -> Iterator[Proxy]:
-    with Proxy(mysql_server.host, mysql_server.port) as proxy:
-        yield proxy
+def server_queue(failing_kind: str, request: pytest.FixtureRequest) -> Queue:
+    queue = request.getfixturevalue(f"{failing_kind}_queue")
+    assert isinstance(queue, Queue)
+    return queue
+
+
+def end_session(queue: Queue, number: str) -> None:
+    """Have the server end one."""
+    if queue.is_postgresql:
+        pid = int(number)
+        queue.sql(f"SELECT pg_terminate_backend({pid})")
+        wait_until(lambda: not queue.sql(f"SELECT 1 FROM pg_stat_activity WHERE pid = {pid}"))
+    else:
+        queue.sql(f"KILL {number}")
 
 
 def go_through(queue: Queue, proxy: Proxy) -> None:
@@ -61,9 +79,9 @@ STATEMENTS = [
 @EACH_MODE
 @pytest.mark.parametrize("silent", [False, True], ids=["loud", "silent"])
 def test_a_task_whose_commit_took_effect_unheard_is_done_once(
-    mysql_queue: Queue, proxy: Proxy, mode: str, silent: bool
+    server_queue: Queue, proxy: Proxy, mode: str, silent: bool
 ) -> None:
-    queue = mysql_queue
+    queue = server_queue
     go_through(queue, proxy)
     cut = proxy.cut_after(COMMIT, silent=silent)
     add(queue, "effect", 1)
@@ -86,9 +104,9 @@ def test_a_task_whose_commit_took_effect_unheard_is_done_once(
     ],
 )
 def test_a_task_whose_commit_did_not_arrive_left_nothing_and_comes_again(
-    mysql_queue: Queue, proxy: Proxy, mode: str, silent: bool, words: bytes
+    server_queue: Queue, proxy: Proxy, mode: str, silent: bool, words: bytes
 ) -> None:
-    queue = mysql_queue
+    queue = server_queue
     go_through(queue, proxy)
     cut = proxy.cut_before(contains(words), silent=silent)
     add(queue, "effect", 1)
@@ -104,9 +122,9 @@ def test_a_task_whose_commit_did_not_arrive_left_nothing_and_comes_again(
 
 
 @EACH_MODE
-def test_a_completion_whose_answer_was_lost_is_not_committed(mysql_queue: Queue, proxy: Proxy, mode: str) -> None:
+def test_a_completion_whose_answer_was_lost_is_not_committed(server_queue: Queue, proxy: Proxy, mode: str) -> None:
     """The statement before the COMMIT."""
-    queue = mysql_queue
+    queue = server_queue
     go_through(queue, proxy)
     add(queue, "hold", 1)
     process = queue.start_task("--mode", mode)
@@ -117,8 +135,8 @@ def test_a_completion_whose_answer_was_lost_is_not_committed(mysql_queue: Queue,
     assert (effects(queue), states(queue)) == ([], [(3, 1)])
 
 
-def test_a_stage_whose_commit_took_effect_unheard_is_not_done_again(mysql_queue: Queue, proxy: Proxy) -> None:
-    queue = mysql_queue
+def test_a_stage_whose_commit_took_effect_unheard_is_not_done_again(server_queue: Queue, proxy: Proxy) -> None:
+    queue = server_queue
     with TaskServer(queue.dsn, folder=queue.folder) as server:
         server.add_pipeline(["tasks.effect_of", "tasks.effect_of"], {"number": 1})
     go_through(queue, proxy)
@@ -128,24 +146,24 @@ def test_a_stage_whose_commit_took_effect_unheard_is_not_done_again(mysql_queue:
     assert (effects(queue), states(queue)) == ([1, 2], [])
 
 
-def test_a_connection_that_breaks_before_the_first_statement_fails_the_attempt(mysql_queue: Queue) -> None:
-    queue = mysql_queue
+def test_a_connection_that_breaks_before_the_first_statement_fails_the_attempt(server_queue: Queue) -> None:
+    queue = server_queue
     add(queue, "hold_before", 1)
     add(queue, "effect", 2)
     process = queue.start_task()
-    queue.sql(f"KILL {queue.notes()[0].split()[1]}")
+    end_session(queue, queue.notes()[0].split()[1])
     queue.go()
     assert end_of(process) == (0, "", "")
     assert (effects(queue), states(queue)) == ([2], [(3, 1)])
 
 
-def test_a_task_that_keeps_its_broken_connection_to_itself_is_not_done(mysql_queue: Queue) -> None:
-    queue = mysql_queue
+def test_a_task_that_keeps_its_broken_connection_to_itself_is_not_done(server_queue: Queue) -> None:
+    queue = server_queue
     queue.define(
         """
 @transactional
 def keep_it():
-    note(f"keep_it {taskserver.connection().thread_id()}")
+    note(f"keep_it {session()}")
     wait()
     for try_again in (lambda: write(1), lambda: taskserver.connection().ping(False), lambda: write(2)):
         try:
@@ -156,7 +174,7 @@ def keep_it():
     )
     add(queue, "keep_it")
     process = queue.start_task()
-    queue.sql(f"KILL {queue.notes()[0].split()[1]}")
+    end_session(queue, queue.notes()[0].split()[1])
     queue.go()
     assert end_of(process) == (0, "", "")
     assert (effects(queue), states(queue)) == ([], [(3, 1)])
@@ -166,30 +184,36 @@ def keep_it():
 
 
 @pytest.fixture(scope="module")
-def fragile_server() -> Iterator[MariaDB]:
+def fragile_server(failing_kind: str) -> Iterator[MariaDB | PostgreSQL]:
     """A durable server that these tests kill. Limits of an account can be set while it runs as there is one."""
+    if failing_kind == "postgresql":
+        if programs_folder() is None:
+            without("PostgreSQL is not installed (postgres not found)")
+        with PostgreSQL(True) as postgresql:
+            yield postgresql
+        return
     if missing := missing_programs():
         without(f"MariaDB is not installed ({', '.join(missing)} not found)")
-    with MariaDB(True, "--max-user-connections=1000") as server:
-        yield server
+    with MariaDB(True, "--max-user-connections=1000") as mariadb:
+        yield mariadb
 
 
 @pytest.fixture
-def fragile_queue(fragile_server: MariaDB, make_queue: Callable[..., Queue]) -> Iterator[Queue]:
+def fragile_queue(fragile_server: MariaDB | PostgreSQL, make_queue: Callable[..., Queue]) -> Iterator[Queue]:
     name = fragile_server.create_database()
     yield make_queue(fragile_server.dsn(name))
     fragile_server.start()
     fragile_server.drop_database(name)
 
 
-def restarted(queue: Queue, server: MariaDB) -> Queue:
+def restarted(queue: Queue, server: MariaDB | PostgreSQL) -> Queue:
     """The queue, of whose server the connections broke."""
     server.start()
-    queue._mysql = None
+    queue._server_connection = None
     return queue
 
 
-def killing_before(matches: Matches, server: MariaDB) -> Matches:
+def killing_before(matches: Matches, server: MariaDB | PostgreSQL) -> Matches:
     """The server is dead before a byte of such a request arrives."""
 
     def kill_and_match(request: bytes) -> bool:
@@ -211,10 +235,10 @@ def killing_before(matches: Matches, server: MariaDB) -> Matches:
     ],
 )
 def test_a_database_that_is_killed_around_the_commit_has_done_all_or_nothing(
-    fragile_queue: Queue, fragile_server: MariaDB, mode: str, is_done: bool
+    fragile_queue: Queue, fragile_server: MariaDB | PostgreSQL, mode: str, is_done: bool
 ) -> None:
     queue = fragile_queue
-    with Proxy(fragile_server.host, fragile_server.port) as proxy:
+    with Proxy(fragile_server.host, fragile_server.port, READERS[queue.kind]) as proxy:
         go_through(queue, proxy)
         add(queue, "hold", 1)
         process = queue.start_task("--mode", mode)
@@ -238,7 +262,7 @@ def test_a_database_that_is_killed_around_the_commit_has_done_all_or_nothing(
 
 @pytest.mark.xdist_group("fragile")
 def test_a_database_that_is_killed_under_a_task_fails_the_attempt(
-    fragile_queue: Queue, fragile_server: MariaDB
+    fragile_queue: Queue, fragile_server: MariaDB | PostgreSQL
 ) -> None:
     queue = fragile_queue
     add(queue, "hold", 1)
@@ -252,31 +276,42 @@ def test_a_database_that_is_killed_under_a_task_fails_the_attempt(
 
 
 @contextmanager
-def allowing(queue: Queue, server: MySQLServer, connections: int) -> Iterator[None]:
+def allowing(queue: Queue, server: MySQLServer | PostgreSQLServer, connections: int) -> Iterator[None]:
     """In the `with`, workers have an account with so many connections, and each task has one attempt."""
-    database = queue.dsn.rpartition("/")[2]
-    server.execute(
-        f"CREATE USER '{database}'@'%' IDENTIFIED BY '{ACCOUNT_PASSWORD}' WITH MAX_USER_CONNECTIONS {connections}",
-        f"GRANT SELECT, INSERT, UPDATE, DELETE ON `{database}`.* TO '{database}'@'%'",
-    )
-    dsn = f"mysql://{database}:{ACCOUNT_PASSWORD}@{server.host}:{server.port}/{database}"
+    account = queue.dsn.rpartition("/")[2]
+    drop = allow(queue, account, connections)
+    dsn = queue.dsn.replace(server.login, f"{account}:{ACCOUNT_PASSWORD}")
     set_settings(queue, TASKSERVER_DSN=dsn, TASKSERVER_MAX_ATTEMPTS="1")
     try:
-        server.meet(database, ACCOUNT_PASSWORD)
+        if isinstance(server, MySQLServer):
+            server.meet(account, ACCOUNT_PASSWORD)
         yield
     finally:
-        server.execute(f"DROP USER '{database}'@'%'")
+        for statement in drop:
+            queue.sql(statement)
+
+
+def allow(queue: Queue, account: str, connections: int) -> Sequence[str]:
+    """Make the account, with its rights on the database that has its name; the statements that drop it."""
+    if queue.is_postgresql:
+        queue.sql(f"CREATE ROLE {account} LOGIN PASSWORD '{ACCOUNT_PASSWORD}' CONNECTION LIMIT {connections}")
+        queue.sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {account}")
+        queue.sql(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO {account}")
+        return [f"DROP OWNED BY {account}", f"DROP ROLE {account}"]
+    queue.sql(f"CREATE USER '{account}'@'%' IDENTIFIED BY '{ACCOUNT_PASSWORD}' WITH MAX_USER_CONNECTIONS {connections}")
+    queue.sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON `{account}`.* TO '{account}'@'%'")
+    return [f"DROP USER '{account}'@'%'"]
 
 
 def test_an_account_with_one_connection_runs_tasks_in_their_transactions(
-    mysql_queue: Queue, mysql_server: MySQLServer
+    server_queue: Queue, shared_server: MySQLServer | PostgreSQLServer
 ) -> None:
     """The first one is started for the import of its module, and started anew once it has its connection."""
-    queue = mysql_queue
+    queue = server_queue
     for number, name in enumerate(("effect", "effect", "fail", "effect"), start=1):
         add(queue, name, number)
-    add(queue, "do", "ROLLBACK", "DO 1")
-    with allowing(queue, mysql_server, 1):
+    add(queue, "do", "ROLLBACK", "SELECT 1")
+    with allowing(queue, shared_server, 1):
         ended = queue.worker()
     assert ended.returncode == 0
     assert (effects(queue), states(queue)) == ([1, 2, 4], [(4, 1)] * 2)
@@ -286,13 +321,13 @@ def test_an_account_with_one_connection_runs_tasks_in_their_transactions(
 
 
 def test_a_task_on_the_only_connection_is_not_taken_away_after_its_lease(
-    mysql_queue: Queue, mysql_server: MySQLServer
+    server_queue: Queue, shared_server: MySQLServer | PostgreSQLServer
 ) -> None:
-    queue = mysql_queue
+    queue = server_queue
     add(queue, "hold", 1)
-    with allowing(queue, mysql_server, 1):
+    with allowing(queue, shared_server, 1):
         process = queue.start_task(TASKSERVER_LEASE="1")
-        wait_until(lambda: queue.sql("SELECT due_at < NOW(6) FROM jobs_queue") == [(1,)])
+        wait_until(lambda: queue.sql(f"SELECT due_at < {queue.now} FROM jobs_queue") == [(1,)])
         assert_silent(queue.worker(0, OTHER_GROUP, TASKSERVER_DSN=queue.dsn))
         assert states(queue) == [(1, 1)]
         queue.go()
@@ -301,14 +336,14 @@ def test_a_task_on_the_only_connection_is_not_taken_away_after_its_lease(
 
 
 def test_workers_that_have_a_connection_each_do_not_wait_for_one_another(
-    mysql_queue: Queue, mysql_server: MySQLServer
+    server_queue: Queue, shared_server: MySQLServer | PostgreSQLServer
 ) -> None:
-    queue = mysql_queue
+    queue = server_queue
     for _ in range(3):
         add(queue, "plain")
     for number in range(9):
         add(queue, "effect", number)
-    with allowing(queue, mysql_server, 3):
+    with allowing(queue, shared_server, 3):
         workers = [queue.start("--batch", 1) for _ in range(3)]
         wait_until(lambda: len(queue.notes()) == 3)  # all are connected, and nobody has a second connection
         queue.go("go-plain")

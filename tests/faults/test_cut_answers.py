@@ -1,4 +1,4 @@
-"""Answers of a MySQL or MariaDB that never arrive: what was asked was done, or it was not, and the worker finds out.
+"""Answers of a server that never arrive: what was asked was done, or it was not, and the worker finds out.
 
 A proxy cuts the network at a statement that it knows by its words, or falls silent there, or leaves connections half
 open. The proxy's counts show that it struck.
@@ -10,20 +10,21 @@ import itertools
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import pytest
 
 from taskserver import DatabaseError, RunResult, TaskServer
 from taskserver.stores.mysql import session as mysql
+from taskserver.stores.postgresql import session as postgresql
 from tests.faults.failing import TASKS, FailingQueue
 from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
 from tests.support.proxy import Cut, Proxy, contains
 from tests.support.queues import NOTE
 
-LOST_CONNECTION = (0, 2006, 2013, 1927, 1053)
 READ_SECONDS_IN_A_RUN = mysql.READ_SECONDS_IN_A_RUN
+assert READ_SECONDS_IN_A_RUN == postgresql.READ_SECONDS_IN_A_RUN
 SHORT_READ_SECONDS = 0.25
 """In place of the ten that a worker waits for an answer."""
 WHEN = pytest.mark.parametrize("is_done", [True, False], ids=["done", "not-done"])
@@ -40,7 +41,7 @@ class Step(NamedTuple):
     task: str = "note"
     args: str = '["second"]'
     prepared: str = ""
-    """What is done to the second task's row before."""
+    """What is done to the second task's row before; {past} is a second ago."""
     ends_as: tuple[int, int] = (2, 1)
     """Its status and attempts afterwards."""
 
@@ -52,22 +53,21 @@ STEPS = [
     Step(
         "wake",
         b"SET status = 0, updated_at = CASE",
-        prepared="status = 3, attempts = 1, due_at = NOW(6) - INTERVAL 1 SECOND",
+        prepared="status = 3, attempts = 1, due_at = {past}",
         ends_as=(2, 2),
     ),
     Step(
         "reclaim unstarted",
         b"SET status = 0, claim = NULL",
-        prepared="status = 1, claim = 7, due_at = NOW(6) - INTERVAL 1 SECOND",
+        prepared="status = 1, claim = 7, due_at = {past}",
     ),
     Step(
         "reclaim lost",
         b"lost: its worker vanished",
-        prepared="status = 1, claim = 7, attempts = 1, started_at = NOW(6), due_at = NOW(6) - INTERVAL 1 SECOND",
+        prepared="status = 1, claim = 7, attempts = 1, started_at = {past}, due_at = {past}",
         ends_as=(3, 1),
     ),
-    Step("claim", b"STRAIGHT_JOIN"),
-    Step("read the claim", b"SELECT id, task, CASE"),
+    Step("claim", b"SET status = CASE WHEN"),
     Step("read long texts", b"SELECT args, stages FROM", args=LONG_ARGS),
     Step("start", b"attempts = attempts + 1"),
     Step("limit the attempts", b"SET max_attempts = "),
@@ -86,7 +86,7 @@ def prepare(queue: FailingQueue, step: Step, module: str = "tasks") -> None:
     queue.add(f"{module}.{step.task}", step.args)
     queue.add(f"{module}.note", '["third"]')
     if step.prepared:
-        queue.sql(f"UPDATE jobs_queue SET {step.prepared} WHERE id = 2")
+        queue.sql(f"UPDATE jobs_queue SET {step.prepared.replace('{past}', queue.ago(1))} WHERE id = 2")
 
 
 def assert_done_once(queue: FailingQueue, step: Step) -> None:
@@ -104,7 +104,12 @@ def assert_done_once(queue: FailingQueue, step: Step) -> None:
 
 
 def cut_at(proxy: Proxy, words: bytes, is_done: bool, silent: bool = False) -> Cut:
-    return (proxy.cut_after if is_done else proxy.cut_before)(contains(words), silent=silent)
+    return (proxy.cut_after if is_done else proxy.cut_before)(contains(words, as_quoted(words)), silent=silent)
+
+
+def as_quoted(words: bytes) -> bytes:
+    """As PostgreSQL writes names."""
+    return words.replace(b"`", b'"')
 
 
 @pytest.mark.parametrize("step", [step for step in STEPS if step.name in ("start", "delete", "move")])
@@ -116,7 +121,7 @@ def test_a_worker_whose_answer_is_cut_off_finds_out_what_was_done(
     cut = cut_at(proxy, step.words, is_done=True)
     assert_silent(proxied_queue.worker())
     assert cut.has_struck
-    assert proxied_queue.tries(*LOST_CONNECTION) == 1
+    assert proxied_queue.tries(*proxied_queue.lost) == 1
     assert len(proxy.links) == 2
     assert_done_once(proxied_queue, step)
 
@@ -128,7 +133,7 @@ def test_a_finish_that_was_cut_off_when_patience_is_over_is_counted_as_what_it_w
     proxied_queue.set(DB_PATIENCE=0)
     proxied_queue.add_named("first", "second", "third")
     cut = cut_at(proxy, b"DELETE FROM `jobs_queue`", is_done=True)
-    assert_one_line(proxied_queue.worker(), 1, "(2013)")
+    assert_one_line(proxied_queue.worker(), 1, proxied_queue.cut_off)
     assert cut.has_struck
     counts = proxied_queue.counts()
     assert (counts["taken"], counts["done"], counts["lost"], counts["reason"]) == (2, 1, 0, "error")
@@ -140,7 +145,7 @@ def test_a_connection_that_breaks_at_a_run_s_first_statement_is_told_at_once(
     """Whoever was never reached may be the wrong one."""
     proxied_queue.add_named("first")
     cut = cut_at(proxy, b"SELECT MAX(version)", is_done=False)
-    assert_one_line(proxied_queue.worker(), 1, "(2013)")
+    assert_one_line(proxied_queue.worker(), 1, proxied_queue.cut_off)
     assert cut.has_struck
     assert proxied_queue.notes() == []
 
@@ -155,7 +160,7 @@ def test_a_release_whose_answer_is_cut_off_is_done_once(
     proxied_queue.go()
     assert end_of(worker) == (0, "", "")
     assert cut.has_struck
-    assert proxied_queue.tries(*LOST_CONNECTION) == 1
+    assert proxied_queue.tries(*proxied_queue.lost) == 1
     assert proxied_queue.rows("status, attempts, claim") == [(2, 1, None), (0, 0, None), (0, 0, None)]
     assert proxied_queue.notes() == ["first"]
 
@@ -166,6 +171,8 @@ def test_a_finish_whose_answer_is_cut_off_again_and_again_is_done_once(
 ) -> None:
     def is_finish(request: bytes) -> bool:
         """A transaction that a task's writes share, or the look whether it took effect."""
+        if proxied_queue.is_postgresql:
+            return b"claim = $" in request
         return request.endswith(b"; COMMIT") or b"SELECT status, claim" in request
 
     proxied_queue.add_named("first", "second", "third")
@@ -173,7 +180,7 @@ def test_a_finish_whose_answer_is_cut_off_again_and_again_is_done_once(
     cut = proxy.cut_after(is_finish, times=3)
     assert_silent(proxied_queue.worker())
     assert cut.left == 0
-    assert proxied_queue.tries(*LOST_CONNECTION) == 3
+    assert proxied_queue.tries(*proxied_queue.lost) == 3
     assert proxied_queue.notes() == ["first", "second", "third"]
     counts = proxied_queue.counts()
     assert (counts["done"], counts["lost"]) == (3, 0)
@@ -204,7 +211,8 @@ class Here(NamedTuple):
 
 @pytest.fixture
 def open_here(proxied_queue: FailingQueue, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Here]]:
-    monkeypatch.setattr(mysql, "READ_SECONDS_IN_A_RUN", SHORT_READ_SECONDS)
+    for session in (mysql, postgresql):
+        monkeypatch.setattr(session, "READ_SECONDS_IN_A_RUN", SHORT_READ_SECONDS)
     opened = ExitStack()
 
     def opens(tasks: str = "", **settings: Any) -> Here:
@@ -279,7 +287,8 @@ def test_a_worker_gets_away_from_a_connection_that_is_half_open(
 def test_a_heartbeat_gets_away_from_a_connection_that_is_half_open_before_its_lease_ends(
     open_here: Callable[..., Here], proxy: Proxy, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mysql, "READ_SECONDS_IN_A_RUN", READ_SECONDS_IN_A_RUN)
+    for session in (mysql, postgresql):
+        monkeypatch.setattr(session, "READ_SECONDS_IN_A_RUN", READ_SECONDS_IN_A_RUN)
     here = open_here(lease=6)
     queue = here.queue
 
@@ -293,7 +302,7 @@ def test_a_heartbeat_gets_away_from_a_connection_that_is_half_open_before_its_le
         renewed = due_at()
         proxy.drop()
         leave_half_open(proxy)
-        wait_until(lambda: due_at() > renewed or queue.sql("SELECT NOW(6) >= ?", renewed) == [(1,)])
+        wait_until(lambda: due_at() > renewed or queue.sql(f"SELECT {queue.now} >= ?", renewed) == [(1,)])
         assert due_at() > renewed, "the lease ended under a living worker, which others could reach"
     finally:
         proxy.reset()
@@ -327,13 +336,10 @@ def test_a_run_outlasts_a_backup_that_locks_all_tables(
     """Statements that nobody waits for any more still stand on the server, and are done there once it goes on."""
     here = open_here(mode="mark")
     run = here.run_to_first(pool)
-    with closing(here.queue.connect()) as backup, backup.cursor() as cursor:
-        cursor.execute("LOCK TABLES jobs_queue READ")
+    with here.queue.locking_table():
         here.queue.go()
         wait_until(lambda: len(proxy.links) >= 4)
-        cursor.execute("SELECT COUNT(*) FROM information_schema.processlist WHERE state LIKE 'Waiting%%lock%%'")
-        assert cursor.fetchall() > ((1,),)
-        cursor.execute("UNLOCK TABLES")
+        wait_until(lambda: here.queue.count_waiting() > 1)
     result = run.result()
     assert (result.done, result.lost) == (3, 0)
     assert here.queue.notes() == ["first", "second", "third"]
@@ -343,15 +349,18 @@ def test_a_run_outlasts_a_backup_that_locks_all_tables(
 # ---- producers do not repeat
 
 
-class Requests:
-    """Matches requests that have these words, and counts them."""
+INSERTS = (b"INSERT INTO `jobs_queue` ", b'INSERT INTO "jobs_queue" ', b'COPY "jobs_queue" ')
 
-    def __init__(self, words: bytes) -> None:
-        self._words = words
+
+class Requests:
+    """Matches requests that add to the queue, and counts them."""
+
+    def __init__(self) -> None:
+        self._matches = contains(*INSERTS)
         self.count = 0
 
     def __call__(self, request: bytes) -> bool:
-        matches = self._words in request
+        matches = self._matches(request)
         self.count += matches
         return matches
 
@@ -374,7 +383,7 @@ class Adding(NamedTuple):
 def test_an_add_whose_answer_is_cut_off_is_not_repeated(
     proxied_queue: FailingQueue, proxy: Proxy, adding: Adding, is_done: bool
 ) -> None:
-    inserts = Requests(b"INSERT INTO `jobs_queue` ")
+    inserts = Requests()
     with TaskServer(proxied_queue.workers_dsn) as server:
         cut = (proxy.cut_after if is_done else proxy.cut_before)(inserts)
         with pytest.raises(DatabaseError) as raised:
@@ -403,13 +412,13 @@ def test_a_person_is_told_that_tasks_may_be_added_whose_answer_is_cut_off(
     lines = proxied_queue.folder / "tasks.jsonl"
     lines.write_text('{"task": "tasks.note"}\n' * 3)
     for last, adds in [
-        (contains(b"INSERT INTO `jobs_queue` "), ["tasks.note"]),
+        (contains(*INSERTS), ["tasks.note"]),
         (lambda request: request.endswith(b"COMMIT"), ["--bulk", str(lines)]),
     ]:
         cut = proxy.cut_after(last)
         ended = proxied_queue.client("add", *adds)
         assert cut.has_struck
-        assert_one_line(ended, 1, "(2013)", "may be added all the same: look first")
+        assert_one_line(ended, 1, proxied_queue.cut_off, "may be added all the same: look first")
     assert proxied_queue.statuses() == [0] * 4
 
 
@@ -429,7 +438,7 @@ def test_a_task_that_adds_by_its_run_s_server_is_told_at_once_and_the_run_goes_o
 ) -> None:
     """The patience is the worker's own, not that of what its tasks add."""
     here = open_here(TASK_THAT_ADDS, mode="mark")
-    inserts = Requests(b"INSERT INTO `jobs_queue` ")
+    inserts = Requests()
     cut = proxy.cut_after(inserts)
     monkeypatch.setattr(TaskServer, "by_a_test", here.server, raising=False)
     here.add("first", "add_another")
@@ -437,7 +446,9 @@ def test_a_task_that_adds_by_its_run_s_server_is_told_at_once_and_the_run_goes_o
     result = here.server.run()
     assert cut.has_struck
     assert inserts.count == 1
-    told, second = here.queue.notes()
+    told, second, *added = here.queue.notes()
     assert told.startswith("told: 127.0.0.1")
     assert second == "second"
-    assert (result.done, result.lost) == (2, 0)
+    # On MySQL no statement of a run commits by itself, and what is not committed is gone.
+    assert added == ["added"] * here.queue.is_postgresql
+    assert (result.done, result.lost) == (2 + len(added), 0)

@@ -21,6 +21,7 @@ import pytest
 
 from taskserver import TaskServer
 from tests.conftest import without
+from tests.support.postgresql import PostgreSQL, programs_folder
 from tests.support.processes import WAIT_SECONDS, freeze, thaw
 from tests.support.proxy import Cut, Proxy, contains
 from tests.support.queues import Queue
@@ -40,8 +41,11 @@ SETTINGS = {
 }
 CALM_SHARE = 0.1
 """Once no more than this is left the storm ends."""
-COMMITS = {"transactional": contains(b"COMMIT /* of a task"), "complete": contains(b"\x03COMMIT")}
+COMMITS = {"transactional": contains(b"COMMIT /* of a task"), "mysql": contains(b"\x03COMMIT")}
+COMMITS["postgresql"] = contains(b"COMMIT\x00")
 """The COMMIT of tasks, on the connections that are cut: the worker's own, and those of a framework."""
+IMPATIENT = {"TASKSERVER_TIMEOUT": "3"}
+"""psycopg waits for an answer for as long as a task may run."""
 WAYS_TO_CUT = [(is_after, silent) for is_after in (False, True) for silent in (False, True)]
 
 TASKS = """
@@ -51,10 +55,11 @@ import random
 import time
 
 import taskserver
-from taskserver.stores.mysql import task_connection
+from taskserver.stores.mysql import task_connection as mysql
+from taskserver.stores.postgresql import task_connection as postgresql
 
 # In place of the minute that a worker waits for the answer to its COMMIT.
-task_connection.SECONDS_OF_OURS = 1.0
+mysql.SECONDS_OF_OURS = postgresql.SECONDS_OF_OURS = 1.0
 
 SEED = json.loads((HERE / "seed").read_text())
 TRACE = os.open(HERE / f"trace-{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -104,6 +109,11 @@ pymysql.install_as_MySQLdb()
 AT = taskserver.TaskServer((HERE / "bank").read_text()).settings.dsn
 if hasattr(AT, "path"):
     PLACE = {"ENGINE": "django.db.backends.sqlite3", "NAME": AT.path, "OPTIONS": {"timeout": 60}}
+elif hasattr(AT, "sslrootcert"):
+    PLACE = {
+        "ENGINE": "django.db.backends.postgresql", "HOST": AT.host, "PORT": AT.port, "NAME": AT.database,
+        "USER": AT.user, "PASSWORD": AT.password,
+    }
 else:
     PLACE = {
         "ENGINE": "django.db.backends.mysql", "HOST": AT.host, "PORT": AT.port, "NAME": AT.database, "USER": AT.user,
@@ -156,6 +166,9 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 AT = taskserver.TaskServer((HERE / "bank").read_text()).settings.dsn
 if hasattr(AT, "path"):
     engine = sqlalchemy.create_engine(f"sqlite:///{AT.path}", connect_args={"timeout": 60})
+elif hasattr(AT, "sslrootcert"):
+    url = sqlalchemy.URL.create("postgresql+psycopg", AT.user, AT.password, AT.host, AT.port, AT.database)
+    engine = sqlalchemy.create_engine(url, pool_pre_ping=True)
 else:
     url = sqlalchemy.URL.create("mysql+pymysql", AT.user, AT.password, AT.host, AT.port, AT.database)
     options = {"read_timeout": 1, "ssl_disabled": True}
@@ -214,8 +227,9 @@ class Bank:
         self.asked, self.count = count, 0
         self._chance = random.Random(seed)
         (queue.folder / "seed").write_text(json.dumps(seed))
-        key = "INTEGER PRIMARY KEY" if queue.is_sqlite else "INT PRIMARY KEY AUTO_INCREMENT"
-        kind = "" if queue.is_sqlite else " ENGINE=InnoDB"
+        keys = {"sqlite": "INTEGER PRIMARY KEY", "postgresql": "SERIAL PRIMARY KEY"}
+        key = keys.get(queue.kind, "INT PRIMARY KEY AUTO_INCREMENT")
+        kind = " ENGINE=InnoDB" if queue.kind == "mysql" else ""
         queue.sql(f"CREATE TABLE accounts (id {key}, balance INT NOT NULL){kind}")
         # The number is not unique: a second one is to show.
         queue.sql(f"CREATE TABLE transfers (id {key}, number INT, source INT, target INT, amount INT){kind}")
@@ -403,7 +417,7 @@ class ServerStorm(Storm):
 
     codes = (0, 1, -signal.SIGKILL)  # 1: the database was away as it began
 
-    def __init__(self, bank: Bank, seed: int, mode: str, server: MariaDB, proxy: Proxy) -> None:
+    def __init__(self, bank: Bank, seed: int, mode: str, server: MariaDB | PostgreSQL, proxy: Proxy) -> None:
         super().__init__(bank, seed, mode)
         self._server = server
         self._proxy = proxy
@@ -427,7 +441,7 @@ class ServerStorm(Storm):
         is_after, silent = WAYS_TO_CUT[self._cuts % len(WAYS_TO_CUT)]
         self._cuts += 1
         cut = self._proxy.cut_after if is_after else self._proxy.cut_before
-        self._cut = cut(COMMITS.get(self.bank.way, COMMITS["complete"]), silent=silent)
+        self._cut = cut(COMMITS.get(self.bank.way, COMMITS[self.bank.queue.kind]), silent=silent)
         return True
 
     def _count_cut(self, cut: Cut) -> None:
@@ -441,7 +455,7 @@ class ServerStorm(Storm):
         self.struck["database killed in a transaction"] += 1
         time.sleep(self._chance.uniform(0, 0.3))
         self._server.start()
-        self.bank.queue._mysql = None
+        self.bank.queue._server_connection = None
         return True
 
     def calm(self) -> None:
@@ -462,7 +476,16 @@ def durable_server() -> Iterator[MariaDB]:
         yield server
 
 
-@pytest.fixture(params=["sqlite", "mysql"])
+@pytest.fixture(scope="module")
+def durable_postgresql() -> Iterator[PostgreSQL]:
+    """The same of PostgreSQL."""
+    if programs_folder() is None:
+        without("PostgreSQL is not installed (postgres not found)")
+    with PostgreSQL(durable=True) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "mysql", pytest.param("postgresql", marks=pytest.mark.long)])
 def make_storm(request: pytest.FixtureRequest, make_queue: Callable[..., Queue]) -> Iterator[Callable[..., Storm]]:
     """Makes a storm over so many transfers."""
     with ExitStack() as stack:
@@ -470,7 +493,8 @@ def make_storm(request: pytest.FixtureRequest, make_queue: Callable[..., Queue])
         def make(seed: int, count: int, mode: str, way: str) -> Storm:
             if request.param == "sqlite":
                 return Storm(Bank(make_queue(request.getfixturevalue("sqlite_dsn")), seed, count, way), seed, mode)
-            server: MariaDB = request.getfixturevalue("durable_server")
+            fixture = "durable_postgresql" if request.param == "postgresql" else "durable_server"
+            server: MariaDB | PostgreSQL = request.getfixturevalue(fixture)
             server.start()
             dsn = server.dsn(server.create_database())
             bank = Bank(make_queue(dsn), seed, count, way)
@@ -479,6 +503,8 @@ def make_storm(request: pytest.FixtureRequest, make_queue: Callable[..., Queue])
                 bank.queue.deployment.write_env(**{"TASKSERVER_DSN": proxy.dsn(dsn), **SETTINGS})
             else:
                 (bank.queue.folder / "bank").write_text(proxy.dsn(dsn))
+                if request.param == "postgresql":
+                    bank.queue.deployment.write_env(**{"TASKSERVER_DSN": dsn, **SETTINGS, **IMPATIENT})
             return ServerStorm(bank, seed, mode, server, proxy)
 
         yield make
@@ -497,7 +523,7 @@ def test_each_transfer_is_made_once_whatever_dies(make_storm: Callable[..., Stor
 
 @pytest.mark.long
 @few_and_many("move")
-@pytest.mark.parametrize("make_storm", ["mysql", pytest.param("sqlite", marks=pytest.mark.long)], indirect=True)
+@pytest.mark.parametrize("make_storm", ["mysql", "postgresql", "sqlite"], indirect=True)
 @pytest.mark.parametrize("way", ["django", pytest.param("sqlalchemy", marks=pytest.mark.long)])
 def test_each_transfer_by_a_framework_is_made_once_whatever_dies(
     make_storm: Callable[..., Storm], way: str, mode: str, count: int

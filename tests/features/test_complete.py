@@ -1,7 +1,7 @@
 """Tasks that complete themselves in a transaction of their own code, by `taskserver.complete(connection)`.
 
-Each test is made on PyMySQL and on sqlite3; tests/producers has those on the connections of Django and SQLAlchemy. That
-many of them at once leave every sum right is in tests/faults/test_transfers.py.
+Each test is made on PyMySQL, sqlite3 or psycopg; tests/producers has those on the connections of Django and SQLAlchemy.
+That many of them at once leave every sum right is in tests/faults/test_transfers.py.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from tests.support import effects as common
 from tests.support.deployment import ROOT
 from tests.support.effects import OTHER_GROUP, add, effects, set_settings, states, with_effects
 from tests.support.locks import are_locks_awaited, holding
+from tests.support.postgresql import PostgreSQLServer
 from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
 from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
+from tests.support.rows import Rows
 from tests.support.servers import MySQLServer
-from tests.support.turns import A_SERVER, ONE_STORE, on_stores_in_turn
+from tests.support.turns import A_SERVER, EACH_SERVER, ONE_SERVER, ONE_STORE, on_stores_in_turn
 
 MODES = ["delete", "move", "mark"]
 EACH_MODE = pytest.mark.parametrize("mode", MODES)
@@ -35,6 +37,7 @@ SETTINGS = common.SETTINGS
 TASKS = (
     common.TASKS
     + """
+import psycopg
 import pymysql
 
 DSN = taskserver.TaskServer.from_env(HERE).settings.dsn
@@ -43,7 +46,10 @@ kept = []
 def connect(**how):
     if hasattr(DSN, "path"):
         return sqlite3.connect(DSN.path, timeout=30, **how)
-    place = {"host": DSN.host, "port": DSN.port, "user": DSN.user, "password": DSN.password, "database": DSN.database}
+    place = {"host": DSN.host, "port": DSN.port, "user": DSN.user, "password": DSN.password}
+    if hasattr(DSN, "sslrootcert"):
+        return psycopg.connect(**place, dbname=DSN.database, **how)
+    place["database"] = DSN.database
     return pymysql.connect(ssl_disabled=True, read_timeout=1.5, **place, **how)
 
 def insert(connection, number):
@@ -130,7 +136,8 @@ def swallow_an_error(number):
     connection = connect()
     connection._read_timeout = 30  # MySQL 5.7 takes up to two seconds for one
     insert(connection, number)
-    connection.cursor().execute("SET innodb_lock_wait_timeout = 1")
+    is_mysql = isinstance(connection, pymysql.Connection)
+    connection.cursor().execute("SET innodb_lock_wait_timeout = 1" if is_mysql else "SET lock_timeout = '1s'")
     note("begun")
     wait("go-5")
     try:
@@ -141,7 +148,7 @@ def swallow_an_error(number):
 
 @taskserver.task(timeout=1)
 def wait_for_the_row(number):
-    connection = connect(charset="utf8mb4")
+    connection = connect()
     connection._read_timeout = None
     insert(connection, number)
     note("begun")
@@ -162,7 +169,7 @@ def make_queue(make_queue: Callable[..., Queue]) -> Callable[..., Queue]:
 @pytest.fixture(autouse=True)
 def _go(request: pytest.FixtureRequest) -> None:
     """Tasks of the numbers 1 and 2 wait for nothing; one of 5 waits for its test."""
-    for name in ("queue", "mysql_queue", "sqlite_queue"):
+    for name in ("queue", "mysql_queue", "sqlite_queue", "postgresql_queue"):
         if name in request.fixturenames:
             for number in (1, 2):
                 request.getfixturevalue(name).go(f"go-{number}")
@@ -183,9 +190,9 @@ def begin(queue: Queue, name: str, *args: object, mode: str = "delete") -> Calla
 # ---- effects and completion together
 
 
+@EACH_SERVER
 @EACH_MODE
-def test_what_a_task_wrote_and_its_completion_are_one_commit(mysql_queue: Queue, mode: str) -> None:
-    queue = mysql_queue
+def test_what_a_task_wrote_and_its_completion_are_one_commit(queue: Queue, mode: str) -> None:
     add(queue, "pay", 1, "hold")
     process = queue.start_task("--mode", mode)
     while "completed 1" not in queue.notes():
@@ -259,6 +266,7 @@ connection.commit()
 # ---- whose task it is
 
 
+@ONE_SERVER
 @pytest.mark.parametrize(
     ("mode", "name"),
     [
@@ -267,10 +275,7 @@ connection.commit()
         for name in ("pay", "swallow")
     ],
 )
-def test_a_task_that_was_taken_over_raises_lease_lost_and_leaves_nothing(
-    mysql_queue: Queue, mode: str, name: str
-) -> None:
-    queue = mysql_queue
+def test_a_task_that_was_taken_over_raises_lease_lost_and_leaves_nothing(queue: Queue, mode: str, name: str) -> None:
     end = begin(queue, name, mode=mode)
     queue.end_leases()
     assert_silent(queue.worker(0, OTHER_GROUP))
@@ -283,9 +288,9 @@ def test_a_task_that_was_taken_over_raises_lease_lost_and_leaves_nothing(
         assert queue.notes()[1].startswith("TaskServerError: task 1 is not this worker's any more, so this transaction")
 
 
+@ONE_SERVER
 @EACH_MODE
-def test_a_task_that_is_to_run_again_meanwhile_has_its_effects_and_runs_again(mysql_queue: Queue, mode: str) -> None:
-    queue = mysql_queue
+def test_a_task_that_is_to_run_again_meanwhile_has_its_effects_and_runs_again(queue: Queue, mode: str) -> None:
     adding = ("--unique", "key", "--rerun")
     assert queue.client("add", "tasks.pay", "[5]", *adding).returncode == 0
     process = queue.start_task(1, "--mode", mode)
@@ -310,23 +315,26 @@ def test_an_interrupt_that_was_swallowed_lets_nothing_be_completed(queue: Queue)
     assert queue.first_lines()[0].startswith("TaskInterrupted: an interrupt struck it, and it went on")
 
 
-def test_an_error_that_was_swallowed_leaves_no_part_of_a_completion(mysql_queue: Queue) -> None:
+@EACH_SERVER
+def test_an_error_that_was_swallowed_leaves_no_part_of_a_completion(queue: Queue) -> None:
     """In mode move the archive's lock is held: the row that was marked to be moved is as it was before."""
-    queue = mysql_queue
     add(queue, "swallow_an_error", 5)
     process = queue.start_task("--mode", "move")
-    with closing(queue.connect()) as other, other.cursor() as cursor:
-        cursor.execute("INSERT INTO jobs_queue_done (id, task) VALUES (1, 'theirs')")
-        other.begin()
-        cursor.execute("SELECT * FROM jobs_queue_done FOR UPDATE")  # and the gaps, for others' rows
+    with closing(Rows(queue.dsn)) as other:
+        other.execute("INSERT INTO jobs_queue_done (id, task) VALUES (1, 'theirs')")
+        other.execute("BEGIN")
+        if queue.is_postgresql:
+            other.execute("LOCK TABLE jobs_queue_done IN EXCLUSIVE MODE")
+        else:
+            other.execute("SELECT * FROM jobs_queue_done FOR UPDATE")  # and the gaps, for others' rows
         queue.go("go-5")
         assert end_of(process) == (0, "", "")
     assert (queue.notes(), effects(queue)) == (["begun", "Conflict"], [5])
     assert states(queue) == [(3, 1)]
 
 
-def test_a_wait_for_its_row_is_interrupted_by_the_timeout(mysql_queue: Queue) -> None:
-    queue = mysql_queue
+@ONE_SERVER
+def test_a_wait_for_its_row_is_interrupted_by_the_timeout(queue: Queue) -> None:
     add(queue, "wait_for_the_row", 5)
     process = queue.start_task()
     with holding(queue.dsn):
@@ -426,6 +434,27 @@ def test_a_commit_that_was_cut_off_is_found_out(
         assert_silent(ended)
         assert effects(queue) == [2, 102]
         assert states(queue)[0] == (3, 1)
+    assert queue.sql("SELECT taken, done, lost FROM jobs_queue_workers") == [(2, 2 if is_after else 1, 0)]
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+def test_a_commit_on_psycopg_that_was_cut_off_is_found_out(
+    postgresql_queue: Queue, postgresql_server: PostgreSQLServer, is_after: bool
+) -> None:
+    queue = postgresql_queue
+    with Proxy(postgresql_server.host, postgresql_server.port) as proxy:
+        set_settings(queue, TASKSERVER_DSN=proxy.dsn(queue.dsn))
+        cut = (proxy.cut_after if is_after else proxy.cut_before)(contains(b"COMMIT /* by"))
+        add(queue, "pay", 1)
+        add(queue, "pay", 2)
+        ended = queue.worker()
+        assert cut.has_struck
+    if is_after:
+        assert_one_line(ended, 0, "has completed itself, and failed after that: OperationalError: ")
+        assert effects(queue) == [1, 2, 101, 102]
+    else:
+        assert_silent(ended)
+        assert (effects(queue), states(queue)) == ([2, 102], [(3, 1)])
     assert queue.sql("SELECT taken, done, lost FROM jobs_queue_workers") == [(2, 2 if is_after else 1, 0)]
 
 

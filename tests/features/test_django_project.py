@@ -27,20 +27,20 @@ def on_sqlite(deployment: Deployment) -> Project:
 
 
 @pytest.fixture
-def on_postgresql(deployment: Deployment, postgresql_server: PostgreSQLServer, postgresql_dsn: str) -> Project:
-    return Project(deployment, "django_project", postgresql_server, postgresql_dsn)
+def on_mysql(deployment: Deployment, mysql_server: MySQLServer, mysql_dsn: str) -> Project:
+    return Project(deployment, "django_project", mysql_server, mysql_dsn)
 
 
 @pytest.fixture
-def on_mysql(deployment: Deployment, mysql_server: MySQLServer, mysql_dsn: str) -> Project:
-    return Project(deployment, "django_project", mysql_server, mysql_dsn)
+def on_postgresql(deployment: Deployment, postgresql_server: PostgreSQLServer, postgresql_dsn: str) -> Project:
+    return Project(deployment, "django_project", postgresql_server, postgresql_dsn)
 
 
 def stock(site: Project, copies: int) -> None:
     site.sql("INSERT INTO shop_book (title, copies) VALUES ('Notes', ?)", copies)
 
 
-@pytest.mark.parametrize("store", ["sqlite", pytest.param("mysql", marks=pytest.mark.long), "postgresql"])
+@pytest.mark.parametrize("store", ["sqlite", "mysql", "postgresql"])
 def test_an_order_of_the_page_sends_a_letter_and_takes_a_copy_from_the_stock(
     request: pytest.FixtureRequest, store: str
 ) -> None:

@@ -18,18 +18,16 @@ def on_sqlite(deployment: Deployment) -> Project:
 
 
 @pytest.fixture
-def on_postgresql(deployment: Deployment, postgresql_server: PostgreSQLServer, postgresql_dsn: str) -> Project:
-    return Project(deployment, "flask_app", postgresql_server, postgresql_dsn)
-
-
-@pytest.fixture
 def on_mysql(deployment: Deployment, mysql_server: MySQLServer, mysql_dsn: str) -> Project:
     return Project(deployment, "flask_app", mysql_server, mysql_dsn)
 
 
-@pytest.mark.parametrize(
-    "store", ["sqlite", *(pytest.param(server, marks=pytest.mark.long) for server in ("mysql", "postgresql"))]
-)
+@pytest.fixture
+def on_postgresql(deployment: Deployment, postgresql_server: PostgreSQLServer, postgresql_dsn: str) -> Project:
+    return Project(deployment, "flask_app", postgresql_server, postgresql_dsn)
+
+
+@pytest.mark.parametrize("store", ["sqlite", pytest.param("mysql", marks=pytest.mark.long), "postgresql"])
 def test_an_order_of_the_page_gets_its_receipt_by_the_app_s_settings_and_templates(
     request: pytest.FixtureRequest, store: str
 ) -> None:

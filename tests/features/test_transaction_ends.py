@@ -16,6 +16,7 @@ from tests.conftest import without
 from tests.support import effects as common
 from tests.support.effects import add, effects, states, with_effects
 from tests.support.locks import holding
+from tests.support.pgbouncer import pooled
 from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
 from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
@@ -563,3 +564,23 @@ def test_a_renewed_lease_keeps_no_task_from_its_end_where_snapshots_are_minded(
         assert end_of(worker) == (0, "", "")
         assert queue.statuses() == [2, 2]
         assert effects(queue) == [1, 10]
+
+
+# ---- behind a pooler of transactions
+
+
+def test_behind_a_pooler_of_transactions_each_task_has_its_own_transaction(postgresql_queue: Queue) -> None:
+    """What ended it by a rollback is not known there, so the task is fatal; its errors are known."""
+    queue = postgresql_queue
+    with pooled(queue.dsn) as dsn:
+        queue.deployment.write_env(TASKSERVER_DSN=dsn, **SETTINGS)
+        for number in range(10):
+            add(queue, "effect", number)
+        add(queue, "act", f"{KEPT}write(20)")
+        add(queue, "end", "commit()", "goes on", 30)
+        add(queue, "act", "write(40); taskserver.connection().rollback()")
+        ended = queue.worker("--mode", "mark")
+    assert ended.returncode == 0
+    assert len([line for line in ended.stderr.splitlines() if MAY_NOT in line]) == 2
+    assert queue.statuses() == [*[2] * 10, 3, 4, 4]
+    assert effects(queue) == [*range(10), 30]

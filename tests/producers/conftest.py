@@ -1,6 +1,7 @@
 """Fixtures of those who add tasks.
 
-shop        a queue beside a table of orders, for both stores; sqlite_shop, mysql_shop: of one of them alone
+shop        a queue beside a table of orders, for each store
+sqlite_shop, mysql_shop, postgresql_shop    of one of them alone
 django_python   path of a Python that has Django and mysqlclient
 """
 
@@ -29,6 +30,12 @@ def shop(deployment: Deployment, dsn: str) -> Iterator[Shop]:
 @pytest.fixture
 def mysql_shop(deployment: Deployment, mysql_dsn: str) -> Iterator[Shop]:
     with closing(Shop(deployment, mysql_dsn)) as made:
+        yield made
+
+
+@pytest.fixture
+def postgresql_shop(deployment: Deployment, postgresql_dsn: str) -> Iterator[Shop]:
+    with closing(Shop(deployment, postgresql_dsn)) as made:
         yield made
 
 

@@ -1,4 +1,4 @@
-"""Adding on connections of mysqlclient and Django, in the Python that has them, with taskserver in its path."""
+"""Adding on connections of mysqlclient and Django, in a Python that has them, with taskserver in its path."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
@@ -31,6 +32,10 @@ connection.query("SET time_zone = '+05:00'")
 """,
     "django": """
 import django
+if place["without"]:
+    sys.modules[place["without"]] = None  # as where it is not installed
+    import django.db.backends.postgresql.base
+    del sys.modules[place["without"]]
 from django.conf import settings
 settings.configure(DATABASES={"default": place["django"]}, USE_TZ=True, DEBUG=place["debug"])
 django.setup()
@@ -69,11 +74,16 @@ def run(django_python: str, tmp_path: Path) -> Run:
     for package in (ROOT / "taskserver", Path(pymysql.__file__).parent):
         (path / package.name).symlink_to(package)
 
-    def run(shop: Shop, driver: str, code: str, debug: bool = False) -> Any:
-        place = {"dsn": shop.dsn, "django": shop.place_in_django, "debug": debug, "text": ODD_TEXT}
+    def run(shop: Shop, driver: str, code: str, debug: bool = False, without: str = "") -> Any:
+        place = {"dsn": shop.dsn, "django": shop.place_in_django, "debug": debug, "text": ODD_TEXT, "without": without}
         place["at"] = AT.isoformat()
         done = subprocess.run(
-            [django_python, "-c", PROGRAM + CONNECT[driver] + ADD_SOME + code, json.dumps(place)],
+            [
+                sys.executable if shop.is_postgresql else django_python,
+                "-c",
+                PROGRAM + CONNECT[driver] + ADD_SOME + code,
+                json.dumps(place),
+            ],
             env={"PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONIOENCODING": "utf-8"},
             capture_output=True,
             text=True,
@@ -151,6 +161,13 @@ print(ids)
 @pytest.mark.parametrize("debug", [False, True], ids=["", "debug"])
 def test_djangos_own_connection_serves(shop: Shop, run: Run, debug: bool) -> None:
     assert_added(shop, run(shop, "django", COMMITTED_AND_ROLLED_BACK, debug))
+
+
+@pytest.mark.parametrize("debug", [False, True], ids=["", "debug"])
+def test_djangos_connection_by_psycopg2_serves(postgresql_shop: Shop, run: Run, debug: bool) -> None:
+    how = "from django.db.backends.postgresql import psycopg_any; assert not psycopg_any.is_psycopg3\n"
+    ids = run(postgresql_shop, "django", how + COMMITTED_AND_ROLLED_BACK, debug, without="psycopg")
+    assert_added(postgresql_shop, ids)
 
 
 FAILED_IN_DJANGO = """

@@ -13,7 +13,6 @@ from tests.support.postgresql import PostgreSQLServer
 from tests.support.queues import Queue
 from tests.support.servers import MySQLServer
 from tests.support.websites import EXAMPLES, MINIMAL
-from tests.support.words import kind_of
 
 PREPARED = {
     "django_project": "from shop.worker import setup\n\nsetup()\nfrom django.db import connection, transaction\n"
@@ -78,15 +77,16 @@ def _on_sqlite(text: str, dsn: str) -> str:
 
 
 def _on_server(text: str, server: MySQLServer | PostgreSQLServer, dsn: str) -> str:
-    kind = kind_of(dsn)
+    if isinstance(server, PostgreSQLServer):
+        text = text.replace("\nMYSQL_", "\nPOSTGRESQL_").replace("=mysql+pymysql:", "=postgresql+psycopg:")
+        text = text.replace("=mysql:", "=postgresql:")
     for word, ours in {
-        "mysql+pymysql:": {"mysql": "mysql+pymysql:", "postgresql": "postgresql+psycopg:"}[kind],
-        "mysql:": f"{kind}:",
-        "MYSQL_": f"{kind.upper()}_",
         "localhost/": f"{server.host}:{server.port}/",
         "you_site": dsn.rpartition("/")[2],
         "you_web": server.user,
         "web-password": server.password,
     }.items():
+        assert word in text
         text = text.replace(word, ours)
-    return f"{text}\n{kind.upper()}_HOST={server.host}\n{kind.upper()}_PORT={server.port}\n"
+    kind = "POSTGRESQL" if isinstance(server, PostgreSQLServer) else "MYSQL"
+    return f"{text}\n{kind}_HOST={server.host}\n{kind}_PORT={server.port}\n"

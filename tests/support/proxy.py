@@ -9,6 +9,8 @@
         proxy.reset()       # RST to both ends of every connection
         cut = proxy.cut_after(contains(b"DELETE"))      # done by the server, and its answer lost
 
+For PostgreSQL, Proxy(host, port, Requests) of postgresql_requests.py finds the statements in what passes.
+
 A call returns once it holds: no byte passes after `drop()` or `stall()` returned. One thread does all the work, in
 an event loop of its own, so that no byte ever meets a proxy that is half changed. Times are of time.monotonic().
 """
@@ -36,6 +38,13 @@ NO_LINGER = struct.pack("ii", 1, 0)
 T = TypeVar("T")
 Matches = Callable[[bytes], bool]
 """Whether this is the request that is meant: asked of the bytes as they arrive, which for short ones is whole."""
+Reader = Callable[[bytes], bytes]
+"""The requests in what a client sent, for one connection."""
+
+
+def as_sent() -> Reader:
+    """Of MySQL's clients, whose requests are their statements."""
+    return bytes
 
 
 def contains(*words: bytes) -> Matches:
@@ -46,7 +55,8 @@ def contains(*words: bytes) -> Matches:
 class Link:
     """One connection that a client made, for as long as either end knows of it."""
 
-    def __init__(self, client: asyncio.StreamWriter) -> None:
+    def __init__(self, client: asyncio.StreamWriter, read: Reader) -> None:
+        self.read = read
         self.opened_at = time.monotonic()
         self.lost_at: float | None = None
         """From then on nothing gets through: bytes were swallowed, and the ends do not know."""
@@ -110,7 +120,7 @@ class Cut:
 class Proxy:
     """Listens on a port of 127.0.0.1 and passes connections on to a server there or elsewhere."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, reader: Callable[[], Reader] = as_sent) -> None:
         self.links: list[Link] = []
         """Every connection ever, the oldest first."""
         self.lost_bytes = 0
@@ -119,6 +129,7 @@ class Proxy:
         """How often `stall` made bytes or a new connection wait."""
         self.port = free_port()
         self._target = (host, port)
+        self._reader = reader
         self._cuts: list[Cut] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._listening: asyncio.Server | None = None
@@ -243,7 +254,7 @@ class Proxy:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        link = Link(writer)
+        link = Link(writer, self._reader())
         self.links.append(link)
         try:
             await self._connect(link, reader, writer)
@@ -286,7 +297,7 @@ class Proxy:
         while chunk := await reader.read(CHUNK_BYTES):
             if not await self._gets_through(link, chunk):
                 continue
-            if cut := self._met(chunk):
+            if cut := self._met(link.read(chunk)):
                 await self._strike(cut, link, chunk, server, answers)
                 if cut.is_silent:
                     await self._swallow(link, reader)

@@ -32,6 +32,7 @@ import itsdangerous
 import jinja2
 import markupsafe
 import prometheus_client
+import psycopg
 import pymysql
 import pytest
 import werkzeug
@@ -41,6 +42,7 @@ from taskserver.settings.load import load_settings
 from taskserver.settings.page import load_page_settings
 from tests.support.deployment import ROOT, TIMEOUT_SECONDS, Deployment
 from tests.support.documents import Block
+from tests.support.postgresql import PostgreSQLServer
 from tests.support.servers import MySQLServer, find_program
 
 PASSWORDS = {"you_worker": "worker-password", "you_web": "web-password"}
@@ -60,6 +62,9 @@ def make_report(month): ...
 MYSQL_WORDS = re.compile(
     r"NOW\(|UNIX_TIMESTAMP|information_schema|\b(DUPLICATE|IGNORE|GRANT|RENAME|LIMIT|OPTIMIZE|TRIGGER)\b"
 )
+POSTGRESQL_WORDS = re.compile(
+    r"\b(RETURNING|EXCLUDED|CREATE ROLE|pg_\w+)\b|pgsql:|now\(\) \+ interval|CONFLICT DO NOTHING"
+)
 SQLITE_WORDS = re.compile(r"ON CONFLICT|strftime")
 CRON_FIELD = r"(\*|\d+(-\d+)?(,\d+(-\d+)?)*)(/\d+)?"
 CRON_LINE = re.compile(rf"((?:{CRON_FIELD}\s+){{5}})(?P<command>\S.*)")
@@ -72,8 +77,13 @@ FAILED = "SELECT task, error_text FROM jobs_queue WHERE status IN (3, 4)"
 class Reader:
     """Follows blocks in their order; what a block printed is what the next one may say that one sees."""
 
-    def __init__(self, folder: Path, server: MySQLServer, php: str) -> None:
+    def __init__(
+        self, folder: Path, server: MySQLServer, php: str, postgresql: Callable[[], PostgreSQLServer] | None = None
+    ) -> None:
+        """`postgresql` starts a server, which few documents speak of."""
         self._server = server
+        self._start_postgresql = postgresql
+        self._postgresql: PostgreSQLServer | None = None
         self._php = php
         self._prefix = f"t{secrets.token_hex(3)}_"  # MySQL 5.6 takes 16 letters for a user
         self.home = folder / "home"
@@ -95,6 +105,11 @@ class Reader:
         users = self._server.execute(f"SELECT user, host FROM mysql.user WHERE user LIKE '{self._prefix[:-1]}\\_%'")
         for user, host in users:
             self._server.execute(f"DROP USER '{user}'@'{host}'")
+        if self._postgresql is not None:
+            self._postgresql.drop_database(self.database)
+            like = f"SELECT rolname FROM pg_roles WHERE rolname LIKE '{self._prefix[:-1]}\\_%'"
+            for (role,) in self._postgresql.execute(like):
+                self._postgresql.execute(f'DROP ROLE "{role}"')
 
     # ---- what there is before the first block
 
@@ -166,6 +181,9 @@ class Reader:
 
     def translated(self, text: str) -> str:
         """The words of the documents, as they are for this reader."""
+        if POSTGRESQL_WORDS.search(text):
+            at_ours = f"host={self._on_postgresql.host} port={self._on_postgresql.port}"
+            text = re.sub(r"\bhost=localhost\b", at_ours, text)
         at = f"{self._server.host}:{self._server.port}"
         for pattern, replacement in (
             (r"/home/you\b", str(self.home)),
@@ -196,6 +214,17 @@ class Reader:
     def execute(self, *statements: str) -> tuple[tuple[object, ...], ...]:
         return self._server.execute(*map(self.translated, statements), database=self.database)
 
+    @property
+    def _on_postgresql(self) -> PostgreSQLServer:
+        """The server with the queue, made when a document first speaks of it."""
+        if self._postgresql is None:
+            assert self._start_postgresql is not None, "this reader has no PostgreSQL"
+            self._postgresql = self._start_postgresql()
+            self._postgresql.create_database(self.database)
+            with TaskServer(self._postgresql.dsn(self.database), folder=self.folder) as server:
+                server.create_tables()
+        return self._postgresql
+
     # ---- blocks
 
     def follow(self, block: Block) -> None:
@@ -213,7 +242,7 @@ class Reader:
         try:
             kinds[block.kind](self.translated(block.text))
             return
-        except (AssertionError, pymysql.MySQLError) as error:
+        except (AssertionError, pymysql.MySQLError, psycopg.Error) as error:
             fault = error
         pytest.fail(f"{block}\n{fault}", pytrace=False)
 
@@ -278,7 +307,10 @@ class Reader:
         self._run([self._php, *options, *(["-l"] if is_for_task else []), str(page)])
 
     def _query(self, text: str) -> None:
-        """On MySQL or MariaDB and on SQLite, but for those that have words of the other."""
+        """On MySQL or MariaDB and on SQLite, but for those that have words of the other; or on PostgreSQL."""
+        if POSTGRESQL_WORDS.search(text):
+            self._on_postgresql.execute(text, database=self.database)
+            return
         plain = re.sub(r"^(--|DELIMITER ).*$", "", text, flags=re.MULTILINE)
         statements = [part.strip() for part in re.split(r"(?:;|//)\n", plain)]
         if not SQLITE_WORDS.search(text):

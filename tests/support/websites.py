@@ -21,6 +21,7 @@ from urllib.parse import urlencode
 from tests.conftest import without
 from tests.support.deployment import ROOT
 from tests.support.hosts import as_user, open_folder, own
+from tests.support.postgresql import PostgreSQLServer
 from tests.support.processes import WAIT_SECONDS, wait_until
 from tests.support.servers import MySQLServer, find_program, free_port
 
@@ -273,10 +274,10 @@ def run_cgi(script: Path, form: str | None) -> tuple[Answer, str]:
 class Page:
     """A PHP page that a test writes, run by PHP's command line."""
 
-    def __init__(self, php: str, folder: Path, server: MySQLServer, database: str) -> None:
+    def __init__(self, php: str, folder: Path, server: MySQLServer | PostgreSQLServer, database: str) -> None:
         self._php = php
         self._path = folder / "page.php"
-        self.place = {
+        self.place: dict[str, Any] = {
             "host": server.host,
             "port": server.port,
             "socket": None,

@@ -619,7 +619,7 @@ def test_a_task_fits_by_what_those_of_its_name_took(
     stop, result = Stop(), RunResult()
     limits = RunLimits(Limits(max_seconds=60, linger_seconds=60), stop, result)
     if waits:
-        monkeypatch.setattr(stop, "wait", lambda seconds: True)
+        monkeypatch.setattr(stop, "wait", lambda seconds, rest: True)
         now = 1.0
         waits_until = iter([1.0, 2.0])
         monkeypatch.setattr(time, "monotonic", lambda: next(waits_until, elapsed))

@@ -31,15 +31,16 @@ DATABASES = {
         "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20},
     }
 }
-for kind in ("mysql", "postgresql"):
-    if f"{kind.upper()}_DATABASE" in ENV:
+for engine in ("mysql", "postgresql"):
+    kind = engine.upper()
+    if f"{kind}_DATABASE" in ENV:
         DATABASES["default"] = {
-            "ENGINE": f"django.db.backends.{kind}",
-            "NAME": ENV[f"{kind.upper()}_DATABASE"],
-            "USER": ENV[f"{kind.upper()}_USER"],
-            "PASSWORD": ENV[f"{kind.upper()}_PASSWORD"],
-            "HOST": ENV.get(f"{kind.upper()}_HOST", "localhost"),
-            "PORT": ENV.get(f"{kind.upper()}_PORT", ""),  # the usual one
+            "ENGINE": f"django.db.backends.{engine}",
+            "NAME": ENV[f"{kind}_DATABASE"],
+            "USER": ENV[f"{kind}_USER"],
+            "PASSWORD": ENV[f"{kind}_PASSWORD"],
+            "HOST": ENV.get(f"{kind}_HOST", "localhost"),
+            "PORT": ENV.get(f"{kind}_PORT", ""),
         }
 
 EMAIL_HOST = ENV.get("EMAIL_HOST", "localhost")

@@ -12,7 +12,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ...errors import ConnectionLost, DatabaseError, NotUnderstood, TooLong, Unavailable
@@ -318,8 +317,8 @@ class Database:
         return matched, in_doubt or was_in_doubt
 
     def _write_each(self, writes: Sequence[Write], least: Sequence[int]) -> list[int]:
-        matched = []
-        for (sql, values), few in zip_longest(writes, least, fillvalue=0):
+        matched: list[int] = []
+        for (sql, values), few in zip(writes, least or [0] * len(writes), strict=True):
             matched.append(self.write(sql, values))
             if matched[-1] < few:
                 raise RowsChanged()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import DatabaseError, TablesMissing
 from ...messages.programs import CLIENT
+from .retrying import AT_ONCE
 from .session import Pace, Session
 from .statements import Words, with_ids
 
@@ -183,6 +184,18 @@ class Dialect(ABC):
         from .waiting import Waiting  # only a run that lingers waits
 
         return Waiting()
+
+    IS_THERE = "SELECT id FROM {table} {by_key} WHERE id IN ({ids})"
+
+    def without_row(self, database: Any, ids: Sequence[int]) -> set[int]:
+        """Those of these ids that have no row, not even one whose transaction is not committed yet.
+
+        A plain look does not see such a row; a locking one meets its lock. Raises Conflict where others hold a row of
+        them; it waits for them where the server cannot say that at once.
+        """
+        sql = with_ids(self.IS_THERE, ids)
+        rows = database.locking_at_once(lambda end: database.run(AT_ONCE, database.rows, sql + end, ids))
+        return set(ids).difference(row[0] for row in rows)
 
     def make_place(self, database: Any) -> None:  # noqa: B027
         """Make the file, or other place, in which the tables are to lie. Raises DatabaseError."""

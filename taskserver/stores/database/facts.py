@@ -27,6 +27,8 @@ class TableShape(NamedTuple):
     indexes: Mapping[str, str]
     """Each index's columns, as `unique (id)` or `(status, due_at)`."""
     engine: str = ""
+    what: str = "engine"
+    """The name of that."""
 
 
 def kind_of_column(column_type: str, needs_no_value: bool, default: str | None) -> str:
@@ -63,7 +65,7 @@ def differences(table: str, wanted: TableShape, found: TableShape) -> Iterator[T
         if found.indexes.get(name) != index:
             yield TableFault(table, f"index {name} is {found.indexes.get(name, 'missing')}, not {index}")
     if found.engine != wanted.engine:
-        yield TableFault(table, f"its engine is {found.engine}, not {wanted.engine}")
+        yield TableFault(table, f"its {wanted.what} is {found.engine}, not {wanted.engine}")
 
 
 MAX_USUAL_ID = 2**62
@@ -91,16 +93,23 @@ def forged_ids(database: Any, next_ids: Mapping[str, int], greatest: int, set_ba
     for key, next_id in next_ids.items():
         if next_id > MAX_USUAL_ID:
             table = database.dialect.table if key == "id" else f"{database.dialect.table}_done"
-            beyond = f"FROM {table} WHERE {key} > {MAX_USUAL_ID}"
+            name = as_typed(database, table)
+            beyond = f"FROM {name} WHERE {key} > {MAX_USUAL_ID}"
             try:
                 rows = database.fetch_value(f"SELECT COUNT(*) {beyond}")
             except Unavailable:
                 raise
             except DatabaseError:
                 rows = None
-            mend = (f"DELETE {beyond}", set_back.format(table=table, key=key))
+            mend = (f"DELETE {beyond}", set_back.format(table=name, key=key))
             found.append(ForgedIds(table, next_id > greatest, rows, mend))
     return tuple(found)
+
+
+def as_typed(database: Any, table: str) -> str:
+    """A table's name as a person types it: in quotes where it may be another word of SQL, or has capitals."""
+    is_plain = "_" in table and table == table.lower()
+    return table if is_plain else str(database.dialect.words.quoted.format(table))
 
 
 class MySQLFacts(NamedTuple):
@@ -148,7 +157,99 @@ class SQLiteFacts(NamedTuple):
     forged_ids: tuple[ForgedIds, ...]
 
 
-Facts = MySQLFacts | SQLiteFacts
+class IdsAhead(NamedTuple):
+    """A table some of whose rows have ids that its counter comes to yet."""
+
+    table: str
+    rows: int
+    next_id: int
+    first_id: int
+    """The least of those rows' ids."""
+    mend: str
+    """The statement that sets the counter behind them."""
+
+
+class Holder(NamedTuple):
+    """A transaction, or another thing, for whose sake the server keeps rows that were deleted."""
+
+    kind: str
+    """`session`, `prepared` (a transaction without a session), `slot` (of replication) or `standby`."""
+    name: str
+    """The session's process id; else the name of the thing."""
+    user: str
+    program: str
+    """Its application_name; empty where it tells none."""
+    address: str
+    """Of its host; empty where it is this one's socket, or hidden from this account."""
+    state: str
+    """As `idle in transaction`; empty where it is hidden, or there is none."""
+    seconds: float | None
+    """The age of its transaction; None where it is hidden, or there is none."""
+    transactions: int
+    """How many transactions were begun since then, of those that write."""
+
+
+class TableRows(NamedTuple):
+    """The server's own count of the rows of a table."""
+
+    table: str
+    live: int
+    dead: int
+    """Deleted ones, or older forms of changed ones, whose space was not freed yet."""
+    size_bytes: int
+    """Of the table alone, without its indexes and long texts."""
+
+
+class PostgreSQLFacts(NamedTuple):
+    """Facts about a PostgreSQL server and the queue's tables there."""
+
+    version: str
+    version_number: int
+    """As 150018."""
+    user: str
+    tls: str
+    """The version and cipher of TLS, or `TLS` alone behind a pooler; empty where the connection is not encrypted."""
+    is_direct: bool
+    """Whether no pooler of transactions stands between."""
+    is_standby: bool
+    variables: Mapping[str, str]
+    """The values with which sessions of this account begin in this database."""
+    clock_ahead_seconds: float
+    denied: tuple[str, ...]
+    spared: tuple[str, ...]
+    faults: tuple[TableFault, ...] | str
+    lost_triggers: tuple[str, ...]
+    """The triggers that are missing or switched off, as `tell_of_added on jobs_queue`."""
+    claim_indexes: tuple[str, ...]
+    forged_ids: tuple[ForgedIds, ...] | None
+    """None where the account may not see the counters."""
+    ids_ahead: tuple[IdsAhead, ...]
+    places: Mapping[str, tuple[str, ...]]
+    """The schemas of the search_path that have a table of this name, by table; the first one is used."""
+    open_schemas: tuple[str, ...]
+    """The schemas of the search_path in which every account of the server may make tables and functions."""
+    not_vacuumed: tuple[str, ...]
+    """The tables of the queue for which autovacuum is switched off."""
+    rows: tuple[TableRows, ...]
+    holders: tuple[Holder, ...]
+    """The sessions of this database, and others, that keep dead rows."""
+    sees_all: bool
+    """Whether the account may see how long the transactions of others are open."""
+    held: int
+    """How many new rows others hold in transactions that stand open."""
+    held_by: tuple[Holder, ...]
+    """The holders of these rows, as far as they can be told."""
+    transaction_age: int
+    """How many transactions ago the oldest row of the database may have been written."""
+    multixact_age: int
+    """The same in groups of transactions that shared a lock."""
+    connections: int
+    """The server's connections now."""
+    account_connections: int
+    """The most of this account, or for this database; -1: no limit of its own."""
+
+
+Facts = MySQLFacts | SQLiteFacts | PostgreSQLFacts
 
 
 class QueueFacts(NamedTuple):

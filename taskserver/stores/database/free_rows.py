@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ...errors import Conflict, Refused
 from .database import Database
-from .retrying import AT_ONCE, HELD_PATIENCE_SECONDS, RetryPolicy, Scope
+from .retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
 from .session import RowsChanged
 from .statements import with_ids
 
@@ -123,18 +123,15 @@ class FreeRows:
             return self._work_singly(ids, work, lock, in_doubt)
         return Freed([], [], in_doubt)
 
-    IS_THERE = "SELECT id FROM {table} {by_key} WHERE id IN ({ids})"
-
     def gone(self, ids: Sequence[int]) -> set[int]:
         """Those of these ids that have no row, not even one whose transaction is not committed yet.
 
-        A plain look does not see such a row; a locking one meets its lock. An id of which that cannot be told in time
-        is left out.
+        An id of which that cannot be told in time is left out.
         """
         if not ids or self._database.dialect.has_one_writer:
             return set(ids)
         try:
-            return self._without_row(ids)
+            return self._database.dialect.without_row(self._database, ids)
         except Conflict:
             return self._gone_singly(ids) if len(ids) > 1 and self._may_try_again() else set()
 
@@ -143,18 +140,12 @@ class FreeRows:
         held = 0
         for row_id in random.sample(ids, len(ids)):
             try:
-                gone |= self._without_row([row_id])
+                gone |= self._database.dialect.without_row(self._database, [row_id])
             except Conflict:
                 held += 1
                 if (held == MAX_HELD or not self._has_time()) and not self._database.dialect.skips_locked:
                     break
         return gone
-
-    def _without_row(self, ids: Sequence[int]) -> set[int]:
-        """Raises Conflict where others hold one of them; it waits for them where the server cannot say that at once."""
-        database, sql = self._database, with_ids(self.IS_THERE, ids)
-        rows = database.locking_at_once(lambda end: database.run(AT_ONCE, database.rows, sql + end, ids))
-        return set(ids).difference(row[0] for row in rows)
 
     def _may_try_again(self) -> bool:
         """Whether to go on after a held row: where the server passes over held rows, that costs no wait."""

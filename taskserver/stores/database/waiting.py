@@ -8,13 +8,13 @@ import time
 class Waiting:
     """The rests of one run between its looks. Only its thread may use them."""
 
-    is_to_look_first = False
-    """Whether a wait begins with a look, once whoever adds a task would tell of it: no task falls in between."""
+    pause: float | None = None
+    """The seconds until the next look; None: as long as the run pauses."""
     has_due = False
     """Whether something has fallen due that only a look for due rows finds."""
 
     def prepare(self) -> None:
-        """Have others tell of new tasks from now on; called before each look. Raises DatabaseError."""
+        """Have others tell of new tasks; called before each look, so that none is missed. Raises DatabaseError."""
 
     def rest(self, seconds: float) -> bool:
         """Rest for so long at most. Whether it was cut short, as there may be something to do. Raises DatabaseError."""
@@ -22,4 +22,4 @@ class Waiting:
         return False
 
     def end(self) -> None:
-        """Have nobody tell of new tasks any more: the run has enough of them, or is over."""
+        """Have nobody tell of new tasks any more: the wait is over."""

@@ -49,21 +49,25 @@ CLAIM = """
     SELECT (SELECT COUNT(*) FROM candidates), changed.* FROM (SELECT 1) AS always LEFT JOIN changed ON TRUE
     ORDER BY priority, id
 """.replace("{claimed}", CLAIMED)
+# In a SELECT of its own: of a plain number old statistics may tell that few rows lie above it, so that the planner
+# reads all of them by the primary key.
+FLOOR = "(SELECT CAST(? AS bigint))"
 PICK_OF_GROUP = """
     (SELECT id, priority FROM {table}
-     WHERE {group_status} = 0 AND group_id = ? AND id >= ? AND (SELECT COUNT(*) FROM {paused} WHERE group_id = ?) = 0
+     WHERE {group_status} = 0 AND group_id = ? AND id >= {floor}
+         AND (SELECT COUNT(*) FROM {paused} WHERE group_id = ?) = 0
      ORDER BY priority, id LIMIT {most})
-"""
+""".replace("{floor}", FLOOR)
 PICK_OF_ALL = """
-    SELECT id, priority FROM {table} WHERE {any_status} = 0 AND id >= ? AND (SELECT COUNT(*) FROM {paused}) = 0
+    SELECT id, priority FROM {table} WHERE {any_status} = 0 AND id >= {floor} AND (SELECT COUNT(*) FROM {paused}) = 0
     ORDER BY priority, id LIMIT {most}
-"""
+""".replace("{floor}", FLOOR)
 PICK_BESIDE_PAUSED = """
     SELECT id, priority FROM (
-        SELECT id, priority, group_id FROM {table} WHERE {any_status} = 0 AND id >= ?
+        SELECT id, priority, group_id FROM {table} WHERE {any_status} = 0 AND id >= {floor}
         ORDER BY priority, id LIMIT {first}
     ) AS first_ones WHERE group_id NOT IN (SELECT group_id FROM {paused})
-"""
+""".replace("{floor}", FLOOR)
 COUNT_FIRST = "SELECT COUNT(*) FROM (SELECT 1 FROM {table} WHERE {any_status} = 0 LIMIT {most}) AS first_ones"
 LOOK_OF_GROUPS = "SELECT 1 FROM {table} WHERE {group_status} = 0 AND group_id IN ({ids}) LIMIT 1"
 LOOK_OF_ALL = "SELECT 1 FROM {table} WHERE {any_status} = 0 LIMIT 1"
@@ -73,6 +77,7 @@ CANDIDATES_PER_TASK = 5
 MORE_CANDIDATES = 20
 """So many times more of them are looked at where others hold all."""
 MAX_CANDIDATES = 200_000
+MORE_TRIES = 2
 
 LEAST_ID = "SELECT id FROM {table} WHERE {due_status} = 0 AND due_at IS NULL ORDER BY id LIMIT 1"
 NO_FLOOR = -(2**63)
@@ -116,7 +121,7 @@ class PostgreSQLClaiming:
         limit: int,
     ) -> Changed:
         """`values` makes the values for the marks of `picked` from the floor."""
-        most, inline = CANDIDATES_PER_TASK * limit, most_inline(limit)
+        most, inline, tries = CANDIDATES_PER_TASK * limit, most_inline(limit), MORE_TRIES
         floor = self._floor if time.monotonic() < self._floor_until else NO_FLOOR
         while True:
             sql = _filled(CLAIM.replace("{picked}", picked), most=most, limit=limit)
@@ -130,6 +135,8 @@ class PostgreSQLClaiming:
                 break
             if candidates == most and most < MAX_CANDIDATES:  # others hold all of these
                 most = min(most * MORE_CANDIDATES, MAX_CANDIDATES)
+            elif candidates and tries:  # others have taken them since this look, and may have left new ones
+                tries -= 1
             elif floor != NO_FLOOR:
                 floor = NO_FLOOR
             else:

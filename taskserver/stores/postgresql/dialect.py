@@ -85,6 +85,13 @@ class PostgreSQLDialect(Dialect):
 
         return PostgreSQLWaiting(database, number, groups)
 
+    # ---- rows that are not committed yet
+
+    def without_row(self, database: Database, ids: Sequence[int]) -> set[int]:
+        from .uncommitted import without_row  # few tasks wait for others
+
+        return without_row(database, ids)
+
     # ---- for client.py doctor
 
     def read_facts(self, database: Database, mode: str) -> PostgreSQLFacts:

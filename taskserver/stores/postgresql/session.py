@@ -9,7 +9,7 @@ and each transaction sets what it needs for itself alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from math import isfinite
@@ -44,18 +44,29 @@ SETTINGS = {
     "enable_mergejoin": "off",
     "jit": "off",
 }
-OF_A_SESSION = {"default_transaction_isolation": "read committed"}
-IN_A_RUN = "10s"
+# The server finds out, within a minute, that the other end is no more, and rolls back what it left open: it would look
+# once in two hours else.
+OF_A_SESSION = {
+    "default_transaction_isolation": "read committed",
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
+}
+IN_A_RUN = {"statement_timeout": "10s"}
 """The longest statement of a worker: what it gave up waiting for is not to go on without it."""
-TEXT_SETTINGS = ", ".join(
-    f"set_config('{name}', '{value}', false)" for name, value in (SETTINGS | OF_A_SESSION).items()
-)
-SET_IF_DIRECT = f"SELECT {TEXT_SETTINGS} WHERE pg_backend_pid() = $1"
-"""A row comes only from a session of the server's own."""
-LOCAL_SETTINGS = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in SETTINGS.items())
-BEGIN_POOLED = "BEGIN ISOLATION LEVEL READ COMMITTED"
-SET_LOCALLY = f"SELECT {LOCAL_SETTINGS}"
 
+
+def _set_all(settings: Mapping[str, str], is_local: bool) -> str:
+    return "SELECT " + ", ".join(f"set_config('{name}', '{value}', {is_local})" for name, value in settings.items())
+
+
+LOCALLY, LOCALLY_IN_A_RUN = _set_all(SETTINGS, True), _set_all(SETTINGS | IN_A_RUN, True)
+IF_DIRECT = "WHERE pg_backend_pid() = $1"
+"""A row comes only from a session of the server's own."""
+BEGIN_POOLED = "BEGIN ISOLATION LEVEL READ COMMITTED"
+
+PREPARES_WHAT_ASKS_FOR_IT = 2**62
+"""The uses after which the driver prepares a statement by itself; with None it would prepare none at all."""
 MAX_JOINED = 100
 MARK = re.compile(r"\$\d+")
 REPLACEMENT = "\ufffd"
@@ -70,32 +81,33 @@ class PostgreSQLSession(Session):
         super().__init__()
         self._dsn = dsn
         self._error_of = error_of
-        self._is_direct = False
+        self.is_direct = False
+        """Whether the server's own session is ours: no pooler of transactions stands between."""
         self._joined: dict[tuple[tuple[str, ...], bool], str] = {}
 
     # ---- the connection
 
     def connect(self, pace: Pace) -> None:
         try:
-            connection = connect_to(
+            self.connection = connect_to(
                 self._dsn,
                 pace.answer_seconds,
                 autocommit=True,
                 prepare_threshold=None,
                 cursor_factory=psycopg.RawCursor,
             )
-            suit(connection)
-            connection.answer_seconds = _read_seconds(pace)
-            self.cursor = connection.cursor()
-            self.cursor.execute(SET_IF_DIRECT, (connection.info.backend_pid,))
-            self._is_direct = bool(self.cursor.fetchall())
+            suit(self.connection)
+            self.cursor = self.connection.cursor()
+            self.hasten(pace)
+            settings = SETTINGS | OF_A_SESSION | (IN_A_RUN if pace.is_in_run else {})
+            found = self.send(f"{_set_all(settings, False)} {IF_DIRECT}", (self.connection.info.backend_pid,))
+            self.is_direct = bool(found.fetchall())
+            if self.is_direct:
+                self.connection.prepare_threshold = PREPARES_WHAT_ASKS_FOR_IT
         except Exception as error:  # a server that is none of PostgreSQL's may make the driver raise anything
-            self.cursor = None
+            self.close()
             raise self._error_of(error) from None
-        self.connection = connection
-        self.is_in_run = False
-        if pace.is_in_run:
-            self.suit(pace)
+        self.is_in_run = pace.is_in_run
 
     def close(self) -> None:
         connection, self.connection, self.cursor = self.connection, None, None
@@ -107,8 +119,8 @@ class PostgreSQLSession(Session):
         self.connection.answer_seconds = _read_seconds(pace)
 
     def suit(self, pace: Pace) -> None:
-        if self._is_direct:
-            self.send(f"SET statement_timeout = '{IN_A_RUN if pace.is_in_run else 0}'")
+        if self.is_direct:
+            self.send(_set_all(IN_A_RUN if pace.is_in_run else {"statement_timeout": "0"}, False))
         super().suit(pace)
 
     def is_alive(self) -> bool:
@@ -122,13 +134,17 @@ class PostgreSQLSession(Session):
 
     @property
     def commits_by_itself(self) -> bool:
-        return self._is_direct
+        return self.is_direct
 
     def begin(self) -> None:
-        if self._is_direct:
+        if self.is_direct:
             self.send("BEGIN")
         else:
-            self.send(f"{BEGIN_POOLED}; {SET_LOCALLY}")
+            self.send(f"{BEGIN_POOLED}; {self._set_locally}")
+
+    @property
+    def _set_locally(self) -> str:
+        return LOCALLY_IN_A_RUN if self.is_in_run else LOCALLY
 
     def roll_back(self) -> None:
         if self.connection.info.transaction_status != TransactionStatus.IDLE:
@@ -147,24 +163,24 @@ class PostgreSQLSession(Session):
             values = [value for _, several in writes for value in several]
             one = self._as_one(tuple(sql for sql, _ in writes), bool(least))
             try:
-                ((*matched, _),) = self._send_in_transaction([(one, (*values, *least))])[0].fetchall()
+                *matched, _ = self._send_in_transaction([(one, (*values, *least))])[0].fetchone()
             except psycopg.errors.DivisionByZero:
                 raise RowsChanged() from None
-            return matched
+            return list(matched)
         return [cursor.rowcount for cursor in self._send_in_transaction(writes)]
 
     def _send_in_transaction(self, statements: Sequence[Write]) -> list[Any]:
         """Send statements as one transaction in one round trip; the cursor of each."""
         bound = [(sql, bindable(values)) for sql, values in statements]
-        if self._is_direct and len(bound) == 1:
+        if self.is_direct and len(bound) == 1:
             return [self.cursor.execute(*bound[0], prepare=True)]
         # All statements of a pipeline are one transaction, as if BEGIN and COMMIT stood around them.
         with self.connection.pipeline():
-            if not self._is_direct:
+            if not self.is_direct:
                 self.connection.execute(BEGIN_POOLED)
-                self.connection.execute(SET_LOCALLY)
-            cursors = [self.connection.execute(sql, values, prepare=self._is_direct) for sql, values in bound]
-            if not self._is_direct:
+                self.connection.execute(self._set_locally)
+            cursors = [self.connection.execute(sql, values, prepare=self.is_direct) for sql, values in bound]
+            if not self.is_direct:
                 self.connection.execute("COMMIT")
         return cursors
 

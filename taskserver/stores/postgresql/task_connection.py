@@ -111,7 +111,7 @@ class PostgreSQLTaskConnection(TaskConnection):
         ((pid, own, status),) = self.execute(ENDED, (self._transaction_id,)).fetchall()
         session, number = _parts(own)
         is_same_session = self.connection.info.backend_pid == pid == self._pid and session == self._session
-        return is_same_session and status == "aborted" and number - 1 - self._number <= 1
+        return is_same_session and status == "aborted" and number - self._number in (1, 2)
 
     def close(self) -> None:
         # A statement goes on without us, and keeps its locks from the next attempt. An old libpq could wait for long.

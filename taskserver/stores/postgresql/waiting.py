@@ -8,6 +8,10 @@ time. One notice can be lost all the same, of a transaction that inserted its ta
 after that look. So the worker goes on looking, with pauses that grow from a short one: such a task waits about as long
 again as its transaction was open, and never longer than the pause.
 
+Each notice costs producers much: their commits then go one after the other. So a worker that was told deletes its row
+before it works. After its work it rests for a moment and looks, and only where it finds nothing enters its row again:
+of a stream of tasks it is told some fifty times a second at most.
+
 A row counts until `waits_until`, which its worker moves on while it rests. So the row of a killed worker soon costs
 producers nothing, and the next worker that waits deletes it.
 
@@ -37,6 +41,8 @@ LOG = getLogger("taskserver")
 VALID_SECONDS = 15
 """A row counts for so long after its worker has written it."""
 RENEW_SECONDS = 5.0
+MOMENT_SECONDS = 0.02
+"""After work a worker rests for so long before it asks to be told again."""
 MAX_NOTICE_SECONDS = 3600.0
 """Of tasks that are due later nobody tells: no pause is longer."""
 
@@ -53,15 +59,19 @@ class PostgreSQLWaiting(Waiting):
         """The connection that listens."""
         self._written_at = float("-inf")
         """By time.monotonic: when the row was written last; minus infinity: there is none."""
+        self._forgotten_at = float("-inf")
+        """By time.monotonic: when rows that count no more were deleted."""
         self._has_new = False
         """Whether a notice told of a new task."""
+        self._was_woken = False
+        """Whether a notice ended the last rest: then a task is there, and all else can wait."""
+        self._is_ready = False
+        """Whether the row was looked after, and the next instant read, since then."""
         self._due_at = float("inf")
         """By time.monotonic: when the next task falls due."""
-        self.is_to_look_first = True
-
-    @property
-    def has_due(self) -> bool:
-        return time.monotonic() >= self._due_at
+        self._is_deaf = False
+        """Whether nobody can tell it."""
+        self.pause = 0.0  # it looks once it is told
 
     # ---- listen, enter the row, look when the next task is due
 
@@ -82,10 +92,15 @@ class PostgreSQLWaiting(Waiting):
     NEXT_SECONDS = f"SELECT CAST(EXTRACT(EPOCH FROM ({NEXT}) - {{now}}) AS float8)"
 
     def prepare(self) -> None:
-        if not self.is_to_look_first or (self._has_new and self._is_told()):
-            self._has_new = False  # it is looked for next; when others fall due is known from the look before
-            return
-        self._run(self._enter)
+        is_after_work, was_woken = self.pause == MOMENT_SECONDS, self._was_woken
+        self._was_woken = False
+        if is_after_work:
+            self.pause, self.has_due = 0.0, False
+        elif was_woken or self._is_deaf:
+            self.has_due, self._has_new, self._is_ready = self._is_due(), False, False
+        else:
+            self._run(self._enter)
+            self.pause, self.has_due = None, True  # due since the look before, perhaps, which _enter does not tell
 
     def _run(self, work: Callable[[], None]) -> None:
         try:
@@ -100,7 +115,7 @@ class PostgreSQLWaiting(Waiting):
     def _enter(self) -> None:
         database = self._database
         if not self._is_told():
-            session = database.session()
+            session, now = database.session(), time.monotonic()
             if not session.commits_by_itself:
                 self._be_deaf("a pooler stands before the server")
                 return
@@ -109,20 +124,30 @@ class PostgreSQLWaiting(Waiting):
                 database.execute(f"LISTEN taskserver_{table}")
                 session.connection.add_notify_handler(self._hear)
                 self._connection = session.connection
-            database.write(self.FORGET)
+            if now >= self._forgotten_at + VALID_SECONDS:
+                database.write(self.FORGET)
+                self._forgotten_at = now
             self._write_row()
-        self._has_new, self._due_at = False, float("inf")
+        self._is_ready, self._has_new, self._due_at = True, False, float("inf")
         ((seconds,),) = database.rows(self.NEXT_SECONDS)
         if seconds is not None:
             self._expect(seconds)
 
     def _write_row(self) -> None:
+        now = time.monotonic()
         self._database.write(self.ENTER, (self._number, self._groups, VALID_SECONDS))
-        self._written_at = time.monotonic()
+        self._written_at = now
 
     def _be_deaf(self, why: object) -> None:
         LOG.info("nobody tells this worker of new tasks, so it looks for them: %s", why)
-        self.is_to_look_first, self._due_at = False, float("inf")
+        self._is_deaf, self._due_at = True, float("inf")
+
+    def _is_due(self) -> bool:
+        return time.monotonic() >= self._due_at
+
+    @property
+    def _has_row(self) -> bool:
+        return self._written_at != float("-inf")
 
     def _is_told(self) -> bool:
         """Whether the row counts, and the connection is the one that listens."""
@@ -132,14 +157,15 @@ class PostgreSQLWaiting(Waiting):
     # ---- rest
 
     def rest(self, seconds: float) -> bool:
-        if not self.is_to_look_first:
+        if self._is_deaf or not self._has_row:
             return super().rest(seconds)
-        if not self._is_told():
-            return True  # a notice may have been lost
+        if not self._is_ready or not self._is_told():
+            return True
         if time.monotonic() >= self._written_at + RENEW_SECONDS:
             self._run(self._write_row)
         self._listen(min(seconds, max(self._due_at - time.monotonic(), 0.0)))
-        return self._has_new or self.has_due
+        self._was_woken = self._has_new
+        return self._has_new or self._is_due()
 
     def _listen(self, seconds: float) -> None:
         """Rest until something comes, or the time is over."""
@@ -185,8 +211,10 @@ class PostgreSQLWaiting(Waiting):
     LEAVE = "DELETE FROM {waiting} WHERE number = ?"
 
     def end(self) -> None:
-        if self._written_at == float("-inf"):
+        if self._is_deaf:
             return
-        self._written_at = float("-inf")
-        with suppress(DatabaseError):  # the row soon counts for nothing
-            self._database.run(AT_ONCE, self._database.write, self.LEAVE, (self._number,))
+        self.pause = MOMENT_SECONDS
+        if self._has_row:
+            self._written_at = float("-inf")
+            with suppress(DatabaseError):  # the row soon counts for nothing
+                self._database.run(AT_ONCE, self._database.write, self.LEAVE, (self._number,))

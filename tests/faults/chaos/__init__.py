@@ -1,7 +1,7 @@
 """Chaos: workers started as cron starts them, while they are killed, frozen and stopped, their database is killed, and
 the network between the two breaks, producers adding all the while. At the end every promise of the queue is checked.
 
-    python -m tests.faults.chaos [--seconds 120] [--seed N] [--dsn-kind mysql|sqlite] [--keep FOLDER]
+    python -m tests.faults.chaos [--seconds 120] [--seed N] [--dsn-kind mysql|postgresql|sqlite] [--keep FOLDER]
 
 A seed gives the schedule of faults (kinds, instants, lengths, which worker), the mode of each worker, and what each
 task does at its nth run: each kind of misbehaviour is among the first tasks that are added. Beside those, tasks with

@@ -1,4 +1,4 @@
-"""The command: python -m tests.faults.chaos [--seconds 120] [--seed N] [--dsn-kind mysql|sqlite] [--keep FOLDER]."""
+"""The command: python -m tests.faults.chaos; its options are told by --help and in __init__.py."""
 
 from __future__ import annotations
 

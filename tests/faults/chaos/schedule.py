@@ -37,7 +37,8 @@ NETWORK_FAULTS = {
     "cut after a write": (1.0, 1.0),
 }
 SERVER_FAULTS = {"server kill": (0.1, 1.0)}
-FAULTS = {"sqlite": WORKER_FAULTS, "mysql": WORKER_FAULTS | NETWORK_FAULTS | SERVER_FAULTS}
+OF_A_SERVER = WORKER_FAULTS | NETWORK_FAULTS | SERVER_FAULTS
+FAULTS = {"sqlite": WORKER_FAULTS, "mysql": OF_A_SERVER, "postgresql": OF_A_SERVER}
 """Kinds of faults with their least and greatest length, in seconds."""
 FREEZES = ("freeze", "freeze beyond the lease")
 GAP_SECONDS = (0.25, 0.9)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-SHORT_SECONDS = {"sqlite": 8.0, "mysql": 12.0}
+SHORT_SECONDS = {"sqlite": 8.0, "mysql": 12.0, "postgresql": 12.0}
 """Of faults, in `make test`; each kind of a store's strikes within them."""
 SLOTS = 4
 PRODUCERS = 2

@@ -14,6 +14,7 @@ from contextlib import ExitStack, closing, suppress
 from itertools import count
 from typing import Any
 
+import psycopg
 import pymysql
 
 from taskserver import TaskServer
@@ -33,10 +34,12 @@ from tests.faults.chaos.settings import (
 from tests.faults.chaos.spans import Span
 from tests.faults.chaos.tasks import TASKS
 from tests.support.deployment import Deployment
+from tests.support.postgresql import PostgreSQL
+from tests.support.postgresql_requests import Requests
 from tests.support.proxy import Proxy
 from tests.support.servers import MariaDB
 
-DRIVER_ERRORS = (pymysql.MySQLError, sqlite3.Error, OSError)
+DRIVER_ERRORS = (pymysql.MySQLError, psycopg.Error, sqlite3.Error, OSError)
 MOST_NEW = 80
 """Producers add little while so many tasks are new: what is left when the faults end must drain soon."""
 
@@ -50,6 +53,20 @@ HISTORY = {
         INSERT INTO pulse VALUES (1, 0);
         CREATE TRIGGER remember AFTER UPDATE ON jobs_queue FOR EACH ROW {remember_change};
         CREATE TRIGGER remember_deleted AFTER DELETE ON jobs_queue FOR EACH ROW {remember_deleted}
+    """,
+    "postgresql": """
+        CREATE TABLE history (
+            n BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, args TEXT, id BIGINT, at DOUBLE PRECISION, was INT,
+            status INT, attempts_before INT, attempts INT, max_attempts INT, claim BIGINT,
+            lease_ended_at DOUBLE PRECISION, due_at DOUBLE PRECISION, error_text VARCHAR(1000));
+        CREATE TABLE pulse (id INT PRIMARY KEY, beats INT);
+        INSERT INTO pulse VALUES (1, 0);
+        CREATE FUNCTION remember() RETURNS trigger LANGUAGE plpgsql AS
+            'BEGIN {remember_change}; RETURN NULL; END';
+        CREATE FUNCTION remember_deleted() RETURNS trigger LANGUAGE plpgsql AS
+            'BEGIN {remember_deleted}; RETURN NULL; END';
+        CREATE TRIGGER remember AFTER UPDATE ON jobs_queue FOR EACH ROW EXECUTE FUNCTION remember();
+        CREATE TRIGGER remember_deleted AFTER DELETE ON jobs_queue FOR EACH ROW EXECUTE FUNCTION remember_deleted()
     """,
     "sqlite": """
         CREATE TABLE history (n INTEGER PRIMARY KEY, args, id, at, was, status, attempts_before, attempts,
@@ -79,6 +96,7 @@ REMEMBER_DELETED = f"""
 """
 INSTANTS = {
     "mysql": ("UNIX_TIMESTAMP({})", "NOW(6)"),
+    "postgresql": ("CAST(EXTRACT(EPOCH FROM {}) AS float8)", "clock_timestamp()"),
     "sqlite": ("(julianday({}) - 2440587.5) * 86400.0", "'now'"),
 }
 """An instant as seconds, and now."""
@@ -101,7 +119,7 @@ class Sql:
     """A connection of the test's own, past every proxy; made anew after an error. For one thread."""
 
     def __init__(self, dsn_kind: str, connect: Callable[[], Any]) -> None:
-        self._mark = "%s" if dsn_kind == "mysql" else "?"
+        self._mark = "?" if dsn_kind == "sqlite" else "%s"
         self._connect = connect
         self._connection: Any = None
 
@@ -111,8 +129,8 @@ class Sql:
             if self._connection is None:
                 self._connection = self._connect()
             with closing(self._connection.cursor()) as cursor:
-                cursor.execute(statement.replace("?", self._mark), values)
-                return list(cursor.fetchall())
+                cursor.execute(statement.replace("?", self._mark), *[values] if values else ())
+                return list(cursor.fetchall()) if cursor.description else []
         except DRIVER_ERRORS:
             self.close()
             raise
@@ -124,6 +142,15 @@ class Sql:
             self._connection = None
 
 
+SERVERS: dict[str, type[MariaDB] | type[PostgreSQL]] = {"mysql": MariaDB, "postgresql": PostgreSQL}
+
+
+def proxy_of(server: MariaDB | PostgreSQL) -> Proxy:
+    if isinstance(server, PostgreSQL):
+        return Proxy(server.host, server.port, Requests)
+    return Proxy(server.host, server.port)
+
+
 class Stage:
     """The database of a chaos run, and the network between it and each slot."""
 
@@ -132,17 +159,18 @@ class Stage:
         self.dsn_kind = dsn_kind
         self.modes = modes
         self.deployment = deployment
-        self.server: MariaDB | None = None
+        self.server: MariaDB | PostgreSQL | None = None
         self.proxies: list[Proxy] = []
         self._stack = ExitStack()
         self._path = deployment.folder / "var" / "taskserver.db"
         self._database = ""
         dsn = "sqlite:///var/taskserver.db"
-        if dsn_kind == "mysql":
-            self.server = self._stack.enter_context(MariaDB(durable=True))
-            self._database = self.server.create_database()
-            dsn = self.server.dsn(self._database)
-            self.proxies = [self._stack.enter_context(Proxy(self.server.host, self.server.port)) for _ in range(SLOTS)]
+        if dsn_kind != "sqlite":
+            server = SERVERS[dsn_kind](durable=True)
+            self._stack.callback(server.remove)
+            self.server, self._database = server, server.create_database()
+            dsn = server.dsn(self._database)
+            self.proxies = [self._stack.enter_context(proxy_of(server)) for _ in range(SLOTS)]
         self.dsn = dsn
         """Past every proxy."""
         self.dsns = [proxy.dsn(dsn) for proxy in self.proxies] or [dsn] * SLOTS
@@ -164,6 +192,8 @@ class Stage:
         self._stack.close()
 
     def _connect(self) -> Any:
+        if isinstance(self.server, PostgreSQL):
+            return self.server.connect(dbname=self._database, connect_timeout=5)
         if self.server is not None:
             return self.server.connect(database=self._database, connect_timeout=5, read_timeout=30)
         return sqlite3.connect(self._path, isolation_level=None, timeout=60, check_same_thread=False)

@@ -56,11 +56,9 @@ def read_database(stage: Stage) -> tuple[list[Row], list[Event]]:
     return rows + [_deleted(event) for event in events if event.status == DELETED], events
 
 
-IS_KEPT = """INSTR(args, '{"key":') = 1"""
+IS_KEPT = """SUBSTR(args, 1, 7) = '{"key":'"""
 """Of tasks with keys; no LIKE, as the drivers would take its % for a mark of theirs."""
-
-
-IS_TIED = """INSTR(args, '{"tied":') = 1"""
+IS_TIED = """SUBSTR(args, 1, 8) = '{"tied":'"""
 
 
 def read_tied(stage: Stage) -> tuple[dict[int, str], int]:

@@ -1,0 +1,124 @@
+"""The floor on PostgreSQL: what psycopg takes for the same durable writes in our tables. Imports nothing of ours.
+
+Nothing is checked, retried, logged or looked up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import psycopg
+
+from .calls import CALLS, work
+
+Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
+
+COLUMNS = "task, args, group_id, priority"
+INSERT = f"INSERT INTO jobs_queue ({COLUMNS}) VALUES (%s, %s, %s, %s) RETURNING id".encode()
+IDS = b"SELECT nextval(pg_get_serial_sequence('jobs_queue', 'id')) FROM generate_series(1, %s)"
+FILL = b"INSERT INTO jobs_queue (task, args) SELECT %s, '[' || n || ']' FROM generate_series(0, %s) AS n"
+COPY = f"COPY jobs_queue (id, {COLUMNS}) FROM STDIN".encode()
+
+CLAIM = b"""
+WITH candidates AS MATERIALIZED (
+    SELECT id, priority FROM jobs_queue WHERE status + 0 = 0 ORDER BY priority, id LIMIT 500
+), locked AS MATERIALIZED (
+    SELECT q.id, q.due_at FROM candidates c JOIN jobs_queue q ON q.id = c.id WHERE q.status + 0 = 0
+    ORDER BY c.priority, c.id LIMIT 100 FOR UPDATE OF q SKIP LOCKED
+)
+UPDATE jobs_queue q
+SET status = 1, claim = %s, due_at = now() + interval '120 seconds', started_at = NULL
+FROM locked WHERE q.id = locked.id
+RETURNING q.priority, q.id, q.task, q.args, q.attempts, q.max_attempts, q.group_id, now() - q.updated_at"""
+
+START = b"""
+UPDATE jobs_queue SET attempts = attempts + 1, max_attempts = 10, started_at = now(),
+    due_at = now() + interval '120 seconds'
+WHERE id = ANY(%s) AND status = 1 AND claim = %s"""
+FINISH = b"DELETE FROM jobs_queue WHERE id = ANY(%s) AND status = 1 AND claim = %s"
+NEXT = (
+    b"WITH finished AS ("
+    + FINISH
+    + b" RETURNING 1), started AS ("
+    + START
+    + b""" RETURNING 1)
+SELECT (SELECT count(*) FROM finished), (SELECT count(*) FROM started)"""
+)
+ONE = (b"id = ANY(%s)", b"id = %s")
+
+dump = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+class Floor:
+    """Starts and ends `every` tasks with each commit."""
+
+    def __init__(self, dsn: str, every: int) -> None:
+        self._every = every
+        self._connection: Connection = psycopg.connect(dsn, autocommit=True)
+        # As ours sets them. With JIT each insert took 20 ms more: the trigger reads a small table without an index.
+        for setting in ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit"):
+            self._connection.execute(f"SET {setting} = off".encode())
+
+    def install(self) -> None:
+        """Nothing: ours makes the tables, in this database, too."""
+
+    def add(self, numbers: range) -> None:
+        self._connection.execute(INSERT, ("tasks.work", dump([-1]), 0, 0))
+        CALLS.begin()
+        for n in numbers:
+            self._connection.execute(INSERT, ("tasks.work", dump([n]), 0, 0))
+            CALLS.note()
+
+    def add_many(self, numbers: range, at_once: int) -> None:
+        """All by COPY, with ids that were taken before, in a transaction for each part."""
+        CALLS.begin()
+        for begin in range(0, len(numbers), at_once):
+            part = numbers[begin : begin + at_once]
+            with self._connection.transaction():
+                ids = [row[0] for row in self._connection.execute(IDS, (len(part),))]
+                with self._connection.cursor().copy(COPY) as copy:
+                    for task_id, n in zip(ids, part, strict=True):
+                        copy.write_row((task_id, "tasks.work", dump([n]), 0, 0))
+            CALLS.note(len(part))
+
+    def fill(self, numbers: range) -> None:
+        self._connection.execute(FILL, ("tasks.work", numbers.stop - 1))
+
+    def run(self) -> None:
+        token = int.from_bytes(os.urandom(8), "big") >> 1
+        while not CALLS.is_over():
+            rows = sorted(self._connection.execute(CLAIM, (token,), prepare=False))
+            if not rows:
+                break
+            if self._every == 1:
+                self._run_each([row[1] for row in rows], token)
+            else:
+                self._run_shared([row[1] for row in rows], token)
+
+    def wait(self) -> None:
+        """It would take no task back from a worker that was killed."""
+        raise NotImplementedError
+
+    def _run_each(self, ids: Sequence[int], token: int) -> None:
+        start, finish, next_ = (statement.replace(*ONE) for statement in (START, FINISH, NEXT))
+        self._connection.execute(start, (ids[0], token))
+        for this, following in pairwise(ids):
+            work(this)
+            self._connection.execute(next_, (this, token, following, token))
+        work(ids[-1])
+        self._connection.execute(finish, (ids[-1], token))
+
+    def _run_shared(self, ids: Sequence[int], token: int) -> None:
+        shares = [ids[begin : begin + self._every] for begin in range(0, len(ids), self._every)]
+        self._connection.execute(START, (shares[0], token))
+        for number, share in enumerate(shares, 1):
+            for task_id in share:
+                work(task_id)
+            if number < len(shares):
+                self._connection.execute(NEXT, (share, token, shares[number], token))
+            else:
+                self._connection.execute(FINISH, (share, token))

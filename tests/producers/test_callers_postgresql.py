@@ -1,0 +1,294 @@
+"""Callers' own connections to PostgreSQL: drivers, forms of cursors and rows, sessions, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from importlib import import_module
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import IsolationLevel
+from psycopg.rows import args_row, dict_row, kwargs_row, namedtuple_row, scalar_row
+
+from taskserver import DatabaseError, InvalidTask, TablesMissing, TaskServer
+from taskserver.errors import Conflict
+from tests.support.postgresql import PostgreSQLServer
+from tests.support.processes import assert_silent
+from tests.support.shops import AT, ODD_TEXT, Shop
+
+psycopg2: Any = import_module("psycopg2")  # which has no types
+extras: Any = import_module("psycopg2.extras")
+OURS = re.compile(r"(INSERT INTO|SELECT) ")
+KEY = "schlüssel 日本 🎉 ' \\ \" %"
+
+
+@pytest.fixture
+def shop(postgresql_shop: Shop) -> Shop:
+    return postgresql_shop
+
+
+class Recording(psycopg.Cursor[Any]):
+    """Keeps what is executed."""
+
+    sent: list[str] = []  # noqa: RUF012 - of all
+
+    def execute(self, query: Any, *args: Any, **kwargs: Any) -> Any:
+        self.sent.append(str(query))
+        return super().execute(query, *args, **kwargs)
+
+
+def test_nothing_is_sent_but_inserts_and_a_look(shop: Shop) -> None:
+    connection = shop.open(cursor_factory=Recording)
+    Recording.sent.clear()
+    ids = shop.add_some(connection)
+    assert Recording.sent
+    assert not [sql for sql in Recording.sent if not OURS.match(sql)]
+    assert "SELECT" not in Recording.sent[0]
+    connection.commit()
+    shop.assert_added(ids)
+
+
+# ---- drivers, cursors, rows
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        *({"row_factory": factory} for factory in (dict_row, namedtuple_row, scalar_row)),
+        *({"row_factory": of(lambda *args, **named: 1 / 0)} for of in (args_row, kwargs_row)),
+        *({"cursor_factory": factory} for factory in (psycopg.ClientCursor, psycopg.RawCursor)),
+        {"cursor_factory": psycopg.ClientCursor, "row_factory": dict_row},
+        {"prepare_threshold": 0},
+        {"options": "-c standard_conforming_strings=off"},
+    ],
+)
+def test_a_connection_of_psycopg_may_have_other_cursors_and_rows(shop: Shop, form: dict[str, Any]) -> None:
+    connection = shop.open(**form)
+    shop.order(connection)
+    ids = shop.add_some(connection)
+    assert connection.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
+    connection.commit()
+    shop.assert_added(ids)
+    assert shop.customers() == ["Ada"]
+
+
+@contextmanager
+def of_psycopg2(shop: Shop, **how: Any) -> Iterator[Any]:
+    with closing(psycopg2.connect(**shop.place, **how)) as connection:
+        yield connection
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        None,
+        extras.DictCursor,
+        extras.RealDictCursor,
+        extras.NamedTupleCursor,
+    ],
+)
+def test_a_connection_of_psycopg2_serves_whatever_its_rows_are(shop: Shop, factory: Any) -> None:
+    with of_psycopg2(shop, cursor_factory=factory) as connection:
+        shop.order(connection)
+        ids = shop.add_some(connection)
+        assert shop.rows() == []
+        connection.commit()
+        shop.add_some(connection)
+        connection.rollback()
+    shop.assert_added(ids)
+    assert shop.added()[0] == [ODD_TEXT]
+    assert shop.instants("due_at")[-1] == "2031-03-04 05:06:07.089000"
+
+
+def test_errors_of_psycopg2_are_ours(shop: Shop) -> None:
+    with of_psycopg2(shop) as connection:
+        with TaskServer(shop.dsn, table="elsewhere") as other, pytest.raises(TablesMissing, match="in its search_path"):
+            other.add_task("tasks.note", connection=connection)
+        with pytest.raises(DatabaseError, match="an error went before in this transaction: roll it back, and"):
+            shop.server.add_task("tasks.note", connection=connection)
+    with pytest.raises(DatabaseError, match=r"that was given: .*closed.*: open another, and do all"):
+        shop.server.add_task("tasks.note", connection=connection)
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_a_raw_connection_of_sqlalchemy_serves_on_each_driver(shop: Shop, driver: str) -> None:
+    sqlalchemy = pytest.importorskip("sqlalchemy")
+    url = sqlalchemy.engine.make_url(shop.dsn).set(drivername=f"postgresql+{driver}")
+    engine = sqlalchemy.create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(sqlalchemy.text("INSERT INTO orders (customer) VALUES ('Ada')"))
+        ids = shop.add_some(connection.connection)
+    with engine.connect() as connection:
+        shop.add_some(connection.connection)
+        connection.rollback()
+    engine.dispose()
+    shop.assert_added(ids)
+    assert shop.customers() == ["Ada"]
+
+
+# ---- what is refused
+
+
+def test_a_connection_of_asyncio_is_refused(shop: Shop) -> None:
+    async def add() -> None:
+        connection = await psycopg.AsyncConnection.connect(**shop.place)
+        async with connection:
+            with pytest.raises(InvalidTask, match=r"one of asyncio; allowed: an open psycopg\.Connection"):
+                shop.server.add_task("tasks.note", connection=connection)
+
+    asyncio.run(add())
+    with of_psycopg2(shop, async_=1) as connection, pytest.raises(InvalidTask, match="connection is one of asyncio"):
+        shop.server.add_task("tasks.note", connection=connection)
+
+
+def test_a_connection_in_pipeline_mode_is_refused(shop: Shop) -> None:
+    connection = shop.open()
+    with connection.pipeline(), pytest.raises(InvalidTask, match="in pipeline mode; allowed: one outside of"):
+        shop.server.add_task("tasks.note", connection=connection)
+
+
+@pytest.mark.parametrize("connect", [psycopg.connect, psycopg2.connect])
+@pytest.mark.parametrize("has_tables", [False, True])
+def test_a_connection_to_another_database_is_refused(
+    shop: Shop, postgresql_server: PostgreSQLServer, connect: Callable[..., Any], has_tables: bool
+) -> None:
+    with postgresql_server.database() as name:
+        if has_tables:
+            with TaskServer(postgresql_server.dsn(name)) as other:
+                other.create_tables()
+        with closing(connect(**shop.place | {"dbname": name})) as connection:
+            told = f"is one to the database {name}, and the queue of TASKSERVER_DSN lies in .*/{shop.database}; allowed"
+            with pytest.raises(InvalidTask, match=told):
+                shop.server.add_task("tasks.note", connection=connection)
+
+
+def test_a_table_that_the_search_path_does_not_lead_to_is_told_as_such(shop: Shop) -> None:
+    connection = shop.open(options="-c search_path=elsewhere")
+    with pytest.raises(TablesMissing, match=r"reaches no tables of .*, and their schema in its search_path"):
+        shop.server.add_task("tasks.note", connection=connection)
+
+
+def test_a_missing_right_names_the_document_and_no_password(shop: Shop) -> None:
+    name = f"web_{shop.database}"
+    shop.sql(f"CREATE ROLE {name} LOGIN PASSWORD 'p@ss#1'")
+    try:
+        connection = shop.open(user=name, password="p@ss#1")
+        with pytest.raises(DatabaseError, match=r"permission denied.*the account of that.*docs/security\.md") as caught:
+            shop.server.add_task("tasks.note", connection=connection)
+        assert "p@ss#1" not in repr(caught.value) + repr(caught.value.__cause__)
+        connection.rollback()
+        shop.sql(f"GRANT INSERT (task, args, group_id, priority), SELECT (id) ON jobs_queue TO {name}")
+        shop.server.add_task("tasks.note", [1], connection=connection)
+        connection.commit()
+        assert shop.added() == [[1]]
+        connection.close()
+    finally:
+        shop.sql(f"DROP OWNED BY {name}")
+        shop.sql(f"DROP ROLE {name}")
+
+
+# ---- sessions
+
+FOREIGN = (
+    "SET timezone = 'Asia/Kathmandu'",
+    "SET datestyle = 'German, DMY'",
+    "SET intervalstyle = 'sql_standard'",
+    "SET default_transaction_isolation = 'serializable'",
+    "SET lock_timeout = '17s'",
+    "SET bytea_output = 'escape'",
+    "SET enable_indexscan = off",
+)
+
+
+def session_of(connection: Any) -> list[Any]:
+    cursor = connection.cursor()
+    # Without those of a language, which is loaded when a trigger in it first runs.
+    cursor.execute("SELECT name, setting FROM pg_settings WHERE strpos(name, '.') = 0 ORDER BY name")
+    return list(cursor.fetchall())
+
+
+@pytest.mark.parametrize("encoding", ["UTF8", "LATIN1", "WIN1251", "SQL_ASCII"])
+@pytest.mark.parametrize("connect", [psycopg.connect, psycopg2.connect])
+def test_a_session_is_after_it_as_it_was_before_and_all_comes_through_it(
+    shop: Shop, encoding: str, connect: Callable[..., Any]
+) -> None:
+    with closing(connect(**shop.place)) as connection:
+        cursor = connection.cursor()
+        for statement in (*FOREIGN, f"SET client_encoding = '{encoding}'"):
+            cursor.execute(statement)
+        connection.commit()
+        before = session_of(connection)
+        cursor.execute("SAVEPOINT theirs")
+        shop.add_some(connection)
+        cursor.execute("ROLLBACK TO SAVEPOINT theirs")
+        ids = shop.add_some(connection)
+        assert session_of(connection) == before
+        add = shop.server.add_task
+        more = [
+            add("tasks.note", {"größe": ODD_TEXT}, unique_key=KEY, connection=connection),
+            shop.server.add_pipeline(["tasks.first", "tasks.größe"], [ODD_TEXT], connection=connection),
+        ]
+        assert add("tasks.note", unique_key=KEY, connection=connection) == more[0]
+        connection.commit()
+    assert shop.added()[0] == [ODD_TEXT]
+    assert shop.added()[-2:] == [{"größe": ODD_TEXT}, [ODD_TEXT]]
+    assert shop.rows("unique_key")[-2:] == [(KEY,), (None,)]
+    assert [text for text in shop.instants("due_at") if text and text[:4] == "2031"] == [f"{AT:%F %T.%f}"] * 3
+    assert shop.due_in()[1] == pytest.approx(60, abs=30)
+    shop.sql("DELETE FROM jobs_queue WHERE id = ANY(?)", more)
+    shop.assert_added(ids)
+
+
+def test_a_key_with_a_zero_is_refused(shop: Shop) -> None:
+    with pytest.raises(InvalidTask, match="allowed on PostgreSQL: a text without NUL"):
+        shop.server.add_task("tasks.note", unique_key="a\0b", connection=shop.open())
+
+
+# ---- keys
+
+
+@pytest.mark.parametrize("isolation", [IsolationLevel.READ_COMMITTED, IsolationLevel.SERIALIZABLE])
+def test_a_task_that_stands_is_not_taken_before_the_caller_commits(shop: Shop, isolation: IsolationLevel) -> None:
+    first = shop.server.add_task("tasks.note", [1], unique_key="k")
+    connection = shop.open()
+    connection.isolation_level = isolation
+    assert shop.server.add_task("tasks.note", [2], unique_key="k", connection=connection) == first
+    assert_silent(shop.worker("--mode", "delete", TASKSERVER_DB_PATIENCE="1"))  # for so long it looks again
+    assert (shop.notes(), shop.statuses()) == ([], [0])
+    connection.commit()
+    assert_silent(shop.worker("--mode", "delete"))
+    assert shop.noted() == [[[1], {}]]
+    assert shop.server.add_task("tasks.note", [3], unique_key="k", connection=connection) != first
+
+
+def test_a_key_that_another_committed_since_an_old_snapshot_is_a_conflict(shop: Shop) -> None:
+    connection = shop.open()
+    connection.isolation_level = IsolationLevel.REPEATABLE_READ
+    shop.order(connection)
+    first = shop.server.add_task("tasks.note", unique_key="k")
+    with pytest.raises(Conflict, match=r"40001\): roll your transaction back, and do all of it again"):
+        shop.server.add_task("tasks.note", unique_key="k", connection=connection)
+    connection.rollback()
+    shop.order(connection)
+    assert shop.server.add_task("tasks.note", unique_key="k", connection=connection) == first
+
+
+def test_a_deadlock_is_told_and_nothing_is_done_again(shop: Shop) -> None:
+    connection, other = shop.open(), shop.open()
+    add = shop.server.add_task
+    add("tasks.note", unique_key="a", connection=other)
+    shop.order(connection)
+    add("tasks.note", unique_key="b", connection=connection)
+    other.execute("SET LOCAL deadlock_timeout = '1min'")  # it is the other one that finds the deadlock
+    with other.pipeline():
+        other.execute("INSERT INTO jobs_queue (task, unique_key) VALUES ('tasks.note', 'b')")
+        with pytest.raises(Conflict, match=r"40P01\): roll your transaction back, and do all of it again"):
+            add("tasks.note", unique_key="a", connection=connection)
+        connection.rollback()
+    other.commit()
+    assert shop.customers() == []
+    assert shop.rows("unique_key") == [("a",), ("b",)]

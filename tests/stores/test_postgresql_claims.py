@@ -1,0 +1,204 @@
+"""What a claim costs on PostgreSQL: the indexes of its plan, whatever the statistics say, and what others do to it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from taskserver import TaskServer
+from taskserver.model.attempt import Finish, Start
+from taskserver.stores import Store
+from taskserver.stores.postgresql import claiming
+from tests.stores.verbs import PLAIN, add, add_many, claim, ids, start
+from tests.support.rows import Rows
+from tests.support.threads import together
+
+GROUPS = (1, 3, 5)
+
+
+@pytest.fixture
+def store(emptied_postgresql_dsn: str) -> Iterator[Store]:
+    with TaskServer(emptied_postgresql_dsn) as server:
+        yield server.store
+
+
+@pytest.fixture
+def rows(emptied_postgresql_dsn: str) -> Iterator[Rows]:
+    seen = Rows(emptied_postgresql_dsn)
+    yield seen
+    seen.close()
+
+
+def fill(store: Store, count: int) -> None:
+    """Rows of eight groups and five priorities; every third one is finished."""
+    store.database.change(
+        "INSERT INTO {table} (task, group_id, priority, status) "
+        "SELECT 'tasks.x', n % 8, n % 5, CASE n % 3 WHEN 0 THEN 2 ELSE 0 END FROM generate_series(1, ?) AS n",
+        (count,),
+    )
+
+
+@pytest.fixture
+def plan(store: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[set[str], int, int]]:
+    """Does a verb, and tells how PostgreSQL read the queue for its statements.
+
+    By which indexes; how many buffers the first one read; how many rows were looked at beside an index alone.
+    """
+    session = store.database.session()
+    send = type(session).send
+
+    def explained(verb: Callable[[], object]) -> tuple[set[str], int, int]:
+        lines: list[str] = []
+
+        def explain(self: Any, sql: str, values: Any = ()) -> Any:
+            if "jobs_queue" in sql and not sql.startswith("EXPLAIN"):
+                send(self, "BEGIN")
+                cursor = send(self, f"EXPLAIN (ANALYZE, BUFFERS) {sql}", values)
+                lines.extend(row[0] for row in cursor.fetchall())
+                send(self, "ROLLBACK")
+            return send(self, sql, values)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(session), "send", explain)
+            verb()
+        assert not [line for line in lines if "Seq Scan on jobs_queue " in line], "\n".join(lines)
+        used = {line.split("using jobs_queue_")[1].split()[0] for line in lines if "using jobs_queue_" in line}
+        hits = [int(line.split("shared hit=")[1].split()[0]) for line in lines if "Buffers: shared hit=" in line]
+        fetches = [int(line.split("Heap Fetches:")[1]) for line in lines if "Heap Fetches:" in line]
+        return used, hits[0], sum(fetches)
+
+    return explained
+
+
+@pytest.mark.parametrize("statistics", ["none", "that no task is new", "of now"])
+@pytest.mark.parametrize("groups", [(), GROUPS], ids=["all", "some"])
+def test_a_claim_picks_by_its_index_and_reads_no_more_of_a_long_queue(
+    store: Store,
+    rows: Rows,
+    plan: Callable[..., tuple[set[str], int, int]],
+    groups: tuple[int, ...],
+    statistics: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    claim(store)  # the connection is there
+    monkeypatch.setattr(claiming, "SLOW_SECONDS", float("inf"))
+    if statistics == "that no task is new":
+        rows.execute("INSERT INTO jobs_queue (task, status) SELECT 'tasks.x', 2 FROM generate_series(1, 5000)")
+        rows.execute("ANALYZE jobs_queue")
+    index = "claim_by_group" if groups else "claim_any_group"
+    reads = []
+    for count in (2_000, 20_000):
+        fill(store, count)
+        if statistics == "of now":
+            rows.execute("VACUUM ANALYZE jobs_queue")
+        used, hits, _ = plan(lambda: claim(store, 20, *groups))
+        assert used - {"pkey", "paused_pkey"} == {index}
+        reads.append(hits)
+    short, long = reads
+    assert long <= short * 1.5, reads
+
+
+def test_writes_to_one_row_read_that_row_alone(
+    store: Store, rows: Rows, plan: Callable[..., tuple[set[str], int, int]]
+) -> None:
+    """Though by the statistics an index of the status could seem to have no row for it."""
+    rows.execute("INSERT INTO jobs_queue (task, status) SELECT 'tasks.x', 2 FROM generate_series(1, 3000)")
+    rows.execute("ANALYZE jobs_queue")
+    add_many(store, [PLAIN] * 3000)
+    tasks = claim(store, 1000)
+    assert start(store, tasks[0])
+    for write in (
+        lambda: store.leases.renew(tasks[0]),
+        lambda: store.claims.release([tasks[1]]),
+        lambda: store.due.reclaim_unstarted([tasks[2].id]),
+        lambda: store.leases.write_progress([tasks[0]], "{}", 1.0),
+    ):
+        used, hits, _ = plan(write)
+        assert used == {"pkey"}
+        assert hits < 100
+    assert store.finishes.advance([Finish(tasks[0])], None)
+
+
+def test_four_workers_that_claim_at_once_get_all_that_there_are_and_each_task_once(
+    store: Store, emptied_postgresql_dsn: str
+) -> None:
+    got: list[list[int]] = []
+
+    def claim_some() -> None:
+        with TaskServer(emptied_postgresql_dsn) as server:
+            while some := ids(claim(server.store, 25, *GROUPS)):
+                got.append(some)
+
+    add_many(store, (PLAIN._replace(group_id=GROUPS[n % 3], priority=n % 4) for n in range(2000)))
+    with together(*[claim_some] * 4):
+        pass
+    claimed = Counter(task_id for some in got for task_id in some)
+    assert len(claimed) == 2000
+    assert set(claimed.values()) == {1}
+    # While one looks, others may take most of what it sees.
+    assert len([some for some in got if len(some) < 25]) < len(got) / 5
+
+
+@pytest.mark.parametrize("groups", [(), (0,)], ids=["all", "some"])
+def test_a_claim_goes_behind_any_number_of_rows_that_another_transaction_holds(
+    store: Store, emptied_postgresql_dsn: str, groups: tuple[int, ...]
+) -> None:
+    added = add_many(store, [PLAIN] * 3000)
+    other = Rows(emptied_postgresql_dsn)
+    other.execute("BEGIN")
+    other.execute(f"SELECT * FROM jobs_queue WHERE id < {added[2900]} FOR UPDATE")
+    assert ids(claim(store, 10, *groups)) == added[2900:2910]
+    other.execute("ROLLBACK")
+    other.close()
+
+
+def test_a_claim_under_an_old_snapshot_steps_over_no_dead_entries_and_finds_tasks_that_became_new_again(
+    store: Store,
+    rows: Rows,
+    emptied_postgresql_dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+    plan: Callable[..., tuple[set[str], int, int]],
+) -> None:
+    monkeypatch.setattr(claiming, "SLOW_SECONDS", 0.0)  # every claim looks for a floor
+    monkeypatch.setattr(claiming, "MIN_KEPT_SECONDS", 60.0)
+    holder = Rows(emptied_postgresql_dsn)
+    holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    holder.execute("SELECT COUNT(*) FROM jobs_queue")
+    first, *_ = add_many(store, [PLAIN] * 20_000)
+    rows.execute(f"UPDATE jobs_queue SET status = 3, due_at = now() + interval '1 hour' WHERE id = {first}")
+    rows.execute("DELETE FROM jobs_queue WHERE status = 0 AND id < (SELECT MAX(id) - 1000 FROM jobs_queue)")
+    _, _, without_floor = plan(lambda: claim(store, 10))
+    _, _, with_floor = plan(lambda: claim(store, 10))
+    assert with_floor < without_floor / 4
+    rows.set(f"status = 0, due_at = NULL WHERE id = {first}")
+    assert first not in ids(claim(store, 10))  # it lies below the floor
+    assert first in ids([task for _ in range(200) for task in claim(store, 100)])
+    holder.close()
+
+
+def test_an_id_is_gone_unless_its_row_may_still_be_committed(store: Store, emptied_postgresql_dsn: str) -> None:
+    there = add(store)
+    producer = Rows(emptied_postgresql_dsn)
+    producer.execute("BEGIN")
+    producer.execute("INSERT INTO jobs_queue (task) VALUES ('tasks.send')")
+    some = [there, there + 1, there + 2]
+    assert store.free_rows.gone(some) == {there + 2}
+    producer.execute("ROLLBACK")
+    producer.close()
+    assert store.free_rows.gone(some) == {there + 1, there + 2}
+    assert [row["id"] for row in Rows(emptied_postgresql_dsn).all()] == [there]
+
+
+def test_the_writes_of_a_run_are_prepared_and_claims_are_planned_anew(store: Store, rows: Rows) -> None:
+    """Of a claim an older plan may be for a queue that was empty."""
+    add_many(store, [PLAIN] * 3)
+    first, second, third = claim(store)
+    assert start(store, first)
+    for ended, following in ((first, second), (second, third)):
+        assert store.finishes.advance([Finish(ended)], Start(following, 3))[1]
+    prepared = [row[0].split() for row in store.database.fetch("SELECT statement FROM pg_prepared_statements")]
+    assert sorted(words[0] for words in prepared) == ["UPDATE", "WITH"]
+    assert not [words for words in prepared if "candidates" in words]
