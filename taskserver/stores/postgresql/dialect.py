@@ -97,4 +97,9 @@ class PostgreSQLDialect(Dialect):
     def read_facts(self, database: Database, mode: str) -> PostgreSQLFacts:
         from .facts import read_facts
 
-        return read_facts(database, mode)
+        try:
+            return read_facts(database, mode)
+        except DatabaseError:
+            raise
+        except Exception as error:  # rows of other values than a server's, as a pooler's own database may give
+            raise self.error(error) from error
