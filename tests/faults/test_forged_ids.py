@@ -17,7 +17,7 @@ USUAL = 2**62
 
 def last_id(queue: Queue) -> int:
     """The greatest id that the database takes."""
-    return 2**63 - 1 if queue.is_sqlite else 2**64 - 2
+    return 2**64 - 2 if queue.kind == "mysql" else 2**63 - 1
 
 
 def found_by_doctor(queue: Queue) -> dict[str, str]:
