@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import psycopg
 import pytest
 
 from taskserver import InvalidTask, Reason, TaskServer
@@ -555,11 +556,11 @@ def test_one_that_waits_for_many_is_let_go_by_the_last_of_them(site: Family, man
 
 
 @pytest.fixture
-def sent(site: Family) -> list[str]:
+def sent(site: Family, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Whatever a store sends to its database, as it reaches the driver."""
     statements: list[str] = []
 
-    def note(sql: Any) -> None:
+    def note(sql: Any) -> Any:
         text = sql.decode() if isinstance(sql, bytes) else sql
         statements.extend(" ".join(one.split()) for one in text.split("; "))
 
@@ -567,24 +568,17 @@ def sent(site: Family) -> list[str]:
         if site.rows.is_sqlite:
             connection.set_trace_callback(note)
         elif site.rows.is_mysql:
-            connection.query = noting(connection.query, note)
-        else:
-            cursor = connection.cursor()
-            cursor.execute = noting(cursor.execute, note)
-            connection.cursor = lambda: cursor
-            connection.execute = noting(connection.execute, note)
+            query = connection.query
+            connection.query = lambda sql, *args, **kwargs: note(sql) or query(sql, *args, **kwargs)
 
+    if site.rows.is_postgresql:
+        execute = psycopg.RawCursor.execute
+        monkeypatch.setattr(
+            psycopg.RawCursor, "execute", lambda *args, **kwargs: note(args[1]) or execute(*args, **kwargs)
+        )
     site.store.close()
     whenever_connected(site.store, listen)
     return statements
-
-
-def noting(send: Callable[..., Any], note: Callable[[Any], None]) -> Callable[..., Any]:
-    def note_and_send(sql: Any, *args: Any, **kwargs: Any) -> Any:
-        note(sql)
-        return send(sql, *args, **kwargs)
-
-    return note_and_send
 
 
 ENDS = {

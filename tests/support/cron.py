@@ -22,6 +22,7 @@ from pathlib import Path
 import dotenv
 import psycopg
 import pymysql
+import typing_extensions
 
 from tests.support.deployment import Deployment
 from tests.support.servers import NOBODY, PROGRAM_FOLDERS, find_program
@@ -186,6 +187,7 @@ class Cron:
             assert module.__file__ is not None
             source = Path(module.__file__).parent
             shutil.copytree(source, packages / source.name)
+        shutil.copy(str(typing_extensions.__file__), packages)  # for psycopg
 
     def _write(self, name: str, text: str, mode: int = 0o644) -> None:
         path = self.folder / name

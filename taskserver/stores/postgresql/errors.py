@@ -59,6 +59,10 @@ RIGHTS_HINT = (
     "resume, schedule, unschedule and prune need an operator's, with SELECT, INSERT, UPDATE and DELETE on all of the "
     f"queue's tables; {CLIENT} init needs to own them, or CREATE on the schema; see docs/security.md for what to grant"
 )
+IN_SCHEMA = (
+    "since PostgreSQL 15 its owner alone may make tables there: have the owner of the database run "
+    "GRANT CREATE ON SCHEMA {schema} TO {user}, or make the account the owner; see docs/security.md"
+)
 NO_SPACE = "free some space, or have your host raise the database's quota"
 LIMITED = f"let fewer workers run at once ({WORKER} --slots), or ask your host for more"
 HINTS = {
@@ -146,6 +150,8 @@ def error_of(error: BaseException, dsn: PostgreSQLDsn, table: str) -> DatabaseEr
     if state == KEY_TAKEN and getattr(getattr(error, "diag", None), "schema_name", None) == "pg_catalog":
         return AlreadyThere(f"{where}: {text} ({state})")  # another makes the same table or index just now
     hint = HINTS.get(state, "")
+    if state == RIGHTS_MISSING and (schema := re.search(r"for schema (\w+)", text)):
+        hint = IN_SCHEMA.format(schema=schema[1], user=dsn.user or "this account")
     what = f"{where}: {text} ({state or type(error).__name__})"
     return kind_of(state)(f"{what}: {hint}" if hint else what)
 
