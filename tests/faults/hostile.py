@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import psycopg
 import pymysql
 
+from tests.support.postgresql import connection_in_utc
 from tests.support.queues import Queue
 
 MEBIBYTE = 1024 * 1024
@@ -24,7 +26,7 @@ class Sql(NamedTuple):
 
 
 class Raw(NamedTuple):
-    """Bytes said to be text: kept as they are on SQLite, where they may be no UTF-8; latin1 on MySQL."""
+    """Bytes said to be text: kept as they are on SQLite, where they may be no UTF-8; latin1 on servers."""
 
     content: bytes
 
@@ -65,21 +67,34 @@ class Nasty(NamedTuple):
     columns: Columns
     sqlite: set[str]
     mysql: set[str]
+    postgresql: set[str]
+
+    def allowed(self, kind: str) -> set[str]:
+        """On a store of this kind."""
+        return {"sqlite": self.sqlite, "mysql": self.mysql, "postgresql": self.postgresql}[kind]
+
+
+SURVIVED = {RUNS, FATAL, LEFT, WAITS, LOST, REFUSED}
 
 
 def both(name: str, *becomes: str, **columns: object) -> Nasty:
-    """The same on both stores."""
-    return Nasty(name, columns, set(becomes), set(becomes))
+    """The same on all stores."""
+    return Nasty(name, columns, set(becomes), set(becomes), set(becomes))
+
+
+def strict(name: str, *becomes: str, **columns: object) -> Nasty:
+    """What PostgreSQL takes in no column of that type."""
+    return Nasty(name, columns, set(becomes), set(becomes), {REFUSED})
 
 
 def typed(name: str, becomes: str = RUNS, **columns: object) -> Nasty:
-    """SQLite's CHECKs refuse it; MySQL without strict mode bends it to what its column can hold."""
-    return Nasty(name, columns, {REFUSED}, {becomes})
+    """Refused by SQLite's CHECKs, and PostgreSQL's types; MySQL without strict mode bends it to what fits."""
+    return Nasty(name, columns, {REFUSED}, {becomes}, {REFUSED})
 
 
 def sqlite_only(name: str, *becomes: str, **columns: object) -> Nasty:
-    """What MySQL's types cannot hold, or hold as something else; there it only must be survived."""
-    return Nasty(name, columns, set(becomes), {RUNS, FATAL, LEFT, WAITS, LOST, REFUSED})
+    """What the types of servers cannot hold, or hold as something else; there it only must be survived."""
+    return Nasty(name, columns, set(becomes), SURVIVED, SURVIVED)
 
 
 CONTROLS = "".join(map(chr, [*range(1, 32), *range(0x7F, 0xA0), 0x202E, 0x2028, 0x2066, 0xFEFF, 0xE0001]))
@@ -87,7 +102,7 @@ CONTROLS = "".join(map(chr, [*range(1, 32), *range(0x7F, 0xA0), 0x202E, 0x2028, 
 NAMES = [
     both("a name of control characters", FATAL, task=CONTROLS),
     both("a name of high bytes", FATAL, task=Raw(bytes(range(128, 256)))),
-    both("a name with a NUL before more", FATAL, task="tasks.note\0.more"),
+    strict("a name with a NUL before more", FATAL, task="tasks.note\0.more"),
     both("a name that forges a line", FATAL, task="tasks.x\nworker.py: all is well"),
     both("a name that a terminal obeys", FATAL, task="tasks.\x1b]0;owned\x07\x1b[2J\x9b31m\r"),
     both("an empty name", FATAL, task=""),
@@ -109,7 +124,7 @@ ARGUMENTS = [
     both("arguments 500 deep", RUNS, args="[" * 500 + "]" * 500),
     both("arguments 501 deep", FATAL, args="[" * 501 + "]" * 501),
     both("arguments that open and never close", FATAL, args='{"a":' * 200_000),
-    both("a bare NUL in arguments", FATAL, args='["a\0b"]'),
+    strict("a bare NUL in arguments", FATAL, args='["a\0b"]'),
     both("an escaped NUL", RUNS, args='["a\\u0000b"]'),
     both("escaped lone surrogates", RUNS, args='["\\ud800 \\udfff"]'),
     both("exactly one mebibyte", RUNS, args=f'["{"x" * (MEBIBYTE - 4)}"]'),
@@ -159,19 +174,19 @@ INSTANTS = [
     both("a due_at of the past", RUNS, due_at=PAST),
     both("a due_at years ahead", WAITS, due_at=FUTURE),
     typed("a word for due_at", due_at="tomorrow\x1b[2J"),
-    Nasty("a due_at that no calendar has", {"due_at": "2020-99-99 99:99:99"}, {RUNS}, {RUNS}),
-    Nasty("a due_at with more behind it", {"due_at": "2020-01-01 00:00:00\x1b[2J\0"}, {RUNS}, {RUNS}),
-    Nasty("a due_at beyond 2038", {"due_at": "9999-12-31 23:59:59"}, {WAITS}, {RUNS}),
+    Nasty("a due_at that no calendar has", {"due_at": "2020-99-99 99:99:99"}, {RUNS}, {RUNS}, {REFUSED}),
+    Nasty("a due_at with more behind it", {"due_at": "2020-01-01 00:00:00\x1b[2J\0"}, {RUNS}, {RUNS}, {REFUSED}),
+    Nasty("a due_at beyond 2038", {"due_at": "9999-12-31 23:59:59"}, {WAITS}, {RUNS}, {REFUSED}),
     sqlite_only("bytes for due_at", REFUSED, due_at=b"2020-01-01 00:00:00"),
     # Each in a group of its own, where it is the oldest new row, whose age is shown.
-    both("a created_at of nonsense", RUNS, created_at="never", group_id=71),
+    strict("a created_at of nonsense", RUNS, created_at="never", group_id=71),
     sqlite_only("bytes for created_at", RUNS, created_at=b"\xff\x1b[2J", group_id=74),
     both("a created_at years ahead", RUNS, created_at=FUTURE, group_id=75),
-    both("instants of nonsense", RUNS, started_at="\x1b[2J", finished_at="", updated_at="x"),
+    strict("instants of nonsense", RUNS, started_at="\x1b[2J", finished_at="", updated_at="x"),
 ]
 
 KEYS = [
-    both("a key of all bytes", RUNS, unique_key=bytes(range(255))),
+    strict("a key of all bytes", RUNS, unique_key=bytes(range(255))),
     both("a key that a terminal obeys", RUNS, unique_key="\x1b[2J\n"),
     typed("a key of 256 bytes", unique_key="q" * 256),
     both("a finished key of bytes", LEFT, status=2, unique_key=b"\xff\x00\x1b[2J"),
@@ -194,7 +209,7 @@ STATUSES = [
     typed("status 256", LEFT, status=256),
     both("no status", REFUSED, status=None),
     both("a fatal row that a terminal obeys", LEFT, status=4, error_text=CONTROLS, task=CONTROLS),
-    both("a fatal row of an error of 200,000 characters", LEFT, status=4, error_text="x\x1b" * 100_000),
+    strict("a fatal row of an error of 200,000 characters", LEFT, status=4, error_text="x\x1b" * 100_000),
     sqlite_only("bytes for an error", LEFT, status=4, error_text=b"\xff\x1b[2J"),
 ]
 
@@ -228,7 +243,7 @@ CLAIMS = [
     ),
     both("a claim that holds for years", LEFT, **FORGED, due_at=FUTURE),
     both("a started claim that holds for years", LEFT, **FORGED, due_at=FUTURE, started_at=PAST, attempts=1),
-    both("a claim of 64 bits", LEFT, status=1, claim=2**64 - 1, due_at=FUTURE),
+    strict("a claim of 64 bits", LEFT, status=1, claim=2**64 - 1, due_at=FUTURE),
     sqlite_only("an infinite claim", LEFT, status=1, claim=Sql("9e999"), due_at=FUTURE),
     both("a new row with a claim", RUNS, claim=12345, started_at=PAST, finished_at=PAST, error_text="E: old"),
     both("a new row with a claim and a due_at years ahead", WAITS, claim=12345, due_at=FUTURE),
@@ -251,57 +266,78 @@ KINDS = {
 # ---- the web script
 
 
-def literal(value: object, is_sqlite: bool) -> str:
-    """A value in the words of SQL, written without a driver that would look after it."""
+RAW = {
+    "sqlite": "CAST(x'{}' AS TEXT)",
+    "mysql": "_latin1 x'{}'",
+}
+TEXT = {
+    "sqlite": "CAST(x'{}' AS TEXT)",
+    "mysql": "CONVERT(x'{}' USING utf8mb4)",
+}
+BYTES = {"sqlite": "x'{}'", "mysql": "x'{}'", "postgresql": "CAST('\\x{}' AS bytea)"}
+"""SQL for a value by its bytes in hexadecimal digits."""
+SQLITE_NOW = "strftime('%Y-%m-%d %H:%M:%f', 'now', '{}') || '000'"
+INSTANTS_OF = {
+    "sqlite": {"past": SQLITE_NOW.format("-1 hour"), "future": SQLITE_NOW.format("+8 years")},
+    # A TIMESTAMP ends in 2038.
+    "mysql": {"past": "NOW(6) - INTERVAL 1 HOUR", "future": "NOW(6) + INTERVAL 8 YEAR"},
+    "postgresql": {"past": "now() - INTERVAL '1 hour'", "future": "now() + INTERVAL '8 years'"},
+}
+
+
+def literal(value: object, kind: str) -> str:
+    """A value in the words of a store's SQL, written without a driver that would look after it."""
     match value:
         case None:
             return "NULL"
         case Sql():
-            return value.text.format(**_instants(is_sqlite))
+            return value.text.format(**INSTANTS_OF[kind])
+        case Raw() if kind == "postgresql":
+            return _escaped(value.content.decode("latin1"))
+        case str() if kind == "postgresql":
+            return _escaped(value)
         case Raw():
-            return f"CAST(x'{value.content.hex()}' AS TEXT)" if is_sqlite else f"_latin1 x'{value.content.hex()}'"
+            return RAW[kind].format(value.content.hex())
         case str():
-            content = value.encode("utf-8", "surrogatepass").hex()
-            return f"CAST(x'{content}' AS TEXT)" if is_sqlite else f"CONVERT(x'{content}' USING utf8mb4)"
+            return TEXT[kind].format(value.encode("utf-8", "surrogatepass").hex())
         case bytes():
-            return f"x'{value.hex()}'"
+            return BYTES[kind].format(value.hex())
         case _:
             return repr(value)
 
 
-def _instants(is_sqlite: bool) -> dict[str, str]:
-    if is_sqlite:
-        now = "strftime('%Y-%m-%d %H:%M:%f', 'now', '{}') || '000'"
-        return {"past": now.format("-1 hour"), "future": now.format("+8 years")}
-    # A TIMESTAMP ends in 2038.
-    return {"past": "NOW(6) - INTERVAL 1 HOUR", "future": "NOW(6) + INTERVAL 8 YEAR"}
+def _escaped(text: str) -> str:
+    """A literal of PostgreSQL's, which takes the type of its column."""
+    return "E'" + "".join(f"\\x{byte:02x}" for byte in text.encode("utf-8", "surrogatepass")) + "'"
 
 
 class WebScript:
     """Writes rows by statements of its own; what the database refuses is its own concern."""
 
     def __init__(self, queue: Queue) -> None:
-        self.is_sqlite = queue.is_sqlite
+        self.kind = queue.kind
         self._queue = queue
-        self._connection: Any = _connect_sqlite(queue) if queue.is_sqlite else _connect_mysql(queue)
+        self._connection: Any = CONNECT[queue.kind](queue)
 
     def write(self, columns: Columns, table: str = "jobs_queue") -> int | None:
         """The id of the new row; None where the database refused it."""
         names = ", ".join(columns)
-        values = ", ".join(literal(value, self.is_sqlite) for value in columns.values())
+        values = ", ".join(literal(value, self.kind) for value in columns.values())
+        returning = " RETURNING *" if self.kind == "postgresql" else ""
         cursor = self._connection.cursor()
         try:
-            cursor.execute(f"INSERT INTO {table} ({names}) VALUES ({values})")
-        except (sqlite3.Error, pymysql.MySQLError):
+            cursor.execute(f"INSERT INTO {table} ({names}) VALUES ({values}){returning}")
+        except (sqlite3.Error, pymysql.MySQLError, psycopg.Error):
             return None
-        return int(cursor.lastrowid)
+        # Of the tables beside the queue any answer but None will do.
+        return int(cursor.fetchone()[0] if table == "jobs_queue" else 0) if returning else int(cursor.lastrowid)
 
     def read(self) -> dict[int, Row]:
         """Every column of every row but the key, by id; texts are the bytes that they are."""
-        if self.is_sqlite:
-            rows = self._connection.execute("SELECT * FROM jobs_queue").fetchall()
-        else:
+        if self.kind == "mysql":
             rows = _read_mysql(self._queue)
+        else:
+            rows = self._connection.execute("SELECT * FROM jobs_queue").fetchall()
         return {int(row[0]): tuple(row[1:]) for row in rows}
 
     def empty(self) -> None:
@@ -325,6 +361,13 @@ def _connect_mysql(queue: Queue) -> pymysql.Connection[Any]:
         cursor.execute("SET NAMES latin1")
         cursor.execute("SET sql_mode = '', foreign_key_checks = 0")
     return connection
+
+
+CONNECT: Mapping[str, Callable[[Queue], Any]] = {
+    "sqlite": _connect_sqlite,
+    "mysql": _connect_mysql,
+    "postgresql": lambda queue: connection_in_utc(queue.dsn),
+}
 
 
 def _read_mysql(queue: Queue) -> Sequence[Sequence[Any]]:
@@ -399,9 +442,9 @@ def without_sign(row: Row | None) -> Row | None:
     return (*row[:DUE_AT], None, *row[DUE_AT + 1 :])
 
 
-def complaint_of(written: Written, after: Mapping[int, Row], is_sqlite: bool) -> str:
+def complaint_of(written: Written, after: Mapping[int, Row], kind: str) -> str:
     """What became of a row and should not have; nothing where all is well."""
-    allowed = written.nasty.sqlite if is_sqlite else written.nasty.mysql
+    allowed = written.nasty.allowed(kind)
     became = outcome_of(written, after)
     return "" if became in allowed else f"{written.nasty.name}: {became}, not {' or '.join(sorted(allowed))}"
 

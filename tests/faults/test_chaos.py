@@ -20,13 +20,16 @@ from tests.faults.chaos.settings import SHORT_SECONDS
 from tests.faults.chaos.stage import MOVING, Stage
 from tests.faults.chaos.witnesses import read_database
 from tests.support.deployment import Deployment
+from tests.support.postgresql import programs_folder
 from tests.support.servers import missing_programs
 
 LONG_SECONDS = 90.0
 
 
-@pytest.fixture(params=["sqlite", "mysql"])
+@pytest.fixture(params=["sqlite", "mysql", "postgresql"])
 def dsn_kind(request: pytest.FixtureRequest) -> str:
+    if request.param == "postgresql" and programs_folder() is None:
+        without("PostgreSQL is not installed (postgres not found)")
     if request.param == "mysql" and (missing := missing_programs()):
         without(f"MariaDB is not installed ({', '.join(missing)} not found)")
     return str(request.param)
@@ -38,7 +41,9 @@ def assert_every_promise_holds(dsn_kind: str, seconds: float, folder: Path) -> N
     assert not report.failures, f"{report}"
 
 
-@pytest.mark.parametrize("dsn_kind", ["mysql", pytest.param("sqlite", marks=pytest.mark.long)], indirect=True)
+@pytest.mark.parametrize(
+    "dsn_kind", ["mysql", "postgresql", pytest.param("sqlite", marks=pytest.mark.long)], indirect=True
+)
 def test_every_promise_holds_under_every_fault(dsn_kind: str, tmp_path: Path) -> None:
     assert_every_promise_holds(dsn_kind, SHORT_SECONDS[dsn_kind], tmp_path)
 

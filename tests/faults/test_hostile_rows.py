@@ -149,7 +149,7 @@ def assert_that_each_becomes_what_it_must(queue: Queue, nasties: list[Nasty]) ->
         written = write_among_good_ones(script, nasties)
         assert_ran_clean(queue)
         after = script.read()
-    wrong = [complaint for one in written if (complaint := complaint_of(one, after, queue.is_sqlite))]
+    wrong = [complaint for one in written if (complaint := complaint_of(one, after, queue.kind))]
     assert not wrong, "\n".join(wrong)
     notes = notes_of(queue)
     for one in written:
@@ -181,7 +181,7 @@ def test_hostile_rows_that_run_are_kept_as_the_mode_says_and_can_be_shown(queue:
         assert_ran_clean(queue, TASKSERVER_MODE=mode)
     kept = "jobs_queue_done" if mode == "move" else "jobs_queue"
     done = {row_id for (row_id,) in queue.sql(f"SELECT id FROM {kept} WHERE status = 2 AND finished_at IS NOT NULL")}
-    sure = {one.id for one in written if (one.nasty.sqlite if queue.is_sqlite else one.nasty.mysql) == {RUNS}}
+    sure = {one.id for one in written if one.nasty.allowed(queue.kind) == {RUNS}}
     assert sure
     assert sure <= done
     assert_client_lives(queue, sorted(done))
@@ -261,7 +261,7 @@ def test_a_run_survives_hostile_rows_in_the_tables_beside_the_queue(queue: Queue
             own = {"name": f"n{number}", "group_id": number + 1, "hour": Sql("{past}")}
             row = honest | {name: value for name, value in own.items() if name in honest} | {column: value}
             written += script.write(row, f"jobs_queue_{table}") is not None
-        assert written > len(honest)
+        assert written >= len(honest)
         assert script.write({"task": "tasks.note", "args": '["good"]', "group_id": 9999})
         assert_ran_clean(queue, most_lines=written)  # each schedule that can be none is told
         assert_client_lives(queue)

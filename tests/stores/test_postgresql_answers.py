@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from taskserver import DatabaseError, TaskServer
+from taskserver.errors import Unavailable
 from taskserver.stores.database.tables import SCHEMA_VERSION
 from taskserver.stores.postgresql import connection, session
 from tests.support.deployment import ROOT, Deployment
@@ -174,6 +175,17 @@ def test_the_text_of_a_server_s_error_is_cut() -> None:
         with FakePostgreSQL(talk) as fake, TaskServer(fake.dsn) as server, pytest.raises(DatabaseError) as raised:
             server.run()
         assert 400 < len(str(raised.value)) < 1000
+
+
+def test_a_server_that_stops_is_no_question_of_tls_though_that_is_tried_next() -> None:
+    def refuse(peer: Peer) -> None:
+        peer.meet()
+        peer.send(message(b"E", b"SFATAL\0C57P01\0Mterminating connection\0\0"))
+
+    with FakePostgreSQL(refuse) as fake, TaskServer(fake.dsn) as server, pytest.raises(Unavailable) as raised:
+        server.run()
+    assert "terminating connection" in str(raised.value)
+    assert "sslmode" not in str(raised.value)
 
 
 # ---- what the driver says by itself

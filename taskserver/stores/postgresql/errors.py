@@ -94,7 +94,8 @@ AT_LOGIN = (
     (r"database .* does not exist", DatabaseError, "make it in your host's panel, or mend the name in TASKSERVER_DSN"),
     (r"permission denied for database", DatabaseError, "grant this account CONNECT on it"),
     (r"too many (clients|connections)|remaining connection slots|no more connections", ServerFull, LIMITED),
-    (r"certificate|SSL|TLS", DatabaseError, "check sslmode and sslrootcert in TASKSERVER_DSN"),
+    # Where TLS is a second try, what the server said at the first one counts: it starts, or stops.
+    (r"^(?!.*FATAL).*(SSL|TLS)|certificate", DatabaseError, "check sslmode and sslrootcert in TASKSERVER_DSN"),
     (
         r"invalid response to|unsupported frontend protocol|received invalid",
         DatabaseError,
