@@ -40,7 +40,7 @@ def findings(facts: PostgreSQLFacts, settings: Settings) -> Iterator[CheckResult
     yield _version(facts)
     yield _standby(facts)
     yield check_rights(facts.denied, facts.spared)
-    yield check_tables(facts.faults, "make temporary tables in this database (TEMPORARY)", SCHEMA_FILE)
+    yield check_tables(facts.faults, "may make temporary tables in this database (TEMPORARY)", SCHEMA_FILE)
     yield _triggers(facts)
     yield _schema(facts)
     yield check_claim_index(facts.claim_indexes, bool(facts.denied), SCHEMA_FILE)
@@ -98,8 +98,8 @@ def _triggers(facts: PostgreSQLFacts) -> CheckResult:
         "triggers",
         f"missing, or switched off: {', '.join(facts.lost_triggers)}",
         "a worker that waits (--linger) is not told of each new task, so that some wait for its next look",
-        f"ALTER TABLE … ENABLE TRIGGER USER; where one is missing, drop the others of these tables whose names begin "
-        f"with tell_of_, and run {CLIENT} init",
+        "have the owner of the tables run ALTER TABLE … ENABLE TRIGGER USER; where one is missing, drop those of these "
+        f"tables whose names begin with tell_of_, and run {CLIENT} init",
     )
 
 
@@ -170,7 +170,7 @@ def _durability(facts: PostgreSQLFacts) -> CheckResult:
             "durability",
             "synchronous_commit is off",
             "a crash of the server may take the last second's tasks, and what was done with them",
-            "ALTER ROLE … SET synchronous_commit = on for each account that uses the queue",
+            "set it on for each account that uses the queue: ALTER ROLE … SET synchronous_commit = on",
         )
     return ok("durability", "a commit is on the disk when the server says so")
 

@@ -13,7 +13,7 @@ CLAIM_INDEXES = ("claim_by_group", "claim_any_group")
 MAX_FAULTS_NAMED = 3
 
 
-MYSQL_COMPARES = "SELECT and CREATE TEMPORARY TABLES in the whole database"
+MYSQL_COMPARES = "may SELECT and CREATE TEMPORARY TABLES in the whole database"
 
 
 def check_tables(
@@ -21,14 +21,14 @@ def check_tables(
 ) -> CheckResult:
     """Whether tables and indexes are as the schema file makes them; a text tells why that cannot be found out.
 
-    An account that has the rights of `compares` finds it out.
+    An account of which `compares` holds finds it out.
     """
     if isinstance(faults, str):
         return unknown(
             "tables",
             f"this account cannot compare them with those that this version makes: {faults}",
             "where they differ, claims would fail, be slow, or wait for one another",
-            f"let an account run this once that may {compares}",
+            f"let an account run this once that {compares}",
         )
     if not faults:
         return ok("tables", f"tables and indexes are those of version {SCHEMA_VERSION}")

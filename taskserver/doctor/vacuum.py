@@ -129,7 +129,7 @@ def _autovacuum(facts: PostgreSQLFacts) -> CheckResult:
             "autovacuum",
             f"autovacuum is switched off for {', '.join(facts.not_vacuumed)}",
             why,
-            " ".join(f"ALTER TABLE {table} RESET (autovacuum_enabled);" for table in facts.not_vacuumed),
+            "; ".join(f"as its owner: ALTER TABLE {one} RESET (autovacuum_enabled)" for one in facts.not_vacuumed),
         )
     return ok("autovacuum", "autovacuum looks after the queue's tables")
 

@@ -25,6 +25,7 @@ from taskserver.doctor.tables import check_tables
 from taskserver.settings.dsn import parse_dsn
 from taskserver.settings.load import Settings
 from taskserver.stores.database.facts import MySQLFacts
+from tests.support.doctor import ACCEPTED_HERE, Report, made_healthy
 from tests.support.processes import assert_one_line, assert_silent, run_on_terminal
 from tests.support.queues import LONG_AGO, Queue
 from tests.support.servers import MariaDB, MySQLServer
@@ -39,30 +40,12 @@ MYSQL_CHECKS = PLACE_CHECKS | QUEUE_CHECKS | {
     "connection", "version", "rights", "tables", "claim_index", "character_set", "strict_mode", "clock",
     "binlog", "durability", "session_defaults", "wait_timeout", "connections", "packet", "transactions",
 }  # fmt: skip
-
-
-HEALTH = {"ok": 0, "warning": 1, "broken": 2}
-
-
-class Report:
-    """What `client.py doctor --json` said."""
-
-    def __init__(self, queue: Queue, **env: str) -> None:
-        ended = queue.client("doctor", "--json", env=env)
-        assert ended.stderr == ""
-        said = json.loads(ended.stdout)
-        self.code = ended.returncode
-        self.checks: dict[str, dict[str, str]] = {check["check"]: check for check in said["checks"]}
-        assert len(self.checks) == len(said["checks"])
-        assert HEALTH[said["health"]] == self.code
-
-    def worse(self) -> dict[str, str]:
-        """The level of each check that is not well."""
-        return {name: check["level"] for name, check in self.checks.items() if check["level"] not in ("ok", "unknown")}
-
-    def told(self, check: str) -> str:
-        """All that it says of a check."""
-        return " | ".join(self.checks[check].values())
+POSTGRESQL_CHECKS = PLACE_CHECKS | QUEUE_CHECKS | {
+    "connection", "pooler", "version", "standby", "rights", "tables", "triggers", "schema", "claim_index",
+    "character_set", "durability", "session_defaults", "wait_timeout", "connections", "clock", "transactions",
+    "autovacuum", "dead_rows", "transaction_ids",
+}  # fmt: skip
+CHECKS = {"sqlite": SQLITE_CHECKS, "mysql": MYSQL_CHECKS, "postgresql": POSTGRESQL_CHECKS}
 
 
 @pytest.fixture
@@ -81,18 +64,13 @@ def healthy_mysql(mysql_queue: Queue) -> Queue:
     return made_healthy(mysql_queue)
 
 
-def made_healthy(queue: Queue) -> Queue:
-    assert_silent(queue.worker())
-    return queue
-
-
 # ---- all is well
 
 
 def test_a_healthy_deployment_is_well_in_every_check(healthy: Queue) -> None:
     report = Report(healthy)
     assert (report.code, report.worse()) == (0, {})
-    assert set(report.checks) == (SQLITE_CHECKS if healthy.is_sqlite else MYSQL_CHECKS)
+    assert set(report.checks) | ACCEPTED_HERE == CHECKS[healthy.kind] | ACCEPTED_HERE
     assert {(check["why"], check["mend"]) for check in report.checks.values() if check["level"] == "ok"} == {("", "")}
 
 
@@ -236,6 +214,27 @@ FAULTS_OF_SQLITE = [
     ("DROP INDEX jobs_queue_unique_key; CREATE INDEX jobs_queue_unique_key ON jobs_queue (unique_key)", "not unique"),
     ("ALTER TABLE jobs_queue RENAME TO x; CREATE TABLE jobs_queue AS SELECT * FROM x; DROP TABLE x", "id is INT or"),
 ]
+FAULTS_OF_POSTGRESQL = [
+    ("DROP INDEX jobs_queue_wake_due", "index jobs_queue_wake_due is missing"),
+    ("ALTER TABLE jobs_queue ALTER task TYPE TEXT", "task is text, not character varying(255) C"),
+    ("ALTER TABLE jobs_queue ALTER created_at TYPE TIMESTAMP", "created_at is timestamp without time zone"),
+    ("ALTER TABLE jobs_queue ALTER id DROP IDENTITY", "id is bigint, not bigint default identity up to 92233"),
+    ("ALTER TABLE jobs_queue ALTER id SET GENERATED ALWAYS", "id is bigint default always identity"),
+    ("ALTER TABLE jobs_queue ALTER id SET MAXVALUE 32767", "identity up to 32767"),
+    ("ALTER TABLE jobs_queue ALTER updated_at SET DEFAULT '2020-01-01'", "updated_at is timestamp with time zone def"),
+    ("ALTER TABLE jobs_queue ALTER priority DROP NOT NULL", "priority is integer or NULL, not integer default 0"),
+    (
+        "DROP INDEX jobs_queue_claim_by_group; "
+        "CREATE INDEX jobs_queue_claim_by_group ON jobs_queue (group_id, priority, id) WHERE status = 0",
+        "WHERE (status = 0), not (group_id, priority, id) WHERE ((0 + status) = 0)",
+    ),
+    (
+        "DROP INDEX jobs_queue_unique_key; CREATE INDEX jobs_queue_unique_key ON jobs_queue (unique_key)",
+        "jobs_queue_unique_key is (unique_key), not unique (unique_key) WHERE",
+    ),
+    ("ALTER TABLE jobs_queue SET UNLOGGED", "its kind is unlogged, not logged"),
+    ("ALTER TABLE jobs_queue ADD COLUMN mine INT NOT NULL", "column mine, which is not ours, has no default"),
+]
 FAULTS_OF_MYSQL = [
     ("DROP INDEX wake_due ON jobs_queue", "index wake_due is missing"),
     ("ALTER TABLE jobs_queue MODIFY args MEDIUMTEXT CHARACTER SET latin1", "args is mediumtext latin1_swedish_ci or"),
@@ -254,6 +253,7 @@ FAULTS_OF_MYSQL = [
     [
         *(("sqlite", *fault) for fault in FAULTS_OF_BOTH + FAULTS_OF_SQLITE),
         *(("mysql", *fault) for fault in FAULTS_OF_BOTH + FAULTS_OF_MYSQL),
+        *(("postgresql", *fault) for fault in FAULTS_OF_BOTH + FAULTS_OF_POSTGRESQL),
     ],
 )
 def test_tables_that_are_not_as_in_the_schema_are_broken(

@@ -13,16 +13,16 @@ from typing import Any
 from unittest.mock import Mock
 from urllib.parse import urlsplit
 
-import pymysql
 import pytest
 
 from taskserver import TaskServer
 from taskserver.errors import DatabaseError
 from taskserver.stores.mysql import claiming
 from taskserver.worker.result import Reason, RunResult
+from tests.support.postgresql import PostgreSQLServer
 from tests.support.processes import WAIT_SECONDS, wait_until
 from tests.support.queues import server_skips_locked
-from tests.support.servers import MySQLServer, lock_waits
+from tests.support.servers import MySQLServer
 from tests.support.sessions import whenever_connected
 
 GROUPS = (3, 5, 6)
@@ -37,9 +37,11 @@ def note(number):
 class Crowd:
     """A queue of tasks whose rows others hold, and a run in another thread."""
 
-    def __init__(self, folder: Path, server: MySQLServer, dsn: str, pool: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, folder: Path, server: MySQLServer | PostgreSQLServer, dsn: str, pool: ThreadPoolExecutor
+    ) -> None:
         self._module = f"crowded_tasks_{time.monotonic_ns()}"  # a folder's name comes again
-        self._mysql = server
+        self._server = server
         self._folder = folder
         self._pool = pool
         self.dsn = dsn
@@ -55,14 +57,21 @@ class Crowd:
         return server
 
     @contextmanager
-    def held(self, rows: str = "status = 0") -> Iterator[pymysql.Connection[Any]]:
+    def held(self, rows: str = "status = 0") -> Iterator[Any]:
         """Holds the locks of all new rows, as a worker in its claim does; `.rollback()` lets go."""
-        with self._mysql.connect(database=urlsplit(self.dsn).path[1:], autocommit=False) as connection:
+        with self.connect() as connection:
             with connection.cursor() as cursor:
-                cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-                assert cursor.execute(f"SELECT id FROM jobs_queue WHERE {rows} FOR UPDATE")
+                if isinstance(self._server, MySQLServer):
+                    cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+                cursor.execute(f"SELECT id FROM jobs_queue WHERE {rows} FOR UPDATE")
+                assert cursor.fetchall()
             yield connection
             connection.rollback()
+
+    def connect(self) -> Any:
+        """A connection without autocommit."""
+        name = "database" if isinstance(self._server, MySQLServer) else "dbname"
+        return self._server.connect(**{name: urlsplit(self.dsn).path[1:]}, autocommit=False)
 
     def run(self, server: TaskServer, groups: Sequence[int] | None = GROUPS) -> Future[RunResult]:
         return self._pool.submit(server.run, groups=groups)
@@ -71,7 +80,7 @@ class Crowd:
         return sorted(getattr(sys.modules.get(self._module), "ran", []))
 
     def await_lock_wait(self) -> None:
-        wait_until(lambda: lock_waits(self._mysql.execute))
+        wait_until(self._server.count_lock_waits)
 
 
 @pytest.fixture
@@ -81,10 +90,25 @@ def crowd(tmp_path: Path, mysql_server: MySQLServer, mysql_dsn: str) -> Iterator
 
 
 @pytest.fixture
-def skipping_crowd(crowd: Crowd) -> Crowd:
+def skipping_mysql_crowd(crowd: Crowd) -> Crowd:
     if not server_skips_locked(crowd.dsn):
         pytest.skip("this server has no SKIP LOCKED: its claims wait")
     return crowd
+
+
+@pytest.fixture
+def skipping_postgresql_crowd(
+    tmp_path: Path, postgresql_server: PostgreSQLServer, postgresql_dsn: str
+) -> Iterator[Crowd]:
+    with ThreadPoolExecutor() as pool:
+        yield Crowd(tmp_path, postgresql_server, postgresql_dsn, pool)
+
+
+@pytest.fixture(params=["mysql", "postgresql"])
+def skipping_crowd(request: pytest.FixtureRequest) -> Crowd:
+    chosen = request.getfixturevalue(f"skipping_{request.param}_crowd")
+    assert isinstance(chosen, Crowd)
+    return chosen
 
 
 @pytest.fixture
@@ -137,31 +161,30 @@ def test_a_run_takes_the_rows_that_others_do_not_hold(
 @pytest.mark.long
 def test_a_lock_on_the_whole_table_is_waited_for_by_looking_again(
     skipping_crowd: Crowd,
-    mysql_server: MySQLServer,
     looks: Callable[[TaskServer], list[bool]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As a backup sets it: no single row could be had, and a signal is heard between two looks."""
     claim_seen = Mock()
     monkeypatch.setattr(claiming.MySQLClaiming, "claim_seen", claim_seen)
-    database = urlsplit(skipping_crowd.dsn).path[1:]
-    with skipping_crowd.open() as server, mysql_server.connect(database=database) as backup:
+    with skipping_crowd.open() as server, skipping_crowd.connect() as backup:
         with backup.cursor() as cursor:
-            cursor.execute("LOCK TABLES jobs_queue READ")
+            is_mysql = skipping_crowd.dsn.startswith("mysql")
+            cursor.execute("LOCK TABLES jobs_queue READ" if is_mysql else "LOCK TABLE jobs_queue IN SHARE MODE")
             found = looks(server)
             run = skipping_crowd.run(server)
             wait_until(lambda: len(found) >= 4)
-            cursor.execute("UNLOCK TABLES")
+            cursor.execute("UNLOCK TABLES" if is_mysql else "ROLLBACK")
         result = run.result(WAIT_SECONDS)
     assert (result.reason, result.done) == (Reason.EMPTY, 6)
     claim_seen.assert_not_called()
 
 
 def test_claims_get_their_turn_among_locks_on_the_whole_table(
-    skipping_crowd: Crowd, mysql_server: MySQLServer, monkeypatch: pytest.MonkeyPatch
+    skipping_mysql_crowd: Crowd, mysql_server: MySQLServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Readers whose locks overlap, one of them at any time, as where pages lock what they read."""
-    database, ended = urlsplit(skipping_crowd.dsn).path[1:], threading.Event()
+    database, ended = urlsplit(skipping_mysql_crowd.dsn).path[1:], threading.Event()
 
     def read_on() -> None:
         with mysql_server.connect(database=database) as page, page.cursor() as cursor:
@@ -170,7 +193,7 @@ def test_claims_get_their_turn_among_locks_on_the_whole_table(
                 ended.wait(0.3)
                 cursor.execute("UNLOCK TABLES")
 
-    with skipping_crowd.open(db_patience=20) as server, ThreadPoolExecutor() as pages:
+    with skipping_mysql_crowd.open(db_patience=20) as server, ThreadPoolExecutor() as pages:
         for _ in range(6):
             pages.submit(read_on)
         try:
@@ -189,7 +212,7 @@ LOCKED_ROWS = "SELECT MAX(trx_rows_locked) FROM information_schema.innodb_trx"
 
 @pytest.mark.parametrize("paused", [(), (77,)])
 def test_a_claim_that_meets_very_many_uncommitted_rows_is_given_up_before_they_are_all_locked(
-    skipping_crowd: Crowd, mysql_server: MySQLServer, monkeypatch: pytest.MonkeyPatch, paused: Sequence[int]
+    skipping_mysql_crowd: Crowd, mysql_server: MySQLServer, monkeypatch: pytest.MonkeyPatch, paused: Sequence[int]
 ) -> None:
     """MariaDB ends itself once its memory is full of locks."""
     if "MariaDB" not in str(mysql_server.execute("SELECT VERSION()")):
@@ -198,7 +221,7 @@ def test_a_claim_that_meets_very_many_uncommitted_rows_is_given_up_before_they_a
     monkeypatch.setattr("taskserver.stores.queue.beside_paused.MIN_KEPT_SECONDS", 0.0)
     send = Mock(side_effect=claiming._changed)
     monkeypatch.setattr(claiming, "_changed", send)
-    with skipping_crowd.open() as server, skipping_crowd.held("id = 1") as page, page.cursor() as cursor:
+    with skipping_mysql_crowd.open() as server, skipping_mysql_crowd.held("id = 1") as page, page.cursor() as cursor:
         page.rollback()
         values = ", ".join(["('hanging.task', -5)"] * 40_000)
         cursor.execute(f"INSERT INTO jobs_queue (task, priority) VALUES {values}")
@@ -222,22 +245,22 @@ STALLING = """
 
 @pytest.mark.parametrize("held", ["status = 9", "status = 1"])
 def test_what_a_claim_takes_after_its_connection_broke_is_given_back(
-    skipping_crowd: Crowd, mysql_server: MySQLServer, monkeypatch: pytest.MonkeyPatch, held: str
+    skipping_mysql_crowd: Crowd, mysql_server: MySQLServer, monkeypatch: pytest.MonkeyPatch, held: str
 ) -> None:
     # Whoever holds a row that another worker's task runs on delays nothing.
     monkeypatch.setattr("taskserver.stores.mysql.session.READ_SECONDS_IN_A_RUN", 0.5)
     monkeypatch.setattr(claiming, "IN_TIME", "")
-    database = urlsplit(skipping_crowd.dsn).path[1:]
+    database = urlsplit(skipping_mysql_crowd.dsn).path[1:]
 
     def wait_for_the_first_claim(result: RunResult) -> None:
         if result.done == 1:
             wait_until(lambda: bool(mysql_server.execute("SELECT * FROM stalls", database=database)))
 
-    with skipping_crowd.open() as server:
+    with skipping_mysql_crowd.open() as server:
         mysql_server.execute(OTHERS, database=database)
         mysql_server.execute("CREATE TABLE stalls (number INT)", database=database)
         mysql_server.execute(STALLING, database=database)
-        with skipping_crowd.held(held):
+        with skipping_mysql_crowd.held(held):
             result = server.run(batch=3, on_progress=wait_for_the_first_claim)
     assert (result.reason, result.done, result.released) == (Reason.EMPTY, 6, 3)
 

@@ -7,6 +7,7 @@ attempt counts twice.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import time
@@ -110,6 +111,34 @@ def test_a_task_is_finished_though_its_lease_ended_while_the_database_was_away(
     wait_until(lambda: time.monotonic() - away_at > 1.0)
     fragile.start()
     queue.assert_all_once(worker)
+
+
+@pytest.mark.long
+def test_a_frozen_database_is_given_up_and_used_again_once_it_goes_on(
+    fragile_queue: FailingQueue, fragile: Server
+) -> None:
+    """Its kernel goes on taking connections, and what is sent on them."""
+    worker = fragile_queue.start_first("--mode", "mark")
+    fragile.freeze()
+    try:
+        fragile_queue.go()
+        wait_until(lambda: fragile_queue.tries(*fragile_queue.lost))
+    finally:
+        fragile.thaw()
+    fragile_queue.assert_all_once(worker)
+
+
+@pytest.mark.parametrize("failing_kind", ["postgresql"], indirect=True)
+def test_a_run_goes_on_where_it_was_when_the_server_s_process_of_its_connection_is_killed(
+    fragile_queue: FailingQueue, fragile: Server
+) -> None:
+    """As by a host that is out of memory: the server ends all others, and recovers."""
+    worker = fragile_queue.start_first("--mode", "mark")
+    (backend,) = fragile_queue.connections()
+    os.kill(backend, signal.SIGKILL)
+    fragile_queue.go()
+    fragile_queue.assert_all_once(worker)
+    assert fragile_queue.tries(*fragile_queue.lost)
 
 
 def test_a_database_that_stays_away_ends_the_run_with_a_line_and_a_later_one_goes_on(

@@ -30,9 +30,10 @@ from taskserver.stores.queue.orphans import sign_orphans
 from taskserver.stores.sqlite import connection as sqlite
 from tests.conftest import without
 from tests.support.interleaving import Plan, by_chance, in_order, interrupted_once, interrupted_twice, watch
+from tests.support.postgresql import PostgreSQLServer
 from tests.support.processes import WAIT_SECONDS, wait_until
 from tests.support.rows import MODES, Rows
-from tests.support.servers import MariaDB, MySQLServer, lock_waits, missing_programs
+from tests.support.servers import MariaDB, MySQLServer, missing_programs
 from tests.support.sessions import whenever_connected
 
 TABLES = ("jobs_queue", "jobs_queue_done", "jobs_queue_dependencies")
@@ -45,6 +46,12 @@ def kept_mysql_dsn(mysql_server: MySQLServer) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
+def kept_postgresql_dsn(postgresql_server: PostgreSQLServer) -> Iterator[str]:
+    with postgresql_server.database() as name:
+        yield postgresql_server.dsn(name)
+
+
+@pytest.fixture(scope="module")
 def kept_statement_server() -> Iterator[str]:
     """A server that replicates by statements, and so takes no write in READ COMMITTED."""
     if missing := missing_programs():
@@ -53,10 +60,16 @@ def kept_statement_server() -> Iterator[str]:
         yield server.dsn(name)
 
 
-KEPT = {"sqlite": "sqlite_dsn", "mysql": "kept_mysql_dsn", "statements": "kept_statement_server"}
+KEPT = {
+    "sqlite": "sqlite_dsn",
+    "mysql": "kept_mysql_dsn",
+    "postgresql": "kept_postgresql_dsn",
+    "statements": "kept_statement_server",
+}
+SERVERS = ("mysql", "postgresql")
 
 
-@pytest.fixture(params=["sqlite", "mysql", pytest.param("statements", marks=pytest.mark.long)])
+@pytest.fixture(params=["sqlite", *SERVERS, pytest.param("statements", marks=pytest.mark.long)])
 def kept_dsn(request: pytest.FixtureRequest) -> str:
     """A database for many tries: each begins with empty tables."""
     return str(request.getfixturevalue(KEPT[request.param]))
@@ -207,9 +220,9 @@ def family(request: pytest.FixtureRequest, kept_dsn: str) -> Iterator[Family]:
         yield made
 
 
-@pytest.fixture
-def mysql_family(kept_mysql_dsn: str) -> Iterator[Family]:
-    with closing(Family(kept_mysql_dsn, "delete")) as made:
+@pytest.fixture(params=SERVERS)
+def family_on_server(request: pytest.FixtureRequest) -> Iterator[Family]:
+    with closing(Family(request.getfixturevalue(KEPT[request.param]), "delete")) as made:
         made.empty()
         yield made
 
@@ -374,7 +387,7 @@ PLACES_AND_SCENES = [
     pytest.param(
         name,
         scene,
-        marks=[pytest.mark.long] * (name == "statements" or (name == "mysql" and scene in OF_MANY_STEPS)),
+        marks=[pytest.mark.long] * (name == "statements" or (name in SERVERS and scene in OF_MANY_STEPS)),
     )
     for name in KEPT
     for scene in SCENES
@@ -514,35 +527,36 @@ def transaction(family: Family, statement: str) -> Iterator[Rows]:
 
 
 def test_a_parent_that_ends_while_it_is_marked_as_awaited_is_told_of(
-    mysql_family: Family, mysql_server: MySQLServer
+    family_on_server: Family, request: pytest.FixtureRequest
 ) -> None:
-    parent = mysql_family.begin(mysql_family.add())
-    mysql_family.add(parent.id)
+    server = request.getfixturevalue(f"{family_on_server.dsn.partition(':')[0]}_server")
+    parent = family_on_server.begin(family_on_server.add())
+    family_on_server.add(parent.id)
     with ThreadPoolExecutor(1) as worker:
-        with transaction(mysql_family, f"UPDATE jobs_queue SET awaited = 1 WHERE id = {parent.id}"):
-            ending = worker.submit(mysql_family.stores[1].finishes.advance, [Finish(parent)], None)
-            wait_until(lambda: lock_waits(mysql_server.execute))
+        with transaction(family_on_server, f"UPDATE jobs_queue SET awaited = 1 WHERE id = {parent.id}"):
+            ending = worker.submit(family_on_server.stores[1].finishes.advance, [Finish(parent)], None)
+            wait_until(server.count_lock_waits)
             assert not ending.done()
         assert ending.result(WAIT_SECONDS) == ([Outcome.AWAITED], False)
-    mysql_family.record.append(Line("ended", parent.id))
-    mysql_family.assert_all_ran_once()
+    family_on_server.record.append(Line("ended", parent.id))
+    family_on_server.assert_all_ran_once()
 
 
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 def test_whether_to_wait_for_one_that_is_just_ending_is_found_out_at_the_next_look(
-    mysql_family: Family, end: str
+    family_on_server: Family, end: str
 ) -> None:
-    task = mysql_family.begin(mysql_family.add())
-    child = mysql_family.add(task.id)
-    with transaction(mysql_family, f"DELETE FROM jobs_queue WHERE id = {task.id} AND awaited = 0") as other:
-        assert mysql_family.settle(mysql_family.stores[1]) == 0
-        row = mysql_family.rows.row(child)
+    task = family_on_server.begin(family_on_server.add())
+    child = family_on_server.add(task.id)
+    with transaction(family_on_server, f"DELETE FROM jobs_queue WHERE id = {task.id} AND awaited = 0") as other:
+        assert family_on_server.settle(family_on_server.stores[1]) == 0
+        row = family_on_server.rows.row(child)
         assert (row["status"], row["due_at"] is not None) == (5, True)
         other.execute(end)
-    assert mysql_family.settle(mysql_family.stores[1]) == 1
-    assert mysql_family.rows.row(child)["status"] == (0 if end == "COMMIT" else 5)
+    assert family_on_server.settle(family_on_server.stores[1]) == 1
+    assert family_on_server.rows.row(child)["status"] == (0 if end == "COMMIT" else 5)
     if end == "ROLLBACK":
-        mysql_family.end(mysql_family.stores[0], task)
+        family_on_server.end(family_on_server.stores[0], task)
     else:
-        mysql_family.record.append(Line("ended", task.id))
-    mysql_family.assert_all_ran_once()
+        family_on_server.record.append(Line("ended", task.id))
+    family_on_server.assert_all_ran_once()

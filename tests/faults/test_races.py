@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import pymysql
 import pytest
@@ -23,6 +23,7 @@ import pytest
 from taskserver import TaskServer
 from taskserver.model.task import Status
 from tests.support.deployment import ROOT
+from tests.support.postgresql import PostgreSQLServer
 from tests.support.queues import server_skips_locked
 from tests.support.servers import MariaDB, MySQLServer
 
@@ -224,8 +225,29 @@ def assert_each_ran_once(runs: Sequence[Ran], count: int) -> None:
     assert sorted(times) == list(range(count))
 
 
-def count_deadlocks(server: MySQLServer) -> int:
-    [[count]] = server.execute("SELECT `count` FROM information_schema.innodb_metrics WHERE name = 'lock_deadlocks'")
+Server: TypeAlias = MySQLServer | PostgreSQLServer
+
+
+@pytest.fixture(params=["mysql", "postgresql"])
+def server(request: pytest.FixtureRequest) -> Server:
+    chosen = request.getfixturevalue(f"{request.param}_server")
+    assert isinstance(chosen, (MySQLServer, PostgreSQLServer))
+    return chosen
+
+
+@pytest.fixture
+def server_dsn(server: Server) -> Iterator[str]:
+    with server.database() as name:
+        yield server.dsn(name)
+
+
+def count_deadlocks(server: Server) -> int:
+    if isinstance(server, PostgreSQLServer):
+        [[count]] = server.execute("SELECT SUM(deadlocks) FROM pg_stat_database")
+    else:
+        [[count]] = server.execute(
+            "SELECT `count` FROM information_schema.innodb_metrics WHERE name = 'lock_deadlocks'"
+        )
     return int(count)
 
 
@@ -254,17 +276,17 @@ def drain(racing: Race, dsn: str, workers: int, count: int, skips_locked: bool =
     ],
 )
 def test_many_workers_run_each_task_once_and_meet_no_deadlock(
-    race: Callable[..., Race], mysql_server: MySQLServer, mysql_dsn: str, workers: int, count: int, mode: str
+    race: Callable[..., Race], server: Server, server_dsn: str, workers: int, count: int, mode: str
 ) -> None:
-    before = count_deadlocks(mysql_server)
-    drain(race(mysql_dsn, mode), mysql_dsn, workers, count)
+    before = count_deadlocks(server)
+    drain(race(server_dsn, mode), server_dsn, workers, count)
     kept = {"delete": (0, 0), "move": (0, count), "mark": (count, 0)}[mode]
     tables = ("jobs_queue WHERE status = 2", "jobs_queue_done WHERE status = 2")
-    database = mysql_dsn.rpartition("/")[2]
-    found = [mysql_server.execute(f"SELECT COUNT(*) FROM {table}", database=database) for table in tables]
-    assert found == [((number,),) for number in kept]
-    if server_skips_locked(mysql_dsn):
-        assert count_deadlocks(mysql_server) == before
+    database = server_dsn.rpartition("/")[2]
+    found = [server.execute(f"SELECT COUNT(*) FROM {table}", database=database) for table in tables]
+    assert [int(rows[0][0]) for rows in found] == list(kept)
+    if server_skips_locked(server_dsn):
+        assert count_deadlocks(server) == before
 
 
 def test_four_workers_on_sqlite_run_each_task_once(race: Callable[..., Race], sqlite_dsn: str) -> None:
@@ -314,14 +336,14 @@ def test_many_workers_write_each_number_once(race: Callable[..., Race], dsn: str
         assert_each_number_is_there_once(race(dsn), dsn, 1_000, batch=5)
 
 
-@pytest.fixture(params=["sqlite", "mysql"])
+@pytest.fixture(params=["sqlite", "mysql", "postgresql"])
 def tidy_dsn(request: pytest.FixtureRequest) -> Iterator[str]:
     """Of a server that is told to tidy up as fast as it is used.
 
     Else, on two cores, it gets no turn beside a hundred workers, and claims read past the entries of all tasks done.
     """
-    if request.param == "sqlite":
-        yield request.getfixturevalue("sqlite_dsn")
+    if request.param != "mysql":
+        yield request.getfixturevalue(f"{request.param}_dsn")
         return
     server = MariaDB(False, "--innodb-max-purge-lag=2000", "--innodb-max-purge-lag-delay=20000")
     try:
@@ -339,7 +361,7 @@ def test_a_hundred_workers_write_a_hundred_thousand_numbers_once(race: Callable[
 # ---- beside producers
 
 
-def produce(mysql_server: MySQLServer, dsn: str, each: int) -> None:
+def produce(server: Server, dsn: str, each: int) -> None:
     """Three producers at once: by single tasks, by many, and by SQL with rows that are woken; so many tasks each."""
 
     def add_portions(first: int, add: Callable[[range], object]) -> None:
@@ -348,46 +370,46 @@ def produce(mysql_server: MySQLServer, dsn: str, each: int) -> None:
 
     def add_one_by_one(numbers: range) -> None:
         for number in numbers:
-            server.add_task("race_tasks.note", [number], group_id=GROUPS[number % 3])
+            task_server.add_task("race_tasks.note", [number], group_id=GROUPS[number % 3])
 
     def add_many(numbers: range) -> None:
-        server.add_tasks({"task": "race_tasks.note", "args": [number], "group_id": 5} for number in numbers)
+        task_server.add_tasks({"task": "race_tasks.note", "args": [number], "group_id": 5} for number in numbers)
 
     def add_waiting(numbers: range) -> None:
-        rows = ", ".join(f"('race_tasks.note', '[{number}]', 6, 5, NOW(6))" for number in numbers)
-        mysql_server.execute(
+        rows = ", ".join(f"('race_tasks.note', '[{number}]', 6, 5, CURRENT_TIMESTAMP)" for number in numbers)
+        server.execute(
             f"INSERT INTO jobs_queue (task, args, group_id, status, due_at) VALUES {rows}",
             database=dsn.rpartition("/")[2],
         )
 
-    with TaskServer(dsn) as server, ThreadPoolExecutor() as threads:
+    with TaskServer(dsn) as task_server, ThreadPoolExecutor() as threads:
         producers = (add_one_by_one, add_many, add_waiting)
         list(threads.map(add_portions, range(0, 3 * each, each), producers))
-        while server.store.due.wake(server.store.due.look().to_wake):
+        while task_server.store.due.wake(task_server.store.due.look().to_wake):
             pass
 
 
 @pytest.mark.parametrize("skips_locked", [True, False], ids=["skip-locked", "no-skip-locked"])
 def test_workers_beside_producers_and_woken_tasks_run_each_task_once(
-    race: Callable[..., Race], mysql_server: MySQLServer, mysql_dsn: str, skips_locked: bool
+    race: Callable[..., Race], server: Server, server_dsn: str, skips_locked: bool
 ) -> None:
-    racing = race(mysql_dsn)
+    racing = race(server_dsn)
     racing.get_ready(4, until=True, batch=10, skips_locked=skips_locked)
     racing.go()
     each = 200
-    produce(mysql_server, mysql_dsn, each)
+    produce(server, server_dsn, each)
     racing.producers_are_done.touch()
     outcomes = racing.outcomes()
     assert_each_ran_once(racing.ran(), 3 * each)
     assert sum(one.done for one in outcomes) == 3 * each
     assert_it_raced(racing.ran(), 4)
-    assert count_unfinished(mysql_dsn) == 0
+    assert count_unfinished(server_dsn) == 0
 
 
 # ---- the fence, under attack
 
 
-def steal_until_all_are_archived(thief: Any, count: int) -> int:
+def steal_until_all_are_archived(thief: Any, count: int, chance: str) -> int:
     """Takes claims away from workers, as many as there are tasks, and then lets them be. How many it took."""
     stolen = 0
     deadline = time.monotonic() + AWAIT_SECONDS
@@ -401,31 +423,33 @@ def steal_until_all_are_archived(thief: Any, count: int) -> int:
             if stolen >= count:
                 continue
             # Whose attempts are used up would be fatal, as it should be.
-            cursor.execute("SELECT id FROM jobs_queue WHERE status = 1 AND attempts < 5 ORDER BY RAND() LIMIT 3")
+            cursor.execute(f"SELECT id FROM jobs_queue WHERE status = 1 AND attempts < 5 ORDER BY {chance} LIMIT 3")
             for (task_id,) in sorted(cursor.fetchall()):
                 # Servers without SKIP LOCKED may choose the thief as a deadlock's victim.
                 with suppress(pymysql.OperationalError):
-                    stolen += cursor.execute(
+                    cursor.execute(
                         "UPDATE jobs_queue SET status = 0, claim = NULL, due_at = NULL, started_at = NULL "
                         "WHERE id = %s AND status = 1",
                         (task_id,),
                     )
+                    stolen += cursor.rowcount
 
 
 def test_tasks_that_are_taken_away_while_they_run_are_completed_once(
-    race: Callable[..., Race], mysql_server: MySQLServer, mysql_dsn: str
+    race: Callable[..., Race], server: Server, server_dsn: str
 ) -> None:
     count = 300
-    racing = race(mysql_dsn, "move")
-    add_notes(mysql_dsn, range(count), 0.005)
+    racing = race(server_dsn, "move")
+    add_notes(server_dsn, range(count), 0.005)
     racing.get_ready(4, until=True)
     racing.go()
-    database = mysql_dsn.rpartition("/")[2]
-    with mysql_server.connect(database=database) as thief:
-        stolen = steal_until_all_are_archived(thief, count)
+    database = server_dsn.rpartition("/")[2]
+    is_mysql = isinstance(server, MySQLServer)
+    with server.connect(**{"database" if is_mysql else "dbname": database}) as thief:
+        stolen = steal_until_all_are_archived(thief, count, "RAND()" if is_mysql else "RANDOM()")
     racing.producers_are_done.touch()
     outcomes = racing.outcomes()
-    archived_ids = mysql_server.execute("SELECT id FROM jobs_queue_done", database=database)
+    archived_ids = server.execute("SELECT id FROM jobs_queue_done", database=database)
     assert len(set(archived_ids)) == count
     assert sum(one.done for one in outcomes) == count
     lost = sum(one.lost for one in outcomes)
@@ -433,4 +457,4 @@ def test_tasks_that_are_taken_away_while_they_run_are_completed_once(
     runs = racing.ran()
     assert {run.number for run in runs} == set(range(count))
     assert count <= len(runs) <= count + lost
-    assert count_unfinished(mysql_dsn) == 0
+    assert count_unfinished(server_dsn) == 0

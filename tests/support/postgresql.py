@@ -90,6 +90,10 @@ class PostgreSQLServer:
                 cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
+    def count_lock_waits(self) -> int:
+        """How many statements wait for a lock."""
+        return len(self.execute("SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+
     def create_database(self, name: str | None = None) -> str:
         """Creates an empty database, with the server's own defaults."""
         name = name or f"t_{secrets.token_hex(6)}"
@@ -173,6 +177,12 @@ class PostgreSQL(PrivateServer, PostgreSQLServer):
         with suppress(Exception):
             self._end(signal.SIGQUIT)
         super().remove()
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        super()._signal_all(number)  # first, so that it begets no more
+        for child in self._children():
+            with suppress(ProcessLookupError):
+                os.kill(child, number)
 
     def _children(self) -> list[int]:
         tasks = Path(f"/proc/{self.pid}/task/{self.pid}/children")

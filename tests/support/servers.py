@@ -134,6 +134,10 @@ class MySQLServer:
                     continue  # it went away by itself
             cursor.execute(f"DROP DATABASE IF EXISTS `{name}`")
 
+    def count_lock_waits(self) -> int:
+        """How many transactions wait for a row's lock."""
+        return lock_waits(self.execute)
+
     @contextmanager
     def set_globally(self, **variables: object) -> Iterator[None]:
         """In the `with`, variables of the server that new connections begin with."""
@@ -218,6 +222,17 @@ class PrivateServer:
     def stop(self) -> None:
         """An orderly shutdown."""
         self._end(self.stop_signal)
+
+    def freeze(self) -> None:
+        """SIGSTOP for each of its processes: it takes connections, as the kernel does that, and answers nothing."""
+        self._signal_all(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """All goes on."""
+        self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
 
     def remove(self) -> None:
         """Ends it, without ceremony, and removes its folder."""

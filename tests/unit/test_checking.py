@@ -420,7 +420,7 @@ def test_a_limit_is_one_number_or_two_and_three_times_the_first_is_the_second(ar
         ("--max-silence 0", "--max-silence"),
         ("--group all", "--group"),
         ("--mail --json", "not allowed with"),
-        ("--accept nothing", "known are between, binlog"),
+        ("--accept nothing", "known are autovacuum, between"),
         ("--accept settings", "nothing that can be accepted"),
         ("--accept", "--accept"),
         ("now", "now"),

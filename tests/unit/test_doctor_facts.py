@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from taskserver.doctor import mysql, queue, sqlite
+from taskserver.doctor import mysql, postgresql, queue, sqlite
 from taskserver.doctor.findings import CheckResult, Level
 from taskserver.doctor.queue import _cron, _ended_badly, _schedules
 from taskserver.model.schedule import Schedule
 from taskserver.settings.dsn import parse_dsn
 from taskserver.settings.load import Settings
-from taskserver.stores.database.facts import MySQLFacts, SQLiteFacts
+from taskserver.stores.database.facts import Holder, MySQLFacts, PostgreSQLFacts, SQLiteFacts, TableRows
 from taskserver.stores.database.records import LastRun
 from taskserver.stores.queue.schedules import _Planned, _stored
 
@@ -38,6 +38,43 @@ FACTS = MySQLFacts(
     holds_new=False,
     forged_ids=(),
 )
+
+
+ON_POSTGRESQL = PostgreSQLFacts(
+    version="15.18",
+    version_number=150018,
+    user="u",
+    tls="",
+    is_direct=True,
+    is_standby=False,
+    variables={"server_encoding": "UTF8", "max_connections": "100", "superuser_reserved_connections": "3"},
+    clock_ahead_seconds=0.0,
+    denied=(),
+    spared=(),
+    faults=(),
+    lost_triggers=(),
+    claim_indexes=("claim_by_group", "claim_any_group"),
+    forged_ids=(),
+    ids_ahead=(),
+    places={"jobs_queue": ("public",)},
+    open_schemas=(),
+    not_vacuumed=(),
+    rows=(),
+    holders=(),
+    sees_all=True,
+    held=0,
+    held_by=(),
+    transaction_age=100,
+    multixact_age=0,
+    connections=7,
+    account_connections=-1,
+)
+SESSION = Holder("session", "7", "ann", "dump", "10.0.0.7", "active", 60.0, 3)
+
+
+def of_postgresql(dsn: str = "postgresql://u@127.0.0.1/db", **facts: Any) -> list[CheckResult]:
+    settings: Any = Settings(folder=None, dsn=parse_dsn(dsn))  # type: ignore[arg-type]
+    return list(postgresql.findings(ON_POSTGRESQL._replace(**facts), settings))
 
 
 def of_mysql(dsn: str = LOCAL, **facts: Any) -> list[CheckResult]:
@@ -135,6 +172,88 @@ def test_variables_that_a_proxy_hides_or_makes_up_are_no_trouble() -> None:
 )
 def test_a_fact_of_mysql_is_judged(facts: dict[str, Any], check: str, level: Level) -> None:
     assert one_of(of_mysql(**facts), check).level is level
+
+
+# ---- PostgreSQL
+
+
+def with_variables(**variables: str) -> dict[str, Any]:
+    return {"variables": {**ON_POSTGRESQL.variables, **variables}}
+
+
+@pytest.mark.parametrize(
+    ("facts", "check", "level"),
+    [
+        ({}, "", OK),
+        ({"version_number": 120010}, "version", WARNING),
+        ({"is_standby": True}, "standby", BROKEN),
+        ({"transaction_age": 500_000_000}, "transaction_ids", OK),
+        ({"transaction_age": 900_000_000}, "transaction_ids", WARNING),
+        ({"multixact_age": 2_120_000_000}, "transaction_ids", BROKEN),
+        ({"transaction_age": 900_000_000, **with_variables(autovacuum_freeze_max_age="1000000000")}, "", OK),
+        ({"rows": (TableRows("jobs_queue", 10, 999_999, 2**20),)}, "dead_rows", OK),
+        ({"rows": (TableRows("jobs_queue", 10, 1_000_001, 2**20),)}, "dead_rows", WARNING),
+        ({"rows": (TableRows("jobs_queue", 5_000_000, 1_000_001, 2**20),)}, "dead_rows", OK),
+        ({"rows": (TableRows("jobs_queue", 1_000, 0, 2**30),)}, "dead_rows", WARNING),
+        ({"rows": (TableRows("jobs_queue", 1_000_000, 0, 2**30),)}, "dead_rows", OK),
+        ({"connections": 88}, "connections", WARNING),
+        ({"account_connections": 6, "connections": 99}, "connections", OK),
+        ({"clock_ahead_seconds": -61.0}, "clock", WARNING),
+        ({"sees_all": False}, "transactions", UNKNOWN),
+        ({"forged_ids": None}, "ids", UNKNOWN),
+        ({"holders": (SESSION,)}, "transactions", OK),
+        ({"holders": (SESSION._replace(seconds=301.0),)}, "transactions", WARNING),
+        (
+            {"sees_all": False, "holders": (SESSION._replace(seconds=None, transactions=100_001),)},
+            "transactions",
+            WARNING,
+        ),
+        ({"holders": (SESSION._replace(kind="slot", name="copy", seconds=None),)}, "transactions", OK),
+        (with_variables(fsync="off"), "durability", WARNING),
+        (with_variables(track_counts="off"), "autovacuum", WARNING),
+        (with_variables(idle_session_timeout="60000"), "wait_timeout", OK),
+    ],
+)
+def test_a_fact_of_postgresql_is_judged(facts: dict[str, Any], check: str, level: Level) -> None:
+    found = {one.check: one.level for one in of_postgresql(**facts)}
+    assert {name: one for name, one in found.items() if one is not OK} == ({} if level is OK else {check: level})
+
+
+@pytest.mark.parametrize(
+    ("holder", "words", "mend"),
+    [
+        (SESSION, "the session 7 by ann with dump from 10.0.0.7, active, open since 10 min", "pg_terminate_backend(7)"),
+        (SESSION._replace(program="", address="", state=""), "the session 7 by ann, open since", "backend(7)"),
+        (SESSION._replace(kind="prepared", name="o'x"), "the prepared transaction 'o'x' of ann", "PREPARED 'o''x'"),
+        (SESSION._replace(kind="slot", name="s", seconds=None), "slot 's', 200000 transactions behind", "slot('s')"),
+        (SESSION._replace(kind="standby", seconds=None), "a standby's long query, by the process 7", "feedback = off"),
+    ],
+)
+def test_who_keeps_dead_rows_is_named_and_the_way_to_end_it(holder: Holder, words: str, mend: str) -> None:
+    seconds = None if holder.seconds is None else 600.0
+    found = one_of(of_postgresql(holders=(holder._replace(seconds=seconds, transactions=200_000),)), "transactions")
+    assert found.level is WARNING
+    assert words in found.found
+    assert mend in found.mend
+
+
+def test_many_who_keep_dead_rows_are_counted() -> None:
+    assert "; and 4 more" in one_of(of_postgresql(holders=(SESSION._replace(seconds=9e9),) * 7), "transactions").found
+
+
+@pytest.mark.parametrize(
+    ("dsn", "tls", "level"),
+    [
+        ("postgresql://u@db.example.org/db", "", WARNING),
+        ("postgresql://u@db.example.org/db", "TLSv1.3 TLS_AES_256_GCM_SHA384", OK),
+        ("postgresql://u@localhost/db", "", OK),
+        ("postgresql://u@/db?host=/run/postgresql", "", OK),
+    ],
+)
+def test_a_connection_to_postgresql_over_the_net_without_tls_is_a_warning(dsn: str, tls: str, level: Level) -> None:
+    found = one_of(of_postgresql(dsn, tls=tls), "connection")
+    assert found.level is level
+    assert ("sslmode=require" in found.mend) == (level is WARNING)
 
 
 # ---- SQLite

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from http import HTTPStatus
 from pathlib import Path
 
@@ -11,29 +12,51 @@ import pytest
 
 from tests.support.documents import read
 from tests.support.pages import PageSite
+from tests.support.postgresql import PostgreSQLServer
 from tests.support.servers import MySQLServer
 from tests.web.test_views import MARKUP, QUEUE_VIEWS, fill_with
 
 PASSWORD = "monitor-password"
 GRANT = "GRANT SELECT ON you_queue.* TO 'you_monitor'@'localhost'"
+GRANT_ON_POSTGRESQL = "GRANT SELECT ON ALL TABLES IN SCHEMA public TO you_monitor"
 
 
-@pytest.fixture
-def reading(tmp_path: Path, mysql_server: MySQLServer, mysql_dsn: str) -> Iterator[PageSite]:
-    """A full queue, whose page has a user of docs/security.md."""
-    assert f"{GRANT};" in read("docs/security.md")
-    site = PageSite(tmp_path, mysql_dsn)
-    fill_with(site, MARKUP)
-    database = mysql_dsn.rpartition("/")[2]
-    user = f"m_{database[2:]}"
+@contextmanager
+def monitor_of_mysql(server: MySQLServer, database: str, user: str) -> Iterator[None]:
     grant = GRANT.replace("you_queue", f"`{database}`").replace("you_monitor", user).replace("localhost", "%")
-    mysql_server.execute(f"CREATE USER '{user}'@'%' IDENTIFIED BY '{PASSWORD}'", grant)
-    mysql_server.meet(user, PASSWORD)
-    site.dsn = f"mysql://{user}:{PASSWORD}@{mysql_server.host}:{mysql_server.port}/{database}"
-    site.set(TASKSERVER_PAGE_ALLOW="0.0.0.0/0")
-    yield site
-    site.close()
-    mysql_server.execute(f"DROP USER '{user}'@'%'")
+    server.execute(f"CREATE USER '{user}'@'%' IDENTIFIED BY '{PASSWORD}'", grant)
+    server.meet(user, PASSWORD)
+    yield
+    server.execute(f"DROP USER '{user}'@'%'")
+
+
+@contextmanager
+def monitor_of_postgresql(server: PostgreSQLServer, database: str, user: str) -> Iterator[None]:
+    grant = GRANT_ON_POSTGRESQL.replace("you_monitor", user)
+    server.execute(f"CREATE ROLE {user} LOGIN PASSWORD '{PASSWORD}'", grant, database=database)
+    yield
+    server.execute(f"DROP OWNED BY {user}", f"DROP ROLE {user}", database=database)
+
+
+@pytest.fixture(params=["mysql", "postgresql"])
+def reading(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PageSite]:
+    """A full queue, whose page has a user of docs/security.md."""
+    for grant in (GRANT, GRANT_ON_POSTGRESQL):
+        assert f"{grant};" in read("docs/security.md")
+    server, dsn = (request.getfixturevalue(f"{request.param}_{name}") for name in ("server", "dsn"))
+    site = PageSite(tmp_path, dsn)
+    fill_with(site, MARKUP)
+    database = dsn.rpartition("/")[2]
+    user = f"m_{database[2:]}"
+    makes: dict[str, Callable[..., AbstractContextManager[None]]] = {
+        "mysql": monitor_of_mysql,
+        "postgresql": monitor_of_postgresql,
+    }
+    with makes[request.param](server, database, user):
+        site.dsn = f"{request.param}://{user}:{PASSWORD}@{server.host}:{server.port}/{database}"
+        site.set(TASKSERVER_PAGE_ALLOW="0.0.0.0/0")
+        yield site
+        site.close()
 
 
 def test_each_view_is_shown_to_a_page_that_may_select_alone(reading: PageSite) -> None:

@@ -166,7 +166,7 @@ class PostgreSQLClaiming:
         values = [value for group in groups for value in (group, 0, group)] or [0]
         plan = database.fetch(f"EXPLAIN {_filled(_picked(groups), most=1)}", values)
         # As: Index Only Scan using jobs_queue_claim_by_group on jobs_queue
-        used = (re.search(rf"using {database.dialect.table}_(\w+)", str(row[0])) for row in plan)
+        used = (re.search(rf'using "?{database.dialect.table}_(\w+)', str(row[0])) for row in plan)
         return [found[1] for found in used if found]
 
 

@@ -25,7 +25,9 @@ from ...messages.programs import CLIENT, WORKER
 from ...settings.dsn import PostgreSQLDsn
 from ..database.dialect import no_tables, other_columns
 
-DRIVER_ERRORS = (psycopg.Error, OSError, UnicodeError, OverflowError)
+MALFORMED = (AssertionError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
+"""Raised by the driver where an answer is none of PostgreSQL's, or none of ours."""
+DRIVER_ERRORS = (psycopg.Error, OSError, *MALFORMED)
 MAX_TEXT_LENGTH = 500
 """An error's text comes from whoever answers, and goes into cron's mail."""
 
@@ -57,6 +59,10 @@ RIGHTS_HINT = (
     "resume, schedule, unschedule and prune need an operator's, with SELECT, INSERT, UPDATE and DELETE on all of the "
     f"queue's tables; {CLIENT} init needs to own them, or CREATE on the schema; see docs/security.md for what to grant"
 )
+IN_SCHEMA = (
+    "since PostgreSQL 15 its owner alone may make tables there: have the owner of the database run "
+    "GRANT CREATE ON SCHEMA {schema} TO {user}, or make the account the owner; see docs/security.md"
+)
 NO_SPACE = "free some space, or have your host raise the database's quota"
 LIMITED = f"let fewer workers run at once ({WORKER} --slots), or ask your host for more"
 HINTS = {
@@ -69,6 +75,7 @@ HINTS = {
     READ_ONLY: "the server takes no writes for now: wait, or name its main server in TASKSERVER_DSN",
 }
 LOGIN = "check user and password in TASKSERVER_DSN and TASKSERVER_PASSWORD; in a DSN the password's % is %25"
+STRANGER = "is that a PostgreSQL server? its port is 5432 as a rule"
 AT_LOGIN = (
     (
         r"requested a cleartext password|may ask for the password itself|channel binding required",
@@ -91,7 +98,7 @@ AT_LOGIN = (
     (
         r"invalid response to|unsupported frontend protocol|received invalid",
         DatabaseError,
-        "is that a PostgreSQL server? its port is 5432 as a rule",
+        STRANGER,
     ),
 )
 """A pattern of the text of a failed login, the class of our error, and advice."""
@@ -134,13 +141,26 @@ def error_of(error: BaseException, dsn: PostgreSQLDsn, table: str) -> DatabaseEr
             f"{where}: no id is left in {table} or {table}_done, as its sequence has come to the greatest one: "
             f"{CLIENT} doctor tells which, and how to mend it"
         )
+    # A text stays what it is however often it is read, as does a value that cannot be sent.
+    if isinstance(error, MALFORMED) and not isinstance(error, (UnicodeError, OverflowError)):
+        return unreadable(error, dsn)
     if not state and isinstance(error, (psycopg.OperationalError, OSError)):
         return ConnectionLost(f"{where}: {text or 'the connection is closed'} ({type(error).__name__})")
     if state == KEY_TAKEN and getattr(getattr(error, "diag", None), "schema_name", None) == "pg_catalog":
         return AlreadyThere(f"{where}: {text} ({state})")  # another makes the same table or index just now
     hint = HINTS.get(state, "")
+    if state == RIGHTS_MISSING and (schema := re.search(r"for schema (\w+)", text)):
+        hint = IN_SCHEMA.format(schema=schema[1], user=dsn.user or "this account")
     what = f"{where}: {text} ({state or type(error).__name__})"
     return kind_of(state)(f"{what}: {hint}" if hint else what)
+
+
+def unreadable(error: BaseException, dsn: PostgreSQLDsn) -> ConnectionLost:
+    """Our error for an answer that is none, or none of ours."""
+    return ConnectionLost(
+        f"{dsn.place}: its answer cannot be read ({type(error).__name__}: {text_of(error)}): {STRANGER}; or a file of "
+        f"this program was cut off by an upload: {CLIENT} doctor tells"
+    )
 
 
 def login_error(error: BaseException, dsn: PostgreSQLDsn) -> DatabaseError:

@@ -6,7 +6,7 @@ since when only with the role pg_read_all_stats.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ...model.task import MODES
@@ -14,7 +14,6 @@ from ..database.database import Database
 from ..database.dialect import claim_indexes
 from ..database.facts import (
     MAX_USUAL_ID,
-    ForgedIds,
     Holder,
     IdsAhead,
     PostgreSQLFacts,
@@ -49,15 +48,13 @@ RIGHTS = (
 
 # ---- ids
 
-COUNTER = """
-    SELECT CASE WHEN has_sequence_privilege(counter, 'SELECT, USAGE')
-        THEN COALESCE(pg_sequence_last_value(counter), 0) END
-    FROM (SELECT CAST(pg_get_serial_sequence('{{{table}}}', '{key}') AS regclass) AS counter) AS counters
-"""
-AHEAD = f"SELECT COUNT(*), MIN({{key}}) FROM {{{{{{table}}}}}} WHERE {{key}} > ? AND {{key}} <= {MAX_USUAL_ID}"
+COUNTER = "SELECT pg_get_serial_sequence('{{{table}}}', '{key}')"
+# The greatest id has no next one among the numbers of ids.
+NEXT_ID = "SELECT CASE WHEN is_called THEN CAST(last_value AS numeric) + 1 ELSE last_value END FROM {}"
+AHEAD = f"SELECT COUNT(*), MIN({{key}}) FROM {{{{{{table}}}}}} WHERE {{key}} >= ? AND {{key}} <= {MAX_USUAL_ID}"
 SET_BACK = (
     "SELECT setval(pg_get_serial_sequence('{table}', '{key}'), "
-    f"(SELECT GREATEST(MAX({{key}}), 1) FROM {{table}} WHERE {{key}} <= {MAX_USUAL_ID}))"
+    f"(SELECT COALESCE(MAX({{key}}), 0) + 1 FROM {{table}} WHERE {{key}} <= {MAX_USUAL_ID}), false)"
 )
 MAX_GIVEN_ID = 2**63 - 1
 
@@ -133,7 +130,7 @@ def read_facts(database: Database, mode: str) -> PostgreSQLFacts:
     denied, spared = lacking(_lacking(database), database.dialect.table, mode)
     tables = compared(database)
     oids, names = list(tables.oids.values()), list(tables.oids)
-    counters = _counters(database)
+    next_ids = _next_ids(database)
     session = database.session()
     assert isinstance(session, PostgreSQLSession)
     variables = {name: str(value) for name, value in allowed(database, VARIABLES)}
@@ -154,8 +151,8 @@ def read_facts(database: Database, mode: str) -> PostgreSQLFacts:
         faults=tables.faults,
         lost_triggers=tables.lost_triggers,
         claim_indexes=claim_indexes(database),
-        forged_ids=_forged_ids(database, counters),
-        ids_ahead=tuple(filter(None, (_ahead(database, key, last) for key, last in counters.items()))),
+        forged_ids=forged_ids(database, next_ids, MAX_GIVEN_ID, SET_BACK) if "id" in next_ids else None,
+        ids_ahead=tuple(filter(None, (_ahead(database, *each) for each in next_ids.items()))),
         places=_places(database, names),
         open_schemas=tuple(name for (name,) in allowed(database, OPEN_SCHEMAS)),
         not_vacuumed=tuple(name for (name,) in allowed(database, NOT_VACUUMED, (oids,))),
@@ -195,33 +192,28 @@ def _tls(database: Database, session: PostgreSQLSession) -> str:
 # ---- ids
 
 
-def _counters(database: Database) -> dict[str, int]:
-    """The last id that was given, of `id` and `done_id`, as far as the account may see it."""
-    counters = {}
+def _next_ids(database: Database) -> dict[str, int]:
+    """The next `id` and `done_id` that are given, as far as the account may see the counter."""
+    next_ids: dict[str, int] = {}
     for key in ("id", "done_id"):
-        for (last,) in allowed(database, COUNTER.format(table=_table_of(key), key=key)):
-            if last is not None:
-                counters[key] = last
-    return counters
+        for (counter,) in allowed(database, COUNTER.format(table=_table_of(key), key=key)):
+            if counter is not None:
+                name = counter.replace("{", "{{").replace("}", "}}")
+                for (next_id,) in allowed(database, NEXT_ID.format(name)):
+                    next_ids[key] = next_id
+    return next_ids
 
 
 def _table_of(key: str) -> str:
     return "table" if key == "id" else "done"
 
 
-def _forged_ids(database: Database, counters: Mapping[str, int]) -> tuple[ForgedIds, ...] | None:
-    if "id" not in counters:
-        return None  # of the archive few accounts need to know
-    next_ids = {key: last + 1 for key, last in counters.items()}
-    return forged_ids(database, next_ids, MAX_GIVEN_ID, SET_BACK)
-
-
-def _ahead(database: Database, key: str, last: int) -> IdsAhead | None:
-    for rows, first in allowed(database, AHEAD.format(key=key, table=_table_of(key)), (last,)):
+def _ahead(database: Database, key: str, next_id: int) -> IdsAhead | None:
+    for rows, first in allowed(database, AHEAD.format(key=key, table=_table_of(key)), (next_id,)):
         if rows:
             name = f"{database.dialect.table}{'' if key == 'id' else '_done'}"
             mend = SET_BACK.format(table=as_typed(database, name), key=key)
-            return IdsAhead(name, rows, last + 1, first, mend)
+            return IdsAhead(name, rows, next_id, first, mend)
     return None
 
 

@@ -1,0 +1,46 @@
+"""What client.py doctor says of a deployment, and one of which it finds nothing wrong."""
+
+from __future__ import annotations
+
+import json
+
+from taskserver.monitoring.acceptance import accept
+from tests.support.processes import assert_silent
+from tests.support.queues import Queue
+
+HEALTH = {"ok": 0, "warning": 1, "broken": 2}
+
+
+class Report:
+    """What `client.py doctor --json` said."""
+
+    def __init__(self, queue: Queue, **env: str) -> None:
+        ended = queue.client("doctor", "--json", env=env)
+        assert ended.stderr == ""
+        said = json.loads(ended.stdout)
+        self.code = ended.returncode
+        self.checks: dict[str, dict[str, str]] = {check["check"]: check for check in said["checks"]}
+        assert len(self.checks) == len(said["checks"])
+        assert HEALTH[said["health"]] == self.code
+
+    def worse(self) -> dict[str, str]:
+        """The level of each check that is not well."""
+        return {name: check["level"] for name, check in self.checks.items() if check["level"] not in ("ok", "unknown")}
+
+    def told(self, check: str) -> str:
+        """All that it says of a check."""
+        return " | ".join(self.checks[check].values())
+
+
+ACCEPTED_HERE = {"durability"}
+"""The tests' PostgreSQL is quick rather than safe."""
+
+
+def made_healthy(queue: Queue) -> Queue:
+    """The queue, whose worker ran; what is wrong with a server of the tests' is accepted."""
+    assert_silent(queue.worker())
+    if queue.is_postgresql:
+        queue.sql("REVOKE CREATE ON SCHEMA public FROM PUBLIC")  # before PostgreSQL 15 all have it
+        for name in ACCEPTED_HERE:
+            accept(queue.server.store, name, "a server for tests")
+    return queue
