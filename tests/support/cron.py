@@ -187,7 +187,9 @@ class Cron:
             assert module.__file__ is not None
             source = Path(module.__file__).parent
             shutil.copytree(source, packages / source.name)
-        shutil.copy(str(typing_extensions.__file__), packages)  # for psycopg
+        shutil.copy(str(typing_extensions.__file__), packages)  # for psycopg, which reads its version of the other
+        version = Path(str(psycopg.__file__)).parent.with_name(f"psycopg-{psycopg.__version__}.dist-info")
+        shutil.copytree(version, packages / version.name)
 
     def _write(self, name: str, text: str, mode: int = 0o644) -> None:
         path = self.folder / name
