@@ -64,4 +64,6 @@ def _dialect(settings: Settings) -> Dialect:
 
 def _missing(driver: str, error: ImportError, mend: str) -> DatabaseError:
     why = " ".join(str(error).split())  # psycopg lists on several lines what it lacks
+    if "pq wrapper" in why:
+        return DatabaseError(f"psycopg finds no libpq ({why}): install Debian's libpq5, or its compiled form: {mend}")
     return DatabaseError(f"{driver} or newer is missing ({why}): {mend}")

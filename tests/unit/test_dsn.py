@@ -305,7 +305,8 @@ def test_without_psycopg_or_its_library_one_line_says_how_to_get_them(deployment
     (deployment.folder / "psycopg.py").write_text(f'raise ImportError("{error}")\n')
     deployment.write_env(TASKSERVER_DSN=f"postgresql://u:{SECRET}@127.0.0.1/shop")
     for program, code in ((deployment.worker(), 1), (deployment.client("status"), 1)):
-        assert_one_line(program, code, "psycopg 3.3 or newer is missing (", "pip install", "'psycopg[binary]>=3.3,<4'")
+        what = "psycopg finds no libpq (" if error == NO_LIBPQ else "psycopg 3.3 or newer is missing ("
+        assert_one_line(program, code, what, "pip install", "'psycopg[binary]>=3.3,<4'")
         assert SECRET not in program.stderr
 
 

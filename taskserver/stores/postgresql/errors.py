@@ -74,7 +74,13 @@ HINTS = {
     "22P05": "the database's encoding lacks a character: make a database with ENCODING 'UTF8'",
     READ_ONLY: "the server takes no writes for now: wait, or name its main server in TASKSERVER_DSN",
 }
-LOGIN = "check user and password in TASKSERVER_DSN and TASKSERVER_PASSWORD; in a DSN the password's % is %25"
+LOGIN = (
+    "check user and password in TASKSERVER_DSN and TASKSERVER_PASSWORD; a password of odd characters stands best in the "
+    "latter, in single quotes, and in a DSN its % is %25"
+)
+WRONG_PASSWORD = "password authentication failed"
+A_TRY = "connection to server at"
+"""With this begins what libpq says of a try."""
 STRANGER = "is that a PostgreSQL server? its port is 5432 as a rule"
 AT_LOGIN = (
     (
@@ -83,8 +89,18 @@ AT_LOGIN = (
         "no unverified server gets it: add ?sslrootcert=/path/of/ca.pem to TASKSERVER_DSN, the certificate authority "
         "of the server, or have the server ask by scram-sha-256",
     ),
-    (r"password authentication failed|no password supplied|peer authentication failed", DatabaseError, LOGIN),
-    (r"role .* does not exist|ident authentication failed", DatabaseError, LOGIN),
+    (
+        r"Peer authentication failed",
+        DatabaseError,
+        "by the socket the server takes the account of this system alone, under its own name: leave the user out where "
+        "both are called alike, or name localhost and a password",
+    ),
+    (r"password authentication failed|no password supplied|Ident authentication failed", DatabaseError, LOGIN),
+    (
+        r"role .* does not exist",
+        DatabaseError,
+        f"{LOGIN}; where TASKSERVER_DSN names no user, it is the account of this system",
+    ),
     (
         r"no pg_hba\.conf entry",
         DatabaseError,
@@ -167,6 +183,8 @@ def unreadable(error: BaseException, dsn: PostgreSQLDsn) -> ConnectionLost:
 def login_error(error: BaseException, dsn: PostgreSQLDsn) -> DatabaseError:
     """Our error for an error of the driver at login."""
     state, text = state_of(error), text_of(error)
+    if WRONG_PASSWORD in text:
+        text = A_TRY.join(text.split(A_TRY)[:2]).strip()  # a second try, with TLS, says nothing of the password
     what = f"{dsn.place}: {text} ({state or type(error).__name__})"
     if state:
         hint = HINTS.get(state, "")
