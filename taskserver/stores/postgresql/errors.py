@@ -75,7 +75,7 @@ HINTS = {
     READ_ONLY: "the server takes no writes for now: wait, or name its main server in TASKSERVER_DSN",
 }
 LOGIN = (
-    "check user and password in TASKSERVER_DSN and TASKSERVER_PASSWORD; a password of odd characters stands best in the "
+    "check user and password in TASKSERVER_DSN and TASKSERVER_PASSWORD; a password of odd characters is best in the "
     "latter, in single quotes, and in a DSN its % is %25"
 )
 WRONG_PASSWORD = "password authentication failed"
