@@ -46,10 +46,26 @@ SERVER_FIXTURES = {"mariadb", "mysql_dsn", "mysql_queue", "postgresql", "postgre
 IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
+ON_POSTGRESQL_AT_ONCE = {
+    *("test_kinds", "test_transactional", "test_complete", "test_notices", "test_doctor_postgresql"),
+    *("test_callers_postgresql", "test_examples_postgresql", "test_php_postgresql", "test_postgresql_rights"),
+    *("test_dsn", "test_doctor_facts", "test_env_mistakes"),
+}
+"""`make test` has ten minutes. On PostgreSQL it runs these and the stores' contract; the long tests have the rest."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and _needs_server(item):
             item.add_marker("server")
+            name = item.path.stem
+            if "stores" not in item.path.parts and _is_on_postgresql(item) and name not in ON_POSTGRESQL_AT_ONCE:
+                item.add_marker("long")
+
+
+def _is_on_postgresql(item: pytest.Function) -> bool:
+    chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return "postgresql" in [value for value in chosen if isinstance(value, str)]
 
 
 def _needs_server(item: pytest.Function) -> bool:

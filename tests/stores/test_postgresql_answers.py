@@ -105,6 +105,7 @@ def send_slowly(peer: Peer, statement: bytes) -> None:
 
 
 @pytest.mark.usefixtures("in_short")
+@pytest.mark.long
 def test_a_long_answer_over_a_slow_line_comes_through(monkeypatch: pytest.MonkeyPatch) -> None:
     with FakePostgreSQL(answering(send_slowly)) as fake, TaskServer(fake.dsn) as server:
         began = time.monotonic()
