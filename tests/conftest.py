@@ -47,8 +47,7 @@ IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
 ON_POSTGRESQL_AT_ONCE = {
-    *("test_kinds", "test_transactional", "test_complete", "test_notices", "test_doctor_postgresql"),
-    *("test_callers_postgresql", "test_examples_postgresql", "test_php_postgresql", "test_postgresql_rights"),
+    *("test_kinds", "test_complete", "test_notices", "test_doctor_postgresql", "test_callers_postgresql"),
     *("test_dsn", "test_doctor_facts", "test_env_mistakes"),
 }
 """`make test` has ten minutes. On PostgreSQL it runs these and the stores' contract; the long tests have the rest."""
