@@ -202,3 +202,15 @@ def test_the_writes_of_a_run_are_prepared_and_claims_are_planned_anew(store: Sto
     prepared = [row[0].split() for row in store.database.fetch("SELECT statement FROM pg_prepared_statements")]
     assert sorted(words[0] for words in prepared) == ["UPDATE", "WITH"]
     assert not [words for words in prepared if "candidates" in words]
+
+
+def test_rounds_of_many_finishes_are_no_statements_of_their_own_each(store: Store) -> None:
+    """Each would be planned and kept by the server, with megabytes for a round of a hundred failures."""
+    for count in range(12, 18):
+        added = add_many(store, [PLAIN] * count)
+        tasks = claim(store, count)
+        assert all(start(store, task) for task in tasks)
+        finishes = [Finish(task, error_text="E: e") if task.id % 3 else Finish(task) for task in tasks]
+        assert len(store.finishes.advance(finishes, None)[0]) == len(added)
+    prepared = [row[0].split()[0] for row in store.database.fetch("SELECT statement FROM pg_prepared_statements")]
+    assert sorted(prepared) == ["DELETE", "UPDATE", "UPDATE"]

@@ -44,7 +44,7 @@ from .errors import (
     state_of,
     text_of,
 )
-from .inserts import RETURNING_ID, check_key
+from .inserts import RETURNING_ID, all_of, check_key
 from .words import PostgreSQLWords, numbered
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class CallersInserts(Inserts):
 
     def insert(self, database: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
         # A caller's driver may be told to read numbers as something else.
-        return [int(row[0]) for row in database.rows(sql + RETURNING_ID, values)]
+        return all_of(count, [int(row[0]) for row in database.rows(sql + RETURNING_ID, values)])
 
     def insert_keyed(self, database: Rows, sql: str, values: Sequence[Any], keys: Sequence[str]) -> Sequence[int]:
         look = IDS_OF_KEYS.replace("unique_key, id", f"{KEY_IN_HEX}, id").replace(

@@ -165,7 +165,7 @@ class PostgreSQLClaiming:
         """The indexes by which the claim reads the queue."""
         values = [value for group in groups for value in (group, 0, group)] or [0]
         plan = database.fetch(f"EXPLAIN {_filled(_picked(groups), most=1)}", values)
-        # As: Index Only Scan using jobs_queue_claim_by_group on jobs_queue
+        # As: Index Only Scan using jobs_queue_claim_by_group on jobs_queue; in quotes where a letter is a capital
         used = (re.search(rf'using "?{database.dialect.table}_(\w+)', str(row[0])) for row in plan)
         return [found[1] for found in used if found]
 

@@ -78,6 +78,17 @@ class PostgreSQLDialect(Dialect):
 
         return PostgreSQLCallers(self._dsn, self.table)
 
+    # ---- tables
+
+    def make_place(self, database: Database) -> None:
+        """Raises DatabaseError where the database cannot hold every text."""
+        encoding = database.fetch_value("SELECT current_setting('server_encoding')")
+        if encoding != "UTF8":
+            raise DatabaseError(
+                f"{self._dsn.place}: the database's encoding is {encoding}, in which not every task, nor every error "
+                "of one, can be stored and read: make a database with ENCODING 'UTF8' TEMPLATE template0 for the queue"
+            )
+
     # ---- for a run that lingers
 
     def waiting(self, database: Database, number: int, groups: Sequence[int]) -> PostgreSQLWaiting:

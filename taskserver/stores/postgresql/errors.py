@@ -42,7 +42,8 @@ NO_ID_LEFT = "2200H"
 NO_SCHEMA = "3F000"
 SYNTAX = "42601"
 KEY_TAKEN = "23505"
-PREPARED_MISSING = "26000"
+PREPARED = frozenset({"26000", "42P05"})
+"""A prepared statement is not there, or one of its name is: sessions are shared, unseen, with others."""
 # Serialization failures and deadlocks, locks that did not come in time or at once, and statements that an
 # administrator or a time limit ended.
 CONFLICTS = frozenset({"40001", "40P01", "55P03", "57014"})
@@ -74,6 +75,9 @@ HINTS = {
     "22P05": "the database's encoding lacks a character: make a database with ENCODING 'UTF8'",
     READ_ONLY: "the server takes no writes for now: wait, or name its main server in TASKSERVER_DSN",
 }
+ID_TAKEN = (
+    f"rows were added with ids of their own, and the sequence comes to them now: {CLIENT} doctor tells how to mend it"
+)
 LOGIN = (
     "check user and password in TASKSERVER_DSN and TASKSERVER_PASSWORD; a password of odd characters is best in the "
     "latter, in single quotes, and in a DSN its % is %25"
@@ -136,7 +140,7 @@ def kind_of(state: str) -> type[DatabaseError]:
         (UNAVAILABLE, Unavailable),
         (ALREADY_THERE, AlreadyThere),
         (TOO_MUCH, TooLong),
-        (frozenset({SYNTAX, "0A000", PREPARED_MISSING}), NotUnderstood),
+        (PREPARED | {SYNTAX, "0A000"}, NotUnderstood),
     )
     for states, kind in kinds:
         if state in states:
@@ -168,6 +172,9 @@ def error_of(error: BaseException, dsn: PostgreSQLDsn, table: str) -> DatabaseEr
     hint = HINTS.get(state, "")
     if state == RIGHTS_MISSING and (schema := re.search(r"for schema (\w+)", text)):
         hint = IN_SCHEMA.format(schema=schema[1], user=dsn.user or "this account")
+    keys = (f"{table}_pkey", f"{table}_done_pkey")
+    if state == KEY_TAKEN and getattr(getattr(error, "diag", None), "constraint_name", None) in keys:
+        hint = ID_TAKEN
     what = f"{where}: {text} ({state or type(error).__name__})"
     return kind_of(state)(f"{what}: {hint}" if hint else what)
 

@@ -67,6 +67,8 @@ BEGIN_POOLED = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
 PREPARES_WHAT_ASKS_FOR_IT = 2**62
 """The uses after which the driver prepares a statement by itself; with None it would prepare none at all."""
+MAX_IN_ONE = 10
+"""Writes that go as one statement. Of more, hardly two rounds have the same: each would be planned, and kept, anew."""
 MAX_JOINED = 100
 MARK = re.compile(r"\$\d+")
 REPLACEMENT = "\ufffd"
@@ -158,7 +160,7 @@ class PostgreSQLSession(Session):
         return self.cursor
 
     def send_joined(self, writes: Sequence[Write], are_apart: bool, least: Sequence[int]) -> list[int]:
-        if are_apart and (least or len(writes) > 1):
+        if are_apart and (least or 1 < len(writes) <= MAX_IN_ONE):
             # One statement takes less time than several in one round trip.
             values = [value for _, several in writes for value in several]
             one = self._as_one(tuple(sql for sql, _ in writes), bool(least))

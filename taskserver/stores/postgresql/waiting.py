@@ -169,10 +169,12 @@ class PostgreSQLWaiting(Waiting):
 
     def _listen(self, seconds: float) -> None:
         """Rest until something comes, or the time is over."""
-        if self._has_new:
-            return  # it came with the answer to another statement
         poll = select.poll()
         try:
+            # What came right behind the answer to a statement is read already, so that no poll tells of it.
+            self._read()
+            if self._has_new:
+                return
             poll.register(self._connection.fileno(), select.POLLIN)
             if poll.poll(seconds * 1000):
                 self._read()
