@@ -15,6 +15,7 @@ import pytest
 from taskserver import TaskServer
 from taskserver.doctor import postgresql, vacuum
 from taskserver.doctor.findings import CheckResult, Level
+from taskserver.errors import DatabaseError
 from taskserver.settings.dsn import parse_dsn
 from taskserver.settings.load import Settings
 from taskserver.stores.database.facts import PostgreSQLFacts
@@ -206,13 +207,15 @@ def test_an_account_that_may_make_no_temporary_tables_says_so(
         postgresql_server.execute(f"DROP OWNED BY {name}", f"DROP ROLE {name}", database=name)
 
 
-def test_an_encoding_that_lacks_letters_is_broken(postgresql_server: PostgreSQLServer) -> None:
+def test_in_an_encoding_that_lacks_letters_no_queue_is_made(postgresql_server: PostgreSQLServer) -> None:
     name = postgresql_server.create_database()
     postgresql_server.drop_database(name)
     postgresql_server.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
     try:
-        found = examined(make(postgresql_server.dsn(name)))
-        assert worse(found) == {"character_set": Level.BROKEN}
+        with pytest.raises(DatabaseError, match="encoding is LATIN1"):
+            make(postgresql_server.dsn(name))
+        found = examined(postgresql_server.dsn(name))
+        assert found["character_set"].level is Level.BROKEN
         assert "LATIN1" in found["character_set"].found
     finally:
         postgresql_server.drop_database(name)
