@@ -81,7 +81,7 @@ MORE_TRIES = 2
 
 LEAST_ID = "SELECT id FROM {table} WHERE {due_status} = 0 AND due_at IS NULL ORDER BY id LIMIT 1"
 NO_FLOOR = -(2**63)
-SLOW_SECONDS = 0.01
+SLOW_SECONDS = 0.05
 """A claim that takes so long may step over many dead entries."""
 MIN_KEPT_SECONDS = 1.0
 KEPT_PER_SECOND = 20.0
