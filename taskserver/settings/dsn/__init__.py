@@ -63,8 +63,8 @@ def __getattr__(name: str) -> object:
 
 
 MYSQL = ("mysql", "mariadb")
-POSTGRESQL = ("postgresql", "postgres", "pgsql")
-"""The third is PHP's name of it."""
+POSTGRESQL = ("postgresql", "postgres", "pgsql", "psql")
+"""The third is PHP's name of it, the fourth that of its client."""
 PDO_KEYS = ("host=", "dbname=", "port=", "unix_socket=", "user=", "password=", "sslmode=")
 LIBPQ_KEYS = ("host", "hostaddr", "port", "dbname", "user", "password", "passfile", "service", "sslmode")
 
@@ -89,9 +89,10 @@ def _hint_at_scheme(scheme: str) -> str:
     if "=" in scheme:
         return ": the key stands in its value once more"
     scheme = scheme.lower()
+    login = ", and user:password@ before the host" if scheme.startswith("jdbc:") else ""
     if any(name in scheme for name in POSTGRESQL):  # as of SQLAlchemy, postgresql+psycopg
-        return ": write postgresql"
-    return ": write mysql" if "mysql" in scheme else ""
+        return f": write postgresql{login}"
+    return f": write mysql{login}" if any(name in scheme for name in MYSQL) else ""
 
 
 def _is_of_libpq(text: str) -> bool:

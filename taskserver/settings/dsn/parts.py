@@ -7,6 +7,8 @@ from urllib.parse import unquote
 
 from ...errors import SettingError
 
+LOGIN_KEYS = ("user", "username", "password", "dbname", "database", "port")
+"""Options by which other programs take what stands before the '?' here."""
 FORMS = (
     "mysql://user:password@host:3306/database, postgresql://user:password@host:5432/database, "
     "sqlite:///relative.db, sqlite:////absolute/path.db or sqlite:///:memory:"
@@ -53,17 +55,27 @@ def is_loopback_host(host: str) -> bool:
 
 
 def split_options(
-    query: str, names: Iterable[str], others: Mapping[str, str], blank: str = "", hint: str = ""
+    query: str,
+    names: Iterable[str],
+    others: Mapping[str, str],
+    blank: str = "",
+    hint: str = "",
+    not_taken: Iterable[str] = (),
 ) -> dict[str, str]:
     """The options with the values that a query gives them, else empty; `blank` is the one that may be given so.
 
-    `others` has other spellings of their names; `hint` is added where a query holds something else.
+    `others` has other spellings of their names; `hint` is added where a query holds something else. Options that are
+    `not_taken` here, and those of a login, are named where one stands there.
     """
     options = dict.fromkeys(names, "")
     given: set[str] = set()
     for part in filter(None, query.split("&")):
         key, _, value = part.partition("=")
         key = others.get(key, key)
+        if key in LOGIN_KEYS:
+            raise wrong(f"its {key} stands after its '?', and has its place before it")
+        if key in not_taken:
+            raise wrong(f"after its '?' stands {key}, and not only {', '.join(options)}: leave it out")
         if key not in options:
             raise wrong(f"after its '?' stands something other than {', '.join(options)}{hint}")
         if key in given:

@@ -18,6 +18,12 @@ SYSTEM = "system"
 """In place of a file: the authorities that the system trusts."""
 DEFAULT_PORT = 5432
 OPTIONS = ("host", "sslmode", "sslrootcert")
+NOT_TAKEN = (
+    *("hostaddr", "connect_timeout", "application_name", "options", "channel_binding", "target_session_attrs"),
+    *("sslcert", "sslkey", "sslnegotiation", "gssencmode", "passfile", "service", "client_encoding", "schema"),
+    *("ssl", "pgbouncer", "currentSchema"),
+)
+"""Other options of libpq, and of others' programs."""
 
 
 class PostgreSQLDsn(NamedTuple):
@@ -76,7 +82,7 @@ def parse_postgresql(rest: str, password: str) -> PostgreSQLDsn:
     if "," in address:
         raise _more_than_one_host()
     host, port = parse_address(address, DEFAULT_PORT, has_login=bool(user or written_password))
-    options = split_options(query, OPTIONS, {})
+    options = split_options(query, OPTIONS, {}, not_taken=NOT_TAKEN)
     sslmode, sslrootcert = _parse_tls(options["sslmode"], options["sslrootcert"])
     dsn = PostgreSQLDsn(
         user=_unquoted(user),
