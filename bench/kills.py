@@ -68,6 +68,8 @@ def _outcome(place: PostgreSQLPlace, peer: str, tasks: int, kills: int) -> Outco
         for worker in ready:
             worker.kill()
             worker.communicate()
+    if killed < kills:
+        raise SystemExit(f"{peer}: {killed} of {kills} workers were killed before the last task was done")
     begun = _numbers(marks, "begun")
     place.server.drop_database(database)
     return Outcome(tasks - done, sum(times > 1 for times in begun.values()), last_at - begun_at)

@@ -25,9 +25,9 @@ COPY = f"COPY jobs_queue (id, {COLUMNS}) FROM STDIN".encode()
 
 CLAIM = b"""
 WITH candidates AS MATERIALIZED (
-    SELECT id, priority FROM jobs_queue WHERE status + 0 = 0 ORDER BY priority, id LIMIT 500
+    SELECT id, priority FROM jobs_queue WHERE status - 0 = 0 ORDER BY priority, id LIMIT 500
 ), locked AS MATERIALIZED (
-    SELECT q.id, q.due_at FROM candidates c JOIN jobs_queue q ON q.id = c.id WHERE q.status + 0 = 0
+    SELECT q.id, q.due_at FROM candidates c JOIN jobs_queue q ON q.id = c.id WHERE q.status = 0
     ORDER BY c.priority, c.id LIMIT 100 FOR UPDATE OF q SKIP LOCKED
 )
 UPDATE jobs_queue q
@@ -58,19 +58,19 @@ class Floor:
 
     def __init__(self, dsn: str, every: int) -> None:
         self._every = every
-        self._connection: Connection = psycopg.connect(dsn, autocommit=True)
+        self.connection: Connection = psycopg.connect(dsn, autocommit=True)
         # As ours sets them. With JIT each insert took 20 ms more: the trigger reads a small table without an index.
         for setting in ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit"):
-            self._connection.execute(f"SET {setting} = off".encode())
+            self.connection.execute(f"SET {setting} = off".encode())
 
     def install(self) -> None:
         """Nothing: ours makes the tables, in this database, too."""
 
     def add(self, numbers: range) -> None:
-        self._connection.execute(INSERT, ("tasks.work", dump([-1]), 0, 0))
+        self.connection.execute(INSERT, ("tasks.work", dump([-1]), 0, 0))
         CALLS.begin()
         for n in numbers:
-            self._connection.execute(INSERT, ("tasks.work", dump([n]), 0, 0))
+            self.connection.execute(INSERT, ("tasks.work", dump([n]), 0, 0))
             CALLS.note()
 
     def add_many(self, numbers: range, at_once: int) -> None:
@@ -78,20 +78,20 @@ class Floor:
         CALLS.begin()
         for begin in range(0, len(numbers), at_once):
             part = numbers[begin : begin + at_once]
-            with self._connection.transaction():
-                ids = [row[0] for row in self._connection.execute(IDS, (len(part),))]
-                with self._connection.cursor().copy(COPY) as copy:
+            with self.connection.transaction():
+                ids = [row[0] for row in self.connection.execute(IDS, (len(part),))]
+                with self.connection.cursor().copy(COPY) as copy:
                     for task_id, n in zip(ids, part, strict=True):
                         copy.write_row((task_id, "tasks.work", dump([n]), 0, 0))
             CALLS.note(len(part))
 
     def fill(self, numbers: range) -> None:
-        self._connection.execute(FILL, ("tasks.work", numbers.stop - 1))
+        self.connection.execute(FILL, ("tasks.work", numbers.stop - 1))
 
     def run(self) -> None:
         token = int.from_bytes(os.urandom(8), "big") >> 1
         while not CALLS.is_over():
-            rows = sorted(self._connection.execute(CLAIM, (token,), prepare=False))
+            rows = sorted(self.connection.execute(CLAIM, (token,), prepare=False))
             if not rows:
                 break
             if self._every == 1:
@@ -105,20 +105,20 @@ class Floor:
 
     def _run_each(self, ids: Sequence[int], token: int) -> None:
         start, finish, next_ = (statement.replace(*ONE) for statement in (START, FINISH, NEXT))
-        self._connection.execute(start, (ids[0], token))
+        self.connection.execute(start, (ids[0], token))
         for this, following in pairwise(ids):
             work(this)
-            self._connection.execute(next_, (this, token, following, token))
+            self.connection.execute(next_, (this, token, following, token))
         work(ids[-1])
-        self._connection.execute(finish, (ids[-1], token))
+        self.connection.execute(finish, (ids[-1], token))
 
     def _run_shared(self, ids: Sequence[int], token: int) -> None:
         shares = [ids[begin : begin + self._every] for begin in range(0, len(ids), self._every)]
-        self._connection.execute(START, (shares[0], token))
+        self.connection.execute(START, (shares[0], token))
         for number, share in enumerate(shares, 1):
             for task_id in share:
                 work(task_id)
             if number < len(shares):
-                self._connection.execute(NEXT, (share, token, shares[number], token))
+                self.connection.execute(NEXT, (share, token, shares[number], token))
             else:
-                self._connection.execute(FINISH, (share, token))
+                self.connection.execute(FINISH, (share, token))

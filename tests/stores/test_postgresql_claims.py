@@ -214,3 +214,18 @@ def test_rounds_of_many_finishes_are_no_statements_of_their_own_each(store: Stor
         assert len(store.finishes.advance(finishes, None)[0]) == len(added)
     prepared = [row[0].split()[0] for row in store.database.fetch("SELECT statement FROM pg_prepared_statements")]
     assert sorted(prepared) == ["DELETE", "UPDATE", "UPDATE"]
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_the_floor_of_the_bench_claims_by_our_index_and_does_all(
+    store: Store, rows: Rows, emptied_postgresql_dsn: str, every: int
+) -> None:
+    from bench.peers.floor import CLAIM, Floor
+
+    fill(store, 330)
+    floor = Floor(emptied_postgresql_dsn, every)
+    lines = floor.connection.execute(b"EXPLAIN " + CLAIM, (1,)).fetchall()
+    assert any("using jobs_queue_claim_any_group" in str(line) for (line,) in lines), lines
+    floor.run()
+    floor.connection.close()
+    assert rows.statuses() == [2] * 110
