@@ -72,7 +72,7 @@ def _pooler(facts: PostgreSQLFacts) -> CheckResult:
 
 
 def _version(facts: PostgreSQLFacts) -> CheckResult:
-    found = f"PostgreSQL {facts.version}"
+    found = f"PostgreSQL {facts.version}, by {facts.driver}"
     if facts.version_number < OLDEST * 10_000:
         return warning(
             "version", found, f"nothing before PostgreSQL {OLDEST} was tried", "ask the host for a newer one"
@@ -96,10 +96,10 @@ def _triggers(facts: PostgreSQLFacts) -> CheckResult:
         return ok("triggers", "workers that wait are told of new tasks")
     return warning(
         "triggers",
-        f"missing, or switched off: {', '.join(facts.lost_triggers)}",
+        f"missing, of another name's tables, or switched off: {', '.join(facts.lost_triggers)}",
         "a worker that waits (--linger) is not told of each new task, so that some wait for its next look",
-        "have the owner of the tables run ALTER TABLE … ENABLE TRIGGER USER; where one is missing, drop those of these "
-        f"tables whose names begin with tell_of_, and run {CLIENT} init",
+        f"have the owner of the tables run {CLIENT} init, and, where one is switched off, ALTER TABLE … ENABLE TRIGGER "
+        "USER",
     )
 
 

@@ -20,6 +20,7 @@ from taskserver.settings.dsn import parse_dsn
 from taskserver.settings.load import Settings
 from taskserver.stores.database.facts import PostgreSQLFacts
 from tests.conftest import without
+from tests.support.documents import blocks
 from tests.support.pgbouncer import pooled
 from tests.support.postgresql import CHOSEN_PROGRAMS, PostgreSQL, PostgreSQLServer, programs_folder
 from tests.support.processes import wait_until
@@ -153,6 +154,44 @@ def test_what_is_set_in_the_queue_s_way_is_told(
     assert words in found[check].found
     expected = {} if level is Level.OK else {check: level}
     assert worse(found) == expected
+
+
+OUR_INDEXES = "SELECT COUNT(*) FROM pg_index WHERE indrelid >= 16384"
+
+
+def assert_whole_after_init(dsn: str, table: str) -> None:
+    """The tables tell nobody of new tasks, and do after `create_tables`, which makes no index twice."""
+    with TaskServer(dsn, table=table) as server, psycopg.connect(dsn, autocommit=True) as connection:
+        indexes = connection.execute(OUR_INDEXES).fetchone()
+        facts = server.store.diagnosis.facts()
+        assert isinstance(facts, PostgreSQLFacts)
+        assert len(facts.lost_triggers) == 4
+        server.create_tables()
+        facts = server.store.diagnosis.facts()
+        assert isinstance(facts, PostgreSQLFacts)
+        assert (facts.lost_triggers, facts.faults) == ((), ())
+        assert server.add_task("tasks.a") == 1
+        assert connection.execute(OUR_INDEXES).fetchone() == indexes
+
+
+def test_tables_that_were_renamed_as_upgrading_says_are_whole_after_init(
+    made_dsn: str, postgresql_server: PostgreSQLServer
+) -> None:
+    (rename,) = [block.text for block in blocks("docs/upgrading.md") if "RENAME TO" in block.text]
+    postgresql_server.execute(rename, database=made_dsn.rpartition("/")[2])
+    assert_whole_after_init(made_dsn, "letters")
+
+
+def test_tables_that_were_moved_to_another_schema_are_whole_after_init(
+    made_dsn: str, postgresql_server: PostgreSQLServer
+) -> None:
+    name = made_dsn.rpartition("/")[2]
+    made = "FROM pg_class WHERE relkind = 'r' AND relname ~ '^jobs'"
+    each = f"SELECT format('ALTER TABLE public.%I SET SCHEMA mine', relname) {made}"
+    postgresql_server.execute("CREATE SCHEMA mine", f"ALTER DATABASE {name} SET search_path = mine", database=name)
+    statements = [sql for (sql,) in postgresql_server.execute(each, database=name)]
+    postgresql_server.execute(*statements, database=name)
+    assert_whole_after_init(made_dsn, "jobs_queue")
 
 
 def test_the_statement_that_mends_ids_ahead_lets_the_next_insert_in(made_dsn: str) -> None:

@@ -41,6 +41,7 @@ FACTS = MySQLFacts(
 
 
 ON_POSTGRESQL = PostgreSQLFacts(
+    driver="psycopg 3.3.0, compiled, with libpq 16.2",
     version="15.18",
     version_number=150018,
     user="u",

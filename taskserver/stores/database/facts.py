@@ -206,6 +206,8 @@ class PostgreSQLFacts(NamedTuple):
     version: str
     version_number: int
     """As 150018."""
+    driver: str
+    """As `psycopg 3.3.0, compiled, with libpq 16.2`."""
     user: str
     tls: str
     """The version and cipher of TLS, or `TLS` alone behind a pooler; empty where the connection is not encrypted."""

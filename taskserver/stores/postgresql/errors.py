@@ -56,7 +56,8 @@ ALREADY_THERE = frozenset({"42701", "42P07", "42710"})
 TOO_MUCH = frozenset({"54000", "54023"})
 
 RIGHTS_HINT = (
-    f"which account does TASKSERVER_DSN name? a website's may only add; {WORKER} needs a worker's; {CLIENT} pause, "
+    f"which account does TASKSERVER_DSN name? a website's may only add, and some options of that take more rights; "
+    f"{WORKER} needs a worker's; {CLIENT} pause, "
     "resume, schedule, unschedule and prune need an operator's, with SELECT, INSERT, UPDATE and DELETE on all of the "
     f"queue's tables; {CLIENT} init needs to own them, or CREATE on the schema; see docs/security.md for what to grant"
 )
@@ -154,7 +155,7 @@ def error_of(error: BaseException, dsn: PostgreSQLDsn, table: str) -> DatabaseEr
     state, text = state_of(error), text_of(error)
     where = dsn.place
     if state == TABLE_MISSING:
-        return no_tables(where, table)
+        return no_tables(where, f"{table} in a schema that this account may use")
     if state == COLUMN_MISSING:
         return other_columns(where, table, text)
     if state == NO_ID_LEFT:

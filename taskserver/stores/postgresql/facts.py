@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import psycopg
+from psycopg import pq
+
 from ...model.task import MODES
 from ..database.database import Database
 from ..database.dialect import claim_indexes
@@ -140,6 +143,7 @@ def read_facts(database: Database, mode: str) -> PostgreSQLFacts:
     return PostgreSQLFacts(
         version=version,
         version_number=number,
+        driver=_driver(),
         user=user,
         tls=_tls(database, session),
         is_direct=session.is_direct,
@@ -166,6 +170,11 @@ def read_facts(database: Database, mode: str) -> PostgreSQLFacts:
         connections=database.fetch(CONNECTIONS)[0][0],
         account_connections=_account_connections(database),
     )
+
+
+def _driver() -> str:
+    form = "in plain Python" if pq.__impl__ == "python" else "compiled"
+    return f"psycopg {psycopg.__version__}, {form}, with {pq.version_pretty(pq.version())}"
 
 
 def _lacking(database: Database) -> list[Right]:

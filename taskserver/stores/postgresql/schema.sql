@@ -222,7 +222,15 @@ DO $do$
       $body$;
       REVOKE ALL ON FUNCTION %1$s.jobs_queue_tell() FROM PUBLIC
     $sql$, place, place || '.jobs_queue_waiting');
-    IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgname = 'tell_of_added' AND tgrelid = 'jobs_queue'::regclass) THEN
+    -- Fewer than are made here, too, where the tables were renamed, or moved to another schema.
+    IF (
+      SELECT COUNT(*) FROM pg_trigger
+      WHERE tgname LIKE 'tell_of_%' AND tgfoid = CAST(place || '.jobs_queue_tell()' AS regprocedure)
+    ) < 4 THEN
+      DROP TRIGGER IF EXISTS tell_of_added ON jobs_queue;
+      DROP TRIGGER IF EXISTS tell_of_changed ON jobs_queue;
+      DROP TRIGGER IF EXISTS tell_of_resumed ON jobs_queue_paused;
+      DROP TRIGGER IF EXISTS tell_of_scheduled ON jobs_queue_schedules;
       CREATE TRIGGER tell_of_added AFTER INSERT ON jobs_queue
         REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION jobs_queue_tell();
       -- Each row by itself: a claim, a start or a finish, which are most of all, then costs nothing.

@@ -51,8 +51,9 @@ KINDS = f"""
     FROM pg_class WHERE oid = {WITH_THESE}
 """
 TRIGGERS = f"""
-    SELECT CAST(relname AS text), CAST(tgname AS text) FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
-    WHERE tgrelid = {WITH_THESE} AND NOT tgisinternal AND tgenabled IN ('O', 'A')
+    SELECT CAST(relname AS text), CAST(tgname AS text)
+    FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid JOIN pg_proc ON pg_proc.oid = tgfoid
+    WHERE tgrelid = {WITH_THESE} AND tgenabled IN ('O', 'A') AND proname = ? AND pronamespace = relnamespace
 """
 MAKES_TABLE = re.compile(r'CREATE (UNLOGGED )?TABLE IF NOT EXISTS "(\w+)"')
 MAKES_INDEX = re.compile(r'(CREATE (?:UNIQUE )?INDEX IF NOT EXISTS "\w+" ON )(".*)', re.DOTALL)
@@ -78,7 +79,8 @@ def compared(database: Database) -> Compared:
     unlogged = {found[2]: bool(found[1]) for found in map(MAKES_TABLE.match, statements) if found}
     oids: dict[str, int] = {name: oid for name, oid in database.fetch(OIDS, (list(unlogged),)) if oid is not None}
     numbers = list(oids.values())
-    there = {(table, trigger) for table, trigger in database.fetch(TRIGGERS, (numbers,))}
+    told_by = f"{database.dialect.table}_tell"
+    there = {(table, trigger) for table, trigger in database.fetch(TRIGGERS, (numbers, told_by))}
     made = [(table, trigger) for sql in statements for trigger, table in MAKES_TRIGGER.findall(sql)]
     lost = tuple(f"{trigger} on {table}" for table, trigger in made if table in oids and (table, trigger) not in there)
     try:
