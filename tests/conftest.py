@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
+from zlib import crc32
 
 import pytest
 
@@ -46,30 +47,50 @@ SERVER_FIXTURES = {"mariadb", "mysql_dsn", "mysql_queue", "postgresql", "postgre
 IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
-ON_POSTGRESQL_AT_ONCE = {
+ON_ALL_AT_ONCE = {
     *("test_kinds", "test_complete", "test_notices", "test_doctor_postgresql", "test_callers_postgresql"),
     *("test_dsn", "test_doctor_facts", "test_env_mistakes"),
 }
-"""`make test` has ten minutes. On PostgreSQL it runs these and the stores' contract; the long tests have the rest."""
+"""`make test` has ten minutes. It runs the stores' contract and these on all databases. Of the others that are for
+several it runs most on MySQL/MariaDB, some in its place on PostgreSQL, and some on SQLite, too. The long tests have the
+rest."""
+ON_POSTGRESQL_INSTEAD, ON_SQLITE_TOO = 5, 2
+"""One of so many."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and _needs_server(item):
             item.add_marker("server")
-            name = item.path.stem
-            if "stores" not in item.path.parts and _is_on_postgresql(item) and name not in ON_POSTGRESQL_AT_ONCE:
-                item.add_marker("long")
+    at_once = {item.nodeid for item in items if item.get_closest_marker("long") is None}
+    for item in items:
+        if "stores" not in item.path.parts and item.path.stem not in ON_ALL_AT_ONCE and _is_left_out(item, at_once):
+            item.add_marker("long")
 
 
-def _is_on_postgresql(item: pytest.Function) -> bool:
-    chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return "postgresql" in [value for value in chosen if isinstance(value, str)]
+def _is_left_out(item: pytest.Item, at_once: set[str]) -> bool:
+    """Whether `make test` has enough of a test without its run on this database."""
+    kinds = [kind for kind in ("sqlite", *SERVERS) if kind in _values(item)]
+    if len(kinds) != 1:
+        return False
+    on_mysql = item.nodeid.replace(kinds[0], "mysql")
+    on_postgresql = on_mysql.replace("mysql", "postgresql")
+    number = crc32(on_mysql.encode())
+    is_on_postgresql = on_postgresql in at_once and number % ON_POSTGRESQL_INSTEAD == 2
+    if kinds == ["mysql"]:
+        return is_on_postgresql
+    if on_mysql not in at_once:  # tests/support/turns.py has chosen, or the test is for this database alone
+        return False
+    return not is_on_postgresql if kinds == ["postgresql"] else number % ON_SQLITE_TOO == 0
+
+
+def _values(item: pytest.Item) -> list[str]:
+    chosen = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+    return [value for value in chosen if isinstance(value, str)]
 
 
 def _needs_server(item: pytest.Function) -> bool:
-    chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    if any(value in SERVERS for value in chosen if isinstance(value, str)):
+    if any(value in SERVERS for value in _values(item)):
         return True
     return any(name in SERVER_FIXTURES or name.endswith("_server") for name in item.fixturenames)
 

@@ -1,8 +1,8 @@
 """Waiting for new tasks in a run that lingers: short pauses after work, longer ones while the queue stays empty.
 
 Each look costs the database two small queries: one for what is due (maintenance.py), and one for a new task. Where the
-database tells of new tasks (stores/database/waiting.py), a pause ends early, and is only the longest for which a task
-waits whose notice was lost.
+database tells of new tasks (stores/database/waiting.py), a third asks when the next one falls due; a pause ends early,
+and is only the longest for which a task waits whose notice was lost.
 """
 
 from __future__ import annotations

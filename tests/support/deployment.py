@@ -5,12 +5,14 @@ from __future__ import annotations
 import atexit
 import compileall
 import os
+import secrets
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -29,13 +31,48 @@ def _package() -> tuple[str, list[tuple[str, list[str]]]]:
     return package, [(os.path.relpath(found, package), names) for found, _, names in os.walk(package)]
 
 
+_unchanged: list[str] = []
+"""Packages that tests have left as they were."""
+
+
 def _place_package(target: Path) -> None:
-    """By hard links to one copy, which take a tenth of a copy's time: they share its owner and its rights."""
+    """By hard links to one copy, which take a tenth of a copy's time: they share its owner and its rights.
+
+    Six hundred of them take longer than a test of a moment, so one that is unchanged goes on to the next.
+    """
+    if _unchanged:
+        os.rename(_unchanged.pop(), target)
+        return
     package, tree = _package()
     for folder, names in tree:
         (target / folder).mkdir()
         for name in names:
             _link(f"{package}/{folder}/{name}", f"{target}/{folder}/{name}")
+
+
+def _keep_package(target: Path) -> None:
+    """Keep a package for the next deployment, if it is as it was placed."""
+    package, _ = _package()
+    if _shape(str(target)) == _shape_of_package():
+        kept = f"{package}-{secrets.token_hex(6)}"
+        with suppress(OSError):  # on another file system
+            os.rename(target, kept)
+            _unchanged.append(kept)
+
+
+@cache
+def _shape_of_package() -> dict[str, object]:
+    return _shape(_package()[0])
+
+
+def _shape(folder: str) -> dict[str, object]:
+    """The rights and the owner of a folder, and what is in it: files by their inodes, which links share."""
+    found = os.stat(folder)
+    shape: dict[str, object] = {"": (found.st_mode, found.st_uid)}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            shape[entry.name] = _shape(entry.path) if entry.is_dir(follow_symlinks=False) else entry.inode()
+    return shape
 
 
 def _link(source: str, target: str) -> None:
@@ -56,6 +93,7 @@ class Deployment:
         self.folder = folder / "deployment"
         self.home = folder / "home"
         self.python = python
+        self._is_linked = linked
         self._started: list[subprocess.Popen[str]] = []
         self.at_close: list[Callable[[], object]] = []
         self.folder.mkdir()
@@ -151,3 +189,6 @@ class Deployment:
             for stream in (process.stdin, process.stdout, process.stderr):
                 if stream is not None:
                     stream.close()
+        if self._is_linked and Path(self.folder, "taskserver").is_dir():
+            _keep_package(self.folder / "taskserver")
+            self._is_linked = False

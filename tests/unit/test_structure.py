@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -31,10 +31,11 @@ def module_name(file: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+pytestmark = pytest.mark.xdist_group("structure")  # they share the trees of all files
 MODULES = {module_name(file): file for file in FILES}
 
 
-@lru_cache
+@cache
 def tree_of(module: str) -> ast.Module:
     return ast.parse(MODULES[module].read_text(encoding="utf-8"))
 
@@ -73,7 +74,7 @@ def own_imports_of(module: str) -> set[str]:
     return {name for name in imports_of(module) if name.partition(".")[0] == "taskserver"} - {module}
 
 
-@lru_cache
+@cache
 def layers() -> list[list[str]]:
     """The table of docs/architecture.md, from what knows nothing of ours upwards: each layer's names in order."""
     rows = re.findall(r"^\| (`[^|]+`) \|", PLAN.read_text(encoding="utf-8"), re.MULTILINE)
