@@ -17,6 +17,7 @@ from tests.support.servers import MariaDB
 
 from .add import add, add_many
 from .batches import batches
+from .churn import pg_churn
 from .claim import claim, claim_sqlite
 from .drain import drain
 from .empty import empty, memory
@@ -26,7 +27,16 @@ from .linger import linger
 from .measure import Line, Rate
 from .overview import overview
 from .place import Place
-from .postgresql import SERVER_SETTINGS, PostgreSQLPlace, pg_add, pg_add_many, pg_drain, pg_drain_of_million
+from .postgresql import (
+    SERVER_SETTINGS,
+    PostgreSQLPlace,
+    pg_add,
+    pg_add_many,
+    pg_drain,
+    pg_drain_of_million,
+    pg_notices,
+    pg_start,
+)
 from .record import record, sqlite, workers
 from .request import request
 from .shared import shared, shared_sqlite
@@ -56,9 +66,12 @@ BENCHMARKS: dict[str, Callable[[Place], Iterator[Line | Rate]]] = {
 ON_POSTGRESQL: dict[str, Callable[[PostgreSQLPlace], Iterator[Line | Rate]]] = {
     "pg_add": pg_add,
     "pg_add_many": pg_add_many,
+    "pg_notices": pg_notices,
+    "pg_start": pg_start,
     "pg_drain": pg_drain,
     "pg_drain_of_million": pg_drain_of_million,
     "pg_kills": pg_kills,
+    "pg_churn": pg_churn,
 }
 # The memory of an ordinary server; the flushing is left as MariaDB's default has it.
 _SERVER_OPTIONS = ("--innodb-buffer-pool-size=1G", "--innodb-log-file-size=256M")

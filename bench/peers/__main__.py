@@ -38,6 +38,7 @@ class Peer(Protocol):
 
 PEERS: dict[str, tuple[str, str, tuple[object, ...]]] = {
     "taskserver": ("ours", "Ours", ("each",)),
+    "without triggers": ("ours", "Ours", ("each",)),
     "taskserver by 10": ("ours", "Ours", ("by_10",)),
     "taskserver by 50": ("ours", "Ours", ("by_50",)),
     "taskserver by 100": ("ours", "Ours", ("by_100",)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,6 +13,9 @@ from taskserver import TaskServer
 from taskserver.model.attempt import Finish, Start
 from taskserver.stores import Store
 from taskserver.stores.postgresql import claiming
+from taskserver.stores.postgresql.words import PostgreSQLWords
+from taskserver.stores.queue.browsing import Browsing
+from taskserver.stores.queue.counts import Counts
 from tests.stores.verbs import PLAIN, add, add_many, claim, ids, start
 from tests.support.rows import Rows
 from tests.support.threads import together
@@ -99,6 +103,47 @@ def test_a_claim_picks_by_its_index_and_reads_no_more_of_a_long_queue(
         reads.append(hits)
     short, long = reads
     assert long <= short * 1.5, reads
+
+
+LOOKS: dict[str, tuple[str, tuple[object, ...]]] = {
+    "groups": (PostgreSQLWords.groups_of_status.format("{table}", "", 0), (1000,)),
+    "groups of done ones": (PostgreSQLWords.groups_of_status.format("{table}", "", 2), (1000,)),
+    "ages": (Counts.AGES, (100,)),
+    "ages at": (Counts.AGES_AT, (50, 100)),
+    "first": (Counts.FIRST_NEW, ()),
+    "last": (Counts.LAST_NEW, ()),
+    "floor": (claiming.LEAST_ID, ()),
+    "page": (Browsing.WITHOUT_DUE.replace("{seen}", "id"), (0, 2**40, 30)),
+    "page of done ones": (Browsing.WITHOUT_DUE.replace("{seen}", "id"), (2, 2**40, 30)),
+}
+
+
+@pytest.mark.parametrize("statistics", ["none", "that no task is new", "of now"])
+def test_a_look_reads_no_more_of_a_long_queue(store: Store, rows: Rows, statistics: str) -> None:
+    if statistics == "that no task is new":
+        rows.execute("INSERT INTO jobs_queue (task, status) SELECT 'tasks.x', 2 FROM generate_series(1, 5000)")
+        rows.execute("ANALYZE jobs_queue")
+    read: list[dict[str, int]] = []
+    for count in (2_000, 20_000):
+        fill(store, count)
+        if statistics == "of now":
+            rows.execute("VACUUM ANALYZE jobs_queue")
+        read.append({name: buffers(store, *look) for name, look in LOOKS.items()})
+    short, long = read
+    assert {name: (short[name], long[name]) for name in LOOKS if long[name] > short[name] * 1.5 + 10} == {}
+
+
+def buffers(store: Store, sql: str, values: tuple[object, ...]) -> int:
+    """How many buffers a SELECT reads."""
+    lines = [str(row[0]) for row in store.database.fetch(f"EXPLAIN (ANALYZE, BUFFERS) {sql}", values)]
+    found = next(line for line in lines if "Buffers: " in line)  # of the whole
+    return sum(int(number) for number in re.findall(r"(?:hit|read)=(\d+)", found))
+
+
+def test_a_count_of_groups_scans_no_table(store: Store, plan: Callable[..., tuple[set[str], int, int]]) -> None:
+    fill(store, 5_000)
+    used, _, _ = plan(lambda: Counts(store.database).by_group())
+    assert used <= {"by_status", "claim_by_group", "wake_due"}
 
 
 def test_writes_to_one_row_read_that_row_alone(

@@ -330,3 +330,11 @@ def test_making_the_tables_again_keeps_one_trigger_of_each_kind(postgresql_queue
             server.create_tables()
             server.add_task("tasks.note")
     assert len(postgresql_queue.sql(triggers)) == 8
+
+
+def test_a_program_that_keeps_its_connection_is_told_of_nothing_after_its_runs(postgresql_queue: Queue) -> None:
+    with TaskServer(postgresql_queue.dsn, folder=postgresql_queue.folder) as server:
+        for _ in range(3):
+            server.run(linger=0.2)
+        assert server.store.database.fetch("SELECT pg_listening_channels()") == []
+        assert server.store.database.session().connection._notify_handlers == []

@@ -77,9 +77,9 @@ class Words(ABC):
     by_due: str
     """The hint that a SELECT reads the queue's table `{}` by the index of status and due_at."""
     groups_of_status: str
-    """A SELECT of the status `?` and each group of its rows in the table `{0}`, at most `?`; it passes over rows alike.
+    """A SELECT of a status and each group of its rows in the table `{0}`, at most `?`; it passes over rows alike.
 
-    `{1}` stands for the hint `by_status`.
+    `{1}` stands for the hint `by_status`, `{2}` for the number of the status: by a mark PostgreSQL would read no index.
     """
     delete_by_key: str
     """A DELETE from the table `{}` that reaches its rows by the primary key, without its WHERE."""
@@ -147,7 +147,6 @@ def words_of(words: Words, table: str, quoted: str) -> dict[str, str]:
         "hour_text": words.instant_text.format("hour"),
         "by_status": words.by_status.format(table),
         "by_due": words.by_due.format(table),
-        "groups_of_status": words.groups_of_status.format(names["table"], words.by_status.format(table)),
         "delete_task": words.delete_by_key.format(names["table"]),
         "delete_archived": words.delete_by_key.format(names["done"]),
         "columns": QUEUE_COLUMNS,

@@ -28,7 +28,7 @@ class MySQLWords(Words):
     by_key = "FORCE INDEX (PRIMARY)"
     by_status = "FORCE INDEX (claim_by_group)"
     by_due = "FORCE INDEX (wake_due)"
-    groups_of_status = "SELECT DISTINCT status, group_id FROM {0} {1} WHERE status = ? ORDER BY group_id LIMIT ?"
+    groups_of_status = "SELECT DISTINCT status, group_id FROM {0} {1} WHERE status = {2} ORDER BY group_id LIMIT ?"
     delete_by_key = "DELETE gone FROM {} AS gone FORCE INDEX (PRIMARY)"
     instant_type = "TIMESTAMP(6)"
     number_type = "BIGINT UNSIGNED"

@@ -28,7 +28,8 @@ from ..queue.claims import CLAIMED, most_inline
 # While another session holds an old snapshot, as a dump does, the entries of all tasks that were claimed since stay in
 # the index, and each claim steps over them. The index has the ids, so entries below a floor cost next to nothing: the
 # least id of a new task, found once a claim has become slow, and kept for a while. Below it lie the tasks that became
-# new again meanwhile: a claim that finds nothing else looks for them, as does the next one once the while is over.
+# new again meanwhile, or were committed late: a claim that finds nothing else looks for them, as does the next one once
+# the while is over.
 
 CLAIM = """
     WITH candidates AS MATERIALIZED (
@@ -79,11 +80,11 @@ MORE_CANDIDATES = 20
 MAX_CANDIDATES = 200_000
 MORE_TRIES = 2
 
-LEAST_ID = "SELECT id FROM {table} WHERE {due_status} = 0 AND due_at IS NULL ORDER BY id LIMIT 1"
+LEAST_ID = "SELECT id FROM {table} WHERE {due_status} = 0 AND due_at IS NULL ORDER BY due_at, id LIMIT 1"
 NO_FLOOR = -(2**63)
 SLOW_SECONDS = 0.05
 """A claim that takes so long may step over many dead entries."""
-MIN_KEPT_SECONDS = 1.0
+MIN_KEPT_SECONDS, MAX_KEPT_SECONDS = 1.0, 15.0
 KEPT_PER_SECOND = 20.0
 """A slow claim without a floor is made so many times its length later again: so it takes little of the time."""
 
@@ -127,10 +128,9 @@ class PostgreSQLClaiming:
             sql = _filled(CLAIM.replace("{picked}", picked), most=most, limit=limit)
             began_at = time.monotonic()
             rows = database.rows(sql, (*values(floor), token, lease_seconds, inline, inline))
-            seconds = time.monotonic() - began_at
             candidates, is_any = rows[0][0], rows[0][1] is not None
-            if floor == NO_FLOOR and seconds > SLOW_SECONDS:
-                self._find_floor(database, seconds)
+            if floor == NO_FLOOR and time.monotonic() - began_at > SLOW_SECONDS:
+                self._find_floor(database, began_at)
             if is_any:
                 break
             if candidates == most and most < MAX_CANDIDATES:  # others hold all of these
@@ -144,10 +144,11 @@ class PostgreSQLClaiming:
         tasks = [ClaimedTask(*task) for _, _, status, *task in rows if status == Status.IN_PROGRESS]
         return Changed(len(rows), some_may_wait=True, tasks=tasks)
 
-    def _find_floor(self, database: Database, seconds: float) -> None:
+    def _find_floor(self, database: Database, began_at: float) -> None:
         found = database.rows(LEAST_ID)
-        self._floor = found[0][0] if found else NO_FLOOR
-        self._floor_until = time.monotonic() + max(MIN_KEPT_SECONDS, KEPT_PER_SECOND * seconds)
+        self._floor, now = found[0][0] if found else NO_FLOOR, time.monotonic()
+        kept_seconds = KEPT_PER_SECOND * (now - began_at)
+        self._floor_until = now + min(max(kept_seconds, MIN_KEPT_SECONDS), MAX_KEPT_SECONDS)
 
     def claim_seen(
         self, database: Any, free_rows: Any, token: int, lease_seconds: int, limit: int, groups: Sequence[int]

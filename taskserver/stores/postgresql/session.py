@@ -232,6 +232,6 @@ def _bindable(value: Any) -> Any:
         if "\0" in value:
             value = value.replace("\0", REPLACEMENT)
         return value if value.isascii() else value.encode(errors="replace").decode()
-    if type(value) is int and abs(value) >= MAX_NUMBER:
+    if type(value) is int and not -MAX_NUMBER <= value < MAX_NUMBER:
         return float(value)
     return value

@@ -220,3 +220,9 @@ class PostgreSQLWaiting(Waiting):
             self._written_at = float("-inf")
             with suppress(DatabaseError):  # the row soon counts for nothing
                 self._database.run(AT_ONCE, self._database.write, self.LEAVE, (self._number,))
+        connection, self._connection = self._connection, None
+        if connection is not None and connection is self._database.session().connection:
+            # A program may keep its connection after the run, and read from it no more.
+            with suppress(DatabaseError, ValueError):
+                connection.remove_notify_handler(self._hear)
+                self._database.run(AT_ONCE, self._database.execute, "UNLISTEN *")

@@ -42,14 +42,13 @@ class PostgreSQLWords(Words):
     any_status = "(status - 0)"
     # As on SQLite, DISTINCT would read every entry of an index, so each group is looked for behind the last.
     groups_of_status = """
-        WITH RECURSIVE wanted (status) AS (SELECT CAST(? AS integer)), found (group_id) AS (
-            SELECT (SELECT MIN(group_id) FROM {0} WHERE (0 + status) = (SELECT status FROM wanted))
+        WITH RECURSIVE found (group_id) AS (
+            SELECT (SELECT MIN(group_id) FROM {0} WHERE (0 + status) = {2})
             UNION ALL
-            SELECT (SELECT MIN(group_id) FROM {0}
-                    WHERE (0 + status) = (SELECT status FROM wanted) AND group_id > found.group_id)
+            SELECT (SELECT MIN(group_id) FROM {0} WHERE (0 + status) = {2} AND group_id > found.group_id)
             FROM found WHERE found.group_id IS NOT NULL
         )
-        SELECT (SELECT status FROM wanted), group_id FROM found WHERE group_id IS NOT NULL LIMIT ?
+        SELECT CAST({2} AS integer), group_id FROM found WHERE group_id IS NOT NULL LIMIT ?
     """
     delete_by_key = "DELETE FROM {}"
     instant_type = "TIMESTAMPTZ"

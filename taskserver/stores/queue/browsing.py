@@ -92,7 +92,7 @@ class Browsing:
     # have one, as fatal ones whose children are still to be told, come beside each page.
     WITHOUT_DUE = """
         SELECT {seen} FROM {table} {by_due} WHERE {due_status} = ? AND due_at IS NULL AND id < ?
-        ORDER BY id DESC LIMIT ?
+        ORDER BY due_at DESC, id DESC LIMIT ?
     """
     WITH_DUE = """
         SELECT {seen} FROM {table} {by_due} WHERE {due_status} = ? AND due_at IS NOT NULL ORDER BY due_at, id LIMIT ?

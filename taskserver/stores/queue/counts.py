@@ -126,8 +126,9 @@ class Counts:
 
     def _pairs(self, statuses: Sequence[int]) -> list[tuple[int, int]]:
         """Each status and group that rows have, up to MAX_GROUPS of a status."""
-        sql = "SELECT * FROM ({groups_of_status}) AS grouped"
-        rows = self._of_each(sql, [(one, MAX_GROUPS) for one in statuses])
+        sql = f"SELECT * FROM ({self._database.dialect.words.groups_of_status}) AS grouped"
+        each = [sql.format("{table}", "{by_status}", one) for one in statuses]
+        rows = self._database.fetch(" UNION ALL ".join(each), [MAX_GROUPS] * len(each))
         return [(int(status), int(group)) for status, group in rows]
 
     def _count(self, most: Mapping[tuple[int, int], int]) -> dict[tuple[int, int], int]:
@@ -158,21 +159,23 @@ class Counts:
 
     # ---- ages of new rows
 
-    # The index by due_at has all new rows in the order of their ids, whatever their groups and priorities are. A new
-    # row's updated_at is the instant since which it is ready.
+    # The index by due_at has all new rows in the order of their ids, whatever their groups and priorities are; due_at
+    # stands in that order, too, or PostgreSQL would sort. The updated_at of a new row tells since when it is ready.
     AGES = """
         SELECT group_id, MAX({created_at_age}), MAX({updated_at_age}) FROM (
             SELECT group_id, created_at, updated_at FROM {table} {by_due}
-            WHERE {due_status} = 0 AND due_at IS NULL ORDER BY id LIMIT ?
+            WHERE {due_status} = 0 AND due_at IS NULL ORDER BY due_at, id LIMIT ?
         ) AS first_ones GROUP BY group_id
     """
     # Retried rows keep their ids: those at the head may be young, and others behind them old.
-    LAST_NEW = "SELECT id FROM {table} {by_due} WHERE {due_status} = 0 AND due_at IS NULL ORDER BY id DESC LIMIT 1"
+    LAST_NEW = """
+        SELECT id FROM {table} {by_due} WHERE {due_status} = 0 AND due_at IS NULL ORDER BY due_at DESC, id DESC LIMIT 1
+    """
     FIRST_NEW = LAST_NEW.replace("DESC", "ASC")
     AGES_AT = """
         SELECT group_id, MAX({created_at_age}), MAX({updated_at_age}) FROM (
             SELECT group_id, created_at, updated_at FROM {table} {by_due}
-            WHERE {due_status} = 0 AND due_at IS NULL AND id >= ? ORDER BY id LIMIT ?
+            WHERE {due_status} = 0 AND due_at IS NULL AND id >= ? ORDER BY due_at, id LIMIT ?
         ) AS these GROUP BY group_id
     """
     # A priority that never has its turn is the last of its group: so each priority is looked at, from the last on.

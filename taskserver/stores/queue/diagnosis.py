@@ -59,10 +59,10 @@ class Diagnosis:
     UNDATED = """
         SELECT COUNT(*) + (
             SELECT COUNT(*) FROM (
-                SELECT id FROM {table} {by_due} WHERE {due_status} = 3 AND due_at IS NULL ORDER BY id LIMIT ?
+                SELECT id FROM {table} {by_due} WHERE {due_status} = 3 AND due_at IS NULL ORDER BY due_at, id LIMIT ?
             ) AS failed
         ) FROM (
-            SELECT id FROM {table} {by_due} WHERE {due_status} = 5 AND due_at IS NULL ORDER BY id LIMIT ?
+            SELECT id FROM {table} {by_due} WHERE {due_status} = 5 AND due_at IS NULL ORDER BY due_at, id LIMIT ?
         ) AS waiting WHERE NOT EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = waiting.id)
     """
     ORPHANED = f"SELECT COUNT(*) FROM {{table}} WHERE {IS_ORPHAN}"

@@ -30,14 +30,13 @@ class SQLiteWords(Words):
     by_due = 'INDEXED BY "{}_wake_due"'
     # Differs from MySQL: SQLite's DISTINCT reads every entry of an index, so each group is looked for behind the last.
     groups_of_status = """
-        WITH RECURSIVE wanted (status) AS (SELECT ?), found (group_id) AS (
-            SELECT MIN(group_id) FROM {0} {1} WHERE status = (SELECT status FROM wanted)
+        WITH RECURSIVE found (group_id) AS (
+            SELECT MIN(group_id) FROM {0} {1} WHERE status = {2}
             UNION ALL
-            SELECT (SELECT MIN(group_id) FROM {0} {1}
-                    WHERE status = (SELECT status FROM wanted) AND group_id > found.group_id)
+            SELECT (SELECT MIN(group_id) FROM {0} {1} WHERE status = {2} AND group_id > found.group_id)
             FROM found WHERE found.group_id IS NOT NULL
         )
-        SELECT (SELECT status FROM wanted), group_id FROM found WHERE group_id IS NOT NULL LIMIT ?
+        SELECT {2}, group_id FROM found WHERE group_id IS NOT NULL LIMIT ?
     """
     delete_by_key = "DELETE FROM {}"
     instant_type = "TEXT"
