@@ -7,7 +7,7 @@ CODE = $(wildcard taskserver worker.py client.py passenger_wsgi.py tests bench e
 # More arguments, for example: make test ARGS="-k claim -x"
 ARGS =
 # Most of a test's time is waiting: for processes, leases, servers. With ARGS="-n 0" all run in one process.
-PARALLEL = -n 4 --dist loadgroup
+PARALLEL = -n 5 --dist loadgroup
 
 # Another interpreter's settings must not leak into the virtual environment. Without bytecode each process of the tests
 # would prepare every test file anew.

@@ -17,7 +17,6 @@ from tests.support.servers import MariaDB
 
 from .add import add, add_many
 from .batches import batches
-from .churn import pg_churn
 from .claim import claim, claim_sqlite
 from .drain import drain
 from .empty import empty, memory
@@ -40,6 +39,7 @@ from .postgresql import (
 from .record import record, sqlite, workers
 from .request import request
 from .shared import shared, shared_sqlite
+from .sizes import pg_churn, pg_claim
 from .waiting import waiting
 
 BENCHMARKS: dict[str, Callable[[Place], Iterator[Line | Rate]]] = {
@@ -71,6 +71,7 @@ ON_POSTGRESQL: dict[str, Callable[[PostgreSQLPlace], Iterator[Line | Rate]]] = {
     "pg_drain": pg_drain,
     "pg_drain_of_million": pg_drain_of_million,
     "pg_kills": pg_kills,
+    "pg_claim": pg_claim,
     "pg_churn": pg_churn,
 }
 # The memory of an ordinary server; the flushing is left as MariaDB's default has it.

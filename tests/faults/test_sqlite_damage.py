@@ -190,7 +190,7 @@ def behind_a_link(path: Path) -> None:
     path.symlink_to(elsewhere / "queue.db")
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [MODES[0], *[pytest.param(mode, marks=pytest.mark.long) for mode in MODES[1:]]])
 @pytest.mark.parametrize("how", ["close_others", "close_log", "copy_database"])
 @pytest.mark.parametrize("kind", ["", "_in_transaction"])
 def test_a_task_that_takes_the_files_from_its_worker_ends_it_with_one_line_and_nothing_is_lost(

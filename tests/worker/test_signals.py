@@ -164,7 +164,7 @@ def test_client_that_is_interrupted_while_it_starts_says_nothing(folder: Deploym
     assert signalled(folder, "client.py", ["status"], signal.SIGINT) == (130, "", "")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 @pytest.mark.parametrize("code", DEAFENING.values(), ids=DEAFENING.keys())
 def test_a_task_that_ignores_or_blocks_signals_does_so_for_itself_alone(
     folder: Deployment, code: str, number: int

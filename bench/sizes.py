@@ -1,4 +1,4 @@
-"""Tasks in and out on PostgreSQL: whether table and indexes stay bounded, and a claim as quick, while VACUUM comes."""
+"""A claim on PostgreSQL before a long queue, and after many tasks; and how large table and indexes become meanwhile."""
 
 from __future__ import annotations
 
@@ -16,6 +16,38 @@ WAITING = 2_000
 AT_ONCE = 100
 SIZE = "SELECT pg_total_relation_size('jobs_queue') / 1024"
 DEAD = "SELECT dead_tuple_percent FROM pgstattuple('jobs_queue')"
+
+
+FILL = """
+    INSERT INTO jobs_queue (task, args, group_id, priority)
+    SELECT 'tasks.x', '[1]', CASE n % 100 WHEN 0 THEN 3 WHEN 1 THEN 5 ELSE 7 END, n % 5 FROM generate_series(1, {}) AS n
+"""
+"""Of a hundred tasks one is of group 3, one of group 5, and all others stand between them."""
+CLAIMS = 50
+
+
+def pg_claim(place: PostgreSQLPlace) -> Iterator[Line]:
+    """Claims of two groups, and of all, from a long queue beside a short one; most tasks are other groups'."""
+    short, long = place.size(100_000, 10_000), place.size(10_000_000, 50_000)
+    took: dict[str, list[float]] = {}
+    for rows in (short, long):
+        database = place.database("taskserver")
+        place.server.execute(FILL.format(rows), database=database)
+        place.prepare(database)
+        with TaskServer(place.server.dsn(database)) as server:
+            for name, groups in (("2 groups", (3, 5)), ("all groups", ())):
+                took.setdefault(name, []).append(median(_claim(server, groups) for _ in range(CLAIMS)))
+        place.server.drop_database(database)
+    for name, (before, after) in took.items():
+        pairs = [(after, before)]
+        yield line_of(f"claim of {name}, {long:,} / {short:,} rows", pairs, unit="ms", bound=Bound("at most", 1.5))
+
+
+def _claim(server: TaskServer, groups: tuple[int, ...]) -> float:
+    """Milliseconds of a claim."""
+    begun = time.perf_counter()
+    server.store.claims.claim(20, groups)
+    return (time.perf_counter() - begun) * 1000
 
 
 def pg_churn(place: PostgreSQLPlace) -> Iterator[Line | Rate]:
