@@ -77,7 +77,13 @@ DAMAGES: dict[str, Damage] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(damage, id=name, marks=[pytest.mark.long] * (number % 2))
+        for number, (name, damage) in enumerate(DAMAGES.items())
+    ],
+)
 def test_a_damaged_or_missing_database_is_one_line_that_names_it(queue: Queue, damage: Damage) -> None:
     add(queue, *(f"{number}{'x' * 100}" for number in range(200)))
     queue.sql("VACUUM")
