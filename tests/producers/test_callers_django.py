@@ -12,6 +12,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+import psycopg
 import pymysql
 import pytest
 
@@ -77,6 +78,10 @@ def run(django_python: str, tmp_path: Path) -> Run:
     def run(shop: Shop, driver: str, code: str, debug: bool = False, without: str = "") -> Any:
         place = {"dsn": shop.dsn, "django": shop.place_in_django, "debug": debug, "text": ODD_TEXT, "without": without}
         place["at"] = AT.isoformat()
+        if shop.is_postgresql and driver == "django":
+            with psycopg.connect(shop.dsn) as connection:
+                if connection.info.server_version < 140_000:
+                    pytest.skip("Django 5 takes PostgreSQL from version 14 on")
         done = subprocess.run(
             [
                 sys.executable if shop.is_postgresql else django_python,

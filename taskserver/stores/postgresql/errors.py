@@ -92,7 +92,8 @@ AT_LOGIN = (
         r"requested a cleartext password|may ask for the password itself|channel binding required",
         DatabaseError,
         "no unverified server gets it: add ?sslrootcert=/path/of/ca.pem to TASKSERVER_DSN, the certificate authority "
-        "of the server, or have the server ask by scram-sha-256",
+        "of the server, or have the server ask by scram-sha-256; and with a libpq before version 16 that takes a newer "
+        "one, too, which psycopg[binary] brings (docs/installing.md)",
     ),
     (
         r"Peer authentication failed",
@@ -106,8 +107,10 @@ AT_LOGIN = (
         DatabaseError,
         f"{LOGIN}; where TASKSERVER_DSN names no user, it is the account of this system",
     ),
+    (r"is not permitted to log in", DatabaseError, "have an administrator grant it LOGIN"),
+    (r"the database system is", Unavailable, "it starts or stops: wait"),
     (
-        r"no pg_hba\.conf entry",
+        r"no pg_hba\.conf entry|pg_hba\.conf rejects",
         DatabaseError,
         "allow this account from this machine in the server's pg_hba.conf, or ask your host; where the text says "
         "'no encryption', add ?sslmode=require to TASKSERVER_DSN",
