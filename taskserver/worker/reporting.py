@@ -213,7 +213,7 @@ class Reporter:
         """Count and log a claimed task that could not be started, as its row does not carry the claim any more."""
         if self._run.heartbeat.is_within_lease():  # so no worker took it back
             self._run.result.lost += 1
-            what = "was run again, retried or cancelled before it started"
+            what = "was run again, retried, cancelled or deleted before it started"
             LOG.info("task %d %s %s", task.id, task.task, what, extra=_about(task))
         else:
             self.report_lost(task, "before it started")

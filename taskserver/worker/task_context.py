@@ -192,8 +192,11 @@ class TaskContext:
 
     @property
     def connection(self) -> Any:
-        """The driver's connection; None outside of a transaction."""
-        return self._call.plan.connection
+        """The driver's connection; None outside of a transaction. Raises TaskServerError in a forked process."""
+        found = self._call.plan.connection
+        if found is not None and os.getpid() != self._pid:  # whose end, or close(), would break it for the task
+            raise TaskServerError("taskserver.connection() is the task's own: a process that it forked opens another")
+        return found
 
     @property
     def completion(self) -> OwnCompletion:

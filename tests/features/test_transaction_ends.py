@@ -283,6 +283,25 @@ def test_a_connection_that_was_kept_from_an_earlier_task_takes_nothing(queue: Qu
     assert effects(queue) == [1, 4]
 
 
+IN_A_CHILD = """
+write(1)
+if not (child := os.fork()):
+    try:
+        taskserver.connection()
+    except taskserver.TaskServerError as error:
+        os._exit(7 if "forked" in str(error) else 8)
+    os._exit(9)
+write(os.WEXITSTATUS(os.waitpid(child, 0)[1]))
+"""
+
+
+@EACH_SERVER
+def test_a_forked_process_is_refused_its_parent_s_connection(queue: Queue) -> None:
+    add(queue, "act", IN_A_CHILD)
+    assert_silent(queue.worker("--mode", "mark"))
+    assert (effects(queue), queue.errors()) == ([1, 7], [""])
+
+
 def test_on_sqlite_a_forked_process_cannot_write_to_its_parent_s_transaction(sqlite_queue: Queue) -> None:
     add(sqlite_queue, "have_a_child_write", 1)
     add(sqlite_queue, "effect", 2)

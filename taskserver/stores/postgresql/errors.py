@@ -69,6 +69,7 @@ NO_SPACE = "free some space, or have your host raise the database's quota"
 LIMITED = f"let fewer workers run at once ({WORKER} --slots), or ask your host for more"
 HINTS = {
     RIGHTS_MISSING: RIGHTS_HINT,
+    "55P03": "another session holds that row, or the whole table: pg_locks and pg_stat_activity name it",
     NO_SCHEMA: "no schema is chosen: set the account's search_path, or make the schema public",
     "53100": NO_SPACE,
     "53300": LIMITED,
@@ -107,6 +108,7 @@ AT_LOGIN = (
         DatabaseError,
         f"{LOGIN}; where TASKSERVER_DSN names no user, it is the account of this system",
     ),
+    (r"server closed the connection unexpectedly", Unavailable, "it ended the connection at login: its log tells why"),
     (r"is not permitted to log in", DatabaseError, "have an administrator grant it LOGIN"),
     (r"the database system is", Unavailable, "it starts or stops: wait"),
     (
@@ -198,8 +200,9 @@ def login_error(error: BaseException, dsn: PostgreSQLDsn) -> DatabaseError:
         text = A_TRY.join(text.split(A_TRY)[:2]).strip()  # a second try, with TLS, says nothing of the password
     what = f"{dsn.place}: {text} ({state or type(error).__name__})"
     if state:
-        hint = HINTS.get(state, "")
-        return kind_of(state)(f"{what}: {hint}" if hint else what)
+        hint, kind = HINTS.get(state, ""), kind_of(state)
+        # Nothing was sent yet that could have taken effect.
+        return (Unavailable if kind is ConnectionLost else kind)(f"{what}: {hint}" if hint else what)
     for pattern, kind, hint in AT_LOGIN:
         if re.search(pattern, text):
             return kind(f"{what}: {hint}")
