@@ -83,7 +83,7 @@ def test_add_takes_when_how_often_and_of_what_kind(queue: Queue) -> None:
     assert add(queue, "tasks.note", "--max-attempts", 1, "--unique", "ä ") == "3\n"
     columns = "status, max_attempts, unique_key"
     assert queue.rows(columns)[:2] == [(5, None, None)] * 2
-    key = "ä " if queue.is_sqlite else "ä ".encode()
+    key = "ä ".encode() if queue.kind == "mysql" else "ä "
     assert queue.rows(columns)[2] == (0, 1, key)
     assert "2037-01-31 11:00:00" in str(queue.rows("due_at")[1][0])
 

@@ -95,13 +95,14 @@ def test_each_check_is_a_line_with_its_level_its_name_and_what_was_found(healthy
     ended = healthy.client("doctor")
     *lines, verdict = ended.stdout.splitlines()
     assert ended.returncode == 1
+    lines = [line for line in lines if not line.startswith("accepted")]
     assert [line.split()[1] for line in lines] == [*Report(healthy).checks]
     assert {line.split()[0] for line in lines} <= {"ok", "unknown", "warning"}
     (line,) = [line for line in lines if line.startswith("warning")]
     assert "env_file" in line
     assert "Why it matters: " in line
     assert "Mend: chmod 600 " in line
-    assert verdict == f"0 broken, 1 warnings, of {len(lines)} checks"
+    assert verdict.startswith(f"0 broken, 1 warnings, of {len(lines)} checks")
 
 
 def test_wrong_usage_is_code_3(healthy_sqlite: Queue) -> None:
@@ -628,7 +629,8 @@ def test_what_is_wrong_in_the_rows_is_a_warning_with_its_mend(healthy: Queue, wh
     for statement in statements:
         healthy.sql(statement)
     report = Report(healthy)
-    assert (report.code, report.worse()) == (1, {check: "warning"})
+    others = {"ids": "warning"} if healthy.is_postgresql and check == "orphaned" else {}  # those are chosen
+    assert (report.code, report.worse()) == (1, {check: "warning"} | others)
     for word in words:
         assert word in report.told(check)
     if check == "orphaned":
