@@ -58,10 +58,12 @@ ON_POSTGRESQL_INSTEAD, ON_SQLITE_TOO = 5, 6
 """One of so many."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and _needs_server(item):
             item.add_marker("server")
+    if config.getoption("only_on", None):  # tests/stores/other_servers
+        return
     at_once = {item.nodeid for item in items if item.get_closest_marker("long") is None}
     for item in items:
         if "stores" not in item.path.parts and item.path.stem not in ON_ALL_AT_ONCE and _is_left_out(item, at_once):
