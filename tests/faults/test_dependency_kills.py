@@ -121,7 +121,8 @@ def test_what_a_killed_worker_began_another_one_ends_wherever_it_was(dsn: str, t
     )
     assert ended.returncode == 0, ended.stderr
     states = json.loads(ended.stdout)
-    assert len(states) > 30  # so often it was killed
+    # So often it was killed; on PostgreSQL several writes are one statement.
+    assert len(states) > (30 if dsn.startswith("postgresql:") else 40)
     fatal = [[4, None, "Fatal: no"]] + [[4, None, "dependency: task {}, for which it waits, is fatal"]] * 2
     for number, (rows, edges, names) in enumerate(states, start=1):
         told = [[status, due_at, re.sub(r"task \d+", "task {}", text)] for status, due_at, text in rows]
