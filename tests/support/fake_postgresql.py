@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import socket
 import struct
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+
+from tests.support.listener import Listener
 
 NUMBER, NUMERIC, INSTANT, TEXT = 20, 1700, 1184, 25
 """Types of columns, by the server's numbers."""
@@ -82,38 +82,11 @@ class Peer:
         return received
 
 
-class FakePostgreSQL:
-    """Listens, and has `talk` deal with each visitor, one after the other."""
+class FakePostgreSQL(Listener[Peer]):
+    """A listener whose visitors speak PostgreSQL's protocol."""
 
     def __init__(self, talk: Callable[[Peer], None]) -> None:
-        self._talk = talk
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self._visitor: socket.socket | None = None
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-
-    @property
-    def dsn(self) -> str:
-        return f"postgresql://u:secret@127.0.0.1:{self._listening.getsockname()[1]}/shop"
-
-    def __enter__(self) -> FakePostgreSQL:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for one in filter(None, (self._listening, self._visitor)):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-        self._thread.join(10)
-
-    def _serve(self) -> None:
-        with suppress(OSError):
-            while True:
-                self._visitor = self._listening.accept()[0]
-                self._visitor.settimeout(10)
-                with suppress(OSError):
-                    self._talk(Peer(self._visitor))
-                self._visitor.close()
+        super().__init__(talk, Peer, "postgresql")
 
 
 def answering(answer: Callable[[Peer, bytes], None]) -> Callable[[Peer], None]:

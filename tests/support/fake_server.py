@@ -5,12 +5,9 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import TypeVar
 
-S = TypeVar("S", bound="FakeServer")
+from tests.support.listener import Listener
 
 SALT = b"12345678abcdefghijkl"
 TLS_FLAG = 0x800
@@ -86,39 +83,11 @@ def text_of(text: bytes | None) -> bytes:
     return b"\xfb" if text is None else b"\xfc" + struct.pack("<H", len(text)) + text
 
 
-class FakeServer:
-    """Listens, and has `talk` deal with each visitor, one after the other."""
+class FakeServer(Listener[Peer]):
+    """A listener whose visitors speak MySQL's protocol."""
 
     def __init__(self, talk: Callable[[Peer], None], listening: socket.socket | None = None) -> None:
-        self._talk = talk
-        self._listening = listening or socket.create_server(("127.0.0.1", 0))
-        self._visitor: socket.socket | None = None
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-
-    @property
-    def dsn(self) -> str:
-        return f"mysql://u:secret@127.0.0.1:{self._listening.getsockname()[1]}/shop"
-
-    def __enter__(self: S) -> S:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for one in filter(None, (self._listening, self._visitor)):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-        self._thread.join(10)
-
-    def _serve(self) -> None:
-        with suppress(OSError):
-            while True:
-                self._visitor = self._listening.accept()[0]
-                self._visitor.settimeout(10)
-                peer = Peer(self._visitor)
-                with suppress(OSError, struct.error):
-                    self._talk(peer)
-                peer.socket.close()
+        super().__init__(talk, Peer, "mysql", listening)
 
 
 def answering(answer: Callable[[Peer, bytes], None], context: ssl.SSLContext | None = None) -> Callable[[Peer], None]:
