@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from taskserver.stores.queue.stats import COLUMNS, HourStats, Stats
 from taskserver.stores.sqlite import connection as sqlite
 from taskserver.worker import stats as run_stats
 from taskserver.worker.stats import ANY_OTHER, MAX_KEYS, MAX_WAIT_SECONDS, RunStats
-from tests.support.locks import are_locks_awaited
+from tests.support.locks import are_locks_awaited, holding
 from tests.support.processes import (
     WAIT_SECONDS,
     assert_silent,
@@ -376,18 +376,6 @@ def test_more_figures_than_a_statement_takes_are_written_all_or_none(
     assert {one.done for one in Stats(store).hours()} == {1}
 
 
-@contextmanager
-def held(store: Store, dsn: str) -> Iterator[None]:
-    """Somebody holds what figures are written to."""
-    with TaskServer(dsn) as other:
-        session = other.store.database.session()
-        session.connect(other.store.database._pace)
-        session.begin()
-        other.store.database.execute("UPDATE {stats} SET done = done")
-        yield
-        session.roll_back()
-
-
 def test_figures_in_whose_way_others_are_come_with_the_next_ones(
     store: Store, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -398,7 +386,7 @@ def test_figures_in_whose_way_others_are_come_with_the_next_ones(
     kept.write()
     finish(kept, "tasks.a")
     store.close()  # it connects again with the shorter time
-    with held(store, dsn):
+    with holding(dsn, table="jobs_queue_stats"):
         kept.write()
     assert [one.done for one in Stats(store).hours()] == [1]
     finish(kept, "tasks.a")
@@ -438,9 +426,11 @@ def test_workers_that_write_the_same_figures_at_once_do_not_deadlock(
             for _ in range(10):
                 mine.add(counted(0, name) for name in random.Random(seed).sample(names, len(names)))
 
-    with together(*(partial(write_often, seed) for seed in range(4))), held(store, dsn):
+    writers = (partial(write_often, seed) for seed in range(4))
+    with holding(dsn, table="jobs_queue_stats") as let_go, together(*writers):
         for _ in range(4):
             assert entered.acquire(timeout=WAIT_SECONDS)
+        let_go()
     assert {one.done for one in Stats(store).hours()} == {1 + 4 * 10}
     assert not [text for text in conflicts if "(1213)" in text]
 
