@@ -143,7 +143,7 @@ def buffers(store: Store, sql: str, values: tuple[object, ...]) -> int:
 def test_a_count_of_groups_scans_no_table(store: Store, plan: Callable[..., tuple[set[str], int, int]]) -> None:
     fill(store, 5_000)
     used, _, _ = plan(lambda: Counts(store.database).by_group())
-    assert used <= {"by_status", "claim_by_group", "wake_due"}
+    assert used <= {"by_status", "claim_by_group", "wake_due", "pkey"}  # the last one for the highest ids
 
 
 def test_writes_to_one_row_read_that_row_alone(
