@@ -238,7 +238,10 @@ def apache_website(folder: Path) -> Iterator[Website]:
             command = [*as_user(), program, "-f", str(config), "-DFOREGROUND"]
             with open(log, "wb") as output:
                 own(log)
-                return subprocess.Popen(command, cwd=state, env=MINIMAL, stdout=output, stderr=output)
+                # A session of its own: as it ends, Apache ends all of its process group, other tests' Apaches, too.
+                return subprocess.Popen(
+                    command, cwd=state, env=MINIMAL, stdout=output, stderr=output, start_new_session=True
+                )
 
         with _on_free_port(start, log, "resuming normal operations") as website:
             yield website
