@@ -56,6 +56,10 @@ several it runs most on MySQL/MariaDB, some in its place on PostgreSQL, and some
 rest."""
 ON_POSTGRESQL_INSTEAD, ON_SQLITE_TOO = 5, 6
 """One of so many."""
+OF_ALL_CASES = {"docs", "stores", "unit"}
+"""Folders of which `make test` runs all cases of each test."""
+MOST_CASES = 3
+"""Of a test elsewhere that has more cases, it runs every second one."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -67,6 +71,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     at_once = {item.nodeid for item in items if item.get_closest_marker("long") is None}
     for item in items:
         if "stores" not in item.path.parts and item.path.stem not in ON_ALL_AT_ONCE and _is_left_out(item, at_once):
+            item.add_marker("long")
+    cases: dict[tuple[Path, str], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("long") is None and not OF_ALL_CASES.intersection(item.path.parts):
+            cases.setdefault((item.path, item.name.partition("[")[0]), []).append(item)
+    for each in cases.values():
+        for item in each[1::2] if len(each) > MOST_CASES else []:
             item.add_marker("long")
 
 

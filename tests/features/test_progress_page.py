@@ -208,6 +208,7 @@ return [document.getElementById('state').textContent, bar && bar.getAttribute('v
 """
 
 
+@pytest.mark.long
 def test_the_bar_moves_to_its_end_in_a_browser(mysql_queue: Queue, website: Website, tmp_path: Path) -> None:
     mysql_queue.define(STEPS)
     with Browser(tmp_path) as browser:

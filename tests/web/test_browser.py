@@ -12,6 +12,8 @@ from tests.support.browser import Browser
 from tests.support.processes import wait_until
 from tests.support.websites import Website, gunicorn_website
 
+pytestmark = pytest.mark.long
+
 SITE = '''
 PAGE = """<!DOCTYPE html><html lang="en"><title>A page</title>
 <style>

@@ -316,6 +316,7 @@ def test_a_queue_of_100_000_tasks_is_shown_at_once(browser: Browser, deployment:
         wait_until(lambda: text_of(browser, "ol") not in ("", first))
 
 
+@pytest.mark.long
 def test_a_database_that_is_away_is_told(browser: Browser, deployment: Deployment) -> None:
     site = PageQueue(deployment, f"mysql://somebody:secret@127.0.0.1:{free_port()}/shop", tables=False)
     with site.served() as website:
@@ -400,6 +401,7 @@ window.setInterval = (call, milliseconds) => every(call, milliseconds / 40);
 """The page's clock can be put forward, and it looks more often."""
 
 
+@pytest.mark.long
 def test_a_window_that_was_left_open_loads_the_file_again_before_it_warns(browser: Browser, file: Path) -> None:
     browser.before_scripts(LATER)
     browser.open(file.as_uri())
@@ -409,12 +411,14 @@ def test_a_window_that_was_left_open_loads_the_file_again_before_it_warns(browse
     assert "older than it should be" not in text_of(browser)
 
 
+@pytest.mark.long
 def test_a_file_of_a_clock_that_is_ahead_says_so(browser: Browser, file: Path) -> None:
     make_old(file, "2090-01-01")
     browser.open(file.as_uri())
     assert "at a time that is still to come" in text_of(browser)
 
 
+@pytest.mark.long
 def test_the_file_says_its_age_without_scripts_too(browser: Browser, file: Path) -> None:
     make_old(file)
     browser.switch_scripts_off()
