@@ -56,7 +56,7 @@ several it runs most on MySQL/MariaDB, some in its place on PostgreSQL, and some
 rest."""
 ON_POSTGRESQL_INSTEAD, ON_SQLITE_TOO = 5, 6
 """One of so many."""
-OF_ALL_CASES = {"docs", "stores", "unit"}
+OF_ALL_CASES = {"docs", "stores", "unit", "work"}
 """Folders of which `make test` runs all cases of each test."""
 MOST_CASES = 3
 """Of a test elsewhere that has more cases, it runs every second one."""
