@@ -156,6 +156,13 @@ def test_an_operator_may_pause_and_a_worker_may_not(guarded: Guarded) -> None:
         assert server.pause(3)
 
 
+def test_init_by_another_account_than_the_owner_names_the_owner(guarded: Guarded) -> None:
+    with guarded.server("you_operator") as server, pytest.raises(DatabaseError) as refused:
+        server.create_tables()
+    (owner,) = guarded.queue.sql("SELECT tableowner FROM pg_tables WHERE tablename = 'jobs_queue'")
+    assert f"the tables of jobs_queue belong to {owner[0]!r}: run client.py init as that account" in str(refused.value)
+
+
 def test_a_monitor_looks_and_notes_what_was_told(guarded: Guarded) -> None:
     with guarded.server("you_monitor") as server:
         assert server.store.views.counts() == []

@@ -89,10 +89,11 @@ def _hint_at_scheme(scheme: str) -> str:
     if "=" in scheme:
         return ": the key stands in its value once more"
     scheme = scheme.lower()
-    login = ", and user:password@ before the host" if scheme.startswith("jdbc:") else ""
+    if scheme.startswith("jdbc:"):
+        return ": leave out jdbc:, and write user:password@ before the host"
     if any(name in scheme for name in POSTGRESQL):  # as of SQLAlchemy, postgresql+psycopg
-        return f": write postgresql{login}"
-    return f": write mysql{login}" if any(name in scheme for name in MYSQL) else ""
+        return ": write postgresql"
+    return ": write mysql" if any(name in scheme for name in MYSQL) else ""
 
 
 def _is_of_libpq(text: str) -> bool:

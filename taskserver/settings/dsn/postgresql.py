@@ -21,9 +21,9 @@ OPTIONS = ("host", "sslmode", "sslrootcert")
 NOT_TAKEN = (
     *("hostaddr", "connect_timeout", "application_name", "options", "channel_binding", "target_session_attrs"),
     *("sslcert", "sslkey", "sslnegotiation", "gssencmode", "passfile", "service", "client_encoding", "schema"),
-    *("ssl", "pgbouncer", "currentSchema"),
+    *("ssl", "pgbouncer", "currentSchema", "ssl-mode", "ssl-ca"),
 )
-"""Other options of libpq, and of others' programs."""
+"""Other options of libpq, of others' programs, and of MySQL's DSN."""
 
 
 class PostgreSQLDsn(NamedTuple):

@@ -86,7 +86,7 @@ RIGHTS_HINT = (
     f"queue's tables; {CLIENT} init needs CREATE and ALTER too; see docs/security.md for what to grant"
 )
 LOGIN = (
-    "check user and password in TASKSERVER_DSN and TASKSERVER_PASSWORD; of a user, "
+    "check user and password in TASKSERVER_DSN and TASKSERVER_PASSWORD, which wins where both have one; of a user, "
     f"{PREFIX}; a password stands in .env in single quotes, and in a DSN its % is %25"
 )
 HINTS = {

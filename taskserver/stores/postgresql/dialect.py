@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from ...errors import DatabaseError
+from ...messages.printable import shown
+from ...messages.programs import CLIENT
 from ...settings.dsn import PostgreSQLDsn
 from ..database.database import Database
 from ..database.dialect import Dialect
@@ -80,13 +82,24 @@ class PostgreSQLDialect(Dialect):
 
     # ---- tables
 
+    FOREIGN_OWNER = """
+        SELECT pg_get_userbyid(relowner) FROM pg_class
+        WHERE oid = to_regclass(?) AND NOT pg_has_role(relowner, 'USAGE')
+    """
+
     def make_place(self, database: Database) -> None:
-        """Raises DatabaseError where the database cannot hold every text."""
+        """Raises DatabaseError where the database cannot hold every text, or the tables belong to another account."""
         encoding = database.fetch_value("SELECT current_setting('server_encoding')")
         if encoding != "UTF8":
             raise DatabaseError(
                 f"{self._dsn.place}: the database's encoding is {encoding}, in which not every task, nor every error "
                 "of one, can be stored and read: make a database with ENCODING 'UTF8' TEMPLATE template0 for the queue"
+            )
+        owner = database.fetch_value(self.FOREIGN_OWNER, (self.words.quoted.format(self.table),))
+        if owner is not None:
+            raise DatabaseError(
+                f"{self._dsn.place}: the tables of {self.table} belong to {shown(owner)}: run {CLIENT} init as that "
+                "account, by TASKSERVER_DSN and TASKSERVER_PASSWORD in the environment of this one command"
             )
 
     # ---- for a run that lingers

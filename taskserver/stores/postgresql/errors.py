@@ -59,7 +59,8 @@ RIGHTS_HINT = (
     f"which account does TASKSERVER_DSN name? a website's may only add, and some options of that take more rights; "
     f"{WORKER} needs a worker's; {CLIENT} pause, "
     "resume, schedule, unschedule and prune need an operator's, with SELECT, INSERT, UPDATE and DELETE on all of the "
-    f"queue's tables; {CLIENT} init needs to own them, or CREATE on the schema; see docs/security.md for what to grant"
+    f"queue's tables; {CLIENT} init needs to own them, or CREATE on the schema where there are none; see "
+    "docs/security.md for what to grant"
 )
 IN_SCHEMA = (
     "since PostgreSQL 15 its owner alone may make tables there: have the owner of the database run "
@@ -81,8 +82,8 @@ ID_TAKEN = (
     f"rows were added with ids of their own, and the sequence comes to them now: {CLIENT} doctor tells how to mend it"
 )
 LOGIN = (
-    "check user and password in TASKSERVER_DSN and TASKSERVER_PASSWORD; a password of odd characters is best in the "
-    "latter, in single quotes, and in a DSN its % is %25"
+    "check user and password in TASKSERVER_DSN and TASKSERVER_PASSWORD, which wins where both have one; a password of "
+    "odd characters is best in the latter, in single quotes, with \\' for ' and \\\\ for \\, and in a DSN its % is %25"
 )
 WRONG_PASSWORD = "password authentication failed"
 A_TRY = "connection to server at"
