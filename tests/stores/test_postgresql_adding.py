@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
+import psycopg
 import pytest
 
 from taskserver import TaskServer
@@ -107,3 +110,25 @@ def test_indexes_are_known_by_name_also_where_that_has_capital_letters(dsn: str)
         server.create_tables()
         database = server.store.database
         assert "claim_by_group" in database.dialect.claiming.indexes(database, (1, 2))
+
+
+def test_an_error_that_comes_before_all_is_sent_is_the_only_word_of_it(
+    dsn: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TaskServer(dsn) as server:
+        server.store.tables.check()
+        session = server.store.database.session()
+        execute = session.connection.execute
+        sent: list[str] = []
+
+        def slowly(sql: str, *values: Any, **how: Any) -> Any:
+            time.sleep(0.05)
+            sent.append(sql)
+            return execute(sql, *values, **how)
+
+        monkeypatch.setattr(session.connection, "execute", slowly)
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            session.send_joined([(f"SELECT 1 / {number}", ()) for number in (0, 1, 2, 3, 4)], False, ())
+        assert len(sent) < 5  # it came before
+        assert session.send_joined([("SELECT 1", ()), ("SELECT 2", ())], False, ()) == [1, 1]
+    assert caplog.records == []

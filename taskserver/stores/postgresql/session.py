@@ -177,13 +177,25 @@ class PostgreSQLSession(Session):
         if self.is_direct and len(bound) == 1:
             return [self.cursor.execute(*bound[0], prepare=True)]
         # All statements of a pipeline are one transaction, as if BEGIN and COMMIT stood around them.
-        with self.connection.pipeline():
-            if not self.is_direct:
-                self.connection.execute(BEGIN_POOLED)
-                self.connection.execute(self._set_locally)
-            cursors = [self.connection.execute(sql, values, prepare=self.is_direct) for sql, values in bound]
-            if not self.is_direct:
-                self.connection.execute("COMMIT")
+        failure: psycopg.Error | None = None
+        cursors: list[Any] = []
+        try:
+            with self.connection.pipeline():
+                # An error that comes before the last statement is sent ends the sending. Raised in here, psycopg would
+                # log beside it what the pipeline raises at its end.
+                try:
+                    if not self.is_direct:
+                        self.connection.execute(BEGIN_POOLED)
+                        self.connection.execute(self._set_locally)
+                    cursors += [self.connection.execute(*one, prepare=self.is_direct) for one in bound]
+                    if not self.is_direct:
+                        self.connection.execute("COMMIT")
+                except psycopg.Error as error:
+                    failure = error
+        except psycopg.Error as error:
+            failure = failure or error
+        if failure is not None:
+            raise failure
         return cursors
 
     def _as_one(self, writes: tuple[str, ...], is_checked: bool) -> str:
