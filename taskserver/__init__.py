@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .model.selection import Selection
     from .monitoring.queue_status import Finding, GroupStatus, QueueStatus, RunStatus, ScheduleStatus, WorkerStatus
     from .monitoring.task_rows import ErrorLine, TaskRow
-    from .stores.database.records import RunningTask
+    from .stores.records import RunningTask
     from .stores.queue.stats import HourStats
 
 __all__ = [
@@ -96,7 +96,7 @@ _LATER = {
     "WorkerStatus": "monitoring.queue_status",
     "ErrorLine": "monitoring.task_rows",
     "TaskRow": "monitoring.task_rows",
-    "RunningTask": "stores.database.records",
+    "RunningTask": "stores.records",
     "HourStats": "stores.queue.stats",
 }
 

@@ -11,7 +11,7 @@ from ..errors import DatabaseError, SettingError
 from ..monitoring.acceptance import Acceptances, read_accepted
 from ..settings.load import Settings, load_settings
 from ..stores import Store, open_store
-from ..stores.database.facts import MySQLFacts, PostgreSQLFacts, SQLiteFacts
+from ..stores.facts import MySQLFacts, PostgreSQLFacts, SQLiteFacts
 from ..stores.queue.schedules import Schedules
 from . import files, modules, mysql, page, postgresql, queue, sqlite
 from .findings import CheckResult, Level, broken, ok

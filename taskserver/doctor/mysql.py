@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from ..messages.programs import CLIENT
 from ..settings.dsn import Dsn
 from ..settings.load import Settings
-from ..stores.database.facts import MySQLFacts
+from ..stores.facts import MySQLFacts
 from .findings import CheckResult, broken, ok, unknown, warning
 from .servers import (
     MAX_TRANSACTION_SECONDS,

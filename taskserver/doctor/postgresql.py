@@ -8,7 +8,7 @@ from math import inf
 from ..messages.programs import CLIENT
 from ..settings.dsn import Dsn
 from ..settings.load import Settings
-from ..stores.database.facts import IdsAhead, PostgreSQLFacts
+from ..stores.facts import IdsAhead, PostgreSQLFacts
 from . import vacuum
 from .findings import CheckResult, broken, ok, warning
 from .servers import check_account_limit, check_clock, check_encrypted, check_idle, check_rights, read_only

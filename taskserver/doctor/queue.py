@@ -27,9 +27,9 @@ from ..monitoring.coverage import (
 )
 from ..settings.load import Settings
 from ..stores import Store
-from ..stores.database.facts import QueueFacts
-from ..stores.database.records import LastRun, QueueCount
+from ..stores.facts import QueueFacts
 from ..stores.queue.schedules import StoredSchedule
+from ..stores.records import LastRun, QueueCount
 from .findings import CheckResult, ok, unknown, warning
 
 MAX_NEXT_ROWS = 1000

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..messages.programs import CLIENT
 from ..settings.load import Settings
-from ..stores.database.facts import SQLiteFacts
+from ..stores.facts import SQLiteFacts
 from .findings import CheckResult, broken, ok, unknown
 from .tables import check_claim_index, check_ids, check_tables
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..messages.programs import CLIENT
-from ..stores.database.facts import MAX_USUAL_ID, ForgedIds, TableFault
-from ..stores.database.tables import SCHEMA_VERSION
+from ..stores.facts import MAX_USUAL_ID, ForgedIds, TableFault
+from ..stores.tables import SCHEMA_VERSION
 from .findings import CheckResult, broken, ok, unknown, warning
 
 CLAIM_INDEXES = ("claim_by_group", "claim_any_group")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..messages.printable import age, printable
-from ..stores.database.facts import Holder, PostgreSQLFacts, TableRows
+from ..stores.facts import Holder, PostgreSQLFacts, TableRows
 from .findings import CheckResult, broken, ok, unknown, warning
 from .servers import MAX_TRANSACTION_SECONDS
 

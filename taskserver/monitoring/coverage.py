@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..messages.programs import CLIENT
 from ..model.task import ALL_GROUPS, MAX_GROUP_ID, Status
-from ..stores.database.records import LastRun, QueueCount
+from ..stores.records import LastRun, QueueCount
 
 MIN_LATE_SECONDS = 3600
 """No run is late before this, however often cron starts it."""

@@ -20,8 +20,8 @@ from ..errors import SettingError
 from ..messages.installing import install_command
 from ..messages.printable import escaped, without_middle
 from ..model.task import Status
-from ..stores.database.records import LastRun
 from ..stores.queue.stats import HOUR_SECONDS, KEY, HourStats, Stats
+from ..stores.records import LastRun
 from .coverage import seconds_since_start
 from .history import NO_CALLABLE
 from .overview import Overview, Queue, lives, read_overview

@@ -14,13 +14,13 @@ from ..host.process_identity import has_ended
 from ..model.task import Status
 from ..settings.load import Settings
 from ..stores import Store
-from ..stores.database.records import LastRun, QueueCount, RunningTask, StoredTask, WorkerProcess
 from ..stores.queue.claims import number_of
 from ..stores.queue.counts import SAMPLE, Counts, NameCount
 from ..stores.queue.diagnosis import Lapsed
 from ..stores.queue.failures import ErrorCount, Failures
 from ..stores.queue.schedules import Schedules, StoredSchedule
 from ..stores.queue.stats import HOUR_SECONDS, HourStats, RecentStats, Stats
+from ..stores.records import LastRun, QueueCount, RunningTask, StoredTask, WorkerProcess
 from ..worker.record import host_name
 from .coverage import describe_paused, describe_resuming, describe_unserved, paused_of, unserved
 

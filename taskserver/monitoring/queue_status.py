@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from ..messages.instants import utc
-from ..stores.database.records import LastRun, RunningTask
 from ..stores.queue.schedules import StoredSchedule
 from ..stores.queue.stats import HourStats
+from ..stores.records import LastRun, RunningTask
 from .acceptance import read_accepted
 from .overview import AtWork, Overview, Queue, RowCounts, read_overview
 from .task_rows import ErrorLine, error_line

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..errors import BadTask
 from ..model.pipeline import read_stages
 from ..model.task import name_of_status
-from ..stores.database.records import StoredTask
+from ..stores.records import StoredTask
 
 
 def stage_of(task: StoredTask) -> str | None:

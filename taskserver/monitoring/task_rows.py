@@ -16,9 +16,9 @@ from ..model.selection import Selection
 from ..model.task import MAX_SIGNED, Status
 from ..settings.checks import check_groups, check_whole_number
 from ..stores import Store
-from ..stores.database.records import StoredTask
 from ..stores.queue.claims import MAX_GROUPS
 from ..stores.queue.failures import ErrorCount, Failures
+from ..stores.records import StoredTask
 
 
 class TaskRow(NamedTuple):

@@ -10,7 +10,7 @@ from ..messages.instants import time_of_day
 from ..messages.printable import age
 from ..messages.programs import CLIENT, WORKER
 from ..model.task import Status
-from ..stores.database.records import LastRun
+from ..stores.records import LastRun
 from .coverage import in_time, is_stuck, seconds_since_start
 from .overview import Overview
 

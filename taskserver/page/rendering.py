@@ -21,7 +21,7 @@ from ..messages.shell_lines import error_in_shell
 from ..model.task import Status, name_of_status
 from ..monitoring.acceptance import MAY_STAY
 from ..monitoring.overview import lives
-from ..stores.database.records import StoredTask
+from ..stores.records import StoredTask
 
 MAX_INSTANT = 40
 TEMPLATES = Path(__file__).with_name("templates")

@@ -9,11 +9,11 @@ from ..errors import DatabaseError
 from ..settings.dsn.mysql import MySQLDsn
 from ..settings.dsn.sqlite import MEMORY, SQLiteDsn
 from ..settings.load import Settings, how_to_install
-from .database.database import Database
+from .database import Database
 from .queue.store import Store
 
 if TYPE_CHECKING:
-    from .database.dialect import Dialect
+    from .dialect import Dialect
 
 PSYCOPG = "psycopg[binary]>=3.3,<4"
 

@@ -12,7 +12,7 @@ from ..model.arguments import read_item
 from ..model.attempt import Finish, Outcome
 from ..model.new_task import NewTask
 from ..stores import Store
-from ..stores.database.callers import on_connection
+from ..stores.callers import on_connection
 from ..stores.queue.adding import Producing
 from ..stores.queue.callers import Callers
 

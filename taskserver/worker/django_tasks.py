@@ -27,7 +27,7 @@ from .task_context import current_row, current_task
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from ..stores.database.records import StoredTask
+    from ..stores.records import StoredTask
 
 STATES: dict[int, str] = {
     Status.NEW: "READY",

@@ -1,7 +1,7 @@
 """Waiting for new tasks in a run that lingers: short pauses after work, longer ones while the queue stays empty.
 
 Each look costs the database two small queries: one for what is due (maintenance.py), and one for a new task. Where the
-database tells of new tasks (stores/database/waiting.py), a third asks when the next one falls due; a pause ends early,
+database tells of new tasks (stores/waiting.py), a third asks when the next one falls due; a pause ends early,
 and is only the longest for which a task waits whose notice was lost.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from ..model.run_pauses import RunPauses
 from ..stores import Store
-from ..stores.database.waiting import Waiting
+from ..stores.waiting import Waiting
 from .limits import RunLimits
 from .maintenance import Maintenance
 

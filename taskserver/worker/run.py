@@ -20,8 +20,8 @@ from ..model.task import Claim, ClaimedTask, LostTask
 from ..settings.checks import check_kind
 from ..settings.load import Settings
 from ..stores import Store
-from ..stores.database.retrying import Pauses
 from ..stores.queue.claims import number_of
+from ..stores.retrying import Pauses
 from .limits import NO_LIMITS, Limits, RunLimits
 from .maintenance import Maintenance
 from .record import RunRecord

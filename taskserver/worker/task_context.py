@@ -20,11 +20,11 @@ from ..interrupts.stopping import TaskInterrupted, uninterrupted
 from ..model.results import write_progress
 from ..model.task import CANCELLED
 from ..stores import Store
-from ..stores.database.session import Session
+from ..stores.session import Session
 from .watched_call import OwnCompletion, WatchedCall
 
 if TYPE_CHECKING:
-    from ..stores.database.records import StoredTask
+    from ..stores.records import StoredTask
 
 LOG = getLogger("taskserver")
 

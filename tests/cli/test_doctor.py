@@ -24,7 +24,7 @@ from taskserver.doctor.queue import MAX_SCHEDULES_NAMED
 from taskserver.doctor.tables import check_tables
 from taskserver.settings.dsn import parse_dsn
 from taskserver.settings.load import Settings
-from taskserver.stores.database.facts import MySQLFacts
+from taskserver.stores.facts import MySQLFacts
 from tests.support.doctor import ACCEPTED_HERE, Report, made_healthy
 from tests.support.processes import assert_one_line, assert_silent, run_on_terminal
 from tests.support.queues import LONG_AGO, Queue

@@ -18,7 +18,7 @@ from taskserver.doctor.findings import CheckResult, Level
 from taskserver.errors import DatabaseError
 from taskserver.settings.dsn import parse_dsn
 from taskserver.settings.load import Settings
-from taskserver.stores.database.facts import PostgreSQLFacts
+from taskserver.stores.facts import PostgreSQLFacts
 from tests.conftest import without
 from tests.support.documents import blocks
 from tests.support.pgbouncer import pooled

@@ -21,7 +21,7 @@ import pytest
 
 from taskserver import TaskServer
 from taskserver.cli.client import main
-from taskserver.stores.database.tables import SCHEMA_VERSION
+from taskserver.stores.tables import SCHEMA_VERSION
 from tests.support.deployment import ROOT, Deployment
 from tests.support.processes import assert_one_line, assert_silent, run_here
 from tests.support.queues import Queue

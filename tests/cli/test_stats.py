@@ -22,7 +22,7 @@ from taskserver import Reason, TaskServer
 from taskserver.errors import Conflict
 from taskserver.model.task import ClaimedTask
 from taskserver.stores import Store
-from taskserver.stores.database import retrying as tries
+from taskserver.stores import retrying as tries
 from taskserver.stores.queue import stats
 from taskserver.stores.queue.stats import COLUMNS, HourStats, Stats
 from taskserver.stores.sqlite import connection as sqlite

@@ -17,7 +17,7 @@ from taskserver.monitoring.alarms import changed
 from taskserver.monitoring.checking import Limits, check
 from taskserver.settings.dsn import parse_dsn
 from taskserver.settings.load import Settings
-from taskserver.stores.database.facts import PostgreSQLFacts
+from taskserver.stores.facts import PostgreSQLFacts
 from tests.support.documents import sections
 from tests.support.postgresql import PostgreSQLServer
 from tests.support.queues import Queue

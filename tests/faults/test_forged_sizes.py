@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from taskserver.stores.database.statements import TOO_LONG
+from taskserver.stores.statements import TOO_LONG
 from tests.support.printed import json_of, text_of
 from tests.support.queues import Queue
 from tests.support.turns import A_SERVER, ONE_STORE

@@ -322,7 +322,7 @@ def test_rows_that_others_hold_are_told_and_come_back_to(
     monkeypatch.undo()
     portions: list[Sequence[int]] = []
     # In order of id: at random both held rows may come first, time and again, and nothing is written to let them go.
-    monkeypatch.setattr("taskserver.stores.database.free_rows.random.sample", lambda found, count: list(found))
+    monkeypatch.setattr("taskserver.stores.free_rows.random.sample", lambda found, count: list(found))
     with holding(queue.dsn, f"id IN ({ids[0]}, {ids[8]})") as rollback:
 
         def let_go(written: Sequence[int]) -> None:

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from taskserver.stores.database.database import IDLE_SECONDS
+from taskserver.stores.database import IDLE_SECONDS
 from tests.support.processes import assert_silent
 from tests.support.servers import MySQLServer
 from tests.support.shops import ODD_TEXT, VALUES, Shop

@@ -16,7 +16,7 @@ from taskserver import DatabaseError, TaskServer
 from taskserver.host import server_accounts
 from taskserver.settings.dsn import mysql as dsn_module
 from taskserver.stores import Store
-from taskserver.stores.database import database as stores_database
+from taskserver.stores import database as stores_database
 from taskserver.stores.mysql import login
 from taskserver.stores.queue.transactions import Transactions
 from tests.stores.accounts import QUOTED_SECRET, SECRET, account, failure

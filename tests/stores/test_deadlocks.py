@@ -22,7 +22,7 @@ from taskserver.cli.commands.add import _Tasks
 from taskserver.errors import DatabaseError
 from taskserver.model.new_task import NewTask
 from taskserver.model.selection import Selection
-from taskserver.stores.database.dialect import Dialect
+from taskserver.stores.dialect import Dialect
 from taskserver.stores.mysql.dialect import MySQLDialect
 from taskserver.stores.mysql.errors import number_of
 from taskserver.stores.postgresql.dialect import PostgreSQLDialect

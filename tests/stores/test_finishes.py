@@ -13,11 +13,11 @@ from taskserver.errors import Conflict, DatabaseError
 from taskserver.model.attempt import Finish, Outcome, Start
 from taskserver.model.task import ClaimedTask, Status
 from taskserver.stores import Store
-from taskserver.stores.database.retrying import RetryPolicy, Scope
 from taskserver.stores.queue import finishes
 from taskserver.stores.queue.batches import Batches
 from taskserver.stores.queue.finish_writes import RUN_AGAIN
 from taskserver.stores.queue.leases import START
+from taskserver.stores.retrying import RetryPolicy, Scope
 from tests.stores.verbs import (
     ENDINGS,
     PLAIN,

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from taskserver import DatabaseError, TaskServer
-from taskserver.stores.database.tables import SCHEMA_VERSION
+from taskserver.stores.tables import SCHEMA_VERSION
 from tests.support.deployment import Deployment
 from tests.support.fake_server import DATE, DECIMAL, INTEGER, FakeServer, Peer, answering, column, result
 from tests.support.processes import assert_one_line

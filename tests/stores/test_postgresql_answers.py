@@ -14,8 +14,8 @@ import pytest
 
 from taskserver import DatabaseError, TaskServer
 from taskserver.errors import Unavailable
-from taskserver.stores.database.tables import SCHEMA_VERSION
 from taskserver.stores.postgresql import connection, session
+from taskserver.stores.tables import SCHEMA_VERSION
 from tests.support.deployment import ROOT, Deployment
 from tests.support.fake_postgresql import (
     INSTANT,

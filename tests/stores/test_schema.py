@@ -15,7 +15,7 @@ import pymysql
 import pytest
 
 from taskserver import TaskServer
-from taskserver.stores.database.tables import SCHEMA_VERSION
+from taskserver.stores.tables import SCHEMA_VERSION
 from tests.support.deployment import ROOT, Deployment
 from tests.support.processes import WAIT_SECONDS
 from tests.support.servers import MySQLServer

@@ -10,7 +10,7 @@ import pytest
 from taskserver import TaskServer
 from taskserver.errors import DatabaseError, TablesMissing, TablesOutdated
 from taskserver.stores import Store
-from taskserver.stores.database.tables import SCHEMA_VERSION, schema_statements
+from taskserver.stores.tables import SCHEMA_VERSION, schema_statements
 from tests.stores.verbs import add, claim, claim_one, finish, ids, keyed, rerun, start
 from tests.support.deployment import ROOT
 from tests.support.rows import COLUMNS, Rows

@@ -20,12 +20,12 @@ from taskserver.monitoring.acceptance import FINDINGS, NAMES, REASONS, Acceptanc
 from taskserver.monitoring.alarms import WELL, Alarm, alarm_of, is_news, name_of
 from taskserver.monitoring.checking import Judgement, Limit, Limits, State, judge_by_limits, measure, span
 from taskserver.monitoring.overview import AtWork, Overview, RowCounts
-from taskserver.stores.database.records import LastRun, RunningTask, WorkerProcess
 from taskserver.stores.queue.diagnosis import Lapsed
 from taskserver.stores.queue.failures import ErrorCount
 from taskserver.stores.queue.notes import MAX_NAME
 from taskserver.stores.queue.schedules import StoredSchedule
 from taskserver.stores.queue.stats import HourStats
+from taskserver.stores.records import LastRun, RunningTask, WorkerProcess
 from tests.support.commands import parsers_of_client
 from tests.support.deployment import ROOT
 

@@ -14,9 +14,9 @@ from taskserver.doctor.queue import _cron, _ended_badly, _schedules
 from taskserver.model.schedule import Schedule
 from taskserver.settings.dsn import parse_dsn
 from taskserver.settings.load import Settings
-from taskserver.stores.database.facts import Holder, MySQLFacts, PostgreSQLFacts, SQLiteFacts, TableRows
-from taskserver.stores.database.records import LastRun
+from taskserver.stores.facts import Holder, MySQLFacts, PostgreSQLFacts, SQLiteFacts, TableRows
 from taskserver.stores.queue.schedules import _Planned, _stored
+from taskserver.stores.records import LastRun
 
 OK, UNKNOWN, WARNING, BROKEN = Level.OK, Level.UNKNOWN, Level.WARNING, Level.BROKEN
 HERE = Path("/home/you/site")

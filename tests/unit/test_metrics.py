@@ -25,8 +25,8 @@ from taskserver.monitoring.metrics import (
 )
 from taskserver.monitoring.overview import Overview, RowCounts, read_overview
 from taskserver.monitoring.verdict import judge
-from taskserver.stores.database.records import LastRun
 from taskserver.stores.queue.stats import HourStats
+from taskserver.stores.records import LastRun
 from tests.support.documents import read, table
 
 METRICS = "docs/metrics.md"

@@ -10,9 +10,9 @@ from taskserver.doctor.examination import CHECKS
 from taskserver.model.task import MAX_GROUP_ID, Status
 from taskserver.monitoring.coverage import describe_paused, describe_unserved, groups_in, paused_of, unserved
 from taskserver.monitoring.history import ended_attempts, totals_by, with_empty_hours
-from taskserver.stores.database.facts import Facts
-from taskserver.stores.database.records import LastRun, QueueCount
+from taskserver.stores.facts import Facts
 from taskserver.stores.queue.stats import HourStats, total
+from taskserver.stores.records import LastRun, QueueCount
 
 # ---- stats by the hour
 

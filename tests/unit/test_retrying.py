@@ -9,8 +9,8 @@ import pytest
 
 from taskserver import TaskServer
 from taskserver.errors import Conflict, ConnectionLost, Crowded, DatabaseError, ServerFull, Unavailable
-from taskserver.stores.database import retrying
-from taskserver.stores.database.retrying import (
+from taskserver.stores import retrying
+from taskserver.stores.retrying import (
     HELD_PATIENCE_SECONDS,
     MIN_CONFLICT_SECONDS,
     Patience,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from taskserver.stores.database.tables import SCHEMA_VERSION
+from taskserver.stores.tables import SCHEMA_VERSION
 from tests.support.browser import Browser
 from tests.support.deployment import Deployment
 from tests.support.pages import PASSWORD

@@ -361,7 +361,7 @@ def test_a_database_that_is_away_is_said_with_code_503_and_comes_back(
     open_site: PageSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from taskserver.errors import Unavailable
-    from taskserver.stores.database.tables import Tables
+    from taskserver.stores.tables import Tables
 
     visitor = open_site.visitor()
     with monkeypatch.context() as away:

@@ -13,8 +13,8 @@ from ...model.task import MAX_SIGNED, Status
 from ...monitoring.overview import gone_among
 from ...monitoring.stages import stage_of
 from ...server import TaskServer
-from ...stores.database.records import StoredTask
 from ...stores.queue.dependency_trees import DependencyTrees, Links
+from ...stores.records import StoredTask
 from ..terminal.arguments import ABOUT_GROUPS, SINCE, add_groups, since, whole_number
 from ..terminal.dependency_trees import some_ids
 from ..terminal.instants import headed, in_column, when

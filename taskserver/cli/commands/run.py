@@ -19,7 +19,7 @@ from ...messages.programs import CLIENT
 from ...model.task import MAX_ID, Status
 from ...server import TaskServer
 from ...settings.load import hide_secrets
-from ...stores.database.records import StoredTask
+from ...stores.records import StoredTask
 from ...worker.result import RunResult
 from ..terminal.arguments import whole_number
 from ..terminal.instants import in_sentence

@@ -15,9 +15,9 @@ from ...model.task import MAX_ID, Status
 from ...monitoring.overview import gone_among
 from ...monitoring.stages import stage_lines, stage_of
 from ...server import TaskServer
-from ...stores.database.records import StoredTask
-from ...stores.database.statements import INSTANTS
 from ...stores.queue.dependency_trees import DependencyTrees, Links
+from ...stores.records import StoredTask
+from ...stores.statements import INSTANTS
 from ..terminal.arguments import whole_number
 from ..terminal.dependency_trees import some_ids, tree
 from ..terminal.instants import exactly, when

@@ -15,9 +15,9 @@ from ...monitoring.coverage import seconds_since_start
 from ...monitoring.overview import AtWork, NameCounts, Overview, RowCounts, is_heard_of, lives, read_overview, sum_of
 from ...monitoring.verdict import Verdict, judge
 from ...server import TaskServer
-from ...stores.database.records import LastRun, RunningTask, WorkerProcess
 from ...stores.queue.schedules import StoredSchedule
 from ...stores.queue.stats import HourStats
+from ...stores.records import LastRun, RunningTask, WorkerProcess
 from ...worker.result import BECAUSE, Reason, counts_in_words
 from ..terminal.instants import time_of_day
 from ..terminal.output import (

@@ -12,11 +12,11 @@ from ...messages.printable import MAX_LINE, printable
 from ...messages.printable import in_units as spelt_in_units
 from ...model.task import Status, name_of_status
 from ...monitoring.acceptance import Acceptances
-from ...stores.database.records import StoredTask
-from ...stores.database.statements import INSTANTS
 from ...stores.queue.dependency_trees import Links
 from ...stores.queue.failures import ErrorCount
 from ...stores.queue.stats import COLUMNS, HourStats
+from ...stores.records import StoredTask
+from ...stores.statements import INSTANTS
 from .live_line import terminal_width
 from .style import BOLD, COLOURS, cut, painted, width_of
 

@@ -14,7 +14,7 @@ from ...errors import DatabaseError, InvalidTask
 from ...model.attempt import Finish
 from ...model.new_task import NewTask
 from ...settings.dsn import MySQLDsn
-from ..database.callers import (
+from ..callers import (
     BEGIN_AGAIN,
     CALLERS_RIGHTS_HINT,
     OPEN_ANOTHER,
@@ -26,8 +26,8 @@ from ..database.callers import (
     no_transaction,
     task_in_ascii,
 )
-from ..database.dialect import Inserts, other_columns
-from ..database.statements import Statements, words_of
+from ..dialect import Inserts, other_columns
+from ..statements import Statements, words_of
 from .errors import (
     COLUMN_MISSING,
     CONFLICTS,
@@ -45,7 +45,7 @@ from .inserts import inserted_ids
 from .words import MySQLWords
 
 if TYPE_CHECKING:
-    from ..database.dialect import Rows
+    from ..dialect import Rows
 
 READ_ONLY_TRANSACTION = 1792
 NO_DATABASE = frozenset({1044, 1046, 1049})

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import Conflict
 from ...model.task import MAX_PRIORITY, Changed
-from ..database.database import Database
-from ..database.retrying import AT_ONCE
-from ..database.statements import with_ids
+from ..database import Database
+from ..retrying import AT_ONCE
+from ..statements import with_ids
 from .errors import LOCK_WAIT_ENDED, number_of
 
 if TYPE_CHECKING:
-    from ..database.free_rows import FreeRows
+    from ..free_rows import FreeRows
 
 # Each group gives its first rows in order straight from (status, group_id, priority, id); those few are put in
 # order together, and the UPDATE reaches the chosen ones by primary key. So a claim reads groups times limit

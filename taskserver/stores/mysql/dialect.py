@@ -11,9 +11,9 @@ import pymysql
 
 from ...errors import DatabaseError, Unavailable
 from ...settings.dsn import MySQLDsn
-from ..database.database import Database
-from ..database.dialect import Dialect
-from ..database.session import Pace
+from ..database import Database
+from ..dialect import Dialect
+from ..session import Pace
 from .claiming import MySQLClaiming
 from .connection import Connection
 from .errors import DRIVER_ERRORS, error_of, unreadable
@@ -22,7 +22,7 @@ from .session import READ_COMMITTED, Abilities, MySQLSession
 from .words import MySQLWords
 
 if TYPE_CHECKING:
-    from ..database.facts import MySQLFacts
+    from ..facts import MySQLFacts
     from .callers import MySQLCallers
     from .inserts import MySQLInserts
     from .task_connection import MySQLTaskConnection

@@ -24,7 +24,7 @@ from ...errors import (
 )
 from ...messages.programs import CLIENT, WORKER
 from ...settings.dsn.mysql import MySQLDsn, folder_of_sockets, usual_socket
-from ..database.dialect import no_tables, other_columns
+from ..dialect import no_tables, other_columns
 
 MALFORMED = (AssertionError, struct.error, LookupError, TypeError, AttributeError, ArithmeticError)
 """Raised by the driver where an answer is none of MySQL's."""

@@ -14,9 +14,9 @@ from contextlib import suppress
 from typing import Any
 
 from ...errors import DatabaseError, Unavailable
-from ..database.database import Database
-from ..database.dialect import claim_indexes
-from ..database.facts import (
+from ..database import Database
+from ..dialect import claim_indexes
+from ..facts import (
     ForgedIds,
     MySQLFacts,
     TableFault,
@@ -26,9 +26,9 @@ from ..database.facts import (
     kind_of_column,
     shapes_of_indexes,
 )
-from ..database.free_rows import Lock
-from ..database.server_facts import WORKER_RIGHTS, Right, allowed, clock_ahead, held_rows, lacking
-from ..database.tables import schema_statements
+from ..free_rows import Lock
+from ..server_facts import WORKER_RIGHTS, Right, allowed, clock_ahead, held_rows, lacking
+from ..tables import schema_statements
 from .errors import RIGHTS_MISSING, number_of
 
 IDENTITY = "SELECT VERSION(), CURRENT_USER()"

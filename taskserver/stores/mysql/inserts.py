@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..database.dialect import Inserts, ids_of_keys
+from ..dialect import Inserts, ids_of_keys
 from .session import READ_COMMITTED, Abilities
 
 if TYPE_CHECKING:
-    from ..database.dialect import Rows
+    from ..dialect import Rows
 
 
 class MySQLInserts(Inserts):

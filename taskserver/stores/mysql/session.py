@@ -13,8 +13,8 @@ from pymysql.constants import CLIENT
 
 from ...errors import DatabaseError
 from ...settings.dsn import MySQLDsn
-from ..database.session import Pace, Session
-from ..database.statements import MAX_UTF8_BYTES, SHORT_BYTES, Write
+from ..session import Pace, Session
+from ..statements import MAX_UTF8_BYTES, SHORT_BYTES, Write
 from .connection import Connection
 from .errors import DRIVER_ERRORS, LOCK_WAIT_ENDED, NO_ID_LEFT, STATEMENT_BINLOG, TOO_LONG, number_of
 from .login import log_in

@@ -9,7 +9,7 @@ import pymysql
 from pymysql.constants.SERVER_STATUS import SERVER_STATUS_IN_TRANS
 from pymysql.cursors import Cursor
 
-from ..database.task_connection import SET_SAVEPOINT, TaskConnection
+from ..task_connection import SET_SAVEPOINT, TaskConnection
 from .errors import SAVEPOINT_MISSING, number_of
 from .session import wait_for_answers
 

@@ -17,7 +17,7 @@ from ...errors import Conflict, ConnectionLost, DatabaseError, InvalidTask
 from ...model.attempt import Finish
 from ...model.new_task import NewTask
 from ...settings.dsn import PostgreSQLDsn
-from ..database.callers import (
+from ..callers import (
     BEGIN_AGAIN,
     CALLERS_RIGHTS_HINT,
     OPEN_ANOTHER,
@@ -29,8 +29,8 @@ from ..database.callers import (
     no_transaction,
     task_in_ascii,
 )
-from ..database.dialect import IDS_OF_KEYS, Inserts, other_columns
-from ..database.statements import Statements, words_of
+from ..dialect import IDS_OF_KEYS, Inserts, other_columns
+from ..statements import Statements, words_of
 from .errors import (
     COLUMN_MISSING,
     HINTS,
@@ -50,7 +50,7 @@ from .words import PostgreSQLWords, numbered
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..database.dialect import Rows
+    from ..dialect import Rows
 
 KEY_TRIES = 10
 """A worker may delete the row that has a key, between the INSERT and the look for it, where each is committed."""

@@ -13,16 +13,16 @@ from ...errors import DatabaseError
 from ...messages.printable import shown
 from ...messages.programs import CLIENT
 from ...settings.dsn import PostgreSQLDsn
-from ..database.database import Database
-from ..database.dialect import Dialect
-from ..database.session import Pace
+from ..database import Database
+from ..dialect import Dialect
+from ..session import Pace
 from .claiming import PostgreSQLClaiming
 from .errors import DRIVER_ERRORS, error_of, login_error
 from .session import PostgreSQLSession
 from .words import PostgreSQLWords, numbered
 
 if TYPE_CHECKING:
-    from ..database.facts import PostgreSQLFacts
+    from ..facts import PostgreSQLFacts
     from .callers import PostgreSQLCallers
     from .inserts import PostgreSQLInserts
     from .task_connection import PostgreSQLTaskConnection

@@ -23,7 +23,7 @@ from ...errors import (
 )
 from ...messages.programs import CLIENT, WORKER
 from ...settings.dsn import PostgreSQLDsn
-from ..database.dialect import no_tables, other_columns
+from ..dialect import no_tables, other_columns
 
 MALFORMED = (AssertionError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 """Raised by the driver where an answer is none of PostgreSQL's, or none of ours."""

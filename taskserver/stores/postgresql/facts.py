@@ -13,9 +13,9 @@ import psycopg
 from psycopg import pq
 
 from ...model.task import MODES
-from ..database.database import Database
-from ..database.dialect import claim_indexes
-from ..database.facts import (
+from ..database import Database
+from ..dialect import claim_indexes
+from ..facts import (
     MAX_USUAL_ID,
     Holder,
     IdsAhead,
@@ -24,7 +24,7 @@ from ..database.facts import (
     as_typed,
     forged_ids,
 )
-from ..database.server_facts import WORKER_RIGHTS, Right, allowed, clock_ahead, held_rows, lacking
+from ..server_facts import WORKER_RIGHTS, Right, allowed, clock_ahead, held_rows, lacking
 from .session import PostgreSQLSession
 from .tables_facts import WITH_THESE, compared
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import Conflict, DatabaseError, InvalidTask, Refused
 from ...messages.printable import shown
-from ..database.dialect import Inserts, ids_of_keys
+from ..dialect import Inserts, ids_of_keys
 from .errors import DRIVER_ERRORS
 from .session import bindable
 
 if TYPE_CHECKING:
-    from ..database.dialect import Rows
+    from ..dialect import Rows
 
 MIN_COPIED = 100
 """Fewer rows are not worth a second round trip."""

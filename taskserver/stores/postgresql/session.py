@@ -20,8 +20,8 @@ from psycopg.pq import TransactionStatus
 
 from ...errors import DatabaseError
 from ...settings.dsn import PostgreSQLDsn
-from ..database.session import Pace, RowsChanged, Session
-from ..database.statements import Write
+from ..session import Pace, RowsChanged, Session
+from ..statements import Write
 from .connection import connect_to, suit
 from .errors import DRIVER_ERRORS
 

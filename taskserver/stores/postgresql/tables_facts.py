@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ...errors import DatabaseError
-from ..database.database import Database
-from ..database.facts import TableFault, TableShape, differences, kind_of_column
-from ..database.retrying import AT_ONCE, RetryPolicy, Scope
-from ..database.tables import schema_statements
+from ..database import Database
+from ..facts import TableFault, TableShape, differences, kind_of_column
+from ..retrying import AT_ONCE, RetryPolicy, Scope
+from ..tables import schema_statements
 
 OIDS = """
     SELECT name, CAST(to_regclass(quote_ident(name)) AS oid) FROM unnest(CAST(? AS text[])) AS name

@@ -19,8 +19,8 @@ from psycopg.rows import tuple_row
 
 from ...errors import DatabaseError
 from ...settings.dsn import PostgreSQLDsn
-from ..database.session import Pace
-from ..database.task_connection import ROLLBACK_TO_SAVEPOINT, SET_SAVEPOINT, TaskConnection
+from ..session import Pace
+from ..task_connection import ROLLBACK_TO_SAVEPOINT, SET_SAVEPOINT, TaskConnection
 from .connection import Connection, connect_to, suit
 from .errors import DRIVER_ERRORS, IN_FAILED_TRANSACTION, NO_TRANSACTION, SAVEPOINT_MISSING, state_of
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..database.retrying import RetryPolicy, Scope
-from ..database.statements import with_ids
+from ..retrying import RetryPolicy, Scope
+from ..statements import with_ids
 
 if TYPE_CHECKING:
-    from ..database.database import Database
+    from ..database import Database
 
 ARE_THERE = "SELECT id FROM {table} WHERE id IN ({ids})"
 WAIT_BRIEFLY = "SET LOCAL lock_timeout = '20ms'"

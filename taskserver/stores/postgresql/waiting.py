@@ -31,9 +31,9 @@ from typing import Any
 import psycopg
 
 from ...errors import Conflict, DatabaseError, Unavailable
-from ..database.database import Database
-from ..database.retrying import AT_ONCE, HELD_PATIENCE_SECONDS, RetryPolicy, Scope
-from ..database.waiting import Waiting
+from ..database import Database
+from ..retrying import AT_ONCE, HELD_PATIENCE_SECONDS, RetryPolicy, Scope
+from ..waiting import Waiting
 from .errors import DRIVER_ERRORS
 
 LOG = getLogger("taskserver")

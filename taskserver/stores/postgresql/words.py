@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from itertools import count
 
-from ..database.dialect import assignments
-from ..database.statements import Words
+from ..dialect import assignments
+from ..statements import Words
 
 
 class PostgreSQLWords(Words):

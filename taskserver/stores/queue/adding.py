@@ -16,13 +16,13 @@ from ...errors import DatabaseError, InvalidTask, TooLong
 from ...model.arguments import encode
 from ...model.new_task import NewTask
 from ...model.task import MAX_SIGNED, Status
-from ..database.database import Database
-from ..database.dialect import ADD, ADD_ROW, Inserts
-from ..database.retrying import RetryPolicy, Scope
-from ..database.statements import MAX_UTF8_BYTES
+from ..database import Database
+from ..dialect import ADD, ADD_ROW, Inserts
+from ..retrying import RetryPolicy, Scope
+from ..statements import MAX_UTF8_BYTES
 
 if TYPE_CHECKING:
-    from ..database.dialect import Rows
+    from ..dialect import Rows
 
 MAX_STATEMENT_BYTES = 400_000
 """Old servers take 1 MiB a statement, and quoting may double its length. For a server that takes less it is cut."""

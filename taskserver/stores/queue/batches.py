@@ -12,9 +12,9 @@ from functools import partial
 
 from ...errors import Conflict
 from ...model.task import ClaimedTask
-from ..database.free_rows import Lock
-from ..database.session import RowsChanged
-from ..database.statements import Write, with_ids
+from ..free_rows import Lock
+from ..session import RowsChanged
+from ..statements import Write, with_ids
 from .finish_writes import CANCEL, COMPLETE, RUN_AGAIN
 from .leases import RENEW, START
 from .store import Store

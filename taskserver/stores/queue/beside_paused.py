@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ...model.task import NOTHING_CHANGED, Changed
 
 if TYPE_CHECKING:
-    from ..database.database import Database
+    from ..database import Database
 
 MIN_WINDOW_ROWS = 1000
 """So many paused rows cost a claim some milliseconds to pass over, less than going by groups does."""

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ...model.task import MAX_SIGNED, Status
-from ..database.database import Database
-from ..database.records import StoredTask, stored_task
+from ..database import Database
+from ..records import StoredTask, stored_task
 
 WINDOW = 5000
 """Rows that one page looks through."""

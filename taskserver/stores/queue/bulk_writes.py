@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ..database.database import MAX_IDS_PER_STATEMENT
-from ..database.free_rows import Lock
-from ..database.retrying import Pauses, rest_after
-from ..database.statements import with_ids
+from ..database import MAX_IDS_PER_STATEMENT
+from ..free_rows import Lock
+from ..retrying import Pauses, rest_after
+from ..statements import with_ids
 from .store import Store
 
 MAX_IDS_PER_LOOK = 50_000

@@ -8,8 +8,8 @@ from ...errors import Conflict, DatabaseError, is_refusal
 from ...interrupts.stopping import uninterrupted
 from ...model.attempt import Finish, Outcome
 from ...model.new_task import NewTask
-from ..database.callers import SAVEPOINT, CallersDatabase, CallersDialect, on_connection
-from ..database.statements import Write
+from ..callers import SAVEPOINT, CallersDatabase, CallersDialect, on_connection
+from ..statements import Write
 from .adding import Adding
 from .finish_writes import FinishWrites, outcome_of, outcome_otherwise
 

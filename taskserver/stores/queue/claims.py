@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import Conflict, Crowded, DatabaseError
 from ...model.task import MAX_GROUP_ID, NOTHING_CHANGED, Changed, Claim, ClaimedTask
-from ..database.database import MAX_IDS_PER_STATEMENT, Database
-from ..database.retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
+from ..database import MAX_IDS_PER_STATEMENT, Database
+from ..retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
 
 if TYPE_CHECKING:
-    from ..database.free_rows import FreeRows
+    from ..free_rows import FreeRows
     from .beside_paused import BesidePaused
 
 MAX_GROUPS = 400

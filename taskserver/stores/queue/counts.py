@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from ...model.results import as_texts
 from ...model.task import Status
-from ..database.database import Database, Row
-from ..database.records import QueueCount
-from ..database.statements import marks
+from ..database import Database, Row
+from ..records import QueueCount
+from ..statements import marks
 
 MAX_COUNTED = 100_000
 """Rows that one look counts, all groups and statuses together."""

@@ -22,10 +22,10 @@ from typing import ClassVar, NamedTuple
 
 from ...errors import Conflict, DatabaseError, is_refusal
 from ...model.task import Status
-from ..database.database import Row
-from ..database.free_rows import FreeRows, Work
-from ..database.retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
-from ..database.statements import with_ids
+from ..database import Row
+from ..free_rows import FreeRows, Work
+from ..retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
+from ..statements import with_ids
 from .edges import MAX_EDGES_PER_LOOK, Edges
 from .store import Store
 

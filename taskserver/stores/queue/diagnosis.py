@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..database.database import Database
-from ..database.facts import Facts, QueueFacts
+from ..database import Database
+from ..facts import Facts, QueueFacts
 
 # A task waits, and none of its parents will tell it of an end: they were deleted by hand.
 IS_ORPHAN = """

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from ...errors import Conflict
 from ...model.task import Due, LostTask, Status
-from ..database.database import Database, Row
-from ..database.retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
+from ..database import Database, Row
+from ..retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
 
 if TYPE_CHECKING:
-    from ..database.free_rows import FreeRows
+    from ..free_rows import FreeRows
 
 MAX_DUE_PER_LOOK = 250
 """Rows of each kind that one look for due rows finds: bounded, so that no transaction is long."""

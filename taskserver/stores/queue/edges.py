@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from ..database.database import Database, Row
-from ..database.statements import with_ids
+from ..database import Database, Row
+from ..statements import with_ids
 
 MAX_EDGES_PER_LOOK = 400
 

@@ -9,7 +9,7 @@ from ...messages.error_text import MAX_ERROR_LENGTH
 from ...model.results import as_texts
 from ...model.selection import Selection
 from ...model.task import MAX_SIGNED
-from ..database.database import Database
+from ..database import Database
 from .dependencies import GIVEN_UP, IS_GIVEN_UP
 from .operations import RETRY, bulk_write
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...model.attempt import Finish, Outcome
-from ..database.statements import Write
+from ..statements import Write
 from .leases import RENEW
 
 # Guards: a write leaves a row alone that somebody touched while its task ran. That is rare; the write matches nothing

@@ -12,7 +12,7 @@ from itertools import accumulate
 from ...errors import DatabaseError
 from ...model.attempt import Finish, Outcome, Start
 from ...model.task import CANCELLED, ClaimedTask, Status
-from ..database.database import Database
+from ..database import Database
 from .finish_writes import FinishWrites, outcome_of, outcome_otherwise
 from .leases import RENEW, START
 

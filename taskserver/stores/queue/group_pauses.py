@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from ...model.task import MAX_GROUP_ID
-from ..database.database import Database
-from ..database.retrying import RetryPolicy, Scope
+from ..database import Database
+from ..retrying import RetryPolicy, Scope
 from .claims import IS_MARK, MARKED_AT, MARKED_BESIDE_AT
 
 CONFLICT_SECONDS = 2.0

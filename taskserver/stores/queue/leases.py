@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...model.task import ClaimedTask
-from ..database.database import Database
-from ..database.retrying import RetryPolicy, Scope
-from ..database.statements import with_ids
+from ..database import Database
+from ..retrying import RetryPolicy, Scope
+from ..statements import with_ids
 
 START = """
     UPDATE {table} {by_key}

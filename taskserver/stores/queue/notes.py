@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...model.results import as_texts
-from ..database.database import Database
+from ..database import Database
 
 MAX_NAME = 190
 """Characters of a name, in ASCII: the longest key of old servers."""

@@ -8,9 +8,9 @@ from typing import Any
 
 from ...model.new_task import NewTask
 from ...model.results import as_texts
-from ..database.database import Database
-from ..database.retrying import RetryPolicy, Scope
-from ..database.statements import with_ids
+from ..database import Database
+from ..retrying import RetryPolicy, Scope
+from ..statements import with_ids
 from .adding import Adding
 
 KIND = "added"

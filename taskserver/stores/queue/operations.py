@@ -15,8 +15,8 @@ from ...messages.programs import CLIENT
 from ...model.field_checks import check_priority, name_of
 from ...model.selection import Selection, selection_of
 from ...model.task import MAX_GROUP_ID, MAX_ID, MAX_SIGNED, ClaimedTask, Status, name_of_status
-from ..database.records import StoredTask, stored_task
-from ..database.statements import marks
+from ..records import StoredTask, stored_task
+from ..statements import marks
 from .adding import Adding
 from .bulk_writes import BulkWrite, BulkWriter, OnWritten, Written
 from .claims import MAX_GROUPS, new_token

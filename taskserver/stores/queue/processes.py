@@ -10,10 +10,10 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from ...model.task import MAX_SECONDS
-from ..database.database import MAX_IDS_PER_STATEMENT, Database
-from ..database.free_rows import FreeRows
-from ..database.records import WorkerProcess, worker_process
-from ..database.retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
+from ..database import MAX_IDS_PER_STATEMENT, Database
+from ..free_rows import FreeRows
+from ..records import WorkerProcess, worker_process
+from ..retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
 from .claims import number_of, tokens_of
 
 FORGOTTEN_SECONDS = MAX_SECONDS + 86_400

@@ -14,7 +14,7 @@ from ...messages.programs import CLIENT
 from ...model.results import as_texts
 from ...model.schedule import Schedule
 from ...model.task import Status
-from ..database.database import Database
+from ..database import Database
 
 KEY_PREFIX = "schedule:"
 """This and the schedule's name are the unique_key of its tasks."""

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from ...errors import Conflict, DatabaseError, InvalidTask, SettingError, Unavailable
 from ...messages.programs import CLIENT
 from ...model.schedule import Schedule, check_schedule, next_time
-from ..database.database import P, Row
-from ..database.retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
+from ..database import P, Row
+from ..retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
 from .adding import Adding
 from .due import MAX_DUE_PER_LOOK
 from .schedule_holders import KEY_PREFIX, holders

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from math import isfinite
 from typing import Any, NamedTuple
 
-from ..database.retrying import RetryPolicy, Scope
+from ..retrying import RetryPolicy, Scope
 from .store import Store
 
 CONFLICT_SECONDS = 2.0

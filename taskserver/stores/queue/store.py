@@ -10,14 +10,14 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..database.database import Database
-from ..database.tables import Tables
+from ..database import Database
+from ..tables import Tables
 from .claims import Claims
 from .due import DueRows
 from .runs import Runs
 
 if TYPE_CHECKING:
-    from ..database.free_rows import FreeRows
+    from ..free_rows import FreeRows
     from .adding import Producing
     from .callers import Callers
     from .diagnosis import Diagnosis
@@ -90,7 +90,7 @@ class Store:
 
     @cached_property
     def free_rows(self) -> FreeRows:
-        from ..database.free_rows import FreeRows
+        from ..free_rows import FreeRows
 
         return FreeRows(self.database)
 

@@ -14,9 +14,9 @@ from typing import Any
 from ...errors import Conflict, DatabaseError, Fatal, ServerFull, Unavailable
 from ...model.attempt import Finish, Outcome
 from ...model.task import ClaimedTask
-from ..database.database import P, T
-from ..database.retrying import RetryPolicy, Scope
-from ..database.task_connection import RELEASE_SAVEPOINT, TaskConnection
+from ..database import P, T
+from ..retrying import RetryPolicy, Scope
+from ..task_connection import RELEASE_SAVEPOINT, TaskConnection
 from .leases import START
 from .store import Store
 

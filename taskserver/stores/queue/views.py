@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ...model.results import TaskState, task_state
-from ..database.database import Database
-from ..database.records import LastRun, QueueCount, RunningTask, StoredTask, last_run, running_task, stored_task
-from ..database.statements import marks
+from ..database import Database
+from ..records import LastRun, QueueCount, RunningTask, StoredTask, last_run, running_task, stored_task
+from ..statements import marks
 from .claims import number_of
 from .counts import Counts
 from .since import earliest

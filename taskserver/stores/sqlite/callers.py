@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import Conflict, DatabaseError
-from ..database.callers import BEGIN_AGAIN, SAVEPOINT, CallersDatabase, CallersDialect, callers_error, no_transaction
-from ..database.dialect import IDS_OF_KEYS, other_columns
-from ..database.statements import Statements, words_of
+from ..callers import BEGIN_AGAIN, SAVEPOINT, CallersDatabase, CallersDialect, callers_error, no_transaction
+from ..dialect import IDS_OF_KEYS, other_columns
+from ..statements import Statements, words_of
 from .errors import HINTS, error_of
 from .inserts import SQLiteInserts
 from .private_file import is_private_file
 from .words import SQLiteWords
 
 if TYPE_CHECKING:
-    from ..database.dialect import Rows
+    from ..dialect import Rows
 
 BEGIN_AGAIN_AT_ONCE = f"{BEGIN_AGAIN}; BEGIN IMMEDIATE waits for others at its begin"
 

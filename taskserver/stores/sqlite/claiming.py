@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...model.task import Changed
-from ..database.database import Database
+from ..database import Database
 
 CLAIM = """
     UPDATE {table}

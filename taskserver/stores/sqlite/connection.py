@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...errors import DatabaseError
-from ..database.dialect import missing
+from ..dialect import missing
 from .errors import DRIVER_ERRORS
 from .open_files import Identity, OpenFiles, descriptors, identity_of
 

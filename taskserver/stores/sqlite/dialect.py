@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from ...errors import Conflict, DatabaseError
 from ...host.private_folder import make_private_folder
-from ..database.database import Database
-from ..database.dialect import Dialect
-from ..database.session import Pace
+from ..database import Database
+from ..dialect import Dialect
+from ..session import Pace
 from .claiming import SQLiteClaiming
 from .connection import open_connection
 from .errors import DRIVER_ERRORS, error_of
@@ -22,7 +22,7 @@ from .session import SQLiteSession
 from .words import SQLiteWords
 
 if TYPE_CHECKING:
-    from ..database.facts import SQLiteFacts
+    from ..facts import SQLiteFacts
     from .callers import SQLiteCallers
     from .inserts import SQLiteInserts
     from .task_connection import SQLiteTaskConnection

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...errors import AlreadyThere, Conflict, DatabaseError, Refused, Unavailable
 from ...messages.programs import CLIENT
-from ..database.dialect import no_tables, other_columns
+from ..dialect import no_tables, other_columns
 from .lent_locks import is_lent_here
 
 # UnicodeDecodeError: SQLite's own message may quote a damaged file.

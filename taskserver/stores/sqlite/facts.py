@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
-from ..database.database import Database
-from ..database.dialect import claim_indexes
-from ..database.facts import (
+from ..database import Database
+from ..dialect import claim_indexes
+from ..facts import (
     SQLiteFacts,
     TableFault,
     TableShape,
@@ -21,7 +21,7 @@ from ..database.facts import (
     kind_of_column,
     shapes_of_indexes,
 )
-from ..database.tables import schema_statements
+from ..tables import schema_statements
 
 JOURNAL_MODE = "PRAGMA journal_mode"
 QUICK_CHECK = "PRAGMA quick_check(1)"

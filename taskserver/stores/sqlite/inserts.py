@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..database.dialect import Inserts
+from ..dialect import Inserts
 
 if TYPE_CHECKING:
-    from ..database.dialect import Rows
+    from ..dialect import Rows
 
 
 class SQLiteInserts(Inserts):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import DatabaseError
-from ..database.session import Pace, Session
+from ..session import Pace, Session
 from .connection import FILES_CHANGED, open_connection
 from .errors import DRIVER_ERRORS
 

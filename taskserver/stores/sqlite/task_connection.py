@@ -14,8 +14,8 @@ import time
 from contextlib import suppress
 
 from ...interrupts.stopping import uninterrupted
-from ..database.retrying import rest_after
-from ..database.task_connection import SET_SAVEPOINT, TaskConnection
+from ..retrying import rest_after
+from ..task_connection import SET_SAVEPOINT, TaskConnection
 from .lent_locks import lent_in
 
 

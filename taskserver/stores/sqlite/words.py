@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..database.dialect import assignments
-from ..database.statements import Words
+from ..dialect import assignments
+from ..statements import Words
 
 
 class SQLiteWords(Words):

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from ...model.results import Progress, as_texts, read_progress
-from ...model.task import ALL_GROUPS, CANCELLED, Status
+from ..model.results import Progress, as_texts, read_progress
+from ..model.task import ALL_GROUPS, CANCELLED, Status
 
 
 class QueueCount(NamedTuple):

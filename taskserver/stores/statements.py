@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...model.task import CANCELLED
+from ..model.task import CANCELLED
 
 QUEUE_COLUMNS = (
     "id, task, args, group_id, priority, status, attempts, max_attempts, due_at, claim, unique_key, error_text, "

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
-from ...errors import DatabaseError, InvalidTask, TablesMissing, TooLong
-from ...messages.programs import CLIENT
-from ...model.arguments import MAX_ARGS_BYTES, in_ascii
-from ...model.attempt import Finish
-from ...model.new_task import NewTask
-from ...model.pipeline import MAX_STAGES_BYTES
+from ..errors import DatabaseError, InvalidTask, TablesMissing, TooLong
+from ..messages.programs import CLIENT
+from ..model.arguments import MAX_ARGS_BYTES, in_ascii
+from ..model.attempt import Finish
+from ..model.new_task import NewTask
+from ..model.pipeline import MAX_STAGES_BYTES
 from .dialect import Inserts
 from .statements import SHORT_BYTES, Statements, Words
 

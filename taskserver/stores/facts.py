@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ...errors import DatabaseError, Unavailable
+from ..errors import DatabaseError, Unavailable
 
 
 class TableFault(NamedTuple):

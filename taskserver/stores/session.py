@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from ...errors import DatabaseError
+from ..errors import DatabaseError
 from .retrying import Patience
 from .statements import Write
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from ...errors import Conflict, Refused
+from ..errors import Conflict, Refused
 from .database import Database
 from .retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
 from .session import RowsChanged

@@ -10,7 +10,7 @@ import time
 from enum import Enum
 from typing import NamedTuple
 
-from ...errors import Conflict, DatabaseError, ServerFull, Unavailable
+from ..errors import Conflict, DatabaseError, ServerFull, Unavailable
 
 MIN_CONFLICT_SECONDS = 5.0
 """Conflicts are waited out for at least so long, however short the patience with an absent database."""

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 
-from ...errors import AlreadyThere, TablesMissing, TablesOutdated
-from ...messages.printable import shown
-from ...messages.programs import CLIENT
+from ..errors import AlreadyThere, TablesMissing, TablesOutdated
+from ..messages.printable import shown
+from ..messages.programs import CLIENT
 from .database import Database
 from .dialect import Dialect
 

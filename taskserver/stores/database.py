@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from ...errors import ConnectionLost, DatabaseError, NotUnderstood, TooLong, Unavailable
-from ...host.standard_descriptors import fill_standard_descriptors
-from ...interrupts.stopping import uninterrupted
+from ..errors import ConnectionLost, DatabaseError, NotUnderstood, TooLong, Unavailable
+from ..host.standard_descriptors import fill_standard_descriptors
+from ..interrupts.stopping import uninterrupted
 from .dialect import Dialect, Inserts
 from .retrying import MIN_CONFLICT_SECONDS, Patience, RetryPolicy, Scope, Tries
 from .session import Pace, RowsChanged, Session

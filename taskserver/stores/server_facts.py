@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ...errors import DatabaseError, Unavailable
-from ...messages.programs import CLIENT
-from ...model.task import MODES
+from ..errors import DatabaseError, Unavailable
+from ..messages.programs import CLIENT
+from ..model.task import MODES
 from .database import Database
 from .free_rows import FreeRows
 

@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import DatabaseError, TablesMissing
-from ...messages.programs import CLIENT
+from ..errors import DatabaseError, TablesMissing
+from ..messages.programs import CLIENT
 from .retrying import AT_ONCE
 from .session import Pace, Session
 from .statements import Words, with_ids
@@ -21,8 +21,8 @@ from .statements import Words, with_ids
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from ...model.new_task import NewTask
-    from ...model.task import Changed
+    from ..model.new_task import NewTask
+    from ..model.task import Changed
     from .facts import Facts
     from .task_connection import TaskConnection
     from .waiting import Waiting
