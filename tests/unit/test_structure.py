@@ -173,8 +173,8 @@ def test_inside_the_stores_imports_go_one_way(module: str) -> None:
 
 def test_dialects_have_the_same_files() -> None:
     files = [{file.name for file in (PACKAGE / "stores" / name).glob("*.*")} for name in DIALECTS]
-    parts = ("dialect", "session", "words", "inserts", "claiming", "errors", "facts", "callers", "task_connection")
-    assert all({"__init__.py", "schema.sql", *(f"{part}.py" for part in parts)} <= names for names in files)
+    parts = ("dialect", "session", "claiming", "errors", "facts")
+    assert all({"__init__.py", *(f"{part}.py" for part in parts)} <= names for names in files)
 
 
 # ---- parts: each has a face, and nobody reaches past it
