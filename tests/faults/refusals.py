@@ -10,7 +10,6 @@ import psycopg
 import pymysql
 import pytest
 
-from taskserver.stores.mysql.connection import Connection
 from taskserver.stores.postgresql.connection import connect_to
 from tests.faults.failing import FailingQueue, OnMySQL, OnPostgreSQL
 from tests.support.processes import wait_until
@@ -152,7 +151,7 @@ def made_connections(queue: FailingQueue, monkeypatch: pytest.MonkeyPatch) -> li
         return count_and_connect
 
     if isinstance(queue, OnMySQL):
-        monkeypatch.setattr(Connection, "connect", counting(Connection.connect))
+        monkeypatch.setattr(pymysql.Connection, "connect", counting(pymysql.Connection.connect))
     else:
         monkeypatch.setattr("taskserver.stores.postgresql.session.connect_to", counting(connect_to))
     return tried

@@ -17,7 +17,7 @@ from taskserver.host import server_accounts
 from taskserver.settings.dsn import mysql as dsn_module
 from taskserver.stores import Store
 from taskserver.stores import database as stores_database
-from taskserver.stores.mysql import login
+from taskserver.stores.mysql import session
 from taskserver.stores.queue.transactions import Transactions
 from tests.stores.accounts import QUOTED_SECRET, SECRET, account, failure
 from tests.stores.verbs import add, claim_one
@@ -263,7 +263,7 @@ def test_a_server_that_is_no_mysql_is_a_database_error_in_one_line(greeting: byt
 @pytest.mark.parametrize("greeting", ["nothing", "ssh"])
 def test_a_server_that_says_nothing_more_is_given_up_by_itself(greeting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Web servers, Redis and a half-dead host take a connection and wait; cron must not pile up workers there."""
-    monkeypatch.setattr(login, "CONNECT_SECONDS", 1)
+    monkeypatch.setattr(session, "CONNECT_SECONDS", 1)
     with Stranger(GREETINGS[greeting], closes=False) as stranger:
         told: list[str] = []
         dsn = f"mysql://root:{QUOTED_SECRET}@127.0.0.1:{stranger.port}/shop"
@@ -275,6 +275,18 @@ def test_a_server_that_says_nothing_more_is_given_up_by_itself(greeting: str, mo
         trying.join(15)
     assert gave_up, "after ten times the time to connect it still waited"
     assert told
+
+
+@pytest.mark.parametrize("closes", [True, False], ids=["hangs-up", "silent"])
+@pytest.mark.parametrize("scheme", ["mysql", "postgresql"])
+def test_an_add_whose_login_failed_was_not_sent(scheme: str, closes: bool) -> None:
+    with Stranger(b"", closes) as stranger:
+        server = TaskServer(f"{scheme}://root@127.0.0.1:{stranger.port}/shop")
+        with server.store.database.answered_within(1), pytest.raises(DatabaseError) as raised:
+            server.add_task("tasks.a")
+    assert not raised.value.may_have_taken_effect
+    assert "is that a" not in str(raised.value)  # it may be the server, which is overloaded
+    assert "does the server run?" in str(raised.value) or "its log tells why" in str(raised.value)
 
 
 # ---- sockets

@@ -41,8 +41,7 @@ from .errors import (
     kind_of,
     number_of,
 )
-from .inserts import inserted_ids
-from .words import MySQLWords
+from .words import MySQLWords, inserted_ids
 
 if TYPE_CHECKING:
     from ..dialect import Rows

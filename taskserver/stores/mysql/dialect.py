@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +14,14 @@ from ..database import Database
 from ..dialect import Dialect
 from ..session import Pace
 from .claiming import MySQLClaiming
-from .connection import Connection
 from .errors import DRIVER_ERRORS, error_of, unreadable
-from .login import log_in
-from .session import READ_COMMITTED, Abilities, MySQLSession
-from .words import MySQLWords
+from .session import READ_COMMITTED, Abilities, MySQLSession, log_in, set_isolation
+from .words import MySQLInserts, MySQLWords
 
 if TYPE_CHECKING:
     from ..facts import MySQLFacts
     from .callers import MySQLCallers
-    from .inserts import MySQLInserts
     from .task_connection import MySQLTaskConnection
-
 
 FEW_CONNECTIONS = 10
 """An account that may have no more at once has better uses for one than to lie idle."""
@@ -35,7 +30,7 @@ QUIET = (
     "/*M!100300 , idle_transaction_timeout = 0, idle_write_transaction_timeout = 0, "
     "idle_readonly_transaction_timeout = 0*/"
 )
-"""A task may compute or wait for longer between two of its statements than hosts let a connection be quiet. Limits on
+"""A task may compute or wait for longer between two of its statements than hosts let a connection be idle. Limits on
 rows would hide, or refuse, counts by which a rolled-back transaction is known."""
 
 
@@ -60,12 +55,11 @@ class MySQLDialect(Dialect):
         self.abilities = Abilities()
         self.words = MySQLWords()
         self.claiming = MySQLClaiming()
+        self._inserts = MySQLInserts(self.abilities)
 
-    @cached_property
+    @property
     def inserts(self) -> MySQLInserts:
-        from .inserts import MySQLInserts  # an empty run adds nothing
-
-        return MySQLInserts(self.abilities)
+        return self._inserts
 
     def with_marks(self, sql: str) -> str:
         return sql.replace("%", "%%").replace("?", "%s")
@@ -76,10 +70,10 @@ class MySQLDialect(Dialect):
     # ---- connections
 
     def new_session(self) -> MySQLSession:
-        return MySQLSession(self._dsn, self.table, self.abilities, self.login_error)
+        return MySQLSession(self._dsn, self.abilities, self.login_error)
 
     def login_error(self, error: BaseException) -> DatabaseError:
-        """Our error for an error at login: a server that hangs up then may be none of MySQL's."""
+        """Our error for an error at login: nothing was sent by then."""
         return error_of(error, self._dsn, self.table, is_login=True)
 
     def open_task_connection(self, pace: Pace) -> MySQLTaskConnection:
@@ -87,12 +81,10 @@ class MySQLDialect(Dialect):
 
         try:
             # With the defaults of the driver and the server, but for QUIET: the task may do anything with it.
-            connect = partial(Connection, autocommit=False, init_command=QUIET)
-            connection = log_in(self._dsn, connect, pace.answer_seconds)
-            with connection.cursor() as cursor:
-                cursor.execute(self.abilities.isolation)
-                if self.abilities.isolation != READ_COMMITTED:
-                    _bear_with_renewals(cursor)
+            connection = log_in(self._dsn, pace.answer_seconds, autocommit=False, init_command=QUIET)
+            set_isolation(connection, self.abilities)
+            if self.abilities.isolation != READ_COMMITTED:
+                _allow_renewals(connection)
             return MySQLTaskConnection(connection)
         except Exception as error:
             raise self.login_error(error) from None
@@ -133,8 +125,8 @@ class MySQLDialect(Dialect):
             raise unreadable(error, self._dsn) from error
 
 
-def _bear_with_renewals(cursor: Any) -> None:
-    # MariaDB may refuse a write to a row that was changed since the transaction's snapshot: then no task could be
-    # completed whose lease was renewed meanwhile.
-    with suppress(pymysql.MySQLError):
+def _allow_renewals(connection: Any) -> None:
+    # MariaDB may refuse a write to a row that was changed since the transaction's snapshot. Then no task whose lease
+    # was renewed meanwhile could be completed.
+    with suppress(pymysql.MySQLError), connection.cursor() as cursor:
         cursor.execute("SET innodb_snapshot_isolation = OFF")

@@ -1,108 +1,191 @@
-"""One thread's connection to MySQL or MariaDB, on PyMySQL."""
+"""A connection to MySQL or MariaDB on PyMySQL: login, TLS, the variables of the session, statements.
+
+The server chooses how the password is asked for. Some ways show it: mysql_clear_password and dialog, sha256_password
+and caching_sha2_password inside TLS or encrypted with a key that the server has just sent. Another program that listens
+in the server's place could choose one of these.
+"""
 
 from __future__ import annotations
 
 import codecs
+import ssl
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import isfinite
 from typing import Any
+from weakref import ref
 
 import pymysql
 from pymysql.constants import CLIENT
 
 from ...errors import DatabaseError
-from ...settings.dsn import MySQLDsn
+from ...host import server_accounts
+from ...settings.dsn.mysql import VERIFY_IDENTITY, MySQLDsn, usual_socket
 from ..session import Pace, Session
 from ..statements import MAX_UTF8_BYTES, SHORT_BYTES, Write
-from .connection import Connection
-from .errors import DRIVER_ERRORS, LOCK_WAIT_ENDED, NO_ID_LEFT, STATEMENT_BINLOG, TOO_LONG, number_of
-from .login import log_in
+from .errors import CLEAR_PASSWORD, DRIVER_ERRORS, NEEDS_TLS, TLS_FAILED, TOO_LONG, number_of
 
+CONNECT_SECONDS = 10
 READ_SECONDS_IN_A_RUN = 10
-"""A worker's statements are short: a server that is silent for so long is gone, though TCP may not know it yet."""
+"""A worker's statements are short. A server that is silent for so long is gone, though TCP may not know it yet."""
 READ_SECONDS = 60
-"""Producers wait longer: after a cut they would not know whether their task was added."""
+"""Producers wait longer: after a timeout they would not know whether their task was added."""
 
-# UTC, as NOW() in a zone with summer time gives one hour twice a year; strict, so that nothing of ours is cut
-# silently; backslash escapes on, as PyMySQL quotes with them.
-# Locks of rows are waited for in short turns, between which a signal is heard and the patience ends.
-# The others are as servers come, and hosts set them otherwise. A host's max_join_size would refuse a claim among many
-# tasks, sql_safe_updates each claim; sql_select_limit would hide tasks that were claimed; completion_type CHAIN or
-# RELEASE would undo what follows a COMMIT; without unique_checks a key could stand twice. Where autocommit
-# is off for all, MySQL's greeting says that it is on, which the driver believes; and from 0 to 1 it ends a transaction
-# that an init_connect began.
-# A host's limit on a statement's time is for what web pages forget to bound. Ours are short, or a person waits for them
-# (a look through all rows, a change of the tables): cut off, they would begin anew and never end. Each server passes
-# over the comments that are not for it.
+# Hosts change the defaults of sessions, so these are set:
+# - UTC: in a zone with summer time NOW() gives one hour twice a year.
+# - Strict, so that no value is cut silently; with backslash escapes, as PyMySQL quotes with them.
+# - Locks of rows and tables are waited for in turns of a second, between which signals are heard and patience ends.
+# - A host's max_join_size refuses a claim among many tasks, sql_safe_updates refuses every claim, sql_select_limit
+#   hides tasks that were claimed, and completion_type CHAIN or RELEASE undoes what follows a COMMIT. Without
+#   unique_checks a key may exist twice.
+# - autocommit: MySQL's greeting says that it is on even if it is off for all, and the driver believes that. From 0 to 1
+#   it ends a transaction that an init_connect began.
+# - A host's limit on a statement's time is meant for web pages. Ours are short, or somebody waits for their end.
+# Each server passes over the comments that are not for it.
 SESSION = (
-    "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = 1, sql_big_selects = 1, "
-    "autocommit = 0, autocommit = 1, sql_safe_updates = 0, sql_select_limit = 18446744073709551615, "
-    "completion_type = 0, unique_checks = 1/*!50708 , max_execution_time = 0*//*M!100101 , max_statement_time = 0*/"
+    "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = 1, lock_wait_timeout = 1, "
+    "sql_big_selects = 1, autocommit = 0, autocommit = 1, sql_safe_updates = 0, "
+    "sql_select_limit = 18446744073709551615, completion_type = 0, unique_checks = 1"
+    "/*!50708 , max_execution_time = 0*//*M!100101 , max_statement_time = 0*/"
 )
-# A worker waits in short turns for locks of whole tables (a backup's), too: to hang up instead would leave the
-# statement waiting on the server, with a connection that counts. Producers and changes of tables wait as long as the
-# server allows.
-IN_A_RUN = "lock_wait_timeout = 1"
-AFTER_A_RUN = "SET lock_wait_timeout = DEFAULT, autocommit = 1"
-READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
-REPEATABLE_READ = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
-
-# MariaDB says the same where an INSERT of many rows holds the counter for longer than is waited.
-IS_NO_ID_LEFT = """
-    SELECT VERSION() NOT LIKE '%%MariaDB%%' OR MAX(auto_increment) > 9223372036854775807
-    FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name IN (%s, %s)
-"""
+BINLOG = "SELECT @@log_bin, @@binlog_format"
+READ_COMMITTED = "READ COMMITTED"
+REPEATABLE_READ = "REPEATABLE READ"
 
 ANY_BYTES = "taskserver_any_bytes"
-"""UTF-8 that decodes each invalid byte to a lone surrogate: MariaDB keeps those that some programs make of emojis."""
+"""UTF-8 that decodes each invalid byte to a lone surrogate: MariaDB stores some that programs make of emojis."""
 
 
 class Abilities:
-    """The abilities of a server, found out by its errors; all connections of a store share them."""
+    """What the store's first connection found out about the server; all its connections share it."""
 
-    isolation = READ_COMMITTED
-    """REPEATABLE_READ where replication is by statements: it refuses writes in READ COMMITTED."""
+    isolation = ""
+    """REPEATABLE READ if replication is by statements, as the server then refuses to write in READ COMMITTED."""
+
+
+# ---- login
+
+
+class _Password(bytes):
+    """A password that is refused to a server that may not see it.
+
+    The driver hashes a password, or else it adds a zero byte, which ends it in every form that shows it.
+    """
+
+    may_be_shown: Callable[[], bool]
+
+    def __add__(self, end: Any) -> bytes:
+        if not self.may_be_shown():
+            raise pymysql.OperationalError(CLEAR_PASSWORD, "the server asks for the password itself")
+        return super().__add__(end)
+
+
+def log_in(dsn: MySQLDsn, answer_seconds: float, **options: Any) -> Any:
+    """A connection of the driver, made with a DSN's address and TLS. Raises the driver's errors."""
+    if dsn.ssl_mode or not dsn.is_loopback:
+        return _log_in(dsn, dsn.ssl_mode or "preferred", answer_seconds, options)
+    # Nobody can listen in on a loopback address. TLS only costs time there, unless the login needs it.
+    try:
+        return _log_in(dsn, "disabled", answer_seconds, options)
+    except (pymysql.MySQLError, RuntimeError) as error:
+        if number_of(error) not in NEEDS_TLS and not isinstance(error, RuntimeError):
+            raise
+    return _log_in(dsn, "preferred", answer_seconds, options)
+
+
+def _log_in(dsn: MySQLDsn, ssl_mode: str, answer_seconds: float, options: dict[str, Any]) -> Any:
+    seconds = min(CONNECT_SECONDS, answer_seconds)
+    password = _Password(dsn.password.encode("utf-8", "surrogateescape"))
+    # `localhost` may mean ::1, where most servers do not listen, so that any account of the host can.
+    is_mere_localhost = dsn.host == "localhost" and not dsn.is_verified
+    connection = pymysql.Connection(
+        user=dsn.user or None,
+        password=password,
+        host="127.0.0.1" if is_mere_localhost else dsn.host or None,
+        port=dsn.port,
+        unix_socket=dsn.unix_socket or usual_socket(dsn.host),
+        database=dsn.database,
+        charset="utf8mb4",
+        connect_timeout=seconds,
+        # Equal: the driver would make system calls for each change between different ones.
+        read_timeout=seconds,
+        write_timeout=seconds,
+        ssl_disabled=ssl_mode == "disabled",
+        ssl=_ssl_context(ssl_mode, dsn.ssl_ca),
+        defer_connect=True,
+        **options,
+    )
+    asking: Callable[[], Any] = ref(connection)  # which has the password
+
+    def may_be_shown() -> bool:
+        if dsn.is_verified:
+            return True
+        return dsn.is_loopback and server_accounts.is_at_other_end(asking()._sock, server_accounts.MYSQL)
+
+    password.may_be_shown = may_be_shown
+    connection.connect()
+    return connection
+
+
+def _ssl_context(ssl_mode: str, ca_file: str) -> ssl.SSLContext | None:
+    """The context of a TLS connection. None leaves TLS to the driver: off, or unverified where the server has it."""
+    if ssl_mode in ("disabled", "preferred"):
+        return None
+    try:
+        context = ssl.create_default_context(cafile=ca_file or None)
+    except OSError as error:
+        why = "it holds none" if isinstance(error, ssl.SSLError) else error.strerror
+        raise pymysql.OperationalError(TLS_FAILED, f"certificates cannot be read from ssl-ca: {why}") from None
+    # The certificates that servers make for themselves fail the strict check that is Python 3.13's default.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.check_hostname = ssl_mode == VERIFY_IDENTITY
+    if ssl_mode == "required" and not ca_file:
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def set_isolation(connection: Any, abilities: Abilities) -> None:
+    """Choose the isolation of a new connection by the server's replication."""
+    with connection.cursor() as cursor:
+        if not abilities.isolation:
+            cursor.execute(BINLOG)
+            is_by_statement = cursor.fetchone() == (1, "STATEMENT")
+            abilities.isolation = REPEATABLE_READ if is_by_statement else READ_COMMITTED
+        cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {abilities.isolation}")
+
+
+def set_timeout(connection: Any, seconds: float | None) -> None:
+    """Set how long a connection waits for each answer; None: for ever."""
+    connection._read_timeout = connection._write_timeout = seconds  # the driver has no public setter for these
+
+
+# ---- statements
 
 
 class MySQLSession(Session):
     """One thread's connection of ours."""
 
-    def __init__(
-        self, dsn: MySQLDsn, table: str, abilities: Abilities, error_of: Callable[[Exception], DatabaseError]
-    ) -> None:
-        """`error_of` translates an error at login."""
+    def __init__(self, dsn: MySQLDsn, abilities: Abilities, login_error: Callable[[Exception], DatabaseError]) -> None:
         super().__init__()
-        self._table = table
         self._dsn = dsn
         self._abilities = abilities
-        self._error_of = error_of
-        self._isolation = abilities.isolation
+        self._login_error = login_error
         self._packet_bytes = 0
         """The server's limit on a statement; 0 until a statement is long enough to ask for it."""
 
-    # ---- the connection
-
     def connect(self, pace: Pace) -> None:
-        connect = partial(
-            Connection,
-            autocommit=True,
-            # Count matched rows, not changed ones: a write that changes nothing has found its claim all the same.
-            client_flag=CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
-            init_command=f"{SESSION}, {IN_A_RUN}" if pace.is_in_run else SESSION,
-        )
-        self._isolation = self._abilities.isolation
+        # Count matched rows, not changed ones: a write that changes nothing has found its claim all the same.
+        flags = CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS
         try:
-            connection = log_in(self._dsn, connect, pace.answer_seconds)
-            with connection.cursor() as cursor:
-                cursor.execute(self._isolation)
-        except Exception as error:  # a server that is none of MySQL's may make the driver raise anything
-            raise self._error_of(error) from None
+            connection = log_in(
+                self._dsn, pace.answer_seconds, autocommit=True, client_flag=flags, init_command=SESSION
+            )
+            set_isolation(connection, self._abilities)
+        except Exception as error:  # the driver may raise anything if the server is not one of MySQL's
+            raise self._login_error(error) from None
         connection.encoding = ANY_BYTES
         self._packet_bytes = 0
         self.cursor = connection.cursor()
         self.connection = connection
-        self.is_in_run = pace.is_in_run
 
     def close(self) -> None:
         connection, self.connection, self.cursor = self.connection, None, None
@@ -113,12 +196,10 @@ class MySQLSession(Session):
                 pass
 
     def hasten(self, pace: Pace) -> None:
-        wait_for_answers(self.connection, _read_seconds(pace))
-
-    def suit(self, pace: Pace) -> None:
-        # The connection may be from before the run, and be used after it.
-        self.send(f"SET {IN_A_RUN}" if pace.is_in_run else AFTER_A_RUN)
-        super().suit(pace)
+        most = pace.answer_seconds
+        if not pace.is_unhurried:
+            most = min(READ_SECONDS_IN_A_RUN if pace.is_in_run else READ_SECONDS, most)
+        set_timeout(self.connection, most if isfinite(most) else None)
 
     def is_alive(self) -> bool:
         try:
@@ -126,17 +207,6 @@ class MySQLSession(Session):
         except DRIVER_ERRORS:
             return False
         return True
-
-    # ---- statements
-
-    @property
-    def commits_by_itself(self) -> bool:
-        autocommit: bool = self.connection.get_autocommit()
-        return autocommit
-
-    def begin(self) -> None:
-        if self.commits_by_itself:
-            super().begin()
 
     def send(self, sql: str, values: Sequence[Any] = ()) -> Any:
         self._send(filled(self.cursor, sql, values))
@@ -154,51 +224,17 @@ class MySQLSession(Session):
 
     def send_joined(self, writes: Sequence[Write], are_apart: bool, least: Sequence[int]) -> list[int]:
         cursor = self.cursor
-        texts = [filled(cursor, sql, values) for sql, values in writes]
-        opening = [self._opening()] if self.commits_by_itself else []
-        self._send("; ".join([*opening, *texts, "COMMIT"]))
-        matched = [cursor.rowcount]
+        self._send("; ".join(["BEGIN", *(filled(cursor, sql, values) for sql, values in writes), "COMMIT"]))
+        matched = []
         while cursor.nextset():
             matched.append(cursor.rowcount)
-        return matched[len(opening) : -1]
-
-    def _opening(self) -> str:
-        # In a run many transactions follow one another: without autocommit none of them needs a BEGIN.
-        return "SET autocommit = 0" if self.is_in_run else "BEGIN"
-
-    def mend(self, error: Exception) -> bool:
-        if number_of(error) == NO_ID_LEFT and not self._is_no_id_left():
-            error.args = (LOCK_WAIT_ENDED, "the counter of ids, which another program holds, did not come in time")
-        if number_of(error) != STATEMENT_BINLOG or self._isolation != READ_COMMITTED:
-            return False
-        # Go on in REPEATABLE READ: else statement-based replication refuses even a transaction's first write.
-        self._abilities.isolation = self._isolation = REPEATABLE_READ
-        self.send("ROLLBACK")
-        self.send(REPEATABLE_READ)
-        if self.in_transaction:
-            self.begin()
-        return True
-
-    def _is_no_id_left(self) -> bool:
-        self.cursor.execute(filled(self.cursor, IS_NO_ID_LEFT, (self._table, f"{self._table}_done")))
-        return bool(self.cursor.fetchall()[0][0])
-
-
-def wait_for_answers(connection: Any, seconds: float | None) -> None:
-    """Set how long a connection waits for each answer; None: for ever."""
-    connection._read_timeout = connection._write_timeout = seconds  # the driver has no public setter for these
+        return matched[:-1]
 
 
 def packet_bytes(cursor: Any) -> int:
     """The server's max_allowed_packet, as a session began with it: a statement and one byte must be shorter."""
     cursor.execute("SELECT @@SESSION.max_allowed_packet LIMIT 1")
     return int(cursor.fetchall()[0][0])
-
-
-def _read_seconds(pace: Pace) -> float | None:
-    if pace.is_unhurried:  # unless somebody waits for the whole, as a visitor does
-        return pace.answer_seconds if isfinite(pace.answer_seconds) else None
-    return min(READ_SECONDS_IN_A_RUN if pace.is_in_run else READ_SECONDS, pace.answer_seconds)
 
 
 def filled(cursor: Any, sql: str, values: Sequence[Any]) -> str:

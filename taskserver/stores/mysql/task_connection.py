@@ -11,7 +11,7 @@ from pymysql.cursors import Cursor
 
 from ..task_connection import SET_SAVEPOINT, TaskConnection
 from .errors import SAVEPOINT_MISSING, number_of
-from .session import wait_for_answers
+from .session import set_timeout
 
 SECONDS_OF_OURS = 60
 """The wait for the answer to a statement of ours: longer than the server waits for a lock."""
@@ -50,10 +50,10 @@ class MySQLTaskConnection(TaskConnection):
         self._sets = self._counts(COUNT_OF_SETS)["set_option"]
         self.connection.query(BEGIN)
         self.connection.query(SET_SAVEPOINT)
-        wait_for_answers(self.connection, None)  # the task's own statements may take any time
+        set_timeout(self.connection, None)  # the task's own statements may take any time
 
     def take_back(self) -> None:
-        wait_for_answers(self.connection, SECONDS_OF_OURS)
+        set_timeout(self.connection, SECONDS_OF_OURS)
 
     def is_savepoint_missing(self, error: BaseException | None) -> bool:
         return number_of(error) == SAVEPOINT_MISSING

@@ -1,11 +1,16 @@
-"""The words of MySQL and MariaDB."""
+"""The words of MySQL and MariaDB, and how rows are added there."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from ..dialect import assignments
+from ..dialect import Inserts, assignments, ids_of_keys
 from ..statements import Words
+from .session import READ_COMMITTED, Abilities
+
+if TYPE_CHECKING:
+    from ..dialect import Rows
 
 
 class MySQLWords(Words):
@@ -41,3 +46,33 @@ class MySQLWords(Words):
         # MySQL has no condition for all changes together.
         new = {column: f"IF({condition}, {to}, {column})" if condition else to for column, to in changes.items()}
         return f"ON DUPLICATE KEY UPDATE {assignments(new)}"
+
+
+class MySQLInserts(Inserts):
+    """Adding on connections of ours."""
+
+    def __init__(self, abilities: Abilities) -> None:
+        self._abilities = abilities
+
+    def insert(self, database: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
+        return inserted_ids(database, sql, values, count)
+
+    def insert_keyed(self, database: Rows, sql: str, values: Sequence[Any], keys: Sequence[str]) -> Sequence[int]:
+        # In REPEATABLE READ a plain SELECT sees the database as it was at the transaction's first look. A locking one
+        # sees the right row, which is locked already. For several keys it would wait for rows beside them, so it is
+        # sent for one key at a time.
+        database.execute(sql, values)
+        ids = ids_of_keys(database, keys) if self._abilities.isolation == READ_COMMITTED else {}
+        for unseen in [key for key in keys if key.encode() not in ids]:
+            ids |= ids_of_keys(database, [unseen], " FOR UPDATE")
+        return [ids[key.encode()] for key in keys]
+
+
+def inserted_ids(database: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
+    """Insert `count` rows; their ids, in order."""
+    first = int(database.execute(sql, values).lastrowid)
+    if count == 1:
+        return (first,)
+    # InnoDB gives the rows of one INSERT … VALUES consecutive ids, in the steps of this variable (Galera sets it).
+    step = int(database.rows("SELECT @@SESSION.auto_increment_increment LIMIT 1")[0][0])
+    return range(first, first + count * step, step)

@@ -1,8 +1,10 @@
-"""The variables of a session that a host may set oddly: for our own connections, a task's, and a caller's."""
+"""Sessions on MySQL: variables that a host sets oddly, limits on packets, statement-based replication, odd answers."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -10,10 +12,16 @@ import pymysql
 import pytest
 
 from taskserver import DatabaseError, Selection, TaskServer
+from taskserver.errors import TooLong
+from taskserver.model.new_task import NewTask
+from taskserver.model.task import Status
 from taskserver.stores import Store
 from tests.stores.accounts import account
+from tests.stores.verbs import PLAIN, add_many, keyed
+from tests.support.fake_server import DECIMAL, FakeServer, answering, column, result
 from tests.support.queues import Queue
-from tests.support.servers import MySQLServer, plain_connection
+from tests.support.rows import MODES
+from tests.support.servers import MariaDB, MySQLServer, plain_connection
 
 ODD = "max_join_size = 1000, sql_safe_updates = 1, sql_select_limit = 2, completion_type = 1, unique_checks = 0"
 TASKS = """
@@ -96,11 +104,11 @@ def test_a_queue_works_where_the_host_gives_sessions_odd_defaults(
     )
 
 
-MODES = ("NO_BACKSLASH_ESCAPES", "ANSI", "ORACLE", "TRADITIONAL,NO_AUTO_VALUE_ON_ZERO")
+SQL_MODES = ("NO_BACKSLASH_ESCAPES", "ANSI", "ORACLE", "TRADITIONAL,NO_AUTO_VALUE_ON_ZERO")
 
 
 @pytest.mark.parametrize(
-    "odd_queue", [f"sql_mode = '{mode}', max_join_size = 1" for mode in MODES], ids=MODES, indirect=True
+    "odd_queue", [f"sql_mode = '{mode}', max_join_size = 1" for mode in SQL_MODES], ids=SQL_MODES, indirect=True
 )
 def test_a_transactional_task_runs_in_each_sql_mode_of_a_host(odd_queue: Queue, mysql_server: MySQLServer) -> None:
     odd_queue.server.add_task("tasks.write", [1])
@@ -194,3 +202,150 @@ def test_a_transactional_task_may_be_quiet_for_longer_than_the_host_lets_connect
         ran = queue.worker()
     assert (ran.returncode, ran.stderr) == (0, "")
     assert mysql_server.execute("SELECT number FROM effects", database=mysql_dsn.rpartition("/")[2]) == ((1,),)
+
+
+# ---- statements that are longer than max_allowed_packet: the server hangs up on them, so they are not sent
+
+SIZE = 64 * 1024
+PACKET_TASKS = """
+import taskserver
+def short(number): return "s"
+def long(number): return "x" * 65_000  # with the next start it is too long
+def hand_on(number): return ["x" * 900_000]
+@taskserver.task(transactional=True)
+def hand_on_in_transaction(number): return ["x" * 900_000]
+def end(text): pass
+"""
+
+
+@pytest.fixture
+def server(mysql_dsn: str, mysql_server: MySQLServer, tmp_path: Path) -> Iterator[TaskServer]:
+    (tmp_path / "packets.py").write_text(PACKET_TASKS)
+    with (
+        mysql_server.set_globally(max_allowed_packet=SIZE),
+        TaskServer(mysql_dsn, modules="packets", folder=tmp_path, mode="mark", max_attempts=3) as server,
+    ):
+        server.create_tables()
+        yield server
+
+
+def stored(mysql_server: MySQLServer, dsn: str, columns: str) -> tuple[tuple[Any, ...], ...]:
+    return mysql_server.execute(f"SELECT {columns} FROM jobs_queue ORDER BY id", database=options(dsn)["database"])
+
+
+@pytest.mark.parametrize("stage", ["hand_on", "hand_on_in_transaction"])
+def test_a_next_stage_that_the_server_does_not_take_is_fatal_and_costs_no_other_task_its_result(
+    server: TaskServer, mysql_server: MySQLServer, mysql_dsn: str, stage: str
+) -> None:
+    server.add_task("packets.short", [1])
+    server.add_pipeline([f"packets.{stage}", "packets.end"], [2])
+    server.add_task("packets.long", [3])
+    server.add_task("packets.short", [4])
+    thread = server.store.database.session().connection.thread_id()
+    ran = server.run()
+    assert server.store.database.session().connection.thread_id() == thread
+    assert (ran.done, ran.failed, ran.fatal, ran.lost) == (3, 0, 1, 0)
+    rows = stored(mysql_server, mysql_dsn, "status, attempts, LEFT(result, 3), error_text")
+    assert [row[:2] for row in rows] == [(2, 1), (Status.FATAL, 1), (2, 1), (2, 1)]
+    assert [row[2] for row in rows] == ['"s"', None, '"xx', '"s"']
+    assert "longer than the server takes (max_allowed_packet)" in rows[1][3]
+
+
+@pytest.mark.parametrize("length", [SIZE, 900_000])
+def test_a_task_that_the_server_does_not_take_is_refused_before_it_is_sent(server: TaskServer, length: int) -> None:
+    assert server.add_task("packets.short", [0]) == 1
+    thread = server.store.database.session().connection.thread_id()
+    with pytest.raises(TooLong, match="max_allowed_packet"):
+        server.add_task("packets.short", ["x" * length])
+    assert server.add_task("packets.short", ["x" * (SIZE - 200)])
+    assert server.store.database.session().connection.thread_id() == thread
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_many_tasks_are_added_by_statements_as_short_as_the_server_takes_them(
+    server: TaskServer, mysql_server: MySQLServer, mysql_dsn: str, key: str | None
+) -> None:
+    texts = [letter * 9_000 for letter in 'x"ä🦊' * 10]
+    given = [
+        {"task": "packets.short", "args": [text]} | ({"unique_key": f"{key}{number}"} if key else {})
+        for number, text in enumerate(texts)
+    ]
+    ids = server.add_tasks(given)
+    with plain_connection(**options(mysql_dsn)) as connection, connection.cursor() as cursor:
+        cursor.execute("INSERT INTO jobs_queue (task) VALUES ('packets.mine')")
+        with pytest.raises(TooLong, match="max_allowed_packet"):
+            server.add_task("packets.short", ["x" * 900_000], connection=connection)
+        del texts[3::4]  # as four bytes each become twelve characters of ASCII
+        ids += server.add_tasks([{"task": "packets.short", "args": [text]} for text in texts], connection=connection)
+        connection.commit()
+    rows = stored(mysql_server, mysql_dsn, "id, task, args")
+    assert [row[0] for row in rows if row[1] == "packets.short"] == sorted(ids)
+    args = {row[0]: json.loads(row[2] or "null") for row in rows}
+    assert [args[one] for one in ids] == [task["args"] for task in given] + [[text] for text in texts]
+    assert len(rows) == len(ids) + 1
+
+
+# ---- replication by statements, which refuses to write in READ COMMITTED
+
+
+@pytest.fixture(scope="module")
+def statement_server(mariadb: MariaDB) -> Iterator[MariaDB]:
+    # mariadb is asked for as it says what to do where MariaDB is not installed.
+    with MariaDB(False, "--log-bin", "--binlog-format=STATEMENT", "--server-id=1") as server:
+        assert server.execute("SELECT @@log_bin, @@binlog_format") == ((1, "STATEMENT"),)
+        yield server
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_queue_works_where_replication_is_by_statements(
+    statement_server: MariaDB, make_queue: Callable[..., Queue], mode: str
+) -> None:
+    with statement_server.database() as name:
+        queue = make_queue(statement_server.dsn(name))
+        queue.server.add_tasks({"task": "tasks.note", "args": [str(number)]} for number in range(5))
+        assert queue.worker("--mode", mode).returncode == 0
+        assert queue.notes() == list("01234")
+
+
+def test_a_key_that_another_added_meanwhile_is_found_where_replication_is_by_statements(
+    statement_server: MariaDB,
+) -> None:
+    """There a transaction sees by a plain look only what stood at its first one."""
+    with statement_server.database() as name:
+        dsn = statement_server.dsn(name)
+        with TaskServer(dsn) as one, TaskServer(dsn) as two:
+            one.create_tables()
+            others: list[int] = []
+
+            def tasks() -> Iterator[NewTask]:
+                yield keyed("x")
+                yield from [PLAIN] * 3000  # more than are kept before the first is added
+                others.append(two.add_task("tasks.send", unique_key="late"))
+                yield keyed("late")
+
+            assert add_many(one.store, tasks())[-1:] == others
+
+
+# ---- answers that are none of a MySQL server's
+
+TWO_VALUES = result([column(), column()], [[b"0", b"ROW"]])
+SPOILED = {
+    "a column that is cut off": result([column()[:-3]], []),
+    "a number that is none": result([column(DECIMAL)], [[b"x"]]),
+}
+
+
+@pytest.mark.parametrize("packets", SPOILED.values(), ids=SPOILED)
+def test_an_answer_that_cannot_be_read_is_a_database_error(packets: list[bytes]) -> None:
+    talk = answering(lambda peer, query: peer.send(*(TWO_VALUES if b"@@log_bin" in query else packets)))
+    with FakeServer(talk) as fake, TaskServer(fake.dsn) as server, pytest.raises(DatabaseError, match="MySQL server"):
+        server.run()
+
+
+def test_the_text_of_a_server_s_error_is_cut() -> None:
+    """It would be a line in cron's mail each minute."""
+    error = b"\xff\x51\x04#HY000" + b"x" * 100_000
+    talk = lambda peer: peer.send(error)  # noqa: E731
+    with FakeServer(talk) as fake, TaskServer(fake.dsn) as server, pytest.raises(DatabaseError) as raised:
+        server.run()
+    assert 500 < len(str(raised.value)) < 1000

@@ -1,4 +1,4 @@
-"""The password on its way to the server: in clear it goes to nobody but the server itself."""
+"""Logins on MySQL: the password in clear goes only to the server, and TLS is used and verified as the DSN says."""
 
 from __future__ import annotations
 
@@ -6,22 +6,26 @@ import os
 import signal
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
+from taskserver import DatabaseError, TaskServer
 from taskserver.host import server_accounts
 from taskserver.host.server_accounts import MYSQL, is_at_other_end
 from taskserver.settings.dsn import mysql as dsn_module
 from taskserver.settings.dsn.mysql import usual_socket
-from tests.stores.accounts import SECRET, failure
+from tests.conftest import without
+from tests.stores.accounts import SECRET, account, failure
 from tests.support.certificates import Certificates
 from tests.support.deployment import Deployment
 from tests.support.fake_server import SALT, FakeServer, Peer
 from tests.support.processes import assert_one_line
+from tests.support.servers import MariaDB, find_program
 
 CLEAR = SECRET.encode() + b"\0"
 KEY = b"-----BEGIN PUBLIC KEY-----\nan attacker's own\n"
@@ -75,20 +79,14 @@ def address(listening: socket.socket, host: str = "127.0.0.1") -> str:
 @pytest.mark.parametrize("has_tls", [False, True])
 @pytest.mark.parametrize("talk", TALKS)
 def test_a_stranger_who_listens_in_the_servers_place_never_gets_the_password(
-    of_a_neighbour: None,
-    certificates: Certificates,
-    monkeypatch: pytest.MonkeyPatch,
-    talk: str,
-    has_tls: bool,
+    of_a_neighbour: None, certificates: Certificates, monkeypatch: pytest.MonkeyPatch, talk: str, has_tls: bool
 ) -> None:
     monkeypatch.setattr("pymysql._auth._have_cryptography", True)  # as with PyMySQL[rsa]
     listening = socket.create_server(("127.0.0.1", 0))
     with AskingServer(listening, talk, certificates.server_context() if has_tls else None) as server:
-        for mode in ("", "?ssl-mode=disabled", "?ssl-mode=preferred"):
-            told = failure(address(listening) + mode)
-            if talk != "old":
-                assert "ssl-ca" in told
-                assert "name localhost" in told
+        for mode in ("", "?ssl-mode=preferred"):
+            error = failure(address(listening) + mode)
+            assert talk == "old" or ("ssl-ca" in error and "name localhost" in error)
     assert server.received
     assert not server.has_the_password()
 
@@ -116,29 +114,6 @@ def test_a_server_of_our_own_account_on_this_host_gets_the_password(talk: str) -
     with AskingServer(listening, talk) as server:
         failure(address(listening))
     assert CLEAR in server.received
-
-
-def test_localhost_is_never_what_another_account_has_at_the_port(
-    of_a_neighbour: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It could hand the login on to the server, whose socket is away for a moment, and have the session."""
-    monkeypatch.setattr(dsn_module, "SOCKETS", ())
-    listening = socket.create_server(("127.0.0.1", 0))
-    with AskingServer(listening, "clear") as server:
-        for host, mode in (
-            ("localhost", ""),
-            ("LocalHost", "?ssl-mode=preferred"),
-            ("localhost", "?ssl-mode=required"),
-        ):
-            assert "neither root nor this account nor mysql" in failure(address(listening, host) + mode)
-        assert not server.received
-        failure(address(listening))
-        assert server.received
-        monkeypatch.undo()
-        monkeypatch.setattr(dsn_module, "SOCKETS", ())
-        server.received.clear()
-        failure(address(listening, "localhost"))
-        assert server.received
 
 
 def listening_at(path: Path) -> socket.socket:
@@ -209,20 +184,16 @@ def test_who_accepted_a_connection_is_asked_for_and_not_who_listens_now() -> Non
             assert is_at_other_end(connected, MYSQL)
 
 
-def test_root_is_anybody_where_the_kernel_takes_up_connections_for_programs(
+def test_where_the_system_does_not_say_who_has_the_other_end_nobody_is_the_server(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Any account may listen by SMC; a connection by TCP is root's then. The kernel here need not have it."""
-    protocols = tmp_path / "protocols"
-    protocols.write_text("protocol  size sockets  memory press maxhdr\nSMC       1184      2      -1   NI       0\n")
+    monkeypatch.setattr(server_accounts, "TABLES", (str(tmp_path / "tcp"),))
     with (
         socket.create_server(("127.0.0.1", 0)) as ours,
         socket.create_connection(ours.getsockname()) as connected,
         ours.accept()[0],
     ):
-        assert is_at_other_end(connected, MYSQL)
-        monkeypatch.setattr(server_accounts, "PROTOCOLS", str(protocols))
-        assert is_at_other_end(connected, MYSQL) is (os.getuid() != 0)
+        assert not is_at_other_end(connected, MYSQL)
 
 
 @contextmanager
@@ -258,3 +229,120 @@ def test_an_old_pymysql_is_refused_in_one_line_and_doctor_names_it(deployment: D
     ended = deployment.client("doctor")
     assert "PyMySQL 1.2 or newer is missing (this one is 1.1.1)" in ended.stdout
     assert ended.returncode == 2
+
+
+# ---- TLS
+
+
+@pytest.fixture(scope="module")
+def tls_server(certificates: Certificates) -> Iterator[MariaDB]:
+    options = (f"--ssl-cert={certificates.certificate}", f"--ssl-key={certificates.key}")
+    if find_program("mariadbd") is None:
+        without("MariaDB is not installed")
+    with MariaDB(False, *options) as server:
+        yield server
+
+
+def cipher(dsn: str) -> str:
+    """The cipher of a server's own connection; empty without TLS."""
+    with TaskServer(dsn) as server:
+        server.create_tables()
+        server.add_task("tasks.a")
+        return str(server.store.database.fetch("SHOW SESSION STATUS LIKE 'Ssl_cipher'")[0][1])
+
+
+@pytest.mark.parametrize(
+    ("options", "encrypted"),
+    [
+        ("", False),
+        ("?ssl-mode=disabled", False),
+        ("?ssl-mode=preferred", True),
+        ("?ssl-mode=REQUIRED", True),
+        ("?ssl-mode=required&ssl-ca={certificates.authority}", True),
+        ("?ssl-ca={certificates.authority}", True),
+    ],
+)
+def test_tls_is_used_as_the_mode_says(
+    tls_server: MariaDB, certificates: Certificates, options: str, encrypted: bool
+) -> None:
+    with tls_server.database() as name:
+        assert bool(cipher(tls_server.dsn(name) + options.format(certificates=certificates))) == encrypted
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "?ssl-mode=verify_identity",
+        "?ssl-mode=required&ssl-ca={certificates.stranger}",
+        "?ssl-mode=verify_identity&ssl-ca={certificates.key}",
+        "?ssl-ca={certificates.stranger}",
+    ],
+)
+def test_a_certificate_that_cannot_be_verified_is_a_database_error(
+    tls_server: MariaDB, certificates: Certificates, options: str
+) -> None:
+    failure(tls_server.dsn("mysql") + options.format(certificates=certificates))
+
+
+@pytest.mark.parametrize(("file", "words"), [("nothing.pem", "No such file"), ("empty.pem", "it holds none")])
+def test_a_file_of_authorities_that_cannot_be_read_is_told_as_such(tmp_path: Path, file: str, words: str) -> None:
+    (tmp_path / "empty.pem").touch()
+    told = failure(f"mysql://u@127.0.0.1:1/shop?ssl-ca={tmp_path}/{file}")
+    assert "ssl-ca" in told
+    assert words in told
+
+
+def test_the_identity_of_another_host_is_refused_and_required_alone_does_not_ask(
+    tls_server: MariaDB, certificates: Certificates
+) -> None:
+    # 127.0.0.2 reaches the server, too, where it listens on all addresses; the certificate does not name it.
+    with Relay(tls_server.port) as port:
+        address = f"mysql://{tls_server.login}@127.0.0.2:{port}/mysql"
+        failure(f"{address}?ssl-mode=verify_identity&ssl-ca={certificates.authority}")
+        with pytest.raises(DatabaseError, match=r"client\.py init"):
+            TaskServer(f"{address}?ssl-mode=required&ssl-ca={certificates.authority}").add_task("tasks.a")
+
+
+class Relay:
+    """Passes bytes on from 127.0.0.2 to a port of 127.0.0.1."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._listening = socket.create_server(("127.0.0.2", 0))
+
+    def __enter__(self) -> int:
+        threading.Thread(target=self._serve, daemon=True).start()
+        return int(self._listening.getsockname()[1])
+
+    def __exit__(self, *exception: object) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                visitor = self._listening.accept()[0]
+                server = socket.create_connection(("127.0.0.1", self._port))
+                for one, other in ((visitor, server), (server, visitor)):
+                    threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
+
+    def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError):
+            while received := one.recv(65536):
+                other.sendall(received)
+        with suppress(OSError):
+            other.shutdown(socket.SHUT_RDWR)
+
+
+def test_required_tls_is_never_given_up_where_the_server_offers_none(mariadb: MariaDB) -> None:
+    with mariadb.database() as name:
+        for mode in ("required", "verify_identity"):
+            assert "SSL" in failure(mariadb.dsn(name) + f"?ssl-mode={mode}")
+        assert cipher(mariadb.dsn(name) + "?ssl-mode=preferred") == ""
+
+
+def test_an_account_that_requires_tls_connects_on_loopback_by_itself(tls_server: MariaDB) -> None:
+    with tls_server.database() as name, account(tls_server, name, f"ALL ON `{name}`.*", "REQUIRE SSL") as dsn:
+        assert cipher(dsn)
+        assert "1045" in failure(f"{dsn}?ssl-mode=disabled")
+        assert "1045" in failure(dsn.replace("x@", "@"))
