@@ -118,14 +118,6 @@ CREATE TABLE IF NOT EXISTS jobs_queue_processes (
   released     BIGINT       NOT NULL DEFAULT 0
 );
 
--- The workers that wait for tasks now, and are told of new ones; a row counts until its worker should have moved the
--- instant on. A crash of the server empties the table, and ends what it tells of.
-CREATE UNLOGGED TABLE IF NOT EXISTS jobs_queue_waiting (
-  number       BIGINT       NOT NULL PRIMARY KEY,
-  group_ids    BIGINT[]     NULL DEFAULT NULL,
-  waits_until  TIMESTAMPTZ  NOT NULL
-);
-
 -- Groups whose tasks are not claimed for now.
 CREATE TABLE IF NOT EXISTS jobs_queue_paused (
   group_id     BIGINT       NOT NULL PRIMARY KEY CHECK (group_id BETWEEN 0 AND 4294967295),
@@ -174,91 +166,20 @@ CREATE TABLE IF NOT EXISTS jobs_queue_notes (
   noted_at     TIMESTAMPTZ  NOT NULL DEFAULT statement_timestamp()
 );
 
--- Tell workers that wait of tasks that are new, or fall due: `7 0` tells worker 7 of a new task, `7 1.5` of one that
--- falls due in 1.5 seconds. While none waits, an INSERT costs one look into an empty table more. The function has the
--- rights of its owner, since who may add need not see who waits. So it names the schema of everything, operators, too:
--- whoever adds a task chooses the search_path. (With a SET search_path each INSERT would take a tenth longer.)
+-- Notify waiting workers of new tasks, on the channel of the queue's name. A worker that waits has the lock; while none
+-- has it, an INSERT sends nothing: notices make the commits of all producers wait for one another.
 DO $do$
-  DECLARE
-    place TEXT = (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = 'jobs_queue'::regclass);
   BEGIN
-    LOCK TABLE jobs_queue_waiting IN SHARE ROW EXCLUSIVE MODE;
-    EXECUTE format($sql$
-      CREATE OR REPLACE FUNCTION %1$s.jobs_queue_tell() RETURNS trigger
-      LANGUAGE plpgsql SECURITY DEFINER AS $body$
+    IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'jobs_queue'::regclass AND tgname = 'notify_added') THEN
+      CREATE OR REPLACE FUNCTION jobs_queue_notify() RETURNS trigger LANGUAGE plpgsql AS $body$
         BEGIN
-          IF NOT EXISTS (
-            SELECT FROM %1$s.jobs_queue_waiting
-            WHERE waits_until OPERATOR(pg_catalog.>) pg_catalog.statement_timestamp()
-          ) THEN
-            RETURN NULL;
-          END IF;
-          IF TG_NAME OPERATOR(pg_catalog.=) 'tell_of_added' THEN
-            PERFORM pg_catalog.pg_notify(
-              pg_catalog.concat('taskserver_', CAST(CAST(%2$L AS pg_catalog.regclass) AS pg_catalog.oid)),
-              pg_catalog.concat(waiting.number, ' ', pg_catalog.min(added.seconds))
-            )
-            FROM (
-              SELECT group_id, pg_catalog.min(CASE
-                WHEN status OPERATOR(pg_catalog.=) 0
-                  AND (due_at OPERATOR(pg_catalog.>) pg_catalog.statement_timestamp()) IS NOT TRUE THEN 0
-                ELSE GREATEST(EXTRACT(EPOCH FROM due_at OPERATOR(pg_catalog.-) pg_catalog.statement_timestamp()), 0.001)
-              END) AS seconds
-              FROM added
-              WHERE status OPERATOR(pg_catalog.=) 0 OR status OPERATOR(pg_catalog.=) ANY (ARRAY[3, 5])
-                AND due_at OPERATOR(pg_catalog.<) (
-                  pg_catalog.statement_timestamp() OPERATOR(pg_catalog.+) INTERVAL '1 hour'
-                )
-              GROUP BY group_id
-            ) AS added
-            JOIN %1$s.jobs_queue_waiting AS waiting
-              ON waiting.group_ids IS NULL OR added.group_id OPERATOR(pg_catalog.=) ANY (waiting.group_ids)
-            WHERE waiting.waits_until OPERATOR(pg_catalog.>) pg_catalog.statement_timestamp()
-            GROUP BY waiting.number;
-          ELSIF TG_NAME OPERATOR(pg_catalog.=) 'tell_of_changed' THEN
-            PERFORM pg_catalog.pg_notify(
-              pg_catalog.concat('taskserver_', CAST(CAST(%2$L AS pg_catalog.regclass) AS pg_catalog.oid)),
-              pg_catalog.concat(number, ' ', CASE
-                WHEN NEW.status OPERATOR(pg_catalog.=) 0 THEN 0
-                ELSE GREATEST(
-                  EXTRACT(EPOCH FROM NEW.due_at OPERATOR(pg_catalog.-) pg_catalog.statement_timestamp()), 0.001
-                )
-              END)
-            )
-            FROM %1$s.jobs_queue_waiting
-            WHERE waits_until OPERATOR(pg_catalog.>) pg_catalog.statement_timestamp()
-              AND (group_ids IS NULL OR NEW.group_id OPERATOR(pg_catalog.=) ANY (group_ids));
-          ELSE
-            PERFORM pg_catalog.pg_notify(
-              pg_catalog.concat('taskserver_', CAST(CAST(%2$L AS pg_catalog.regclass) AS pg_catalog.oid)),
-              pg_catalog.concat(number, ' 0.001')
-            )
-            FROM %1$s.jobs_queue_waiting
-            WHERE waits_until OPERATOR(pg_catalog.>) pg_catalog.statement_timestamp();
+          IF NOT pg_try_advisory_xact_lock_shared(TG_RELID::integer, 0) THEN
+            PERFORM pg_notify(TG_TABLE_NAME, '');
           END IF;
           RETURN NULL;
         END
       $body$;
-      REVOKE ALL ON FUNCTION %1$s.jobs_queue_tell() FROM PUBLIC
-    $sql$, place, place || '.jobs_queue_waiting');
-    -- Fewer than are made here, too, where the tables were renamed, or moved to another schema.
-    IF (
-      SELECT COUNT(*) FROM pg_trigger
-      WHERE tgname LIKE 'tell_of_%' AND tgfoid = CAST(place || '.jobs_queue_tell()' AS regprocedure)
-    ) < 4 THEN
-      DROP TRIGGER IF EXISTS tell_of_added ON jobs_queue;
-      DROP TRIGGER IF EXISTS tell_of_changed ON jobs_queue;
-      DROP TRIGGER IF EXISTS tell_of_resumed ON jobs_queue_paused;
-      DROP TRIGGER IF EXISTS tell_of_scheduled ON jobs_queue_schedules;
-      CREATE TRIGGER tell_of_added AFTER INSERT ON jobs_queue
-        REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION jobs_queue_tell();
-      -- Each row by itself: a claim, a start or a finish, which are most of all, then costs nothing.
-      CREATE TRIGGER tell_of_changed AFTER UPDATE ON jobs_queue FOR EACH ROW
-        WHEN (NEW.status = 0 OR NEW.status IN (3, 5) AND NEW.due_at IS NOT NULL) EXECUTE FUNCTION jobs_queue_tell();
-      CREATE TRIGGER tell_of_resumed AFTER DELETE ON jobs_queue_paused
-        FOR EACH STATEMENT EXECUTE FUNCTION jobs_queue_tell();
-      CREATE TRIGGER tell_of_scheduled AFTER INSERT ON jobs_queue_schedules
-        FOR EACH STATEMENT EXECUTE FUNCTION jobs_queue_tell();
+      CREATE TRIGGER notify_added AFTER INSERT ON jobs_queue FOR EACH STATEMENT EXECUTE FUNCTION jobs_queue_notify();
     END IF;
   END $do$;
 
@@ -269,5 +190,5 @@ CREATE TABLE IF NOT EXISTS jobs_queue_schema (
 );
 
 -- Only where none is recorded: tables of an older version are upgraded by client.py init, not by this file.
-INSERT INTO jobs_queue_schema (version) SELECT 7 WHERE NOT EXISTS (SELECT * FROM jobs_queue_schema)
+INSERT INTO jobs_queue_schema (version) SELECT 8 WHERE NOT EXISTS (SELECT * FROM jobs_queue_schema)
 ON CONFLICT DO NOTHING;

@@ -170,4 +170,4 @@ CREATE TABLE IF NOT EXISTS jobs_queue_schema (
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Only where none is recorded: tables of an older version are upgraded by client.py init, not by this file.
-INSERT IGNORE INTO jobs_queue_schema (version) SELECT 7 FROM DUAL WHERE NOT EXISTS (SELECT * FROM jobs_queue_schema);
+INSERT IGNORE INTO jobs_queue_schema (version) SELECT 8 FROM DUAL WHERE NOT EXISTS (SELECT * FROM jobs_queue_schema);

@@ -140,19 +140,23 @@ def pg_add_many(place: PostgreSQLPlace) -> Iterator[Line]:
 
 
 def pg_notices(place: PostgreSQLPlace) -> Iterator[Line]:
-    """Eight producers beside eight of tables without triggers: no worker waits, or one does for others' tasks."""
-    compared = [Compared("taskserver", "without triggers", Bound("at least", 0.9))]
+    """One and eight producers beside those of tables without the trigger: no worker waits, or one for others' tasks."""
+    compared = [Compared("taskserver", "without trigger", Bound("at least", 0.9))]
     tasks = place.size(8_000, 80)
     databases = {peer: place.database(peer) for peer in _peers(compared)}
-    place.server.execute("ALTER TABLE jobs_queue DISABLE TRIGGER USER", database=databases["without triggers"])
-    for who, statement in (("nobody", "DELETE FROM jobs_queue_waiting"), ("one worker", WAIT_FOR_OTHERS)):
-        for database in databases.values():
-            place.server.execute(statement, database=database)
-        name = f"8 producers add {tasks:,}, {who} waits"
-        yield from _lines(place, name, "rows/s", compared, databases, "add", dict.fromkeys(databases, tasks), 8)
+    place.server.execute("ALTER TABLE jobs_queue DISABLE TRIGGER USER", database=databases["without trigger"])
+    counts = dict.fromkeys(databases, tasks)
+    for producers in (1, 8):
+        name = f"{producers} producers add {tasks:,}, nobody waits"
+        yield from _lines(place, name, "rows/s", compared, databases, "add", counts, producers)
+    with place.server.connect(dbname=databases["taskserver"]) as waiting:
+        waiting.execute(WAIT_FOR_OTHERS)
+        name = f"8 producers add {tasks:,}, one worker waits"
+        yield from _lines(place, name, "rows/s", compared, databases, "add", counts, 8)
 
 
-WAIT_FOR_OTHERS = "INSERT INTO jobs_queue_waiting VALUES (1, ARRAY[9], now() + interval '1 day')"
+WAIT_FOR_OTHERS = b"LISTEN jobs_queue; SELECT pg_advisory_lock(CAST(CAST('jobs_queue' AS regclass) AS integer), 0)"
+"""As notices.py does, and without end."""
 
 
 def pg_start(place: PostgreSQLPlace) -> Iterator[Rate]:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ..model.task import Changed
     from .facts import Facts
     from .task_connection import TaskConnection
-    from .waiting import Waiting
 
     # Faces for the type checker alone: a run that finds no task need not pay for them. A `database` in them is a
     # database.Database, whose file imports this one.
@@ -140,6 +139,8 @@ class Dialect(ABC):
     """The end of a SELECT that locks rows and waits for nobody: Conflict. Servers that skip locked rows know it."""
     joins_statements = False
     """Whether several statements go in one round trip; False once the server refused that."""
+    upgrades: Mapping[int, Sequence[str]] = {}
+    """Changes to existing tables of this dialect only, by version as tables.UPGRADES has them."""
     checks_joined = False
     """Whether such statements can be undone where one matches too few rows."""
 
@@ -179,11 +180,9 @@ class Dialect(ABC):
         """Whether the account may have few connections at once, and any number in turn. Raises DatabaseError."""
         return False
 
-    def waiting(self, database: Any, number: int, groups: Sequence[int]) -> Waiting:
-        """How the worker of this number waits for new tasks of these groups (none: of all)."""
-        from .waiting import Waiting  # only a run that lingers waits
-
-        return Waiting()
+    def notices(self, database: Any) -> Any:
+        """What wakes a waiting worker when tasks are added, as postgresql.notices.Notices; None: nothing does."""
+        return None
 
     IS_THERE = "SELECT id FROM {table} {by_key} WHERE id IN ({ids})"
 

@@ -221,7 +221,7 @@ class PostgreSQLFacts(NamedTuple):
     spared: tuple[str, ...]
     faults: tuple[TableFault, ...] | str
     lost_triggers: tuple[str, ...]
-    """The triggers that are missing or switched off, as `tell_of_added on jobs_queue`."""
+    """The triggers that are missing or switched off, as `notify_added on jobs_queue`."""
     claim_indexes: tuple[str, ...]
     forged_ids: tuple[ForgedIds, ...] | None
     """None where the account may not see the counters."""

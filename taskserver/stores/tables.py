@@ -12,7 +12,7 @@ from ..messages.programs import CLIENT
 from .database import Database
 from .dialect import Dialect
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 
 UPGRADES: dict[int, tuple[str, ...]] = {
     1: ("ALTER TABLE {workers} ADD COLUMN previous_started_at {instant_type} NULL DEFAULT NULL",),
@@ -86,7 +86,7 @@ class Tables:
         raise self._database.dialect.error(TypeError(f"the version of its tables is {shown(version)}"))
 
     def _upgrade_from(self, version: int) -> None:
-        for statement in UPGRADES.get(version, ()):
+        for statement in (*UPGRADES.get(version, ()), *self._database.dialect.upgrades.get(version, ())):
             with suppress(AlreadyThere):
                 self._database.change(statement)
         self._database.change(self.SET_VERSION, (version + 1,))

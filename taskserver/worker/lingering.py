@@ -1,18 +1,17 @@
 """Waiting for new tasks in a run that lingers: short pauses after work, longer ones while the queue stays empty.
 
-Each look costs the database two small queries: one for what is due (maintenance.py), and one for a new task. Where the
-database tells of new tasks (stores/waiting.py), a third asks when the next one falls due; a pause ends early,
-and is only the longest for which a task waits whose notice was lost.
+Each look costs the database two small queries: one for what is due (maintenance.py), and one for a new task. On
+PostgreSQL a notice of an INSERT ends a pause early (stores/postgresql/notices.py).
 """
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Sequence
 
 from ..model.run_pauses import RunPauses
 from ..stores import Store
-from ..stores.waiting import Waiting
 from .limits import RunLimits
 from .maintenance import Maintenance
 
@@ -27,7 +26,6 @@ class Lingering:
         limits: RunLimits,
         maintenance: Maintenance,
         groups: Sequence[int],
-        waiting: Waiting,
         on_look: Callable[[], object],
     ) -> None:
         """Without `groups` the run waits for tasks of all; `on_look` is called after each look that found none."""
@@ -37,11 +35,11 @@ class Lingering:
         self._limits = limits
         self._maintenance = maintenance
         self._groups = groups
-        self._waiting = waiting
+        self._notices = store.database.dialect.notices(store.database)
         # At random: cron starts the workers of many sites at the same instant.
         self._pause = pauses.when_empty * random.uniform(0.5, 1.0)
-        if waiting.pause is not None:
-            self.has_worked()  # a transaction that is open now tells of its task to those alone who waited before it
+        if self._notices:
+            self.has_worked()  # until the first look nothing wakes it
         self._is_to_disconnect: bool | None = None
 
     def has_worked(self) -> None:
@@ -50,29 +48,34 @@ class Lingering:
 
     def wait(self) -> bool:
         """Wait for a new task. False once the time is over, with none. Raises DatabaseError."""
-        waiting = self._waiting
+        notices = self._notices
+        rest = notices.rest if notices else time.sleep
         self._spare_connection()
         has_found = False
-        while not has_found and self._limits.wait(self._next_pause(), waiting.rest):
-            waiting.prepare()
+        while not has_found and self._limits.wait(self._next_pause(), rest):
+            was_notified = notices is not None and notices.has_come
+            if notices and not was_notified:
+                notices.begin()
             has_found = self._look()
             if not has_found:
+                if was_notified:  # of tasks that others took, or of other groups: a short pause without notices
+                    notices.end()
+                    self.has_worked()
                 self._on_look()
                 self._spare_connection()
-        waiting.end()
+        if notices:
+            notices.end()
         return has_found or self._limits.reason_to_end() is not None
 
     def _look(self) -> bool:
         """Whether there may be a task to claim."""
         maintenance = self._maintenance
-        maintenance.is_to_look_again = maintenance.is_to_look_again or self._waiting.has_due
         maintenance.look()
         return maintenance.is_to_look_again or self._store.claims.has_new(self._groups)
 
     def _next_pause(self) -> float:
-        if self._waiting.pause is not None:
-            return self._waiting.pause
-        pause, self._pause = self._pause, min(self._pause * 2, self._pauses.when_empty)
+        pause, longest = self._pause, self._pauses.when_empty
+        self._pause = longest if self._notices and self._notices.is_listening else min(pause * 2, longest)
         return pause
 
     def _spare_connection(self) -> None:

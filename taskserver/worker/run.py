@@ -279,16 +279,13 @@ class Runner:
     def _linger(self) -> Lingering:
         from .lingering import Lingering
 
-        record = self._record
-        waiting = self._store.database.dialect.waiting(self._store.database, record.number, self._groups)
         return Lingering(
             self._store,
             self._settings.pauses,
             self._limits,
             self._maintenance,
             self._groups,
-            waiting,
-            record.tell_of_life,
+            self._record.tell_of_life,
         )
 
     def _equip(self) -> Equipment:

@@ -41,8 +41,6 @@ REFUSED = [
     "SELECT nextval('jobs_queue_id_seq')",
     "SELECT setval('jobs_queue_id_seq', 9)",
     "CREATE TRIGGER mine AFTER INSERT ON jobs_queue EXECUTE FUNCTION suppress_redundant_updates_trigger()",
-    "SELECT jobs_queue_tell()",
-    "SELECT * FROM jobs_queue_waiting",
     "INSERT INTO jobs_queue_schema (version) VALUES (99)",
     "INSERT INTO jobs_queue_paused (group_id) VALUES (3)",
     "DROP TABLE jobs_queue",
@@ -194,40 +192,3 @@ def test_an_account_that_may_make_no_tables_is_told_what_init_needs(
     finally:
         postgresql_server.execute(f"DROP OWNED BY {name}_poor CASCADE", database=name)
         postgresql_server.execute(f"DROP ROLE {name}_poor")
-
-
-EVIL_OPERATORS = [
-    *(f"{sign} timestamptz timestamptz boolean" for sign in "<>="),
-    *("- timestamptz timestamptz interval", "+ timestamptz interval timestamptz"),
-    *("= smallint integer boolean", "= bigint bigint boolean", "= name name boolean", "= name text boolean"),
-    *("|| bigint text text", "|| text text text"),
-]
-EVIL_FUNCTIONS = ["statement_timestamp() timestamptz", "pg_notify(text, text) void"]
-CAUGHT = "LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''it has the rights of %'', current_user; END'"
-
-
-def test_who_adds_and_chooses_the_search_path_has_nothing_called_with_the_owner_s_rights(guarded: Guarded) -> None:
-    name, password = guarded.login("you_web")
-    guarded.queue.sql(f"CREATE SCHEMA evil AUTHORIZATION {name}")
-    guarded.queue.sql("INSERT INTO jobs_queue_waiting VALUES (7, ARRAY[3], now() + interval '1 day')")
-    with psycopg.connect(guarded.queue.dsn, user=name, password=password, autocommit=True) as connection:
-        for number, operator in enumerate(EVIL_OPERATORS):
-            sign, left, right, result = operator.split()
-            connection.execute(f"CREATE FUNCTION evil.f{number}({left}, {right}) RETURNS {result} {CAUGHT}".encode())
-            of = f"LEFTARG = {left}, RIGHTARG = {right}, FUNCTION = evil.f{number}"
-            connection.execute(f"CREATE OPERATOR evil.{sign} ({of})".encode())
-        for function in EVIL_FUNCTIONS:
-            signature, _, result = function.rpartition(" ")
-            connection.execute(f"CREATE FUNCTION evil.{signature} RETURNS {result} {CAUGHT}".encode())
-        connection.execute("CREATE DOMAIN evil.regclass AS text; CREATE DOMAIN evil.oid AS text")
-        connection.execute("SET search_path = evil, pg_catalog, public")
-        with pytest.raises(psycopg.errors.RaiseException, match="it has the rights of"):
-            connection.execute("SELECT statement_timestamp()")  # what is called by its name alone is theirs
-        connection.execute(ADD)
-    options = "-c search_path=evil,pg_catalog,public"
-    with psycopg.connect(guarded.queue.dsn, options=options, autocommit=True) as connection:
-        connection.execute("INSERT INTO jobs_queue (task, due_at) VALUES ('tasks.greet', '2050-01-01')")
-        connection.execute("UPDATE jobs_queue SET status = 3, due_at = '2050-01-01'")
-        connection.execute("INSERT INTO jobs_queue_paused (group_id) VALUES (3)")
-        connection.execute("DELETE FROM jobs_queue_paused")
-    assert guarded.queue.sql("SELECT COUNT(*) FROM jobs_queue") == [(2,)]

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from ..facts import PostgreSQLFacts
     from .callers import PostgreSQLCallers
     from .inserts import PostgreSQLInserts
+    from .notices import Notices
     from .task_connection import PostgreSQLTaskConnection
-    from .waiting import PostgreSQLWaiting
 
 
 class PostgreSQLDialect(Dialect):
@@ -46,6 +46,9 @@ class PostgreSQLDialect(Dialect):
     def __init__(self, dsn: PostgreSQLDsn, table: str) -> None:
         super().__init__(table)
         self._dsn = dsn
+        self.upgrades = {
+            7: (f'DROP FUNCTION IF EXISTS "{table}_tell"() CASCADE', f'DROP TABLE IF EXISTS "{table}_waiting"')
+        }
         self.joins_statements = self.checks_joined = psycopg.Pipeline.is_supported()  # not by the libpq of old systems
         self.words = PostgreSQLWords()
         self.claiming = PostgreSQLClaiming()
@@ -104,10 +107,10 @@ class PostgreSQLDialect(Dialect):
 
     # ---- for a run that lingers
 
-    def waiting(self, database: Database, number: int, groups: Sequence[int]) -> PostgreSQLWaiting:
-        from .waiting import PostgreSQLWaiting
+    def notices(self, database: Database) -> Notices:
+        from .notices import Notices
 
-        return PostgreSQLWaiting(database, number, groups)
+        return Notices(database)
 
     # ---- rows that are not committed yet
 

@@ -12,7 +12,6 @@ from typing import Any
 import psycopg
 from psycopg import pq
 
-from ...model.task import MODES
 from ..database import Database
 from ..dialect import claim_indexes
 from ..facts import (
@@ -41,13 +40,6 @@ CLOCK = "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS float8)"
 
 HAS_RIGHT = "SELECT has_table_privilege(to_regclass('{{{table}}}'), ?)"
 HAS_RIGHT_ON_COLUMN = "SELECT has_column_privilege(to_regclass('{{{table}}}'), CAST(? AS text), ?)"
-RIGHTS = (
-    *WORKER_RIGHTS,
-    *(
-        Right(verb, "waiting", column, MODES, "hearing of new tasks at once, with --linger")
-        for verb, column in (("SELECT", "number"), ("INSERT", "number"), ("UPDATE", "waits_until"), ("DELETE", ""))
-    ),
-)
 
 # ---- ids
 
@@ -179,7 +171,7 @@ def _driver() -> str:
 
 def _lacking(database: Database) -> list[Right]:
     """A worker's rights that the account lacks; a table that is missing is told elsewhere."""
-    return [right for right in RIGHTS if _lacks(database, right)]
+    return [right for right in WORKER_RIGHTS if _lacks(database, right)]
 
 
 def _lacks(database: Database, right: Right) -> bool:

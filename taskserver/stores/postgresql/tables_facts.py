@@ -52,8 +52,8 @@ KINDS = f"""
 """
 TRIGGERS = f"""
     SELECT CAST(relname AS text), CAST(tgname AS text)
-    FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid JOIN pg_proc ON pg_proc.oid = tgfoid
-    WHERE tgrelid = {WITH_THESE} AND tgenabled IN ('O', 'A') AND proname = ? AND pronamespace = relnamespace
+    FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
+    WHERE tgrelid = {WITH_THESE} AND tgenabled IN ('O', 'A')
 """
 MAKES_TABLE = re.compile(r'CREATE (UNLOGGED )?TABLE IF NOT EXISTS "(\w+)"')
 MAKES_INDEX = re.compile(r'(CREATE (?:UNIQUE )?INDEX IF NOT EXISTS "\w+" ON )(".*)', re.DOTALL)
@@ -70,7 +70,7 @@ class Compared(NamedTuple):
     faults: tuple[TableFault, ...] | str
     """Or the reason why they cannot be compared."""
     lost_triggers: tuple[str, ...]
-    """The triggers that are missing or switched off, as `tell_of_added on jobs_queue`."""
+    """The triggers that are missing or switched off, as `notify_added on jobs_queue`."""
 
 
 def compared(database: Database) -> Compared:
@@ -79,8 +79,7 @@ def compared(database: Database) -> Compared:
     unlogged = {found[2]: bool(found[1]) for found in map(MAKES_TABLE.match, statements) if found}
     oids: dict[str, int] = {name: oid for name, oid in database.fetch(OIDS, (list(unlogged),)) if oid is not None}
     numbers = list(oids.values())
-    told_by = f"{database.dialect.table}_tell"
-    there = {(table, trigger) for table, trigger in database.fetch(TRIGGERS, (numbers, told_by))}
+    there = {(table, trigger) for table, trigger in database.fetch(TRIGGERS, (numbers,))}
     made = [(table, trigger) for sql in statements for trigger, table in MAKES_TRIGGER.findall(sql)]
     lost = tuple(f"{trigger} on {table}" for table, trigger in made if table in oids and (table, trigger) not in there)
     try:

@@ -63,9 +63,6 @@ class PostgreSQLWords(Words):
         where = f" WHERE {condition}" if condition else ""
         return f"ON CONFLICT ({key}){rows} DO UPDATE SET {assignments(changes)}{where}"
 
-    def of_table(self, table: str) -> dict[str, str]:
-        return {"waiting": self.quoted.format(f"{table}_waiting")}
-
 
 def numbered(sql: str) -> str:
     """A statement with PostgreSQL's own marks, $1, $2, in place of each `?`."""

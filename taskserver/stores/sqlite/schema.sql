@@ -160,4 +160,4 @@ CREATE TABLE IF NOT EXISTS jobs_queue_schema (
   applied_at   TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
 );
 
-INSERT OR IGNORE INTO jobs_queue_schema (version) SELECT 7 WHERE NOT EXISTS (SELECT * FROM jobs_queue_schema);
+INSERT OR IGNORE INTO jobs_queue_schema (version) SELECT 8 WHERE NOT EXISTS (SELECT * FROM jobs_queue_schema);
