@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from ..errors import ConnectionLost, DatabaseError, NotUnderstood, TooLong, Unavailable
 from ..host.standard_descriptors import fill_standard_descriptors
@@ -21,9 +21,6 @@ from .dialect import Dialect, Inserts
 from .retrying import MIN_CONFLICT_SECONDS, Patience, RetryPolicy, Scope, Tries
 from .session import Pace, RowsChanged, Session
 from .statements import Statements, Words, Write, with_ids, words_of
-
-if TYPE_CHECKING:
-    from .task_connection import TaskConnection
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -158,8 +155,8 @@ class Database:
         finally:
             vars(self._pace).update(before)
 
-    def open_task_connection(self) -> TaskConnection:
-        """A new connection for a task's own transaction. Raises DatabaseError."""
+    def open_task_connection(self) -> Any:
+        """A new connection of the driver's for a task's own transaction. Raises DatabaseError."""
         fill_standard_descriptors()
         return self.dialect.open_task_connection(self._pace)
 

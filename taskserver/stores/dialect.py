@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ..model.new_task import NewTask
     from ..model.task import Changed
     from .facts import Facts
-    from .task_connection import TaskConnection
 
     # Faces for the type checker alone: a run that finds no task need not pay for them. A `database` in them is a
     # database.Database, whose file imports this one.
@@ -160,9 +159,25 @@ class Dialect(ABC):
     def new_session(self) -> Session:
         """A session for one thread, not yet connected."""
 
+    # ---- a task's own transaction
+
+    begin_task = "START TRANSACTION"
+
     @abstractmethod
-    def open_task_connection(self, pace: Pace) -> TaskConnection:
-        """A new connection for a task's own transaction. Raises DatabaseError."""
+    def open_task_connection(self, pace: Pace) -> Any:
+        """A new connection of the driver's, without autocommit, for a task's own transaction. Raises DatabaseError."""
+
+    def set_timeout(self, connection: Any, seconds: float | None) -> None:  # noqa: B027
+        """Set how long the task's connection waits for each answer; None: for ever."""
+
+    def was_closed(self, connection: Any) -> bool:
+        """Whether the task's code closed its connection, if a statement on it would not say so clearly."""
+        return False
+
+    def close_task_connection(self, connection: Any) -> None:
+        """Close it, and so roll back its transaction; swallow the driver's errors."""
+        with suppress(*self.driver_errors):
+            connection.close()
 
     @abstractmethod
     def callers(self) -> Any:
@@ -175,10 +190,6 @@ class Dialect(ABC):
     @abstractmethod
     def read_facts(self, database: Any, mode: str) -> Facts:
         """Facts about the database and the tables, for `client.py doctor`. Raises DatabaseError."""
-
-    def has_few_connections(self, database: Any) -> bool:
-        """Whether the account may have few connections at once, and any number in turn. Raises DatabaseError."""
-        return False
 
     def notices(self, database: Any) -> Any:
         """What wakes a waiting worker when tasks are added, as postgresql.notices.Notices; None: nothing does."""

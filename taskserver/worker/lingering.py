@@ -40,7 +40,6 @@ class Lingering:
         self._pause = pauses.when_empty * random.uniform(0.5, 1.0)
         if self._notices:
             self.has_worked()  # until the first look nothing wakes it
-        self._is_to_disconnect: bool | None = None
 
     def has_worked(self) -> None:
         """Note that there were tasks, and that others may follow soon."""
@@ -50,7 +49,6 @@ class Lingering:
         """Wait for a new task. False once the time is over, with none. Raises DatabaseError."""
         notices = self._notices
         rest = notices.rest if notices else time.sleep
-        self._spare_connection()
         has_found = False
         while not has_found and self._limits.wait(self._next_pause(), rest):
             was_notified = notices is not None and notices.has_come
@@ -62,7 +60,6 @@ class Lingering:
                     notices.end()
                     self.has_worked()
                 self._on_look()
-                self._spare_connection()
         if notices:
             notices.end()
         return has_found or self._limits.reason_to_end() is not None
@@ -77,11 +74,3 @@ class Lingering:
         pause, longest = self._pause, self._pauses.when_empty
         self._pause = longest if self._notices and self._notices.is_listening else min(pause * 2, longest)
         return pause
-
-    def _spare_connection(self) -> None:
-        """Give the connection back before a pause, where the account may have few."""
-        database = self._store.database
-        if self._is_to_disconnect is None:
-            self._is_to_disconnect = database.dialect.has_few_connections(database)
-        if self._is_to_disconnect:
-            database.disconnect()

@@ -207,6 +207,10 @@ class Reporter:
         for task in tasks:
             LOG.info("task %d %s has ended, which could not be recorded", task.id, task.task, extra=_about(task))
 
+    def report_put_off(self, task: ClaimedTask, why: str) -> None:
+        """Log once for each callable that its tasks wait for a second connection."""
+        self._warn_once(task, f"is put off, as a transactional task needs a second connection: {why}")
+
     # ---- tasks whose claim is gone
 
     def report_unstarted(self, task: ClaimedTask) -> None:

@@ -8,9 +8,10 @@ The transaction has a connection of its own; the failure is written on that of t
 
 from __future__ import annotations
 
-from ..errors import DatabaseError, Fatal, ServerFull
+from ..errors import Conflict, ConnectionLost, DatabaseError, Fatal, ServerFull, Unavailable
 from ..interrupts.stopping import TaskInterrupted
-from ..messages.error_text import both, describe
+from ..messages.classes import is_kind
+from ..messages.error_text import describe
 from ..model.attempt import Outcome
 from ..model.task import ClaimedTask
 from ..stores.queue.transactions import Transactions
@@ -22,6 +23,9 @@ from .preparing import Call
 from .reporting import Ended, Reporter
 from .run_context import RunContext
 from .stats import Attempt
+
+MAX_CAUSES = 5
+"""Errors that one error is looked through for the driver's."""
 
 
 class TransactionalExecution:
@@ -39,43 +43,32 @@ class TransactionalExecution:
 
     def execute(self, ready: ReadyTask, attempt: Attempt | None) -> None:
         """Start a task, unless `attempt` says that it is started, and call it. Raises DatabaseError."""
-        try:
-            attempt = self._connect_and_start(ready, attempt)
-            if attempt is not None:
-                self._call_in_transaction(ready.task, ready.call, attempt)
-        finally:
-            self._transactions.close()
-
-    def _connect_and_start(self, ready: ReadyTask, attempt: Attempt | None) -> Attempt | None:
-        """Open the task's connection, then start the task: a connection that cannot be had is no attempt.
-
-        None where the task is over with that. Raises DatabaseError.
-        """
         task, call, max_attempts = ready
-        if not self._transactions.can_open_beside():
-            return self._start_in_place(ready, attempt)
         try:
-            self._transactions.open()
-        except ServerFull:
-            return self._start_in_place(ready, attempt)
+            self._transactions.open()  # before the start: a connection that cannot be had is no attempt
+        except ServerFull as error:
+            self._put_off(task, call, error)
+            return
         except DatabaseError as error:
             if attempt is None:
                 raise
             self._fail(task, call, attempt, failure_of(error))
-            return None
-        return attempt or self._attempts.start(task, max_attempts)
+            return
+        try:
+            attempt = attempt or self._attempts.start(task, max_attempts)
+            if attempt is not None:
+                self._call_in_transaction(task, call, attempt)
+        finally:
+            self._transactions.close()
 
-    def _start_in_place(self, ready: ReadyTask, attempt: Attempt | None) -> Attempt | None:
-        """The same where no second connection is to be had: the run gives up its own until the task has ended."""
-        task, _, max_attempts = ready
-        self._finishing.save()
-        self._run.heartbeat.claimed.release(self._run.store)  # nobody could do it while the task runs
-        if attempt is not None:
-            self._transactions.unstart(task)
-        self._attempts.prepare()
-        self._transactions.open_in_place()
-        has_started = self._transactions.start(task, max_attempts)
-        return attempt or self._attempts.attempt(task, has_started)
+    def _put_off(self, task: ClaimedTask, call: Call, error: ServerFull) -> None:
+        """Give a task back for later, as the server has no second connection for it: the tasks behind it run."""
+        failure = failure_of(error)
+        seconds = self._attempts.retry_seconds(call, failure, task.attempts + 1)
+        if self._transactions.put_off(task, failure.text, seconds):
+            self._run.result.taken -= 1
+            self._run.result.released += 1
+            self._reporter.report_put_off(task, str(error))
 
     def _call_in_transaction(self, task: ClaimedTask, call: Call, attempt: Attempt) -> None:
         try:
@@ -86,17 +79,15 @@ class TransactionalExecution:
             self._fail(task, call, attempt, failure_of(error))
             return
         plan = self._attempts.plan([task], call)
-        plan = plan._replace(connection=self._transactions.connection, holds_lock=self._transactions.holds_lock)
+        plan = plan._replace(connection=self._transactions.connection, holds_lock=self._run.store.has_one_writer)
         failure, returned = self._attempts.call(plan, attempt, run_alone, call, self._run.keeps_results)
-        failure = self._commit(task, attempt, returned) if failure is None else self._with_fault(failure)
+        failure = self._commit(task, attempt, returned) if failure is None else self._checked(failure)
         if failure is not None:
             self._fail(task, call, attempt, failure)
 
     def _commit(self, task: ClaimedTask, attempt: Attempt, returned: Returned) -> Failure | None:
         """Commit the rows that the task wrote, and its completion. The failure where nothing was committed."""
         try:
-            if self._completions.is_interrupted():
-                self._transactions.check_unread()
             self._completions.check_interrupts()
             self._transactions.check()
             finish, outcome = self._completions.write(
@@ -109,20 +100,33 @@ class TransactionalExecution:
         self._finishing.settle(Ended(finish, attempt), outcome)
         return None
 
-    def _with_fault(self, failure: Failure) -> Failure:
-        """The failure of a task, which is not to be retried where the task may have committed by itself."""
+    def _checked(self, failure: Failure) -> Failure:
+        """The failure of a task, which is not to be retried if the task may have committed by itself."""
+        # An interrupt may have cut off an answer, which the next statement would get. And errors with which the
+        # database itself rolls back everything, as of a deadlock, leave nothing to be committed twice.
+        if failure.is_a(TaskInterrupted) or self._has_rolled_back(failure.error):
+            return failure
         try:
-            if failure.is_a(TaskInterrupted):
-                self._transactions.check_unread()
-            else:
-                self._transactions.check()
+            self._transactions.check()
         except Fatal as error:
             text = describe(error)
             return Failure(error, text, f"{text}\n{failure.full_text or failure.text}")
-        except DatabaseError as error:  # the transaction was rolled back or broke, so nothing was committed
-            if self._transactions.has_gone_on:
-                return failure._replace(text=both(describe(error), failure.text))
+        except DatabaseError:
+            pass  # a failed statement, or the connection broke: nothing was committed
         return failure
+
+    def _has_rolled_back(self, error: BaseException | None) -> bool:
+        """Whether the error is one of the driver's, or came of one, with which the database rolls all back."""
+        dialect = self._run.store.database.dialect
+        kinds = [kind for kind in dialect.driver_errors if kind.__module__ != "builtins"]
+        for _ in range(MAX_CAUSES):
+            if error is None:
+                break
+            if is_kind(type(error), kinds):
+                found = dialect.error(error)  # one of a lost connection may be that of a closed one
+                return isinstance(found, (Conflict, Unavailable)) and not isinstance(found, ConnectionLost)
+            error = error.__cause__ or error.__context__
+        return False
 
     def _fail(self, task: ClaimedTask, call: Call, attempt: Attempt, failure: Failure) -> None:
         self._transactions.close()  # before anything is written elsewhere: it may have the row's lock

@@ -11,9 +11,9 @@ from taskserver import TaskServer
 from tests.conftest import without
 from tests.faults.conftest import READERS
 from tests.support import effects as common
-from tests.support.effects import OTHER_GROUP, add, effects, set_settings, states, with_effects
+from tests.support.effects import add, effects, set_settings, states, with_effects
 from tests.support.postgresql import PostgreSQL, PostgreSQLServer, programs_folder
-from tests.support.processes import assert_silent, end_of, wait_until
+from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
 from tests.support.proxy import Matches, Proxy, contains
 from tests.support.queues import Queue
 from tests.support.servers import MariaDB, MySQLServer, missing_programs
@@ -94,40 +94,31 @@ def test_a_task_whose_commit_took_effect_unheard_is_done_once(
     assert queue.sql("SELECT taken, done, lost FROM jobs_queue_workers") == [(2, 2, 0)]
 
 
-@pytest.mark.parametrize(
-    ("words", "silent", "mode"),
-    [
-        # What did not arrive is the same in each mode.
-        pytest.param(*statement, mode, marks=[pytest.mark.long] * (mode != "delete" and statement != STATEMENTS[0]))
-        for statement in STATEMENTS
-        for mode in MODES
-    ],
-)
+@pytest.mark.parametrize(("words", "silent"), STATEMENTS)
 def test_a_task_whose_commit_did_not_arrive_left_nothing_and_comes_again(
-    server_queue: Queue, proxy: Proxy, mode: str, silent: bool, words: bytes
+    server_queue: Queue, proxy: Proxy, silent: bool, words: bytes
 ) -> None:
     queue = server_queue
     go_through(queue, proxy)
     cut = proxy.cut_before(contains(words), silent=silent)
     add(queue, "effect", 1)
     add(queue, "effect", 2)
-    assert_silent(queue.worker("--mode", mode))
+    assert_silent(queue.worker())
     assert cut.has_struck
     assert effects(queue) == [2]
     assert states(queue)[0] == (3, 1)
     assert queue.sql("SELECT taken, done, lost FROM jobs_queue_workers") == [(2, 1, 0)]
     queue.end_backoffs()
-    assert_silent(queue.worker("--mode", mode))
+    assert_silent(queue.worker())
     assert effects(queue) == [1, 2]
 
 
-@EACH_MODE
-def test_a_completion_whose_answer_was_lost_is_not_committed(server_queue: Queue, proxy: Proxy, mode: str) -> None:
+def test_a_completion_whose_answer_was_lost_is_not_committed(server_queue: Queue, proxy: Proxy) -> None:
     """The statement before the COMMIT."""
     queue = server_queue
     go_through(queue, proxy)
     add(queue, "hold", 1)
-    process = queue.start_task("--mode", mode)
+    process = queue.start_task()
     cut = proxy.cut_after(contains(b"jobs_queue"))
     queue.go()
     assert end_of(process) == (0, "", "")
@@ -155,29 +146,6 @@ def test_a_connection_that_breaks_before_the_first_statement_fails_the_attempt(s
     queue.go()
     assert end_of(process) == (0, "", "")
     assert (effects(queue), states(queue)) == ([2], [(3, 1)])
-
-
-def test_a_task_that_keeps_its_broken_connection_to_itself_is_not_done(server_queue: Queue) -> None:
-    queue = server_queue
-    queue.define(
-        """
-@transactional
-def keep_it():
-    note(f"keep_it {session()}")
-    wait()
-    for try_again in (lambda: write(1), lambda: taskserver.connection().ping(False), lambda: write(2)):
-        try:
-            try_again()
-        except Exception:
-            pass
-"""
-    )
-    add(queue, "keep_it")
-    process = queue.start_task()
-    end_session(queue, queue.notes()[0].split()[1])
-    queue.go()
-    assert end_of(process) == (0, "", "")
-    assert (effects(queue), states(queue)) == ([], [(3, 1)])
 
 
 # ---- a server that is killed
@@ -226,22 +194,15 @@ def killing_before(matches: Matches, server: MariaDB | PostgreSQL) -> Matches:
 
 
 @pytest.mark.xdist_group("fragile")
-@pytest.mark.parametrize(
-    ("mode", "is_done"),
-    [
-        pytest.param(mode, is_done, marks=[pytest.mark.long] * (mode != "delete" and not is_done))
-        for mode in MODES
-        for is_done in (False, True)
-    ],
-)
+@pytest.mark.parametrize("is_done", [False, True])
 def test_a_database_that_is_killed_around_the_commit_has_done_all_or_nothing(
-    fragile_queue: Queue, fragile_server: MariaDB | PostgreSQL, mode: str, is_done: bool
+    fragile_queue: Queue, fragile_server: MariaDB | PostgreSQL, is_done: bool
 ) -> None:
     queue = fragile_queue
     with Proxy(fragile_server.host, fragile_server.port, READERS[queue.kind]) as proxy:
         go_through(queue, proxy)
         add(queue, "hold", 1)
-        process = queue.start_task("--mode", mode)
+        process = queue.start_task("--mode", "mark")
         if is_done:
             cut = proxy.cut_after(COMMIT)
             proxy.cut_before(contains(b"SET due_at"), times=3)  # so that it cannot ask before the kill
@@ -254,8 +215,7 @@ def test_a_database_that_is_killed_around_the_commit_has_done_all_or_nothing(
         restarted(queue, fragile_server)
         assert end_of(process) == (0, "", "")
     if is_done:
-        assert effects(queue) == [1, 101]
-        assert states(queue) == ([(2, 1)] if mode == "mark" else [])
+        assert (effects(queue), states(queue)) == ([1, 101], [(2, 1)])
     else:
         assert (effects(queue), states(queue)) == ([], [(3, 1)])
 
@@ -303,50 +263,21 @@ def allow(queue: Queue, account: str, connections: int) -> Sequence[str]:
     return [f"DROP USER '{account}'@'%'"]
 
 
-def test_an_account_with_one_connection_runs_tasks_in_their_transactions(
+def test_a_task_that_gets_no_second_connection_goes_back_uncounted_and_those_behind_it_run(
     server_queue: Queue, shared_server: MySQLServer | PostgreSQLServer
 ) -> None:
-    """The first one is started for the import of its module, and started anew once it has its connection."""
+    """The first one is started for the import of its module already; each has one attempt."""
     queue = server_queue
-    for number, name in enumerate(("effect", "effect", "fail", "effect"), start=1):
-        add(queue, name, number)
-    add(queue, "do", "ROLLBACK", "SELECT 1")
-    with allowing(queue, shared_server, 1):
-        ended = queue.worker()
-    assert ended.returncode == 0
-    assert (effects(queue), states(queue)) == ([1, 2, 4], [(4, 1)] * 2)
-    failed, rolled_back = (text for (text,) in queue.rows("error_text"))
-    assert "after its write" in failed
-    assert "its transaction was rolled back" in rolled_back
-
-
-def test_a_task_on_the_only_connection_is_not_taken_away_after_its_lease(
-    server_queue: Queue, shared_server: MySQLServer | PostgreSQLServer
-) -> None:
-    queue = server_queue
-    add(queue, "hold", 1)
-    with allowing(queue, shared_server, 1):
-        process = queue.start_task(TASKSERVER_LEASE="1")
-        wait_until(lambda: queue.sql(f"SELECT due_at < {queue.now} FROM jobs_queue") == [(1,)])
-        assert_silent(queue.worker(0, OTHER_GROUP, TASKSERVER_DSN=queue.dsn))
-        assert states(queue) == [(1, 1)]
-        queue.go()
-        assert end_of(process) == (0, "", "")
-    assert (effects(queue), states(queue)) == ([1, 101], [])
-
-
-def test_workers_that_have_a_connection_each_do_not_wait_for_one_another(
-    server_queue: Queue, shared_server: MySQLServer | PostgreSQLServer
-) -> None:
-    queue = server_queue
-    for _ in range(3):
-        add(queue, "plain")
-    for number in range(9):
+    for number in (1, 2):
         add(queue, "effect", number)
-    with allowing(queue, shared_server, 3):
-        workers = [queue.start("--batch", 1) for _ in range(3)]
-        wait_until(lambda: len(queue.notes()) == 3)  # all are connected, and nobody has a second connection
-        queue.go("go-plain")
-        assert [end_of(worker) for worker in workers] == [(0, "", "")] * 3
-    assert sorted(effects(queue)) == list(range(9))
-    assert states(queue) == []
+    queue.go("go-plain")
+    add(queue, "plain")
+    with allowing(queue, shared_server, 1):
+        ended = queue.worker("--mode", "mark")
+        assert_one_line(ended, 0, "tasks.effect is put off, as a transactional task needs a second connection")
+        assert (effects(queue), states(queue)) == ([], [(3, 0), (3, 0), (2, 1)])
+        assert all(line.startswith("ServerFull: ") for line in queue.first_lines()[:2])
+    queue.end_backoffs()
+    set_settings(queue, TASKSERVER_MAX_ATTEMPTS="1")
+    assert_silent(queue.worker("--mode", "mark"))
+    assert (effects(queue), states(queue)) == ([1, 2], [(2, 1)] * 3)

@@ -55,11 +55,10 @@ import random
 import time
 
 import taskserver
-from taskserver.stores.mysql import task_connection as mysql
-from taskserver.stores.postgresql import task_connection as postgresql
+from taskserver.stores.queue import transactions
 
 # In place of the minute that a worker waits for the answer to its COMMIT.
-mysql.SECONDS_OF_OURS = postgresql.SECONDS_OF_OURS = 1.0
+transactions.SECONDS_OF_OURS = 1.0
 
 SEED = json.loads((HERE / "seed").read_text())
 TRACE = os.open(HERE / f"trace-{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -362,16 +362,16 @@ def test_on_sqlite_others_wait_for_it_without_an_error(sqlite_queue: Queue) -> N
 
 
 def test_on_sqlite_a_task_that_writes_past_its_transaction_is_told_what_to_do(sqlite_queue: Queue) -> None:
-    """And not to do it again, where it could not."""
+    """It waits for itself, as long as for anybody."""
+    set_settings(sqlite_queue, TASKSERVER_DB_PATIENCE="1")
     by_server = "write(1)\nwith taskserver.TaskServer.from_env(HERE) as server: server.add_task('tasks.note')"
     add(sqlite_queue, "act", by_server)
     add(sqlite_queue, "add_on_another_connection", 2)
     assert_silent(sqlite_queue.worker())
     assert (effects(sqlite_queue), states(sqlite_queue)) == ([], [(3, 1)] * 2)
     first, by_connection = sqlite_queue.first_lines()
-    assert re.search(r"the task that does this holds the lock itself.*let it use taskserver\.connection\(\)", first)
-    assert by_connection.startswith("DatabaseError: on the connection that was given: database is locked")
-    assert "again" not in by_connection
+    assert re.search(r"Conflict: .*database is locked, .*connection=taskserver\.connection\(\)", first)
+    assert by_connection.startswith("Conflict: on the connection that was given: database is locked")
 
 
 # ---- one process
@@ -425,7 +425,7 @@ print([int(server.get(task_id).status) for task_id in ids])
 """
     done, found, numbers = run_program(sqlite_queue, IN_MEMORY + code + ASK)
     assert (done, found) == ("1", "[2, 3, 3, 2, 4, 2]")
-    assert json.loads(numbers) == [[1], [4], [6]]
+    assert json.loads(numbers) == [[1], [4], [5], [6]]
 
 
 def test_outside_of_such_a_task_there_is_no_connection(sqlite_queue: Queue) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -15,16 +14,13 @@ import pytest
 from taskserver import DatabaseError, TaskServer
 from taskserver.host import server_accounts
 from taskserver.settings.dsn import mysql as dsn_module
-from taskserver.stores import Store
 from taskserver.stores import database as stores_database
 from taskserver.stores.mysql import session
 from taskserver.stores.queue.transactions import Transactions
 from tests.stores.accounts import QUOTED_SECRET, SECRET, account, failure
-from tests.stores.verbs import add, claim_one
 from tests.support.deployment import Deployment
 from tests.support.processes import assert_one_line, wait_until
 from tests.support.servers import MariaDB, MySQLServer
-from tests.support.shops import FALL, zone_with_summer_time
 
 
 @contextmanager
@@ -353,23 +349,6 @@ def test_a_file_that_is_no_database_is_a_database_error(tmp_path: Path) -> None:
         with pytest.raises(DatabaseError, match=r"letter\.db"):
             use()
     assert (tmp_path / "letter.db").read_text().startswith("Dear Sir")
-
-
-def test_a_lease_is_right_where_the_tasks_own_session_starts_it(mysql_store: Store, mysql_server: MySQLServer) -> None:
-    """In the hour that comes twice; on an account with one connection, which the run gives up."""
-    add(mysql_store)
-    task = claim_one(mysql_store)
-    zone = zone_with_summer_time(mysql_server, f"Lease{os.getpid()}")
-    transactions = Transactions(mysql_store)
-    transactions.open_in_place()
-    cursor = transactions.connection.cursor()
-    cursor.execute(f"SET time_zone = '{zone}', timestamp = {FALL + 1800.25}")
-    assert transactions.start(task, 1)
-    cursor.execute("SELECT @@time_zone")
-    assert cursor.fetchone() == (zone,)
-    transactions.close()
-    ((due,),) = mysql_store.database.fetch("SELECT UNIX_TIMESTAMP(due_at) FROM {table}")
-    assert float(due) == FALL + 1800.25 + mysql_store.lease_seconds
 
 
 # ---- what a commit waits for on SQLite

@@ -120,7 +120,7 @@ def test_a_transactional_task_runs_in_each_sql_mode_of_a_host(odd_queue: Queue, 
     database = options(odd_queue.dsn)["database"]
     assert sorted(mysql_server.execute("SELECT number FROM effects", database=database)) == [(1,), (2,)]
     ((status, text),) = mysql_server.execute("SELECT status, error_text FROM jobs_queue", database=database)
-    assert (status, text.partition(":")[0]) == (3, "Conflict")
+    assert (status, text.partition(":")[0]) == (4, "Fatal")
 
 
 def test_nothing_is_rolled_back_where_autocommit_is_off_for_all(mysql_dsn: str, mysql_server: MySQLServer) -> None:

@@ -25,11 +25,10 @@ import sqlite3
 import time
 
 import taskserver
-from taskserver.stores.mysql import task_connection as mysql
-from taskserver.stores.postgresql import task_connection as postgresql
+from taskserver.stores.queue import transactions
 
 # In place of the minute that a worker waits for the answer to its COMMIT.
-mysql.SECONDS_OF_OURS = postgresql.SECONDS_OF_OURS = 1.5
+transactions.SECONDS_OF_OURS = 1.5
 
 transactional = taskserver.task(transactional=True)
 

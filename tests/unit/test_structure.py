@@ -186,6 +186,7 @@ PUBLIC = {
 }
 # Where a driver or the interpreter has no public word for what has to be done.
 WITHOUT_A_PUBLIC_WORD = {
+    ("taskserver.stores.mysql.dialect", "_closed"),
     ("taskserver.stores.mysql.session", "_sock"),
     ("taskserver.stores.mysql.session", "_read_timeout"),
     ("taskserver.stores.mysql.session", "_write_timeout"),

@@ -169,37 +169,6 @@ def test_a_look_costs_two_queries_or_three_where_notices_come(
     assert queries <= counts[2] - counts[1] <= queries * 3  # of one to three looks more
 
 
-@pytest.mark.long
-def test_an_account_of_few_connections_gets_its_own_back_between_looks(
-    mysql_queue: Queue, mysql_server: MySQLServer
-) -> None:
-    database = mysql_queue.sql("SELECT DATABASE()")[0][0]
-    counts: dict[str, set[int]] = {}
-    limits = {"few": "3", "many": "100", "few_an_hour": "3 MAX_CONNECTIONS_PER_HOUR 50"}
-    for user, limit in limits.items():
-        mysql_server.execute(
-            f"DROP USER IF EXISTS {user}@'%'",
-            f"CREATE USER {user}@'%' IDENTIFIED BY 'x' WITH MAX_USER_CONNECTIONS {limit}",
-            f"GRANT ALL ON `{database}`.* TO {user}@'%'",
-        )
-        mysql_server.meet(user, "x")
-        mysql_queue.deployment.write_env(
-            TASKSERVER_DSN=mysql_queue.dsn.replace(mysql_queue.dsn.split("@")[0], f"mysql://{user}:x"), **SETTINGS
-        )
-        worker = start_waiting(mysql_queue)
-        found = counts[user] = set()
-        until = time.monotonic() + 2
-        while time.monotonic() < until:
-            listed = mysql_server.execute(f"SELECT COUNT(*) FROM information_schema.processlist WHERE user = '{user}'")
-            found.add(int(listed[0][0]))
-        mysql_queue.add("tasks.note")
-        wait_until(lambda: mysql_queue.rows() == [])
-        worker.send_signal(signal.SIGTERM)
-        assert end_of(worker) == (0, "", "")
-    assert 0 in counts["few"]
-    assert counts["many"] == counts["few_an_hour"] == {1}
-
-
 def test_it_waits_for_a_database_that_goes_away_meanwhile(mysql_queue: Queue, mysql_server: MySQLServer) -> None:
     worker = start_waiting(mysql_queue)
     database, own = mysql_queue.sql("SELECT DATABASE(), CONNECTION_ID()")[0]

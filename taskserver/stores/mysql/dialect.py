@@ -8,30 +8,27 @@ from typing import TYPE_CHECKING, Any
 
 import pymysql
 
-from ...errors import DatabaseError, Unavailable
+from ...errors import DatabaseError
 from ...settings.dsn import MySQLDsn
 from ..database import Database
 from ..dialect import Dialect
 from ..session import Pace
 from .claiming import MySQLClaiming
 from .errors import DRIVER_ERRORS, error_of, unreadable
-from .session import READ_COMMITTED, Abilities, MySQLSession, log_in, set_isolation
+from .session import READ_COMMITTED, Abilities, MySQLSession, log_in, set_isolation, set_timeout
 from .words import MySQLInserts, MySQLWords
 
 if TYPE_CHECKING:
     from ..facts import MySQLFacts
     from .callers import MySQLCallers
-    from .task_connection import MySQLTaskConnection
 
-FEW_CONNECTIONS = 10
-"""An account that may have no more at once has better uses for one than to lie idle."""
 QUIET = (
     "SET sql_select_limit = 18446744073709551615, sql_big_selects = 1, wait_timeout = 86400 "
     "/*M!100300 , idle_transaction_timeout = 0, idle_write_transaction_timeout = 0, "
     "idle_readonly_transaction_timeout = 0*/"
 )
-"""A task may compute or wait for longer between two of its statements than hosts let a connection be idle. Limits on
-rows would hide, or refuse, counts by which a rolled-back transaction is known."""
+"""A task may compute or wait for longer between two of its statements than hosts let a connection be idle, and reads
+all rows that it asks for."""
 
 
 class MySQLDialect(Dialect):
@@ -76,41 +73,27 @@ class MySQLDialect(Dialect):
         """Our error for an error at login: nothing was sent by then."""
         return error_of(error, self._dsn, self.table, is_login=True)
 
-    def open_task_connection(self, pace: Pace) -> MySQLTaskConnection:
-        from .task_connection import MySQLTaskConnection
-
+    def open_task_connection(self, pace: Pace) -> Any:
         try:
             # With the defaults of the driver and the server, but for QUIET: the task may do anything with it.
             connection = log_in(self._dsn, pace.answer_seconds, autocommit=False, init_command=QUIET)
             set_isolation(connection, self.abilities)
             if self.abilities.isolation != READ_COMMITTED:
                 _allow_renewals(connection)
-            return MySQLTaskConnection(connection)
         except Exception as error:
             raise self.login_error(error) from None
+        return connection
+
+    def set_timeout(self, connection: Any, seconds: float | None) -> None:
+        set_timeout(connection, seconds)
+
+    def was_closed(self, connection: Any) -> bool:
+        return bool(connection._closed)  # public is only whether it is open, which a broken one is not either
 
     def callers(self) -> MySQLCallers:
         from .callers import MySQLCallers
 
         return MySQLCallers(self._dsn, self.table)
-
-    def has_few_connections(self, database: Database) -> bool:
-        # A session sees the limit of its own account here, or else the server's for all accounts.
-        most = int(database.fetch_value("SELECT @@max_user_connections") or 0)
-        return 0 < most <= FEW_CONNECTIONS and not self._has_hourly_limit(database)
-
-    def _has_hourly_limit(self, database: Database) -> bool:
-        """Whether the account may connect so many times an hour; True where that cannot be found out."""
-        # MariaDB says it with the account's rights, MySQL with the account; each account may see its own.
-        for look in ("SHOW CREATE USER CURRENT_USER()", "SHOW GRANTS"):
-            try:
-                rows = database.fetch(look)
-            except Unavailable:
-                raise
-            except DatabaseError:
-                continue
-            return any("MAX_CONNECTIONS_PER_HOUR" in str(value) for row in rows for value in row)
-        return True
 
     # ---- for client.py doctor
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 from psycopg.adapt import Loader
-from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.pq import PipelineStatus
 from psycopg.types.numeric import Int8Dumper
 
 from ...settings.dsn import PostgreSQLDsn
@@ -49,21 +49,14 @@ class Connection(DriversConnection):
     """A connection that gives up an answer which takes longer than `answer_seconds`; None: it waits for ever."""
 
     answer_seconds: float | None = None
-    last_status: int = TransactionStatus.IDLE
-    """The transaction's, by the last answer: a connection that broke, or was closed, tells none."""
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         """As the driver's. Raises OperationalError."""
         seconds = self.answer_seconds
-        try:
-            if timeout is not None:  # of the driver's own calls, which await its own error
-                return super().wait(gen, interval, timeout)
-            # Older releases of the driver know no limit, and none is told how much of an answer has come.
-            return super().wait(gen if seconds is None else self._within(seconds, gen), interval)
-        finally:
-            status = self.pgconn.transaction_status
-            if status not in (TransactionStatus.ACTIVE, TransactionStatus.UNKNOWN):
-                self.last_status = status
+        if timeout is not None:  # of the driver's own calls, which await its own error
+            return super().wait(gen, interval, timeout)
+        # Older releases of the driver know no limit, and none is told how much of an answer has come.
+        return super().wait(gen if seconds is None else self._within(seconds, gen), interval)
 
     def _within(self, seconds: float, gen: Generator[Wait, Any, T]) -> Generator[Wait, Any, T]:
         """The driver's wait for an answer, which wakes at each piece of it and ten times a second."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from ...errors import DatabaseError
 from ...messages.printable import shown
@@ -17,6 +19,7 @@ from ..database import Database
 from ..dialect import Dialect
 from ..session import Pace
 from .claiming import PostgreSQLClaiming
+from .connection import Connection, connect_to
 from .errors import DRIVER_ERRORS, error_of, login_error
 from .session import PostgreSQLSession
 from .words import PostgreSQLWords, numbered
@@ -26,7 +29,9 @@ if TYPE_CHECKING:
     from .callers import PostgreSQLCallers
     from .inserts import PostgreSQLInserts
     from .notices import Notices
-    from .task_connection import PostgreSQLTaskConnection
+
+
+CANCEL_SECONDS = 2.0
 
 
 class PostgreSQLDialect(Dialect):
@@ -73,10 +78,35 @@ class PostgreSQLDialect(Dialect):
     def _login_error(self, error: BaseException) -> DatabaseError:
         return login_error(error, self._dsn)
 
-    def open_task_connection(self, pace: Pace) -> PostgreSQLTaskConnection:
-        from .task_connection import open_task_connection
+    # The driver begins the transaction before its first statement. A task may compute, or wait for a lock, for longer
+    # than hosts let a statement or a transaction take. Behind a pooler settings are those of the one transaction.
+    begin_task = """
+        SELECT pg_catalog.set_config(name, '0', true) FROM pg_catalog.pg_settings
+        WHERE name IN
+            ('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')
+    """
 
-        return open_task_connection(self._dsn, pace, self._login_error)
+    def open_task_connection(self, pace: Pace) -> Connection:
+        try:
+            connection = connect_to(self._dsn, pace.answer_seconds, prepare_threshold=None)
+            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        except Exception as error:  # a server that is none of PostgreSQL's may make the driver raise anything
+            raise self._login_error(error) from None
+        return connection
+
+    def set_timeout(self, connection: Connection, seconds: float | None) -> None:
+        connection.answer_seconds = seconds
+
+    def was_closed(self, connection: Connection) -> bool:
+        return connection.closed and not connection.broken
+
+    def close_task_connection(self, connection: Connection) -> None:
+        # A statement goes on without us, and keeps its locks from the next attempt. An old libpq could wait for long.
+        with suppress(*DRIVER_ERRORS):
+            is_busy = connection.info.transaction_status == TransactionStatus.ACTIVE
+            if is_busy and psycopg.capabilities.has_cancel_safe():
+                connection.cancel_safe(timeout=CANCEL_SECONDS)
+        super().close_task_connection(connection)
 
     def callers(self) -> PostgreSQLCallers:
         from .callers import PostgreSQLCallers

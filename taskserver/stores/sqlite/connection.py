@@ -96,9 +96,7 @@ def _close_here(connection: Connection) -> None:
 os.register_at_fork(after_in_child=_close_inherited)
 
 
-def open_connection(
-    path: Path, synchronous: str, error_of: Callable[[BaseException], DatabaseError], cached_statements: int = 128
-) -> Connection:
+def open_connection(path: Path, synchronous: str, error_of: Callable[[BaseException], DatabaseError]) -> Connection:
     """A connection to an existing file, with this word for PRAGMA synchronous. Raises DatabaseError."""
     if not os.path.exists(path):
         raise missing(f"there is no database {path}")
@@ -123,7 +121,6 @@ def open_connection(
             isolation_level=None,  # our own statements begin and commit transactions
             check_same_thread=False,  # close() closes the connections of all threads
             factory=Connection,
-            cached_statements=cached_statements,
         )
         _open.add(connection)
         # With `full` a commit is on the disk when it returns, as on MySQL. SQLite opens its log here.

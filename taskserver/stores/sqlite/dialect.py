@@ -16,7 +16,7 @@ from ..database import Database
 from ..dialect import Dialect
 from ..session import Pace
 from .claiming import SQLiteClaiming
-from .connection import open_connection
+from .connection import Connection, open_connection
 from .errors import DRIVER_ERRORS, error_of
 from .session import SQLiteSession
 from .words import SQLiteWords
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ..facts import SQLiteFacts
     from .callers import SQLiteCallers
     from .inserts import SQLiteInserts
-    from .task_connection import SQLiteTaskConnection
 
 OLDEST = (3, 24, 0)
 _FILE_RIGHTS = 0o600
@@ -71,12 +70,15 @@ class SQLiteDialect(Dialect):
     def new_session(self) -> SQLiteSession:
         return SQLiteSession(self._path, self._synchronous, self.error)
 
-    def open_task_connection(self, pace: Pace) -> SQLiteTaskConnection:
-        from .task_connection import SQLiteTaskConnection
+    begin_task = "BEGIN IMMEDIATE"
 
-        # SQLite asks the connection about a statement only when it is prepared: none are kept.
-        connection = open_connection(self._path, self._synchronous, self.error, cached_statements=0)
-        return SQLiteTaskConnection(os.path.realpath(self._path), connection)
+    def open_task_connection(self, pace: Pace) -> Connection:
+        return open_connection(self._path, self._synchronous, self.error)
+
+    def close_task_connection(self, connection: Connection) -> None:
+        with suppress(*DRIVER_ERRORS):  # the cursors of a failed task, which its traceback holds, would keep the lock
+            connection.rollback()
+        super().close_task_connection(connection)
 
     def callers(self) -> SQLiteCallers:
         from .callers import SQLiteCallers

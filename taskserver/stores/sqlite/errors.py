@@ -11,7 +11,6 @@ from pathlib import Path
 from ...errors import AlreadyThere, Conflict, DatabaseError, Refused, Unavailable
 from ...messages.programs import CLIENT
 from ..dialect import no_tables, other_columns
-from .lent_locks import is_lent_here
 
 # UnicodeDecodeError: SQLite's own message may quote a damaged file.
 DRIVER_ERRORS = (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeDecodeError)
@@ -46,14 +45,9 @@ def error_of(error: BaseException, path: Path, table: str) -> DatabaseError:
     if "no such column" in text or "has no column" in text:
         return other_columns(path, table, text)
     if "locked" in text or "busy" in text:
-        if is_lent_here(path):  # by a task of this thread
-            return DatabaseError(
-                f"{path}: the task that does this holds the lock itself, by its own transaction: let it use "
-                "taskserver.connection(), as in add_task(…, connection=taskserver.connection())"
-            )
         return Conflict(
             f"{path}: {text}, for longer than was waited, by other processes, by a transaction that a task left open, "
-            "or by your own: then add the task on its connection"
+            "or by your own: then add the task on its connection, as in add_task(…, connection=taskserver.connection())"
         )
     if text == INTERRUPTED:
         return Conflict(f"{path}: a statement was {INTERRUPTED}")
