@@ -10,6 +10,7 @@ import psycopg
 import pymysql
 import pytest
 
+from taskserver.stores.mysql.session import log_in
 from taskserver.stores.postgresql.connection import connect_to
 from tests.faults.failing import FailingQueue, OnMySQL, OnPostgreSQL
 from tests.support.processes import wait_until
@@ -151,7 +152,7 @@ def made_connections(queue: FailingQueue, monkeypatch: pytest.MonkeyPatch) -> li
         return count_and_connect
 
     if isinstance(queue, OnMySQL):
-        monkeypatch.setattr(pymysql.Connection, "connect", counting(pymysql.Connection.connect))
+        monkeypatch.setattr("taskserver.stores.mysql.session.log_in", counting(log_in))
     else:
         monkeypatch.setattr("taskserver.stores.postgresql.session.connect_to", counting(connect_to))
     return tried
