@@ -4,6 +4,8 @@ SHELL := /bin/sh
 PYTHON = .venv/bin/python
 # What is checked: of these, whatever is there.
 CODE = $(wildcard taskserver worker.py client.py passenger_wsgi.py tests bench examples packaging .ci/requirements.py .ci/install.py .ci/lock.py)
+# Writes the tables of the kind of database that follows.
+SCHEMA = $(PYTHON) -c "import sys; from taskserver.stores.schema import script; sys.stdout.write(script(sys.argv[1]))"
 # More arguments, for example: make test ARGS="-k claim -x"
 ARGS =
 # Most of a test's time is waiting: for processes, leases, servers. With ARGS="-n 0" all run in one process.
@@ -66,8 +68,8 @@ lint: venv-dev ## check style, formatting, types, and that the two schema files 
 	@$(PYTHON) -m ruff check $(CODE)
 	@$(PYTHON) -m ruff format --check $(CODE)
 	@$(PYTHON) -m mypy --strict $(CODE)
-	@cmp schema.sql taskserver/stores/mysql/schema.sql || { echo "lint: schema.sql differs from taskserver/stores/mysql/schema.sql: run make schema.sql"; exit 1; }
-	@cmp schema.postgresql.sql taskserver/stores/postgresql/schema.sql || { echo "lint: schema.postgresql.sql differs from taskserver/stores/postgresql/schema.sql: run make schema.postgresql.sql"; exit 1; }
+	@$(SCHEMA) mysql | cmp - schema.sql || { echo "lint: schema.sql is not that of taskserver/stores/schema.py: run make -B schema.sql"; exit 1; }
+	@$(SCHEMA) postgresql | cmp - schema.postgresql.sql || { echo "lint: schema.postgresql.sql is not that of taskserver/stores/schema.py: run make -B schema.postgresql.sql"; exit 1; }
 
 format: venv-dev ## format the code and repair what ruff can
 	@$(PYTHON) -m ruff check --fix $(CODE)
@@ -86,11 +88,11 @@ update: ## renew requirements.lock: the newest packages that pyproject.toml allo
 screenshots: packages venv-test ## take pictures of the status page, in the widths and colours that people use
 	@$(PYTHON) -m tests.web.screenshots $(ARGS)
 
-schema.sql: taskserver/stores/mysql/schema.sql ## copy the tables from taskserver/stores/mysql/schema.sql
-	@cp taskserver/stores/mysql/schema.sql schema.sql
+schema.sql: taskserver/stores/schema.py taskserver/stores/tables.py ## write the tables for MySQL and MariaDB, from taskserver/stores/schema.py
+	@$(SCHEMA) mysql > $@.new && mv $@.new $@
 
-schema.postgresql.sql: taskserver/stores/postgresql/schema.sql ## copy the tables from taskserver/stores/postgresql/schema.sql
-	@cp taskserver/stores/postgresql/schema.sql schema.postgresql.sql
+schema.postgresql.sql: taskserver/stores/schema.py taskserver/stores/tables.py ## write the tables for PostgreSQL, from taskserver/stores/schema.py
+	@$(SCHEMA) postgresql > $@.new && mv $@.new $@
 
 clean: ## remove .venv, servers and caches; settings and var/ stay
 	@rm -rf .venv .servers .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

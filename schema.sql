@@ -10,17 +10,17 @@
 --   INSERT INTO jobs_queue (task, args, group_id, priority)
 --   VALUES ('tasks.send_letter', '{"to": "a@example.org"}', 3, 10)
 CREATE TABLE IF NOT EXISTS jobs_queue (
-  id           BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
+  id           BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
   task         VARCHAR(255)    NOT NULL,             -- the callable: module.function or module.Class.method
   args         MEDIUMTEXT      NULL DEFAULT NULL,    -- JSON: an object (keywords) or an array (positions), at most 1 MiB
   group_id     INT UNSIGNED    NOT NULL DEFAULT 0,   -- a worker may be restricted to some groups
   priority     INT             NOT NULL DEFAULT 0,   -- smaller runs sooner, equal ones in order of id
-  status       TINYINT UNSIGNED NOT NULL DEFAULT 0,  -- 0 new, 1 in progress, 2 done, 3 error, 4 fatal, 5 waiting
+  status       TINYINT UNSIGNED NOT NULL DEFAULT 0,  -- 0 new, 1 in progress, 2 done, 3 error, 4 fatal, 5 waiting, 7 cancelled
   attempts     INT UNSIGNED    NOT NULL DEFAULT 0,   -- times started
   max_attempts INT UNSIGNED    NULL DEFAULT NULL,    -- NULL: as the worker is set
   due_at       TIMESTAMP(6)    NULL DEFAULT NULL,    -- status 3, 5: when it becomes new, 1: when the lease ends
   claim        BIGINT UNSIGNED NULL DEFAULT NULL,    -- status 1: the token of the claim that holds the row
-  unique_key   VARBINARY(255)  NULL DEFAULT NULL,    -- one row alone may hold a key, binary: compared byte by byte
+  unique_key   VARBINARY(255)  NULL DEFAULT NULL,    -- only one row may hold a key, binary: compared byte by byte
   error_text   VARCHAR(1000)   NULL DEFAULT NULL,    -- the last error, NULL once it succeeds
   created_at   TIMESTAMP(6)    NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
   started_at   TIMESTAMP(6)    NULL DEFAULT NULL,    -- status 1 without it: claimed, not started
@@ -28,11 +28,10 @@ CREATE TABLE IF NOT EXISTS jobs_queue (
   updated_at   TIMESTAMP(6)    NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6),  -- status 0: ready since
   version      BIGINT UNSIGNED NULL DEFAULT NULL,    -- of what the task is about: a rerun with an older one changes nothing
   stages       TEXT            NULL DEFAULT NULL,    -- of a pipeline: a JSON array of what runs one after the other
-  stage        SMALLINT UNSIGNED NOT NULL DEFAULT 0, -- how many of those are over: task, args and the rest are the next one's
+  stage        SMALLINT UNSIGNED NOT NULL DEFAULT 0,  -- how many of those are over: task, args and the rest are the next one's
   awaited      TINYINT UNSIGNED NOT NULL DEFAULT 0,  -- 1: other tasks may wait for it, see jobs_queue_dependencies
   result       MEDIUMTEXT      NULL DEFAULT NULL,    -- status 2: what it returned, as JSON, at most 64 KiB
   progress     TEXT            NULL DEFAULT NULL,    -- how far it has come, as {"done": 3, "total": 10, "text": "reading"}
-  PRIMARY KEY (id),
   UNIQUE KEY unique_key (unique_key),
   KEY claim_by_group (status, group_id, priority, id),
   KEY claim_any_group (status, priority, id),
@@ -41,7 +40,7 @@ CREATE TABLE IF NOT EXISTS jobs_queue (
 
 -- The archive, for mode `move`. It has a key of its own, since old servers give an id again after a restart.
 CREATE TABLE IF NOT EXISTS jobs_queue_done (
-  done_id      BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
+  done_id      BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
   id           BIGINT UNSIGNED NOT NULL,
   task         VARCHAR(255)    NOT NULL,
   args         MEDIUMTEXT      NULL DEFAULT NULL,
@@ -64,8 +63,7 @@ CREATE TABLE IF NOT EXISTS jobs_queue_done (
   awaited      TINYINT UNSIGNED NOT NULL DEFAULT 0,
   result       MEDIUMTEXT      NULL DEFAULT NULL,
   progress     TEXT            NULL DEFAULT NULL,
-  PRIMARY KEY (done_id),
-  KEY show_by_id (id)                                -- `client.py show ID`: of 512,000 rows 0.6 ms, not 372
+  KEY show_by_id (id)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Which tasks wait for which: one row for each pair, until the parent is done.
@@ -89,17 +87,17 @@ CREATE TABLE IF NOT EXISTS jobs_queue_workers (
   fatal        INT UNSIGNED    NOT NULL DEFAULT 0,
   lost         INT UNSIGNED    NOT NULL DEFAULT 0,   -- taken over by another worker meanwhile
   released     INT UNSIGNED    NOT NULL DEFAULT 0,   -- claimed, and given back unstarted
-  previous_started_at TIMESTAMP(6) NULL DEFAULT NULL, -- of the run before: how often cron runs it
+  previous_started_at TIMESTAMP(6) NULL DEFAULT NULL,  -- of the run before: how often cron runs it
   PRIMARY KEY (host, group_ids)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- The workers at work now: each from its first task on until it ends, one that waits for tasks from its begin on.
+-- The workers at work now: each from its first task on until it ends, one that waits for tasks from its start on.
 CREATE TABLE IF NOT EXISTS jobs_queue_processes (
   number       INT UNSIGNED    NOT NULL,             -- random: a claim of its tasks is number * 4294967296 and more
   host         VARCHAR(255) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   group_ids    VARCHAR(255) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,  -- as '3,5,6', or 'all'
   pid          INT UNSIGNED    NOT NULL,
-  identity     VARCHAR(100) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',  -- tells it from later ones
+  identity     VARCHAR(100) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',  -- distinguishes it from later ones
   started_at   TIMESTAMP(6)    NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
   seen_at      TIMESTAMP(6)    NOT NULL DEFAULT CURRENT_TIMESTAMP(6),  -- when it wrote the counts so far
   ended_at     TIMESTAMP(6)    NULL DEFAULT NULL,    -- when a run on its host found that the process is gone
@@ -114,12 +112,12 @@ CREATE TABLE IF NOT EXISTS jobs_queue_processes (
 
 -- Groups whose tasks are not claimed for now.
 CREATE TABLE IF NOT EXISTS jobs_queue_paused (
-  group_id     INT UNSIGNED    NOT NULL,
+  group_id     INT UNSIGNED    NOT NULL,             -- 4294967295: all groups
   paused_at    TIMESTAMP(6)    NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
   PRIMARY KEY (group_id)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Periodic tasks. At next_at a worker adds one, with the unique_key 'schedule:' and the name, and reckons the next time.
+-- Periodic tasks. At next_at a worker adds one, with the unique_key 'schedule:' and the name, and sets the next time.
 CREATE TABLE IF NOT EXISTS jobs_queue_schedules (
   name         VARCHAR(200)    NOT NULL,
   task         VARCHAR(255)    NOT NULL,
@@ -153,8 +151,8 @@ CREATE TABLE IF NOT EXISTS jobs_queue_stats (
   PRIMARY KEY (hour, group_id, task)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- What is remembered of this queue: findings that a person has accepted, what `client.py check --mail` has told, and the
--- keys of requests that added tasks over HTTP.
+-- What is remembered of this queue: findings that a person has accepted, what `client.py check --mail` reported, and
+-- the keys of requests that added tasks over HTTP.
 CREATE TABLE IF NOT EXISTS jobs_queue_notes (
   name         VARCHAR(190) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   value        TEXT            NOT NULL,

@@ -57,7 +57,7 @@ FILES = (
     "worker.py",
 )
 FOLDERS = {
-    "taskserver": {".py", ".sql", ".typed", ".html", ".css", ".js", ".svg"},
+    "taskserver": {".py", ".typed", ".html", ".css", ".js", ".svg"},
     "docs": {".md", ".png"},
     "examples": {".cgi", ".example", ".md", ".mjs", ".php", ".py", ".sh", ".sql", ".txt"},
 }

@@ -7,9 +7,8 @@ take, put a word for it into `Words`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DatabaseError, TablesMissing
@@ -123,7 +122,8 @@ class Dialect(ABC):
     words: Words
     claiming: Claiming
     driver_errors: tuple[type[BaseException], ...]
-    schema_file: Path
+    kind: str
+    """One of schema.KINDS."""
     about_space: str
     """A sentence for a person: the fate of the space of rows that were deleted from the tables `{}`."""
     has_one_writer = False
@@ -138,8 +138,6 @@ class Dialect(ABC):
     """The end of a SELECT that locks rows and waits for nobody: Conflict. Servers that skip locked rows know it."""
     joins_statements = False
     """Whether several statements go in one round trip; False once the server refused that."""
-    upgrades: Mapping[int, Sequence[str]] = {}
-    """Changes to existing tables of this dialect only, by version as tables.UPGRADES has them."""
     checks_joined = False
     """Whether such statements can be undone where one matches too few rows."""
 
@@ -206,6 +204,9 @@ class Dialect(ABC):
         sql = with_ids(self.IS_THERE, ids)
         rows = database.locking_at_once(lambda end: database.run(AT_ONCE, database.rows, sql + end, ids))
         return set(ids).difference(row[0] for row in rows)
+
+    def rebuild_tables(self, database: Any, statements: Iterable[str]) -> None:  # noqa: B027
+        """In an upgrade: rebuild tables that cannot be altered to what `statements` create. Raises DatabaseError."""
 
     def make_place(self, database: Any) -> None:  # noqa: B027
         """Make the file, or other place, in which the tables are to lie. Raises DatabaseError."""

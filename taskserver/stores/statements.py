@@ -23,6 +23,8 @@ INSTANTS = (
 )
 HELPERS = ("done", "workers", "processes", "paused", "schedules", "stats", "dependencies", "notes", "schema")
 """Tables beside the queue's: `{stats}` stands for jobs_queue_stats."""
+SCHEMA_VERSION = 8
+"""The version of all these tables."""
 
 MAX_READ_BYTES = {"args": 1024 * 1024} | dict.fromkeys(
     ("stages", "error_text", "result", "progress", "value"), 64 * 1024

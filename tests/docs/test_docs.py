@@ -55,10 +55,8 @@ OF_WORK = "docs/work/"
 """Their pages are followed, each from top to bottom, by tests/work/test_pages.py."""
 
 NOT_RUN = {
-    (UPGRADING, "ALTER TABLE jobs_queue_workers"): "for tables of version 1: run by tests/stores/test_upgrades.py",
-    (UPGRADING, "ALTER TABLE jobs_queue ADD COLUMN version"): "for tables of version 2: the same",
-    (UPGRADING, "ALTER TABLE jobs_queue ADD COLUMN stages"): "for tables of version 3: the same",
-    (UPGRADING, "ALTER TABLE jobs_queue ADD COLUMN result"): "for tables of version 4: the same",
+    (UPGRADING, "-- MySQL and MariaDB\nUPDATE"): "for tables of version 7: run by tests/stores/test_upgrades.py",
+    (UPGRADING, "-- PostgreSQL\nUPDATE"): "the same",
     (TUTORIAL, "/home/you/"): "a picture of folders",
     (TUTORIAL, "py packaging"): "for Windows: as in tests/docs/test_bundle.py",
     (TUTORIAL, "getting PyMySQL"): "what that prints",

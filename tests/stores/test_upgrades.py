@@ -3,129 +3,231 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from taskserver import TaskServer
 from taskserver.errors import DatabaseError, TablesMissing, TablesOutdated
 from taskserver.stores import Store
-from taskserver.stores.tables import SCHEMA_VERSION, schema_statements
-from tests.stores.verbs import add, claim, claim_one, finish, ids, keyed, rerun, start
+from taskserver.stores.schema import schema_statements
+from taskserver.stores.statements import HELPERS
+from taskserver.stores.tables import SCHEMA_VERSION
+from tests.stores.verbs import add, claim, claim_one, finish, ids
 from tests.support.deployment import ROOT
-from tests.support.rows import COLUMNS, Rows
-from tests.support.servers import MySQLServer
+from tests.support.rows import Rows
 
-QUEUE_TABLES = ("jobs_queue", "jobs_queue_done")
-COLUMNS_SINCE = {3: ("version",), 4: ("stages", "stage", "awaited"), 5: ("result", "progress")}
-TABLES_SINCE = {3: ("paused", "schedules", "stats"), 4: ("dependencies",), 6: ("processes",), 7: ("notes",)}
-
-
-def to_version(rows: Rows, version: int) -> None:
-    """The tables as an earlier taskserver made them."""
-    for table in QUEUE_TABLES:
-        for column in added_since(COLUMNS_SINCE, version):
-            rows.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
-    for name in added_since(TABLES_SINCE, version):
-        rows.execute(f"DROP TABLE jobs_queue_{name}")
-    if version == 1:
-        rows.execute("ALTER TABLE jobs_queue_workers DROP COLUMN previous_started_at")
-    rows.execute(f"UPDATE jobs_queue_schema SET version = {version}")
+TABLES = ("jobs_queue", *(f"jobs_queue_{name}" for name in HELPERS))
+FIXTURES = Path(__file__).with_name("fixtures")
+"""The schema files of 0.1.0, and of PostgreSQL as it was then."""
 
 
-def added_since(what: dict[int, tuple[str, ...]], version: int) -> list[str]:
-    return [name for since, names in what.items() if since > version for name in names]
+def load(rows: Rows) -> None:
+    """Make the tables of version 7, as the program of then did."""
+    text = (FIXTURES / f"version_7.{rows.kind}.sql").read_text(encoding="utf-8")
+    lines = "\n".join(line.partition("-- ")[0].rstrip() for line in text.splitlines() if line[:2] != "--")
+    named = re.sub(r"jobs_queue\w*", r"`\g<0>`" if rows.is_mysql else r'"\g<0>"', lines.strip())
+    for statement in re.split(r";\n+(?=\S)", named):
+        rows.execute(statement)
 
 
-@pytest.mark.parametrize("was_cut_off", [False, True])
-@pytest.mark.parametrize("version", [1, 2, 3, 4])
-def test_tables_of_an_older_version_are_brought_up_to_date_with_what_they_hold(
-    open_store: Callable[..., Store], rows: Rows, queue_dsn: str, version: int, was_cut_off: bool
-) -> None:
-    """An upgrade that was cut off had made all tables, and the first of the columns."""
-    store = open_store("move")
-    store.runs.begin("host", "3")
-    new, done = store.producing.add(keyed("new", "[1]")), store.producing.add(keyed("done", "[2]", priority=-1))
-    (task,) = claim(store, 1)
-    assert start(store, task)
-    assert finish(store, task)
+ROWS_OF_7 = (
+    "(1, 'tasks.new', '[1]', 3, -5, 0, 0, NULL, NULL, NULL)",
+    "(2, 'tasks.claimed', NULL, 0, 0, 1, 0, 77, NULL, NULL)",
+    "(3, 'tasks.done', NULL, 0, 0, 2, 1, NULL, NULL, NULL)",
+    "(4, 'tasks.error', NULL, 0, 0, 3, 2, NULL, 'E: x', 'key')",
+    "(5, 'tasks.fatal', NULL, 0, 0, 4, 9, NULL, 'E: cancelled', NULL)",
+    "(6, 'tasks.cancelled', NULL, 0, 0, 4, 1, NULL, 'cancelled', NULL)",
+    "(7, 'tasks.waiting', NULL, 4294967295, 0, 5, 0, NULL, NULL, NULL)",
+)
+COLUMNS_OF_7 = "id, task, args, group_id, priority, status, attempts, claim, error_text, unique_key"
+
+
+@pytest.fixture
+def old(dsn: str) -> Iterator[Rows]:
+    """Tables of version 7 with a row of every status; the greatest id that was given is that of none."""
+    rows = Rows(dsn)
+    load(rows)
+    rows.execute(f"INSERT INTO jobs_queue ({COLUMNS_OF_7}) VALUES {', '.join(ROWS_OF_7)}")
+    rows.set(f"due_at = {rows.after(3600)} WHERE status IN (1, 3, 5)")
     rows.set(f"updated_at = {rows.after(-500)}")
-    missing = added_since(COLUMNS_SINCE, version)
-    kept = ", ".join(name for name in COLUMNS.split(", ") if name not in missing)
-    before = [rows.all(table, kept) for table in QUEUE_TABLES]
-    to_version(rows, version)
-    if was_cut_off:
-        for statement in schema_statements(store.database.dialect):
-            rows.execute(statement)
-        kind = "BIGINT" if missing[0] == "version" else "TEXT"
-        rows.execute(f"ALTER TABLE jobs_queue ADD COLUMN {missing[0]} {kind} NULL")
-    for use in (store.tables.check, TaskServer(queue_dsn).run):
-        with pytest.raises(TablesOutdated, match=rf"version {version}.*needs {SCHEMA_VERSION}.*client\.py init"):
-            use()
-    store.tables.create()
-    store.tables.check()
-    assert [rows.all(table, kept) for table in QUEUE_TABLES] == before
-    assert rows.execute("SELECT MAX(version) FROM jobs_queue_schema") == [(SCHEMA_VERSION,)]
-    store.runs.begin("host", "3")
-    assert [run.every_seconds is not None for run in store.views.runs()] == [True]
-    assert store.producing.add(rerun("[3]", unique_key="new", version=7)) == new
-    assert store.producing.add(rerun("[4]", unique_key="done", version=7)) not in (new, done)
-    assert [task.args for task in claim(store)] == ["[3]", "[4]"]
+    if rows.is_postgresql:
+        rows.execute("SELECT setval('jobs_queue_id_seq', 50)")
+    else:
+        rows.execute("INSERT INTO jobs_queue (id, task) VALUES (50, 'tasks.gone')")
+        rows.execute("DELETE FROM jobs_queue WHERE id = 50")
+    rows.execute("INSERT INTO jobs_queue_done (id, task, group_id) VALUES (9, 'tasks.kept', 4294967295)")
+    rows.execute("INSERT INTO jobs_queue_dependencies (parent_id, child_id) VALUES (5, 7)")
+    rows.execute("INSERT INTO jobs_queue_workers (host, group_ids, pid) VALUES ('host', 'all', 1)")
+    rows.execute("INSERT INTO jobs_queue_processes (number, host, group_ids, pid) VALUES (1, 'host', 'all', 1)")
+    rows.execute("INSERT INTO jobs_queue_paused (group_id) VALUES (8)")
+    rows.execute("INSERT INTO jobs_queue_schedules (name, task, group_id) VALUES ('daily', 'tasks.a', 4294967295)")
+    rows.execute(f"INSERT INTO jobs_queue_stats (hour, group_id, task) VALUES ({rows.after(0)}, 0, 'tasks.a')")
+    rows.execute("INSERT INTO jobs_queue_notes (name, value) VALUES ('name', 'value')")
+    yield rows
+    rows.close()
 
 
-@pytest.mark.parametrize("version", [0, 1])
-def test_an_upgrade_of_which_all_was_done_but_the_number_is_brought_to_its_end(
-    store: Store, rows: Rows, version: int
-) -> None:
-    rows.execute(f"UPDATE jobs_queue_schema SET version = {version}")
-    with pytest.raises(TablesOutdated, match=rf"version {version}.*client\.py init"):
-        store.tables.check()
-    store.tables.create()
-    store.tables.check()
+def described(rows: Rows) -> list[object]:
+    """All tables as the server describes them."""
+    if rows.is_mysql:
+        texts = [str(rows.execute(f"SHOW CREATE TABLE {table}")[0][1]) for table in TABLES]
+        return [re.sub(r" AUTO_INCREMENT=\d+", "", text) for text in texts]
+    if rows.is_sqlite:
+        found = rows.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name")
+        return [(name, " ".join(sql.split())) for name, sql in found]
+    looks = (
+        "SELECT table_name, column_name, data_type, collation_name, character_maximum_length, is_nullable,"
+        " column_default FROM information_schema.columns WHERE table_schema = 'public' ORDER BY 1, ordinal_position",
+        "SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint"
+        " WHERE connamespace = 'public'::regnamespace ORDER BY 1, 2",
+        "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' ORDER BY 1",
+        "SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal ORDER BY 1",
+        r"SELECT proname, regexp_replace(prosrc, '\s+', ' ', 'g'), prosecdef"
+        " FROM pg_proc WHERE pronamespace = 'public'::regnamespace ORDER BY 1",
+        "SELECT relname, reloptions FROM pg_class WHERE relnamespace = 'public'::regnamespace ORDER BY 1",
+    )
+    return [rows.execute(look) for look in looks]
+
+
+def everything(rows: Rows) -> dict[str, list[str]]:
+    """All rows, without the number of the last group."""
+    found = {table: rows.execute(f"SELECT * FROM {table}") for table in TABLES if table != "jobs_queue_schema"}
+    return {
+        table: sorted(re.sub("4294967295|4294967294", "last", repr(row)) for row in found[table]) for table in found
+    }
+
+
+def test_an_upgrade_keeps_every_row_and_leaves_the_tables_as_new_ones_are(old: Rows, dsn: str) -> None:
+    before = everything(old)
+    (cancelled,) = [row for row in before["jobs_queue"] if "'cancelled'" in row]
+    with TaskServer(dsn, mode="mark") as server:
+        for use in (server.store.tables.check, server.run):
+            with pytest.raises(TablesOutdated, match=rf"version 7.*needs {SCHEMA_VERSION}.*client\.py init"):
+                use()
+        for _ in range(2):
+            server.create_tables()
+            expected = [row for row in before["jobs_queue"] if row != cancelled]
+            expected.append(cancelled.replace("0, 0, 4, 1", "0, 0, 7, 1"))
+            assert everything(old) == before | {"jobs_queue": sorted(expected)}
+        assert old.execute("SELECT group_id FROM jobs_queue WHERE id = 7") == [(4294967294,)]
+        assert server.add_task("os.getcwd") == 51
+        claimed = claim(server.store)
+        assert [(task.id, task.args) for task in claimed] == [(1, "[1]"), (51, None)]
+        assert finish(server.store, claimed[0])
+        assert old.statuses() == [2, 1, 2, 3, 4, 7, 5, 1]
+        upgraded = described(old)
+        if old.is_postgresql:
+            old.execute("DROP SCHEMA public CASCADE")
+            old.execute("CREATE SCHEMA public")
+        else:
+            for table in TABLES:
+                old.execute(f"DROP TABLE {table}")
+        server.create_tables()
+        assert upgraded == described(old)
+
+
+def test_the_upgrade_by_hand_that_the_documentation_gives_does_what_init_does(old: Rows, dsn: str) -> None:
+    """With the schema file, which an administrator loads before."""
+    if old.is_sqlite:
+        return  # its file belongs to the account that runs init
+    (block,) = re.findall(
+        rf"```sql\n-- {'PostgreSQL' if old.is_postgresql else 'MySQL'}.*?\n(.*?)```",
+        (ROOT / "docs" / "upgrading.md").read_text(encoding="utf-8"),
+        re.DOTALL,
+    )
+    with TaskServer(dsn) as server:
+        for statement in schema_statements(server.store.database.dialect):
+            old.execute(statement)
+        with pytest.raises(TablesOutdated, match="have version 7"):
+            server.store.tables.check()
+        for statement in filter(str.strip, block.split(";")):
+            old.execute(statement)
+        by_hand, rows = described(old), everything(old)
+        server.store.tables.check()
+        server.create_tables()
+        assert (described(old), everything(old)) == (by_hand, rows)
+        assert old.statuses()[5] == 7
+
+
+# ---- SQLite, whose tables are made again
+
+
+@pytest.fixture
+def old_file(sqlite_dsn: str) -> Iterator[Rows]:
+    rows = Rows(sqlite_dsn)
+    load(rows)
+    yield rows
+    rows.close()
+
+
+def test_instants_that_sqlite_took_for_utc_are_translated_or_end_their_task(old_file: Rows, sqlite_dsn: str) -> None:
+    due = {
+        "2026-11-28 16:48:40.2-05:00": "2026-11-28 21:48:40.200000",
+        "2026-11-28 16:48:40.2Z": "2026-11-28 16:48:40.200000",
+        "2026-11-28 16:48:40": "2026-11-28 16:48:40",
+        "2026-11-28 16:48:40.25": "2026-11-28 16:48:40.25",
+        "2026-11-28 99:00:00": None,
+    }
+    for instant in due:
+        old_file.execute("INSERT INTO jobs_queue (task, status, due_at) VALUES ('tasks.a', 5, ?)", (instant,))
+    old_file.execute("INSERT INTO jobs_queue_schedules (name, task, next_at) VALUES ('a', 'b', '2026-99-01 00:00:00')")
+    with TaskServer(sqlite_dsn) as server:
+        server.create_tables()
+    assert [row["due_at"] for row in old_file.all()] == list(due.values())
+    assert old_file.statuses() == [5, 5, 5, 5, 4]
+    assert old_file.all()[-1]["error_text"] == "due_at is no valid time (2026-11-28 99:00:00)"
+    assert old_file.execute("SELECT next_at <= datetime('now', '1 minute') FROM jobs_queue_schedules") == [(1,)]
+
+
+def test_what_a_site_added_to_its_sqlite_tables_outlives_an_upgrade(old_file: Rows, sqlite_dsn: str) -> None:
+    for statement in (
+        "CREATE TABLE log (id INTEGER)",
+        "CREATE INDEX by_task ON jobs_queue (task)",
+        "CREATE TRIGGER noted AFTER INSERT ON jobs_queue BEGIN INSERT INTO log VALUES (NEW.id); END",
+        "CREATE VIEW waiting AS SELECT id FROM jobs_queue WHERE status = 5",
+        "ALTER TABLE jobs_queue_notes ADD COLUMN ours TEXT",
+        "INSERT INTO jobs_queue_notes (name, value, ours) VALUES ('a', 'b', 'kept')",
+    ):
+        old_file.execute(statement)
+    with TaskServer(sqlite_dsn) as server:
+        server.create_tables()
+        server.create_tables()
+        server.add_task("tasks.a", delay=60)
+    assert old_file.execute("SELECT COUNT(*) FROM log, waiting") == [(1,)]
+    assert old_file.execute("SELECT ours FROM jobs_queue_notes") == [("kept",)]
+    assert old_file.execute("SELECT tbl_name FROM sqlite_master WHERE name = 'by_task'") == [("jobs_queue",)]
+
+
+def test_an_upgrade_that_cannot_end_changes_nothing(old_file: Rows, sqlite_dsn: str) -> None:
+    old_file.execute("PRAGMA ignore_check_constraints = ON")
+    old_file.execute("INSERT INTO jobs_queue (task, attempts) VALUES ('tasks.a', -1)")
+    before = described(old_file)
+    with TaskServer(sqlite_dsn) as server, pytest.raises(DatabaseError, match="attempts"):
+        server.create_tables()
+    assert described(old_file) == before
+    assert old_file.execute("SELECT attempts FROM jobs_queue") == [(-1,)]
+
+
+# ---- other versions, and none
 
 
 @pytest.mark.parametrize("missing", ["workers", "schema"])
-def test_an_upgrade_makes_the_tables_that_are_missing_too(store: Store, rows: Rows, missing: str) -> None:
+def test_an_upgrade_makes_the_tables_that_are_missing_too(old: Rows, dsn: str, missing: str) -> None:
     """As that of the version, which was not restored with the others."""
-    to_version(rows, 1)
-    rows.execute(f"DROP TABLE jobs_queue_{missing}")
-    store.tables.create()
-    store.tables.check()
-    store.runs.begin("host", "3")
-
-
-def test_the_schema_file_loaded_over_older_tables_does_not_call_them_new(store: Store, rows: Rows) -> None:
-    to_version(rows, 1)
-    for statement in schema_statements(store.database.dialect):
-        rows.execute(statement)
-    with pytest.raises(TablesOutdated, match="version 1"):
-        store.tables.check()
-    store.tables.create()
-
-
-def test_the_upgrade_by_hand_that_the_documentation_gives_does_what_init_does(
-    mysql_dsn: str, mysql_server: MySQLServer
-) -> None:
-    text = (ROOT / "docs" / "upgrading.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)
-    steps = [block for block in blocks if block.startswith(("ALTER", "INSERT"))]
-    with TaskServer(mysql_dsn) as server:
-        rows = Rows(mysql_dsn)
+    old.execute(f"DROP TABLE jobs_queue_{missing}")
+    with TaskServer(dsn) as server:
         server.create_tables()
-        definitions = [f"SHOW CREATE TABLE {table}" for table in (*QUEUE_TABLES, "jobs_queue_workers")]
-        before = [rows.execute(definition) for definition in definitions]
-        to_version(rows, 1)
-        for statement in schema_statements(server.store.database.dialect):  # "load it first"
-            rows.execute(statement)
-        with pytest.raises(TablesOutdated, match="have version 1"):
-            server.store.tables.check()
-        for statement in filter(str.strip, "".join(steps).split(";")):
-            rows.execute(statement)
         server.store.tables.check()
-        assert [rows.execute(definition) for definition in definitions] == before
-        server.create_tables()
-        assert server.run().taken == 0
-        rows.close()
+        server.store.runs.begin("host", "3")
+        assert old.statuses()[5] == 7
+
+
+def test_tables_from_before_the_first_release_are_refused_with_the_way_out(store: Store, rows: Rows) -> None:
+    rows.execute("UPDATE jobs_queue_schema SET version = 3")
+    with pytest.raises(TablesOutdated, match=r"version 3.*client\.py init of version 0\.1\.0 first"):
+        store.tables.create()
 
 
 def test_tables_whose_version_was_lost_are_refused_until_init_mends_them(store: Store, rows: Rows) -> None:

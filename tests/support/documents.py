@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
+from taskserver.stores.schema import script
 from tests.support.deployment import ROOT
 
 REFERENCE = "docs/reference.md"
@@ -129,7 +130,7 @@ def _cells(line: str) -> list[str]:
 
 def columns_in_sqlite(name: str) -> list[str]:
     connection = sqlite3.connect(":memory:")
-    connection.executescript((ROOT / "taskserver" / "stores" / "sqlite" / "schema.sql").read_text())
+    connection.executescript(script("sqlite"))
     return [row[1] for row in connection.execute(f"PRAGMA table_info({name})")]
 
 

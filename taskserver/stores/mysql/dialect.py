@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pymysql
@@ -35,7 +34,7 @@ class MySQLDialect(Dialect):
     """A queue in a MySQL or MariaDB database."""
 
     driver_errors = DRIVER_ERRORS
-    schema_file = Path(__file__).with_name("schema.sql")
+    kind = "mysql"
     about_space = (
         "InnoDB keeps the space in its files, for new rows; OPTIMIZE TABLE {} copies what is left into files that are "
         "as small as they can be, if there is room for both"

@@ -27,8 +27,8 @@ from ..facts import (
     shapes_of_indexes,
 )
 from ..free_rows import Lock
+from ..schema import schema_statements
 from ..server_facts import WORKER_RIGHTS, Right, allowed, clock_ahead, held_rows, lacking
-from ..tables import schema_statements
 from .errors import RIGHTS_MISSING, number_of
 
 IDENTITY = "SELECT VERSION(), CURRENT_USER()"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -38,7 +37,7 @@ class PostgreSQLDialect(Dialect):
     """A queue in a PostgreSQL database."""
 
     driver_errors = DRIVER_ERRORS
-    schema_file = Path(__file__).with_name("schema.sql")
+    kind = "postgresql"
     about_space = (
         "PostgreSQL keeps the space in its files, for new rows; VACUUM FULL {} copies what is left into files that are "
         "as small as they can be, if there is room for both, and nobody can use the table meanwhile"
@@ -51,9 +50,6 @@ class PostgreSQLDialect(Dialect):
     def __init__(self, dsn: PostgreSQLDsn, table: str) -> None:
         super().__init__(table)
         self._dsn = dsn
-        self.upgrades = {
-            7: (f'DROP FUNCTION IF EXISTS "{table}_tell"() CASCADE', f'DROP TABLE IF EXISTS "{table}_waiting"')
-        }
         self.joins_statements = self.checks_joined = psycopg.Pipeline.is_supported()  # not by the libpq of old systems
         self.words = PostgreSQLWords()
         self.claiming = PostgreSQLClaiming()

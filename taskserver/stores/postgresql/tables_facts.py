@@ -14,7 +14,7 @@ from ...errors import DatabaseError
 from ..database import Database
 from ..facts import TableFault, TableShape, differences, kind_of_column
 from ..retrying import AT_ONCE, RetryPolicy, Scope
-from ..tables import schema_statements
+from ..schema import schema_statements
 
 OIDS = """
     SELECT name, CAST(to_regclass(quote_ident(name)) AS oid) FROM unnest(CAST(? AS text[])) AS name

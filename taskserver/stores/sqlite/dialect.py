@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sqlite3
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -34,7 +35,7 @@ class SQLiteDialect(Dialect):
     """A queue in an SQLite file."""
 
     driver_errors = DRIVER_ERRORS
-    schema_file = Path(__file__).with_name("schema.sql")
+    kind = "sqlite"
     about_space = (
         "SQLite keeps the space in its file, for new rows; the statement VACUUM makes the file as small as it can be, "
         "if there is room for a copy, and nobody can write meanwhile"
@@ -107,6 +108,11 @@ class SQLiteDialect(Dialect):
                 f"{path} lies where SQLite cannot share a file (WAL), as in a network folder: name another one, or a "
                 "MySQL database, in TASKSERVER_DSN"
             )
+
+    def rebuild_tables(self, database: Database, statements: Iterable[str]) -> None:
+        from .rebuilding import rebuild_tables
+
+        rebuild_tables(database, statements)
 
     # ---- for client.py doctor
 

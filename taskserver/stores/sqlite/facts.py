@@ -21,7 +21,7 @@ from ..facts import (
     kind_of_column,
     shapes_of_indexes,
 )
-from ..tables import schema_statements
+from ..schema import schema_statements
 
 JOURNAL_MODE = "PRAGMA journal_mode"
 QUICK_CHECK = "PRAGMA quick_check(1)"

@@ -1,0 +1,50 @@
+"""SQLite cannot alter a CHECK: in an upgrade a table that differs from a new one is made again with its rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ..database import Database
+
+STANDING = "SELECT sql FROM sqlite_master WHERE name = ?"
+BESIDE = "SELECT sql FROM sqlite_master WHERE tbl_name = ? AND type <> 'table' AND sql IS NOT NULL"
+"""The table's indexes and triggers, also those of the site."""
+LAST_ID = "SELECT seq FROM sqlite_sequence WHERE name = ?"
+
+
+def rebuild_tables(database: Database, statements: Iterable[str]) -> None:
+    """Rebuild tables that differ from what `statements` create, in the transaction that is open.
+
+    A table with columns of the site's own is left as it is. Raises DatabaseError.
+    """
+    database.execute("PRAGMA legacy_alter_table = ON")  # a view of the site may name a table that is missing meanwhile
+    for sql in statements:
+        if created := re.match(r'CREATE TABLE IF NOT EXISTS "(\w+)"', sql):
+            _rebuild(database, created[1], sql.replace(" IF NOT EXISTS", ""))
+    database.execute("PRAGMA legacy_alter_table = OFF")
+
+
+def _rebuild(database: Database, table: str, sql: str) -> None:
+    ((standing,),) = database.rows(STANDING, (table,))
+    if "".join(standing.split()) == "".join(sql.split()):
+        return
+    beside, last = database.rows(BESIDE, (table,)), database.rows(LAST_ID, (table,))
+    columns = _columns(database, table)
+    database.execute(sql.replace(f'"{table}"', f'"{table}_new"', 1))
+    if columns == _columns(database, f"{table}_new"):
+        names = ", ".join(columns)
+        database.execute(f'INSERT INTO "{table}_new" ({names}) SELECT {names} FROM "{table}"')
+        database.execute(f'DROP TABLE "{table}"')
+        database.execute(f'ALTER TABLE "{table}_new" RENAME TO "{table}"')
+        for (statement,) in beside:
+            database.execute(statement)
+        for (seq,) in last:  # an id that was given is not given again
+            database.execute("DELETE FROM sqlite_sequence WHERE name = ?", (table,))
+            database.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (table, seq))
+    else:
+        database.execute(f'DROP TABLE "{table}_new"')
+
+
+def _columns(database: Database, table: str) -> list[str]:
+    return [row[1] for row in database.rows(f'PRAGMA table_info("{table}")')]

@@ -1,0 +1,125 @@
+"""Creates a queue's tables, and upgrades older ones: from `client.py init` alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from ..errors import AlreadyThere, TablesMissing, TablesOutdated
+from ..messages.programs import CLIENT
+from .database import Database
+from .retrying import RetryPolicy, Scope
+from .schema import POSTGRESQL, SQLITE, named, schema_statements
+from .statements import SCHEMA_VERSION
+
+FIRST_RELEASED = 7
+"""The version of the tables of taskserver 0.1.0."""
+UPGRADE_SECONDS = 60.0
+"""An upgrade is tried again for so long while others hold rows that it changes."""
+
+
+def create(database: Database, version: Callable[[], int | None]) -> None:
+    """Create the tables, or upgrade older ones in one transaction; safe to repeat. Raises DatabaseError."""
+    database.dialect.make_place(database)
+    with database.unhurried():
+        found = _version_found(database, version)
+        for statement in schema_statements(database.dialect):
+            with suppress(AlreadyThere):  # another made it since the server looked whether it is there
+                database.change(statement)
+        if found < SCHEMA_VERSION:
+            database.run(RetryPolicy(Scope.TRANSACTION, UPGRADE_SECONDS), _upgrade, database, found)
+        database.fetch(TABLES_ARE_OURS)
+
+
+TABLES_ARE_OURS = "SELECT {columns} FROM {table} WHERE id = 0"
+
+
+def _version_found(database: Database, version: Callable[[], int | None]) -> int:
+    """The version from which to upgrade: the newest where there are no tables yet.
+
+    The first one where the tables' version is lost, as after a backup that was restored in part.
+    """
+    try:
+        found = version() or FIRST_RELEASED
+    except TablesMissing:
+        try:
+            database.fetch(TABLES_ARE_OURS)
+        except TablesMissing:
+            return SCHEMA_VERSION
+        return FIRST_RELEASED
+    if found < FIRST_RELEASED:
+        raise TablesOutdated(
+            f"the tables of {database.dialect.table} have version {found}, of a taskserver before 0.1.0: run {CLIENT} "
+            "init of version 0.1.0 first"
+        )
+    return found
+
+
+SET_VERSION = "{insert_or_ignore} INTO {schema} (version) VALUES (?) {or_ignore}"
+
+
+def _upgrade(database: Database, version: int) -> None:
+    dialect = database.dialect
+    for step in range(version, SCHEMA_VERSION):
+        for statement in UPGRADES[step][dialect.kind]:
+            database.execute(named(statement, dialect))
+        dialect.rebuild_tables(database, schema_statements(dialect))
+        database.execute(SET_VERSION, (step + 1,))
+
+
+# Cancelled tasks were fatal ones with a text. The last group's number means all groups now.
+CANCELLED_AND_LAST_GROUP = (
+    """
+    UPDATE jobs_queue
+    SET status = CASE WHEN status = 4 AND error_text = 'cancelled' THEN 7 ELSE status END,
+        group_id = CASE WHEN group_id > 4294967294 THEN 4294967294 ELSE group_id END, updated_at = updated_at
+    WHERE status = 4 AND error_text = 'cancelled' OR group_id > 4294967294
+    """,
+    "UPDATE jobs_queue_schedules SET group_id = 4294967294 WHERE group_id > 4294967294",
+)
+# What SQLite took for an instant: one with a time zone is translated; what is none was never meant to run at once.
+IS_NO_INSTANT = "{c} IS NOT NULL AND (" + SQLITE.checks["due"] + ") IS NOT TRUE"
+IN_UTC = "strftime('%Y-%m-%d %H:%M:%f', {c}) || '000'"
+INSTANTS_OF_SQLITE = tuple(
+    sql.replace("NO_INSTANT", IS_NO_INSTANT).replace("IN_UTC", IN_UTC).replace("{c}", column)
+    for column, sql in (
+        (
+            "due_at",
+            """
+            UPDATE jobs_queue
+            SET status = 4, finished_at = {now}, updated_at = {now},
+                error_text = 'due_at is no valid time (' || substr(due_at, 1, 100) || ')'
+            WHERE NO_INSTANT AND IN_UTC IS NULL AND status IN (0, 3, 5)
+            """,
+        ),
+        ("due_at", "UPDATE jobs_queue SET due_at = IN_UTC WHERE NO_INSTANT"),
+        ("next_at", "UPDATE jobs_queue_schedules SET next_at = COALESCE(IN_UTC, {now}) WHERE NO_INSTANT"),
+    )
+)
+
+
+def _checked_again(table: str, column: str, word: str) -> tuple[str, str]:
+    name = f"{table}_{column}_check"
+    check = POSTGRESQL.checks[word].format(c=column)
+    return (
+        f"ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {name}",
+        f"ALTER TABLE {table} ADD CONSTRAINT {name} CHECK ({check})",
+    )
+
+
+UPGRADES: dict[int, Mapping[str, tuple[str, ...]]] = {
+    7: {
+        "mysql": CANCELLED_AND_LAST_GROUP,
+        "postgresql": (
+            *CANCELLED_AND_LAST_GROUP,
+            "DROP FUNCTION IF EXISTS jobs_queue_tell() CASCADE",
+            "DROP TABLE IF EXISTS jobs_queue_waiting",
+            *_checked_again("jobs_queue", "group_id", "group"),
+            *_checked_again("jobs_queue_schedules", "group_id", "group"),
+            *_checked_again("jobs_queue_schedules", "created_at", "instant"),
+            *_checked_again("jobs_queue_paused", "paused_at", "instant"),
+        ),
+        "sqlite": (*CANCELLED_AND_LAST_GROUP, *INSTANTS_OF_SQLITE),
+    }
+}
+"""From version n to n + 1, by kind of database: changes to existing tables. The newest tables are made before."""
