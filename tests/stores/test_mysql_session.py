@@ -34,9 +34,7 @@ def write(number, seconds=0):
     time.sleep(seconds)
 
 @taskserver.task(transactional=True)
-def undo(limit=None):
-    if limit:
-        taskserver.connection().query(f"SET sql_select_limit = {limit}")
+def undo():
     taskserver.connection().rollback()
 
 def complete(number):
@@ -146,18 +144,6 @@ def test_nothing_is_rolled_back_where_each_connection_begins_within_a_transactio
             assert [queue.worker().returncode, queue.notes()] == [0, []]
         for table, rows in [("effects", 1), ("jobs_queue", 0), ("jobs_queue_schedules", 1)]:
             assert mysql_server.execute(f"SELECT COUNT(*) FROM {table}", database=name) == ((rows,),)
-
-
-def test_a_rolled_back_task_is_known_where_the_host_limits_rows(odd_queue: Queue) -> None:
-    """By counts that the server shows as rows. One that limits these itself counts as one that may have committed."""
-    odd_queue.server.add_task("tasks.undo")
-    odd_queue.server.add_task("tasks.undo", [1])
-    odd_queue.server.add_task("tasks.note", ["good"])
-    assert odd_queue.worker().returncode == 0
-    assert odd_queue.notes() == ["good"]
-    undone, limited = (task.error_text for task in odd_queue.server.store.views.list([], [], 10)[::-1])
-    assert str(undone).startswith("Conflict: its transaction was rolled back")
-    assert str(limited).startswith("Fatal: a task may not end its transaction itself")
 
 
 def test_a_limit_on_a_statements_time_is_lifted_for_ours(mysql_dsn: str, mysql_server: MySQLServer) -> None:

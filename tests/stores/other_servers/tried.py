@@ -89,15 +89,15 @@ TOLD = (
     "features/results",
     "features/progress",
 )
-VARIABLES = ("stores/session_variables", "stores/packets")
-ALONE = ("faults/races", "faults/crowded_claims", "worker/leases", "worker/worker", "stores/connections", *VARIABLES)
+SESSIONS = ("stores/connections", "stores/mysql_session", "stores/mysql_login")
+ALONE = ("faults/races", "faults/crowded_claims", "worker/leases", "worker/worker", *SESSIONS)
 """They count the server's deadlocks, statements and waiting transactions, or change its variables."""
 RUNS = (
     Run("the store contract", CONTRACT),
     Run("retries, schema, forks, client, held_rows, runner", BESIDE_OTHERS),
     Run("the kinds of queues", KINDS),
     Run("exactly once, results, progress", TOLD),
-    Run("races, crowded claims, leases, worker, connections, variables", ALONE, processes=0),
+    Run("races, crowded claims, leases, worker, connections, sessions", ALONE, processes=0),
     Run("doctor, mistakes", ("cli/doctor", "cli/mistakes"), processes=0),
 )
 OK, TESTS_FAILED, NO_TESTS = 0, 1, 5
