@@ -20,7 +20,7 @@ from ..model.attempt import Finish
 from ..model.new_task import NewTask
 from ..model.pipeline import MAX_STAGES_BYTES
 from .dialect import Inserts
-from .statements import SHORT_BYTES, Statements, Words
+from .statements import SHORT_BYTES, Statements
 
 T = TypeVar("T")
 
@@ -66,10 +66,13 @@ class CallersDialect(ABC):
 
     database: str
     """One of the names in DATABASES."""
-    words: Words
     inserts: Inserts
     table: str
     statements: Statements
+
+    @abstractmethod
+    def upsert(self, changes: Mapping[str, str], condition: str, key: str = "unique_key") -> str:
+        """See Dialect.upsert."""
 
     @abstractmethod
     def error(self, error: Exception) -> DatabaseError:
@@ -143,12 +146,15 @@ class CallersDatabase:
         return getattr(self._cursor, "connection", None)
 
     @property
-    def words(self) -> Words:
-        return self._dialect.words
+    def words(self) -> dict[str, str]:
+        return self._dialect.statements.words
 
     @property
     def inserts(self) -> Inserts:
         return self._dialect.inserts
+
+    def upsert(self, changes: Mapping[str, str], condition: str, key: str = "unique_key") -> str:
+        return self._dialect.upsert(changes, condition, key)
 
     def compose(self, sql: str) -> str:
         """A statement with its words filled in and the marks of the caller's driver."""

@@ -20,7 +20,7 @@ from ..interrupts.stopping import uninterrupted
 from .dialect import Dialect, Inserts
 from .retrying import MIN_CONFLICT_SECONDS, Patience, RetryPolicy, Scope, Tries
 from .session import Pace, RowsChanged, Session
-from .statements import Statements, Words, Write, with_ids, words_of
+from .statements import Statements, Write, with_ids, words_of
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -48,12 +48,13 @@ class Database:
         self._max_pause_seconds = max_pause_seconds
         self._pace = Pace()
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-        self._statements = Statements(words_of(dialect.words, dialect.table, dialect.words.quoted), dialect.with_marks)
+        self._statements = Statements(words_of(dialect.own_words, dialect.table), dialect.with_marks)
         self.compose = self._statements.compose
+        self.upsert = dialect.upsert
 
     @property
-    def words(self) -> Words:
-        return self.dialect.words
+    def words(self) -> dict[str, str]:
+        return self._statements.words
 
     @property
     def inserts(self) -> Inserts:

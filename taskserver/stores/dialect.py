@@ -1,7 +1,7 @@
 """The parts of a dialect: the seam between the queue's verbs and MySQL, SQLite or another database.
 
 To add a database, write a folder beside `mysql/` with these parts. Where `queue/` holds SQL that the database does not
-take, put a word for it into `Words`.
+take, put a word for it into the dialects' words.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..errors import DatabaseError, TablesMissing
 from ..messages.programs import CLIENT
 from .retrying import AT_ONCE
 from .session import Pace, Session
-from .statements import Words, with_ids
+from .statements import with_ids
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
         """A connection on which rows are added: our database's, or a caller's own."""
 
         @property
-        def words(self) -> Words: ...
+        def words(self) -> Mapping[str, str]: ...
+
+        def upsert(self, changes: Mapping[str, str], condition: str, key: str = "unique_key") -> str: ...
 
         @property
         def inserts(self) -> Inserts: ...
@@ -119,7 +121,8 @@ def ids_of_keys(database: Rows, keys: Sequence[str], lock: str = "") -> dict[byt
 class Dialect(ABC):
     """One queue's database: how to reach it, what its errors mean, and the words in which its SQL differs."""
 
-    words: Words
+    own_words: Mapping[str, str]
+    """See words_of."""
     claiming: Claiming
     driver_errors: tuple[type[BaseException], ...]
     kind: str
@@ -148,6 +151,15 @@ class Dialect(ABC):
     @abstractmethod
     def inserts(self) -> Inserts:
         """How rows are added on connections of ours."""
+
+    @staticmethod
+    @abstractmethod
+    def upsert(changes: Mapping[str, str], condition: str, key: str = "unique_key") -> str:
+        """The end of an INSERT that changes the row which has the key, where the condition (empty: always) holds.
+
+        `key` names the key's columns; `changes` has each column's new value. In the new values and in the condition,
+        `{given_…}` is the value that was to be inserted into a column.
+        """
 
     def with_marks(self, sql: str) -> str:
         """A statement with the driver's parameter marks for `?`."""

@@ -109,7 +109,7 @@ def forged_ids(database: Any, next_ids: Mapping[str, int], greatest: int, set_ba
 def as_typed(database: Any, table: str) -> str:
     """A table's name as a person types it: in quotes where it may be another word of SQL, or has capitals."""
     is_plain = "_" in table and table == table.lower()
-    return table if is_plain else str(database.dialect.words.quoted.format(table))
+    return table if is_plain else str(database.dialect.own_words["quoted"].format(table))
 
 
 class MySQLFacts(NamedTuple):

@@ -345,7 +345,7 @@ def schema_statements(dialect: Dialect) -> Iterator[str]:
 def named(text: str, dialect: Dialect) -> str:
     """SQL about jobs_queue and its tables, under the queue's name."""
     # In quotes: `order` is an allowed table name, too.
-    return re.sub(r"jobs_queue(\w*)", lambda found: dialect.words.quoted.format(dialect.table + found[1]), text)
+    return re.sub(r"jobs_queue(\w*)", lambda found: dialect.own_words["quoted"].format(dialect.table + found[1]), text)
 
 
 def _create(kind: Kind, table: Table) -> str:

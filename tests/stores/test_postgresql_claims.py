@@ -13,7 +13,7 @@ from taskserver import TaskServer
 from taskserver.model.attempt import Finish, Start
 from taskserver.stores import Store
 from taskserver.stores.postgresql import claiming
-from taskserver.stores.postgresql.words import PostgreSQLWords
+from taskserver.stores.postgresql.words import WORDS
 from taskserver.stores.queue.browsing import Browsing
 from taskserver.stores.queue.counts import Counts
 from tests.stores.verbs import PLAIN, add, add_many, claim, ids, start
@@ -106,8 +106,8 @@ def test_a_claim_picks_by_its_index_and_reads_no_more_of_a_long_queue(
 
 
 LOOKS: dict[str, tuple[str, tuple[object, ...]]] = {
-    "groups": (PostgreSQLWords.groups_of_status.format("{table}", "", 0), (1000,)),
-    "groups of done ones": (PostgreSQLWords.groups_of_status.format("{table}", "", 2), (1000,)),
+    "groups": (WORDS["groups_of_status"].format("{table}", "", 0), (1000,)),
+    "groups of done ones": (WORDS["groups_of_status"].format("{table}", "", 2), (1000,)),
     "ages": (Counts.AGES, (100,)),
     "ages at": (Counts.AGES_AT, (50, 100)),
     "first": (Counts.FIRST_NEW, ()),

@@ -41,7 +41,7 @@ from .errors import (
     kind_of,
     number_of,
 )
-from .words import MySQLWords, inserted_ids
+from .words import WORDS, inserted_ids, upsert
 
 if TYPE_CHECKING:
     from ..dialect import Rows
@@ -52,26 +52,18 @@ LAST_SECOND = 2**31 - 1 - 86_400
 """A day before the column's last instant: the database's clock decides, and this host's may differ."""
 
 
-class CallersWords(MySQLWords):
-    """The words for a session of any time zone and character set.
-
-    The server converts an instant from the session's time zone to the column's, so a statement gives it in the
-    session's. NOW(6) plus an interval would be an hour off across a change of summer time, and UNIX_TIMESTAMP(NOW(6))
-    in the hour that comes twice. UNIX_TIMESTAMP() alone is right; it lacks the microseconds.
-    """
-
-    any_text = "CONVERT(UNHEX(?) USING utf8mb4)"
-    after = "FROM_UNIXTIME(UNIX_TIMESTAMP() + MICROSECOND(NOW(6)) * 0.000001 + ?)"
-    keep_standing = f"{MySQLWords.keep_standing}, id = LAST_INSERT_ID(id)"
-    any_row = """
+# The server converts an instant from the session's time zone to the column's, so a statement gives it in the session's.
+# NOW(6) plus an interval would be an hour off across a change of summer time, and UNIX_TIMESTAMP(NOW(6)) in the hour
+# that comes twice. UNIX_TIMESTAMP() is right, but lacks the microseconds.
+CALLERS_WORDS = WORDS | {
+    "any_text": "CONVERT(UNHEX(?) USING utf8mb4)",
+    "after": "FROM_UNIXTIME(UNIX_TIMESTAMP() + MICROSECOND(NOW(6)) * 0.000001 + ?)",
+    "keep_standing": f"{WORDS['keep_standing']}, id = LAST_INSERT_ID(id)",
+    "any_row": """
         (?, ?, ?, ?, ?, ?, COALESCE({after}, CONVERT_TZ(?, '+00:00', @@SESSION.time_zone)), UNHEX(?), ?, ?)
-    """
-
-    def upsert(self, changes: Mapping[str, str], condition: str, key: str = "unique_key") -> str:
-        # A look for the row that has a key could miss it: the caller's transaction may see the database as it was
-        # before another one committed that row, and with autocommit a worker may have deleted it. So the INSERT itself
-        # tells the row's id.
-        return f"{super().upsert(changes, condition, key)}, id = LAST_INSERT_ID(id)"
+    """,
+}
+"""The words for a session of any time zone and character set."""
 
 
 class CallersInserts(Inserts):
@@ -103,10 +95,15 @@ class MySQLCallers(CallersDialect):
     def __init__(self, dsn: MySQLDsn, table: str) -> None:
         self._dsn = dsn
         self.table = table
-        self.words = CallersWords()
         self.inserts = CallersInserts()
         # Names in full, as a caller's session may be in another database of the server.
-        self.statements = Statements(words_of(self.words, table, _in_full(dsn, self.words.quoted)), str)
+        self.statements = Statements(words_of(CALLERS_WORDS, table, _in_full(dsn, WORDS["quoted"])), str)
+
+    def upsert(self, changes: Mapping[str, str], condition: str, key: str = "unique_key") -> str:
+        # A look for the row that has a key could miss it: the caller's transaction may see the database as it was
+        # before another one committed that row, and with autocommit a worker may have deleted it. So the INSERT itself
+        # returns the row's id.
+        return f"{upsert(changes, condition, key)}, id = LAST_INSERT_ID(id)"
 
     def finish_as_sent(self, finish: Finish) -> Finish:
         return finish_in_ascii(finish)

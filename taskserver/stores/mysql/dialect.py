@@ -15,7 +15,7 @@ from ..session import Pace
 from .claiming import MySQLClaiming
 from .errors import DRIVER_ERRORS, error_of, unreadable
 from .session import READ_COMMITTED, Abilities, MySQLSession, log_in, set_isolation, set_timeout
-from .words import MySQLInserts, MySQLWords
+from .words import WORDS, MySQLInserts, upsert
 
 if TYPE_CHECKING:
     from ..facts import MySQLFacts
@@ -34,6 +34,8 @@ class MySQLDialect(Dialect):
     """A queue in a MySQL or MariaDB database."""
 
     driver_errors = DRIVER_ERRORS
+    own_words = WORDS
+    upsert = staticmethod(upsert)
     kind = "mysql"
     about_space = (
         "InnoDB keeps the space in its files, for new rows; OPTIMIZE TABLE {} copies what is left into files that are "
@@ -49,7 +51,6 @@ class MySQLDialect(Dialect):
         super().__init__(table)
         self._dsn = dsn
         self.abilities = Abilities()
-        self.words = MySQLWords()
         self.claiming = MySQLClaiming()
         self._inserts = MySQLInserts(self.abilities)
 

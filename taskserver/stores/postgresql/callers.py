@@ -7,7 +7,7 @@ takes no statement any more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -45,7 +45,7 @@ from .errors import (
     text_of,
 )
 from .inserts import RETURNING_ID, all_of, check_key
-from .words import PostgreSQLWords, numbered
+from .words import WORDS, numbered, upsert
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,16 +65,16 @@ HINTS_HERE = {
 }
 
 
-class CallersWords(PostgreSQLWords):
-    """The words for a session of any character set."""
-
-    any_text = ANY_KEY
-    any_row = f"(?, ?, ?, ?, ?, ?, COALESCE({{after}}, {{instant}}), {ANY_KEY}, ?, ?)"
+CALLERS_WORDS = WORDS | {
+    "any_text": ANY_KEY,
+    "any_row": f"(?, ?, ?, ?, ?, ?, COALESCE({{after}}, {{instant}}), {ANY_KEY}, ?, ?)",
     # Locks the row, and writes it not: until the caller commits no worker can claim it, nor delete it.
-    keep_standing = (
+    "keep_standing": (
         "ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL DO UPDATE SET unique_key = EXCLUDED.unique_key "
         "WHERE FALSE"
-    )
+    ),
+}
+"""The words for a session of any character set."""
 
 
 class CallersInserts(Inserts):
@@ -116,9 +116,11 @@ class PostgreSQLCallers(CallersDialect):
     def __init__(self, dsn: PostgreSQLDsn, table: str) -> None:
         self._dsn = dsn
         self.table = table
-        self.words = CallersWords()
         self.inserts = CallersInserts()
-        self.statements = Statements(words_of(self.words, table, self.words.quoted), str)
+        self.statements = Statements(words_of(CALLERS_WORDS, table), str)
+
+    def upsert(self, changes: Mapping[str, str], condition: str, key: str = "unique_key") -> str:
+        return upsert(changes, condition, key)
 
     def finish_as_sent(self, finish: Finish) -> Finish:
         return finish_in_ascii(finish)

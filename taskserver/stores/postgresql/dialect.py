@@ -21,7 +21,7 @@ from .claiming import PostgreSQLClaiming
 from .connection import Connection, connect_to
 from .errors import DRIVER_ERRORS, error_of, login_error
 from .session import PostgreSQLSession
-from .words import PostgreSQLWords, numbered
+from .words import WORDS, numbered, upsert
 
 if TYPE_CHECKING:
     from ..facts import PostgreSQLFacts
@@ -37,6 +37,8 @@ class PostgreSQLDialect(Dialect):
     """A queue in a PostgreSQL database."""
 
     driver_errors = DRIVER_ERRORS
+    own_words = WORDS
+    upsert = staticmethod(upsert)
     kind = "postgresql"
     about_space = (
         "PostgreSQL keeps the space in its files, for new rows; VACUUM FULL {} copies what is left into files that are "
@@ -51,7 +53,6 @@ class PostgreSQLDialect(Dialect):
         super().__init__(table)
         self._dsn = dsn
         self.joins_statements = self.checks_joined = psycopg.Pipeline.is_supported()  # not by the libpq of old systems
-        self.words = PostgreSQLWords()
         self.claiming = PostgreSQLClaiming()
 
     @cached_property
@@ -124,7 +125,7 @@ class PostgreSQLDialect(Dialect):
                 f"{self._dsn.place}: the database's encoding is {encoding}, in which not every task, nor every error "
                 "of one, can be stored and read: make a database with ENCODING 'UTF8' TEMPLATE template0 for the queue"
             )
-        owner = database.fetch_value(self.FOREIGN_OWNER, (self.words.quoted.format(self.table),))
+        owner = database.fetch_value(self.FOREIGN_OWNER, (WORDS["quoted"].format(self.table),))
         if owner is not None:
             raise DatabaseError(
                 f"{self._dsn.place}: the tables of {self.table} belong to {shown(owner)}: run {CLIENT} init as that "

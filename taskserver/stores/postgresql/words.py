@@ -7,41 +7,39 @@ from collections.abc import Mapping
 from itertools import count
 
 from ..dialect import assignments
-from ..statements import Words
 
-
-class PostgreSQLWords(Words):
-    """The words of PostgreSQL from 13 on."""
-
+WORDS = {
     # The begin of the statement, as NOW() of MySQL: PostgreSQL's own now() is the begin of the transaction, and
     # clock_timestamp() keeps a condition from an index.
-    now = "statement_timestamp()"
-    after = "statement_timestamp() + make_interval(secs => ?)"
-    seconds_since = "CAST(EXTRACT(EPOCH FROM statement_timestamp() - {}) AS float8)"
+    "now": "statement_timestamp()",
+    "after": "statement_timestamp() + make_interval(secs => ?)",
+    "age": "CAST(EXTRACT(EPOCH FROM statement_timestamp() - {}) AS float8)",
     # Whatever time zone the session has: behind a pooler of transactions no setting of a session holds.
-    instant_text = "to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US')"
-    instant = "CAST(? AS timestamp) AT TIME ZONE 'UTC'"
-    this_hour = "date_trunc('hour', statement_timestamp(), 'UTC')"
-    bytes_of = "octet_length({})"
-    as_bytes = "{}"
-    position = "strpos({}, ?)"
-    sign_of = "{}"
-    greatest = "GREATEST"
-    insert_or_ignore = "INSERT"
-    or_ignore = "ON CONFLICT DO NOTHING"
+    "text": "to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US')",
+    "instant": "CAST(? AS timestamp) AT TIME ZONE 'UTC'",
+    "this_hour": "date_trunc('hour', statement_timestamp(), 'UTC')",
+    "bytes_of": "octet_length({})",
+    "as_bytes": "{}",
+    "position": "strpos({}, ?)",
+    "sign_of": "{}",
+    "greatest": "GREATEST",
+    "insert_or_ignore": "INSERT",
+    "or_ignore": "ON CONFLICT DO NOTHING",
     # Not DO UPDATE, which would write the row anew.
-    keep_standing = "ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL DO NOTHING"
-    given = "EXCLUDED.{}"
-    standing = "{0}.{1}"  # a bare column could be either of the two
-    quoted = '"{}"'
+    "keep_standing": "ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL DO NOTHING",
+    "given": "EXCLUDED.{}",
+    "standing": "{0}.{1}",  # a bare column could be either of the two
+    "quoted": '"{}"',
     # PostgreSQL takes no hints. In their place each index has the status in a form of its own (schema.sql): only looks
     # that are to read it say the status in that form.
-    by_key = by_status = by_due = ""
-    group_status = "(0 + status)"
-    due_status = "(status + 0)"
-    any_status = "(status - 0)"
+    "by_key": "",
+    "by_status": "",
+    "by_due": "",
+    "group_status": "(0 + status)",
+    "due_status": "(status + 0)",
+    "any_status": "(status - 0)",
     # As on SQLite, DISTINCT would read every entry of an index, so each group is looked for behind the last.
-    groups_of_status = """
+    "groups_of_status": """
         WITH RECURSIVE found (group_id) AS (
             SELECT (SELECT MIN(group_id) FROM {0} WHERE (0 + status) = {2})
             UNION ALL
@@ -49,19 +47,17 @@ class PostgreSQLWords(Words):
             FROM found WHERE found.group_id IS NOT NULL
         )
         SELECT CAST({2} AS integer), group_id FROM found WHERE group_id IS NOT NULL LIMIT ?
-    """
-    delete_by_key = "DELETE FROM {}"
-    instant_type = "TIMESTAMPTZ"
-    number_type = "BIGINT"
-    small_type = "INTEGER"
-    flag_type = "SMALLINT"
-    text_type = 'TEXT COLLATE "C"'
-    long_text_type = 'TEXT COLLATE "C"'
+    """,
+    "delete_by_key": "DELETE FROM {}",
+}
+"""The words of PostgreSQL from 13 on."""
 
-    def upsert(self, changes: Mapping[str, str], condition: str, key: str = "unique_key") -> str:
-        rows = " WHERE unique_key IS NOT NULL" if key == "unique_key" else ""  # as its index has it
-        where = f" WHERE {condition}" if condition else ""
-        return f"ON CONFLICT ({key}){rows} DO UPDATE SET {assignments(changes)}{where}"
+
+def upsert(changes: Mapping[str, str], condition: str, key: str = "unique_key") -> str:
+    """See Dialect.upsert."""
+    rows = " WHERE unique_key IS NOT NULL" if key == "unique_key" else ""  # as its index has it
+    where = f" WHERE {condition}" if condition else ""
+    return f"ON CONFLICT ({key}){rows} DO UPDATE SET {assignments(changes)}{where}"
 
 
 def numbered(sql: str) -> str:

@@ -145,7 +145,7 @@ class Adding:
         place, kind = self._place, _kind(tasks[0])
         if kind is None:
             return place.inserts.insert_plain(place, [task[:PLAIN_VALUES] for task in tasks])
-        sql = self.ADD_ANY + ", ".join([place.words.any_row] * len(tasks))
+        sql = self.ADD_ANY + ", ".join([place.words["any_row"]] * len(tasks))
         values = [value for task in tasks for value in _all_values(task)]
         has_key, is_rerun, has_version, is_later, has_parents = kind
         if has_key:
@@ -177,11 +177,10 @@ class Adding:
 
     def _if_key_stands(self, is_rerun: bool, has_version: bool, is_later: bool) -> str:
         """The end of an INSERT that says what becomes of a row that has the key already."""
-        words = self._place.words
         if not is_rerun:
-            return words.keep_standing
+            return self._place.words["keep_standing"]
         changes = self.RERUN_LATER if is_later else self.RERUN
-        return words.upsert(changes, self.IS_NEWER if has_version else "")
+        return self._place.upsert(changes, self.IS_NEWER if has_version else "")
 
 
 class Producing:

@@ -126,7 +126,7 @@ class Counts:
 
     def _pairs(self, statuses: Sequence[int]) -> list[tuple[int, int]]:
         """Each status and group that rows have, up to MAX_GROUPS of a status."""
-        sql = f"SELECT * FROM ({self._database.dialect.words.groups_of_status}) AS grouped"
+        sql = f"SELECT * FROM ({self._database.words['groups_of_status']}) AS grouped"
         each = [sql.format("{table}", "{by_status}", one) for one in statuses]
         rows = self._database.fetch(" UNION ALL ".join(each), [MAX_GROUPS] * len(each))
         return [(int(status), int(group)) for status, group in rows]

@@ -86,10 +86,10 @@ class Failures:
 
     def _errors(self, failed: str, values: Sequence[Any], most: int) -> list[ErrorCount]:
         words = self._database.words
-        sql = self.ERRORS.replace("{line}", words.as_bytes.format(self.LINE)).replace("{failed}", failed)
+        sql = self.ERRORS.replace("{line}", words["as_bytes"].format(self.LINE)).replace("{failed}", failed)
         sql = sql.replace("{is_given_up}", IS_GIVEN_UP)
         sql = sql.replace("{given_up}", f"'{ANY_GIVEN_UP}'").replace("{most_characters}", str(MAX_ERROR_LENGTH))
         for name, instant in (("first_seen", "MIN(seen)"), ("last_seen", "MAX(seen)")):
-            sql = sql.replace(f"{{{name}}}", words.instant_text.format(instant))
+            sql = sql.replace(f"{{{name}}}", words["text"].format(instant))
         rows = self._database.fetch(sql, ("\n", "\n", *values, most))
         return [ErrorCount(line, count, int(fatal), *rest) for line, count, fatal, *rest in map(as_texts, rows)]

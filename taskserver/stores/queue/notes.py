@@ -32,7 +32,7 @@ class Notes:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    COLUMNS = "name, {read_value}, {noted_at_text}"
+    COLUMNS = "name, value, {noted_at_text}"
     FIND = f"SELECT {COLUMNS} FROM {{notes}} WHERE name = ?"
     # The character behind a blank is "!": so all names that begin so are a part of the primary key.
     BEGINNING = f"SELECT {COLUMNS} FROM {{notes}} WHERE name >= ? AND name < ? ORDER BY name LIMIT {MAX_READ}"
@@ -60,8 +60,8 @@ class Notes:
     def put(self, name: str, value: str) -> None:
         """Write a note, over one of this name. Raises DatabaseError."""
         words = self._database.words
-        given = {column: words.given.format(column) for column in ("value", "noted_at")}
-        self._database.change(f"{self.PUT} {words.upsert(given, '', 'name')}", (name, value))
+        given = {column: words["given"].format(column) for column in ("value", "noted_at")}
+        self._database.change(f"{self.PUT} {self._database.upsert(given, '', 'name')}", (name, value))
 
     def remove(self, name: str) -> bool:
         """Delete a note; whether there was one. Raises DatabaseError."""

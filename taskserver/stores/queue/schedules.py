@@ -108,13 +108,13 @@ class Schedules:
 
     def _if_it_stands(self) -> str:
         words, columns = self._database.words, (*Schedule._fields, "next_at")
-        given = {column: words.given.format(column) for column in columns}
-        standing = {f"old_{column}": words.standing.format("{schedules}", column) for column in columns}
+        given = {column: words["given"].format(column) for column in columns}
+        standing = {f"old_{column}": words["standing"].format("{schedules}", column) for column in columns}
         changes = {"next_at": self.NEXT_AT.format_map(given | standing)} | {
             column: given[column] for column in Schedule._fields
         }
         del changes["name"]
-        return words.upsert(changes, "", "name")
+        return self._database.upsert(changes, "", "name")
 
     def remove(self, name: str) -> bool:
         """Delete a schedule; the tasks that it added stay. Whether there was one."""
@@ -123,8 +123,7 @@ class Schedules:
 
     # ---- look
 
-    READ = COLUMNS.replace("args", "{read_args}")
-    ALL = f"SELECT {READ}, {{next_at_text}}, {{now_text}} FROM {{schedules}}"
+    ALL = f"SELECT {COLUMNS}, {{next_at_text}}, {{now_text}} FROM {{schedules}}"
 
     def all(self) -> list[StoredSchedule]:
         """All schedules, in order of their next times."""
@@ -200,7 +199,7 @@ class Schedules:
             # Read again now that the row is locked: a deploy script may have changed it.
             schedule = (self._find(name) or planned).schedule
             values = (schedule.task, schedule.args, schedule.group_id, schedule.priority, KEY_PREFIX + schedule.name)
-            self._database.execute(f"{self.ADD} {self._database.words.upsert(self.ANEW, self.HAS_ENDED)}", values)
+            self._database.execute(f"{self.ADD} {self._database.upsert(self.ANEW, self.HAS_ENDED)}", values)
         return moved
 
     def _tell_holder(self, planned: _Planned, next_at: str) -> None:

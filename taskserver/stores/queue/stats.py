@@ -116,7 +116,7 @@ class Stats:
         self._database.run(policy, self._add, sorted(rows))
 
     def _add(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        changes = self._database.words.upsert({column: self._added(column) for column in COLUMNS}, "", ", ".join(KEY))
+        changes = self._database.upsert({column: self._added(column) for column in COLUMNS}, "", ", ".join(KEY))
         for first in range(0, len(rows), MAX_ROWS_PER_STATEMENT):
             portion = rows[first : first + MAX_ROWS_PER_STATEMENT]
             sql = f"{self.ADD}{', '.join([self.ADD_ROW] * len(portion))} {changes}"
@@ -124,7 +124,7 @@ class Stats:
 
     def _added(self, column: str) -> str:
         words = self._database.words
-        given, standing = words.given.format(column), words.standing.format("{stats}", column)
+        given, standing = words["given"].format(column), words["standing"].format("{stats}", column)
         return f"{{greatest}}({standing}, {given})" if column in GREATEST else f"{standing} + {given}"
 
     # ---- read, for operators

@@ -48,7 +48,7 @@ class Views:
     # Of the first rows in progress, those that tell how far they have come, then those that have run the longest.
     IN_PROGRESS = "SELECT {wanted} FROM {table} {by_due} WHERE {due_status} = 1 ORDER BY due_at, id LIMIT ?"
     RUNNING = f"""
-        SELECT id, task, group_id, attempts, {{started_at_age}}, {{read_progress}}, claim FROM ({IN_PROGRESS}) AS seen
+        SELECT id, task, group_id, attempts, {{started_at_age}}, progress, claim FROM ({IN_PROGRESS}) AS seen
         WHERE started_at IS NOT NULL ORDER BY progress IS NULL, started_at, id LIMIT ?
     """
     OF_RUNNING = "id, task, group_id, attempts, started_at, progress, claim"
@@ -124,7 +124,7 @@ class Views:
         return stored_task(row) if row else None
 
     STATE = """
-        SELECT id, task, status, attempts, {read_result}, {read_error_text}, {read_progress} FROM {table} WHERE id = ?
+        SELECT id, task, status, attempts, result, error_text, progress FROM {table} WHERE id = ?
     """
     STATE_ARCHIVED = STATE.replace("{table}", "{done}") + " ORDER BY done_id DESC LIMIT 1"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from ..statements import Statements, words_of
 from .errors import HINTS, error_of
 from .inserts import SQLiteInserts
 from .private_file import is_private_file
-from .words import SQLiteWords
+from .words import WORDS, upsert
 
 if TYPE_CHECKING:
     from ..dialect import Rows
@@ -54,9 +54,11 @@ class SQLiteCallers(CallersDialect):
         if is_private_file(path):
             self.where_instead = "; in a test, open a task_queue (docs/testing.md)"
         self.table = table
-        self.words = SQLiteWords()
         self.inserts = CallersInserts()
-        self.statements = Statements(words_of(self.words, table, self.words.quoted), str)
+        self.statements = Statements(words_of(WORDS, table), str)
+
+    def upsert(self, changes: Mapping[str, str], condition: str, key: str = "unique_key") -> str:
+        return upsert(changes, condition, key)
 
     def suit(self, cursor: Any) -> None:
         if isinstance(cursor, sqlite3.Cursor):

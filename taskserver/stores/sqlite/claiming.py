@@ -21,27 +21,27 @@ CLAIM = """
     WHERE id IN (SELECT id FROM ({picked}) ORDER BY priority, id LIMIT ?3)
 """
 PICK_OF_GROUP = """
-    SELECT * FROM (SELECT id, priority FROM {table} INDEXED BY {claim_by_group}
+    SELECT * FROM (SELECT id, priority FROM {table} {by_status}
                    WHERE status = 0 AND group_id = {group}
                        AND (SELECT COUNT(*) FROM {paused} WHERE group_id = {group}) = 0
                    ORDER BY priority, id LIMIT ?3)
 """
 PICK_OF_ALL = """
-    SELECT id, priority FROM {table} INDEXED BY {claim_any_group}
+    SELECT id, priority FROM {table} {by_order}
     WHERE status = 0 AND (SELECT COUNT(*) FROM {paused}) = 0 ORDER BY priority, id LIMIT ?3
 """
-LOOK_OF_GROUP = "SELECT EXISTS (SELECT 1 FROM {table} INDEXED BY {claim_by_group} WHERE status = 0 AND group_id = ?)"
+LOOK_OF_GROUP = "SELECT EXISTS (SELECT 1 FROM {table} {by_status} WHERE status = 0 AND group_id = ?)"
 # SQLite keeps the inner LIMIT: it reads so many rows, whatever groups they have.
 PICK_BESIDE_PAUSED = """
     SELECT id, priority FROM (
-        SELECT id, priority, group_id FROM {table} INDEXED BY {claim_any_group}
+        SELECT id, priority, group_id FROM {table} {by_order}
         WHERE status = 0 ORDER BY priority, id LIMIT ?4
     ) WHERE group_id NOT IN (SELECT group_id FROM {paused})
 """
 COUNT_FIRST = """
-    SELECT COUNT(*) FROM (SELECT 1 FROM {table} INDEXED BY {claim_any_group} WHERE status = 0 LIMIT ?)
+    SELECT COUNT(*) FROM (SELECT 1 FROM {table} {by_order} WHERE status = 0 LIMIT ?)
 """
-LOOK_OF_ALL = "SELECT EXISTS (SELECT 1 FROM {table} INDEXED BY {claim_any_group} WHERE status = 0)"
+LOOK_OF_ALL = "SELECT EXISTS (SELECT 1 FROM {table} {by_order} WHERE status = 0)"
 
 
 class SQLiteClaiming:

@@ -20,7 +20,7 @@ from .claiming import SQLiteClaiming
 from .connection import Connection, open_connection
 from .errors import DRIVER_ERRORS, error_of
 from .session import SQLiteSession
-from .words import SQLiteWords
+from .words import WORDS, upsert
 
 if TYPE_CHECKING:
     from ..facts import SQLiteFacts
@@ -35,6 +35,8 @@ class SQLiteDialect(Dialect):
     """A queue in an SQLite file."""
 
     driver_errors = DRIVER_ERRORS
+    own_words = WORDS
+    upsert = staticmethod(upsert)
     kind = "sqlite"
     about_space = (
         "SQLite keeps the space in its file, for new rows; the statement VACUUM makes the file as small as it can be, "
@@ -49,7 +51,6 @@ class SQLiteDialect(Dialect):
         super().__init__(table)
         self._path = path
         self._synchronous = synchronous
-        self.words = SQLiteWords()
         self.claiming = SQLiteClaiming()
 
     @cached_property

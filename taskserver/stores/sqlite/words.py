@@ -5,31 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..dialect import assignments
-from ..statements import Words
 
-
-class SQLiteWords(Words):
-    """The words of SQLite from 3.24 on."""
-
-    now = "strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'"
-    after = "strftime('%Y-%m-%d %H:%M:%f', 'now', ? || ' seconds') || '000'"
-    seconds_since = "(julianday('now') - julianday({})) * 86400.0"
-    instant_text = "{}"
-    this_hour = "strftime('%Y-%m-%d %H:00:00', 'now')"
-    bytes_of = "length(CAST({} AS BLOB))"
-    as_bytes = "{}"
-    position = "INSTR({}, ?)"
-    sign_of = "HEX({})"  # a column may hold bytes that are no text
-    greatest = "MAX"
-    insert_or_ignore = "INSERT OR IGNORE"
-    keep_standing = "ON CONFLICT (unique_key) DO UPDATE SET unique_key = unique_key"
-    given = "excluded.{}"
-    quoted = '"{}"'
-    by_key = ""
-    by_status = 'INDEXED BY "{}_claim_by_group"'
-    by_due = 'INDEXED BY "{}_wake_due"'
+WORDS = {
+    "now": "strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'",
+    "after": "strftime('%Y-%m-%d %H:%M:%f', 'now', ? || ' seconds') || '000'",
+    "age": "(julianday('now') - julianday({})) * 86400.0",
+    "text": "{}",
+    "this_hour": "strftime('%Y-%m-%d %H:00:00', 'now')",
+    "bytes_of": "length(CAST({} AS BLOB))",
+    "as_bytes": "{}",
+    "position": "INSTR({}, ?)",
+    "sign_of": "HEX({})",  # a column may hold bytes that are no text
+    "greatest": "MAX",
+    "insert_or_ignore": "INSERT OR IGNORE",
+    "keep_standing": "ON CONFLICT (unique_key) DO UPDATE SET unique_key = unique_key",
+    "given": "excluded.{}",
+    "quoted": '"{}"',
+    "by_key": "",
+    "by_status": 'INDEXED BY "{}_claim_by_group"',
+    "by_due": 'INDEXED BY "{}_wake_due"',
+    "by_order": 'INDEXED BY "{}_claim_any_group"',  # of all new tasks
     # Differs from MySQL: SQLite's DISTINCT reads every entry of an index, so each group is looked for behind the last.
-    groups_of_status = """
+    "groups_of_status": """
         WITH RECURSIVE found (group_id) AS (
             SELECT MIN(group_id) FROM {0} {1} WHERE status = {2}
             UNION ALL
@@ -37,18 +34,13 @@ class SQLiteWords(Words):
             FROM found WHERE found.group_id IS NOT NULL
         )
         SELECT {2}, group_id FROM found WHERE group_id IS NOT NULL LIMIT ?
-    """
-    delete_by_key = "DELETE FROM {}"
-    instant_type = "TEXT"
-    number_type = "INTEGER"
-    small_type = "INTEGER"
-    flag_type = "INTEGER"
-    text_type = "TEXT"
-    long_text_type = "TEXT"
+    """,
+    "delete_by_key": "DELETE FROM {}",
+}
+"""The words of SQLite from 3.24 on."""
 
-    def upsert(self, changes: Mapping[str, str], condition: str, key: str = "unique_key") -> str:
-        where = f" WHERE {condition}" if condition else ""
-        return f"ON CONFLICT ({key}) DO UPDATE SET {assignments(changes)}{where}"
 
-    def of_table(self, table: str) -> dict[str, str]:
-        return {name: self.quoted.format(f"{table}_{name}") for name in ("claim_by_group", "claim_any_group")}
+def upsert(changes: Mapping[str, str], condition: str, key: str = "unique_key") -> str:
+    """See Dialect.upsert."""
+    where = f" WHERE {condition}" if condition else ""
+    return f"ON CONFLICT ({key}) DO UPDATE SET {assignments(changes)}{where}"
